@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/channel_memory.hpp"
+
+#include <sys/eventfd.h>
+
+namespace mpsshim::broker::control {
+
+std::optional<ChannelMemory> ChannelMemory::make(std::uint64_t session, std::uint64_t epoch) {
+  ChannelMemory made;
+  made.channel_ = proto::create_memory_file("mpsshim-channel", proto::kChannelBytes);
+  made.fences_ = proto::create_memory_file("mpsshim-fences", proto::kFenceSegmentBytes);
+  made.ring_doorbell_ = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  made.completion_doorbell_ = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!made.channel_.valid() || !made.fences_.valid() || !made.ring_doorbell_.valid() || !made.completion_doorbell_.valid()) return std::nullopt;
+  if (!proto::seal(made.channel_, proto::Seal::size) || !proto::seal(made.fences_, proto::Seal::size)) return std::nullopt;
+  made.page_ = proto::Mapping::map(made.channel_, 0, proto::kPageBytes, proto::Access::read_write);
+  if (!made.page_) return std::nullopt;
+  made.write_header(session, epoch);
+  return made;
+}
+
+proto::ChannelHeader& ChannelMemory::header() const { return *reinterpret_cast<proto::ChannelHeader*>(page_.data()); }
+
+void ChannelMemory::write_header(std::uint64_t session, std::uint64_t epoch) {
+  proto::ChannelHeader& page = header();
+  page.magic = proto::kChannelMagic;
+  page.layout_major = proto::kLayoutMajor;
+  page.layout_minor = proto::kLayoutMinor;
+  page.epoch = epoch;
+  page.session = session;
+  page.session_error.store(0, std::memory_order_relaxed);
+  page.session_state.store(static_cast<std::uint32_t>(proto::SessionState::active), std::memory_order_release);
+}
+
+void ChannelMemory::tell_moved() {
+  // An executor may have failed the session before it died; that stands.
+  auto expected = static_cast<std::uint32_t>(proto::SessionState::active);
+  header().session_state.compare_exchange_strong(expected, static_cast<std::uint32_t>(proto::SessionState::moved), std::memory_order_acq_rel);
+}
+
+void ChannelMemory::tell_failed(std::uint32_t error) {
+  header().session_error.store(error, std::memory_order_relaxed);
+  // Pairs with the client's acquire load of session_state, so that it reads the error stored above.
+  header().session_state.store(static_cast<std::uint32_t>(proto::SessionState::failed), std::memory_order_release);
+}
+
+std::uint32_t ChannelMemory::failure() const {
+  if (header().session_state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(proto::SessionState::failed)) return 0;
+  return header().session_error.load(std::memory_order_relaxed);
+}
+
+bool ChannelMemory::is_unused() const { return header().tail.load(std::memory_order_acquire) == 0; }
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the control process makes for a session's channel (proto/channel.hpp) and keeps of it: the files of channel and fences, the two
+// doorbells, and its own mapping of the header page, in which it tells the client that the session moved or failed.
+// The client can write that page at any time; nothing is decided by what is read from it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "proto/channel.hpp"
+#include "proto/segment.hpp"
+
+namespace mpsshim::broker::control {
+
+class ChannelMemory {
+ public:
+  // nullopt (errno) if the system has no more files or memory.
+  [[nodiscard]] static std::optional<ChannelMemory> make(std::uint64_t session, std::uint64_t epoch);
+
+  // Channel, fences, ring doorbell, completion doorbell: as Attached and SessionOpen carry them.
+  [[nodiscard]] std::array<int, 4> fds() const {
+    return {channel_.get(), fences_.get(), ring_doorbell_.get(), completion_doorbell_.get()};
+  }
+  void write_header(std::uint64_t session, std::uint64_t epoch);
+  // Nobody is woken: a client that sleeps looks at its session's state every 20 ms.
+  void tell_moved();
+  void tell_failed(std::uint32_t error);
+  // Advice, for what hurts that client alone if it lies: the error an executor ended the session with, 0 if none.
+  [[nodiscard]] std::uint32_t failure() const;
+  [[nodiscard]] bool is_unused() const;  // no record was ever published
+
+ private:
+  ChannelMemory() = default;
+  [[nodiscard]] proto::ChannelHeader& header() const;
+
+  proto::FileDescriptor channel_;
+  proto::FileDescriptor fences_;
+  proto::FileDescriptor ring_doorbell_;
+  proto::FileDescriptor completion_doorbell_;
+  proto::Mapping page_;
+};
+
+}  // namespace mpsshim::broker::control

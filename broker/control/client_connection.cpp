@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/client_connection.hpp"
+
+#include <array>
+#include <cstring>
+
+#include <unistd.h>
+
+#include "broker/control/process_identity.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+constexpr std::chrono::milliseconds kFactsLimit{10'000};
+constexpr EventLoop::Events kReading = EPOLLIN | EPOLLRDHUP;
+constexpr EventLoop::Events kBusy = EPOLLRDHUP;  // the next request stays in the socket
+
+}  // namespace
+
+ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, proto::Socket socket, std::function<void()> on_end)
+    : loop_(loop), manager_(manager), socket_(std::move(socket)), on_end_(std::move(on_end)), peer_(socket_.peer()) {
+  client_ = {peer_.pid, peer_.uid, command_of(peer_.pid)};
+  socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
+}
+
+ClientConnection::~ClientConnection() {
+  if (Session* session = manager_.find(session_)) manager_.end(*session);
+}
+
+void ClientConnection::end(const char* why) {
+  if (ended_) return;
+  ended_ = true;
+  log_debug("pid {} ({}): connection ended, {}.", client_.pid, client_.command, why);
+  socket_watch_.reset();
+  death_watch_.reset();
+  deadline_.reset();
+  on_end_();
+}
+
+void ClientConnection::malformed(const char* what) {
+  log_warning("pid {} ({}): {}; its connection is closed.", client_.pid, client_.command, what);
+  end("malformed message");
+}
+
+template <typename Message>
+void ClientConnection::answer(Message message, CUresult status, std::span<const int> fds) {
+  message.header.status = static_cast<std::uint32_t>(status);
+  if (ended_) return;
+  set_busy(false);
+  // One answer at a time always has room in the socket, unless the client does not read.
+  if (proto::send_message(socket_, message, fds) != proto::SocketStatus::ok) end("it does not take its answers");
+}
+
+void ClientConnection::set_busy(bool busy) { socket_watch_.set_events(busy ? kBusy : kReading); }
+
+void ClientConnection::on_events(EventLoop::Events events) {
+  if ((events & EPOLLIN) == 0) return end("the client hung up");
+  std::array<std::byte, proto::kMaxMessageBytes> buffer;
+  std::size_t bytes = 0;
+  proto::ReceivedFds fds;
+  switch (socket_.receive(buffer, bytes, fds)) {
+    case proto::SocketStatus::ok: return dispatch(std::span(buffer.data(), bytes), fds);
+    case proto::SocketStatus::would_block: return;
+    case proto::SocketStatus::truncated: return malformed("sent a message that is too long or carries too many descriptors");
+    case proto::SocketStatus::closed:
+    case proto::SocketStatus::failed: return end("the client hung up");
+  }
+}
+
+void ClientConnection::dispatch(std::span<const std::byte> message, proto::ReceivedFds& fds) {
+  using proto::MessageType;
+  proto::MessageHeader header;
+  if (message.size() < sizeof header) return malformed("sent a message shorter than its header");
+  std::memcpy(&header, message.data(), sizeof header);
+  if (header.magic != proto::kMessageMagic) return malformed("sent a message that is not of this protocol");
+  if ((stage_ == Stage::expects_hello) != (header.type == MessageType::hello)) return malformed("sent its messages in a wrong order");
+  if (fds.count > (header.type == MessageType::hello ? 1u : 0u)) return malformed("sent descriptors where none are due");
+  // Calls the handler if the size is right; a client may send nothing but whole structures.
+  const auto with = [&]<typename Message>(Message body, auto&& handler) {
+    if (message.size() != sizeof body) return malformed("sent a message whose size is not that of its type");
+    std::memcpy(&body, message.data(), sizeof body);
+    handler(body);
+  };
+  switch (header.type) {
+    case MessageType::hello: return with(proto::Hello{}, [&](const auto& body) { on_hello(body, fds); });
+    case MessageType::attach: return with(proto::Attach{}, [&](const auto& body) { on_attach(body); });
+    case MessageType::image_open: return with(proto::ImageOpen{}, [&](const auto& body) { on_image_open(body); });
+    case MessageType::image_seal: return with(proto::ImageSeal{}, [&](const auto& body) { on_image_seal(body); });
+    case MessageType::segment_create: return with(proto::SegmentCreate{}, [&](const auto& body) { on_segment_create(body); });
+    case MessageType::lease_replace: return with(proto::LeaseReplace{}, [&](const auto& body) { on_lease_replace(body); });
+    case MessageType::welcome:
+    case MessageType::attached:
+    case MessageType::image_opened:
+    case MessageType::done:
+    case MessageType::segment_created:
+    case MessageType::lease_replaced: break;
+  }
+  malformed("sent a message of an unknown type");
+}
+
+CUresult ClientConnection::check_identity(const proto::Hello& request, proto::ReceivedFds& fds) {
+  if (peer_.uid != geteuid()) {
+    log_warning("pid {} ({}) of uid {} is refused: this broker serves uid {} alone; start one for that user.", client_.pid, client_.command, peer_.uid, geteuid());
+    return CUDA_ERROR_MPS_CONNECTION_FAILED;
+  }
+  if (request.layout_major != proto::kLayoutMajor) {
+    log_warning("pid {} ({}) is refused: its libmpsshim.so speaks layout {}, this broker {}; install both from one release.", client_.pid, client_.command,
+                request.layout_major, proto::kLayoutMajor);
+    return CUDA_ERROR_MPS_CONNECTION_FAILED;
+  }
+  pidfd_ = fds.count == 1 ? std::move(fds.fds[0]) : open_pidfd(peer_.pid);
+  const pid_t pid = pid_of(pidfd_);
+  // 0 or less: of a pid namespace we do not see; then the kernel's word for the socket stands alone.
+  if (pid == kNotAPidfd || (pid > 0 && peer_.pid > 0 && pid != peer_.pid)) {
+    log_warning("pid {} ({}) is refused: it sent no pidfd of its own process.", client_.pid, client_.command);
+    return CUDA_ERROR_MPS_CONNECTION_FAILED;
+  }
+  return CUDA_SUCCESS;
+}
+
+void ClientConnection::on_hello(const proto::Hello& request, proto::ReceivedFds& fds) {
+  if (const CUresult status = check_identity(request, fds); status != CUDA_SUCCESS) {
+    welcome(status);
+    return end("refused");
+  }
+  // A forked child keeps the socket open; the pidfd tells the death of the process itself.
+  death_watch_ = loop_.watch(pidfd_.get(), EPOLLIN, [this](EventLoop::Events) { end("the client died"); });
+  log_debug("pid {} ({}): says hello, layout {}.{}, protocol {:016x}.", client_.pid, client_.command, request.layout_major, request.layout_minor,
+            request.protocol_hash);
+  if (manager_.facts_file() >= 0) return welcome(CUDA_SUCCESS);
+  stage_ = Stage::awaits_facts;
+  set_busy(true);
+  deadline_ = loop_.after(kFactsLimit, [this] {
+    log_warning("pid {} ({}): no executor was ready within {} s.", client_.pid, client_.command, kFactsLimit.count() / 1000);
+    welcome(CUDA_ERROR_MPS_SERVER_NOT_READY);
+    end("no executor");
+  });
+}
+
+void ClientConnection::welcome(CUresult status) {
+  stage_ = Stage::greeted;
+  deadline_.reset();
+  const int file = manager_.facts_file();
+  answer(proto::Welcome{}, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
+}
+
+void ClientConnection::facts_published() {
+  if (stage_ == Stage::awaits_facts) welcome(CUDA_SUCCESS);
+}
+
+void ClientConnection::refuse_sessions() { refusing_ = true; }
+
+void ClientConnection::on_attach(const proto::Attach& request) {
+  if (refusing_) return answer(proto::Attached{}, CUDA_ERROR_MPS_SERVER_NOT_READY);
+  Session* session = manager_.find(session_);
+  if (session == nullptr) {
+    const CUresult status = manager_.create(client_, request.device, session);
+    if (status != CUDA_SUCCESS) return answer(proto::Attached{}, status);
+    session_ = session->id;
+  } else if (session->device != request.device) {
+    log_warning("{}: asks for device {} besides device {}; a process has one device so far.", session->name(), request.device, session->device);
+    return answer(proto::Attached{}, CUDA_ERROR_NOT_SUPPORTED);
+  }
+  set_busy(true);
+  manager_.attach(*session, [this](CUresult status, Session& answered) { attached(status, answered); });
+}
+
+void ClientConnection::attached(CUresult status, Session& session) {
+  proto::Attached message;
+  message.session = session.id;
+  message.epoch = session.epoch;
+  message.device_lease = session.device_lease;
+  message.pinned_lease = session.pinned_lease;
+  message.lost = static_cast<std::uint32_t>(session.lost_error);
+  if (status != CUDA_SUCCESS || message.lost != 0) return answer(message, status);
+  answer(message, status, session.channel->fds());
+}
+
+// The session, if there is one that memory and images can be given to; else why not.
+Session* ClientConnection::live_session(CUresult& status) {
+  Session* session = manager_.find(session_);
+  status = CUDA_ERROR_INVALID_CONTEXT;
+  if (session == nullptr) return nullptr;
+  status = session->lost_error;
+  return status == CUDA_SUCCESS ? session : nullptr;
+}
+
+void ClientConnection::on_image_open(const proto::ImageOpen& request) {
+  proto::ImageOpened message;
+  CUresult status = CUDA_SUCCESS;
+  const Session* session = live_session(status);
+  if (session == nullptr) return answer(message, status);
+  int file = -1;
+  status = manager_.images().open(session->id, request.size_bytes, message.image, file);
+  if (status != CUDA_SUCCESS) {
+    log_warning("{}: image of {} bytes refused with CUDA error {}.", session->name(), request.size_bytes, static_cast<int>(status));
+    return answer(message, status);
+  }
+  answer(message, status, {&file, 1});
+}
+
+void ClientConnection::on_image_seal(const proto::ImageSeal& request) {
+  CUresult status = CUDA_SUCCESS;
+  const Session* session = live_session(status);
+  if (session == nullptr) return answer(proto::Done{}, status);
+  set_busy(true);
+  manager_.images().seal(session->id, request.image, [this, alive = std::weak_ptr(alive_)](CUresult sealed, std::uint64_t image) {
+    if (alive.expired()) return;
+    if (sealed != CUDA_SUCCESS) {
+      log_warning("pid {} ({}): an image could not be sealed: it is not its own, still mapped for writing, or of another size than announced.",
+                  client_.pid, client_.command);
+    }
+    proto::Done message;
+    message.image = image;
+    answer(message, sealed);
+  });
+}
+
+void ClientConnection::on_segment_create(const proto::SegmentCreate& request) {
+  proto::SegmentCreated message;
+  CUresult status = CUDA_SUCCESS;
+  Session* session = live_session(status);
+  if (session == nullptr) return answer(message, status);
+  int file = -1;
+  status = manager_.create_segment(*session, request, message.segment, file);
+  answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
+}
+
+void ClientConnection::on_lease_replace(const proto::LeaseReplace& request) {
+  CUresult status = CUDA_SUCCESS;
+  Session* session = live_session(status);
+  if (session == nullptr) return answer(proto::LeaseReplaced{}, status);
+  set_busy(true);
+  const bool device = request.refused.address == session->device_lease.address;
+  manager_.replace_lease(*session, request.refused, [this, device](CUresult replaced, Session& answered) {
+    proto::LeaseReplaced message;
+    message.lease = device ? answered.device_lease : answered.pinned_lease;
+    answer(message, replaced);
+  });
+}
+
+}  // namespace mpsshim::broker::control

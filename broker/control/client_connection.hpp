@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// One client's connection: the handshake of proto/handshake.hpp, its requests one at a time, its end by hang-up or by its pidfd.
+// Owned by Server; the control process's thread. Nothing from the client is trusted: form is checked here, meaning in SessionManager and
+// ImageStore. Anything malformed ends this client and nothing else. While a request is under way nothing more is read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "broker/control/event_loop.hpp"
+#include "broker/control/session_manager.hpp"
+#include "proto/handshake.hpp"
+#include "proto/socket.hpp"
+
+namespace mpsshim::broker::control {
+
+class ClientConnection {
+ public:
+  // `on_end` is called once; the connection is to be destroyed after the current callback has returned (EventLoop::defer).
+  ClientConnection(EventLoop& loop, SessionManager& manager, proto::Socket socket, std::function<void()> on_end);
+  ClientConnection(const ClientConnection&) = delete;
+  ClientConnection& operator=(const ClientConnection&) = delete;
+  ~ClientConnection();  // ends the session
+
+  void facts_published();  // answers a Hello that came before any executor was ready
+  void refuse_sessions();  // the broker is about to quit
+
+ private:
+  enum class Stage { expects_hello, awaits_facts, greeted };
+
+  void on_events(EventLoop::Events events);
+  void dispatch(std::span<const std::byte> message, proto::ReceivedFds& fds);
+  void on_hello(const proto::Hello& request, proto::ReceivedFds& fds);
+  void on_attach(const proto::Attach& request);
+  void on_image_open(const proto::ImageOpen& request);
+  void on_image_seal(const proto::ImageSeal& request);
+  void on_segment_create(const proto::SegmentCreate& request);
+  void on_lease_replace(const proto::LeaseReplace& request);
+
+  [[nodiscard]] CUresult check_identity(const proto::Hello& request, proto::ReceivedFds& fds);
+  void welcome(CUresult status);
+  void attached(CUresult status, Session& session);
+  [[nodiscard]] Session* live_session(CUresult& status);
+
+  template <typename Message>
+  void answer(Message message, CUresult status, std::span<const int> fds = {});
+  void set_busy(bool busy);
+  void malformed(const char* what);
+  void end(const char* why);
+
+  EventLoop& loop_;
+  SessionManager& manager_;
+  proto::Socket socket_;
+  const std::function<void()> on_end_;
+  const proto::PeerCredentials peer_;
+  Stage stage_ = Stage::expects_hello;
+  bool ended_ = false;
+  bool refusing_ = false;
+  ClientIdentity client_;
+  std::uint64_t session_ = 0;
+  proto::FileDescriptor pidfd_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after our end
+  EventLoop::Watch socket_watch_;
+  EventLoop::Watch death_watch_;
+  EventLoop::Timer deadline_;  // of a Hello that waits for facts
+};
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/command_connection.hpp"
+
+#include <array>
+
+#include <unistd.h>
+
+#include "broker/log.hpp"
+
+namespace mpsshim::broker::control {
+
+CommandConnection::CommandConnection(EventLoop& loop, const Commands& commands, proto::Socket socket, std::function<void()> on_end)
+    : commands_(commands), socket_(std::move(socket)), on_end_(std::move(on_end)) {
+  watch_ = loop.watch(socket_.fd(), EPOLLIN | EPOLLRDHUP, [this](EventLoop::Events) { on_events(); });
+}
+
+void CommandConnection::on_events() {
+  std::array<std::byte, kMaxCommandBytes> buffer;
+  std::size_t bytes = 0;
+  proto::ReceivedFds fds;
+  const proto::SocketStatus status = socket_.receive(buffer, bytes, fds);
+  if (status == proto::SocketStatus::would_block) return;
+  watch_.reset();
+  if (status == proto::SocketStatus::ok) {
+    const proto::PeerCredentials peer = socket_.peer();
+    std::string line(reinterpret_cast<const char*>(buffer.data()), bytes);
+    while (!line.empty() && (line.back() == '\n' || line.back() == '\0')) line.pop_back();
+    const bool allowed = peer.uid == geteuid() || peer.uid == 0;
+    const Commands::Result result = allowed ? commands_.execute(line) : Commands::Result{false, "this broker belongs to another user"};
+    // Questions are asked all the time by scripts; what changes something, or fails, is logged.
+    if (!result.ok || line.starts_with("quit")) {
+      log_info("Command \"{}\" from pid {} (uid {}): {}.", line, peer.pid, peer.uid, result.ok ? "done" : result.text);
+    }
+    answer(result);
+  }
+  on_end_();
+}
+
+void CommandConnection::answer(const Commands::Result& result) const {
+  const std::string text = (result.ok ? "ok\n" : "error\n") + result.text;
+  for (std::size_t sent = 0; sent < text.size(); sent += proto::kMaxMessageBytes) {
+    const std::string_view part = std::string_view(text).substr(sent, proto::kMaxMessageBytes);
+    if (socket_.send(std::as_bytes(std::span(part.data(), part.size()))) != proto::SocketStatus::ok) return;  // it does not read: its loss
+  }
+}
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// One mpsctl at control.sock: a packet with a line of text comes in; packets of text go out, then the connection is closed.
+// The first line of the answer is "ok" or "error", the rest is for the reader. Same user or root only.
+// Owned by Server; the control process's thread.
+#pragma once
+
+#include <functional>
+
+#include "broker/control/commands.hpp"
+#include "broker/control/event_loop.hpp"
+#include "proto/socket.hpp"
+
+namespace mpsshim::broker::control {
+
+inline constexpr std::size_t kMaxCommandBytes = proto::kMaxMessageBytes;
+
+class CommandConnection {
+ public:
+  // `on_end` is called once; the connection is to be destroyed after the current callback has returned.
+  CommandConnection(EventLoop& loop, const Commands& commands, proto::Socket socket, std::function<void()> on_end);
+
+ private:
+  void on_events();
+  void answer(const Commands::Result& result) const;
+
+  const Commands& commands_;
+  const proto::Socket socket_;
+  const std::function<void()> on_end_;
+  EventLoop::Watch watch_;
+};
+
+}  // namespace mpsshim::broker::control

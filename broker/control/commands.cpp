@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/commands.hpp"
+
+#include <charconv>
+#include <optional>
+#include <sstream>
+
+#include <fmt/format.h>
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+constexpr const char* kHelp =
+    "get_server_list             pids of the servers (executor processes)\n"
+    "get_server_status PID       INITIALIZING, ACTIVE, DRAINING or FAULT\n"
+    "get_client_list PID         pids of that server's clients\n"
+    "ps [-p PID]                 clients: pid, session, server, device, state, device memory in MiB, command\n"
+    "quit [-t SECONDS]           ends the broker: at once, or when its clients have left, at the latest after SECONDS\n";
+
+std::optional<long> number(const std::string& text) {
+  long value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+Commands::Result failure(std::string text) { return {false, std::move(text)}; }
+
+Commands::Result no_such_server(const std::string& pid) {
+  return failure(fmt::format("there is no server with pid {}: see get_server_list", pid));
+}
+
+// "GPU-cb1213a3-d6a4-be7f": enough of the UUID to tell devices apart, as NVIDIA's ps prints it.
+std::string device_name(const Executor& executor) {
+  if (executor.facts() == nullptr) return fmt::format("{}", executor.device());
+  const std::uint8_t* id = executor.facts()->device[executor.device()].uuid;
+  return fmt::format("GPU-{:02x}{:02x}{:02x}{:02x}-{:02x}{:02x}-{:02x}{:02x}", id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7]);
+}
+
+}  // namespace
+
+Commands::Result Commands::execute(const std::string& line) const {
+  std::istringstream words(line);
+  std::string name;
+  words >> name;
+  Arguments arguments;
+  for (std::string word; words >> word;) arguments.push_back(word);
+  if (name == "ps") return ps(arguments);
+  if (name == "get_server_list") return get_server_list(arguments);
+  if (name == "get_server_status") return get_server_status(arguments);
+  if (name == "get_client_list") return get_client_list(arguments);
+  if (name == "quit") return quit(arguments);
+  if (name == "help") return {true, kHelp};
+  return failure(fmt::format("unknown command \"{}\": see help", name));
+}
+
+const Executor* Commands::server(const std::string& pid) const {
+  const auto wanted = number(pid);
+  for (const auto& [device, executor] : manager_.executors()) {
+    if (wanted && executor->pid() == *wanted) return executor.get();
+  }
+  return nullptr;
+}
+
+Commands::Result Commands::ps(const Arguments& arguments) const {
+  const Executor* only = nullptr;
+  if (arguments.size() == 2 && arguments[0] == "-p") {
+    only = server(arguments[1]);
+    if (only == nullptr) return no_such_server(arguments[1]);
+  } else if (!arguments.empty()) {
+    return failure("usage: ps [-p PID]");
+  }
+  std::string text = fmt::format("{:<10}{:<7}{:<10}{:<24}{:<9}{:<9}{}\n", "PID", "ID", "SERVER", "DEVICE", "STATE", "MEMORY", "COMMAND");
+  for (const auto& [id, session] : manager_.sessions()) {
+    const auto found = manager_.executors().find(session.device);
+    if (found == manager_.executors().end() || (only != nullptr && only != found->second.get())) continue;
+    const Executor& executor = *found->second;
+    const std::string pid = executor.pid() > 0 ? std::to_string(executor.pid()) : "-";
+    text += fmt::format("{:<10}{:<7}{:<10}{:<24}{:<9}{:<9}{}\n", session.client.pid, id, pid, device_name(executor), phase_name(session.phase),
+                        session.chunks.total_bytes() >> 20, session.client.command);
+  }
+  return {true, text};
+}
+
+Commands::Result Commands::get_server_list(const Arguments& arguments) const {
+  if (!arguments.empty()) return failure("usage: get_server_list");
+  std::string text;
+  for (const auto& [device, executor] : manager_.executors()) {
+    if (executor->pid() > 0) text += fmt::format("{}\n", executor->pid());
+  }
+  return {true, text};
+}
+
+Commands::Result Commands::get_server_status(const Arguments& arguments) const {
+  if (arguments.size() != 1) return failure("usage: get_server_status PID");
+  const Executor* executor = server(arguments[0]);
+  if (executor == nullptr) return no_such_server(arguments[0]);
+  return {true, fmt::format("{}\n", state_name(executor->state()))};
+}
+
+Commands::Result Commands::get_client_list(const Arguments& arguments) const {
+  if (arguments.size() != 1) return failure("usage: get_client_list PID");
+  const Executor* executor = server(arguments[0]);
+  if (executor == nullptr) return no_such_server(arguments[0]);
+  std::string text;
+  for (const auto& [id, session] : manager_.sessions()) {
+    if (session.device == executor->device() && session.phase != SessionPhase::closing) text += fmt::format("{}\n", session.client.pid);
+  }
+  return {true, text};
+}
+
+Commands::Result Commands::quit(const Arguments& arguments) const {
+  long seconds = 0;
+  if (arguments.size() == 2 && arguments[0] == "-t" && number(arguments[1]) && *number(arguments[1]) <= 1'000'000) {
+    seconds = *number(arguments[1]);
+  } else if (!arguments.empty()) {
+    return failure("usage: quit [-t SECONDS]");
+  }
+  quit_(std::chrono::seconds(seconds));
+  return {true, ""};
+}
+
+}  // namespace mpsshim::broker::control

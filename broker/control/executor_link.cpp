@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/executor_link.hpp"
+
+#include <cerrno>
+#include <cstring>
+
+#include "broker/log.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+constexpr int kPacketsAVisit = 64;  // then other clients have their turn
+}
+
+ExecutorLink::ExecutorLink(EventLoop& loop, proto::Socket socket, Arrival on_arrival, std::function<void()> on_closed)
+    : socket_(std::move(socket)), on_arrival_(std::move(on_arrival)), on_closed_(std::move(on_closed)) {
+  socket_.set_blocking(false);
+  watch_ = loop.watch(socket_.fd(), EPOLLIN, [this](EventLoop::Events events) { on_events(events); });
+}
+
+proto::SocketStatus ExecutorLink::try_send(const ExecutorPacket& packet, std::span<const int> fds) {
+  const proto::SocketStatus status = proto::send_message(socket_, packet, fds);
+  // Too many descriptors are under way between processes (ETOOMANYREFS): the executor has to read some first.
+  if (status == proto::SocketStatus::failed && (errno == ETOOMANYREFS || errno == ENOBUFS)) return proto::SocketStatus::would_block;
+  return status;
+}
+
+void ExecutorLink::send(const ExecutorPacket& packet, std::span<const int> fds) {
+  if (!open_) return;
+  if (outgoing_.empty()) {
+    const proto::SocketStatus status = try_send(packet, fds);
+    if (status == proto::SocketStatus::ok) return;
+    if (status != proto::SocketStatus::would_block) return;  // it is dying; its end is noticed by the pidfd
+  }
+  Outgoing waiting{packet, {}};
+  for (const int fd : fds) {
+    proto::FileDescriptor borrowed(fd);
+    waiting.fds.push_back(borrowed.duplicate());
+    (void)borrowed.release();
+  }
+  outgoing_.push_back(std::move(waiting));
+  watch_.set_events(EPOLLIN | EPOLLOUT);
+}
+
+void ExecutorLink::flush() {
+  while (!outgoing_.empty()) {
+    std::vector<int> fds;
+    for (const proto::FileDescriptor& fd : outgoing_.front().fds) fds.push_back(fd.get());
+    if (try_send(outgoing_.front().packet, fds) == proto::SocketStatus::would_block) return;
+    outgoing_.pop_front();
+  }
+  watch_.set_events(EPOLLIN);
+}
+
+bool ExecutorLink::receive_one() {
+  if (!open_) return false;
+  ExecutorPacket packet;
+  std::array<std::byte, proto::kMaxMessageBytes> buffer;
+  std::size_t bytes = 0;
+  proto::ReceivedFds fds;
+  switch (socket_.receive(buffer, bytes, fds)) {
+    case proto::SocketStatus::ok: break;
+    case proto::SocketStatus::would_block: return false;
+    case proto::SocketStatus::closed:
+    case proto::SocketStatus::truncated:
+    case proto::SocketStatus::failed: close(); return false;
+  }
+  if (bytes != sizeof packet) {
+    log_error("An executor sent a message of {} bytes where {} are due; the link to it is closed.", bytes, sizeof packet);
+    close();
+    return false;
+  }
+  std::memcpy(&packet, buffer.data(), sizeof packet);
+  packet.text[sizeof packet.text - 1] = '\0';
+  on_arrival_(packet, fds);
+  return true;
+}
+
+void ExecutorLink::on_events(EventLoop::Events events) {
+  if ((events & EPOLLOUT) != 0) flush();
+  for (int i = 0; i < kPacketsAVisit && receive_one(); ++i) {
+  }
+}
+
+void ExecutorLink::drain() {
+  while (receive_one()) {
+  }
+}
+
+void ExecutorLink::close() {
+  if (!open_) return;
+  open_ = false;
+  watch_.reset();
+  on_closed_();
+}
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/executor_process.hpp"
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/personality.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "broker/control_messages.hpp"
+#include "broker/progress_table.hpp"
+#include "proto/device_facts.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+// Everything the child needs, made before fork(): between fork and exec it only makes system calls.
+struct Command {
+  std::vector<std::string> arguments;
+  std::vector<std::string> environment;
+  std::vector<char*> argv;
+  std::vector<char*> envp;
+};
+
+bool names_variable(std::string_view entry, std::string_view name) {
+  return entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=';
+}
+
+// CUDA_MPS_PIPE_DIRECTORY would make the driver look for NVIDIA's own daemon there; LD_PRELOAD may name our own stand-in for the driver;
+// 32 connections let the streams of 32 sessions run side by side.
+std::vector<std::string> executor_environment() {
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (names_variable(text, "CUDA_MPS_PIPE_DIRECTORY") || names_variable(text, "LD_PRELOAD") || names_variable(text, "CUDA_DEVICE_MAX_CONNECTIONS")) continue;
+    environment.emplace_back(text);
+  }
+  environment.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS=32");
+  return environment;
+}
+
+Command make_command(const ExecutorOptions& options) {
+  Command command;
+  command.arguments = {"mpsbroker",   "--executor",
+                       "--driver",    options.driver_path,
+                       "--device",    std::to_string(options.device),
+                       "--workers",   std::to_string(options.workers),
+                       "--log-dir",   options.log_dir};
+  command.environment = executor_environment();
+  for (std::string& argument : command.arguments) command.argv.push_back(argument.data());
+  for (std::string& entry : command.environment) command.envp.push_back(entry.data());
+  command.argv.push_back(nullptr);
+  command.envp.push_back(nullptr);
+  return command;
+}
+
+// Puts the three descriptors where the executor looks for them. Copies above the targets first: a source may be one of the targets.
+bool place_descriptors(const std::array<int, 3>& sources) {
+  constexpr std::array<int, 3> kTargets{kExecutorControlFd, kExecutorFactsFd, kExecutorProgressFd};
+  std::array<int, 3> copies{};
+  for (std::size_t i = 0; i < sources.size(); ++i) copies[i] = fcntl(sources[i], F_DUPFD_CLOEXEC, 10);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (copies[i] < 0 || dup2(copies[i], kTargets[i]) < 0) return false;  // dup2 leaves close-on-exec off
+  }
+  return true;
+}
+
+[[noreturn]] void become_executor(const Command& command, const std::array<int, 3>& descriptors, pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(0);  // the control process died before the line above
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (const int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) signal(number, SIG_DFL);
+  signal(SIGINT, SIG_IGN);  // Ctrl-C on the terminal is for the control process, which then ends the executor in order
+  // With randomisation off module globals come back at the same addresses in the next life, after the same loads.
+  const int persona = personality(0xffffffff);
+  if (persona >= 0) personality(static_cast<unsigned long>(persona) | ADDR_NO_RANDOMIZE);
+  if (!place_descriptors(descriptors)) _exit(126);
+  // Ours are close-on-exec; what we inherited from whoever started us (a terminal, another program's lock) need not be.
+  syscall(SYS_close_range, kExecutorProgressFd + 1, ~0u, 0);
+  execve("/proc/self/exe", command.argv.data(), command.envp.data());
+  _exit(127);
+}
+
+proto::FileDescriptor open_pidfd(pid_t pid) { return proto::FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
+
+proto::FileDescriptor sealed_file(const char* name, std::size_t bytes) {
+  proto::FileDescriptor file = proto::create_memory_file(name, bytes);
+  if (file.valid() && !proto::seal(file, proto::Seal::size)) file.reset();
+  return file;
+}
+
+}  // namespace
+
+std::optional<ExecutorLife> ProcessLauncher::launch(const ExecutorOptions& options) {
+  ExecutorLife life;
+  auto ends = proto::Socket::pair();
+  life.facts = sealed_file("mpsshim-facts", sizeof(proto::DriverFacts));
+  life.progress = sealed_file("mpsshim-progress", sizeof(ProgressTable));
+  if (!ends[0].valid() || !life.facts.valid() || !life.progress.valid()) return std::nullopt;
+  const Command command = make_command(options);
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child < 0) return std::nullopt;
+  if (child == 0) become_executor(command, {ends[1].fd(), life.facts.get(), life.progress.get()}, parent);
+  life.pid = child;
+  life.link = std::move(ends[0]);
+  life.pidfd = open_pidfd(child);
+  if (!life.pidfd.valid()) {
+    const int error = errno;
+    ::kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    errno = error;
+    return std::nullopt;
+  }
+  return life;
+}
+
+void ProcessLauncher::kill(const ExecutorLife& life) { syscall(SYS_pidfd_send_signal, life.pidfd.get(), SIGKILL, nullptr, 0); }
+
+std::string ProcessLauncher::reap(const ExecutorLife& life) {
+  int status = 0;
+  pid_t reaped = 0;
+  do {
+    reaped = waitpid(life.pid, &status, 0);
+  } while (reaped < 0 && errno == EINTR);
+  if (reaped < 0) return "ended";
+  if (WIFSIGNALED(status)) return fmt::format("was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+  return fmt::format("ended with status {}", WEXITSTATUS(status));
+}
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starting, killing and reaping the executor's process. ExecutorLauncher is the interface, so that tests can put a peer of their own at the
+// other end; ProcessLauncher is the real one: fork and exec of this very binary with --executor.
+// Called by Executor on the control process's thread.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <sys/types.h>
+
+#include "broker/executor/executor_main.hpp"
+#include "proto/segment.hpp"
+#include "proto/socket.hpp"
+
+namespace mpsshim::broker::control {
+
+// What one life of an executor consists of, seen from the control process.
+struct ExecutorLife {
+  pid_t pid = -1;
+  proto::FileDescriptor pidfd;     // readable once the process is dead
+  proto::Socket link;
+  proto::FileDescriptor facts;     // DriverFacts, filled by the executor
+  proto::FileDescriptor progress;  // ProgressTable
+};
+
+class ExecutorLauncher {
+ public:
+  virtual ~ExecutorLauncher() = default;
+  [[nodiscard]] virtual std::optional<ExecutorLife> launch(const ExecutorOptions& options) = 0;  // nullopt on failure (errno)
+  virtual void kill(const ExecutorLife& life) = 0;
+  // Once dead: how it ended, as the end of a sentence ("was ended by signal 9").
+  [[nodiscard]] virtual std::string reap(const ExecutorLife& life) = 0;
+};
+
+class ProcessLauncher final : public ExecutorLauncher {
+ public:
+  [[nodiscard]] std::optional<ExecutorLife> launch(const ExecutorOptions& options) override;
+  void kill(const ExecutorLife& life) override;
+  [[nodiscard]] std::string reap(const ExecutorLife& life) override;
+};
+
+}  // namespace mpsshim::broker::control

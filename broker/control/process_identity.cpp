@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/process_identity.hpp"
+
+#include <algorithm>
+#include <fstream>
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace mpsshim::broker::control {
+
+namespace {
+constexpr std::size_t kLongestCommand = 200;
+}
+
+std::string command_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline", std::ios::binary);
+  std::string command(kLongestCommand, '\0');
+  file.read(command.data(), static_cast<std::streamsize>(command.size()));
+  command.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  while (!command.empty() && command.back() == '\0') command.pop_back();
+  std::ranges::replace(command, '\0', ' ');
+  std::ranges::replace_if(command, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+  return command.empty() ? "?" : command;
+}
+
+pid_t pid_of(const proto::FileDescriptor& pidfd) {
+  std::ifstream file("/proc/self/fdinfo/" + std::to_string(pidfd.get()));
+  std::string key;
+  while (file >> key) {
+    if (key == "Pid:") {
+      pid_t pid = 0;
+      file >> pid;
+      return pid;
+    }
+  }
+  return kNotAPidfd;
+}
+
+proto::FileDescriptor open_pidfd(pid_t pid) { return proto::FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who is at the other end: what /proc says about a process and about a pidfd.
+#pragma once
+
+#include <string>
+
+#include <sys/types.h>
+
+#include "proto/segment.hpp"
+
+namespace mpsshim::broker::control {
+
+// The command line, arguments separated by spaces, cut to 200 characters, unprintable ones replaced; "?" where it cannot be read.
+[[nodiscard]] std::string command_of(pid_t pid);
+// The process a descriptor refers to: 0 or less if it is dead or of another pid namespace, kNotAPidfd if the descriptor is something else.
+inline constexpr pid_t kNotAPidfd = -2;
+[[nodiscard]] pid_t pid_of(const proto::FileDescriptor& pidfd);
+[[nodiscard]] proto::FileDescriptor open_pidfd(pid_t pid);  // invalid on failure (errno)
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/recovery.hpp"
+
+#include <algorithm>
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+bool has_work(const StreamProgress& stream) {
+  return stream.completed.load(std::memory_order_acquire) != stream.issued.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCondition> sessions) {
+  const bool fault = report.cause == DeathReport::Cause::fault;
+  const auto busy_count = std::ranges::count_if(sessions, [](const SessionCondition& session) { return session.busy; });
+  std::vector<Verdict> verdicts;
+  for (const SessionCondition& session : sessions) {
+    const bool named = fault && report.named_session == session.session;
+    const bool only_suspect = fault && report.named_session == 0 && busy_count == 1;
+    if (session.client_gone) {
+      verdicts.push_back({session.session, Fate::dropped, CUDA_SUCCESS});
+    } else if (named || (session.busy && only_suspect)) {
+      verdicts.push_back({session.session, Fate::failed, report.error});
+    } else if (session.busy) {
+      verdicts.push_back({session.session, Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY});
+    } else {
+      verdicts.push_back({session.session, Fate::moved, CUDA_SUCCESS});
+    }
+  }
+  return verdicts;
+}
+
+std::set<std::uint64_t> busy_sessions(const ProgressTable& table) {
+  std::set<std::uint64_t> busy;
+  for (const StreamProgress& stream : table.stream) {
+    const std::uint64_t session = stream.session.load(std::memory_order_acquire);
+    if (session != 0 && has_work(stream)) busy.insert(session);
+  }
+  return busy;
+}
+
+bool is_busy(const ProgressTable& table, std::uint64_t session) {
+  return std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
+    return stream.session.load(std::memory_order_acquire) == session && has_work(stream);
+  });
+}
+
+}  // namespace mpsshim::broker::control

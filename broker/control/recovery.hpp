@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of each session when its executor has died: the decision table, free of sockets and processes.
+//
+//   who                                   executor reported a fault              it crashed, or was replaced
+//   client gone                           dropped                                dropped
+//   idle                                  moved                                  moved
+//   named by the report                   failed with the driver's error         (nobody is)
+//   the only busy one, nobody named       failed with the driver's error         failed, CUDA_ERROR_MPS_SERVER_NOT_READY
+//   busy among several                    failed, CUDA_ERROR_MPS_SERVER_NOT_READY (both)
+//
+// A client that is gone counts as busy for "the only one": its work may be what faulted. Busy is what the progress table says, which no client
+// can write. Unused for anything the client still holds in its ring: it posts that again.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <cuda.h>
+
+#include "broker/progress_table.hpp"
+
+namespace mpsshim::broker::control {
+
+struct DeathReport {
+  enum class Cause { fault, crash, replaced };
+  Cause cause = Cause::crash;
+  CUresult error = CUDA_SUCCESS;    // fault: what the driver said
+  std::uint64_t named_session = 0;  // fault: whom the executor has shown guilty, 0: nobody
+  std::string text;                 // for the log
+};
+
+struct SessionCondition {
+  std::uint64_t session = 0;
+  bool busy = false;
+  bool client_gone = false;
+};
+
+enum class Fate { moved, failed, dropped };
+
+struct Verdict {
+  std::uint64_t session = 0;
+  Fate fate = Fate::moved;
+  CUresult error = CUDA_SUCCESS;  // failed: sticky error of that client
+};
+
+[[nodiscard]] std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCondition> sessions);
+
+// Sessions that have issued what is not passed yet. Exact once the executor is dead; a moment's view while it lives.
+[[nodiscard]] std::set<std::uint64_t> busy_sessions(const ProgressTable& table);
+[[nodiscard]] bool is_busy(const ProgressTable& table, std::uint64_t session);
+
+}  // namespace mpsshim::broker::control

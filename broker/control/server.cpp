@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/server.hpp"
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "broker/log.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+constexpr int kBacklog = 1024;  // a whole job's ranks may come at once
+constexpr std::chrono::milliseconds kDepartureLook{50};
+constexpr std::chrono::milliseconds kAcceptPause{100};
+
+}  // namespace
+
+Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits,
+               std::function<void(const std::string&)> on_settled)
+    : directory_(std::move(directory)),
+      on_settled_(std::move(on_settled)),
+      manager_(loop_, launcher, executors, limits,
+               {.facts_published = [this] {
+                  for (auto& [id, client] : clients_) client->facts_published();
+                  settle("");
+                },
+                .cannot_start = [this](const std::string& why) {
+                  log_error("No driver serves: {}. Name one with --driver, or look at server.log.", why);
+                  exit_status_ = 1;
+                  settle(why);
+                  quit_now();
+                },
+                .stopped = [this] { loop_.stop(); }}),
+      commands_(manager_, [this](std::chrono::seconds patience) { quit(patience); }) {}
+
+Server::~Server() { stop_listening(); }
+
+// New programs find no broker at once, rather than one that is about to go.
+void Server::stop_listening() {
+  client_watch_.reset();
+  command_watch_.reset();
+  accept_timer_.reset();
+  if (client_listener_.valid()) unlink(directory_.client_socket().c_str());
+  if (command_listener_.valid()) unlink(directory_.control_socket().c_str());
+  client_listener_.reset();
+  command_listener_.reset();
+}
+
+bool Server::listen(std::string& why) {
+  client_listener_ = proto::Socket::listen_at(directory_.client_socket(), kBacklog);
+  if (client_listener_.valid()) command_listener_ = proto::Socket::listen_at(directory_.control_socket(), kBacklog);
+  if (!command_listener_.valid()) {
+    why = fmt::format("no socket can be made in {} ({}): name another directory with --pipe-dir", directory_.path(), std::strerror(errno));
+    return false;
+  }
+  client_watch_ = loop_.watch(client_listener_.fd(), EPOLLIN, [this](EventLoop::Events) { accept_client(); });
+  command_watch_ = loop_.watch(command_listener_.fd(), EPOLLIN, [this](EventLoop::Events) { accept_command(); });
+  return true;
+}
+
+int Server::run() {
+  watch_signals();
+  log_info("Broker {} (pid {}) serves uid {} in {}.", MPSSHIM_VERSION, getpid(), geteuid(), directory_.path());
+  manager_.start();
+  loop_.run();
+  log_info("Broker (pid {}) ends.", getpid());
+  return exit_status_;
+}
+
+void Server::watch_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, number);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  signals_ = proto::FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  signal_watch_ = loop_.watch(signals_.get(), EPOLLIN, [this](EventLoop::Events) {
+    signalfd_siginfo info{};
+    if (read(signals_.get(), &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return;
+    log_info("Signal {} ({}) from pid {}: the broker quits.", info.ssi_signo, strsignal(static_cast<int>(info.ssi_signo)), info.ssi_pid);
+    quit(std::chrono::seconds(0));
+  });
+}
+
+void Server::settle(const std::string& why) {
+  if (auto settled = std::exchange(on_settled_, nullptr)) settled(why);
+}
+
+void Server::accept_client() {
+  proto::Socket socket = client_listener_.accept();
+  if (!socket.valid()) {
+    if (errno != EMFILE && errno != ENFILE && errno != ENOMEM) return;
+    log_error("A client cannot be accepted ({}); raise the limit of open files (ulimit -n) and start the broker again.", std::strerror(errno));
+    client_watch_.set_events(0);  // it stays in the queue; without a pause this loop would spin on it
+    accept_timer_ = loop_.after(kAcceptPause, [this] { client_watch_.set_events(EPOLLIN); });
+    return;
+  }
+  const std::uint64_t id = next_connection_++;
+  auto connection = std::make_unique<ClientConnection>(loop_, manager_, std::move(socket), [this, id] {
+    loop_.defer([this, id] { clients_.erase(id); });
+  });
+  if (quitting_) connection->refuse_sessions();
+  clients_.emplace(id, std::move(connection));
+}
+
+void Server::accept_command() {
+  proto::Socket socket = command_listener_.accept();
+  if (!socket.valid()) return;
+  const std::uint64_t id = next_connection_++;
+  commands_under_way_.emplace(id, std::make_unique<CommandConnection>(loop_, commands_, std::move(socket), [this, id] {
+    loop_.defer([this, id] { commands_under_way_.erase(id); });
+  }));
+}
+
+void Server::quit(std::chrono::seconds patience) {
+  quitting_ = true;
+  for (auto& [id, client] : clients_) client->refuse_sessions();
+  await_departure(EventLoop::Clock::now() + patience);
+}
+
+void Server::await_departure(EventLoop::Clock::time_point until) {
+  if (manager_.sessions().empty() || EventLoop::Clock::now() >= until) {
+    loop_.defer([this] { quit_now(); });  // after the answer to the command that asked for it
+    return;
+  }
+  quit_timer_ = loop_.after(kDepartureLook, [this, until] { await_departure(until); });
+}
+
+void Server::quit_now() {
+  quitting_ = true;
+  stop_listening();
+  manager_.quit(CUDA_ERROR_MPS_CLIENT_TERMINATED);
+}
+
+}  // namespace mpsshim::broker::control

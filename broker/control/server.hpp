@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control process: its two listening sockets, its connections, its signals, its end. Everything else is in the parts it owns.
+// One thread. run() returns when SIGTERM, SIGINT or `mpsctl quit` has been obeyed, or when no driver serves.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "broker/control/client_connection.hpp"
+#include "broker/control/command_connection.hpp"
+#include "broker/control/commands.hpp"
+#include "broker/control/event_loop.hpp"
+#include "broker/control/pipe_directory.hpp"
+#include "broker/control/session_manager.hpp"
+
+namespace mpsshim::broker::control {
+
+class Server {
+ public:
+  // `on_settled` is called once: with "" when the first executor is ready, or with why there will be none.
+  Server(PipeDirectory directory, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits,
+         std::function<void(const std::string&)> on_settled);
+  ~Server();
+
+  // False, with a sentence in `why`, if the sockets cannot be made.
+  [[nodiscard]] bool listen(std::string& why);
+  // The process's exit status.
+  [[nodiscard]] int run();
+  // Clients see CUDA_ERROR_MPS_CLIENT_TERMINATED. Waits for clients to leave first, at most `patience`; new sessions are refused meanwhile.
+  void quit(std::chrono::seconds patience);
+
+  [[nodiscard]] EventLoop& loop() { return loop_; }
+
+ private:
+  void watch_signals();
+  void accept_client();
+  void accept_command();
+  void settle(const std::string& why);
+  void await_departure(EventLoop::Clock::time_point until);
+  void quit_now();
+  void stop_listening();
+
+  EventLoop loop_;
+  const PipeDirectory directory_;
+  std::function<void(const std::string&)> on_settled_;
+  SessionManager manager_;
+  const Commands commands_;
+  proto::Socket client_listener_;
+  proto::Socket command_listener_;
+  proto::FileDescriptor signals_;
+  EventLoop::Watch client_watch_;
+  EventLoop::Watch command_watch_;
+  EventLoop::Watch signal_watch_;
+  EventLoop::Timer quit_timer_;
+  EventLoop::Timer accept_timer_;
+  bool quitting_ = false;
+  int exit_status_ = 0;
+  std::uint64_t next_connection_ = 1;
+  std::map<std::uint64_t, std::unique_ptr<ClientConnection>> clients_;
+  std::map<std::uint64_t, std::unique_ptr<CommandConnection>> commands_under_way_;
+};
+
+}  // namespace mpsshim::broker::control

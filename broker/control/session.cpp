@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/session.hpp"
+
+#include <fmt/format.h>
+
+namespace mpsshim::broker::control {
+
+const char* phase_name(SessionPhase phase) {
+  switch (phase) {
+    case SessionPhase::waiting: return "waiting";
+    case SessionPhase::opening: return "opening";
+    case SessionPhase::active: return "active";
+    case SessionPhase::reopening: return "opening";
+    case SessionPhase::moved: return "moved";
+    case SessionPhase::lost: return "lost";
+    case SessionPhase::closing: return "closing";
+  }
+  return "?";
+}
+
+bool Session::in_executor() const {
+  switch (phase) {
+    case SessionPhase::opening:
+    case SessionPhase::active:
+    case SessionPhase::reopening:
+    case SessionPhase::closing: return true;
+    case SessionPhase::waiting:
+    case SessionPhase::moved:
+    case SessionPhase::lost: return false;
+  }
+  return false;
+}
+
+std::string Session::name() const { return fmt::format("Session {} (pid {}, {})", id, client.pid, client.command); }
+
+}  // namespace mpsshim::broker::control

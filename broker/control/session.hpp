@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// One client process on one GPU, from its Attach to its end, across executors: identity, leases, memory, images, the current channel.
+// Owned by SessionManager, which alone changes it; the control process's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <cuda.h>
+#include <sys/types.h>
+
+#include "broker/control/channel_memory.hpp"
+#include "broker/control/event_loop.hpp"
+#include "broker/control/session_memory.hpp"
+#include "proto/handshake.hpp"
+
+namespace mpsshim::broker::control {
+
+struct ClientIdentity {
+  pid_t pid = -1;
+  uid_t uid = static_cast<uid_t>(-1);
+  std::string command;
+};
+
+enum class SessionPhase {
+  waiting,    // for an executor that is ready; nothing of it is there yet
+  opening,    // SessionOpen sent
+  active,     // open in the executor
+  reopening,  // its leases change: closed in the executor, to be opened again
+  moved,      // its executor died; the client is to ask for a new channel
+  lost,       // it did not survive its executor; the error is sticky
+  closing,    // the client is gone; SessionClose sent
+};
+[[nodiscard]] const char* phase_name(SessionPhase phase);
+
+struct Session {
+  // Must not end the session it is called with: whoever answers may go on with it.
+  using Answer = std::function<void(CUresult status, Session& session)>;
+
+  std::uint64_t id = 0;
+  ClientIdentity client;
+  unsigned device = 0;
+  SessionPhase phase = SessionPhase::waiting;
+  std::uint64_t epoch = 0;
+  CUresult lost_error = CUDA_SUCCESS;
+  unsigned deaths_while_opening = 0;  // executors that died while it was being opened
+  bool has_lived = false;       // was active once: the client holds memory and handles of it
+  bool delivered = false;       // the client has the current channel
+  bool changing_lease = false;  // `answer` is that of a LeaseReplace
+
+  proto::Lease device_lease;
+  proto::Lease pinned_lease;
+  std::vector<proto::Lease> refused;  // ranges the client could not keep free; never offered to it again
+  std::optional<ChannelMemory> channel;
+  SegmentStore segments;
+  ChunkStore chunks;
+
+  Answer answer;               // the client's request under way (Attach or LeaseReplace), if any
+  EventLoop::Timer deadline;   // of that request
+  EventLoop::Timer end_check;  // closing: looks whether the work of a gone client ends
+  EventLoop::Clock::time_point asked_at;
+  EventLoop::Clock::time_point ended_at;
+
+  [[nodiscard]] bool in_executor() const;
+  // "Session 12 (pid 4711, ./app)"
+  [[nodiscard]] std::string name() const;
+};
+
+}  // namespace mpsshim::broker::control

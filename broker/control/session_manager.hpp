@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sessions and executors together: opens sessions in an executor, brings their memory into the next one, ends them, decides by
+// recovery.hpp what a death costs whom. Knows neither sockets of clients nor the text of commands.
+// Owned by Server; the control process's thread. Requests come from ClientConnection, which has checked their form; here ids and ranges are
+// checked against the session's own objects. Executors are ours, but may crash at any point.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "broker/control/executor.hpp"
+#include "broker/control/image_store.hpp"
+#include "broker/control/lease_table.hpp"
+#include "broker/control/session.hpp"
+
+namespace mpsshim::broker::control {
+
+struct SessionLimits {
+  AddressWindow window;
+  std::size_t max_clients = kMaxLeases;
+  std::chrono::milliseconds orphan{200};    // how long work of a client that is gone may run on
+  std::chrono::milliseconds drain{200};     // how long others' work is waited for before an executor is replaced
+  std::chrono::milliseconds answer{10'000}; // how long a client waits for an executor
+};
+
+class SessionManager final : public ExecutorOwner {
+ public:
+  struct Events {
+    std::function<void()> facts_published;                        // the first time
+    std::function<void(const std::string& why)> cannot_start;
+    std::function<void()> stopped;                                // after quit(): every executor is gone
+  };
+  SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits, Events events);
+
+  void start();
+  // Every session gets `error`, every executor ends, Events::stopped follows.
+  void quit(CUresult error);
+
+  // -1 until an executor was ready; then a sealed, read-only file of DriverFacts.
+  [[nodiscard]] int facts_file() const { return facts_file_.get(); }
+  [[nodiscard]] const proto::DriverFacts* facts() const;
+  [[nodiscard]] const std::map<std::uint64_t, Session>& sessions() const { return sessions_; }
+  [[nodiscard]] const std::map<unsigned, std::unique_ptr<Executor>>& executors() const { return executors_; }
+  [[nodiscard]] ImageStore& images() { return images_; }
+
+  // nullptr once the session has ended.
+  [[nodiscard]] Session* find(std::uint64_t session);
+  [[nodiscard]] CUresult create(const ClientIdentity& client, unsigned device, Session*& session);
+  // Answers once, now or later, unless the session ends first. CUDA_SUCCESS with lost_error set: the session did not survive its executor.
+  void attach(Session& session, Session::Answer answer);
+  [[nodiscard]] CUresult create_segment(Session& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file);
+  // `refused` is one of the session's two leases; the answer means that it has another one in its place.
+  void replace_lease(Session& session, const proto::Lease& refused, Session::Answer answer);
+  void end(Session& session);  // the client is gone
+
+  void executor_ready(Executor& executor) override;
+  void executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) override;
+  void executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) override;
+  void executor_cannot_start(Executor& executor, const std::string& why) override;
+  void executor_stopped(Executor& executor) override;
+
+ private:
+  Executor& executor_of(const Session& session);
+  void await_executor(Session& session);
+  void open_in_executor(Session& session);
+  [[nodiscard]] bool ensure_leases(Session& session);
+  void restore_memory(Session& session, Executor& executor);
+  void send_open(Session& session, Executor& executor);
+  void send_close(Session& session);
+  void request_timed_out(Session& session);
+  void respond(Session& session, CUresult status);
+
+  void session_opened(Session& session, const ExecutorPacket& packet);
+  void session_closed(Session& session);
+  void check_end(std::uint64_t session);
+  void erase(Session& session);
+  void refuse(Session& session, CUresult status);
+
+  void publish_facts(const Executor& executor);
+  void replay_loads(Executor& executor);
+  void give_image(Executor& executor, const ExecutorPacket& packet);
+  void chunk_created(const ExecutorPacket& packet, proto::ReceivedFds& fds);
+  void apply(const Verdict& verdict, const DeathReport& report);
+  void move(Session& session);
+  void lose(Session& session, CUresult error);
+  void begin_replacement(Executor& executor);
+  void check_drain(Executor& executor);
+
+  EventLoop& loop_;
+  ExecutorLauncher& launcher_;
+  const ExecutorSettings executor_settings_;
+  const SessionLimits limits_;
+  const Events events_;
+  ImageStore images_;
+  std::unique_ptr<LeaseTable> leases_;  // made when the devices' memory is known
+  proto::FileDescriptor facts_file_;
+  std::uint64_t next_session_ = 1;
+  std::uint64_t next_segment_ = 1;
+  std::map<std::uint64_t, Session> sessions_;
+  std::map<unsigned, std::unique_ptr<Executor>> executors_;  // by device
+  struct Drain {
+    EventLoop::Clock::time_point until;
+    EventLoop::Timer timer;
+  };
+  std::map<unsigned, Drain> drains_;
+};
+
+}  // namespace mpsshim::broker::control

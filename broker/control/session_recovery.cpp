@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// SessionManager's other half: what executors send, their deaths, and what the next one is given.
+#include <algorithm>
+
+#include <unistd.h>
+
+#include "broker/control/session_manager.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+constexpr std::chrono::milliseconds kDrainLook{2};
+constexpr unsigned kOpeningDeaths = 2;  // then the session is taken to be what kills executors
+}
+
+void SessionManager::executor_ready(Executor& executor) {
+  const bool first = !facts_file_.valid();
+  if (executor.device() == 0) publish_facts(executor);
+  if (!leases_) {
+    std::uint64_t largest = 0;
+    for (std::uint32_t i = 0; i < executor.facts()->device_count; ++i) {
+      largest = std::max(largest, executor.facts()->device[i].total_memory_bytes);
+    }
+    leases_ = std::make_unique<LeaseTable>(limits_.window, largest);
+  }
+  replay_loads(executor);
+  std::vector<std::uint64_t> waiting;  // opening may end a session
+  for (const auto& [id, session] : sessions_) {
+    if (session.device == executor.device() && session.phase == SessionPhase::waiting && session.answer) waiting.push_back(id);
+  }
+  for (const std::uint64_t id : waiting) open_in_executor(sessions_.at(id));
+  if (first && facts_file_.valid()) events_.facts_published();
+}
+
+// Written, not mapped, so that the content can be sealed: clients get a file nobody can change.
+void SessionManager::publish_facts(const Executor& executor) {
+  proto::FileDescriptor file = proto::create_memory_file("mpsshim-facts", sizeof(proto::DriverFacts));
+  const bool written = file.valid() && pwrite(file.get(), executor.facts(), sizeof(proto::DriverFacts), 0) == static_cast<ssize_t>(sizeof(proto::DriverFacts));
+  if (!written || !proto::seal(file, proto::Seal::content)) {
+    log_error("The driver's facts could not be published; clients will not find a driver. Free memory or raise the limit of open files.");
+    return;
+  }
+  facts_file_ = std::move(file);
+}
+
+void SessionManager::replay_loads(Executor& executor) {
+  for (const ImageStore::Entry& entry : images_.log()) {
+    if (entry.device != executor.device()) continue;
+    ExecutorPacket packet;
+    packet.header.type = ExecutorMessage::load_replay;
+    packet.object = entry.image;
+    packet.purpose = entry.load ? 1 : 0;
+    const int fd = images_.sealed_file(0, entry.image, packet.size_bytes);
+    executor.send(packet, entry.load ? std::span<const int>(&fd, 1) : std::span<const int>());
+  }
+}
+
+void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) {
+  Session* session = find(packet.header.session);
+  if (session != nullptr && (session->device != executor.device() || !session->in_executor())) session = nullptr;
+  switch (packet.header.type) {
+    case ExecutorMessage::session_opened:
+      if (session != nullptr) session_opened(*session, packet);
+      return;
+    case ExecutorMessage::session_closed:
+      if (session != nullptr) session_closed(*session);
+      return;
+    case ExecutorMessage::chunk_created: return chunk_created(packet, fds);
+    case ExecutorMessage::chunk_released:
+      if (session != nullptr) session->chunks.release(packet.object);
+      return;
+    case ExecutorMessage::segment_released:
+      if (session != nullptr) session->segments.release(packet.object);
+      return;
+    case ExecutorMessage::image_want: return give_image(executor, packet);
+    case ExecutorMessage::module_note:
+      if (!images_.note(executor.device(), packet.object, packet.purpose != 0)) {
+        log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.", executor.device(), packet.object);
+      }
+      return;
+    case ExecutorMessage::ready:
+    case ExecutorMessage::fault: return;  // Executor's own
+    case ExecutorMessage::session_open:
+    case ExecutorMessage::chunk_restore:
+    case ExecutorMessage::segment_add:
+    case ExecutorMessage::segment_restore:
+    case ExecutorMessage::session_close:
+    case ExecutorMessage::image_give:
+    case ExecutorMessage::load_replay:
+    case ExecutorMessage::quit:
+    case ExecutorMessage::quiesce: break;
+  }
+  log_error("Executor {} (pid {}) sent message {}, which is not one of its own; it is ignored.", executor.device(), executor.pid(),
+            static_cast<std::uint32_t>(packet.header.type));
+}
+
+void SessionManager::chunk_created(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
+  Session* session = find(packet.header.session);
+  if (session == nullptr || !session->in_executor()) return;
+  if (fds.count != 1) {
+    log_error("{}: its executor sent {} descriptors with a chunk where 1 is due; that memory would not survive the executor.", session->name(), fds.count);
+    return;
+  }
+  session->chunks.add(packet.object, packet.size_bytes, std::move(fds.fds[0]));
+}
+
+void SessionManager::give_image(Executor& executor, const ExecutorPacket& packet) {
+  ExecutorPacket answer;
+  answer.header = {ExecutorMessage::image_give, CUDA_SUCCESS, packet.header.session};
+  answer.object = packet.object;
+  const int fd = images_.sealed_file(packet.header.session, packet.object, answer.size_bytes);
+  if (fd < 0) {
+    answer.header.status = CUDA_ERROR_INVALID_IMAGE;
+    return executor.send(answer);
+  }
+  executor.send(answer, {&fd, 1});
+}
+
+void SessionManager::executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) {
+  drains_.erase(executor.device());
+  std::vector<SessionCondition> conditions;
+  for (const auto& [id, session] : sessions_) {
+    if (session.device != executor.device() || !session.in_executor()) continue;
+    conditions.push_back({id, busy.contains(id), session.phase == SessionPhase::closing});
+  }
+  for (const Verdict& verdict : judge(report, conditions)) apply(verdict, report);
+}
+
+void SessionManager::apply(const Verdict& verdict, const DeathReport& report) {
+  Session& session = sessions_.at(verdict.session);
+  switch (verdict.fate) {
+    case Fate::dropped: return erase(session);
+    case Fate::moved:
+      log_info("{}: was idle and moves to the next executor.", session.name());
+      return move(session);
+    case Fate::failed:
+      log_warning("{}: had work in flight and gets CUDA error {}{}{}.", session.name(), static_cast<int>(verdict.error), report.text.empty() ? "" : "; ",
+                  report.text);
+      lose(session, verdict.error);
+      if (session.answer) respond(session, CUDA_SUCCESS);
+      return;
+  }
+}
+
+void SessionManager::move(Session& session) {
+  if (session.phase == SessionPhase::opening && ++session.deaths_while_opening >= kOpeningDeaths) {
+    log_error("{}: {} executors died while it was being opened; it is given up, so that others are served.", session.name(), kOpeningDeaths);
+    return refuse(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
+  }
+  if (session.channel) session.channel->tell_moved();
+  if (session.phase == SessionPhase::opening && session.answer && !session.changing_lease) {
+    session.phase = SessionPhase::waiting;  // its Attach is still unanswered; the next executor answers it
+    return;
+  }
+  session.phase = SessionPhase::moved;
+  session.delivered = false;
+  if (session.changing_lease) respond(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
+}
+
+void SessionManager::lose(Session& session, CUresult error) {
+  session.phase = SessionPhase::lost;
+  session.lost_error = error;
+  if (session.channel) session.channel->tell_failed(error);
+  session.chunks.clear();  // nobody can use it again: the device gets it back now, not when the client ends
+  session.segments.clear();
+}
+
+void SessionManager::begin_replacement(Executor& executor) {
+  executor.begin_drain();
+  Drain& drain = drains_[executor.device()];
+  drain.until = EventLoop::Clock::now() + limits_.drain;
+  check_drain(executor);
+}
+
+// Innocent sessions' work in flight is waited for; each such session that ends it in time moves instead of failing.
+void SessionManager::check_drain(Executor& executor) {
+  const auto found = drains_.find(executor.device());
+  if (found == drains_.end() || executor.state() != ExecutorState::draining) return;
+  const std::set<std::uint64_t> busy = executor.busy();
+  const bool others_run = std::ranges::any_of(busy, [this](std::uint64_t id) {
+    const Session* session = find(id);
+    return session != nullptr && session->phase != SessionPhase::closing;
+  });
+  if (!others_run || EventLoop::Clock::now() >= found->second.until) return executor.replace();
+  found->second.timer = loop_.after(kDrainLook, [this, &executor] { check_drain(executor); });
+}
+
+void SessionManager::executor_cannot_start(Executor& executor, const std::string& why) {
+  if (executor.device() == 0) return events_.cannot_start(why);
+  log_error("Executor {} cannot serve: {}. Clients that ask for device {} get CUDA_ERROR_MPS_SERVER_NOT_READY.", executor.device(), why, executor.device());
+  for (auto& [id, session] : sessions_) {
+    if (session.device == executor.device() && session.answer) respond(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
+  }
+}
+
+void SessionManager::executor_stopped(Executor&) {
+  const bool all = std::ranges::all_of(executors_, [](const auto& entry) { return entry.second->state() == ExecutorState::stopped; });
+  if (all) events_.stopped();
+}
+
+}  // namespace mpsshim::broker::control

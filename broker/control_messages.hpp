@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages between the control process and an executor, over the SOCK_SEQPACKET pair the executor inherits as its file descriptor 3.
+// Both are ours and of one binary, so the layout is private to it; the control process still survives whatever a crashing executor sends.
+//
+//   control process                                           executor
+//                                                          ←  Ready                      after the context exists; facts are in the facts segment
+//   SessionOpen + [channel, fences, ring doorbell,         →  SessionOpened              status; on failure the session is refused
+//                  completion doorbell]
+//   ChunkRestore + [memory handle]                         →  (part of SessionOpen's set: sent before it, recovery only)
+//   SegmentAdd + [memory file]                             →  (used by SegmentMap; sent before the client learns the id)
+//   SegmentRestore + [memory file]                         →  (recovery: registered already before the epoch, at its address)
+//   SessionClose                                           →  SessionClosed              everything of it is idle, unmapped and released
+//                                                          ←  ChunkCreated + [handle]    before the client gets its reply
+//                                                          ←  ChunkReleased
+//                                                          ←  ImageWant
+//   ImageGive + [sealed memory file]                       →
+//                                                          ←  ModuleNote                 load/unload log, before the driver call is issued
+//   LoadReplay + [sealed memory file]                      →  (recovery: images in the logged order, before the first SessionOpen)
+//                                                          ←  Fault                      then the executor exits; the control process replaces it
+//   Quiesce                                                →                             issue nothing new: the control process looks at the
+//                                                                                       progress table until all is passed, then replaces it
+//   Quit                                                   →
+#pragma once
+
+#include <cstdint>
+
+#include "proto/handshake.hpp"
+
+namespace mpsshim::broker {
+
+inline constexpr int kExecutorControlFd = 3;   // the socket
+inline constexpr int kExecutorFactsFd = 4;     // DriverFacts, writable by the executor
+inline constexpr int kExecutorProgressFd = 5;  // ProgressTable (broker/progress_table.hpp), shared with the control process only
+
+enum class ExecutorMessage : std::uint32_t {
+  ready = 1,
+  session_open,
+  session_opened,
+  chunk_restore,
+  segment_add,
+  segment_restore,
+  session_close,
+  session_closed,
+  chunk_created,
+  chunk_released,
+  segment_released,
+  image_want,
+  image_give,
+  module_note,
+  load_replay,
+  fault,
+  quit,
+  quiesce,
+};
+
+struct ExecutorHeader {
+  ExecutorMessage type{};
+  std::uint32_t status = 0;    // CUresult
+  std::uint64_t session = 0;   // 0 where none is meant
+};
+
+// One structure serves all types; unused members are 0.
+struct ExecutorPacket {
+  ExecutorHeader header;
+  std::uint64_t object = 0;       // chunk: address; segment: id; image: id; module_note: image id
+  std::uint64_t address = 0;      // segment_add/restore (pinned): where to map
+  std::uint64_t size_bytes = 0;
+  std::uint32_t purpose = 0;      // proto::SegmentPurpose; module_note: 1 load, 0 unload
+  std::uint32_t flags = 0;        // segment_restore: registration flags
+  std::uint64_t epoch = 0;        // session_open
+  std::uint32_t client_pid = 0;   // session_open
+  std::uint32_t client_uid = 0;
+  proto::Lease device_lease;      // session_open
+  proto::Lease pinned_lease;
+  char text[256] = {};            // fault: what failed, for the log
+};
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/cpudriver/api/entry.hpp"
+
+#include <atomic>
+
+#include "broker/cpudriver/context/context.hpp"
+
+namespace mpsshim::cpudriver {
+namespace {
+
+std::atomic<bool> is_initialised{false};
+
+}  // namespace
+
+void mark_initialised() { is_initialised.store(true, std::memory_order_release); }
+
+CUresult check(Needs needs) {
+  if (needs == Needs::nothing) return CUDA_SUCCESS;
+  if (!is_initialised.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
+  if (needs == Needs::initialised) return CUDA_SUCCESS;
+  if (Context::current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!Context::primary().is_active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return Scheduler::get().failure();
+}
+
+StreamPtr stream_of(CUstream handle) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) return Stream::legacy_default();
+  if (handle == CU_STREAM_PER_THREAD) return Stream::per_thread_default();
+  return HandleTable<Stream>::get().find(handle);
+}
+
+}  // namespace mpsshim::cpudriver

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every exported function does around its body: is the driver initialised, is there a context, is it still alive;
+// and no exception crosses the C ABI. The functions of api/ check arguments and call the parts that do the work.
+#pragma once
+
+#include <cuda.h>
+
+#include <new>
+
+#include "broker/cpudriver/handle_table.hpp"
+#include "broker/cpudriver/streams/scheduler.hpp"
+#include "broker/cpudriver/streams/stream.hpp"
+
+namespace mpsshim::cpudriver {
+
+enum class Needs {
+  nothing,
+  initialised,
+  context,  // one that is current and has not failed
+};
+
+CUresult check(Needs needs);
+void mark_initialised();
+
+template <class Body>
+CUresult entry(Needs needs, Body&& body) noexcept {
+  try {
+    const CUresult ready = check(needs);
+    return ready == CUDA_SUCCESS ? body() : ready;
+  } catch (const std::bad_alloc&) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (...) {
+    return CUDA_ERROR_UNKNOWN;
+  }
+}
+
+// The stream that a handle names; null if none. NULL and CU_STREAM_LEGACY are the context's, CU_STREAM_PER_THREAD the
+// thread's own.
+StreamPtr stream_of(CUstream handle);
+
+inline bool is_device(CUdevice device) { return device == 0; }
+
+}  // namespace mpsshim::cpudriver

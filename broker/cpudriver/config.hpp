@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the environment says about the CPU device. Read once, at the first use, and never again: a process sees one
+// device of one shape. A value that makes no sense is reported on stderr and replaced by the default.
+//
+//   MPSSHIM_CPU_COMPUTE_CAPABILITY  "7.5" (default) up to "12.0"; also decides shared memory and register figures
+//   MPSSHIM_CPU_MEMORY_MIB          size of the device memory, default 4096
+//   MPSSHIM_CPU_THREADS             threads that run the blocks of kernels, default: one a core
+//   MPSSHIM_CPU_RELAXED             1: calls that wait for every running kernel on a GPU do not wait here
+#pragma once
+
+#include <cstddef>
+
+namespace mpsshim::cpudriver {
+
+struct Config {
+  int capability_major = 7;
+  int capability_minor = 5;
+  std::size_t memory_bytes = std::size_t{4096} << 20;
+  unsigned threads = 1;
+  bool relaxed = false;
+
+  static const Config& get();
+};
+
+}  // namespace mpsshim::cpudriver

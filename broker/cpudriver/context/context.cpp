@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/cpudriver/context/context.hpp"
+
+#include <vector>
+
+#include "broker/cpudriver/memory/device_heap.hpp"
+
+namespace mpsshim::cpudriver {
+namespace {
+
+constexpr std::size_t kMaxStackBytes = 512 * 1024;  // local memory a thread can have, CUDA Programming Guide
+
+std::vector<CUcontext>& thread_stack() {
+  thread_local std::vector<CUcontext> stack;
+  return stack;
+}
+
+}  // namespace
+
+Context& Context::primary() {
+  static Context& context = *new Context;
+  return context;
+}
+
+bool Context::release() {
+  int references = references_.load();
+  while (references > 0) {
+    if (references_.compare_exchange_weak(references, references - 1)) return true;
+  }
+  return false;
+}
+
+CUresult Context::set_limit(CUlimit limit, std::size_t value) {
+  const auto index = static_cast<std::size_t>(limit);
+  if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) {
+    return DeviceHeap::get().set_size(value) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
+  if (index >= limits_.size()) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  if (limit == CU_LIMIT_STACK_SIZE && value > kMaxStackBytes) return CUDA_ERROR_INVALID_VALUE;
+  if (limit == CU_LIMIT_MAX_L2_FETCH_GRANULARITY && value > 128) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard lock(limits_mutex_);
+  limits_[index] = value;
+  return CUDA_SUCCESS;
+}
+
+CUresult Context::limit(CUlimit limit, std::size_t& value) const {
+  const auto index = static_cast<std::size_t>(limit);
+  if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) {
+    value = DeviceHeap::get().size();
+    return CUDA_SUCCESS;
+  }
+  if (index >= limits_.size()) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  const std::lock_guard lock(limits_mutex_);
+  value = limits_[index];
+  return CUDA_SUCCESS;
+}
+
+std::size_t Context::stack_bytes() const {
+  const std::lock_guard lock(limits_mutex_);
+  return limits_[CU_LIMIT_STACK_SIZE];
+}
+
+CUcontext Context::current() {
+  const auto& stack = thread_stack();
+  return stack.empty() ? nullptr : stack.back();
+}
+
+void Context::set_current(CUcontext context) {
+  auto& stack = thread_stack();
+  if (!stack.empty()) stack.pop_back();
+  if (context != nullptr) stack.push_back(context);
+}
+
+void Context::push_current(CUcontext context) { thread_stack().push_back(context); }
+
+bool Context::pop_current(CUcontext& context) {
+  auto& stack = thread_stack();
+  if (stack.empty()) return false;
+  context = stack.back();
+  stack.pop_back();
+  return true;
+}
+
+}  // namespace mpsshim::cpudriver

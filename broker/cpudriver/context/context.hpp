@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The primary context of the one device, and which context is current to a thread. One instance per process; any thread
+// may call. The objects of the context (streams, memory, modules) live in their own tables; how the context dies is
+// told by Scheduler::failure().
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+
+namespace mpsshim::cpudriver {
+
+class Context {
+ public:
+  static constexpr unsigned long long kId = 1;
+  static constexpr int kLeastPriority = 0;
+  static constexpr int kGreatestPriority = -5;
+
+  static Context& primary();
+
+  CUcontext handle() { return reinterpret_cast<CUcontext>(this); }
+  bool is_mine(CUcontext handle) const { return handle == reinterpret_cast<CUcontext>(const_cast<Context*>(this)); }
+
+  void retain() { ++references_; }
+  [[nodiscard]] bool release();
+  bool is_active() const { return references_.load() > 0; }
+
+  unsigned flags() const { return flags_; }
+  void set_flags(unsigned flags) { flags_ = flags; }
+
+  CUresult set_limit(CUlimit limit, std::size_t value);
+  CUresult limit(CUlimit limit, std::size_t& value) const;
+  // CU_LIMIT_STACK_SIZE, for launches.
+  std::size_t stack_bytes() const;
+
+  // The calling thread's stack of current contexts. Null: no context.
+  static CUcontext current();
+  static void set_current(CUcontext context);
+  static void push_current(CUcontext context);
+  [[nodiscard]] static bool pop_current(CUcontext& context);
+
+ private:
+  Context() = default;
+
+  std::atomic<int> references_{0};
+  std::atomic<unsigned> flags_{0};
+  mutable std::mutex limits_mutex_;
+  // By CUlimit, 0…6: stack, printf buffer, heap (kept by DeviceHeap), sync depth, pending launches, L2 fetch, L2 persisting.
+  std::array<std::size_t, 7> limits_{1024, std::size_t{1} << 20, 0, 2, 2048, 64, 0};
+};
+
+}  // namespace mpsshim::cpudriver

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Engine: checks a launch, runs it on the caller's thread, and has helper threads lend slices round-robin.
+#include "broker/cpudriver/ptx/engine.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "broker/cpudriver/ptx/form.hpp"
+#include "broker/cpudriver/ptx/launch.hpp"
+
+namespace mpsshim::ptx {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint32_t kResidentBlocks = 64;  // Of a launch that is not cooperative, besides those running.
+constexpr std::uint32_t kMaxStackBytes = 512 * 1024;
+constexpr auto kIdlePoll = 1ms;  // How soon a caller sees a cancellation while only helpers run blocks.
+
+LaunchOutcome refuse(const std::string& kernel, Fault fault, const std::string& why) {
+  LaunchOutcome outcome;
+  outcome.fault = fault;
+  outcome.kernel = kernel;
+  outcome.text = "Kernel '" + kernel + "' was not launched: " + why;
+  return outcome;
+}
+
+std::uint64_t volume(const Dim3& d) { return std::uint64_t{d.x} * d.y * d.z; }
+
+}  // namespace
+
+class Engine::Impl {
+ public:
+  explicit Impl(const EngineOptions& options)
+      : isa_(!options.use_baseline_isa && processor_has_v3() ? Isa::v3 : Isa::baseline), multiprocessors_(std::max(1U, options.multiprocessors)) {
+    std::uint32_t count = options.thread_count;
+    if (count == 0) count = std::max(1U, std::thread::hardware_concurrency()) - 1;
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);  // Signals belong to the host program's threads.
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (std::uint32_t i = 0; i < count; ++i) helpers_.emplace_back([this] { help(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_closing_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& helper : helpers_) helper.join();
+  }
+
+  LaunchOutcome run(const LaunchConfig& config, const LaunchHooks& hooks) {
+    const Module& module = config.instance->module();
+    const KernelInfo& kernel = module.kernels()[config.kernel];
+    LaunchOutcome refused = check(config, kernel);
+    if (refused.fault != Fault::none) return refused;
+    auto launch = std::make_shared<Launch>();
+    prepare(*launch, config, hooks, kernel);
+    const bool has_helpers = launch->block_count > 1 && !helpers_.empty();
+    if (has_helpers) announce(launch);
+    work(*launch);
+    if (has_helpers) withdraw(launch);
+    launch->outcome.kernel = kernel.name;
+    return std::move(launch->outcome);
+  }
+
+ private:
+  static LaunchOutcome check(const LaunchConfig& config, const KernelInfo& kernel) {
+    const std::uint64_t threads = volume(config.block);
+    const auto is_bad = [](const Dim3& d) { return d.x == 0 || d.y == 0 || d.z == 0; };
+    if (is_bad(config.grid) || is_bad(config.block) || config.grid.x > 0x7fffffff || config.grid.y > 65535 || config.grid.z > 65535)
+      return refuse(kernel.name, Fault::invalid_value, "a dimension of grid or block is out of range");
+    if (threads > kMaxThreadsPerBlock || config.block.x > 1024 || config.block.y > 1024 || config.block.z > 64)
+      return refuse(kernel.name, Fault::invalid_value, "a block has at most 1024 threads (1024, 1024, 64)");
+    if (threads > kernel.max_threads_per_block)
+      return refuse(kernel.name, Fault::invalid_value, "its bound is " + std::to_string(kernel.max_threads_per_block) + " threads a block");
+    const auto* required = kernel.required_block;
+    if (required[0] != 0 && (required[0] != config.block.x || required[1] != config.block.y || required[2] != config.block.z))
+      return refuse(kernel.name, Fault::invalid_value, "its .reqntid asks for another block shape");
+    if (std::uint64_t{kernel.static_shared_bytes} + config.dynamic_shared_bytes > kMaxSharedBytes)
+      return refuse(kernel.name, Fault::invalid_value, "it asks for more than " + std::to_string(kMaxSharedBytes) + " bytes of shared memory");
+    if (config.parameters.size() < kernel.parameter_bytes)
+      return refuse(kernel.name, Fault::invalid_value,
+                    std::to_string(config.parameters.size()) + " bytes of parameters given, " + std::to_string(kernel.parameter_bytes) + " needed");
+    if (config.is_cooperative && volume(config.grid) > kMaxCooperativeBlocks)
+      return refuse(kernel.name, Fault::cooperative_too_large, "a cooperative grid has at most " + std::to_string(kMaxCooperativeBlocks) + " blocks");
+    return {};
+  }
+
+  void prepare(Launch& launch, const LaunchConfig& config, const LaunchHooks& hooks, const KernelInfo& kernel) {
+    const Program& program = config.instance->module().program();
+    launch.config = config;
+    launch.hooks = &hooks;
+    launch.program = &program;
+    launch.entry = &program.functions[program.kernel_functions[config.kernel]];
+    launch.symbol_rows = symbol_rows(config.instance->bindings());
+    launch.parameters.resize((std::size_t{kernel.parameter_bytes} + 15) & ~std::size_t{15});
+    if (kernel.parameter_bytes != 0) std::memcpy(launch.parameters.data(), config.parameters.data(), kernel.parameter_bytes);
+    if (config.is_cooperative) launch.workspace.resize(64);
+    launch.isa = isa_;
+    launch.grid_id = next_grid_id_.fetch_add(1, std::memory_order_relaxed);
+    launch.block_count = volume(config.grid);
+    launch.warps_per_block = static_cast<std::uint32_t>((volume(config.block) + kLanes - 1) / kLanes);
+    const std::uint32_t align = launch.entry->dynamic_shared_align;
+    launch.dynamic_shared_offset = (kernel.static_shared_bytes + align - 1) & ~(align - 1);
+    launch.shared_bytes = launch.dynamic_shared_offset + config.dynamic_shared_bytes;
+    const std::uint32_t stack = program.calls.empty() ? 0 : std::min(config.stack_bytes, kMaxStackBytes);
+    launch.local_stride = (kernel.local_bytes + stack + 15) & ~15U;
+    launch.resident_limit =
+        config.is_cooperative ? static_cast<std::uint32_t>(launch.block_count) : kResidentBlocks + static_cast<std::uint32_t>(helpers_.size());
+    launch.multiprocessors = multiprocessors_;
+  }
+
+  // The calling thread: until all blocks are done, run what there is, else wait for the helpers.
+  static void work(Launch& launch) {
+    Worker worker;
+    for (;;) {
+      if (run_some(launch, worker)) continue;
+      std::unique_lock lock(launch.mutex);
+      if (is_done(launch)) return;
+      launch.progress.wait_for(lock, kIdlePoll);
+    }
+  }
+
+  void announce(const std::shared_ptr<Launch>& launch) {
+    {
+      const std::lock_guard lock(mutex_);
+      launches_.push_back(launch);
+    }
+    wake_.notify_all();
+  }
+
+  // After this no helper begins a slice of the launch, and none is inside one.
+  void withdraw(const std::shared_ptr<Launch>& launch) {
+    std::unique_lock lock(mutex_);
+    std::erase(launches_, launch);
+    left_.wait(lock, [&] { return launch.use_count() == 1; });
+  }
+
+  void help() {
+    Worker worker;
+    std::size_t turn = 0;
+    std::size_t idle = 0;
+    std::unique_lock lock(mutex_);
+    while (!is_closing_) {
+      if (launches_.empty()) {
+        wake_.wait(lock);
+        idle = 0;
+        continue;
+      }
+      std::shared_ptr<Launch> launch = launches_[turn++ % launches_.size()];
+      lock.unlock();
+      const bool ran = run_some(*launch, worker);
+      lock.lock();
+      worker.launch = nullptr;  // Another launch may come to lie at the same address.
+      launch.reset();
+      left_.notify_all();
+      idle = ran ? 0 : idle + 1;
+      if (idle > launches_.size()) wake_.wait_for(lock, kIdlePoll);
+    }
+  }
+
+  const Isa isa_;
+  const std::uint32_t multiprocessors_;
+  std::atomic<std::uint64_t> next_grid_id_{1};
+  std::mutex mutex_;  // Guards what follows.
+  std::condition_variable wake_;
+  std::condition_variable left_;
+  std::vector<std::shared_ptr<Launch>> launches_;
+  bool is_closing_ = false;
+  std::vector<std::thread> helpers_;
+};
+
+Engine::Engine(const EngineOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+Engine::~Engine() = default;
+
+LaunchOutcome Engine::run(const LaunchConfig& config, const LaunchHooks& hooks) { return impl_->run(config, hooks); }
+
+}  // namespace mpsshim::ptx

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One launch while it runs: shared by the calling thread and the helpers that lend it slices. Its blocks are begun
+// in order. A block whose slice is used up waits in `suspended`; more are begun beside long ones, so that kernels
+// that count on several resident blocks see them. See grid.cpp.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "broker/cpudriver/ptx/execution.hpp"
+
+namespace mpsshim::ptx {
+
+// What a thread keeps between slices.
+struct Worker {
+  MemoryView view;
+  const Launch* launch = nullptr;  // Of the view.
+};
+
+struct Launch {
+  LaunchConfig config;
+  const LaunchHooks* hooks = nullptr;
+  const Program* program = nullptr;
+  const Function* entry = nullptr;
+  const std::byte* symbol_rows = nullptr;
+  std::vector<std::byte> parameters;
+  std::vector<std::uint64_t> workspace;  // The grid barrier of cooperative launches; %envreg1 and 2 point there.
+  Isa isa = Isa::baseline;
+  std::uint64_t grid_id = 0;
+  std::uint64_t block_count = 0;
+  std::uint32_t warps_per_block = 0;
+  std::uint32_t shared_bytes = 0;
+  std::uint32_t dynamic_shared_offset = 0;
+  std::uint32_t local_stride = 0;
+  std::uint32_t resident_limit = 0;
+  std::uint32_t multiprocessors = 1;
+
+  std::atomic<bool> is_stopping{false};  // A fault or cancellation: slices end soon. Advice; truth is `outcome`.
+  std::mutex mutex;                      // Guards everything below.
+  std::condition_variable progress;      // Signalled when a block can be taken or all are done.
+  std::uint64_t next_block = 0;
+  std::uint64_t finished_blocks = 0;
+  std::uint32_t resident_blocks = 0;
+  std::uint32_t running_slices = 0;  // Threads inside a block now.
+  std::deque<std::unique_ptr<Block>> suspended;
+  std::vector<std::unique_ptr<Block>> spare;
+  LaunchOutcome outcome;
+  std::mutex print_mutex;  // Serialises LaunchHooks::print.
+};
+
+// warp.cpp
+inline constexpr std::uint32_t kSpinsBeforePin = 64;
+void note_backward_branch(Warp& warp);
+
+// block.cpp
+// Suspended: its time was used up. Waiting: it cannot go on until another block or the host has done something.
+enum class SliceEnd : std::uint8_t { finished, suspended, waiting, stopped };
+[[nodiscard]] std::unique_ptr<Block> make_block(Launch& launch);  // Throws std::bad_alloc.
+void begin_block(Block& block, std::uint64_t number);
+[[nodiscard]] SliceEnd run_slice(Block& block, Worker& worker);
+
+// grid.cpp
+void report_fault(Launch& launch, Fault fault, const Instruction& in, std::uint64_t address, bool is_write, const Block& block, const Warp& warp);
+// One slice of some block. False: nothing to do now (all blocks are run by others, or done).
+bool run_some(Launch& launch, Worker& worker);
+[[nodiscard]] bool is_done(const Launch& launch);  // Hold the mutex.
+
+// builtins.cpp
+Flow call_builtin(Warp& warp, const Instruction& in, const CallSite& site, Builtin builtin);
+
+}  // namespace mpsshim::ptx

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An event: the place in a stream where it was last recorded, and when that place was reached. Any thread may call;
+// cuEventRecord replaces the place, waits made before keep the old one.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+
+#include "broker/cpudriver/streams/scheduler.hpp"
+
+namespace mpsshim::cpudriver {
+
+class Event {
+ public:
+  explicit Event(unsigned flags) : flags_(flags) {}
+
+  bool has_timing() const { return (flags_ & CU_EVENT_DISABLE_TIMING) == 0; }
+  bool was_recorded() const;
+
+  void record(const StreamPtr& stream);
+  // The place last recorded; none, which counts as reached, before the first record.
+  Position position() const;
+
+  // CUDA_ERROR_NOT_READY while one of them is not reached.
+  static CUresult elapsed_ms(const Event& start, const Event& end, float& milliseconds);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // Written by the worker that reaches the place, read by cuEventElapsedTime after the place is reached.
+  using Stamp = std::shared_ptr<std::atomic<Clock::rep>>;
+
+  const unsigned flags_;
+  mutable std::mutex mutex_;
+  Position position_;
+  Stamp stamp_;
+};
+
+}  // namespace mpsshim::cpudriver

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/cpudriver/streams/stream.hpp"
+
+#include <atomic>
+
+namespace mpsshim::cpudriver {
+namespace {
+
+std::uint64_t next_stream_id() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+}  // namespace
+
+Stream::Stream(Kind kind, unsigned flags, int priority)
+    : kind_(kind), flags_(flags), priority_(priority), id_(next_stream_id()) {}
+
+const StreamPtr& Stream::legacy_default() {
+  // Leaked on purpose: workers may use it while static destructors run.
+  static const StreamPtr& stream = *new StreamPtr(std::make_shared<Stream>(Kind::legacy_default, 0u, 0));
+  return stream;
+}
+
+const StreamPtr& Stream::per_thread_default() {
+  thread_local const StreamPtr stream = std::make_shared<Stream>(Kind::ordinary, 0u, 0);
+  return stream;
+}
+
+}  // namespace mpsshim::cpudriver

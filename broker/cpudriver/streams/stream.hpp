@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A stream: identity and flags for the API, queue and positions for the Scheduler, which alone touches them (under its
+// mutex). Shared ownership: the handle table, the scheduler while the stream is busy, and events that name a place in it.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "broker/cpudriver/streams/scheduler.hpp"
+
+namespace mpsshim::cpudriver {
+
+class Stream {
+ public:
+  enum class Kind { ordinary, legacy_default };
+
+  Stream(Kind kind, unsigned flags, int priority);
+
+  unsigned flags() const { return flags_; }
+  int priority() const { return priority_; }
+  std::uint64_t id() const { return id_; }
+  bool is_legacy_default() const { return kind_ == Kind::legacy_default; }
+  // Ordered against the legacy default stream.
+  bool is_blocking() const { return kind_ == Kind::ordinary && (flags_ & CU_STREAM_NON_BLOCKING) == 0; }
+
+  CUstream handle() { return reinterpret_cast<CUstream>(this); }
+
+  // The context's NULL stream, and the calling thread's own default stream (CU_STREAM_PER_THREAD).
+  static const StreamPtr& legacy_default();
+  static const StreamPtr& per_thread_default();
+
+ private:
+  friend class Scheduler;
+
+  const Kind kind_;
+  const unsigned flags_;
+  const int priority_;
+  const std::uint64_t id_;
+
+  std::deque<Operation> queue_;
+  std::uint64_t submitted_ = 0;
+  std::uint64_t completed_ = 0;
+  unsigned launches_ = 0;
+  bool has_worker_ = false;             // scheduled, running or run by its submitter
+  std::vector<StreamPtr> dependents_;  // streams whose first operation waits for a place in this one
+};
+
+}  // namespace mpsshim::cpudriver

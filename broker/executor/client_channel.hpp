@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory that one client and this executor share (proto/channel.hpp), mapped and, for the fences, registered with the driver.
+//
+// Threads: open() and unregister() by one thread at a time; the ring belongs to the session's worker; everything else is safe anywhere.
+// Trust: the client may write all of it at any time. What is read here is either checked or only concerns the client itself.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "broker/control_messages.hpp"
+#include "broker/driver/driver.hpp"
+#include "proto/channel.hpp"
+#include "proto/ring_consumer.hpp"
+#include "proto/segment.hpp"
+#include "proto/socket.hpp"
+
+namespace mpsshim::broker {
+
+class ClientChannel {
+ public:
+  ClientChannel() = default;
+  ClientChannel(const ClientChannel&) = delete;
+
+  // Takes the descriptors of SessionOpen: channel, fences, ring doorbell, completion doorbell. Sizes must be sealed.
+  [[nodiscard]] CUresult open(const Driver& driver, const ExecutorPacket& packet, proto::ReceivedFds& fds);
+  // Undoes the registration; waits for every running kernel, so only in a quiet window.
+  void unregister(const Driver& driver);
+
+  [[nodiscard]] proto::RingConsumer& ring() { return ring_; }
+  [[nodiscard]] proto::ChannelHeader& header() const { return *reinterpret_cast<proto::ChannelHeader*>(control_.data()); }
+  [[nodiscard]] std::span<proto::FenceWaiter, proto::kFenceWaiters> waiters() const {
+    return std::span<proto::FenceWaiter, proto::kFenceWaiters>(reinterpret_cast<proto::FenceWaiter*>(control_.data() + proto::kFenceWaiterOffset),
+                                                               proto::kFenceWaiters);
+  }
+  // `slot` is below kReplySlots: checked where it was read from a record.
+  [[nodiscard]] std::byte* reply_slot(std::uint32_t slot) const { return control_.data() + proto::kReplyOffset + slot * proto::kReplySlotBytes; }
+
+  // `index` is below kFenceWords.
+  [[nodiscard]] proto::FenceWord& fence(std::uint32_t index) const { return reinterpret_cast<proto::FenceWord*>(fences_.data())[index]; }
+  [[nodiscard]] CUdeviceptr fence_address(std::uint32_t index) const { return fence_address_ + index * sizeof(proto::FenceWord); }
+
+  [[nodiscard]] int ring_doorbell() const { return ring_doorbell_.get(); }
+  [[nodiscard]] int completion_doorbell() const { return completion_doorbell_.get(); }
+
+  // The client takes it with an exchange; the first error wins.
+  void set_async_error(CUresult error) {
+    std::uint32_t none = 0;
+    header().async_error.compare_exchange_strong(none, static_cast<std::uint32_t>(error), std::memory_order_release, std::memory_order_relaxed);
+  }
+  // The client's process has this error for ever. The error is stored first: the client loads it after it has seen the state.
+  void set_failed(CUresult error) {
+    header().session_error.store(static_cast<std::uint32_t>(error), std::memory_order_relaxed);
+    header().session_state.store(static_cast<std::uint32_t>(proto::SessionState::failed), std::memory_order_release);
+  }
+
+ private:
+  proto::Mapping control_;  // header, waiters, reply slots
+  proto::Mapping ring_memory_;
+  proto::Mapping fences_;
+  CUdeviceptr fence_address_ = 0;
+  bool registered_ = false;
+  proto::RingConsumer ring_;
+  proto::FileDescriptor ring_doorbell_;
+  proto::FileDescriptor completion_doorbell_;
+};
+
+}  // namespace mpsshim::broker

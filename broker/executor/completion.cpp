@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/completion.hpp"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include "broker/executor/client_channel.hpp"
+#include "broker/log.hpp"
+#include "proto/futex.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+constexpr long kShortestPauseNs = 5'000;
+constexpr long kLongestPauseNs = 500'000;
+constexpr long kSleepLimitNs = 1'000'000'000;
+constexpr std::uint64_t kOwnEvent = ~0ull;  // epoll data of the wake event; sessions have their ids
+
+}  // namespace
+
+Completion::Completion() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  event.data.u64 = kOwnEvent;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_event_.get(), &event);
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "completion");
+    loop();
+  });
+}
+
+Completion::~Completion() {
+  stopping_.store(true, std::memory_order_relaxed);
+  eventfd_write(wake_event_.get(), 1);
+  thread_.join();
+}
+
+void Completion::add(std::uint64_t session, ClientChannel& channel) {
+  std::lock_guard lock(mutex_);
+  sessions_[session] = &channel;
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;  // never read: see Worker
+  event.data.u64 = session;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, channel.completion_doorbell(), &event) != 0) {
+    log_error("Session {}: its completion doorbell cannot be watched (errno {}); its client wakes by time-out only", session, errno);
+  }
+}
+
+void Completion::remove(std::uint64_t session) {
+  std::lock_guard lock(mutex_);  // the thread scans under this lock: afterwards it does not touch the channel
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second->completion_doorbell(), nullptr);
+  active_.erase(session);
+  sessions_.erase(found);
+}
+
+Completion::Scan Completion::scan(ClientChannel& channel) {
+  Scan scan;
+  for (proto::FenceWaiter& waiter : channel.waiters()) {
+    if (waiter.state.load(std::memory_order_acquire) != proto::FenceWaiter::armed) continue;
+    const std::uint32_t fence = waiter.fence;
+    const std::uint32_t target = waiter.target;
+    const bool reached = fence >= proto::kFenceWords || proto::fence_reached(channel.fence(fence).value.load(std::memory_order_acquire), target);
+    if (!reached) {
+      scan.armed = true;
+      continue;
+    }
+    // The client may have taken the waiter back meanwhile; then there is nobody to wake.
+    std::uint32_t expected = proto::FenceWaiter::armed;
+    if (!waiter.state.compare_exchange_strong(expected, proto::FenceWaiter::fired, std::memory_order_acq_rel)) continue;
+    scan.fired = true;
+    proto::futex_wake_all(waiter.state);
+  }
+  return scan;
+}
+
+void Completion::loop() {
+  long pause_ns = kShortestPauseNs;
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    bool any_armed = false;
+    bool any_fired = false;
+    {
+      std::lock_guard lock(mutex_);
+      std::erase_if(active_, [&](const auto& entry) {
+        const Scan found = scan(*entry.second);
+        any_armed |= found.armed;
+        any_fired |= found.fired;
+        return !found.armed;  // the next arming rings the doorbell again
+      });
+    }
+    pause_ns = any_fired ? kShortestPauseNs : std::min(pause_ns * 2, kLongestPauseNs);
+    if (!any_armed) pause_ns = kShortestPauseNs;
+    wait(any_armed ? pause_ns : kSleepLimitNs);
+  }
+}
+
+void Completion::wait(long pause_ns) {
+  pollfd ready{epoll_.get(), POLLIN, 0};
+  const timespec timeout{pause_ns / kSleepLimitNs, pause_ns % kSleepLimitNs};
+  if (ppoll(&ready, 1, &timeout, nullptr) <= 0) return;
+  std::array<epoll_event, 64> edges;
+  const int count = epoll_wait(epoll_.get(), edges.data(), static_cast<int>(edges.size()), 0);
+  std::lock_guard lock(mutex_);
+  for (int i = 0; i < count; ++i) {
+    const auto session = sessions_.find(edges[static_cast<std::size_t>(i)].data.u64);
+    if (session != sessions_.end()) active_.insert(*session);
+  }
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/control_link.hpp"
+
+#include <array>
+#include <chrono>
+
+#include "broker/log.hpp"
+
+namespace mpsshim::broker {
+
+void ControlLink::send(const ExecutorPacket& packet, std::span<const int> fds) {
+  std::lock_guard lock(send_mutex_);
+  const proto::SocketStatus status = proto::send_message(socket_, packet, fds);
+  if (status != proto::SocketStatus::ok) log_error("The control process could not be told message {}", static_cast<unsigned>(packet.header.type));
+}
+
+void ControlLink::run(const Handler& handler) {
+  for (;;) {
+    ExecutorPacket packet;
+    proto::ReceivedFds fds;
+    std::size_t received = 0;
+    const proto::SocketStatus status = socket_.receive(std::as_writable_bytes(std::span(&packet, 1)), received, fds);
+    if (status == proto::SocketStatus::closed || status == proto::SocketStatus::failed) return;
+    if (status != proto::SocketStatus::ok || received != sizeof packet) {
+      log_error("A message of {} bytes from the control process is not understood and was left out", received);
+      continue;
+    }
+    if (packet.header.type == ExecutorMessage::quit) return;
+    file(packet, fds, handler);
+  }
+}
+
+void ControlLink::file(const ExecutorPacket& packet, proto::ReceivedFds& fds, const Handler& handler) {
+  if (packet.header.type == ExecutorMessage::image_give) {
+    std::lock_guard lock(mutex_);
+    images_[packet.object] = fds.count == 1 ? std::move(fds.fds[0]) : proto::FileDescriptor();
+    arrived_.notify_all();
+    return;
+  }
+  if (packet.header.type == ExecutorMessage::segment_add && fds.count == 1) {
+    std::lock_guard lock(mutex_);
+    segments_[{packet.header.session, packet.object}] = {static_cast<proto::SegmentPurpose>(packet.purpose), packet.address, packet.size_bytes,
+                                                          std::move(fds.fds[0])};
+    arrived_.notify_all();
+    return;
+  }
+  handler(packet, fds);
+}
+
+std::optional<proto::FileDescriptor> ControlLink::fetch_image(std::uint64_t image, unsigned timeout_ms) {
+  ExecutorPacket want;
+  want.header.type = ExecutorMessage::image_want;
+  want.object = image;
+  send(want);
+  std::unique_lock lock(mutex_);
+  if (!arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return images_.contains(image); })) return std::nullopt;
+  auto node = images_.extract(image);
+  if (!node.mapped().valid()) return std::nullopt;
+  return std::move(node.mapped());
+}
+
+std::optional<ReceivedSegment> ControlLink::take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms) {
+  std::unique_lock lock(mutex_);
+  const std::pair key{session, segment};
+  if (!arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return segments_.contains(key); })) return std::nullopt;
+  return std::move(segments_.extract(key).mapped());
+}
+
+void ControlLink::forget_session(std::uint64_t session) {
+  std::lock_guard lock(mutex_);
+  segments_.erase(segments_.lower_bound({session, 0}), segments_.lower_bound({session + 1, 0}));
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The executor's end of the socket to the control process. Any thread sends; one thread (the executor's main) receives and files what
+// arrives: images and segments are kept until somebody takes them, everything else goes to the handler.
+// The control process is trusted; its end (hang-up) ends this process.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "broker/control_messages.hpp"
+#include "proto/socket.hpp"
+
+namespace mpsshim::broker {
+
+struct ReceivedSegment {
+  proto::SegmentPurpose purpose{};
+  std::uint64_t address = 0;
+  std::uint64_t size_bytes = 0;
+  proto::FileDescriptor file;
+};
+
+class ControlLink {
+ public:
+  using Handler = std::function<void(const ExecutorPacket&, proto::ReceivedFds&)>;
+
+  explicit ControlLink(proto::Socket socket) : socket_(std::move(socket)) {}
+
+  void send(const ExecutorPacket& packet, std::span<const int> fds = {});
+  // Receives until the control process hangs up or sends quit. `handler` sees all but image_give and segment_add.
+  void run(const Handler& handler);
+
+  // Asks for an image and waits for it, at most `timeout_ms`. Called by helper threads.
+  [[nodiscard]] std::optional<proto::FileDescriptor> fetch_image(std::uint64_t image, unsigned timeout_ms);
+  // The segment that the control process announced; waits for the announcement at most `timeout_ms`. Called by helper threads.
+  [[nodiscard]] std::optional<ReceivedSegment> take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms);
+  void forget_session(std::uint64_t session);
+
+ private:
+  void file(const ExecutorPacket& packet, proto::ReceivedFds& fds, const Handler& handler);
+
+  proto::Socket socket_;
+  std::mutex send_mutex_;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::map<std::uint64_t, proto::FileDescriptor> images_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, ReceivedSegment> segments_;  // (session, segment)
+};
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/executor.hpp"
+
+#include <algorithm>
+#include <thread>
+
+#include <unistd.h>
+
+#include "broker/executor/device_facts.hpp"
+#include "broker/executor/session.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+constexpr unsigned kHelperThreads = 2;
+
+unsigned worker_count(unsigned asked) {
+  if (asked != 0) return asked;
+  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  return std::clamp(cores / 2, 1u, 8u);
+}
+
+}  // namespace
+
+Executor::Executor(const ExecutorOptions& options)
+    : options_(options), link_(proto::Socket(proto::FileDescriptor(kExecutorControlFd))) {}
+
+Executor::~Executor() = default;
+
+int Executor::run() {
+  const CUresult result = start();
+  tell(ExecutorMessage::ready, result);
+  if (result != CUDA_SUCCESS) return 2;
+  link_.run([this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { handle(packet, fds); });
+  _exit(0);  // the driver goes with the process; waiting for kernels that may never end is not needed
+}
+
+CUresult Executor::start() {
+  std::string error;
+  driver_ = Driver::load(options_.driver_path, error);
+  if (!driver_) {
+    log_error("{}", error);
+    return CUDA_ERROR_NOT_FOUND;
+  }
+  CUresult result = make_context();
+  if (result == CUDA_SUCCESS) result = register_progress();
+  if (result != CUDA_SUCCESS) {
+    log_error("The context could not be made on device {} of {}: {}", options_.device, options_.driver_path, driver_->describe(result));
+    return result;
+  }
+  facts_ = proto::Mapping::map(proto::FileDescriptor(kExecutorFactsFd), 0, sizeof(proto::DriverFacts), proto::Access::read_write);
+  if (!facts_) return CUDA_ERROR_OUT_OF_MEMORY;
+  result = collect_facts(*driver_, device_, context_, *reinterpret_cast<proto::DriverFacts*>(facts_.data()));
+  if (result != CUDA_SUCCESS) return result;
+
+  const unsigned workers = worker_count(options_.workers);
+  const auto enter_thread = [this] { (*driver_)->cuCtxSetCurrent(context_); };
+  const auto& progress = *reinterpret_cast<const ProgressTable*>(progress_memory_.data());
+  faults_ = std::make_unique<FaultReporter>(*driver_, link_);
+  window_ = std::make_unique<QuietWindow>(progress, workers, QuietWindow::Limits{}, enter_thread);
+  helpers_ = std::make_unique<HelperPool>(kHelperThreads, enter_thread);
+  modules_ = std::make_unique<ModuleStore>(*driver_, link_, *window_, *faults_, device_);
+  parts_ = std::make_unique<ExecutorParts>(ExecutorPartsInput{*driver_, link_, *window_, *modules_, *faults_, *helpers_, context_, device_,
+                                                              *reinterpret_cast<ProgressTable*>(progress_memory_.data()), progress_address_});
+  result = parts_->start();
+  if (result != CUDA_SUCCESS) return result;
+  workers_ = std::make_unique<WorkerSet>(*parts_, workers);
+  window_->set_on_open([this] { workers_->wake_all(); });
+  log_info("Executor of device {} ready: {} workers, driver {}", options_.device, workers, options_.driver_path);
+  return CUDA_SUCCESS;
+}
+
+CUresult Executor::make_context() {
+  const Driver& driver = *driver_;
+  CUresult result = driver->cuInit(0);
+  if (result == CUDA_SUCCESS) result = driver->cuDeviceGet(&device_, static_cast<int>(options_.device));
+  if (result == CUDA_SUCCESS) result = driver->cuDevicePrimaryCtxRetain(&context_, device_);
+  if (result == CUDA_SUCCESS) result = driver->cuCtxSetCurrent(context_);
+  return result;
+}
+
+CUresult Executor::register_progress() {
+  progress_memory_ = proto::Mapping::map(proto::FileDescriptor(kExecutorProgressFd), 0, sizeof(ProgressTable), proto::Access::read_write);
+  if (!progress_memory_) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = (*driver_)->cuMemHostRegister_v2(progress_memory_.data(), progress_memory_.size(),
+                                                           CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE);
+  if (result != CUDA_SUCCESS) return result;
+  return (*driver_)->cuMemHostGetDevicePointer_v2(&progress_address_, progress_memory_.data(), 0);
+}
+
+void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
+  switch (packet.header.type) {
+    case ExecutorMessage::session_open: return open_session(packet, fds);
+    case ExecutorMessage::session_close: return close_session(packet.header.session);
+    case ExecutorMessage::quiesce: return window_->shut();
+    case ExecutorMessage::chunk_restore:
+    case ExecutorMessage::segment_restore:
+      if (fds.count == 1) restores_[packet.header.session].push_back({packet, std::move(fds.fds[0])});
+      return;
+    case ExecutorMessage::load_replay:
+      if (fds.count == 1 && modules_->replay(packet.object, fds.fds[0]) != CUDA_SUCCESS) {
+        log_error("Image {} of an earlier executor is lost; its clients will be told", packet.object);
+      }
+      return;
+    default: log_error("Message {} from the control process is not known to the executor", static_cast<unsigned>(packet.header.type));
+  }
+}
+
+void Executor::open_session(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
+  CUresult result = CUDA_SUCCESS;
+  const auto pieces = restores_.extract(packet.header.session);
+  std::shared_ptr<Session> session = Session::open(*parts_, packet, fds, result);
+  if (session && !pieces.empty()) result = restore(*session, pieces.mapped());
+  if (session && result == CUDA_SUCCESS) workers_->add(session);
+  if (result != CUDA_SUCCESS) log_error("Session {} (pid {}) could not be opened: {}", packet.header.session, packet.client_pid, driver_->describe(result));
+  tell(ExecutorMessage::session_opened, result, packet.header.session);
+}
+
+CUresult Executor::restore(Session& session, const std::vector<Restore>& pieces) {
+  for (const Restore& piece : pieces) {
+    CUresult result = CUDA_SUCCESS;
+    if (piece.packet.header.type == ExecutorMessage::chunk_restore) {
+      result = session.memory().restore_chunk(piece.packet.object, piece.packet.size_bytes, piece.file.get());
+    } else {
+      std::uint64_t device_address = 0;
+      result = session.memory().map_segment(piece.packet.object, static_cast<proto::SegmentPurpose>(piece.packet.purpose), piece.packet.address,
+                                            piece.packet.flags, piece.file, device_address);
+    }
+    if (result != CUDA_SUCCESS) return faults_->check(result, piece.packet.header.session, "restoring a session's memory");
+  }
+  return CUDA_SUCCESS;
+}
+
+void Executor::close_session(std::uint64_t session) {
+  restores_.erase(session);
+  link_.forget_session(session);
+  workers_->close(session, [this, session] { tell(ExecutorMessage::session_closed, CUDA_SUCCESS, session); });
+}
+
+void Executor::tell(ExecutorMessage type, CUresult status, std::uint64_t session) {
+  ExecutorPacket packet;
+  packet.header = {type, static_cast<std::uint32_t>(status), session};
+  link_.send(packet);
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/executor_main.hpp"
+
+#include "broker/executor/executor.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker {
+
+int executor_main(const ExecutorOptions& options) {
+  open_log({.path = options.log_dir.empty() ? std::string() : options.log_dir + "/server.log",
+            .identity = "Executor " + std::to_string(options.device),
+            .to_standard_error = false,
+            .least = LogLevel::info});
+  return Executor(options).run();
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the control process starts an executor: it re-executes its own binary with the hidden flag --executor, and main() calls this.
+// The executor finds its link, the facts and the progress table at the descriptors named in broker/control_messages.hpp.
+#pragma once
+
+#include <string>
+
+namespace mpsshim::broker {
+
+struct ExecutorOptions {
+  std::string driver_path;  // as dlopen takes it: a file name for the loader's search, or a path
+  unsigned device = 0;      // ordinal in that driver
+  unsigned workers = 0;     // threads that serve sessions; 0: min(8, cores / 2), at least 1
+  std::string log_dir;      // server.log is appended there
+};
+
+// Runs until the control process says Quit or hangs up. The result is the process's exit status.
+int executor_main(const ExecutorOptions& options);
+
+}  // namespace mpsshim::broker

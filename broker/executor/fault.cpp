@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/fault.hpp"
+
+#include <atomic>
+#include <cstdio>
+
+#include <unistd.h>
+
+#include "broker/executor/control_link.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker {
+
+bool is_fatal(CUresult result) {
+  switch (static_cast<int>(result)) {
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+    case 721:  // CUDA_ERROR_TENSOR_MEMORY_LEAK, newer than CUDA 12.4
+      return true;
+    default: return false;
+  }
+}
+
+void FaultReporter::report_and_exit(CUresult result, std::uint64_t session, const char* call) const {
+  static std::atomic_flag reported;
+  if (reported.test_and_set()) {
+    for (;;) pause();  // another thread reports; the process ends any moment
+  }
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::fault, static_cast<std::uint32_t>(result), 0};
+  packet.object = session;
+  std::snprintf(packet.text, sizeof packet.text, "%s returned %s", call, driver_.describe(result).c_str());
+  control_.send(packet);
+  log_error("The context is lost: {}, met by session {}", packet.text, session);
+  _exit(3);
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies and fills. Every range is checked against the session's own memory before the driver sees it.
+#include <optional>
+
+#include "broker/executor/dispatch.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+enum Space : std::uint8_t { device = 0, pinned = 1, staging = 2 };
+
+// The address the driver gets; nullopt: not the session's.
+std::optional<std::uint64_t> resolve(const MemoryMap& memory, std::uint8_t space, std::uint64_t address, std::uint64_t size_bytes) {
+  switch (space) {
+    case Space::device: return memory.owns_device(address, size_bytes) ? std::optional(address) : std::nullopt;
+    case Space::pinned: return memory.owns_pinned(address, size_bytes) ? std::optional(address) : std::nullopt;
+    default: return memory.staging(address, size_bytes);
+  }
+}
+
+CopyKind kind_of(bool from_host, bool to_host) {
+  if (from_host) return to_host ? CopyKind::host_to_host : CopyKind::host_to_device;
+  return to_host ? CopyKind::device_to_host : CopyKind::device_to_device;
+}
+
+// Bytes from the first to the last element of a fill; nullopt if they do not fit an address space.
+std::optional<std::uint64_t> extent(const proto::FillRecord& record) {
+  std::uint64_t row = 0;
+  std::uint64_t rows = 0;
+  std::uint64_t all = 0;
+  if (__builtin_mul_overflow(record.width, record.element_bytes, &row)) return std::nullopt;
+  if (record.height > 1 && record.pitch_bytes < row) return std::nullopt;
+  if (__builtin_mul_overflow(record.height - 1, record.height > 1 ? record.pitch_bytes : 0, &rows)) return std::nullopt;
+  if (__builtin_add_overflow(rows, row, &all)) return std::nullopt;
+  return all;
+}
+
+}  // namespace
+
+void handle(Incoming& incoming, const proto::CopyRecord& record) {
+  StreamQueue* queue = incoming.stream();
+  if (queue == nullptr) return;
+  if (record.destination_space > Space::staging || record.source_space > Space::staging) return incoming.malformed("it names an unknown space");
+  if (record.size_bytes == 0) return;
+  const MemoryMap& memory = incoming.session.memory();
+  const auto destination = resolve(memory, record.destination_space, record.destination, record.size_bytes);
+  const auto source = resolve(memory, record.source_space, record.source, record.size_bytes);
+  if (!destination || !source) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
+  const CopyKind kind = kind_of(record.source_space != Space::device, record.destination_space != Space::device);
+  incoming.session.streams().append(*queue, CopyOp{*destination, *source, record.size_bytes, kind});
+}
+
+void handle(Incoming& incoming, const proto::FillRecord& record) {
+  StreamQueue* queue = incoming.stream();
+  if (queue == nullptr) return;
+  if (record.element_bytes != 1 && record.element_bytes != 2 && record.element_bytes != 4) {
+    return incoming.malformed("its elements have " + std::to_string(record.element_bytes) + " bytes");
+  }
+  if (record.width == 0 || record.height == 0) return;
+  const std::optional<std::uint64_t> bytes = extent(record);
+  const MemoryMap& memory = incoming.session.memory();
+  if (!bytes || (!memory.owns_device(record.destination, *bytes) && !memory.owns_pinned(record.destination, *bytes))) {
+    return incoming.reject(CUDA_ERROR_INVALID_VALUE);
+  }
+  incoming.session.streams().append(*queue, FillOp{record.destination, record.pitch_bytes, record.width, record.height, record.value, record.element_bytes});
+}
+
+}  // namespace mpsshim::broker

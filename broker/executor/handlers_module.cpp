@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Modules, functions and globals. Loading and looking up are done by helpers and quiet windows; the results come back to the worker, which
+// alone changes the session's tables, and only then is the client answered: a launch that follows the answer finds its function.
+#include <cstring>
+#include <utility>
+
+#include "broker/executor/dispatch.hpp"
+#include "broker/executor/module_store.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+std::span<const std::byte> as_bytes_of(const std::string& text) { return std::as_bytes(std::span(text.data(), text.size())); }
+
+void finish_load(const std::shared_ptr<Session>& session, const SharedReply& reply, proto::ModuleId id, CUresult result, ImageRef image,
+                 std::string log) {
+  log.resize(std::min(log.size(), proto::kMaxReplyBytes - sizeof(proto::ModuleLoadReply)));
+  session->finish_job([session, reply, id, result, image = std::move(image), log = std::move(log)]() mutable {
+    proto::ModuleLoadReply answer{};
+    if (result == CUDA_SUCCESS) {
+      answer = {image->function_count, image->has_writable_globals ? 1u : 0u};
+      auto module = std::make_unique<SessionModule>();
+      module->image = std::move(image);
+      if (!session->modules().insert(id, std::move(module))) result = CUDA_ERROR_INVALID_HANDLE;
+    }
+    reply->answer_with(result, answer, as_bytes_of(log));
+  });
+}
+
+// On the worker. The module may have gone meanwhile: then so has what was found in it.
+CUresult add_function(Session& session, const proto::FunctionLookupRecord& record, const ImageRef& image, const LoadedFunction* loaded) {
+  const proto::Known<SessionModule> module = session.modules().find(record.module);
+  if (!module || module->image != image) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session.functions().insert(record.function, std::make_unique<SessionFunction>(SessionFunction{loaded}))) return CUDA_ERROR_INVALID_HANDLE;
+  module->functions.push_back(record.function);
+  return CUDA_SUCCESS;
+}
+
+void answer_function(Reply& reply, CUresult result, const LoadedFunction* loaded) {
+  proto::FunctionLookupReply answer{};
+  if (result != CUDA_SUCCESS) return reply.answer_with(result, answer);
+  answer.parameter_count = static_cast<std::uint32_t>(loaded->parameters.size());
+  answer.parameter_bytes = loaded->parameter_bytes;
+  std::memcpy(answer.attribute, loaded->attribute, sizeof answer.attribute);
+  answer.attribute_valid = loaded->attribute_valid;
+  static_assert(sizeof(ParameterLayout) == 8);  // {u32 offset, u32 size}, as the record says
+  reply.answer_with(result, answer, std::as_bytes(std::span(loaded->parameters)));
+}
+
+void answer_names(Reply& reply, CUresult result, const std::vector<std::string>& names, std::uint32_t first) {
+  proto::FunctionListReply answer{static_cast<std::uint32_t>(names.size()), 0};
+  std::string text;
+  for (std::size_t i = first; i < names.size(); ++i) {
+    if (text.size() + names[i].size() + 1 > proto::kMaxReplyBytes - sizeof answer) break;
+    text.append(names[i].c_str(), names[i].size() + 1);
+    ++answer.returned;
+  }
+  reply.answer_with(result, answer, as_bytes_of(text));
+}
+
+}  // namespace
+
+void handle(Incoming& incoming, const proto::ModuleLoadRecord& record) {
+  if (!record.module.has_kind()) return incoming.malformed("its module id is of another kind");
+  if (incoming.session.modules().find(record.module)) return incoming.malformed("its module id is in use");
+  incoming.session.start_job([reply = incoming.share_reply(), record](const std::shared_ptr<Session>& session) {
+    session->parts().modules.load(session->id(), record.image, [session, reply, id = record.module](CUresult result, ImageRef image, std::string log) {
+      finish_load(session, reply, id, result, std::move(image), std::move(log));
+    });
+  });
+}
+
+void handle(Incoming& incoming, const proto::ModuleUnloadRecord& record) {
+  Session& session = incoming.session;
+  if (!incoming.find(session.modules(), record.module)) return;
+  const std::unique_ptr<SessionModule> module = session.modules().take(record.module);
+  for (const proto::FunctionId function : module->functions) (void)session.functions().take(function);
+  // Launches that are queued or running still use the image; afterwards prepared graphs may name its functions.
+  session.when_completed([&session, image = module->image]() mutable {
+    session.streams().forget_chains();
+    image.reset();
+  });
+}
+
+void handle(Incoming& incoming, const proto::FunctionLookupRecord& record) {
+  const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
+  if (!module) return;
+  if (!record.function.has_kind()) return incoming.malformed("its function id is of another kind");
+  incoming.session.start_job([reply = incoming.share_reply(), record, image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
+    session->parts().modules.find_function(session->id(), image, name, [session, reply, record, image](CUresult result, const LoadedFunction* loaded) {
+      session->finish_job([session, reply, record, image, result, loaded] {
+        answer_function(*reply, result == CUDA_SUCCESS ? add_function(*session, record, image, loaded) : result, loaded);
+      });
+    });
+  });
+}
+
+void handle(Incoming& incoming, const proto::FunctionListRecord& record) {
+  const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
+  if (!module) return;
+  incoming.session.start_job([reply = incoming.share_reply(), first = record.first, image = module->image](const std::shared_ptr<Session>& session) {
+    session->parts().modules.list_functions(session->id(), image, [session, reply, first](CUresult result, const std::vector<std::string>& names) {
+      answer_names(*reply, result, names, first);
+      session->finish_job();
+    });
+  });
+}
+
+void handle(Incoming& incoming, const proto::GlobalLookupRecord& record) {
+  const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
+  if (!module) return;
+  incoming.session.start_job([reply = incoming.share_reply(), image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
+    session->parts().modules.find_global(session->id(), image, name, [session, reply](CUresult result, CUdeviceptr address, std::size_t size) {
+      if (result == CUDA_SUCCESS) session->memory().add_global(address, size);
+      reply->answer_with(result, proto::GlobalLookupReply{address, size});
+      session->finish_job();
+    });
+  });
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Questions that only the driver can answer, at once.
+#include "broker/executor/dispatch.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+// A function may be shared by several sessions, so a limit grows to the largest that anybody asked for; each client checks its own.
+CUresult raise_shared_memory_limit(const Driver& driver, CUfunction function, int value) {
+  int current = 0;
+  const CUresult result = driver->cuFuncGetAttribute(&current, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function);
+  if (result != CUDA_SUCCESS) return result;
+  if (value >= 0 && value <= current) return CUDA_SUCCESS;
+  return driver->cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, value);
+}
+
+}  // namespace
+
+void handle(Incoming& incoming, const proto::FunctionSetAttributeRecord& record) {
+  Session& session = incoming.session;
+  const proto::Known<SessionFunction> function = incoming.find(session.functions(), record.function);
+  if (!function) return;
+  const Driver& driver = session.parts().driver;
+  const CUfunction handle = function->loaded->handle;
+  const auto attribute = static_cast<CUfunction_attribute>(record.attribute);
+  const CUresult result = attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                              ? raise_shared_memory_limit(driver, handle, record.value)
+                              : driver->cuFuncSetAttribute(handle, attribute, record.value);
+  incoming.reply.answer(session.parts().faults.check(result, session.id(), "cuFuncSetAttribute"));
+}
+
+void handle(Incoming& incoming, const proto::MemoryInfoRecord&) {
+  Session& session = incoming.session;
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  const CUresult result = session.parts().driver->cuMemGetInfo_v2(&free_bytes, &total_bytes);
+  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "cuMemGetInfo"), proto::MemoryInfoReply{free_bytes, total_bytes});
+}
+
+void handle(Incoming& incoming, const proto::OccupancyRecord& record) {
+  Session& session = incoming.session;
+  const proto::Known<SessionFunction> function = incoming.find(session.functions(), record.function);
+  if (!function) return;
+  const Driver& driver = session.parts().driver;
+  const CUfunction handle = function->loaded->handle;
+  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+  proto::OccupancyReply reply{};
+  if (record.query == 0) {
+    int blocks = 0;
+    result = driver->cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, handle, record.block_size, record.shared_bytes, record.flags);
+    reply.value = static_cast<std::uint64_t>(blocks);
+  } else if (record.query == 1) {
+    std::size_t bytes = 0;
+    result = driver->cuOccupancyAvailableDynamicSMemPerBlock(&bytes, handle, record.blocks, record.block_size);
+    reply.value = bytes;
+  }
+  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "an occupancy query"), reply);
+}
+
+}  // namespace mpsshim::broker

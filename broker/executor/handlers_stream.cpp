@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams: created, destroyed, fenced, and the answer when everything was issued.
+#include <algorithm>
+
+#include "broker/executor/dispatch.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+constexpr int kPriorityBound = 64;  // far outside any driver's range; keeps the pool's lists few whatever a client sends
+
+}  // namespace
+
+void handle(Incoming& incoming, const proto::StreamCreateRecord& record) {
+  const proto::StreamId id = incoming.header.stream;
+  StreamSet& streams = incoming.session.streams();
+  if (!id.has_kind() || id.index() >= proto::kFenceWords) return incoming.malformed("its stream id is out of range");
+  if (streams.find(id) != nullptr) return incoming.malformed("its stream id is in use");
+  const int priority = std::clamp(record.priority, -kPriorityBound, kPriorityBound);
+  incoming.session.context().check(streams.create(id, (record.flags & CU_STREAM_NON_BLOCKING) == 0, priority), "cuStreamCreateWithPriority");
+}
+
+void handle(Incoming& incoming, const proto::StreamDestroyRecord&) {
+  if (incoming.header.stream == proto::kNullStream) return incoming.malformed("the NULL stream cannot be destroyed");
+  if (incoming.stream() != nullptr) (void)incoming.session.streams().retire(incoming.header.stream);
+}
+
+void handle(Incoming& incoming, const proto::FenceRecord& record) {
+  if (StreamQueue* queue = incoming.stream()) return incoming.session.streams().append(*queue, FenceOp{record.value});
+  incoming.write_fence_of_missing_stream(record.value);
+}
+
+void handle(Incoming& incoming, const proto::ReleaseRecord&) {
+  incoming.session.when_issued([reply = incoming.share_reply()] { reply->answer(CUDA_SUCCESS); });
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/image_file.hpp"
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+#include <unistd.h>
+
+#include "broker/image/cubin.hpp"
+#include "broker/image/fatbin.hpp"
+#include "broker/image/image.hpp"
+#include "broker/image/ptx_text.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+constexpr std::size_t kMaxUnpackedBytes = std::size_t{1} << 30;
+
+bool read_all(const proto::FileDescriptor& file, std::vector<std::byte>& content) {
+  const std::optional<std::size_t> size = proto::sealed_size(file);
+  if (!size || *size > kMaxUnpackedBytes) return false;
+  content.resize(*size);
+  for (std::size_t done = 0; done < content.size();) {
+    const ssize_t got = pread(file.get(), content.data() + done, content.size() - done, static_cast<off_t>(done));
+    if (got <= 0) return false;
+    done += static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+bool cubin_has_writable_globals(std::span<const std::byte> cubin) {
+  const std::optional<image::CubinInfo> info = image::read_cubin(cubin);
+  return !info || info->has_writable_globals;
+}
+
+std::string_view as_text(std::span<const std::byte> bytes) {
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return text.substr(0, text.find('\0'));
+}
+
+// The entries of a container that serve a device: machine code of its own major version, else the newest PTX that is not newer than it.
+// `newer_ptx` is what is left where there is neither: a driver may take it (the CPU driver does) or refuse it.
+struct Choice {
+  const image::FatbinEntry* cubin = nullptr;
+  const image::FatbinEntry* ptx = nullptr;
+  const image::FatbinEntry* newer_ptx = nullptr;
+};
+
+Choice choose(std::span<const image::FatbinEntry> entries, unsigned compute_major, unsigned compute_minor) {
+  Choice choice;
+  const unsigned device = compute_major * 10 + compute_minor;
+  const auto is_better = [](const image::FatbinEntry& entry, const image::FatbinEntry* best) {
+    return best == nullptr || entry.architecture > best->architecture;
+  };
+  for (const image::FatbinEntry& entry : entries) {
+    if (entry.architecture > device) {
+      if (entry.is(image::EntryKind::ptx)) choice.newer_ptx = &entry;
+      continue;
+    }
+    if (entry.is(image::EntryKind::elf) && entry.architecture / 10 == compute_major && is_better(entry, choice.cubin)) choice.cubin = &entry;
+    if (entry.is(image::EntryKind::ptx) && is_better(entry, choice.ptx)) choice.ptx = &entry;
+  }
+  return choice;
+}
+
+}  // namespace
+
+ImageCompiler::ImageCompiler(const Driver& driver, CUdevice device) : driver_(driver) {
+  driver_->cuDeviceGetAttribute(&compute_major_, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+  driver_->cuDeviceGetAttribute(&compute_minor_, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+}
+
+CUresult ImageCompiler::prepare(const proto::FileDescriptor& file, PreparedImage& prepared, std::string& log) const {
+  if (!read_all(file, prepared.content)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const std::span<const std::byte> content(prepared.content);
+  switch (image::form_of(content)) {
+    case image::Form::fatbin: return prepare_fatbin(prepared, log);
+    case image::Form::ptx: return prepare_ptx(std::string(as_text(content)), prepared, log);
+    case image::Form::elf: prepared.has_writable_globals = cubin_has_writable_globals(content); return CUDA_SUCCESS;
+    case image::Form::fatbin_wrapper:
+    case image::Form::archive:
+    case image::Form::unknown: log = "the image is neither a fat binary, nor a cubin, nor PTX"; return CUDA_ERROR_INVALID_IMAGE;
+  }
+  return CUDA_ERROR_INVALID_IMAGE;
+}
+
+CUresult ImageCompiler::prepare_fatbin(PreparedImage& prepared, std::string& log) const {
+  std::vector<image::FatbinEntry> entries;
+  const std::span<const std::byte> content(prepared.content);
+  if (image::length_of(content) == 0 || !image::read_fatbin(content, entries)) {
+    log = "the fat binary is damaged or cut off";
+    return CUDA_ERROR_INVALID_IMAGE;
+  }
+  const Choice choice = choose(entries, static_cast<unsigned>(compute_major_), static_cast<unsigned>(compute_minor_));
+  const image::FatbinEntry* wanted = choice.cubin != nullptr ? choice.cubin : choice.ptx != nullptr ? choice.ptx : choice.newer_ptx;
+  if (wanted == nullptr) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  std::vector<std::byte> unpacked;
+  if (const image::UnpackError error = image::unpack(*wanted, kMaxUnpackedBytes, unpacked); error != image::UnpackError::none) {
+    log = std::string("an entry of the fat binary could not be unpacked: ") + image::to_text(error);
+    return CUDA_ERROR_INVALID_IMAGE;
+  }
+  if (wanted == choice.ptx) return prepare_ptx(std::string(as_text(unpacked)), prepared, log);
+  prepared.has_writable_globals = wanted == choice.cubin ? cubin_has_writable_globals(unpacked) : image::ptx_has_writable_globals(as_text(unpacked));
+  return CUDA_SUCCESS;  // the driver takes its entry from the whole container
+}
+
+CUresult ImageCompiler::prepare_ptx(const std::string& text, PreparedImage& prepared, std::string& log) const {
+  prepared.has_writable_globals = image::ptx_has_writable_globals(text);
+  std::vector<std::byte> cubin;
+  const CUresult result = compile_ptx(text, cubin, log);
+  if (result == CUDA_SUCCESS) {
+    prepared.content = std::move(cubin);
+    return result;
+  }
+  if (result != CUDA_ERROR_NOT_SUPPORTED) return result;
+  // No linker in this driver: it compiles while it loads.
+  prepared.content.resize(text.size() + 1);
+  std::memcpy(prepared.content.data(), text.c_str(), text.size() + 1);
+  return CUDA_SUCCESS;
+}
+
+CUresult ImageCompiler::compile_ptx(const std::string& text, std::vector<std::byte>& cubin, std::string& log) const {
+  std::array<char, 8192> errors{};
+  std::array options{CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  std::array<void*, 2> values{errors.data(), reinterpret_cast<void*>(errors.size())};
+  CUlinkState link = nullptr;
+  CUresult result = driver_->cuLinkCreate_v2(static_cast<unsigned>(options.size()), options.data(), values.data(), &link);
+  if (result != CUDA_SUCCESS) return result;
+  result = driver_->cuLinkAddData_v2(link, CU_JIT_INPUT_PTX, const_cast<char*>(text.c_str()), text.size() + 1, "image", 0, nullptr, nullptr);
+  void* linked = nullptr;
+  std::size_t size = 0;
+  if (result == CUDA_SUCCESS) result = driver_->cuLinkComplete(link, &linked, &size);
+  if (result == CUDA_SUCCESS) {
+    const auto* bytes = static_cast<const std::byte*>(linked);
+    cubin.assign(bytes, bytes + size);
+  } else {
+    log.assign(errors.data());
+  }
+  driver_->cuLinkDestroy(link);
+  return result;
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// From an image file to what cuModuleLoadData takes at once. An image without machine code for the device is compiled here, by cuLink*, which
+// waits for nobody: a just-in-time compilation inside a quiet window would hold everybody for as long as it takes.
+// The content comes from a client: it is read into private memory, sized and parsed by broker/image, never mapped.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "broker/driver/driver.hpp"
+#include "proto/segment.hpp"
+
+namespace mpsshim::broker {
+
+struct PreparedImage {
+  std::vector<std::byte> content;  // a cubin, or a fatbin with a cubin for the device; zero-terminated PTX where compiling ahead is not possible
+  bool has_writable_globals = false;
+};
+
+class ImageCompiler {
+ public:
+  ImageCompiler(const Driver& driver, CUdevice device);
+  // Any thread with the context current; compiling takes tens of milliseconds. `log`: the compiler's words where it failed.
+  [[nodiscard]] CUresult prepare(const proto::FileDescriptor& file, PreparedImage& prepared, std::string& log) const;
+
+ private:
+  [[nodiscard]] CUresult prepare_fatbin(PreparedImage& prepared, std::string& log) const;
+  [[nodiscard]] CUresult prepare_ptx(const std::string& text, PreparedImage& prepared, std::string& log) const;
+  [[nodiscard]] CUresult compile_ptx(const std::string& text, std::vector<std::byte>& cubin, std::string& log) const;
+
+  const Driver& driver_;
+  int compute_major_ = 0;
+  int compute_minor_ = 0;
+};
+
+}  // namespace mpsshim::broker

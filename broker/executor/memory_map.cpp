@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/memory_map.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <unistd.h>
+
+#include "broker/executor/control_link.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+// The driver takes a wanted address for a reservation only at coarse steps (measured: docs/measurements.md). Rounding outwards stays inside
+// the session's slot, because the guard gaps around a lease do.
+constexpr std::uint64_t kReservationUnit = std::uint64_t{32} << 20;
+
+CUmemAllocationProp allocation_properties(CUdevice device) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  return properties;
+}
+
+// [address, address + size) lies in one entry of a map address -> size, without overflow.
+template <typename Map, typename SizeOf>
+bool contains(const Map& map, std::uint64_t address, std::uint64_t size_bytes, SizeOf size_of) {
+  auto entry = map.upper_bound(address);
+  if (entry == map.begin()) return false;
+  --entry;
+  const std::uint64_t offset = address - entry->first;
+  const std::uint64_t length = size_of(entry->second);
+  return offset < length && size_bytes <= length - offset;
+}
+
+std::uint64_t plain_size(std::uint64_t size) { return size; }
+
+}  // namespace
+
+MemoryMap::MemoryMap(const Driver& driver, ControlLink& control, CUdevice device, std::uint64_t session, proto::Lease device_lease,
+                     proto::Lease pinned_lease)
+    : driver_(driver), control_(control), device_(device), session_(session), device_lease_(device_lease), pinned_lease_(pinned_lease) {}
+
+MemoryMap::~MemoryMap() = default;
+
+CUresult MemoryMap::open() {
+  const CUmemAllocationProp properties = allocation_properties(device_);
+  std::size_t granularity = 0;
+  CUresult result = driver_->cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  if (result != CUDA_SUCCESS) return result;
+  granularity_ = granularity;
+  const std::uint64_t begin = device_lease_.address / kReservationUnit * kReservationUnit;
+  const std::uint64_t end = (device_lease_.address + device_lease_.size_bytes + kReservationUnit - 1) / kReservationUnit * kReservationUnit;
+  CUdeviceptr reserved = 0;
+  result = driver_->cuMemAddressReserve(&reserved, end - begin, 0, begin, 0);
+  if (result != CUDA_SUCCESS) return result;
+  reserved_ = {reserved, end - begin};
+  if (reserved == begin) return CUDA_SUCCESS;
+  log_error("Session {}: the driver reserved device addresses at {:#x} instead of {:#x}", session_, reserved, begin);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult MemoryMap::map_handle(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle) {
+  CUresult result = driver_->cuMemMap(address, size_bytes, 0, handle, 0);
+  if (result != CUDA_SUCCESS) return result;
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {device_}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  result = driver_->cuMemSetAccess(address, size_bytes, &access, 1);
+  if (result != CUDA_SUCCESS) driver_->cuMemUnmap(address, size_bytes);
+  return result;
+}
+
+CUresult MemoryMap::restore_chunk(std::uint64_t address, std::uint64_t size_bytes, int handle_fd) {
+  CUmemGenericAllocationHandle handle = 0;
+  // The driver takes the file descriptor's number as a pointer value; it keeps no reference to the descriptor itself.
+  CUresult result = driver_->cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(handle_fd)),
+                                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result != CUDA_SUCCESS) return result;
+  result = map_handle(address, size_bytes, handle);
+  if (result != CUDA_SUCCESS) {
+    driver_->cuMemRelease(handle);
+    return result;
+  }
+  std::lock_guard lock(mutex_);
+  chunks_[address] = {size_bytes, handle};
+  return CUDA_SUCCESS;
+}
+
+// First fit between the mapped chunks; the lease is wide and the chunks are few.
+std::uint64_t MemoryMap::find_room(std::uint64_t size_bytes) const {
+  std::uint64_t candidate = device_lease_.address;
+  const std::uint64_t end = device_lease_.address + device_lease_.size_bytes;
+  auto active = chunks_.begin();
+  auto leaving = leaving_.begin();
+  while (active != chunks_.end() || leaving != leaving_.end()) {
+    const bool take_active = leaving == leaving_.end() || (active != chunks_.end() && active->first < leaving->first);
+    const auto& [address, chunk] = take_active ? *active++ : *leaving++;
+    if (size_bytes <= address - candidate) return candidate;
+    candidate = address + chunk.size_bytes;
+  }
+  return size_bytes <= end - candidate ? candidate : 0;
+}
+
+CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
+  if (size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (size_bytes > device_lease_.size_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  const std::uint64_t rounded = (size_bytes + granularity_ - 1) / granularity_ * granularity_;
+  std::lock_guard lock(mutex_);
+  const std::uint64_t address = find_room(rounded);
+  if (address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUmemAllocationProp properties = allocation_properties(device_);
+  CUmemGenericAllocationHandle handle = 0;
+  CUresult result = driver_->cuMemCreate(&handle, rounded, &properties, 0);
+  if (result != CUDA_SUCCESS) return result;
+  int fd = -1;
+  result = driver_->cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  if (result == CUDA_SUCCESS) result = map_handle(address, rounded, handle);
+  const proto::FileDescriptor exported(fd);
+  if (result != CUDA_SUCCESS) {
+    driver_->cuMemRelease(handle);
+    return result;
+  }
+  chunks_[address] = {rounded, handle};
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::chunk_created, 0, session_};
+  packet.object = address;
+  packet.size_bytes = rounded;
+  control_.send(packet, std::array{exported.get()});  // before the client hears of it: the memory must outlive this process from then on
+  chunk = {address, rounded};
+  return CUDA_SUCCESS;
+}
+
+std::optional<MemoryMap::Chunk> MemoryMap::forget_chunk(std::uint64_t address) {
+  std::lock_guard lock(mutex_);
+  auto node = chunks_.extract(address);
+  if (node.empty()) return std::nullopt;
+  const Chunk chunk{address, node.mapped().size_bytes};
+  leaving_.insert(std::move(node));
+  return chunk;
+}
+
+void MemoryMap::unmap_chunk(std::uint64_t address, const Mapped& chunk) {
+  driver_->cuMemUnmap(address, chunk.size_bytes);
+  driver_->cuMemRelease(chunk.handle);
+}
+
+void MemoryMap::release_chunk(const Chunk& chunk) {
+  {
+    std::lock_guard lock(mutex_);
+    auto node = leaving_.extract(chunk.address);
+    if (node.empty()) return;
+    unmap_chunk(chunk.address, node.mapped());
+  }
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::chunk_released, 0, session_};
+  packet.object = chunk.address;
+  control_.send(packet);
+}
+
+CUresult MemoryMap::map_segment(std::uint64_t segment, proto::SegmentPurpose purpose, std::uint64_t address, unsigned flags,
+                                const proto::FileDescriptor& file, std::uint64_t& device_address) {
+  const std::optional<std::size_t> size = proto::sealed_size(file);
+  const bool is_pinned = purpose == proto::SegmentPurpose::pinned;
+  if (!size || *size == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (is_pinned && (address < pinned_lease_.address || *size > pinned_lease_.size_bytes ||
+                    address - pinned_lease_.address > pinned_lease_.size_bytes - *size)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  proto::Mapping mapping = proto::Mapping::map(file, 0, *size, proto::Access::read_write, is_pinned ? address : 0);
+  if (!mapping) return CUDA_ERROR_OUT_OF_MEMORY;
+  const unsigned register_flags = CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE | (flags & CU_MEMHOSTREGISTER_IOMEMORY);
+  CUresult result = driver_->cuMemHostRegister_v2(mapping.data(), *size, register_flags);
+  if (result != CUDA_SUCCESS) return result;
+  CUdeviceptr device = 0;
+  result = driver_->cuMemHostGetDevicePointer_v2(&device, mapping.data(), 0);
+  std::lock_guard lock(mutex_);
+  if (result == CUDA_SUCCESS && (segments_.contains(segment) || (!is_pinned && staging_ != nullptr))) result = CUDA_ERROR_INVALID_VALUE;
+  if (result != CUDA_SUCCESS) {
+    // Registered but of no use: released with the session, in a quiet window.
+    Segment& unused = segments_[~segment];
+    unused = {std::move(mapping), purpose, 0, true};
+    return result;
+  }
+  Segment& added = segments_[segment];
+  added = {std::move(mapping), purpose, device, false};
+  if (is_pinned) {
+    pinned_[address] = *size;
+  } else {
+    staging_ = &added;
+  }
+  device_address = device;
+  return CUDA_SUCCESS;
+}
+
+bool MemoryMap::forget_segment(std::uint64_t segment) {
+  std::lock_guard lock(mutex_);
+  const auto found = segments_.find(segment);
+  if (found == segments_.end() || found->second.forgotten) return false;
+  found->second.forgotten = true;
+  if (staging_ == &found->second) staging_ = nullptr;
+  if (found->second.purpose == proto::SegmentPurpose::pinned) pinned_.erase(reinterpret_cast<std::uint64_t>(found->second.mapping.data()));
+  return true;
+}
+
+void MemoryMap::release_segment(std::uint64_t segment) {
+  {
+    std::lock_guard lock(mutex_);
+    auto node = segments_.extract(segment);
+    if (node.empty()) return;
+    driver_->cuMemHostUnregister(node.mapped().mapping.data());
+  }
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::segment_released, 0, session_};
+  packet.object = segment;
+  control_.send(packet);
+}
+
+void MemoryMap::release_all() {
+  std::lock_guard lock(mutex_);
+  staging_ = nullptr;
+  pinned_.clear();
+  for (auto& [id, segment] : segments_) driver_->cuMemHostUnregister(segment.mapping.data());
+  segments_.clear();
+  for (auto* chunks : {&chunks_, &leaving_}) {
+    for (const auto& [address, chunk] : *chunks) unmap_chunk(address, chunk);
+    chunks->clear();
+  }
+  if (reserved_.size_bytes != 0) driver_->cuMemAddressFree(reserved_.address, reserved_.size_bytes);
+  reserved_ = {};
+}
+
+void MemoryMap::add_global(std::uint64_t address, std::uint64_t size_bytes) {
+  std::lock_guard lock(mutex_);
+  globals_[address] = std::max(globals_[address], size_bytes);
+}
+
+bool MemoryMap::owns_device(std::uint64_t address, std::uint64_t size_bytes) const {
+  std::lock_guard lock(mutex_);
+  if (!contains(chunks_, address, 1, [](const Mapped& chunk) { return chunk.size_bytes; })) {
+    return contains(globals_, address, size_bytes, plain_size);
+  }
+  // An allocation lies in one chunk, but a copy may span neighbouring ones that the client carved as one.
+  std::uint64_t at = address;
+  std::uint64_t left = size_bytes;
+  for (;;) {
+    auto chunk = chunks_.upper_bound(at);
+    if (chunk == chunks_.begin()) return false;
+    --chunk;
+    const std::uint64_t offset = at - chunk->first;
+    if (offset >= chunk->second.size_bytes) return false;
+    const std::uint64_t here = chunk->second.size_bytes - offset;
+    if (left <= here) return true;
+    left -= here;
+    at += here;
+  }
+}
+
+bool MemoryMap::owns_pinned(std::uint64_t address, std::uint64_t size_bytes) const {
+  std::lock_guard lock(mutex_);
+  return contains(pinned_, address, size_bytes, plain_size);
+}
+
+std::optional<CUdeviceptr> MemoryMap::staging(std::uint64_t offset, std::uint64_t size_bytes) const {
+  std::lock_guard lock(mutex_);
+  if (staging_ == nullptr) return std::nullopt;
+  const std::size_t size = staging_->mapping.size();
+  if (offset > size || size_bytes > size - offset) return std::nullopt;
+  return staging_->device_address + offset;
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of one session: device chunks in its lease, registered host segments, its modules' globals. Answers whether an address range
+// belongs to the session, which every API call that takes a pointer asks before the driver sees it.
+//
+// Thread safe (one short lock): workers check and create chunks; helpers map segments; window jobs take them down.
+// Addresses and sizes in questions come from the client and are not trusted; nothing overflows.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "broker/driver/driver.hpp"
+#include "proto/handshake.hpp"
+#include "proto/segment.hpp"
+
+namespace mpsshim::broker {
+
+class ControlLink;
+
+class MemoryMap {
+ public:
+  MemoryMap(const Driver& driver, ControlLink& control, CUdevice device, std::uint64_t session, proto::Lease device_lease, proto::Lease pinned_lease);
+  MemoryMap(const MemoryMap&) = delete;
+  ~MemoryMap();
+
+  // Reserves the device lease in the driver's address space.
+  [[nodiscard]] CUresult open();
+  // Maps a chunk of an earlier executor again, at its address.
+  [[nodiscard]] CUresult restore_chunk(std::uint64_t address, std::uint64_t size_bytes, int handle_fd);
+
+  struct Chunk {
+    std::uint64_t address = 0;
+    std::uint64_t size_bytes = 0;
+  };
+  [[nodiscard]] CUresult create_chunk(std::uint64_t size_bytes, Chunk& chunk);
+  // Takes the chunk out of the session (its addresses are refused from now on) and returns it for release_chunk once its work has ended.
+  [[nodiscard]] std::optional<Chunk> forget_chunk(std::uint64_t address);
+  void release_chunk(const Chunk& chunk);
+
+  // Maps and registers a segment. `staging`: offset-addressed, at most one. `pinned`: at `address`, inside the pinned lease.
+  [[nodiscard]] CUresult map_segment(std::uint64_t segment, proto::SegmentPurpose purpose, std::uint64_t address, unsigned flags,
+                                     const proto::FileDescriptor& file, std::uint64_t& device_address);
+  // forget: no new use; release (in a quiet window): cuMemHostUnregister and unmap.
+  [[nodiscard]] bool forget_segment(std::uint64_t segment);
+  void release_segment(std::uint64_t segment);
+  // All segments and chunks, in a quiet window, when the session has ended.
+  void release_all();
+
+  void add_global(std::uint64_t address, std::uint64_t size_bytes);
+
+  [[nodiscard]] bool owns_device(std::uint64_t address, std::uint64_t size_bytes) const;  // chunk or global, wholly
+  [[nodiscard]] bool owns_pinned(std::uint64_t address, std::uint64_t size_bytes) const;
+  // Device address of [offset, offset + size) in the staging segment.
+  [[nodiscard]] std::optional<CUdeviceptr> staging(std::uint64_t offset, std::uint64_t size_bytes) const;
+
+ private:
+  struct Mapped {
+    std::uint64_t size_bytes = 0;
+    CUmemGenericAllocationHandle handle = 0;
+  };
+  struct Segment {
+    proto::Mapping mapping;
+    proto::SegmentPurpose purpose{};
+    CUdeviceptr device_address = 0;
+    bool forgotten = false;
+  };
+
+  [[nodiscard]] std::uint64_t find_room(std::uint64_t size_bytes) const;
+  [[nodiscard]] CUresult map_handle(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle);
+  void unmap_chunk(std::uint64_t address, const Mapped& chunk);
+
+  const Driver& driver_;
+  ControlLink& control_;
+  const CUdevice device_;
+  const std::uint64_t session_;
+  const proto::Lease device_lease_;
+  const proto::Lease pinned_lease_;
+  std::uint64_t granularity_ = 0;
+  proto::Lease reserved_;
+
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, Mapped> chunks_;            // by address; usable
+  std::map<std::uint64_t, Mapped> leaving_;           // forgotten, still mapped
+  std::map<std::uint64_t, std::uint64_t> globals_;    // address -> size
+  std::map<std::uint64_t, Segment> segments_;         // by id
+  std::map<std::uint64_t, std::uint64_t> pinned_;     // address -> size
+  const Segment* staging_ = nullptr;
+};
+
+}  // namespace mpsshim::broker

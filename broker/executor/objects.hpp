@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session's ids stand for. Owned by the session's tables and touched by its worker alone.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "broker/executor/event_pool.hpp"
+#include "broker/executor/module_store.hpp"
+#include "proto/handle_table.hpp"
+#include "proto/ids.hpp"
+
+namespace mpsshim::broker {
+
+struct SessionEvent {
+  bool has_timing = true;
+  PointRef last;  // the last record in session order; empty: never recorded
+};
+
+struct SessionModule {
+  ImageRef image;
+  std::vector<proto::FunctionId> functions;  // found in it; they end with it
+};
+
+struct SessionFunction {
+  const LoadedFunction* loaded = nullptr;  // lives as long as its module's image
+};
+
+using EventTable = proto::HandleTable<proto::HandleKind::event, SessionEvent>;
+using ModuleTable = proto::HandleTable<proto::HandleKind::module, SessionModule>;
+using FunctionTable = proto::HandleTable<proto::HandleKind::function, SessionFunction>;
+
+}  // namespace mpsshim::broker

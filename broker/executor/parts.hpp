@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an executor consists of, as the issue path needs it. executor.cpp makes the parts of the input first, then one ExecutorParts, then
+// the workers; it lives as long as the executor. Workers, helpers and the window's thread share it; each part says who may call it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "broker/driver/driver.hpp"
+#include "broker/executor/completion.hpp"
+#include "broker/executor/event_pool.hpp"
+#include "broker/executor/progress.hpp"
+#include "broker/executor/scoped_call.hpp"
+#include "broker/executor/stream_pool.hpp"
+#include "broker/progress_table.hpp"
+
+namespace mpsshim::broker {
+
+class ControlLink;
+class FaultReporter;
+class HelperPool;
+class ModuleStore;
+class QuietWindow;
+
+struct ExecutorPartsInput {
+  const Driver& driver;
+  ControlLink& control;
+  QuietWindow& window;
+  ModuleStore& modules;
+  const FaultReporter& faults;
+  HelperPool& helpers;
+  CUcontext context = nullptr;
+  CUdevice device = 0;
+  ProgressTable& progress_table;
+  CUdeviceptr progress_address = 0;  // of the table, as the GPU sees it
+};
+
+struct ExecutorParts : ExecutorPartsInput {
+  explicit ExecutorParts(const ExecutorPartsInput& input);
+  ExecutorParts(const ExecutorParts&) = delete;
+
+  // Prepares what needs the driver: the kernel that fills graph templates. Without it launches are issued one by one, which is logged.
+  [[nodiscard]] CUresult start();
+
+  Progress progress;
+  StreamPool streams;
+  EventPool events;
+  Completion completion;
+
+  CUfunction nop_function = nullptr;                     // nullptr: launches are not chained
+  std::atomic<std::uint32_t> local_bytes_high_water{0};  // per thread, of any launch so far: a launch beyond it waits for everybody
+  std::atomic<bool> chains_refused{false};               // the driver refused a graph call that chains need
+  std::atomic<bool> batches_refused{false};              // the driver has no batched memory operations
+  bool fuse_single_launch = true;                        // one launch and its fence as a chain of one
+};
+
+}  // namespace mpsshim::broker

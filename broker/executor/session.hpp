@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// One client in the executor: its channel, memory, objects and streams. Held by shared_ptr: its worker, jobs out of line and unanswered
+// replies keep it alive; what belongs to the device is given back by close(), not by the destructor.
+//
+// Threads: one worker at a time owns a session and alone touches tables, queues and counters. Other threads reach it through
+// run_on_worker(). memory(), channel() and the ids are safe anywhere.
+// Trust: nothing that comes through the channel is; see dispatch.hpp. A client's failure ends this session and no other.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "broker/control_messages.hpp"
+#include "broker/executor/client_channel.hpp"
+#include "broker/executor/memory_map.hpp"
+#include "broker/executor/objects.hpp"
+#include "broker/executor/parts.hpp"
+#include "broker/executor/stream_set.hpp"
+
+namespace mpsshim::broker {
+
+class Worker;
+
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  // Maps and registers everything of a SessionOpen packet. nullptr and the reason in `result` if the session cannot be served.
+  [[nodiscard]] static std::shared_ptr<Session> open(ExecutorParts& parts, const ExecutorPacket& packet, proto::ReceivedFds& fds, CUresult& result);
+  // For a session that open() returned and no worker got: takes down what it has in the driver.
+  static void discard(const std::shared_ptr<Session>& session);
+  Session(const Session&) = delete;
+  ~Session();
+
+  [[nodiscard]] std::uint64_t id() const { return id_; }
+  [[nodiscard]] std::uint32_t client_pid() const { return client_pid_; }
+  [[nodiscard]] ExecutorParts& parts() const { return parts_; }
+  [[nodiscard]] MemoryMap& memory() { return memory_; }
+  [[nodiscard]] ClientChannel& channel() { return channel_; }
+
+  // --- the owning worker only, from here on ---
+  [[nodiscard]] StreamSet& streams() { return streams_; }
+  [[nodiscard]] EventTable& events() { return events_; }
+  [[nodiscard]] ModuleTable& modules() { return modules_; }
+  [[nodiscard]] FunctionTable& functions() { return functions_; }
+
+  // Ends this session because its client broke the protocol. `record` names what was read, `reason` is a clause ("its id is unknown").
+  void fail(const char* record, const std::string& reason);
+  // For results of driver calls made on behalf of posts.
+  [[nodiscard]] const IssueContext& context() const { return context_; }
+  [[nodiscard]] bool is_reading() const { return !failed_ && !closing_; }
+  // Also false while too much is under way: a client cannot make the executor hold more than its share.
+  [[nodiscard]] bool may_read() const;
+  // The head of `queue` is a launch that would wait for every running kernel: made by a quiet window, while the queue stands still.
+  void launch_in_window(const std::shared_ptr<StreamQueue>& queue);
+  // Visits of the worker since something was read or issued; it decides when progress is written.
+  unsigned dry_visits = 0;
+
+  // `act` runs on the worker once all work queued so far has been issued, and with `completed` has ended by private progress.
+  void when_issued(std::function<void()> act) { waiting_.push_back({streams_.mark(), false, std::move(act)}); }
+  void when_completed(std::function<void()> act) { waiting_.push_back({streams_.mark(), true, std::move(act)}); }
+  // Runs what has become due. True while something still waits.
+  bool poll_waiting();
+
+  // Has `job` done by a helper. It gets the session, and comes back through finish_job(): until then the session is not taken down.
+  void start_job(std::function<void(const std::shared_ptr<Session>&)> job);
+  // The same in a quiet window, whenever one comes.
+  void start_window_job(const char* what, std::function<void()> job);
+  // Any thread: `act`, then the end of the job, on the worker.
+  void finish_job(std::function<void()> act = {});
+
+  // --- any thread ---
+  // Runs `act` on the owning worker; dropped if the executor ends first.
+  void run_on_worker(std::function<void()> act);
+  void set_worker(Worker* worker);
+
+  // Owner only. Starts taking down: no more reading, queued work dropped. Then advance_close() until it returns true, which hands the rest
+  // to a quiet window; `closed` is called from there when nothing of the session is left in the driver.
+  void begin_close(std::function<void()> closed);
+  [[nodiscard]] bool is_closing() const { return closing_; }
+  [[nodiscard]] bool advance_close();
+
+ private:
+  struct Waiting {
+    StreamSet::Mark mark;
+    bool completed = false;
+    std::function<void()> act;
+  };
+
+  Session(ExecutorParts& parts, const ExecutorPacket& packet);
+  void release_everything();
+
+  ExecutorParts& parts_;
+  const std::uint64_t id_;
+  const std::uint32_t client_pid_;
+  ClientChannel channel_;
+  const IssueContext context_;
+  MemoryMap memory_;
+  EventTable events_;
+  ModuleTable modules_;
+  FunctionTable functions_;
+  StreamSet streams_;
+  std::vector<Waiting> waiting_;
+  std::function<void()> closed_;
+  Worker* worker_ = nullptr;
+  unsigned jobs_ = 0;
+  bool failed_ = false;
+  bool closing_ = false;
+  bool handed_over_ = false;
+};
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// One decoded and checked operation of a stream, as it waits in a StreamQueue. Ids are already objects and ranges already addresses:
+// nothing in here is looked up or checked again. The flags of event records and waits mean something in captures only, so they end here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <variant>
+
+#include "broker/driver/driver.hpp"
+#include "broker/executor/event_pool.hpp"
+#include "broker/executor/module_store.hpp"
+
+namespace mpsshim::broker {
+
+struct LaunchOp {
+  const LoadedFunction* function = nullptr;
+  std::uint32_t grid[3] = {};
+  std::uint32_t block[3] = {};
+  std::uint32_t shared_bytes = 0;
+  std::uint32_t parameter_bytes = 0;  // padded to 8; the attributes follow
+  std::uint32_t attribute_count = 0;
+  bool is_cooperative = false;
+  const std::byte* data = nullptr;    // parameters and attributes: in the worker's batch until own(), then in `owned`
+  std::unique_ptr<std::byte[]> owned;
+
+  [[nodiscard]] bool is_plain() const { return attribute_count == 0 && !is_cooperative; }
+  [[nodiscard]] std::size_t data_bytes() const { return parameter_bytes + attribute_count * sizeof(CUlaunchAttribute); }
+  void own() {
+    if (owned || data_bytes() == 0) return;
+    owned = std::make_unique<std::byte[]>(data_bytes());
+    std::memcpy(owned.get(), data, data_bytes());
+    data = owned.get();
+  }
+};
+
+enum class CopyKind : std::uint8_t { device_to_device, host_to_device, device_to_host, host_to_host };
+
+struct CopyOp {
+  std::uint64_t destination = 0;
+  std::uint64_t source = 0;
+  std::uint64_t size_bytes = 0;
+  CopyKind kind{};
+};
+
+struct FillOp {
+  std::uint64_t destination = 0;
+  std::uint64_t pitch_bytes = 0;
+  std::uint64_t width = 0;  // elements
+  std::uint64_t height = 0;
+  std::uint32_t value = 0;
+  std::uint32_t element_bytes = 0;
+};
+
+struct RecordOp {
+  PointRef point;  // empty: only the fence, because the event could not be had
+  bool has_fence = false;
+  std::uint32_t fence_value = 0;
+};
+
+struct WaitOp {
+  PointRef point;
+};
+
+struct FenceOp {
+  std::uint32_t value = 0;
+};
+
+using StreamOp = std::variant<LaunchOp, CopyOp, FillOp, RecordOp, WaitOp, FenceOp>;
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/stream_queue.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "broker/executor/quiet_window.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+std::size_t cost_bytes(const StreamOp& op) {
+  const auto* launch = std::get_if<LaunchOp>(&op);
+  return sizeof(StreamOp) + (launch != nullptr ? launch->data_bytes() : 0);
+}
+
+}  // namespace
+
+StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::uint32_t fence_index, bool is_blocking,
+                         std::unique_ptr<PooledStream> stream)
+    : context_(context), total_(total), fence_index_(fence_index), is_blocking_(is_blocking), stream_(std::move(stream)), chains_(context.parts) {
+  appended_ = issued_ = written_ = word().issued.load(std::memory_order_relaxed);
+}
+
+void StreamQueue::append(StreamOp op) {
+  ++appended_;
+  ++total_.records;
+  total_.bytes += cost_bytes(op);
+  ops_.push_back(std::move(op));
+  ++borrowed_;
+}
+
+void StreamQueue::own_borrowed() {
+  for (std::size_t left = std::min(borrowed_, ops_.size()); left > 0; --left) {
+    if (auto* launch = std::get_if<LaunchOp>(&ops_[ops_.size() - left])) launch->own();
+  }
+  borrowed_ = 0;
+}
+
+void StreamQueue::pop_head() {
+  --total_.records;
+  total_.bytes -= cost_bytes(ops_.front());
+  ops_.pop_front();
+}
+
+void StreamQueue::drop_queued() {
+  while (!ops_.empty()) pop_head();
+  borrowed_ = 0;
+  issue_singly_ = 0;
+  appended_ = issued_ + (in_window_ ? 1 : 0);
+}
+
+void StreamQueue::finish() {
+  chains_.clear();
+  context_.parts.streams.give_back(std::move(stream_));
+}
+
+bool StreamQueue::has_completed(std::uint32_t position) const {
+  return is_finished() || progress_reached(word().completed.load(std::memory_order_acquire), position);
+}
+
+void StreamQueue::learn_progress() {
+  const std::uint32_t completed = word().completed.load(std::memory_order_acquire);
+  while (!under_way_.empty() && progress_reached(completed, under_way_.front().position)) {
+    known_done_ = under_way_.front().submissions;
+    under_way_.pop_front();
+  }
+}
+
+bool StreamQueue::has_credit() {
+  if (in_flight() < kCredit) return true;
+  learn_progress();
+  return in_flight() < kCredit;
+}
+
+std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() const {
+  if (context_.parts.window.holds(stream_->progress_index)) return Stop::held;
+  if (const auto* wait = std::get_if<WaitOp>(&ops_.front())) {
+    if (!wait->point->is_issued) return Stop::event;
+  } else if (const auto* launch = std::get_if<LaunchOp>(&ops_.front())) {
+    if (launch->function->local_bytes > context_.parts.local_bytes_high_water.load(std::memory_order_relaxed)) return Stop::needs_window;
+  }
+  return std::nullopt;
+}
+
+StreamQueue::Stop StreamQueue::issue(std::uint32_t budget) {
+  const std::uint32_t first = submissions_;
+  while (!in_window_ && !ops_.empty()) {
+    if (const std::optional<Stop> stop = blocked_by_head()) return *stop;
+    if (!has_credit()) {
+      write_progress();  // or the GPU would get on and nobody would know
+      return Stop::credit;
+    }
+    if (submissions_ - first >= budget) return Stop::budget;
+    issue_head();
+    if (submissions_ - written_at_submission_ >= kProgressInterval) write_progress();
+  }
+  return in_window_ ? Stop::in_window : Stop::empty;
+}
+
+// Raised before the driver gets the work: whoever reads the table after a crash finds the session busy.
+void StreamQueue::begin(std::uint32_t operations) {
+  issued_ += operations;
+  word().issued.store(issued_, std::memory_order_release);
+}
+
+void StreamQueue::issue_head() {
+  if (std::holds_alternative<LaunchOp>(ops_.front())) return issue_launches();
+  begin(1);
+  StreamOp& head = ops_.front();
+  if (auto* copy = std::get_if<CopyOp>(&head)) issue_copy(*copy);
+  else if (auto* fill = std::get_if<FillOp>(&head)) issue_fill(*fill);
+  else if (auto* record = std::get_if<RecordOp>(&head)) issue_record(*record);
+  else if (auto* wait = std::get_if<WaitOp>(&head)) issue_wait(*wait);
+  else if (auto* fence = std::get_if<FenceOp>(&head)) issue_fence(fence->value);
+  pop_head();
+}
+
+std::size_t StreamQueue::plain_launches_at_head() const {
+  const std::uint32_t high_water = context_.parts.local_bytes_high_water.load(std::memory_order_relaxed);
+  std::size_t count = 0;
+  for (const StreamOp& op : ops_) {
+    const auto* launch = std::get_if<LaunchOp>(&op);
+    if (launch == nullptr || !launch->is_plain() || launch->function->local_bytes > high_water || ++count == kMaxChain) break;
+  }
+  return count;
+}
+
+// Launches that may be in a chain try to; one that may not, or whose chain the driver has refused, is issued by itself.
+void StreamQueue::issue_launches() {
+  if (issue_singly_ == 0) {
+    const std::size_t run = plain_launches_at_head();
+    if (run > 0 && issue_chain(chain_length(run))) return;
+    issue_singly_ = run > 1 ? chain_length(run) : 1;
+  }
+  --issue_singly_;
+  begin(1);
+  context_.check(launch(std::get<LaunchOp>(ops_.front())), "cuLaunchKernel");
+  submitted(1);
+  pop_head();
+}
+
+bool StreamQueue::issue_chain(std::size_t length) {
+  const auto* fence = length < ops_.size() ? std::get_if<FenceOp>(&ops_[length]) : nullptr;
+  if (length == 1 && (fence == nullptr || !context_.parts.fuse_single_launch)) return false;
+  std::array<const LaunchOp*, kMaxChain> launches;
+  for (std::size_t i = 0; i < length; ++i) launches[i] = &std::get<LaunchOp>(ops_[i]);
+  const auto operations = static_cast<std::uint32_t>(length + (fence != nullptr ? 1 : 0));
+  const std::uint32_t before = issued_;
+  begin(operations);
+  ChainTail tail;
+  if (fence != nullptr) {
+    tail = {context_.parts.progress.completed_address(stream_->progress_index), issued_, context_.channel.fence_address(fence_index_), fence->value};
+  }
+  if (!chains_.launch(stream_->handle, std::span(launches.data(), length), fence != nullptr ? &tail : nullptr)) {
+    issued_ = before;  // the table may stay ahead for the moment: the launches follow at once
+    return false;
+  }
+  submitted(1);
+  if (fence != nullptr) progress_submitted();
+  for (std::uint32_t i = 0; i < operations; ++i) pop_head();
+  return true;
+}
+
+CUresult StreamQueue::launch(const LaunchOp& launch) {
+  const ScopedCall call(context_.session, "cuLaunchKernel");
+  if (launch.attribute_count > 0) return launch_with_attributes(launch);
+  void** parameters = parameter_addresses(launch, addresses_);
+  const CUfunction function = launch.function->handle;
+  const auto& [grid_x, grid_y, grid_z] = launch.grid;
+  const auto& [block_x, block_y, block_z] = launch.block;
+  if (launch.is_cooperative) {
+    return driver()->cuLaunchCooperativeKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, launch.shared_bytes, stream_->handle,
+                                               parameters);
+  }
+  return driver()->cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, launch.shared_bytes, stream_->handle, parameters,
+                                  nullptr);
+}
+
+CUresult StreamQueue::launch_with_attributes(const LaunchOp& launch) {
+  std::vector<CUlaunchAttribute> attributes(launch.attribute_count);
+  std::memcpy(attributes.data(), launch.data + launch.parameter_bytes, attributes.size() * sizeof(CUlaunchAttribute));
+  if (launch.is_cooperative) {
+    CUlaunchAttribute cooperative{};
+    cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    cooperative.value.cooperative = 1;
+    attributes.push_back(cooperative);
+  }
+  CUlaunchConfig config{};
+  config.gridDimX = launch.grid[0];
+  config.gridDimY = launch.grid[1];
+  config.gridDimZ = launch.grid[2];
+  config.blockDimX = launch.block[0];
+  config.blockDimY = launch.block[1];
+  config.blockDimZ = launch.block[2];
+  config.sharedMemBytes = launch.shared_bytes;
+  config.hStream = stream_->handle;
+  config.attrs = attributes.data();
+  config.numAttrs = static_cast<unsigned>(attributes.size());
+  return driver()->cuLaunchKernelEx(&config, launch.function->handle, parameter_addresses(launch, addresses_), nullptr);
+}
+
+std::shared_ptr<LaunchOp> StreamQueue::take_window_launch() {
+  auto launch = std::make_shared<LaunchOp>(std::move(std::get<LaunchOp>(ops_.front())));
+  launch->own();
+  pop_head();
+  in_window_ = true;
+  return launch;
+}
+
+// The queue stands still, so the worker changes nothing that is read here; its account is settled by window_launch_done().
+void StreamQueue::launch_in_window(const LaunchOp& op) {
+  word().issued.store(issued_ + 1, std::memory_order_release);
+  if (context_.check(launch(op), "cuLaunchKernel") != CUDA_SUCCESS) return;
+  std::atomic<std::uint32_t>& high_water = context_.parts.local_bytes_high_water;
+  std::uint32_t known = high_water.load(std::memory_order_relaxed);
+  while (known < op.function->local_bytes && !high_water.compare_exchange_weak(known, op.function->local_bytes)) {
+  }
+}
+
+void StreamQueue::window_launch_done() {
+  begin(1);
+  submitted(1);
+  in_window_ = false;
+}
+
+void StreamQueue::issue_copy(const CopyOp& copy) {
+  const ScopedCall call(context_.session, "cuMemcpyAsync");
+  const CUstream stream = stream_->handle;
+  CUresult result = CUDA_SUCCESS;
+  switch (copy.kind) {
+    case CopyKind::device_to_device: result = driver()->cuMemcpyDtoDAsync_v2(copy.destination, copy.source, copy.size_bytes, stream); break;
+    case CopyKind::host_to_device:
+      result = driver()->cuMemcpyHtoDAsync_v2(copy.destination, reinterpret_cast<const void*>(copy.source), copy.size_bytes, stream);
+      break;
+    case CopyKind::device_to_host:
+      result = driver()->cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(copy.destination), copy.source, copy.size_bytes, stream);
+      break;
+    case CopyKind::host_to_host: result = driver()->cuMemcpyAsync(copy.destination, copy.source, copy.size_bytes, stream); break;
+  }
+  context_.check(result, "cuMemcpyAsync");
+  submitted(1);
+}
+
+void StreamQueue::issue_fill(const FillOp& fill) {
+  const ScopedCall call(context_.session, "cuMemsetAsync");
+  const CUstream stream = stream_->handle;
+  const bool is_flat = fill.height == 1;
+  CUresult result = CUDA_SUCCESS;
+  switch (fill.element_bytes) {
+    case 1: {
+      const auto value = static_cast<unsigned char>(fill.value);
+      result = is_flat ? driver()->cuMemsetD8Async(fill.destination, value, fill.width, stream)
+                       : driver()->cuMemsetD2D8Async(fill.destination, fill.pitch_bytes, value, fill.width, fill.height, stream);
+      break;
+    }
+    case 2: {
+      const auto value = static_cast<unsigned short>(fill.value);
+      result = is_flat ? driver()->cuMemsetD16Async(fill.destination, value, fill.width, stream)
+                       : driver()->cuMemsetD2D16Async(fill.destination, fill.pitch_bytes, value, fill.width, fill.height, stream);
+      break;
+    }
+    default:
+      result = is_flat ? driver()->cuMemsetD32Async(fill.destination, fill.value, fill.width, stream)
+                       : driver()->cuMemsetD2D32Async(fill.destination, fill.pitch_bytes, fill.value, fill.width, fill.height, stream);
+  }
+  context_.check(result, "cuMemsetAsync");
+  submitted(1);
+}
+
+void StreamQueue::issue_record(RecordOp& record) {
+  if (record.point) {
+    context_.check(driver()->cuEventRecord(record.point->handle, stream_->handle), "cuEventRecord");
+    record.point->is_issued = true;  // even if it failed: who waits for it must not wait for ever
+    submitted(1);
+  }
+  if (record.has_fence) issue_fence(record.fence_value);
+}
+
+void StreamQueue::issue_wait(const WaitOp& wait) {
+  context_.check(driver()->cuStreamWaitEvent(stream_->handle, wait.point->handle, CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent");
+  submitted(1);
+}
+
+void StreamQueue::issue_fence(std::uint32_t value) {
+  context_.check(write_words(value), "writing a fence");
+  progress_submitted();
+}
+
+void StreamQueue::write_progress() {
+  if (!has_unwritten_progress() || is_finished()) return;
+  context_.check(write_words(std::nullopt), "writing progress");
+  progress_submitted();
+}
+
+void StreamQueue::progress_submitted() {
+  written_ = issued_;
+  written_at_submission_ = submissions_;
+  under_way_.push_back({written_, submissions_});
+}
+
+// The progress word always, behind the fence where there is one: once progress is seen, the fence is.
+CUresult StreamQueue::write_words(std::optional<std::uint32_t> fence_value) {
+  ExecutorParts& parts = context_.parts;
+  const CUdeviceptr progress = parts.progress.completed_address(stream_->progress_index);
+  submitted(1);
+  if (!fence_value) return driver()->cuStreamWriteValue32_v2(stream_->handle, progress, issued_, CU_STREAM_WRITE_VALUE_DEFAULT);
+  const CUdeviceptr fence = context_.channel.fence_address(fence_index_);
+  if (!parts.batches_refused.load(std::memory_order_relaxed)) {
+    CUstreamBatchMemOpParams writes[2];
+    set_writes({progress, issued_, fence, *fence_value}, writes);
+    const CUresult result = driver()->cuStreamBatchMemOp_v2(stream_->handle, 2, writes, 0);
+    if (result != CUDA_ERROR_NOT_SUPPORTED) return result;
+    parts.batches_refused.store(true, std::memory_order_relaxed);
+  }
+  const CUresult result = driver()->cuStreamWriteValue32_v2(stream_->handle, fence, *fence_value, CU_STREAM_WRITE_VALUE_DEFAULT);
+  if (result != CUDA_SUCCESS) return result;
+  submitted(1);
+  return driver()->cuStreamWriteValue32_v2(stream_->handle, progress, issued_, CU_STREAM_WRITE_VALUE_DEFAULT);
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// One stream of a session: operations decoded but not yet handed to the driver, and the account of those that were.
+//
+// Two counts. *Positions* number the stream's operations (the progress word holds one): work up to a position has ended when the GPU has
+// written it. *Submissions* number driver calls that take a place in the driver's queue, which holds 1,021 before a call blocks its thread:
+// at most kCredit are made past the last known progress.
+// Touched by the session's worker alone; the gate of the quiet window is held where issue() is called.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "broker/executor/chain.hpp"
+#include "broker/executor/issue_context.hpp"
+#include "broker/executor/stream_op.hpp"
+#include "broker/executor/stream_pool.hpp"
+#include "proto/ids.hpp"
+
+namespace mpsshim::broker {
+
+inline constexpr std::uint32_t kCredit = 900;
+inline constexpr std::uint32_t kProgressInterval = 256;  // submissions after which progress is written even though more work waits
+
+// Queued and not yet issued, over all streams of a session.
+struct QueuedTotal {
+  std::size_t records = 0;
+  std::size_t bytes = 0;
+};
+
+class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
+ public:
+  // StreamSet's notes on this stream.
+  struct Notes {
+    bool is_active = false;          // in its list of streams with something to do
+    bool has_new_work = false;       // a blocking stream: since the NULL stream last waited for it
+    std::uint64_t null_version = 0;  // a blocking stream: the NULL stream's work that it has waited for
+  };
+  Notes notes;
+
+  enum class Stop : std::uint8_t {
+    empty,
+    budget,        // the caller's share is used up
+    credit,        // the GPU has to get on first
+    held,          // by the quiet window
+    event,         // waits for an event's record to be issued in another stream
+    needs_window,  // the head is a launch that would wait for every kernel: see take_window_launch()
+    in_window,     // that launch is under way
+  };
+
+  StreamQueue(const IssueContext& context, QueuedTotal& total, std::uint32_t fence_index, bool is_blocking, std::unique_ptr<PooledStream> stream);
+  StreamQueue(const StreamQueue&) = delete;
+
+  void append(StreamOp op);
+  // Copies what operations appended since the last call still borrow from the worker's batch.
+  void own_borrowed();
+  // Hands operations to the driver, at most `budget` submissions.
+  [[nodiscard]] Stop issue(std::uint32_t budget);
+  // Has the GPU write the progress word if it does not already stand behind everything issued.
+  void write_progress();
+  // Forgets what is queued; what was issued goes on.
+  void drop_queued();
+
+  // The launch at the head, to be made by `launch_in_window` in a quiet window; the queue stands still until window_launch_done().
+  [[nodiscard]] std::shared_ptr<LaunchOp> take_window_launch();
+  void launch_in_window(const LaunchOp& launch);  // the window's thread
+  void window_launch_done();
+
+  [[nodiscard]] bool is_blocking() const { return is_blocking_; }
+  [[nodiscard]] bool is_empty() const { return ops_.empty() && !in_window_; }
+  [[nodiscard]] bool has_unwritten_progress() const { return written_ != issued_; }
+  [[nodiscard]] bool is_idle() const { return is_empty() && has_completed(appended_); }
+  [[nodiscard]] std::uint32_t position() const { return appended_; }  // of the last operation appended
+  [[nodiscard]] bool has_issued(std::uint32_t position) const { return progress_reached(issued_, position) && !in_window_; }
+  [[nodiscard]] bool has_completed(std::uint32_t position) const;
+  [[nodiscard]] std::uint32_t in_flight() const { return submissions_ - known_done_; }
+
+  // Graphs that name functions of a module that goes away.
+  void forget_chains() { chains_.clear(); }
+  // Gives the driver's stream back; the queue is idle. From then on every position counts as completed.
+  void finish();
+  [[nodiscard]] bool is_finished() const { return stream_ == nullptr; }
+
+ private:
+  struct Written {  // a progress write on its way
+    std::uint32_t position = 0;
+    std::uint32_t submissions = 0;
+  };
+
+  [[nodiscard]] bool has_credit();
+  void learn_progress();
+  [[nodiscard]] std::optional<Stop> blocked_by_head() const;
+  void issue_head();
+  [[nodiscard]] std::size_t plain_launches_at_head() const;
+  void issue_launches();
+  [[nodiscard]] bool issue_chain(std::size_t length);
+  [[nodiscard]] CUresult launch(const LaunchOp& launch);
+  [[nodiscard]] CUresult launch_with_attributes(const LaunchOp& launch);
+  void issue_copy(const CopyOp& copy);
+  void issue_fill(const FillOp& fill);
+  void issue_record(RecordOp& record);
+  void issue_wait(const WaitOp& wait);
+  void issue_fence(std::uint32_t value);
+  void begin(std::uint32_t operations);
+  void submitted(std::uint32_t calls) { submissions_ += calls; }
+  void progress_submitted();
+  void pop_head();
+  [[nodiscard]] CUresult write_words(std::optional<std::uint32_t> fence_value);
+  [[nodiscard]] const Driver& driver() const { return context_.parts.driver; }
+  [[nodiscard]] StreamProgress& word() const { return context_.parts.progress[stream_->progress_index]; }
+
+  const IssueContext& context_;
+  QueuedTotal& total_;
+  const std::uint32_t fence_index_;
+  const bool is_blocking_;
+  std::unique_ptr<PooledStream> stream_;
+  ChainCache chains_;
+  std::deque<StreamOp> ops_;
+  std::size_t borrowed_ = 0;  // so many operations at the back may point into the batch
+  std::size_t issue_singly_ = 0;  // so many launches at the head go out plainly: their chain was refused
+  bool in_window_ = false;
+  std::uint32_t appended_ = 0;
+  std::uint32_t issued_ = 0;
+  std::uint32_t written_ = 0;  // position of the last progress write
+  std::uint32_t submissions_ = 0;
+  std::uint32_t written_at_submission_ = 0;
+  std::uint32_t known_done_ = 0;  // submissions known to have ended
+  std::deque<Written> under_way_;
+  std::vector<void*> addresses_;  // scratch
+};
+
+}  // namespace mpsshim::broker

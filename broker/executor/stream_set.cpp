@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/stream_set.hpp"
+
+#include <algorithm>
+
+namespace mpsshim::broker {
+
+namespace {
+
+constexpr std::uint32_t kIssueBudget = 256;  // submissions a stream makes before the next one has its turn
+
+}  // namespace
+
+CUresult StreamSet::open() {
+  const CUresult result = create(proto::kNullStream, true, 0);
+  if (result == CUDA_SUCCESS) null_stream_ = table_.find(proto::kNullStream)->queue;
+  return result;
+}
+
+CUresult StreamSet::create(proto::StreamId id, bool is_blocking, int priority) {
+  if (table_.find(id) || id.index() >= proto::kFenceWords) return CUDA_ERROR_INVALID_HANDLE;
+  std::unique_ptr<PooledStream> stream;
+  const CUresult result = context_.parts.streams.take(context_.session, priority, stream);
+  if (result != CUDA_SUCCESS) return result;
+  auto entry = std::make_unique<Entry>();
+  entry->queue = std::make_shared<StreamQueue>(context_, total_, id.index(), is_blocking, std::move(stream));
+  const std::shared_ptr<StreamQueue> queue = entry->queue;
+  if (table_.insert(id, std::move(entry))) return CUDA_SUCCESS;
+  queue->finish();
+  return CUDA_ERROR_INVALID_HANDLE;
+}
+
+StreamQueue* StreamSet::find(proto::StreamId id) const {
+  const proto::Known<Entry> entry = table_.find(id);
+  return entry ? entry->queue.get() : nullptr;
+}
+
+bool StreamSet::retire(proto::StreamId id) {
+  const std::unique_ptr<Entry> entry = table_.take(id);
+  if (!entry) return false;
+  retire(std::move(entry->queue));
+  return true;
+}
+
+void StreamSet::retire(std::shared_ptr<StreamQueue> queue) { retiring_.push_back(std::move(queue)); }
+
+void StreamSet::append(StreamQueue& queue, StreamOp op) {
+  // A fence is no work: nobody waits for it. In the NULL stream it stands behind the blocking streams' work all the same.
+  const bool is_work = !std::holds_alternative<FenceOp>(op);
+  if (&queue == null_stream_.get()) {
+    if (!unordered_.empty()) order_null_stream();
+    if (is_work) ++null_version_;
+  } else if (queue.is_blocking() && is_work) {
+    if (queue.notes.null_version != null_version_) order_blocking_stream(queue);
+    if (!queue.notes.has_new_work) {
+      queue.notes.has_new_work = true;
+      unordered_.push_back(queue.shared_from_this());
+    }
+  }
+  put(queue, std::move(op));
+}
+
+void StreamSet::put(StreamQueue& queue, StreamOp op) {
+  queue.append(std::move(op));
+  if (!queue.notes.is_active) {
+    queue.notes.is_active = true;
+    active_.push_back(queue.shared_from_this());
+  }
+}
+
+// A point behind everything queued in `queue` so far.
+PointRef StreamSet::record_point(StreamQueue& queue) {
+  PointRef point;
+  if (context_.check(context_.parts.events.take(false, point), "cuEventCreate") != CUDA_SUCCESS) return nullptr;
+  put(queue, RecordOp{point});
+  return point;
+}
+
+void StreamSet::order_null_stream() {
+  for (const std::shared_ptr<StreamQueue>& queue : unordered_) {
+    queue->notes.has_new_work = false;
+    if (queue->is_finished() || queue->is_idle()) continue;
+    if (PointRef point = record_point(*queue)) put(*null_stream_, WaitOp{std::move(point)});
+  }
+  unordered_.clear();
+}
+
+void StreamSet::order_blocking_stream(StreamQueue& queue) {
+  queue.notes.null_version = null_version_;
+  if (null_stream_->is_idle()) return;
+  if (null_point_version_ != null_version_) {
+    null_point_ = record_point(*null_stream_);
+    null_point_version_ = null_version_;
+  }
+  if (null_point_) put(queue, WaitOp{null_point_});
+}
+
+StreamSet::Issue StreamSet::issue() {
+  Issue issue;
+  for (bool again = true; again;) {
+    bool waits_for_event = false;
+    again = false;
+    for (const std::shared_ptr<StreamQueue>& queue : active_) {
+      if (queue->is_empty()) continue;
+      const std::size_t before = total_.records;
+      switch (queue->issue(kIssueBudget)) {
+        case StreamQueue::Stop::empty:
+        case StreamQueue::Stop::in_window: break;
+        case StreamQueue::Stop::budget: issue.any = true; break;
+        case StreamQueue::Stop::credit:
+        case StreamQueue::Stop::held: issue.waits_for_gpu = true; break;
+        case StreamQueue::Stop::event: waits_for_event = true; break;
+        case StreamQueue::Stop::needs_window: issue.needs_window = queue; break;
+      }
+      again |= total_.records != before;
+    }
+    issue.any |= again;
+    again &= waits_for_event;  // a record issued just now may have been what it waits for
+  }
+  return issue;
+}
+
+void StreamSet::own_borrowed() {
+  for (const std::shared_ptr<StreamQueue>& queue : active_) queue->own_borrowed();
+}
+
+void StreamSet::write_progress() {
+  for (const std::shared_ptr<StreamQueue>& queue : active_) {
+    if (!queue->is_finished()) queue->write_progress();
+    queue->notes.is_active = !queue->is_empty();
+  }
+  std::erase_if(active_, [](const std::shared_ptr<StreamQueue>& queue) { return !queue->notes.is_active; });
+}
+
+bool StreamSet::reap() {
+  if (retiring_.empty()) return false;
+  std::erase_if(retiring_, [this](const std::shared_ptr<StreamQueue>& queue) {
+    if (!queue->is_idle()) return false;
+    queue->finish();
+    if (queue->notes.has_new_work) std::erase(unordered_, queue);
+    return true;
+  });
+  return !retiring_.empty();
+}
+
+StreamSet::Mark StreamSet::mark() const {
+  Mark mark;
+  const auto note = [&](const std::shared_ptr<StreamQueue>& queue) {
+    if (!queue->is_idle()) mark.positions.emplace_back(queue, queue->position());
+  };
+  table_.for_each([&](proto::StreamId, Entry& entry) { note(entry.queue); });
+  for (const std::shared_ptr<StreamQueue>& queue : retiring_) note(queue);
+  return mark;
+}
+
+bool StreamSet::has_issued(const Mark& mark) {
+  return std::all_of(mark.positions.begin(), mark.positions.end(), [](const auto& entry) { return entry.first->has_issued(entry.second); });
+}
+
+bool StreamSet::has_completed(const Mark& mark) {
+  return std::all_of(mark.positions.begin(), mark.positions.end(), [](const auto& entry) { return entry.first->has_completed(entry.second); });
+}
+
+void StreamSet::forget_chains() {
+  table_.for_each([](proto::StreamId, Entry& entry) { entry.queue->forget_chains(); });
+  for (const std::shared_ptr<StreamQueue>& queue : retiring_) queue->forget_chains();
+}
+
+void StreamSet::drop_queued() {
+  for (const std::shared_ptr<StreamQueue>& queue : active_) queue->drop_queued();
+}
+
+void StreamSet::retire_all() {
+  std::vector<proto::StreamId> ids;
+  table_.for_each([&](proto::StreamId id, Entry&) { ids.push_back(id); });
+  for (const proto::StreamId id : ids) (void)retire(id);
+}
+
+}  // namespace mpsshim::broker

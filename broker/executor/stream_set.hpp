@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// All streams of one session: which id is which queue, who has work, and legacy ordering of the session's NULL stream.
+//
+// Legacy order is made where operations are queued, with events of our own: work of the NULL stream waits for what its blocking streams have
+// queued since it last did, and work of a blocking stream waits for the NULL stream's work queued before it. Sessions that use one stream pay
+// nothing. A destroyed stream stays here until its work has ended.
+// Touched by the session's worker alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "broker/executor/stream_queue.hpp"
+#include "proto/handle_table.hpp"
+
+namespace mpsshim::broker {
+
+class StreamSet {
+ public:
+  // How far every stream had been filled at some moment.
+  struct Mark {
+    std::vector<std::pair<std::shared_ptr<StreamQueue>, std::uint32_t>> positions;
+  };
+  struct Issue {
+    bool any = false;            // something was handed to the driver
+    bool waits_for_gpu = false;  // credit, or a window: look again before long
+    std::shared_ptr<StreamQueue> needs_window;  // its head is a launch for a quiet window
+  };
+
+  explicit StreamSet(const IssueContext& context) : context_(context) {}
+  StreamSet(const StreamSet&) = delete;
+
+  [[nodiscard]] CUresult open();  // the NULL stream
+  [[nodiscard]] CUresult create(proto::StreamId id, bool is_blocking, int priority);
+  // The id is free from now on; the queue goes on until its work has ended. False if there is no such stream.
+  [[nodiscard]] bool retire(proto::StreamId id);
+  [[nodiscard]] StreamQueue* find(proto::StreamId id) const;
+
+  void append(StreamQueue& queue, StreamOp op);
+  [[nodiscard]] const QueuedTotal& queued() const { return total_; }
+
+  // With the quiet window's gate held: lets every stream with work issue, in turn.
+  [[nodiscard]] Issue issue();
+  // Copies what queues still borrow from the worker's batch, which is about to be overwritten.
+  void own_borrowed();
+  // Progress of all streams that lack it. Needs no gate: a closing window waits for exactly these writes.
+  void write_progress();
+  // Gives streams of destroyed queues back whose work has ended. True while some are left.
+  bool reap();
+
+  [[nodiscard]] Mark mark() const;
+  [[nodiscard]] static bool has_issued(const Mark& mark);
+  [[nodiscard]] static bool has_completed(const Mark& mark);
+
+  void forget_chains();
+  void drop_queued();
+  void retire_all();
+
+ private:
+  struct Entry {
+    std::shared_ptr<StreamQueue> queue;
+  };
+  using Table = proto::HandleTable<proto::HandleKind::stream, Entry>;
+
+  void order_null_stream();
+  void order_blocking_stream(StreamQueue& queue);
+  void retire(std::shared_ptr<StreamQueue> queue);
+  [[nodiscard]] PointRef record_point(StreamQueue& queue);
+  void put(StreamQueue& queue, StreamOp op);
+
+  const IssueContext& context_;
+  QueuedTotal total_;
+  Table table_;
+  std::shared_ptr<StreamQueue> null_stream_;
+  std::vector<std::shared_ptr<StreamQueue>> active_;    // have something queued or progress not yet written
+  std::vector<std::shared_ptr<StreamQueue>> retiring_;
+  std::vector<std::shared_ptr<StreamQueue>> unordered_;  // blocking streams with work that the NULL stream has not waited for
+  std::uint64_t null_version_ = 0;        // counts the NULL stream's work
+  std::uint64_t null_point_version_ = 0;  // the version that null_point_ stands behind
+  PointRef null_point_;
+};
+
+}  // namespace mpsshim::broker

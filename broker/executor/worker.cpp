@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/worker.hpp"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <utility>
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include "broker/executor/dispatch.hpp"
+#include "broker/executor/session.hpp"
+#include "broker/log.hpp"
+#include "proto/futex.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kQuantumBytes = 64 * 1024;
+static_assert(kQuantumBytes >= proto::kMaxRecordBytes);
+constexpr unsigned kDryVisits = 4;                   // visits without work after which progress is written
+constexpr std::chrono::microseconds kShortestPause{20};
+constexpr std::chrono::microseconds kLongestPause{1'000};
+constexpr std::chrono::microseconds kSleepLimit{1'000'000};
+
+// How long a worker without work spins before it sleeps: a spinning worker must not take the core from the client it waits for.
+std::chrono::microseconds spin_time() {
+  const unsigned cores = std::thread::hardware_concurrency();
+  if (cores >= 8) return std::chrono::microseconds(50);
+  if (cores >= 4) return std::chrono::microseconds(20);
+  return std::chrono::microseconds(4);
+}
+
+bool watch(const proto::FileDescriptor& epoll, int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;  // edges only: nobody ever reads the counter, so a client cannot make a read block or fail
+  return epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+}  // namespace
+
+Worker::Worker(ExecutorParts& parts, unsigned index)
+    : parts_(parts),
+      gate_(parts.window.gate(index)),
+      spin_(spin_time()),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      batch_(kQuantumBytes) {
+  if (!watch(epoll_, wake_event_.get())) log_error("Worker {} cannot watch its own wake event: errno {}", index, errno);
+  thread_ = std::thread([this, index] {
+    pthread_setname_np(pthread_self(), ("worker-" + std::to_string(index)).c_str());
+    loop();
+  });
+}
+
+Worker::~Worker() {
+  stopping_.store(true, std::memory_order_relaxed);
+  wake();
+  thread_.join();
+}
+
+void Worker::wake() const { eventfd_write(wake_event_.get(), 1); }
+
+void Worker::post(std::function<void()> act) {
+  {
+    std::lock_guard lock(mutex_);
+    mailbox_.push_back(std::move(act));
+    has_mail_.store(true, std::memory_order_release);
+  }
+  wake();
+}
+
+void Worker::add(std::shared_ptr<Session> session) {
+  load_.fetch_add(1, std::memory_order_relaxed);
+  session->set_worker(this);
+  post([this, session = std::move(session)] { start_watching(session); });
+}
+
+void Worker::close(std::shared_ptr<Session> session, std::function<void()> closed) {
+  load_.fetch_sub(1, std::memory_order_relaxed);
+  post([session = std::move(session), closed = std::move(closed)] { session->begin_close(closed); });
+}
+
+void Worker::start_watching(const std::shared_ptr<Session>& session) {
+  sessions_.push_back(session);
+  if (!watch(epoll_, session->channel().ring_doorbell())) {
+    log_error("Session {}: its doorbell cannot be watched (errno {}); its records wait up to a second", session->id(), errno);
+  }
+}
+
+void Worker::run_mailbox() {
+  if (!has_mail_.load(std::memory_order_acquire)) return;
+  std::vector<std::function<void()>> mail;
+  {
+    std::lock_guard lock(mutex_);
+    mail.swap(mailbox_);
+    has_mail_.store(false, std::memory_order_relaxed);
+  }
+  for (const std::function<void()>& act : mail) act();
+}
+
+void Worker::loop() {
+  parts_.driver->cuCtxSetCurrent(parts_.context);
+  Clock::time_point idle_since{};
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    run_mailbox();
+    const Visit visit = visit_all();
+    if (visit.worked) {
+      idle_since = {};
+      pause_ = kShortestPause;
+      continue;
+    }
+    const Clock::time_point now = Clock::now();
+    if (idle_since == Clock::time_point{}) idle_since = now;
+    if (now - idle_since < spin_) {
+      proto::cpu_relax();
+      continue;
+    }
+    for (const std::shared_ptr<Session>& session : sessions_) session->streams().write_progress();
+    if (prepare_sleep()) sleep(visit.polls);
+  }
+}
+
+Worker::Visit Worker::visit_all() {
+  Visit all;
+  for (std::size_t i = 0; i < sessions_.size();) {
+    const std::shared_ptr<Session> session = sessions_[i];
+    const Visit one = visit(*session);
+    all.worked |= one.worked;
+    all.polls |= one.polls;
+    if (session->is_closing() && session->advance_close()) {
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session->channel().ring_doorbell(), nullptr);
+      sessions_.erase(sessions_.begin() + static_cast<std::ptrdiff_t>(i));
+      continue;
+    }
+    ++i;
+  }
+  return all;
+}
+
+Worker::Visit Worker::visit(Session& session) {
+  Visit visit;
+  visit.worked = read_ring(session);
+  issue(session, visit);
+  StreamSet& streams = session.streams();
+  session.dry_visits = visit.worked ? 0 : session.dry_visits + 1;
+  // A window that is wanted waits for progress, of streams beside those that still have work as well.
+  if (session.dry_visits == kDryVisits || parts_.window.is_pending() || session.is_closing()) streams.write_progress();
+  if (streams.reap()) visit.polls = true;
+  if (session.poll_waiting() || session.is_closing()) visit.polls = true;
+  return visit;
+}
+
+bool Worker::read_ring(Session& session) {
+  if (!session.may_read() || !session.channel().ring().has_records()) return false;
+  const proto::RingConsumer::Batch batch = session.channel().ring().copy_out(batch_);
+  dispatch_batch(session, std::span<const std::byte>(batch_.data(), batch.bytes));
+  if (batch.fault != proto::RingFault::none) session.fail("the ring", proto::to_string(batch.fault));
+  return true;
+}
+
+void Worker::issue(Session& session, Visit& visit) {
+  StreamSet& streams = session.streams();
+  if (streams.queued().records == 0) return;
+  if (!gate_.enter()) {
+    // A window is closing. It waits for the progress of what was issued; everything else waits for it.
+    streams.write_progress();
+    streams.own_borrowed();
+    visit.polls = true;
+    return;
+  }
+  const StreamSet::Issue issued = streams.issue();
+  gate_.leave();
+  streams.own_borrowed();
+  if (issued.needs_window) session.launch_in_window(issued.needs_window);
+  visit.worked |= issued.any;
+  visit.polls |= issued.waits_for_gpu;
+}
+
+// False if a record came meanwhile. A session whose ring is not read because its queues are full keeps the worker polling, not awake.
+bool Worker::prepare_sleep() {
+  for (const std::shared_ptr<Session>& session : sessions_) {
+    if (session->may_read() && !session->channel().ring().prepare_sleep()) return false;
+  }
+  return !has_mail_.load(std::memory_order_acquire);
+}
+
+void Worker::sleep(bool polls) {
+  const std::chrono::microseconds limit = polls ? pause_ : kSleepLimit;
+  pause_ = polls ? std::min(pause_ * 2, kLongestPause) : kShortestPause;
+  pollfd ready{epoll_.get(), POLLIN, 0};
+  const timespec timeout{limit.count() / 1'000'000, static_cast<long>(limit.count() % 1'000'000) * 1'000};
+  if (ppoll(&ready, 1, &timeout, nullptr) <= 0) return;
+  std::array<epoll_event, 64> edges;
+  (void)epoll_wait(epoll_.get(), edges.data(), static_cast<int>(edges.size()), 0);
+}
+
+WorkerSet::WorkerSet(ExecutorParts& parts, unsigned count) {
+  for (unsigned i = 0; i < count; ++i) workers_.push_back(std::make_unique<Worker>(parts, i));
+}
+
+WorkerSet::~WorkerSet() = default;
+
+void WorkerSet::add(const std::shared_ptr<Session>& session) {
+  const auto least = std::min_element(workers_.begin(), workers_.end(), [](const auto& a, const auto& b) { return a->load() < b->load(); });
+  {
+    std::lock_guard lock(mutex_);
+    sessions_[session->id()] = {session, least->get()};
+  }
+  (*least)->add(session);
+}
+
+void WorkerSet::close(std::uint64_t session, std::function<void()> closed) {
+  Placed placed;
+  {
+    std::lock_guard lock(mutex_);
+    if (auto node = sessions_.extract(session); !node.empty()) placed = std::move(node.mapped());
+  }
+  if (!placed.worker) return closed();
+  placed.worker->close(std::move(placed.session), std::move(closed));
+}
+
+void WorkerSet::wake_all() {
+  for (const std::unique_ptr<Worker>& worker : workers_) worker->wake();
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The threads that serve sessions. A worker visits its sessions in turn, a quantum each: copies records out of the ring, dispatches them,
+// lets the session's streams issue, and writes progress when there is nothing else to do. It never waits for the GPU, and sleeps in epoll
+// when its rings are dry.
+//
+// Threads: WorkerSet's functions may be called from any thread; a Worker's loop belongs to its thread, `post` to everybody.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "broker/executor/parts.hpp"
+#include "broker/executor/quiet_window.hpp"
+#include "proto/segment.hpp"
+
+namespace mpsshim::broker {
+
+class Session;
+
+class Worker {
+ public:
+  Worker(ExecutorParts& parts, unsigned index);
+  Worker(const Worker&) = delete;
+  ~Worker();  // stops the thread; sessions still held are dropped
+
+  void add(std::shared_ptr<Session> session);
+  void close(std::shared_ptr<Session> session, std::function<void()> closed);
+  // Runs `act` in the worker's thread.
+  void post(std::function<void()> act);
+  void wake() const;
+  [[nodiscard]] std::size_t load() const { return load_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Visit {
+    bool worked = false;  // records were read or operations issued
+    bool polls = false;   // something waits for the GPU or a window: do not sleep long
+  };
+
+  void loop();
+  void run_mailbox();
+  [[nodiscard]] Visit visit_all();
+  [[nodiscard]] Visit visit(Session& session);
+  [[nodiscard]] bool read_ring(Session& session);
+  void issue(Session& session, Visit& visit);
+  void start_watching(const std::shared_ptr<Session>& session);
+  [[nodiscard]] bool prepare_sleep();
+  void sleep(bool polls);
+
+  ExecutorParts& parts_;
+  QuietWindow::Gate& gate_;
+  const std::chrono::microseconds spin_;
+  proto::FileDescriptor epoll_;
+  proto::FileDescriptor wake_event_;
+  std::mutex mutex_;
+  std::vector<std::function<void()>> mailbox_;
+  std::atomic<bool> has_mail_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<std::size_t> load_{0};
+  std::vector<std::shared_ptr<Session>> sessions_;
+  std::vector<std::byte> batch_;
+  std::chrono::microseconds pause_{};
+  std::thread thread_;
+};
+
+class WorkerSet {
+ public:
+  // Starts `count` threads with the executor's context current; QuietWindow was made for as many.
+  WorkerSet(ExecutorParts& parts, unsigned count);
+  ~WorkerSet();
+
+  // Gives the session to the worker with the fewest.
+  void add(const std::shared_ptr<Session>& session);
+  // Takes a session down without blocking; `closed` is called, from the window's thread, when nothing of it is left in the driver.
+  // An unknown id calls `closed` at once.
+  void close(std::uint64_t session, std::function<void()> closed);
+  // For QuietWindow::set_on_open: workers look at their queues again.
+  void wake_all();
+
+ private:
+  struct Placed {
+    std::shared_ptr<Session> session;
+    Worker* worker = nullptr;
+  };
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::mutex mutex_;
+  std::map<std::uint64_t, Placed> sessions_;
+};
+
+}  // namespace mpsshim::broker

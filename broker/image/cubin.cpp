@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/image/cubin.hpp"
+
+#include <elf.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "broker/image/elf.hpp"
+
+namespace mpsshim::image {
+namespace {
+
+constexpr std::string_view kInfoPrefix = ".nv.info.";
+constexpr std::string_view kSharedPrefix = ".nv.shared.";
+constexpr std::uint32_t kMaxParameterBytes = 32764;  // CUDA 12.1 and newer
+constexpr std::uint8_t kSymbolIsKernel = 0x10;       // in st_other
+
+// Records of .nv.info sections: { u8 format; u8 attribute; u16 value }, and for kSized `value` bytes after it.
+enum Format : std::uint8_t { kNoValue = 1, kByteValue = 2, kHalfValue = 3, kSized = 4 };
+enum Attribute : std::uint8_t {
+  kMaxThreads = 0x05,
+  kParameter = 0x17,
+  kParameterBytes = 0x19,
+  kParameterV2 = 0x45,  // from parameters of some 4 KiB up
+};
+
+struct Record {
+  std::uint8_t attribute = 0;
+  std::uint16_t value = 0;
+  std::span<const std::byte> content;
+};
+
+template <class T>
+bool read_at(std::span<const std::byte> bytes, std::size_t offset, T& value) {
+  if (offset > bytes.size() || sizeof(T) > bytes.size() - offset) return false;
+  std::memcpy(&value, bytes.data() + offset, sizeof(T));
+  return true;
+}
+
+// Takes one record off the front; false at the end, or where the rest makes no sense.
+bool next_record(std::span<const std::byte>& rest, Record& record) {
+  std::uint8_t format = 0;
+  if (!read_at(rest, 0, format) || !read_at(rest, 1, record.attribute) || !read_at(rest, 2, record.value)) return false;
+  if (format < kNoValue || format > kSized) return false;
+  rest = rest.subspan(4);
+  record.content = {};
+  if (format != kSized) return true;
+  if (record.value > rest.size()) return false;
+  record.content = rest.first(record.value);
+  rest = rest.subspan(record.value);
+  return true;
+}
+
+using NumberedParameter = std::pair<std::uint16_t, KernelParameter>;  // ordinal first; they come in any order
+
+bool read_parameter(const Record& record, NumberedParameter& numbered) {
+  auto& [ordinal, parameter] = numbered;
+  std::uint16_t offset = 0;
+  std::uint32_t packed = 0;
+  std::uint16_t size = 0;
+  if (!read_at(record.content, 4, ordinal) || !read_at(record.content, 6, offset)) return false;
+  parameter.offset = offset;
+  if (record.attribute == kParameterV2) {
+    if (!read_at(record.content, 8, size)) return false;
+    parameter.size = size;
+    return true;
+  }
+  if (!read_at(record.content, 8, packed)) return false;
+  parameter.size = packed >> 18;
+  return true;
+}
+
+bool read_record(const Record& record, KernelLayout& kernel, std::vector<NumberedParameter>& parameters) {
+  if (record.attribute == kParameterBytes) {
+    kernel.parameter_bytes = record.value;
+  } else if (record.attribute == kMaxThreads) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (!read_at(record.content, 4 * i, kernel.max_threads[i])) return false;
+    }
+  } else if (record.attribute == kParameter || record.attribute == kParameterV2) {
+    NumberedParameter parameter;
+    if (!read_parameter(record, parameter)) return false;
+    parameters.push_back(parameter);
+  }
+  return true;
+}
+
+bool read_kernel(const ElfSection& info, KernelLayout& kernel) {
+  std::vector<NumberedParameter> parameters;
+  std::span<const std::byte> rest = info.content;
+  Record record;
+  while (next_record(rest, record)) {
+    if (!read_record(record, kernel, parameters)) return false;
+  }
+  std::sort(parameters.begin(), parameters.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  // A gap in the ordinals, or an argument that sticks out of the total, is not a layout.
+  for (const auto& [ordinal, parameter] : parameters) {
+    const bool fits = parameter.size != 0 && parameter.offset + parameter.size <= kernel.parameter_bytes;
+    if (ordinal != kernel.parameters.size() || !fits) return false;
+    kernel.parameters.push_back(parameter);
+  }
+  return kernel.parameter_bytes <= kMaxParameterBytes;
+}
+
+bool holds_variables(const ElfSection& section) {
+  // Constant bank 3 is the program's; the others hold parameters, addresses and the compiler's own constants.
+  return section.size_bytes != 0 &&
+         (section.name == ".nv.global" || section.name == ".nv.global.init" || section.name == ".nv.constant3");
+}
+
+bool has_program_variables(const ElfFile& elf) {
+  const auto& sections = elf.sections();
+  return std::any_of(elf.symbols().begin(), elf.symbols().end(), [&](const ElfSymbol& symbol) {
+    return symbol.type == STT_OBJECT && symbol.section < sections.size() && holds_variables(sections[symbol.section]) &&
+           !is_compiler_text(symbol.name);
+  });
+}
+
+}  // namespace
+
+bool is_compiler_text(std::string_view variable_name) {
+  return variable_name.starts_with("$str") || variable_name.starts_with("__unnamed_");
+}
+
+std::optional<CubinInfo> read_cubin(std::span<const std::byte> cubin) {
+  const auto elf = ElfFile::read(cubin);
+  if (!elf) return std::nullopt;
+  std::unordered_set<std::string_view> kernels;
+  for (const ElfSymbol& symbol : elf->symbols()) {
+    if ((symbol.other & kSymbolIsKernel) != 0) kernels.insert(symbol.name);
+  }
+  std::unordered_map<std::string_view, std::uint64_t> shared_bytes;
+  for (const ElfSection& section : elf->sections()) {
+    if (section.name.starts_with(kSharedPrefix)) shared_bytes[section.name.substr(kSharedPrefix.size())] = section.size_bytes;
+  }
+  CubinInfo info;
+  for (const ElfSection& section : elf->sections()) {
+    if (!section.name.starts_with(kInfoPrefix)) continue;
+    const std::string_view name = section.name.substr(kInfoPrefix.size());
+    KernelLayout kernel;
+    if (!kernels.contains(name) || !read_kernel(section, kernel)) continue;
+    kernel.name = name;
+    kernel.static_shared_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(shared_bytes[name], UINT32_MAX));
+    info.kernels.push_back(std::move(kernel));
+  }
+  const auto& sections = elf->sections();
+  info.has_writable_globals = elf->symbols().empty() ? std::any_of(sections.begin(), sections.end(), holds_variables)
+                                                     : has_program_variables(*elf);
+  return info;
+}
+
+}  // namespace mpsshim::image

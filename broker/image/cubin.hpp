@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a cubin says about its kernels, for callers that have no driver to ask (cuFuncGetParamInfo): argument layouts,
+// launch bounds, shared memory; and whether the image has variables that a program can change.
+// Not trusted: records that do not fit are passed over, absurd numbers are refused.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace mpsshim::image {
+
+struct KernelParameter {
+  std::uint32_t offset = 0;
+  std::uint32_t size = 0;
+};
+
+struct KernelLayout {
+  std::string name;
+  std::vector<KernelParameter> parameters;  // in order
+  std::uint32_t parameter_bytes = 0;
+  std::uint32_t static_shared_bytes = 0;
+  std::uint32_t max_threads[3] = {0, 0, 0};  // __launch_bounds__; 0: none given
+};
+
+struct CubinInfo {
+  std::vector<KernelLayout> kernels;
+  // __device__, __managed__ or __constant__ variables of the program. Texts that the compiler made (format strings,
+  // assertion texts) do not count: nobody can write to them.
+  bool has_writable_globals = false;
+};
+
+// Empty if it is not a cubin.
+[[nodiscard]] std::optional<CubinInfo> read_cubin(std::span<const std::byte> cubin);
+
+// A variable that nvcc made for a text, in cubins and PTX alike.
+[[nodiscard]] bool is_compiler_text(std::string_view variable_name);
+
+}  // namespace mpsshim::image

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The little that is asked of a PTX text without compiling it. The text is not trusted; it need not end with a NUL.
+#pragma once
+
+#include <string_view>
+
+namespace mpsshim::image {
+
+// Comments and blanks, then ".version".
+[[nodiscard]] bool looks_like_ptx(std::string_view text);
+
+// Has .global or .const variables that a program can change (see CubinInfo::has_writable_globals). Says yes when in doubt.
+[[nodiscard]] bool ptx_has_writable_globals(std::string_view text);
+
+}  // namespace mpsshim::image

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The broker's log, for control process and executor alike; the only place that knows the logging library.
+// A line is a sentence with value, identity and remedy. Lines are written at once (a process that is killed has logged what it did).
+// open_log() once, from the first thread; the rest from any thread. Before open_log() lines go to standard error.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace mpsshim::broker {
+
+enum class LogLevel { debug, info, warning, error };
+
+struct LogOptions {
+  std::string path;             // appended to; empty: no file
+  std::string identity;         // "Control", "Executor 0": stands in each line before the pid
+  bool to_standard_error = false;
+  LogLevel least = LogLevel::info;
+};
+
+// False if the file cannot be written (errno); lines then go to standard error alone.
+bool open_log(const LogOptions& options);
+void write_log(LogLevel level, std::string_view line);
+
+template <typename... Args>
+void log_debug(fmt::format_string<Args...> format, Args&&... args) {
+  write_log(LogLevel::debug, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  write_log(LogLevel::info, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_warning(fmt::format_string<Args...> format, Args&&... args) {
+  write_log(LogLevel::warning, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_error(fmt::format_string<Args...> format, Args&&... args) {
+  write_log(LogLevel::error, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace mpsshim::broker

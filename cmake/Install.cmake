@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# What is installed, in one place. The two libraries carry the SONAME libcuda.so.1, so they go into a folder of their
+# own: in an ordinary library folder ldconfig would make libcuda.so.1 point at them, for every program of the machine.
+include_guard(GLOBAL)
+set(MPSSHIM_INSTALL_LIBDIR "${CMAKE_INSTALL_LIBDIR}/mpsshim")
+foreach(library IN ITEMS mpsshim cuda_cpu)
+  if(TARGET ${library})
+    install(TARGETS ${library} LIBRARY DESTINATION "${MPSSHIM_INSTALL_LIBDIR}" COMPONENT mpsshim)
+  endif()
+endforeach()
+foreach(program IN ITEMS mpsbroker mpsctl)
+  if(TARGET ${program})
+    install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT mpsshim)
+  endif()
+endforeach()
+install(PROGRAMS "${PROJECT_SOURCE_DIR}/scripts/mpsrun" DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT mpsshim)
+install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT mpsshim)

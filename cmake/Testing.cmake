@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+# How tests are added. tests/support/catch.hpp hides whether Catch2 is version 2 or 3.
+include_guard(GLOBAL)
+
+if(BUILD_TESTING)
+  find_package(Catch2 QUIET)
+  if(Catch2_FOUND)
+    include(Catch)
+    if(Catch2_VERSION VERSION_LESS 3)
+      # Version 2 is one header; its main() is compiled once, here, and not in every test.
+      add_library(mpsshim_catch2 STATIC EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/tests/support/catch_main_v2.cpp")
+      target_link_libraries(mpsshim_catch2 PUBLIC Catch2::Catch2 PRIVATE mpsshim_options)
+    else()
+      add_library(mpsshim_catch2 INTERFACE)
+      target_link_libraries(mpsshim_catch2 INTERFACE Catch2::Catch2WithMain)
+    endif()
+  else()
+    mpsshim_left_out("unit, wire and process tests" "install catch2")
+  endif()
+endif()
+
+# mpsshim_add_test(NAME SOURCES file... [LIBS target...] [LABEL unit|wire|process|faults|gpu] [TIMEOUT seconds]
+#                  [DEPENDS target...] [SERIAL])
+# One executable, one CTest entry per TEST_CASE. The label is the folder under tests/ (unit where there is none).
+# A target named in LIBS or DEPENDS that does not exist leaves the test out, with a line in the summary.
+# A case leaves early with MPSSHIM_SKIP("why"); CTest counts and names it as skipped.
+function(mpsshim_add_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "LABEL;TIMEOUT" "SOURCES;LIBS;DEPENDS")
+  if(NOT BUILD_TESTING OR NOT Catch2_FOUND)
+    return()
+  endif()
+  foreach(needed IN LISTS arg_LIBS arg_DEPENDS)
+    if(needed MATCHES "^(mpsshim|mpsbroker|mpsctl|cuda_cpu)" AND NOT TARGET ${needed})
+      mpsshim_left_out("test ${name}" "the target ${needed} is not built")
+      return()
+    endif()
+  endforeach()
+  if(NOT arg_LABEL)
+    file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}/tests" "${CMAKE_CURRENT_SOURCE_DIR}")
+    if(folder MATCHES "^(wire|process|gpu|bench)")
+      set(arg_LABEL ${CMAKE_MATCH_1})
+    else()
+      set(arg_LABEL unit)
+    endif()
+  endif()
+  if(NOT arg_TIMEOUT)
+    if(arg_LABEL STREQUAL "unit")
+      set(arg_TIMEOUT 60)
+    else()
+      set(arg_TIMEOUT 120)
+    endif()
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_LIBS} mpsshim_options mpsshim_warnings mpsshim_catch2 Threads::Threads)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  if(arg_DEPENDS)
+    add_dependencies(${name} ${arg_DEPENDS})
+  endif()
+  set(properties LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT} SKIP_REGULAR_EXPRESSION "mpsshim-skip: ")
+  if(arg_SERIAL)
+    list(APPEND properties RUN_SERIAL TRUE)
+  endif()
+  # The list of cases is read when CTest runs: a build need not run what it has just built.
+  catch_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
+endfunction()
+
+# mpsshim_add_fuzzer(NAME SOURCES file... [LIBS target...] [DICT file] [CORPUS folder])
+# libFuzzer needs clang. In a clang tree configured with MPSSHIM_FUZZ the fuzzer is built and run here; in any other
+# tree it is built by clang in <build>/fuzz and run from there; without clang it is left out.
+function(mpsshim_add_fuzzer name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "DICT;CORPUS" "SOURCES;LIBS")
+  foreach(needed IN LISTS arg_LIBS)
+    if(needed MATCHES "^(mpsshim|mpsbroker|cuda_cpu)" AND NOT TARGET ${needed})
+      mpsshim_left_out("fuzzer ${name}" "the target ${needed} is not built")
+      return()
+    endif()
+  endforeach()
+  if(MPSSHIM_FUZZ)
+    add_executable(${name} ${arg_SOURCES})
+    target_link_libraries(${name} PRIVATE ${arg_LIBS} mpsshim_options mpsshim_warnings)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    if(NOT TARGET fuzzers)
+      add_custom_target(fuzzers)
+    endif()
+    add_dependencies(fuzzers ${name})
+    set(program "$<TARGET_FILE:${name}>")
+  elseif(MPSSHIM_CLANGXX AND MPSSHIM_CLANG_FUZZES)
+    _mpsshim_fuzz_tree()
+    set(program "${PROJECT_BINARY_DIR}/fuzz/bin/${name}")
+  else()
+    mpsshim_left_out("fuzzer ${name}" "install clang and its libFuzzer (libclang-rt-dev)")
+    return()
+  endif()
+  # New inputs go to the build tree, the seeds in the source tree are only read.
+  set(found "${PROJECT_BINARY_DIR}/fuzz-corpus/${name}")
+  file(MAKE_DIRECTORY "${found}")
+  set(command "${program}" -max_total_time=${MPSSHIM_FUZZ_SECONDS} -timeout=10 -rss_limit_mb=2048 "-artifact_prefix=${found}/")
+  if(arg_DICT)
+    list(APPEND command "-dict=${arg_DICT}")
+  endif()
+  list(APPEND command "${found}")
+  if(arg_CORPUS)
+    list(APPEND command "${arg_CORPUS}")
+  endif()
+  add_test(NAME "${name}" COMMAND ${command})
+  set_tests_properties("${name}" PROPERTIES LABELS fuzz TIMEOUT 120)
+endfunction()
+
+# Another compiler's tree needs a clang that can link libFuzzer: its runtime is a package of its own on some systems.
+if(BUILD_TESTING AND NOT MPSSHIM_FUZZ)
+  find_program(MPSSHIM_CLANGXX NAMES clang++ clang++-18 clang++-17 clang++-16 clang++-15 clang++-14 DOC "clang++, for the fuzzers")
+  find_program(MPSSHIM_CLANG NAMES clang clang-18 clang-17 clang-16 clang-15 clang-14 DOC "clang, for the fuzzers")
+  if(MPSSHIM_CLANGXX AND NOT DEFINED MPSSHIM_CLANG_FUZZES)
+    set(_probe "${PROJECT_BINARY_DIR}/CMakeFiles/fuzzer_probe")
+    file(WRITE "${_probe}.cpp" "extern \"C\" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }\n")
+    execute_process(COMMAND "${MPSSHIM_CLANGXX}" -fsanitize=fuzzer,address "${_probe}.cpp" -o "${_probe}"
+      RESULT_VARIABLE _probe_result OUTPUT_QUIET ERROR_QUIET)
+    if(_probe_result EQUAL 0)
+      set(MPSSHIM_CLANG_FUZZES ON CACHE INTERNAL "clang++ links libFuzzer")
+    else()
+      set(MPSSHIM_CLANG_FUZZES OFF CACHE INTERNAL "clang++ links libFuzzer")
+    endif()
+  endif()
+endif()
+
+# The second tree that builds the fuzzers, made once however many fuzzers there are.
+function(_mpsshim_fuzz_tree)
+  if(TARGET fuzz_tree)
+    return()
+  endif()
+  include(ExternalProject)
+  ExternalProject_Add(fuzz_tree
+    SOURCE_DIR "${PROJECT_SOURCE_DIR}"
+    BINARY_DIR "${PROJECT_BINARY_DIR}/fuzz"
+    PREFIX "${PROJECT_BINARY_DIR}/fuzz-stamps"
+    CMAKE_ARGS -DCMAKE_CXX_COMPILER=${MPSSHIM_CLANGXX} -DCMAKE_C_COMPILER=${MPSSHIM_CLANG} -DMPSSHIM_FUZZ=ON
+      -DMPSSHIM_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo
+      -DMPSSHIM_CUDA_INCLUDE_DIR=${MPSSHIM_CUDA_INCLUDE_DIR} -DPython3_EXECUTABLE=${Python3_EXECUTABLE}
+      -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER} -DCMAKE_C_COMPILER_LAUNCHER=${CMAKE_C_COMPILER_LAUNCHER}
+    BUILD_COMMAND "${CMAKE_COMMAND}" --build <BINARY_DIR> --target fuzzers
+    INSTALL_COMMAND ""
+    BUILD_ALWAYS TRUE USES_TERMINAL_BUILD TRUE)
+endfunction()

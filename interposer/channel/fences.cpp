@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/channel/fences.hpp"
+
+#include <sys/mman.h>
+
+namespace mpsshim::interposer {
+
+bool FenceMemory::map(const proto::FileDescriptor& file) {
+  constexpr std::size_t kBytes = proto::kFenceSegmentBytes;
+  void* fresh = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (fresh == MAP_FAILED) return false;
+  if (words_ == nullptr) {
+    madvise(fresh, kBytes, MADV_DONTFORK);
+    words_ = static_cast<proto::FenceWord*>(fresh);
+    return true;
+  }
+  auto* words = static_cast<proto::FenceWord*>(fresh);
+  for (std::uint32_t index = 0; index < proto::kFenceWords; ++index) {
+    words[index].value.store(words_[index].value.load(std::memory_order_acquire), std::memory_order_relaxed);
+  }
+  // One step for readers: they see the old words or the new ones, which are equal.
+  if (mremap(fresh, kBytes, kBytes, MREMAP_MAYMOVE | MREMAP_FIXED, words_) == MAP_FAILED) {
+    munmap(fresh, kBytes);
+    return false;
+  }
+  madvise(words_, kBytes, MADV_DONTFORK);
+  return true;
+}
+
+}  // namespace mpsshim::interposer

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fence words of this process, one a stream. The GPU writes them, in stream order; this process reads them, and writes them only when a
+// new executor takes over: values then go on where they were, so a position in a stream keeps its meaning over epochs.
+// The words stay at one address for the life of the process (streams and events hold pointers to them). Reading needs no lock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "proto/channel.hpp"
+#include "proto/segment.hpp"
+
+namespace mpsshim::interposer {
+
+class FenceMemory {
+ public:
+  // Maps the segment of the first epoch, or replaces the one mapped by that of the next, its words set to the values reached.
+  // Called by the thread that attaches or recovers. False: it cannot be mapped (errno), nothing has changed.
+  [[nodiscard]] bool map(const proto::FileDescriptor& file);
+
+  [[nodiscard]] const proto::FenceWord& word(std::uint32_t index) const { return words_[index]; }
+  [[nodiscard]] bool reached(std::uint32_t index, std::uint32_t target) const {
+    // Acquire pairs with the GPU's write, which follows all earlier work of the stream.
+    return proto::fence_reached(words_[index].value.load(std::memory_order_acquire), target);
+  }
+
+  // The last value that a record was told to write. Raised under the channel's lock, read by anybody.
+  [[nodiscard]] std::atomic<std::uint32_t>& posted(std::uint32_t index) { return posted_[index]; }
+
+ private:
+  proto::FenceWord* words_ = nullptr;
+  std::array<std::atomic<std::uint32_t>, proto::kFenceWords> posted_{};
+};
+
+}  // namespace mpsshim::interposer

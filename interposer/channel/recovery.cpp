@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/channel/recovery.hpp"
+
+#include <new>
+#include <optional>
+
+#include "interposer/channel/session_client.hpp"
+#include "interposer/log.hpp"
+
+namespace mpsshim::interposer {
+
+namespace {
+
+unsigned long long number(std::uint64_t value) { return value; }
+
+}  // namespace
+
+CUresult Recovery::run() {
+  try {
+    using Step = CUresult (Recovery::*)();
+    for (const Step step : {&Recovery::read_old_ring, &Recovery::attach_again, &Recovery::post_recipes, &Recovery::carry_unread}) {
+      if (const CUresult error = (this->*step)(); error != CUDA_SUCCESS) return session_.fail(error);
+    }
+    publish();
+    return CUDA_SUCCESS;
+  } catch (const std::bad_alloc&) {
+    return session_.fail(CUDA_ERROR_OUT_OF_MEMORY);
+  }
+}
+
+CUresult Recovery::refuse(const char* what, std::uint64_t which) const {
+  log_line("session %llu cannot go on after its executor was replaced: %s (%llu); start the program again", number(old_->header().session), what,
+           number(which));
+  return CUDA_ERROR_MPS_SERVER_NOT_READY;
+}
+
+CUresult Recovery::read_old_ring() {
+  std::optional<Unread> unread = find_unread(*old_);
+  if (!unread) return refuse("the old executor's position in the ring is no record's", old_->header().head.load(std::memory_order_relaxed));
+  unread_ = std::move(*unread);
+  for (std::uint32_t index = 0; index < proto::kFenceWords; ++index) {
+    const std::uint32_t first = unread_.first_fence[index];
+    const std::uint32_t last_read = first != 0 ? first - 1 : session_.fences_.posted(index).load(std::memory_order_relaxed);
+    // A session that may move is idle: all it had handed over is done. A fence that was handed over and not reached is lost work.
+    if (!session_.fences_.reached(index, last_read)) return refuse("work was lost on a stream, number", index);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Recovery::attach_again() {
+  proto::Attached attached;
+  proto::FileDescriptor fences;
+  if (const CUresult error = session_.request_link(attached, next_, fences); error != CUDA_SUCCESS) return error;
+  if (attached.device_lease.address != session_.device_lease_.address || attached.pinned_lease.address != session_.pinned_lease_.address) {
+    return refuse("its memory was given another address", attached.device_lease.address);
+  }
+  if (!session_.fences_.map(fences)) return CUDA_ERROR_OUT_OF_MEMORY;
+  adopt_reply_slots(unread_, *next_);
+  return CUDA_SUCCESS;
+}
+
+CUresult Recovery::lost_again(WaitEnd end) {
+  if (end == WaitEnd::gone) return CUDA_ERROR_MPS_CONNECTION_FAILED;
+  if (end == WaitEnd::failed) return static_cast<CUresult>(next_->header().session_error.load(std::memory_order_acquire));
+  return refuse("the next executor ended too while the session was brought back, epoch", next_->epoch());
+}
+
+CUresult Recovery::post_recipe(const Recipe& recipe) {
+  const RecordParts parts{recipe.id, recipe.stream, recipe.body, recipe.trailing};
+  const std::uint32_t slot = next_->recovery_slot();
+  if (recipe.is_call) next_->arm_slot(slot);
+  const std::uint32_t size = proto::record_size(parts.body.size(), parts.trailing.size());
+  if (const WaitEnd end = wait_for_room(*next_, size, session_.channel_.peer()); end != WaitEnd::ready) return lost_again(end);
+  if (!Channel::write(*next_, parts, recipe.is_call ? static_cast<std::uint16_t>(slot) : proto::kNoReplySlot)) return CUDA_ERROR_UNKNOWN;
+  if (!recipe.is_call) return CUDA_SUCCESS;
+  Wait wait("an object to be made again", next_->header(), session_.channel_.peer());
+  const WaitEnd end = wait.until([&] { return next_->is_answered(slot); }, [&](std::uint64_t timeout_us) { next_->sleep_on_slot(slot, timeout_us); });
+  if (end != WaitEnd::ready) return lost_again(end);
+  Answer answer;
+  Channel::take_answer(*next_, slot, answer);
+  next_->release_slot(slot);
+  if (answer.status != CUDA_SUCCESS) return refuse("an object could not be made again, CUresult", static_cast<std::uint64_t>(answer.status));
+  if (answer.payload != recipe.expected_reply) return refuse("an object came back with other values, record", static_cast<std::uint64_t>(recipe.id));
+  return CUDA_SUCCESS;
+}
+
+CUresult Recovery::post_recipes() {
+  for (const auto& [key, recipe] : session_.recipes_.entries()) {
+    if (!RecipeBook::is_needed(recipe, unread_.consumed)) continue;
+    if (recipe.contents_are_lost) return refuse("a module has writable variables, whose contents are gone, recipe", key);
+    posted_.emplace_back(key, next_->producer().position());
+    if (const CUresult error = post_recipe(recipe); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Recovery::carry_unread() {
+  const WaitEnd end = carry_over(unread_, *old_, *next_, session_.channel_.peer(), carried_to_);
+  return end == WaitEnd::ready ? CUDA_SUCCESS : lost_again(end);
+}
+
+void Recovery::publish() {
+  old_->end = Link::End{unread_.consumed, carried_to_, next_};
+  session_.recipes_.carry_over(*old_);
+  for (const auto& [key, position] : posted_) {
+    if (Recipe* recipe = session_.recipes_.find(key)) recipe->position = position;
+  }
+  session_.header_.store(&next_->header(), std::memory_order_release);
+  session_.kept_.push_back(next_);
+  session_.channel_.set_link(next_);
+  debug_line(DebugTopic::channel, "session %llu goes on in epoch %llu: %zu objects made again, %llu bytes of records carried over",
+             number(next_->header().session), number(next_->epoch()), posted_.size(), number(unread_.written - unread_.consumed));
+}
+
+}  // namespace mpsshim::interposer

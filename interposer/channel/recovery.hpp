@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Brings the session back on a new executor (docs: Living through faults). Used by one thread, under SessionClient's mutex, while no record
+// can be written: the old channel's state is no longer active.
+//
+//   1. Attach again: new channel, new fence words (values go on), memory restored by the control process.
+//   2. Post the recipes in order of creation; every answer must equal the one the application has seen.
+//   3. Copy what the old executor had not read, in order, reply slots included.
+//   4. Publish the new link.
+// Nothing is changed before step 4 except fence words, which keep their values. Anything that does not come back identical ends the
+// session with a sticky error and a line that says what: never silently wrong.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/channel/carry_over.hpp"
+#include "interposer/channel/channel.hpp"
+#include "interposer/channel/recipe_book.hpp"
+
+namespace mpsshim::interposer {
+
+class SessionClient;
+
+class Recovery {
+ public:
+  Recovery(SessionClient& session, std::shared_ptr<Link> old) : session_(session), old_(std::move(old)) {}
+
+  // CUDA_SUCCESS, or the error that is sticky from now on.
+  [[nodiscard]] CUresult run();
+
+ private:
+  CUresult read_old_ring();
+  CUresult attach_again();
+  CUresult post_recipes();
+  CUresult post_recipe(const Recipe& recipe);
+  CUresult carry_unread();
+  void publish();
+  CUresult lost_again(WaitEnd end);
+  CUresult refuse(const char* what, std::uint64_t which) const;
+
+  SessionClient& session_;
+  std::shared_ptr<Link> old_;
+  std::shared_ptr<Link> next_;
+  Unread unread_;
+  std::uint64_t carried_to_ = 0;
+  std::vector<std::pair<RecipeBook::Key, std::uint64_t>> posted_;  // recipes and their place in the new ring
+};
+
+}  // namespace mpsshim::interposer

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/channel/session_client.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <unistd.h>
+
+#include "interposer/channel/connection.hpp"
+#include "interposer/channel/recovery.hpp"
+#include "interposer/local/devices.hpp"
+#include "interposer/log.hpp"
+#include "interposer/settle.hpp"
+
+namespace mpsshim::interposer {
+
+SessionClient& SessionClient::instance() {
+  static auto* session = new SessionClient();  // never destroyed
+  return *session;
+}
+
+SessionClient::SessionClient() : channel_(*this, PeerWatch{&SessionClient::has_hung_up, this}) {}
+
+bool SessionClient::has_hung_up(const void*) { return connection().is_lost(); }
+
+CUresult SessionClient::attach() {
+  const std::lock_guard lock(attach_mutex_);
+  if (attached_.load(std::memory_order_acquire)) return sticky_.load(std::memory_order_relaxed);
+  return attach_locked();
+}
+
+CUresult SessionClient::attach_locked() {
+  proto::Attached attached;
+  std::shared_ptr<Link> link;
+  proto::FileDescriptor fences;
+  if (const CUresult error = request_link(attached, link, fences); error != CUDA_SUCCESS) return error;
+  device_lease_ = attached.device_lease;
+  pinned_lease_ = attached.pinned_lease;
+  if (const CUresult error = reserve(device_lease_, device_reservation_); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = reserve(pinned_lease_, pinned_reservation_); error != CUDA_SUCCESS) return error;
+  if (!fences_.map(fences)) {
+    log_line("The fence words of session %llu cannot be mapped: %s.", static_cast<unsigned long long>(attached.session), strerror(errno));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  header_.store(&link->header(), std::memory_order_release);
+  kept_.push_back(link);
+  channel_.set_link(std::move(link));
+  attached_.store(true, std::memory_order_release);
+  debug_line(DebugTopic::channel, "Session %llu of process %d attached, epoch %llu; device memory from 0x%llx, pinned memory from 0x%llx.",
+             static_cast<unsigned long long>(attached.session), static_cast<int>(getpid()), static_cast<unsigned long long>(attached.epoch),
+             static_cast<unsigned long long>(device_lease_.address), static_cast<unsigned long long>(pinned_lease_.address));
+  return CUDA_SUCCESS;
+}
+
+CUresult SessionClient::request_link(proto::Attached& attached, std::shared_ptr<Link>& link, proto::FileDescriptor& fences) {
+  proto::Attach question;
+  question.device = broker_ordinal(session_device());
+  proto::ReceivedFds received;
+  if (const CUresult error = connection().request(question, attached, received); error != CUDA_SUCCESS) return error;
+  if (attached.lost != 0) return static_cast<CUresult>(attached.lost);
+  if (received.count < 4) {
+    log_line("The broker's answer to Attach has %zu file descriptors instead of 4: libmpsshim.so and mpsbroker are of different releases.",
+             received.count);
+    return CUDA_ERROR_MPS_RPC_FAILURE;
+  }
+  link = Link::map(received.fds[0], std::move(received.fds[2]), std::move(received.fds[3]));
+  if (link == nullptr) {
+    log_line("The channel of session %llu cannot be used: %s.", static_cast<unsigned long long>(attached.session), strerror(errno));
+    return errno == EPROTO ? CUDA_ERROR_MPS_RPC_FAILURE : CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  fences = std::move(received.fds[1]);
+  return CUDA_SUCCESS;
+}
+
+CUresult SessionClient::reserve(proto::Lease& lease, proto::Reservation& reservation) {
+  constexpr int kTries = 8;
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    if (lease.size_bytes == 0) return CUDA_SUCCESS;
+    reservation = proto::Reservation::at(lease.address, lease.size_bytes);
+    if (reservation) return CUDA_SUCCESS;
+    if (errno != EEXIST) break;
+    proto::LeaseReplace question;
+    question.refused = lease;
+    proto::LeaseReplaced answer;
+    proto::ReceivedFds received;
+    if (const CUresult error = connection().request(question, answer, received); error != CUDA_SUCCESS) return error;
+    lease = answer.lease;
+  }
+  log_line(
+      "No address range of %llu bytes could be kept free for the session (last tried 0x%llx: %s): look at `ulimit -v`, or give mpsbroker another "
+      "address window.",
+      static_cast<unsigned long long>(lease.size_bytes), static_cast<unsigned long long>(lease.address), strerror(errno));
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult SessionClient::take_error() {
+  if (const CUresult sticky = sticky_.load(std::memory_order_relaxed); sticky != CUDA_SUCCESS) [[unlikely]]
+    return sticky;
+  std::atomic<std::uint32_t>& pending = header_.load(std::memory_order_acquire)->async_error;
+  if (pending.load(std::memory_order_relaxed) == 0) [[likely]]
+    return CUDA_SUCCESS;
+  return static_cast<CUresult>(pending.exchange(0, std::memory_order_acq_rel));
+}
+
+CUresult SessionClient::look() {
+  if (const CUresult sticky = sticky_.load(std::memory_order_relaxed); sticky != CUDA_SUCCESS) return sticky;
+  proto::ChannelHeader* header = header_.load(std::memory_order_acquire);
+  if (header->session_state.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(proto::SessionState::active)) return CUDA_SUCCESS;
+  const std::shared_ptr<Link> link = channel_.link();
+  const auto state = static_cast<proto::SessionState>(link->header().session_state.load(std::memory_order_relaxed));
+  if (state == proto::SessionState::active) return CUDA_SUCCESS;
+  return channel_.settle(state == proto::SessionState::moved ? WaitEnd::moved : WaitEnd::failed, *link);
+}
+
+CUresult SessionClient::wait_fence(std::uint32_t index, std::uint32_t target, const char* reason) {
+  while (!fences_.reached(index, target)) {
+    const std::shared_ptr<Link> link = channel_.link();
+    FenceSleep sleep(*link, index, target);
+    Wait wait(reason, link->header(), channel_.peer());
+    const WaitEnd end = wait.until([&] { return fences_.reached(index, target); }, sleep);
+    if (const CUresult error = channel_.settle(end, *link); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+void SessionClient::end_recipe(RecipeBook::Key key, Place place) {
+  const std::uint64_t consumed = header_.load(std::memory_order_relaxed)->head.load(std::memory_order_acquire);
+  recipes_.end(key, place.position, consumed);
+}
+
+bool SessionClient::keep_recipe(Recipe recipe, const Answer& answer, RecipeBook::Key& key) {
+  recipe.position = 0;  // answered, so read
+  recipe.expected_reply = answer.payload;
+  return channel_.locked([&](Link& link) {
+    if (link.epoch() != answer.epoch || !Channel::is_active(link)) return false;
+    key = recipes_.add(std::move(recipe));
+    return true;
+  });
+}
+
+CUresult SessionClient::upload_image(std::span<const std::byte> content, std::uint64_t& image) {
+  proto::ImageOpen open;
+  open.size_bytes = content.size();
+  proto::ImageOpened opened;
+  proto::ReceivedFds received;
+  if (const CUresult error = connection().request(open, opened, received); error != CUDA_SUCCESS) return error;
+  image = opened.image;
+  if (received.count == 0) return CUDA_SUCCESS;  // present
+  for (std::size_t done = 0; done < content.size();) {
+    const ssize_t written = pwrite(received.fds[0].get(), content.data() + done, content.size() - done, static_cast<off_t>(done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    done += static_cast<std::size_t>(written);
+  }
+  received.fds[0].reset();  // the control process seals the content: nobody may have it open for writing
+  proto::ImageSeal seal;
+  seal.image = opened.image;
+  proto::Done sealed;
+  proto::ReceivedFds none;
+  if (const CUresult error = connection().request(seal, sealed, none); error != CUDA_SUCCESS) return error;
+  image = sealed.image;
+  return CUDA_SUCCESS;
+}
+
+CUresult SessionClient::create_segment(proto::SegmentPurpose purpose, std::uint64_t size_bytes, std::uint64_t address, proto::FileDescriptor& file,
+                                       std::uint64_t& segment) {
+  proto::SegmentCreate question;
+  question.purpose = purpose;
+  question.size_bytes = size_bytes;
+  question.address = address;
+  proto::SegmentCreated answer;
+  proto::ReceivedFds received;
+  if (const CUresult error = connection().request(question, answer, received); error != CUDA_SUCCESS) return error;
+  if (received.count < 1) return fail(CUDA_ERROR_MPS_RPC_FAILURE);
+  file = std::move(received.fds[0]);
+  segment = answer.segment;
+  return CUDA_SUCCESS;
+}
+
+CUresult SessionClient::fail(CUresult error) {
+  CUresult expected = CUDA_SUCCESS;
+  if (!sticky_.compare_exchange_strong(expected, error, std::memory_order_acq_rel)) return expected;
+  log_line(
+      "The session of process %d with the broker is over (CUresult %d): every later CUDA call of this process gives the same error; "
+      "start the program again. The broker's log names the reason.",
+      static_cast<int>(getpid()), static_cast<int>(error));
+  return error;
+}
+
+CUresult SessionClient::recover(std::uint64_t epoch) {
+  const std::lock_guard lock(attach_mutex_);
+  if (const CUresult sticky = sticky_.load(std::memory_order_relaxed); sticky != CUDA_SUCCESS) return sticky;
+  const std::shared_ptr<Link> old = channel_.link();  // taking the lock waits for whoever was still writing; from now on nobody does
+  if (old->epoch() != epoch) return CUDA_SUCCESS;     // another thread was faster
+  Recovery recovery(*this, old);
+  return recovery.run();
+}
+
+}  // namespace mpsshim::interposer

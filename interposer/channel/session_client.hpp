@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// This process's session with the broker: attached at the first call that needs the device, moved to the next executor when one is replaced,
+// ended by the first fatal error. One object for the process, never destroyed (calls arrive after destructors have run).
+//
+// Any thread. Errors are of two kinds. Sticky: the session is over; every later call gets the same error. Asynchronous: a post failed in the
+// executor; the next call that may report it takes it, as CUDA does. The broker's answers are trusted, their sizes and layouts checked.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/channel/channel.hpp"
+#include "interposer/channel/fences.hpp"
+#include "interposer/channel/recipe_book.hpp"
+#include "proto/handshake.hpp"
+#include "proto/segment.hpp"
+
+namespace mpsshim::interposer {
+
+class Connection;
+
+class SessionClient final : private Channel::Guardian {
+ public:
+  [[nodiscard]] static SessionClient& instance();
+
+  // Opens the session if there is none. CUDA_SUCCESS: the functions below may be used. One load once attached.
+  [[nodiscard]] CUresult ensure_attached() {
+    if (attached_.load(std::memory_order_acquire)) [[likely]]
+      return sticky_.load(std::memory_order_relaxed);
+    return attach();
+  }
+  [[nodiscard]] bool is_attached() const { return attached_.load(std::memory_order_acquire); }
+
+  // The sticky error, else the asynchronous one, which is taken. Two loads where there is none.
+  [[nodiscard]] CUresult take_error();
+  // ensure_attached and take_error: what a call that uses the device begins with.
+  [[nodiscard]] CUresult begin_call() {
+    if (const CUresult error = ensure_attached(); error != CUDA_SUCCESS) [[unlikely]]
+      return error;
+    return take_error();
+  }
+  // Looks at the session's state without waiting, for queries that a program may repeat for ever. Recovers if the session has moved.
+  [[nodiscard]] CUresult look();
+
+  [[nodiscard]] Channel& channel() { return channel_; }
+  [[nodiscard]] FenceMemory& fences() { return fences_; }
+  // Guarded by the channel's lock: use inside a post's `fill`, where recipes are written and ended.
+  [[nodiscard]] RecipeBook& recipes() { return recipes_; }
+  void end_recipe(RecipeBook::Key key, Place place);
+
+  // Keeps the recipe of a call that was answered. False: the executor that answered is gone and so is the object; make the call again.
+  [[nodiscard]] bool keep_recipe(Recipe recipe, const Answer& answer, RecipeBook::Key& key);
+
+  // Waits until fence word `index` has reached `target`.
+  [[nodiscard]] CUresult wait_fence(std::uint32_t index, std::uint32_t target, const char* reason);
+
+  // Address ranges of this session, kept free in this process.
+  [[nodiscard]] const proto::Lease& device_lease() const { return device_lease_; }
+  [[nodiscard]] const proto::Lease& pinned_lease() const { return pinned_lease_; }
+
+  // Makes an image known to the control process; `image` is the id that ModuleLoad uses.
+  [[nodiscard]] CUresult upload_image(std::span<const std::byte> content, std::uint64_t& image);
+  [[nodiscard]] CUresult create_segment(proto::SegmentPurpose purpose, std::uint64_t size_bytes, std::uint64_t address, proto::FileDescriptor& file,
+                                        std::uint64_t& segment);
+
+ private:
+  friend class Recovery;
+
+  SessionClient();
+  CUresult attach();
+  CUresult attach_locked();
+  // One Attach: descriptors mapped, nothing published yet.
+  CUresult request_link(proto::Attached& attached, std::shared_ptr<Link>& link, proto::FileDescriptor& fences);
+  CUresult reserve(proto::Lease& lease, proto::Reservation& reservation);
+
+  CUresult recover(std::uint64_t epoch) override;
+  CUresult fail(CUresult error) override;
+  static bool has_hung_up(const void* self);
+
+  std::atomic<bool> attached_{false};
+  std::atomic<CUresult> sticky_{CUDA_SUCCESS};
+  std::mutex attach_mutex_;  // also held through a recovery: other threads wait for it here
+  Channel channel_;
+  FenceMemory fences_;
+  RecipeBook recipes_;
+  proto::Lease device_lease_;
+  proto::Lease pinned_lease_;
+  proto::Reservation device_reservation_;
+  proto::Reservation pinned_reservation_;
+  // The header of the link in use, for looks without the lock. Headers of earlier epochs stay mapped (kept_).
+  std::atomic<proto::ChannelHeader*> header_{nullptr};
+  std::vector<std::shared_ptr<Link>> kept_;
+};
+
+}  // namespace mpsshim::interposer

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/environment.hpp"
+
+#include <array>
+#include <cstdlib>
+
+#include <unistd.h>
+
+#include "interposer/log.hpp"
+
+namespace mpsshim::interposer {
+
+namespace {
+
+struct Row {
+  Variable variable;
+  const char* name;
+  const char* meaning;
+};
+
+constexpr std::array kTable = {
+    Row{Variable::pipe_directory, "CUDA_MPS_PIPE_DIRECTORY", "directory of the broker's sockets"},
+    Row{Variable::runtime_directory, "XDG_RUNTIME_DIR", "its folder mpsshim is the pipe directory where none is named"},
+    Row{Variable::disable, "MPSSHIM_DISABLE", "1: never look for a broker, every call goes to the real driver"},
+    Row{Variable::require, "MPSSHIM_REQUIRE", "1: without a broker every call fails (CUDA_ERROR_MPS_CONNECTION_FAILED)"},
+    Row{Variable::real_driver, "MPSSHIM_REAL_DRIVER", "path of the real libcuda.so.1, for calls that pass through"},
+    Row{Variable::debug, "MPSSHIM_DEBUG", "topics, by commas: env, settle, calls, unsupported, wait, channel, all"},
+    Row{Variable::visible_devices, "CUDA_VISIBLE_DEVICES", "devices this process sees, by index or UUID; read by cuInit"},
+    Row{Variable::library_path, "LD_LIBRARY_PATH", "searched for the real libcuda.so.1, for calls that pass through"},
+    Row{Variable::module_loading, "CUDA_MODULE_LOADING", "LAZY or EAGER, as cuModuleGetLoadingMode answers"},
+};
+
+constexpr bool in_order() {
+  for (std::size_t i = 0; i < kTable.size(); ++i) {
+    if (static_cast<std::size_t>(kTable[i].variable) != i) return false;
+  }
+  return true;
+}
+static_assert(in_order(), "variable_name() uses the enumerator as index");
+
+const char* raw_value(Variable variable) { return std::getenv(variable_name(variable)); }
+
+}  // namespace
+
+const char* variable_name(Variable variable) { return kTable[static_cast<std::size_t>(variable)].name; }
+
+std::string_view environment_value(Variable variable) {
+  const char* value = raw_value(variable);
+  return value == nullptr ? std::string_view{} : std::string_view{value};
+}
+
+bool environment_is_set(Variable variable) { return raw_value(variable) != nullptr; }
+
+bool environment_switch(Variable variable) {
+  const std::string_view value = environment_value(variable);
+  return !value.empty() && value != "0";
+}
+
+std::string pipe_directory() {
+  const std::string_view named = environment_value(Variable::pipe_directory);
+  if (!named.empty()) return std::string(named);
+  const std::string_view runtime = environment_value(Variable::runtime_directory);
+  if (!runtime.empty()) return std::string(runtime) + "/mpsshim";
+  return "/tmp/mpsshim-" + std::to_string(getuid());
+}
+
+void print_environment() {
+  if (!debug_enabled(DebugTopic::env)) return;
+  for (const Row& row : kTable) {
+    const char* value = raw_value(row.variable);
+    log_line("%s is %s%s%s (%s)", row.name, value == nullptr ? "not set" : "\"", value == nullptr ? "" : value, value == nullptr ? "" : "\"",
+             row.meaning);
+  }
+}
+
+}  // namespace mpsshim::interposer

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every environment variable the interposer reads, in one table (environment.cpp). MPSSHIM_DEBUG=env prints the table with the values found.
+//
+// Values are read when they are needed, not when the library is loaded, and belong to the C library: use them at once. Programs set
+// CUDA_VISIBLE_DEVICES from inside before they initialise CUDA, so it is read by cuInit.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace mpsshim::interposer {
+
+enum class Variable : std::uint8_t {
+  pipe_directory,
+  runtime_directory,
+  disable,
+  require,
+  real_driver,
+  debug,
+  visible_devices,
+  library_path,
+  module_loading,
+};
+
+[[nodiscard]] const char* variable_name(Variable variable);
+
+// Its value; an empty view if it is not set.
+[[nodiscard]] std::string_view environment_value(Variable variable);
+[[nodiscard]] bool environment_is_set(Variable variable);
+
+// A switch is on if its value is neither empty nor 0.
+[[nodiscard]] bool environment_switch(Variable variable);
+
+// The directory of the broker's sockets: CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>.
+[[nodiscard]] std::string pipe_directory();
+
+// One line for each variable on standard error, if MPSSHIM_DEBUG asks for it.
+void print_environment();
+
+}  // namespace mpsshim::interposer

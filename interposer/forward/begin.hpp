@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// How every forwarded call begins: a current context, an open session, no pending error. And the session, by a short name.
+#pragma once
+
+#include "gen/cuda_api.hpp"
+#include "interposer/channel/session_client.hpp"
+#include "interposer/local/contexts.hpp"
+
+namespace mpsshim::interposer::forward {
+
+[[nodiscard]] inline SessionClient& session() { return SessionClient::instance(); }
+
+// CUDA_ERROR_INVALID_CONTEXT without a current context; the session's sticky or asynchronous error, the latter taken.
+[[nodiscard]] inline CUresult begin() {
+  if (const CUresult error = require_context(); error != CUDA_SUCCESS) [[unlikely]]
+    return error;
+  return session().begin_call();
+}
+
+// Ids are handles: CUstream, CUmodule and the rest hold the 64 bits of a proto::Id and are never dereferenced.
+template <typename Handle, proto::HandleKind Kind>
+[[nodiscard]] Handle to_handle(proto::Id<Kind> id) {
+  return reinterpret_cast<Handle>(id.value);  // NOLINT(performance-no-int-to-ptr)
+}
+template <proto::HandleKind Kind, typename Handle>
+[[nodiscard]] proto::Id<Kind> id_of(Handle handle) {
+  return proto::Id<Kind>{reinterpret_cast<std::uintptr_t>(handle)};
+}
+
+}  // namespace mpsshim::interposer::forward

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Event management (CUDA Driver API manual, "Event Management").
+#include "interposer/forward/events.hpp"
+
+#include <vector>
+
+#include "gen/api_declarations.hpp"
+
+namespace mpsshim::interposer::forward {
+
+Events& Events::instance() {
+  static auto* events = new Events();  // never destroyed
+  return *events;
+}
+
+CUresult Events::create(std::uint32_t flags, CUcontext context, Event*& event) {
+  auto object = std::make_unique<Event>();
+  event = object.get();
+  event->flags = flags;
+  event->context = context;
+  {
+    const std::lock_guard lock(mutex_);
+    const proto::EventId id = table_.add(std::move(object));
+    if (id == proto::EventId{}) return CUDA_ERROR_OUT_OF_MEMORY;  // the table is full, the object gone
+    event->id = id;
+  }
+  return session().channel().post<proto::EventCreateRecord>({}, 0, [&](proto::EventCreateRecord& record, std::byte*, Place place) {
+    record.event = event->id;
+    record.flags = flags;
+    event->recipe = session().recipes().add(recipe_of({}, record, place.position));
+  });
+}
+
+CUresult Events::destroy(Event& event) {
+  const CUresult error = session().channel().post<proto::EventDestroyRecord>({}, 0, [&](proto::EventDestroyRecord& record, std::byte*, Place place) {
+    record.event = event.id;
+    session().end_recipe(event.recipe, place);
+  });
+  const std::lock_guard lock(mutex_);
+  (void)table_.take(event.id);
+  return error;
+}
+
+CUresult Events::record(Event& event, Stream& stream, std::uint32_t flags) {
+  return session().channel().post<proto::EventRecordRecord>(stream.id, 0, [&](proto::EventRecordRecord& record, std::byte*, Place) {
+    record.event = event.id;
+    record.flags = flags;
+    record.fence_value = next_fence(stream);
+    event.position.store(Event::pending_at(stream.word, record.fence_value), std::memory_order_release);
+  });
+}
+
+bool Events::is_complete(Event& event) {
+  std::uint64_t position = event.position.load(std::memory_order_acquire);
+  if (position == Event::kNeverRecorded || position == Event::kComplete) return true;
+  const auto word = static_cast<std::uint32_t>(position >> 32) % proto::kFenceWords;
+  if (!session().fences().reached(word, static_cast<std::uint32_t>(position))) return false;
+  event.position.compare_exchange_strong(position, Event::kComplete, std::memory_order_relaxed);  // fails if it was recorded anew
+  return true;
+}
+
+CUresult Events::wait_on_stream(Event& event, Stream& stream, std::uint32_t flags) {
+  if (is_complete(event)) return CUDA_SUCCESS;
+  return post_work<proto::StreamWaitEventRecord>(stream, 0, [&](proto::StreamWaitEventRecord& record, std::byte*) {
+    record.event = event.id;
+    record.flags = flags;
+  });
+}
+
+CUresult Events::synchronize(Event& event) {
+  const std::uint64_t position = event.position.load(std::memory_order_acquire);
+  if (!is_complete(event)) {
+    const auto word = static_cast<std::uint32_t>(position >> 32) % proto::kFenceWords;
+    const CUresult error = session().wait_fence(word, static_cast<std::uint32_t>(position), "an event");
+    if (error != CUDA_SUCCESS) return error;
+  }
+  return session().take_error();
+}
+
+CUresult Events::query(Event& event) {
+  if (is_complete(event)) return session().take_error();
+  if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
+  return CUDA_ERROR_NOT_READY;
+}
+
+CUresult Events::elapsed(Event& start, Event& end, float& milliseconds) {
+  for (Event* event : {&start, &end}) {
+    if ((event->flags & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
+    if (event->position.load(std::memory_order_relaxed) == Event::kNeverRecorded) return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (!is_complete(start) || !is_complete(end)) return CUDA_ERROR_NOT_READY;
+  proto::EventElapsedRecord record{};
+  record.start = start.id;
+  record.end = end.id;
+  proto::EventElapsedReply reply{};
+  const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply);
+  if (error == CUDA_SUCCESS) milliseconds = reply.milliseconds;
+  return error;
+}
+
+void Events::destroy_all_of(CUcontext context) {
+  std::vector<Event*> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    table_.for_each([&](proto::EventId, Event& event) {
+      if (event.context == context) ended.push_back(&event);
+    });
+  }
+  for (Event* event : ended) (void)destroy(*event);
+}
+
+}  // namespace mpsshim::interposer::forward
+
+namespace mpsshim::interposer::api {
+
+using namespace forward;
+
+namespace {
+
+template <typename F>
+CUresult with_event(CUevent handle, F&& f) {
+  if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
+  Event* event = Events::instance().resolve(handle);
+  return event != nullptr ? f(*event) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+}  // namespace
+
+CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) {
+  constexpr unsigned int kKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+  if (phEvent == nullptr || (Flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((Flags & CU_EVENT_INTERPROCESS) != 0) return (Flags & CU_EVENT_DISABLE_TIMING) != 0 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  Event* event = nullptr;
+  if (const CUresult error = Events::instance().create(Flags, current_context(), event); error != CUDA_SUCCESS) return error;
+  *phEvent = to_handle<CUevent>(event->id);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy_v2(CUevent hEvent) {
+  return with_event(hEvent, [](Event& event) { return Events::instance().destroy(event); });
+}
+
+CUresult cuEventRecord(CUevent hEvent, CUstream hStream) { return api::cuEventRecordWithFlags(hEvent, hStream, CU_EVENT_RECORD_DEFAULT); }
+
+CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) {
+  // Outside a capture CU_EVENT_RECORD_EXTERNAL is refused by the driver.
+  if (flags != CU_EVENT_RECORD_DEFAULT) return flags == CU_EVENT_RECORD_EXTERNAL ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  Event* event = Events::instance().resolve(hEvent);
+  Stream* stream = Streams::instance().resolve(hStream);
+  if (event == nullptr || stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  return Events::instance().record(*event, *stream, flags);
+}
+
+CUresult cuEventQuery(CUevent hEvent) {
+  return with_event(hEvent, [](Event& event) { return Events::instance().query(event); });
+}
+CUresult cuEventSynchronize(CUevent hEvent) {
+  return with_event(hEvent, [](Event& event) { return Events::instance().synchronize(event); });
+}
+
+CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
+  if (pMilliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return with_event(hStart, [&](Event& start) {
+    Event* end = Events::instance().resolve(hEnd);
+    return end != nullptr ? Events::instance().elapsed(start, *end, *pMilliseconds) : CUDA_ERROR_INVALID_HANDLE;
+  });
+}
+
+}  // namespace mpsshim::interposer::api

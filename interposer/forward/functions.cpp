@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/functions.hpp"
+
+#include <cstring>
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+// What the reply to FunctionLookup says, put where launches and queries look. False: the reply contradicts itself.
+bool take_facts(Function& function, const proto::FunctionLookupReply& reply, std::span<const std::byte> trailing) {
+  if (trailing.size() < reply.parameter_count * sizeof(Parameter)) return false;
+  function.layout.resize(reply.parameter_count);
+  if (reply.parameter_count != 0) std::memcpy(function.layout.data(), trailing.data(), reply.parameter_count * sizeof(Parameter));
+  for (const Parameter& parameter : function.layout) {
+    // Launches copy by this layout into a record: nothing may lie outside the parameter buffer.
+    if (parameter.offset > reply.parameter_bytes || parameter.size > reply.parameter_bytes - parameter.offset) return false;
+  }
+  function.parameters = function.layout.data();
+  function.parameter_count = reply.parameter_count;
+  function.parameter_bytes = reply.parameter_bytes;
+  function.attribute_valid = reply.attribute_valid;
+  for (std::uint32_t i = 0; i < kFunctionAttributes; ++i) function.attribute[i].store(reply.attribute[i], std::memory_order_relaxed);
+  function.max_threads_per_block.store(reply.attribute[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK], std::memory_order_relaxed);
+  function.max_dynamic_shared_bytes.store(reply.attribute[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES], std::memory_order_relaxed);
+  function.static_shared_bytes = reply.attribute[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES];
+  return true;
+}
+
+}  // namespace
+
+Functions& Functions::instance() {
+  static auto* functions = new Functions();  // never destroyed
+  return *functions;
+}
+
+CUresult Functions::look_up(proto::ModuleId module, std::string_view name, Function*& result) {
+  auto object = std::make_unique<Function>();
+  Function* function = object.get();
+  function->module = module;
+  function->name = name;
+  const proto::FunctionId id = functions_.add(std::move(object));
+  if (id == proto::FunctionId{}) return CUDA_ERROR_OUT_OF_MEMORY;  // the table is full, the object gone
+  function->id = id;
+  proto::FunctionLookupRecord record{};
+  record.module = module;
+  record.function = function->id;
+  const auto trailing = std::as_bytes(std::span(name));
+  proto::FunctionLookupReply reply{};
+  Answer answer;
+  CUresult error = CUDA_SUCCESS;
+  do {
+    error = session().channel().call({}, record, trailing, Repeat::harmless, reply, &answer);
+  } while (error == CUDA_SUCCESS && !session().keep_recipe(recipe_of({}, record, 0, trailing), answer, function->recipe));
+  if (error == CUDA_SUCCESS && !take_facts(*function, reply, std::span(answer.payload).subspan(proto::FunctionLookupReply::kBodyBytes))) {
+    error = CUDA_ERROR_MPS_RPC_FAILURE;
+  }
+  if (error != CUDA_SUCCESS) {
+    erase(function->id);
+    return error;
+  }
+  result = function;
+  return CUDA_SUCCESS;
+}
+
+void Functions::end_recipes(Function& function, Place place) {
+  session().end_recipe(function.recipe, place);
+  for (const RecipeBook::Key key : function.attribute_recipe) session().end_recipe(key, place);
+}
+
+Kernel* Functions::add_kernel(LibraryId library, Function& function) {
+  auto object = std::make_unique<Kernel>();
+  Kernel* kernel = object.get();
+  kernel->library = library;
+  kernel->function = &function;
+  const KernelId id = kernels_.add(std::move(object));
+  if (id == KernelId{}) return nullptr;
+  kernel->id = id;
+  return kernel;
+}
+
+CUresult Functions::get_attribute(const Function& function, int attribute, int& value) {
+  if (attribute < 0 || static_cast<std::uint32_t>(attribute) >= kFunctionAttributes) return CUDA_ERROR_INVALID_VALUE;
+  if ((function.attribute_valid >> attribute & 1) == 0) return CUDA_ERROR_INVALID_VALUE;
+  value = function.attribute[static_cast<std::size_t>(attribute)].load(std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+CUresult Functions::set_attribute(Function& function, int attribute, int value) {
+  // 8 (dynamic shared memory) to 15 may be set, 0 to 7 and 10 (cluster size must be set, fixed by the image) are the compiler's.
+  if (attribute < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || static_cast<std::uint32_t>(attribute) >= kFunctionAttributes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto index = static_cast<std::size_t>(attribute);
+  // Libraries set the same value before every launch.
+  if ((function.attribute_valid >> attribute & 1) != 0 && function.attribute[index].load(std::memory_order_relaxed) == value) return CUDA_SUCCESS;
+  proto::FunctionSetAttributeRecord record{};
+  record.function = function.id;
+  record.attribute = attribute;
+  record.value = value;
+  proto::FunctionSetAttributeReply reply{};
+  Answer answer;
+  RecipeBook::Key key = 0;
+  do {
+    const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
+    if (error != CUDA_SUCCESS) return error;
+  } while (!session().keep_recipe(recipe_of({}, record, 0), answer, key));
+  session().channel().locked([&](Link&) {
+    session().recipes().forget(function.attribute_recipe[index]);
+    function.attribute_recipe[index] = key;
+  });
+  function.attribute[index].store(value, std::memory_order_relaxed);
+  if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) function.max_dynamic_shared_bytes.store(value, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace mpsshim::interposer::forward

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Functions and kernels: what a launch needs to know about them, learnt once from the executor's reply to FunctionLookup. CUfunction and
+// CUkernel are accepted wherever the driver accepts both: a Kernel (which belongs to a library) points at its Function.
+//
+// Reading takes no lock. A Function belongs to its module and ends with it; CUDA forbids using its handle meanwhile. Attributes change
+// through cuFuncSetAttribute only, in this process; the executor is told, so the copy here is what its driver would answer.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/forward/begin.hpp"
+#include "proto/handle_table.hpp"
+
+namespace mpsshim::interposer::forward {
+
+using LibraryId = proto::Id<proto::HandleKind::library>;
+using KernelId = proto::Id<proto::HandleKind::kernel>;
+
+struct Parameter {
+  std::uint32_t offset;
+  std::uint32_t size;
+};
+
+inline constexpr std::uint32_t kFunctionAttributes = 16;
+
+struct Function {
+  // The launch path reads these; they fit in one line of cache.
+  proto::FunctionId id;
+  std::uint32_t parameter_bytes = 0;
+  std::uint32_t parameter_count = 0;
+  const Parameter* parameters = nullptr;  // layout_'s data
+  std::atomic<std::int32_t> max_threads_per_block{0};
+  std::atomic<std::int32_t> max_dynamic_shared_bytes{0};
+  std::int32_t static_shared_bytes = 0;
+
+  proto::ModuleId module;
+  std::string name;
+  std::vector<Parameter> layout;
+  std::array<std::atomic<std::int32_t>, kFunctionAttributes> attribute{};
+  std::uint32_t attribute_valid = 0;  // bit i: the driver answered attribute i
+  std::array<RecipeBook::Key, kFunctionAttributes> attribute_recipe{};
+  RecipeBook::Key recipe = 0;
+};
+
+struct Kernel {
+  KernelId id;
+  LibraryId library;
+  Function* function = nullptr;
+};
+
+class Functions {
+ public:
+  [[nodiscard]] static Functions& instance();
+
+  // A CUfunction, or a CUkernel cast to one. Null if the handle is neither.
+  [[nodiscard]] Function* resolve(CUfunction handle) {
+    const proto::FunctionId id = id_of<proto::HandleKind::function>(handle);
+    if (Function* function = functions_.find(id).get()) [[likely]]
+      return function;
+    const Kernel* kernel = resolve_kernel(reinterpret_cast<CUkernel>(handle));
+    return kernel != nullptr ? kernel->function : nullptr;
+  }
+  [[nodiscard]] Kernel* resolve_kernel(CUkernel handle) { return kernels_.find(id_of<proto::HandleKind::kernel>(handle)).get(); }
+
+  // Asks the executor. CUDA_ERROR_NOT_FOUND where the module has no such function.
+  [[nodiscard]] CUresult look_up(proto::ModuleId module, std::string_view name, Function*& function);
+  // Inside the post that ends its module: the recipes end there, too.
+  void end_recipes(Function& function, Place place);
+  void erase(proto::FunctionId id) { (void)functions_.take(id); }
+
+  [[nodiscard]] Kernel* add_kernel(LibraryId library, Function& function);
+  void erase_kernel(KernelId id) { (void)kernels_.take(id); }
+
+  [[nodiscard]] static CUresult get_attribute(const Function& function, int attribute, int& value);
+  [[nodiscard]] CUresult set_attribute(Function& function, int attribute, int value);
+
+ private:
+  proto::HandleTable<proto::HandleKind::function, Function> functions_;
+  proto::HandleTable<proto::HandleKind::kernel, Kernel> kernels_;
+};
+
+}  // namespace mpsshim::interposer::forward

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The few things that the local half (context stack, export tables) asks of the forwarding half. Implemented in forward/.
+// Called by any application thread, after cuInit. None of them throws anything but std::bad_alloc; entry.hpp turns that into a CUresult.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gen/cuda_api.hpp"
+
+namespace mpsshim::interposer::forward {
+
+// Opens the session with the broker if there is none; the session's sticky error if it has ended. In local/session_hook.cpp.
+[[nodiscard]] CUresult ensure_session();
+
+// Waits until all work of this process is done (every stream of the session, the NULL stream included) and returns the asynchronous or
+// sticky error, if there is one. Without a session there is no work: CUDA_SUCCESS.
+[[nodiscard]] CUresult synchronize_all_streams();
+
+// cuStreamGetId without its checks: never 0 for a live stream, never reused in a process. 0, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are
+// resolved for the calling thread. cuBLAS orders its workspace between streams by these numbers. 0 if the handle is not a live stream.
+[[nodiscard]] std::uint64_t unique_stream_id(CUstream stream);
+
+// Calls `visit(user, function)` for every kernel of a module (or of a library's module) and stores how many there were.
+[[nodiscard]] CUresult visit_functions(CUmodule module, void (*visit)(void* user, CUfunction function), void* user, std::uint32_t& count);
+
+// A context ends (cuCtxDestroy, cuDevicePrimaryCtxReset, last cuDevicePrimaryCtxRelease): waits for its work, then releases what was created
+// while it was current: streams, events, memory, modules. Libraries and kernels stay, they belong to the process.
+void release_context_objects(CUcontext context);
+
+}  // namespace mpsshim::interposer::forward

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/launch.hpp"
+
+#include <cstring>
+
+namespace mpsshim::interposer::forward {
+
+CUresult check_launch(const LaunchShape& shape, const LaunchLimits& limits, std::int32_t function_threads,
+                      std::int32_t function_dynamic_shared_bytes) {
+  // One unsigned comparison each: 0 wraps around and is out of range, too.
+  const bool in_range = shape.grid_x - 1 < limits.grid_x && shape.grid_y - 1 < limits.grid_y && shape.grid_z - 1 < limits.grid_z &&
+                        shape.block_x - 1 < limits.block_x && shape.block_y - 1 < limits.block_y && shape.block_z - 1 < limits.block_z;
+  if (!in_range) return CUDA_ERROR_INVALID_VALUE;
+  const std::uint64_t threads = static_cast<std::uint64_t>(shape.block_x) * shape.block_y * shape.block_z;
+  if (threads > limits.threads) return CUDA_ERROR_INVALID_VALUE;
+  if (threads > static_cast<std::uint32_t>(function_threads)) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  if (shape.shared_bytes > static_cast<std::uint32_t>(function_dynamic_shared_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_SUCCESS;
+}
+
+CUresult find_arguments(void** kernel_params, void** extra, std::uint32_t parameter_bytes, Arguments& arguments) {
+  if (extra == nullptr) {
+    if (kernel_params == nullptr && parameter_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
+    arguments.pointers = kernel_params;
+    return CUDA_SUCCESS;
+  }
+  if (kernel_params != nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const void* buffer = nullptr;
+  std::size_t size_bytes = 0;
+  for (void** entry = extra; *entry != CU_LAUNCH_PARAM_END; entry += 2) {
+    switch (reinterpret_cast<std::uintptr_t>(*entry)) {
+      case CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT: buffer = entry[1]; break;
+      case CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT: size_bytes = *static_cast<const std::size_t*>(entry[1]); break;
+      default: return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  if (size_bytes < parameter_bytes || (buffer == nullptr && parameter_bytes != 0)) return CUDA_ERROR_INVALID_VALUE;
+  arguments.buffer = static_cast<const std::byte*>(buffer);
+  return CUDA_SUCCESS;
+}
+
+void copy_arguments(const Arguments& arguments, std::span<const Parameter> layout, std::uint32_t parameter_bytes, std::byte* buffer) {
+  if (arguments.buffer != nullptr) {
+    std::memcpy(buffer, arguments.buffer, parameter_bytes);
+    return;
+  }
+  for (std::size_t i = 0; i < layout.size(); ++i) {
+    // Nearly every parameter is a pointer or an int: copies of known size are one instruction each.
+    std::byte* to = buffer + layout[i].offset;
+    const void* from = arguments.pointers[i];
+    switch (layout[i].size) {
+      case 8: std::memcpy(to, from, 8); break;
+      case 4: std::memcpy(to, from, 4); break;
+      default: std::memcpy(to, from, layout[i].size); break;
+    }
+  }
+}
+
+}  // namespace mpsshim::interposer::forward

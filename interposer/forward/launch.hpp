@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// A kernel launch as the driver checks it, then one record: function, grid, arguments copied by the function's layout, attributes behind.
+// The path of one launch: no allocation, no system call, no lock but the channel's. What cannot be checked here fails in the executor
+// and comes back as the asynchronous error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/forward/functions.hpp"
+
+namespace mpsshim::interposer::forward {
+
+struct LaunchShape {
+  std::uint32_t grid_x, grid_y, grid_z;
+  std::uint32_t block_x, block_y, block_z;
+  std::uint32_t shared_bytes;
+};
+
+// The device's limits on a launch, read once.
+struct LaunchLimits {
+  std::uint32_t grid_x, grid_y, grid_z;
+  std::uint32_t block_x, block_y, block_z;
+  std::uint32_t threads;
+};
+
+// CUDA_ERROR_INVALID_VALUE where no kernel could be launched so, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES where this one cannot.
+[[nodiscard]] CUresult check_launch(const LaunchShape& shape, const LaunchLimits& limits, std::int32_t function_threads,
+                                    std::int32_t function_dynamic_shared_bytes);
+
+// Where a launch's arguments come from: an array of pointers, or a ready buffer. Resolved from kernelParams and extra.
+struct Arguments {
+  void* const* pointers = nullptr;
+  const std::byte* buffer = nullptr;
+};
+
+// CUDA_ERROR_INVALID_VALUE where the two contradict each other or the buffer is too short.
+[[nodiscard]] CUresult find_arguments(void** kernel_params, void** extra, std::uint32_t parameter_bytes, Arguments& arguments);
+
+// Writes a parameter buffer of `parameter_bytes`. Bytes between parameters are left as they are.
+void copy_arguments(const Arguments& arguments, std::span<const Parameter> layout, std::uint32_t parameter_bytes, std::byte* buffer);
+
+}  // namespace mpsshim::interposer::forward

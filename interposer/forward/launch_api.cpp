@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernel launches (CUDA Driver API manual, "Execution Control").
+#include <climits>
+#include <cstring>
+
+#include "gen/api_declarations.hpp"
+#include "interposer/entry.hpp"
+#include "interposer/forward/launch.hpp"
+#include "interposer/forward/occupancy.hpp"
+#include "interposer/forward/streams.hpp"
+#include "interposer/local/devices.hpp"
+
+namespace mpsshim::interposer::api {
+
+using namespace forward;
+
+namespace {
+
+constexpr std::uint32_t kCooperative = 1;  // LaunchRecord::flags
+
+std::uint32_t limit_of(const proto::DeviceFacts* facts, CUdevice_attribute attribute, std::uint32_t fallback) {
+  int value = 0;
+  if (facts == nullptr || device_attribute(*facts, attribute, value) != CUDA_SUCCESS || value <= 0) return fallback;
+  return static_cast<std::uint32_t>(value);
+}
+
+// A session has one device; its limits are those that every device since compute capability 3.0 has, unless the facts say otherwise.
+const LaunchLimits& launch_limits() {
+  static const LaunchLimits limits = [] {
+    const proto::DeviceFacts* facts = device_facts(session_device());
+    return LaunchLimits{limit_of(facts, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, INT_MAX),    limit_of(facts, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535),
+                        limit_of(facts, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535),      limit_of(facts, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024),
+                        limit_of(facts, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024),      limit_of(facts, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64),
+                        limit_of(facts, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024)};
+  }();
+  return limits;
+}
+
+// A cooperative grid must be on the device as a whole.
+CUresult check_cooperative(Function& function, const LaunchShape& shape) {
+  int blocks_per_sm = 0;
+  const auto block_size = static_cast<int>(shape.block_x * shape.block_y * shape.block_z);
+  if (const CUresult error = max_active_blocks(function, block_size, shape.shared_bytes, 0, blocks_per_sm); error != CUDA_SUCCESS) return error;
+  const std::uint64_t sms = limit_of(device_facts(session_device()), CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 1);
+  const std::uint64_t blocks = static_cast<std::uint64_t>(shape.grid_x) * shape.grid_y * shape.grid_z;
+  return blocks <= sms * static_cast<std::uint64_t>(blocks_per_sm) ? CUDA_SUCCESS : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+}
+
+CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_handle, std::span<const CUlaunchAttribute> attributes,
+                std::uint32_t flags, void** kernel_params, void** extra) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) [[unlikely]]
+    return error;
+  Function* function = Functions::instance().resolve(handle);
+  if (function == nullptr) [[unlikely]]
+    return CUDA_ERROR_INVALID_HANDLE;
+  Stream* stream = Streams::instance().resolve(stream_handle);
+  if (stream == nullptr) [[unlikely]]
+    return CUDA_ERROR_INVALID_HANDLE;
+  const CUresult refused = check_launch(shape, launch_limits(), function->max_threads_per_block.load(std::memory_order_relaxed),
+                                        function->max_dynamic_shared_bytes.load(std::memory_order_relaxed));
+  if (refused != CUDA_SUCCESS) [[unlikely]]
+    return refused;
+  Arguments arguments;
+  if (const CUresult error = find_arguments(kernel_params, extra, function->parameter_bytes, arguments); error != CUDA_SUCCESS) [[unlikely]] {
+    return error;
+  }
+  if ((flags & kCooperative) != 0) {
+    if (const CUresult error = check_cooperative(*function, shape); error != CUDA_SUCCESS) return error;
+  }
+  const std::size_t parameter_room = (function->parameter_bytes + 7u) / 8 * 8;
+  return post_work<proto::LaunchRecord>(*stream, parameter_room + attributes.size_bytes(), [&](proto::LaunchRecord& record, std::byte* trailing) {
+    record = proto::LaunchRecord{function->id,
+                                 shape.grid_x,
+                                 shape.grid_y,
+                                 shape.grid_z,
+                                 shape.block_x,
+                                 shape.block_y,
+                                 shape.block_z,
+                                 shape.shared_bytes,
+                                 function->parameter_bytes,
+                                 static_cast<std::uint32_t>(attributes.size()),
+                                 flags};
+    copy_arguments(arguments, {function->parameters, function->parameter_count}, function->parameter_bytes, trailing);
+    if (!attributes.empty()) std::memcpy(trailing + parameter_room, attributes.data(), attributes.size_bytes());
+  });
+}
+
+}  // namespace
+
+CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
+                        unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void** kernelParams,
+                        void** extra) {
+  return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes}, hStream, {}, 0, kernelParams, extra);
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
+                                   unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                                   void** kernelParams) {
+  return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes}, hStream, {}, kCooperative, kernelParams, nullptr);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra) {
+  if (config == nullptr || (config->numAttrs != 0 && config->attrs == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  std::uint32_t flags = 0;
+  const std::span<const CUlaunchAttribute> attributes(config->attrs, config->numAttrs);
+  for (const CUlaunchAttribute& attribute : attributes) {
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && attribute.value.cooperative != 0) flags |= kCooperative;
+  }
+  CUstream stream = config->hStream;
+  if (stream == nullptr && PerThreadDefaultStream::active()) stream = CU_STREAM_PER_THREAD;
+  return launch(
+      f, {config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY, config->blockDimZ, config->sharedMemBytes},
+      stream, attributes, flags, kernelParams, extra);
+}
+
+}  // namespace mpsshim::interposer::api

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// One-dimensional copies (CUDA Driver API manual, "Memory Management"; "API synchronization behavior").
+#include "interposer/forward/memory/copy.hpp"
+
+#include <cstring>
+
+#include "gen/api_declarations.hpp"
+#include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/globals.hpp"
+#include "interposer/forward/memory/pinned.hpp"
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+bool is_in(const proto::Lease& lease, std::uint64_t address) { return address - lease.address < lease.size_bytes; }
+
+void* host_pointer(std::uint64_t address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
+
+bool is_host(Space space) { return space == Space::pageable || space == Space::registered_host; }
+
+CUresult copy_by_record(Stream& stream, std::uint64_t destination, Space to, std::uint64_t source, Space from, std::size_t bytes) {
+  return post_work<proto::CopyRecord>(stream, 0, [&](proto::CopyRecord& record, std::byte*) {
+    record.destination = destination;
+    record.source = source;
+    record.size_bytes = bytes;
+    record.destination_space = static_cast<std::uint8_t>(to);
+    record.source_space = static_cast<std::uint8_t>(from);
+  });
+}
+
+// Host to host, at least one side pageable: in this process, at the stream's turn. As CUDA, it does not return before.
+CUresult copy_on_host(Stream& stream, std::uint64_t destination, std::uint64_t source, std::size_t bytes) {
+  if (const CUresult error = Streams::instance().synchronize(stream); error != CUDA_SUCCESS) return error;
+  std::memmove(host_pointer(destination), host_pointer(source), bytes);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult classify(std::uint64_t address, std::uint64_t bytes, Named named, Space& space) {
+  if (address == 0) return CUDA_ERROR_INVALID_VALUE;
+  // Variables of modules lie where the driver puts them and may coincide with a host mapping: only a pointer named host is spared.
+  if (named != Named::host) {
+    if (const auto variable = Globals::instance().find(address)) {
+      space = Space::device;
+      return variable->holds(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  if (is_in(session().device_lease(), address)) {
+    const auto allocation = DeviceMemory::instance().find(address);
+    space = Space::device;
+    return allocation && allocation->holds(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
+  if (is_in(session().pinned_lease(), address)) {
+    const auto allocation = PinnedMemory::instance().find(address);
+    space = Space::registered_host;
+    return allocation && allocation->range.holds(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
+  space = Space::pageable;
+  return named == Named::device ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult copy(Stream& stream, CopySide destination, CopySide source, std::size_t bytes, Completion completion) {
+  if (bytes == 0) return CUDA_SUCCESS;
+  Space to{}, from{};
+  if (const CUresult error = classify(destination.address, bytes, destination.named, to); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = classify(source.address, bytes, source.named, from); error != CUDA_SUCCESS) return error;
+  CUresult error = CUDA_SUCCESS;
+  if (is_host(to) && is_host(from) && (to == Space::pageable || from == Space::pageable)) {
+    return copy_on_host(stream, destination.address, source.address, bytes);
+  }
+  if (to == Space::pageable) return Staging::instance().download(stream, host_pointer(destination.address), source.address, from, bytes);
+  if (from == Space::pageable) {
+    error = Staging::instance().upload(stream, destination.address, to, host_pointer(source.address), bytes);
+  } else {
+    error = copy_by_record(stream, destination.address, to, source.address, from, bytes);
+  }
+  if (error != CUDA_SUCCESS || completion == Completion::as_posted) return error;
+  if (to == Space::device && from == Space::device) return CUDA_SUCCESS;  // the host sees neither side
+  return Streams::instance().wait_for_own_work(stream);
+}
+
+}  // namespace mpsshim::interposer::forward
+
+namespace mpsshim::interposer::api {
+
+using namespace forward;
+
+namespace {
+
+CopySide device_side(CUdeviceptr address) { return {address, Named::device}; }
+CopySide host_side(const void* address) { return {reinterpret_cast<std::uintptr_t>(address), Named::host}; }
+CopySide any_side(CUdeviceptr address) { return {address, Named::by_address}; }
+
+CUresult copy_now(CopySide destination, CopySide source, std::size_t bytes) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  Stream* stream = Streams::instance().default_stream();
+  return stream != nullptr ? copy(*stream, destination, source, bytes, Completion::host_safe) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult copy_later(CopySide destination, CopySide source, std::size_t bytes, CUstream handle) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  Stream* stream = Streams::instance().resolve(handle);
+  return stream != nullptr ? copy(*stream, destination, source, bytes, Completion::as_posted) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+}  // namespace
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
+  return copy_now(device_side(dstDevice), host_side(srcHost), ByteCount);
+}
+CUresult cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
+  return copy_now(host_side(dstHost), device_side(srcDevice), ByteCount);
+}
+CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount) {
+  return copy_now(device_side(dstDevice), device_side(srcDevice), ByteCount);
+}
+CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) { return copy_now(any_side(dst), any_side(src), ByteCount); }
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream) {
+  return copy_later(device_side(dstDevice), host_side(srcHost), ByteCount, hStream);
+}
+CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
+  return copy_later(host_side(dstHost), device_side(srcDevice), ByteCount, hStream);
+}
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
+  return copy_later(device_side(dstDevice), device_side(srcDevice), ByteCount, hStream);
+}
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
+  return copy_later(any_side(dst), any_side(src), ByteCount, hStream);
+}
+
+}  // namespace mpsshim::interposer::api

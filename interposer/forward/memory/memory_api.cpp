@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device and pinned allocations (CUDA Driver API manual, "Memory Management").
+#include "gen/api_declarations.hpp"
+#include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/globals.hpp"
+#include "interposer/forward/memory/pinned.hpp"
+
+namespace mpsshim::interposer::api {
+
+using namespace forward;
+
+CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
+  if (dptr == nullptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  std::uint64_t address = 0;
+  const CUresult error = DeviceMemory::instance().allocate(bytesize, current_context(), address);
+  if (error == CUDA_SUCCESS) *dptr = address;
+  return error;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (dptr == 0) return CUDA_SUCCESS;
+  return DeviceMemory::instance().free(dptr);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes) {
+  constexpr std::size_t kPitch = DeviceHeap::kAlignment;  // what every device so far answers; rows stay aligned for all element sizes
+  if (dptr == nullptr || pPitch == nullptr || WidthInBytes == 0 || Height == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16) return CUDA_ERROR_INVALID_VALUE;
+  std::size_t pitch = 0, bytes = 0;
+  if (__builtin_add_overflow(WidthInBytes, kPitch - 1, &pitch)) return CUDA_ERROR_INVALID_VALUE;
+  pitch = pitch / kPitch * kPitch;
+  if (__builtin_mul_overflow(pitch, Height, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult error = api::cuMemAlloc_v2(dptr, bytes);
+  if (error == CUDA_SUCCESS) *pPitch = pitch;
+  return error;
+}
+
+CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
+  if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  proto::MemoryInfoReply reply{};
+  const CUresult error = session().channel().call({}, proto::MemoryInfoRecord{}, {}, Repeat::harmless, reply);
+  if (error != CUDA_SUCCESS) return error;
+  *free = reply.free_bytes;
+  *total = reply.total_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  std::optional<AddressRange> range = DeviceMemory::instance().find(dptr);
+  if (!range) range = Globals::instance().find(dptr);
+  if (!range) {
+    if (const auto pinned = PinnedMemory::instance().find(dptr)) range = pinned->range;
+  }
+  if (!range) return CUDA_ERROR_NOT_FOUND;
+  if (pbase != nullptr) *pbase = range->address;
+  if (psize != nullptr) *psize = range->size_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {
+  constexpr unsigned int kKnown = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+  if (pp == nullptr || (Flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (bytesize == 0) {
+    *pp = nullptr;
+    return CUDA_SUCCESS;
+  }
+  return PinnedMemory::instance().allocate(bytesize, Flags, current_context(), *pp);
+}
+
+CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) { return api::cuMemHostAlloc(pp, bytesize, 0); }
+
+CUresult cuMemFreeHost(void* p) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (p == nullptr) return CUDA_SUCCESS;
+  return PinnedMemory::instance().free(p);
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int Flags) {
+  if (pdptr == nullptr || Flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  const auto address = reinterpret_cast<std::uintptr_t>(p);
+  if (!PinnedMemory::instance().find(address)) return CUDA_ERROR_INVALID_VALUE;
+  *pdptr = address;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
+  if (pFlags == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  const auto found = PinnedMemory::instance().find(reinterpret_cast<std::uintptr_t>(p));
+  if (!found) return CUDA_ERROR_INVALID_VALUE;
+  // With unified addressing every pinned allocation is mapped and portable, and the driver says so of the former.
+  *pFlags = found->flags | CU_MEMHOSTALLOC_DEVICEMAP;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace mpsshim::interposer::api

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/memory/pinned.hpp"
+
+#include <sys/mman.h>
+
+#include "interposer/forward/hooks.hpp"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+void* at(std::uint64_t address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
+
+}  // namespace
+
+PinnedMemory& PinnedMemory::instance() {
+  static auto* memory = new PinnedMemory();  // never destroyed
+  return *memory;
+}
+
+CUresult PinnedMemory::choose_address(std::uint64_t mapped_bytes, std::uint64_t& address) {
+  const std::lock_guard lock(mutex_);
+  if (addresses_.chunk_bytes() == 0) {
+    const proto::Lease& lease = session().pinned_lease();
+    if (lease.size_bytes == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    addresses_.add_chunk({lease.address, lease.size_bytes});
+  }
+  // Sizes are whole pages, so every address is the start of a page.
+  std::optional<std::uint64_t> found = addresses_.allocate(mapped_bytes);
+  if (!found) {
+    for (const std::uint64_t rested : resting_) (void)addresses_.free(rested);
+    resting_.clear();
+    found = addresses_.allocate(mapped_bytes);
+  }
+  if (!found) return CUDA_ERROR_OUT_OF_MEMORY;
+  address = *found;
+  return CUDA_SUCCESS;
+}
+
+void PinnedMemory::give_back(std::uint64_t address, std::uint64_t mapped_bytes) {
+  // Back to what the lease's reservation was: kept free, nothing behind it.
+  if (mmap(at(address), mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    (void)mprotect(at(address), mapped_bytes, PROT_NONE);
+  } else {
+    madvise(at(address), mapped_bytes, MADV_DONTFORK);
+  }
+  const std::lock_guard lock(mutex_);
+  resting_.push_back(address);
+}
+
+CUresult PinnedMemory::map(std::uint64_t address, std::uint32_t flags, Allocation& allocation) {
+  proto::FileDescriptor file;
+  CUresult error = session().create_segment(proto::SegmentPurpose::pinned, allocation.mapped_bytes, address, file, allocation.segment);
+  if (error != CUDA_SUCCESS) return error;
+  if (mmap(at(address), allocation.mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0) == MAP_FAILED) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  madvise(at(address), allocation.mapped_bytes, MADV_DONTFORK);
+  // Registering pins every page; those not yet there would be charged to the executor. Older kernels populate at the first touch.
+  madvise(at(address), allocation.mapped_bytes, MADV_POPULATE_WRITE);
+  proto::SegmentMapRecord record{};
+  record.segment = allocation.segment;
+  record.flags = flags;
+  proto::SegmentMapReply reply{};
+  error = session().channel().call({}, record, {}, Repeat::never, reply);
+  // One address for host and device: what unified addressing promises, and what a copy between the two is recognised by.
+  if (error == CUDA_SUCCESS && reply.device_address != address) error = CUDA_ERROR_NOT_SUPPORTED;
+  return error;
+}
+
+CUresult PinnedMemory::allocate(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer) {
+  if (bytes > UINT64_MAX - proto::kPageBytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  Allocation allocation;
+  allocation.size_bytes = bytes;
+  allocation.mapped_bytes = (bytes + proto::kPageBytes - 1) / proto::kPageBytes * proto::kPageBytes;
+  allocation.flags = flags;
+  allocation.context = context;
+  std::uint64_t address = 0;
+  if (const CUresult error = choose_address(allocation.mapped_bytes, address); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = map(address, flags, allocation); error != CUDA_SUCCESS) {
+    give_back(address, allocation.mapped_bytes);
+    return error;
+  }
+  const std::lock_guard lock(mutex_);
+  allocations_.emplace(address, allocation);
+  pointer = at(address);
+  return CUDA_SUCCESS;
+}
+
+CUresult PinnedMemory::free(void* pointer) {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!allocations_.contains(address)) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
+  Allocation allocation;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = allocations_.find(address);
+    if (found == allocations_.end()) return CUDA_ERROR_INVALID_VALUE;
+    allocation = found->second;
+    allocations_.erase(found);
+  }
+  proto::SegmentUnmapRecord record{};
+  record.segment = allocation.segment;
+  const CUresult error = session().channel().post({}, record);
+  give_back(address, allocation.mapped_bytes);
+  return error;
+}
+
+std::optional<PinnedMemory::Found> PinnedMemory::find(std::uint64_t address) const {
+  const std::lock_guard lock(mutex_);
+  auto after = allocations_.upper_bound(address);
+  if (after == allocations_.begin()) return std::nullopt;
+  --after;
+  const Found found{{after->first, after->second.size_bytes}, after->second.flags, after->second.context};
+  return found.range.holds(address, 1) ? std::optional(found) : std::nullopt;
+}
+
+void PinnedMemory::free_all_of(CUcontext context) {
+  std::vector<std::uint64_t> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [address, allocation] : allocations_) {
+      if (allocation.context == context) ended.push_back(address);
+    }
+  }
+  for (const std::uint64_t address : ended) (void)free(at(address));
+}
+
+}  // namespace mpsshim::interposer::forward

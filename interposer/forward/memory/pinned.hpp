@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pinned memory (cuMemHostAlloc): a segment of shared memory, mapped in this process and in the executor at the same address of the pinned
+// lease and registered there. So copies from and to it need no staging, and device pointer and host pointer are one. Pages are populated
+// here: they are charged to this process. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/forward/begin.hpp"
+#include "interposer/forward/memory/device_heap.hpp"
+
+namespace mpsshim::interposer::forward {
+
+class PinnedMemory {
+ public:
+  [[nodiscard]] static PinnedMemory& instance();
+
+  [[nodiscard]] CUresult allocate(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer);
+  // CUDA_ERROR_INVALID_VALUE if `pointer` is no allocation's base. Waits for this process's own work.
+  [[nodiscard]] CUresult free(void* pointer);
+  struct Found {
+    AddressRange range;
+    std::uint32_t flags = 0;
+    CUcontext context = nullptr;
+  };
+  // The allocation that holds `address`.
+  [[nodiscard]] std::optional<Found> find(std::uint64_t address) const;
+  void free_all_of(CUcontext context);
+
+ private:
+  struct Allocation {
+    std::uint64_t size_bytes = 0;    // as asked for
+    std::uint64_t mapped_bytes = 0;  // whole pages
+    std::uint64_t segment = 0;
+    std::uint32_t flags = 0;
+    CUcontext context = nullptr;
+  };
+
+  [[nodiscard]] CUresult choose_address(std::uint64_t mapped_bytes, std::uint64_t& address);
+  [[nodiscard]] CUresult map(std::uint64_t address, std::uint32_t flags, Allocation& allocation);
+  void give_back(std::uint64_t address, std::uint64_t mapped_bytes);
+
+  mutable std::mutex mutex_;
+  DeviceHeap addresses_;  // of the pinned lease; its one chunk
+  // Freed here, but perhaps still mapped in the executor (it waits for a quiet window): used again only when the lease has nothing else.
+  std::vector<std::uint64_t> resting_;
+  std::map<std::uint64_t, Allocation> allocations_;
+};
+
+}  // namespace mpsshim::interposer::forward

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a pointer is (CUDA Driver API manual, "Unified Addressing"), answered from this process's own tables.
+#include <array>
+#include <cstring>
+#include <optional>
+
+#include "gen/api_declarations.hpp"
+#include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/globals.hpp"
+#include "interposer/forward/memory/pinned.hpp"
+#include "interposer/local/devices.hpp"
+
+namespace mpsshim::interposer::api {
+
+using namespace forward;
+
+namespace {
+
+struct Pointed {
+  AddressRange range;
+  CUmemorytype type = CU_MEMORYTYPE_DEVICE;
+  CUcontext context = nullptr;
+  std::uint64_t buffer_id = 0;
+};
+
+std::optional<Pointed> find_pointed(std::uint64_t address) {
+  if (!session().is_attached()) return std::nullopt;
+  if (const auto variable = Globals::instance().find(address)) {
+    return Pointed{*variable, CU_MEMORYTYPE_DEVICE, current_context(), variable->address};
+  }
+  if (const auto allocation = DeviceMemory::instance().find(address)) {
+    const DeviceMemory::Owner owner = DeviceMemory::instance().owner_of(allocation->address);
+    return Pointed{*allocation, CU_MEMORYTYPE_DEVICE, owner.context, owner.buffer_id};
+  }
+  if (const auto pinned = PinnedMemory::instance().find(address)) {
+    return Pointed{pinned->range, CU_MEMORYTYPE_HOST, pinned->context, pinned->range.address};
+  }
+  return std::nullopt;
+}
+
+template <typename T>
+CUresult store(void* data, T value) {
+  std::memcpy(data, &value, sizeof value);
+  return CUDA_SUCCESS;
+}
+
+// Attributes of memory that is known. CUDA_ERROR_NOT_SUPPORTED: not built; CUDA_ERROR_INVALID_VALUE: it has no such attribute.
+CUresult attribute_of(const Pointed& pointed, CUpointer_attribute attribute, std::uint64_t address, void* data) {
+  const bool is_host = pointed.type == CU_MEMORYTYPE_HOST;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: return store(data, pointed.context);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return store(data, static_cast<unsigned int>(pointed.type));
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return store(data, static_cast<CUdeviceptr>(address));
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER: return is_host ? store(data, address) : CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return store(data, false);
+    // Counted for device memory; pinned memory and variables use their address, which no count reaches.
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: return store(data, static_cast<unsigned long long>(pointed.buffer_id));
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return store(data, false);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return store(data, static_cast<int>(session_device()));
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return store(data, false);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return store(data, static_cast<CUdeviceptr>(pointed.range.address));
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return store(data, static_cast<std::size_t>(pointed.range.size_bytes));
+    case CU_POINTER_ATTRIBUTE_MAPPED: return store(data, true);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return store(data, std::uint64_t{0});
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return store(data, false);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return store(data, static_cast<unsigned int>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return store(data, static_cast<CUmemoryPool>(nullptr));
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+// What cuPointerGetAttributes says of memory that CUDA does not know.
+void store_unknown(CUpointer_attribute attribute, void* data) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: (void)store(data, static_cast<int>(CU_DEVICE_INVALID)); break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: (void)store(data, 0u); break;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: (void)store(data, false); break;
+    default: (void)store(data, std::uint64_t{0}); break;
+  }
+}
+
+}  // namespace
+
+CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
+  const auto pointed = find_pointed(ptr);
+  return pointed ? attribute_of(*pointed, attribute, ptr, data) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes, void** data, CUdeviceptr ptr) {
+  if (numAttributes == 0 || attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
+  const auto pointed = find_pointed(ptr);
+  for (unsigned int i = 0; i < numAttributes; ++i) {
+    if (data[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult error = pointed ? attribute_of(*pointed, attributes[i], ptr, data[i]) : CUDA_ERROR_INVALID_VALUE;
+    if (error == CUDA_ERROR_NOT_SUPPORTED) return error;
+    if (error != CUDA_SUCCESS) store_unknown(attributes[i], data[i]);
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace mpsshim::interposer::api

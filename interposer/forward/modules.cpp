@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/modules.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "broker/image/image.hpp"
+#include "interposer/forward/hooks.hpp"
+#include "interposer/forward/memory/globals.hpp"
+#include "interposer/forward/streams.hpp"
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+// The bytes behind an image pointer. Empty: it is no image the driver would take.
+std::span<const std::byte> bytes_of(const void* image) {
+  const image::Extent extent = image::extent_of(image);
+  switch (extent.form) {
+    case image::Form::fatbin_wrapper: {
+      const auto containers = image::containers_of(image);
+      return containers.empty() ? std::span<const std::byte>{} : containers.front();
+    }
+    case image::Form::fatbin:
+    case image::Form::elf:
+    case image::Form::ptx: return {static_cast<const std::byte*>(image), extent.bytes};
+    case image::Form::archive:
+    case image::Form::unknown: break;
+  }
+  return {};
+}
+
+bool read_file(const char* path, std::vector<std::byte>& content) {
+  std::FILE* file = std::fopen(path, "rbe");
+  if (file == nullptr) return false;
+  std::byte buffer[64 * 1024];
+  std::size_t got = 0;
+  while ((got = std::fread(buffer, 1, sizeof buffer, file)) != 0) content.insert(content.end(), buffer, buffer + got);
+  const bool complete = std::ferror(file) == 0;
+  std::fclose(file);
+  return complete;
+}
+
+}  // namespace
+
+Modules& Modules::instance() {
+  static auto* modules = new Modules();  // never destroyed
+  return *modules;
+}
+
+CUresult Modules::load(const void* image, JitOptions& options, CUcontext context, Module*& module) {
+  return load_bytes(bytes_of(image), options, context, module);
+}
+
+CUresult Modules::load_file(const char* path, JitOptions& options, CUcontext context, Module*& module) {
+  std::vector<std::byte> content;
+  if (!read_file(path, content)) return errno == ENOENT || errno == EACCES ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+  content.push_back(std::byte{0});  // ends a PTX text; behind the end of any other form
+  const std::size_t length = image::length_of(content);
+  return load_bytes(std::span(content).first(length), options, context, module);
+}
+
+CUresult Modules::load_bytes(std::span<const std::byte> content, JitOptions& options, CUcontext context, Module*& module) {
+  if (content.empty()) return CUDA_ERROR_INVALID_IMAGE;
+  std::uint64_t image = 0;
+  if (const CUresult error = session().upload_image(content, image); error != CUDA_SUCCESS) return error;
+  auto object = std::make_unique<Module>();
+  Module* loaded = object.get();
+  loaded->context = context;
+  {
+    const std::lock_guard lock(mutex_);
+    const proto::ModuleId id = modules_.add(std::move(object));
+    if (id == proto::ModuleId{}) return CUDA_ERROR_OUT_OF_MEMORY;  // the table is full, the object gone
+    loaded->id = id;
+  }
+  const CUresult error = call_load(*loaded, image, options);
+  if (error != CUDA_SUCCESS) {
+    const std::lock_guard lock(mutex_);
+    (void)modules_.take(loaded->id);
+    return error;
+  }
+  module = loaded;
+  return CUDA_SUCCESS;
+}
+
+CUresult Modules::call_load(Module& module, std::uint64_t image, JitOptions& options) {
+  proto::ModuleLoadRecord record{};
+  record.module = module.id;
+  record.image = image;
+  proto::ModuleLoadReply reply{};
+  Answer answer;
+  Recipe recipe;
+  do {
+    answer = Answer{};
+    const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
+    if (error != CUDA_SUCCESS) {
+      const std::size_t skip = std::min(answer.payload.size(), proto::ModuleLoadReply::kBodyBytes);
+      const auto log = std::span(answer.payload).subspan(skip);
+      options.report({reinterpret_cast<const char*>(log.data()), log.size()});
+      return error;
+    }
+    recipe = recipe_of({}, record, 0);
+    recipe.contents_are_lost = reply.has_writable_globals != 0;
+  } while (!session().keep_recipe(std::move(recipe), answer, module.recipe));
+  options.report({});
+  module.function_count = reply.function_count;
+  return CUDA_SUCCESS;
+}
+
+CUresult Modules::unload(Module& module) {
+  const CUresult error = session().channel().post<proto::ModuleUnloadRecord>({}, 0, [&](proto::ModuleUnloadRecord& record, std::byte*, Place place) {
+    record.module = module.id;
+    session().end_recipe(module.recipe, place);
+    for (const auto& [name, function] : module.functions) Functions::instance().end_recipes(*function, place);
+    for (const RecipeBook::Key key : module.global_recipes) session().end_recipe(key, place);
+  });
+  Globals::instance().remove(module.id);
+  for (const auto& [name, function] : module.functions) Functions::instance().erase(function->id);
+  const std::lock_guard lock(mutex_);
+  (void)modules_.take(module.id);
+  return error;
+}
+
+CUresult Modules::get_function(Module& module, std::string_view name, Function*& function) {
+  const std::lock_guard lock(module.mutex);
+  if (const auto found = module.functions.find(name); found != module.functions.end()) {
+    function = found->second;
+    return CUDA_SUCCESS;
+  }
+  if (const CUresult error = Functions::instance().look_up(module.id, name, function); error != CUDA_SUCCESS) return error;
+  module.functions.emplace(name, function);
+  return CUDA_SUCCESS;
+}
+
+CUresult Modules::get_global(Module& module, std::string_view name, Global& global) {
+  const std::lock_guard lock(module.mutex);
+  if (const auto found = module.globals.find(name); found != module.globals.end()) {
+    global = found->second;
+    return CUDA_SUCCESS;
+  }
+  proto::GlobalLookupRecord record{};
+  record.module = module.id;
+  const auto trailing = std::as_bytes(std::span(name));
+  proto::GlobalLookupReply reply{};
+  Answer answer;
+  RecipeBook::Key key = 0;
+  do {
+    const CUresult error = session().channel().call({}, record, trailing, Repeat::harmless, reply, &answer);
+    if (error != CUDA_SUCCESS) return error;
+  } while (!session().keep_recipe(recipe_of({}, record, 0, trailing), answer, key));
+  module.global_recipes.push_back(key);
+  global = {reply.address, reply.size_bytes};
+  module.globals.emplace(name, global);
+  Globals::instance().add(module.id, global.address, global.size_bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult Modules::function_names(Module& module, std::vector<std::string>& names) {
+  const std::lock_guard lock(module.mutex);
+  while (module.names.size() < module.function_count) {
+    proto::FunctionListRecord record{};
+    record.module = module.id;
+    record.first = static_cast<std::uint32_t>(module.names.size());
+    proto::FunctionListReply reply{};
+    Answer answer;
+    const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
+    if (error != CUDA_SUCCESS) return error;
+    const auto trailing = std::span(answer.payload).subspan(proto::FunctionListReply::kBodyBytes);
+    std::string_view text(reinterpret_cast<const char*>(trailing.data()), trailing.size());
+    for (std::uint32_t i = 0; i < reply.returned; ++i) {
+      const std::size_t end = text.find('\0');
+      if (end == std::string_view::npos) return CUDA_ERROR_MPS_RPC_FAILURE;
+      module.names.emplace_back(text.substr(0, end));
+      text.remove_prefix(end + 1);
+    }
+    if (reply.returned == 0) break;
+  }
+  names = module.names;
+  return CUDA_SUCCESS;
+}
+
+CUresult Modules::add_library(Module& module, Library*& library) {
+  auto object = std::make_unique<Library>();
+  library = object.get();
+  library->module = &module;
+  const LibraryId id = libraries_.add(std::move(object));
+  if (id == LibraryId{}) return CUDA_ERROR_OUT_OF_MEMORY;
+  library->id = id;
+  return CUDA_SUCCESS;
+}
+
+CUresult Modules::get_kernel(Library& library, std::string_view name, Kernel*& kernel) {
+  const std::lock_guard lock(library.mutex);
+  if (const auto found = library.kernels.find(name); found != library.kernels.end()) {
+    kernel = found->second;
+    return CUDA_SUCCESS;
+  }
+  Function* function = nullptr;
+  if (const CUresult error = get_function(*library.module, name, function); error != CUDA_SUCCESS) return error;
+  kernel = Functions::instance().add_kernel(library.id, *function);
+  if (kernel == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  library.kernels.emplace(name, kernel);
+  return CUDA_SUCCESS;
+}
+
+CUresult Modules::unload_library(Library& library) {
+  for (const auto& [name, kernel] : library.kernels) Functions::instance().erase_kernel(kernel->id);
+  const CUresult error = unload(*library.module);
+  (void)libraries_.take(library.id);
+  return error;
+}
+
+void Modules::unload_all_of(CUcontext context) {
+  std::vector<Module*> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    modules_.for_each([&](proto::ModuleId, Module& module) {
+      if (module.context == context) ended.push_back(&module);
+    });
+  }
+  for (Module* module : ended) (void)unload(*module);
+}
+
+CUresult visit_functions(CUmodule handle, void (*visit)(void* user, CUfunction function), void* user, std::uint32_t& count) {
+  Modules& modules = Modules::instance();
+  Module* module = modules.resolve(handle);
+  if (module == nullptr) {
+    const Library* library = modules.resolve_library(reinterpret_cast<CUlibrary>(handle));
+    if (library == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    module = library->module;
+  }
+  std::vector<std::string> names;
+  if (const CUresult error = modules.function_names(*module, names); error != CUDA_SUCCESS) return error;
+  count = 0;
+  for (const std::string& name : names) {
+    Function* function = nullptr;
+    if (const CUresult error = modules.get_function(*module, name, function); error != CUDA_SUCCESS) return error;
+    visit(user, to_handle<CUfunction>(function->id));
+    ++count;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace mpsshim::interposer::forward

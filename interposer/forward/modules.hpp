@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Modules and libraries. An image is read where it lies (its length from its own headers), given to the control process once, and loaded by
+// the executor under an id chosen here. Functions and globals are asked for by name, once each.
+//
+// Any thread; a module's tables are guarded by its mutex. Handles are ids. A library is loaded as one module, when it is loaded: the
+// runtime asks for the first kernel right behind, and an image that cannot be loaded is reported by the call that gave it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/forward/functions.hpp"
+#include "interposer/forward/jit_options.hpp"
+
+namespace mpsshim::interposer::forward {
+
+struct Global {
+  std::uint64_t address = 0;
+  std::uint64_t size_bytes = 0;
+};
+
+struct Module {
+  proto::ModuleId id;
+  std::uint32_t function_count = 0;
+  CUcontext context = nullptr;  // null: of a library, which belongs to the process
+  RecipeBook::Key recipe = 0;
+
+  std::mutex mutex;
+  std::map<std::string, Function*, std::less<>> functions;
+  std::map<std::string, Global, std::less<>> globals;
+  std::vector<RecipeBook::Key> global_recipes;
+  std::vector<std::string> names;  // of all functions, once they were asked for
+};
+
+struct Library {
+  LibraryId id;
+  Module* module = nullptr;
+  std::mutex mutex;
+  std::map<std::string, Kernel*, std::less<>> kernels;
+};
+
+class Modules {
+ public:
+  [[nodiscard]] static Modules& instance();
+
+  [[nodiscard]] Module* resolve(CUmodule handle) { return modules_.find(id_of<proto::HandleKind::module>(handle)).get(); }
+  [[nodiscard]] Library* resolve_library(CUlibrary handle) { return libraries_.find(id_of<proto::HandleKind::library>(handle)).get(); }
+  [[nodiscard]] Module* find(proto::ModuleId id) { return modules_.find(id).get(); }
+
+  [[nodiscard]] CUresult load(const void* image, JitOptions& options, CUcontext context, Module*& module);
+  [[nodiscard]] CUresult load_file(const char* path, JitOptions& options, CUcontext context, Module*& module);
+  [[nodiscard]] CUresult unload(Module& module);
+
+  [[nodiscard]] CUresult get_function(Module& module, std::string_view name, Function*& function);
+  [[nodiscard]] CUresult get_global(Module& module, std::string_view name, Global& global);
+  // Names of all functions of the module.
+  [[nodiscard]] CUresult function_names(Module& module, std::vector<std::string>& names);
+
+  [[nodiscard]] CUresult add_library(Module& module, Library*& library);
+  [[nodiscard]] CUresult get_kernel(Library& library, std::string_view name, Kernel*& kernel);
+  [[nodiscard]] CUresult unload_library(Library& library);
+
+  void unload_all_of(CUcontext context);
+
+ private:
+  [[nodiscard]] CUresult load_bytes(std::span<const std::byte> content, JitOptions& options, CUcontext context, Module*& module);
+  [[nodiscard]] CUresult call_load(Module& module, std::uint64_t image, JitOptions& options);
+
+  proto::HandleTable<proto::HandleKind::module, Module> modules_;
+  proto::HandleTable<proto::HandleKind::library, Library> libraries_;
+  std::mutex mutex_;  // held while modules come and go
+};
+
+}  // namespace mpsshim::interposer::forward

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Occupancy (CUDA Driver API manual, "Occupancy").
+#include "interposer/forward/occupancy.hpp"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "gen/api_declarations.hpp"
+#include "interposer/entry.hpp"
+#include "interposer/local/devices.hpp"
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+enum Query : std::uint32_t { kMaxActiveBlocks = 0, kAvailableSharedMemory = 1 };
+
+// Answers depend on the function's attributes too (carve-out, dynamic shared memory): they are part of the key.
+using Key = std::tuple<std::uint64_t, std::uint32_t, int, std::uint64_t, std::uint32_t, int, int, int>;
+
+class Cache {
+ public:
+  static Cache& instance() {
+    static auto* cache = new Cache();  // never destroyed
+    return *cache;
+  }
+  CUresult ask(const Function& function, proto::OccupancyRecord record, std::uint64_t& value) {
+    const Key key{function.id.value,
+                  record.query,
+                  record.block_size,
+                  record.shared_bytes,
+                  record.flags,
+                  record.blocks,
+                  function.attribute[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES].load(std::memory_order_relaxed),
+                  function.attribute[CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT].load(std::memory_order_relaxed)};
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = answers_.find(key); found != answers_.end()) {
+        value = found->second;
+        return CUDA_SUCCESS;
+      }
+    }
+    record.function = function.id;
+    proto::OccupancyReply reply{};
+    if (const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply); error != CUDA_SUCCESS) return error;
+    value = reply.value;
+    const std::lock_guard lock(mutex_);
+    if (answers_.size() >= kMaxAnswers) answers_.clear();
+    answers_.emplace(key, value);
+    return CUDA_SUCCESS;
+  }
+
+ private:
+  static constexpr std::size_t kMaxAnswers = 4096;
+  std::mutex mutex_;
+  std::map<Key, std::uint64_t> answers_;
+};
+
+}  // namespace
+
+CUresult max_active_blocks(Function& function, int block_size, std::size_t shared_bytes, unsigned int flags, int& blocks) {
+  proto::OccupancyRecord record{};
+  record.query = kMaxActiveBlocks;
+  record.block_size = block_size;
+  record.shared_bytes = shared_bytes;
+  record.flags = flags;
+  std::uint64_t value = 0;
+  const CUresult error = Cache::instance().ask(function, record, value);
+  if (error == CUDA_SUCCESS) blocks = static_cast<int>(value);
+  return error;
+}
+
+}  // namespace mpsshim::interposer::forward
+
+namespace mpsshim::interposer::api {
+
+using namespace forward;
+
+namespace {
+
+template <typename F>
+CUresult with_function(CUfunction handle, F&& f) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  Function* function = Functions::instance().resolve(handle);
+  return function != nullptr ? f(*function) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+int fact(CUdevice_attribute attribute) {
+  const proto::DeviceFacts* facts = device_facts(session_device());
+  int value = 0;
+  if (facts == nullptr || device_attribute(*facts, attribute, value) != CUDA_SUCCESS) return 0;
+  return value;
+}
+
+// The search that the toolkit's cuda_occupancy.h makes: block sizes from the largest down by warps, most threads on a multiprocessor wins.
+CUresult best_block_size(Function& function, CUoccupancyB2DSize shared_of, std::size_t shared_bytes, int limit, unsigned int flags, int& grid_size,
+                         int& block_size) {
+  const int warp = std::max(fact(CU_DEVICE_ATTRIBUTE_WARP_SIZE), 1);
+  const int most_threads = fact(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+  int largest = std::min(fact(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK), function.max_threads_per_block.load(std::memory_order_relaxed));
+  if (limit > 0) largest = std::min(largest, limit);
+  int best_threads = 0;
+  for (int rounded = (largest + warp - 1) / warp * warp; rounded > 0; rounded -= warp) {
+    const int candidate = std::min(rounded, largest);
+    const std::size_t dynamic = shared_of != nullptr ? shared_of(candidate) : shared_bytes;
+    int blocks = 0;
+    if (const CUresult error = max_active_blocks(function, candidate, dynamic, flags, blocks); error != CUDA_SUCCESS) return error;
+    if (candidate * blocks > best_threads) {
+      best_threads = candidate * blocks;
+      block_size = candidate;
+      grid_size = blocks * fact(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    }
+    if (best_threads == most_threads) break;
+  }
+  return best_threads > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize,
+                                                              unsigned int flags) {
+  if (numBlocks == nullptr || blockSize <= 0 || (flags & ~static_cast<unsigned int>(CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE)) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return with_function(func, [&](Function& function) { return max_active_blocks(function, blockSize, dynamicSMemSize, flags, *numBlocks); });
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize) {
+  return api::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize, CU_OCCUPANCY_DEFAULT);
+}
+
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                                   size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags) {
+  if (minGridSize == nullptr || blockSize == nullptr || blockSizeLimit < 0) return CUDA_ERROR_INVALID_VALUE;
+  return with_function(func, [&](Function& function) {
+    return best_block_size(function, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags, *minGridSize, *blockSize);
+  });
+}
+
+CUresult cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                          size_t dynamicSMemSize, int blockSizeLimit) {
+  return api::cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit,
+                                                        CU_OCCUPANCY_DEFAULT);
+}
+
+CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func, int numBlocks, int blockSize) {
+  if (dynamicSmemSize == nullptr || numBlocks <= 0 || blockSize <= 0) return CUDA_ERROR_INVALID_VALUE;
+  return with_function(func, [&](Function& function) {
+    proto::OccupancyRecord record{};
+    record.query = kAvailableSharedMemory;
+    record.block_size = blockSize;
+    record.blocks = numBlocks;
+    std::uint64_t value = 0;
+    const CUresult error = Cache::instance().ask(function, record, value);
+    if (error == CUDA_SUCCESS) *dynamicSmemSize = value;
+    return error;
+  });
+}
+
+// Clusters: the record knows no such query yet.
+CUresult cuOccupancyMaxActiveClusters(int*, CUfunction, const CUlaunchConfig*) { return unsupported(ApiId::cuOccupancyMaxActiveClusters); }
+CUresult cuOccupancyMaxPotentialClusterSize(int*, CUfunction, const CUlaunchConfig*) {
+  return unsupported(ApiId::cuOccupancyMaxPotentialClusterSize);
+}
+
+}  // namespace mpsshim::interposer::api

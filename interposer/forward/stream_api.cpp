@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stream management (CUDA Driver API manual, "Stream Management"), and the answers about capture of a session that captures nothing.
+#include <algorithm>
+#include <utility>
+
+#include "gen/api_declarations.hpp"
+#include "interposer/forward/events.hpp"
+#include "interposer/forward/streams.hpp"
+#include "interposer/local/devices.hpp"
+
+namespace mpsshim::interposer::api {
+
+using namespace forward;
+
+namespace {
+
+// Runs f(Stream&) for a call that names a stream.
+template <typename F>
+CUresult with_stream(CUstream handle, F&& f) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  Stream* stream = Streams::instance().resolve(handle);
+  return stream != nullptr ? f(*stream) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult create_stream(CUstream* handle, unsigned int flags, int priority) {
+  if (handle == nullptr || (flags & ~static_cast<unsigned int>(CU_STREAM_NON_BLOCKING)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const proto::DeviceFacts* facts = device_facts(current_device())) {
+    // Outside the range a priority is clamped, not refused; the greatest priority is the lowest number.
+    priority = std::clamp(priority, std::min(facts->greatest_stream_priority, 0), std::max(facts->least_stream_priority, 0));
+  }
+  Stream* stream = nullptr;
+  if (const CUresult error = Streams::instance().create(flags, priority, current_context(), stream); error != CUDA_SUCCESS) return error;
+  *handle = to_handle<CUstream>(stream->id);
+  return CUDA_SUCCESS;
+}
+
+CUresult not_capturing(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id) {
+  if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return with_stream(handle, [&](Stream&) {
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (id != nullptr) *id = 0;
+    return CUDA_SUCCESS;
+  });
+}
+
+}  // namespace
+
+CUresult cuStreamCreate(CUstream* phStream, unsigned int Flags) { return create_stream(phStream, Flags, 0); }
+CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority) { return create_stream(phStream, flags, priority); }
+
+CUresult cuStreamDestroy_v2(CUstream hStream) {
+  if (hStream == nullptr || hStream == CU_STREAM_LEGACY || hStream == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult error = session().ensure_attached(); error != CUDA_SUCCESS) return error;
+  Stream* stream = Streams::instance().resolve(hStream);
+  if (stream == nullptr || stream->id == proto::kNullStream) return CUDA_ERROR_INVALID_HANDLE;
+  return Streams::instance().destroy(*stream);
+}
+
+CUresult cuStreamSynchronize(CUstream hStream) {
+  return with_stream(hStream, [](Stream& stream) { return Streams::instance().synchronize(stream); });
+}
+CUresult cuStreamQuery(CUstream hStream) {
+  return with_stream(hStream, [](Stream& stream) { return Streams::instance().query(stream); });
+}
+
+CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
+  if (Flags != CU_EVENT_WAIT_DEFAULT && Flags != CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  return with_stream(hStream, [&](Stream& stream) {
+    Event* event = Events::instance().resolve(hEvent);
+    return event != nullptr ? Events::instance().wait_on_stream(*event, stream, Flags) : CUDA_ERROR_INVALID_HANDLE;
+  });
+}
+
+CUresult cuStreamGetFlags(CUstream hStream, unsigned int* flags) {
+  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return with_stream(hStream, [&](Stream& stream) {
+    *flags = stream.flags;
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuStreamGetPriority(CUstream hStream, int* priority) {
+  if (priority == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return with_stream(hStream, [&](Stream& stream) {
+    *priority = stream.priority;
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
+  if (streamId == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return with_stream(hStream, [&](Stream& stream) {
+    *streamId = stream.unique_id;
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
+  if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return with_stream(hStream, [&](Stream& stream) {
+    *pctx = stream.context != nullptr ? stream.context : current_context();
+    return CUDA_SUCCESS;
+  });
+}
+CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
+  if (pGreenCtx == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *pGreenCtx = nullptr;
+  return api::cuStreamGetCtx(hStream, pCtx);
+}
+CUresult cuStreamGetDevice(CUstream hStream, CUdevice* device) {
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return with_stream(hStream, [&](Stream&) {
+    *device = session_device();
+    return CUDA_SUCCESS;
+  });
+}
+
+// Nothing is captured yet, so the mode only has to come back as it was set (CU_STREAM_CAPTURE_MODE_GLOBAL at first).
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  static thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  if (mode == nullptr || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  std::swap(*mode, current);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) { return not_capturing(hStream, captureStatus, nullptr); }
+CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus* captureStatus_out, cuuint64_t* id_out) {
+  return not_capturing(hStream, captureStatus_out, id_out);
+}
+CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus* captureStatus_out, cuuint64_t* id_out, CUgraph* graph_out,
+                                   const CUgraphNode** dependencies_out, size_t* numDependencies_out) {
+  if (graph_out != nullptr) *graph_out = nullptr;
+  if (dependencies_out != nullptr) *dependencies_out = nullptr;
+  if (numDependencies_out != nullptr) *numDependencies_out = 0;
+  return not_capturing(hStream, captureStatus_out, id_out);
+}
+CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus* captureStatus_out, cuuint64_t* id_out, CUgraph* graph_out,
+                                   const CUgraphNode** dependencies_out, const CUgraphEdgeData** edgeData_out, size_t* numDependencies_out) {
+  if (edgeData_out != nullptr) *edgeData_out = nullptr;
+  return api::cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out);
+}
+
+}  // namespace mpsshim::interposer::api

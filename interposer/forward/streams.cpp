@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/streams.hpp"
+
+#include <algorithm>
+
+#include "interposer/entry.hpp"
+#include "interposer/forward/hooks.hpp"
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+// A thread's own stream ends with the thread. Its destructor may run late, even after exit() began: it only posts.
+struct PerThreadStream {
+  CUstream handle = nullptr;
+  ~PerThreadStream() {
+    if (handle == nullptr || !is_initialised()) return;
+    if (Stream* stream = Streams::instance().resolve(handle)) (void)Streams::instance().destroy(*stream);
+    handle = nullptr;
+  }
+};
+thread_local PerThreadStream per_thread_own;
+
+}  // namespace
+
+std::uint32_t next_fence(Stream& stream) {
+  std::atomic<std::uint32_t>& posted = session().fences().posted(stream.word);
+  std::uint32_t value = posted.load(std::memory_order_relaxed) + 1;
+  if (value == 0) value = 1;  // 0 means "no fence" to recovery
+  posted.store(value, std::memory_order_release);
+  stream.has_work.store(false, std::memory_order_relaxed);
+  return value;
+}
+
+Streams& Streams::instance() {
+  static auto* streams = new Streams();  // never destroyed
+  return *streams;
+}
+
+Stream* Streams::null_stream() {
+  if (Stream* stream = null_.load(std::memory_order_acquire)) [[likely]]
+    return stream;
+  const std::lock_guard lock(mutex_);
+  if (Stream* stream = null_.load(std::memory_order_relaxed)) return stream;
+  auto object = std::make_unique<Stream>();
+  Stream* stream = object.get();
+  stream->id = proto::kNullStream;
+  stream->unique_id = last_unique_id_.fetch_add(1, std::memory_order_relaxed) + 1;
+  live_.reserve(proto::kFenceWords);
+  live_.push_back(stream);
+  // The first id of a table is {0, 1}: kNullStream. The executor has the stream from the session's start, nothing is posted.
+  const proto::StreamId id = table_.add(std::move(object));
+  if (id != proto::kNullStream) return nullptr;
+  null_.store(stream, std::memory_order_release);
+  return stream;
+}
+
+Stream* Streams::per_thread() {
+  if (per_thread_own.handle != nullptr) {
+    return table_.find(proto::StreamId{reinterpret_cast<std::uintptr_t>(per_thread_own.handle)}).get();
+  }
+  Stream* stream = nullptr;
+  if (create(CU_STREAM_DEFAULT, 0, nullptr, stream) != CUDA_SUCCESS) return nullptr;
+  per_thread_own.handle = reinterpret_cast<CUstream>(stream->id.value);  // NOLINT(performance-no-int-to-ptr)
+  return stream;
+}
+
+Stream* Streams::default_stream() { return PerThreadDefaultStream::active() ? per_thread() : null_stream(); }
+
+void Streams::reuse_retired() {
+  const auto over = [&](const Retiring& retired) {
+    if (!session().fences().reached(retired.word, retired.value)) return false;
+    table_.release_index(retired.word);
+    return true;
+  };
+  std::erase_if(retiring_, over);
+}
+
+CUresult Streams::create(std::uint32_t flags, int priority, CUcontext context, Stream*& stream) {
+  if (null_stream() == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;  // takes id 0 first
+  auto object = std::make_unique<Stream>();
+  object->is_blocking = (flags & CU_STREAM_NON_BLOCKING) == 0;
+  object->flags = flags;
+  object->priority = priority;
+  object->context = context;
+  object->unique_id = last_unique_id_.fetch_add(1, std::memory_order_relaxed) + 1;
+  stream = object.get();
+  {
+    const std::lock_guard lock(mutex_);
+    reuse_retired();
+    const proto::StreamId id = table_.add(std::move(object));
+    if (id == proto::StreamId{}) return CUDA_ERROR_OUT_OF_MEMORY;  // the table is full, the object gone
+    if (id.index() >= proto::kFenceWords) {
+      (void)table_.take(id);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    stream->id = id;
+    stream->word = id.index();
+    live_.push_back(stream);
+  }
+  return session().channel().post<proto::StreamCreateRecord>(stream->id, 0, [&](proto::StreamCreateRecord& record, std::byte*, Place place) {
+    record.flags = flags;
+    record.priority = priority;
+    stream->recipe = session().recipes().add(recipe_of(stream->id, record, place.position));
+  });
+}
+
+CUresult Streams::destroy(Stream& stream) {
+  std::uint32_t last = 0;
+  CUresult error = fence(stream, last);
+  const proto::StreamId id = stream.id;
+  if (error == CUDA_SUCCESS) {
+    error = session().channel().post<proto::StreamDestroyRecord>(
+        id, 0, [&](proto::StreamDestroyRecord&, std::byte*, Place place) { session().end_recipe(stream.recipe, place); });
+  }
+  const std::lock_guard lock(mutex_);
+  std::erase(live_, &stream);
+  retiring_.push_back({id.index(), last});
+  (void)table_.take(id, false);
+  return error;
+}
+
+CUresult Streams::fence(Stream& stream, std::uint32_t& target) {
+  if (stream.has_work.load(std::memory_order_relaxed)) {
+    return session().channel().post<proto::FenceRecord>(
+        stream.id, 0, [&](proto::FenceRecord& record, std::byte*, Place) { target = record.value = next_fence(stream); });
+  }
+  target = session().fences().posted(stream.word).load(std::memory_order_acquire);
+  return CUDA_SUCCESS;
+}
+
+CUresult Streams::fence_many(Which which, Targets& targets, std::size_t& count) {
+  const std::lock_guard lock(mutex_);
+  count = 0;
+  for (Stream* stream : live_) {
+    if (which == Which::blocking && !stream->is_blocking) continue;
+    std::uint32_t value = 0;
+    if (const CUresult error = fence(*stream, value); error != CUDA_SUCCESS) return error;
+    if (session().fences().reached(stream->word, value)) continue;
+    targets[count++] = {stream->word, value};
+  }
+  if (which == Which::blocking) return CUDA_SUCCESS;
+  for (const Retiring& retired : retiring_) {  // destroyed streams finish their work
+    if (count < targets.size() && !session().fences().reached(retired.word, retired.value)) targets[count++] = {retired.word, retired.value};
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Streams::wait_many(const Targets& targets, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const CUresult error = session().wait_fence(targets[i].word, targets[i].value, "a stream's work");
+    if (error != CUDA_SUCCESS) return error;
+  }
+  return session().take_error();
+}
+
+CUresult Streams::synchronize(Stream& stream) {
+  if (stream.id == proto::kNullStream) {
+    Targets targets;  // NOLINT: filled up to `count`
+    std::size_t count = 0;
+    if (const CUresult error = fence_many(Which::blocking, targets, count); error != CUDA_SUCCESS) return error;
+    return wait_many(targets, count);
+  }
+  return wait_for_own_work(stream);
+}
+
+CUresult Streams::wait_for_own_work(Stream& stream) {
+  std::uint32_t target = 0;
+  if (const CUresult error = fence(stream, target); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = session().wait_fence(stream.word, target, "a stream's work"); error != CUDA_SUCCESS) return error;
+  return session().take_error();
+}
+
+CUresult Streams::query(Stream& stream) {
+  if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
+  if (stream.id == proto::kNullStream) {
+    Targets targets;  // NOLINT: filled up to `count`
+    std::size_t count = 0;
+    if (const CUresult error = fence_many(Which::blocking, targets, count); error != CUDA_SUCCESS) return error;
+    return count == 0 ? session().take_error() : CUDA_ERROR_NOT_READY;
+  }
+  std::uint32_t target = 0;
+  if (const CUresult error = fence(stream, target); error != CUDA_SUCCESS) return error;
+  return session().fences().reached(stream.word, target) ? session().take_error() : CUDA_ERROR_NOT_READY;
+}
+
+CUresult Streams::synchronize_all() {
+  Targets targets;  // NOLINT: filled up to `count`
+  std::size_t count = 0;
+  if (const CUresult error = fence_many(Which::all, targets, count); error != CUDA_SUCCESS) return error;
+  return wait_many(targets, count);
+}
+
+void Streams::destroy_all_of(CUcontext context) {
+  std::vector<Stream*> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    for (Stream* stream : live_) {
+      if (stream->context == context && stream->id != proto::kNullStream) ended.push_back(stream);
+    }
+  }
+  for (Stream* stream : ended) (void)destroy(*stream);
+}
+
+CUresult synchronize_all_streams() {
+  if (!session().is_attached()) return CUDA_SUCCESS;
+  if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
+  return Streams::instance().synchronize_all();
+}
+
+std::uint64_t unique_stream_id(CUstream handle) {
+  if (session().ensure_attached() != CUDA_SUCCESS) return 0;
+  const Stream* stream = Streams::instance().resolve(handle);
+  return stream != nullptr ? stream->unique_id : 0;
+}
+
+}  // namespace mpsshim::interposer::forward

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The streams of this process. A Stream counts fence values: a stream whose last record was a fence (or an event record, which is one) is
+// synchronised by waiting for that value alone; otherwise a fence is posted first. Values are given under the channel's lock, in the order
+// of the records, so a value stands for everything posted before it on that stream.
+//
+// Any thread. A Stream lives until its handle is destroyed; CUDA forbids using a handle meanwhile. Legacy order (the NULL stream and
+// the blocking streams) is made by the executor on the GPU's side; here, synchronising the NULL stream waits for the blocking ones too.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/forward/begin.hpp"
+#include "proto/handle_table.hpp"
+
+namespace mpsshim::interposer::forward {
+
+struct Stream {
+  proto::StreamId id;
+  std::uint32_t word = 0;  // its fence word: the id's index
+  // Work was posted after the last fence value. Written under the channel's lock; a stale read costs a needless fence or finds the
+  // stream as it was before another thread's call, which is what the application could have seen anyway.
+  std::atomic<bool> has_work{false};
+  bool is_blocking = true;  // ordered with the NULL stream
+  std::uint32_t flags = 0;
+  int priority = 0;
+  std::uint64_t unique_id = 0;  // never reused in this process
+  CUcontext context = nullptr;
+  RecipeBook::Key recipe = 0;
+};
+
+// Gives the stream's next fence value. Under the channel's lock.
+[[nodiscard]] std::uint32_t next_fence(Stream& stream);
+
+class Streams {
+ public:
+  [[nodiscard]] static Streams& instance();
+
+  // The stream behind a handle: 0 and CU_STREAM_LEGACY are the NULL stream, CU_STREAM_PER_THREAD the calling thread's own (made at its
+  // first use). Null if the handle is none, or the thread's own could not be made. The session is open.
+  [[nodiscard]] Stream* resolve(CUstream handle) {
+    if (handle == nullptr || handle == CU_STREAM_LEGACY) return null_stream();
+    if (handle == CU_STREAM_PER_THREAD) return per_thread();
+    return table_.find(proto::StreamId{reinterpret_cast<std::uintptr_t>(handle)}).get();
+  }
+  // The stream of calls that name none: the NULL stream, or the thread's own in _ptds variants.
+  [[nodiscard]] Stream* default_stream();
+
+  [[nodiscard]] CUresult create(std::uint32_t flags, int priority, CUcontext context, Stream*& stream);
+  [[nodiscard]] CUresult destroy(Stream& stream);
+
+  // Posts a fence if there is work after the last; `target` is the value that covers all work so far.
+  [[nodiscard]] CUresult fence(Stream& stream, std::uint32_t& target);
+  [[nodiscard]] CUresult synchronize(Stream& stream);
+  // Waits for what was posted on this stream alone, also where it is the NULL stream.
+  [[nodiscard]] CUresult wait_for_own_work(Stream& stream);
+  // CUDA_ERROR_NOT_READY while work is pending.
+  [[nodiscard]] CUresult query(Stream& stream);
+  [[nodiscard]] CUresult synchronize_all();
+  void destroy_all_of(CUcontext context);
+
+ private:
+  enum class Which : std::uint8_t { all, blocking };
+  struct Target {
+    std::uint32_t word;
+    std::uint32_t value;
+  };
+  using Targets = std::array<Target, proto::kFenceWords>;
+  struct Retiring {
+    std::uint32_t word;
+    std::uint32_t value;
+  };
+
+  [[nodiscard]] Stream* null_stream();
+  [[nodiscard]] Stream* per_thread();
+  [[nodiscard]] CUresult fence_many(Which which, Targets& targets, std::size_t& count);
+  [[nodiscard]] CUresult wait_many(const Targets& targets, std::size_t count);
+  void reuse_retired();
+
+  proto::HandleTable<proto::HandleKind::stream, Stream> table_;
+  std::atomic<Stream*> null_{nullptr};
+  std::atomic<std::uint64_t> last_unique_id_{0};
+  std::mutex mutex_;  // live_ and retiring_
+  std::vector<Stream*> live_;
+  std::vector<Retiring> retiring_;  // destroyed; the index is free once the last value has been written
+};
+
+// Posts a record of work on `stream`.
+template <typename Record, typename Fill>
+[[nodiscard]] CUresult post_work(Stream& stream, std::size_t trailing_bytes, Fill&& fill) {
+  return session().channel().post<Record>(stream.id, trailing_bytes, [&](Record& record, std::byte* trailing, Place) {
+    fill(record, trailing);
+    stream.has_work.store(true, std::memory_order_relaxed);
+  });
+}
+
+}  // namespace mpsshim::interposer::forward

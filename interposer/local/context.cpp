@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Context management (CUDA Driver API manual, "Context Management"). Every context of a process stands for its session's one real context.
+#include <cstddef>
+
+#include "gen/api_declarations.hpp"
+#include "interposer/entry.hpp"
+#include "interposer/forward/hooks.hpp"
+#include "interposer/local/contexts.hpp"
+#include "interposer/local/devices.hpp"
+#include "interposer/log.hpp"
+#include "interposer/settle.hpp"
+
+namespace mpsshim::interposer::api {
+
+namespace {
+
+// The current context's limit, if the device has one of that number.
+CUresult check_limit(CUlimit limit, proto::Known<ContextObject>& context) {
+  if (const CUresult error = require_context(context); error != CUDA_SUCCESS) return error;
+  if (limit < 0 || static_cast<std::uint32_t>(limit) >= proto::kMaxContextLimits) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  return static_cast<CUresult>(device_facts(context->device)->context_limit_status[limit]);
+}
+
+// A hint that the driver may ignore; every other limit changes what the real context must provide.
+bool is_hint(CUlimit limit) { return limit == CU_LIMIT_MAX_L2_FETCH_GRANULARITY; }
+constexpr std::size_t kMaxFetchGranularity = 128;
+
+}  // namespace
+
+CUresult cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
+  if (pctx == nullptr || !valid_context_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+  if (device_facts(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  return create_context(dev, flags, *pctx);
+}
+
+// With parameters it asks for a share of the SMs or for graphics interoperation, which are not offered.
+CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, unsigned int flags, CUdevice dev) {
+#if CUDA_VERSION >= 12050
+  const bool plain = ctxCreateParams == nullptr || (ctxCreateParams->numExecAffinityParams == 0 && ctxCreateParams->cigParams == nullptr);
+#else
+  const bool plain = ctxCreateParams == nullptr;
+#endif
+  if (!plain) return unsupported(ApiId::cuCtxCreate_v4);
+  return api::cuCtxCreate_v2(pctx, flags, dev);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext ctx) { return destroy_context(ctx); }
+
+CUresult cuCtxPushCurrent_v2(CUcontext ctx) {
+  if (!find_context(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
+  return push_context(ctx);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext* pctx) { return pop_context(pctx); }
+
+CUresult cuCtxSetCurrent(CUcontext ctx) {
+  if (ctx != nullptr && !find_context(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
+  set_current_context(ctx);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext* pctx) {
+  if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *pctx = current_context();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice* device) { return api::cuCtxGetDevice_v2(device, nullptr); }
+
+CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext ctx) {
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto context = find_context_or_current(ctx);
+  if (!context) return ctx == nullptr && current_context() != nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+  *device = context->device;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize() {
+  if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
+  return forward::synchronize_all_streams();
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext ctx) {
+  if (ctx == nullptr) return api::cuCtxSynchronize();
+  if (!find_context(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
+  return forward::synchronize_all_streams();
+}
+
+CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int* version) {
+  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto context = find_context_or_current(ctx);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  // The runtime asks this to learn whether a context still lives.
+  if (context->primary && context->retain_count.load(std::memory_order_acquire) == 0) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *version = device_facts(context->device)->context_api_version;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetId(CUcontext ctx, unsigned long long* ctxId) {
+  if (ctxId == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto context = find_context_or_current(ctx);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  *ctxId = context->unique_id;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetFlags(unsigned int* flags) {
+  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  proto::Known<ContextObject> context;
+  if (const CUresult error = require_context(context); error != CUDA_SUCCESS) return error;
+  *flags = context->flags.load(std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetFlags(unsigned int flags) {
+  if (!valid_context_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+  proto::Known<ContextObject> context;
+  if (const CUresult error = require_context(context); error != CUDA_SUCCESS) return error;
+  context->flags.store(flags, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetLimit(size_t* pvalue, CUlimit limit) {
+  if (pvalue == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  proto::Known<ContextObject> context;
+  if (const CUresult error = check_limit(limit, context); error != CUDA_SUCCESS) return error;
+  *pvalue = context->limits[static_cast<std::size_t>(limit)].load(std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+// The real context is shared and keeps the limits it was made with: a session may ask for as much or for less, which it then has.
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+  proto::Known<ContextObject> context;
+  if (const CUresult error = check_limit(limit, context); error != CUDA_SUCCESS) return error;
+  const std::uint64_t available = device_facts(context->device)->context_limit[limit];
+  if (is_hint(limit)) {
+    if (value > kMaxFetchGranularity) return CUDA_ERROR_INVALID_VALUE;
+  } else if (value > available) {
+    debug_line(DebugTopic::unsupported, "cuCtxSetLimit(%d) to %zu is refused: the shared context was made with %llu", static_cast<int>(limit), value,
+               static_cast<unsigned long long>(available));
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  context->limits[static_cast<std::size_t>(limit)].store(value, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCacheConfig(CUfunc_cache* pconfig) {
+  if (pconfig == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  proto::Known<ContextObject> context;
+  if (const CUresult error = require_context(context); error != CUDA_SUCCESS) return error;
+  *pconfig = context->cache_config.load(std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+// A preference, "interpreted as a hint" (manual): kept and told, not sent.
+CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
+  if (config < CU_FUNC_CACHE_PREFER_NONE || config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
+  proto::Known<ContextObject> context;
+  if (const CUresult error = require_context(context); error != CUDA_SUCCESS) return error;
+  context->cache_config.store(config, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetSharedMemConfig(CUsharedconfig* pConfig) {
+  if (pConfig == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  proto::Known<ContextObject> context;
+  if (const CUresult error = require_context(context); error != CUDA_SUCCESS) return error;
+  *pConfig = context->shared_config.load(std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+// Devices since Maxwell have one bank size and ignore this (manual, deprecated since CUDA 12.4).
+CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
+  if (config < CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE || config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE) return CUDA_ERROR_INVALID_VALUE;
+  proto::Known<ContextObject> context;
+  if (const CUresult error = require_context(context); error != CUDA_SUCCESS) return error;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPriority) {
+  proto::Known<ContextObject> context;
+  if (const CUresult error = require_context(context); error != CUDA_SUCCESS) return error;
+  const proto::DeviceFacts& facts = *device_facts(context->device);
+  if (leastPriority != nullptr) *leastPriority = facts.least_stream_priority;
+  if (greatestPriority != nullptr) *greatestPriority = facts.greatest_stream_priority;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace mpsshim::interposer::api

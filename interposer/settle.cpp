@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/settle.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "gen/protocol_hash.hpp"
+#include "interposer/channel/connection.hpp"
+#include "interposer/environment.hpp"
+#include "interposer/local/devices.hpp"
+#include "interposer/log.hpp"
+#include "interposer/passthrough.hpp"
+#include "proto/handshake.hpp"
+#include "proto/segment.hpp"
+
+namespace mpsshim::interposer {
+
+constinit ForkCleared fork_cleared{};
+
+namespace {
+
+// What the decision found. Inherited by children of fork(), which is how a child knows what its parent was.
+struct Settled {
+  ProcessState state = ProcessState::undecided;
+  bool initialised = false;
+  CUresult refusal = CUDA_ERROR_MPS_CONNECTION_FAILED;
+  int driver_version = CUDA_VERSION;
+  const proto::DriverFacts* facts = nullptr;  // in a mapping that children do not have
+  Connection* connection = nullptr;
+};
+constinit Settled settled;
+
+// Kernels before 4.14 do not clear the page: then the child does it itself, except after a raw clone().
+void watch_forks() {
+  static bool watched = false;
+  if (std::exchange(watched, true)) return;
+  if (madvise(&fork_cleared, sizeof fork_cleared, MADV_WIPEONFORK) == 0) return;
+  pthread_atfork(nullptr, nullptr, [] { fork_cleared.state.store(ProcessState::undecided, std::memory_order_relaxed); });
+}
+
+proto::FileDescriptor open_own_pidfd() { return proto::FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))); }
+
+ProcessState refuse(CUresult error) {
+  settled.refusal = error;
+  return ProcessState::refused;
+}
+
+// False, with a line, if the facts are not what this release reads.
+bool take_facts(const proto::FileDescriptor& file) {
+  const auto size_bytes = proto::sealed_size(file);
+  if (!size_bytes || *size_bytes < sizeof(proto::DriverFacts)) {
+    log_line("the broker's device facts are not a sealed file of %zu bytes or more: use a broker of this release", sizeof(proto::DriverFacts));
+    return false;
+  }
+  static_assert(std::is_trivially_destructible_v<Settled>);
+  auto* mapping = new proto::Mapping(proto::Mapping::map(file, 0, sizeof(proto::DriverFacts), proto::Access::read_only));  // never unmapped
+  if (!*mapping) {
+    log_line("the broker's device facts cannot be mapped (%s)", std::strerror(errno));
+    return false;
+  }
+  const auto* facts = reinterpret_cast<const proto::DriverFacts*>(mapping->data());
+  if (facts->size_bytes != sizeof(proto::DriverFacts) || facts->device_count > proto::kMaxDevices) {
+    log_line("the broker's device facts have %u bytes and %u devices, this library reads %zu bytes: use a broker of this release", facts->size_bytes,
+             facts->device_count, sizeof(proto::DriverFacts));
+    return false;
+  }
+  settled.facts = facts;
+  settled.driver_version = facts->driver_version;
+  return true;
+}
+
+ProcessState greet(Connection& connection, const std::string& path) {
+  const proto::FileDescriptor pidfd = open_own_pidfd();  // without one (old kernel, seccomp) the broker has the hang-up alone
+  const std::array<int, 1> fds = {pidfd.get()};
+  proto::Hello hello;
+  hello.protocol_hash = proto::kProtocolHash;
+  proto::Welcome welcome;
+  proto::ReceivedFds received;
+  const CUresult status = connection.request(hello, welcome, received, std::span(fds).first(pidfd.valid() ? 1 : 0));
+  if (status != CUDA_SUCCESS) {
+    log_line("the broker at %s refuses this process (CUresult %d): its log says why; MPSSHIM_DISABLE=1 runs without it", path.c_str(),
+             static_cast<int>(status));
+    return refuse(status);
+  }
+  if (welcome.layout_major != proto::kLayoutMajor) {
+    log_line("the broker at %s speaks layout %u, this library %u: use a broker of this release", path.c_str(), welcome.layout_major,
+             proto::kLayoutMajor);
+    return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
+  }
+  if (received.count < 1 || !take_facts(received.fds[0])) return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
+  debug_line(DebugTopic::settle, "attached to the broker at %s (driver %d, %u devices)", path.c_str(), settled.driver_version,
+             settled.facts->device_count);
+  return ProcessState::attached;
+}
+
+ProcessState go_without_broker() {
+  const bool found = load_real_driver();
+  debug_line(DebugTopic::settle, found ? "no broker: calls go to %s" : "no broker, and no real driver%s", found ? real_driver_path() : "");
+  return found ? ProcessState::pass_through : ProcessState::no_driver;
+}
+
+ProcessState look_for_broker() {
+  if (environment_switch(Variable::disable)) return go_without_broker();
+  const std::string path = pipe_directory() + '/' + proto::kClientSocketName;
+  auto* connection = new Connection();  // lives as long as the process, also after destructors have run
+  if (!connection->open(path)) {
+    const int error = errno;
+    delete connection;
+    if (!environment_switch(Variable::require)) return go_without_broker();
+    log_line("no broker answers at %s (%s), and MPSSHIM_REQUIRE is set: start mpsbroker, or name its directory in CUDA_MPS_PIPE_DIRECTORY",
+             path.c_str(), std::strerror(error));
+    return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
+  }
+  // Anybody may make the default directory under /tmp: what listens there must be this user's or root's. A named directory is the user's word.
+  const uid_t owner = connection->peer_uid();
+  if (!environment_is_set(Variable::pipe_directory) && owner != geteuid() && owner != 0) {
+    log_line("the broker at %s belongs to user %u: name its directory in CUDA_MPS_PIPE_DIRECTORY if you trust it", path.c_str(), owner);
+    return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
+  }
+  settled.connection = connection;
+  return greet(*connection, path);
+}
+
+// In a child of fork(): what its parent was decides. Nothing of the parent's session is touched.
+ProcessState settle_child() {
+  switch (settled.state) {
+    case ProcessState::ready:
+    case ProcessState::ready_traced:
+    case ProcessState::attached:
+      if (settled.initialised) return ProcessState::forked;
+      settled.connection->abandon_after_fork();
+      settled.connection = nullptr;
+      settled.facts = nullptr;
+      return look_for_broker();
+    case ProcessState::undecided:
+    case ProcessState::pass_through:  // the real driver knows by itself
+    case ProcessState::no_driver:
+    case ProcessState::refused:
+    case ProcessState::forked: return settled.state;
+  }
+  return settled.state;
+}
+
+}  // namespace
+
+ProcessState settle() {
+  const std::lock_guard lock(fork_cleared.mutex);
+  ProcessState state = process_state();
+  if (state != ProcessState::undecided) return state;
+  if (settled.state == ProcessState::undecided) print_environment();
+  watch_forks();
+  state = settled.state == ProcessState::undecided ? look_for_broker() : settle_child();
+  settled.state = state;
+  fork_cleared.state.store(state, std::memory_order_release);
+  return state;
+}
+
+CUresult initialise_process() {
+  const std::lock_guard lock(fork_cleared.mutex);
+  if (is_initialised()) return CUDA_SUCCESS;
+  if (const CUresult error = initialise_devices(); error != CUDA_SUCCESS) return error;
+  settled.initialised = true;
+  const bool traced = debug_enabled(DebugTopic::calls);
+  settled.state = traced ? ProcessState::ready_traced : ProcessState::ready;
+  fork_cleared.state.store(settled.state, std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+CUresult refusal() { return settled.refusal; }
+int driver_version() { return settled.driver_version; }
+const proto::DriverFacts& driver_facts() { return *settled.facts; }
+Connection& connection() { return *settled.connection; }
+
+}  // namespace mpsshim::interposer

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layout of the memory that one client process and one executor share. The control process makes the memory file, seals its size and maps
+// the first page; client and executor map all of it. A channel serves one epoch: after an executor was replaced the client gets a new one.
+//
+//   page 0      ChannelHeader
+//   page 1      FenceWaiter[kFenceWaiters]
+//   then        reply slots, kReplySlots of kReplySlotBytes
+//   then        command ring, kRingBytes (mapped twice back to back by each side, so no record wraps)
+//
+// Fences are a segment of their own, written by the GPU (see FenceWord).
+// Trust: the client may write all of this at any time. The executor keeps private copies of what it decides by (its ring position, the
+// sessions' objects); a client that scribbles here hurts itself alone.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace mpsshim::proto {
+
+inline constexpr std::uint64_t kChannelMagic = 0x3130'6d69'6873'706dull;  // "mpshim01", little endian
+inline constexpr std::uint32_t kLayoutMajor = 1;                          // another major: attach is refused
+inline constexpr std::uint32_t kLayoutMinor = 0;                          // grows with every added record or field
+
+inline constexpr std::size_t kPageBytes = 4096;
+inline constexpr std::size_t kRingBytes = 1u << 20;
+inline constexpr std::uint32_t kReplySlots = 32;
+inline constexpr std::size_t kReplySlotBytes = 16 * 1024;
+inline constexpr std::uint32_t kFenceWaiters = 64;
+inline constexpr std::uint32_t kFenceWords = 1024;  // one a stream; so many streams can a client have
+
+// Why a session came to an end or moved; kept in ChannelHeader::session_state.
+enum class SessionState : std::uint32_t {
+  active = 0,
+  moved = 1,    // the executor was replaced; ask the control process for a new channel (epoch)
+  failed = 2,   // session_error is this process's sticky error from now on
+};
+
+struct alignas(64) ChannelHeader {
+  std::uint64_t magic;
+  std::uint32_t layout_major;
+  std::uint32_t layout_minor;
+  std::uint64_t epoch;
+  std::uint64_t session;
+
+  alignas(64) std::atomic<std::uint64_t> tail;             // bytes ever written; client stores, executor loads
+  alignas(64) std::atomic<std::uint64_t> head;             // bytes ever consumed; executor stores, client loads
+  alignas(64) std::atomic<std::uint32_t> consumer_idle;    // 1: executor sleeps, the next record needs the doorbell
+  std::atomic<std::uint32_t> producer_waiting;             // 1: a client thread sleeps on `head_futex` for room
+  std::atomic<std::uint32_t> head_futex;
+  alignas(64) std::atomic<std::uint32_t> session_state;    // SessionState; executor or control store, client loads
+  std::atomic<std::uint32_t> session_error;                // CUresult, with SessionState::failed
+  alignas(64) std::atomic<std::uint32_t> async_error;      // CUresult of a failed post; client takes it (exchange with 0), executor sets it if 0
+  alignas(64) std::atomic<std::uint32_t> waiters_armed;    // counts armings; the completion thread looks again when it moved
+};
+static_assert(sizeof(ChannelHeader) <= kPageBytes);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+
+// A client thread that stops spinning on a fence claims one of these, arms it, rings the completion doorbell and sleeps on `state`.
+struct alignas(64) FenceWaiter {
+  enum State : std::uint32_t { free = 0, claimed = 1, armed = 2, fired = 3 };
+  std::atomic<std::uint32_t> state;  // client: free -> claimed -> armed, and -> free in the end; executor: armed -> fired (then futex wake)
+  std::uint32_t fence;               // index into the fence segment; written before `armed` is stored
+  std::uint32_t target;              // fired once fence_reached(word, target)
+};
+static_assert(sizeof(FenceWaiter) * kFenceWaiters <= kPageBytes);
+
+struct ReplySlot {
+  enum State : std::uint32_t { idle = 0, pending = 1, sleeping = 2, done = 3 };
+  std::atomic<std::uint32_t> state;  // client: idle -> pending (-> sleeping), done -> idle; executor: exchange to done, futex wake if it was sleeping
+  std::uint32_t status;              // CUresult
+  std::uint32_t size_bytes;          // of payload
+  std::uint32_t sequence;            // of the record answered
+};
+static_assert(sizeof(ReplySlot) == 16);
+inline constexpr std::size_t kMaxReplyBytes = kReplySlotBytes - sizeof(ReplySlot);
+
+// Written by the GPU (stream memory operations), in stream order; read by the client. Values count up and may wrap.
+struct alignas(64) FenceWord {
+  std::atomic<std::uint32_t> value;
+};
+static_assert(sizeof(FenceWord) == 64);
+
+constexpr bool fence_reached(std::uint32_t word, std::uint32_t target) { return static_cast<std::int32_t>(word - target) >= 0; }
+static_assert(fence_reached(5, 5) && fence_reached(3, 0xfffffff0u) && !fence_reached(4, 5));
+
+inline constexpr std::size_t kFenceWaiterOffset = kPageBytes;
+inline constexpr std::size_t kReplyOffset = 2 * kPageBytes;
+inline constexpr std::size_t kRingOffset = kReplyOffset + kReplySlots * kReplySlotBytes;
+inline constexpr std::size_t kChannelBytes = kRingOffset + kRingBytes;
+inline constexpr std::size_t kFenceSegmentBytes = kFenceWords * sizeof(FenceWord);
+static_assert(kRingOffset % kPageBytes == 0 && kRingBytes % kPageBytes == 0);
+
+}  // namespace mpsshim::proto

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the declarations that follow from proto/spec.
+
+    proto/gen/generate.py --spec proto/spec --out build/generated [--cuda-include /usr/local/cuda/include]
+    proto/gen/generate.py --spec proto/spec --coverage docs/coverage.md [--check]
+
+Files appear as OUT/gen/*. A file whose content stays the same is not touched, so nothing that includes it is built again.
+"""
+
+import argparse
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import emit_api
+import emit_coverage
+import emit_exports
+import emit_proc_address
+import emit_records
+import load
+from model import MODES, OLDEST_TOOLKIT, SpecError
+
+OUTPUTS = {
+    "api_declarations.hpp": emit_exports.api_declarations,
+    "api_forwards.hpp": emit_exports.api_forwards,
+    "api_ids.hpp": emit_api.api_ids,
+    "arguments.hpp": emit_records.arguments,
+    "checks.cpp": emit_api.checks,
+    "cuda_api.hpp": emit_api.cuda_api,
+    "dispatch.inc": emit_records.dispatch,
+    "driver_calls.hpp": emit_records.driver_calls,
+    "driver_table.hpp": emit_api.driver_table,
+    "exports.cpp": emit_exports.exports,
+    "exports.map": emit_exports.version_script,
+    "fuzz.dict": emit_records.fuzz_dictionary,
+    "proc_address.inc": emit_proc_address.proc_address,
+    "protocol_hash.hpp": emit_records.protocol_hash,
+    "record_names.inc": emit_records.record_names,
+    "records.hpp": emit_records.records,
+}
+
+
+def is_current(path, text):
+    return path.exists() and path.read_text(encoding="utf-8") == text
+
+
+def write_if_changed(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not is_current(path, text):
+        path.write_text(text, encoding="utf-8")
+
+
+def toolkit_version(include_dir):
+    match = re.search(r"^#define CUDA_VERSION (\d+)", (include_dir / "cuda.h").read_text(encoding="utf-8", errors="replace"), flags=re.M)
+    if not match:
+        raise SpecError(f"{include_dir}/cuda.h has no CUDA_VERSION: name the toolkit's include folder with --cuda-include")
+    return int(match[1])
+
+
+def check_toolkit(include_dir, spec):
+    version = toolkit_version(include_dir)
+    if version < OLDEST_TOOLKIT:
+        raise SpecError(f"{include_dir}/cuda.h is version {version}, {OLDEST_TOOLKIT} or newer is needed")
+    newest = max(function.since for function in spec.functions)
+    if version // 10 > newest // 10:
+        print(f"cuda.h is version {version}, the spec ends with {newest}: functions that came since are not exported; "
+              "proto/gen/import_header.py adds them", file=sys.stderr)
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--spec", type=Path, required=True, help="folder of the spec")
+    parser.add_argument("--out", type=Path, help="where the folder gen/ is written")
+    parser.add_argument("--cuda-include", type=Path, help="the toolkit's include folder, to compare its version")
+    parser.add_argument("--coverage", type=Path, help="write the table for the documentation here")
+    parser.add_argument("--check", action="store_true", help="with --coverage: write nothing, fail if the file is not current")
+    parser.add_argument("--list-outputs", action="store_true", help="print the names of the files, for CMake")
+    options = parser.parse_args(argv)
+    if options.list_outputs:
+        print(";".join(sorted(OUTPUTS)))
+        return 0
+    try:
+        spec = load.load(options.spec)
+        if options.cuda_include:
+            check_toolkit(options.cuda_include, spec)
+    except SpecError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if options.out:
+        for name, emit in OUTPUTS.items():
+            write_if_changed(options.out / "gen" / name, emit(spec))
+    if options.coverage and not options.check:
+        write_if_changed(options.coverage, emit_coverage.coverage(spec))
+    elif options.coverage and not is_current(options.coverage, emit_coverage.coverage(spec)):
+        print(f"error: {options.coverage} is not what the spec says: run generate.py --spec {options.spec} --coverage {options.coverage}", file=sys.stderr)
+        return 1
+    counts = Counter(function.mode for function in spec.functions)
+    print(f"{len(spec.functions)} functions: " + ", ".join(f"{counts[mode]} {mode}" for mode in MODES) + f"; {len(spec.records)} records")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

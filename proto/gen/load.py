@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads proto/spec/*.toml into a model.Spec; whatever is wrong in it ends with a SpecError."""
+
+import re
+import tomllib
+
+import automatic
+from model import FIRST_RECORD_ID, MODES, ORDERS, PER_THREAD, RECOVERIES, WIRE_SIZES, Argument, Field, Function, Record, Spec, SpecError, Types
+
+FUNCTION_KEYS = {"name", "id", "since", "mode", "recover", "reason", "per_thread", "order", "arguments", "same_as"}
+RECORD_KEYS = {"name", "id", "mode", "order", "doc", "fields", "trailing", "reply", "reply_trailing"}
+_ARGUMENT = re.compile(r"(in|out|inout|address)(\??) (.*?(?:\*|\w)) ?(\b\w+)(?:\[([^\]]+)\])?")
+_LENGTH = re.compile(r"string|\d+|\*?(?P<name>[A-Za-z_]\w*)(?: [-*] (?:\d+|(?P<other>[A-Za-z_]\w*)))?")
+
+
+def load(folder):
+    files = {path.stem: _read(path) for path in sorted(folder.glob("*.toml"))}
+    if "types" not in files:
+        raise SpecError(f"{folder} has no types.toml: name the spec folder with --spec")
+    types = _types(files.pop("types"))
+    records_file = files.pop("records", {})
+    functions = [_function(group, entry) for group, content in files.items() for entry in content.get("function", [])]
+    _check_ids(functions)
+    _resolve_same_as(functions)
+    for function in functions:
+        _check_function(function, types)
+    functions.sort(key=lambda function: function.id)
+    records = [automatic.record_of(function, types) for function in functions if function.is_automatic]
+    records += [_record(entry) for entry in records_file.get("record", [])]
+    records.sort(key=lambda record: record.id)
+    _check_records(records)
+    return Spec(types, functions, records)
+
+
+def _read(path):
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{path}: {error}") from error
+
+
+def _types(content):
+    kinds = content["kinds"]
+    return Types(content["scalars"], content["handles"], set(kinds["enums"]), set(kinds["structures"]), set(kinds["callbacks"]),
+                 set(kinds["opaque"]), content.get("newer", []), content.get("foreign", []))
+
+
+def parse_argument(text, where):
+    match = _ARGUMENT.fullmatch(text)
+    if not match:
+        raise SpecError(f"{where}: argument {text!r} was not understood: write `direction type name[length]`, such as `in const void* source[size]`")
+    direction, optional, type_text, name, length = match.groups()
+    return Argument(direction, bool(optional), type_text, name, length or "")
+
+
+def _function(group, entry):
+    where = f"{group}.toml, {entry.get('name', 'an entry without a name')}"
+    _check_keys(entry, FUNCTION_KEYS, ("name", "id", "since"), where)
+    if "same_as" in entry:
+        if entry.keys() & {"mode", "recover", "reason", "arguments", "order"}:
+            raise SpecError(f"{where}: same_as takes mode, recover and arguments from {entry['same_as']}: remove them here")
+    else:
+        _check_keys(entry, FUNCTION_KEYS, ("mode", "recover", "arguments"), where)
+    arguments = [parse_argument(text, where) for text in entry.get("arguments", [])]
+    return Function(entry["name"], group, entry["id"], entry["since"], entry.get("mode", ""), entry.get("recover", ""),
+                    entry.get("reason", ""), entry.get("per_thread", ""), entry.get("order", ""), arguments, entry.get("same_as", ""))
+
+
+def _check_keys(entry, known, needed, where):
+    for key in entry.keys() - known:
+        raise SpecError(f"{where}: unknown key {key!r}; known are {', '.join(sorted(known))}")
+    for key in needed:
+        if key not in entry:
+            raise SpecError(f"{where}: {key!r} is missing")
+
+
+def _check_ids(functions):
+    names, ids = {}, {}
+    for function in functions:
+        where = f"{function.group}.toml, {function.name}"
+        if function.name in names:
+            raise SpecError(f"{where}: the name stands in {names[function.name].group}.toml already")
+        if function.id in ids:
+            raise SpecError(f"{where}: id {function.id} belongs to {ids[function.id].name} for ever; the next free one is {max(ids) + 1}")
+        if not 0 < function.id < FIRST_RECORD_ID:
+            raise SpecError(f"{where}: id {function.id} is outside 1..{FIRST_RECORD_ID - 1}")
+        names[function.name] = ids[function.id] = function
+
+
+def _resolve_same_as(functions):
+    by_name = {function.name: function for function in functions}
+    for function in functions:
+        if not function.same_as:
+            continue
+        target = by_name.get(function.same_as)
+        if target is None or target.same_as:
+            raise SpecError(f"{function.group}.toml, {function.name}: same_as names {function.same_as}, which is not an entry with arguments of its own")
+        function.mode, function.recover, function.reason = target.mode, target.recover, target.reason
+        function.arguments = target.arguments
+
+
+def _check_function(function, types):
+    where = f"{function.group}.toml, {function.name}"
+    _check_choice(where, "mode", function.mode, MODES)
+    _check_choice(where, "recover", function.recover, RECOVERIES)
+    _check_choice(where, "per_thread", function.per_thread, PER_THREAD)
+    if function.order:
+        _check_choice(where, "order", function.order, ORDERS)
+    if not re.fullmatch(r"cu[A-Z]\w*", function.name):
+        raise SpecError(f"{where}: a driver function's name begins with cu and a capital")
+    if (function.mode == "unsupported") != bool(function.reason):
+        raise SpecError(f"{where}: an unsupported function, and only such, needs a reason")
+    if not isinstance(function.since, int) or function.since < 2000:
+        raise SpecError(f"{where}: since is the driver version as a number, such as 12040")
+    names = {argument.name: argument for argument in function.arguments}
+    if len(names) != len(function.arguments):
+        raise SpecError(f"{where}: two arguments have the same name")
+    for argument in function.arguments:
+        _check_argument(argument, names, types, where)
+
+
+def _check_choice(where, key, value, choices):
+    if value not in choices:
+        raise SpecError(f"{where}: {key} {value!r} is none of {', '.join(choice or '(nothing)' for choice in choices)}")
+
+
+def _check_argument(argument, names, types, where):
+    where = f"{where}, {argument.name}"
+    if not types.knows(argument.base):
+        raise SpecError(f"{where}: type {argument.base!r} is not in types.toml: add it there")
+    if argument.base in types.opaque and not argument.is_pointer:
+        raise SpecError(f"{where}: {argument.base} stands only behind a pointer")
+    if argument.direction != "in" and not argument.is_pointer:
+        raise SpecError(f"{where}: only a pointer can be {argument.direction}")
+    if argument.direction in ("out", "inout") and argument.type.startswith("const ") and argument.depth == 1:
+        raise SpecError(f"{where}: {argument.type} cannot be {argument.direction}")
+    if argument.direction in ("in", "out", "inout") and argument.type in ("void*", "const void*") and not argument.length:
+        raise SpecError(f"{where}: {argument.type} needs a length in bytes, or is an address")
+    if not argument.length:
+        return
+    match = _LENGTH.fullmatch(argument.length)
+    if not match:
+        raise SpecError(f"{where}: length {argument.length!r} was not understood: a number, an argument, `*argument`, `argument - 1`, `a * b` or string")
+    for referred in (match["name"], match["other"]):
+        if referred and referred != "string" and referred not in names:
+            raise SpecError(f"{where}: length {argument.length!r} names {referred}, which is no argument")
+
+
+def _record(entry):
+    where = f"records.toml, {entry.get('name', 'an entry without a name')}"
+    _check_keys(entry, RECORD_KEYS, ("name", "id", "mode", "order", "doc", "fields"), where)
+    _check_choice(where, "mode", entry["mode"], ("post", "call"))
+    _check_choice(where, "order", entry["order"], ORDERS)
+    if not FIRST_RECORD_ID <= entry["id"] <= 0xFFFF:
+        raise SpecError(f"{where}: id {entry['id']:#x} is outside {FIRST_RECORD_ID:#x}..0xffff")
+    if entry["mode"] == "post" and ("reply" in entry or "reply_trailing" in entry or entry["order"] == "out_of_line"):
+        raise SpecError(f"{where}: a post has no reply and keeps its order: make it a call")
+    record = Record(entry["name"], entry["id"], entry["mode"], entry["order"], entry["doc"], _fields(entry["fields"], where),
+                    entry.get("trailing", ""), _fields(entry.get("reply", []), where), entry.get("reply_trailing", ""))
+    return record
+
+
+def _fields(entries, where):
+    fields = []
+    for entry in entries:
+        _check_keys(entry, {"type", "name", "doc"}, ("type", "name"), where)
+        match = re.fullmatch(r"(?P<element>\w+|id:\w+)(\[\d+\])?", entry["type"])
+        if not match or not (match["element"] in WIRE_SIZES or match["element"].startswith("id:")):
+            raise SpecError(f"{where}, {entry['name']}: type {entry['type']!r} is none of {', '.join(WIRE_SIZES)}, id:<kind> or one of them with [n]")
+        fields.append(Field(entry["type"], entry["name"], entry.get("doc", "")))
+    return fields
+
+
+def check_layout(fields, where):
+    """No hole and no tail: what the compiler would pad, the spec writes out, so that no byte on the wire is left to chance."""
+    offset = 0
+    for item in fields:
+        hole = -offset % item.alignment
+        if hole:
+            raise SpecError(f"{where}: {item.name} would begin behind a hole of {hole} bytes at {offset}: put a reserved field of that size before it, or reorder")
+        offset += item.size
+    tail = -offset % max((item.alignment for item in fields), default=1)
+    if tail:
+        raise SpecError(f"{where}: {tail} bytes of padding would follow at {offset}: end with a reserved field of that size")
+    return offset
+
+
+def _check_records(records):
+    names, ids = set(), {}
+    for record in records:
+        where = f"record {record.name}"
+        if record.name in names:
+            raise SpecError(f"{where}: the name stands twice")
+        if record.id in ids:
+            raise SpecError(f"{where}: id {record.id:#x} belongs to {ids[record.id].name} for ever; the next free one is {max(ids) + 1:#x}")
+        names.add(record.name)
+        ids[record.id] = record
+        check_layout(record.fields, where)
+        check_layout(record.reply, f"{where}, reply")

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the spec says, as Python objects. load.py makes and checks them, emit_*.py write C++ from them; both sides keep to what is here."""
+
+import re
+from dataclasses import dataclass, field
+
+MODES = ("local", "post", "call", "manual", "unsupported")
+RECOVERIES = ("recipe", "content", "none")
+ORDERS = ("stream", "session", "out_of_line")
+PER_THREAD = ("", "ptsz", "ptds")
+FIRST_RECORD_ID = 0x8000  # below: one id for each API function; from here on: records.toml
+OLDEST_TOOLKIT = 12040    # the oldest cuda.h that the project builds with
+
+WIRE_SIZES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i32": 4, "i64": 8, "f32": 4}
+WIRE_CPP = {"u8": "std::uint8_t", "u16": "std::uint16_t", "u32": "std::uint32_t", "u64": "std::uint64_t",
+            "i32": "std::int32_t", "i64": "std::int64_t", "f32": "float"}
+
+
+class SpecError(Exception):
+    """A sentence that names the file, the entry and the remedy."""
+
+
+@dataclass
+class Types:
+    scalars: dict[str, str]   # C type -> wire type
+    handles: dict[str, str]   # C type -> enumerator of proto::HandleKind
+    enums: set[str]
+    structures: set[str]
+    callbacks: set[str]
+    opaque: set[str]
+    newer: list[dict]         # declarations that an older cuda.h lacks
+    foreign: list[dict]       # declarations of headers that need not be installed
+
+    def knows(self, name):
+        return any(name in table for table in (self.scalars, self.handles, self.enums, self.structures, self.callbacks, self.opaque))
+
+    def wire(self, name):
+        """Wire type of a value, or an empty string for what has none."""
+        if name in self.scalars:
+            return self.scalars[name]
+        if name in self.handles:
+            return f"id:{self.handles[name]}"
+        return "u32" if name in self.enums else ""
+
+
+@dataclass
+class Argument:
+    direction: str  # in, out, inout; address: the pointer itself is the value
+    optional: bool  # may be NULL
+    type: str       # as C writes it, stars at the end of the type
+    name: str
+    length: str     # elements of the pointee (bytes of void); "string": NUL-terminated; empty: one
+
+    @property
+    def is_pointer(self):
+        return self.type.endswith("*")
+
+    @property
+    def base(self):
+        """The type without const and stars."""
+        return re.sub(r"\bconst\b|\*", "", self.type).strip()
+
+    @property
+    def depth(self):
+        return self.type.count("*")
+
+    def declaration(self):
+        return f"{self.type} {self.name}"
+
+
+@dataclass
+class Function:
+    name: str
+    group: str
+    id: int
+    since: int        # driver version that has this variant first; the toolkit of that version declares it
+    mode: str
+    recover: str
+    reason: str
+    per_thread: str
+    order: str        # of the record, where the mode is post or call
+    arguments: list[Argument]
+    same_as: str = ""  # newer variant with the same arguments and behaviour
+
+    @property
+    def family(self):
+        """The name that cuGetProcAddress is asked for."""
+        return re.sub(r"_v\d+$", "", self.name)
+
+    @property
+    def per_thread_since(self):
+        return max(7000, self.since)  # per-thread default streams came with CUDA 7
+
+    @property
+    def handler(self):
+        """The function of namespace api that does the work."""
+        return self.same_as or self.name
+
+    @property
+    def is_automatic(self):
+        return self.mode in ("post", "call") and not self.same_as
+
+    @property
+    def is_hand_written(self):
+        return self.mode in ("local", "manual") and not self.same_as
+
+    def symbols(self):
+        """Exported names: the function and its per-thread variant."""
+        return [self.name] + ([f"{self.name}_{self.per_thread}"] if self.per_thread else [])
+
+    def parameters(self):
+        return ", ".join(argument.declaration() for argument in self.arguments)
+
+    def parameter_types(self):
+        return ", ".join(argument.type for argument in self.arguments)
+
+
+@dataclass
+class Field:
+    type: str  # u8 ... f32, id:<handle kind>, or one of these with [n]
+    name: str
+    doc: str = ""
+
+    @property
+    def element(self):
+        return self.type.partition("[")[0]
+
+    @property
+    def count(self):
+        return int(self.type.partition("[")[2].rstrip("]") or 1)
+
+    @property
+    def is_array(self):
+        return "[" in self.type
+
+    @property
+    def alignment(self):
+        return 8 if self.element.startswith("id:") else WIRE_SIZES[self.element]
+
+    @property
+    def size(self):
+        return self.alignment * self.count
+
+    def cpp_type(self):
+        if self.element.startswith("id:"):
+            return f"Id<HandleKind::{self.element[3:]}>"
+        return WIRE_CPP[self.element]
+
+
+@dataclass
+class Record:
+    name: str       # LaunchRecord and LaunchReply belong to Launch
+    id: int
+    mode: str       # post or call
+    order: str
+    doc: str
+    fields: list[Field]
+    trailing: str = ""
+    reply: list[Field] = field(default_factory=list)
+    reply_trailing: str = ""
+    function: Function | None = None  # set where the record is an automatic call
+
+    @property
+    def enumerator(self):
+        return self.function.name if self.function else self.name
+
+    @property
+    def is_call(self):
+        return self.mode == "call"
+
+
+@dataclass
+class Spec:
+    types: Types
+    functions: list[Function]  # by id
+    records: list[Record]      # by id, automatic calls included
+
+    def by_name(self):
+        return {function.name: function for function in self.functions}

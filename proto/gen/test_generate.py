@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the generator refuses, what it lays out, and how look-ups by version are answered. Needs neither CUDA nor a compiler."""
+
+import contextlib
+import io
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.dont_write_bytecode = True
+
+import automatic
+import cuda_header
+import emit_exports
+import emit_proc_address
+import emit_records
+import generate
+import import_header
+import load
+from model import SpecError
+
+SPEC_FOLDER = Path(__file__).parent.parent / "spec"
+
+TYPES = """
+[scalars]
+int = "i32"
+"unsigned int" = "u32"
+"unsigned char" = "u8"
+size_t = "u64"
+float = "f32"
+CUdeviceptr = "u64"
+CUdevice = "i32"
+[handles]
+CUstream = "stream"
+CUevent = "event"
+CUgraphNode = "graph_node"
+[kinds]
+enums = ["CUmode"]
+structures = ["CUDA_COPY"]
+callbacks = ["CUhostFn"]
+opaque = ["void", "char"]
+"""
+
+
+def entry(name="cuThing", id=1, since=2000, mode="local", recover="none", arguments=(), **more):
+    lines = ["[[function]]", f'name = "{name}"', f"id = {id}", f"since = {since}", f'mode = "{mode}"', f'recover = "{recover}"']
+    if mode == "unsupported":
+        more.setdefault("reason", "planned")
+    lines += [f'{key} = "{value}"' for key, value in more.items()]
+    return "\n".join(lines + ["arguments = [" + ", ".join(f'"{argument}"' for argument in arguments) + "]"]) + "\n"
+
+
+def record(name="Thing", id=0x8001, mode="post", fields="[]", more=""):
+    return f'[[record]]\nname = "{name}"\nid = {id}\nmode = "{mode}"\norder = "session"\ndoc = "A thing."\nfields = {fields}\n{more}\n'
+
+
+def load_text(functions="", records="", types=TYPES):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in (("types", types), ("things", functions), ("records", records)):
+            Path(folder, f"{name}.toml").write_text(text, encoding="utf-8")
+        return load.load(Path(folder))
+
+
+class Refusals(unittest.TestCase):
+    def refuse(self, words, *args, **kwargs):
+        with self.assertRaises(SpecError) as caught:
+            load_text(*args, **kwargs)
+        self.assertIn(words, str(caught.exception))
+
+    def test_duplicate_id(self):
+        self.refuse("belongs to cuOne for ever; the next free one is 2", entry("cuOne", 1) + entry("cuTwo", 1))
+
+    def test_duplicate_name(self):
+        self.refuse("stands in things.toml already", entry("cuOne", 1) + entry("cuOne", 2))
+
+    def test_id_out_of_range(self):
+        load_text(entry(id=0x7FFF))
+        self.refuse("outside 1..32767", entry(id=0x8000))
+        self.refuse("outside 1..32767", entry(id=0))
+
+    def test_unknown_type(self):
+        self.refuse("type 'CUnothing' is not in types.toml", entry(arguments=["in CUnothing x"]))
+
+    def test_malformed_argument(self):
+        for text in ("CUstream stream", "into CUstream stream", "in CUstream", "in CUstream stream[", "in  CUstream  stream"):
+            self.refuse("was not understood", entry(arguments=[text]))
+
+    def test_direction_needs_pointer(self):
+        self.refuse("only a pointer can be out", entry(arguments=["out int x"]))
+        self.refuse("only a pointer can be address", entry(arguments=["address size_t x"]))
+        self.refuse("cannot be out", entry(arguments=["out const int* x"]))
+
+    def test_opaque_by_value(self):
+        self.refuse("only behind a pointer", entry(arguments=["in void x"]))
+
+    def test_void_needs_length(self):
+        self.refuse("needs a length in bytes", entry(arguments=["in const void* x"]))
+        load_text(entry(arguments=["in const void* x[n]", "in size_t n"]))
+        load_text(entry(arguments=["address const void* x"]))
+
+    def test_length(self):
+        self.refuse("names n, which is no argument", entry(arguments=["in const int* x[n]"]))
+        self.refuse("length 'n +' was not understood", entry(arguments=["in const int* x[n +]", "in size_t n"]))
+        for length in ("4", "n", "*p", "n - 1", "n * n", "string"):
+            load_text(entry(arguments=[f"in const char* x[{length}]", "in size_t n", "in const size_t* p"]))
+
+    def test_choices(self):
+        self.refuse("mode 'soon' is none of local", entry(mode="soon"))
+        self.refuse("recover 'maybe' is none of recipe", entry(recover="maybe"))
+        self.refuse("per_thread 'pts' is none of", entry(per_thread="pts"))
+        self.refuse("unknown key 'colour'", entry(colour="red"))
+
+    def test_missing_key(self):
+        self.refuse("'since' is missing", '[[function]]\nname = "cuThing"\nid = 1\n')
+        self.refuse("'mode' is missing", '[[function]]\nname = "cuThing"\nid = 1\nsince = 2000\narguments = []\n')
+
+    def test_reason(self):
+        self.refuse("needs a reason", entry(mode="unsupported", reason=""))
+        self.refuse("needs a reason", entry(mode="local", reason="why"))
+
+    def test_same_as(self):
+        same = '[[function]]\nname = "cuThing"\nid = 2\nsince = 2000\nsame_as = "{}"\n'
+        self.refuse("not an entry with arguments of its own", same.format("cuNothing"))
+        self.refuse("not an entry with arguments of its own", same.format("cuThing"))
+        self.refuse("remove them here", entry("cuThing_v2") + same.format("cuThing_v2") + 'mode = "local"\n')
+        spec = load_text(entry("cuThing_v2", since=4000, arguments=["in int x"]) + same.format("cuThing_v2"))
+        self.assertEqual(spec.by_name()["cuThing"].parameters(), "int x")
+        self.assertIn("&DriverTable::cuThing, &api::cuThing_v2, x", emit_exports.exports(spec))
+
+    def test_broken_toml(self):
+        self.refuse("things.toml", "[[function]\n")
+
+    def test_record(self):
+        self.refuse("outside 0x8000..0xffff", records=record(id=0x7FFF))
+        self.refuse("belongs to Thing for ever", records=record() + record("Other"))
+        self.refuse("the name stands twice", records=record() + record(id=0x8002))
+        self.refuse("type 'u24' is none of", records=record(fields='[{ type = "u24", name = "x" }]'))
+        self.refuse("a post has no reply", records=record(more="reply = []"))
+        self.refuse("unknown key 'note'", records=record(more='note = "x"'))
+
+
+class Layout(unittest.TestCase):
+    def test_holes_are_refused(self):
+        with self.assertRaisesRegex(SpecError, "y would begin behind a hole of 4 bytes at 4"):
+            load_text(records=record(fields='[{ type = "u32", name = "x" }, { type = "u64", name = "y" }]'))
+        with self.assertRaisesRegex(SpecError, "4 bytes of padding would follow at 12"):
+            load_text(records=record(fields='[{ type = "u64", name = "y" }, { type = "u32", name = "x" }]'))
+        with self.assertRaisesRegex(SpecError, "reply: 4 bytes of padding"):
+            load_text(records=record(mode="call", more='reply = [{ type = "id:event", name = "y" }, { type = "i32", name = "x" }]'))
+
+    def test_arrays(self):
+        spec = load_text(records=record(fields='[{ type = "i32[3]", name = "x" }, { type = "u32", name = "y" }]'))
+        self.assertIn("std::int32_t x[3];", emit_records.records(spec))
+        self.assertIn("kBodyBytes = 16;", emit_records.records(spec))
+
+    def test_empty_record_has_no_bytes(self):
+        text = emit_records.records(load_text(records=record()))
+        self.assertIn("kBodyBytes = 0;", text)
+        self.assertIn("std::is_empty_v<ThingRecord>", text)
+
+    def test_automatic_record(self):
+        arguments = ["in unsigned int Flags", "in CUstream hStream", "in CUevent hEvent", "in CUstream other"]
+        spec = load_text(entry("cuWait", 7, mode="post", arguments=arguments))
+        wait = spec.records[0]
+        self.assertEqual([(f.type, f.name) for f in wait.fields], [("id:event", "hEvent"), ("id:stream", "other"), ("u32", "Flags"), ("u8[4]", "reserved")])
+        self.assertEqual((wait.name, wait.order, wait.id), ("CuWait", "stream", 7))
+        self.assertEqual([d.kind for d in automatic.descriptors(wait, spec.types)], ["InValue", "InStream", "InHandle", "InHandle"])
+
+
+class Automatic(unittest.TestCase):
+    def refuse(self, words, mode, *arguments):
+        with self.assertRaises(SpecError) as caught:
+            load_text(entry(mode=mode, arguments=arguments))
+        self.assertIn(words, str(caught.exception))
+        self.assertIn("by hand" if "post has no reply" not in words else "make the function a call", str(caught.exception))
+
+    def test_what_has_no_automatic_form(self):
+        self.refuse("means nothing to the broker", "call", "address void* x")
+        self.refuse("cannot be called from the broker", "post", "in CUhostFn f")
+        self.refuse("may hold pointers", "call", "in const CUDA_COPY* copy")
+        self.refuse("pointer to pointers", "call", "out void** x[1]")
+        self.refuse("the client's own numbering", "call", "in CUdevice device")
+        self.refuse("so that the broker can check it", "call", "in CUdeviceptr address")
+        self.refuse("addresses behind a pointer", "call", "in const CUdeviceptr* addresses[4]")
+        self.refuse("a null pointer here", "call", "in? const char* name[string]")
+        self.refuse("a null pointer here", "call", "inout? int* x")
+        self.refuse("a post has no reply", "post", "out int* x")
+
+    def test_descriptors(self):
+        arguments = ["in CUdeviceptr dst[n * 4]", "in const char* name[string]", "in? const float* scale[2]", "out unsigned char* data[n - 1]", "in size_t n",
+                     "out? int* x", "inout size_t* m", "out CUgraphNode* node", "in const unsigned int* one"]
+        spec = load_text(entry("cuThing", mode="call", arguments=arguments))
+        thing = spec.records[0]
+        self.assertEqual([d.kind for d in automatic.descriptors(thing, spec.types)],
+                         ["InRange", "InString", "InArray", "OutArray", "InValue", "OutValue", "InOutValue", "NewHandle", "InPointee"])
+        self.assertEqual([f.name for f in thing.fields], ["dst", "n", "m", "node", "name_bytes", "scale_present", "one", "reserved"])
+        self.assertEqual([f.name for f in thing.reply], ["m", "x", "reserved"])
+        text = emit_records.records(spec)
+        self.assertIn("count_of_data() const { return std::uint64_t{n} - std::uint64_t{1}; }", text)
+        self.assertIn("count_of_dst() const { return saturated_product(std::uint64_t{n}, std::uint64_t{4}); }", text)
+        self.assertIn("InArray<float, &CuThingRecord::count_of_scale, &CuThingRecord::scale_present>", emit_records.arguments(spec))
+
+
+class Lookup(unittest.TestCase):
+    def setUp(self):
+        entries = (entry("cuCopy", 1, 2000) + entry("cuCopy_v2", 2, 3020, per_thread="ptds") + entry("cuWait", 3, 11030, per_thread="ptsz")
+                   + entry("cuCopyAll", 4, 9000))
+        self.table = emit_proc_address.rows(load_text(entries))
+
+    def test_newest_that_is_not_newer(self):
+        for version, symbol in ((1999, None), (2000, "cuCopy"), (3019, "cuCopy"), (3020, "cuCopy_v2"), (13000, "cuCopy_v2")):
+            self.assertEqual(emit_proc_address.resolve(self.table, "cuCopy", version, False), symbol)
+
+    def test_per_thread(self):
+        for name, version, symbol in (("cuCopy", 6050, "cuCopy_v2"), ("cuCopy", 7000, "cuCopy_v2_ptds"), ("cuWait", 11030, "cuWait_ptsz"),
+                                      ("cuCopyAll", 9000, "cuCopyAll"), ("cuNothing", 13000, None)):
+            self.assertEqual(emit_proc_address.resolve(self.table, name, version, True), symbol)
+
+    def test_sorted_for_binary_search(self):
+        self.assertEqual([row.name for row in self.table], sorted(row.name for row in self.table))
+
+
+class Exports(unittest.TestCase):
+    def test_per_thread_variants(self):
+        spec = load_text(entry("cuWait", 1, arguments=["in CUstream hStream", "in int x"], per_thread="ptsz")
+                         + entry("cuCopy", 2, arguments=["in size_t n"], per_thread="ptds", mode="unsupported"))
+        text = emit_exports.exports(spec)
+        self.assertIn("CUresult CUDAAPI cuWait_ptsz(CUstream hStream, int x) { return entry<ApiId::cuWait>(&DriverTable::cuWait_ptsz, &api::cuWait, "
+                      "per_thread_stream(hStream), x); }", text)
+        self.assertIn("{ const PerThreadDefaultStream scope; return entry<ApiId::cuCopy>(&DriverTable::cuCopy_ptds, &api::cuCopy, n); }", text)
+        self.assertIn("    cuCopy_ptds;\n    cuWait;\n    cuWait_ptsz;\n  local:\n    *;", emit_exports.version_script(spec))
+        self.assertIn("CUresult cuWait(CUstream hStream, int x);", emit_exports.api_declarations(spec))
+        self.assertIn("return unsupported(ApiId::cuCopy);", emit_exports.api_forwards(spec))
+
+
+class Hash(unittest.TestCase):
+    def test_follows_the_wire_alone(self):
+        base = emit_records.protocol_hash(load_text(entry(), record()))
+        self.assertEqual(base, emit_records.protocol_hash(load_text(entry() + entry("cuOther", 2, mode="manual"), record())))
+        self.assertNotEqual(base, emit_records.protocol_hash(load_text(entry(), record(fields='[{ type = "u64", name = "x" }]'))))
+        self.assertNotEqual(base, emit_records.protocol_hash(load_text(entry(mode="post"), record())))
+
+
+class HeaderReader(unittest.TestCase):
+    def test_types(self):
+        for text, expected in (("const void  *", "const void*"), ("CUstream CUDAAPI *", "CUstream*"), ("GLuint", "unsigned int"), ("EGLStreamKHR", "void*"),
+                               ("const CUgraphNode **", "const CUgraphNode**")):
+            self.assertEqual(cuda_header.normalise_type(text), expected)
+
+    def test_declarations(self):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "cuda.h").write_text(
+                "#define cuCopy __CUDA_API_PTDS(cuCopy_v2)\n#define cuOpen cuOpen_v2\n/** \\defgroup CUDA_MEM Memory\n*/\n"
+                "/**\n * \\param n - Returned count\n */\nCUresult CUDAAPI cuCopy(size_t *n, const char *name);\nCUresult CUDAAPI cuOpen(void);\n"
+                "#if defined(__CUDA_API_VERSION_INTERNAL)\n    #undef cuCopy\nCUresult CUDAAPI cuCopy(unsigned int *n, const char *name);\n"
+                "CUresult CUDAAPI cuOpen_ptsz(void);\n#elif defined(__CUDA_API_PER_THREAD_DEFAULT_STREAM)\n#endif\n", encoding="utf-8")
+            Path(folder, "cudaTypedefs.h").write_text(
+                "typedef CUresult (CUDAAPI *PFN_cuCopy_v2000)(unsigned int *n);\ntypedef CUresult (CUDAAPI *PFN_cuCopy_v3020)(size_t *n);\n", encoding="utf-8")
+            functions = cuda_header.read_functions(folder)
+        self.assertEqual(sorted(functions), ["cuCopy", "cuCopy_v2", "cuOpen_v2"])
+        self.assertEqual((functions["cuCopy"].since, functions["cuCopy_v2"].since, functions["cuCopy_v2"].per_thread), (2000, 3020, "ptds"))
+        self.assertEqual([import_header.guess_argument(a) for a in functions["cuCopy_v2"].arguments], ["out size_t* n", "in const char* name[string]"])
+
+
+class WholeSpec(unittest.TestCase):
+    def test_generates_and_is_stable(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            command = ["--spec", str(SPEC_FOLDER), "--out", folder]
+            self.assertEqual(generate.main(command), 0)
+            before = {path: path.stat().st_mtime_ns for path in Path(folder, "gen").iterdir()}
+            self.assertEqual({path.name for path in before}, set(generate.OUTPUTS))
+            self.assertEqual(generate.main(command), 0)
+            self.assertEqual(before, {path: path.stat().st_mtime_ns for path in before})
+
+    def test_a_wrong_spec_ends_with_a_sentence(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as errors:
+            Path(folder, "types.toml").write_text(TYPES, encoding="utf-8")
+            Path(folder, "things.toml").write_text(entry(arguments=["in CUnothing x"]), encoding="utf-8")
+            self.assertEqual(generate.main(["--spec", folder, "--out", folder]), 1)
+        self.assertIn("error: things.toml, cuThing, x: type 'CUnothing'", errors.getvalue())
+        self.assertFalse(Path(folder, "gen").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages between a client and the control process, over the socket `mpsshim.sock` in the pipe directory. One request, one answer; a client
+// process uses one connection under a lock. Each message is one packet: a MessageHeader, a plain structure, file descriptors where noted.
+//
+//   client                                   control process
+//   Hello      + [pidfd of itself]        →  Welcome + [driver facts, read only]      no session yet: facts only
+//   Attach                                →  Attached + [channel, fences, ring doorbell, completion doorbell]
+//   ImageOpen                             →  ImageOpened + [memory file to fill, unless `present`]
+//   ImageSeal                             →  Done            content is checked against size, sealed, deduplicated by SHA-256 of the control process
+//   SegmentCreate                         →  SegmentCreated + [memory file]           staging or pinned memory; known to the executor before the answer
+//   LeaseReplace                          →  LeaseReplaced   the client could not keep that address range free in its own process
+//   (hang-up or the pidfd readable)          the session ends
+//
+// After SessionState::moved the client sends Attach again on the same connection and gets a new channel and epoch with its memory in place.
+// Semantics of limits and refusals follow NVIDIA's MPS manual, "Client-Server Connection".
+#pragma once
+
+#include <cstdint>
+
+#include "proto/channel.hpp"
+
+namespace mpsshim::proto {
+
+inline constexpr std::uint32_t kMessageMagic = 0x6d50'5368;
+inline constexpr char kClientSocketName[] = "mpsshim.sock";
+inline constexpr char kControlSocketName[] = "control.sock";  // mpsctl: a line of text in, text out
+
+enum class MessageType : std::uint32_t {
+  hello = 1,
+  welcome = 2,
+  attach = 3,
+  attached = 4,
+  image_open = 5,
+  image_opened = 6,
+  image_seal = 7,
+  done = 8,
+  segment_create = 9,
+  segment_created = 10,
+  lease_replace = 11,
+  lease_replaced = 12,
+};
+
+// `status` is a CUresult (0 in requests). An answer with another status has no file descriptors and only a header that counts.
+struct MessageHeader {
+  std::uint32_t magic = kMessageMagic;
+  MessageType type{};
+  std::uint32_t status = 0;
+  std::uint32_t reserved = 0;
+};
+
+struct Hello {
+  MessageHeader header{.type = MessageType::hello};
+  std::uint32_t layout_major = kLayoutMajor;
+  std::uint32_t layout_minor = kLayoutMinor;
+  std::uint64_t protocol_hash = 0;  // logged; differing releases still talk, by layout_major and record sizes
+};
+
+struct Welcome {
+  MessageHeader header{.type = MessageType::welcome};
+  std::uint32_t layout_major = kLayoutMajor;
+  std::uint32_t layout_minor = kLayoutMinor;
+};
+
+struct Attach {
+  MessageHeader header{.type = MessageType::attach};
+  std::uint32_t device = 0;  // ordinal in DriverFacts
+  std::uint32_t reserved = 0;
+};
+
+// Device memory and pinned memory of this session lie in these ranges of the address space, in every process at the same place.
+struct Lease {
+  std::uint64_t address = 0;
+  std::uint64_t size_bytes = 0;
+};
+
+struct Attached {
+  MessageHeader header{.type = MessageType::attached};
+  std::uint64_t session = 0;  // stays the same when the session moves
+  std::uint64_t epoch = 0;
+  Lease device_lease;
+  Lease pinned_lease;
+  std::uint32_t lost = 0;     // CUresult: not 0 if this session did not survive its executor; sticky for the process
+  std::uint32_t reserved = 0;
+};
+
+struct ImageOpen {
+  MessageHeader header{.type = MessageType::image_open};
+  std::uint64_t size_bytes = 0;
+  std::uint64_t hash = 0;     // the client's hash, advice: lets it skip sending what is known already; content is compared by the broker's own
+  std::uint32_t source = 0;   // reserved for file-backed images
+  std::uint32_t reserved = 0;
+};
+
+struct ImageOpened {
+  MessageHeader header{.type = MessageType::image_opened};
+  std::uint64_t image = 0;
+};
+
+struct ImageSeal {
+  MessageHeader header{.type = MessageType::image_seal};
+  std::uint64_t image = 0;
+};
+
+// `image`: the id to use in ModuleLoad; differs from the one opened when the same content was known.
+struct Done {
+  MessageHeader header{.type = MessageType::done};
+  std::uint64_t image = 0;
+};
+
+enum class SegmentPurpose : std::uint32_t { staging = 1, pinned = 2 };
+
+struct SegmentCreate {
+  MessageHeader header{.type = MessageType::segment_create};
+  SegmentPurpose purpose{};
+  std::uint32_t reserved = 0;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t address = 0;  // pinned: chosen by the client inside its pinned lease; staging: 0
+};
+
+struct SegmentCreated {
+  MessageHeader header{.type = MessageType::segment_created};
+  std::uint64_t segment = 0;  // id to use in SegmentMap
+};
+
+struct LeaseReplace {
+  MessageHeader header{.type = MessageType::lease_replace};
+  Lease refused;
+};
+
+struct LeaseReplaced {
+  MessageHeader header{.type = MessageType::lease_replaced};
+  Lease lease;
+};
+
+static_assert(sizeof(MessageHeader) == 16 && sizeof(Hello) == 32 && sizeof(Attached) == 72);
+
+}  // namespace mpsshim::proto

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The trusting half of the command ring: the client writes records and publishes them. One RingProducer serves a channel; the caller holds
+// the channel's lock from reserve() to publish(), so records of all threads form one total order.
+// It trusts its own position and checks the consumer's only so far that a broken broker cannot make it write over unread records.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "proto/channel.hpp"
+#include "proto/record.hpp"
+
+namespace mpsshim::proto {
+
+class RingProducer {
+ public:
+  RingProducer() = default;
+  // `ring` is mapped twice back to back.
+  RingProducer(ChannelHeader* header, std::byte* ring) : header_(header), ring_(ring) {}
+
+  // Room for one record of `size` bytes (as record_size() gives), or nullptr while the ring is full: then wait_for_room().
+  [[nodiscard]] std::byte* reserve(std::uint32_t size) {
+    if (tail_ + size - cached_head_ > kRingBytes) {
+      cached_head_ = header_->head.load(std::memory_order_acquire);  // pairs with RingConsumer::release
+      if (tail_ + size - cached_head_ > kRingBytes) return nullptr;
+    }
+    return ring_ + tail_ % kRingBytes;
+  }
+
+  // Makes the reserved record visible. True if the executor sleeps and must be woken by the doorbell.
+  // The exchange is a full barrier between the tail and the look at consumer_idle; pairs with RingConsumer::prepare_sleep.
+  [[nodiscard]] bool publish(std::uint32_t size) {
+    tail_ += size;
+    ++sequence_;
+    header_->tail.exchange(tail_, std::memory_order_seq_cst);
+    return header_->consumer_idle.load(std::memory_order_relaxed) != 0 && header_->consumer_idle.exchange(0, std::memory_order_seq_cst) != 0;
+  }
+
+  // Sleeps until the consumer moved its head or `timeout_us` passed.
+  void wait_for_room(std::uint64_t timeout_us);
+
+  [[nodiscard]] std::uint64_t position() const { return tail_; }  // of the next record, in bytes since the epoch began
+  [[nodiscard]] std::uint32_t next_sequence() const { return sequence_ + 1; }
+  [[nodiscard]] bool empty() const { return header_->head.load(std::memory_order_acquire) == tail_; }
+
+ private:
+  ChannelHeader* header_ = nullptr;
+  std::byte* ring_ = nullptr;
+  std::uint64_t tail_ = 0;
+  std::uint64_t cached_head_ = 0;
+  std::uint32_t sequence_ = 0;
+};
+
+}  // namespace mpsshim::proto

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# check_install.sh BUILD_FOLDER DRIVER: installs into an empty folder, looks at what lies where, and runs a program by
+# the installed mpsrun, with nothing of the build tree in its way.
+set -euo pipefail
+
+build=$1 driver=$2
+prefix=$(mktemp -d "${TMPDIR:-/tmp}/mpsshim-install.XXXXXX")
+trap 'rm -rf "$prefix"' EXIT
+fail() {
+    printf 'check_install: %s\n' "$*" >&2
+    find "$prefix" ! -type d >&2
+    exit 1
+}
+
+DESTDIR='' cmake --install "$build" --prefix "$prefix/usr" >/dev/null
+for program in mpsbroker mpsctl mpsrun; do
+    [[ -x $prefix/usr/bin/$program ]] || fail "bin/$program is not installed"
+done
+# ldconfig makes a link of each SONAME it meets: nothing that is called libcuda.so.1 may lie in a folder it visits.
+while read -r library; do
+    [[ $library == */mpsshim/* ]] || fail "$library lies outside a folder of its own"
+done < <(find "$prefix/usr" -name '*.so*')
+
+cp "$build/bin/process1" "$prefix/process1"
+output=$(env -u LD_PRELOAD CUDA_MPS_PIPE_DIRECTORY="$prefix/pipe" "$prefix/usr/bin/mpsrun" --driver "$driver" -- "$prefix/process1") ||
+    fail "process1 under the installed mpsrun ended with $?"
+[[ $output == *'Process 1 done.'* ]] || fail "process1 under the installed mpsrun said: $output"

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The examples are unmodified programs that check themselves: alone, several of a kind, and all kinds at once, each must be right.
+#include <string>
+#include <vector>
+
+#include "tests/support/broker_fixture.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+struct Example {
+  std::string name;
+  std::vector<std::string> small;  // arguments for a run beside others: on the CPU driver every instruction is interpreted
+  std::string says;
+};
+
+const std::vector<Example> kExamples = {
+    {"process1", {}, "Process 1 done."},     {"process2", {}, "Process 2 done."},           {"vector_add_drv", {}, "sums on"},
+    {"matrix_mul", {"96"}, "product right"}, {"stream_overlap", {"8192"}, "streams right"}, {"launch_storm", {"20000"}, "dependent launches right"},
+};
+
+const Example& example(const std::string& name) {
+  for (const Example& candidate : kExamples) {
+    if (candidate.name == name) return candidate;
+  }
+  throw std::invalid_argument("no example " + name);
+}
+
+void require_right(const Example& example, const Outcome& outcome, const BrokerFixture& broker) {
+  INFO(example.name << ": " << outcome.explain() << "--- broker\n" << broker.log());
+  REQUIRE(outcome.ok());
+  REQUIRE(outcome.output.find(example.says) != std::string::npos);
+}
+
+void runs_alone(const std::string& name) {
+  const BrokerFixture broker;
+  require_right(example(name), broker.run(name), broker);
+}
+
+void run_together(const std::vector<Example>& examples) {
+  const BrokerFixture broker;
+  std::vector<Program> programs;
+  for (const Example& each : examples) {
+    ProgramOptions options;
+    if (!on_gpu()) options.arguments = each.small;
+    programs.push_back(broker.start(each.name, options));
+  }
+  for (std::size_t i = 0; i < programs.size(); ++i) require_right(examples[i], programs[i].wait(std::chrono::seconds(90)), broker);
+  // Nothing of them is left at the broker.
+  REQUIRE(broker.wait_for_clients(0));
+}
+
+}  // namespace
+
+TEST_CASE("process1 runs alone") { runs_alone("process1"); }
+TEST_CASE("process2 runs alone") { runs_alone("process2"); }
+TEST_CASE("vector_add_drv runs alone") { runs_alone("vector_add_drv"); }
+TEST_CASE("matrix_mul runs alone") { runs_alone("matrix_mul"); }
+TEST_CASE("stream_overlap runs alone") { runs_alone("stream_overlap"); }
+TEST_CASE("launch_storm runs alone") { runs_alone("launch_storm"); }
+
+TEST_CASE("four of process1 at once") { run_together(std::vector<Example>(4, example("process1"))); }
+TEST_CASE("four of vector_add_drv at once") { run_together(std::vector<Example>(4, example("vector_add_drv"))); }
+TEST_CASE("four of matrix_mul at once") { run_together(std::vector<Example>(4, example("matrix_mul"))); }
+TEST_CASE("four of stream_overlap at once") { run_together(std::vector<Example>(4, example("stream_overlap"))); }
+TEST_CASE("four of launch_storm at once") { run_together(std::vector<Example>(4, example("launch_storm"))); }
+TEST_CASE("one of each example at once") { run_together(kExamples); }
+
+TEST_CASE("a broker serves one program after another and keeps nothing of them") {
+  const BrokerFixture broker;
+  const Example& drv = example("vector_add_drv");
+  // Caches and pools fill in the first runs; after that nothing may grow.
+  for (int i = 0; i < 3; ++i) require_right(drv, broker.run(drv.name), broker);
+  REQUIRE(broker.wait_for_clients(0));
+  const Resources before = broker.resources();
+  for (int i = 0; i < 10; ++i) require_right(drv, broker.run(drv.name), broker);
+  const bool back = eventually(std::chrono::seconds(5), [&] { return broker.resources() == before; });
+  INFO("before: " << before.explain() << "after: " << broker.resources().explain());
+  REQUIRE(back);
+}

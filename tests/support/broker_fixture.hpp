@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// A private broker for one test case: its own pipe directory, its own log, gone without a trace at the end.
+//
+//   BrokerFixture broker;
+//   const Outcome one = broker.run("process1");
+//   INFO(one.explain());
+//   REQUIRE(one.ok());
+//
+// Programs named without a slash are those of the build's bin folder. They run as clients: libmpsshim.so preloaded, MPSSHIM_REQUIRE=1, so a
+// test can never pass beside the broker. The driver is the CPU driver; MPSSHIM_TEST_DRIVER (scripts/test --gpu) names another one for all
+// tests. Used from one thread. A constructor that throws says what the broker printed.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/support/program.hpp"
+
+namespace mpsshim::test {
+
+// What the broker's processes hold, to be compared before and after.
+struct Resources {
+  int processes = 0;
+  int fds = 0;
+  int threads = 0;
+  std::vector<std::string> fd_targets;  // "pid: target" for each, sorted: what INFO shows when the numbers differ
+  friend bool operator==(const Resources& a, const Resources& b) { return a.processes == b.processes && a.fds == b.fds && a.threads == b.threads; }
+  [[nodiscard]] std::string explain() const;
+};
+
+struct BrokerOptions {
+  std::string driver;                  // empty: test_driver()
+  std::vector<std::string> arguments;  // more of them, for mpsbroker
+};
+
+// --driver's argument for this run of the tests: "cpu", or what MPSSHIM_TEST_DRIVER asks for.
+[[nodiscard]] std::string test_driver();
+[[nodiscard]] inline bool on_gpu() { return test_driver() != "cpu"; }
+
+// A file of the build's bin folder, or of its lib folder.
+[[nodiscard]] std::string built_program(const std::string& name);
+[[nodiscard]] std::string built_library(const std::string& name);
+
+// A folder under TMPDIR that goes away with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+class BrokerFixture {
+ public:
+  explicit BrokerFixture(const BrokerOptions& options = {});
+
+  // Clients. `options.environment` goes over the one described above.
+  [[nodiscard]] Program start(const std::string& program, ProgramOptions options = {}) const;
+  [[nodiscard]] Outcome run(const std::string& program, ProgramOptions options = {}, Milliseconds limit = std::chrono::seconds(60)) const;
+  [[nodiscard]] Outcome run(const std::string& program, const std::vector<std::string>& arguments) const;
+
+  // mpsctl, with its arguments.
+  [[nodiscard]] Outcome ctl(const std::vector<std::string>& arguments) const;
+  // The pids that mpsctl lists: servers (executors), and the clients of all of them.
+  [[nodiscard]] std::vector<pid_t> servers() const;
+  [[nodiscard]] std::vector<pid_t> clients() const;
+  [[nodiscard]] bool wait_for_clients(std::size_t count, Milliseconds limit = std::chrono::seconds(20)) const;
+
+  [[nodiscard]] Program& process() { return broker_; }  // the control process
+  [[nodiscard]] Resources resources() const;            // of the control process and all its descendants
+  [[nodiscard]] std::filesystem::path pipe_dir() const { return folder_.path() / "pipe"; }
+  // Everything the broker has said: its output and its log files.
+  [[nodiscard]] std::string log() const;
+
+ private:
+  TemporaryFolder folder_;
+  Program broker_;  // after the folder: it ends first
+};
+
+// The environment of a client of the broker in `pipe_dir`.
+[[nodiscard]] std::map<std::string, std::string> client_environment(const std::filesystem::path& pipe_dir);
+
+}  // namespace mpsshim::test

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hello and Attach, as clients see them.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "tests/unit/control/support/control_fixture.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+using namespace mpsshim::broker::control::testing;
+
+TEST_CASE("hello: facts that nobody can change") {
+  ControlFixture broker;
+  broker.serve();
+  TestClient client = broker.connect();
+  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+  REQUIRE(client.fds.count == 1);
+  const auto facts = proto::Mapping::map(client.fds.fds[0], 0, sizeof(proto::DriverFacts), proto::Access::read_only);
+  REQUIRE(facts);
+  CHECK(reinterpret_cast<const proto::DriverFacts*>(facts.data())->driver_version == 13000);
+  CHECK(mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, client.fds.fds[0].get(), 0) == MAP_FAILED);
+  CHECK(broker.manager.sessions().empty());
+}
+
+TEST_CASE("hello before an executor is ready is answered once it is") {
+  ControlFixture broker;
+  TestClient client = broker.connect();
+  client.send(proto::Hello{});
+  turn_for(broker.loop, 20);
+  proto::Welcome welcome;
+  CHECK_FALSE(client.poll(welcome));
+  broker.serve();
+  CHECK(client.await<proto::Welcome>().header.status == CUDA_SUCCESS);
+}
+
+TEST_CASE("attach: a channel with its header, sealed, and the same leases in the executor") {
+  ControlFixture broker;
+  broker.serve();
+  TestClient client = broker.connect();
+  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+  client.send(proto::Attach{});
+  const Arrived open = broker.executor().expect(ExecutorMessage::session_open);
+  REQUIRE(open.fds.count == 4);
+  CHECK(open.packet.client_pid == static_cast<std::uint32_t>(getpid()));
+  proto::Attached early;
+  CHECK_FALSE(client.poll(early));
+  broker.executor().send(ExecutorMessage::session_opened, open.packet.header.session);
+  const auto attached = client.await<proto::Attached>();
+  REQUIRE(attached.header.status == CUDA_SUCCESS);
+  CHECK(attached.session == open.packet.header.session);
+  CHECK(attached.lost == 0);
+  CHECK(attached.device_lease.address == open.packet.device_lease.address);
+  CHECK(attached.pinned_lease.address == open.packet.pinned_lease.address);
+  REQUIRE(client.fds.count == 4);
+  CHECK(proto::sealed_size(client.fds.fds[0]) == proto::kChannelBytes);
+  CHECK(proto::sealed_size(client.fds.fds[1]) == proto::kFenceSegmentBytes);
+  const auto page = map_header(client.fds);
+  CHECK(header_of(page).magic == proto::kChannelMagic);
+  CHECK(header_of(page).session == attached.session);
+  CHECK(header_of(page).epoch == attached.epoch);
+}
+
+TEST_CASE("client and executor share the doorbells, which never block") {
+  ControlFixture broker;
+  broker.serve();
+  TestClient client = broker.connect();
+  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+  client.send(proto::Attach{});
+  const Arrived open = broker.executor().expect(ExecutorMessage::session_open);
+  broker.executor().send(ExecutorMessage::session_opened, open.packet.header.session);
+  (void)client.await<proto::Attached>();
+  for (const std::size_t bell : {2u, 3u}) {
+    std::uint64_t value = 5;
+    REQUIRE(write(client.fds.fds[bell].get(), &value, sizeof value) == sizeof value);
+    REQUIRE(read(open.fds.fds[bell].get(), &value, sizeof value) == sizeof value);
+    CHECK(value == 5);
+    CHECK(read(open.fds.fds[bell].get(), &value, sizeof value) == -1);
+    CHECK(errno == EAGAIN);
+  }
+}
+
+TEST_CASE("another layout is refused with a status, not with silence") {
+  ControlFixture broker;
+  broker.serve();
+  TestClient client = broker.connect();
+  proto::Hello hello;
+  hello.layout_major = proto::kLayoutMajor + 1;
+  CHECK(client.ask<proto::Welcome>(hello).header.status == CUDA_ERROR_MPS_CONNECTION_FAILED);
+  CHECK(client.fds.count == 0);
+  CHECK(client.is_closed());
+}
+
+TEST_CASE("a pidfd of another process, or something that is none, is refused") {
+  ControlFixture broker;
+  broker.serve();
+  const proto::FileDescriptor parent(static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0)));
+  const proto::FileDescriptor null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  for (const int fd : {parent.get(), null.get()}) {
+    TestClient client = broker.connect();
+    CHECK(client.ask<proto::Welcome>(proto::Hello{}, {&fd, 1}).header.status == CUDA_ERROR_MPS_CONNECTION_FAILED);
+    CHECK(client.is_closed());
+  }
+}
+
+TEST_CASE("the driver's refusal of a session reaches the client, and nothing stays") {
+  ControlFixture broker;
+  broker.serve();
+  TestClient client = broker.connect();
+  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+  client.send(proto::Attach{});
+  const Arrived open = broker.executor().expect(ExecutorMessage::session_open);
+  broker.executor().send(ExecutorMessage::session_opened, open.packet.header.session, CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(client.await<proto::Attached>().header.status == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(broker.manager.sessions().empty());
+  client.send(proto::Attach{});  // it may try again
+  broker.executor().open_session();
+  CHECK(client.await<proto::Attached>().header.status == CUDA_SUCCESS);
+}
+
+TEST_CASE("an executor that does not answer costs the client ten seconds, not for ever") {
+  ControlFixture broker;  // a fraction of a second here
+  broker.serve();
+  TestClient client = broker.connect();
+  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+  client.send(proto::Attach{});
+  const Arrived open = broker.executor().expect(ExecutorMessage::session_open);
+  CHECK(client.await<proto::Attached>().header.status == CUDA_ERROR_MPS_SERVER_NOT_READY);
+  // The answer that comes late is kept for the next Attach.
+  broker.executor().send(ExecutorMessage::session_opened, open.packet.header.session);
+  turn_for(broker.loop, 10);
+  CHECK(client.ask<proto::Attached>(proto::Attach{}).header.status == CUDA_SUCCESS);
+  CHECK(client.fds.count == 4);
+}
+
+TEST_CASE("devices that do not exist, and a second attach without reason") {
+  ControlFixture broker;
+  broker.serve();
+  TestClient client = broker.connect();
+  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+  proto::Attach attach;
+  attach.device = 2;
+  CHECK(client.ask<proto::Attached>(attach).header.status == CUDA_ERROR_INVALID_DEVICE);
+  attach.device = 0;
+  client.send(attach);
+  broker.executor().open_session();
+  CHECK(client.await<proto::Attached>().header.status == CUDA_SUCCESS);
+  CHECK(client.ask<proto::Attached>(attach).header.status == CUDA_ERROR_MPS_RPC_FAILURE);
+  attach.device = 1;
+  CHECK(client.ask<proto::Attached>(attach).header.status == CUDA_ERROR_NOT_SUPPORTED);
+}
+
+TEST_CASE("a second device has an executor of its own, started for its first client") {
+  ControlFixture broker;
+  broker.serve();
+  TestClient client = broker.connect();
+  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+  proto::Attach attach;
+  attach.device = 1;
+  client.send(attach);
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
+  CHECK(broker.executor().options.device == 1);
+  broker.executor().ready();
+  broker.executor().open_session();
+  CHECK(client.await<proto::Attached>().header.status == CUDA_SUCCESS);
+}
+
+TEST_CASE("as many clients as allowed and not one more") {
+  SessionLimits limits = ControlFixture::quick_limits();
+  limits.max_clients = 3;
+  ControlFixture broker(limits);
+  broker.serve();
+  std::vector<TestClient> clients;
+  for (int i = 0; i < 3; ++i) clients.push_back(broker.attach());
+  TestClient refused = broker.connect();
+  REQUIRE(refused.hello().header.status == CUDA_SUCCESS);
+  CHECK(refused.ask<proto::Attached>(proto::Attach{}).header.status == CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
+}
+
+TEST_CASE("malformed messages end their sender alone") {
+  ControlFixture broker;
+  broker.serve();
+  TestClient bystander = broker.attach();
+  const auto ends = [&](auto&& misbehave, bool greeted = true) {
+    TestClient client = broker.connect();
+    if (greeted) REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+    misbehave(client);
+    CHECK(client.is_closed());
+  };
+  ends([](TestClient& client) { client.send_bytes(3); });
+  ends([](TestClient& client) { client.send_bytes(4097); });
+  ends([](TestClient& client) { client.send_bytes(32); });  // no magic
+  ends([](TestClient& client) { client.send(proto::Attach{}); }, false);
+  ends([](TestClient& client) { client.send(proto::Hello{}); });
+  ends([](TestClient& client) { client.send(proto::Welcome{}); });
+  ends([](TestClient& client) {
+    proto::MessageHeader header{.type = static_cast<proto::MessageType>(77)};
+    client.send(header);
+  });
+  ends([](TestClient& client) {
+    struct {
+      proto::Attach attach;
+      std::uint64_t more = 0;
+    } longer;
+    client.send(longer);
+  });
+  ends([](TestClient& client) {
+    proto::MessageHeader header{.type = proto::MessageType::attach};
+    client.send(header);
+  });
+  ends([](TestClient& client) {
+    const std::array<int, 2> fds{0, 1};
+    client.send(proto::Attach{}, fds);
+  });
+  const auto created = [&] {
+    proto::SegmentCreate request;
+    request.purpose = proto::SegmentPurpose::staging;
+    request.size_bytes = 4096;
+    return bystander.ask<proto::SegmentCreated>(request);
+  }();
+  CHECK(created.header.status == CUDA_SUCCESS);
+}
+
+TEST_CASE("drivers are tried in order; the one that serves is kept") {
+  ControlFixture broker(ControlFixture::quick_limits(), {"first.so", "second.so", "third.so"});
+  CHECK(broker.executor().options.driver_path == "first.so");
+  broker.executor().ready(CUDA_ERROR_NO_DEVICE);
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
+  CHECK(broker.launcher.lives[0]->killed);
+  CHECK(broker.executor().options.driver_path == "second.so");
+  broker.executor().die();  // a crash before it is ready counts as a refusal
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 3; }));
+  broker.executor().ready();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.manager.facts_file() >= 0; }));
+  broker.executor().die();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 4; }));
+  CHECK(broker.executor().options.driver_path == "third.so");
+}
+
+TEST_CASE("no driver serves: said so, once, with the last reason") {
+  ControlFixture broker;
+  broker.executor().ready(CUDA_ERROR_NO_DEVICE);
+  REQUIRE(turn_until(broker.loop, [&] { return !broker.cannot_start.empty(); }));
+  CHECK(broker.cannot_start.find("libtest.so") != std::string::npos);
+  CHECK(broker.cannot_start.find("100") != std::string::npos);
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/commands.hpp"
+
+#include "tests/unit/control/support/control_fixture.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+using namespace mpsshim::broker::control::testing;
+
+namespace {
+
+struct Console {
+  explicit Console(ControlFixture& broker) : commands(broker.manager, [this](std::chrono::seconds seconds) { quit = seconds.count(); }) {}
+  std::string ok(const std::string& line) {
+    const auto result = commands.execute(line);
+    INFO(result.text);
+    CHECK(result.ok);
+    return result.text;
+  }
+  std::string error(const std::string& line) {
+    const auto result = commands.execute(line);
+    CHECK_FALSE(result.ok);
+    CHECK_FALSE(result.text.empty());
+    return result.text;
+  }
+  long quit = -1;
+  Commands commands;
+};
+
+}  // namespace
+
+TEST_CASE("servers and their clients") {
+  ControlFixture broker;
+  Console console(broker);
+  const std::string server = std::to_string(broker.executor().pid);
+  CHECK(console.ok("get_server_list") == server + "\n");
+  CHECK(console.ok("get_server_status " + server) == "INITIALIZING\n");
+  broker.serve();
+  CHECK(console.ok("get_server_status " + server) == "ACTIVE\n");
+  CHECK(console.ok("get_client_list " + server).empty());
+  TestClient client = broker.attach();
+  CHECK(console.ok("get_client_list " + server) == std::to_string(getpid()) + "\n");
+  const std::string table = console.ok("ps");
+  CHECK(std::count(table.begin(), table.end(), '\n') == 2);
+  CHECK(table.starts_with("PID"));
+  CHECK(table.find("\n" + std::to_string(getpid()) + " ") != std::string::npos);
+  CHECK(table.find("active") != std::string::npos);
+  CHECK(console.ok("ps -p " + server) == table);
+}
+
+TEST_CASE("what is not a command, or not a server, is an error that says so") {
+  ControlFixture broker;
+  broker.serve();
+  Console console(broker);
+  CHECK(console.error("get_server_status 1").find("1") != std::string::npos);
+  CHECK(console.error("set_default_active_thread_percentage 50").find("unknown command") != std::string::npos);
+  for (const char* line : {"", "get_client_list", "get_client_list x", "get_client_list -1", "ps -p", "ps -p 1", "ps x", "quit now", "quit -t", "quit -t -1",
+                           "get_server_list 1"}) {
+    INFO(line);
+    console.error(line);
+  }
+  CHECK(console.quit == -1);
+}
+
+TEST_CASE("quit, at once or with patience") {
+  ControlFixture broker;
+  Console console(broker);
+  console.ok("quit");
+  CHECK(console.quit == 0);
+  console.ok("quit -t 30");
+  CHECK(console.quit == 30);
+}

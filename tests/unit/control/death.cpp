@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executors' deaths: what clients see, and what the next life is given.
+#include "tests/unit/control/support/control_fixture.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+using namespace mpsshim::broker::control::testing;
+
+namespace {
+
+std::uint32_t state_in(const proto::Mapping& page) { return header_of(page).session_state; }
+constexpr auto kMoved = static_cast<std::uint32_t>(proto::SessionState::moved);
+constexpr auto kFailed = static_cast<std::uint32_t>(proto::SessionState::failed);
+
+void create_chunk(ControlFixture& broker, std::uint64_t session, std::uint64_t address, const char* content) {
+  const proto::FileDescriptor file = proto::create_memory_file("test-chunk", 4096);
+  REQUIRE(pwrite(file.get(), content, strlen(content), 0) == static_cast<ssize_t>(strlen(content)));
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::chunk_created, 0, session};
+  packet.object = address;
+  packet.size_bytes = 4096;
+  const int fd = file.get();
+  broker.executor().send(packet, {&fd, 1});
+  REQUIRE(turn_until(broker.loop, [&] { return broker.session(session).chunks.all().contains(address); }));
+}
+
+std::uint64_t load_image(ControlFixture& broker, TestClient& client, const std::string& content) {
+  proto::ImageOpen open;
+  open.size_bytes = content.size();
+  const auto opened = client.ask<proto::ImageOpened>(open);
+  REQUIRE(pwrite(client.fds.fds[0].get(), content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
+  proto::ImageSeal seal;
+  seal.image = opened.image;
+  const std::uint64_t image = client.ask<proto::Done>(seal).image;
+  ExecutorPacket note;
+  note.header.type = ExecutorMessage::module_note;
+  note.object = image;
+  note.purpose = 1;
+  broker.executor().send(note);
+  return image;
+}
+
+}  // namespace
+
+TEST_CASE("a fault: the guilty has the driver's error for good, the idle moves with all it has") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached guilty;
+  proto::Attached idle;
+  TestClient a = broker.attach(&guilty);
+  const auto guilty_page = map_header(a.fds);
+  TestClient b = broker.attach(&idle);
+  const auto idle_page = map_header(b.fds);
+  create_chunk(broker, idle.session, idle.device_lease.address, "precious");
+  proto::SegmentCreate request;
+  request.purpose = proto::SegmentPurpose::pinned;
+  request.address = idle.pinned_lease.address;
+  request.size_bytes = 8192;
+  const auto segment = b.ask<proto::SegmentCreated>(request);
+  const std::uint64_t image = load_image(broker, b, "module image");
+
+  broker.executor().set_progress(0, guilty.session, 2, 1);
+  broker.executor().set_progress(1, idle.session, 9, 9);
+  broker.executor().report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+  broker.executor().die();
+  ExecutorPeer& next = broker.next_life(2);
+  CHECK(state_in(guilty_page) == kFailed);
+  CHECK(header_of(guilty_page).session_error == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(state_in(idle_page) == kMoved);
+
+  const Arrived replay = next.expect(ExecutorMessage::load_replay);
+  CHECK(replay.packet.object == image);
+  CHECK(replay.packet.size_bytes == 12);
+  CHECK(replay.fds.count == 1);
+
+  b.send(proto::Attach{});
+  const Arrived chunk = next.expect(ExecutorMessage::chunk_restore);
+  CHECK(chunk.packet.object == idle.device_lease.address);
+  char text[8];
+  REQUIRE(pread(chunk.fds.fds[0].get(), text, 8, 0) == 8);
+  CHECK(std::string(text, 8) == "precious");
+  const Arrived restored = next.expect(ExecutorMessage::segment_restore);
+  CHECK(restored.packet.object == segment.segment);
+  CHECK(restored.packet.address == request.address);
+  const Arrived open = next.expect(ExecutorMessage::session_open);
+  CHECK(open.packet.header.session == idle.session);
+  CHECK(open.packet.epoch == idle.epoch + 1);
+  CHECK(open.packet.device_lease.address == idle.device_lease.address);
+  next.send(ExecutorMessage::session_opened, idle.session);
+  const auto again = b.await<proto::Attached>();
+  REQUIRE(again.header.status == CUDA_SUCCESS);
+  CHECK(again.session == idle.session);
+  CHECK(again.epoch == idle.epoch + 1);
+  CHECK(again.lost == 0);
+  REQUIRE(b.fds.count == 4);
+  const auto new_page = map_header(b.fds);
+  CHECK(state_in(new_page) == static_cast<std::uint32_t>(proto::SessionState::active));
+  CHECK(header_of(new_page).tail == 0);
+
+  const auto lost = a.ask<proto::Attached>(proto::Attach{});
+  CHECK(lost.header.status == CUDA_SUCCESS);
+  CHECK(lost.lost == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(a.fds.count == 0);
+  CHECK(a.ask<proto::SegmentCreated>(request).header.status == CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_CASE("a crash without a report: busy sessions get an MPS error, never the driver's") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached busy;
+  TestClient client = broker.attach(&busy);
+  const auto page = map_header(client.fds);
+  broker.executor().set_progress(5, busy.session, 1, 0);
+  broker.executor().die();
+  broker.next_life(2);
+  CHECK(state_in(page) == kFailed);
+  CHECK(header_of(page).session_error == CUDA_ERROR_MPS_SERVER_NOT_READY);
+}
+
+TEST_CASE("what an executor said just before its death counts") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  const proto::FileDescriptor file = proto::create_memory_file("test-chunk", 4096);
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::chunk_created, 0, attached.session};
+  packet.object = attached.device_lease.address;
+  packet.size_bytes = 4096;
+  const int fd = file.get();
+  broker.executor().send(packet, {&fd, 1});
+  broker.executor().die();  // both are there when the broker looks
+  ExecutorPeer& next = broker.next_life(2);
+  client.send(proto::Attach{});
+  CHECK(next.expect(ExecutorMessage::chunk_restore).packet.object == attached.device_lease.address);
+}
+
+TEST_CASE("an executor that reports a fault and stays is killed") {
+  ControlFixture broker;
+  broker.serve();
+  ExecutorPeer& first = broker.executor();
+  first.report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(turn_until(broker.loop, [&] { return first.killed; }));
+}
+
+TEST_CASE("an attach that waits while the executor dies is answered by the next") {
+  SessionLimits limits = ControlFixture::quick_limits();
+  limits.answer = std::chrono::milliseconds(2000);
+  ControlFixture broker(limits);
+  broker.serve();
+  TestClient client = broker.connect();
+  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+  client.send(proto::Attach{});
+  broker.executor().expect(ExecutorMessage::session_open);
+  broker.executor().die();
+  broker.next_life(2).open_session();
+  const auto attached = client.await<proto::Attached>();
+  CHECK(attached.header.status == CUDA_SUCCESS);
+  CHECK(attached.epoch == 2);
+}
+
+TEST_CASE("a moved client that leaves needs no executor") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  broker.executor().die();
+  broker.next_life(2);
+  client.hang_up();
+  CHECK(turn_until(broker.loop, [&] { return broker.manager.sessions().empty(); }));
+  CHECK_FALSE(broker.executor().receive());
+}
+
+TEST_CASE("two deaths in a row: the session still moves, its memory with it") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  create_chunk(broker, attached.session, attached.device_lease.address, "x");
+  broker.executor().die();
+  broker.next_life(2).die();
+  ExecutorPeer& third = broker.next_life(3);
+  client.send(proto::Attach{});
+  third.expect(ExecutorMessage::chunk_restore);
+  third.open_session();
+  CHECK(client.await<proto::Attached>().epoch == 3);
+}
+
+TEST_CASE("a restored session that the executor refuses is lost, with the reason, and its memory goes") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  create_chunk(broker, attached.session, attached.device_lease.address, "x");
+  broker.executor().die();
+  ExecutorPeer& next = broker.next_life(2);
+  client.send(proto::Attach{});
+  next.expect(ExecutorMessage::chunk_restore);
+  next.expect(ExecutorMessage::session_open);
+  next.send(ExecutorMessage::session_opened, attached.session, CUDA_ERROR_OUT_OF_MEMORY);
+  const auto answer = client.await<proto::Attached>();
+  CHECK(answer.header.status == CUDA_SUCCESS);
+  CHECK(answer.lost == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(broker.session(attached.session).chunks.all().empty());
+}
+
+TEST_CASE("a session that executors die of while it is opened is given up after the second") {
+  SessionLimits limits = ControlFixture::quick_limits();
+  limits.answer = std::chrono::milliseconds(2000);
+  ControlFixture broker(limits);
+  broker.serve();
+  proto::Attached bystander;
+  TestClient other = broker.attach(&bystander);
+  TestClient client = broker.connect();
+  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+  client.send(proto::Attach{});
+  broker.executor().expect(ExecutorMessage::session_open);
+  broker.executor().die();
+  ExecutorPeer& second = broker.next_life(2);
+  second.expect(ExecutorMessage::session_open);
+  second.die();
+  CHECK(client.await<proto::Attached>().header.status == CUDA_ERROR_MPS_SERVER_NOT_READY);
+  ExecutorPeer& third = broker.next_life(3);
+  other.send(proto::Attach{});
+  third.open_session();
+  CHECK(other.await<proto::Attached>().session == bystander.session);
+}
+
+TEST_CASE("a session its executor had failed stays failed through a move") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  const auto page = map_header(client.fds);
+  header_of(page).session_error = CUDA_ERROR_INVALID_HANDLE;
+  header_of(page).session_state = kFailed;  // as an executor does for a malformed record
+  CHECK(client.ask<proto::Attached>(proto::Attach{}).lost == CUDA_ERROR_INVALID_HANDLE);
+  broker.executor().die();
+  broker.next_life(2);
+  CHECK(state_in(page) == kFailed);
+}
+
+TEST_CASE("five deaths within ten seconds: clients get an error, a new try comes later") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  for (std::size_t lives = 1; lives <= 4; ++lives) {
+    broker.executor().die();
+    broker.next_life(lives + 1);
+  }
+  broker.executor().die();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.manager.executors().at(0)->state() == ExecutorState::fault; }));
+  CHECK(client.ask<proto::Attached>(proto::Attach{}).header.status == CUDA_ERROR_MPS_SERVER_NOT_READY);
+  ExecutorPeer& later = broker.next_life(6);
+  client.send(proto::Attach{});
+  later.open_session();
+  CHECK(client.await<proto::Attached>().header.status == CUDA_SUCCESS);
+}
+
+TEST_CASE("nonsense from an executor does not end the control process") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  ExecutorPeer& executor = broker.executor();
+  executor.send(static_cast<ExecutorMessage>(4711), 0);
+  executor.send(ExecutorMessage::quit, 0);
+  executor.send(ExecutorMessage::session_closed, 999);
+  executor.send(ExecutorMessage::session_closed, attached.session);
+  executor.send(ExecutorMessage::session_opened, attached.session);
+  executor.send(ExecutorMessage::chunk_created, attached.session);  // without a descriptor
+  executor.send(ExecutorMessage::chunk_released, attached.session);
+  executor.send(ExecutorMessage::module_note, 0);
+  executor.send(ExecutorMessage::ready, 0);
+  turn_for(broker.loop, 20);
+  CHECK(broker.session(attached.session).phase == SessionPhase::active);
+  CHECK_FALSE(executor.dead);
+}
+
+TEST_CASE("quit: every client is told, executors are asked to end, then killed") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  const auto page = map_header(client.fds);
+  broker.manager.quit(CUDA_ERROR_MPS_CLIENT_TERMINATED);
+  CHECK(state_in(page) == kFailed);
+  CHECK(header_of(page).session_error == CUDA_ERROR_MPS_CLIENT_TERMINATED);
+  broker.executor().expect(ExecutorMessage::quit);
+  CHECK_FALSE(broker.stopped);
+  REQUIRE(turn_until(broker.loop, [&] { return broker.stopped; }, 3000));
+  CHECK(broker.executor().killed);
+  CHECK(broker.launcher.lives.size() == 1);
+}

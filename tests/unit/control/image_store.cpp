@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/image_store.hpp"
+
+#include <cstring>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+
+namespace {
+
+class Images {
+ public:
+  std::uint64_t open_and_fill(std::uint64_t session, const std::string& content) {
+    std::uint64_t image = 0;
+    int file = -1;
+    REQUIRE(store.open(session, content.size(), image, file) == CUDA_SUCCESS);
+    REQUIRE(pwrite(file, content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
+    return image;
+  }
+  CUresult seal(std::uint64_t session, std::uint64_t image, std::uint64_t& result) {
+    CUresult status = CUDA_ERROR_UNKNOWN;
+    bool answered = false;
+    store.seal(session, image, [&](CUresult sealed, std::uint64_t id) {
+      answered = true;
+      status = sealed;
+      result = id;
+    });
+    turns = 0;
+    while (!answered && turns < 10'000) {
+      loop.turn(0);
+      ++turns;
+    }
+    REQUIRE(answered);
+    return status;
+  }
+  std::uint64_t add(std::uint64_t session, const std::string& content) {
+    std::uint64_t result = 0;
+    REQUIRE(seal(session, open_and_fill(session, content), result) == CUDA_SUCCESS);
+    return result;
+  }
+
+  EventLoop loop;
+  ImageStore store{loop};
+  int turns = 0;
+};
+
+}  // namespace
+
+TEST_CASE("equal content has one id, other content another") {
+  Images images;
+  const std::uint64_t first = images.add(1, "the same image");
+  CHECK(images.add(2, "the same image") == first);
+  CHECK(images.add(2, "the some image") != first);
+  CHECK(images.add(2, std::string("the same image\0", 15)) != first);
+  std::uint64_t size = 0;
+  CHECK(images.store.sealed_file(1, first, size) >= 0);
+  CHECK(size == 14);
+  CHECK(images.store.sealed_file(2, first, size) >= 0);
+}
+
+TEST_CASE("large images are read in slices, and differ by their last byte") {
+  Images images;
+  std::string content(40u << 20, 'x');
+  const std::uint64_t first = images.add(1, content);
+  CHECK(images.turns >= 2);
+  CHECK(images.add(2, content) == first);
+  content.back() = 'y';
+  CHECK(images.add(2, content) != first);
+}
+
+TEST_CASE("a sealed image cannot be changed by whoever filled it") {
+  Images images;
+  std::uint64_t image = 0;
+  int file = -1;
+  REQUIRE(images.store.open(1, 4096, image, file) == CUDA_SUCCESS);
+  const int kept = dup(file);
+  std::uint64_t result = 0;
+  REQUIRE(images.seal(1, image, result) == CUDA_SUCCESS);
+  CHECK(pwrite(kept, "x", 1, 0) == -1);
+  CHECK(ftruncate(kept, 0) != 0);
+  close(kept);
+}
+
+TEST_CASE("an image that is still mapped for writing, or was cut, is refused") {
+  Images images;
+  std::uint64_t image = 0;
+  std::uint64_t result = 0;
+  int file = -1;
+  REQUIRE(images.store.open(1, 4096, image, file) == CUDA_SUCCESS);
+  void* mapped = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  CHECK(images.seal(1, image, result) == CUDA_ERROR_INVALID_IMAGE);
+  munmap(mapped, 4096);
+  REQUIRE(images.store.open(1, 3 * 4096, image, file) == CUDA_SUCCESS);
+  REQUIRE(ftruncate(file, 4096) == 0);
+  CHECK(images.seal(1, image, result) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(images.store.count() == 0);
+}
+
+TEST_CASE("sizes, and how many may be open at a time") {
+  Images images;
+  std::uint64_t image = 0;
+  int file = -1;
+  CHECK(images.store.open(1, 0, image, file) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(images.store.open(1, kMaxImageBytes + 1, image, file) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(images.store.open(1, kMaxImageBytes, image, file) == CUDA_SUCCESS);
+  for (std::size_t i = 1; i < kMaxOpenImages; ++i) CHECK(images.store.open(1, 1, image, file) == CUDA_SUCCESS);
+  CHECK(images.store.open(1, 1, image, file) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(images.store.open(2, 1, image, file) == CUDA_SUCCESS);
+}
+
+TEST_CASE("images of others, sealed twice, or unknown are refused") {
+  Images images;
+  std::uint64_t result = 0;
+  const std::uint64_t image = images.open_and_fill(1, "mine");
+  CHECK(images.seal(2, image, result) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(images.seal(1, 999, result) == CUDA_ERROR_INVALID_VALUE);
+  std::uint64_t size = 0;
+  CHECK(images.store.sealed_file(1, image, size) == -1);
+  CHECK(images.seal(1, image, result) == CUDA_SUCCESS);
+  CHECK(images.seal(1, image, result) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(images.store.sealed_file(2, image, size) == -1);
+  CHECK(images.store.sealed_file(0, image, size) >= 0);
+}
+
+TEST_CASE("an image goes with its last session, unless the load log names it") {
+  Images images;
+  const std::uint64_t kept = images.add(1, "loaded");
+  const std::uint64_t shared = images.add(1, "shared");
+  images.add(2, "shared");
+  images.open_and_fill(1, "never sealed");
+  CHECK(images.store.note(0, kept, true));
+  CHECK_FALSE(images.store.note(0, 999, true));
+  images.store.release_session(1);
+  CHECK(images.store.count() == 2);
+  images.store.release_session(2);
+  CHECK(images.store.count() == 1);
+  std::uint64_t size = 0;
+  CHECK(images.store.sealed_file(0, kept, size) >= 0);
+  CHECK(images.store.sealed_file(0, shared, size) == -1);
+  CHECK(images.add(3, "loaded") == kept);
+}
+
+TEST_CASE("a session that ends while its image is being read is not answered") {
+  Images images;
+  const std::uint64_t image = images.open_and_fill(1, std::string(40u << 20, 'x'));
+  bool answered = false;
+  images.store.seal(1, image, [&](CUresult, std::uint64_t) { answered = true; });
+  images.store.release_session(1);
+  for (int i = 0; i < 10; ++i) images.loop.turn(0);
+  CHECK_FALSE(answered);
+  CHECK(images.store.count() == 0);
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/recovery.hpp"
+
+#include <memory>
+
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+using Cause = DeathReport::Cause;
+
+namespace {
+
+constexpr SessionCondition kIdle{1, false, false};
+constexpr SessionCondition kBusy{2, true, false};
+constexpr SessionCondition kOtherBusy{3, true, false};
+constexpr SessionCondition kGoneBusy{4, true, true};
+constexpr SessionCondition kGoneIdle{5, false, true};
+
+Verdict verdict_on(std::uint64_t session, const std::vector<Verdict>& verdicts) {
+  for (const Verdict& verdict : verdicts) {
+    if (verdict.session == session) return verdict;
+  }
+  FAIL("no verdict on session " << session);
+  return {};
+}
+
+void check(const Verdict& verdict, Fate fate, CUresult error = CUDA_SUCCESS) {
+  CHECK(verdict.fate == fate);
+  CHECK(verdict.error == error);
+}
+
+const DeathReport kFault{Cause::fault, CUDA_ERROR_ILLEGAL_ADDRESS, 0, "t"};
+
+}  // namespace
+
+TEST_CASE("the only busy session is guilty of a fault, idle ones move") {
+  const auto verdicts = judge(kFault, std::vector{kIdle, kBusy});
+  check(verdict_on(1, verdicts), Fate::moved);
+  check(verdict_on(2, verdicts), Fate::failed, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_CASE("of several busy sessions none is shown guilty") {
+  const auto verdicts = judge(kFault, std::vector{kIdle, kBusy, kOtherBusy});
+  check(verdict_on(1, verdicts), Fate::moved);
+  check(verdict_on(2, verdicts), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
+  check(verdict_on(3, verdicts), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
+}
+
+TEST_CASE("a named session alone gets the driver's error") {
+  DeathReport report = kFault;
+  report.named_session = 3;
+  const auto verdicts = judge(report, std::vector{kBusy, kOtherBusy});
+  check(verdict_on(2, verdicts), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
+  check(verdict_on(3, verdicts), Fate::failed, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_CASE("a named session gets the error even if the table shows it idle") {
+  DeathReport report = kFault;
+  report.named_session = 1;
+  check(verdict_on(1, judge(report, std::vector{kIdle})), Fate::failed, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_CASE("a gone client's work is a suspect too") {
+  const auto verdicts = judge(kFault, std::vector{kBusy, kGoneBusy, kGoneIdle});
+  check(verdict_on(2, verdicts), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
+  check(verdict_on(4, verdicts), Fate::dropped);
+  check(verdict_on(5, verdicts), Fate::dropped);
+}
+
+TEST_CASE("a crash and a replacement show nobody guilty") {
+  for (const Cause cause : {Cause::crash, Cause::replaced}) {
+    const auto verdicts = judge({cause, CUDA_SUCCESS, 0, ""}, std::vector{kIdle, kBusy, kGoneBusy});
+    check(verdict_on(1, verdicts), Fate::moved);
+    check(verdict_on(2, verdicts), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
+    check(verdict_on(4, verdicts), Fate::dropped);
+  }
+}
+
+TEST_CASE("a fault with everybody idle costs nobody") {
+  check(verdict_on(1, judge(kFault, std::vector{kIdle})), Fate::moved);
+}
+
+TEST_CASE("busy is what is issued and not completed, in a stream that belongs to a session") {
+  const auto table = std::make_unique<ProgressTable>();
+  const auto set = [&](std::size_t stream, std::uint64_t session, std::uint32_t issued, std::uint32_t completed) {
+    table->stream[stream].session = session;
+    table->stream[stream].issued = issued;
+    table->stream[stream].completed = completed;
+  };
+  set(0, 7, 5, 5);
+  set(1, 7, 3, 2);
+  set(2, 8, 0xffff'ffff, 0xffff'ffff);
+  set(3, 0, 9, 1);
+  set(kProgressStreams - 1, 9, 1, 0);
+  CHECK(busy_sessions(*table) == std::set<std::uint64_t>{7, 9});
+  CHECK(is_busy(*table, 7));
+  CHECK_FALSE(is_busy(*table, 8));
+}

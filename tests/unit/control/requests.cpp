@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an attached client asks of the control process, and what its executor is told of it.
+#include "tests/unit/control/support/control_fixture.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+using namespace mpsshim::broker::control::testing;
+
+namespace {
+
+proto::SegmentCreate segment_request(proto::SegmentPurpose purpose, std::uint64_t address, std::uint64_t size) {
+  proto::SegmentCreate request;
+  request.purpose = purpose;
+  request.address = address;
+  request.size_bytes = size;
+  return request;
+}
+
+std::uint64_t add_image(TestClient& client, const std::string& content) {
+  proto::ImageOpen open;
+  open.size_bytes = content.size();
+  const auto opened = client.ask<proto::ImageOpened>(open);
+  REQUIRE(opened.header.status == CUDA_SUCCESS);
+  REQUIRE(client.fds.count == 1);
+  REQUIRE(pwrite(client.fds.fds[0].get(), content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
+  proto::ImageSeal seal;
+  seal.image = opened.image;
+  const auto done = client.ask<proto::Done>(seal);
+  REQUIRE(done.header.status == CUDA_SUCCESS);
+  return done.image;
+}
+
+}  // namespace
+
+TEST_CASE("a segment is known to the executor before the client has its id, and is one memory") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  client.send(segment_request(proto::SegmentPurpose::pinned, attached.pinned_lease.address, 8192));
+  const auto created = client.await<proto::SegmentCreated>();
+  REQUIRE(created.header.status == CUDA_SUCCESS);
+  REQUIRE(client.fds.count == 1);
+  auto arrived = broker.executor().receive();  // no turn of the loop: it is there already
+  REQUIRE(arrived);
+  CHECK(arrived->packet.header.type == ExecutorMessage::segment_add);
+  CHECK(arrived->packet.header.session == attached.session);
+  CHECK(arrived->packet.object == created.segment);
+  CHECK(arrived->packet.address == attached.pinned_lease.address);
+  REQUIRE(pwrite(client.fds.fds[0].get(), "hello", 5, 100) == 5);
+  char text[5];
+  REQUIRE(pread(arrived->fds.fds[0].get(), text, 5, 100) == 5);
+  CHECK(std::string(text, 5) == "hello");
+}
+
+TEST_CASE("a segment that was released gives its address back") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  const auto request = segment_request(proto::SegmentPurpose::pinned, attached.pinned_lease.address, 8192);
+  const auto created = client.ask<proto::SegmentCreated>(request);
+  REQUIRE(created.header.status == CUDA_SUCCESS);
+  CHECK(client.ask<proto::SegmentCreated>(request).header.status == CUDA_ERROR_INVALID_VALUE);
+  ExecutorPacket released;
+  released.header = {ExecutorMessage::segment_released, 0, attached.session};
+  released.object = created.segment;
+  broker.executor().send(released);
+  turn_for(broker.loop, 10);
+  CHECK(client.ask<proto::SegmentCreated>(request).header.status == CUDA_SUCCESS);
+}
+
+TEST_CASE("requests that need a session are refused without one") {
+  ControlFixture broker;
+  broker.serve();
+  TestClient client = broker.connect();
+  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+  CHECK(client.ask<proto::SegmentCreated>(segment_request(proto::SegmentPurpose::staging, 0, 4096)).header.status == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(client.ask<proto::ImageOpened>(proto::ImageOpen{}).header.status == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(client.ask<proto::Done>(proto::ImageSeal{}).header.status == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(client.ask<proto::LeaseReplaced>(proto::LeaseReplace{}).header.status == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE("images: one id for equal content; the executor gets it for those who have it") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached first;
+  proto::Attached second;
+  proto::Attached third;
+  TestClient a = broker.attach(&first);
+  TestClient b = broker.attach(&second);
+  TestClient c = broker.attach(&third);
+  const std::uint64_t image = add_image(a, "module");
+  CHECK(add_image(b, "module") == image);
+  const auto want = [&](std::uint64_t session) {
+    ExecutorPacket packet;
+    packet.header = {ExecutorMessage::image_want, 0, session};
+    packet.object = image;
+    broker.executor().send(packet);
+    return broker.executor().expect(ExecutorMessage::image_give);
+  };
+  const Arrived given = want(second.session);
+  CHECK(given.packet.header.status == CUDA_SUCCESS);
+  CHECK(given.packet.size_bytes == 6);
+  REQUIRE(given.fds.count == 1);
+  char text[6];
+  REQUIRE(pread(given.fds.fds[0].get(), text, 6, 0) == 6);
+  CHECK(std::string(text, 6) == "module");
+  const Arrived refused = want(third.session);
+  CHECK(refused.packet.header.status == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(refused.fds.count == 0);
+}
+
+TEST_CASE("a client that asks for the next thing before it has its answer gets both, in order") {
+  ControlFixture broker;
+  broker.serve();
+  TestClient client = broker.attach();
+  client.send(segment_request(proto::SegmentPurpose::staging, 0, 4096));
+  client.send(segment_request(proto::SegmentPurpose::staging, 0, 4097));
+  CHECK(client.await<proto::SegmentCreated>().header.status == CUDA_SUCCESS);
+  CHECK(client.await<proto::SegmentCreated>().header.status == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("a lease the client cannot keep is replaced, in the executor too, and not offered again") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  proto::LeaseReplace request;
+  request.refused = attached.device_lease;
+  client.send(request);
+  broker.executor().expect(ExecutorMessage::session_close);
+  broker.executor().send(ExecutorMessage::session_closed, attached.session);
+  const Arrived open = broker.executor().expect(ExecutorMessage::session_open);
+  CHECK(open.packet.device_lease.address != attached.device_lease.address);
+  CHECK(open.packet.pinned_lease.address == attached.pinned_lease.address);
+  REQUIRE(open.fds.count == 4);
+  broker.executor().send(ExecutorMessage::session_opened, attached.session);
+  const auto replaced = client.await<proto::LeaseReplaced>();
+  REQUIRE(replaced.header.status == CUDA_SUCCESS);
+  CHECK(replaced.lease.address == open.packet.device_lease.address);
+  CHECK(broker.session(attached.session).phase == SessionPhase::active);
+}
+
+TEST_CASE("a lease is not replaced once there is memory in it, nor one that is not the client's") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  proto::LeaseReplace request;
+  request.refused = {attached.device_lease.address + 4096, attached.device_lease.size_bytes};
+  CHECK(client.ask<proto::LeaseReplaced>(request).header.status == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(client.ask<proto::SegmentCreated>(segment_request(proto::SegmentPurpose::staging, 0, 4096)).header.status == CUDA_SUCCESS);
+  request.refused = attached.device_lease;
+  CHECK(client.ask<proto::LeaseReplaced>(request).header.status == CUDA_ERROR_INVALID_VALUE);
+}

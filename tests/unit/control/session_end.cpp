@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// How sessions end: hang-up, death seen by the pidfd, work that outlives its client.
+#include <fcntl.h>
+#include <sys/wait.h>
+
+#include "tests/unit/control/support/control_fixture.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+using namespace mpsshim::broker::control::testing;
+
+namespace {
+
+// A descriptor of the broker that is alive as long as the kernel object is: one end of a pipe.
+struct Tracked {
+  proto::FileDescriptor ours;
+  proto::FileDescriptor theirs;
+};
+Tracked tracked() {
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+  return {proto::FileDescriptor(ends[0]), proto::FileDescriptor(ends[1])};
+}
+bool is_released(const Tracked& handle) {
+  char byte = 0;
+  return read(handle.ours.get(), &byte, 1) == 0;  // end of file: nobody holds the other end
+}
+
+void create_chunk(ControlFixture& broker, std::uint64_t session, std::uint64_t address, Tracked& handle) {
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::chunk_created, 0, session};
+  packet.object = address;
+  packet.size_bytes = 2u << 20;
+  const int fd = handle.theirs.get();
+  broker.executor().send(packet, {&fd, 1});
+  handle.theirs.reset();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.session(session).chunks.all().contains(address); }));
+}
+
+}  // namespace
+
+TEST_CASE("hang-up: the executor closes the session, then its memory goes") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  Tracked chunk = tracked();
+  create_chunk(broker, attached.session, attached.device_lease.address, chunk);
+  client.hang_up();
+  broker.executor().expect(ExecutorMessage::session_close);
+  CHECK(broker.session(attached.session).phase == SessionPhase::closing);
+  CHECK_FALSE(is_released(chunk));
+  broker.executor().send(ExecutorMessage::session_closed, attached.session);
+  REQUIRE(turn_until(broker.loop, [&] { return broker.manager.sessions().empty(); }));
+  CHECK(is_released(chunk));
+}
+
+TEST_CASE("a chunk that was released is no longer held") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  Tracked chunk = tracked();
+  create_chunk(broker, attached.session, attached.device_lease.address, chunk);
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::chunk_released, 0, attached.session};
+  packet.object = attached.device_lease.address;
+  broker.executor().send(packet);
+  CHECK(turn_until(broker.loop, [&] { return is_released(chunk); }));
+}
+
+TEST_CASE("a client's death is seen though another process keeps its socket") {
+  ControlFixture broker;
+  broker.serve();
+  int go[2];
+  REQUIRE(pipe(go) == 0);
+  const pid_t child = fork();
+  if (child == 0) {  // the process the pidfd is of; the socket stays open in this one
+    char byte = 0;
+    _exit(read(go[0], &byte, 1) == 1 ? 0 : 1);
+  }
+  // The socket pair carries our pid; a pidfd of another process is refused, so the watch is tested where it is made.
+  const proto::FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
+  bool died = false;
+  const auto watch = broker.loop.watch(pidfd.get(), EPOLLIN, [&](EventLoop::Events) { died = true; });
+  broker.loop.turn(0);
+  CHECK_FALSE(died);
+  REQUIRE(write(go[1], "x", 1) == 1);
+  CHECK(turn_until(broker.loop, [&] { return died; }));
+  waitpid(child, nullptr, 0);
+  close(go[0]);
+  close(go[1]);
+}
+
+TEST_CASE("a client that leaves while its session is being opened") {
+  ControlFixture broker;
+  broker.serve();
+  TestClient client = broker.connect();
+  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+  client.send(proto::Attach{});
+  const Arrived open = broker.executor().expect(ExecutorMessage::session_open);
+  client.hang_up();
+  broker.executor().expect(ExecutorMessage::session_close);
+  broker.executor().send(ExecutorMessage::session_opened, open.packet.header.session);
+  broker.executor().send(ExecutorMessage::session_closed, open.packet.header.session);
+  CHECK(turn_until(broker.loop, [&] { return broker.manager.sessions().empty(); }));
+}
+
+TEST_CASE("a client that leaves before any executor is ready") {
+  ControlFixture broker;
+  TestClient client = broker.connect();
+  client.send(proto::Hello{});
+  turn_for(broker.loop, 10);
+  client.hang_up();
+  turn_for(broker.loop, 10);
+  broker.serve();
+  CHECK(broker.manager.sessions().empty());
+}
+
+TEST_CASE("leases of ended sessions are not handed out again at once") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached first;
+  TestClient client = broker.attach(&first);
+  client.hang_up();
+  broker.executor().expect(ExecutorMessage::session_close);
+  broker.executor().send(ExecutorMessage::session_closed, first.session);
+  REQUIRE(turn_until(broker.loop, [&] { return broker.manager.sessions().empty(); }));
+  proto::Attached second;
+  TestClient other = broker.attach(&second);
+  CHECK(second.session != first.session);
+  CHECK(second.device_lease.address != first.device_lease.address);
+  CHECK(second.pinned_lease.address != first.pinned_lease.address);
+}
+
+TEST_CASE("slow release without running work does not cost the executor") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  client.hang_up();
+  broker.executor().expect(ExecutorMessage::session_close);
+  turn_for(broker.loop, 150);  // five times the grace
+  CHECK(broker.launcher.lives.size() == 1);
+  CHECK_FALSE(broker.executor().dead);
+}
+
+TEST_CASE("work that outlives its client costs the executor; others are drained, then move") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached gone;
+  proto::Attached idle;
+  proto::Attached quick;
+  proto::Attached slow;
+  TestClient a = broker.attach(&gone);
+  TestClient b = broker.attach(&idle);
+  const auto idle_page = map_header(b.fds);
+  TestClient c = broker.attach(&quick);
+  const auto quick_page = map_header(c.fds);
+  TestClient d = broker.attach(&slow);
+  const auto slow_page = map_header(d.fds);
+  ExecutorPeer& first = broker.executor();
+  first.set_progress(0, gone.session, 1, 0);
+  first.set_progress(1, quick.session, 7, 6);
+  first.set_progress(2, slow.session, 3, 2);
+  a.hang_up();
+  first.expect(ExecutorMessage::session_close);
+  first.expect(ExecutorMessage::quiesce);
+  CHECK(broker.manager.executors().at(0)->state() == ExecutorState::draining);
+  first.set_progress(1, quick.session, 7, 7);  // ends within the time for draining
+  REQUIRE(turn_until(broker.loop, [&] { return first.killed; }));
+  broker.next_life(2);
+  CHECK_FALSE(broker.has_session(gone.session));
+  CHECK(header_of(idle_page).session_state == static_cast<std::uint32_t>(proto::SessionState::moved));
+  CHECK(header_of(quick_page).session_state == static_cast<std::uint32_t>(proto::SessionState::moved));
+  CHECK(header_of(slow_page).session_state == static_cast<std::uint32_t>(proto::SessionState::failed));
+  CHECK(header_of(slow_page).session_error == CUDA_ERROR_MPS_SERVER_NOT_READY);
+}
+
+TEST_CASE("work of a gone client that ends within the grace costs nothing") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  broker.executor().set_progress(0, attached.session, 1, 0);
+  client.hang_up();
+  broker.executor().expect(ExecutorMessage::session_close);
+  turn_for(broker.loop, 10);
+  broker.executor().set_progress(0, attached.session, 1, 1);
+  broker.executor().send(ExecutorMessage::session_closed, attached.session);
+  turn_for(broker.loop, 60);
+  CHECK(broker.manager.sessions().empty());
+  CHECK(broker.launcher.lives.size() == 1);
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// A control process without its listening sockets: loop, SessionManager, executors played by the test, and clients at the other end of a
+// socket pair. Clients are this process, so their pidfd is our own unless a test brings another.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "broker/control/client_connection.hpp"
+#include "broker/control/session_manager.hpp"
+#include "proto/handshake.hpp"
+#include "tests/unit/control/support/executor_peer.hpp"
+
+namespace mpsshim::broker::control::testing {
+
+class ControlFixture;
+
+class TestClient {
+ public:
+  TestClient(ControlFixture& fixture, proto::Socket socket) : fixture_(fixture), socket_(std::move(socket)) { socket_.set_blocking(false); }
+
+  template <typename Message>
+  void send(const Message& message, std::span<const int> with = {}) {
+    REQUIRE(proto::send_message(socket_, message, with) == proto::SocketStatus::ok);
+  }
+  void send_bytes(std::size_t count) {
+    const std::vector<std::byte> bytes(count);
+    REQUIRE(socket_.send(bytes) == proto::SocketStatus::ok);
+  }
+  // The answer, if it is there. `fds` holds what came with it.
+  template <typename Message>
+  bool poll(Message& message) {
+    std::array<std::byte, proto::kMaxMessageBytes> buffer;
+    std::size_t bytes = 0;
+    if (socket_.receive(buffer, bytes, fds) != proto::SocketStatus::ok) return false;
+    REQUIRE(bytes == sizeof message);
+    std::memcpy(&message, buffer.data(), bytes);
+    return true;
+  }
+  template <typename Answer>
+  Answer await();
+  template <typename Answer, typename Message>
+  Answer ask(const Message& message, std::span<const int> with = {}) {
+    send(message, with);
+    return await<Answer>();
+  }
+  proto::Welcome hello();
+  bool is_closed();  // by the broker, within a moment
+  void hang_up() { socket_.reset(); }
+
+  proto::ReceivedFds fds;
+
+ private:
+  ControlFixture& fixture_;
+  proto::Socket socket_;
+};
+
+class ControlFixture {
+ public:
+  explicit ControlFixture(SessionLimits limits = quick_limits(), std::vector<std::string> drivers = {"libtest.so"})
+      : launcher(loop), manager(loop, launcher, settings(std::move(drivers)), limits,
+                                {.facts_published = [this] { for (auto& connection : connections_) if (connection) connection->facts_published(); },
+                                 .cannot_start = [this](const std::string& why) { cannot_start = why; },
+                                 .stopped = [this] { stopped = true; }}) {
+    manager.start();
+  }
+  static SessionLimits quick_limits() {
+    SessionLimits limits;
+    limits.orphan = std::chrono::milliseconds(30);
+    limits.drain = std::chrono::milliseconds(40);
+    limits.answer = std::chrono::milliseconds(400);
+    return limits;
+  }
+  static ExecutorSettings settings(std::vector<std::string> drivers) {
+    ExecutorSettings settings;
+    settings.drivers = std::move(drivers);
+    settings.retry_delay = std::chrono::milliseconds(100);
+    return settings;
+  }
+
+  void serve() {
+    executor().ready();
+    REQUIRE(turn_until(loop, [&] { return manager.facts_file() >= 0 && manager.executors().at(0)->state() == ExecutorState::active; }));
+  }
+  ExecutorPeer& executor() { return launcher.last(); }
+
+  TestClient connect() {
+    auto ends = proto::Socket::pair();
+    ends[1].set_blocking(false);
+    const std::size_t place = connections_.size();
+    connections_.push_back(std::make_unique<ClientConnection>(loop, manager, std::move(ends[1]), [this, place] {
+      loop.defer([this, place] { connections_[place].reset(); });
+    }));
+    return TestClient(*this, std::move(ends[0]));
+  }
+  // A client with a session that is open in the current executor.
+  TestClient attach(proto::Attached* answer = nullptr) {
+    TestClient client = connect();
+    REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+    client.send(proto::Attach{});
+    executor().open_session();
+    const auto attached = client.await<proto::Attached>();
+    REQUIRE(attached.header.status == CUDA_SUCCESS);
+    REQUIRE(client.fds.count == 4);
+    if (answer != nullptr) *answer = attached;
+    return client;
+  }
+  // Waits for the next life and has it report that it is ready.
+  ExecutorPeer& next_life(std::size_t lives) {
+    REQUIRE(turn_until(loop, [&] { return launcher.lives.size() == lives; }));
+    executor().ready();
+    REQUIRE(turn_until(loop, [&] { return manager.executors().at(0)->state() == ExecutorState::active; }));
+    return executor();
+  }
+  const Session& session(std::uint64_t id) { return manager.sessions().at(id); }
+  bool has_session(std::uint64_t id) { return manager.sessions().contains(id); }
+
+  EventLoop loop;
+  PeerLauncher launcher;
+  SessionManager manager;
+  std::string cannot_start;
+  bool stopped = false;
+
+ private:
+  std::vector<std::unique_ptr<ClientConnection>> connections_;
+};
+
+template <typename Answer>
+Answer TestClient::await() {
+  Answer answer;
+  REQUIRE(turn_until(fixture_.loop, [&] { return poll(answer); }));
+  return answer;
+}
+
+inline proto::Welcome TestClient::hello() {
+  const proto::FileDescriptor self(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  const int fd = self.get();
+  return ask<proto::Welcome>(proto::Hello{}, {&fd, 1});
+}
+
+inline bool TestClient::is_closed() {
+  return turn_until(fixture_.loop, [&] { return socket_.peer_has_hung_up(); }, 500);
+}
+
+// What a client sees in its channel.
+inline proto::Mapping map_header(const proto::ReceivedFds& fds) {
+  return proto::Mapping::map(fds.fds[0], 0, proto::kPageBytes, proto::Access::read_write);
+}
+inline proto::ChannelHeader& header_of(const proto::Mapping& page) { return *reinterpret_cast<proto::ChannelHeader*>(page.data()); }
+
+}  // namespace mpsshim::broker::control::testing

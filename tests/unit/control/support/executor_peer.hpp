@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// An executor played by the test: the other end of the link, the facts, the progress table, and a death on command. Everything runs in the
+// test's one thread: whoever waits turns the broker's loop.
+#pragma once
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "broker/control/executor_process.hpp"
+#include "broker/control/event_loop.hpp"
+#include "broker/control_messages.hpp"
+#include "broker/progress_table.hpp"
+#include "proto/device_facts.hpp"
+#include "tests/support/catch.hpp"
+
+namespace mpsshim::broker::control::testing {
+
+// Turns the loop until `done` or the time is over.
+template <typename Done>
+bool turn_until(EventLoop& loop, Done&& done, int limit_ms = 2000) {
+  const auto end = EventLoop::Clock::now() + std::chrono::milliseconds(limit_ms);
+  while (!done()) {
+    if (EventLoop::Clock::now() > end) return false;
+    loop.turn(1);
+  }
+  return true;
+}
+inline void turn_for(EventLoop& loop, int ms) {
+  (void)turn_until(loop, [] { return false; }, ms);
+}
+
+struct Arrived {
+  ExecutorPacket packet;
+  proto::ReceivedFds fds;
+};
+
+// One life. The broker's half of it went to the Executor under test.
+class ExecutorPeer {
+ public:
+  ExecutorPeer(EventLoop& loop, const ExecutorOptions& asked, ExecutorLife& life) : options(asked), loop_(loop) {
+    auto ends = proto::Socket::pair();
+    socket_ = std::move(ends[0]);
+    socket_.set_blocking(false);
+    life.link = std::move(ends[1]);
+    life.facts = proto::create_memory_file("test-facts", sizeof(proto::DriverFacts));
+    facts_ = life.facts.duplicate();
+    life.progress = proto::create_memory_file("test-progress", sizeof(ProgressTable));
+    progress_ = proto::Mapping::map(life.progress, 0, sizeof(ProgressTable), proto::Access::read_write);
+    death_ = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC));
+    life.pidfd = death_.duplicate();
+    static pid_t next_pid = 5000;
+    life.pid = pid = next_pid++;
+  }
+
+  void send(ExecutorPacket packet, std::span<const int> fds = {}) { REQUIRE(proto::send_message(socket_, packet, fds) == proto::SocketStatus::ok); }
+  void send(ExecutorMessage type, std::uint64_t session, CUresult status = CUDA_SUCCESS) {
+    ExecutorPacket packet;
+    packet.header = {type, static_cast<std::uint32_t>(status), session};
+    send(packet);
+  }
+  void ready(CUresult status = CUDA_SUCCESS, std::uint64_t memory_bytes = 1ull << 30) {
+    auto facts = std::make_unique<proto::DriverFacts>();
+    facts->size_bytes = sizeof *facts;
+    facts->driver_version = 13000;
+    facts->device_count = 2;
+    for (auto& device : facts->device) device.total_memory_bytes = memory_bytes;
+    REQUIRE(pwrite(facts_.get(), facts.get(), sizeof *facts, 0) == static_cast<ssize_t>(sizeof *facts));
+    send(ExecutorMessage::ready, 0, status);
+  }
+
+  // The next message of the broker, which must be of this type.
+  Arrived expect(ExecutorMessage type) {
+    std::optional<Arrived> arrived;
+    REQUIRE(turn_until(loop_, [&] { return (arrived = receive()).has_value(); }));
+    REQUIRE(static_cast<int>(arrived->packet.header.type) == static_cast<int>(type));
+    return std::move(*arrived);
+  }
+  std::optional<Arrived> receive() {
+    std::array<std::byte, proto::kMaxMessageBytes> buffer;
+    std::size_t bytes = 0;
+    Arrived arrived;
+    if (socket_.receive(buffer, bytes, arrived.fds) != proto::SocketStatus::ok) return std::nullopt;
+    REQUIRE(bytes == sizeof arrived.packet);
+    std::memcpy(&arrived.packet, buffer.data(), bytes);
+    return arrived;
+  }
+  void open_session() { send(ExecutorMessage::session_opened, expect(ExecutorMessage::session_open).packet.header.session); }
+
+  void set_progress(std::size_t stream, std::uint64_t session, std::uint32_t issued, std::uint32_t completed) {
+    auto& row = reinterpret_cast<ProgressTable*>(progress_.data())->stream[stream];
+    row.session = session;
+    row.issued = issued;
+    row.completed = completed;
+  }
+  void report_fault(CUresult error, std::uint64_t session = 0) {
+    ExecutorPacket packet;
+    packet.header = {ExecutorMessage::fault, static_cast<std::uint32_t>(error), session};
+    std::snprintf(packet.text, sizeof packet.text, "cuStreamQuery failed");
+    send(packet);
+  }
+  void die() {
+    if (dead) return;
+    dead = true;
+    socket_.reset();
+    const std::uint64_t one = 1;
+    REQUIRE(write(death_.get(), &one, sizeof one) == sizeof one);
+  }
+
+  const ExecutorOptions options;
+  pid_t pid = -1;
+  bool dead = false;
+  bool killed = false;
+
+ private:
+  EventLoop& loop_;
+  proto::Socket socket_;
+  proto::FileDescriptor facts_;
+  proto::FileDescriptor death_;
+  proto::Mapping progress_;
+};
+
+class PeerLauncher final : public ExecutorLauncher {
+ public:
+  explicit PeerLauncher(EventLoop& loop) : loop_(loop) {}
+  std::optional<ExecutorLife> launch(const ExecutorOptions& options) override {
+    ExecutorLife life;
+    lives.push_back(std::make_unique<ExecutorPeer>(loop_, options, life));
+    return life;
+  }
+  void kill(const ExecutorLife& life) override {
+    for (auto& peer : lives) {
+      if (peer->pid != life.pid || peer->dead) continue;
+      peer->killed = true;
+      peer->die();
+    }
+  }
+  std::string reap(const ExecutorLife&) override { return "ended as the test wished"; }
+  ExecutorPeer& last() { return *lives.back(); }
+
+  std::vector<std::unique_ptr<ExecutorPeer>> lives;
+
+ private:
+  EventLoop& loop_;
+};
+
+}  // namespace mpsshim::broker::control::testing

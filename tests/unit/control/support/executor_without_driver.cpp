@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// executor_main for tests of the control process with real processes: opens and closes sessions, has no driver. The name of the "driver" says
+// how it behaves:
+//   serve    is ready at once              refuse   is ready with CUDA_ERROR_NO_DEVICE
+//   busy     as serve; each session counts as having work in flight        crash    dies by a signal before it is ready
+//   stubborn as serve, but does not end on Quit
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include <fcntl.h>
+#include <sys/personality.h>
+#include <unistd.h>
+
+#include "broker/control_messages.hpp"
+#include "broker/executor/executor_main.hpp"
+#include "broker/progress_table.hpp"
+#include "proto/device_facts.hpp"
+#include "proto/socket.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+// What the control process promises its executor; a broken promise is reported as a refusal, so that tests see it.
+std::string broken_promise() {
+  const int persona = personality(0xffffffff);
+  if (persona < 0 || (persona & ADDR_NO_RANDOMIZE) == 0) return "address randomisation is on";
+  if (std::getenv("CUDA_MPS_PIPE_DIRECTORY") != nullptr || std::getenv("LD_PRELOAD") != nullptr) return "the environment is the client's";
+  const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (connections == nullptr || std::strcmp(connections, "32") != 0) return "CUDA_DEVICE_MAX_CONNECTIONS is not 32";
+  for (int fd = 6; fd < 1024; ++fd) {
+    if (fcntl(fd, F_GETFD) >= 0) return "descriptor " + std::to_string(fd) + " is open";
+  }
+  return "";
+}
+
+}  // namespace
+
+int executor_main(const ExecutorOptions& options) {
+  const std::string behaviour = options.driver_path.substr(options.driver_path.rfind('/') + 1);
+  if (behaviour == "crash") std::raise(SIGKILL);
+  const proto::Socket link{proto::FileDescriptor(kExecutorControlFd)};
+  const proto::FileDescriptor progress(kExecutorProgressFd);
+  const auto table = proto::Mapping::map(progress, 0, sizeof(ProgressTable), proto::Access::read_write);
+
+  static proto::DriverFacts facts{};
+  facts.size_bytes = sizeof facts;
+  facts.device_count = 1;
+  facts.device[0].total_memory_bytes = 1ull << 30;
+  std::strcpy(facts.device[0].name, "Test device");
+  if (pwrite(kExecutorFactsFd, &facts, sizeof facts, 0) != static_cast<ssize_t>(sizeof facts)) return 3;
+
+  ExecutorPacket packet;
+  packet.header.type = ExecutorMessage::ready;
+  const std::string broken = broken_promise();
+  if (behaviour == "refuse" || !broken.empty()) packet.header.status = 100;
+  std::strncpy(packet.text, broken.c_str(), sizeof packet.text - 1);
+  if (proto::send_message(link, packet) != proto::SocketStatus::ok) return 4;
+
+  std::size_t bytes = 0;
+  proto::ReceivedFds fds;
+  while (link.receive(std::as_writable_bytes(std::span(&packet, 1)), bytes, fds) == proto::SocketStatus::ok) {
+    ExecutorPacket answer;
+    answer.header.session = packet.header.session;
+    if (packet.header.type == ExecutorMessage::quit && behaviour != "stubborn") return 0;
+    if (packet.header.type == ExecutorMessage::session_open) {
+      answer.header.type = ExecutorMessage::session_opened;
+      auto& row = reinterpret_cast<ProgressTable*>(table.data())->stream[packet.header.session];
+      row.session = packet.header.session;
+      row.issued = behaviour == "busy" ? 1 : 0;
+    } else if (packet.header.type == ExecutorMessage::session_close && behaviour != "busy") {
+      answer.header.type = ExecutorMessage::session_closed;
+    } else {
+      continue;
+    }
+    if (proto::send_message(link, answer) != proto::SocketStatus::ok) return 5;
+  }
+  return 0;
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the cases of this folder launch.
+#include <cassert>
+#include <cooperative_groups.h>
+#include <cstdio>
+
+extern "C" {
+__device__ int counter = 5;
+__constant__ int table[4] = {10, 20, 30, 40};
+
+__global__ void vector_add(const float* a, const float* b, float* c, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) c[i] = a[i] + b[i];
+}
+
+__global__ void store(unsigned* where, unsigned value) { *where = value; }
+__global__ void add_to(unsigned* where, unsigned value) { atomicAdd(where, value); }
+__global__ void append(unsigned* list, unsigned* count, unsigned value) { list[(*count)++] = value; }
+__global__ void read_variables(int* out) {
+  out[0] = counter;
+  out[1] = table[threadIdx.x];
+}
+
+// Runs until somebody else stores.
+__global__ void spin(volatile unsigned* until_not_zero) {
+  while (*until_not_zero == 0) {
+  }
+}
+
+__global__ void __launch_bounds__(64) bounded(int* out) { *out = static_cast<int>(blockDim.x); }
+__global__ void shared_memory(int* out) {
+  extern __shared__ int dynamic[];
+  __shared__ int fixed[32];
+  dynamic[threadIdx.x] = static_cast<int>(threadIdx.x);
+  fixed[threadIdx.x % 32] = 1;
+  __syncthreads();
+  *out = dynamic[0] + fixed[0];
+}
+__global__ void grid_barrier(unsigned* count, unsigned* seen) {
+  atomicAdd(count, 1);
+  cooperative_groups::this_grid().sync();
+  seen[blockIdx.x] = *count;
+}
+
+__global__ void write_through(int* wild) { *wild = 1; }
+__global__ void misalign(char* p) { *reinterpret_cast<int*>(p + 1) = 1; }
+__global__ void trap() { asm volatile("trap;"); }
+__global__ void assert_false(int zero) { assert(zero != 0); }
+__global__ void say(int number) { printf("the number is %d\n", number); }
+}

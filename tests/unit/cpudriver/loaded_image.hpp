@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of kernels.cu as a fat binary, and loading them.
+#pragma once
+
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "driver_under_test.hpp"
+
+namespace mpsshim::test {
+
+inline std::string read_image(const char* name) {
+  std::ifstream file(std::string(MPSSHIM_TEST_IMAGES "/") + name, std::ios::binary);
+  REQUIRE(file.good());
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+class LoadedImage {
+ public:
+  explicit LoadedImage(const char* name = "kernels.fatbin") : image_(read_image(name)) {
+    OK(CU(cuModuleLoadData)(&module_, image_.data()));
+  }
+  ~LoadedImage() { CU(cuModuleUnload)(module_); }
+  LoadedImage(const LoadedImage&) = delete;
+  LoadedImage& operator=(const LoadedImage&) = delete;
+
+  CUmodule handle() const { return module_; }
+  CUfunction function(const char* name) const {
+    CUfunction found = nullptr;
+    OK(CU(cuModuleGetFunction)(&found, module_, name));
+    return found;
+  }
+
+ private:
+  std::string image_;
+  CUmodule module_ = nullptr;
+};
+
+// One block of `threads`, arguments by value.
+template <class... Arguments>
+CUresult launch(CUfunction function, CUstream stream, unsigned blocks, unsigned threads, Arguments... arguments) {
+  void* pointers[] = {&arguments..., nullptr};
+  return CU(cuLaunchKernel)(function, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, nullptr);
+}
+
+template <class T>
+class DeviceArray {
+ public:
+  explicit DeviceArray(size_t count) {
+    OK(CU(cuMemAlloc)(&address_, count * sizeof(T)));
+    OK(CU(cuMemsetD8)(address_, 0, count * sizeof(T)));
+  }
+  ~DeviceArray() { CU(cuMemFree)(address_); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+
+  CUdeviceptr address() const { return address_; }
+  T operator[](size_t index) const {
+    T value{};
+    OK(CU(cuMemcpyDtoH)(&value, address_ + index * sizeof(T), sizeof(T)));
+    return value;
+  }
+
+ private:
+  CUdeviceptr address_ = 0;
+};
+
+}  // namespace mpsshim::test

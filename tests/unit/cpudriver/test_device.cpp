@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "driver_under_test.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+// A number that the enumeration of cuda.h does not have, as a caller in C may give it.
+template <class Enumeration>
+Enumeration beyond(int number) {
+  volatile int hidden = number;  // from the compiler, which warns about numbers it can see
+  return static_cast<Enumeration>(hidden);
+}
+
+}  // namespace
+
+TEST_CASE("calls before cuInit are refused") {
+  int count = 0;
+  CUcontext context = nullptr;
+  // Only true in a process that has not called cuInit: CTest runs each case in its own.
+  if (CU(cuDeviceGetCount)(&count) == CUDA_SUCCESS) MPSSHIM_SKIP("the driver is initialised already");
+  CHECK(CU(cuDeviceGetCount)(&count) == CUDA_ERROR_NOT_INITIALIZED);
+  CHECK(CU(cuCtxGetCurrent)(&context) == CUDA_ERROR_NOT_INITIALIZED);
+  CHECK(CU(cuInit)(1) == CUDA_ERROR_INVALID_VALUE);
+  int version = 0;
+  OK(CU(cuDriverGetVersion)(&version));
+  CHECK(version >= 12040);
+}
+
+TEST_CASE("device facts") {
+  OK(CU(cuInit)(0));
+  CUdevice device = -1;
+  OK(CU(cuDeviceGet)(&device, 0));
+  CHECK(CU(cuDeviceGet)(&device, 4711) == CUDA_ERROR_INVALID_DEVICE);
+  char name[64] = "";
+  OK(CU(cuDeviceGetName)(name, sizeof name, device));
+  CHECK(std::string(name) != "");
+  size_t total = 0;
+  OK(CU(cuDeviceTotalMem)(&total, device));
+  CHECK(total >= (size_t{1} << 20));
+  int value = 0;
+  for (int attribute = 1; attribute <= 119; ++attribute) {
+    INFO("attribute " << attribute);
+    CHECK(CU(cuDeviceGetAttribute)(&value, static_cast<CUdevice_attribute>(attribute), device) == CUDA_SUCCESS);
+  }
+  OK(CU(cuDeviceGetAttribute)(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, device));
+  CHECK(value == 32);
+  OK(CU(cuDeviceGetAttribute)(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device));
+  CHECK(value == 1);
+  CHECK(CU(cuDeviceGetAttribute)(&value, beyond<CUdevice_attribute>(0), device) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuDeviceGetAttribute)(&value, beyond<CUdevice_attribute>(1023), device) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("error names and texts") {
+  const char* text = nullptr;
+  OK(CU(cuGetErrorName)(CUDA_ERROR_ILLEGAL_ADDRESS, &text));
+  CHECK(std::string(text) == "CUDA_ERROR_ILLEGAL_ADDRESS");
+  OK(CU(cuGetErrorString)(CUDA_ERROR_ILLEGAL_ADDRESS, &text));
+  CHECK(std::string(text) == "an illegal memory access was encountered");
+  OK(CU(cuGetErrorName)(CUDA_SUCCESS, &text));
+  CHECK(std::string(text) == "CUDA_SUCCESS");
+  CHECK(CU(cuGetErrorName)(beyond<CUresult>(4711), &text) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("the current context is a stack of the thread") {
+  OK(CU(cuInit)(0));
+  CUcontext context = nullptr;
+  CUcontext seen = nullptr;
+  size_t free_bytes = 0;
+  CHECK(CU(cuMemGetInfo)(&free_bytes, nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+  OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
+  OK(CU(cuCtxGetCurrent)(&seen));
+  CHECK(seen == nullptr);
+  OK(CU(cuCtxPushCurrent)(context));
+  OK(CU(cuCtxPushCurrent)(context));
+  OK(CU(cuCtxPopCurrent)(&seen));
+  CHECK(seen == context);
+  OK(CU(cuCtxSetCurrent)(nullptr));
+  CHECK(CU(cuCtxPopCurrent)(&seen) == CUDA_ERROR_INVALID_CONTEXT);
+  OK(CU(cuDevicePrimaryCtxRelease)(0));
+}
+
+TEST_CASE("limits and priorities") {
+  const DeviceContext context;
+  size_t stack = 0;
+  OK(CU(cuCtxGetLimit)(&stack, CU_LIMIT_STACK_SIZE));
+  CHECK(stack >= 1024);
+  OK(CU(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, 4096));
+  OK(CU(cuCtxGetLimit)(&stack, CU_LIMIT_STACK_SIZE));
+  CHECK(stack == 4096);
+  CHECK(CU(cuCtxSetLimit)(beyond<CUlimit>(77), 1) == CUDA_ERROR_UNSUPPORTED_LIMIT);
+  int least = 1;
+  int greatest = 1;
+  OK(CU(cuCtxGetStreamPriorityRange)(&least, &greatest));
+  CHECK(least == 0);
+  CHECK(greatest < 0);
+}
+
+TEST_CASE("entry points by name and version") {
+  OK(CU(cuInit)(0));
+  void* found = nullptr;
+  CUdriverProcAddressQueryResult status{};
+  OK(CU(cuGetProcAddress)("cuMemAlloc", &found, 12000, 0, &status));
+  CHECK(status == CU_GET_PROC_ADDRESS_SUCCESS);
+  if (is_cpu_driver()) CHECK(found == reinterpret_cast<void*>(CU(cuMemAlloc)));
+  CHECK(CU(cuGetProcAddress)("cuNoSuchFunction", &found, 12000, 0, &status) == CUDA_ERROR_NOT_FOUND);
+  CHECK(status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled to every kind of image that nvcc makes; the layouts are those that test_image.cpp expects.
+#include <cassert>
+#include <cstdio>
+
+struct Mixed {
+  char letter;
+  double number;
+  short three[3];
+};
+struct Large {
+  unsigned char bytes[20001];
+};
+
+extern "C" {
+__global__ void no_parameters() {}
+__global__ void mixed_parameters(float* out, Mixed mixed, char letter, float3 vector, short s, double d) {
+  *out = static_cast<float>(mixed.number) + mixed.three[2] + letter + vector.z + s + static_cast<float>(d);
+}
+__global__ void __launch_bounds__(128) large_parameter(int* out, Large large) {
+  __shared__ int scratch[33];
+  scratch[threadIdx.x % 33] = large.bytes[threadIdx.x];
+  __syncthreads();
+  *out = scratch[0];
+}
+__global__ void texts_only(int* p) {
+  assert(p != nullptr);
+  printf("%d\n", *p);
+}
+}
+
+#ifdef WITH_VARIABLES
+__device__ int counter = 5;
+__constant__ float table[4];
+extern "C" __global__ void reads_variables(float* out) { *out = static_cast<float>(counter) + table[1]; }
+#endif

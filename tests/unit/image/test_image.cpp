@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+
+#include "broker/image/cubin.hpp"
+#include "broker/image/fatbin.hpp"
+#include "broker/image/image.hpp"
+#include "broker/image/ptx_text.hpp"
+#include "image_files.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::image;
+using namespace mpsshim::test;
+
+namespace {
+
+constexpr std::size_t kLimit = 64u << 20;
+
+std::vector<FatbinEntry> entries_of(const Image& image) {
+  std::vector<FatbinEntry> entries;
+  REQUIRE(read_fatbin(image, entries));
+  return entries;
+}
+
+const FatbinEntry& first(const std::vector<FatbinEntry>& entries, EntryKind kind) {
+  const auto found = std::find_if(entries.begin(), entries.end(), [kind](const auto& entry) { return entry.is(kind); });
+  REQUIRE(found != entries.end());
+  return *found;
+}
+
+Image unpacked(const FatbinEntry& entry) {
+  Image bytes;
+  REQUIRE(unpack(entry, kLimit, bytes) == UnpackError::none);
+  return bytes;
+}
+
+void check_layouts(const CubinInfo& info) {
+  const auto kernel = [&info](const char* name) {
+    const auto found = std::find_if(info.kernels.begin(), info.kernels.end(), [&](const auto& k) { return k.name == name; });
+    REQUIRE(found != info.kernels.end());
+    return *found;
+  };
+  CHECK(kernel("no_parameters").parameters.empty());
+  const KernelLayout mixed = kernel("mixed_parameters");
+  const std::vector<std::pair<unsigned, unsigned>> expected{{0, 8}, {8, 24}, {32, 1}, {36, 12}, {48, 2}, {56, 8}};
+  REQUIRE(mixed.parameters.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CHECK(mixed.parameters[i].offset == expected[i].first);
+    CHECK(mixed.parameters[i].size == expected[i].second);
+  }
+  CHECK(mixed.parameter_bytes == 64);
+  const KernelLayout large = kernel("large_parameter");
+  REQUIRE(large.parameters.size() == 2);
+  CHECK(large.parameters[1].offset == 8);
+  CHECK(large.parameters[1].size == 20001);
+  CHECK(large.static_shared_bytes >= 132);
+  CHECK(large.max_threads[0] == 128);
+}
+
+}  // namespace
+
+TEST_CASE("every form is recognised, with its length") {
+  const struct {
+    const char* file;
+    Form form;
+  } cases[] = {{"default.fatbin", Form::fatbin}, {"kernels.cubin", Form::elf}, {"kernels.ptx", Form::ptx}};
+  for (const auto& c : cases) {
+    INFO(c.file);
+    Image image = load_image(c.file);
+    const std::size_t size = image.size();
+    CHECK(form_of(image) == c.form);
+    CHECK(length_of(image) == size);
+    image.push_back(std::byte{0});  // ends a text; must not count for the others
+    const Extent extent = extent_of(image.data());
+    CHECK(extent.form == c.form);
+    CHECK(extent.bytes == size + (c.form == Form::ptx ? 1 : 0));
+  }
+  CHECK(extent_of("!<arch>\nmore").form == Form::archive);
+  CHECK(extent_of("").form == Form::unknown);
+  CHECK(extent_of("a").form == Form::unknown);
+  CHECK(extent_of("// comment\n/* another */\n  .version 9.0").form == Form::ptx);
+  CHECK(extent_of(nullptr).form == Form::unknown);
+}
+
+TEST_CASE("wrappers lead to their containers") {
+  const Image linked = load_image("cubin_only.fatbin");
+  const Image object = load_image("relocatable.fatbin");
+  const void* const others[] = {object.data(), object.data(), nullptr};
+  FatbinWrapper wrapper;
+  wrapper.data = linked.data();
+  CHECK(extent_of(&wrapper).form == Form::fatbin_wrapper);
+  REQUIRE(containers_of(&wrapper).size() == 1);
+  CHECK(containers_of(&wrapper)[0].size() == linked.size());
+  wrapper.version = FatbinWrapper::kLinked;
+  wrapper.others = others;
+  REQUIRE(containers_of(&wrapper).size() == 3);
+  CHECK(containers_of(&wrapper)[2].data() == object.data());
+  CHECK(containers_of(linked.data()).empty());
+}
+
+TEST_CASE("entries of every kind of compression unpack to the same text") {
+  const struct {
+    const char* file;
+    bool may_be_missing;
+  } cases[] = {{"default.fatbin", false}, {"uncompressed.fatbin", false}, {"speed.fatbin", true}, {"size.fatbin", true}};
+  for (const auto& c : cases) {
+    INFO(c.file);
+    if (c.may_be_missing && !image_exists(c.file)) continue;
+    const Image image = load_image(c.file);
+    const auto entries = entries_of(image);
+    REQUIRE(entries.size() == 2);
+    const Image ptx = unpacked(first(entries, EntryKind::ptx));
+    CHECK(form_of(ptx) == Form::ptx);
+    CHECK(as_text(ptx).find("mixed_parameters") != std::string_view::npos);
+    const Image cubin = unpacked(first(entries, EntryKind::elf));
+    CHECK(form_of(cubin) == Form::elf);
+    const auto info = read_cubin(cubin);
+    REQUIRE(info);
+    check_layouts(*info);
+    CHECK(first(entries, EntryKind::ptx).architecture == 80);
+  }
+}
+
+TEST_CASE("a container says which architectures it holds") {
+  const Image image = load_image("several.fatbin");
+  std::vector<unsigned> ptx;
+  std::vector<unsigned> elf;
+  for (const auto& entry : entries_of(image)) (entry.is(EntryKind::ptx) ? ptx : elf).push_back(entry.architecture);
+  std::sort(ptx.begin(), ptx.end());
+  std::sort(elf.begin(), elf.end());
+  CHECK(ptx == std::vector<unsigned>{75, 90});
+  CHECK(elf == std::vector<unsigned>{75, 90});
+  const Image bare = load_image("cubin_only.fatbin");
+  for (const auto& entry : entries_of(bare)) CHECK(entry.is(EntryKind::elf));
+  const Image relocatable = load_image("relocatable.fatbin");
+  CHECK(first(entries_of(relocatable), EntryKind::ptx).options.find("compile-only") != std::string_view::npos);
+}
+
+TEST_CASE("layouts of a cubin and whether it has variables") {
+  const auto plain = read_cubin(load_image("kernels.cubin"));
+  REQUIRE(plain);
+  check_layouts(*plain);
+  CHECK(!plain->has_writable_globals);  // texts for printf and assert only
+  const auto variables = read_cubin(load_image("variables.cubin"));
+  REQUIRE(variables);
+  CHECK(variables->has_writable_globals);
+}
+
+TEST_CASE("whether a PTX text has variables") {
+  CHECK(!ptx_has_writable_globals(as_text(load_image("kernels.ptx"))));
+  CHECK(ptx_has_writable_globals(as_text(load_image("variables.ptx"))));
+  CHECK(ptx_has_writable_globals(".version 9.0 .global .align 4 .u32 a = 3;"));
+  CHECK(ptx_has_writable_globals(".version 9.0 .global .attribute(.managed) .align 4 .u32 man;"));
+  CHECK(ptx_has_writable_globals(".version 9.0 .visible .const .align 4 .b8 t[16];"));
+  CHECK(!ptx_has_writable_globals(".version 9.0 // .global .u32 a;\n.extern .global .u32 b; .global .b8 $str[4] = {1};"));
+  CHECK(!ptx_has_writable_globals(".entry k() { ld.global.u32 %r1, [%rd1]; .shared .u32 s; }"));
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// The context stack, primary and created contexts, with the forwarding half replaced by a recorder.
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "gen/api_declarations.hpp"
+#include "interposer/entry.hpp"
+#include "interposer/forward/hooks.hpp"
+#include "interposer/local/contexts.hpp"
+#include "interposer/local/devices.hpp"
+#include "interposer/settle.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/unit/interposer/fake_facts.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::interposer;
+
+namespace {
+
+struct Recorder {
+  int sessions = 0;
+  int synchronised = 0;
+  std::vector<CUcontext> released;
+  CUresult session_result = CUDA_SUCCESS;
+} recorder;
+
+proto::DriverFacts& facts() {
+  static auto published = std::make_unique<proto::DriverFacts>();
+  return *published;
+}
+
+// Fresh devices and an empty stack; contexts of earlier cases stay, as they would in a program.
+void begin() {
+  test::fill_fake_facts(facts(), 2);
+  REQUIRE(initialise_devices() == CUDA_SUCCESS);
+  while (pop_context(nullptr) == CUDA_SUCCESS) {
+  }
+  while (api::cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS) {
+  }
+  recorder = {};
+}
+
+CUcontext current() {
+  CUcontext context = nullptr;
+  REQUIRE(api::cuCtxGetCurrent(&context) == CUDA_SUCCESS);
+  return context;
+}
+
+CUcontext create() {
+  CUcontext context = nullptr;
+  REQUIRE(api::cuCtxCreate_v2(&context, 0, 0) == CUDA_SUCCESS);
+  return context;
+}
+
+}  // namespace
+
+const proto::DriverFacts& mpsshim::interposer::driver_facts() { return facts(); }
+CUresult mpsshim::interposer::unsupported(ApiId) { return CUDA_ERROR_NOT_SUPPORTED; }
+CUresult mpsshim::interposer::forward::ensure_session() {
+  ++recorder.sessions;
+  return recorder.session_result;
+}
+CUresult mpsshim::interposer::forward::synchronize_all_streams() {
+  ++recorder.synchronised;
+  return CUDA_SUCCESS;
+}
+void mpsshim::interposer::forward::release_context_objects(CUcontext context) { recorder.released.push_back(context); }
+
+TEST_CASE("without a context calls that need one say so") {
+  begin();
+  CUdevice device = -1;
+  unsigned value = 0;
+  size_t limit = 0;
+  CHECK(current() == nullptr);
+  CHECK(api::cuCtxGetDevice(&device) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(api::cuCtxGetFlags(&value) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(api::cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(api::cuCtxSynchronize() == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(api::cuCtxPopCurrent_v2(nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(api::cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
+  CHECK(recorder.sessions == 0);
+}
+
+TEST_CASE("a created context is current; the stack is the thread's own") {
+  begin();
+  const CUcontext first = create();
+  CHECK(current() == first);
+  const CUcontext second = create();
+  CHECK(second != first);
+  CHECK(current() == second);
+  CUcontext popped = nullptr;
+  REQUIRE(api::cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS);
+  CHECK(popped == second);
+  CHECK(current() == first);
+  REQUIRE(api::cuCtxPushCurrent_v2(second) == CUDA_SUCCESS);
+  REQUIRE(api::cuCtxSetCurrent(first) == CUDA_SUCCESS);    // replaces the top
+  REQUIRE(api::cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);  // pops it
+  CHECK(current() == first);
+  CUcontext elsewhere = first;
+  std::thread([&] { (void)api::cuCtxGetCurrent(&elsewhere); }).join();
+  CHECK(elsewhere == nullptr);
+  CHECK(api::cuCtxDestroy_v2(second) == CUDA_SUCCESS);
+  CHECK(api::cuCtxDestroy_v2(first) == CUDA_SUCCESS);
+  CHECK(current() == nullptr);
+}
+
+TEST_CASE("a stack of a thousand entries") {
+  begin();
+  const CUcontext one = create();
+  const CUcontext other = create();
+  for (int i = 0; i < 1000; ++i) REQUIRE(api::cuCtxPushCurrent_v2(i % 2 == 0 ? one : other) == CUDA_SUCCESS);
+  for (int i = 999; i >= 0; --i) {
+    CUcontext popped = nullptr;
+    REQUIRE(api::cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS);
+    REQUIRE(popped == (i % 2 == 0 ? one : other));
+  }
+  CHECK(current() == other);
+}
+
+TEST_CASE("handles that are none are refused, not followed") {
+  begin();
+  const CUcontext destroyed = create();
+  REQUIRE(api::cuCtxDestroy_v2(destroyed) == CUDA_SUCCESS);
+  unsigned version = 0;
+  for (const std::uintptr_t bits : {std::uintptr_t{1}, std::uintptr_t{0xdeadbeef}, ~std::uintptr_t{0}, reinterpret_cast<std::uintptr_t>(destroyed)}) {
+    const auto handle = reinterpret_cast<CUcontext>(bits);
+    CHECK(api::cuCtxSetCurrent(handle) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(api::cuCtxPushCurrent_v2(handle) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(api::cuCtxDestroy_v2(handle) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(api::cuCtxGetApiVersion(handle, &version) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(api::cuCtxSynchronize_v2(handle) == CUDA_ERROR_INVALID_CONTEXT);
+  }
+  CHECK(api::cuCtxPushCurrent_v2(nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(api::cuCtxDestroy_v2(nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE("a context destroyed by another thread is found to be so") {
+  begin();
+  const CUcontext context = create();
+  std::thread([&] { CHECK(api::cuCtxDestroy_v2(context) == CUDA_SUCCESS); }).join();
+  CHECK(current() == context);
+  CHECK(api::cuCtxSynchronize() == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  CHECK(recorder.released == std::vector<CUcontext>{context});
+}
+
+TEST_CASE("the primary context: handle before retaining, counted, reset") {
+  begin();
+  const CUcontext handle = primary_context(0);
+  unsigned flags = 99;
+  int active = -1;
+  REQUIRE(api::cuDevicePrimaryCtxGetState(0, &flags, &active) == CUDA_SUCCESS);
+  CHECK(active == 0);
+  CHECK(api::cuCtxSetCurrent(handle) == CUDA_SUCCESS);  // the runtime does this before it retains
+  CHECK(recorder.sessions == 0);
+  CUcontext retained = nullptr;
+  REQUIRE(api::cuDevicePrimaryCtxRetain(&retained, 0) == CUDA_SUCCESS);
+  CHECK(retained == handle);
+  CHECK(recorder.sessions == 1);
+  CHECK(api::cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE(api::cuDevicePrimaryCtxRetain(&retained, 0) == CUDA_SUCCESS);
+  REQUIRE(api::cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+  CHECK(recorder.released.empty());
+  REQUIRE(api::cuDevicePrimaryCtxGetState(0, &flags, &active) == CUDA_SUCCESS);
+  CHECK(active == 1);
+  REQUIRE(api::cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+  CHECK(recorder.released == std::vector<CUcontext>{handle});
+  CHECK(api::cuCtxSynchronize() == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  unsigned version = 0;
+  CHECK(api::cuCtxGetApiVersion(handle, &version) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  CHECK(api::cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(api::cuCtxDestroy_v2(handle) == CUDA_ERROR_INVALID_CONTEXT);
+  REQUIRE(api::cuDevicePrimaryCtxRetain(&retained, 0) == CUDA_SUCCESS);
+  CHECK(retained == handle);
+  CHECK(api::cuCtxSynchronize() == CUDA_SUCCESS);
+  REQUIRE(api::cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+  CHECK(api::cuCtxSynchronize() == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+}
+
+TEST_CASE("stored values end with the context, before its objects") {
+  begin();
+  const CUcontext context = create();
+  static int calls;
+  calls = 0;
+  find_context(context)->storage.put(&calls, &recorder, [](CUcontext, void* key, void* value) {
+    calls += key == &calls && value == &recorder && recorder.released.empty() ? 1 : 100;
+  });
+  REQUIRE(api::cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+  CHECK(calls == 1);
+  CHECK(recorder.released.size() == 1);
+}
+
+TEST_CASE("limits: as much as the shared context has, or less") {
+  begin();
+  const CUcontext context = create();
+  size_t value = 0;
+  REQUIRE(api::cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE) == CUDA_SUCCESS);
+  CHECK(value == 1024);
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024) == CUDA_SUCCESS);
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1025) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 512) == CUDA_SUCCESS);
+  REQUIRE(api::cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE) == CUDA_SUCCESS);
+  CHECK(value == 512);
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 128) == CUDA_SUCCESS);
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 129) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(api::cuCtxGetLimit(&value, static_cast<CUlimit>(10)) == CUDA_ERROR_UNSUPPORTED_LIMIT);
+  for (const int number : {-1, 32, 1000}) {
+    CHECK(api::cuCtxGetLimit(&value, static_cast<CUlimit>(number)) == CUDA_ERROR_UNSUPPORTED_LIMIT);
+  }
+  REQUIRE(api::cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+}
+
+TEST_CASE("ids are never reused; facts come from the device") {
+  begin();
+  unsigned long long first = 0;
+  unsigned long long second = 0;
+  CUcontext context = create();
+  REQUIRE(api::cuCtxGetId(nullptr, &first) == CUDA_SUCCESS);
+  unsigned version = 0;
+  REQUIRE(api::cuCtxGetApiVersion(context, &version) == CUDA_SUCCESS);
+  CHECK(version == 3020);
+  int least = 1;
+  int greatest = 1;
+  REQUIRE(api::cuCtxGetStreamPriorityRange(&least, &greatest) == CUDA_SUCCESS);
+  CHECK(least == 0);
+  CHECK(greatest == -5);
+  CHECK(api::cuCtxGetStreamPriorityRange(nullptr, nullptr) == CUDA_SUCCESS);
+  REQUIRE(api::cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+  context = create();
+  REQUIRE(api::cuCtxGetId(context, &second) == CUDA_SUCCESS);
+  CHECK(second > first);
+  REQUIRE(api::cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+}
+
+TEST_CASE("flags: one way to wait, nothing unknown") {
+  begin();
+  CUcontext context = nullptr;
+  CHECK(api::cuCtxCreate_v2(&context, 0x100, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(api::cuCtxCreate_v2(&context, CU_CTX_SCHED_SPIN | CU_CTX_SCHED_YIELD, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(api::cuCtxCreate_v2(nullptr, 0, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(api::cuCtxCreate_v2(&context, 0, 7) == CUDA_ERROR_INVALID_DEVICE);
+  REQUIRE(api::cuCtxCreate_v2(&context, CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST, 0) == CUDA_SUCCESS);
+  unsigned flags = 0;
+  REQUIRE(api::cuCtxGetFlags(&flags) == CUDA_SUCCESS);
+  CHECK(flags == (CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST));
+  REQUIRE(api::cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+}
+
+TEST_CASE("no context comes out of a session that cannot be opened") {
+  begin();
+  recorder.session_result = CUDA_ERROR_MPS_MAX_CLIENTS_REACHED;
+  CUcontext context = nullptr;
+  CHECK(api::cuDevicePrimaryCtxRetain(&context, 0) == CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
+  CHECK(api::cuCtxCreate_v2(&context, 0, 0) == CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
+  CHECK(current() == nullptr);
+  unsigned flags = 0;
+  int active = -1;
+  REQUIRE(api::cuDevicePrimaryCtxGetState(0, &flags, &active) == CUDA_SUCCESS);
+  CHECK(active == 0);
+}
+
+TEST_CASE("a second device of the broker is refused") {
+  begin();
+  const CUcontext context = create();
+  CUcontext other = nullptr;
+  CHECK(api::cuDevicePrimaryCtxRetain(&other, 1) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(api::cuCtxCreate_v2(&other, 0, 1) == CUDA_ERROR_NOT_SUPPORTED);
+  REQUIRE(api::cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// NVIDIA's own runtime, linked into this test, goes through its first calls on the library: look-ups, tables, devices, the self-test, the
+// primary context. It finds the library as every program does: by dlopen("libcuda.so.1").
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include <cuda_runtime_api.h>
+
+#include "tests/support/catch.hpp"
+#include "tests/unit/interposer/scripted_broker.hpp"
+
+using namespace mpsshim::test;
+
+TEST_CASE("the CUDA runtime accepts the library as its driver") {
+  const ScriptedBroker broker(1);
+  const ChildEnd end = in_child(broker.directory(), "", [&](const Report& report, const Library&) {
+    int number = 0;
+    report.equal(cudaDriverGetVersion(&number), cudaSuccess, "cudaDriverGetVersion");
+    report.equal(cudaGetDeviceCount(&number), cudaSuccess, "cudaGetDeviceCount");
+    report.equal(number, 1, "the count");
+    cudaDeviceProp properties{};
+    report.equal(cudaGetDeviceProperties(&properties, 0), cudaSuccess, "cudaGetDeviceProperties");
+    report.expect(std::strcmp(properties.name, "Fake GPU 0") == 0, properties.name);
+    report.equal(properties.major, 9, "the compute capability");
+    // 103 here would mean that the self-test's answer is wrong.
+    report.equal(cudaSetDevice(0), cudaSuccess, "cudaSetDevice");
+    report.equal(cudaFree(nullptr), cudaSuccess, "cudaFree(NULL), which makes the context");
+    std::size_t limit = 0;
+    report.equal(cudaDeviceGetLimit(&limit, cudaLimitStackSize), cudaSuccess, "cudaDeviceGetLimit");
+    report.equal(static_cast<long long>(limit), 1024, "the stack limit");
+    std::thread([&] {
+      int device = -1;
+      report.equal(cudaFree(nullptr), cudaSuccess, "cudaFree(NULL) in another thread");
+      report.equal(cudaGetDevice(&device), cudaSuccess, "cudaGetDevice in another thread");
+    }).join();
+    report.equal(cudaDeviceReset(), cudaSuccess, "cudaDeviceReset");
+    report.equal(cudaFree(nullptr), cudaSuccess, "cudaFree(NULL) after the reset");
+  });
+  INFO(end.complaints << end.errors);
+  CHECK(end.fine());
+  CHECK(broker.attaches() == 1);
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// How warps and blocks run: faults, collectives in parts, named barriers, strong accesses, cancellation.
+#include <chrono>
+#include <thread>
+
+#include "tests/unit/ptx/test_device.hpp"
+
+namespace mpsshim::ptx::test {
+
+TEST_CASE("a wild address ends the launch and names itself") {
+  TestDevice device;
+  device.load({
+      kernel_text("ld.param.u64 %rd10, [a];\nld.global.u32 %r5, [%rd10+4];\nst.global.u32 [%rd1], %r5;"),
+  });
+  Buffer<std::uint32_t> out(device.memory, 64);
+  for (const std::uint64_t address : {std::uint64_t{0}, std::uint64_t{0x10000}, ~std::uint64_t{0}, ~std::uint64_t{0} - 4,
+                                      std::uint64_t{0x8000000000000000}, std::uint64_t{0x00f0000000000000}}) {
+    const LaunchOutcome outcome = device.try_launch("k", {2}, {32}, Parameters(out, address, 0ULL, 0ULL));
+    REQUIRE(outcome.fault == Fault::illegal_address);
+    CHECK(outcome.address == address + 4);
+    CHECK_FALSE(outcome.is_write);
+    CHECK(outcome.line == 23);
+    CHECK(outcome.kernel == "k");
+    CHECK(outcome.text.find("line 23") != std::string::npos);
+  }
+}
+
+TEST_CASE("the bounds of a buffer, at the limit and one past it") {
+  TestDevice device;
+  device.load({kernel_text("ld.param.u64 %rd10, [a];\nadd.u64 %rd2, %rd2, %rd10;\nst.global.u32 [%rd2], %r1;")});
+  Buffer<std::uint32_t> out(device.memory, 64, 7);  // Lane 31 writes at 8 * 31 + a, 4 bytes.
+  CHECK(device.try_launch("k", {1}, {32}, Parameters(out, 4ULL, 0ULL, 0ULL)).fault == Fault::none);
+  CHECK(out[63] == 31);
+  const LaunchOutcome outcome = device.try_launch("k", {1}, {32}, Parameters(out, 8ULL, 0ULL, 0ULL));
+  CHECK(outcome.fault == Fault::illegal_address);
+  CHECK(outcome.address == static_cast<std::uint64_t>(out) + 256);
+  CHECK(outcome.is_write);
+  CHECK(device.try_launch("k", {1}, {31}, Parameters(out, 8ULL, 0ULL, 0ULL)).fault == Fault::none);
+  const LaunchOutcome misaligned = device.try_launch("k", {1}, {1}, Parameters(out, 2ULL, 0ULL, 0ULL));
+  CHECK(misaligned.fault == Fault::misaligned_address);
+  CHECK(misaligned.address == static_cast<std::uint64_t>(out) + 2);
+}
+
+TEST_CASE("read-only memory is not written, shared and local memory have bounds") {
+  TestDevice device;
+  const std::vector<std::uint32_t> fixed(64, 3);
+  device.memory.add(fixed.data(), 256, false);
+  const auto address = reinterpret_cast<std::uint64_t>(fixed.data());
+  device.load({kernel_text(
+      "ld.global.u32 %r5, [%rd1];\nld.param.u64 %rd10, [a];\nsetp.eq.u64 %p1, %rd10, 0;\n@%p1 bra DONE;\nst.global.u32 [%rd1], %r5;\nDONE:\n")});
+  CHECK(device.try_launch("k", {1}, {32}, Parameters(address, 0ULL, 0ULL, 0ULL)).fault == Fault::none);
+  const LaunchOutcome outcome = device.try_launch("k", {1}, {32}, Parameters(address, 1ULL, 0ULL, 0ULL));
+  CHECK(outcome.fault == Fault::illegal_address);
+  CHECK(outcome.is_write);
+  for (const char* space : {"shared", "local"}) {
+    TestDevice other;
+    other.load({kernel_text(std::string(".") + space +
+                            " .align 4 .b8 v[64];\nld.param.u64 %rd10, [a];\nmov.u64 %rd11, v;\nadd.u64 %rd12, %rd11, %rd10;\nst." + space +
+                            ".u32 [%rd12], %r1;\n")});
+    CHECK(other.try_launch("k", {1}, {32}, Parameters(0ULL, 60ULL, 0ULL, 0ULL)).fault == Fault::none);
+    CHECK(other.try_launch("k", {1}, {32}, Parameters(0ULL, 64ULL, 0ULL, 0ULL)).fault == Fault::illegal_address);
+    CHECK(other.try_launch("k", {1}, {32}, Parameters(0ULL, ~3ULL, 0ULL, 0ULL)).fault == Fault::illegal_address);
+  }
+}
+
+TEST_CASE("trap and unknown barriers") {
+  TestDevice device;
+  device.load({kernel_text("trap;")});
+  CHECK(device.try_launch("k", {100}, {64}, Parameters(0ULL, 0ULL, 0ULL, 0ULL)).fault == Fault::launch_failed);
+  TestDevice other;
+  other.load({kernel_text("mov.u32 %r5, 16;\nbar.sync %r5;")});
+  CHECK(other.try_launch("k", {1}, {64}, Parameters(0ULL, 0ULL, 0ULL, 0ULL)).fault == Fault::illegal_instruction);
+}
+
+TEST_CASE("redux and vote with member masks that differ from lane to lane") {
+  TestDevice device;
+  device.load(
+      {kernel_text("mov.u32 %r5, %laneid;\nsetp.lt.u32 %p1, %r5, 16;\nselp.b32 %r6, 0xffff, 0xffff0000, %p1;\nredux.sync.add.s32 %r7, %r5, %r6;\n"
+                   "setp.eq.u32 %p2, %r5, 20;\nvote.sync.any.pred %p3, %p2, %r6;\nselp.u32 %r8, 1000, 0, %p3;\nadd.u32 %r9, %r7, %r8;\n"
+                   "and.b32 %r10, %r5, 3;\nmatch.any.sync.b32 %r11, %r10, %r6;\npopc.b32 %r12, %r11;\nmad.lo.u32 %r9, %r12, 10000, "
+                   "%r9;\nst.global.u32 [%rd1], %r9;")});
+  Buffer<std::uint32_t> out(device.memory, 32);
+  device.launch("k", {1}, {32}, Parameters(out, 0ULL, 0ULL, 0ULL));
+  for (std::size_t i = 0; i < 32; ++i) CHECK(out[i] == (i < 16 ? 120U : 376U + 1000U) + 40000U);
+}
+
+TEST_CASE("a shuffle waits for lanes that come late, and not for those that have left") {
+  TestDevice device;
+  device.load(
+      {kernel_text("mov.u32 %r5, %laneid;\nsetp.ge.u32 %p1, %r5, 24;\n@%p1 exit;\nmov.u32 %r6, %r5;\nsetp.lt.u32 %p2, %r5, 8;\n@%p2 bra MEET;\n"
+                   "mov.u32 %r7, 0;\nLOOP:\nadd.u32 %r7, %r7, 1;\nadd.u32 %r6, %r6, 10;\nsetp.lt.u32 %p3, %r7, %r5;\n@%p3 bra LOOP;\n"
+                   "MEET:\nshfl.sync.idx.b32 %r8|%p4, %r6, 9, 31, 0xffffffff;\nst.global.u32 [%rd1], %r8;")});
+  Buffer<std::uint32_t> out(device.memory, 32);
+  device.launch("k", {1}, {32}, Parameters(out, 0ULL, 0ULL, 0ULL));
+  for (std::size_t i = 0; i < 32; ++i) CHECK(out[i] == (i < 24 ? 99U : 0U));
+}
+
+TEST_CASE("shuffle segments and predicates") {
+  TestDevice device;
+  device.load(
+      {kernel_text("mov.u32 %r5, %laneid;\nshfl.sync.up.b32 %r6|%p1, %r5, 3, 0x1800, -1;\nselp.u32 %r7, 100, 0, %p1;\nadd.u32 %r8, %r6, "
+                   "%r7;\nst.global.u32 [%rd1], %r8;")});
+  Buffer<std::uint32_t> out(device.memory, 32);
+  device.launch("k", {1}, {32}, Parameters(out, 0ULL, 0ULL, 0ULL));
+  for (std::size_t i = 0; i < 32; ++i) CHECK(out[i] == (i % 8 >= 3 ? i - 3 + 100 : i));
+}
+
+TEST_CASE("named barriers with counts: producers arrive, consumers wait") {
+  TestDevice device;
+  device.load({kernel_text(
+      ".shared .align 4 .b8 s[128];\nmov.u32 %r5, s;\nsetp.ge.u32 %p1, %r4, 32;\n@%p1 bra CONSUME;\n"
+      "shl.b32 %r6, %r4, 2;\nadd.u32 %r7, %r5, %r6;\nmov.u32 %r8, 0;\nWAIT: add.u32 %r8, %r8, 1;\nsetp.lt.u32 %p2, %r8, 5000;\n@%p2 bra WAIT;\n"
+      "st.shared.u32 [%r7], %r4;\nbar.arrive 3, 64;\nret;\n"
+      "CONSUME:\nbar.sync 3, 64;\nsub.u32 %r6, 63, %r4;\nshl.b32 %r6, %r6, 2;\nadd.u32 %r7, %r5, %r6;\nld.shared.u32 %r9, [%r7];\nst.global.u32 "
+      "[%rd1], %r9;")});
+  Buffer<std::uint32_t> out(device.memory, 64);
+  device.launch("k", {1}, {64}, Parameters(out, 0ULL, 0ULL, 0ULL));
+  for (std::size_t i = 32; i < 64; ++i) CHECK(out[i] == 63 - i);
+}
+
+TEST_CASE("atomics: wrap-around increments, minimum, compare and swap, floating point, no result") {
+  TestDevice device;
+  device.load(
+      {kernel_text("ld.param.u64 %rd10, [out];\natom.global.inc.u32 %r5, [%rd10], 9;\natom.global.min.s32 %r6, [%rd10+4], -7;\nred.global.add.f32 "
+                   "[%rd10+8], 0f3F800000;\n"
+                   "atom.global.cas.b32 %r7, [%rd10+12], 0, 5;\natom.global.add.f64 %fd1, [%rd10+16], "
+                   "0d3FE0000000000000;\nred.relaxed.gpu.global.max.u64 [%rd10+24], %rd5;\n"
+                   "atom.add.release.gpu.u32 %r8, [%rd10+32], 1;\natom.global.dec.u32 %r9, [%rd10+36], 9;\n")});
+  Buffer<std::uint32_t> out(device.memory, 10);
+  device.launch("k", {2}, {32}, Parameters(out, 0ULL, 0ULL, 0ULL));
+  CHECK(out[0] == 4);
+  CHECK(out[1] == static_cast<std::uint32_t>(-7));
+  CHECK(std::bit_cast<float>(out[2]) == 64.0F);
+  CHECK(out[3] == 5);
+  double sum = 0;
+  std::memcpy(&sum, out.data() + 4, 8);
+  CHECK(sum == 32.0);
+  CHECK(out[6] == 63 * 8);
+  CHECK(out[8] == 64);
+  CHECK(out[9] == 6);
+}
+
+TEST_CASE("generic addresses reach shared and local memory and parameters") {
+  TestDevice device;
+  device.load(
+      {kernel_text(".shared .align 4 .b8 s[128];\n.local .align 4 .b8 l[16];\nmov.u64 %rd10, s;\ncvta.shared.u64 %rd11, %rd10;\nmov.u64 %rd12, "
+                   "l;\ncvta.local.u64 %rd13, %rd12;\n"
+                   "shl.b32 %r5, %r4, 2;\ncvt.u64.u32 %rd14, %r5;\nadd.u64 %rd15, %rd11, %rd14;\nst.u32 [%rd15], %r4;\nst.u32 [%rd13+8], "
+                   "%r4;\nld.local.u32 %r6, [l+8];\nld.shared.u32 %r7, [s+12];\n"
+                   "isspacep.shared %p1, %rd15;\nisspacep.local %p2, %rd13;\nisspacep.global %p3, %rd1;\nand.pred %p4, %p1, %p2;\nand.pred %p4, %p4, "
+                   "%p3;\nselp.u32 %r8, 1000, 0, %p4;\n"
+                   "cvta.to.shared.u64 %rd16, %rd15;\ncvt.u32.u64 %r9, %rd16;\nsub.u32 %r9, %r9, %r5;\nadd.u32 %r10, %r6, %r7;\nadd.u32 %r10, %r10, "
+                   "%r8;\nadd.u32 %r10, %r10, %r9;\nst.u32 [%rd1], %r10;")});
+  Buffer<std::uint32_t> out(device.memory, 32);
+  device.launch("k", {1}, {32}, Parameters(out, 0ULL, 0ULL, 0ULL));
+  for (std::size_t i = 0; i < 32; ++i) CHECK(out[i] == i + 3 + 1000);
+}
+
+TEST_CASE("a kernel that polls the host sees its store, and the host sees the kernel's") {
+  TestDevice device;
+  device.load(
+      {kernel_text("ld.param.u64 %rd10, [out];\nst.volatile.global.u32 [%rd10+4], 1;\nPOLL:\nld.acquire.sys.global.u32 %r5, [%rd10];\nsetp.eq.u32 "
+                   "%p1, %r5, 0;\n@%p1 bra POLL;\nst.release.sys.global.u32 [%rd10+8], %r5;")});
+  Buffer<std::uint32_t> words(device.memory, 3);
+  std::thread host([&] {
+    while (__atomic_load_n(&words[1], __ATOMIC_ACQUIRE) == 0) std::this_thread::yield();
+    __atomic_store_n(&words[0], 42U, __ATOMIC_RELEASE);
+  });
+  device.launch("k", {1}, {32}, Parameters(words, 0ULL, 0ULL, 0ULL));
+  host.join();
+  CHECK(words[2] == 42);
+}
+
+TEST_CASE("a barrier that nobody completes can be cancelled") {
+  TestDevice device;
+  device.load({kernel_text("setp.lt.u32 %p1, %r4, 32;\n@%p1 bra OTHER;\nbar.sync 1, 96;\nOTHER:\nret;")});
+  std::thread host([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    device.cancel = true;
+  });
+  const LaunchOutcome outcome = device.try_launch("k", {1}, {64}, Parameters(0ULL, 0ULL, 0ULL, 0ULL));
+  host.join();
+  CHECK(outcome.fault == Fault::cancelled);
+}
+
+}  // namespace mpsshim::ptx::test

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs of launches go out as graphs: same kernels, same arguments, same order.
+#include <map>
+
+#include "tests/support/catch.hpp"
+#include "tests/wire/support/wire_fixture.hpp"
+
+namespace mpsshim::test {
+namespace {
+
+struct Fixture {
+  WireExecutor executor;
+  WireClient client{executor};
+  FakeFunction function{"f", {8}};
+  FakeFunction second{"g", {4, 8, 1}};
+  proto::FunctionId id = client.add_function(function);
+  proto::FunctionId second_id = client.add_function(second);
+
+  std::vector<FakeCall> launches() { return executor.fake.calls(FakeCall::launch); }
+  // Kernels in each graph launch, in order; 0 stands for a plain launch.
+  std::vector<std::size_t> shape() {
+    std::vector<std::size_t> shape;
+    unsigned last = 0;
+    for (const FakeCall& call : launches()) {
+      if (call.chain == 0) shape.push_back(0);
+      else if (call.chain != last) shape.push_back(call.chain_length);
+      last = call.chain;
+    }
+    return shape;
+  }
+  void check_arguments(std::uint64_t count) {
+    const auto calls = launches();
+    REQUIRE(calls.size() == count);
+    for (std::uint64_t i = 0; i < count; ++i) CHECK(std::memcmp(calls[i].parameters.data(), &i, 8) == 0);
+  }
+};
+
+using Shape = std::vector<std::size_t>;
+
+}  // namespace
+
+TEST_CASE("chain lengths are powers of two up to 32") {
+  CHECK(broker::chain_length(1) == 1);
+  CHECK(broker::chain_length(2) == 2);
+  CHECK(broker::chain_length(3) == 2);
+  CHECK(broker::chain_length(31) == 16);
+  CHECK(broker::chain_length(32) == 32);
+  CHECK(broker::chain_length(100) == 32);
+}
+
+TEST_CASE("a run becomes chains in order, whatever its length") {
+  const auto count = GENERATE(std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{3}, std::uint64_t{31}, std::uint64_t{32}, std::uint64_t{33}, std::uint64_t{200});
+  Fixture f;
+  for (std::uint64_t i = 0; i < count; ++i) f.client.post_launch(f.id, i);
+  f.client.turn();
+  f.check_arguments(count);
+  if (count == 1) CHECK(f.shape() == Shape{0});
+  if (count == 3) CHECK(f.shape() == Shape{2, 0});
+  if (count == 33) CHECK(f.shape() == Shape{32, 0});
+}
+
+TEST_CASE("a fence behind the run is the chain's last node, with the progress word") {
+  Fixture f;
+  for (std::uint64_t i = 0; i < 9; ++i) f.client.post_launch(f.id, i);
+  f.client.post_fence(5);
+  f.client.turn();
+  f.check_arguments(9);
+  CHECK(f.shape() == Shape{8, 1});
+  CHECK(f.client.fence() == 5);
+  const auto writes = f.executor.fake.calls(FakeCall::write);
+  REQUIRE(writes.size() == 2);
+  CHECK(writes[0].chain == 2);
+  CHECK(f.executor.progress->stream[0].completed.load() == 10);
+}
+
+TEST_CASE("a graph that is used again gets the new arguments, functions and grids") {
+  Fixture f;
+  for (std::uint64_t round = 0; round < 12; ++round) {
+    f.client.post_launch(f.id, round, proto::kNullStream, static_cast<std::uint32_t>(round + 1));
+    if (round % 2 == 0) {
+      struct {
+        std::uint32_t first = 7;
+        std::uint32_t padding = 0;
+        std::uint64_t second;
+        std::uint64_t third = 9;
+      } parameters{7, 0, round, 9};
+      proto::LaunchRecord launch{};
+      launch.function = f.second_id;
+      launch.grid_x = launch.grid_y = launch.grid_z = launch.block_x = launch.block_y = launch.block_z = 1;
+      launch.parameter_bytes = 17;
+      f.client.post(launch, proto::kNullStream, std::as_bytes(std::span(&parameters, 1)).first(17));
+    } else {
+      f.client.post_launch(f.id, round + 100);
+    }
+    f.client.turn();
+  }
+  const auto calls = f.launches();
+  REQUIRE(calls.size() == 24);
+  for (std::uint64_t round = 0; round < 12; ++round) {
+    const FakeCall& first = calls[2 * round];
+    const FakeCall& second = calls[2 * round + 1];
+    CHECK(first.chain_length == 2);
+    CHECK(first.grid_x == round + 1);
+    CHECK(std::memcmp(first.parameters.data(), &round, 8) == 0);
+    CHECK(second.function == (round % 2 == 0 ? &f.second : &f.function));
+    const std::uint64_t expected = round % 2 == 0 ? round : round + 100;
+    CHECK(std::memcmp(second.parameters.data() + (round % 2 == 0 ? 8 : 0), &expected, 8) == 0);
+  }
+}
+
+TEST_CASE("launches that a node cannot hold split the run and keep their place") {
+  Fixture f;
+  f.client.post_launch(f.id, 0);
+  f.client.post_launch(f.id, 1);
+  proto::LaunchRecord cooperative{};
+  cooperative.function = f.id;
+  cooperative.grid_x = 1;
+  cooperative.parameter_bytes = 8;
+  cooperative.flags = 1;
+  const std::uint64_t argument = 2;
+  f.client.post(cooperative, proto::kNullStream, std::as_bytes(std::span(&argument, 1)));
+  f.client.post_launch(f.id, 3);
+  f.client.post_launch(f.id, 4);
+  f.client.turn();
+  f.check_arguments(5);
+  CHECK(f.shape() == Shape{2, 0, 2});
+}
+
+TEST_CASE("other operations end a run") {
+  Fixture f;
+  const std::uint64_t chunk = f.client.add_chunk(4096);
+  f.client.post_launch(f.id, 0);
+  f.client.post_launch(f.id, 1);
+  f.client.post(proto::FillRecord{chunk, 0, 4, 1, 0, 4});
+  f.client.post_launch(f.id, 2);
+  f.client.post_launch(f.id, 3);
+  f.client.turn(false);
+  CHECK(f.shape() == Shape{2, 2});
+  CHECK(f.executor.fake.calls()[2].kind == FakeCall::fill);
+}
+
+TEST_CASE("a driver without graphs gets plain launches") {
+  Fixture f;
+  f.executor.fake.has_graphs = false;
+  for (std::uint64_t i = 0; i < 40; ++i) f.client.post_launch(f.id, i);
+  f.client.post_fence(1);
+  f.client.turn();
+  f.check_arguments(40);
+  CHECK(f.shape() == Shape(40, 0));
+  CHECK(f.client.fence() == 1);
+  CHECK(f.executor.parts->chains_refused.load());
+}
+
+TEST_CASE("a launch that needs more local memory than ever before waits for a window") {
+  Fixture f;
+  const proto::FunctionId big = f.client.add_function(f.function, 4096);
+  f.client.post_launch(f.id, 0);
+  f.client.post_launch(big, 1);
+  f.client.post_launch(f.id, 2);
+  const broker::StreamSet::Issue issue = f.client.turn();
+  REQUIRE(issue.needs_window);
+  CHECK(f.launches().size() == 1);
+  const auto launch = issue.needs_window->take_window_launch();
+  f.client.turn();
+  CHECK(f.launches().size() == 1);
+  issue.needs_window->launch_in_window(*launch);
+  issue.needs_window->window_launch_done();
+  f.client.turn();
+  f.check_arguments(3);
+  CHECK(f.executor.parts->local_bytes_high_water.load() == 4096);
+  f.client.post_launch(big, 3);
+  CHECK_FALSE(f.client.turn().needs_window);
+  f.check_arguments(4);
+}
+
+}  // namespace mpsshim::test

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/wire/support/fake_driver.hpp"
+
+#include <cstring>
+
+#include <sys/mman.h>
+
+namespace mpsshim::test {
+
+namespace {
+
+FakeDriver* the_driver = nullptr;
+
+struct FakeGraph {
+  struct Node {
+    bool is_kernel = true;
+    CUDA_KERNEL_NODE_PARAMS kernel{};
+    std::vector<std::byte> parameters;
+    std::vector<CUstreamBatchMemOpParams> writes;
+  };
+  std::vector<std::unique_ptr<Node>> nodes;
+};
+
+std::vector<std::byte> gather(const FakeFunction& function, void* const* parameters) {
+  std::vector<std::byte> bytes;
+  const auto layout = function.layout();
+  for (std::size_t i = 0; i < layout.size(); ++i) {
+    bytes.resize(layout[i].first + layout[i].second);
+    std::memcpy(bytes.data() + layout[i].first, parameters[i], layout[i].second);
+  }
+  return bytes;
+}
+
+void write_value(const CUstreamBatchMemOpParams& operation) {
+  *reinterpret_cast<volatile std::uint32_t*>(operation.writeValue.address) = static_cast<std::uint32_t>(operation.writeValue.value);
+}
+
+FakeCall write_call(const CUstreamBatchMemOpParams& operation) {
+  FakeCall call(FakeCall::write);
+  call.destination = operation.writeValue.address;
+  call.bytes_or_value = operation.writeValue.value;
+  return call;
+}
+
+void assign(FakeGraph::Node& node, const CUDA_KERNEL_NODE_PARAMS& params) {
+  node.kernel = params;
+  const auto* function = reinterpret_cast<const FakeFunction*>(params.func);
+  node.parameters = params.kernelParams != nullptr ? gather(*function, params.kernelParams) : std::vector<std::byte>{};
+}
+
+}  // namespace
+
+std::vector<std::pair<std::size_t, std::size_t>> FakeFunction::layout() const {
+  std::vector<std::pair<std::size_t, std::size_t>> layout;
+  std::size_t end = 0;
+  for (const std::size_t size : parameter_sizes) {
+    const std::size_t offset = (end + size - 1) / size * size;
+    layout.emplace_back(offset, size);
+    end = offset + size;
+  }
+  return layout;
+}
+
+// The functions behind the table.
+struct FakeEntry {
+  template <typename Handle>
+  static CUresult make(Handle* handle) {
+    std::lock_guard lock(the_driver->mutex_);
+    *handle = reinterpret_cast<Handle>(the_driver->next_handle_ += 16);
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult CUDAAPI set_current(CUcontext) { return CUDA_SUCCESS; }
+  static CUresult CUDAAPI error_name(CUresult, const char** name) {
+    *name = "a driver's error";
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI host_register(void*, std::size_t, unsigned) { return CUDA_SUCCESS; }
+  static CUresult CUDAAPI host_unregister(void*) { return CUDA_SUCCESS; }
+  static CUresult CUDAAPI host_pointer(CUdeviceptr* device, void* host, unsigned) {
+    *device = reinterpret_cast<CUdeviceptr>(host);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI granularity(std::size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+    *bytes = 2u << 20;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI reserve(CUdeviceptr* address, std::size_t, std::size_t, CUdeviceptr wanted, unsigned long long) {
+    *address = wanted;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI address_free(CUdeviceptr, std::size_t) { return CUDA_SUCCESS; }
+  static CUresult CUDAAPI create(CUmemGenericAllocationHandle* handle, std::size_t, const CUmemAllocationProp*, unsigned long long) {
+    *handle = 1;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI export_handle(void* fd, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long) {
+    *static_cast<int*>(fd) = memfd_create("fake chunk", MFD_CLOEXEC);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI map(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long) { return CUDA_SUCCESS; }
+  static CUresult CUDAAPI unmap(CUdeviceptr, std::size_t) { return CUDA_SUCCESS; }
+  static CUresult CUDAAPI set_access(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) { return CUDA_SUCCESS; }
+  static CUresult CUDAAPI release(CUmemGenericAllocationHandle) { return CUDA_SUCCESS; }
+  static CUresult CUDAAPI memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
+    *free_bytes = 3u << 20;
+    *total_bytes = 4u << 20;
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult CUDAAPI stream_create(CUstream* stream, unsigned, int) { return make(stream); }
+  static CUresult CUDAAPI event_create(CUevent* event, unsigned) { return make(event); }
+  static CUresult CUDAAPI module_load(CUmodule* module, const void*) { return make(module); }
+  static CUresult CUDAAPI get_function(CUfunction* function, CUmodule, const char* name) {
+    static std::map<std::string, std::unique_ptr<FakeFunction>> known;
+    std::lock_guard lock(the_driver->mutex_);
+    std::unique_ptr<FakeFunction>& entry = known[name];
+    if (!entry) entry = std::make_unique<FakeFunction>(FakeFunction{name, {}});
+    *function = reinterpret_cast<CUfunction>(entry.get());
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult CUDAAPI launch(CUfunction handle, unsigned grid_x, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream stream,
+                                 void** parameters, void**) {
+    if (the_driver->launch_result != CUDA_SUCCESS) return the_driver->launch_result;
+    FakeCall call(FakeCall::launch);
+    call.function = reinterpret_cast<const FakeFunction*>(handle);
+    call.grid_x = grid_x;
+    call.parameters = gather(*call.function, parameters);
+    the_driver->submit(stream, std::move(call));
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI launch_ex(const CUlaunchConfig* config, CUfunction handle, void** parameters, void** extra) {
+    return launch(handle, config->gridDimX, 1, 1, 1, 1, 1, 0, config->hStream, parameters, extra);
+  }
+  static CUresult CUDAAPI launch_cooperative(CUfunction handle, unsigned grid_x, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                             CUstream stream, void** parameters) {
+    return launch(handle, grid_x, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+  }
+  static CUresult copy(std::uint64_t destination, std::uint64_t source, std::size_t bytes, CUstream stream) {
+    FakeCall call(FakeCall::copy);
+    call.destination = destination;
+    call.source = source;
+    call.bytes_or_value = bytes;
+    the_driver->submit(stream, std::move(call));
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI copy_any(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) { return copy(to, from, bytes, stream); }
+  static CUresult CUDAAPI copy_in(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
+    return copy(to, reinterpret_cast<std::uint64_t>(from), bytes, stream);
+  }
+  static CUresult CUDAAPI copy_out(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+    return copy(reinterpret_cast<std::uint64_t>(to), from, bytes, stream);
+  }
+  static CUresult fill(CUdeviceptr destination, std::uint64_t value, CUstream stream) {
+    FakeCall call(FakeCall::fill);
+    call.destination = destination;
+    call.bytes_or_value = value;
+    the_driver->submit(stream, std::move(call));
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI fill8(CUdeviceptr to, unsigned char value, std::size_t, CUstream stream) { return fill(to, value, stream); }
+  static CUresult CUDAAPI fill16(CUdeviceptr to, unsigned short value, std::size_t, CUstream stream) { return fill(to, value, stream); }
+  static CUresult CUDAAPI fill32(CUdeviceptr to, unsigned value, std::size_t, CUstream stream) { return fill(to, value, stream); }
+  static CUresult CUDAAPI fill2d32(CUdeviceptr to, std::size_t, unsigned value, std::size_t, std::size_t, CUstream stream) {
+    return fill(to, value, stream);
+  }
+  static CUresult CUDAAPI record(CUevent event, CUstream stream) {
+    FakeCall call(FakeCall::record);
+    call.event = event;
+    the_driver->submit(stream, std::move(call));
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI wait(CUstream stream, CUevent event, unsigned) {
+    FakeCall call(FakeCall::wait);
+    call.event = event;
+    the_driver->submit(stream, std::move(call));
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI write(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+    CUstreamBatchMemOpParams operation{};
+    operation.writeValue.address = address;
+    operation.writeValue.value = value;
+    the_driver->submit(stream, write_call(operation), [operation] { write_value(operation); });
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned) {
+    if (!the_driver->has_batches) return CUDA_ERROR_NOT_SUPPORTED;
+    const std::vector<CUstreamBatchMemOpParams> writes(operations, operations + count);
+    std::vector<FakeCall> calls;
+    for (const auto& operation : writes) calls.push_back(write_call(operation));
+    the_driver->submit_all(stream, std::move(calls), [writes] {
+      for (const auto& operation : writes) write_value(operation);
+    });
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult CUDAAPI graph_create(CUgraph* graph, unsigned) {
+    if (!the_driver->has_graphs) return CUDA_ERROR_NOT_SUPPORTED;
+    *graph = reinterpret_cast<CUgraph>(new FakeGraph());
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI graph_destroy(CUgraph graph) {
+    delete reinterpret_cast<FakeGraph*>(graph);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI add_kernel(CUgraphNode* node, CUgraph graph, const CUgraphNode*, std::size_t, const CUDA_KERNEL_NODE_PARAMS* params) {
+    auto& nodes = reinterpret_cast<FakeGraph*>(graph)->nodes;
+    nodes.push_back(std::make_unique<FakeGraph::Node>());
+    assign(*nodes.back(), *params);
+    *node = reinterpret_cast<CUgraphNode>(nodes.back().get());
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI add_batch(CUgraphNode* node, CUgraph graph, const CUgraphNode*, std::size_t, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+    auto& nodes = reinterpret_cast<FakeGraph*>(graph)->nodes;
+    nodes.push_back(std::make_unique<FakeGraph::Node>());
+    nodes.back()->is_kernel = false;
+    nodes.back()->writes.assign(params->paramArray, params->paramArray + params->count);
+    *node = reinterpret_cast<CUgraphNode>(nodes.back().get());
+    return CUDA_SUCCESS;
+  }
+  // An exec is its graph: the code under test has one of each other.
+  static CUresult CUDAAPI instantiate(CUgraphExec* exec, CUgraph graph, unsigned long long) {
+    *exec = reinterpret_cast<CUgraphExec>(graph);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI exec_destroy(CUgraphExec) { return CUDA_SUCCESS; }
+  static CUresult CUDAAPI set_kernel(CUgraphExec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+    assign(*reinterpret_cast<FakeGraph::Node*>(node), *params);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI set_batch(CUgraphExec, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+    reinterpret_cast<FakeGraph::Node*>(node)->writes.assign(params->paramArray, params->paramArray + params->count);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI graph_launch(CUgraphExec exec, CUstream stream) {
+    const auto& nodes = reinterpret_cast<FakeGraph*>(exec)->nodes;
+    std::vector<FakeCall> calls;
+    std::vector<CUstreamBatchMemOpParams> writes;
+    std::size_t kernels = 0;
+    for (const auto& node : nodes) kernels += node->is_kernel ? 1 : 0;
+    const unsigned number = ++the_driver->graph_launches_;
+    for (const auto& node : nodes) {
+      if (node->is_kernel) {
+        FakeCall call(FakeCall::launch);
+        call.function = reinterpret_cast<const FakeFunction*>(node->kernel.func);
+        call.grid_x = node->kernel.gridDimX;
+        call.parameters = node->parameters;
+        calls.push_back(std::move(call));
+      }
+      for (const auto& operation : node->writes) {
+        calls.push_back(write_call(operation));
+        writes.push_back(operation);
+      }
+    }
+    for (FakeCall& call : calls) {
+      call.chain = number;
+      call.chain_length = kernels;
+    }
+    the_driver->submit_all(stream, std::move(calls), [writes] {
+      for (const auto& operation : writes) write_value(operation);
+    });
+    return CUDA_SUCCESS;
+  }
+};
+
+FakeDriver::FakeDriver() { the_driver = this; }
+FakeDriver::~FakeDriver() { the_driver = nullptr; }
+
+std::unique_ptr<broker::Driver> FakeDriver::driver() const {
+  DriverTable table;
+  table.cuCtxSetCurrent = FakeEntry::set_current;
+  table.cuGetErrorName = FakeEntry::error_name;
+  table.cuMemHostRegister_v2 = FakeEntry::host_register;
+  table.cuMemHostUnregister = FakeEntry::host_unregister;
+  table.cuMemHostGetDevicePointer_v2 = FakeEntry::host_pointer;
+  table.cuMemGetAllocationGranularity = FakeEntry::granularity;
+  table.cuMemAddressReserve = FakeEntry::reserve;
+  table.cuMemAddressFree = FakeEntry::address_free;
+  table.cuMemCreate = FakeEntry::create;
+  table.cuMemExportToShareableHandle = FakeEntry::export_handle;
+  table.cuMemMap = FakeEntry::map;
+  table.cuMemUnmap = FakeEntry::unmap;
+  table.cuMemSetAccess = FakeEntry::set_access;
+  table.cuMemRelease = FakeEntry::release;
+  table.cuMemGetInfo_v2 = FakeEntry::memory_info;
+  table.cuStreamCreateWithPriority = FakeEntry::stream_create;
+  table.cuEventCreate = FakeEntry::event_create;
+  table.cuModuleLoadData = FakeEntry::module_load;
+  table.cuModuleGetFunction = FakeEntry::get_function;
+  table.cuLaunchKernel = FakeEntry::launch;
+  table.cuLaunchKernelEx = FakeEntry::launch_ex;
+  table.cuLaunchCooperativeKernel = FakeEntry::launch_cooperative;
+  table.cuMemcpyAsync = FakeEntry::copy_any;
+  table.cuMemcpyDtoDAsync_v2 = FakeEntry::copy_any;
+  table.cuMemcpyHtoDAsync_v2 = FakeEntry::copy_in;
+  table.cuMemcpyDtoHAsync_v2 = FakeEntry::copy_out;
+  table.cuMemsetD8Async = FakeEntry::fill8;
+  table.cuMemsetD16Async = FakeEntry::fill16;
+  table.cuMemsetD32Async = FakeEntry::fill32;
+  table.cuMemsetD2D32Async = FakeEntry::fill2d32;
+  table.cuEventRecord = FakeEntry::record;
+  table.cuStreamWaitEvent = FakeEntry::wait;
+  table.cuStreamWriteValue32_v2 = FakeEntry::write;
+  table.cuStreamBatchMemOp_v2 = FakeEntry::batch;
+  table.cuGraphCreate = FakeEntry::graph_create;
+  table.cuGraphDestroy = FakeEntry::graph_destroy;
+  table.cuGraphAddKernelNode_v2 = FakeEntry::add_kernel;
+  table.cuGraphAddBatchMemOpNode = FakeEntry::add_batch;
+  table.cuGraphInstantiateWithFlags = FakeEntry::instantiate;
+  table.cuGraphExecDestroy = FakeEntry::exec_destroy;
+  table.cuGraphExecKernelNodeSetParams_v2 = FakeEntry::set_kernel;
+  table.cuGraphExecBatchMemOpNodeSetParams = FakeEntry::set_batch;
+  table.cuGraphLaunch = FakeEntry::graph_launch;
+  return broker::Driver::from_table(table);
+}
+
+void FakeDriver::submit(CUstream stream, FakeCall call, std::function<void()> effect) {
+  std::vector<FakeCall> calls;
+  calls.push_back(std::move(call));
+  submit_all(stream, std::move(calls), std::move(effect));
+}
+
+void FakeDriver::submit_all(CUstream stream, std::vector<FakeCall> calls, std::function<void()> effect) {
+  std::lock_guard lock(mutex_);
+  for (FakeCall& call : calls) {
+    call.stream = stream;
+    calls_.push_back(std::move(call));
+  }
+  if (!effect) effect = [] {};
+  if (holding_) {
+    streams_[stream].pending.push_back(std::move(effect));
+  } else {
+    effect();
+  }
+}
+
+std::vector<FakeCall> FakeDriver::calls() const {
+  std::lock_guard lock(mutex_);
+  return calls_;
+}
+
+std::vector<FakeCall> FakeDriver::calls(FakeCall::Kind kind) const {
+  std::vector<FakeCall> matching;
+  for (FakeCall& call : calls()) {
+    if (call.kind == kind) matching.push_back(std::move(call));
+  }
+  return matching;
+}
+
+void FakeDriver::forget_calls() {
+  std::lock_guard lock(mutex_);
+  calls_.clear();
+}
+
+void FakeDriver::hold_work() {
+  std::lock_guard lock(mutex_);
+  holding_ = true;
+}
+
+void FakeDriver::complete(std::size_t submissions) {
+  std::lock_guard lock(mutex_);
+  for (auto& [handle, stream] : streams_) {
+    for (std::size_t i = 0; i < submissions && !stream.pending.empty(); ++i) {
+      stream.pending.front()();
+      stream.pending.pop_front();
+    }
+  }
+}
+
+void FakeDriver::resume_work() {
+  {
+    std::lock_guard lock(mutex_);
+    holding_ = false;
+  }
+  complete();
+}
+
+}  // namespace mpsshim::test

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// A driver for wire tests: records what it is asked to do and has streams whose work ends when the test says so. Kernels do nothing; memory
+// operations write to the addresses they name, in stream order. Device memory is addresses only.
+// One instance at a time, since the driver's functions have no context argument. Thread safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "broker/driver/driver.hpp"
+
+namespace mpsshim::test {
+
+struct FakeFunction {
+  std::string name;
+  std::vector<std::size_t> parameter_sizes;  // each aligned to its size
+  [[nodiscard]] std::vector<std::pair<std::size_t, std::size_t>> layout() const;  // offset, size
+};
+
+// What a stream was given, one entry for each operation; the nodes of a graph count singly.
+struct FakeCall {
+  enum Kind { launch, copy, fill, record, wait, write };
+  explicit FakeCall(Kind what) : kind(what) {}
+  Kind kind;
+  CUstream stream = nullptr;
+  const FakeFunction* function = nullptr;
+  unsigned grid_x = 0;
+  std::vector<std::byte> parameters;
+  CUevent event = nullptr;
+  std::uint64_t destination = 0;
+  std::uint64_t source = 0;
+  std::uint64_t bytes_or_value = 0;
+  unsigned chain = 0;  // number of the graph launch, 0: issued by itself
+  std::size_t chain_length = 0;
+};
+
+class FakeDriver {
+ public:
+  FakeDriver();
+  ~FakeDriver();
+  FakeDriver(const FakeDriver&) = delete;
+
+  [[nodiscard]] std::unique_ptr<broker::Driver> driver() const;
+
+  [[nodiscard]] std::vector<FakeCall> calls() const;
+  [[nodiscard]] std::vector<FakeCall> calls(FakeCall::Kind kind) const;
+  void forget_calls();
+  // From now on work is queued and ends only by complete(); before, it ends at once.
+  void hold_work();
+  // Ends the oldest `submissions` of every stream.
+  void complete(std::size_t submissions = ~std::size_t{0});
+  void resume_work();
+
+  bool has_graphs = true;
+  bool has_batches = true;
+  CUresult launch_result = CUDA_SUCCESS;  // of the next plain launches
+
+ private:
+  friend struct FakeEntry;
+  struct Stream {
+    std::deque<std::function<void()>> pending;
+  };
+  void submit(CUstream stream, FakeCall call, std::function<void()> effect = {});
+  void submit_all(CUstream stream, std::vector<FakeCall> calls, std::function<void()> effect);
+
+  mutable std::mutex mutex_;
+  std::vector<FakeCall> calls_;
+  std::map<CUstream, Stream> streams_;
+  bool holding_ = false;
+  unsigned graph_launches_ = 0;
+  std::uintptr_t next_handle_ = 0x1000;
+};
+
+}  // namespace mpsshim::test

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/wire/support/wire_fixture.hpp"
+
+#include <new>
+
+#include <sys/eventfd.h>
+
+namespace mpsshim::test {
+
+WireExecutor::WireExecutor(unsigned helper_threads) : driver(fake.driver()) {
+  auto sockets = proto::Socket::pair();
+  control_end = std::move(sockets[0]);
+  sockets[1].set_blocking(false);  // what executors report is not read here
+  link = std::make_unique<broker::ControlLink>(std::move(sockets[1]));
+  progress = std::make_unique<broker::ProgressTable>();
+  faults = std::make_unique<broker::FaultReporter>(*driver, *link);
+  window = std::make_unique<broker::QuietWindow>(*progress, 1, broker::QuietWindow::Limits{}, [] {});
+  helpers = std::make_unique<broker::HelperPool>(helper_threads, [] {});
+  modules = std::make_unique<broker::ModuleStore>(*driver, *link, *window, *faults, 0);
+  parts = std::make_unique<broker::ExecutorParts>(broker::ExecutorPartsInput{*driver, *link, *window, *modules, *faults, *helpers, nullptr, 0, *progress,
+                                                                             reinterpret_cast<CUdeviceptr>(progress.get())});
+  if (parts->start() != CUDA_SUCCESS) throw std::bad_alloc();
+}
+
+WireExecutor::~WireExecutor() {
+  fake.resume_work();
+  workers.reset();
+  helpers.reset();
+  window.reset();
+}
+
+WireClient::WireClient(WireExecutor& executor, std::uint64_t session) : executor_(executor), batch_(64 * 1024) {
+  proto::FileDescriptor channel = proto::create_memory_file("channel", proto::kChannelBytes);
+  proto::FileDescriptor fences = proto::create_memory_file("fences", proto::kFenceSegmentBytes);
+  if (!proto::seal(channel, proto::Seal::size) || !proto::seal(fences, proto::Seal::size)) throw std::bad_alloc();
+  control_ = proto::Mapping::map(channel, 0, proto::kRingOffset, proto::Access::read_write);
+  ring_ = proto::Mapping::map_twice(channel, proto::kRingOffset, proto::kRingBytes, proto::Access::read_write);
+  auto* header = new (control_.data()) proto::ChannelHeader{};
+  header->magic = proto::kChannelMagic;
+  header->layout_major = proto::kLayoutMajor;
+  producer_ = proto::RingProducer(header, ring_.data());
+  ring_doorbell_ = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC));
+
+  broker::ExecutorPacket packet;
+  packet.header.session = session;
+  packet.device_lease = {kDeviceLease, kLeaseBytes};
+  packet.pinned_lease = {kPinnedLease, kLeaseBytes};
+  proto::ReceivedFds fds;
+  fds.fds[0] = std::move(channel);
+  fds.fds[1] = std::move(fences);
+  fds.fds[2] = ring_doorbell_.duplicate();
+  fds.fds[3] = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC));
+  fds.count = 4;
+  CUresult result = CUDA_SUCCESS;
+  session_ = broker::Session::open(*executor.parts, packet, fds, result);
+  if (!session_) throw std::bad_alloc();
+}
+
+// A worker's session is the worker's to take down.
+WireClient::~WireClient() {
+  executor_.fake.resume_work();
+  if (executor_.workers) return;
+  session_->begin_close({});
+}
+
+proto::ReplySlot& WireClient::slot_of(std::uint16_t slot) const {
+  return *reinterpret_cast<proto::ReplySlot*>(control_.data() + proto::kReplyOffset + slot * proto::kReplySlotBytes);
+}
+
+void WireClient::post_raw(proto::RecordHeader header, std::span<const std::byte> body, std::span<const std::byte> trailing, bool keep_sequence) {
+  ++sequence_;
+  if (!keep_sequence) header.sequence = sequence_;
+  const std::uint32_t room = std::max<std::uint32_t>(proto::record_size(body.size(), trailing.size()), sizeof header);
+  std::byte* at = producer_.reserve(room);
+  if (at == nullptr) throw std::bad_alloc();
+  std::memset(at, 0, room);
+  std::memcpy(at, &header, sizeof header);
+  if (!body.empty()) std::memcpy(at + sizeof header, body.data(), body.size());
+  if (!trailing.empty()) std::memcpy(at + sizeof header + body.size(), trailing.data(), trailing.size());
+  if (producer_.publish(room)) eventfd_write(ring_doorbell_.get(), 1);
+}
+
+void WireClient::write_ring(std::span<const std::byte> bytes) {
+  proto::ChannelHeader& header = session_->channel().header();
+  const std::uint64_t tail = header.tail.load();
+  const std::size_t size = std::min(bytes.size(), proto::kRingBytes);
+  if (size != 0) std::memcpy(ring_.data() + tail % proto::kRingBytes, bytes.data(), size);
+  header.tail.store(tail + size);
+}
+
+broker::StreamSet::Issue WireClient::turn(bool dry) {
+  if (session_->may_read() && session_->channel().ring().has_records()) {
+    const proto::RingConsumer::Batch batch = session_->channel().ring().copy_out(batch_);
+    broker::dispatch_batch(*session_, std::span<const std::byte>(batch_.data(), batch.bytes));
+    if (batch.fault != proto::RingFault::none) session_->fail("the ring", proto::to_string(batch.fault));
+  }
+  const broker::StreamSet::Issue issue = session_->streams().issue();
+  session_->streams().own_borrowed();
+  std::memset(batch_.data(), 0xee, batch_.size());  // whoever still looks into the batch is found out
+  if (dry) session_->streams().write_progress();
+  (void)session_->streams().reap();
+  (void)session_->poll_waiting();
+  return issue;
+}
+
+proto::FunctionId WireClient::add_function(FakeFunction& function, std::uint32_t local_bytes) {
+  auto loaded = std::make_unique<broker::LoadedFunction>();
+  loaded->handle = reinterpret_cast<CUfunction>(&function);
+  loaded->local_bytes = local_bytes;
+  for (const auto& [offset, size] : function.layout()) {
+    loaded->parameters.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(size)});
+    loaded->parameter_bytes = static_cast<std::uint32_t>(offset + size);
+  }
+  const auto id = proto::FunctionId::make(functions_++, 1);
+  if (!session_->functions().insert(id, std::make_unique<broker::SessionFunction>(broker::SessionFunction{loaded.get()}))) throw std::bad_alloc();
+  loaded_.push_back(std::move(loaded));
+  return id;
+}
+
+std::uint64_t WireClient::add_chunk(std::uint64_t size_bytes) {
+  broker::MemoryMap::Chunk chunk;
+  if (session_->memory().create_chunk(size_bytes, chunk) != CUDA_SUCCESS) throw std::bad_alloc();
+  return chunk.address;
+}
+
+proto::StreamId WireClient::add_stream(std::uint32_t index, unsigned flags) {
+  const auto id = proto::StreamId::make(index, 1);
+  post(proto::StreamCreateRecord{flags, 0}, id);
+  return id;
+}
+
+proto::EventId WireClient::add_event(std::uint32_t index) {
+  const auto id = proto::EventId::make(index, 1);
+  post(proto::EventCreateRecord{id, 0, 0});
+  return id;
+}
+
+void WireClient::post_launch(proto::FunctionId function, std::uint64_t argument, proto::StreamId stream, std::uint32_t grid_x) {
+  proto::LaunchRecord launch{};
+  launch.function = function;
+  launch.grid_x = grid_x;
+  launch.grid_y = launch.grid_z = launch.block_x = launch.block_y = launch.block_z = 1;
+  launch.parameter_bytes = 8;
+  post(launch, stream, std::as_bytes(std::span(&argument, 1)));
+}
+
+}  // namespace mpsshim::test

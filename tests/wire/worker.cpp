@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole sessions on a real worker thread: waking, sleeping, windows, closing.
+#include <atomic>
+#include <chrono>
+#include <functional>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "proto/futex.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/wire/support/wire_fixture.hpp"
+
+namespace mpsshim::test {
+namespace {
+
+bool eventually(const std::function<bool()>& holds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (std::chrono::steady_clock::now() < end) {
+    if (holds()) return true;
+    usleep(200);
+  }
+  return holds();
+}
+
+struct Fixture {
+  WireExecutor executor;
+  WireClient client{executor};
+  FakeFunction function{"f", {8}};
+  proto::FunctionId id = client.add_function(function);
+
+  void start(WireClient* other = nullptr) {
+    executor.start_workers();
+    executor.workers->add(client.shared_session());
+    if (other != nullptr) executor.workers->add(other->shared_session());
+  }
+  // Takes every session down, as the control process does before an executor is let go.
+  void close(std::uint64_t session = 1) {
+    std::atomic<bool> closed{false};
+    executor.workers->close(session, [&] { closed = true; });
+    REQUIRE(eventually([&] { return closed.load(); }));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("records are executed, and the doorbell wakes a sleeping worker") {
+  Fixture f;
+  f.start();
+  for (std::uint32_t i = 1; i <= 5; ++i) {
+    // Asleep: the mark is set and nothing was there.
+    REQUIRE(eventually([&] { return f.client.channel().header().consumer_idle.load() == 1; }));
+    usleep(2'000);
+    f.client.post_launch(f.id, i);
+    f.client.post_fence(i);
+    CHECK(eventually([&] { return f.client.fence() == i; }));
+  }
+  CHECK(f.executor.fake.calls(FakeCall::launch).size() == 5);
+  f.close();
+}
+
+TEST_CASE("many records of two sessions all arrive, in order") {
+  Fixture f;
+  WireClient other(f.executor, 2);
+  const proto::FunctionId other_id = other.add_function(f.function);
+  f.start(&other);
+  constexpr std::uint64_t kLaunches = 3'000;
+  for (std::uint64_t i = 0; i < kLaunches; ++i) {
+    f.client.post_launch(f.id, i);
+    other.post_launch(other_id, i + 1'000'000);
+    if (i % 500 == 499) usleep(1'000);
+  }
+  f.client.post_fence(1);
+  other.post_fence(1);
+  REQUIRE(eventually([&] { return f.client.fence() == 1 && other.fence() == 1; }));
+  std::uint64_t next[2] = {0, 1'000'000};
+  for (const FakeCall& call : f.executor.fake.calls(FakeCall::launch)) {
+    std::uint64_t argument = 0;
+    std::memcpy(&argument, call.parameters.data(), 8);
+    CHECK(argument == next[argument >= 1'000'000]++);
+  }
+  CHECK(next[0] == kLaunches);
+  CHECK(next[1] == 1'000'000 + kLaunches);
+  f.close();
+  f.close(2);
+}
+
+TEST_CASE("progress is written when the ring stays dry, without any fence") {
+  Fixture f;
+  f.start();
+  f.client.post_launch(f.id, 1);
+  CHECK(eventually([&] { return f.executor.progress->stream[0].completed.load() == 1; }));
+  f.close();
+}
+
+TEST_CASE("a session without credit goes on by itself when the GPU does") {
+  Fixture f;
+  f.executor.parts->nop_function = nullptr;
+  f.executor.fake.hold_work();
+  f.start();
+  for (std::uint64_t i = 0; i < 2'000; ++i) f.client.post_launch(f.id, i);
+  f.client.post_fence(1);
+  REQUIRE(eventually([&] { return f.executor.fake.calls(FakeCall::launch).size() >= 890; }));
+  usleep(20'000);
+  CHECK(f.executor.fake.calls(FakeCall::launch).size() <= broker::kCredit);
+  f.executor.fake.resume_work();
+  CHECK(eventually([&] { return f.client.fence() == 1; }));
+  f.close();
+}
+
+TEST_CASE("a window opens beside a busy session, and its launch is made in it") {
+  Fixture f;
+  const proto::FunctionId big = f.client.add_function(f.function, 1024);
+  f.start();
+  for (std::uint64_t i = 0; i < 100; ++i) f.client.post_launch(i == 50 ? big : f.id, i);
+  f.client.post_fence(1);
+  REQUIRE(eventually([&] { return f.client.fence() == 1; }));
+  const auto launches = f.executor.fake.calls(FakeCall::launch);
+  REQUIRE(launches.size() == 100);
+  for (std::uint64_t i = 0; i < 100; ++i) CHECK(std::memcmp(launches[i].parameters.data(), &i, 8) == 0);
+  f.close();
+}
+
+TEST_CASE("a quiet window runs while launches keep coming, and nothing is in flight in it") {
+  Fixture f;
+  f.start();
+  std::atomic<int> windows{0};
+  std::atomic<bool> was_busy{false};
+  std::uint64_t launched = 0;
+  for (int round = 0; round < 50; ++round) {
+    f.executor.window->submit({"a test's job", 1, false, [&](broker::WindowResult result) {
+                                 if (result != broker::WindowResult::open) return;
+                                 if (f.executor.parts->progress.is_busy(0)) was_busy = true;
+                                 ++windows;
+                               }});
+    for (int i = 0; i < 20; ++i) f.client.post_launch(f.id, launched++);
+  }
+  f.client.post_fence(1);
+  CHECK(eventually([&] { return windows == 50 && f.client.fence() == 1; }));
+  CHECK_FALSE(was_busy);
+  CHECK(f.executor.fake.calls(FakeCall::launch).size() == launched);
+  f.close();
+}
+
+TEST_CASE("closing waits for work in flight, drops what is queued, and gives streams back") {
+  Fixture f;
+  f.executor.parts->nop_function = nullptr;
+  f.executor.fake.hold_work();
+  f.start();
+  for (std::uint64_t i = 0; i < 1'500; ++i) f.client.post_launch(f.id, i);
+  REQUIRE(eventually([&] { return f.executor.fake.calls(FakeCall::launch).size() >= 890; }));
+  std::atomic<bool> closed{false};
+  f.executor.workers->close(1, [&] { closed = true; });
+  usleep(20'000);
+  CHECK_FALSE(closed);
+  f.executor.fake.resume_work();
+  CHECK(eventually([&] { return closed.load(); }));
+  CHECK(f.executor.fake.calls(FakeCall::launch).size() <= broker::kCredit);
+  CHECK(f.executor.progress->stream[0].session.load() == 0);
+}
+
+TEST_CASE("closing an unknown session answers at once") {
+  Fixture f;
+  f.start();
+  bool closed = false;
+  f.executor.workers->close(77, [&] { closed = true; });
+  CHECK(closed);
+  f.close();
+}
+
+TEST_CASE("a session that broke the protocol is closed like any other") {
+  Fixture f;
+  f.start();
+  f.client.post_raw({24, 0x7777, proto::kNoReplySlot, 0, 0, proto::kNullStream}, {});
+  CHECK(eventually([&] { return f.client.has_failed(); }));
+  f.close();
+}
+
+TEST_CASE("the completion thread wakes a client that sleeps on a fence") {
+  Fixture f;
+  f.executor.fake.hold_work();
+  f.start();
+  proto::FenceWaiter& waiter = f.client.channel().waiters()[3];
+  waiter.fence = 0;
+  waiter.target = 1;
+  waiter.state.store(proto::FenceWaiter::armed);
+  eventfd_write(f.client.channel().completion_doorbell(), 1);
+  f.client.post_launch(f.id, 1);
+  f.client.post_fence(1);
+  usleep(5'000);
+  CHECK(waiter.state.load() == proto::FenceWaiter::armed);
+  f.executor.fake.resume_work();
+  for (int i = 0; i < 200 && waiter.state.load() != proto::FenceWaiter::fired; ++i) {
+    proto::futex_wait(waiter.state, proto::FenceWaiter::armed, 50'000);
+  }
+  CHECK(waiter.state.load() == proto::FenceWaiter::fired);
+
+  SECTION("a fence beyond the segment wakes at once instead of being read") {
+    proto::FenceWaiter& bad = f.client.channel().waiters()[4];
+    bad.fence = 0xffff'ffff;
+    bad.target = 1;
+    bad.state.store(proto::FenceWaiter::armed);
+    eventfd_write(f.client.channel().completion_doorbell(), 1);
+    CHECK(eventually([&] { return bad.state.load() == proto::FenceWaiter::fired; }));
+  }
+  f.close();
+}
+
+}  // namespace mpsshim::test
