@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every executor stream has issued and what of it is done: memory that only executor and control process map, so no client can forge it.
 // `issued` is raised by the worker before it hands work to the driver; `completed` is written by the GPU in stream order. A session is busy
-// while any of its streams has completed != issued. Reuse, freeing, credits and guilt are decided by this table alone.
+// while any of its streams has completed != issued, or holds records. Reuse, freeing, credits and guilt are decided by this table alone.
 // It outlives the executor: after a crash the control process reads from it who had work in flight.
 #pragma once
 
@@ -16,6 +16,7 @@ inline constexpr std::uint32_t kProgressStreams = 4096;
 struct alignas(64) StreamProgress {
   std::atomic<std::uint32_t> completed;  // written by the GPU
   std::atomic<std::uint32_t> issued;     // written by the worker that owns the session
+  std::atomic<std::uint32_t> held;       // 1: the session's worker has taken records out of the ring that are not all issued yet (NULL stream's word)
   std::atomic<std::uint64_t> session;    // 0: the stream is in the pool
 };
 static_assert(sizeof(StreamProgress) == 64);

@@ -35,8 +35,8 @@ Decision decide_without_driver(ApiId id) {
   static std::atomic<bool> said{false};
   if (!said.exchange(true)) {
     log_line(
-        "no broker answers and no real libcuda.so.1 was found: start mpsbroker (CUDA_MPS_PIPE_DIRECTORY names its directory), or install "
-        "NVIDIA's driver (MPSSHIM_REAL_DRIVER names its path)");
+        "No broker answers and no real libcuda.so.1 was found: start mpsbroker (CUDA_MPS_PIPE_DIRECTORY names its directory), or install "
+        "NVIDIA's driver (MPSSHIM_REAL_DRIVER names its path).");
   }
   return answer(CUDA_ERROR_NO_DEVICE);
 }
@@ -91,7 +91,7 @@ CUresult unsupported(ApiId id) {
     const auto index = static_cast<std::size_t>(found - kApiNames.begin());
     const std::uint64_t bit = 1ull << (index % 64);
     if (found != kApiNames.end() && (said_unsupported[index / 64].fetch_or(bit, std::memory_order_relaxed) & bit) == 0) {
-      log_line("%.*s is not supported and returns CUDA_ERROR_NOT_SUPPORTED; docs/coverage.md has the reason", static_cast<int>(found->name.size()),
+      log_line("%.*s is not supported and returns CUDA_ERROR_NOT_SUPPORTED; docs/coverage.md has the reason.", static_cast<int>(found->name.size()),
                found->name.data());
     }
   }
@@ -100,7 +100,7 @@ CUresult unsupported(ApiId id) {
 
 CUresult missing_in_real_driver(ApiId id) {
   const std::string_view name = name_of(id);
-  debug_line(DebugTopic::unsupported, "%.*s is not in the real driver %s, which is older than this library", static_cast<int>(name.size()),
+  debug_line(DebugTopic::unsupported, "%.*s is not in the real driver %s, which is older than this library.", static_cast<int>(name.size()),
              name.data(), real_driver_path());
   return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -68,7 +68,7 @@ void print_environment() {
   if (!debug_enabled(DebugTopic::env)) return;
   for (const Row& row : kTable) {
     const char* value = raw_value(row.variable);
-    log_line("%s is %s%s%s (%s)", row.name, value == nullptr ? "not set" : "\"", value == nullptr ? "" : value, value == nullptr ? "" : "\"",
+    log_line("%s is %s%s%s (%s).", row.name, value == nullptr ? "not set" : "\"", value == nullptr ? "" : value, value == nullptr ? "" : "\"",
              row.meaning);
   }
 }

@@ -89,11 +89,11 @@ bool try_load(const std::string& candidate) {
   if (access(candidate.c_str(), R_OK) != 0) return false;
   void* library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    debug_line(DebugTopic::settle, "%s is not used: %s", candidate.c_str(), dlerror());
+    debug_line(DebugTopic::settle, "%s is not used: %s.", candidate.c_str(), dlerror());
     return false;
   }
   if (dlsym(library, "cuInit") == nullptr || is_interposer(library)) {
-    debug_line(DebugTopic::settle, "%s is not used: it is not a driver, or it is this library", candidate.c_str());
+    debug_line(DebugTopic::settle, "%s is not used: it is not a driver, or it is this library.", candidate.c_str());
     dlclose(library);
     return false;
   }
@@ -109,7 +109,7 @@ bool load_real_driver() {
   const std::string named(environment_value(Variable::real_driver));
   if (!named.empty()) {
     if (try_load(named)) return true;
-    log_line("MPSSHIM_REAL_DRIVER=%s is not a CUDA driver that can be loaded: name the real libcuda.so.1 by its path", named.c_str());
+    log_line("MPSSHIM_REAL_DRIVER=%s is not a CUDA driver that can be loaded: name the real libcuda.so.1 by its path.", named.c_str());
     return false;
   }
   const std::vector<std::string> candidates = find_candidates();

@@ -56,18 +56,18 @@ ProcessState refuse(CUresult error) {
 bool take_facts(const proto::FileDescriptor& file) {
   const auto size_bytes = proto::sealed_size(file);
   if (!size_bytes || *size_bytes < sizeof(proto::DriverFacts)) {
-    log_line("the broker's device facts are not a sealed file of %zu bytes or more: use a broker of this release", sizeof(proto::DriverFacts));
+    log_line("The broker's device facts are not a sealed file of %zu bytes or more: use a broker of this release.", sizeof(proto::DriverFacts));
     return false;
   }
   static_assert(std::is_trivially_destructible_v<Settled>);
   auto* mapping = new proto::Mapping(proto::Mapping::map(file, 0, sizeof(proto::DriverFacts), proto::Access::read_only));  // never unmapped
   if (!*mapping) {
-    log_line("the broker's device facts cannot be mapped (%s)", std::strerror(errno));
+    log_line("The broker's device facts cannot be mapped (%s).", std::strerror(errno));
     return false;
   }
   const auto* facts = reinterpret_cast<const proto::DriverFacts*>(mapping->data());
   if (facts->size_bytes != sizeof(proto::DriverFacts) || facts->device_count > proto::kMaxDevices) {
-    log_line("the broker's device facts have %u bytes and %u devices, this library reads %zu bytes: use a broker of this release", facts->size_bytes,
+    log_line("The broker's device facts have %u bytes and %u devices, this library reads %zu bytes: use a broker of this release.", facts->size_bytes,
              facts->device_count, sizeof(proto::DriverFacts));
     return false;
   }
@@ -85,24 +85,24 @@ ProcessState greet(Connection& connection, const std::string& path) {
   proto::ReceivedFds received;
   const CUresult status = connection.request(hello, welcome, received, std::span(fds).first(pidfd.valid() ? 1 : 0));
   if (status != CUDA_SUCCESS) {
-    log_line("the broker at %s refuses this process (CUresult %d): its log says why; MPSSHIM_DISABLE=1 runs without it", path.c_str(),
+    log_line("The broker at %s refuses this process (CUresult %d): its log says why; MPSSHIM_DISABLE=1 runs without it.", path.c_str(),
              static_cast<int>(status));
     return refuse(status);
   }
   if (welcome.layout_major != proto::kLayoutMajor) {
-    log_line("the broker at %s speaks layout %u, this library %u: use a broker of this release", path.c_str(), welcome.layout_major,
+    log_line("The broker at %s speaks layout %u, this library %u: use a broker of this release.", path.c_str(), welcome.layout_major,
              proto::kLayoutMajor);
     return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
   }
   if (received.count < 1 || !take_facts(received.fds[0])) return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
-  debug_line(DebugTopic::settle, "attached to the broker at %s (driver %d, %u devices)", path.c_str(), settled.driver_version,
+  debug_line(DebugTopic::settle, "Attached to the broker at %s (driver %d, %u devices).", path.c_str(), settled.driver_version,
              settled.facts->device_count);
   return ProcessState::attached;
 }
 
 ProcessState go_without_broker() {
   const bool found = load_real_driver();
-  debug_line(DebugTopic::settle, found ? "no broker: calls go to %s" : "no broker, and no real driver%s", found ? real_driver_path() : "");
+  debug_line(DebugTopic::settle, found ? "No broker: calls go to %s." : "No broker, and no real driver%s.", found ? real_driver_path() : "");
   return found ? ProcessState::pass_through : ProcessState::no_driver;
 }
 
@@ -114,14 +114,14 @@ ProcessState look_for_broker() {
     const int error = errno;
     delete connection;
     if (!environment_switch(Variable::require)) return go_without_broker();
-    log_line("no broker answers at %s (%s), and MPSSHIM_REQUIRE is set: start mpsbroker, or name its directory in CUDA_MPS_PIPE_DIRECTORY",
+    log_line("No broker answers at %s (%s), and MPSSHIM_REQUIRE is set: start mpsbroker, or name its directory in CUDA_MPS_PIPE_DIRECTORY.",
              path.c_str(), std::strerror(error));
     return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
   }
   // Anybody may make the default directory under /tmp: what listens there must be this user's or root's. A named directory is the user's word.
   const uid_t owner = connection->peer_uid();
   if (!environment_is_set(Variable::pipe_directory) && owner != geteuid() && owner != 0) {
-    log_line("the broker at %s belongs to user %u: name its directory in CUDA_MPS_PIPE_DIRECTORY if you trust it", path.c_str(), owner);
+    log_line("The broker at %s belongs to user %u: name its directory in CUDA_MPS_PIPE_DIRECTORY if you trust it.", path.c_str(), owner);
     return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
   }
   settled.connection = connection;

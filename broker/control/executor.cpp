@@ -17,7 +17,6 @@ namespace {
 
 constexpr std::size_t kDeathsForFault = 5;
 constexpr std::chrono::seconds kDeathWindow{10};
-constexpr milliseconds kFaultExitLimit{100};  // after Fault the executor exits by itself, at once
 
 long long since_ms(EventLoop::Clock::time_point start) {
   return std::chrono::duration_cast<milliseconds>(EventLoop::Clock::now() - start).count();
@@ -110,7 +109,7 @@ void Executor::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   if (packet.header.type == ExecutorMessage::fault) {
     const auto error = packet.header.status == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : static_cast<CUresult>(packet.header.status);
     report_ = {DeathReport::Cause::fault, error, packet.header.session, packet.text};
-    limit_ = loop_.after(kFaultExitLimit, [this] { kill(); });
+    limit_ = loop_.after(milliseconds(0), [this] { give_up_life(); });  // not from inside the link that is calling
     return;
   }
   owner_.executor_sent(*this, packet, fds);
@@ -145,10 +144,28 @@ bool Executor::read_facts() {
 
 void Executor::died() {
   link_->drain();
+  const std::string end = fmt::format("Executor {} (pid {}) {}", device_, life_->pid, launcher_.reap(*life_));
+  end_life(end);
+}
+
+// A process that has lost its context takes the driver some 300 ms to take down; the next one starts meanwhile.
+void Executor::give_up_life() {
+  link_->drain();
+  launcher_.kill(*life_);
+  const std::string end = fmt::format("Executor {} (pid {}) lost its context", device_, life_->pid);
+  const auto fading = fading_.emplace(fading_.end());
+  fading->life = std::move(*life_);
+  fading->watch = loop_.watch(fading->life.pidfd.get(), EPOLLIN, [this, fading](EventLoop::Events) {
+    log_debug("Executor {} (pid {}) {}", device_, fading->life.pid, launcher_.reap(fading->life));
+    fading_.erase(fading);
+  });
+  end_life(end);
+}
+
+void Executor::end_life(const std::string& end) {
   limit_.reset();
   death_watch_.reset();
   const bool was_ready = state_ == ExecutorState::active || state_ == ExecutorState::draining;
-  const std::string end = fmt::format("Executor {} (pid {}) {}", device_, life_->pid, launcher_.reap(*life_));
   const std::set<std::uint64_t> in_flight = busy();
   link_.reset();
   life_.reset();

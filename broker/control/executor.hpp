@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <memory>
 #include <span>
 #include <string>
@@ -74,6 +75,8 @@ class Executor {
   void became_ready(const ExecutorPacket& packet);
   [[nodiscard]] bool read_facts();
   void died();
+  void give_up_life();
+  void end_life(const std::string& end);
   void start_again(bool was_ready, const std::string& why);
   void try_next_driver(const std::string& why);
   void kill();
@@ -95,6 +98,11 @@ class Executor {
   proto::Mapping progress_;
   std::unique_ptr<proto::DriverFacts> facts_;
   DeathReport report_;
+  struct Fading {  // replaced already, not yet gone
+    ExecutorLife life;
+    EventLoop::Watch watch;
+  };
+  std::list<Fading> fading_;
   EventLoop::Watch death_watch_;
   EventLoop::Timer limit_;  // for coming up, or for going away
   std::deque<EventLoop::Clock::time_point> deaths_;

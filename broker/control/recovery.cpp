@@ -8,7 +8,8 @@ namespace mpsshim::broker::control {
 namespace {
 
 bool has_work(const StreamProgress& stream) {
-  return stream.completed.load(std::memory_order_acquire) != stream.issued.load(std::memory_order_acquire);
+  return stream.held.load(std::memory_order_acquire) != 0 ||
+         stream.completed.load(std::memory_order_acquire) != stream.issued.load(std::memory_order_acquire);
 }
 
 }  // namespace

@@ -33,7 +33,10 @@ void ControlLink::run(const Handler& handler) {
 void ControlLink::file(const ExecutorPacket& packet, proto::ReceivedFds& fds, const Handler& handler) {
   if (packet.header.type == ExecutorMessage::image_give) {
     std::lock_guard lock(mutex_);
-    images_[packet.object] = fds.count == 1 ? std::move(fds.fds[0]) : proto::FileDescriptor();
+    const auto asked = images_.find(packet.object);
+    if (asked == images_.end()) return;  // whoever asked has given up
+    if (fds.count == 1) asked->second.file = std::move(fds.fds[0]);
+    asked->second.is_here = true;
     arrived_.notify_all();
     return;
   }
@@ -48,15 +51,21 @@ void ControlLink::file(const ExecutorPacket& packet, proto::ReceivedFds& fds, co
 }
 
 std::optional<proto::FileDescriptor> ControlLink::fetch_image(std::uint64_t image, unsigned timeout_ms) {
-  ExecutorPacket want;
-  want.header.type = ExecutorMessage::image_want;
-  want.object = image;
-  send(want);
   std::unique_lock lock(mutex_);
-  if (!arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return images_.contains(image); })) return std::nullopt;
-  auto node = images_.extract(image);
-  if (!node.mapped().valid()) return std::nullopt;
-  return std::move(node.mapped());
+  Arrival& arrival = images_[image];
+  if (arrival.waiting++ == 0) {  // several clients may load one image at the same moment: it is asked for once
+    lock.unlock();
+    ExecutorPacket want;
+    want.header.type = ExecutorMessage::image_want;
+    want.object = image;
+    send(want);
+    lock.lock();
+  }
+  arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return arrival.is_here; });
+  std::optional<proto::FileDescriptor> file;
+  if (arrival.file.valid()) file = arrival.file.duplicate();
+  if (--arrival.waiting == 0) images_.erase(image);
+  return file;
 }
 
 std::optional<ReceivedSegment> ControlLink::take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms) {

@@ -42,13 +42,19 @@ class ControlLink {
   void forget_session(std::uint64_t session);
 
  private:
+  struct Arrival {
+    proto::FileDescriptor file;
+    bool is_here = false;
+    unsigned waiting = 0;
+  };
+
   void file(const ExecutorPacket& packet, proto::ReceivedFds& fds, const Handler& handler);
 
   proto::Socket socket_;
   std::mutex send_mutex_;
   std::mutex mutex_;
   std::condition_variable arrived_;
-  std::map<std::uint64_t, proto::FileDescriptor> images_;
+  std::map<std::uint64_t, Arrival> images_;  // asked for and not yet taken by all who asked
   std::map<std::pair<std::uint64_t, std::uint64_t>, ReceivedSegment> segments_;  // (session, segment)
 };
 

@@ -2,6 +2,7 @@
 #include "broker/executor/executor.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include <unistd.h>
@@ -14,7 +15,11 @@ namespace mpsshim::broker {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr unsigned kHelperThreads = 2;
+
+long long milliseconds(Clock::duration time) { return std::chrono::duration_cast<std::chrono::milliseconds>(time).count(); }
 
 unsigned worker_count(unsigned asked) {
   if (asked != 0) return asked;
@@ -38,13 +43,16 @@ int Executor::run() {
 }
 
 CUresult Executor::start() {
+  const Clock::time_point began = Clock::now();
   std::string error;
   driver_ = Driver::load(options_.driver_path, error);
   if (!driver_) {
     log_error("{}", error);
     return CUDA_ERROR_NOT_FOUND;
   }
+  const Clock::time_point loaded = Clock::now();
   CUresult result = make_context();
+  const Clock::time_point context_made = Clock::now();
   if (result == CUDA_SUCCESS) result = register_progress();
   if (result != CUDA_SUCCESS) {
     log_error("The context could not be made on device {} of {}: {}", options_.device, options_.driver_path, driver_->describe(result));
@@ -68,7 +76,9 @@ CUresult Executor::start() {
   if (result != CUDA_SUCCESS) return result;
   workers_ = std::make_unique<WorkerSet>(*parts_, workers);
   window_->set_on_open([this] { workers_->wake_all(); });
-  log_info("Executor of device {} ready: {} workers, driver {}", options_.device, workers, options_.driver_path);
+  watch_ = std::make_unique<FaultWatch>(*parts_, enter_thread);
+  log_info("Executor of device {} ready: {} workers, driver {}; library {} ms, context {} ms, the rest {} ms", options_.device, workers,
+           options_.driver_path, milliseconds(loaded - began), milliseconds(context_made - loaded), milliseconds(Clock::now() - context_made));
   return CUDA_SUCCESS;
 }
 
@@ -114,6 +124,7 @@ void Executor::open_session(const ExecutorPacket& packet, proto::ReceivedFds& fd
   std::shared_ptr<Session> session = Session::open(*parts_, packet, fds, result);
   if (session && !pieces.empty()) result = restore(*session, pieces.mapped());
   if (session && result == CUDA_SUCCESS) workers_->add(session);
+  if (session && result != CUDA_SUCCESS) Session::discard(session);
   if (result != CUDA_SUCCESS) log_error("Session {} (pid {}) could not be opened: {}", packet.header.session, packet.client_pid, driver_->describe(result));
   tell(ExecutorMessage::session_opened, result, packet.header.session);
 }

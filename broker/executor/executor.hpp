@@ -13,6 +13,7 @@
 #include "broker/executor/control_link.hpp"
 #include "broker/executor/executor_main.hpp"
 #include "broker/executor/fault.hpp"
+#include "broker/executor/fault_watch.hpp"
 #include "broker/executor/helper_pool.hpp"
 #include "broker/executor/module_store.hpp"
 #include "broker/executor/parts.hpp"
@@ -60,6 +61,7 @@ class Executor {
   std::unique_ptr<ModuleStore> modules_;
   std::unique_ptr<ExecutorParts> parts_;
   std::unique_ptr<WorkerSet> workers_;
+  std::unique_ptr<FaultWatch> watch_;
   std::map<std::uint64_t, std::vector<Restore>> restores_;  // by session
 };
 

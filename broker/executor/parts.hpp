@@ -49,6 +49,7 @@ struct ExecutorParts : ExecutorPartsInput {
 
   CUfunction nop_function = nullptr;                     // nullptr: launches are not chained
   std::atomic<std::uint32_t> local_bytes_high_water{0};  // per thread, of any launch so far: a launch beyond it waits for everybody
+  std::atomic<bool> engine_stalled{false};               // set by FaultWatch: see there
   std::atomic<bool> chains_refused{false};               // the driver refused a graph call that chains need
   std::atomic<bool> batches_refused{false};              // the driver has no batched memory operations
   bool fuse_single_launch = true;                        // one launch and its fence as a chain of one

@@ -5,6 +5,7 @@
 // Thread safe; take() and give_back() lock, the rest does not.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -26,6 +27,8 @@ class Progress {
   [[nodiscard]] std::optional<std::uint32_t> take();  // a word with completed == issued == 0; nullopt: all kProgressStreams are in use
   void give_back(std::uint32_t index);
 
+  // Words with an index of this or more were never used.
+  [[nodiscard]] std::uint32_t used() const { return used_.load(std::memory_order_acquire); }
   [[nodiscard]] StreamProgress& operator[](std::uint32_t index) const { return table_.stream[index]; }
   [[nodiscard]] CUdeviceptr completed_address(std::uint32_t index) const {
     return device_address_ + index * sizeof(StreamProgress) + offsetof(StreamProgress, completed);
@@ -40,7 +43,7 @@ class Progress {
   const CUdeviceptr device_address_;
   std::mutex mutex_;
   std::vector<std::uint32_t> free_;
-  std::uint32_t used_ = 0;
+  std::atomic<std::uint32_t> used_{0};
 };
 
 }  // namespace mpsshim::broker

@@ -53,6 +53,8 @@ void Session::set_worker(Worker* worker) {
 
 bool Session::may_read() const {
   const QueuedTotal& queued = streams_.queued();
+  // A GPU that does not get on may have met a fault: an idle session keeps its records in the ring, from where they move with it.
+  if (parts_.engine_stalled.load(std::memory_order_relaxed) && streams_.is_idle()) return false;
   return is_reading() && queued.records < kMaxQueuedRecords && queued.bytes < kMaxQueuedBytes && waiting_.size() + jobs_ < kMaxUnderWay;
 }
 

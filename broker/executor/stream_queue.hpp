@@ -68,6 +68,10 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void launch_in_window(const LaunchOp& launch);  // the window's thread
   void window_launch_done();
 
+  void set_held(bool held) {
+    if (!is_finished()) word().held.store(held ? 1 : 0, std::memory_order_release);
+  }
+
   [[nodiscard]] bool is_blocking() const { return is_blocking_; }
   [[nodiscard]] bool is_empty() const { return ops_.empty() && !in_window_; }
   [[nodiscard]] bool has_unwritten_progress() const { return written_ != issued_; }

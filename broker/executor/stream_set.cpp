@@ -143,6 +143,14 @@ bool StreamSet::reap() {
   return !retiring_.empty();
 }
 
+bool StreamSet::is_idle() const {
+  if (total_.records != 0) return false;
+  bool idle = true;
+  table_.for_each([&](proto::StreamId, const Entry& entry) { idle = idle && entry.queue->is_idle(); });
+  for (const auto& queue : retiring_) idle = idle && queue->is_idle();
+  return idle;
+}
+
 StreamSet::Mark StreamSet::mark() const {
   Mark mark;
   const auto note = [&](const std::shared_ptr<StreamQueue>& queue) {

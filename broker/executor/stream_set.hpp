@@ -50,6 +50,11 @@ class StreamSet {
   // Gives streams of destroyed queues back whose work has ended. True while some are left.
   bool reap();
 
+  // Nothing queued, nothing in flight.
+  [[nodiscard]] bool is_idle() const;
+  // Says in the progress table that records were taken out of the ring whose work is not all issued: should the executor end now, they are lost.
+  void set_held(bool held) { null_stream_->set_held(held); }
+
   [[nodiscard]] Mark mark() const;
   [[nodiscard]] static bool has_issued(const Mark& mark);
   [[nodiscard]] static bool has_completed(const Mark& mark);

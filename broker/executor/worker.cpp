@@ -149,6 +149,7 @@ Worker::Visit Worker::visit(Session& session) {
   visit.worked = read_ring(session);
   issue(session, visit);
   StreamSet& streams = session.streams();
+  if (visit.worked && streams.queued().records == 0) streams.set_held(false);
   session.dry_visits = visit.worked ? 0 : session.dry_visits + 1;
   // A window that is wanted waits for progress, of streams beside those that still have work as well.
   if (session.dry_visits == kDryVisits || parts_.window.is_pending() || session.is_closing()) streams.write_progress();
@@ -159,6 +160,7 @@ Worker::Visit Worker::visit(Session& session) {
 
 bool Worker::read_ring(Session& session) {
   if (!session.may_read() || !session.channel().ring().has_records()) return false;
+  session.streams().set_held(true);  // before the ring gives the room back
   const proto::RingConsumer::Batch batch = session.channel().ring().copy_out(batch_);
   dispatch_batch(session, std::span<const std::byte>(batch_.data(), batch.bytes));
   if (batch.fault != proto::RingFault::none) session.fail("the ring", proto::to_string(batch.fault));

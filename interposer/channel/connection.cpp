@@ -31,7 +31,7 @@ bool Connection::still_ours() const {
 }
 
 CUresult Connection::lose(const char* why) {
-  if (!lost_) log_line("the connection to the broker is lost (%s): CUDA calls of this process fail from now on; start the program again", why);
+  if (!lost_) log_line("The connection to the broker is lost (%s): CUDA calls of this process fail from now on; start the program again.", why);
   lost_ = true;
   return CUDA_ERROR_MPS_CONNECTION_FAILED;
 }

@@ -76,6 +76,19 @@ void Streams::reuse_retired() {
   std::erase_if(retiring_, over);
 }
 
+CUresult Streams::wait_for_word(std::unique_lock<std::mutex>& lock) {
+  for (;;) {
+    reuse_retired();
+    if (live_.size() + retiring_.size() < proto::kFenceWords) return CUDA_SUCCESS;
+    if (retiring_.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
+    const Retiring oldest = retiring_.front();
+    lock.unlock();
+    const CUresult error = session().wait_fence(oldest.word, oldest.value, "the work of a destroyed stream");
+    lock.lock();
+    if (error != CUDA_SUCCESS) return error;
+  }
+}
+
 CUresult Streams::create(std::uint32_t flags, int priority, CUcontext context, Stream*& stream) {
   if (null_stream() == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;  // takes id 0 first
   auto object = std::make_unique<Stream>();
@@ -84,16 +97,12 @@ CUresult Streams::create(std::uint32_t flags, int priority, CUcontext context, S
   object->priority = priority;
   object->context = context;
   object->unique_id = last_unique_id_.fetch_add(1, std::memory_order_relaxed) + 1;
-  stream = object.get();
   {
-    const std::lock_guard lock(mutex_);
-    reuse_retired();
+    std::unique_lock lock(mutex_);
+    if (const CUresult error = wait_for_word(lock); error != CUDA_SUCCESS) return error;
+    stream = object.get();
+    // The table gives out the lowest numbers, so with fewer streams than words the index is one of a word.
     const proto::StreamId id = table_.add(std::move(object));
-    if (id == proto::StreamId{}) return CUDA_ERROR_OUT_OF_MEMORY;  // the table is full, the object gone
-    if (id.index() >= proto::kFenceWords) {
-      (void)table_.take(id);
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     stream->id = id;
     stream->word = id.index();
     live_.push_back(stream);

@@ -80,6 +80,8 @@ class Streams {
   [[nodiscard]] CUresult fence_many(Which which, Targets& targets, std::size_t& count);
   [[nodiscard]] CUresult wait_many(const Targets& targets, std::size_t count);
   void reuse_retired();
+  // Until a fence word is free: waits for a destroyed stream's work where all are taken. CUDA_ERROR_OUT_OF_MEMORY: all are in use.
+  [[nodiscard]] CUresult wait_for_word(std::unique_lock<std::mutex>& lock);
 
   proto::HandleTable<proto::HandleKind::stream, Stream> table_;
   std::atomic<Stream*> null_{nullptr};

@@ -136,7 +136,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   if (is_hint(limit)) {
     if (value > kMaxFetchGranularity) return CUDA_ERROR_INVALID_VALUE;
   } else if (value > available) {
-    debug_line(DebugTopic::unsupported, "cuCtxSetLimit(%d) to %zu is refused: the shared context was made with %llu", static_cast<int>(limit), value,
+    debug_line(DebugTopic::unsupported, "cuCtxSetLimit(%d) to %zu is refused: the shared context was made with %llu.", static_cast<int>(limit), value,
                static_cast<unsigned long long>(available));
     return CUDA_ERROR_NOT_SUPPORTED;
   }

@@ -93,7 +93,7 @@ CUresult initialise_devices() {
     for (std::uint32_t i = 0; i < facts.device_count; ++i) visible[visible_count++] = i;
   }
   if (visible_count != 0) return CUDA_SUCCESS;
-  debug_line(DebugTopic::settle, "no device is visible: the broker has %u, and CUDA_VISIBLE_DEVICES counts the broker's devices", facts.device_count);
+  debug_line(DebugTopic::settle, "No device is visible: the broker has %u, and CUDA_VISIBLE_DEVICES counts the broker's devices.", facts.device_count);
   return CUDA_ERROR_NO_DEVICE;
 }
 
@@ -112,8 +112,8 @@ CUresult claim_session_device(CUdevice device) {
   static std::atomic<bool> said{false};
   if (!said.exchange(true)) {
     log_line(
-        "a context on device %d was refused: this process already uses device %d of the broker, and a session has one device; run it "
-        "with CUDA_VISIBLE_DEVICES naming one",
+        "A context on device %d was refused: this process already uses device %d of the broker, and a session has one device; run it "
+        "with CUDA_VISIBLE_DEVICES naming one.",
         device, owner);
   }
   return CUDA_ERROR_NOT_SUPPORTED;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kChunkBytes = 2 << 20;
 constexpr int kChunks = 8;
+constexpr unsigned kGiveUpSeconds = 30;  // a process that waits longer has failed; SIGALRM ends it
 
 // Shared by the two processes; times are steady-clock nanoseconds, which all processes of a machine share.
 struct Stage {
@@ -35,6 +36,7 @@ void wait_until_both_ready(Stage& stage) {
 }
 
 [[noreturn]] void guilty(Stage& stage) {
+  alarm(kGiveUpSeconds);
   const Device device;
   device.launch_count(1);
   device.synchronize();
@@ -50,6 +52,7 @@ void wait_until_both_ready(Stage& stage) {
 }
 
 [[noreturn]] void bystander(Stage& stage) {
+  alarm(kGiveUpSeconds);
   const Device device;
   std::vector<CUdeviceptr> chunks(kChunks);
   std::vector<unsigned> content(kChunkBytes / sizeof(unsigned));

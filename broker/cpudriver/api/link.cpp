@@ -52,7 +52,7 @@ CUresult complete(Link& link) {
   const std::vector<std::string_view> views(link.texts.begin(), link.texts.end());
   mpsshim::ptx::Error error;
   if (mpsshim::ptx::compile(views, error) == nullptr) {
-    link.options.report_error(error.text + " (line " + std::to_string(error.line) + ")");
+    link.options.report_error(error.text + " (input " + std::to_string(error.text_index + 1) + ")");
     return static_cast<CUresult>(error.code);
   }
   link.options.clear_logs();

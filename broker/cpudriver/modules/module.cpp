@@ -25,10 +25,9 @@ std::uint64_t lay_out(const ptx::Module& code, std::uint64_t base, std::vector<s
   return end;
 }
 
-std::string describe(const ptx::Error& error) {
-  std::string why = error.text;
-  if (error.line != 0) why += " (line " + std::to_string(error.line) + " of text " + std::to_string(error.text_index) + ")";
-  return why;
+std::string describe(const ptx::Error& error, std::size_t texts) {
+  if (texts == 1) return error.text;
+  return error.text + " (text " + std::to_string(error.text_index + 1) + " of " + std::to_string(texts) + ")";
 }
 
 }  // namespace
@@ -111,7 +110,7 @@ CUresult Module::load(const void* image, bool is_library, std::shared_ptr<Module
   ptx::Error error;
   auto code = ptx::compile(views, error);
   if (code == nullptr) {
-    why = describe(error);
+    why = describe(error, texts.size());
     return static_cast<CUresult>(error.code);
   }
   std::vector<std::uint64_t> unplaced;

@@ -21,9 +21,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint32_t kResidentBlocks = 64;  // Of a launch that is not cooperative, besides those running.
-constexpr std::uint32_t kMaxStackBytes = 512 * 1024;
-constexpr auto kIdlePoll = 1ms;  // How soon a caller sees a cancellation while only helpers run blocks.
+constexpr std::uint32_t kResidentBlocks = 64;         // Of a launch that is not cooperative, besides those running.
+constexpr std::uint32_t kMaxLocalBytes = 512 * 1024;  // Of a thread, as on every device so far.
+constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{4} << 30;
+constexpr std::uint64_t kResidentBytes = std::uint64_t{1} << 30;  // State of the blocks kept beside those running.
+constexpr auto kIdlePoll = 1ms;                                   // How soon a caller sees a cancellation while only helpers run blocks.
 
 LaunchOutcome refuse(const std::string& kernel, Fault fault, const std::string& why) {
   LaunchOutcome outcome;
@@ -95,6 +97,11 @@ class Engine::Impl {
                     std::to_string(config.parameters.size()) + " bytes of parameters given, " + std::to_string(kernel.parameter_bytes) + " needed");
     if (config.is_cooperative && volume(config.grid) > kMaxCooperativeBlocks)
       return refuse(kernel.name, Fault::cooperative_too_large, "a cooperative grid has at most " + std::to_string(kMaxCooperativeBlocks) + " blocks");
+    if (kernel.local_bytes > kMaxLocalBytes) return refuse(kernel.name, Fault::out_of_resources, "a thread has at most 512 KiB of local memory");
+    const std::uint64_t blocks = config.is_cooperative ? volume(config.grid) : 1;
+    if (block_bytes(config, kernel) * blocks > kMaxBlockBytes)
+      return refuse(kernel.name, Fault::out_of_memory,
+                    "the state of the blocks that must be alive at once takes more than 4 GiB; use smaller blocks");
     return {};
   }
 
@@ -115,11 +122,27 @@ class Engine::Impl {
     const std::uint32_t align = launch.entry->dynamic_shared_align;
     launch.dynamic_shared_offset = (kernel.static_shared_bytes + align - 1) & ~(align - 1);
     launch.shared_bytes = launch.dynamic_shared_offset + config.dynamic_shared_bytes;
-    const std::uint32_t stack = program.calls.empty() ? 0 : std::min(config.stack_bytes, kMaxStackBytes);
-    launch.local_stride = (kernel.local_bytes + stack + 15) & ~15U;
-    launch.resident_limit =
-        config.is_cooperative ? static_cast<std::uint32_t>(launch.block_count) : kResidentBlocks + static_cast<std::uint32_t>(helpers_.size());
+    launch.local_stride = local_stride(config, kernel);
+    const std::uint64_t affordable = std::max<std::uint64_t>(1, kResidentBytes / block_bytes(config, kernel));
+    const auto threads = static_cast<std::uint32_t>(helpers_.size()) + 1;
+    launch.resident_limit = threads + static_cast<std::uint32_t>(std::min<std::uint64_t>(kResidentBlocks, affordable));
+    if (config.is_cooperative) launch.resident_limit = static_cast<std::uint32_t>(launch.block_count);
     launch.multiprocessors = multiprocessors_;
+  }
+
+  static std::uint32_t local_stride(const LaunchConfig& config, const KernelInfo& kernel) {
+    const bool has_calls = !config.instance->module().program().calls.empty();
+    const std::uint32_t stack = has_calls ? std::min(config.stack_bytes, kMaxLocalBytes) : 0;
+    return (kernel.local_bytes + stack + 15) & ~15U;
+  }
+
+  // The memory of one block's state: registers, local and shared memory.
+  static std::uint64_t block_bytes(const LaunchConfig& config, const KernelInfo& kernel) {
+    const Program& program = config.instance->module().program();
+    const std::uint64_t frame = program.functions[program.kernel_functions[config.kernel]].frame_bytes;
+    const std::uint64_t warps = (volume(config.block) + kLanes - 1) / kLanes;
+    return warps * (frame + std::uint64_t{local_stride(config, kernel)} * kLanes + special_offset(Special::end_)) + kernel.static_shared_bytes +
+           config.dynamic_shared_bytes;
   }
 
   // The calling thread: until all blocks are done, run what there is, else wait for the helpers.

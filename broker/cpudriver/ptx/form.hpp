@@ -39,6 +39,7 @@ enum class Op : std::uint8_t {
   exit,
   fence,
   fma,
+  fns,
   isspacep,
   ld,
   lg2,

@@ -55,6 +55,7 @@ const OpcodeRow kRows[] = {
     {"exit", Op::exit, 0, "", kNothing},
     {"fence", Op::fence, 0, "", kScopes | ModSet::of(Mod::sc, Mod::acq_rel, Mod::acquire, Mod::release)},
     {"fma", Op::fma, 1, "tttt", kFloat | ModSet::of(Mod::relu)},
+    {"fns", Op::fns, 1, "ttuu", kNothing},
     {"isspacep", Op::isspacep, 0, "", kSpaces},
     {"ld", Op::ld, 1, "", kMemory},
     {"ldu", Op::ld, 1, "", ModSet::of(Mod::global, Mod::v2, Mod::v4)},

@@ -50,6 +50,7 @@ Family family_of(const Form& f) {
     case Op::brev:
     case Op::clz:
     case Op::cnot:
+    case Op::fns:
     case Op::lop3:
     case Op::mov:
     case Op::not_:

@@ -61,6 +61,13 @@ void pin_oldest(Warp& warp) {
   warp.stop_pc = 0;  // Makes the loop call at_stop before each instruction.
 }
 
+// Without the popcnt instruction, which the baseline lacks, the builtin is a call.
+std::uint32_t count_lanes(std::uint32_t mask) {
+  mask -= mask >> 1 & 0x55555555;
+  mask = (mask & 0x33333333) + (mask >> 2 & 0x33333333);
+  return ((mask + (mask >> 4)) & 0x0f0f0f0f) * 0x01010101 >> 24;
+}
+
 Flow at_stop(Warp& warp) {
   if (warp.pinned > 1) {
     --warp.pinned;
@@ -153,7 +160,7 @@ Flow run_warp(Warp& warp, std::uint32_t budget, Isa isa) {
       if (exec == 0) continue;
     }
     warp.exec = exec;
-    lanes += static_cast<std::uint32_t>(__builtin_popcount(exec));
+    lanes += exec == kAllLanes ? kLanes : count_lanes(exec);
     if (in.handler[column](warp, in) == Flow::stop) {
       flow = Flow::stop;
       break;

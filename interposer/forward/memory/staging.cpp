@@ -115,7 +115,7 @@ CUresult Staging::upload(Stream& stream, std::uint64_t destination, Space space,
     done += piece.size_bytes;
     // A long copy fences every few pieces, so that room comes back while the rest is still being copied.
     if (done % (kPiecesInFlight * kPieceBytes) == 0) {
-      if (const CUresult error = Streams::instance().fence(stream, target); error != CUDA_SUCCESS) return error;
+      if (const CUresult fenced = Streams::instance().fence(stream, target); fenced != CUDA_SUCCESS) return fenced;
     }
   }
   return CUDA_SUCCESS;

@@ -2,7 +2,6 @@
 // Hello and Attach, as clients see them.
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 
 #include "tests/unit/control/support/control_fixture.hpp"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How sessions end: hang-up, death seen by the pidfd, work that outlives its client.
+// How sessions end: hang-up, and work that outlives its client. Death seen by the pidfd is in broker_process.cpp.
 #include <fcntl.h>
-#include <sys/wait.h>
 
 #include "tests/unit/control/support/control_fixture.hpp"
 
@@ -68,29 +67,6 @@ TEST_CASE("a chunk that was released is no longer held") {
   packet.object = attached.device_lease.address;
   broker.executor().send(packet);
   CHECK(turn_until(broker.loop, [&] { return is_released(chunk); }));
-}
-
-TEST_CASE("a client's death is seen though another process keeps its socket") {
-  ControlFixture broker;
-  broker.serve();
-  int go[2];
-  REQUIRE(pipe(go) == 0);
-  const pid_t child = fork();
-  if (child == 0) {  // the process the pidfd is of; the socket stays open in this one
-    char byte = 0;
-    _exit(read(go[0], &byte, 1) == 1 ? 0 : 1);
-  }
-  // The socket pair carries our pid; a pidfd of another process is refused, so the watch is tested where it is made.
-  const proto::FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
-  bool died = false;
-  const auto watch = broker.loop.watch(pidfd.get(), EPOLLIN, [&](EventLoop::Events) { died = true; });
-  broker.loop.turn(0);
-  CHECK_FALSE(died);
-  REQUIRE(write(go[1], "x", 1) == 1);
-  CHECK(turn_until(broker.loop, [&] { return died; }));
-  waitpid(child, nullptr, 0);
-  close(go[0]);
-  close(go[1]);
 }
 
 TEST_CASE("a client that leaves while its session is being opened") {

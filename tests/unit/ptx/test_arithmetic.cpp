@@ -80,6 +80,9 @@ TEST_CASE("integer edges") {
   check32("mov.u32 %r5, 0; bfind.u32 %r10, %r5;", 0xffffffff);
   check32("mov.u32 %r5, 0xfffffff0; bfind.s32 %r10, %r5;", 3);
   check32("mov.u32 %r5, 0x00010000; bfind.shiftamt.u32 %r10, %r5;", 15);
+  check32("mov.u32 %r5, 0xb2; fns.b32 %r10, %r5, 2, 2;", 5);
+  check32("mov.u32 %r5, 0xb2; fns.b32 %r10, %r5, 3, -1;", 1);
+  check32("mov.u32 %r5, 0xb2; fns.b32 %r10, %r5, 7, 2;", 0xffffffff);
   check32("bmsk.clamp.b32 %r10, 4, 40;", 0xfffffff0);
   check32("mov.u32 %r5, 0xF0F0F0F0; lop3.b32 %r10, %r5, 0xCCCCCCCC, 0xAAAAAAAA, 0xE8;", 0xE8E8E8E8);
   check32("mov.u32 %r5, 0x33221100; prmt.b32 %r10, %r5, 0x77665544, 0x7250;", 0x77225500);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/wire/support/fake_driver.hpp"
 
+#include <atomic>
 #include <cstring>
 
 #include <sys/mman.h>
@@ -32,7 +33,9 @@ std::vector<std::byte> gather(const FakeFunction& function, void* const* paramet
 }
 
 void write_value(const CUstreamBatchMemOpParams& operation) {
-  *reinterpret_cast<volatile std::uint32_t*>(operation.writeValue.address) = static_cast<std::uint32_t>(operation.writeValue.value);
+  // Seen by other threads as a GPU's write is: after everything before it in its stream.
+  auto& word = *reinterpret_cast<std::uint32_t*>(operation.writeValue.address);
+  std::atomic_ref(word).store(static_cast<std::uint32_t>(operation.writeValue.value), std::memory_order_release);
 }
 
 FakeCall write_call(const CUstreamBatchMemOpParams& operation) {

@@ -7,18 +7,25 @@
 
 namespace mpsshim::test {
 
-WireExecutor::WireExecutor(unsigned helper_threads) : driver(fake.driver()) {
+WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver real)
+    : driver(real.driver ? std::move(real.driver) : fake.driver()), worker_threads(threads) {
   auto sockets = proto::Socket::pair();
   control_end = std::move(sockets[0]);
   sockets[1].set_blocking(false);  // what executors report is not read here
   link = std::make_unique<broker::ControlLink>(std::move(sockets[1]));
   progress = std::make_unique<broker::ProgressTable>();
+  CUdeviceptr progress_address = 0;
+  if ((*driver)->cuMemHostRegister_v2(progress.get(), sizeof *progress, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE) != CUDA_SUCCESS ||
+      (*driver)->cuMemHostGetDevicePointer_v2(&progress_address, progress.get(), 0) != CUDA_SUCCESS) {
+    throw std::bad_alloc();
+  }
+  const auto enter = [this, context = real.context] { (*driver)->cuCtxSetCurrent(context); };
   faults = std::make_unique<broker::FaultReporter>(*driver, *link);
-  window = std::make_unique<broker::QuietWindow>(*progress, 1, broker::QuietWindow::Limits{}, [] {});
-  helpers = std::make_unique<broker::HelperPool>(helper_threads, [] {});
-  modules = std::make_unique<broker::ModuleStore>(*driver, *link, *window, *faults, 0);
-  parts = std::make_unique<broker::ExecutorParts>(broker::ExecutorPartsInput{*driver, *link, *window, *modules, *faults, *helpers, nullptr, 0, *progress,
-                                                                             reinterpret_cast<CUdeviceptr>(progress.get())});
+  window = std::make_unique<broker::QuietWindow>(*progress, threads, broker::QuietWindow::Limits{}, enter);
+  helpers = std::make_unique<broker::HelperPool>(helper_threads, enter);
+  modules = std::make_unique<broker::ModuleStore>(*driver, *link, *window, *faults, real.device);
+  parts = std::make_unique<broker::ExecutorParts>(broker::ExecutorPartsInput{*driver, *link, *window, *modules, *faults, *helpers, real.context, real.device, *progress,
+                                                                             progress_address});
   if (parts->start() != CUDA_SUCCESS) throw std::bad_alloc();
 }
 
@@ -43,8 +50,8 @@ WireClient::WireClient(WireExecutor& executor, std::uint64_t session) : executor
 
   broker::ExecutorPacket packet;
   packet.header.session = session;
-  packet.device_lease = {kDeviceLease, kLeaseBytes};
-  packet.pinned_lease = {kPinnedLease, kLeaseBytes};
+  packet.device_lease = {kDeviceLease + (session - 1) * kLeaseBytes, kLeaseBytes};
+  packet.pinned_lease = {kPinnedLease + (session - 1) * kLeaseBytes, kLeaseBytes};
   proto::ReceivedFds fds;
   fds.fds[0] = std::move(channel);
   fds.fds[1] = std::move(fences);
@@ -111,6 +118,10 @@ proto::FunctionId WireClient::add_function(FakeFunction& function, std::uint32_t
     loaded->parameters.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(size)});
     loaded->parameter_bytes = static_cast<std::uint32_t>(offset + size);
   }
+  return add_function(std::move(loaded));
+}
+
+proto::FunctionId WireClient::add_function(std::unique_ptr<broker::LoadedFunction> loaded) {
   const auto id = proto::FunctionId::make(functions_++, 1);
   if (!session_->functions().insert(id, std::make_unique<broker::SessionFunction>(broker::SessionFunction{loaded.get()}))) throw std::bad_alloc();
   loaded_.push_back(std::move(loaded));

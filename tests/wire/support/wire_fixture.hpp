@@ -24,14 +24,22 @@ inline constexpr std::uint64_t kDeviceLease = 0x2000'0000'0000;
 inline constexpr std::uint64_t kPinnedLease = 0x3800'0000'0000;
 inline constexpr std::uint64_t kLeaseBytes = 1ull << 34;
 
-// The parts of an executor over a FakeDriver.
+// A driver and context that the caller has made, in place of the FakeDriver.
+struct RealDriver {
+  std::unique_ptr<broker::Driver> driver;
+  CUcontext context = nullptr;
+  CUdevice device = 0;
+};
+
+// The parts of an executor over a FakeDriver, or over a real one.
 class WireExecutor {
  public:
-  explicit WireExecutor(unsigned helper_threads = 1);
+  explicit WireExecutor(unsigned helper_threads = 1, unsigned worker_threads = 1, RealDriver real = {});
   ~WireExecutor();
 
   FakeDriver fake;
   std::unique_ptr<broker::Driver> driver;
+  const unsigned worker_threads;
   proto::Socket control_end;  // the control process's end; nobody reads it
   std::unique_ptr<broker::ControlLink> link;
   std::unique_ptr<broker::ProgressTable> progress;
@@ -42,7 +50,7 @@ class WireExecutor {
   std::unique_ptr<broker::ExecutorParts> parts;
   std::unique_ptr<broker::WorkerSet> workers;  // after start_workers()
 
-  void start_workers() { workers = std::make_unique<broker::WorkerSet>(*parts, 1); }
+  void start_workers() { workers = std::make_unique<broker::WorkerSet>(*parts, worker_threads); }
 };
 
 // One client with its session.
@@ -86,6 +94,8 @@ class WireClient {
   }
 
   [[nodiscard]] std::uint32_t sequence() const { return sequence_; }
+  // False while the ring is full.
+  [[nodiscard]] bool has_room() { return producer_.reserve(proto::kMaxRecordBytes) != nullptr; }
   // Bytes as they are, at most the ring's size; the ring is empty.
   void write_ring(std::span<const std::byte> bytes);
 
@@ -98,6 +108,7 @@ class WireClient {
 
   // A function known to the session, without a module.
   proto::FunctionId add_function(FakeFunction& function, std::uint32_t local_bytes = 0);
+  proto::FunctionId add_function(std::unique_ptr<broker::LoadedFunction> loaded);
   // Device memory known to the session.
   std::uint64_t add_chunk(std::uint64_t size_bytes);
   proto::StreamId add_stream(std::uint32_t index, unsigned flags = CU_STREAM_DEFAULT);

@@ -21,9 +21,10 @@ namespace MPSSHIM_PTX_ISA {
 namespace {
 
 struct Access {
-  std::uint64_t bytes = 0;  // Of one lane.
-  std::uint64_t alignment = 0;
+  std::uint64_t bytes;  // Of one lane.
+  std::uint64_t alignment;
   bool is_write = false;
+  bool is_uniform = false;     // Out: all active lanes have one address.
   bool is_contiguous = false;  // Out: lane i is at address[0] + i * bytes, if all lanes are active.
 };
 
@@ -52,11 +53,15 @@ struct Bounds {
 
 [[gnu::always_inline]] inline Bounds bounds_of(const std::uint64_t* address, Access& access) {
   std::uint64_t scattered = 0;
+  std::uint64_t different = 0;
   std::uint64_t bits = 0;
   for (std::uint32_t i = 0; i < kLanes; ++i) {
     scattered |= address[i] ^ (address[0] + i * access.bytes);
+    different |= address[i] ^ address[0];
     bits |= address[i];
   }
+  access.is_uniform = different == 0;
+  if (access.is_uniform) return {static_cast<std::int64_t>(address[0]), static_cast<std::int64_t>(address[0]), bits};
   access.is_contiguous = scattered == 0;
   if (access.is_contiguous) {
     return {static_cast<std::int64_t>(address[0]), static_cast<std::int64_t>(address[kLanes - 1]), bits};
@@ -88,7 +93,7 @@ struct Bounds {
                               access.is_write))
     return false;
   const std::uint64_t stride = in.space == Space::local ? warp.local_stride : 0;
-  if (stride != 0) access.is_contiguous = false;
+  if (stride != 0) access.is_contiguous = access.is_uniform = false;
   MPSSHIM_LANE_LOOP
   for (std::uint32_t i = 0; i < kLanes; ++i) address[i] += range.begin + i * stride;
   return true;

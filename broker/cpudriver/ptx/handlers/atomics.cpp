@@ -121,7 +121,8 @@ Flow atomic(Warp& warp, const Instruction& in) {
   using S = typename Storage<T>::type;
   using Cell = typename isa::CellOf<sizeof(S)>::type;
   alignas(64) u64 address[kLanes];
-  isa::Access access{sizeof(S), sizeof(S), true};
+  isa::Access access{sizeof(S), sizeof(S)};
+  access.is_write = true;
   if (!isa::resolve(warp, in, access, address)) return Flow::stop;
   ++warp.strong_accesses;
   const Cell* b = isa::row<const Cell>(warp, in.b);

@@ -82,7 +82,7 @@ struct Popc : Shape<u32, T> {
 };
 template <class T>
 struct Clz : Shape<u32, T, T, u32, true> {
-  static u32 f(T a) { return leading_zeros(a) - (64 - sizeof(T) * 8); }
+  static u32 f(T a) { return leading_zeros(a) - static_cast<u32>(64 - sizeof(T) * 8); }
 };
 template <class T>
 T reverse(T a) {
@@ -155,6 +155,21 @@ struct Bmsk : Shape<u32> {
     if (a >= 32 || b == 0) return 0;
     const u32 ones = b >= 32 ? 0xffffffff : (1U << b) - 1;
     return ones << a;
+  }
+};
+
+// fns d, mask, base, n: the n-th set bit counted from `base`, upwards for n > 0, downwards for n < 0.
+struct Fns : Shape<u32, u32, u32, u32, true> {
+  static u32 f(u32 mask, u32 base, u32 offset) {
+    const auto n = static_cast<s32>(offset);
+    const auto start = static_cast<s32>(base & 31);
+    if (n == 0) return (mask >> start & 1) != 0 ? static_cast<u32>(start) : 0xffffffff;
+    const s32 step = n > 0 ? 1 : -1;
+    s32 left = n > 0 ? n : -n;
+    for (s32 at = start; at >= 0 && at < 32 && left > 0; at += step) {
+      if ((mask >> at & 1) != 0 && --left == 0) return static_cast<u32>(at);
+    }
+    return 0xffffffff;
   }
 };
 
@@ -384,6 +399,7 @@ Handler select_bits(const Form& f) {
     case Op::bmsk:
       if (f.type != Type::b32 || f.has(Mod::wrap) == f.has(Mod::clamp)) return nullptr;
       return f.has(Mod::wrap) ? map2<Bmsk<true>> : map2<Bmsk<false>>;
+    case Op::fns: return f.type == Type::b32 ? map3<Fns> : nullptr;
     case Op::lop3: return f.type == Type::b32 ? lop3 : nullptr;
     case Op::prmt: return f.type == Type::b32 ? select_prmt(f) : nullptr;
     case Op::selp: return size_of(f.type) == 8 ? selp<u64> : size_of(f.type) >= 2 ? selp<u32> : nullptr;

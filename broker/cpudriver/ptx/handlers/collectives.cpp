@@ -3,6 +3,8 @@
 // shfl, vote, match, redux and bar.warp: operations of all lanes that a member mask names. Masks differ from lane to
 // lane (tiles of 16 run one instruction with two masks). Lanes may come in several groups, even from different
 // places in the code: each leaves its value and waits; the group that comes last computes for all.
+#include <cstring>
+
 #include "broker/cpudriver/ptx/form.hpp"
 #include "broker/cpudriver/ptx/launch.hpp"
 
@@ -98,6 +100,24 @@ void finish_shuffle(Warp& warp, const Frame& frame, const Instruction& in, std::
     if (d != nullptr) d[i] = static_cast<T>(warp.exchange.value[is_there ? from.source : i]);
     if (p != nullptr) set_bit(p, i, from.is_in_range);
   }
+}
+
+// The common case: a whole warp converged. No lane is missing, so no exchange is needed.
+template <What W>
+void shuffle_whole_warp(Warp& warp, const Instruction& in) {
+  const auto* b = lanes_of<const std::uint32_t>(warp, *warp.frame, in.b);
+  const auto* c = lanes_of<const std::uint32_t>(warp, *warp.frame, in.c);
+  std::uint32_t a[kLanes];
+  std::memcpy(a, lanes_of<const std::uint32_t>(warp, *warp.frame, in.a), sizeof a);
+  std::uint32_t result[kLanes];
+  std::uint32_t in_range = 0;
+  for (std::uint32_t i = 0; i < kLanes; ++i) {
+    const Shuffle from = shuffle_source<W>(i, b[i], c[i]);
+    result[i] = a[from.source];
+    in_range |= std::uint32_t{from.is_in_range} << i;
+  }
+  if (in.d != kNoOperand) std::memcpy(lanes_of<std::uint32_t>(warp, *warp.frame, in.d), result, sizeof result);
+  if (in.aux != kNoOperand) *lanes_of<std::uint32_t>(warp, *warp.frame, in.aux) = in_range;
 }
 
 template <class T, What W>
@@ -221,6 +241,12 @@ Flow collective_in_parts(Warp& warp, const Instruction& in) {
 
 template <class T, What W>
 Flow collective(Warp& warp, const Instruction& in) {
+  if constexpr (W <= What::shfl_bfly) {
+    if (warp.exec == kAllLanes) {
+      shuffle_whole_warp<W>(warp, in);
+      return Flow::next;
+    }
+  }
   warp.exchange.lanes = 0;
   if ((warp.alive & ~warp.exec) != 0) return collective_in_parts<T, W>(warp, in);
   contribute<T, W>(warp, *warp.frame, in, warp.exec);

@@ -100,7 +100,7 @@ Flow enter(Warp& warp, const Instruction& in, const Function& function, const Ca
   if (warp.mask != lanes) set_aside(warp, warp.pc, warp.mask & ~lanes, warp.frame, GroupState::runnable);
   warp.mask = lanes;
   warp.pc = function.entry_pc;
-  warp.stop_pc = 0xffffffff;
+  if (warp.pinned == 0) warp.stop_pc = 0xffffffff;
   activate(warp, frame);
   return warp.group_count == 0 ? Flow::next : reschedule(warp);
 }

@@ -11,10 +11,11 @@ namespace {
 
 // a * b is exact in f64. The sum is made odd where inexact, so that rounding it again to f32 and to half is right.
 double fma_to_odd(float a, float b, float c) {
-  const double product = static_cast<double>(a) * b;
-  const double sum = product + c;
+  const double product = static_cast<double>(a) * static_cast<double>(b);
+  const double addend = static_cast<double>(c);
+  const double sum = product + addend;
   const double part = sum - product;
-  const double error = (product - (sum - part)) + (c - part);
+  const double error = (product - (sum - part)) + (addend - part);
   auto bits = __builtin_bit_cast(std::uint64_t, sum);
   if (error == 0 || error != error || (bits & 1) != 0) return sum;
   bits = (error > 0) == (sum > 0) ? bits + 1 : bits - 1;
@@ -24,7 +25,7 @@ float to_odd(double v) {  // To f32, inexact results odd.
   float narrow = static_cast<float>(v);
   auto bits = __builtin_bit_cast(std::uint32_t, narrow);
   if (static_cast<double>(narrow) == v || narrow != narrow || (bits & 1) != 0) return narrow;
-  const bool grew = (narrow < 0 ? -static_cast<double>(narrow) : narrow) > (v < 0 ? -v : v);
+  const bool grew = static_cast<double>(narrow < 0 ? -narrow : narrow) > (v < 0 ? -v : v);
   return __builtin_bit_cast(float, grew ? bits - 1 : bits + 1);
 }
 

@@ -19,30 +19,76 @@ template <class T>
   return __atomic_load_n(reinterpret_cast<const T*>(address), __ATOMIC_ACQUIRE);
 }
 
+// One element of all active lanes, from checked addresses.
+template <class T, class Cell, bool Strong>
+[[gnu::always_inline]] inline void gather(const Warp& warp, const Access& access, const std::uint64_t* address, std::uint64_t shift, Cell* d) {
+  if (!Strong && warp.exec == kAllLanes) {
+    if (access.is_uniform) {
+      const auto value = static_cast<Cell>(load_plain<T>(address[0] + shift));
+      for (std::uint32_t i = 0; i < kLanes; ++i) d[i] = value;
+      return;
+    }
+    for (std::uint32_t i = 0; i < kLanes; ++i) d[i] = static_cast<Cell>(load_plain<T>(address[i] + shift));
+    return;
+  }
+  for (std::uint32_t rest = warp.exec; rest != 0; rest &= rest - 1) {
+    const auto i = static_cast<std::uint32_t>(__builtin_ctz(rest));
+    d[i] = static_cast<Cell>(Strong ? load_strong<T>(address[i] + shift) : load_plain<T>(address[i] + shift));
+  }
+}
+
+// A whole warp loads one element each from shared memory by 32-bit addresses: the inner loop of tiled algorithms.
+// False: not that case, or some lane is out of bounds; nothing is done.
+template <class T, class Cell>
+[[gnu::always_inline]] inline bool load_shared(const Warp& warp, const Instruction& in) {
+  if (in.space != Space::shared || warp.exec != kAllLanes || in.count != 1 || (in.flags & kFlagWideAddress) != 0) return false;
+  const auto* a = row<const std::uint32_t>(warp, in.a);
+  const auto offset = static_cast<std::uint32_t>(in.imm);
+  alignas(64) std::uint32_t at[kLanes];
+  const std::uint32_t first = a[0] + offset;
+  std::uint32_t highest = 0;
+  std::uint32_t bits = 0;
+  std::uint32_t scattered = 0;
+  std::uint32_t different = 0;
+  for (std::uint32_t i = 0; i < kLanes; ++i) {
+    at[i] = a[i] + offset;
+    highest = at[i] > highest ? at[i] : highest;
+    bits |= at[i];
+    scattered |= at[i] ^ (first + i * static_cast<std::uint32_t>(sizeof(T)));
+    different |= at[i] ^ first;
+  }
+  const AddressRange& window = warp.windows[static_cast<std::size_t>(Window::shared)];
+  if (std::uint64_t{highest} + sizeof(T) > window.end - window.begin || (bits & (sizeof(T) - 1)) != 0) return false;
+  Cell* d = row<Cell>(warp, in.d);
+  if (different == 0) {
+    const auto value = static_cast<Cell>(load_plain<T>(window.begin + first));
+    for (std::uint32_t i = 0; i < kLanes; ++i) d[i] = value;
+  } else if (sizeof(T) == sizeof(Cell) && scattered == 0) {
+    std::memcpy(d, reinterpret_cast<const void*>(window.begin + first), sizeof(T) * kLanes);
+  } else {
+    for (std::uint32_t i = 0; i < kLanes; ++i) d[i] = static_cast<Cell>(load_plain<T>(window.begin + at[i]));
+  }
+  return true;
+}
+
 // T: in memory. Cell: of the register, which may be wider: then extended by T's sign.
 template <class T, class Cell, bool Strong>
 Flow load(Warp& warp, const Instruction& in) {
+  if constexpr (!Strong) {
+    if (load_shared<T, Cell>(warp, in)) return Flow::next;
+  }
   alignas(64) std::uint64_t address[kLanes];
-  Access access{sizeof(T) * in.count, sizeof(T) * in.count, false};
+  Access access{sizeof(T) * in.count, sizeof(T) * in.count};
   if (!resolve(warp, in, access, address)) return Flow::stop;
   if constexpr (Strong) ++warp.strong_accesses;
+  const bool is_block = !Strong && sizeof(T) == sizeof(Cell) && in.count == 1 && warp.exec == kAllLanes && access.is_contiguous;
+  if (is_block) {
+    std::memcpy(row<Cell>(warp, in.d), reinterpret_cast<const void*>(address[0]), sizeof(T) * kLanes);
+    return Flow::next;
+  }
   const std::uint32_t* targets = in.count == 1 ? &in.d : warp.lists + in.aux;
   for (std::uint32_t k = 0; k < in.count; ++k) {
-    if (targets[k] == kNoOperand) continue;
-    Cell* d = row<Cell>(warp, targets[k]);
-    const std::uint64_t shift = k * sizeof(T);
-    if (!Strong && warp.exec == kAllLanes) {
-      if (sizeof(T) == sizeof(Cell) && in.count == 1 && access.is_contiguous) {
-        std::memcpy(d, reinterpret_cast<const void*>(address[0]), sizeof(T) * kLanes);
-        continue;
-      }
-      for (std::uint32_t i = 0; i < kLanes; ++i) d[i] = static_cast<Cell>(load_plain<T>(address[i] + shift));
-      continue;
-    }
-    for (std::uint32_t rest = warp.exec; rest != 0; rest &= rest - 1) {
-      const auto i = static_cast<std::uint32_t>(__builtin_ctz(rest));
-      d[i] = static_cast<Cell>(Strong ? load_strong<T>(address[i] + shift) : load_plain<T>(address[i] + shift));
-    }
+    if (targets[k] != kNoOperand) gather<T, Cell, Strong>(warp, access, address, k * sizeof(T), row<Cell>(warp, targets[k]));
   }
   return Flow::next;
 }
@@ -50,7 +96,8 @@ Flow load(Warp& warp, const Instruction& in) {
 template <class T, class Cell, bool Strong>
 Flow store(Warp& warp, const Instruction& in) {
   alignas(64) std::uint64_t address[kLanes];
-  Access access{sizeof(T) * in.count, sizeof(T) * in.count, true};
+  Access access{sizeof(T) * in.count, sizeof(T) * in.count};
+  access.is_write = true;
   if (!resolve(warp, in, access, address)) return Flow::stop;
   if constexpr (Strong) __atomic_thread_fence(__ATOMIC_RELEASE);
   const std::uint32_t* sources = in.count == 1 ? &in.d : warp.lists + in.aux;

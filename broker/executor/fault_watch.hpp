@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Watches over the GPU while work is in flight. Two things nobody else would notice:
+//  - *A fatal error that no driver call meets.* A client that only waits for its fence would wait for ever. The driver gives the context's
+//    sticky error on every stream, so a stream of the watch's own is asked.
+//  - *A fault before the driver knows of it.* After an illegal access compute stands still at once, but the error shows only some 100 ms later
+//    (measured: docs/measurements.md). Work issued meanwhile would be lost and its innocent client counted as busy. When nothing has ended for
+//    a millisecond, an empty kernel is launched on a stream of highest priority; while it does not come back, `engine_stalled` keeps workers
+//    from reading the rings of idle sessions. A GPU that is merely full lets the probe through as soon as a block ends.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "broker/executor/fault.hpp"
+#include "broker/executor/parts.hpp"
+
+namespace mpsshim::broker {
+
+class FaultWatch {
+ public:
+  // `enter_thread` makes the context current in the watch's thread. `parts` is started.
+  FaultWatch(ExecutorParts& parts, std::function<void()> enter_thread);
+  FaultWatch(const FaultWatch&) = delete;
+  ~FaultWatch();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Probe {
+    std::uint32_t value = 0;
+    Clock::time_point since;
+  };
+
+  void loop();
+  [[nodiscard]] bool open();
+  [[nodiscard]] bool look(Clock::time_point now);
+  void launch_probe(Clock::time_point now);
+  void look_at_probe(Clock::time_point now);
+
+  ExecutorParts& parts_;
+  std::function<void()> enter_thread_;
+  CUstream stream_ = nullptr;
+  std::uint32_t word_ = 0;        // of the progress table; its session is 0, so it is nobody's work
+  std::uint32_t launched_ = 0;    // value of the last probe
+  std::optional<Probe> probe_;    // under way
+  std::uint64_t last_sum_ = 0;
+  Clock::time_point last_change_{};
+  std::uint64_t busy_session_ = 0;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace mpsshim::broker
