@@ -32,6 +32,7 @@ struct Arguments {
   std::string log_dir;
   std::string window = "0x200000000000-0x500000000000";
   unsigned workers = 0;
+  unsigned connections = 8;
   unsigned device = 0;
   unsigned orphan_ms = 200;
   unsigned drain_ms = 200;
@@ -46,6 +47,9 @@ void describe(CLI::App& app, Arguments& arguments) {
                  "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>)");
   app.add_option("--log-dir", arguments.log_dir, "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
   app.add_option("--workers", arguments.workers, "Threads of the executor that serve clients; 0: half the processors, 1 to 8")->capture_default_str();
+  app.add_option("--connections", arguments.connections,
+                 "Streams of one context that run side by side on the GPU (CUDA_DEVICE_MAX_CONNECTIONS); each more makes an executor's start, and so recovery, 16 to 25 ms longer")
+      ->check(CLI::Range(1u, 32u))->capture_default_str();
   app.add_option("--max-clients", arguments.max_clients, "Clients at a time")->check(CLI::Range(1u, kMaxLeases))->capture_default_str();
   app.add_option("--orphan-ms", arguments.orphan_ms,
                  "Milliseconds that work of a client that is gone may run on before the executor is replaced")->capture_default_str();
@@ -100,6 +104,7 @@ int serve(const Arguments& arguments, Daemon& daemon) {
   auto pipes = PipeDirectory::claim(arguments.pipe_dir, why);
   if (!pipes) return refuse(why);
   executors.workers = arguments.workers;
+  executors.connections = arguments.connections;
   executors.log_dir = arguments.log_dir;
   std::error_code error;
   std::filesystem::create_directories(arguments.log_dir, error);

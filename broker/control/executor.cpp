@@ -42,7 +42,7 @@ void Executor::start() {
   state_ = ExecutorState::starting;
   report_ = DeathReport{};
   started_at_ = EventLoop::Clock::now();
-  auto life = launcher_.launch({driver(), device_, settings_.workers, settings_.log_dir});
+  auto life = launcher_.launch({driver(), device_, settings_.workers, settings_.log_dir, settings_.connections});
   if (life) progress_ = proto::Mapping::map(life->progress, 0, sizeof(ProgressTable), proto::Access::read_only);
   if (!life || !progress_) {
     log_error("Executor {} could not be started ({}); next try in {} ms.", device_, std::strerror(errno), settings_.retry_delay.count());

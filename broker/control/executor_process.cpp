@@ -38,15 +38,15 @@ bool names_variable(std::string_view entry, std::string_view name) {
 }
 
 // CUDA_MPS_PIPE_DIRECTORY would make the driver look for NVIDIA's own daemon there; LD_PRELOAD may name our own stand-in for the driver;
-// 32 connections let the streams of 32 sessions run side by side.
-std::vector<std::string> executor_environment() {
+// the number of connections is how many streams run side by side.
+std::vector<std::string> executor_environment(unsigned connections) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     if (names_variable(text, "CUDA_MPS_PIPE_DIRECTORY") || names_variable(text, "LD_PRELOAD") || names_variable(text, "CUDA_DEVICE_MAX_CONNECTIONS")) continue;
     environment.emplace_back(text);
   }
-  environment.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS=32");
+  environment.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS=" + std::to_string(connections));
   return environment;
 }
 
@@ -57,7 +57,7 @@ Command make_command(const ExecutorOptions& options) {
                        "--device",    std::to_string(options.device),
                        "--workers",   std::to_string(options.workers),
                        "--log-dir",   options.log_dir};
-  command.environment = executor_environment();
+  command.environment = executor_environment(options.connections);
   for (std::string& argument : command.arguments) command.argv.push_back(argument.data());
   for (std::string& entry : command.environment) command.envp.push_back(entry.data());
   command.argv.push_back(nullptr);

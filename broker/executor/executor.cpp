@@ -84,7 +84,9 @@ CUresult Executor::start() {
 
 CUresult Executor::make_context() {
   const Driver& driver = *driver_;
+  const Clock::time_point began = Clock::now();
   CUresult result = driver->cuInit(0);
+  log_info("cuInit took {} ms", milliseconds(Clock::now() - began));
   if (result == CUDA_SUCCESS) result = driver->cuDeviceGet(&device_, static_cast<int>(options_.device));
   if (result == CUDA_SUCCESS) result = driver->cuDevicePrimaryCtxRetain(&context_, device_);
   if (result == CUDA_SUCCESS) result = driver->cuCtxSetCurrent(context_);

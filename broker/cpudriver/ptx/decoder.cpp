@@ -62,7 +62,8 @@ void FunctionDecoder::lay_out_frame() {
   }
   // nvcc's PTX names each value once; hardware keeps about a third of them at a time.
   function_.registers = std::clamp(16 + words / 3, 16U, 255U);
-  auto end = align_up(static_cast<std::uint32_t>(offset), 64);
+  scratch_offset_ = align_up(static_cast<std::uint32_t>(offset), 64);
+  auto end = scratch_offset_ + 4 * kLanes;
   lay_out_slots(end);
   function_.frame_bytes = align_up(end, 64);
   if (function_.frame_bytes > kMaxFrameBytes)
@@ -202,10 +203,25 @@ void FunctionDecoder::decode_plain(const ast::Instruction& source, const OpcodeR
       const std::uint8_t flags[] = {0, kFlagNegateA, kFlagNegateB, kFlagNegateC, 0};
       if (operand.is_negated) instruction.flags |= flags[i];
     } else {
-      *fields[i] = operand_row(source, operand, type);
+      *fields[i] = form.op == Op::cvt ? conversion_source(source, operand, type) : operand_row(source, operand, type);
     }
   }
   select_and_emit(source, instruction, form);
+}
+
+// cvt may read a register wider than its source type: the low half is taken, by way of a scratch row.
+std::uint32_t FunctionDecoder::conversion_source(const ast::Instruction& source, const ast::Operand& operand, Type type) {
+  const bool is_wider = operand.kind == ast::OperandKind::reg && lane_bytes(ast_.registers[operand.index].type) == 8 && lane_bytes(type) == 4;
+  if (!is_wider) return operand_row(source, operand, type);
+  Instruction narrowing;
+  narrowing.d = operand_at(Base::frame, scratch_offset_);
+  narrowing.a = register_row(operand.index);
+  Form form;
+  form.op = Op::cvt;
+  form.type = Type::u64;
+  form.type2 = Type::u32;
+  select_and_emit(source, narrowing, form);
+  return narrowing.d;
 }
 
 void FunctionDecoder::select_and_emit(const ast::Instruction& source, Instruction instruction, const Form& form) {

@@ -51,6 +51,7 @@ class FunctionDecoder {
   void decode_instruction(const ast::Instruction& source);
   void parse_modifiers(const ast::Instruction& source, const OpcodeRow& row, Form& form) const;
   void decode_plain(const ast::Instruction& source, const OpcodeRow& row, const Form& form);
+  std::uint32_t conversion_source(const ast::Instruction& source, const ast::Operand& operand, Type type);
   void emit(const ast::Instruction& source, Instruction instruction, HandlerPair handlers);
   void select_and_emit(const ast::Instruction& source, Instruction instruction, const Form& form);
   void resolve_branches();
@@ -91,6 +92,7 @@ class FunctionDecoder {
   const FunctionRecord& record_;
   const ast::Function& ast_;
   Function& function_;
+  std::uint32_t scratch_offset_ = 0;  // A row of 32-bit lanes for use within one PTX instruction.
   std::vector<std::uint32_t> register_offsets_;
   std::vector<Slot> variable_slots_;                               // Per AST variable: .param ones of functions and bodies.
   std::vector<std::uint32_t> variable_locals_;                     // Per AST variable: offset of .local ones; entry .param ones too.

@@ -167,6 +167,7 @@ TEST_CASE("conversions clamp, round and extend") {
   check32("mov.u32 %r5, 0x1000001; cvt.rz.f32.u32 %f1, %r5; mov.b32 %r10, %f1;", bits(16777216.0F));
   check32("mov.u32 %r5, 300; cvt.sat.u8.u32 %r10, %r5;", 255);
   check32("mov.u32 %r5, -300; cvt.sat.s8.s32 %r10, %r5;", static_cast<std::uint32_t>(-128));
+  check64("mov.u64 %rd5, 0x7fffffff80000001; cvt.s64.s32 %rd10, %rd5;", 0xffffffff80000001);
   check32("mov.u32 %r5, 0x1ff; cvt.s32.s8 %r10, %r5;", 0xffffffff);
   check32("mov.f64 %fd1, " + hex(1.0 + std::ldexp(1.0, -24)) + "; cvt.rp.f32.f64 %f1, %fd1; mov.b32 %r10, %f1;", bits(std::nextafter(1.0F, 2.0F)));
   check64("mov.f64 %fd1, " + hex(-0.5) + "; cvt.rpi.f64.f64 %fd2, %fd1; mov.b64 %rd10, %fd2;", bits(-0.0));
