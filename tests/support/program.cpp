@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,6 +37,19 @@ int open_input(const std::string& text) {
   const int fd = make_memfd("input");
   if (pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) fail("write the standard input");
   return fd;
+}
+
+struct InputEnds {
+  int read = -1;
+  int write = -1;  // -1 unless the program converses
+};
+
+// A socket, and not a pipe: send() can be told to raise no SIGPIPE.
+InputEnds make_input(const ProgramOptions& options) {
+  if (!options.converses) return {open_input(options.input), -1};
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail("socketpair");
+  return {ends[0], ends[1]};
 }
 
 std::string contents(int fd) {
@@ -105,14 +119,15 @@ Program::Program(const std::string& path, const ProgramOptions& options) {
   const std::vector<char*> arguments = pointers_to(argument_texts);
   const std::vector<char*> environment = pointers_to(environment_texts);
 
-  const int input = open_input(options.input);
+  const InputEnds input = make_input(options);
+  input_fd_ = input.write;
   output_fd_ = make_memfd("output");
   errors_fd_ = make_memfd("errors");
   started_ = std::chrono::steady_clock::now();
   const pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) become(path.c_str(), arguments.data(), environment.data(), {input, output_fd_, errors_fd_}, parent);
-  close(input);
+  if (pid_ == 0) become(path.c_str(), arguments.data(), environment.data(), {input.read, output_fd_, errors_fd_}, parent);
+  close(input.read);
   if (pid_ < 0) fail("fork");
   setpgid(pid_, pid_);  // whichever of the two comes first
 }
@@ -123,6 +138,7 @@ Program::~Program() {
     int status = 0;
     waitpid(pid_, &status, 0);
   }
+  if (input_fd_ >= 0) close(input_fd_);
   if (output_fd_ >= 0) close(output_fd_);
   if (errors_fd_ >= 0) close(errors_fd_);
 }
@@ -131,6 +147,7 @@ Program::Program(Program&& other) noexcept { *this = std::move(other); }
 
 Program& Program::operator=(Program&& other) noexcept {
   std::swap(pid_, other.pid_);
+  std::swap(input_fd_, other.input_fd_);
   std::swap(output_fd_, other.output_fd_);
   std::swap(errors_fd_, other.errors_fd_);
   std::swap(ended_, other.ended_);
@@ -141,6 +158,11 @@ Program& Program::operator=(Program&& other) noexcept {
 
 std::string Program::output() const { return contents(output_fd_); }
 std::string Program::errors() const { return contents(errors_fd_); }
+
+bool Program::say(const std::string& line) {
+  const std::string text = line + "\n";
+  return ::send(input_fd_, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
+}
 
 void Program::send(int signal) const {
   if (pid_ > 0 && !ended_) ::kill(pid_, signal);

@@ -35,6 +35,7 @@ struct ProgramOptions {
   std::map<std::string, std::string> environment;  // set over the test's own
   std::vector<std::string> without;                // variables taken out of it
   std::string input;                               // its standard input; empty: /dev/null
+  bool converses = false;                          // its standard input is what say() writes instead
 };
 
 class Program {
@@ -55,6 +56,9 @@ class Program {
   // True once `text` is in its output; false if it has ended or `limit` has passed without.
   [[nodiscard]] bool wait_for_output(const std::string& text, Milliseconds limit);
 
+  // Writes a line to the standard input of a program that converses. False if it has ended.
+  [[nodiscard]] bool say(const std::string& line);
+
   void send(int signal) const;
   // Waits for its end; after `limit` it is killed and the outcome says so. May be called again: the answer stays.
   const Outcome& wait(Milliseconds limit = std::chrono::seconds(60));
@@ -64,6 +68,7 @@ class Program {
   void note_end(int wait_status);
 
   pid_t pid_ = -1;
+  int input_fd_ = -1;  // -1 unless it converses
   int output_fd_ = -1;
   int errors_fd_ = -1;
   bool ended_ = false;
