@@ -112,6 +112,7 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
       if (fds.count == 1) restores_[packet.header.session].push_back({packet, std::move(fds.fds[0])});
       return;
     case ExecutorMessage::load_replay:
+      if (packet.purpose == 0) return modules_->replay_unload(packet.object);
       if (fds.count == 1 && modules_->replay(packet.object, fds.fds[0]) != CUDA_SUCCESS) {
         log_error("Image {} of an earlier executor is lost; its clients will be told", packet.object);
       }

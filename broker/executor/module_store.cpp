@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/executor/module_store.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <unistd.h>
@@ -234,6 +235,14 @@ CUresult ModuleStore::replay(std::uint64_t id, const proto::FileDescriptor& file
     shared_[id] = image;
   }
   return CUDA_SUCCESS;
+}
+
+// At its place in the log, so that later loads find the addresses free that they found free before.
+void ModuleStore::replay_unload(std::uint64_t image) {
+  const auto loaded = std::find_if(replayed_.begin(), replayed_.end(), [&](const ImageRef& ref) { return ref->image == image; });
+  if (loaded == replayed_.end()) return;
+  faults_.check(driver_->cuModuleUnload(std::exchange((*loaded)->handle, nullptr)), 0, "cuModuleUnload");
+  replayed_.erase(loaded);
 }
 
 }  // namespace mpsshim::broker

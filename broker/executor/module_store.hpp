@@ -68,6 +68,7 @@ class ModuleStore {
   void list_functions(std::uint64_t session, const ImageRef& image, NamesDone done);
   // Loads again what an earlier executor had loaded, in its order; before the first session.
   [[nodiscard]] CUresult replay(std::uint64_t image, const proto::FileDescriptor& file);
+  void replay_unload(std::uint64_t image);
 
  private:
   struct Loading;

@@ -177,6 +177,7 @@ void QuietWindow::run_jobs() {
     std::lock_guard lock(mutex_);
     jobs.swap(jobs_);
   }
+  std::stable_partition(jobs.begin(), jobs.end(), [](const Pending& pending) { return !pending.job.issues_work; });
   const Clock::time_point start = Clock::now();
   for (Pending& pending : jobs) {
     pending.job.run(WindowResult::open);

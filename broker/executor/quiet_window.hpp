@@ -40,6 +40,7 @@ class QuietWindow {
     std::uint64_t session = 0;
     bool deferrable = false;     // waits for the next window however long it takes (frees, unloads); run only with WindowResult::open
     std::function<void(WindowResult)> run;
+    bool issues_work = false;    // its call starts a kernel: runs after all others, which would wait for that kernel
   };
 
   // One for each worker. enter() before a batch of driver calls that issue work, leave() after; between them no window opens.

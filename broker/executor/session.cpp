@@ -112,7 +112,7 @@ void Session::launch_in_window(const std::shared_ptr<StreamQueue>& queue) {
                             self->channel_.set_async_error(CUDA_ERROR_MPS_SERVER_NOT_READY);
                           }
                           self->finish_job([queue] { queue->window_launch_done(); });
-                        }});
+                        }, true});
 }
 
 void Session::run_on_worker(std::function<void()> act) { worker_->post(std::move(act)); }

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client that does one thing at a time as its test asks: a command a line on standard input, an answer a line on standard output.
+//
+//   hold, check, use       held_objects.hpp
+//   global, count          a module with a writable variable, 5 at first; adds one to it and answers "ok N"
+//   storm MS               dependent launches for so long, the result checked again and again: "ok ROUNDS"
+//   fault                  stores where no memory is and waits: answers the error that the wait gives
+//   spin                   launches a kernel that never ends
+//   probe                  what simple calls return: "sync=0 alloc=0 launch=0 copy=0 stream=0"
+//   image NAME             loads that damaged image (images.hpp): answers the error
+//   address                of 4 MiB of its own: "ok HEX"
+//   foreign HEX            what each copy and each memset at that address returns: "HtoD=1 ..."
+//   fork, fork_and_stay    forks.hpp
+//
+// The answer is "ok", "ok TEXT", or what failed: "700 CUDA_ERROR_ILLEGAL_ADDRESS from cuCtxSynchronize()".
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include "tests/process/programs/foreign_pointers.hpp"
+#include "tests/process/programs/forks.hpp"
+#include "tests/process/programs/held_objects.hpp"
+#include "tests/process/programs/images.hpp"
+
+namespace mpsshim::test {
+namespace {
+
+constexpr CUdeviceptr kNowhere = 0x10;
+
+class Client {
+ public:
+  std::string answer(const std::string& line);
+
+ private:
+  std::string load_global();
+  std::string count_global();
+  std::string storm(int duration_ms);
+  std::string fault();
+  std::string spin();
+  std::string probe();
+  Words& own();
+
+  Device device_;
+  std::optional<HeldObjects> held_;
+  std::unique_ptr<Words> own_;
+  CUfunction count_ = nullptr;
+};
+
+std::string number(CUresult result) { return std::to_string(static_cast<int>(result)); }
+
+// One megaword, made when first asked for.
+Words& Client::own() {
+  if (!own_) own_ = std::make_unique<Words>(1 << 20, 99);
+  return *own_;
+}
+
+std::string Client::load_global() {
+  CUmodule module = nullptr;
+  CU(cuModuleLoadData(&module, kGlobalPtx));
+  CU(cuModuleGetFunction(&count_, module, "count"));
+  return "ok";
+}
+
+std::string Client::count_global() {
+  CUdeviceptr out = own().address;
+  void* arguments[] = {&out};
+  CU(cuLaunchKernel(count_, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
+  unsigned value = 0;
+  CU(cuMemcpyDtoH(&value, out, sizeof value));
+  own_->expected[0] = value;
+  return "ok " + std::to_string(value);
+}
+
+std::string Client::storm(int duration_ms) {
+  Words words(1000, 5);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(duration_ms);
+  int rounds = 0;
+  for (; std::chrono::steady_clock::now() < end; ++rounds) {
+    for (unsigned value = 1; value <= 50; ++value) {
+      CU(device_.launch_add(words.address, words.count(), value));
+      words.add(value);
+    }
+    words.check();
+  }
+  CU(cuMemFree(words.address));
+  return "ok " + std::to_string(rounds);
+}
+
+std::string Client::fault() {
+  CU(device_.launch_store(kNowhere));
+  CU(cuCtxSynchronize());
+  return "ok";
+}
+
+std::string Client::spin() {
+  CUdeviceptr flag = 0;
+  CU(cuMemAlloc(&flag, sizeof(unsigned)));
+  CU(cuMemsetD32(flag, 0, 1));
+  CU(cuCtxSynchronize());
+  CU(device_.launch_wait_flag(flag));
+  CUevent behind = nullptr;
+  CU(cuEventCreate(&behind, 0));
+  CU(cuEventRecord(behind, nullptr));
+  CU_GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(behind));
+  return "ok";
+}
+
+std::string Client::probe() {
+  std::string text;
+  const auto add = [&text](const char* name, CUresult result) { text += (text.empty() ? "" : " ") + std::string(name) + "=" + number(result); };
+  CUdeviceptr memory = 0;
+  CUstream stream = nullptr;
+  unsigned word = 0;
+  const CUdeviceptr own_address = own_ ? own_->address : kNowhere;
+  add("sync", cuCtxSynchronize());
+  add("alloc", cuMemAlloc(&memory, 4));
+  add("launch", device_.launch_add(own_address, 1, 0));
+  add("copy", cuMemcpyDtoH(&word, own_address, sizeof word));
+  add("stream", cuStreamCreate(&stream, 0));
+  return text;
+}
+
+std::string hexadecimal(CUdeviceptr address) {
+  std::ostringstream text;
+  text << std::hex << address;
+  return text.str();
+}
+
+std::string Client::answer(const std::string& line) {
+  std::istringstream words(line);
+  std::string command, argument;
+  words >> command >> argument;
+  if (command == "hold") return held_.emplace(device_), "ok";
+  if (command == "check") return held_.value().check(), "ok";
+  if (command == "use") return held_.value().use(), "ok";
+  if (command == "global") return load_global();
+  if (command == "count") return count_global();
+  if (command == "storm") return storm(std::stoi(argument));
+  if (command == "fault") return fault();
+  if (command == "spin") return spin();
+  if (command == "own") return own().check(), "ok";
+  if (command == "probe") return probe();
+  if (command == "image") return load_image(argument);
+  if (command == "address") return "ok " + hexadecimal(own().address);
+  if (command == "foreign") return touch_foreign(std::stoull(argument, nullptr, 16), own());
+  if (command == "fork") return fork_and_wait();
+  if (command == "fork_and_stay") return fork_and_stay();
+  throw Failure("unknown command " + line);
+}
+
+}  // namespace
+}  // namespace mpsshim::test
+
+int main() {
+  using mpsshim::test::Client;
+  std::optional<Client> client;
+  try {
+    client.emplace();
+    std::puts("ok attached");
+  } catch (const std::exception& failure) {
+    std::printf("%s\n", failure.what());
+    return 1;
+  }
+  std::fflush(stdout);
+  for (std::string line; std::getline(std::cin, line);) {
+    std::string answer;
+    try {
+      answer = client->answer(line);
+    } catch (const std::exception& failure) {
+      answer = failure.what();
+    }
+    std::printf("%s\n", answer.c_str());
+    std::fflush(stdout);
+  }
+  return 0;
+}
