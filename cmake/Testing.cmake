@@ -20,17 +20,18 @@ if(BUILD_TESTING)
 endif()
 
 # mpsshim_add_test(NAME SOURCES file... [LIBS target...] [LABEL unit|wire|process|faults|gpu] [TIMEOUT seconds]
-#                  [DEPENDS target...] [SERIAL])
+#                  [DEPENDS target...] [SERIAL] [CASES spec] [RUN_BY program])
 # One executable, one CTest entry per TEST_CASE. The label is the folder under tests/ (unit where there is none).
 # A target named in LIBS or DEPENDS that does not exist leaves the test out, with a line in the summary.
 # A case leaves early with MPSSHIM_SKIP("why"); CTest counts and names it as skipped.
+# CASES takes only those that a Catch2 test specification names; RUN_BY runs each as "program executable case".
 function(mpsshim_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "LABEL;TIMEOUT" "SOURCES;LIBS;DEPENDS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "LABEL;TIMEOUT;CASES;RUN_BY" "SOURCES;LIBS;DEPENDS")
   if(NOT BUILD_TESTING OR NOT Catch2_FOUND)
     return()
   endif()
   foreach(needed IN LISTS arg_LIBS arg_DEPENDS)
-    if(needed MATCHES "^(mpsshim|mpsbroker|mpsctl|cuda_cpu)" AND NOT TARGET ${needed})
+    if(needed MATCHES "^(mpsshim|mpsbroker|mpsctl|cuda_cpu|run_as_client)" AND NOT TARGET ${needed})
       mpsshim_left_out("test ${name}" "the target ${needed} is not built")
       return()
     endif()
@@ -60,8 +61,15 @@ function(mpsshim_add_test name)
   if(arg_SERIAL)
     list(APPEND properties RUN_SERIAL TRUE)
   endif()
+  if(arg_RUN_BY)
+    set_target_properties(${name} PROPERTIES CROSSCOMPILING_EMULATOR "${arg_RUN_BY}")
+  endif()
+  set(selection "")
+  if(arg_CASES)
+    set(selection TEST_SPEC "${arg_CASES}")
+  endif()
   # The list of cases is read when CTest runs: a build need not run what it has just built.
-  catch_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
+  catch_discover_tests(${name} TEST_PREFIX "${name}." ${selection} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
 endfunction()
 
 # mpsshim_add_fuzzer(NAME SOURCES file... [LIBS target...] [DICT file] [CORPUS folder])

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Questions that only the driver can answer, at once.
+#include <cstring>
+#include <vector>
+
 #include "broker/executor/dispatch.hpp"
+#include "broker/executor/launch_attributes.hpp"
 
 namespace mpsshim::broker {
 
@@ -56,6 +60,36 @@ void handle(Incoming& incoming, const proto::OccupancyRecord& record) {
     reply.value = bytes;
   }
   incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "an occupancy query"), reply);
+}
+
+void handle(Incoming& incoming, const proto::ClusterOccupancyRecord& record) {
+  Session& session = incoming.session;
+  const proto::Known<SessionFunction> function = incoming.find(session.functions(), record.function);
+  if (!function) return;
+  if (record.attribute_count > kMaxLaunchAttributes || record.attribute_count * sizeof(CUlaunchAttribute) > incoming.trailing.size()) {
+    return incoming.malformed("its attributes exceed it");
+  }
+  const CUresult refused = check_launch_attributes(session, incoming.trailing.data(), record.attribute_count);
+  if (refused != CUDA_SUCCESS) return incoming.reject(refused);
+  std::vector<CUlaunchAttribute> attributes(record.attribute_count);
+  if (!attributes.empty()) std::memcpy(attributes.data(), incoming.trailing.data(), attributes.size() * sizeof(CUlaunchAttribute));
+  CUlaunchConfig config{};
+  config.gridDimX = record.grid_x;
+  config.gridDimY = record.grid_y;
+  config.gridDimZ = record.grid_z;
+  config.blockDimX = record.block_x;
+  config.blockDimY = record.block_y;
+  config.blockDimZ = record.block_z;
+  config.sharedMemBytes = record.shared_bytes;
+  config.attrs = attributes.data();
+  config.numAttrs = record.attribute_count;
+  const Driver& driver = session.parts().driver;
+  const CUfunction handle = function->loaded->handle;
+  int value = 0;
+  const CUresult result = record.query == 0 ? driver->cuOccupancyMaxActiveClusters(&value, handle, &config)
+                                            : driver->cuOccupancyMaxPotentialClusterSize(&value, handle, &config);
+  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "an occupancy query"),
+                             proto::ClusterOccupancyReply{static_cast<std::uint64_t>(value)});
 }
 
 }  // namespace mpsshim::broker

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <span>
 #include <tuple>
 
 #include "gen/api_declarations.hpp"
@@ -117,6 +118,30 @@ CUresult best_block_size(Function& function, CUoccupancyB2DSize shared_of, std::
   return best_threads > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+enum ClusterQuery : std::uint32_t { kMaxActiveClusters = 0, kMaxClusterSize = 1 };
+
+CUresult ask_of_clusters(int* answer, CUfunction handle, const CUlaunchConfig* config, ClusterQuery query) {
+  if (answer == nullptr || config == nullptr || (config->numAttrs > 0 && config->attrs == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  return with_function(handle, [&](Function& function) {
+    const proto::ClusterOccupancyRecord record{function.id,
+                                               config->gridDimX,
+                                               config->gridDimY,
+                                               config->gridDimZ,
+                                               config->blockDimX,
+                                               config->blockDimY,
+                                               config->blockDimZ,
+                                               config->sharedMemBytes,
+                                               config->numAttrs,
+                                               query,
+                                               0};
+    proto::ClusterOccupancyReply reply{};
+    const auto attributes = std::as_bytes(std::span(config->attrs, config->numAttrs));
+    const CUresult error = session().channel().call({}, record, attributes, Repeat::harmless, reply);
+    if (error == CUDA_SUCCESS) *answer = static_cast<int>(reply.value);
+    return error;
+  });
+}
+
 }  // namespace
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize,
@@ -159,10 +184,11 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunc
   });
 }
 
-// Clusters: the record knows no such query yet.
-CUresult cuOccupancyMaxActiveClusters(int*, CUfunction, const CUlaunchConfig*) { return unsupported(ApiId::cuOccupancyMaxActiveClusters); }
-CUresult cuOccupancyMaxPotentialClusterSize(int*, CUfunction, const CUlaunchConfig*) {
-  return unsupported(ApiId::cuOccupancyMaxPotentialClusterSize);
+CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func, const CUlaunchConfig* config) {
+  return ask_of_clusters(numClusters, func, config, kMaxActiveClusters);
+}
+CUresult cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func, const CUlaunchConfig* config) {
+  return ask_of_clusters(clusterSize, func, config, kMaxClusterSize);
 }
 
 }  // namespace mpsshim::interposer::api

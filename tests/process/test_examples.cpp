@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples are unmodified programs that check themselves: alone, several of a kind, and all kinds at once, each must be right.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,15 @@ void run_together(const std::vector<Example>& examples) {
   REQUIRE(broker.wait_for_clients(0));
 }
 
+// How many processes have a context on a GPU; -1 where nobody can say.
+int compute_processes() {
+  ProgramOptions options;
+  options.arguments = {"-c", "nvidia-smi --query-compute-apps=pid --format=csv,noheader"};
+  const Outcome outcome = run_program("/bin/sh", options, std::chrono::seconds(20));
+  if (!outcome.ok()) return -1;
+  return static_cast<int>(std::count(outcome.output.begin(), outcome.output.end(), '\n'));
+}
+
 }  // namespace
 
 TEST_CASE("process1 runs alone") { runs_alone("process1"); }
@@ -67,6 +77,28 @@ TEST_CASE("four of matrix_mul at once") { run_together(std::vector<Example>(4, e
 TEST_CASE("four of stream_overlap at once") { run_together(std::vector<Example>(4, example("stream_overlap"))); }
 TEST_CASE("four of launch_storm at once") { run_together(std::vector<Example>(4, example("launch_storm"))); }
 TEST_CASE("one of each example at once") { run_together(kExamples); }
+
+TEST_CASE("sixteen programs at once, one process on the GPU") {
+  const BrokerFixture broker;
+  std::vector<Example> examples;
+  std::vector<Program> programs;
+  for (std::size_t i = 0; i < 16; ++i) {
+    examples.push_back(kExamples[i % kExamples.size()]);
+    ProgramOptions options;
+    if (!on_gpu()) options.arguments = examples.back().small;
+    programs.push_back(broker.start(examples.back().name, options));
+  }
+  // While one more runs for certain.
+  ProgramOptions for_seconds;
+  for_seconds.arguments = {"3"};
+  Program longest = broker.start("process1", for_seconds);
+  REQUIRE(eventually(std::chrono::seconds(20), [&] { return !broker.clients().empty(); }));
+  const int processes = on_gpu() ? compute_processes() : -1;
+  for (std::size_t i = 0; i < programs.size(); ++i) require_right(examples[i], programs[i].wait(std::chrono::seconds(90)), broker);
+  require_right(example("process1"), longest.wait(std::chrono::seconds(90)), broker);
+  if (processes >= 0) REQUIRE(processes == 1);
+  REQUIRE(broker.wait_for_clients(0));
+}
 
 TEST_CASE("a broker serves one program after another and keeps nothing of them") {
   const BrokerFixture broker;

@@ -30,8 +30,9 @@ std::string replaced(const std::string& what, const std::string& by) {
 
 template <typename T>
 void append(Bytes& bytes, T value) {
-  const auto* raw = reinterpret_cast<const unsigned char*>(&value);
-  bytes.insert(bytes.end(), raw, raw + sizeof value);
+  const std::size_t at = bytes.size();
+  bytes.resize(at + sizeof value);
+  std::memcpy(bytes.data() + at, &value, sizeof value);
 }
 
 // A fat binary with one PTX text, stored as it is (layout: broker/image/fatbin.cpp).
@@ -48,7 +49,7 @@ Bytes fatbin() {
   append<std::uint16_t>(bytes, 0x101);
   append<std::uint32_t>(bytes, kEntryBytes);
   append<std::uint64_t>(bytes, body.size());
-  append<std::uint64_t>(bytes, 0);   // not compressed, no options
+  append<std::uint64_t>(bytes, 0);            // not compressed, no options
   append<std::uint32_t>(bytes, 6 << 16 | 4);  // PTX 6.4
   append<std::uint32_t>(bytes, 75);
   append<std::uint64_t>(bytes, 0);     // no name

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "loaded_image.hpp"
+#include "shared_word.hpp"
 
 using namespace mpsshim::test;
 
@@ -42,12 +43,6 @@ class List {
   unsigned value_ = 0;
   void* arguments_[3] = {};
 };
-
-CUstream new_stream() {
-  CUstream stream = nullptr;
-  OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
-  return stream;
-}
 
 }  // namespace
 

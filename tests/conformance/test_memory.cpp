@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@ namespace {
 
 constexpr size_t kGranule = size_t{2} << 20;
 constexpr CUdeviceptr kLeaseAddress = 0x300000000000;
+// A GPU's driver gives a wanted address to reservations of 32 MiB and more, at multiples of 32 MiB; smaller ones lie where it likes.
+constexpr size_t kReservation = size_t{32} << 20;
 
 CUmemAllocationProp exportable() {
   CUmemAllocationProp prop{};
@@ -30,6 +33,43 @@ CUmemAccessDesc read_write() {
   return desc;
 }
 
+// One message: a byte and a descriptor. (Opening /proc/PID/fd/N would open the GPU's device file anew instead.)
+union DescriptorMessage {
+  cmsghdr header;
+  char room[CMSG_SPACE(sizeof(int))];
+};
+
+void send_descriptor(int socket, int fd) {
+  char byte = 0;
+  iovec data{&byte, 1};
+  DescriptorMessage control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = &control;
+  message.msg_controllen = sizeof control.room;
+  control.header.cmsg_level = SOL_SOCKET;
+  control.header.cmsg_type = SCM_RIGHTS;
+  control.header.cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
+  REQUIRE(sendmsg(socket, &message, 0) == 1);
+}
+
+int receive_descriptor(int socket) {
+  char byte = 0;
+  iovec data{&byte, 1};
+  DescriptorMessage control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = &control;
+  message.msg_controllen = sizeof control.room;
+  REQUIRE(recvmsg(socket, &message, MSG_CMSG_CLOEXEC) == 1);
+  int fd = -1;
+  if (CMSG_FIRSTHDR(&message) != nullptr) std::memcpy(&fd, CMSG_DATA(&control.header), sizeof fd);
+  return fd;
+}
+
 }  // namespace
 
 TEST_CASE("memory mapped at a fixed address keeps its content across unmapping") {
@@ -41,7 +81,7 @@ TEST_CASE("memory mapped at a fixed address keeps its content across unmapping")
   REQUIRE(granularity == kGranule);
 
   CUdeviceptr address = 0;
-  OK(CU(cuMemAddressReserve)(&address, 8 * kGranule, 0, kLeaseAddress, 0));
+  OK(CU(cuMemAddressReserve)(&address, kReservation, 0, kLeaseAddress, 0));
   REQUIRE(address == kLeaseAddress);
   CUmemGenericAllocationHandle handle = 0;
   OK(CU(cuMemCreate)(&handle, 2 * kGranule, &prop, 0));
@@ -55,7 +95,7 @@ TEST_CASE("memory mapped at a fixed address keeps its content across unmapping")
   CHECK(CU(cuMemcpyDtoH)(&word, address + 3 * kGranule - 2, 4) != CUDA_SUCCESS);  // one past the end
 
   CHECK(CU(cuMemMap)(address + 2 * kGranule, kGranule, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);  // occupied
-  CHECK(CU(cuMemAddressFree)(address, 8 * kGranule) != CUDA_SUCCESS);                               // in use
+  CHECK(CU(cuMemAddressFree)(address, kReservation) != CUDA_SUCCESS);                               // in use
   OK(CU(cuMemUnmap)(address + kGranule, 2 * kGranule));
   CHECK(CU(cuMemcpyDtoH)(&word, address + kGranule, 4) == CUDA_ERROR_INVALID_VALUE);
   OK(CU(cuMemMap)(address, 2 * kGranule, 0, handle, 0));
@@ -69,20 +109,20 @@ TEST_CASE("memory mapped at a fixed address keeps its content across unmapping")
   OK(CU(cuMemRelease)(again));
   OK(CU(cuMemRelease)(handle));
   OK(CU(cuMemUnmap)(address, 2 * kGranule));
-  OK(CU(cuMemAddressFree)(address, 8 * kGranule));
+  OK(CU(cuMemAddressFree)(address, kReservation));
 }
 
 TEST_CASE("a taken address is not given twice") {
   const DeviceContext context;
   CUdeviceptr first = 0;
   CUdeviceptr second = 0;
-  OK(CU(cuMemAddressReserve)(&first, kGranule, 0, kLeaseAddress, 0));
-  OK(CU(cuMemAddressReserve)(&second, kGranule, 0, kLeaseAddress, 0));
+  OK(CU(cuMemAddressReserve)(&first, kReservation, 0, kLeaseAddress, 0));
+  OK(CU(cuMemAddressReserve)(&second, kReservation, 0, kLeaseAddress, 0));
   CHECK(first == kLeaseAddress);
   CHECK(second != first);
   CHECK(second % kGranule == 0);
-  OK(CU(cuMemAddressFree)(first, kGranule));
-  OK(CU(cuMemAddressFree)(second, kGranule));
+  OK(CU(cuMemAddressFree)(first, kReservation));
+  OK(CU(cuMemAddressFree)(second, kReservation));
   CHECK(CU(cuMemAddressReserve)(&first, 4096, 0, 0, 0) == CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -100,23 +140,19 @@ TEST_CASE("child: makes memory and waits for its end", "[.]") {
   OK(CU(cuCtxSynchronize)());
   int fd = -1;
   OK(CU(cuMemExportToShareableHandle)(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-  const int answer = std::atoi(std::getenv("MPSSHIM_TEST_PIPE"));
-  REQUIRE(write(answer, &fd, sizeof fd) == sizeof fd);
+  send_descriptor(std::atoi(std::getenv("MPSSHIM_TEST_SOCKET")), fd);
   pause();
 }
 
 // Content must outlive the process that made it: recovery depends on it.
 TEST_CASE("exported memory outlives the process that made it") {
-  int answer[2];
-  REQUIRE(pipe(answer) == 0);
-  setenv("MPSSHIM_TEST_PIPE", std::to_string(answer[1]).c_str(), 1);
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
+  setenv("MPSSHIM_TEST_SOCKET", std::to_string(ends[1]).c_str(), 1);
   const pid_t child = start_case("child: makes memory and waits for its end");
-  close(answer[1]);
-  int fd_there = -1;
-  REQUIRE(read(answer[0], &fd_there, sizeof fd_there) == sizeof fd_there);
-  close(answer[0]);
-  const std::string path = "/proc/" + std::to_string(child) + "/fd/" + std::to_string(fd_there);
-  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  close(ends[1]);
+  const int fd = receive_descriptor(ends[0]);
+  close(ends[0]);
   REQUIRE(fd >= 0);
   kill(child, SIGKILL);
   int status = 0;
@@ -151,7 +187,7 @@ TEST_CASE("a descriptor that could shrink is not imported") {
   close(fd);
 }
 
-TEST_CASE("allocation, its limit, and giving it back") {
+TEST_CASE("allocation, its limit, and giving it back", "[forwarded]") {
   const DeviceContext context;
   size_t free_before = 0;
   size_t total = 0;
@@ -173,7 +209,7 @@ TEST_CASE("allocation, its limit, and giving it back") {
   CHECK(CU(cuMemAlloc)(&address, 0) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("registered and pinned host memory has its own address on the device") {
+TEST_CASE("pinned host memory has its own address on the device", "[forwarded]") {
   const DeviceContext context;
   void* pinned = nullptr;
   OK(CU(cuMemHostAlloc)(&pinned, 4096, CU_MEMHOSTALLOC_PORTABLE));
@@ -183,8 +219,21 @@ TEST_CASE("registered and pinned host memory has its own address on the device")
   unsigned type = 0;
   OK(CU(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, on_device));
   CHECK(type == CU_MEMORYTYPE_HOST);
+  unsigned flags = 0;
+  OK(CU(cuMemHostGetFlags)(&flags, pinned));
+  CHECK((flags & CU_MEMHOSTALLOC_PORTABLE) != 0);
+  OK(CU(cuMemsetD32)(on_device, 0x01020304, 1024));
+  CHECK(static_cast<unsigned*>(pinned)[1023] == 0x01020304);
   OK(CU(cuMemFreeHost)(pinned));
+  CHECK(CU(cuMemHostAlloc)(nullptr, 4096, 0) == CUDA_ERROR_INVALID_VALUE);
+  int plain = 0;
+  CHECK(CU(cuMemHostGetDevicePointer)(&on_device, &plain, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuMemFreeHost)(&plain) == CUDA_ERROR_INVALID_VALUE);
+}
 
+TEST_CASE("registered host memory has its own address on the device") {
+  const DeviceContext context;
+  CUdeviceptr on_device = 0;
   std::vector<std::byte> pageable(64 * 1024);
   OK(CU(cuMemHostRegister)(pageable.data(), pageable.size(), CU_MEMHOSTREGISTER_DEVICEMAP));
   CHECK(CU(cuMemHostRegister)(pageable.data() + 4096, 4096, 0) == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
@@ -193,6 +242,43 @@ TEST_CASE("registered and pinned host memory has its own address on the device")
   OK(CU(cuMemHostUnregister)(pageable.data()));
   CHECK(CU(cuMemHostUnregister)(pageable.data()) == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
   if (is_cpu_driver()) CHECK(CU(cuMemHostRegister)(reinterpret_cast<void*>(0x1000), 4096, 0) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("copies and fills in one dimension", "[forwarded]") {
+  const DeviceContext context;
+  constexpr size_t kCount = 3 << 20;  // more than one staging piece
+  std::vector<unsigned> there(kCount);
+  std::vector<unsigned> back(kCount);
+  for (size_t i = 0; i < kCount; ++i) there[i] = static_cast<unsigned>(i * 2654435761u);
+  const size_t bytes = kCount * sizeof(unsigned);
+  CUdeviceptr first = 0;
+  CUdeviceptr second = 0;
+  OK(CU(cuMemAlloc)(&first, bytes));
+  OK(CU(cuMemAlloc)(&second, bytes));
+  OK(CU(cuMemcpyHtoD)(first, there.data(), bytes));
+  OK(CU(cuMemcpyDtoD)(second, first, bytes));
+  OK(CU(cuMemcpyDtoH)(back.data(), second, bytes));
+  CHECK(back == there);
+  // Directions inferred from the pointers, odd sizes and places.
+  OK(CU(cuMemsetD8)(first, 0x11, bytes));
+  OK(CU(cuMemcpy)(first + 3, reinterpret_cast<CUdeviceptr>(there.data()) + 1, 1001));
+  OK(CU(cuMemcpy)(reinterpret_cast<CUdeviceptr>(back.data()), first, 2000));
+  const auto* const from = reinterpret_cast<const unsigned char*>(there.data());
+  const auto* const to = reinterpret_cast<const unsigned char*>(back.data());
+  CHECK(std::memcmp(to + 3, from + 1, 1001) == 0);
+  CHECK(to[2] == 0x11);
+  CHECK(to[3 + 1001] == 0x11);
+  // Fills of each width, the last element and the one behind it.
+  OK(CU(cuMemsetD8)(first, 0, bytes));
+  OK(CU(cuMemsetD16)(first, 0xabcd, 5));
+  OK(CU(cuMemsetD32Async)(first + 16, 0x12345678, 2, nullptr));
+  OK(CU(cuMemcpyDtoH)(back.data(), first, 32));
+  CHECK(back[2] == 0xabcdu);
+  CHECK(back[4] == 0x12345678u);
+  CHECK(back[5] == 0x12345678u);
+  CHECK(back[6] == 0);
+  OK(CU(cuMemFree)(first));
+  OK(CU(cuMemFree)(second));
 }
 
 TEST_CASE("copies and fills in two dimensions") {

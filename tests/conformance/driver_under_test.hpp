@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver that a test body runs on: libcuda_cpu.so of this build, or the library that MPSSHIM_TEST_DRIVER names
-// (such as libcuda.so.1, to ask the real driver the same question). Bodies speak the plain driver API:
+// The driver that a test body runs on: libcuda_cpu.so of this build, or the library that MPSSHIM_TEST_DRIVER names: libcuda.so.1 is the real
+// driver, or libmpsshim.so where that is preloaded (run_as_client). Bodies speak the plain driver API:
 //   REQUIRE(CU(cuMemAlloc)(&address, bytes) == CUDA_SUCCESS);
-// CU() goes by the exported name that cuda.h maps the plain one to.
+// CU() goes by the exported name that cuda.h maps the plain one to. What the real driver answers is right: a body that asks for something
+// else is skipped there and says why.
 #pragma once
 
 #include <cuda.h>
@@ -19,12 +20,16 @@
 
 namespace mpsshim::test {
 
+enum class DriverKind {
+  cpu,        // libcuda_cpu.so itself
+  forwarded,  // libmpsshim.so and a broker
+  real,       // NVIDIA's
+};
+
 inline const char* driver_path() {
   const char* named = std::getenv("MPSSHIM_TEST_DRIVER");
-  return named != nullptr ? named : MPSSHIM_CPU_DRIVER_PATH;
+  return named != nullptr && *named != '\0' ? named : MPSSHIM_CPU_DRIVER_PATH;
 }
-
-inline bool is_cpu_driver() { return std::strcmp(driver_path(), MPSSHIM_CPU_DRIVER_PATH) == 0; }
 
 template <class Function>
 Function driver_symbol(const char* name) {
@@ -36,6 +41,22 @@ Function driver_symbol(const char* name) {
   }
   return reinterpret_cast<Function>(found);
 }
+
+// By the file that the library was loaded from, since libmpsshim.so bears the real driver's name.
+inline DriverKind driver_kind() {
+  static const DriverKind kind = [] {
+    Dl_info info{};
+    if (dladdr(driver_symbol<void*>("cuInit"), &info) == 0) std::_Exit(96);
+    if (std::strstr(info.dli_fname, "libmpsshim") != nullptr) return DriverKind::forwarded;
+    return std::strstr(info.dli_fname, "libcuda_cpu") != nullptr ? DriverKind::cpu : DriverKind::real;
+  }();
+  return kind;
+}
+
+inline bool is_cpu_driver() { return driver_kind() == DriverKind::cpu; }
+
+// The real driver follows a handle that is gone wherever it leads, often to a segmentation fault. Ours say CUDA_ERROR_INVALID_HANDLE.
+inline bool refuses_dead_handles() { return driver_kind() != DriverKind::real; }
 
 #define MPSSHIM_TEXT_OF(name) #name
 #define MPSSHIM_DRIVER_SYMBOL(name) ::mpsshim::test::driver_symbol<decltype(&name)>(MPSSHIM_TEXT_OF(name))

@@ -68,6 +68,8 @@ TEST_CASE("child: assertion", "[.]") {
 TEST_CASE("child: a fault ends the kernels and waits of others", "[.]") {
   const DeviceContext context;
   const LoadedImage image;
+  const CUfunction spin = image.function("spin");  // both before anything runs: see test_streams.cpp
+  const CUfunction trap = image.function("trap");
   void* pinned = nullptr;
   OK(CU(cuMemHostAlloc)(&pinned, 4096, 0));
   const auto never = reinterpret_cast<CUdeviceptr>(pinned);
@@ -75,14 +77,14 @@ TEST_CASE("child: a fault ends the kernels and waits of others", "[.]") {
   CUstream waiting = nullptr;
   CUstream guilty = nullptr;
   for (CUstream* stream : {&spinning, &waiting, &guilty}) OK(CU(cuStreamCreate)(stream, CU_STREAM_NON_BLOCKING));
-  OK(launch(image.function("spin"), spinning, 1, 1, never));
+  OK(launch(spin, spinning, 1, 1, never));
   OK(CU(cuStreamWaitValue32)(waiting, never, 1, CU_STREAM_WAIT_VALUE_GEQ));
-  OK(launch(image.function("trap"), guilty, 1, 1));
+  OK(launch(trap, guilty, 1, 1));
   CHECK(CU(cuStreamSynchronize)(spinning) == CUDA_ERROR_LAUNCH_FAILED);
   CHECK(CU(cuStreamSynchronize)(waiting) == CUDA_ERROR_LAUNCH_FAILED);
 }
 
-TEST_CASE("faults of kernels end the context with their own error") {
+TEST_CASE("faults of kernels end the context with their own error", "[forwarded]") {
   CHECK(run_case("child: illegal address") == 0);
   CHECK(run_case("child: illegal address of the host") == 0);
   CHECK(run_case("child: misaligned address") == 0);

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+//   run_as_client PROGRAM ARGUMENT...
+// Runs a test program as the client of a private broker and ends with its exit status: CTest's way to run the conformance bodies forwarded.
+// A request to list the cases needs no broker and gets none.
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "tests/support/broker_fixture.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+constexpr auto kLimit = std::chrono::seconds(100);  // below CTest's own, so that the broker's log is seen
+
+int run(const std::string& program, const std::vector<std::string>& arguments) {
+  const BrokerFixture broker;
+  ProgramOptions options;
+  options.arguments = arguments;
+  options.environment = {{"MPSSHIM_TEST_DRIVER", "libcuda.so.1"}};  // which is libmpsshim.so here
+  const Outcome outcome = broker.run(program, options, kLimit);
+  std::fputs(outcome.output.c_str(), stdout);
+  std::fputs(outcome.errors.c_str(), stderr);
+  if (outcome.ok()) return 0;
+  std::fprintf(stderr, "run_as_client: %s %s\n%s", program.c_str(), outcome.timed_out ? "ran out of time." : "failed.", broker.log().c_str());
+  return outcome.exit_code > 0 ? outcome.exit_code : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: run_as_client PROGRAM [ARGUMENT...]\n");
+    return 2;
+  }
+  const std::vector<std::string> arguments(argv + 2, argv + argc);
+  for (const std::string& argument : arguments) {
+    if (argument.rfind("--list", 0) == 0) {
+      execv(argv[1], argv + 1);
+      std::perror(argv[1]);
+      return 127;
+    }
+  }
+  return run(argv[1], arguments);
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "run_as_client: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "tests/process/programs/topics.hpp"
+
+namespace mpsshim::test {
+
+namespace {
+
+// Runs `body` on that many threads, the context current; throws the first failure.
+void on_threads(const Device& device, unsigned count, const std::function<void(unsigned)>& body) {
+  std::mutex mutex;
+  std::string first_failure;
+  std::vector<std::thread> threads;
+  for (unsigned index = 0; index < count; ++index) {
+    threads.emplace_back([&, index] {
+      try {
+        CU(cuCtxSetCurrent(device.context));
+        body(index);
+      } catch (const std::exception& failure) {
+        const std::lock_guard lock(mutex);
+        if (first_failure.empty()) first_failure = "thread " + std::to_string(index) + ": " + failure.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  require(first_failure.empty(), first_failure);
+}
+
+}  // namespace
+
+// Each thread has its own stream under the one name.
+void per_thread_streams(const Device& device) {
+  on_threads(device, 4, [&](unsigned index) {
+    Words words(10'000, index);
+    for (unsigned turn = 1; turn <= 50; ++turn) {
+      CU(device.launch_add(words.address, words.count(), turn, CU_STREAM_PER_THREAD));
+      words.add(turn);
+    }
+    CU(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    CU(cuStreamQuery(CU_STREAM_PER_THREAD));
+    words.check();
+  });
+}
+
+// Everything at once: allocations, copies, launches, frees.
+void many_threads(const Device& device) {
+  on_threads(device, 8, [&](unsigned index) {
+    for (unsigned round = 0; round < 25; ++round) {
+      Words words(1000 + index * 37, round);
+      CUstream stream = nullptr;
+      CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+      for (unsigned turn = 1; turn <= 10; ++turn) {
+        CU(device.launch_add(words.address, words.count(), turn, stream));
+        words.add(turn);
+      }
+      CU(cuStreamSynchronize(stream));
+      words.check();
+      CU(cuStreamDestroy(stream));
+      CU(cuMemFree(words.address));
+    }
+  });
+  // One stream from all threads: the order among them is open, the sum is not.
+  Words sum(1000, 0);
+  on_threads(device, 8, [&](unsigned) {
+    for (unsigned turn = 0; turn < 100; ++turn) CU(device.launch_add(sum.address, sum.count(), 1, nullptr));
+  });
+  sum.add(800);
+  sum.check();
+}
+
+}  // namespace mpsshim::test

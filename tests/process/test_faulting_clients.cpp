@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// One client's illegal access: it alone gets the error, and keeps it. An idle client goes on with everything it holds.
+#include <string>
+
+#include "tests/process/client.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+const std::string kIllegalAddress = "700 CUDA_ERROR_ILLEGAL_ADDRESS";
+const std::string kAllIllegalAddress = "sync=700 alloc=700 launch=700 copy=700 stream=700";
+
+void require_goes_on(Client& bystander, const BrokerFixture& broker) {
+  INFO(broker.log());
+  REQUIRE(bystander.ask("check") == "ok");
+  REQUIRE(bystander.ask("use") == "ok");
+  REQUIRE(bystander.ask("storm 100").rfind("ok ", 0) == 0);
+}
+
+void require_fault(Client& guilty, const BrokerFixture& broker) {
+  const std::string answer = guilty.ask("fault");
+  INFO(answer << "\n" << broker.log());
+  REQUIRE(answer.rfind(kIllegalAddress, 0) == 0);
+  // Once and for all.
+  REQUIRE(guilty.ask("probe") == kAllIllegalAddress);
+  REQUIRE(guilty.ask("probe") == kAllIllegalAddress);
+}
+
+}  // namespace
+
+TEST_CASE("a bystander that came first goes on after an illegal access") {
+  const BrokerFixture broker;
+  Client bystander(broker);
+  REQUIRE(bystander.ask("hold") == "ok");
+  Client guilty(broker);
+  REQUIRE(guilty.ask("own") == "ok");
+  require_fault(guilty, broker);
+  require_goes_on(bystander, broker);
+}
+
+TEST_CASE("a bystander that came second goes on after an illegal access") {
+  const BrokerFixture broker;
+  Client guilty(broker);
+  REQUIRE(guilty.ask("own") == "ok");
+  Client bystander(broker);
+  REQUIRE(bystander.ask("hold") == "ok");
+  require_fault(guilty, broker);
+  require_goes_on(bystander, broker);
+}
+
+TEST_CASE("a bystander goes on after one fault after another") {
+  const BrokerFixture broker;
+  Client bystander(broker);
+  REQUIRE(bystander.ask("hold") == "ok");
+  for (int turn = 0; turn < 3; ++turn) {
+    Client guilty(broker);
+    require_fault(guilty, broker);
+    require_goes_on(bystander, broker);
+  }
+}
+
+TEST_CASE("a bystander that calls nothing between two faults goes on") {
+  const BrokerFixture broker;
+  Client bystander(broker);
+  REQUIRE(bystander.ask("hold") == "ok");
+  for (int turn = 0; turn < 2; ++turn) {
+    Client guilty(broker);
+    require_fault(guilty, broker);
+  }
+  require_goes_on(bystander, broker);
+}
+
+TEST_CASE("after a fault the broker serves new clients, and the guilty one's program again") {
+  const BrokerFixture broker;
+  {
+    Client guilty(broker);
+    require_fault(guilty, broker);
+  }
+  Client again(broker);
+  REQUIRE(again.ask("hold") == "ok");
+  const Outcome other = broker.run("vector_add_drv", std::vector<std::string>{});
+  INFO(other.explain());
+  REQUIRE(other.ok());
+}
+
+// A busy client that is not shown guilty gets an MPS error or goes on, never the guilty one's error and never wrong data.
+TEST_CASE("a busy client beside a fault is never blamed") {
+  const BrokerFixture broker;
+  Client busy(broker), guilty(broker);
+  busy.begin("storm 3000");
+  const std::string fault = guilty.ask("fault");
+  const std::string answer = busy.answer();
+  INFO("guilty: " << fault << "\nbusy: " << answer << "\n" << broker.log());
+  REQUIRE((answer.rfind("ok ", 0) == 0 || is_mps_error(answer)));
+  // With both busy the broker need not know who it was: but it is an error, at once and for ever.
+  REQUIRE((fault.rfind(kIllegalAddress, 0) == 0 || is_mps_error(fault)));
+  REQUIRE(guilty.ask("probe").find("=0") == std::string::npos);
+  Client newcomer(broker);
+  REQUIRE(newcomer.ask("hold") == "ok");
+}
+
+// What a kernel wrote into a module's variable is gone with the executor: its owner is told, and never sees the first value again.
+TEST_CASE("the owner of a writable variable gets an error after another client's fault, not old data") {
+  const BrokerFixture broker;
+  Client owner(broker);
+  REQUIRE(owner.ask("global") == "ok");
+  REQUIRE(owner.ask("count") == "ok 6");
+  REQUIRE(owner.ask("count") == "ok 7");
+  Client guilty(broker);
+  require_fault(guilty, broker);
+  const std::string answer = owner.ask("count");
+  INFO(answer << "\n" << owner.program().errors() << broker.log());
+  REQUIRE(is_mps_error(answer));
+  REQUIRE(owner.program().errors().find("writable variables") != std::string::npos);
+  REQUIRE(owner.ask("probe").find("=0") == std::string::npos);
+}
