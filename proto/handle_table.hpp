@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A table from id to object, used by both sides. Reading takes no lock (the launch path reads it); inserting and erasing do.
-// Objects are owned by the table through shared_ptr-free plain ownership: whoever erases an entry receives it and decides when it may die.
+// The table owns the objects; whoever takes an entry out receives its object and decides when it may die.
 //
 // Trust: `find` accepts any 64 bits. Kind, index range, generation and presence are checked; anything else gives an empty Known.
 // A Known<T> is the only way from an id to an object, so code that forgets the check does not compile.

@@ -6,7 +6,7 @@
 //   Hello      + [pidfd of itself]        →  Welcome + [driver facts, read only]      no session yet: facts only
 //   Attach                                →  Attached + [channel, fences, ring doorbell, completion doorbell]
 //   ImageOpen                             →  ImageOpened + [memory file to fill, unless `present`]
-//   ImageSeal                             →  Done            content is checked against size, sealed, deduplicated by SHA-256 of the control process
+//   ImageSeal                             →  Done            content is sealed, and deduplicated by the control process (a quick hash, then every byte)
 //   SegmentCreate                         →  SegmentCreated + [memory file]           staging or pinned memory; known to the executor before the answer
 //   LeaseReplace                          →  LeaseReplaced   the client could not keep that address range free in its own process
 //   (hang-up or the pidfd readable)          the session ends
@@ -86,7 +86,7 @@ struct Attached {
 struct ImageOpen {
   MessageHeader header{.type = MessageType::image_open};
   std::uint64_t size_bytes = 0;
-  std::uint64_t hash = 0;     // the client's hash, advice: lets it skip sending what is known already; content is compared by the broker's own
+  std::uint64_t hash = 0;     // reserved for skipping what is known already; not used by the broker yet
   std::uint32_t source = 0;   // reserved for file-backed images
   std::uint32_t reserved = 0;
 };
