@@ -32,7 +32,7 @@ struct Arguments {
   std::string log_dir;
   std::string window = "0x200000000000-0x500000000000";
   unsigned workers = 0;
-  unsigned connections = 8;
+  unsigned connections = 16;
   unsigned device = 0;
   unsigned orphan_ms = 200;
   unsigned drain_ms = 200;

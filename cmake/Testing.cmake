@@ -10,6 +10,7 @@ if(BUILD_TESTING)
       # Version 2 is one header; its main() is compiled once, here, and not in every test.
       add_library(mpsshim_catch2 STATIC EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/tests/support/catch_main_v2.cpp")
       target_link_libraries(mpsshim_catch2 PUBLIC Catch2::Catch2 PRIVATE mpsshim_options)
+      target_compile_options(mpsshim_catch2 PRIVATE -O0 -g0) # optimising it takes longer than all tests run
     else()
       add_library(mpsshim_catch2 INTERFACE)
       target_link_libraries(mpsshim_catch2 INTERFACE Catch2::Catch2WithMain)
@@ -18,6 +19,11 @@ if(BUILD_TESTING)
     mpsshim_left_out("unit, wire and process tests" "install catch2")
   endif()
 endif()
+
+# tests_KIND builds the tests of one kind and what they need, and nothing else; it exists even where it has none.
+foreach(kind IN ITEMS unit wire process faults)
+  add_custom_target(tests_${kind})
+endforeach()
 
 # mpsshim_add_test(NAME SOURCES file... [LIBS target...] [LABEL unit|wire|process|faults|gpu] [TIMEOUT seconds]
 #                  [DEPENDS target...] [SERIAL] [CASES spec] [RUN_BY program])
@@ -54,6 +60,16 @@ function(mpsshim_add_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBS} mpsshim_options mpsshim_warnings mpsshim_catch2 Threads::Threads)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  # A test is built more often than it runs: what it tests keeps its own optimisation, the test itself gets less.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  list(LENGTH arg_SOURCES count)
+  if(count GREATER 3)
+    set_property(GLOBAL APPEND PROPERTY MPSSHIM_TESTS_OF_MANY_SOURCES ${name})
+  endif()
+  if(NOT TARGET tests_${arg_LABEL})
+    add_custom_target(tests_${arg_LABEL})
+  endif()
+  add_dependencies(tests_${arg_LABEL} ${name})
   if(arg_DEPENDS)
     add_dependencies(${name} ${arg_DEPENDS})
   endif()
@@ -142,7 +158,7 @@ function(_mpsshim_fuzz_tree)
     BINARY_DIR "${PROJECT_BINARY_DIR}/fuzz"
     PREFIX "${PROJECT_BINARY_DIR}/fuzz-stamps"
     CMAKE_ARGS -DCMAKE_CXX_COMPILER=${MPSSHIM_CLANGXX} -DCMAKE_C_COMPILER=${MPSSHIM_CLANG} -DMPSSHIM_FUZZ=ON
-      -DMPSSHIM_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo
+      -DMPSSHIM_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1" -DMPSSHIM_PCH=${MPSSHIM_PCH}
       -DMPSSHIM_CUDA_INCLUDE_DIR=${MPSSHIM_CUDA_INCLUDE_DIR} -DPython3_EXECUTABLE=${Python3_EXECUTABLE}
       -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER} -DCMAKE_C_COMPILER_LAUNCHER=${CMAKE_C_COMPILER_LAUNCHER}
     BUILD_COMMAND "${CMAKE_COMMAND}" --build <BINARY_DIR> --target fuzzers

@@ -35,9 +35,13 @@ cuda_toolkit() {
 has_gpu() { [[ $(nvidia-smi -L 2>/dev/null || true) == *'GPU '[0-9]* ]]; }
 
 # Configures and builds a preset. Ninja where there is one; a tree keeps the generator it was made with.
+# Builds everything, or the targets named in the array `build_targets`.
+build_targets=()
 build_preset() { # PRESET [cmake arguments for the configuration...]
-    local preset=$1 tree=$project_root/build/$1 log
+    local preset=$1 tree=$project_root/build/$1 log started=$SECONDS
+    local -a targets=()
     shift
+    ((${#build_targets[@]} == 0)) || targets=(--target "${build_targets[@]}")
     log=$tree/configure.log
     mkdir -p "$tree"
     if [[ ! -e $tree/CMakeCache.txt && -z ${CMAKE_GENERATOR:-} ]] && command -v ninja >/dev/null; then
@@ -45,13 +49,17 @@ build_preset() { # PRESET [cmake arguments for the configuration...]
     fi
     if command -v ccache >/dev/null; then
         set -- -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache "$@"
+        # What ccache asks for, to keep objects that were compiled with a precompiled header.
+        export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:+$CCACHE_SLOPPINESS,}pch_defines,time_macros,include_file_mtime,include_file_ctime
     fi
     step "Configure (preset $preset)"
-    if ! (cd "$project_root" && cmake --preset "$preset" "$@") >"$log" 2>&1; then
+    if ! (cd "$project_root" && cmake --preset "$preset" -DMPSSHIM_PCH=ON "$@") >"$log" 2>&1; then
         tail -n 40 "$log" >&2
         die "the configuration failed; all of it is in $log"
     fi
     sed -n '/^-- mpsshim /,/^-- Configuring done/{/Configuring done/!p}' "$log"
     step "Build (preset $preset, $(nproc) jobs)"
-    (cd "$project_root" && cmake --build --preset "$preset" --parallel "$(nproc)") || die "the build of preset $preset failed"
+    (cd "$project_root" && cmake --build --preset "$preset" --parallel "$(nproc)" "${targets[@]}") ||
+        die "the build of preset $preset failed"
+    step "Built (preset $preset) in $((SECONDS - started)) s"
 }

@@ -44,7 +44,7 @@ class ExecutorOwner {
 struct ExecutorSettings {
   std::vector<std::string> drivers;  // tried in order until one serves, which is then kept
   unsigned workers = 0;
-  unsigned connections = 8;
+  unsigned connections = 16;
   std::string log_dir;
   std::chrono::milliseconds start_limit{60'000};
   std::chrono::milliseconds quit_limit{1'000};

@@ -83,18 +83,19 @@ CUresult Events::query(Event& event) {
   return CUDA_ERROR_NOT_READY;
 }
 
-CUresult Events::elapsed(Event& start, Event& end, float& milliseconds) {
+CUresult Events::elapsed(Event& start, Event& end, float* milliseconds) {
   for (Event* event : {&start, &end}) {
     if ((event->flags & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
     if (event->position.load(std::memory_order_relaxed) == Event::kNeverRecorded) return CUDA_ERROR_INVALID_HANDLE;
   }
+  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_complete(start) || !is_complete(end)) return CUDA_ERROR_NOT_READY;
   proto::EventElapsedRecord record{};
   record.start = start.id;
   record.end = end.id;
   proto::EventElapsedReply reply{};
   const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply);
-  if (error == CUDA_SUCCESS) milliseconds = reply.milliseconds;
+  if (error == CUDA_SUCCESS) *milliseconds = reply.milliseconds;
   return error;
 }
 
@@ -161,10 +162,9 @@ CUresult cuEventSynchronize(CUevent hEvent) {
 }
 
 CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
-  if (pMilliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return with_event(hStart, [&](Event& start) {
     Event* end = Events::instance().resolve(hEnd);
-    return end != nullptr ? Events::instance().elapsed(start, *end, *pMilliseconds) : CUDA_ERROR_INVALID_HANDLE;
+    return end != nullptr ? Events::instance().elapsed(start, *end, pMilliseconds) : CUDA_ERROR_INVALID_HANDLE;
   });
 }
 

@@ -44,7 +44,7 @@ class Events {
   [[nodiscard]] CUresult synchronize(Event& event);
   // CUDA_ERROR_NOT_READY while pending; an event never recorded is complete.
   [[nodiscard]] CUresult query(Event& event);
-  [[nodiscard]] CUresult elapsed(Event& start, Event& end, float& milliseconds);
+  [[nodiscard]] CUresult elapsed(Event& start, Event& end, float* milliseconds);
   void destroy_all_of(CUcontext context);
 
  private:

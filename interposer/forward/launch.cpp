@@ -34,14 +34,18 @@ CUresult find_arguments(void** kernel_params, void** extra, std::uint32_t parame
       default: return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  if (size_bytes < parameter_bytes || (buffer == nullptr && parameter_bytes != 0)) return CUDA_ERROR_INVALID_VALUE;
+  if (parameter_bytes != 0 && (buffer == nullptr || size_bytes == 0)) return CUDA_ERROR_INVALID_VALUE;
+  // Measured: one byte too many, be it padding, is refused; too few are taken, and what is missing has no defined value (here: 0).
+  if (size_bytes > parameter_bytes) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   arguments.buffer = static_cast<const std::byte*>(buffer);
+  arguments.buffer_bytes = static_cast<std::uint32_t>(size_bytes);
   return CUDA_SUCCESS;
 }
 
 void copy_arguments(const Arguments& arguments, std::span<const Parameter> layout, std::uint32_t parameter_bytes, std::byte* buffer) {
   if (arguments.buffer != nullptr) {
-    std::memcpy(buffer, arguments.buffer, parameter_bytes);
+    std::memcpy(buffer, arguments.buffer, arguments.buffer_bytes);
+    std::memset(buffer + arguments.buffer_bytes, 0, parameter_bytes - arguments.buffer_bytes);
     return;
   }
   for (std::size_t i = 0; i < layout.size(); ++i) {

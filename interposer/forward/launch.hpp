@@ -34,9 +34,10 @@ struct LaunchLimits {
 struct Arguments {
   void* const* pointers = nullptr;
   const std::byte* buffer = nullptr;
+  std::uint32_t buffer_bytes = 0;  // at most the function's parameter_bytes
 };
 
-// CUDA_ERROR_INVALID_VALUE where the two contradict each other or the buffer is too short.
+// CUDA_ERROR_INVALID_VALUE where the two contradict each other or the buffer is empty, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES where it is too long.
 [[nodiscard]] CUresult find_arguments(void** kernel_params, void** extra, std::uint32_t parameter_bytes, Arguments& arguments);
 
 // Writes a parameter buffer of `parameter_bytes`. Bytes between parameters are left as they are.

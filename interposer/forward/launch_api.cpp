@@ -46,6 +46,16 @@ CUresult check_cooperative(Function& function, const LaunchShape& shape) {
   return blocks <= sms * static_cast<std::uint64_t>(blocks_per_sm) ? CUDA_SUCCESS : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
 }
 
+// Whether a block of this shape finds registers enough. If it does and yet has more threads than the function allows, it is against its
+// __launch_bounds__, for which the driver has another error.
+bool has_registers_for(const Function& function, const LaunchShape& shape) {
+  const std::uint64_t available = limit_of(device_facts(session_device()), CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 65536);
+  const auto registers = static_cast<std::uint64_t>(function.attribute[CU_FUNC_ATTRIBUTE_NUM_REGS].load(std::memory_order_relaxed));
+  const std::uint64_t warps = (static_cast<std::uint64_t>(shape.block_x) * shape.block_y * shape.block_z + 31) / 32;
+  const std::uint64_t per_warp = (registers * 32 + 255) / 256 * 256;
+  return warps * per_warp <= available;
+}
+
 CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_handle, std::span<const CUlaunchAttribute> attributes,
                 std::uint32_t flags, void** kernel_params, void** extra) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) [[unlikely]]
@@ -58,8 +68,10 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
     return CUDA_ERROR_INVALID_HANDLE;
   const CUresult refused = check_launch(shape, launch_limits(), function->max_threads_per_block.load(std::memory_order_relaxed),
                                         function->max_dynamic_shared_bytes.load(std::memory_order_relaxed));
-  if (refused != CUDA_SUCCESS) [[unlikely]]
-    return refused;
+  if (refused != CUDA_SUCCESS) [[unlikely]] {
+    const bool too_large = refused == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    return too_large && has_registers_for(*function, shape) ? CUDA_ERROR_INVALID_VALUE : refused;
+  }
   Arguments arguments;
   if (const CUresult error = find_arguments(kernel_params, extra, function->parameter_bytes, arguments); error != CUDA_SUCCESS) [[unlikely]] {
     return error;

@@ -17,7 +17,7 @@ namespace {
 // The current context's limit, if the device has one of that number.
 CUresult check_limit(CUlimit limit, proto::Known<ContextObject>& context) {
   if (const CUresult error = require_context(context); error != CUDA_SUCCESS) return error;
-  if (limit < 0 || static_cast<std::uint32_t>(limit) >= proto::kMaxContextLimits) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  if (limit < 0 || static_cast<std::uint32_t>(limit) >= proto::kMaxContextLimits) return CUDA_ERROR_INVALID_VALUE;
   return static_cast<CUresult>(device_facts(context->device)->context_limit_status[limit]);
 }
 
@@ -44,9 +44,10 @@ CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, uns
   return api::cuCtxCreate_v2(pctx, flags, dev);
 }
 
-CUresult cuCtxDestroy_v2(CUcontext ctx) { return destroy_context(ctx); }
+CUresult cuCtxDestroy_v2(CUcontext ctx) { return ctx != nullptr ? destroy_context(ctx) : CUDA_ERROR_INVALID_VALUE; }
 
 CUresult cuCtxPushCurrent_v2(CUcontext ctx) {
+  if (ctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!find_context(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
   return push_context(ctx);
 }

@@ -48,7 +48,7 @@ TEST_CASE("device facts", "[forwarded]") {
   OK(CU(cuDeviceGetAttribute)(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, device));
   CHECK(value == 32);
   OK(CU(cuDeviceGetAttribute)(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device));
-  CHECK(value == 1);
+  CHECK(value == (driver_kind() == DriverKind::forwarded ? 0 : 1));  // docs/coverage.md: planned
   CHECK(CU(cuDeviceGetAttribute)(&value, beyond<CUdevice_attribute>(0), device) == CUDA_ERROR_INVALID_VALUE);
   CHECK(CU(cuDeviceGetAttribute)(&value, beyond<CUdevice_attribute>(1023), device) == CUDA_ERROR_INVALID_VALUE);
 }
@@ -110,25 +110,25 @@ TEST_CASE("entry points by name and version", "[forwarded]") {
   if (driver_kind() != DriverKind::real) CHECK(found == reinterpret_cast<void*>(CU(cuMemAlloc)));
   OK(CU(cuGetProcAddress)("cuMemAlloc", &found, 12000, 0, nullptr));
 
-  // With a place for the status, the status alone says that there is none.
+  // The call succeeds whatever it finds; the status, and the pointer, say what that was.
   found = &found;
   CHECK(CU(cuGetProcAddress)("cuNoSuchFunction", &found, 12000, 0, &status) == CUDA_SUCCESS);
   CHECK(status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
   CHECK(found == nullptr);
   found = &found;
-  CHECK(CU(cuGetProcAddress)("cuNoSuchFunction", &found, 12000, 0, nullptr) == CUDA_ERROR_NOT_FOUND);
+  CHECK(CU(cuGetProcAddress)("cuNoSuchFunction", &found, 12000, 0, nullptr) == CUDA_SUCCESS);
   CHECK(found == nullptr);
   found = &found;
   CHECK(CU(cuGetProcAddress)("cuLaunchKernelEx", &found, 11000, 0, &status) == CUDA_SUCCESS);  // since 11.8
   CHECK(status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
   CHECK(found == nullptr);
   found = &found;
-  CHECK(CU(cuGetProcAddress)("cuLaunchKernelEx", &found, 11000, 0, nullptr) == CUDA_ERROR_NOT_FOUND);
+  CHECK(CU(cuGetProcAddress)("cuLaunchKernelEx", &found, 11000, 0, nullptr) == CUDA_SUCCESS);
   CHECK(found == nullptr);
 
   CHECK(CU(cuGetProcAddress)(nullptr, &found, 12000, 0, &status) == CUDA_ERROR_INVALID_VALUE);
   CHECK(CU(cuGetProcAddress)("cuMemAlloc", nullptr, 12000, 0, &status) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(CU(cuGetProcAddress)("", &found, 12000, 0, nullptr) == CUDA_ERROR_NOT_FOUND);
+  CHECK(CU(cuGetProcAddress)("", &found, 12000, 0, nullptr) == CUDA_SUCCESS);
   CHECK(CU(cuGetProcAddress)("cuMemAlloc", &found, 12000, 1 << 5, &status) == CUDA_ERROR_INVALID_VALUE);
   CHECK(CU(cuGetProcAddress)("cuMemAlloc", &found, 12000, 3, &status) == CUDA_ERROR_INVALID_VALUE);  // both default streams
 }

@@ -41,6 +41,16 @@ pid_t executor_of(const BrokerFixture& broker) {
   return servers.front();
 }
 
+// An idle client that calls before that is busy, not idle.
+void require_replaced(pid_t executor, const BrokerFixture& broker) {
+  const bool replaced = eventually(std::chrono::seconds(10), [&] {
+    const std::vector<pid_t> servers = broker.servers();
+    return servers.size() == 1 && servers.front() != executor;
+  });
+  INFO(broker.log());
+  REQUIRE(replaced);
+}
+
 }  // namespace
 
 TEST_CASE("an idle client goes on after another died with a kernel that never ends") {
@@ -48,11 +58,13 @@ TEST_CASE("an idle client goes on after another died with a kernel that never en
   Client idle(broker);
   REQUIRE(idle.ask("hold") == "ok");
   for (int turn = 0; turn < 2; ++turn) {
+    const pid_t executor = executor_of(broker);
     Client victim(broker);
     REQUIRE(victim.ask("spin") == "ok");
     victim.program().send(SIGKILL);
     REQUIRE(victim.program().wait().signal == SIGKILL);
     require_newcomers_are_served(broker);
+    require_replaced(executor, broker);
     require_goes_on(idle, broker);
   }
   REQUIRE(broker.wait_for_clients(1));

@@ -69,6 +69,7 @@ CUresult CUDAAPI cuCtxGetCurrent(CUcontext* pctx) {
 
 CUresult CUDAAPI cuCtxPushCurrent(CUcontext ctx) {
   return entry(Needs::initialised, [&] {
+    if (ctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!is_known(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
     Context::push_current(ctx);
     return CUDA_SUCCESS;

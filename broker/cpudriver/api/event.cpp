@@ -23,7 +23,9 @@ CUresult with_event(CUevent handle, Body&& body) {
 CUresult CUDAAPI cuEventCreate(CUevent* phEvent, unsigned int Flags) {
   return entry(Needs::context, [&] {
     if (phEvent == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if ((Flags & CU_EVENT_INTERPROCESS) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+    const bool is_shared = (Flags & CU_EVENT_INTERPROCESS) != 0;
+    if (is_shared && (Flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (is_shared) return CUDA_ERROR_NOT_SUPPORTED;
     if ((Flags & ~kCreateFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
     *phEvent = static_cast<CUevent>(HandleTable<Event>::get().add(std::make_shared<Event>(Flags)));
     return CUDA_SUCCESS;
@@ -62,7 +64,6 @@ CUresult CUDAAPI cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUeven
   return with_event(hStart, [&](Event& start) {
     const auto end = HandleTable<Event>::get().find(hEnd);
     if (end == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    if (pMilliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    return Event::elapsed_ms(start, *end, *pMilliseconds);
+    return Event::elapsed_ms(start, *end, pMilliseconds);
   });
 }

@@ -89,6 +89,7 @@ CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr* pbase, size_t* psize, CUdevic
 CUresult CUDAAPI cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {
   return entry(Needs::context, [&]() -> CUresult {
     if (pp == nullptr || (Flags & ~kHostAllocFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
+    Scheduler::get().wait_for_windows();
     return allocate_pinned(bytesize, Flags, *pp);
   });
 }

@@ -60,7 +60,7 @@ CUresult find_variable(const Module& module, const char* name, CUdeviceptr* dptr
   CUdeviceptr address = 0;
   if (name == nullptr || (dptr == nullptr && bytes == nullptr)) return CUDA_ERROR_INVALID_VALUE;
   const auto* const variable = module.find_variable(name, address);
-  if (variable == nullptr) return CUDA_ERROR_NOT_FOUND;
+  if (variable == nullptr) return module.find_function(name) != nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_FOUND;
   if (dptr != nullptr) *dptr = address;
   if (bytes != nullptr) *bytes = variable->size;
   return CUDA_SUCCESS;

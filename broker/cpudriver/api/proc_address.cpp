@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA Driver API manual: "Driver Entry Point Access". Names are found among this library's own exports: the newest
-// version of a name that is here and not newer than the caller's CUDA version. Undocumented tables do not exist.
+// CUDA Driver API manual: "Driver Entry Point Access". Names and versions are those of the spec, found among this library's own exports: of
+// the versions not newer than the caller's CUDA version the newest that is here. Undocumented tables do not exist.
 #include <dlfcn.h>
 
-#include <string>
+#include <cstring>
 
 #include "broker/cpudriver/api/entry.hpp"
 
@@ -11,18 +11,21 @@ using namespace mpsshim::cpudriver;
 
 namespace {
 
-// Exports whose newer version has another signature, so that a caller built before it must not get it.
-struct ChangedSince {
-  const char* export_name;
+struct Row {
+  const char* name;
   int cuda_version;
+  const char* export_name;
+  bool is_per_thread;
 };
-constexpr ChangedSince kChangedSince[] = {
-    {"cuGraphAddDependencies_v2", 12030},
-    {"cuGraphAddKernelNode_v2", 12000},
-    {"cuGraphKernelNodeGetParams_v2", 12000},
-    {"cuGraphKernelNodeSetParams_v2", 12000},
-    {"cuGraphExecKernelNodeSetParams_v2", 12000},
-    {"cuGetProcAddress_v2", 12000},
+
+constexpr bool default_stream = false;
+constexpr bool per_thread = true;
+
+// Sorted by name, stream, version.
+constexpr Row kRows[] = {
+#define MPSSHIM_PROC_ADDRESS(name, version, stream, symbol) {#name, version, #symbol, stream},
+#include "gen/proc_address.inc"
+#undef MPSSHIM_PROC_ADDRESS
 };
 
 void* own_library() {
@@ -34,38 +37,44 @@ void* own_library() {
   return library;
 }
 
-bool is_too_new(const std::string& export_name, int cuda_version) {
-  for (const ChangedSince& change : kChangedSince) {
-    if (export_name == change.export_name) return cuda_version < change.cuda_version;
-  }
-  return false;
-}
+struct Found {
+  void* function = nullptr;
+  bool exists_but_newer = false;
+};
 
-void* find_export(const char* symbol, int cuda_version, bool& exists_but_newer) {
-  for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
-    const std::string export_name = std::string(symbol) + suffix;
-    void* const found = dlsym(own_library(), export_name.c_str());
-    if (found == nullptr) continue;
-    if (!is_too_new(export_name, cuda_version)) return found;
-    exists_but_newer = true;
+Found find(const char* name, int cuda_version, bool wants_per_thread) {
+  Found plain;
+  void* own_stream = nullptr;
+  for (const Row& row : kRows) {
+    if (std::strcmp(row.name, name) != 0) continue;
+    void* const function = dlsym(own_library(), row.export_name);
+    if (function == nullptr) continue;
+    if (row.cuda_version > cuda_version) {
+      plain.exists_but_newer = true;
+    } else {
+      (row.is_per_thread ? own_stream : plain.function) = function;
+    }
   }
-  return nullptr;
+  if (wants_per_thread && own_stream != nullptr) plain.function = own_stream;
+  return plain;
 }
 
 }  // namespace
 
-CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** pfn, int cudaVersion, cuuint64_t,
+CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags,
                                   CUdriverProcAddressQueryResult* symbolStatus) {
   return entry(Needs::nothing, [&] {
+    constexpr cuuint64_t kBoth = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     if (symbol == nullptr || pfn == nullptr || own_library() == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    bool exists_but_newer = false;
-    *pfn = find_export(symbol, cudaVersion, exists_but_newer);
-    if (symbolStatus != nullptr) {
-      *symbolStatus = *pfn != nullptr      ? CU_GET_PROC_ADDRESS_SUCCESS
-                      : exists_but_newer ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
-                                         : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    }
-    return *pfn == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+    if ((flags & ~kBoth) != 0 || flags == kBoth) return CUDA_ERROR_INVALID_VALUE;
+    const Found found = find(symbol, cudaVersion, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+    *pfn = found.function;
+    // Measured: the call succeeds whatever it finds, and the status and the pointer say what that was.
+    if (symbolStatus == nullptr) return CUDA_SUCCESS;
+    *symbolStatus = found.function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
+                    : found.exists_but_newer  ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                                              : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    return CUDA_SUCCESS;
   });
 }
 

@@ -87,6 +87,7 @@ CUresult VirtualMemory::map(std::uint64_t begin, std::size_t size, std::size_t o
                             std::shared_ptr<PhysicalMemory> memory) {
   if (size == 0 || !is_granular(begin) || !is_granular(size) || !is_granular(offset)) return CUDA_ERROR_INVALID_VALUE;
   if (offset > memory->size_bytes() || size > memory->size_bytes() - offset) return CUDA_ERROR_INVALID_VALUE;
+  if (size != memory->size_bytes()) return CUDA_ERROR_NOT_SUPPORTED;  // measured: memory is mapped as a whole
   const std::lock_guard lock(mutex_);
   if (!is_reserved(begin, size)) return CUDA_ERROR_INVALID_VALUE;
   const auto next = mappings_.lower_bound(begin);

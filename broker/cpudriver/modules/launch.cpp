@@ -93,8 +93,9 @@ CUresult KernelLaunch::copy_arguments(void** parameters, void** extra) {
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  if (buffer == nullptr || bytes < kernel.parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
-  std::memcpy(arguments_.data(), buffer, kernel.parameter_bytes);
+  if (buffer == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes > kernel.parameter_bytes) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  std::memcpy(arguments_.data(), buffer, bytes);  // measured: too few are taken
   return CUDA_SUCCESS;
 }
 

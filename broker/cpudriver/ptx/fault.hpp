@@ -13,8 +13,9 @@ namespace mpsshim::ptx {
 enum class ErrorCode : int {
   none = 0,
   out_of_memory = 2,
-  invalid_ptx = 218,  // Syntax, an unknown opcode or modifier, a type that does not fit.
-  not_found = 500,    // An .extern symbol that no text of the image defines.
+  invalid_ptx = 218,          // Syntax, an unknown opcode or modifier, a type that does not fit.
+  unsupported_version = 222,  // The text's .version is newer than this engine.
+  not_found = 500,            // An .extern symbol that no text of the image defines.
 };
 
 struct Error {

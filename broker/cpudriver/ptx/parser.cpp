@@ -6,6 +6,12 @@
 
 namespace mpsshim::ptx {
 
+namespace {
+
+constexpr std::uint32_t kNewestVersion = 99;  // 9.9: as Text::version counts
+
+}  // namespace
+
 void Parser::fail_at(std::uint32_t line, const std::string& text) const { throw LoadError{ErrorCode::invalid_ptx, line, text}; }
 
 void Parser::fail(const std::string& text) const {
@@ -94,6 +100,10 @@ void Parser::parse_directive() {
       const std::string_view number = lexer_.take().text;  // "9.0"
       for (const char c : number) {
         if (c != '.') result_.version = result_.version * 10 + static_cast<std::uint32_t>(c - '0');
+      }
+      if (result_.version > kNewestVersion) {
+        throw LoadError{ErrorCode::unsupported_version, token.line,
+                        "PTX version " + std::string(number) + " is newer than the 9.x that is known here"};
       }
       return;
     }

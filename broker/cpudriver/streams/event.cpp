@@ -26,9 +26,10 @@ Position Event::position() const {
   return position_;
 }
 
-CUresult Event::elapsed_ms(const Event& start, const Event& end, float& milliseconds) {
+CUresult Event::elapsed_ms(const Event& start, const Event& end, float* milliseconds) {
   if (!start.has_timing() || !end.has_timing()) return CUDA_ERROR_INVALID_HANDLE;
   if (!start.was_recorded() || !end.was_recorded()) return CUDA_ERROR_INVALID_HANDLE;
+  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Scheduler& scheduler = Scheduler::get();
   if (!scheduler.reached(start.position()) || !scheduler.reached(end.position())) return CUDA_ERROR_NOT_READY;
   const auto time_of = [](const Event& event) {
@@ -36,7 +37,7 @@ CUresult Event::elapsed_ms(const Event& start, const Event& end, float& millisec
     return Clock::duration(event.stamp_->load(std::memory_order_acquire));
   };
   const std::chrono::duration<float, std::milli> elapsed = time_of(end) - time_of(start);
-  milliseconds = elapsed.count();
+  *milliseconds = elapsed.count();
   return CUDA_SUCCESS;
 }
 

@@ -27,7 +27,7 @@ class Event {
   Position position() const;
 
   // CUDA_ERROR_NOT_READY while one of them is not reached.
-  static CUresult elapsed_ms(const Event& start, const Event& end, float& milliseconds);
+  static CUresult elapsed_ms(const Event& start, const Event& end, float* milliseconds);
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -272,6 +272,11 @@ Scheduler::QuietWindow::~QuietWindow() {
   scheduler_.progress_.notify_all();
 }
 
+void Scheduler::wait_for_windows() {
+  Lock lock(mutex_);
+  progress_.wait(lock, [&] { return windows_holding_launches_ == 0; });
+}
+
 void Scheduler::when_quiet(std::function<void()> release) {
   {
     Lock lock(mutex_);

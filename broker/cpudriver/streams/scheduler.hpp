@@ -92,6 +92,9 @@ class Scheduler {
     bool holds_ = false;
   };
 
+  // Waits for the end of windows that hold launches: what cuMemHostAlloc does on a GPU while another thread's cuMemFree waits.
+  void wait_for_windows();
+
   // Calls `release` when all that runs now has ended, at once if nothing does: memory must not vanish under a kernel.
   void when_quiet(std::function<void()> release);
   bool is_quiet();

@@ -38,13 +38,12 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInByt
 }
 
 CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
-  if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   proto::MemoryInfoReply reply{};
   const CUresult error = session().channel().call({}, proto::MemoryInfoRecord{}, {}, Repeat::harmless, reply);
   if (error != CUDA_SUCCESS) return error;
-  *free = reply.free_bytes;
-  *total = reply.total_bytes;
+  if (free != nullptr) *free = reply.free_bytes;
+  if (total != nullptr) *total = reply.total_bytes;
   return CUDA_SUCCESS;
 }
 

@@ -29,7 +29,7 @@ TEST_CASE("launch: arguments are copied to their offsets") {
   void* pointers[] = {const_cast<double*>(&number), const_cast<int*>(&count), const_cast<char*>(&flag), const_cast<Big*>(&big)};
   std::array<std::byte, 48> buffer;
   buffer.fill(std::byte{0xee});
-  copy_arguments({pointers, nullptr}, layout, 40, buffer.data());
+  copy_arguments({pointers, nullptr, 0}, layout, 40, buffer.data());
   CHECK(std::memcmp(buffer.data(), &number, 8) == 0);
   CHECK(std::memcmp(buffer.data() + 8, &count, 4) == 0);
   CHECK(buffer[12] == std::byte{'x'});
@@ -39,7 +39,7 @@ TEST_CASE("launch: arguments are copied to their offsets") {
 }
 
 TEST_CASE("launch: a ready buffer is copied as it is, up to the parameters' end") {
-  std::array<std::byte, 32> ready;
+  std::array<std::byte, 20> ready;
   for (std::size_t i = 0; i < ready.size(); ++i) ready[i] = static_cast<std::byte>(i);
   std::size_t size = ready.size();
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, ready.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
@@ -51,10 +51,17 @@ TEST_CASE("launch: a ready buffer is copied as it is, up to the parameters' end"
   CHECK(std::memcmp(buffer.data(), ready.data(), 20) == 0);
   CHECK(buffer[20] == std::byte{0xee});
 
-  size = 19;
+  size = 12;  // what is missing is 0
+  REQUIRE(find_arguments(nullptr, extra, 20, arguments) == CUDA_SUCCESS);
+  copy_arguments(arguments, {}, 20, buffer.data());
+  CHECK(buffer[11] == std::byte{11});
+  CHECK(buffer[12] == std::byte{0});
+  CHECK(buffer[19] == std::byte{0});
+  CHECK(buffer[20] == std::byte{0xee});
+  size = 0;
   CHECK(find_arguments(nullptr, extra, 20, arguments) == CUDA_ERROR_INVALID_VALUE);
-  size = 20;
-  CHECK(find_arguments(nullptr, extra, 20, arguments) == CUDA_SUCCESS);
+  size = 21;
+  CHECK(find_arguments(nullptr, extra, 20, arguments) == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
   void* pointers[] = {nullptr};
   CHECK(find_arguments(pointers, extra, 20, arguments) == CUDA_ERROR_INVALID_VALUE);
   CHECK(find_arguments(nullptr, nullptr, 20, arguments) == CUDA_ERROR_INVALID_VALUE);

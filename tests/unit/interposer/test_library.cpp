@@ -239,12 +239,13 @@ TEST_CASE("cuGetProcAddress: versions, flags and failures") {
     report.expect(function == library.symbol("cuMemcpy"), "cuMemcpy");
     report.equal(ask("cuInit", 13000, 2, &function, &status), CUDA_SUCCESS, "cuInit per thread");
     report.expect(function == library.symbol("cuInit"), "cuInit has no per-thread variant");
-    report.equal(ask("cuLaunchKernelEx", 11000, 0, &function, &status), CUDA_ERROR_NOT_FOUND, "cuLaunchKernelEx 11000");
-    report.expect(function == nullptr, "null on failure");
+    report.equal(ask("cuLaunchKernelEx", 11000, 0, &function, &status), CUDA_SUCCESS, "cuLaunchKernelEx 11000");
+    report.expect(function == nullptr, "null where it is not found");
     report.equal(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT, "its status");
-    report.equal(ask("cuNoSuchThing", 13000, 0, &function, &status), CUDA_ERROR_NOT_FOUND, "cuNoSuchThing");
+    report.equal(ask("cuNoSuchThing", 13000, 0, &function, &status), CUDA_SUCCESS, "cuNoSuchThing");
     report.equal(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, "its status");
-    report.equal(ask("cuMemAlloc_v2", 13000, 0, &function, nullptr), CUDA_ERROR_NOT_FOUND, "a suffixed name");
+    report.equal(ask("cuMemAlloc_v2", 13000, 0, &function, nullptr), CUDA_SUCCESS, "a suffixed name");
+    report.expect(function == nullptr, "which is not found");
     report.equal(ask("cuInit", 13000, 4, &function, &status), CUDA_ERROR_INVALID_VALUE, "flag 4");
     report.equal(ask(nullptr, 13000, 0, &function, &status), CUDA_ERROR_INVALID_VALUE, "no name");
     report.equal(ask("cuInit", 13000, 0, nullptr, &status), CUDA_ERROR_INVALID_VALUE, "no destination");

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+# Precompiled headers, off unless MPSSHIM_PCH asks: reading the standard library and cuda.h is half of what a build of
+# everything costs, and scripts/test and scripts/demo build everything. Sources stand without them: the presets used by
+# hand leave them off, so that a missing #include is noticed.
+include_guard(GLOBAL)
+option(MPSSHIM_PCH "Precompile the headers that most sources read (set by scripts/test and scripts/demo)" OFF)
+
+function(_mpsshim_precompile target)
+  if(TARGET ${target})
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+    # ccache needs it to see into a precompiled header.
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
+      target_compile_options(${target} PRIVATE -fpch-preprocess)
+    endif()
+  endif()
+endfunction()
+
+# Sources that declare the driver's functions in a way of their own, and so must not see cuda.h.
+function(_mpsshim_not_precompiled target)
+  if(TARGET ${target})
+    set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  endif()
+endfunction()
+
+# Only where many sources share one target: elsewhere the header costs more than it saves.
+if(MPSSHIM_PCH)
+  set(_standard <algorithm> <array> <atomic> <chrono> <cstdint> <cstring> <functional> <map> <memory> <mutex> <optional> <span> <string>
+    <string_view> <utility> <vector>)
+  _mpsshim_precompile(mpsshim ${_standard} <cuda.h>)
+  _mpsshim_not_precompiled(mpsshim "${PROJECT_SOURCE_DIR}/interposer/local/proc_address_table.cpp")
+  _mpsshim_precompile(mpsbroker_control ${_standard} <cuda.h> <fmt/format.h>)
+  _mpsshim_precompile(mpsbroker_executor ${_standard} <cuda.h> <fmt/format.h> <condition_variable> <thread>)
+  _mpsshim_precompile(cuda_cpu ${_standard} <cuda.h> <thread> <unordered_map>)
+  _mpsshim_precompile(mpsshim_ptx ${_standard} <unordered_map>)
+  _mpsshim_precompile(mpsshim_forward_tested ${_standard} <cuda.h>)
+  get_property(_tests GLOBAL PROPERTY MPSSHIM_TESTS_OF_MANY_SOURCES)
+  foreach(_test IN LISTS _tests)
+    _mpsshim_precompile(${_test} ${_standard} "${PROJECT_SOURCE_DIR}/tests/support/catch.hpp")
+  endforeach()
+endif()
