@@ -85,7 +85,8 @@ function(mpsshim_add_test name)
     set(selection TEST_SPEC "${arg_CASES}")
   endif()
   # The list of cases is read when CTest runs: a build need not run what it has just built.
-  catch_discover_tests(${name} TEST_PREFIX "${name}." ${selection} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
+  # (The version 2 module has no DISCOVERY_MODE and would take it for more of TEST_SPEC, did it come later.)
+  catch_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST ${selection} PROPERTIES ${properties})
 endfunction()
 
 # mpsshim_add_fuzzer(NAME SOURCES file... [LIBS target...] [DICT file] [CORPUS folder])

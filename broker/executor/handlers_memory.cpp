@@ -20,6 +20,11 @@ void create_chunk(Session& session, std::uint64_t size_bytes, Reply& reply) {
 }
 
 CUresult map_segment(Session& session, const proto::SegmentMapRecord& record, std::uint64_t& device_address) {
+  // The executor before this one may have ended between the segment's creation and this record: then it has come with the session's memory.
+  if (const std::optional<CUdeviceptr> restored = session.memory().find_segment(record.segment)) {
+    device_address = *restored;
+    return CUDA_SUCCESS;
+  }
   ExecutorParts& parts = session.parts();
   const std::optional<ReceivedSegment> segment = parts.control.take_segment(session.id(), record.segment, kSegmentTimeoutMs);
   if (!segment) return CUDA_ERROR_INVALID_VALUE;

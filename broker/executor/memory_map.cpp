@@ -194,6 +194,13 @@ CUresult MemoryMap::map_segment(std::uint64_t segment, proto::SegmentPurpose pur
   return CUDA_SUCCESS;
 }
 
+std::optional<CUdeviceptr> MemoryMap::find_segment(std::uint64_t segment) const {
+  std::lock_guard lock(mutex_);
+  const auto found = segments_.find(segment);
+  if (found == segments_.end() || found->second.forgotten) return std::nullopt;
+  return found->second.device_address;
+}
+
 bool MemoryMap::forget_segment(std::uint64_t segment) {
   std::lock_guard lock(mutex_);
   const auto found = segments_.find(segment);

@@ -42,6 +42,8 @@ class MemoryMap {
   // Maps and registers a segment. `staging`: offset-addressed, at most one. `pinned`: at `address`, inside the pinned lease.
   [[nodiscard]] CUresult map_segment(std::uint64_t segment, proto::SegmentPurpose purpose, std::uint64_t address, unsigned flags,
                                      const proto::FileDescriptor& file, std::uint64_t& device_address);
+  // The device address of a segment that is mapped.
+  [[nodiscard]] std::optional<CUdeviceptr> find_segment(std::uint64_t segment) const;
   // forget: no new use; release (in a quiet window): cuMemHostUnregister and unmap.
   [[nodiscard]] bool forget_segment(std::uint64_t segment);
   void release_segment(std::uint64_t segment);

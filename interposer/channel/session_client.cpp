@@ -171,7 +171,16 @@ CUresult SessionClient::create_segment(proto::SegmentPurpose purpose, std::uint6
   question.address = address;
   proto::SegmentCreated answer;
   proto::ReceivedFds received;
-  if (const CUresult error = connection().request(question, answer, received); error != CUDA_SUCCESS) return error;
+  for (;;) {
+    // The control process takes no request for memory while the session is without an executor: it has to attach again before.
+    if (const CUresult error = look(); error != CUDA_SUCCESS) return error;
+    const std::uint64_t epoch = channel_.link()->epoch();
+    const CUresult error = connection().request(question, answer, received);
+    if (error == CUDA_SUCCESS) break;
+    if (error != CUDA_ERROR_MPS_SERVER_NOT_READY) return error;
+    if (const CUresult lost = look(); lost != CUDA_SUCCESS) return lost;
+    if (channel_.link()->epoch() == epoch) return error;
+  }
   if (received.count < 1) return fail(CUDA_ERROR_MPS_RPC_FAILURE);
   file = std::move(received.fds[0]);
   segment = answer.segment;

@@ -88,7 +88,7 @@ CUresult Events::elapsed(Event& start, Event& end, float* milliseconds) {
     if ((event->flags & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
     if (event->position.load(std::memory_order_relaxed) == Event::kNeverRecorded) return CUDA_ERROR_INVALID_HANDLE;
   }
-  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_HANDLE;  // sic
   if (!is_complete(start) || !is_complete(end)) return CUDA_ERROR_NOT_READY;
   proto::EventElapsedRecord record{};
   record.start = start.id;

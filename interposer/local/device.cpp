@@ -137,7 +137,10 @@ CUresult cuDeviceGetExecAffinitySupport(int* pi, CUexecAffinityType type, CUdevi
 CUresult cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) {
   const proto::DeviceFacts* facts = device_facts(dev);
   if (facts == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  return copy_text(pciBusId, len, facts->pci_bus_id);
+  const CUresult copied = copy_text(pciBusId, len, facts->pci_bus_id);
+  // Unlike a name, one that is cut off is an error.
+  const bool fits = len > 0 && std::strlen(facts->pci_bus_id) < static_cast<std::size_t>(len);
+  return copied != CUDA_SUCCESS || fits ? copied : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) {

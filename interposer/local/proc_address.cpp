@@ -12,13 +12,19 @@
 namespace mpsshim::interposer::api {
 
 CUresult cuGetProcAddress(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags) {
-  return api::cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, nullptr);
+  void* found = nullptr;
+  if (pfn == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = api::cuGetProcAddress_v2(symbol, &found, cudaVersion, flags, nullptr); error != CUDA_SUCCESS) return error;
+  if (found == nullptr) return CUDA_ERROR_NOT_FOUND;  // and *pfn as it was (measured)
+  *pfn = found;
+  return CUDA_SUCCESS;
 }
 
 CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags, CUdriverProcAddressQueryResult* symbolStatus) {
   constexpr cuuint64_t kKnownFlags = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-  if (symbol == nullptr || pfn == nullptr || (flags & ~kKnownFlags) != 0 || flags == kKnownFlags) return CUDA_ERROR_INVALID_VALUE;
-  const ProcAddress found = find_proc_address(symbol, cudaVersion, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+  if (symbol == nullptr || pfn == nullptr || (flags & ~kKnownFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
+  const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;  // whether or not the other is asked for, too
+  const ProcAddress found = find_proc_address(symbol, cudaVersion, per_thread);
   *pfn = reinterpret_cast<void*>(found.function);
   // Measured: the call succeeds whatever it finds, and the status and the pointer say what that was.
   if (symbolStatus == nullptr) return CUDA_SUCCESS;

@@ -42,6 +42,11 @@ Function driver_symbol(const char* name) {
   return reinterpret_cast<Function>(found);
 }
 
+#define MPSSHIM_TEXT_OF(name) #name
+#define MPSSHIM_DRIVER_SYMBOL(name) ::mpsshim::test::driver_symbol<decltype(&name)>(MPSSHIM_TEXT_OF(name))
+#define CU(name) MPSSHIM_DRIVER_SYMBOL(name)
+#define OK(call) REQUIRE((call) == CUDA_SUCCESS)
+
 // By the file that the library was loaded from, since libmpsshim.so bears the real driver's name.
 inline DriverKind driver_kind() {
   static const DriverKind kind = [] {
@@ -55,13 +60,15 @@ inline DriverKind driver_kind() {
 
 inline bool is_cpu_driver() { return driver_kind() == DriverKind::cpu; }
 
+// Whether the device is the CPU, be it behind a broker: it is nobody else's meanwhile.
+inline bool is_cpu_device() {
+  char name[64] = "";
+  return CU(cuDeviceGetName)(name, sizeof name, 0) == CUDA_SUCCESS && std::strstr(name, "CPU reference") != nullptr;
+}
+
 // The real driver follows a handle that is gone wherever it leads, often to a segmentation fault. Ours say CUDA_ERROR_INVALID_HANDLE.
 inline bool refuses_dead_handles() { return driver_kind() != DriverKind::real; }
 
-#define MPSSHIM_TEXT_OF(name) #name
-#define MPSSHIM_DRIVER_SYMBOL(name) ::mpsshim::test::driver_symbol<decltype(&name)>(MPSSHIM_TEXT_OF(name))
-#define CU(name) MPSSHIM_DRIVER_SYMBOL(name)
-#define OK(call) REQUIRE((call) == CUDA_SUCCESS)
 
 // Starts one (hidden) case of this program in a process of its own, for what spoils or ends a process.
 inline pid_t start_case(const char* name) {

@@ -21,8 +21,9 @@ __global__ void read_variables(int* out) {
   out[1] = table[threadIdx.x];
 }
 
-// Runs until somebody else stores.
+// Runs until somebody else stores; the next word says that it has begun.
 __global__ void spin(volatile unsigned* until_not_zero) {
+  until_not_zero[1] = 1;
   while (*until_not_zero == 0) {
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <thread>
 
 #include "driver_under_test.hpp"
 
@@ -14,7 +15,7 @@ class SharedWord {
     void* pointer = nullptr;
     OK(CU(cuMemHostAlloc)(&pointer, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
     word_ = static_cast<std::atomic<unsigned>*>(pointer);
-    *word_ = 0;
+    word_[0] = word_[1] = 0;
   }
   ~SharedWord() { CU(cuMemFreeHost)(word_); }
   SharedWord(const SharedWord&) = delete;
@@ -22,6 +23,10 @@ class SharedWord {
 
   CUdeviceptr address() const { return reinterpret_cast<CUdeviceptr>(word_); }
   std::atomic<unsigned>& operator*() { return *word_; }
+  // Until the kernel `spin`, launched with this word, runs.
+  void wait_for_spinning() const {
+    while (word_[1] == 0) std::this_thread::yield();
+  }
 
  private:
   std::atomic<unsigned>* word_ = nullptr;

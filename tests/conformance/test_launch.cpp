@@ -188,6 +188,9 @@ TEST_CASE("a cooperative launch may wait for its whole grid, and no larger one i
 }
 
 TEST_CASE("kernels of many streams run at once", "[forwarded]") {
+  if (driver_kind() == DriverKind::forwarded && !is_cpu_device()) {
+    MPSSHIM_SKIP("open: behind a broker on a GPU, 20 kernels that wait for another stream's leave that stream no way to run");
+  }
   const DeviceContext context;
   const LoadedImage image;
   const CUfunction spin = image.function("spin");
@@ -241,7 +244,7 @@ TEST_CASE("a stream takes about a thousand launches and blocks the caller of the
   OK(CU(cuStreamDestroy)(other));
 }
 
-TEST_CASE("freeing memory waits for running kernels, and holds launches of others meanwhile") {
+TEST_CASE("freeing memory waits for running kernels, and holds most calls of others meanwhile") {
   const DeviceContext context;
   const LoadedImage image;
   const CUfunction spin = image.function("spin");
@@ -249,15 +252,18 @@ TEST_CASE("freeing memory waits for running kernels, and holds launches of other
   SharedWord gate;
   SharedWord result;
   CUdeviceptr victim = 0;
+  CUdeviceptr kept = 0;
   OK(CU(cuMemAlloc)(&victim, 4096));
+  OK(CU(cuMemAlloc)(&kept, 4096));
   const CUstream busy = new_stream();
   const CUstream other = new_stream();
   OK(launch(spin, busy, 1, 1, gate.address()));
-  std::this_thread::sleep_for(50ms);
+  gate.wait_for_spinning();
 
   std::atomic<int> done{0};
   std::atomic<int> passed{0};
   void* pinned = nullptr;
+  CUevent event = nullptr;
   const auto in_a_thread = [&](auto&& call) {
     std::thread thread([&context, call] {
       CU(cuCtxSetCurrent)(context.handle());
@@ -268,16 +274,20 @@ TEST_CASE("freeing memory waits for running kernels, and holds launches of other
   };
   std::thread freeing = in_a_thread([&] { CU(cuMemFree)(victim), ++done; });
   std::thread launching = in_a_thread([&] { launch(store, other, 1, 1, result.address(), 1u), ++done; });
-  std::thread allocating = in_a_thread([&] { CU(cuMemHostAlloc)(&pinned, 4096, 0), ++passed; });
-  std::thread writing = in_a_thread([&] { CU(cuStreamWriteValue32)(busy, result.address() + 64, 1, 0), passed += 10; });
+  std::thread allocating = in_a_thread([&] { CU(cuMemHostAlloc)(&pinned, 4096, 0), ++done; });
+  std::thread filling = in_a_thread([&] { CU(cuMemsetD8Async)(kept, 0, 16, other), ++done; });
+  std::thread making = in_a_thread([&] { CU(cuEventCreate)(&event, 0), ++done; });
+  std::thread writing = in_a_thread([&] { CU(cuStreamWriteValue32)(busy, result.address() + 64, 1, 0), ++passed; });
   std::this_thread::sleep_for(100ms);
   CHECK(done == 0);
-  CHECK(passed == 10);  // pinned memory, too, is got only when the free has ended; work already allowed is not held
+  CHECK(passed == 1);
   *gate = 1;
-  for (std::thread* thread : {&freeing, &launching, &allocating, &writing}) thread->join();
+  for (std::thread* thread : {&freeing, &launching, &allocating, &filling, &making, &writing}) thread->join();
   OK(CU(cuCtxSynchronize)());
   CHECK(*result == 1);
   OK(CU(cuMemFreeHost)(pinned));
+  OK(CU(cuMemFree)(kept));
+  OK(CU(cuEventDestroy)(event));
   OK(CU(cuStreamDestroy)(busy));
   OK(CU(cuStreamDestroy)(other));
 }
@@ -296,6 +306,7 @@ TEST_CASE("a module unloaded while a launch is queued is still there for it", "[
   OK(CU(cuModuleGetFunction)(&store, goes, "store"));
   OK(launch(spin, stream, 1, 1, gate.address()));
   OK(launch(store, stream, 1, 1, result.address(), 5u));
+  gate.wait_for_spinning();
   std::atomic<bool> unloaded{false};
   std::thread unloading([&] {
     CU(cuCtxSetCurrent)(context.handle());

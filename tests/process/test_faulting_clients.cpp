@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One client's illegal access: it alone gets the error, and keeps it. An idle client goes on with everything it holds.
 #include <string>
+#include <thread>
 
 #include "tests/process/client.hpp"
 #include "tests/support/catch.hpp"
@@ -70,6 +71,35 @@ TEST_CASE("a bystander that calls nothing between two faults goes on") {
     require_fault(guilty, broker);
   }
   require_goes_on(bystander, broker);
+}
+
+// The first call after the fault is one that the control process answers, or that begins something new.
+// A broker for each: after five faults within ten seconds it pauses on purpose (docs/architecture.md, "Death of an executor").
+TEST_CASE("whatever a bystander calls first after a fault is right") {
+  for (const std::string command : {"pin", "own", "global", "image good_ptx", "image good_fatbin", "storm 50", "hold"}) {
+    const BrokerFixture broker;
+    Client bystander(broker), guilty(broker);
+    require_fault(guilty, broker);
+    const std::string answer = bystander.ask(command);
+    INFO(command << ": " << answer << "\n" << bystander.program().errors() << broker.log());
+    REQUIRE(answer.rfind("ok", 0) == 0);
+    REQUIRE(bystander.ask("storm 20").rfind("ok", 0) == 0);
+  }
+}
+
+// The fault falls into every step of another client's first calls: it goes on, or it is told.
+TEST_CASE("a client that starts while another faults goes on or gets an MPS error") {
+  for (int turn = 0; turn < 10; ++turn) {
+    const BrokerFixture broker;
+    Client starting(broker), guilty(broker);
+    guilty.begin("fault");
+    std::this_thread::sleep_for(std::chrono::milliseconds(turn));
+    const std::string answer = starting.ask("storm 50");
+    const std::string fault = guilty.answer();
+    INFO("turn " << turn << ": " << answer << ", guilty: " << fault << "\n" << starting.program().errors() << broker.log());
+    REQUIRE((answer.rfind("ok ", 0) == 0 || is_mps_error(answer)));
+    REQUIRE((fault.rfind(kIllegalAddress, 0) == 0 || is_mps_error(fault)));
+  }
 }
 
 TEST_CASE("after a fault the broker serves new clients, and the guilty one's program again") {

@@ -20,6 +20,7 @@ std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uin
 CUresult copy_and_wait(const StreamPtr& stream, const Copy& copy) {
   const CUresult checked = copy.check();
   if (checked != CUDA_SUCCESS || copy.box.is_empty()) return checked;
+  Scheduler::get().wait_for_windows();
   return Scheduler::get().submit_and_wait(stream, as_operation(copy));
 }
 
@@ -29,6 +30,7 @@ CUresult copy_from_staging(const StreamPtr& stream, Copy copy) {
   copy.source.address = address_of(staged->data());
   Operation operation = as_operation(copy);
   operation.run = [copy, staged] { return copy.run(); };
+  Scheduler::get().wait_for_windows();
   Scheduler::get().submit(stream, std::move(operation));
   return CUDA_SUCCESS;
 }
@@ -42,6 +44,7 @@ CUresult copy_async(const StreamPtr& stream, const Copy& copy) {
     const bool is_small = copy.box.width <= kStagedBytes && copy.box.height == 1 && copy.box.depth == 1;
     return is_small ? copy_from_staging(stream, copy) : copy_and_wait(stream, copy);
   }
+  Scheduler::get().wait_for_windows();
   Scheduler::get().submit(stream, as_operation(copy));
   return CUDA_SUCCESS;
 }

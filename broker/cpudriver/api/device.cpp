@@ -95,7 +95,7 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) {
     if (pciBusId == nullptr || len <= 0) return CUDA_ERROR_INVALID_VALUE;
     if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
     std::snprintf(pciBusId, static_cast<std::size_t>(len), "%s", kBusId);
-    return CUDA_SUCCESS;
+    return static_cast<std::size_t>(len) >= sizeof kBusId ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;  // cut off
   });
 }
 

@@ -27,6 +27,7 @@ CUresult CUDAAPI cuEventCreate(CUevent* phEvent, unsigned int Flags) {
     if (is_shared && (Flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
     if (is_shared) return CUDA_ERROR_NOT_SUPPORTED;
     if ((Flags & ~kCreateFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
+    Scheduler::get().wait_for_windows();
     *phEvent = static_cast<CUevent>(HandleTable<Event>::get().add(std::make_shared<Event>(Flags)));
     return CUDA_SUCCESS;
   });

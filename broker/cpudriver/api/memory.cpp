@@ -28,6 +28,7 @@ CUresult CUDAAPI cuMemGetInfo(size_t* free, size_t* total) {
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr* dptr, size_t bytesize) {
   return entry(Needs::context, [&]() -> CUresult {
     if (dptr == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    Scheduler::get().wait_for_windows();
     std::uint64_t address = 0;
     const CUresult result = allocate_device(bytesize, MemoryKind::device, address);
     if (result == CUDA_SUCCESS) *dptr = address;
@@ -107,6 +108,7 @@ CUresult CUDAAPI cuMemFreeHost(void* p) {
 CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags) {
   return entry(Needs::context, [&]() -> CUresult {
     if ((Flags & ~kHostRegisterFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
+    Scheduler::get().wait_for_windows();
     return register_host(p, bytesize, Flags);
   });
 }

@@ -27,6 +27,7 @@ CUresult fill(const StreamPtr& stream, CUdeviceptr destination, const Elements& 
   if (elements.height > 1 && elements.pitch < command.box.width) return CUDA_ERROR_INVALID_VALUE;
   const CUresult checked = command.check();
   if (checked != CUDA_SUCCESS || command.box.is_empty()) return checked;
+  Scheduler::get().wait_for_windows();
   Scheduler::get().submit(stream, as_operation(command));
   return CUDA_SUCCESS;
 }

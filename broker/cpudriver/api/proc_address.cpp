@@ -66,8 +66,8 @@ CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** pfn, int cudaVersio
   return entry(Needs::nothing, [&] {
     constexpr cuuint64_t kBoth = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     if (symbol == nullptr || pfn == nullptr || own_library() == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if ((flags & ~kBoth) != 0 || flags == kBoth) return CUDA_ERROR_INVALID_VALUE;
-    const Found found = find(symbol, cudaVersion, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+    if ((flags & ~kBoth) != 0) return CUDA_ERROR_INVALID_VALUE;
+    const Found found = find(symbol, cudaVersion, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
     *pfn = found.function;
     // Measured: the call succeeds whatever it finds, and the status and the pointer say what that was.
     if (symbolStatus == nullptr) return CUDA_SUCCESS;

@@ -52,6 +52,7 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* phStream, unsigned int fla
     if (phStream == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
+    Scheduler::get().wait_for_windows();
     const int clamped = std::clamp(priority, Context::kGreatestPriority, Context::kLeastPriority);
     auto stream = std::make_shared<Stream>(Stream::Kind::ordinary, flags, clamped);
     *phStream = static_cast<CUstream>(HandleTable<Stream>::get().add(std::move(stream)));
@@ -66,6 +67,7 @@ CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int Flags) {
 // What is queued still runs; the scheduler keeps the stream until then.
 CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
   return entry(Needs::context, [&] {
+    Scheduler::get().wait_for_windows();
     return HandleTable<Stream>::get().remove(hStream) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
   });
 }

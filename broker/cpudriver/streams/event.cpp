@@ -29,7 +29,7 @@ Position Event::position() const {
 CUresult Event::elapsed_ms(const Event& start, const Event& end, float* milliseconds) {
   if (!start.has_timing() || !end.has_timing()) return CUDA_ERROR_INVALID_HANDLE;
   if (!start.was_recorded() || !end.was_recorded()) return CUDA_ERROR_INVALID_HANDLE;
-  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_HANDLE;  // sic
   Scheduler& scheduler = Scheduler::get();
   if (!scheduler.reached(start.position()) || !scheduler.reached(end.position())) return CUDA_ERROR_NOT_READY;
   const auto time_of = [](const Event& event) {

@@ -274,7 +274,7 @@ Scheduler::QuietWindow::~QuietWindow() {
 
 void Scheduler::wait_for_windows() {
   Lock lock(mutex_);
-  progress_.wait(lock, [&] { return windows_holding_launches_ == 0; });
+  progress_.wait(lock, [&] { return failure() != CUDA_SUCCESS || windows_holding_launches_ == 0; });
 }
 
 void Scheduler::when_quiet(std::function<void()> release) {

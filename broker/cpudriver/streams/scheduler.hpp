@@ -92,7 +92,8 @@ class Scheduler {
     bool holds_ = false;
   };
 
-  // Waits for the end of windows that hold launches: what cuMemHostAlloc does on a GPU while another thread's cuMemFree waits.
+  // Waits for the end of windows that hold launches. Measured: while one thread's cuMemFree waits for a kernel, others wait not only in launches
+  // but in copies and fills, in getting or registering memory (cuMemCreate excepted), and in making streams and events.
   void wait_for_windows();
 
   // Calls `release` when all that runs now has ended, at once if nothing does: memory must not vanish under a kernel.

@@ -43,7 +43,7 @@ CUresult Staging::open() {
   proto::SegmentMapRecord record{};
   record.segment = segment;
   proto::SegmentMapReply reply{};
-  if (const CUresult error = session().channel().call({}, record, {}, Repeat::never, reply); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply); error != CUDA_SUCCESS) return error;
   memory_.store(mapping_.data(), std::memory_order_release);
   return CUDA_SUCCESS;
 }

@@ -8,11 +8,13 @@
 //   spin                   launches a kernel that never ends
 //   probe                  what simple calls return: "sync=0 alloc=0 launch=0 copy=0 stream=0"
 //   image NAME             loads that damaged image (images.hpp): answers the error
+//   pin                    works on new pinned memory, by a kernel and by copies
 //   address                of 4 MiB of its own: "ok HEX"
 //   foreign HEX            what each copy and each memset at that address returns: "HtoD=1 ..."
 //   fork, fork_and_stay    forks.hpp
 //
 // The answer is "ok", "ok TEXT", or what failed: "700 CUDA_ERROR_ILLEGAL_ADDRESS from cuCtxSynchronize()".
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -41,6 +43,7 @@ class Client {
   std::string fault();
   std::string spin();
   std::string probe();
+  std::string pin();
   Words& own();
 
   Device device_;
@@ -123,6 +126,22 @@ std::string Client::probe() {
   return text;
 }
 
+std::string Client::pin() {
+  constexpr unsigned kCount = 10'000;
+  unsigned* words = nullptr;
+  CU(cuMemHostAlloc(reinterpret_cast<void**>(&words), kCount * sizeof(unsigned), 0));
+  std::vector<unsigned> expected(kCount, 41);
+  std::copy(expected.begin(), expected.end(), words);
+  CUdeviceptr mapped = 0;
+  CU(cuMemHostGetDevicePointer(&mapped, words, 0));
+  CU(device_.launch_add(mapped, kCount, 1));
+  CU(cuCtxSynchronize());
+  expected.assign(kCount, 42);
+  check_words("pinned memory", words, expected);
+  CU(cuMemFreeHost(words));
+  return "ok";
+}
+
 std::string hexadecimal(CUdeviceptr address) {
   std::ostringstream text;
   text << std::hex << address;
@@ -142,6 +161,7 @@ std::string Client::answer(const std::string& line) {
   if (command == "fault") return fault();
   if (command == "spin") return spin();
   if (command == "own") return own().check(), "ok";
+  if (command == "pin") return pin();
   if (command == "probe") return probe();
   if (command == "image") return load_image(argument);
   if (command == "address") return "ok " + hexadecimal(own().address);

@@ -131,8 +131,8 @@ TEST_CASE("handles that are none are refused, not followed") {
     CHECK(api::cuCtxGetApiVersion(handle, &version) == CUDA_ERROR_INVALID_CONTEXT);
     CHECK(api::cuCtxSynchronize_v2(handle) == CUDA_ERROR_INVALID_CONTEXT);
   }
-  CHECK(api::cuCtxPushCurrent_v2(nullptr) == CUDA_ERROR_INVALID_CONTEXT);
-  CHECK(api::cuCtxDestroy_v2(nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(api::cuCtxPushCurrent_v2(nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(api::cuCtxDestroy_v2(nullptr) == CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("a context destroyed by another thread is found to be so") {
@@ -205,7 +205,7 @@ TEST_CASE("limits: as much as the shared context has, or less") {
   CHECK(api::cuCtxSetLimit(CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 129) == CUDA_ERROR_INVALID_VALUE);
   CHECK(api::cuCtxGetLimit(&value, static_cast<CUlimit>(10)) == CUDA_ERROR_UNSUPPORTED_LIMIT);
   for (const int number : {-1, 32, 1000}) {
-    CHECK(api::cuCtxGetLimit(&value, static_cast<CUlimit>(number)) == CUDA_ERROR_UNSUPPORTED_LIMIT);
+    CHECK(api::cuCtxGetLimit(&value, static_cast<CUlimit>(number)) == CUDA_ERROR_INVALID_VALUE);
   }
   REQUIRE(api::cuCtxDestroy_v2(context) == CUDA_SUCCESS);
 }

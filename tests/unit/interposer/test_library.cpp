@@ -246,6 +246,8 @@ TEST_CASE("cuGetProcAddress: versions, flags and failures") {
     report.equal(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, "its status");
     report.equal(ask("cuMemAlloc_v2", 13000, 0, &function, nullptr), CUDA_SUCCESS, "a suffixed name");
     report.expect(function == nullptr, "which is not found");
+    report.equal(ask("cuMemcpy", 13000, 3, &function, &status), CUDA_SUCCESS, "both default streams");
+    report.expect(function == library.symbol("cuMemcpy_ptds"), "the thread's own of the two");
     report.equal(ask("cuInit", 13000, 4, &function, &status), CUDA_ERROR_INVALID_VALUE, "flag 4");
     report.equal(ask(nullptr, 13000, 0, &function, &status), CUDA_ERROR_INVALID_VALUE, "no name");
     report.equal(ask("cuInit", 13000, 0, nullptr, &status), CUDA_ERROR_INVALID_VALUE, "no destination");

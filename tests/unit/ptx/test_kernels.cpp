@@ -124,7 +124,7 @@ TEST_CASE("n bodies") {
       for (int j = 0; j < n; ++j) {
         const double dx = p[4 * j] - p[4 * i], dy = p[4 * j + 1] - p[4 * i + 1], dz = p[4 * j + 2] - p[4 * i + 2];
         const double r = 1 / std::sqrt(dx * dx + dy * dy + dz * dz + 0.01);
-        ax += dx * p[4 * j + 3] * r * r * r;
+        ax += dx * static_cast<double>(p[4 * j + 3]) * r * r * r;
       }
       REQUIRE(v[4 * i] == Approx(ax).epsilon(1e-3).margin(1e-3));
     }
