@@ -20,7 +20,7 @@ constexpr std::uint64_t kReservationUnit = std::uint64_t{32} << 20;
 CUmemAllocationProp allocation_properties(CUdevice device) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   return properties;
 }
@@ -66,7 +66,7 @@ CUresult MemoryMap::open() {
 CUresult MemoryMap::map_handle(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle) {
   CUresult result = driver_->cuMemMap(address, size_bytes, 0, handle, 0);
   if (result != CUDA_SUCCESS) return result;
-  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {device_}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device_}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   result = driver_->cuMemSetAccess(address, size_bytes, &access, 1);
   if (result != CUDA_SUCCESS) driver_->cuMemUnmap(address, size_bytes);
   return result;

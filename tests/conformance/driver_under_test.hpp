@@ -60,7 +60,7 @@ inline DriverKind driver_kind() {
 
 inline bool is_cpu_driver() { return driver_kind() == DriverKind::cpu; }
 
-// Whether the device is the CPU, be it behind a broker: it is nobody else's meanwhile.
+// Whether the device is the CPU, be it behind a broker: it is nobody else's meanwhile. After cuInit.
 inline bool is_cpu_device() {
   char name[64] = "";
   return CU(cuDeviceGetName)(name, sizeof name, 0) == CUDA_SUCCESS && std::strstr(name, "CPU reference") != nullptr;
@@ -68,7 +68,6 @@ inline bool is_cpu_device() {
 
 // The real driver follows a handle that is gone wherever it leads, often to a segmentation fault. Ours say CUDA_ERROR_INVALID_HANDLE.
 inline bool refuses_dead_handles() { return driver_kind() != DriverKind::real; }
-
 
 // Starts one (hidden) case of this program in a process of its own, for what spoils or ends a process.
 inline pid_t start_case(const char* name) {

@@ -18,9 +18,7 @@ inline std::string read_image(const char* name) {
 
 class LoadedImage {
  public:
-  explicit LoadedImage(const char* name = "kernels.fatbin") : image_(read_image(name)) {
-    OK(CU(cuModuleLoadData)(&module_, image_.data()));
-  }
+  explicit LoadedImage(const char* name = "kernels.fatbin") : image_(read_image(name)) { OK(CU(cuModuleLoadData)(&module_, image_.data())); }
   ~LoadedImage() { CU(cuModuleUnload)(module_); }
   LoadedImage(const LoadedImage&) = delete;
   LoadedImage& operator=(const LoadedImage&) = delete;

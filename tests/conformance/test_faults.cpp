@@ -93,6 +93,4 @@ TEST_CASE("faults of kernels end the context with their own error", "[forwarded]
   CHECK(run_case("child: assertion") == 0);
 }
 
-TEST_CASE("a fault ends the kernels and waits of others") {
-  CHECK(run_case("child: a fault ends the kernels and waits of others") == 0);
-}
+TEST_CASE("a fault ends the kernels and waits of others") { CHECK(run_case("child: a fault ends the kernels and waits of others") == 0); }

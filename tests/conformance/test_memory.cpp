@@ -94,9 +94,9 @@ TEST_CASE("memory mapped at a fixed address keeps its content across unmapping")
   CHECK(word == 0x12345678);
   CHECK(CU(cuMemcpyDtoH)(&word, address + 3 * kGranule - 2, 4) != CUDA_SUCCESS);  // one past the end
 
-  CHECK(CU(cuMemMap)(address + 4 * kGranule, kGranule, 0, handle, 0) == CUDA_ERROR_NOT_SUPPORTED);       // a part of it
+  CHECK(CU(cuMemMap)(address + 4 * kGranule, kGranule, 0, handle, 0) == CUDA_ERROR_NOT_SUPPORTED);      // a part of it
   CHECK(CU(cuMemMap)(address + 2 * kGranule, 2 * kGranule, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);  // occupied
-  CHECK(CU(cuMemAddressFree)(address, kReservation) != CUDA_SUCCESS);                               // in use
+  CHECK(CU(cuMemAddressFree)(address, kReservation) != CUDA_SUCCESS);                                   // in use
   OK(CU(cuMemUnmap)(address + kGranule, 2 * kGranule));
   CHECK(CU(cuMemcpyDtoH)(&word, address + kGranule, 4) == CUDA_ERROR_INVALID_VALUE);
   OK(CU(cuMemMap)(address, 2 * kGranule, 0, handle, 0));
@@ -161,8 +161,7 @@ TEST_CASE("exported memory outlives the process that made it") {
 
   const DeviceContext context;
   CUmemGenericAllocationHandle handle = 0;
-  OK(CU(cuMemImportFromShareableHandle)(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
-                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  OK(CU(cuMemImportFromShareableHandle)(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   close(fd);
   CUdeviceptr address = 0;
   const auto access = read_write();
@@ -183,8 +182,7 @@ TEST_CASE("a descriptor that could shrink is not imported") {
   REQUIRE(ftruncate(fd, kGranule) == 0);
   CUmemGenericAllocationHandle handle = 0;
   void* const os_handle = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
-  CHECK(CU(cuMemImportFromShareableHandle)(&handle, os_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ==
-        CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuMemImportFromShareableHandle)(&handle, os_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_ERROR_INVALID_VALUE);
   close(fd);
 }
 

@@ -78,7 +78,7 @@ TEST_CASE("wrong arguments: contexts", "[forwarded]") {
   CHECK(CU(cuCtxGetLimit)(nullptr, CU_LIMIT_STACK_SIZE) == CUDA_ERROR_INVALID_VALUE);
   CHECK(CU(cuCtxGetDevice)(nullptr) == CUDA_ERROR_INVALID_VALUE);
   CHECK(CU(cuCtxGetFlags)(nullptr) == CUDA_ERROR_INVALID_VALUE);
-  if (!is_cpu_driver()) {  // which has its primary context alone
+  if (!is_cpu_driver()) {                                            // which has its primary context alone
     CHECK(CU(cuCtxDestroy)(context) == CUDA_ERROR_INVALID_CONTEXT);  // a primary context is released
     CHECK(CU(cuCtxDestroy)(nullptr) == CUDA_ERROR_INVALID_VALUE);
   }
@@ -164,7 +164,7 @@ TEST_CASE("wrong arguments: streams and events", "[forwarded]") {
   CHECK(CU(cuEventDestroy)(nullptr) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(CU(cuStreamWaitEvent)(stream, nullptr, 0) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(CU(cuStreamWaitEvent)(stream, event, 0x80) == CUDA_ERROR_INVALID_VALUE);
-  OK(CU(cuStreamWaitEvent)(stream, event, 0));  // never recorded
+  OK(CU(cuStreamWaitEvent)(stream, event, 0));                                        // never recorded
   CHECK(CU(cuEventElapsedTime)(nullptr, event, event) == CUDA_ERROR_INVALID_HANDLE);  // never recorded
   CHECK(CU(cuEventElapsedTime)(&ms, event, nullptr) == CUDA_ERROR_INVALID_HANDLE);
   OK(CU(cuEventRecord)(event, stream));
@@ -205,8 +205,7 @@ TEST_CASE("wrong arguments: images", "[forwarded]") {
   CUmodule module = nullptr;
   CHECK(CU(cuModuleLoadData)(&module, "neither this nor that") == CUDA_ERROR_INVALID_IMAGE);
   CHECK(CU(cuModuleLoadData)(&module, "") == CUDA_ERROR_INVALID_IMAGE);
-  CHECK(CU(cuModuleLoadData)(&module, ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry k() { nonsense }\n") ==
-        CUDA_ERROR_INVALID_PTX);
+  CHECK(CU(cuModuleLoadData)(&module, ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry k() { nonsense }\n") == CUDA_ERROR_INVALID_PTX);
   CHECK(CU(cuModuleLoadData)(&module, ".version 99.0\n.target sm_75\n.address_size 64\n") == CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
 }
 

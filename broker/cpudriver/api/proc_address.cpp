@@ -61,8 +61,7 @@ Found find(const char* name, int cuda_version, bool wants_per_thread) {
 
 }  // namespace
 
-CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags,
-                                  CUdriverProcAddressQueryResult* symbolStatus) {
+CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags, CUdriverProcAddressQueryResult* symbolStatus) {
   return entry(Needs::nothing, [&] {
     constexpr cuuint64_t kBoth = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     if (symbol == nullptr || pfn == nullptr || own_library() == nullptr) return CUDA_ERROR_INVALID_VALUE;
