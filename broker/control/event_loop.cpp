@@ -83,7 +83,8 @@ void EventLoop::turn(int timeout_ms) {
   std::array<epoll_event, 64> events;
   const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_ms(timeout_ms));
   for (int i = 0; i < count; ++i) {
-    const auto found = watches_.find(events[i].data.u64);
+    const std::uint64_t id = events[i].data.u64;  // a copy: the structure is packed, no reference may bind to it
+    const auto found = watches_.find(id);
     if (found == watches_.end()) continue;                // ended by an earlier callback of this turn
     const std::shared_ptr<Entry> entry = found->second;   // the callback may end its own watch
     entry->callback(events[i].events);

@@ -110,7 +110,8 @@ void Completion::wait(long pause_ns) {
   const int count = epoll_wait(epoll_.get(), edges.data(), static_cast<int>(edges.size()), 0);
   std::lock_guard lock(mutex_);
   for (int i = 0; i < count; ++i) {
-    const auto session = sessions_.find(edges[static_cast<std::size_t>(i)].data.u64);
+    const std::uint64_t id = edges[static_cast<std::size_t>(i)].data.u64;  // a copy: the structure is packed, no reference may bind to it
+    const auto session = sessions_.find(id);
     if (session != sessions_.end()) active_.insert(*session);
   }
 }

@@ -47,7 +47,10 @@ TEST_CASE("contexts") { run_topic("contexts"); }
 
 TEST_CASE("several topics at once") {
   const BrokerFixture broker;
-  const std::vector<std::string> topics = {"pageable_copies", "pinned_memory", "stream_order", "legacy_order", "many_streams", "many_threads"};
+  std::vector<std::string> topics = {"pageable_copies", "pinned_memory", "stream_order", "many_streams", "many_threads"};
+  // legacy_order has a kernel that waits for another stream's work. Beside many_streams, on a GPU, both may share a connection, where what
+  // stands behind that kernel holds the other up for ever (docs/differences.md, "Streams side by side").
+  if (!on_gpu()) topics.push_back("legacy_order");
   std::vector<Program> programs;
   for (const std::string& topic : topics) programs.push_back(start_topic(broker, topic));
   for (std::size_t i = 0; i < topics.size(); ++i) require_right(topics[i], programs[i].wait(std::chrono::seconds(90)), broker);
