@@ -75,7 +75,7 @@ int main(int count, char** arguments) {
     std::vector<std::uint8_t> input;
     while (input.size() < 2000 && std::rand() % 8 != 0) {
       std::vector<std::uint8_t> body(static_cast<std::size_t>(std::rand() % 20) * 8);
-      for (std::uint8_t& byte : body) byte = std::rand() % 3 != 0 ? 0 : static_cast<std::uint8_t>(std::rand() % 4);
+      for (std::uint8_t& byte : body) byte = static_cast<std::uint8_t>(std::rand() % 3 != 0 ? 0 : std::rand() % 4);
       const auto stream = proto::StreamId::make(static_cast<std::uint32_t>(std::rand() % 3), 1);
       const proto::RecordHeader header{static_cast<std::uint32_t>(sizeof(proto::RecordHeader) + body.size()),
                                        static_cast<std::uint16_t>(0x8001 + std::rand() % 26), static_cast<std::uint16_t>(std::rand() % 2 ? 0xffff : 1), 0,

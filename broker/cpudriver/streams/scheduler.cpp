@@ -13,6 +13,9 @@
 namespace mpsshim::cpudriver {
 namespace {
 
+// A worker without work ends after so long: the pool shrinks again after many streams were busy at once.
+constexpr std::chrono::milliseconds kIdleWorkerLife{500};
+
 // A wait on a value looks often at first (the value usually comes soon), then less, and never keeps a core busy.
 class PollPause {
  public:
@@ -159,8 +162,9 @@ void Scheduler::work() {
   Lock lock(mutex_);
   for (;;) {
     ++idle_workers_;
-    work_available_.wait(lock, [&] { return !runnable_.empty(); });
+    const bool has_work = work_available_.wait_for(lock, kIdleWorkerLife, [&] { return !runnable_.empty(); });
     --idle_workers_;
+    if (!has_work) return;
     const StreamPtr stream = std::move(runnable_.front());
     runnable_.pop_front();
     serve(stream, lock);

@@ -5,7 +5,7 @@
 // operation runs under it.
 //
 // A stream is an in-order queue. A busy stream has one worker thread at a time, taken from a pool that grows with the
-// number of busy streams, so that a kernel which waits for its host, or for another stream, holds nobody else up.
+// number of busy streams and shrinks when they are idle, so that a kernel which waits for its host, or for another stream, holds nobody else up.
 // A place in a stream (its n-th operation) is a Position; events, the default stream's ordering and all waits of the
 // host are expressed by positions, so there is one notion of "done".
 //
