@@ -30,7 +30,9 @@ void kill_clients(const BrokerFixture& broker, int count) {
     Program victim = start_victim(broker, turn);
     std::this_thread::sleep_for(std::chrono::microseconds(age_us(random)));
     victim.send(SIGKILL);
-    REQUIRE(victim.wait().signal == SIGKILL);
+    const Outcome& outcome = victim.wait();
+    INFO("turn " << turn << ": " << outcome.explain() << broker.log());
+    REQUIRE(outcome.signal == SIGKILL);
   }
 }
 
