@@ -28,6 +28,10 @@ struct Resources {
   int threads = 0;
   std::vector<std::string> fd_targets;  // "pid: target" for each, sorted: what INFO shows when the numbers differ
   friend bool operator==(const Resources& a, const Resources& b) { return a.processes == b.processes && a.fds == b.fds && a.threads == b.threads; }
+  // Nothing has grown. Less than before is no loss: a driver's workers end when they have had no work for a while.
+  [[nodiscard]] bool is_within(const Resources& before) const {
+    return processes == before.processes && fds <= before.fds && threads <= before.threads;
+  }
   [[nodiscard]] std::string explain() const;
 };
 
