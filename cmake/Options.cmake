@@ -50,6 +50,10 @@ if(MPSSHIM_SANITIZE)
   target_compile_options(mpsshim_options INTERFACE
     -fsanitize=${MPSSHIM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(mpsshim_options INTERFACE -fsanitize=${MPSSHIM_SANITIZE})
+  # An enumeration of the driver's C interface may hold any number that a program wrote: to read it is to check it.
+  if(MPSSHIM_SANITIZE MATCHES "undefined")
+    target_compile_options(mpsshim_options INTERFACE -fno-sanitize=enum)
+  endif()
   # One function stands for every symbol that a driver lacks, whatever its arguments (missing_symbol, broker/driver/driver.cpp).
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND MPSSHIM_SANITIZE MATCHES "undefined")
     target_compile_options(mpsshim_options INTERFACE -fno-sanitize=function)

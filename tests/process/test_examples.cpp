@@ -4,6 +4,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/support/broker_fixture.hpp"
@@ -24,11 +25,11 @@ const std::vector<Example> kExamples = {
     {"matrix_mul", {"96"}, "product right"}, {"stream_overlap", {"8192"}, "streams right"}, {"launch_storm", {"20000"}, "dependent launches right"},
 };
 
-const Example& example(const std::string& name) {
+const Example& example(std::string_view name) {
   for (const Example& candidate : kExamples) {
     if (candidate.name == name) return candidate;
   }
-  throw std::invalid_argument("no example " + name);
+  throw std::invalid_argument("no example " + std::string(name));
 }
 
 void require_right(const Example& example, const Outcome& outcome, const BrokerFixture& broker) {

@@ -22,6 +22,14 @@ Program start_victim(const BrokerFixture& broker, int turn) {
   return broker.start(storms ? "launch_storm" : "process1", options);
 }
 
+// What a killed client had queued may run to its end: a slow build or a busy machine makes nobody's executor be replaced, which would
+// end the client beside it (test_lost_executors.cpp has that).
+BrokerOptions patient() {
+  BrokerOptions options;
+  options.arguments = {"--orphan-ms", "20000"};
+  return options;
+}
+
 // Kills `count` clients, each a random while after its start. The seed is fixed, so that a failure comes again.
 void kill_clients(const BrokerFixture& broker, int count) {
   std::mt19937 random(20250101);
@@ -52,7 +60,7 @@ Resources settled(const BrokerFixture& broker) {
 }  // namespace
 
 TEST_CASE("two hundred killed clients leave nothing at the broker") {
-  BrokerFixture broker;
+  BrokerFixture broker(patient());
   kill_clients(broker, 20);  // pools and caches fill
   // The broker keeps the images it has seen: each victim's own is among them before anything is counted.
   for (const char* program : {"vector_add_drv", "process1", "process2", "launch_storm"}) REQUIRE(broker.run(program, std::vector<std::string>{}).ok());
@@ -67,7 +75,7 @@ TEST_CASE("two hundred killed clients leave nothing at the broker") {
 }
 
 TEST_CASE("a client beside killed ones is right to its end") {
-  BrokerFixture broker;
+  BrokerFixture broker(patient());
   ProgramOptions options;
   options.arguments = {"4"};
   Program bystander = broker.start("process2", options);

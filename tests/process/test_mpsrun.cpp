@@ -17,7 +17,8 @@ ProgramOptions mpsrun(const TemporaryFolder& folder, std::vector<std::string> co
   ProgramOptions options;
   options.arguments = {"--driver", test_driver(), "--"};
   options.arguments.insert(options.arguments.end(), command.begin(), command.end());
-  options.environment = {{"CUDA_MPS_PIPE_DIRECTORY", folder.path() / "pipe"}};
+  options.environment = sanitizer_environment();
+  options.environment["CUDA_MPS_PIPE_DIRECTORY"] = folder.path() / "pipe";
   options.without = {"LD_PRELOAD", "MPSSHIM_REQUIRE", "MPSSHIM_DISABLE"};
   return options;
 }
@@ -43,6 +44,7 @@ TEST_CASE("mpsrun leaves a broker that it did not start") {
   BrokerFixture broker;
   ProgramOptions options;
   options.arguments = {"--pipe-dir", broker.pipe_dir(), built_program("process2")};
+  options.environment = sanitizer_environment();
   options.without = {"LD_PRELOAD"};
   const Outcome outcome = run_program(built_program("mpsrun"), options);
   INFO(outcome.explain() << broker.log());
@@ -91,10 +93,12 @@ TEST_CASE("mpsrun passes signals on") {
 TEST_CASE("mpsrun keeps what is in LD_PRELOAD") {
   const TemporaryFolder folder;
   ProgramOptions options = mpsrun(folder, {"/bin/sh", "-c", "echo $LD_PRELOAD"});
-  options.environment["LD_PRELOAD"] = "libc.so.6";
+  std::string& preload = options.environment["LD_PRELOAD"];
+  preload += (preload.empty() ? "" : ":") + std::string("libc.so.6");
+  const std::string expected = preload + ":" + built_library("libmpsshim.so") + "\n";
   const Outcome outcome = run_program(built_program("mpsrun"), options);
   INFO(outcome.explain());
-  REQUIRE(outcome.output == "libc.so.6:" + built_library("libmpsshim.so") + "\n");
+  REQUIRE(outcome.output == expected);
 }
 
 TEST_CASE("mpsrun whose broker cannot start says so and runs nothing") {

@@ -105,14 +105,23 @@ TemporaryFolder::~TemporaryFolder() {
   fs::remove_all(path_, error);
 }
 
+std::map<std::string, std::string> sanitizer_environment() {
+  std::map<std::string, std::string> environment;
+  if (const std::string_view runtime = kSanitizerRuntime; !runtime.empty()) {
+    environment["LD_PRELOAD"] = runtime;
+    // NVIDIA's driver, where a program passes through to it, maps memory in the gap of the shadow.
+    environment["ASAN_OPTIONS"] = "detect_leaks=0:verify_asan_link_order=0:protect_shadow_gap=0";
+  }
+  return environment;
+}
+
 std::map<std::string, std::string> client_environment(const fs::path& pipe_dir) {
-  std::string preload = built_library("libmpsshim.so");
-  // The runtime of a sanitizer must be the first library of a program that was built without it.
-  if (const std::string_view runtime = kSanitizerRuntime; !runtime.empty()) preload = std::string(runtime) + ":" + preload;
-  return {{"LD_PRELOAD", preload},
-          {"CUDA_MPS_PIPE_DIRECTORY", pipe_dir},
-          {"MPSSHIM_REQUIRE", "1"},
-          {"ASAN_OPTIONS", "detect_leaks=0:verify_asan_link_order=0"}};
+  std::map<std::string, std::string> environment = sanitizer_environment();
+  std::string& preload = environment["LD_PRELOAD"];
+  preload += (preload.empty() ? "" : ":") + built_library("libmpsshim.so");
+  environment["CUDA_MPS_PIPE_DIRECTORY"] = pipe_dir;
+  environment["MPSSHIM_REQUIRE"] = "1";
+  return environment;
 }
 
 BrokerFixture::BrokerFixture(const BrokerOptions& options) : broker_(start_broker(folder_.path(), options)) {

@@ -88,6 +88,9 @@ class BrokerFixture {
   Program broker_;  // after the folder: it ends first
 };
 
+// What a program that was built without sanitizers needs to load a library that was built with them: its runtime as the first library. Empty
+// in a build without.
+[[nodiscard]] std::map<std::string, std::string> sanitizer_environment();
 // The environment of a client of the broker in `pipe_dir`.
 [[nodiscard]] std::map<std::string, std::string> client_environment(const std::filesystem::path& pipe_dir);
 
