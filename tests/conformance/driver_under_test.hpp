@@ -18,6 +18,13 @@
 
 #include "tests/support/catch.hpp"
 
+// For cases that map memory at an address of their own choice.
+#if defined(__SANITIZE_THREAD__)
+#define MPSSHIM_SKIP_UNDER_TSAN() MPSSHIM_SKIP("ThreadSanitizer ends a program whose mapping lies outside the ranges it knows")
+#else
+#define MPSSHIM_SKIP_UNDER_TSAN() static_cast<void>(0)
+#endif
+
 namespace mpsshim::test {
 
 enum class DriverKind {

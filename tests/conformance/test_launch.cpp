@@ -11,6 +11,7 @@ using namespace mpsshim::test;
 using namespace std::chrono_literals;
 
 TEST_CASE("first light: mapped memory, a fat binary, a launch, a fence") {
+  MPSSHIM_SKIP_UNDER_TSAN();
   const DeviceContext context;
   const LoadedImage image;
   constexpr int kCount = 10'000;

@@ -73,6 +73,7 @@ int receive_descriptor(int socket) {
 }  // namespace
 
 TEST_CASE("memory mapped at a fixed address keeps its content across unmapping") {
+  MPSSHIM_SKIP_UNDER_TSAN();
   const DeviceContext context;
   const auto prop = exportable();
   const auto access = read_write();
@@ -114,6 +115,7 @@ TEST_CASE("memory mapped at a fixed address keeps its content across unmapping")
 }
 
 TEST_CASE("a taken address is not given twice") {
+  MPSSHIM_SKIP_UNDER_TSAN();
   const DeviceContext context;
   CUdeviceptr first = 0;
   CUdeviceptr second = 0;
