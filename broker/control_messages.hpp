@@ -9,6 +9,9 @@
 //   ChunkRestore + [memory handle]                         →  (part of SessionOpen's set: sent before it, recovery only)
 //   SegmentAdd + [memory file]                             →  (used by SegmentMap; sent before the client learns the id)
 //   SegmentRestore + [memory file]                         →  (recovery: registered already before the epoch, at its address)
+//   LeaseAdd                                               →  (a further device range, used by LeaseUse; sent before the client learns of it)
+//   LeaseRestore                                           →  (recovery: before the session's ChunkRestore)
+//                                                          ←  LeaseReleased              nothing of that range is reserved or mapped any more
 //   SessionClose                                           →  SessionClosed              everything of it is idle, unmapped and released
 //                                                          ←  ChunkCreated + [handle]    before the client gets its reply
 //                                                          ←  ChunkReleased
@@ -16,9 +19,19 @@
 //   ImageGive + [sealed memory file]                       →
 //                                                          ←  ModuleNote                 load/unload log, before the driver call is issued
 //   LoadReplay + [sealed memory file]                      →  (recovery: images in the logged order, before the first SessionOpen)
+//                                                          ←  ImageCompiled + [cubin]    made from an image: given out instead of it from now on
 //                                                          ←  Fault                      then the executor exits; the control process replaces it
 //   Quiesce                                                →                             issue nothing new: the control process looks at the
 //                                                                                       progress table until all is passed, then replaces it
+//                                                          ←  Starved                    a call of `session` got no quiet window for 2 s, because work of
+//                                                                                       session `object` does not end; `text` names the call
+//   SessionPause                                           →  SessionPaused              answer, if it is to be served by another executor. 0: its records
+//                                                                                       are read no more and its own work is done; SessionClose
+//                                                                                       follows. Else it cannot move, and goes on
+//   Stay                                                   →                             answer: no other executor for that session; its call fails. Ends
+//                                                                                       a pause that was asked for
+//                                                          ←  Settle                     answered once all that came before has been dealt with:
+//   Settled                                                →                             handles of released chunks are closed, their memory is free
 //   Quit                                                   →
 #pragma once
 
@@ -51,6 +64,16 @@ enum class ExecutorMessage : std::uint32_t {
   fault,
   quit,
   quiesce,
+  starved,
+  stay,
+  session_pause,
+  session_paused,
+  settle,
+  settled,
+  lease_add,
+  lease_restore,
+  lease_released,
+  image_compiled,
 };
 
 struct ExecutorHeader {
@@ -62,17 +85,17 @@ struct ExecutorHeader {
 // One structure serves all types; unused members are 0.
 struct ExecutorPacket {
   ExecutorHeader header;
-  std::uint64_t object = 0;       // chunk: address; segment: id; image: id; module_note: image id
-  std::uint64_t address = 0;      // segment_add/restore (pinned): where to map
+  std::uint64_t object = 0;       // chunk: address; segment: id; image: id; module_note: image id; starved: the session that blocks
+  std::uint64_t address = 0;      // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
   std::uint64_t size_bytes = 0;
   std::uint32_t purpose = 0;      // proto::SegmentPurpose; module_note: 1 load, 0 unload
   std::uint32_t flags = 0;        // segment_restore: registration flags
   std::uint64_t epoch = 0;        // session_open
   std::uint32_t client_pid = 0;   // session_open
   std::uint32_t client_uid = 0;
-  proto::Lease device_lease;      // session_open
+  proto::Lease device_lease;      // session_open, lease_add, lease_restore
   proto::Lease pinned_lease;
-  char text[256] = {};            // fault: what failed, for the log
+  char text[256] = {};            // fault: what failed; starved: what waits; for the log
 };
 
 }  // namespace mpsshim::broker

@@ -32,11 +32,15 @@ struct Arguments {
   std::string log_dir;
   std::string window = "0x200000000000-0x500000000000";
   unsigned workers = 0;
-  unsigned connections = 16;
+  unsigned connections = 8;
   unsigned device = 0;
   unsigned orphan_ms = 200;
   unsigned drain_ms = 200;
   unsigned max_clients = kMaxLeases;
+  unsigned executors = 2;
+  unsigned idle_ms = 10'000;
+  std::string label = "0";
+  unsigned module_cache_mib = 1024;
 };
 
 void describe(CLI::App& app, Arguments& arguments) {
@@ -48,9 +52,15 @@ void describe(CLI::App& app, Arguments& arguments) {
   app.add_option("--log-dir", arguments.log_dir, "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
   app.add_option("--workers", arguments.workers, "Threads of the executor that serve clients; 0: half the processors, 1 to 8")->capture_default_str();
   app.add_option("--connections", arguments.connections,
-                 "Streams of one context that run side by side on the GPU (CUDA_DEVICE_MAX_CONNECTIONS); each more makes an executor's start, and so recovery, 16 to 25 ms longer")
+                 "Hardware connections of the context (CUDA_DEVICE_MAX_CONNECTIONS): more for programs that copy and record events in many streams at once; each makes an executor's start, and so recovery, 16 to 25 ms longer")
       ->check(CLI::Range(1u, 32u))->capture_default_str();
   app.add_option("--max-clients", arguments.max_clients, "Clients at a time")->check(CLI::Range(1u, kMaxLeases))->capture_default_str();
+  app.add_option("--executors", arguments.executors,
+                 "Executors a GPU may have: a further one serves clients that a kernel without end keeps waiting in the first")
+      ->check(CLI::Range(1u, 8u))->capture_default_str();
+  app.add_option("--idle-executor-ms", arguments.idle_ms, "Milliseconds after its last client that a further executor ends")->capture_default_str();
+  app.add_option("--module-cache", arguments.module_cache_mib,
+                 "MiB of module images that stay loaded in an executor after their last client, for the next one that loads the same")->capture_default_str();
   app.add_option("--orphan-ms", arguments.orphan_ms,
                  "Milliseconds that work of a client that is gone may run on before the executor is replaced")->capture_default_str();
   app.add_option("--drain-ms", arguments.drain_ms,
@@ -59,6 +69,7 @@ void describe(CLI::App& app, Arguments& arguments) {
   app.add_flag("--verbose", arguments.verbose, "Log each connection");
   app.add_flag("--executor", arguments.executor)->group("");
   app.add_option("--device", arguments.device)->group("");
+  app.add_option("--label", arguments.label)->group("");
   app.set_version_flag("--version", MPSSHIM_VERSION);
 }
 
@@ -105,6 +116,7 @@ int serve(const Arguments& arguments, Daemon& daemon) {
   if (!pipes) return refuse(why);
   executors.workers = arguments.workers;
   executors.connections = arguments.connections;
+  executors.module_cache_mib = arguments.module_cache_mib;
   executors.log_dir = arguments.log_dir;
   std::error_code error;
   std::filesystem::create_directories(arguments.log_dir, error);
@@ -117,6 +129,8 @@ int serve(const Arguments& arguments, Daemon& daemon) {
   limits.max_clients = arguments.max_clients;
   limits.orphan = std::chrono::milliseconds(arguments.orphan_ms);
   limits.drain = std::chrono::milliseconds(arguments.drain_ms);
+  limits.pool.executors = arguments.executors;
+  limits.pool.idle = std::chrono::milliseconds(arguments.idle_ms);
   ProcessLauncher launcher;
   Server server(std::move(*pipes), launcher, executors, limits, [&](const std::string& reason) {
     daemon.settled(reason.empty() ? "" : "no driver serves: " + reason);
@@ -133,7 +147,7 @@ int main(int argc, char** argv) {
   CLI::App app("mpsbroker: executes many CUDA processes' work in one context per GPU");
   describe(app, arguments);
   CLI11_PARSE(app, argc, argv);
-  if (arguments.executor) return executor_main({arguments.driver, arguments.device, arguments.workers, arguments.log_dir});
+  if (arguments.executor) return executor_main({arguments.driver, arguments.device, arguments.workers, arguments.log_dir, arguments.connections, arguments.label, arguments.module_cache_mib});
   if (!arguments.daemon && !arguments.foreground) return fail("say -d (background) or -f (foreground); see --help");
   settle_paths(arguments);
   raise_file_limit();

@@ -14,12 +14,14 @@ namespace mpsshim::broker {
 inline constexpr std::uint32_t kProgressStreams = 4096;
 
 struct alignas(64) StreamProgress {
-  std::atomic<std::uint32_t> completed;  // written by the GPU
-  std::atomic<std::uint32_t> issued;     // written by the worker that owns the session
+  std::atomic<std::uint32_t> completed;  // written by the GPU, in a cache line of its own
+  alignas(64) std::atomic<std::uint32_t> issued;  // written by the worker that owns the session
   std::atomic<std::uint32_t> held;       // 1: the session's worker has taken records out of the ring that are not all issued yet (NULL stream's word)
   std::atomic<std::uint64_t> session;    // 0: the stream is in the pool
+  std::atomic<std::uint64_t> launches;   // handed to the driver since the session has the stream, and how many of them in graphs
+  std::atomic<std::uint64_t> chained;
 };
-static_assert(sizeof(StreamProgress) == 64);
+static_assert(sizeof(StreamProgress) == 128);
 
 struct ProgressTable {
   StreamProgress stream[kProgressStreams];

@@ -17,6 +17,8 @@
 #include "gen/cuda_api.hpp"
 #include "interposer/passthrough.hpp"
 #include "interposer/settle.hpp"
+#include "interposer/trace.hpp"
+#include "proto/trace.hpp"
 
 #define MPSSHIM_EXPORT __attribute__((visibility("default")))
 
@@ -92,12 +94,14 @@ template <typename... Parameters>
                                    std::type_identity_t<Parameters>... arguments) {
   const Decision decision = decide(id);
   CUresult result = decision.answer;
+  const std::uint64_t began_ns = proto::trace::enabled() ? proto::trace::now_ns() : 0;
   if (decision.way == Decision::Way::implementation) {
     result = guarded(implementation, arguments...);
   } else if (decision.way == Decision::Way::real_driver) {
     const auto function = real_driver().*real;
     result = function != nullptr ? function(arguments...) : missing_in_real_driver(id);
   }
+  if (began_ns != 0) trace_api_call(id, result, began_ns);
   if (decision.traced) {
     const std::array<TracedArgument, sizeof...(Parameters)> shown = {traced(arguments)...};
     trace_call(id, result, shown.data(), shown.size());

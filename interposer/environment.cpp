@@ -28,6 +28,8 @@ constexpr std::array kTable = {
     Row{Variable::visible_devices, "CUDA_VISIBLE_DEVICES", "devices this process sees, by index or UUID; read by cuInit"},
     Row{Variable::library_path, "LD_LIBRARY_PATH", "searched for the real libcuda.so.1, for calls that pass through"},
     Row{Variable::module_loading, "CUDA_MODULE_LOADING", "LAZY or EAGER, as cuModuleGetLoadingMode answers"},
+    Row{Variable::copy_threads, "MPSSHIM_COPY_THREADS", "threads that share a large copy from or to pageable memory; 1: the calling one alone"},
+    Row{Variable::trace, "MPSSHIM_TRACE", "file: a timeline of this process is written to file.<pid> (docs/tracing.md)"},
 };
 
 constexpr bool in_order() {

@@ -21,6 +21,8 @@ enum class Variable : std::uint8_t {
   visible_devices,
   library_path,
   module_loading,
+  copy_threads,
+  trace,
 };
 
 [[nodiscard]] const char* variable_name(Variable variable);

@@ -17,8 +17,10 @@
 #include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"
 #include "interposer/passthrough.hpp"
+#include "interposer/trace.hpp"
 #include "proto/handshake.hpp"
 #include "proto/segment.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::interposer {
 
@@ -155,6 +157,7 @@ ProcessState settle() {
   ProcessState state = process_state();
   if (state != ProcessState::undecided) return state;
   if (settled.state == ProcessState::undecided) print_environment();
+  start_trace();
   watch_forks();
   state = settled.state == ProcessState::undecided ? look_for_broker() : settle_child();
   settled.state = state;
@@ -167,7 +170,7 @@ CUresult initialise_process() {
   if (is_initialised()) return CUDA_SUCCESS;
   if (const CUresult error = initialise_devices(); error != CUDA_SUCCESS) return error;
   settled.initialised = true;
-  const bool traced = debug_enabled(DebugTopic::calls);
+  const bool traced = debug_enabled(DebugTopic::calls) || proto::trace::enabled();
   settled.state = traced ? ProcessState::ready_traced : ProcessState::ready;
   fork_cleared.state.store(settled.state, std::memory_order_release);
   return CUDA_SUCCESS;

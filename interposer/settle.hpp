@@ -23,7 +23,7 @@ class Connection;
 enum class ProcessState : std::uint32_t {
   undecided = 0,  // what the kernel leaves in a child of fork()
   ready,          // a broker answers and cuInit has succeeded: the one state with nothing left to ask
-  ready_traced,   // the same under MPSSHIM_DEBUG=calls
+  ready_traced,   // the same under MPSSHIM_DEBUG=calls or MPSSHIM_TRACE
   attached,       // a broker answers, cuInit has not been called
   pass_through,   // every call jumps to the real driver
   no_driver,      // neither a broker nor a real driver

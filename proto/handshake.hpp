@@ -5,9 +5,11 @@
 //   client                                   control process
 //   Hello      + [pidfd of itself]        →  Welcome + [driver facts, read only]      no session yet: facts only
 //   Attach                                →  Attached + [channel, fences, ring doorbell, completion doorbell]
-//   ImageOpen                             →  ImageOpened + [memory file to fill, unless `present`]
-//   ImageSeal                             →  Done            content is sealed, and deduplicated by the control process (a quick hash, then every byte)
+//   ImageOpen                             →  ImageOpened + [memory file to fill]
+//   ImageOffer                            →  ImageOpened     the same with the content's digest: no file if the content is known
+//   ImageSeal                             →  Done            content is sealed, and given the id of equal content if there is any (by its digest)
 //   SegmentCreate                         →  SegmentCreated + [memory file]           staging or pinned memory; known to the executor before the answer
+//   LeaseAdd                              →  LeaseAdded      a further device range; known to the executor before the answer, used after LeaseUse
 //   LeaseReplace                          →  LeaseReplaced   the client could not keep that address range free in its own process
 //   (hang-up or the pidfd readable)          the session ends
 //
@@ -18,6 +20,7 @@
 #include <cstdint>
 
 #include "proto/channel.hpp"
+#include "proto/content_hash.hpp"
 
 namespace mpsshim::proto {
 
@@ -38,6 +41,9 @@ enum class MessageType : std::uint32_t {
   segment_created = 10,
   lease_replace = 11,
   lease_replaced = 12,
+  image_offer = 13,
+  lease_add = 15,
+  lease_added = 16,
 };
 
 // `status` is a CUresult (0 in requests). An answer with another status has no file descriptors and only a header that counts.
@@ -86,9 +92,15 @@ struct Attached {
 struct ImageOpen {
   MessageHeader header{.type = MessageType::image_open};
   std::uint64_t size_bytes = 0;
-  std::uint64_t hash = 0;     // reserved for skipping what is known already; not used by the broker yet
+  std::uint64_t hash = 0;     // not used: see ImageOffer
   std::uint32_t source = 0;   // reserved for file-backed images
   std::uint32_t reserved = 0;
+};
+
+struct ImageOffer {
+  MessageHeader header{.type = MessageType::image_offer};
+  std::uint64_t size_bytes = 0;
+  ContentDigest digest{};
 };
 
 struct ImageOpened {
@@ -129,6 +141,17 @@ struct LeaseReplace {
 
 struct LeaseReplaced {
   MessageHeader header{.type = MessageType::lease_replaced};
+  Lease lease;
+};
+
+// For a session whose device range has no room left for a chunk of `size_bytes`. A range the client cannot keep free goes back by LeaseEnd.
+struct LeaseAdd {
+  MessageHeader header{.type = MessageType::lease_add};
+  std::uint64_t size_bytes = 0;
+};
+
+struct LeaseAdded {
+  MessageHeader header{.type = MessageType::lease_added};
   Lease lease;
 };
 

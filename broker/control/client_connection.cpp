@@ -87,15 +87,18 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
     case MessageType::hello: return with(proto::Hello{}, [&](const auto& body) { on_hello(body, fds); });
     case MessageType::attach: return with(proto::Attach{}, [&](const auto& body) { on_attach(body); });
     case MessageType::image_open: return with(proto::ImageOpen{}, [&](const auto& body) { on_image_open(body); });
+    case MessageType::image_offer: return with(proto::ImageOffer{}, [&](const auto& body) { on_image_offer(body); });
     case MessageType::image_seal: return with(proto::ImageSeal{}, [&](const auto& body) { on_image_seal(body); });
     case MessageType::segment_create: return with(proto::SegmentCreate{}, [&](const auto& body) { on_segment_create(body); });
+    case MessageType::lease_add: return with(proto::LeaseAdd{}, [&](const auto& body) { on_lease_add(body); });
     case MessageType::lease_replace: return with(proto::LeaseReplace{}, [&](const auto& body) { on_lease_replace(body); });
     case MessageType::welcome:
     case MessageType::attached:
     case MessageType::image_opened:
     case MessageType::done:
     case MessageType::segment_created:
-    case MessageType::lease_replaced: break;
+    case MessageType::lease_replaced:
+    case MessageType::lease_added: break;
   }
   malformed("sent a message of an unknown type");
 }
@@ -188,17 +191,29 @@ Session* ClientConnection::live_session(CUresult& status) {
 }
 
 void ClientConnection::on_image_open(const proto::ImageOpen& request) {
+  open_image(request.size_bytes, [&](std::uint64_t session, std::uint64_t& image, int& file) {
+    return manager_.images().open(session, request.size_bytes, image, file);
+  });
+}
+
+void ClientConnection::on_image_offer(const proto::ImageOffer& request) {
+  open_image(request.size_bytes, [&](std::uint64_t session, std::uint64_t& image, int& file) {
+    return manager_.images().offer(session, request.size_bytes, request.digest, image, file);
+  });
+}
+
+template <typename Open>
+void ClientConnection::open_image(std::uint64_t size_bytes, Open&& open) {
   proto::ImageOpened message;
   CUresult status = CUDA_SUCCESS;
   const Session* session = live_session(status);
   if (session == nullptr) return answer(message, status);
   int file = -1;
-  status = manager_.images().open(session->id, request.size_bytes, message.image, file);
+  status = open(session->id, message.image, file);
   if (status != CUDA_SUCCESS) {
-    log_warning("{}: image of {} bytes refused with CUDA error {}.", session->name(), request.size_bytes, static_cast<int>(status));
-    return answer(message, status);
+    log_warning("{}: image of {} bytes refused with CUDA error {}.", session->name(), size_bytes, static_cast<int>(status));
   }
-  answer(message, status, {&file, 1});
+  answer(message, status, status == CUDA_SUCCESS && file >= 0 ? std::span<const int>(&file, 1) : std::span<const int>());
 }
 
 void ClientConnection::on_image_seal(const proto::ImageSeal& request) {
@@ -226,6 +241,16 @@ void ClientConnection::on_segment_create(const proto::SegmentCreate& request) {
   int file = -1;
   status = manager_.create_segment(*session, request, message.segment, file);
   answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
+}
+
+void ClientConnection::on_lease_add(const proto::LeaseAdd& request) {
+  proto::LeaseAdded message;
+  CUresult status = CUDA_SUCCESS;
+  Session* session = live_session(status);
+  if (session == nullptr) return answer(message, status);
+  const auto lease = manager_.add_lease(*session, request.size_bytes);
+  message.lease = lease.value_or(proto::Lease{});
+  answer(message, lease ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 void ClientConnection::on_lease_replace(const proto::LeaseReplace& request) {

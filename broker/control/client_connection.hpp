@@ -36,8 +36,12 @@ class ClientConnection {
   void on_hello(const proto::Hello& request, proto::ReceivedFds& fds);
   void on_attach(const proto::Attach& request);
   void on_image_open(const proto::ImageOpen& request);
+  void on_image_offer(const proto::ImageOffer& request);
+  template <typename Open>
+  void open_image(std::uint64_t size_bytes, Open&& open);
   void on_image_seal(const proto::ImageSeal& request);
   void on_segment_create(const proto::SegmentCreate& request);
+  void on_lease_add(const proto::LeaseAdd& request);
   void on_lease_replace(const proto::LeaseReplace& request);
 
   [[nodiscard]] CUresult check_identity(const proto::Hello& request, proto::ReceivedFds& fds);

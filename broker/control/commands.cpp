@@ -32,9 +32,9 @@ Commands::Result no_such_server(const std::string& pid) {
 }
 
 // "GPU-cb1213a3-d6a4-be7f": enough of the UUID to tell devices apart, as NVIDIA's ps prints it.
-std::string device_name(const Executor& executor) {
-  if (executor.facts() == nullptr) return fmt::format("{}", executor.device());
-  const std::uint8_t* id = executor.facts()->device[executor.device()].uuid;
+std::string device_name(const proto::DriverFacts* facts, unsigned device) {
+  if (facts == nullptr) return fmt::format("{}", device);
+  const std::uint8_t* id = facts->device[device].uuid;
   return fmt::format("GPU-{:02x}{:02x}{:02x}{:02x}-{:02x}{:02x}-{:02x}{:02x}", id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7]);
 }
 
@@ -57,7 +57,7 @@ Commands::Result Commands::execute(const std::string& line) const {
 
 const Executor* Commands::server(const std::string& pid) const {
   const auto wanted = number(pid);
-  for (const auto& [device, executor] : manager_.executors()) {
+  for (const auto& [name, executor] : manager_.executors()) {
     if (wanted && executor->pid() == *wanted) return executor.get();
   }
   return nullptr;
@@ -73,11 +73,9 @@ Commands::Result Commands::ps(const Arguments& arguments) const {
   }
   std::string text = fmt::format("{:<10}{:<7}{:<10}{:<24}{:<9}{:<9}{}\n", "PID", "ID", "SERVER", "DEVICE", "STATE", "MEMORY", "COMMAND");
   for (const auto& [id, session] : manager_.sessions()) {
-    const auto found = manager_.executors().find(session.device);
-    if (found == manager_.executors().end() || (only != nullptr && only != found->second.get())) continue;
-    const Executor& executor = *found->second;
-    const std::string pid = executor.pid() > 0 ? std::to_string(executor.pid()) : "-";
-    text += fmt::format("{:<10}{:<7}{:<10}{:<24}{:<9}{:<9}{}\n", session.client.pid, id, pid, device_name(executor), phase_name(session.phase),
+    if (only != nullptr && only != session.executor) continue;
+    const std::string pid = session.executor != nullptr && session.executor->pid() > 0 ? std::to_string(session.executor->pid()) : "-";
+    text += fmt::format("{:<10}{:<7}{:<10}{:<24}{:<9}{:<9}{}\n", session.client.pid, id, pid, device_name(manager_.facts(), session.device), phase_name(session.phase),
                         session.chunks.total_bytes() >> 20, session.client.command);
   }
   return {true, text};
@@ -86,7 +84,7 @@ Commands::Result Commands::ps(const Arguments& arguments) const {
 Commands::Result Commands::get_server_list(const Arguments& arguments) const {
   if (!arguments.empty()) return failure("usage: get_server_list");
   std::string text;
-  for (const auto& [device, executor] : manager_.executors()) {
+  for (const auto& [name, executor] : manager_.executors()) {
     if (executor->pid() > 0) text += fmt::format("{}\n", executor->pid());
   }
   return {true, text};
@@ -105,7 +103,7 @@ Commands::Result Commands::get_client_list(const Arguments& arguments) const {
   if (executor == nullptr) return no_such_server(arguments[0]);
   std::string text;
   for (const auto& [id, session] : manager_.sessions()) {
-    if (session.device == executor->device() && session.phase != SessionPhase::closing) text += fmt::format("{}\n", session.client.pid);
+    if (session.executor == executor && session.phase != SessionPhase::closing) text += fmt::format("{}\n", session.client.pid);
   }
   return {true, text};
 }

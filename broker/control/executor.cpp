@@ -35,17 +35,22 @@ const char* state_name(ExecutorState state) {
   return "?";
 }
 
-Executor::Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, unsigned device, ExecutorOwner& owner)
-    : loop_(loop), launcher_(launcher), settings_(settings), device_(device), owner_(owner) {}
+Executor::Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, ExecutorId id, ExecutorOwner& owner)
+    : loop_(loop),
+      launcher_(launcher),
+      settings_(settings),
+      id_(id),
+      label_(id.ordinal == 0 ? std::to_string(id.device) : fmt::format("{}.{}", id.device, id.ordinal)),
+      owner_(owner) {}
 
 void Executor::start() {
   state_ = ExecutorState::starting;
   report_ = DeathReport{};
   started_at_ = EventLoop::Clock::now();
-  auto life = launcher_.launch({driver(), device_, settings_.workers, settings_.log_dir, settings_.connections});
+  auto life = launcher_.launch({driver(), id_.device, settings_.workers, settings_.log_dir, settings_.connections, label_, settings_.module_cache_mib});
   if (life) progress_ = proto::Mapping::map(life->progress, 0, sizeof(ProgressTable), proto::Access::read_only);
   if (!life || !progress_) {
-    log_error("Executor {} could not be started ({}); next try in {} ms.", device_, std::strerror(errno), settings_.retry_delay.count());
+    log_error("Executor {} could not be started ({}); next try in {} ms.", label_, std::strerror(errno), settings_.retry_delay.count());
     state_ = ExecutorState::fault;
     limit_ = loop_.after(settings_.retry_delay, [this] { start(); });
     return;
@@ -57,7 +62,7 @@ void Executor::start() {
       [this] { kill(); });
   death_watch_ = loop_.watch(life_->pidfd.get(), EPOLLIN, [this](EventLoop::Events) { died(); });
   limit_ = loop_.after(settings_.start_limit, [this] {
-    log_error("Executor {} (pid {}) was not ready after {} s and is killed.", device_, pid(), settings_.start_limit.count() / 1000);
+    log_error("Executor {} (pid {}) was not ready after {} s and is killed.", label_, pid(), settings_.start_limit.count() / 1000);
     kill();
   });
 }
@@ -104,6 +109,19 @@ bool Executor::is_busy(std::uint64_t session) const {
   return progress_ && control::is_busy(*reinterpret_cast<const ProgressTable*>(progress_.data()), session);
 }
 
+void Executor::note_blocked(std::uint64_t session) {
+  if (progress_) blocking_ = running_streams(*reinterpret_cast<const ProgressTable*>(progress_.data()), session);
+}
+
+bool Executor::is_blocked() {
+  if (blocking_.empty()) return false;
+  const auto& table = *reinterpret_cast<const ProgressTable*>(progress_.data());
+  std::erase_if(blocking_, [&](const RunningStream& stream) { return !runs_on(table, stream); });
+  if (!blocking_.empty()) return true;
+  log_info("Executor {} (pid {}) is no longer blocked: the kernels that calls waited for have ended.", label_, pid());
+  return false;
+}
+
 void Executor::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   if (packet.header.type == ExecutorMessage::ready) return became_ready(packet);
   if (packet.header.type == ExecutorMessage::fault) {
@@ -118,6 +136,7 @@ void Executor::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
 void Executor::became_ready(const ExecutorPacket& packet) {
   if (state_ != ExecutorState::starting) return;
   if (packet.header.status != CUDA_SUCCESS) {
+    refusal_status_ = static_cast<CUresult>(packet.header.status);
     refusal_ = fmt::format("{}: {} (CUDA error {})", driver(), packet.text[0] != '\0' ? packet.text : "it does not serve", packet.header.status);
     return kill();
   }
@@ -128,7 +147,7 @@ void Executor::became_ready(const ExecutorPacket& packet) {
   limit_.reset();
   has_served_ = true;
   state_ = ExecutorState::active;
-  log_info("Executor {} (pid {}) is ready after {} ms: {} with {}.", device_, pid(), since_ms(started_at_), facts_->device[device_].name, driver());
+  log_info("Executor {} (pid {}) is ready after {} ms: {} with {}.", label_, pid(), since_ms(started_at_), facts_->device[id_.device].name, driver());
   owner_.executor_ready(*this);
 }
 
@@ -136,7 +155,7 @@ bool Executor::read_facts() {
   auto facts = std::make_unique<proto::DriverFacts>();
   const ssize_t got = pread(life_->facts.get(), facts.get(), sizeof *facts, 0);
   if (got != static_cast<ssize_t>(sizeof *facts) || facts->size_bytes != sizeof *facts) return false;
-  if (facts->device_count == 0 || facts->device_count > proto::kMaxDevices || device_ >= facts->device_count) return false;
+  if (facts->device_count == 0 || facts->device_count > proto::kMaxDevices || id_.device >= facts->device_count) return false;
   for (proto::DeviceFacts& device : facts->device) device.name[sizeof device.name - 1] = '\0';
   facts_ = std::move(facts);
   return true;
@@ -144,7 +163,7 @@ bool Executor::read_facts() {
 
 void Executor::died() {
   link_->drain();
-  const std::string end = fmt::format("Executor {} (pid {}) {}", device_, life_->pid, launcher_.reap(*life_));
+  const std::string end = fmt::format("Executor {} (pid {}) {}", label_, life_->pid, launcher_.reap(*life_));
   end_life(end);
 }
 
@@ -152,11 +171,11 @@ void Executor::died() {
 void Executor::give_up_life() {
   link_->drain();
   launcher_.kill(*life_);
-  const std::string end = fmt::format("Executor {} (pid {}) lost its context", device_, life_->pid);
+  const std::string end = fmt::format("Executor {} (pid {}) lost its context", label_, life_->pid);
   const auto fading = fading_.emplace(fading_.end());
   fading->life = std::move(*life_);
   fading->watch = loop_.watch(fading->life.pidfd.get(), EPOLLIN, [this, fading](EventLoop::Events) {
-    log_debug("Executor {} (pid {}) {}", device_, fading->life.pid, launcher_.reap(fading->life));
+    log_debug("Executor {} (pid {}) {}", label_, fading->life.pid, launcher_.reap(fading->life));
     fading_.erase(fading);
   });
   end_life(end);
@@ -170,6 +189,7 @@ void Executor::end_life(const std::string& end) {
   link_.reset();
   life_.reset();
   progress_ = proto::Mapping();
+  blocking_.clear();
   if (quitting_) {
     state_ = ExecutorState::stopped;
     return owner_.executor_stopped(*this);
@@ -193,8 +213,8 @@ void Executor::start_again(bool was_ready, const std::string& why) {
   if (deaths_.size() < kDeathsForFault) return start();
   deaths_.clear();
   state_ = ExecutorState::fault;
-  log_error("Executor {} died {} times within {} s and is not started again for {} ms; clients get CUDA_ERROR_MPS_SERVER_NOT_READY meanwhile.",
-            device_, kDeathsForFault, kDeathWindow.count(), settings_.retry_delay.count());
+  log_error("Executor {} died {} times within {} s and is not started again for {} ms; clients with a session wait, new ones get CUDA_ERROR_MPS_SERVER_NOT_READY.",
+            label_, kDeathsForFault, kDeathWindow.count(), settings_.retry_delay.count());
   limit_ = loop_.after(settings_.retry_delay, [this] { start(); });
 }
 
@@ -202,7 +222,7 @@ void Executor::try_next_driver(const std::string& why) {
   const std::string reason = refusal_.empty() ? fmt::format("{}: {} before it was ready", driver(), why) : refusal_;
   refusal_.clear();
   if (driver_ + 1 < settings_.drivers.size()) {
-    log_info("Executor {} goes on to the next driver, {}, because of {}.", device_, settings_.drivers[driver_ + 1], reason);
+    log_info("Executor {} goes on to the next driver, {}, because of {}.", label_, settings_.drivers[driver_ + 1], reason);
     ++driver_;
     return start();
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One GPU's executor as the control process sees it, over all its lives: starts it, finds out which driver serves, notices its death, starts
+// One executor as the control process sees it, over all its lives: starts it, finds out which driver serves, notices its death, starts
 // the next one. What dies with a life and what is to be brought into the next is its owner's business (ExecutorOwner).
 //
 //   stopped → starting → active → draining → (dead) → starting …          five deaths within ten seconds → fault, a new try after ten more
 //
-// Owned by SessionManager; the control process's thread. What the executor sends is checked only for its form here.
+// Owned by ExecutorPool; the control process's thread. What the executor sends is checked only for its form here.
 #pragma once
 
 #include <chrono>
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "broker/control/event_loop.hpp"
+#include "broker/control/executor_id.hpp"
 #include "broker/control/executor_link.hpp"
 #include "broker/control/executor_process.hpp"
 #include "broker/control/recovery.hpp"
@@ -45,6 +46,7 @@ struct ExecutorSettings {
   std::vector<std::string> drivers;  // tried in order until one serves, which is then kept
   unsigned workers = 0;
   unsigned connections = 16;
+  unsigned module_cache_mib = 1024;
   std::string log_dir;
   std::chrono::milliseconds start_limit{60'000};
   std::chrono::milliseconds quit_limit{1'000};
@@ -53,7 +55,7 @@ struct ExecutorSettings {
 
 class Executor {
  public:
-  Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, unsigned device, ExecutorOwner& owner);
+  Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, ExecutorId id, ExecutorOwner& owner);
 
   void start();
   void send(const ExecutorPacket& packet, std::span<const int> fds = {});
@@ -62,7 +64,12 @@ class Executor {
   void quit();         // executor_stopped follows
 
   [[nodiscard]] ExecutorState state() const { return state_; }
-  [[nodiscard]] unsigned device() const { return device_; }
+  [[nodiscard]] bool is_quitting() const { return quitting_; }
+  [[nodiscard]] bool will_retry() const { return state_ == ExecutorState::fault && limit_; }
+  [[nodiscard]] ExecutorId id() const { return id_; }
+  [[nodiscard]] unsigned device() const { return id_.device; }
+  [[nodiscard]] bool is_first() const { return id_.ordinal == 0; }
+  [[nodiscard]] const std::string& label() const { return label_; }  // "0"; "0.1": the second one of device 0
   [[nodiscard]] pid_t pid() const { return life_ ? life_->pid : -1; }
   [[nodiscard]] std::uint64_t epoch() const { return epoch_; }  // counts lives
   [[nodiscard]] const std::string& driver() const { return settings_.drivers[driver_]; }
@@ -70,6 +77,12 @@ class Executor {
   [[nodiscard]] const proto::DriverFacts* facts() const { return facts_.get(); }
   [[nodiscard]] std::set<std::uint64_t> busy() const;
   [[nodiscard]] bool is_busy(std::uint64_t session) const;
+  // What its driver said when it could not be started.
+  [[nodiscard]] CUresult refusal() const { return refusal_status_; }
+
+  // A call of `session` got no quiet window: what others run now keeps newcomers away, until it has ended.
+  void note_blocked(std::uint64_t session);
+  [[nodiscard]] bool is_blocked();
 
  private:
   void arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds);
@@ -85,18 +98,21 @@ class Executor {
   EventLoop& loop_;
   ExecutorLauncher& launcher_;
   const ExecutorSettings settings_;
-  const unsigned device_;
+  const ExecutorId id_;
+  const std::string label_;
   ExecutorOwner& owner_;
 
   ExecutorState state_ = ExecutorState::stopped;
   bool quitting_ = false;
   bool has_served_ = false;
   std::size_t driver_ = 0;
+  CUresult refusal_status_ = CUDA_SUCCESS;
   std::string refusal_;  // why the last driver that was tried does not serve
   std::uint64_t epoch_ = 0;
   std::unique_ptr<ExecutorLife> life_;
   std::unique_ptr<ExecutorLink> link_;
   proto::Mapping progress_;
+  std::vector<RunningStream> blocking_;
   std::unique_ptr<proto::DriverFacts> facts_;
   DeathReport report_;
   struct Fading {  // replaced already, not yet gone

@@ -38,7 +38,7 @@ bool names_variable(std::string_view entry, std::string_view name) {
 }
 
 // CUDA_MPS_PIPE_DIRECTORY would make the driver look for NVIDIA's own daemon there; LD_PRELOAD may name our own stand-in for the driver;
-// the number of connections is how many streams run side by side.
+// the number of connections is how many streams may have copies and events under way without waiting for each other.
 std::vector<std::string> executor_environment(unsigned connections) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -56,7 +56,9 @@ Command make_command(const ExecutorOptions& options) {
                        "--driver",    options.driver_path,
                        "--device",    std::to_string(options.device),
                        "--workers",   std::to_string(options.workers),
-                       "--log-dir",   options.log_dir};
+                       "--log-dir",   options.log_dir,
+                       "--label",     options.label,
+                       "--module-cache", std::to_string(options.module_cache_mib)};
   command.environment = executor_environment(options.connections);
   for (std::string& argument : command.arguments) command.argv.push_back(argument.data());
   for (std::string& entry : command.environment) command.envp.push_back(entry.data());

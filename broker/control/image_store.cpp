@@ -2,12 +2,11 @@
 #include "broker/control/image_store.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "broker/control/content_hash.hpp"
 #include "proto/channel.hpp"
 
 namespace mpsshim::broker::control {
@@ -15,7 +14,7 @@ namespace mpsshim::broker::control {
 namespace {
 
 constexpr std::size_t kBufferBytes = 1u << 20;
-constexpr std::uint64_t kSliceBytes = 16u << 20;  // a few milliseconds
+constexpr std::uint64_t kSliceBytes = 4u << 20;  // a few milliseconds
 
 bool read_all(const proto::FileDescriptor& file, std::uint64_t offset, std::span<std::byte> buffer) {
   while (!buffer.empty()) {
@@ -39,11 +38,18 @@ struct ImageStore::SealJob {
   std::uint64_t session = 0;
   std::uint64_t image = 0;
   Sealed done;
-  std::uint64_t offset = 0;  // of the next slice, in hashing or in the current comparison
-  ContentHash hash;
-  bool hashed = false;
-  std::vector<std::uint64_t> candidates;  // sealed, of equal size and hash; the last is being compared
+  std::uint64_t offset = 0;  // of the next slice
+  proto::ContentHash hash;
 };
+
+CUresult ImageStore::offer(std::uint64_t session, std::uint64_t size_bytes, const proto::ContentDigest& digest, std::uint64_t& image, int& file) {
+  const auto known = known_.find({size_bytes, digest});
+  if (known == known_.end()) return open(session, size_bytes, image, file);
+  images_.at(known->second).sessions.insert(session);
+  image = known->second;
+  file = -1;
+  return CUDA_SUCCESS;
+}
 
 CUresult ImageStore::open(std::uint64_t session, std::uint64_t size_bytes, std::uint64_t& image, int& file) {
   file = -1;
@@ -85,59 +91,35 @@ void ImageStore::step(const std::shared_ptr<SealJob>& job) {
   const auto found = images_.find(job->image);
   if (found == images_.end()) return;  // its session ended: nobody waits for the answer
   Image& image = found->second;
-  const CUresult status = job->hashed ? compare_slice(*job, image) : hash_slice(*job, image);
+  const CUresult status = hash_slice(*job, image);
   if (status != CUDA_SUCCESS) {
     images_.erase(found);
     return finish(*job, status, 0);
   }
-  if (job->hashed && !job->candidates.empty() && job->offset >= image.size_bytes) {
-    const std::uint64_t known = job->candidates.back();
+  if (job->offset < image.size_bytes) {
+    loop_.defer([this, job] { step(job); });
+    return;
+  }
+  const auto [known, is_new] = known_.try_emplace({image.size_bytes, job->hash.finish()}, job->image);
+  if (!is_new) {
+    const std::uint64_t other = known->second;
     images_.erase(found);
-    images_.at(known).sessions.insert(job->session);
-    return finish(*job, CUDA_SUCCESS, known);
+    images_.at(other).sessions.insert(job->session);
+    return finish(*job, CUDA_SUCCESS, other);
   }
-  if (job->hashed && job->candidates.empty()) {
-    image.state = State::sealed;
-    image.hash = job->hash.value();
-    return finish(*job, CUDA_SUCCESS, job->image);
-  }
-  loop_.defer([this, job] { step(job); });
+  image.state = State::sealed;
+  image.digest = known->first.second;
+  finish(*job, CUDA_SUCCESS, job->image);
 }
 
-CUresult ImageStore::hash_slice(SealJob& job, Image& image) {
+CUresult ImageStore::hash_slice(SealJob& job, const Image& image) {
   const std::uint64_t end = std::min(job.offset + kSliceBytes, image.size_bytes);
-  std::vector<std::byte> buffer(kBufferBytes);
+  std::vector<std::byte> buffer(std::min<std::uint64_t>(kBufferBytes, end - job.offset));
   while (job.offset < end) {
     const std::span part(buffer.data(), std::min<std::uint64_t>(buffer.size(), end - job.offset));
     if (!read_all(image.file, job.offset, part)) return CUDA_ERROR_INVALID_IMAGE;
     job.hash.add(part);
     job.offset += part.size();
-  }
-  if (job.offset < image.size_bytes) return CUDA_SUCCESS;
-  job.hashed = true;
-  job.offset = 0;
-  for (const auto& [id, other] : images_) {
-    if (other.state == State::sealed && other.size_bytes == image.size_bytes && other.hash == job.hash.value()) job.candidates.push_back(id);
-  }
-  return CUDA_SUCCESS;
-}
-
-// Steps on to the next candidate at the first difference; at the end of the content `offset` is the size and the last candidate is equal.
-CUresult ImageStore::compare_slice(SealJob& job, const Image& image) {
-  if (job.candidates.empty()) return CUDA_SUCCESS;
-  const auto other = images_.find(job.candidates.back());
-  std::vector<std::byte> ours(kBufferBytes);
-  std::vector<std::byte> theirs(kBufferBytes);
-  const std::uint64_t end = std::min(job.offset + kSliceBytes, image.size_bytes);
-  while (other != images_.end() && job.offset < end) {
-    const auto length = static_cast<std::size_t>(std::min<std::uint64_t>(kBufferBytes, end - job.offset));
-    if (!read_all(image.file, job.offset, {ours.data(), length})) return CUDA_ERROR_INVALID_IMAGE;
-    if (!read_all(other->second.file, job.offset, {theirs.data(), length}) || std::memcmp(ours.data(), theirs.data(), length) != 0) break;
-    job.offset += length;
-  }
-  if (other == images_.end() || job.offset < end) {
-    job.candidates.pop_back();
-    job.offset = 0;
   }
   return CUDA_SUCCESS;
 }
@@ -157,7 +139,30 @@ void ImageStore::release_session(std::uint64_t session) {
 
 void ImageStore::drop_if_unused(std::uint64_t image) {
   const auto found = images_.find(image);
-  if (found != images_.end() && found->second.sessions.empty() && !found->second.logged) images_.erase(found);
+  if (found != images_.end() && found->second.sessions.empty() && found->second.log_entries == 0) erase(found);
+}
+
+void ImageStore::erase(std::map<std::uint64_t, Image>::iterator image) {
+  if (image->second.state == State::sealed) known_.erase({image->second.size_bytes, image->second.digest});
+  compiled_.remove_if([&](const Compiled& compiled) { return compiled.image == image->first; });
+  images_.erase(image);
+}
+
+void ImageStore::keep_compiled(unsigned device, std::uint64_t image, proto::FileDescriptor file) {
+  const auto size = proto::sealed_size(file);
+  if (!size || *size > kMaxCompiledBytes || !images_.contains(image)) return;
+  compiled_.remove_if([&](const Compiled& compiled) { return compiled.image == image && compiled.device == device; });
+  compiled_.push_front({device, image, *size, std::move(file)});
+  std::uint64_t total = 0;
+  const auto beyond = std::ranges::find_if(compiled_, [&](const Compiled& compiled) { return (total += compiled.size_bytes) > kMaxCompiledBytes; });
+  compiled_.erase(beyond, compiled_.end());
+}
+
+int ImageStore::compiled_file(unsigned device, std::uint64_t image) {
+  const auto found = std::ranges::find_if(compiled_, [&](const Compiled& compiled) { return compiled.image == image && compiled.device == device; });
+  if (found == compiled_.end()) return -1;
+  compiled_.splice(compiled_.begin(), compiled_, found);
+  return compiled_.front().file.get();
 }
 
 int ImageStore::sealed_file(std::uint64_t session, std::uint64_t image, std::uint64_t& size_bytes) const {
@@ -168,12 +173,25 @@ int ImageStore::sealed_file(std::uint64_t session, std::uint64_t image, std::uin
   return found->second.file.get();
 }
 
-bool ImageStore::note(unsigned device, std::uint64_t image, bool load) {
+bool ImageStore::note(ExecutorId executor, std::uint64_t image, bool load, std::uint64_t copy) {
   const auto found = images_.find(image);
   if (found == images_.end() || found->second.state != State::sealed) return false;
-  found->second.logged = true;
-  log_.push_back({device, image, load});
+  ++found->second.log_entries;
+  log_.push_back({executor, image, load, copy});
   return true;
+}
+
+void ImageStore::forget_log(ExecutorId executor) {
+  std::vector<std::uint64_t> named;
+  std::erase_if(log_, [&](const Entry& entry) {
+    if (entry.executor != executor) return false;
+    named.push_back(entry.image);
+    return true;
+  });
+  for (const std::uint64_t image : named) {
+    --images_.at(image).log_entries;
+    if (images_.at(image).log_entries == 0) drop_if_unused(image);
+  }
 }
 
 }  // namespace mpsshim::broker::control

@@ -1,43 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-// Module images: each content once, in a sealed memory file, and the order in which the executor loaded and unloaded them.
-// A client opens an image, fills the file, and has it sealed; equal content then has one id for all (equal is what compares equal byte for
-// byte; a hash only finds candidates). Sealing reads the content in slices, a slice a turn of the loop, so that a large image of one client
-// does not hold up the others.
-// An image lives as long as a session holds it or the load log names it: a new executor replays that log (addresses of module globals depend on
-// the whole order, so nothing is struck from it; an application that loads and unloads without end lets it grow).
+// Module images: each content once, in a sealed memory file, and the order in which each executor loaded and unloaded them.
+// A client offers the digest of an image; where the content is not known yet it fills a file and has it sealed. Equal content then has one id
+// for all: equal is what has the same size and digest (proto/content_hash.hpp), which is made here from the sealed content, never believed.
+// Sealing reads the content in slices, a slice a turn of the loop, so that a large image of one client does not hold up the others.
+// A client that offers the digest of a content it does not have may load that image: it is one of the same user's (nobody else is served), and
+// what a session can do with a loaded image is to run it in its own memory.
+// Machine code that an executor has compiled from an image is kept beside it, the least recently used ones dropped beyond a limit: no later
+// executor compiles it again.
+// An image lives as long as a session holds it or the load log names it: an executor's next life replays that log (addresses of module
+// globals depend on the whole order, so nothing is struck from it; an application that loads and unloads without end lets it grow).
 // Owned by SessionManager. Sizes and ids come from clients and are checked here.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include <cuda.h>
 
 #include "broker/control/event_loop.hpp"
+#include "broker/control/executor_id.hpp"
+#include "proto/content_hash.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker::control {
 
 inline constexpr std::uint64_t kMaxImageBytes = 4ull << 30;
 inline constexpr std::size_t kMaxOpenImages = 64;  // of one session, not sealed yet
+inline constexpr std::uint64_t kMaxCompiledBytes = 256ull << 20;
 
 class ImageStore {
  public:
   using Sealed = std::function<void(CUresult status, std::uint64_t image)>;
   struct Entry {
-    unsigned device = 0;
+    ExecutorId executor;
     std::uint64_t image = 0;
     bool load = true;  // false: unload
+    std::uint64_t copy = 0;  // the executor's number for what it loaded: an image may be loaded more than once
   };
 
   explicit ImageStore(EventLoop& loop) : loop_(loop) {}
 
   // Hands out the file to fill; it stays the store's. `file` is -1 on failure.
   [[nodiscard]] CUresult open(std::uint64_t session, std::uint64_t size_bytes, std::uint64_t& image, int& file);
+  // The same where the digest is known to the client. CUDA_SUCCESS and a `file` of -1: the content is known, the session holds the image now.
+  [[nodiscard]] CUresult offer(std::uint64_t session, std::uint64_t size_bytes, const proto::ContentDigest& digest, std::uint64_t& image, int& file);
   // Calls `done` once, now or in a later turn, unless the session is released before. The id is another one where the content was known.
   void seal(std::uint64_t session, std::uint64_t image, Sealed done);
   void release_session(std::uint64_t session);
@@ -45,7 +57,12 @@ class ImageStore {
   // For the executor, on behalf of a session (0: its own). -1 if there is no such sealed image or the session does not hold it.
   [[nodiscard]] int sealed_file(std::uint64_t session, std::uint64_t image, std::uint64_t& size_bytes) const;
   // False if there is no such image.
-  [[nodiscard]] bool note(unsigned device, std::uint64_t image, bool load);
+  [[nodiscard]] bool note(ExecutorId executor, std::uint64_t image, bool load, std::uint64_t copy = 0);
+  // What the executor of a device has compiled from the image: given out instead of the image from now on. The file's content is sealed.
+  void keep_compiled(unsigned device, std::uint64_t image, proto::FileDescriptor file);
+  [[nodiscard]] int compiled_file(unsigned device, std::uint64_t image);  // -1: none
+  // The executor is gone for good; a later one of the same number begins with nothing.
+  void forget_log(ExecutorId executor);
   [[nodiscard]] const std::vector<Entry>& log() const { return log_; }
   [[nodiscard]] std::size_t count() const { return images_.size(); }
 
@@ -53,23 +70,32 @@ class ImageStore {
   enum class State { open, sealing, sealed };
   struct Image {
     std::uint64_t size_bytes = 0;
-    std::uint64_t hash = 0;
+    proto::ContentDigest digest{};
     State state = State::open;
-    bool logged = false;
+    std::size_t log_entries = 0;
     proto::FileDescriptor file;
     std::set<std::uint64_t> sessions;
   };
   struct SealJob;
 
   void step(const std::shared_ptr<SealJob>& job);
-  [[nodiscard]] CUresult hash_slice(SealJob& job, Image& image);
-  [[nodiscard]] CUresult compare_slice(SealJob& job, const Image& image);
+  [[nodiscard]] CUresult hash_slice(SealJob& job, const Image& image);
   void finish(SealJob& job, CUresult status, std::uint64_t image);
+  void erase(std::map<std::uint64_t, Image>::iterator image);
   void drop_if_unused(std::uint64_t image);
 
   EventLoop& loop_;
   std::uint64_t next_id_ = 1;
   std::map<std::uint64_t, Image> images_;
+  using Identity = std::pair<std::uint64_t, proto::ContentDigest>;  // size and digest
+  std::map<Identity, std::uint64_t> known_;                         // sealed images
+  struct Compiled {
+    unsigned device = 0;
+    std::uint64_t image = 0;
+    std::uint64_t size_bytes = 0;
+    proto::FileDescriptor file;
+  };
+  std::list<Compiled> compiled_;  // the last used one in front
   std::vector<Entry> log_;
 };
 

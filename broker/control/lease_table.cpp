@@ -93,6 +93,17 @@ std::optional<proto::Lease> LeaseTable::take_device(std::span<const proto::Lease
   return std::nullopt;
 }
 
+std::optional<proto::Lease> LeaseTable::take_more(std::uint64_t size_bytes, std::size_t sessions) {
+  std::size_t free = 0;
+  for (const SlotPool& pool : device_) free += pool.free_count();
+  if (free + sessions <= kMaxLeases) return std::nullopt;
+  for (auto pool = device_.rbegin(); pool != device_.rend(); ++pool) {
+    if (pool->lease_bytes() < size_bytes) continue;
+    if (auto lease = pool->take({})) return lease;
+  }
+  return std::nullopt;
+}
+
 std::optional<proto::Lease> LeaseTable::take_pinned(std::span<const proto::Lease> refused) { return pinned_.take(refused); }
 
 void LeaseTable::give_back(const proto::Lease& lease) {

@@ -51,6 +51,9 @@ class LeaseTable {
  public:
   LeaseTable(const AddressWindow& window, std::uint64_t device_memory_bytes);
   [[nodiscard]] std::optional<proto::Lease> take_device(std::span<const proto::Lease> refused = {});
+  // A further device range, of at least `size_bytes`, for one of `sessions`: the smallest that is large enough, and only while a first range is
+  // left for each session that may still come.
+  [[nodiscard]] std::optional<proto::Lease> take_more(std::uint64_t size_bytes, std::size_t sessions);
   [[nodiscard]] std::optional<proto::Lease> take_pinned(std::span<const proto::Lease> refused = {});
   void give_back(const proto::Lease& lease);
 

@@ -49,4 +49,23 @@ bool is_busy(const ProgressTable& table, std::uint64_t session) {
   });
 }
 
+std::vector<RunningStream> running_streams(const ProgressTable& table, std::uint64_t except_session) {
+  std::vector<RunningStream> running;
+  for (std::uint32_t index = 0; index < kProgressStreams; ++index) {
+    const StreamProgress& stream = table.stream[index];
+    const std::uint64_t session = stream.session.load(std::memory_order_acquire);
+    if (session == 0 || session == except_session) continue;
+    const std::uint32_t completed = stream.completed.load(std::memory_order_acquire);
+    if (completed != stream.issued.load(std::memory_order_acquire)) running.push_back({index, completed});
+  }
+  return running;
+}
+
+bool runs_on(const ProgressTable& table, const RunningStream& running) {
+  const StreamProgress& stream = table.stream[running.index];
+  const std::uint32_t completed = stream.completed.load(std::memory_order_acquire);
+  return stream.session.load(std::memory_order_acquire) != 0 && completed == running.completed &&
+         completed != stream.issued.load(std::memory_order_acquire);
+}
+
 }  // namespace mpsshim::broker::control

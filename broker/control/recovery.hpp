@@ -52,4 +52,12 @@ struct Verdict {
 [[nodiscard]] std::set<std::uint64_t> busy_sessions(const ProgressTable& table);
 [[nodiscard]] bool is_busy(const ProgressTable& table, std::uint64_t session);
 
+// A stream that was at work, and how far it was: as long as it is at work and no further, its kernel goes on.
+struct RunningStream {
+  std::uint32_t index = 0;
+  std::uint32_t completed = 0;
+};
+[[nodiscard]] std::vector<RunningStream> running_streams(const ProgressTable& table, std::uint64_t except_session);
+[[nodiscard]] bool runs_on(const ProgressTable& table, const RunningStream& stream);
+
 }  // namespace mpsshim::broker::control

@@ -36,6 +36,15 @@ enum class SessionPhase {
 };
 [[nodiscard]] const char* phase_name(SessionPhase phase);
 
+class Executor;
+
+// A session that starves in its executor goes to another: started first, if need be; then its own is asked to pause it.
+struct Relocation {
+  Executor* to = nullptr;
+  bool asked = false;
+  EventLoop::Timer limit;
+};
+
 struct Session {
   // Must not end the session it is called with: whoever answers may go on with it.
   using Answer = std::function<void(CUresult status, Session& session)>;
@@ -43,6 +52,7 @@ struct Session {
   std::uint64_t id = 0;
   ClientIdentity client;
   unsigned device = 0;
+  Executor* executor = nullptr;  // where it is placed, from its first Attach on; nullptr also when that one is gone for good
   SessionPhase phase = SessionPhase::waiting;
   std::uint64_t epoch = 0;
   CUresult lost_error = CUDA_SUCCESS;
@@ -53,10 +63,13 @@ struct Session {
 
   proto::Lease device_lease;
   proto::Lease pinned_lease;
+  std::vector<proto::Lease> more_leases;  // further device ranges
   std::vector<proto::Lease> refused;  // ranges the client could not keep free; never offered to it again
   std::optional<ChannelMemory> channel;
   SegmentStore segments;
   ChunkStore chunks;
+
+  std::optional<Relocation> relocation;
 
   Answer answer;               // the client's request under way (Attach or LeaseReplace), if any
   EventLoop::Timer deadline;   // of that request

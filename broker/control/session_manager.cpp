@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening and ending of sessions. What an executor says, and its death, are in session_recovery.cpp.
+// Opening and ending of sessions.
 #include "broker/control/session_manager.hpp"
 
 #include <algorithm>
@@ -13,6 +13,7 @@ namespace mpsshim::broker::control {
 namespace {
 
 constexpr std::chrono::seconds kSlowEnd{5};  // then the log tells whose end takes so long
+constexpr std::chrono::seconds kPatienceInPause{30};  // half the time after which a client takes its connection to be broken
 
 double milliseconds_since(EventLoop::Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - start).count();
@@ -24,43 +25,28 @@ bool same_range(const proto::Lease& a, const proto::Lease& b) { return a.address
 
 SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits,
                                Events events)
-    : loop_(loop), launcher_(launcher), executor_settings_(executors), limits_(limits), events_(std::move(events)), images_(loop) {}
+    : loop_(loop), limits_(limits), events_(std::move(events)), images_(loop), pool_(loop, launcher, executors, limits.pool, *this) {}
 
-void SessionManager::start() {
-  auto& first = executors_[0];
-  first = std::make_unique<Executor>(loop_, launcher_, executor_settings_, 0, *this);
-  first->start();
-}
+void SessionManager::start() { (void)pool_.first(0); }
 
 void SessionManager::quit(CUresult error) {
+  quitting_ = true;
   for (auto& [id, session] : sessions_) {
     if (session.channel) session.channel->tell_failed(error);
     if (session.answer) respond(session, error);
   }
   drains_.clear();
-  for (auto& [device, executor] : executors_) executor->quit();
+  pool_.quit();
 }
 
 const proto::DriverFacts* SessionManager::facts() const {
-  const auto first = executors_.find(0);
-  return first == executors_.end() ? nullptr : first->second->facts();
+  const auto first = pool_.all().find({0, 0});
+  return first == pool_.all().end() ? nullptr : first->second->facts();
 }
 
 Session* SessionManager::find(std::uint64_t session) {
   const auto found = sessions_.find(session);
   return found == sessions_.end() ? nullptr : &found->second;
-}
-
-// Executors of further devices are started when the first client asks for them; the first one's driver serves there too.
-Executor& SessionManager::executor_of(const Session& session) {
-  auto& executor = executors_[session.device];
-  if (!executor) {
-    ExecutorSettings settings = executor_settings_;
-    settings.drivers = {executors_.at(0)->driver()};
-    executor = std::make_unique<Executor>(loop_, launcher_, settings, session.device, *this);
-    executor->start();
-  }
-  return *executor;
 }
 
 CUresult SessionManager::create(const ClientIdentity& client, unsigned device, Session*& session) {
@@ -97,24 +83,32 @@ void SessionManager::attach(Session& session, Session::Answer answer) {
     case SessionPhase::reopening:
     case SessionPhase::closing: return respond(session, CUDA_ERROR_MPS_RPC_FAILURE);
   }
+  arm_deadline(session);
+}
+
+void SessionManager::arm_deadline(Session& session) {
   session.deadline = loop_.after(limits_.answer, [this, id = session.id] { request_timed_out(sessions_.at(id)); });
 }
 
+// A client that has objects is held while its executor pauses after too many deaths: an error would be for ever. A new one may try again.
 void SessionManager::await_executor(Session& session) {
-  Executor& executor = executor_of(session);
-  if (executor.state() == ExecutorState::fault) return respond(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
+  const bool placed = place(session);
+  const bool pauses = placed && session.executor->state() == ExecutorState::fault;
+  if (!placed || (pauses && !(session.has_lived && session.executor->will_retry()))) return respond(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
   session.phase = SessionPhase::waiting;
-  session.deadline = loop_.after(limits_.answer, [this, id = session.id] { request_timed_out(sessions_.at(id)); });
-  if (executor.state() == ExecutorState::active) open_in_executor(session);
+  arm_deadline(session);
+  if (session.executor->state() == ExecutorState::active) open_in_executor(session);
 }
 
 void SessionManager::open_in_executor(Session& session) {
-  Executor& executor = executor_of(session);
+  Executor& executor = *session.executor;
   if (!ensure_leases(session)) {
     log_error("{}: no range of addresses is free that it has not refused; widen --window.", session.name());
     return refuse(session, CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
   }
-  session.channel = ChannelMemory::make(session.id, executor.epoch());
+  // Lives count up in each executor for itself; what a client sees only ever rises.
+  session.epoch = std::max(session.epoch + 1, executor.epoch());
+  session.channel = ChannelMemory::make(session.id, session.epoch);
   if (!session.channel) {
     log_error("{}: its channel could not be made ({}); raise the broker's limit of open files or its memory limit.", session.name(), std::strerror(errno));
     return refuse(session, CUDA_ERROR_OUT_OF_MEMORY);
@@ -132,6 +126,12 @@ bool SessionManager::ensure_leases(Session& session) {
 
 // Nothing in an executor that knows the session already; it has memory only if it lived in an earlier one.
 void SessionManager::restore_memory(Session& session, Executor& executor) {
+  for (const proto::Lease& lease : session.more_leases) {
+    ExecutorPacket packet;
+    packet.header = {ExecutorMessage::lease_restore, 0, session.id};
+    packet.device_lease = lease;
+    executor.send(packet);
+  }
   for (const auto& [address, chunk] : session.chunks.all()) {
     ExecutorPacket packet;
     packet.header = {ExecutorMessage::chunk_restore, 0, session.id};
@@ -155,7 +155,7 @@ void SessionManager::restore_memory(Session& session, Executor& executor) {
 void SessionManager::send_open(Session& session, Executor& executor) {
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::session_open, 0, session.id};
-  packet.epoch = session.epoch = executor.epoch();
+  packet.epoch = session.epoch;
   packet.client_pid = static_cast<std::uint32_t>(session.client.pid);
   packet.client_uid = session.client.uid;
   packet.device_lease = session.device_lease;
@@ -167,12 +167,14 @@ void SessionManager::send_open(Session& session, Executor& executor) {
 void SessionManager::send_close(Session& session) {
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::session_close, 0, session.id};
-  executor_of(session).send(packet);
+  session.executor->send(packet);
 }
 
 void SessionManager::request_timed_out(Session& session) {
-  log_error("{}: no answer from executor {} within {} ms ({}); the client gets CUDA_ERROR_MPS_SERVER_NOT_READY.", session.name(), session.device,
-            limits_.answer.count(), phase_name(session.phase));
+  const bool is_held = session.phase == SessionPhase::waiting && session.has_lived && session.executor->will_retry();
+  if (is_held && EventLoop::Clock::now() - session.asked_at < kPatienceInPause) return arm_deadline(session);
+  log_error("{}: no answer from executor {} within {:.0f} ms ({}); the client gets CUDA_ERROR_MPS_SERVER_NOT_READY.", session.name(),
+            session.executor->label(), milliseconds_since(session.asked_at), phase_name(session.phase));
   if (session.changing_lease) session.delivered = false;  // it does not know its ranges: its next Attach tells it
   respond(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
 }
@@ -200,14 +202,14 @@ void SessionManager::session_opened(Session& session, const ExecutorPacket& pack
   if (session.phase == SessionPhase::closing && status != CUDA_SUCCESS) return erase(session);  // nothing was opened, nothing will close
   if (session.phase != SessionPhase::opening) return;
   if (status != CUDA_SUCCESS) {
-    log_error("{}: refused by executor {} with CUDA error {}: {}.", session.name(), session.device, static_cast<int>(status), packet.text);
+    log_error("{}: refused by executor {} with CUDA error {}: {}.", session.name(), session.executor->label(), static_cast<int>(status), packet.text);
     return refuse(session, status);
   }
   session.phase = SessionPhase::active;
   session.has_lived = true;
   session.deaths_while_opening = 0;
   log_info("{}: attached in {:.1f} ms to executor {} (pid {}), epoch {}, {} MiB of device memory in place.", session.name(),
-           milliseconds_since(session.asked_at), session.device, executor_of(session).pid(), session.epoch, session.chunks.total_bytes() >> 20);
+           milliseconds_since(session.asked_at), session.executor->label(), session.executor->pid(), session.epoch, session.chunks.total_bytes() >> 20);
   if (session.answer) respond(session, CUDA_SUCCESS);
 }
 
@@ -228,7 +230,7 @@ CUresult SessionManager::create_segment(Session& session, const proto::SegmentCr
   packet.address = request.address;
   packet.size_bytes = request.size_bytes;
   packet.purpose = static_cast<std::uint32_t>(request.purpose);
-  executor_of(session).send(packet, {&file, 1});
+  session.executor->send(packet, {&file, 1});
   return CUDA_SUCCESS;
 }
 
@@ -252,14 +254,40 @@ void SessionManager::replace_lease(Session& session, const proto::Lease& refused
   log_info("{}: gets {:#x} in place of {:#x}, which is in use in its process.", session.name(), other->address, refused.address);
   leases_->give_back(std::exchange(lease, *other));
   session.changing_lease = true;
-  session.deadline = loop_.after(limits_.answer, [this, id = session.id] { request_timed_out(sessions_.at(id)); });
+  session.asked_at = EventLoop::Clock::now();
+  arm_deadline(session);
   session.phase = SessionPhase::reopening;
   send_close(session);
+}
+
+// Announced to the executor before the client learns of it, as a segment is.
+std::optional<proto::Lease> SessionManager::add_lease(Session& session, std::uint64_t size_bytes) {
+  if (session.phase != SessionPhase::active) return std::nullopt;
+  const auto lease = leases_->take_more(size_bytes, sessions_.size());
+  if (!lease) {
+    log_warning("{}: its range of addresses has no room for {} MiB more, and no other is free; widen --window.", session.name(), size_bytes >> 20);
+    return std::nullopt;
+  }
+  log_info("{}: gets a further range of {} MiB at {:#x}.", session.name(), lease->size_bytes >> 20, lease->address);
+  session.more_leases.push_back(*lease);
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::lease_add, 0, session.id};
+  packet.device_lease = *lease;
+  session.executor->send(packet);
+  return lease;
+}
+
+void SessionManager::lease_released(Session& session, std::uint64_t address) {
+  const auto found = std::ranges::find(session.more_leases, address, &proto::Lease::address);
+  if (found == session.more_leases.end()) return;
+  leases_->give_back(*found);
+  session.more_leases.erase(found);
 }
 
 void SessionManager::end(Session& session) {
   session.answer = nullptr;
   session.deadline.reset();
+  drop_relocation(session);
   if (!session.in_executor()) return erase(session);
   if (session.phase == SessionPhase::closing) return;
   if (session.phase != SessionPhase::reopening) send_close(session);
@@ -272,14 +300,14 @@ void SessionManager::end(Session& session) {
 void SessionManager::check_end(std::uint64_t id) {
   Session* session = find(id);
   if (session == nullptr) return;
-  Executor& executor = executor_of(*session);
+  Executor& executor = *session->executor;
   const auto waited = EventLoop::Clock::now() - session->ended_at;
   if (waited >= limits_.orphan && executor.is_busy(id) && executor.state() == ExecutorState::active) {
     log_warning("{}: its client is gone and its work still runs after {} ms; executor {} is replaced.", session->name(), limits_.orphan.count(),
-                session->device);
+                executor.label());
     begin_replacement(executor);
   } else if (waited >= kSlowEnd && waited < kSlowEnd + limits_.orphan) {
-    log_warning("{}: its client is gone, its work has ended, but executor {} has not released it for {:.0f} ms.", session->name(), session->device,
+    log_warning("{}: its client is gone, its work has ended, but executor {} has not released it for {:.0f} ms.", session->name(), executor.label(),
                 milliseconds_since(session->ended_at));
   }
   session->end_check = loop_.after(std::max(limits_.orphan, std::chrono::milliseconds(1)), [this, id] { check_end(id); });
@@ -288,19 +316,22 @@ void SessionManager::check_end(std::uint64_t id) {
 void SessionManager::session_closed(Session& session) {
   if (session.phase == SessionPhase::closing) return erase(session);
   if (session.phase != SessionPhase::reopening) return;
-  Executor& executor = executor_of(session);
-  session.channel->write_header(session.id, executor.epoch());
-  send_open(session, executor);
+  session.channel->write_header(session.id, session.epoch);
+  send_open(session, *session.executor);
 }
 
 void SessionManager::erase(Session& session) {
   log_info("{}: ended.", session.name());
-  if (leases_) {
-    leases_->give_back(session.device_lease);
-    leases_->give_back(session.pinned_lease);
+  const Remnants::Leases leases{session.device_lease, session.pinned_lease};
+  if (!remnants_.keep(session.id, leases)) free_leases({leases});
+  for (const proto::Lease& lease : session.more_leases) {
+    const Remnants::Leases further{lease, {}};
+    if (!remnants_.keep(session.id, further)) free_leases({further});
   }
   images_.release_session(session.id);
+  Executor* const executor = session.executor;
   sessions_.erase(session.id);
+  if (executor != nullptr) release(*executor);
 }
 
 }  // namespace mpsshim::broker::control

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions and executors together: opens sessions in an executor, brings their memory into the next one, ends them, decides by
-// recovery.hpp what a death costs whom. Knows neither sockets of clients nor the text of commands.
+// Sessions and executors together: places sessions in executors, opens them there, brings their memory into the next one, moves those that
+// starve, ends them, decides by recovery.hpp what a death costs whom. Knows neither sockets of clients nor the text of commands.
+// In three files: session_manager.cpp (opening and ending), session_placement.cpp (which executor), session_recovery.cpp (executors' messages
+// and deaths).
 // Owned by Server; the control process's thread. Requests come from ClientConnection, which has checked their form; here ids and ranges are
 // checked against the session's own objects. Executors are ours, but may crash at any point.
 #pragma once
@@ -13,8 +15,10 @@
 #include <string>
 
 #include "broker/control/executor.hpp"
+#include "broker/control/executor_pool.hpp"
 #include "broker/control/image_store.hpp"
 #include "broker/control/lease_table.hpp"
+#include "broker/control/remnants.hpp"
 #include "broker/control/session.hpp"
 
 namespace mpsshim::broker::control {
@@ -25,6 +29,8 @@ struct SessionLimits {
   std::chrono::milliseconds orphan{200};    // how long work of a client that is gone may run on
   std::chrono::milliseconds drain{200};     // how long others' work is waited for before an executor is replaced
   std::chrono::milliseconds answer{10'000}; // how long a client waits for an executor
+  std::chrono::milliseconds pause{1'000};   // how long the work of a session that is to be moved may take to end
+  PoolLimits pool;
 };
 
 class SessionManager final : public ExecutorOwner {
@@ -44,7 +50,7 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] int facts_file() const { return facts_file_.get(); }
   [[nodiscard]] const proto::DriverFacts* facts() const;
   [[nodiscard]] const std::map<std::uint64_t, Session>& sessions() const { return sessions_; }
-  [[nodiscard]] const std::map<unsigned, std::unique_ptr<Executor>>& executors() const { return executors_; }
+  [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<Executor>>& executors() const { return pool_.all(); }
   [[nodiscard]] ImageStore& images() { return images_; }
 
   // nullptr once the session has ended.
@@ -55,6 +61,8 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] CUresult create_segment(Session& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file);
   // `refused` is one of the session's two leases; the answer means that it has another one in its place.
   void replace_lease(Session& session, const proto::Lease& refused, Session::Answer answer);
+  // A further device range of at least `size_bytes`; empty: there is none.
+  [[nodiscard]] std::optional<proto::Lease> add_lease(Session& session, std::uint64_t size_bytes);
   void end(Session& session);  // the client is gone
 
   void executor_ready(Executor& executor) override;
@@ -64,8 +72,19 @@ class SessionManager final : public ExecutorOwner {
   void executor_stopped(Executor& executor) override;
 
  private:
-  Executor& executor_of(const Session& session);
+  [[nodiscard]] bool place(Session& session);
+  [[nodiscard]] bool is_used(const Executor& executor) const;
+  void release(Executor& executor);
+  void forget(Executor& executor);
+  void free_leases(const std::vector<Remnants::Leases>& leases);
+  void starved(Executor& executor, const ExecutorPacket& packet);
+  void ask_for_pause(Session& session);
+  void paused(Session& session, CUresult status);
+  void stay(Session& session, const char* why);
+  void drop_relocation(Session& session);
+
   void await_executor(Session& session);
+  void arm_deadline(Session& session);
   void open_in_executor(Session& session);
   [[nodiscard]] bool ensure_leases(Session& session);
   void restore_memory(Session& session, Executor& executor);
@@ -82,8 +101,10 @@ class SessionManager final : public ExecutorOwner {
 
   void publish_facts(const Executor& executor);
   void replay_loads(Executor& executor);
+  void settle(Executor& executor, const ExecutorPacket& packet);
+  void lease_released(Session& session, std::uint64_t address);
   void give_image(Executor& executor, const ExecutorPacket& packet);
-  void chunk_created(const ExecutorPacket& packet, proto::ReceivedFds& fds);
+  void chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds);
   void apply(const Verdict& verdict, const DeathReport& report);
   void move(Session& session);
   void lose(Session& session, CUresult error);
@@ -91,8 +112,6 @@ class SessionManager final : public ExecutorOwner {
   void check_drain(Executor& executor);
 
   EventLoop& loop_;
-  ExecutorLauncher& launcher_;
-  const ExecutorSettings executor_settings_;
   const SessionLimits limits_;
   const Events events_;
   ImageStore images_;
@@ -101,12 +120,14 @@ class SessionManager final : public ExecutorOwner {
   std::uint64_t next_session_ = 1;
   std::uint64_t next_segment_ = 1;
   std::map<std::uint64_t, Session> sessions_;
-  std::map<unsigned, std::unique_ptr<Executor>> executors_;  // by device
+  ExecutorPool pool_;
+  Remnants remnants_;
+  bool quitting_ = false;
   struct Drain {
     EventLoop::Clock::time_point until;
     EventLoop::Timer timer;
   };
-  std::map<unsigned, Drain> drains_;
+  std::map<ExecutorId, Drain> drains_;
 };
 
 }  // namespace mpsshim::broker::control

@@ -16,7 +16,7 @@ constexpr unsigned kOpeningDeaths = 2;  // then the session is taken to be what 
 
 void SessionManager::executor_ready(Executor& executor) {
   const bool first = !facts_file_.valid();
-  if (executor.device() == 0) publish_facts(executor);
+  if (executor.id() == ExecutorId{}) publish_facts(executor);
   if (!leases_) {
     std::uint64_t largest = 0;
     for (std::uint32_t i = 0; i < executor.facts()->device_count; ++i) {
@@ -27,9 +27,13 @@ void SessionManager::executor_ready(Executor& executor) {
   replay_loads(executor);
   std::vector<std::uint64_t> waiting;  // opening may end a session
   for (const auto& [id, session] : sessions_) {
-    if (session.device == executor.device() && session.phase == SessionPhase::waiting && session.answer) waiting.push_back(id);
+    if (session.executor == &executor && session.phase == SessionPhase::waiting && session.answer) waiting.push_back(id);
   }
   for (const std::uint64_t id : waiting) open_in_executor(sessions_.at(id));
+  for (auto& [id, session] : sessions_) {
+    if (session.relocation && session.relocation->to == &executor && !session.relocation->asked) ask_for_pause(session);
+  }
+  release(executor);
   if (first && facts_file_.valid()) events_.facts_published();
 }
 
@@ -46,39 +50,54 @@ void SessionManager::publish_facts(const Executor& executor) {
 
 void SessionManager::replay_loads(Executor& executor) {
   for (const ImageStore::Entry& entry : images_.log()) {
-    if (entry.device != executor.device()) continue;
+    if (entry.executor != executor.id()) continue;
     ExecutorPacket packet;
     packet.header.type = ExecutorMessage::load_replay;
     packet.object = entry.image;
     packet.purpose = entry.load ? 1 : 0;
-    const int fd = images_.sealed_file(0, entry.image, packet.size_bytes);
+    packet.address = entry.copy;
+    int fd = images_.compiled_file(executor.id().device, entry.image);
+    if (fd < 0) fd = images_.sealed_file(0, entry.image, packet.size_bytes);
     executor.send(packet, entry.load ? std::span<const int>(&fd, 1) : std::span<const int>());
   }
 }
 
 void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   Session* session = find(packet.header.session);
-  if (session != nullptr && (session->device != executor.device() || !session->in_executor())) session = nullptr;
+  if (session != nullptr && (session->executor != &executor || !session->in_executor())) session = nullptr;
   switch (packet.header.type) {
     case ExecutorMessage::session_opened:
       if (session != nullptr) session_opened(*session, packet);
       return;
     case ExecutorMessage::session_closed:
-      if (session != nullptr) session_closed(*session);
+      if (session != nullptr) return session_closed(*session);
+      return free_leases(remnants_.remove(executor, packet.header.session));
+    case ExecutorMessage::session_paused:
+      if (session != nullptr) paused(*session, static_cast<CUresult>(packet.header.status));
       return;
-    case ExecutorMessage::chunk_created: return chunk_created(packet, fds);
+    case ExecutorMessage::chunk_created:
+      if (session != nullptr) chunk_created(*session, packet, fds);
+      return;
     case ExecutorMessage::chunk_released:
       if (session != nullptr) session->chunks.release(packet.object);
       return;
     case ExecutorMessage::segment_released:
       if (session != nullptr) session->segments.release(packet.object);
       return;
+    case ExecutorMessage::lease_released:
+      if (session != nullptr) lease_released(*session, packet.object);
+      return;
     case ExecutorMessage::image_want: return give_image(executor, packet);
     case ExecutorMessage::module_note:
-      if (!images_.note(executor.device(), packet.object, packet.purpose != 0)) {
-        log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.", executor.device(), packet.object);
+      if (!images_.note(executor.id(), packet.object, packet.purpose != 0, packet.address)) {
+        log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.", executor.label(), packet.object);
       }
       return;
+    case ExecutorMessage::image_compiled:
+      if (fds.count == 1) images_.keep_compiled(executor.id().device, packet.object, std::move(fds.fds[0]));
+      return;
+    case ExecutorMessage::starved: return starved(executor, packet);
+    case ExecutorMessage::settle: return settle(executor, packet);
     case ExecutorMessage::ready:
     case ExecutorMessage::fault: return;  // Executor's own
     case ExecutorMessage::session_open:
@@ -89,27 +108,39 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::image_give:
     case ExecutorMessage::load_replay:
     case ExecutorMessage::quit:
-    case ExecutorMessage::quiesce: break;
+    case ExecutorMessage::quiesce:
+    case ExecutorMessage::session_pause:
+    case ExecutorMessage::settled:
+    case ExecutorMessage::lease_add:
+    case ExecutorMessage::lease_restore:
+    case ExecutorMessage::stay: break;
   }
-  log_error("Executor {} (pid {}) sent message {}, which is not one of its own; it is ignored.", executor.device(), executor.pid(),
+  log_error("Executor {} (pid {}) sent message {}, which is not one of its own; it is ignored.", executor.label(), executor.pid(),
             static_cast<std::uint32_t>(packet.header.type));
 }
 
-void SessionManager::chunk_created(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
-  Session* session = find(packet.header.session);
-  if (session == nullptr || !session->in_executor()) return;
+void SessionManager::chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   if (fds.count != 1) {
-    log_error("{}: its executor sent {} descriptors with a chunk where 1 is due; that memory would not survive the executor.", session->name(), fds.count);
+    log_error("{}: its executor sent {} descriptors with a chunk where 1 is due; that memory would not survive the executor.", session.name(), fds.count);
     return;
   }
-  session->chunks.add(packet.object, packet.size_bytes, std::move(fds.fds[0]));
+  session.chunks.add(packet.object, packet.size_bytes, std::move(fds.fds[0]));
+}
+
+// Packets are served in order, so what was sent before has been dealt with.
+void SessionManager::settle(Executor& executor, const ExecutorPacket& packet) {
+  ExecutorPacket answer;
+  answer.header.type = ExecutorMessage::settled;
+  answer.object = packet.object;
+  executor.send(answer);
 }
 
 void SessionManager::give_image(Executor& executor, const ExecutorPacket& packet) {
   ExecutorPacket answer;
   answer.header = {ExecutorMessage::image_give, CUDA_SUCCESS, packet.header.session};
   answer.object = packet.object;
-  const int fd = images_.sealed_file(packet.header.session, packet.object, answer.size_bytes);
+  int fd = images_.sealed_file(packet.header.session, packet.object, answer.size_bytes);
+  if (const int compiled = images_.compiled_file(executor.id().device, packet.object); fd >= 0 && compiled >= 0) fd = compiled;
   if (fd < 0) {
     answer.header.status = CUDA_ERROR_INVALID_IMAGE;
     return executor.send(answer);
@@ -118,10 +149,12 @@ void SessionManager::give_image(Executor& executor, const ExecutorPacket& packet
 }
 
 void SessionManager::executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) {
-  drains_.erase(executor.device());
+  drains_.erase(executor.id());
+  free_leases(remnants_.remove_all(executor));
   std::vector<SessionCondition> conditions;
-  for (const auto& [id, session] : sessions_) {
-    if (session.device != executor.device() || !session.in_executor()) continue;
+  for (auto& [id, session] : sessions_) {
+    if (session.executor != &executor || !session.in_executor()) continue;
+    drop_relocation(session);  // it comes to an executor without the kernel it starved of
     conditions.push_back({id, busy.contains(id), session.phase == SessionPhase::closing});
   }
   for (const Verdict& verdict : judge(report, conditions)) apply(verdict, report);
@@ -164,39 +197,28 @@ void SessionManager::lose(Session& session, CUresult error) {
   if (session.channel) session.channel->tell_failed(error);
   session.chunks.clear();  // nobody can use it again: the device gets it back now, not when the client ends
   session.segments.clear();
+  drop_relocation(session);
+  if (session.executor != nullptr) release(*session.executor);
 }
 
 void SessionManager::begin_replacement(Executor& executor) {
   executor.begin_drain();
-  Drain& drain = drains_[executor.device()];
+  Drain& drain = drains_[executor.id()];
   drain.until = EventLoop::Clock::now() + limits_.drain;
   check_drain(executor);
 }
 
 // Innocent sessions' work in flight is waited for; each such session that ends it in time moves instead of failing.
 void SessionManager::check_drain(Executor& executor) {
-  const auto found = drains_.find(executor.device());
+  const auto found = drains_.find(executor.id());
   if (found == drains_.end() || executor.state() != ExecutorState::draining) return;
   const std::set<std::uint64_t> busy = executor.busy();
-  const bool others_run = std::ranges::any_of(busy, [this](std::uint64_t id) {
+  const bool others_run = std::ranges::any_of(busy, [&](std::uint64_t id) {
     const Session* session = find(id);
-    return session != nullptr && session->phase != SessionPhase::closing;
+    return session != nullptr && session->executor == &executor && session->phase != SessionPhase::closing;
   });
   if (!others_run || EventLoop::Clock::now() >= found->second.until) return executor.replace();
   found->second.timer = loop_.after(kDrainLook, [this, &executor] { check_drain(executor); });
-}
-
-void SessionManager::executor_cannot_start(Executor& executor, const std::string& why) {
-  if (executor.device() == 0) return events_.cannot_start(why);
-  log_error("Executor {} cannot serve: {}. Clients that ask for device {} get CUDA_ERROR_MPS_SERVER_NOT_READY.", executor.device(), why, executor.device());
-  for (auto& [id, session] : sessions_) {
-    if (session.device == executor.device() && session.answer) respond(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
-  }
-}
-
-void SessionManager::executor_stopped(Executor&) {
-  const bool all = std::ranges::all_of(executors_, [](const auto& entry) { return entry.second->state() == ExecutorState::stopped; });
-  if (all) events_.stopped();
 }
 
 }  // namespace mpsshim::broker::control

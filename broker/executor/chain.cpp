@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstring>
+#include <mutex>
 
 #include "broker/executor/parts.hpp"
 #include "broker/log.hpp"
@@ -44,29 +45,32 @@ struct ChainCache::Chain {
   CUgraph graph = nullptr;
   CUgraphExec exec = nullptr;
   std::vector<Node> kernels;
-  CUgraphNode tail = nullptr;
+  CUgraphNode writer = nullptr;
 };
 
 namespace {
 
-void set_write(CUstreamBatchMemOpParams& write, CUdeviceptr address, std::uint32_t value) {
-  write = {};
-  write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-  write.writeValue.address = address;
-  write.writeValue.value = value;
-  write.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
+constexpr std::size_t kLongestExact = 8;
+
+std::size_t length_index(std::size_t length) {
+  return length <= kLongestExact ? length : kLongestExact + static_cast<std::size_t>(std::countr_zero(length) - std::countr_zero(kLongestExact));
+}
+
+// A node of one thread, for a kernel of our own.
+CUDA_KERNEL_NODE_PARAMS single_thread(CUfunction function, void** parameters) {
+  CUDA_KERNEL_NODE_PARAMS params{};
+  params.func = function;
+  params.gridDimX = params.gridDimY = params.gridDimZ = params.blockDimX = params.blockDimY = params.blockDimZ = 1;
+  params.kernelParams = parameters;
+  return params;
 }
 
 }  // namespace
 
-// Progress comes last: once it is seen, the fence is.
-void set_writes(const ChainTail& tail, CUstreamBatchMemOpParams (&writes)[2]) {
-  const bool has_fence = tail.fence != 0;
-  set_write(writes[0], has_fence ? tail.fence : tail.progress, has_fence ? tail.fence_value : tail.progress_value);
-  set_write(writes[1], tail.progress, tail.progress_value);
+std::size_t chain_length(std::size_t launches) {
+  if (launches <= kLongestExact) return launches;
+  return launches >= kMaxChain ? kMaxChain : std::bit_floor(launches);
 }
-
-std::size_t chain_length(std::size_t launches) { return launches >= kMaxChain ? kMaxChain : std::bit_floor(launches); }
 
 void** parameter_addresses(const LaunchOp& launch, std::vector<void*>& addresses) {
   addresses.clear();
@@ -79,36 +83,32 @@ void** parameter_addresses(const LaunchOp& launch, std::vector<void*>& addresses
 ChainCache::ChainCache(ExecutorParts& parts) : parts_(parts) {}
 ChainCache::~ChainCache() = default;
 
-void ChainCache::clear() {
-  for (auto& pair : turns_) {
-    for (Turns& turns : pair) turns = {};
-  }
-}
+void ChainCache::clear() { chains_ = {}; }
 
-bool ChainCache::launch(CUstream stream, std::span<const LaunchOp* const> launches, const ChainTail* tail) {
+bool ChainCache::launch(CUstream stream, std::span<const LaunchOp* const> launches, const WordWrites* words) {
   if (parts_.nop_function == nullptr || parts_.chains_refused.load(std::memory_order_relaxed)) return false;
-  Chain* chain = next_chain(launches.size(), tail != nullptr);
+  if (words != nullptr && parts_.writer_function == nullptr) return false;
+  Chain* chain = find_chain(launches.size(), words != nullptr);
   // A launch that a node cannot hold is the client's affair: issued plainly it gets the driver's own error.
-  if (chain == nullptr || fill(*chain, launches, tail) != CUDA_SUCCESS) return false;
+  if (chain == nullptr || fill(*chain, launches, words) != CUDA_SUCCESS) return false;
+  const std::lock_guard lock(parts_.issue_lock);
   return parts_.driver->cuGraphLaunch(chain->exec, stream) == CUDA_SUCCESS;
 }
 
-ChainCache::Chain* ChainCache::next_chain(std::size_t length, bool has_tail) {
-  Turns& turns = turns_[static_cast<std::size_t>(std::countr_zero(length))][has_tail];
-  std::unique_ptr<Chain>& chain = turns.chains[turns.next];
-  turns.next = (turns.next + 1) % kTurns;
-  if (!chain) chain = make(length, has_tail);
+ChainCache::Chain* ChainCache::find_chain(std::size_t length, bool has_words) {
+  std::unique_ptr<Chain>& chain = chains_[length_index(length)][has_words ? 1 : 0];
+  if (!chain) chain = make(length, has_words);
   return chain.get();
 }
 
-std::unique_ptr<ChainCache::Chain> ChainCache::make(std::size_t length, bool has_tail) {
+std::unique_ptr<ChainCache::Chain> ChainCache::make(std::size_t length, bool has_words) {
   const Driver& driver = parts_.driver;
   auto chain = std::make_unique<Chain>(driver);
   const char* call = "cuGraphCreate";
   CUresult result = driver->cuGraphCreate(&chain->graph, 0);
   if (result == CUDA_SUCCESS) {
     call = "adding nodes to a graph";
-    result = add_nodes(*chain, length, has_tail);
+    result = add_nodes(*chain, length, has_words);
   }
   if (result == CUDA_SUCCESS) {
     call = "cuGraphInstantiateWithFlags";
@@ -119,41 +119,40 @@ std::unique_ptr<ChainCache::Chain> ChainCache::make(std::size_t length, bool has
   return nullptr;
 }
 
-CUresult ChainCache::add_nodes(Chain& chain, std::size_t length, bool has_tail) {
+CUresult ChainCache::add_nodes(Chain& chain, std::size_t length, bool has_words) {
   const Driver& driver = parts_.driver;
-  CUDA_KERNEL_NODE_PARAMS nop{};
-  nop.func = parts_.nop_function;
-  nop.gridDimX = nop.gridDimY = nop.gridDimZ = nop.blockDimX = nop.blockDimY = nop.blockDimZ = 1;
   CUgraphNode last = nullptr;
+  const auto add = [&](CUgraphNode& node, const CUDA_KERNEL_NODE_PARAMS& params) {
+    const CUresult result = driver->cuGraphAddKernelNode_v2(&node, chain.graph, last == nullptr ? nullptr : &last, last == nullptr ? 0 : 1, &params);
+    last = node;
+    return result;
+  };
   chain.kernels.resize(length);
   for (Chain::Node& kernel : chain.kernels) {
-    const CUresult result = driver->cuGraphAddKernelNode_v2(&kernel.node, chain.graph, last == nullptr ? nullptr : &last, last == nullptr ? 0 : 1, &nop);
+    const CUresult result = add(kernel.node, single_thread(parts_.nop_function, nullptr));
     if (result != CUDA_SUCCESS) return result;
-    last = kernel.node;
   }
-  if (!has_tail) return CUDA_SUCCESS;
-  // Any word of ours will do until fill() names the right ones; the node is never launched before.
-  CUstreamBatchMemOpParams writes[2];
-  set_writes({parts_.progress.completed_address(0), 0, 0, 0}, writes);
-  const CUDA_BATCH_MEM_OP_NODE_PARAMS params{parts_.context, 2, writes, 0};
-  return driver->cuGraphAddBatchMemOpNode(&chain.tail, chain.graph, &last, 1, &params);
+  if (!has_words) return CUDA_SUCCESS;
+  WordWrites words;  // fill() names the right ones; the graph is never launched before
+  WriterParameters parameters(words);
+  return add(chain.writer, single_thread(parts_.writer_function, parameters.addresses));
 }
 
-CUresult ChainCache::fill(Chain& chain, std::span<const LaunchOp* const> launches, const ChainTail* tail) {
+CUresult ChainCache::fill(Chain& chain, std::span<const LaunchOp* const> launches, const WordWrites* words) {
   for (std::size_t i = 0; i < launches.size(); ++i) {
-    const CUresult result = set_node(chain, i, *launches[i]);
+    const CUresult result = set_kernel(chain, i, *launches[i]);
     if (result != CUDA_SUCCESS) return result;
   }
-  if (tail == nullptr) return CUDA_SUCCESS;
-  CUstreamBatchMemOpParams writes[2];
-  set_writes(*tail, writes);
-  const CUDA_BATCH_MEM_OP_NODE_PARAMS params{parts_.context, 2, writes, 0};
-  const CUresult result = parts_.driver->cuGraphExecBatchMemOpNodeSetParams(chain.exec, chain.tail, &params);
-  if (result != CUDA_SUCCESS) refuse(result, "cuGraphExecBatchMemOpNodeSetParams");
+  if (words == nullptr) return CUDA_SUCCESS;
+  WordWrites copy = *words;
+  WriterParameters parameters(copy);
+  const CUDA_KERNEL_NODE_PARAMS params = single_thread(parts_.writer_function, parameters.addresses);
+  const CUresult result = parts_.driver->cuGraphExecKernelNodeSetParams_v2(chain.exec, chain.writer, &params);
+  if (result != CUDA_SUCCESS) refuse(result, "cuGraphExecKernelNodeSetParams_v2");
   return result;
 }
 
-CUresult ChainCache::set_node(Chain& chain, std::size_t index, const LaunchOp& launch) {
+CUresult ChainCache::set_kernel(Chain& chain, std::size_t index, const LaunchOp& launch) {
   Chain::Node& kernel = chain.kernels[index];
   if (kernel.holds(launch)) return CUDA_SUCCESS;
   CUDA_KERNEL_NODE_PARAMS params{};

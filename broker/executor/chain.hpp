@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs of launches as prepared linear graphs: setting the parameters of a kernel node costs a fraction of a launch, and a whole run is one
-// submission. The last node may be a batch of memory operations: the client's fence and the progress word.
+// submission. The last node may be the kernel that writes the client's fence and the progress word (word_writes.hpp).
 //
-// A ChainCache belongs to one stream and its worker. Graphs are made when a length is first needed; several of a length take turns, so that
-// the one being filled is not the one just launched. A node whose contents are the same as last time is not touched.
+// A ChainCache belongs to one stream and its worker. A graph is made when its length is first needed and used again and again: the driver
+// takes a copy at each launch. A node whose contents are the same as last time is not touched.
 // A driver that refuses a graph call gets plain launches from then on, in all streams (logged once).
 #pragma once
 
@@ -15,25 +15,16 @@
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/stream_op.hpp"
+#include "broker/executor/word_writes.hpp"
 
 namespace mpsshim::broker {
 
 struct ExecutorParts;
 
-inline constexpr std::size_t kMaxChain = 32;
+inline constexpr std::size_t kMaxChain = 64;
 
-// What a chain ends with. The progress word is always written; a fence of 0 is none.
-struct ChainTail {
-  CUdeviceptr progress = 0;
-  std::uint32_t progress_value = 0;
-  CUdeviceptr fence = 0;
-  std::uint32_t fence_value = 0;
-};
-
-// The two writes of a tail: fence, then progress; without a fence progress twice, so that a node's shape never changes.
-void set_writes(const ChainTail& tail, CUstreamBatchMemOpParams (&writes)[2]);
-
-// The longest chain with which a run of `launches` begins: 32, 16, 8, 4, 2 or 1.
+// The longest chain with which a run of `launches` begins: any number up to 8, then 16, 32 or 64. Bursts are short and often of the same
+// length, and long runs lose nothing by being cut.
 [[nodiscard]] std::size_t chain_length(std::size_t launches);
 
 // kernelParams of a launch: the address of each parameter in the launch's buffer. `addresses` is scratch of the caller.
@@ -45,29 +36,25 @@ class ChainCache {
   ChainCache(const ChainCache&) = delete;
   ~ChainCache();
 
-  // Launches a chain of exactly `launches.size()` kernels, a length that chain_length() gives. False: nothing was issued, issue them plainly.
-  [[nodiscard]] bool launch(CUstream stream, std::span<const LaunchOp* const> launches, const ChainTail* tail);
+  // Launches a chain of exactly `launches.size()` kernels, a length that chain_length() gives or 0, and the words behind them if there are
+  // any. False: nothing was issued, issue it plainly.
+  [[nodiscard]] bool launch(CUstream stream, std::span<const LaunchOp* const> launches, const WordWrites* words);
   // Destroys all graphs. One that is still running ends by itself.
   void clear();
 
  private:
-  static constexpr std::size_t kLengths = 6;
-  static constexpr std::size_t kTurns = 3;
+  static constexpr std::size_t kLengths = 12;  // 0 to 8, 16, 32, 64
   struct Chain;
-  struct Turns {
-    std::array<std::unique_ptr<Chain>, kTurns> chains;
-    std::size_t next = 0;
-  };
 
-  [[nodiscard]] Chain* next_chain(std::size_t length, bool has_tail);
-  [[nodiscard]] std::unique_ptr<Chain> make(std::size_t length, bool has_tail);
-  [[nodiscard]] CUresult add_nodes(Chain& chain, std::size_t length, bool has_tail);
-  [[nodiscard]] CUresult fill(Chain& chain, std::span<const LaunchOp* const> launches, const ChainTail* tail);
-  [[nodiscard]] CUresult set_node(Chain& chain, std::size_t index, const LaunchOp& launch);
+  [[nodiscard]] Chain* find_chain(std::size_t length, bool has_words);
+  [[nodiscard]] std::unique_ptr<Chain> make(std::size_t length, bool has_words);
+  [[nodiscard]] CUresult add_nodes(Chain& chain, std::size_t length, bool has_words);
+  [[nodiscard]] CUresult fill(Chain& chain, std::span<const LaunchOp* const> launches, const WordWrites* words);
+  [[nodiscard]] CUresult set_kernel(Chain& chain, std::size_t index, const LaunchOp& launch);
   void refuse(CUresult result, const char* call);
 
   ExecutorParts& parts_;
-  std::array<std::array<Turns, 2>, kLengths> turns_;  // [log2 of length][has tail]
+  std::array<std::array<std::unique_ptr<Chain>, 2>, kLengths> chains_;  // [length][has words]
   std::vector<void*> addresses_;
 };
 

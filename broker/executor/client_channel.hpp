@@ -43,6 +43,10 @@ class ClientChannel {
   [[nodiscard]] int ring_doorbell() const { return ring_doorbell_.get(); }
   [[nodiscard]] int completion_doorbell() const { return completion_doorbell_.get(); }
 
+  // The control process has said that another executor will serve the client.
+  [[nodiscard]] bool has_moved() const {
+    return header().session_state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(proto::SessionState::moved);
+  }
   // The client takes it with an exchange; the first error wins.
   void set_async_error(CUresult error) {
     std::uint32_t none = 0;

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <ctime>
 
 #include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 
 #include "broker/executor/client_channel.hpp"
 #include "broker/log.hpp"
@@ -18,14 +20,26 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr long kShortestPauseNs = 5'000;
-constexpr long kLongestPauseNs = 500'000;
-constexpr long kSleepLimitNs = 1'000'000'000;
-constexpr std::uint64_t kOwnEvent = ~0ull;  // epoll data of the wake event; sessions have their ids
+constexpr std::chrono::microseconds kShortestPause{5};
+constexpr std::chrono::microseconds kShortestPauseOfFew{50};
+constexpr std::chrono::milliseconds kLongestPause{5};
+constexpr std::chrono::seconds kSleepLimit{1};
+constexpr int kPauseShare = 32;  // of the time waited already
+constexpr unsigned kFewCores = 2;
+constexpr unsigned long kTimerSlackNs = 1'000;  // the kernel's 50 us would be ten times the shortest pause
+constexpr std::uint64_t kOwnEvent = ~0ull;      // epoll data of the wake event; sessions have their ids
 
 }  // namespace
 
-Completion::Completion() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+std::chrono::nanoseconds completion_pause(std::chrono::nanoseconds waited, bool spare_cores) {
+  const std::chrono::nanoseconds shortest = spare_cores ? kShortestPause : kShortestPauseOfFew;
+  return std::clamp<std::chrono::nanoseconds>(waited / kPauseShare, shortest, kLongestPause);
+}
+
+Completion::Completion()
+    : epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      spare_cores_(std::thread::hardware_concurrency() > kFewCores) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
   event.data.u64 = kOwnEvent;
@@ -83,36 +97,44 @@ Completion::Scan Completion::scan(ClientChannel& channel) {
 }
 
 void Completion::loop() {
-  long pause_ns = kShortestPauseNs;
+  if (spare_cores_) prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   while (!stopping_.load(std::memory_order_relaxed)) {
-    bool any_armed = false;
-    bool any_fired = false;
-    {
-      std::lock_guard lock(mutex_);
-      std::erase_if(active_, [&](const auto& entry) {
-        const Scan found = scan(*entry.second);
-        any_armed |= found.armed;
-        any_fired |= found.fired;
-        return !found.armed;  // the next arming rings the doorbell again
-      });
-    }
-    pause_ns = any_fired ? kShortestPauseNs : std::min(pause_ns * 2, kLongestPauseNs);
-    if (!any_armed) pause_ns = kShortestPauseNs;
-    wait(any_armed ? pause_ns : kSleepLimitNs);
+    const Clock::time_point now = Clock::now();
+    wait(std::max(look_around(now) - now, Clock::duration(kShortestPause)));
   }
 }
 
-void Completion::wait(long pause_ns) {
+Completion::Clock::time_point Completion::look_around(Clock::time_point now) {
+  Clock::time_point next = now + kSleepLimit;
+  std::lock_guard lock(mutex_);
+  for (auto entry = active_.begin(); entry != active_.end();) {
+    Active& active = entry->second;
+    if (active.look <= now) {
+      if (!scan(*active.channel).armed) {  // the next arming rings the doorbell again
+        entry = active_.erase(entry);
+        continue;
+      }
+      active.look = now + completion_pause(now - active.armed, spare_cores_);
+    }
+    next = std::min(next, active.look);
+    ++entry;
+  }
+  return next;
+}
+
+void Completion::wait(Clock::duration pause) {
   pollfd ready{epoll_.get(), POLLIN, 0};
-  const timespec timeout{pause_ns / kSleepLimitNs, pause_ns % kSleepLimitNs};
+  const std::int64_t pause_ns = std::chrono::nanoseconds(pause).count();
+  const timespec timeout{pause_ns / 1'000'000'000, pause_ns % 1'000'000'000};
   if (ppoll(&ready, 1, &timeout, nullptr) <= 0) return;
   std::array<epoll_event, 64> edges;
   const int count = epoll_wait(epoll_.get(), edges.data(), static_cast<int>(edges.size()), 0);
+  const Clock::time_point now = Clock::now();
   std::lock_guard lock(mutex_);
   for (int i = 0; i < count; ++i) {
     const std::uint64_t id = edges[static_cast<std::size_t>(i)].data.u64;  // a copy: the structure is packed, no reference may bind to it
     const auto session = sessions_.find(id);
-    if (session != sessions_.end()) active_.insert(*session);
+    if (session != sessions_.end()) active_[id] = {session->second, now, now};
   }
 }
 

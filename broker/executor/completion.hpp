@@ -2,11 +2,16 @@
 // One thread that watches the fences on which clients sleep (FenceWaiter in proto/channel.hpp) and wakes them. A client that stops spinning
 // arms a waiter and rings its session's completion doorbell; without armed waiters the thread sleeps in epoll, so idle sessions cost nothing.
 //
+// Fences are words in memory that the GPU writes without telling anybody, so the thread looks again and again: first after microseconds, then
+// ever more rarely, in proportion to how long the youngest waiter of a session has waited already (completion_pause). A wait is so prolonged by
+// a few per cent at most, and a long one costs next to nothing (docs/measurements.md).
+//
 // Threads: add and remove from any; neither waits for the GPU. Trust: a waiter's fence index is checked; a client that scribbles into its
 // waiters or fences wakes or does not wake its own threads.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,6 +24,10 @@
 namespace mpsshim::broker {
 
 class ClientChannel;
+
+// Until the next look at waiters of which the youngest has waited so long: 3 % of that, at least 5 us, at most 5 ms. Where there are no cores
+// to spare at least 50 us, so that the thread does not take a core from the kernels' launching.
+[[nodiscard]] std::chrono::nanoseconds completion_pause(std::chrono::nanoseconds waited, bool spare_cores);
 
 class Completion {
  public:
@@ -38,14 +47,25 @@ class Completion {
   static Scan scan(ClientChannel& channel);
 
  private:
+  using Clock = std::chrono::steady_clock;
+  // A session that has armed waiters, as far as known.
+  struct Active {
+    ClientChannel* channel = nullptr;
+    Clock::time_point armed;  // when the last doorbell was heard
+    Clock::time_point look;   // at its waiters, next
+  };
+
   void loop();
-  void wait(long pause_ns);
+  // Looks where it is time to; when to look next.
+  [[nodiscard]] Clock::time_point look_around(Clock::time_point now);
+  void wait(Clock::duration pause);
 
   proto::FileDescriptor epoll_;
   proto::FileDescriptor wake_event_;
   std::mutex mutex_;
   std::map<std::uint64_t, ClientChannel*> sessions_;
-  std::map<std::uint64_t, ClientChannel*> active_;  // have armed waiters, as far as known
+  std::map<std::uint64_t, Active> active_;
+  const bool spare_cores_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

@@ -40,6 +40,18 @@ void ControlLink::file(const ExecutorPacket& packet, proto::ReceivedFds& fds, co
     arrived_.notify_all();
     return;
   }
+  if (packet.header.type == ExecutorMessage::lease_add) {
+    std::lock_guard lock(mutex_);
+    leases_[{packet.header.session, packet.device_lease.address}] = packet.device_lease;
+    arrived_.notify_all();
+    return;
+  }
+  if (packet.header.type == ExecutorMessage::settled) {
+    std::lock_guard lock(mutex_);
+    settles_answered_ = packet.object;
+    arrived_.notify_all();
+    return;
+  }
   if (packet.header.type == ExecutorMessage::segment_add && fds.count == 1) {
     std::lock_guard lock(mutex_);
     segments_[{packet.header.session, packet.object}] = {static_cast<proto::SegmentPurpose>(packet.purpose), packet.address, packet.size_bytes,
@@ -75,9 +87,26 @@ std::optional<ReceivedSegment> ControlLink::take_segment(std::uint64_t session, 
   return std::move(segments_.extract(key).mapped());
 }
 
+std::optional<proto::Lease> ControlLink::take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms) {
+  std::unique_lock lock(mutex_);
+  const std::pair key{session, address};
+  if (!arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return leases_.contains(key); })) return std::nullopt;
+  return leases_.extract(key).mapped();
+}
+
+void ControlLink::settle(unsigned timeout_ms) {
+  std::unique_lock lock(mutex_);
+  ExecutorPacket packet;
+  packet.header.type = ExecutorMessage::settle;
+  const std::uint64_t ticket = packet.object = ++settles_asked_;
+  send(packet);  // under the lock, so that tickets arrive in order
+  arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return settles_answered_ >= ticket; });
+}
+
 void ControlLink::forget_session(std::uint64_t session) {
   std::lock_guard lock(mutex_);
   segments_.erase(segments_.lower_bound({session, 0}), segments_.lower_bound({session + 1, 0}));
+  leases_.erase(leases_.lower_bound({session, 0}), leases_.lower_bound({session + 1, 0}));
 }
 
 }  // namespace mpsshim::broker

@@ -32,13 +32,17 @@ class ControlLink {
   explicit ControlLink(proto::Socket socket) : socket_(std::move(socket)) {}
 
   void send(const ExecutorPacket& packet, std::span<const int> fds = {});
-  // Receives until the control process hangs up or sends quit. `handler` sees all but image_give and segment_add.
+  // Receives until the control process hangs up or sends quit. `handler` sees all but image_give, segment_add, lease_add and settled.
   void run(const Handler& handler);
 
   // Asks for an image and waits for it, at most `timeout_ms`. Called by helper threads.
   [[nodiscard]] std::optional<proto::FileDescriptor> fetch_image(std::uint64_t image, unsigned timeout_ms);
   // The segment that the control process announced; waits for the announcement at most `timeout_ms`. Called by helper threads.
   [[nodiscard]] std::optional<ReceivedSegment> take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms);
+  // The further device range at `address` that the control process announced; as take_segment.
+  [[nodiscard]] std::optional<proto::Lease> take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms);
+  // Waits, at most `timeout_ms`, until the control process has dealt with all that was sent so far. Called by helper threads.
+  void settle(unsigned timeout_ms);
   void forget_session(std::uint64_t session);
 
  private:
@@ -54,7 +58,10 @@ class ControlLink {
   std::mutex send_mutex_;
   std::mutex mutex_;
   std::condition_variable arrived_;
+  std::uint64_t settles_asked_ = 0;
+  std::uint64_t settles_answered_ = 0;
   std::map<std::uint64_t, Arrival> images_;  // asked for and not yet taken by all who asked
+  std::map<std::pair<std::uint64_t, std::uint64_t>, proto::Lease> leases_;  // (session, address)
   std::map<std::pair<std::uint64_t, std::uint64_t>, ReceivedSegment> segments_;  // (session, segment)
 };
 

@@ -14,6 +14,8 @@
 namespace mpsshim::broker {
 
 class EventPool;
+struct EventPoint;
+using PointRef = std::shared_ptr<EventPoint>;
 
 struct EventPoint {
   EventPoint(EventPool& owner, CUevent event, bool timing) : pool(owner), handle(event), has_timing(timing) {}
@@ -23,9 +25,10 @@ struct EventPoint {
   EventPool& pool;
   const CUevent handle;
   const bool has_timing;
+  PointRef behind;         // recorded behind the fence, for waits, where `handle` takes the time in front of it
   bool is_issued = false;  // the record has reached the driver: waits on it may follow
+  [[nodiscard]] CUevent awaited() const { return behind ? behind->handle : handle; }
 };
-using PointRef = std::shared_ptr<EventPoint>;
 
 class EventPool {
  public:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <thread>
 
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include "broker/executor/device_facts.hpp"
 #include "broker/executor/session.hpp"
 #include "broker/log.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::broker {
 
@@ -39,6 +41,7 @@ int Executor::run() {
   tell(ExecutorMessage::ready, result);
   if (result != CUDA_SUCCESS) return 2;
   link_.run([this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { handle(packet, fds); });
+  proto::trace::finish();
   _exit(0);  // the driver goes with the process; waiting for kernels that may never end is not needed
 }
 
@@ -69,13 +72,15 @@ CUresult Executor::start() {
   faults_ = std::make_unique<FaultReporter>(*driver_, link_);
   window_ = std::make_unique<QuietWindow>(progress, workers, QuietWindow::Limits{}, enter_thread);
   helpers_ = std::make_unique<HelperPool>(kHelperThreads, enter_thread);
-  modules_ = std::make_unique<ModuleStore>(*driver_, link_, *window_, *faults_, device_);
+  modules_ = std::make_unique<ModuleStore>(*driver_, link_, *window_, *faults_, device_, std::size_t{options_.module_cache_mib} << 20);
   parts_ = std::make_unique<ExecutorParts>(ExecutorPartsInput{*driver_, link_, *window_, *modules_, *faults_, *helpers_, context_, device_,
                                                               *reinterpret_cast<ProgressTable*>(progress_memory_.data()), progress_address_});
   result = parts_->start();
   if (result != CUDA_SUCCESS) return result;
   workers_ = std::make_unique<WorkerSet>(*parts_, workers);
   window_->set_on_open([this] { workers_->wake_all(); });
+  window_->set_used_streams([this] { return parts_->progress.used(); });
+  window_->set_on_starved([this](std::uint64_t session, std::uint64_t blocker, const char* what) { tell_starved(session, blocker, what); });
   watch_ = std::make_unique<FaultWatch>(*parts_, enter_thread);
   log_info("Executor of device {} ready: {} workers, driver {}; library {} ms, context {} ms, the rest {} ms", options_.device, workers,
            options_.driver_path, milliseconds(loaded - began), milliseconds(context_made - loaded), milliseconds(Clock::now() - context_made));
@@ -107,13 +112,20 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
     case ExecutorMessage::session_open: return open_session(packet, fds);
     case ExecutorMessage::session_close: return close_session(packet.header.session);
     case ExecutorMessage::quiesce: return window_->shut();
+    case ExecutorMessage::session_pause: return pause_session(packet.header.session);
+    case ExecutorMessage::stay:
+      window_->cancel(packet.header.session);
+      return workers_->resume(packet.header.session);
+    case ExecutorMessage::lease_restore:
+      restores_[packet.header.session].push_back({packet, {}});
+      return;
     case ExecutorMessage::chunk_restore:
     case ExecutorMessage::segment_restore:
       if (fds.count == 1) restores_[packet.header.session].push_back({packet, std::move(fds.fds[0])});
       return;
     case ExecutorMessage::load_replay:
-      if (packet.purpose == 0) return modules_->replay_unload(packet.object);
-      if (fds.count == 1 && modules_->replay(packet.object, fds.fds[0]) != CUDA_SUCCESS) {
+      if (packet.purpose == 0) return modules_->replay_unload(packet.object, packet.address);
+      if (fds.count == 1 && modules_->replay(packet.object, packet.address, fds.fds[0]) != CUDA_SUCCESS) {
         log_error("Image {} of an earlier executor is lost; its clients will be told", packet.object);
       }
       return;
@@ -135,7 +147,9 @@ void Executor::open_session(const ExecutorPacket& packet, proto::ReceivedFds& fd
 CUresult Executor::restore(Session& session, const std::vector<Restore>& pieces) {
   for (const Restore& piece : pieces) {
     CUresult result = CUDA_SUCCESS;
-    if (piece.packet.header.type == ExecutorMessage::chunk_restore) {
+    if (piece.packet.header.type == ExecutorMessage::lease_restore) {
+      result = session.memory().add_lease(piece.packet.device_lease);
+    } else if (piece.packet.header.type == ExecutorMessage::chunk_restore) {
       result = session.memory().restore_chunk(piece.packet.object, piece.packet.size_bytes, piece.file.get());
     } else {
       std::uint64_t device_address = 0;
@@ -150,7 +164,20 @@ CUresult Executor::restore(Session& session, const std::vector<Restore>& pieces)
 void Executor::close_session(std::uint64_t session) {
   restores_.erase(session);
   link_.forget_session(session);
+  window_->cancel(session);  // what it still waits for would keep it from being taken down
   workers_->close(session, [this, session] { tell(ExecutorMessage::session_closed, CUDA_SUCCESS, session); });
+}
+
+void Executor::pause_session(std::uint64_t session) {
+  workers_->pause(session, [this, session](CUresult result) { tell(ExecutorMessage::session_paused, result, session); });
+}
+
+void Executor::tell_starved(std::uint64_t session, std::uint64_t blocker, const char* what) {
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::starved, 0, session};
+  packet.object = blocker;
+  std::strncpy(packet.text, what, sizeof packet.text - 1);
+  link_.send(packet);
 }
 
 void Executor::tell(ExecutorMessage type, CUresult status, std::uint64_t session) {

@@ -2,15 +2,17 @@
 #include "broker/executor/executor_main.hpp"
 
 #include "broker/executor/executor.hpp"
+#include "broker/executor/trace.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker {
 
 int executor_main(const ExecutorOptions& options) {
   open_log({.path = options.log_dir.empty() ? std::string() : options.log_dir + "/server.log",
-            .identity = "Executor " + std::to_string(options.device),
+            .identity = "Executor " + options.label,
             .to_standard_error = false,
             .least = LogLevel::info});
+  start_trace();
   return Executor(options).run();
 }
 

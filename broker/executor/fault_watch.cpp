@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/executor/fault_watch.hpp"
 
+#include "broker/executor/quiet_window.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker {
@@ -9,8 +10,11 @@ namespace {
 
 constexpr std::chrono::microseconds kBusyPause{500};
 constexpr std::chrono::milliseconds kIdlePause{2};
-constexpr std::chrono::milliseconds kQuiet{1};      // nothing ended for so long: probe
-constexpr std::chrono::milliseconds kPatience{1};   // the probe is out for so long: take the GPU to be stalled
+constexpr std::chrono::milliseconds kAttentive{100};  // nothing in flight for so long: sleep until somebody sends something
+constexpr std::chrono::milliseconds kSleepLimit{200};
+constexpr std::chrono::milliseconds kRung{10};     // time for what was sent to reach the driver
+constexpr std::chrono::milliseconds kQuiet{1};     // nothing ended for so long: probe
+constexpr std::chrono::milliseconds kPatience{1};  // the probe is out for so long: take the GPU to be stalled
 
 }  // namespace
 
@@ -19,6 +23,7 @@ FaultWatch::FaultWatch(ExecutorParts& parts, std::function<void()> enter_thread)
 
 FaultWatch::~FaultWatch() {
   stopping_ = true;
+  parts_.bell.ring();
   thread_.join();
 }
 
@@ -43,10 +48,21 @@ void FaultWatch::loop() {
   while (!stopping_) {
     const Clock::time_point now = Clock::now();
     const bool busy = look(now);
-    if (probe_) look_at_probe(now);
-    else if (busy && now - last_change_ >= kQuiet) launch_probe(now);
-    std::this_thread::sleep_for(busy || probe_ ? std::chrono::microseconds(kBusyPause) : std::chrono::microseconds(kIdlePause));
+    if (busy) parts_.window.observe();
+    if (probe_)
+      look_at_probe(now);
+    else if (busy && now - last_change_ >= kQuiet)
+      launch_probe(now);
+    pause(now, busy || probe_);
   }
+}
+
+// An idle executor costs next to nothing, whatever the number of its sessions.
+void FaultWatch::pause(Clock::time_point now, bool busy) {
+  if (busy) return std::this_thread::sleep_for(kBusyPause);
+  if (now < attentive_until_) return std::this_thread::sleep_for(kIdlePause);
+  parts_.bell.wait(kSleepLimit);
+  attentive_until_ = Clock::now() + kRung;
 }
 
 // True while work is in flight; notes when something last ended.
@@ -64,6 +80,7 @@ bool FaultWatch::look(Clock::time_point now) {
     busy_session_ = session;
   }
   if (!busy || sum != last_sum_) last_change_ = now;
+  if (busy || sum != last_sum_) attentive_until_ = now + kAttentive;
   last_sum_ = sum;
   return busy;
 }
@@ -73,7 +90,8 @@ void FaultWatch::launch_probe(Clock::time_point now) {
     parts_.faults.check(parts_.driver->cuLaunchKernel(parts_.nop_function, 1, 1, 1, 1, 1, 1, 0, stream_, nullptr, nullptr), busy_session_,
                         "the fault watch's launch");
   }
-  const CUresult result = parts_.driver->cuStreamWriteValue32_v2(stream_, parts_.progress.completed_address(word_), ++launched_, CU_STREAM_WRITE_VALUE_DEFAULT);
+  const CUresult result =
+      parts_.driver->cuStreamWriteValue32_v2(stream_, parts_.progress.completed_address(word_), ++launched_, CU_STREAM_WRITE_VALUE_DEFAULT);
   parts_.faults.check(result, busy_session_, "the fault watch's write");
   probe_ = Probe{launched_, now};
 }

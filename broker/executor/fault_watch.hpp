@@ -37,6 +37,7 @@ class FaultWatch {
   void loop();
   [[nodiscard]] bool open();
   [[nodiscard]] bool look(Clock::time_point now);
+  void pause(Clock::time_point now, bool busy);
   void launch_probe(Clock::time_point now);
   void look_at_probe(Clock::time_point now);
 
@@ -48,6 +49,7 @@ class FaultWatch {
   std::optional<Probe> probe_;    // under way
   std::uint64_t last_sum_ = 0;
   Clock::time_point last_change_{};
+  Clock::time_point attentive_until_{};
   std::uint64_t busy_session_ = 0;
   std::atomic<bool> stopping_{false};
   std::thread thread_;

@@ -8,6 +8,8 @@ namespace mpsshim::broker {
 
 namespace {
 
+constexpr std::uint16_t kBeforeAllLater = 1u << 0;
+
 enum Space : std::uint8_t { device = 0, pinned = 1, staging = 2 };
 
 // The address the driver gets; nullopt: not the session's.
@@ -48,7 +50,9 @@ void handle(Incoming& incoming, const proto::CopyRecord& record) {
   const auto source = resolve(memory, record.source_space, record.source, record.size_bytes);
   if (!destination || !source) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   const CopyKind kind = kind_of(record.source_space != Space::device, record.destination_space != Space::device);
-  incoming.session.streams().append(*queue, CopyOp{*destination, *source, record.size_bytes, kind});
+  StreamSet& streams = incoming.session.streams();
+  streams.append(*queue, CopyOp{*destination, *source, record.size_bytes, kind});
+  if ((record.flags & kBeforeAllLater) != 0) streams.order_all_behind(*queue);
 }
 
 void handle(Incoming& incoming, const proto::FillRecord& record) {

@@ -10,13 +10,33 @@ namespace mpsshim::broker {
 namespace {
 
 constexpr std::uint64_t kQuickChunkBytes = 64u << 20;  // mapping so much takes a worker tens of microseconds
-constexpr unsigned kSegmentTimeoutMs = 2'000;          // the control process announces a segment before its client learns the id
+constexpr unsigned kSettleTimeoutMs = 2'000;
+constexpr unsigned kSegmentTimeoutMs = 2'000;  // the control process announces a segment before its client learns the id
 
-void create_chunk(Session& session, std::uint64_t size_bytes, Reply& reply) {
-  MemoryMap::Chunk chunk;
+CUresult create_chunk(Session& session, std::uint64_t size_bytes, MemoryMap::Chunk& chunk) {
   const ScopedCall call(session.id(), "cuMemCreate");
-  const CUresult result = session.parts().faults.check(session.memory().create_chunk(size_bytes, chunk), session.id(), "cuMemCreate");
+  return session.parts().faults.check(session.memory().create_chunk(size_bytes, chunk), session.id(), "cuMemCreate");
+}
+
+void answer(Reply& reply, CUresult result, const MemoryMap::Chunk& chunk) {
   reply.answer_with(result, proto::ChunkCreateReply{chunk.address, chunk.size_bytes});
+}
+
+bool is_lacking(CUresult result) { return result == CUDA_ERROR_OUT_OF_MEMORY || result == MemoryMap::kNoRoomInLeases; }
+
+// The device, or the lease, is full. What the session has given back counts as free for it, so that is awaited: its work, the unmapping, and the
+// control process, which holds a handle of each chunk.
+void create_after_releases(Session& session, std::uint64_t size_bytes, const SharedReply& reply) {
+  session.when_completed([&session, size_bytes, reply] {
+    session.start_job([size_bytes, reply](const std::shared_ptr<Session>& self) {
+      self->memory().release_leaving();
+      self->parts().control.settle(kSettleTimeoutMs);
+      MemoryMap::Chunk chunk;
+      const CUresult result = create_chunk(*self, size_bytes, chunk);
+      answer(*reply, result, chunk);
+      self->finish_job();
+    });
+  });
 }
 
 CUresult map_segment(Session& session, const proto::SegmentMapRecord& record, std::uint64_t& device_address) {
@@ -37,10 +57,22 @@ CUresult map_segment(Session& session, const proto::SegmentMapRecord& record, st
 }  // namespace
 
 void handle(Incoming& incoming, const proto::ChunkCreateRecord& record) {
-  if (record.size_bytes <= kQuickChunkBytes) return create_chunk(incoming.session, record.size_bytes, incoming.reply);
-  incoming.session.start_job([reply = incoming.share_reply(), size = record.size_bytes](const std::shared_ptr<Session>& session) {
-    create_chunk(*session, size, *reply);
-    session->finish_job();
+  Session& session = incoming.session;
+  const bool releasing = session.memory().is_releasing();  // before the attempt: what is released meanwhile may be what it lacked
+  if (record.size_bytes <= kQuickChunkBytes) {
+    MemoryMap::Chunk chunk;
+    const CUresult result = create_chunk(session, record.size_bytes, chunk);
+    if (releasing && is_lacking(result)) return create_after_releases(session, record.size_bytes, incoming.share_reply());
+    return answer(incoming.reply, result, chunk);
+  }
+  session.start_job([releasing, reply = incoming.share_reply(), size = record.size_bytes](const std::shared_ptr<Session>& self) {
+    MemoryMap::Chunk chunk;
+    const CUresult result = create_chunk(*self, size, chunk);
+    if (releasing && is_lacking(result)) {
+      return self->finish_job([self, size, reply] { create_after_releases(*self, size, reply); });
+    }
+    answer(*reply, result, chunk);
+    self->finish_job();
   });
 }
 
@@ -51,6 +83,41 @@ void handle(Incoming& incoming, const proto::ChunkReleaseRecord& record) {
   session.when_completed([&session, chunk = *chunk] {
     session.start_job([chunk](const std::shared_ptr<Session>& self) {
       self->memory().release_chunk(chunk);
+      self->finish_job();
+    });
+  });
+}
+
+void handle(Incoming& incoming, const proto::LeaseUseRecord& record) {
+  incoming.session.start_job([reply = incoming.share_reply(), address = record.address](const std::shared_ptr<Session>& session) {
+    ExecutorParts& parts = session->parts();
+    // An executor that was replaced since it was announced has handed it on.
+    std::optional<std::uint64_t> size = session->memory().find_lease(address);
+    CUresult result = CUDA_SUCCESS;
+    if (!size) {
+      const std::optional<proto::Lease> lease = parts.control.take_lease(session->id(), address, kSegmentTimeoutMs);
+      result = lease ? parts.faults.check(session->memory().add_lease(*lease), session->id(), "cuMemAddressReserve") : CUDA_ERROR_INVALID_VALUE;
+      size = lease ? lease->size_bytes : 0;
+    }
+    reply->answer_with(result, proto::LeaseUseReply{*size});
+    session->finish_job();
+  });
+}
+
+void handle(Incoming& incoming, const proto::LeaseEndRecord& record) {
+  Session& session = incoming.session;
+  session.memory().close_lease(record.address);
+  session.when_completed([&session, address = record.address] {
+    session.start_job([address](const std::shared_ptr<Session>& self) {
+      (void)self->memory().release_leaving();
+      constexpr unsigned kNoWait = 0;  // one that was never used is there, since its client knows of it
+      const bool was_announced = self->parts().control.take_lease(self->id(), address, kNoWait).has_value();
+      if (was_announced || self->memory().remove_lease(address)) {
+        ExecutorPacket packet;
+        packet.header = {ExecutorMessage::lease_released, 0, self->id()};
+        packet.object = address;
+        self->parts().control.send(packet);
+      }
       self->finish_job();
     });
   });

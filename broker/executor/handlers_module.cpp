@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules, functions and globals. Loading and looking up are done by helpers and quiet windows; the results come back to the worker, which
-// alone changes the session's tables, and only then is the client answered: a launch that follows the answer finds its function.
+// Modules, functions and globals. What the store has in memory is answered at once; loading and looking up are done by helpers and quiet
+// windows, whose results come back to the worker. It alone changes the session's tables, and only then is the client answered: a launch that
+// follows the answer finds its function.
 #include <cstring>
 #include <utility>
 
 #include "broker/executor/dispatch.hpp"
 #include "broker/executor/module_store.hpp"
+#include "broker/log.hpp"
 
 namespace mpsshim::broker {
 
@@ -13,18 +15,23 @@ namespace {
 
 std::span<const std::byte> as_bytes_of(const std::string& text) { return std::as_bytes(std::span(text.data(), text.size())); }
 
-void finish_load(const std::shared_ptr<Session>& session, const SharedReply& reply, proto::ModuleId id, CUresult result, ImageRef image,
+// On the worker.
+void add_module(Session& session, Reply& reply, proto::ModuleId id, ImageUse use) {
+  const ImageRef image = *use;
+  auto module = std::make_unique<SessionModule>();
+  module->image = image;
+  module->use = std::move(use);
+  const CUresult result = session.modules().insert(id, std::move(module)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  const proto::ModuleLoadReply answer{image->function_count, image->has_writable_globals ? 1u : 0u};
+  reply.answer_with(result, answer, result == CUDA_SUCCESS ? std::span<const std::byte>(image->description) : std::span<const std::byte>());
+}
+
+void finish_load(const std::shared_ptr<Session>& session, const SharedReply& reply, proto::ModuleId id, CUresult result, ImageUse use,
                  std::string log) {
   log.resize(std::min(log.size(), proto::kMaxReplyBytes - sizeof(proto::ModuleLoadReply)));
-  session->finish_job([session, reply, id, result, image = std::move(image), log = std::move(log)]() mutable {
-    proto::ModuleLoadReply answer{};
-    if (result == CUDA_SUCCESS) {
-      answer = {image->function_count, image->has_writable_globals ? 1u : 0u};
-      auto module = std::make_unique<SessionModule>();
-      module->image = std::move(image);
-      if (!session->modules().insert(id, std::move(module))) result = CUDA_ERROR_INVALID_HANDLE;
-    }
-    reply->answer_with(result, answer, as_bytes_of(log));
+  session->finish_job([session, reply, id, result, use = std::move(use), log = std::move(log)] {
+    if (result != CUDA_SUCCESS) return reply->answer_with(result, proto::ModuleLoadReply{}, as_bytes_of(log));
+    add_module(*session, *reply, id, use);
   });
 }
 
@@ -64,9 +71,13 @@ void answer_names(Reply& reply, CUresult result, const std::vector<std::string>&
 void handle(Incoming& incoming, const proto::ModuleLoadRecord& record) {
   if (!record.module.has_kind()) return incoming.malformed("its module id is of another kind");
   if (incoming.session.modules().find(record.module)) return incoming.malformed("its module id is in use");
+  if (ImageUse known = incoming.session.parts().modules.find(record.image)) {
+    log_debug("Session {}: image {} is loaded already", incoming.session.id(), record.image);
+    return add_module(incoming.session, incoming.reply, record.module, std::move(known));
+  }
   incoming.session.start_job([reply = incoming.share_reply(), record](const std::shared_ptr<Session>& session) {
-    session->parts().modules.load(session->id(), record.image, [session, reply, id = record.module](CUresult result, ImageRef image, std::string log) {
-      finish_load(session, reply, id, result, std::move(image), std::move(log));
+    session->parts().modules.load(session->id(), record.image, [session, reply, id = record.module](CUresult result, ImageUse use, std::string log) {
+      finish_load(session, reply, id, result, std::move(use), std::move(log));
     });
   });
 }
@@ -77,16 +88,31 @@ void handle(Incoming& incoming, const proto::ModuleUnloadRecord& record) {
   const std::unique_ptr<SessionModule> module = session.modules().take(record.module);
   for (const proto::FunctionId function : module->functions) (void)session.functions().take(function);
   // Launches that are queued or running still use the image; afterwards prepared graphs may name its functions.
-  session.when_completed([&session, image = module->image]() mutable {
-    session.streams().forget_chains();
-    image.reset();
+  session.when_completed([&session, image = module->image, use = module->use]() mutable {
+    session.retire_image(std::move(image));
+    use.reset();
   });
+}
+
+void handle(Incoming& incoming, const proto::FunctionBindRecord& record) {
+  const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
+  if (!module) return;
+  if (!record.function.has_kind()) return incoming.malformed("its function id is of another kind");
+  if (record.number >= module->image->described.size()) return incoming.malformed("the module has no function of that number");
+  const LoadedFunction* loaded = module->image->described[record.number];
+  if (!incoming.session.functions().insert(record.function, std::make_unique<SessionFunction>(SessionFunction{loaded}))) {
+    return incoming.malformed("its function id is in use");
+  }
+  module->functions.push_back(record.function);
 }
 
 void handle(Incoming& incoming, const proto::FunctionLookupRecord& record) {
   const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
   if (!module) return;
   if (!record.function.has_kind()) return incoming.malformed("its function id is of another kind");
+  if (const LoadedFunction* known = ModuleStore::find_function(*module->image, incoming.text())) {
+    return answer_function(incoming.reply, add_function(incoming.session, record, module->image, known), known);
+  }
   incoming.session.start_job([reply = incoming.share_reply(), record, image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
     session->parts().modules.find_function(session->id(), image, name, [session, reply, record, image](CUresult result, const LoadedFunction* loaded) {
       session->finish_job([session, reply, record, image, result, loaded] {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include <unistd.h>
 
@@ -33,9 +34,23 @@ bool read_all(const proto::FileDescriptor& file, std::vector<std::byte>& content
   return true;
 }
 
-bool cubin_has_writable_globals(std::span<const std::byte> cubin) {
-  const std::optional<image::CubinInfo> info = image::read_cubin(cubin);
-  return !info || info->has_writable_globals;
+void note_variables_of_cubin(std::span<const std::byte> cubin, PreparedImage& prepared) {
+  std::optional<image::CubinInfo> info = image::read_cubin(cubin);
+  prepared.has_writable_globals = !info || info->has_writable_globals;
+  prepared.variables.reset();
+  if (info && info->variables.empty() != info->has_writable_globals) prepared.variables = std::move(info->variables);
+}
+
+void note_variables_of_ptx(std::string_view text, PreparedImage& prepared) {
+  std::vector<image::Variable> variables;
+  bool all_are_known = true;
+  for (std::string& name : image::ptx_variables(text)) {
+    all_are_known &= !name.empty();
+    variables.push_back({std::move(name), false});
+  }
+  prepared.has_writable_globals = !variables.empty();
+  prepared.variables.reset();
+  if (all_are_known) prepared.variables = std::move(variables);
 }
 
 std::string_view as_text(std::span<const std::byte> bytes) {
@@ -81,7 +96,7 @@ CUresult ImageCompiler::prepare(const proto::FileDescriptor& file, PreparedImage
   switch (image::form_of(content)) {
     case image::Form::fatbin: return prepare_fatbin(prepared, log);
     case image::Form::ptx: return prepare_ptx(std::string(as_text(content)), prepared, log);
-    case image::Form::elf: prepared.has_writable_globals = cubin_has_writable_globals(content); return CUDA_SUCCESS;
+    case image::Form::elf: note_variables_of_cubin(content, prepared); return CUDA_SUCCESS;
     case image::Form::fatbin_wrapper:
     case image::Form::archive:
     case image::Form::unknown: log = "the image is neither a fat binary, nor a cubin, nor PTX"; return CUDA_ERROR_INVALID_IMAGE;
@@ -105,20 +120,31 @@ CUresult ImageCompiler::prepare_fatbin(PreparedImage& prepared, std::string& log
     return CUDA_ERROR_INVALID_IMAGE;
   }
   if (wanted == choice.ptx) return prepare_ptx(std::string(as_text(unpacked)), prepared, log);
-  prepared.has_writable_globals = wanted == choice.cubin ? cubin_has_writable_globals(unpacked) : image::ptx_has_writable_globals(as_text(unpacked));
+  if (wanted == choice.cubin) {
+    note_variables_of_cubin(unpacked, prepared);
+  } else {
+    note_variables_of_ptx(as_text(unpacked), prepared);
+  }
   return CUDA_SUCCESS;  // the driver takes its entry from the whole container
 }
 
 CUresult ImageCompiler::prepare_ptx(const std::string& text, PreparedImage& prepared, std::string& log) const {
-  prepared.has_writable_globals = image::ptx_has_writable_globals(text);
   std::vector<std::byte> cubin;
   const CUresult result = compile_ptx(text, cubin, log);
   if (result == CUDA_SUCCESS) {
+    // From the cubin: a later executor gets it instead of the text, and must say the same. (The CPU driver's linker makes no machine code.)
+    prepared.was_compiled = image::form_of(cubin) == image::Form::elf;
+    if (prepared.was_compiled) {
+      note_variables_of_cubin(cubin, prepared);
+    } else {
+      note_variables_of_ptx(text, prepared);
+    }
     prepared.content = std::move(cubin);
     return result;
   }
   if (result != CUDA_ERROR_NOT_SUPPORTED) return result;
   // No linker in this driver: it compiles while it loads.
+  note_variables_of_ptx(text, prepared);
   prepared.content.resize(text.size() + 1);
   std::memcpy(prepared.content.data(), text.c_str(), text.size() + 1);
   return CUDA_SUCCESS;

@@ -5,10 +5,12 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "broker/driver/driver.hpp"
+#include "broker/image/cubin.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
@@ -16,6 +18,9 @@ namespace mpsshim::broker {
 struct PreparedImage {
   std::vector<std::byte> content;  // a cubin, or a fatbin with a cubin for the device; zero-terminated PTX where compiling ahead is not possible
   bool has_writable_globals = false;
+  bool was_compiled = false;
+  // Those variables, if all their names could be read.
+  std::optional<std::vector<image::Variable>> variables;
 };
 
 class ImageCompiler {

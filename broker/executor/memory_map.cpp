@@ -52,15 +52,50 @@ CUresult MemoryMap::open() {
   CUresult result = driver_->cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   if (result != CUDA_SUCCESS) return result;
   granularity_ = granularity;
-  const std::uint64_t begin = device_lease_.address / kReservationUnit * kReservationUnit;
-  const std::uint64_t end = (device_lease_.address + device_lease_.size_bytes + kReservationUnit - 1) / kReservationUnit * kReservationUnit;
+  return add_lease(device_lease_);
+}
+
+CUresult MemoryMap::add_lease(const proto::Lease& lease) {
+  {
+    std::lock_guard lock(mutex_);
+    if (leases_.contains(lease.address)) return CUDA_SUCCESS;
+  }
+  const std::uint64_t begin = lease.address / kReservationUnit * kReservationUnit;
+  const std::uint64_t end = (lease.address + lease.size_bytes + kReservationUnit - 1) / kReservationUnit * kReservationUnit;
   CUdeviceptr reserved = 0;
-  result = driver_->cuMemAddressReserve(&reserved, end - begin, 0, begin, 0);
+  const CUresult result = driver_->cuMemAddressReserve(&reserved, end - begin, 0, begin, 0);
   if (result != CUDA_SUCCESS) return result;
-  reserved_ = {reserved, end - begin};
-  if (reserved == begin) return CUDA_SUCCESS;
-  log_error("Session {}: the driver reserved device addresses at {:#x} instead of {:#x}", session_, reserved, begin);
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  if (reserved != begin) {
+    driver_->cuMemAddressFree(reserved, end - begin);
+    log_error("Session {}: the driver reserved device addresses at {:#x} instead of {:#x}", session_, reserved, begin);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  std::lock_guard lock(mutex_);
+  leases_[lease.address] = {lease.size_bytes, {reserved, end - begin}, false};
+  return CUDA_SUCCESS;
+}
+
+std::optional<std::uint64_t> MemoryMap::find_lease(std::uint64_t address) const {
+  std::lock_guard lock(mutex_);
+  const auto found = leases_.find(address);
+  return found != leases_.end() ? std::optional(found->second.size_bytes) : std::nullopt;
+}
+
+void MemoryMap::close_lease(std::uint64_t address) {
+  std::lock_guard lock(mutex_);
+  const auto found = leases_.find(address);
+  if (found != leases_.end() && address != device_lease_.address) found->second.is_closed = true;
+}
+
+bool MemoryMap::remove_lease(std::uint64_t address) {
+  std::lock_guard lock(mutex_);
+  const auto found = leases_.find(address);
+  if (found == leases_.end() || address == device_lease_.address) return false;
+  const auto inside = taken_.lower_bound(address);
+  if (inside != taken_.end() && inside->first < address + found->second.size_bytes) return false;
+  driver_->cuMemAddressFree(found->second.reserved.address, found->second.reserved.size_bytes);
+  leases_.erase(found);
+  return true;
 }
 
 CUresult MemoryMap::map_handle(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle) {
@@ -85,41 +120,43 @@ CUresult MemoryMap::restore_chunk(std::uint64_t address, std::uint64_t size_byte
   }
   std::lock_guard lock(mutex_);
   chunks_[address] = {size_bytes, handle};
+  taken_[address] = size_bytes;
   return CUDA_SUCCESS;
 }
 
-// First fit between the mapped chunks; the lease is wide and the chunks are few.
+// First fit between the chunks; the leases are wide and the chunks are few.
 std::uint64_t MemoryMap::find_room(std::uint64_t size_bytes) const {
-  std::uint64_t candidate = device_lease_.address;
-  const std::uint64_t end = device_lease_.address + device_lease_.size_bytes;
-  auto active = chunks_.begin();
-  auto leaving = leaving_.begin();
-  while (active != chunks_.end() || leaving != leaving_.end()) {
-    const bool take_active = leaving == leaving_.end() || (active != chunks_.end() && active->first < leaving->first);
-    const auto& [address, chunk] = take_active ? *active++ : *leaving++;
-    if (size_bytes <= address - candidate) return candidate;
-    candidate = address + chunk.size_bytes;
+  for (const auto& [begin, lease] : leases_) {
+    if (lease.is_closed) continue;
+    std::uint64_t candidate = begin;
+    const std::uint64_t end = begin + lease.size_bytes;
+    for (auto taken = taken_.lower_bound(begin); taken != taken_.end() && taken->first < end; ++taken) {
+      if (size_bytes <= taken->first - candidate) return candidate;
+      candidate = taken->first + taken->second;
+    }
+    if (size_bytes <= end - candidate) return candidate;
   }
-  return size_bytes <= end - candidate ? candidate : 0;
+  return 0;
 }
 
 CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   if (size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (size_bytes > device_lease_.size_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (size_bytes > UINT64_MAX - granularity_) return CUDA_ERROR_OUT_OF_MEMORY;
   const std::uint64_t rounded = (size_bytes + granularity_ - 1) / granularity_ * granularity_;
-  std::lock_guard lock(mutex_);
-  const std::uint64_t address = find_room(rounded);
-  if (address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUmemAllocationProp properties = allocation_properties(device_);
+  std::uint64_t address = 0;
+  {
+    std::lock_guard lock(mutex_);
+    address = find_room(rounded);
+    if (address == 0) return kNoRoomInLeases;
+    taken_.emplace(address, rounded);
+  }
+  // Without the lock: the driver takes its time with large chunks, and the session's other calls ask owns_device() meanwhile.
   CUmemGenericAllocationHandle handle = 0;
-  CUresult result = driver_->cuMemCreate(&handle, rounded, &properties, 0);
-  if (result != CUDA_SUCCESS) return result;
-  int fd = -1;
-  result = driver_->cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-  if (result == CUDA_SUCCESS) result = map_handle(address, rounded, handle);
-  const proto::FileDescriptor exported(fd);
+  proto::FileDescriptor exported;
+  const CUresult result = make_chunk(address, rounded, handle, exported);
+  std::lock_guard lock(mutex_);
   if (result != CUDA_SUCCESS) {
-    driver_->cuMemRelease(handle);
+    taken_.erase(address);
     return result;
   }
   chunks_[address] = {rounded, handle};
@@ -130,6 +167,19 @@ CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   control_.send(packet, std::array{exported.get()});  // before the client hears of it: the memory must outlive this process from then on
   chunk = {address, rounded};
   return CUDA_SUCCESS;
+}
+
+CUresult MemoryMap::make_chunk(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle& handle,
+                               proto::FileDescriptor& exported) {
+  const CUmemAllocationProp properties = allocation_properties(device_);
+  CUresult result = driver_->cuMemCreate(&handle, size_bytes, &properties, 0);
+  if (result != CUDA_SUCCESS) return result;
+  int fd = -1;
+  result = driver_->cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  exported = proto::FileDescriptor(fd);
+  if (result == CUDA_SUCCESS) result = map_handle(address, size_bytes, handle);
+  if (result != CUDA_SUCCESS) driver_->cuMemRelease(handle);
+  return result;
 }
 
 std::optional<MemoryMap::Chunk> MemoryMap::forget_chunk(std::uint64_t address) {
@@ -147,16 +197,43 @@ void MemoryMap::unmap_chunk(std::uint64_t address, const Mapped& chunk) {
 }
 
 void MemoryMap::release_chunk(const Chunk& chunk) {
+  std::map<std::uint64_t, Mapped>::node_type node;
   {
     std::lock_guard lock(mutex_);
-    auto node = leaving_.extract(chunk.address);
+    node = leaving_.extract(chunk.address);
     if (node.empty()) return;
-    unmap_chunk(chunk.address, node.mapped());
+    ++releasing_;
   }
+  unmap_chunk(chunk.address, node.mapped());
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::chunk_released, 0, session_};
   packet.object = chunk.address;
-  control_.send(packet);
+  {
+    // The control process hears of the release before the address can be another chunk's.
+    std::lock_guard lock(mutex_);
+    control_.send(packet);
+    taken_.erase(chunk.address);
+    --releasing_;
+  }
+  released_.notify_all();
+}
+
+bool MemoryMap::release_leaving() {
+  std::vector<Chunk> chunks;
+  {
+    std::unique_lock lock(mutex_);
+    for (const auto& [address, chunk] : leaving_) chunks.push_back({address, chunk.size_bytes});
+    if (chunks.empty() && releasing_ == 0) return false;
+  }
+  for (const Chunk& chunk : chunks) release_chunk(chunk);
+  std::unique_lock lock(mutex_);
+  released_.wait(lock, [this] { return releasing_ == 0; });  // those that other helpers are at
+  return true;
+}
+
+bool MemoryMap::is_releasing() const {
+  std::lock_guard lock(mutex_);
+  return releasing_ != 0 || !leaving_.empty();
 }
 
 CUresult MemoryMap::map_segment(std::uint64_t segment, proto::SegmentPurpose purpose, std::uint64_t address, unsigned flags,
@@ -164,8 +241,8 @@ CUresult MemoryMap::map_segment(std::uint64_t segment, proto::SegmentPurpose pur
   const std::optional<std::size_t> size = proto::sealed_size(file);
   const bool is_pinned = purpose == proto::SegmentPurpose::pinned;
   if (!size || *size == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (is_pinned && (address < pinned_lease_.address || *size > pinned_lease_.size_bytes ||
-                    address - pinned_lease_.address > pinned_lease_.size_bytes - *size)) {
+  if (is_pinned &&
+      (address < pinned_lease_.address || *size > pinned_lease_.size_bytes || address - pinned_lease_.address > pinned_lease_.size_bytes - *size)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   proto::Mapping mapping = proto::Mapping::map(file, 0, *size, proto::Access::read_write, is_pinned ? address : 0);
@@ -234,8 +311,9 @@ void MemoryMap::release_all() {
     for (const auto& [address, chunk] : *chunks) unmap_chunk(address, chunk);
     chunks->clear();
   }
-  if (reserved_.size_bytes != 0) driver_->cuMemAddressFree(reserved_.address, reserved_.size_bytes);
-  reserved_ = {};
+  taken_.clear();
+  for (const auto& [address, lease] : leases_) driver_->cuMemAddressFree(lease.reserved.address, lease.reserved.size_bytes);
+  leases_.clear();
 }
 
 void MemoryMap::add_global(std::uint64_t address, std::uint64_t size_bytes) {

@@ -6,6 +6,7 @@
 // Addresses and sizes in questions come from the client and are not trusted; nothing overflows.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -27,6 +28,11 @@ class MemoryMap {
 
   // Reserves the device lease in the driver's address space.
   [[nodiscard]] CUresult open();
+  // Further device ranges, which chunks may lie in. add: without effect where the session has it. remove: false, if it has not, or chunks lie there.
+  [[nodiscard]] CUresult add_lease(const proto::Lease& lease);
+  [[nodiscard]] std::optional<std::uint64_t> find_lease(std::uint64_t address) const;  // its size
+  void close_lease(std::uint64_t address);                                             // no further chunk in it
+  [[nodiscard]] bool remove_lease(std::uint64_t address);
   // Maps a chunk of an earlier executor again, at its address.
   [[nodiscard]] CUresult restore_chunk(std::uint64_t address, std::uint64_t size_bytes, int handle_fd);
 
@@ -34,10 +40,15 @@ class MemoryMap {
     std::uint64_t address = 0;
     std::uint64_t size_bytes = 0;
   };
+  // What create_chunk() answers where the device has memory perhaps, but no lease has room: the client asks for a further one.
+  static constexpr CUresult kNoRoomInLeases = CUDA_ERROR_MAP_FAILED;
   [[nodiscard]] CUresult create_chunk(std::uint64_t size_bytes, Chunk& chunk);
   // Takes the chunk out of the session (its addresses are refused from now on) and returns it for release_chunk once its work has ended.
   [[nodiscard]] std::optional<Chunk> forget_chunk(std::uint64_t address);
   void release_chunk(const Chunk& chunk);
+  // Releases every forgotten chunk and waits for those that other threads release. Their work has ended. False: there were none.
+  bool release_leaving();
+  [[nodiscard]] bool is_releasing() const;
 
   // Maps and registers a segment. `staging`: offset-addressed, at most one. `pinned`: at `address`, inside the pinned lease.
   [[nodiscard]] CUresult map_segment(std::uint64_t segment, proto::SegmentPurpose purpose, std::uint64_t address, unsigned flags,
@@ -70,6 +81,8 @@ class MemoryMap {
   };
 
   [[nodiscard]] std::uint64_t find_room(std::uint64_t size_bytes) const;
+  [[nodiscard]] CUresult make_chunk(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle& handle,
+                                    proto::FileDescriptor& exported);
   [[nodiscard]] CUresult map_handle(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle);
   void unmap_chunk(std::uint64_t address, const Mapped& chunk);
 
@@ -80,14 +93,22 @@ class MemoryMap {
   const proto::Lease device_lease_;
   const proto::Lease pinned_lease_;
   std::uint64_t granularity_ = 0;
-  proto::Lease reserved_;
 
   mutable std::mutex mutex_;
-  std::map<std::uint64_t, Mapped> chunks_;            // by address; usable
-  std::map<std::uint64_t, Mapped> leaving_;           // forgotten, still mapped
-  std::map<std::uint64_t, std::uint64_t> globals_;    // address -> size
-  std::map<std::uint64_t, Segment> segments_;         // by id
-  std::map<std::uint64_t, std::uint64_t> pinned_;     // address -> size
+  struct Leased {
+    std::uint64_t size_bytes = 0;
+    proto::Lease reserved;  // what the driver keeps free for it
+    bool is_closed = false;
+  };
+  std::map<std::uint64_t, Leased> leases_;        // device ranges, by address
+  std::map<std::uint64_t, Mapped> chunks_;        // by address; usable
+  std::map<std::uint64_t, Mapped> leaving_;       // forgotten, still mapped
+  std::map<std::uint64_t, std::uint64_t> taken_;  // address -> size of all addresses in use: those two, chunks in the making and being unmapped
+  unsigned releasing_ = 0;                        // chunks being unmapped just now
+  std::condition_variable released_;
+  std::map<std::uint64_t, std::uint64_t> globals_;  // address -> size
+  std::map<std::uint64_t, Segment> segments_;       // by id
+  std::map<std::uint64_t, std::uint64_t> pinned_;   // address -> size
   const Segment* staging_ = nullptr;
 };
 

@@ -2,13 +2,13 @@
 #include "broker/executor/module_store.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include <unistd.h>
 
 #include "broker/executor/control_link.hpp"
 #include "broker/executor/fault.hpp"
-#include "broker/executor/image_file.hpp"
 #include "broker/executor/quiet_window.hpp"
 #include "broker/log.hpp"
 
@@ -16,167 +16,214 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr unsigned kImageTimeoutMs = 10'000;
-constexpr unsigned kEagerFunctions = 64;  // a module with at most so many has all of them looked up in the window that loads it
+using Clock = std::chrono::steady_clock;
 
-void note_load(ControlLink& control, std::uint64_t session, std::uint64_t image, bool is_load) {
+constexpr unsigned kImageTimeoutMs = 10'000;
+constexpr std::size_t kLeastCostBytes = 64u << 10;  // a small module takes more of the device than its content
+
+void note_load(ControlLink& control, std::uint64_t session, const LoadedImage& image, bool is_load) {
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::module_note, 0, session};
-  packet.object = image;
+  packet.object = image.image;
+  packet.address = image.copy;
   packet.purpose = is_load ? 1 : 0;
   control.send(packet);
 }
 
-CUresult describe(const Driver& driver, CUfunction handle, LoadedFunction& function) {
-  function.handle = handle;
-  for (int i = 0; i < 16; ++i) {
-    int value = 0;
-    if (driver->cuFuncGetAttribute(&value, static_cast<CUfunction_attribute>(i), handle) != CUDA_SUCCESS) continue;
-    function.attribute[i] = value;
-    function.attribute_valid |= 1u << i;
-  }
-  function.local_bytes = static_cast<std::uint32_t>(function.attribute[CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES]);
-  for (std::size_t i = 0;; ++i) {
-    std::size_t offset = 0;
-    std::size_t size = 0;
-    const CUresult result = driver->cuFuncGetParamInfo(handle, i, &offset, &size);
-    if (result == CUDA_ERROR_INVALID_VALUE) return CUDA_SUCCESS;  // one past the last
-    if (result != CUDA_SUCCESS) return result;
-    function.parameters.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(size)});
-    function.parameter_bytes = static_cast<std::uint32_t>(offset + size);
-  }
-}
-
-// In a window (or from memory). Adds the function to the image's map.
-CUresult look_up(const Driver& driver, LoadedImage& image, const std::string& name, const LoadedFunction*& found) {
-  CUfunction handle = nullptr;
-  CUresult result = driver->cuModuleGetFunction(&handle, image.handle, name.c_str());
-  if (result != CUDA_SUCCESS) return result;
-  auto function = std::make_unique<LoadedFunction>();
-  result = describe(driver, handle, *function);
-  if (result != CUDA_SUCCESS) return result;
-  std::lock_guard lock(image.mutex);
-  found = image.functions.try_emplace(name, std::move(function)).first->second.get();
-  return CUDA_SUCCESS;
-}
-
-CUresult list_names(const Driver& driver, LoadedImage& image, std::vector<std::string>& names) {
-  std::vector<CUfunction> handles(image.function_count);
-  if (handles.empty()) return CUDA_SUCCESS;
-  CUresult result = driver->cuModuleEnumerateFunctions(handles.data(), image.function_count, image.handle);
-  for (std::size_t i = 0; result == CUDA_SUCCESS && i < handles.size(); ++i) {
-    const char* name = nullptr;
-    result = driver->cuFuncGetName(&name, handles[i]);
-    if (result == CUDA_SUCCESS) names.emplace_back(name);
-  }
-  return result;
-}
-
-void look_up_all(const Driver& driver, LoadedImage& image) {
-  std::vector<std::string> names;
-  if (image.function_count > kEagerFunctions || list_names(driver, image, names) != CUDA_SUCCESS) return;
-  for (const std::string& name : names) {
-    const LoadedFunction* function = nullptr;
-    const CUresult result = look_up(driver, image, name, function);
-    if (result != CUDA_SUCCESS) log_debug("Image {}: {} could not be looked up ahead: {}", image.image, name, driver.describe(result));
-  }
-}
-
 }  // namespace
 
-ModuleStore::ModuleStore(const Driver& driver, ControlLink& control, QuietWindow& window, const FaultReporter& faults, CUdevice device)
-    : driver_(driver), control_(control), window_(window), faults_(faults), compiler_(driver, device) {}
+ModuleStore::ModuleStore(const Driver& driver, ControlLink& control, QuietWindow& window, const FaultReporter& faults, CUdevice device,
+                         std::size_t limit_bytes)
+    : driver_(driver), control_(control), window_(window), faults_(faults), compiler_(driver, device), limit_bytes_(limit_bytes) {}
+
+ModuleStore::~ModuleStore() {
+  for (const auto& [id, cached] : cache_) cached.image->handle = nullptr;
+}
 
 struct ModuleStore::Loading {
   std::uint64_t session = 0;
+  std::uint64_t image = 0;
   PreparedImage prepared;
-  ImageRef image;
   LoadDone done;
 };
 
-ImageRef ModuleStore::new_image(std::uint64_t id) {
+ImageRef ModuleStore::new_image(std::uint64_t id, std::uint64_t copy) {
   auto* created = new LoadedImage();
   created->image = id;
+  created->copy = copy;
   return ImageRef(created, [this](LoadedImage* image) { unload(image); });
 }
 
-void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done) {
-  ImageRef known;
+ImageUse ModuleStore::use_of(Cached& cached) {
+  ++cached.users;
+  cached.last_used = ++uses_;
+  if (cached.image->has_writable_globals) cached.is_clean = false;
+  return ImageUse(new ImageRef(cached.image), [this](const ImageRef* used) {
+    const std::unique_ptr<const ImageRef> ended(used);
+    give_back(*ended);
+  });
+}
+
+ImageUse ModuleStore::take(std::uint64_t image, bool only_clean, bool& is_clean) {
+  const auto [first, last] = cache_.equal_range(image);
+  for (auto entry = first; entry != last; ++entry) {
+    Cached& cached = entry->second;
+    if (cached.image->has_writable_globals && (cached.users != 0 || (only_clean && !cached.is_clean))) continue;
+    is_clean = cached.is_clean;
+    return use_of(cached);
+  }
+  return nullptr;
+}
+
+ImageUse ModuleStore::find(std::uint64_t image) {
+  bool is_clean = true;
+  std::lock_guard lock(mutex_);
+  return take(image, true, is_clean);
+}
+
+// A copy whose variables cannot be brought back is taken out, and another one is tried.
+ImageUse ModuleStore::take_or_restore(std::uint64_t session, std::uint64_t image) {
+  if (ImageUse clean = find(image)) return clean;
+  bool is_clean = true;
+  ImageUse use;
   {
     std::lock_guard lock(mutex_);
-    if (const auto found = shared_.find(image); found != shared_.end()) known = found->second;
+    use = take(image, false, is_clean);
   }
-  if (known) return done(CUDA_SUCCESS, known, {});
+  if (!use || is_clean) return use;
+  std::lock_guard lock(restore_mutex_);
+  CUresult result = CUDA_SUCCESS;
+  if (restore_stream_ == nullptr) result = driver_->cuStreamCreate(&restore_stream_, CU_STREAM_NON_BLOCKING);
+  if (result == CUDA_SUCCESS) result = restore_variables(driver_, **use, restore_stream_);
+  if (faults_.check(result, session, "restoring a module's variables") == CUDA_SUCCESS) return use;
+  log_error("Image {}: the variables of a copy could not be restored ({}); it is loaded again", image, driver_.describe(result));
+  (*use)->can_be_restored = false;
+  return nullptr;
+}
+
+// The last user of a copy. One that cannot serve anybody else goes.
+void ModuleStore::give_back(const ImageRef& image) {
+  ImageRef ended;  // unloaded outside the lock
+  std::vector<ImageRef> evicted;
+  std::lock_guard lock(mutex_);
+  const auto [first, last] = cache_.equal_range(image->image);
+  const auto entry = std::find_if(first, last, [&](const auto& cached) { return cached.second.image == image; });
+  if (entry == last || --entry->second.users != 0) return;
+  if (image->has_writable_globals && !image->can_be_restored) {
+    total_bytes_ -= image->cost_bytes;
+    ended = std::move(entry->second.image);
+    cache_.erase(entry);
+    return;
+  }
+  evicted = beyond_limit();
+}
+
+void ModuleStore::insert(const ImageRef& image, ImageUse* use) {
+  std::vector<ImageRef> evicted;
+  std::lock_guard lock(mutex_);
+  total_bytes_ += image->cost_bytes;
+  const auto entry = cache_.emplace(image->image, Cached{image, 0, true, ++uses_});
+  if (use != nullptr) *use = use_of(entry->second);
+  evicted = beyond_limit();
+}
+
+// Taken out of the cache, the least recently used first. Nobody else holds them; the caller lets go of them without the lock.
+std::vector<ImageRef> ModuleStore::beyond_limit() {
+  std::vector<ImageRef> evicted;
+  while (total_bytes_ > limit_bytes_) {
+    auto oldest = cache_.end();
+    for (auto entry = cache_.begin(); entry != cache_.end(); ++entry) {
+      const Cached& cached = entry->second;
+      if (cached.users != 0 || cached.image.use_count() != 1) continue;
+      if (oldest == cache_.end() || cached.last_used < oldest->second.last_used) oldest = entry;
+    }
+    if (oldest == cache_.end()) break;
+    total_bytes_ -= oldest->second.image->cost_bytes;
+    evicted.push_back(std::move(oldest->second.image));
+    cache_.erase(oldest);
+  }
+  return evicted;
+}
+
+void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done) {
+  if (ImageUse known = take_or_restore(session, image)) return done(CUDA_SUCCESS, std::move(known), {});
   const std::optional<proto::FileDescriptor> file = control_.fetch_image(image, kImageTimeoutMs);
   auto loading = std::make_shared<Loading>();
   loading->session = session;
+  loading->image = image;
   loading->done = std::move(done);
   if (!file) return loading->done(CUDA_ERROR_INVALID_HANDLE, nullptr, "the image is not known to the broker");
   std::string log;
   const CUresult result = compiler_.prepare(*file, loading->prepared, log);
   if (result != CUDA_SUCCESS) return loading->done(result, nullptr, std::move(log));
-  loading->image = new_image(image);
-  loading->image->has_writable_globals = loading->prepared.has_writable_globals;
-  window_.submit({"cuModuleLoadData", session, false, [this, loading](WindowResult window) {
-                    if (window == WindowResult::no_window) return loading->done(CUDA_ERROR_MPS_SERVER_NOT_READY, nullptr, {});
-                    load_in_window(*loading);
-                  }});
+  if (loading->prepared.was_compiled) tell_compiled(image, loading->prepared);
+  window_.submit({.what = "cuModuleLoadData",
+                  .session = session,
+                  .run =
+                      [this, loading](WindowResult window) {
+                        if (window == WindowResult::no_window) return loading->done(CUDA_ERROR_MPS_SERVER_NOT_READY, nullptr, {});
+                        load_in_window(*loading);
+                      },
+                  .image_bytes = loading->prepared.content.size()});
 }
 
 void ModuleStore::load_in_window(Loading& loading) {
-  LoadedImage& image = *loading.image;
-  if (!image.has_writable_globals) {  // another client's load of the same image may have come first
+  // Another client's load of the same image may have come first, or a copy have been given back.
+  if (ImageUse known = find(loading.image)) return loading.done(CUDA_SUCCESS, std::move(known), {});
+  const Clock::time_point start = Clock::now();
+  ImageRef image;
+  {
     std::lock_guard lock(mutex_);
-    if (const auto found = shared_.find(image.image); found != shared_.end()) loading.image = found->second;
+    image = new_image(loading.image, next_copy_++);
   }
-  if (loading.image->handle != nullptr) return loading.done(CUDA_SUCCESS, loading.image, {});
-  note_load(control_, loading.session, image.image, true);
+  image->cost_bytes = std::max(loading.prepared.content.size(), kLeastCostBytes);
+  note_load(control_, loading.session, *image, true);
   std::string log;
-  const CUresult result = load_prepared(loading.prepared, image, log);
+  const CUresult result = faults_.check(load_image(driver_, loading.prepared, *image, log), 0, "cuModuleLoadDataEx");
   if (result != CUDA_SUCCESS) return loading.done(result, nullptr, std::move(log));
-  if (!image.has_writable_globals) {
-    std::lock_guard lock(mutex_);
-    shared_[image.image] = loading.image;
-  }
-  loading.done(CUDA_SUCCESS, loading.image, {});
+  log_info("Session {}: image {} of {} bytes loaded in {} us", loading.session, loading.image, loading.prepared.content.size(),
+           std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count());
+  ImageUse use;
+  insert(image, &use);
+  loading.done(CUDA_SUCCESS, std::move(use), {});
 }
 
-CUresult ModuleStore::load_prepared(const PreparedImage& prepared, LoadedImage& image, std::string& log) {
-  std::array<char, 4096> error_log{};
-  std::array options{CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-  std::array<void*, 2> values{error_log.data(), reinterpret_cast<void*>(error_log.size())};
-  CUresult result = faults_.check(driver_->cuModuleLoadDataEx(&image.handle, prepared.content.data(), static_cast<unsigned>(options.size()),
-                                                              options.data(), values.data()),
-                                  0, "cuModuleLoadDataEx");
-  if (result != CUDA_SUCCESS) {
-    image.handle = nullptr;
-    log.assign(error_log.data());
-    return result;
+// The next executor gets the machine code instead of the text.
+void ModuleStore::tell_compiled(std::uint64_t image, const PreparedImage& prepared) {
+  const proto::FileDescriptor file = proto::create_memory_file("mpsshim-cubin", prepared.content.size());
+  const auto size = static_cast<ssize_t>(prepared.content.size());
+  if (!file.valid() || pwrite(file.get(), prepared.content.data(), prepared.content.size(), 0) != size || !proto::seal(file, proto::Seal::content)) {
+    return log_warning("What image {} was compiled to cannot be kept for the next executor; it will be compiled again. Free memory.", image);
   }
-  unsigned count = 0;
-  if (driver_->cuModuleGetFunctionCount(&count, image.handle) == CUDA_SUCCESS) image.function_count = count;
-  look_up_all(driver_, image);
-  return CUDA_SUCCESS;
+  ExecutorPacket packet;
+  packet.header.type = ExecutorMessage::image_compiled;
+  packet.object = image;
+  const int fd = file.get();
+  control_.send(packet, {&fd, 1});
 }
 
-// The last user is gone. Unloading waits for every running kernel, so it is left to a window; nobody waits for it.
+// The last reference is gone. Unloading waits for every running kernel, so it is left to a window; nobody waits for it.
 void ModuleStore::unload(LoadedImage* image) {
   std::shared_ptr<LoadedImage> last(image);
   if (image->handle == nullptr) return;
-  window_.submit({"cuModuleUnload", 0, true, [this, last](WindowResult) {
-                    note_load(control_, 0, last->image, false);
+  window_.submit({.what = "cuModuleUnload", .deferrable = true, .run = [this, last](WindowResult) {
+                    note_load(control_, 0, *last, false);
                     faults_.check(driver_->cuModuleUnload(last->handle), 0, "cuModuleUnload");
+                    log_info("Image {} of {} bytes unloaded", last->image, last->cost_bytes);
                   }});
 }
 
+const LoadedFunction* ModuleStore::find_function(LoadedImage& image, std::string_view name) {
+  std::lock_guard lock(image.mutex);
+  const auto found = image.functions.find(name);
+  return found != image.functions.end() ? found->second.get() : nullptr;
+}
+
 void ModuleStore::find_function(std::uint64_t session, const ImageRef& image, std::string name, FunctionDone done) {
-  const LoadedFunction* known = nullptr;
-  {
-    std::lock_guard lock(image->mutex);
-    if (const auto found = image->functions.find(name); found != image->functions.end()) known = found->second.get();
-  }
-  if (known != nullptr) return done(CUDA_SUCCESS, known);
-  window_.submit({"cuModuleGetFunction", session, false, [this, image, session, name = std::move(name), done = std::move(done)](WindowResult window) {
+  if (const LoadedFunction* known = find_function(*image, name)) return done(CUDA_SUCCESS, known);
+  window_.submit({.what = "cuModuleGetFunction",
+                  .session = session,
+                  .run = [this, image, session, name = std::move(name), done = std::move(done)](WindowResult window) {
                     if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, nullptr);
                     const LoadedFunction* function = nullptr;
                     const CUresult result = faults_.check(look_up(driver_, *image, name, function), session, "cuModuleGetFunction");
@@ -193,7 +240,9 @@ void ModuleStore::find_global(std::uint64_t session, const ImageRef& image, std:
       return done(CUDA_SUCCESS, address, size);
     }
   }
-  window_.submit({"cuModuleGetGlobal", session, false, [this, image, session, name = std::move(name), done = std::move(done)](WindowResult window) {
+  window_.submit({.what = "cuModuleGetGlobal",
+                  .session = session,
+                  .run = [this, image, session, name = std::move(name), done = std::move(done)](WindowResult window) {
                     if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, 0, 0);
                     CUdeviceptr address = 0;
                     std::size_t size = 0;
@@ -208,7 +257,15 @@ void ModuleStore::find_global(std::uint64_t session, const ImageRef& image, std:
 }
 
 void ModuleStore::list_functions(std::uint64_t session, const ImageRef& image, NamesDone done) {
-  window_.submit({"cuModuleEnumerateFunctions", session, false, [this, image, session, done = std::move(done)](WindowResult window) {
+  std::vector<std::string> known;
+  {
+    std::lock_guard lock(image->mutex);
+    known = image->names;
+  }
+  if (!known.empty() || image->function_count == 0) return done(CUDA_SUCCESS, std::move(known));
+  window_.submit({.what = "cuModuleEnumerateFunctions",
+                  .session = session,
+                  .run = [this, image, session, done = std::move(done)](WindowResult window) {
                     std::vector<std::string> names;
                     if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, std::move(names));
                     const CUresult result = faults_.check(list_names(driver_, *image, names), session, "cuModuleEnumerateFunctions");
@@ -216,33 +273,37 @@ void ModuleStore::list_functions(std::uint64_t session, const ImageRef& image, N
                   }});
 }
 
-CUresult ModuleStore::replay(std::uint64_t id, const proto::FileDescriptor& file) {
+// Every copy stays where it was loaded, so that later ones come back at their addresses; it serves clients to come like any other.
+CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, const proto::FileDescriptor& file) {
   PreparedImage prepared;
   std::string log;
   CUresult result = compiler_.prepare(file, prepared, log);
   if (result != CUDA_SUCCESS) return result;
-  const ImageRef image = new_image(id);
-  image->has_writable_globals = prepared.has_writable_globals;
-  result = load_prepared(prepared, *image, log);
+  if (prepared.was_compiled) tell_compiled(id, prepared);
+  const ImageRef image = new_image(id, copy);
+  next_copy_ = std::max(next_copy_, copy + 1);
+  image->cost_bytes = std::max(prepared.content.size(), kLeastCostBytes);
+  result = load_image(driver_, prepared, *image, log);
   if (result != CUDA_SUCCESS) {
     log_error("Image {} could not be loaded again: {} {}", id, driver_.describe(result), log);
     return result;
   }
-  std::lock_guard lock(mutex_);
-  if (image->has_writable_globals) {
-    replayed_.push_back(image);  // holds its place in the order of loads, so that later ones come back at their addresses
-  } else {
-    shared_[id] = image;
-  }
+  std::lock_guard lock(mutex_);  // no eviction here: the log goes on
+  total_bytes_ += image->cost_bytes;
+  cache_.emplace(id, Cached{image, 0, true, ++uses_});
   return CUDA_SUCCESS;
 }
 
 // At its place in the log, so that later loads find the addresses free that they found free before.
-void ModuleStore::replay_unload(std::uint64_t image) {
-  const auto loaded = std::find_if(replayed_.begin(), replayed_.end(), [&](const ImageRef& ref) { return ref->image == image; });
-  if (loaded == replayed_.end()) return;
-  faults_.check(driver_->cuModuleUnload(std::exchange((*loaded)->handle, nullptr)), 0, "cuModuleUnload");
-  replayed_.erase(loaded);
+void ModuleStore::replay_unload(std::uint64_t image, std::uint64_t copy) {
+  std::lock_guard lock(mutex_);
+  const auto [first, last] = cache_.equal_range(image);
+  const auto loaded = std::find_if(first, last, [&](const auto& cached) { return cached.second.image->copy == copy; });
+  if (loaded == last) return;
+  LoadedImage& gone = *loaded->second.image;
+  total_bytes_ -= gone.cost_bytes;
+  faults_.check(driver_->cuModuleUnload(std::exchange(gone.handle, nullptr)), 0, "cuModuleUnload");
+  cache_.erase(loaded);
 }
 
 }  // namespace mpsshim::broker

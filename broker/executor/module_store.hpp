@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images loaded into the executor's context, shared between sessions where that cannot be seen: an image without writable globals is loaded
-// once for all (content is compared by the control process: equal content, equal image id); one with writable globals has a copy a session.
-// Loads, first look-ups and unloads wait for every running kernel, so they run in quiet windows; a look-up answered from memory does not.
+// Images loaded into the executor's context, kept for the next client. An image without variables is loaded once for all (equal content has
+// one image id: the control process sees to that); of one with variables each client has a copy to itself, which gets back what the variables
+// held at first before another client has it. Copies that nobody uses stay loaded until the cache exceeds its limit; the least recently used
+// one goes first, in a quiet window.
+// Loads, first look-ups and unloads wait for every running kernel, so they run in quiet windows; what is answered from memory does not.
+// Every load and unload is noted with the control process before it is made: the next executor makes the same ones in the same order.
 //
-// Threads: load and look-up are called by helpers and may be slow; handles are read by workers.
+// Threads: load and look-up are called by helpers and may be slow; find_* may be called by workers; handles are read by workers.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -15,8 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "broker/driver/driver.hpp"
-#include "broker/executor/image_file.hpp"
+#include "broker/executor/loaded_image.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
@@ -25,41 +26,24 @@ class ControlLink;
 class FaultReporter;
 class QuietWindow;
 
-struct ParameterLayout {
-  std::uint32_t offset_bytes = 0;
-  std::uint32_t size_bytes = 0;
-};
-
-// A function as workers need it. Lives as long as its LoadedImage.
-struct LoadedFunction {
-  CUfunction handle = nullptr;
-  std::uint32_t parameter_bytes = 0;
-  std::uint32_t local_bytes = 0;          // per thread; growth of the context's local memory waits for everybody
-  std::vector<ParameterLayout> parameters;
-  std::int32_t attribute[16] = {};
-  std::uint32_t attribute_valid = 0;
-};
-
-struct LoadedImage {
-  std::uint64_t image = 0;
-  CUmodule handle = nullptr;
-  bool has_writable_globals = false;
-  std::uint32_t function_count = 0;
-  std::mutex mutex;                        // the maps below
-  std::map<std::string, std::unique_ptr<LoadedFunction>, std::less<>> functions;
-  std::map<std::string, std::pair<CUdeviceptr, std::size_t>, std::less<>> globals;
-};
-using ImageRef = std::shared_ptr<LoadedImage>;
+using ImageRef = std::shared_ptr<LoadedImage>;   // it stays loaded
+using ImageUse = std::shared_ptr<const ImageRef>;  // a client uses it: a copy with variables is nobody else's
 
 class ModuleStore {
  public:
-  ModuleStore(const Driver& driver, ControlLink& control, QuietWindow& window, const FaultReporter& faults, CUdevice device);
+  ModuleStore(const Driver& driver, ControlLink& control, QuietWindow& window, const FaultReporter& faults, CUdevice device,
+              std::size_t limit_bytes);
   ModuleStore(const ModuleStore&) = delete;
+  ~ModuleStore();  // unloads nothing: the context ends with the process
 
-  using LoadDone = std::function<void(CUresult, ImageRef, std::string log)>;
+  using LoadDone = std::function<void(CUresult, ImageUse, std::string log)>;
   using FunctionDone = std::function<void(CUresult, const LoadedFunction*)>;
   using GlobalDone = std::function<void(CUresult, CUdeviceptr, std::size_t)>;
   using NamesDone = std::function<void(CUresult, std::vector<std::string>)>;
+
+  // From memory, at once; nullptr where that is not possible.
+  [[nodiscard]] ImageUse find(std::uint64_t image);
+  [[nodiscard]] static const LoadedFunction* find_function(LoadedImage& image, std::string_view name);
 
   // All four may answer from the calling thread or, later, from the window's. `session` is for logs and the load log.
   void load(std::uint64_t session, std::uint64_t image, LoadDone done);
@@ -67,24 +51,44 @@ class ModuleStore {
   void find_global(std::uint64_t session, const ImageRef& image, std::string name, GlobalDone done);
   void list_functions(std::uint64_t session, const ImageRef& image, NamesDone done);
   // Loads again what an earlier executor had loaded, in its order; before the first session.
-  [[nodiscard]] CUresult replay(std::uint64_t image, const proto::FileDescriptor& file);
-  void replay_unload(std::uint64_t image);
+  [[nodiscard]] CUresult replay(std::uint64_t image, std::uint64_t copy, const proto::FileDescriptor& file);
+  void replay_unload(std::uint64_t image, std::uint64_t copy);
 
  private:
   struct Loading;
-  [[nodiscard]] ImageRef new_image(std::uint64_t id);
-  [[nodiscard]] CUresult load_prepared(const PreparedImage& prepared, LoadedImage& image, std::string& log);
+  struct Cached {
+    ImageRef image;
+    unsigned users = 0;
+    bool is_clean = true;         // its variables hold what they held at first
+    std::uint64_t last_used = 0;
+  };
+  using Cache = std::multimap<std::uint64_t, Cached>;  // by image id; everything that is loaded
+
+  [[nodiscard]] ImageRef new_image(std::uint64_t id, std::uint64_t copy);
   void load_in_window(Loading& loading);
+  // With mutex_ held.
+  [[nodiscard]] ImageUse take(std::uint64_t image, bool only_clean, bool& is_clean);
+  [[nodiscard]] ImageUse use_of(Cached& cached);
+  [[nodiscard]] ImageUse take_or_restore(std::uint64_t session, std::uint64_t image);
+  void insert(const ImageRef& image, ImageUse* use);
+  void give_back(const ImageRef& image);
+  [[nodiscard]] std::vector<ImageRef> beyond_limit();
   void unload(LoadedImage* image);
+  void tell_compiled(std::uint64_t image, const PreparedImage& prepared);
 
   const Driver& driver_;
   ControlLink& control_;
   QuietWindow& window_;
   const FaultReporter& faults_;
   const ImageCompiler compiler_;
+  const std::size_t limit_bytes_;
   std::mutex mutex_;
-  std::map<std::uint64_t, ImageRef> shared_;  // by image id; kept for the next client
-  std::vector<ImageRef> replayed_;            // loaded again for their place only
+  Cache cache_;
+  std::size_t total_bytes_ = 0;
+  std::uint64_t uses_ = 0;
+  std::uint64_t next_copy_ = 1;
+  std::mutex restore_mutex_;
+  CUstream restore_stream_ = nullptr;
 };
 
 }  // namespace mpsshim::broker

@@ -19,6 +19,7 @@ struct SessionEvent {
 
 struct SessionModule {
   ImageRef image;
+  ImageUse use;  // while it lasts nobody else gets this copy, if the image has variables
   std::vector<proto::FunctionId> functions;  // found in it; they end with it
 };
 

@@ -7,9 +7,34 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr char kNopPtx[] =
-    ".version 6.0\n.target sm_50\n.address_size 64\n"
-    ".visible .entry mpsshim_nop()\n{\n  ret;\n}\n";
+// Any GPU since Maxwell. The writer (word_writes.hpp): what ran before it in its stream is seen by whoever sees its words.
+constexpr char kOwnPtx[] = R"(
+.version 6.0
+.target sm_50
+.address_size 64
+.visible .entry mpsshim_nop()
+{
+  ret;
+}
+.visible .entry mpsshim_write_words(.param .u64 fence, .param .u64 progress, .param .u32 fence_value, .param .u32 progress_value)
+{
+  .reg .u64 %rd<3>;
+  .reg .u32 %r<3>;
+  .reg .pred %p;
+  ld.param.u64 %rd1, [fence];
+  ld.param.u64 %rd2, [progress];
+  ld.param.u32 %r1, [fence_value];
+  ld.param.u32 %r2, [progress_value];
+  membar.sys;
+  setp.eq.u64 %p, %rd1, 0;
+  @%p bra PROGRESS;
+  st.volatile.global.u32 [%rd1], %r1;
+  membar.sys;
+PROGRESS:
+  st.volatile.global.u32 [%rd2], %r2;
+  ret;
+}
+)";
 
 }  // namespace
 
@@ -18,11 +43,12 @@ ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
 
 CUresult ExecutorParts::start() {
   CUmodule module = nullptr;
-  CUresult result = driver->cuModuleLoadData(&module, kNopPtx);
+  CUresult result = driver->cuModuleLoadData(&module, kOwnPtx);
   if (result == CUDA_SUCCESS) result = driver->cuModuleGetFunction(&nop_function, module, "mpsshim_nop");
+  if (result == CUDA_SUCCESS) result = driver->cuModuleGetFunction(&writer_function, module, "mpsshim_write_words");
   if (result != CUDA_SUCCESS) {
     nop_function = nullptr;
-    log_warning("Launches are issued one by one, not in chains: the driver does not load the kernel for graph templates: {}", driver.describe(result));
+    log_warning("Launches are issued one by one, not in chains: the driver does not load the executor's own kernels: {}", driver.describe(result));
   }
   return CUDA_SUCCESS;
 }

@@ -7,11 +7,14 @@
 #include <cstdint>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/activity_bell.hpp"
 #include "broker/executor/completion.hpp"
 #include "broker/executor/event_pool.hpp"
+#include "broker/executor/issue_lock.hpp"
 #include "broker/executor/progress.hpp"
 #include "broker/executor/scoped_call.hpp"
 #include "broker/executor/stream_pool.hpp"
+#include "broker/executor/word_writes.hpp"
 #include "broker/progress_table.hpp"
 
 namespace mpsshim::broker {
@@ -39,20 +42,24 @@ struct ExecutorParts : ExecutorPartsInput {
   explicit ExecutorParts(const ExecutorPartsInput& input);
   ExecutorParts(const ExecutorParts&) = delete;
 
-  // Prepares what needs the driver: the kernel that fills graph templates. Without it launches are issued one by one, which is logged.
+  // Prepares what needs the driver: the kernels of our own. Without them launches are issued one by one, and words are written by memory
+  // operations, which is logged.
   [[nodiscard]] CUresult start();
 
   Progress progress;
   StreamPool streams;
   EventPool events;
   Completion completion;
+  ActivityBell bell;
 
+  IssueLock issue_lock;
+  LastWriter last_writer;
   CUfunction nop_function = nullptr;                     // nullptr: launches are not chained
+  CUfunction writer_function = nullptr;                  // nullptr: words are written by memory operations
   std::atomic<std::uint32_t> local_bytes_high_water{0};  // per thread, of any launch so far: a launch beyond it waits for everybody
   std::atomic<bool> engine_stalled{false};               // set by FaultWatch: see there
   std::atomic<bool> chains_refused{false};               // the driver refused a graph call that chains need
   std::atomic<bool> batches_refused{false};              // the driver has no batched memory operations
-  bool fuse_single_launch = true;                        // one launch and its fence as a chain of one
 };
 
 }  // namespace mpsshim::broker

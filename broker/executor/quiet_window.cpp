@@ -2,23 +2,27 @@
 #include "broker/executor/quiet_window.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "broker/log.hpp"
 #include "proto/futex.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::broker {
 
 namespace {
 
-constexpr std::chrono::microseconds kPollPause{50};        // while long work runs
-constexpr std::chrono::milliseconds kPatientPause{50};     // while only deferred jobs wait and nobody is pressed
+constexpr std::chrono::microseconds kPollPause{50};    // while somebody waits
+constexpr std::chrono::milliseconds kPatientPause{10};  // while only deferrable jobs wait and nobody is pressed
 constexpr unsigned kSpinsBeforeSleep = 2'000;
+
+long long microseconds(std::chrono::steady_clock::duration time) { return std::chrono::duration_cast<std::chrono::microseconds>(time).count(); }
 
 }  // namespace
 
 QuietWindow::QuietWindow(const ProgressTable& progress, unsigned workers, Limits limits, std::function<void()> enter_thread)
-    : progress_(progress), limits_(limits), gates_(workers), enter_thread_(std::move(enter_thread)) {
+    : limits_(limits), watch_(progress, limits_), gates_(workers), enter_thread_(std::move(enter_thread)) {
   for (Gate& gate : gates_) gate.window_ = this;
   thread_ = std::thread([this] { loop(); });
 }
@@ -36,6 +40,7 @@ void QuietWindow::submit(Job job) {
   {
     std::lock_guard lock(mutex_);
     jobs_.push_back({std::move(job), Clock::now()});
+    ++arrivals_;
   }
   changed_.notify_all();
 }
@@ -54,78 +59,64 @@ void QuietWindow::loop() {
 
 // Until no job is left: hold what runs long, then close, drain the rest, run the jobs.
 void QuietWindow::serve() {
-  pending_.store(true, std::memory_order_relaxed);
-  for (StreamWatch& watch : watch_) watch = {};
   for (;;) {
     const Clock::time_point now = Clock::now();
-    give_up_overdue(now);
-    bool pressing = false;
-    {
-      std::lock_guard lock(mutex_);
-      if (jobs_.empty() || stopping_) break;
-      for (const Pending& pending : jobs_) pressing |= now - pending.since < limits_.give_up;
-    }
-    if (!pressing) release_holds();
-    if (hold_long_streams(now)) {
+    const Demand wanted = demand(now);
+    if (!wanted.any) break;
+    set_pressing(wanted.pressing);
+    const StreamWatch::Scan scan = watch_.scan(now);
+    if (scan.any_long) {
+      look_at_starving(now);
       log_blocker(now);
-      std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, pressing ? Clock::duration(kPollPause) : Clock::duration(kPatientPause), [this] { return stopping_; });
+      pause(wanted.pressing);
+      continue;
+    }
+    if (!wanted.pressing && scan.any_busy && now - last_window_ < limits_.deferred_pause) {
+      pause(false);
       continue;
     }
     close();
-    if (drain()) run_jobs();
+    if (drain()) run_jobs(scan.any_busy);
     open();
   }
-  release_holds();
-  pending_.store(shut_, std::memory_order_relaxed);
+  set_pressing(false);
   if (on_open_) on_open_();
 }
 
-bool QuietWindow::is_busy(std::uint32_t index) const {
-  const StreamProgress& stream = progress_.stream[index];
-  return stream.session.load(std::memory_order_relaxed) != 0 &&
-         stream.completed.load(std::memory_order_acquire) != stream.issued.load(std::memory_order_acquire);
+bool QuietWindow::presses(const Pending& pending, Clock::time_point now) const {
+  const Clock::duration age = now - pending.since;
+  if (pending.job.deferrable) return age >= limits_.defer && age < limits_.defer + limits_.move_after;
+  return age < limits_.give_up;  // later it waits for its own session's work alone
 }
 
-// True while some stream's work in flight is long. Such streams get no new work, as far as the budget allows.
-bool QuietWindow::hold_long_streams(Clock::time_point now) {
-  if (holding_ && now - hold_started_ > limits_.hold_per_second) {
-    release_holds();
-    rest_until_ = now + (std::chrono::seconds(1) - limits_.hold_per_second);
-  }
-  bool any_long = false;
-  for (std::uint32_t i = 0; i < kProgressStreams; ++i) {
-    if (!is_busy(i)) {
-      watch_[i] = {};
-      continue;
-    }
-    StreamWatch& watch = watch_[i];
-    const std::uint32_t completed = progress_.stream[i].completed.load(std::memory_order_relaxed);
-    if (watch.since == Clock::time_point{} || watch.completed != completed) {
-      watch = {completed, now};
-      continue;
-    }
-    if (now - watch.since < limits_.long_work) continue;
-    any_long = true;
-    if (now < rest_until_) continue;
-    if (!holding_) {
-      holding_ = true;
-      hold_started_ = now;
-    }
-    held_[i].store(true, std::memory_order_relaxed);
-  }
-  return any_long;
+QuietWindow::Demand QuietWindow::demand(Clock::time_point now) {
+  std::lock_guard lock(mutex_);
+  seen_arrivals_ = arrivals_;
+  if (stopping_) return {};
+  const bool pressing = std::any_of(jobs_.begin(), jobs_.end(), [&](const Pending& pending) { return presses(pending, now); });
+  return {!jobs_.empty(), pressing};
 }
 
-void QuietWindow::release_holds() {
-  if (!holding_) return;
-  holding_ = false;
-  for (std::atomic<bool>& held : held_) held.store(false, std::memory_order_relaxed);
-  if (on_open_) on_open_();
+void QuietWindow::set_pressing(bool pressing) {
+  if (!pressing) {
+    const bool was = pending_.exchange(shut_, std::memory_order_relaxed);
+    watch_.set_pressing(false);
+    if (was && on_open_) on_open_();
+    return;
+  }
+  watch_.set_pressing(true);
+  pending_.store(true, std::memory_order_relaxed);
+}
+
+void QuietWindow::pause(bool pressing) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, pressing ? Clock::duration(kPollPause) : Clock::duration(kPatientPause),
+                    [this] { return stopping_ || arrivals_ != seen_arrivals_; });
 }
 
 // Nobody is inside a gate when this returns, and nobody enters.
 void QuietWindow::close() {
+  pending_.store(true, std::memory_order_relaxed);
   closed_.store(true, std::memory_order_seq_cst);  // pairs with Gate::enter
   for (Gate& gate : gates_) {
     for (unsigned spins = 0; gate.issuing_.load(std::memory_order_seq_cst); ++spins) {
@@ -154,15 +145,15 @@ void QuietWindow::shut() {
 // Nothing is issued any more: wait for what is in flight. False if it turns out to be long; the watch then knows since when.
 bool QuietWindow::drain() {
   const Clock::time_point start = Clock::now();
-  for (std::uint32_t i = 0; i < kProgressStreams; ++i) {
-    for (unsigned spins = 0; is_busy(i); ++spins) {
+  const std::uint32_t count = watch_.used();
+  for (std::uint32_t i = 0; i < count; ++i) {
+    for (unsigned spins = 0; watch_.is_busy(i); ++spins) {
       if (spins < kSpinsBeforeSleep) {
         proto::cpu_relax();
         continue;
       }
-      const Clock::time_point now = Clock::now();
-      if (now - start > 2 * limits_.long_work) {
-        if (watch_[i].since == Clock::time_point{}) watch_[i] = {progress_.stream[i].completed.load(std::memory_order_relaxed), start};
+      if (Clock::now() - start > limits_.long_work) {
+        watch_.found_long(i, start);
         return false;
       }
       std::this_thread::yield();
@@ -171,48 +162,92 @@ bool QuietWindow::drain() {
   return true;
 }
 
-void QuietWindow::run_jobs() {
-  std::vector<Pending> jobs;
-  {
-    std::lock_guard lock(mutex_);
-    jobs.swap(jobs_);
-  }
-  std::stable_partition(jobs.begin(), jobs.end(), [](const Pending& pending) { return !pending.job.issues_work; });
+// Calls that somebody waits for first. While others have work, the deferrable ones get their share and the rest another window.
+void QuietWindow::run_jobs(bool others_work) {
+  const proto::trace::Span span("window", "quiet window");
+  std::vector<Pending> jobs = take_jobs([](const Pending&) { return true; });
+  const auto rank = [](const Pending& pending) { return pending.job.issues_work ? 2 : pending.job.deferrable ? 1 : 0; };
+  std::stable_sort(jobs.begin(), jobs.end(), [&](const Pending& a, const Pending& b) { return rank(a) < rank(b); });
   const Clock::time_point start = Clock::now();
+  std::size_t image_bytes = 0;
+  std::vector<Pending> later;
   for (Pending& pending : jobs) {
-    pending.job.run(WindowResult::open);
-    log_debug("Session {}: {} ran in a quiet window, {} us after it was asked for", pending.job.session, pending.job.what,
-              std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - pending.since).count());
+    if (others_work && pending.job.deferrable && Clock::now() - start > limits_.deferred_share) {
+      later.push_back(std::move(pending));
+      continue;
+    }
+    image_bytes = std::max(image_bytes, pending.job.image_bytes);
+    run(pending);
   }
-  log_debug("Quiet window: {} calls in {} us", jobs.size(), std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count());
+  last_window_ = Clock::now();
+  log_debug("Quiet window: {} calls in {} us, largest image {} KiB, {} calls left for another", jobs.size() - later.size(),
+            microseconds(last_window_ - start), image_bytes / 1024, later.size());
   blocker_logged_ = false;
+  std::lock_guard lock(mutex_);
+  jobs_.insert(jobs_.begin(), std::make_move_iterator(later.begin()), std::make_move_iterator(later.end()));
 }
 
-void QuietWindow::give_up_overdue(Clock::time_point now) {
-  std::vector<Pending> overdue;
-  {
-    std::lock_guard lock(mutex_);
-    const auto is_overdue = [&](const Pending& pending) { return !pending.job.deferrable && now - pending.since >= limits_.give_up; };
-    const auto first = std::stable_partition(jobs_.begin(), jobs_.end(), [&](const Pending& pending) { return !is_overdue(pending); });
-    std::move(first, jobs_.end(), std::back_inserter(overdue));
-    jobs_.erase(first, jobs_.end());
-  }
-  for (Pending& pending : overdue) {
-    log_warning("Session {}: no quiet window for {} within {} ms because a kernel does not end; the call is refused", pending.job.session,
-                pending.job.what, limits_.give_up.count());
+void QuietWindow::run(Pending& pending) {
+  const proto::trace::Span span("window", pending.job.what, {"session", pending.job.session});
+  const Clock::time_point start = Clock::now();
+  pending.job.run(WindowResult::open);
+  const Clock::time_point end = Clock::now();
+  log_debug("Session {}: {} took {} us in a quiet window, {} us after it was asked for", pending.job.session, pending.job.what,
+            microseconds(end - start), microseconds(end - pending.since));
+}
+
+template <typename Predicate>
+std::vector<QuietWindow::Pending> QuietWindow::take_jobs(Predicate&& predicate) {
+  std::vector<Pending> taken;
+  std::lock_guard lock(mutex_);
+  const auto first = std::stable_partition(jobs_.begin(), jobs_.end(), [&](Pending& pending) { return !predicate(pending); });
+  std::move(first, jobs_.end(), std::back_inserter(taken));
+  jobs_.erase(first, jobs_.end());
+  return taken;
+}
+
+void QuietWindow::refuse(std::vector<Pending> jobs, const char* why) {
+  for (Pending& pending : jobs) {
+    log_warning("Session {}: no quiet window for {} within {} ms: {}", pending.job.session, pending.job.what,
+                microseconds(Clock::now() - pending.since) / 1000, why);
     pending.job.run(WindowResult::no_window);
   }
 }
 
-void QuietWindow::log_blocker(Clock::time_point now) {
-  if (blocker_logged_) return;
-  for (std::uint32_t i = 0; i < kProgressStreams; ++i) {
-    if (watch_[i].since == Clock::time_point{} || now - watch_[i].since < limits_.name_in_log) continue;
-    blocker_logged_ = true;
-    log_warning("Session {}: its work in flight for more than {} ms keeps calls that wait for every kernel from running",
-                progress_.stream[i].session.load(std::memory_order_relaxed), limits_.name_in_log.count());
-    return;
+void QuietWindow::cancel(std::uint64_t session) {
+  refuse(take_jobs([&](const Pending& pending) { return !pending.job.deferrable && pending.job.session == session; }),
+         "no executor serves the call, it fails");
+}
+
+// A call that waits for its own session's work waits as the driver would. Another session's work is a reason to go elsewhere.
+void QuietWindow::look_at_starving(Clock::time_point now) {
+  struct Report {
+    std::uint64_t session;
+    std::uint64_t blocker;
+    const char* what;
+  };
+  std::vector<Report> reports;
+  refuse(take_jobs([&](Pending& pending) {
+           if (pending.job.deferrable || now - pending.since < limits_.move_after) return false;
+           const auto blocker = watch_.blocker(now, pending.job.session);
+           if (!blocker) return false;
+           if (!std::exchange(pending.reported, true)) reports.push_back({pending.job.session, blocker->session, pending.job.what});
+           return now - pending.since >= limits_.give_up;
+         }),
+         "another session's kernel does not end; the call is refused");
+  for (const Report& report : reports) {
+    log_warning("Session {}: {} has had no quiet window for {} ms, because work of session {} does not end", report.session, report.what,
+                limits_.move_after.count(), report.blocker);
+    if (on_starved_) on_starved_(report.session, report.blocker, report.what);
   }
+}
+
+void QuietWindow::log_blocker(Clock::time_point now) {
+  const auto blocker = watch_.blocker(now, 0);
+  if (blocker_logged_ || !blocker || now - blocker->since < limits_.name_in_log) return;
+  blocker_logged_ = true;
+  log_warning("Session {}: its kernel has run for more than {} ms and keeps calls that wait for every kernel from being made", blocker->session,
+              limits_.name_in_log.count());
 }
 
 }  // namespace mpsshim::broker

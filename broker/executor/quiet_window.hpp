@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // When may a driver call be made that waits for every running kernel of the context (docs/architecture.md, "Quiet window")?
 // Only in a window: long-running streams are held one by one as their work ends, then all issuing stops for the moment it takes the short
-// ones to drain, all pending jobs run together, and issuing goes on.
+// ones to drain, all pending jobs run together, and issuing goes on. Jobs that nobody waits for (deferrable) run along with others', or
+// when a window costs next to nothing; only after a while do they hold anybody.
 //
-// Threads: workers call Gate and `holds`; any thread submits; one thread of this class runs the jobs with the context current.
+// Threads: workers call Gate, `holds` and `note_launch`; any thread submits; one thread of this class runs the jobs, the context current.
 // It trusts the progress table (private memory) and nothing a client can write.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -17,31 +16,16 @@
 #include <thread>
 #include <vector>
 
-#include "broker/progress_table.hpp"
+#include "broker/executor/stream_watch.hpp"
+#include "broker/executor/window_job.hpp"
 
 namespace mpsshim::broker {
 
-enum class WindowResult : std::uint8_t {
-  open,      // the job runs inside the window
-  no_window  // none came within the limit: somebody's kernel does not end
-};
-
 class QuietWindow {
  public:
-  using Clock = std::chrono::steady_clock;
-  struct Limits {
-    std::chrono::microseconds long_work{1'000};   // a stream whose oldest unfinished work is older is long
-    std::chrono::milliseconds hold_per_second{500};
-    std::chrono::milliseconds give_up{2'000};
-    std::chrono::milliseconds name_in_log{1'000};
-  };
-  struct Job {
-    const char* what = "";       // for the log, e.g. "cuModuleLoadData"
-    std::uint64_t session = 0;
-    bool deferrable = false;     // waits for the next window however long it takes (frees, unloads); run only with WindowResult::open
-    std::function<void(WindowResult)> run;
-    bool issues_work = false;    // its call starts a kernel: runs after all others, which would wait for that kernel
-  };
+  using Clock = StreamWatch::Clock;
+  using Limits = WindowLimits;
+  using Job = WindowJob;
 
   // One for each worker. enter() before a batch of driver calls that issue work, leave() after; between them no window opens.
   // Progress is written outside the gate: the window waits for it, and once all is drained none is due.
@@ -65,15 +49,29 @@ class QuietWindow {
   QuietWindow(const QuietWindow&) = delete;
   ~QuietWindow();
 
+  // All three before the first job. The second is called by the window thread after it opened again, so that sleeping workers look at their
+  // queues; the third once for a call that got no window within `move_after`, because of another session's work.
+  void set_used_streams(std::function<std::uint32_t()> used) { watch_.set_used(std::move(used)); }
+  void set_on_open(std::function<void()> on_open) { on_open_ = std::move(on_open); }
+  using Starved = std::function<void(std::uint64_t session, std::uint64_t blocker, const char* what)>;
+  void set_on_starved(Starved on_starved) { on_starved_ = std::move(on_starved); }
+
   [[nodiscard]] Gate& gate(unsigned worker) { return gates_[worker]; }
-  // True while new work of this executor stream must wait for the window. Workers ask before they issue from a queue.
-  [[nodiscard]] bool holds(std::uint32_t progress_index) const { return held_[progress_index].load(std::memory_order_relaxed); }
+  // True while new work of this executor stream must wait for the window. Workers ask before they issue from a queue; `function` is that of
+  // the launch they are about to make, or nullptr.
+  [[nodiscard]] bool holds(std::uint32_t progress_index, const void* function) { return watch_.holds(progress_index, function); }
+  // The stream's latest work is this function's, or (nullptr) no launch.
+  void note_launch(std::uint32_t progress_index, const void* function) { watch_.note_launch(progress_index, function); }
+  // Launches of this function are issued one by one, each once the stream is idle (`holds` says so).
+  [[nodiscard]] bool is_very_long(const void* function) const { return watch_.is_very_long(function); }
+  // Learns how long functions run. Any thread, now and then while the device works.
+  void observe() { watch_.observe(Clock::now()); }
   // True if issuing is stopped altogether or some stream is held: workers with held queues look again soon rather than sleep.
   [[nodiscard]] bool is_pending() const { return pending_.load(std::memory_order_relaxed); }
-  // Called by the window thread after it opened again, so that sleeping workers look at their queues.
-  void set_on_open(std::function<void()> on_open) { on_open_ = std::move(on_open); }
 
   void submit(Job job);
+  // The session's calls that still wait for a window get WindowResult::no_window now: it is served elsewhere, or nowhere.
+  void cancel(std::uint64_t session);
   // Nothing is issued from now on, for good: this executor is about to be replaced and its work in flight is given time to end.
   void shut();
 
@@ -81,42 +79,47 @@ class QuietWindow {
   struct Pending {
     Job job;
     Clock::time_point since;
+    bool reported = false;  // as starving
   };
-  struct StreamWatch {
-    std::uint32_t completed = 0;
-    Clock::time_point since{};
+  struct Demand {
+    bool any = false;
+    bool pressing = false;  // somebody waits, or has waited long enough
   };
 
   void loop();
   void serve();
-  [[nodiscard]] bool hold_long_streams(Clock::time_point now);
+  [[nodiscard]] Demand demand(Clock::time_point now);
+  [[nodiscard]] bool presses(const Pending& pending, Clock::time_point now) const;
+  void set_pressing(bool pressing);
+  void pause(bool pressing);
   [[nodiscard]] bool drain();
   void close();
   void open();
-  void release_holds();
-  void run_jobs();
-  void give_up_overdue(Clock::time_point now);
-  [[nodiscard]] bool is_busy(std::uint32_t index) const;
+  void run_jobs(bool others_work);
+  void run(Pending& pending);
+  void look_at_starving(Clock::time_point now);
+  void refuse(std::vector<Pending> jobs, const char* why);
+  template <typename Predicate>
+  [[nodiscard]] std::vector<Pending> take_jobs(Predicate&& predicate);
   void log_blocker(Clock::time_point now);
 
-  const ProgressTable& progress_;
   const Limits limits_;
+  StreamWatch watch_;  // the window's thread, but for holds and note_launch
   std::vector<Gate> gates_;
-  std::array<std::atomic<bool>, kProgressStreams> held_{};
-  std::array<StreamWatch, kProgressStreams> watch_{};
   std::atomic<bool> closed_{false};
   std::atomic<bool> shut_{false};
   std::atomic<bool> pending_{false};
   std::function<void()> enter_thread_;
   std::function<void()> on_open_;
+  Starved on_starved_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Pending> jobs_;
+  std::uint64_t arrivals_ = 0;  // of jobs, so that a pause ends early
+  std::uint64_t seen_arrivals_ = 0;
   bool stopping_ = false;
-  Clock::time_point hold_started_{};
-  Clock::time_point rest_until_{};
-  bool holding_ = false;
+  Clock::time_point last_window_{};
   bool blocker_logged_ = false;
   std::thread thread_;
 };

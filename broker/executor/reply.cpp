@@ -35,6 +35,8 @@ void Reply::answer(CUresult status, std::span<const std::byte> body, std::span<c
     status = CUDA_ERROR_UNKNOWN;
     body = trailing = {};
   }
+  // The client makes the call again in the executor it moves to. (It can write the state; then it waits in vain, and nobody else.)
+  if (session->channel().has_moved()) return;
   std::byte* memory = session->channel().reply_slot(slot_);
   auto& slot = *reinterpret_cast<proto::ReplySlot*>(memory);
   std::byte* payload = memory + sizeof(proto::ReplySlot);

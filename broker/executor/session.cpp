@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/executor/session.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "broker/executor/helper_pool.hpp"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::size_t kMaxQueuedRecords = 4'096;
 constexpr std::size_t kMaxQueuedBytes = 4u << 20;
+constexpr std::size_t kMaxRetiredImages = 16;
 constexpr std::size_t kMaxUnderWay = 1'024;  // jobs elsewhere and acts that wait
 
 }  // namespace
@@ -47,15 +49,16 @@ void Session::discard(const std::shared_ptr<Session>& session) {
 }
 
 void Session::set_worker(Worker* worker) {
-  worker_ = worker;
+  if (worker_.exchange(worker, std::memory_order_acq_rel) != nullptr) return;
   parts_.completion.add(id_, channel_);
+  parts_.bell.listen(channel_.ring_doorbell());
 }
 
 bool Session::may_read() const {
   const QueuedTotal& queued = streams_.queued();
   // A GPU that does not get on may have met a fault: an idle session keeps its records in the ring, from where they move with it.
   if (parts_.engine_stalled.load(std::memory_order_relaxed) && streams_.is_idle()) return false;
-  return is_reading() && queued.records < kMaxQueuedRecords && queued.bytes < kMaxQueuedBytes && waiting_.size() + jobs_ < kMaxUnderWay;
+  return is_reading() && !paused_ && queued.records < kMaxQueuedRecords && queued.bytes < kMaxQueuedBytes && waiting_.size() + jobs_ < kMaxUnderWay;
 }
 
 void Session::fail(const char* record, const std::string& reason) {
@@ -115,7 +118,45 @@ void Session::launch_in_window(const std::shared_ptr<StreamQueue>& queue) {
                         }, true});
 }
 
-void Session::run_on_worker(std::function<void()> act) { worker_->post(std::move(act)); }
+// The session may be given away before its worker gets to the act: then that one sends it on.
+void Session::run_on_worker(std::function<void()> act) {
+  Worker* const worker = worker_.load(std::memory_order_acquire);
+  worker->post([self = shared_from_this(), worker, act = std::move(act)]() mutable {
+    if (self->worker_.load(std::memory_order_acquire) == worker) return act();
+    self->run_on_worker(std::move(act));
+  });
+}
+
+StreamSet::Pace Session::take_pace() {
+  const StreamSet::Pace now = streams_.pace();
+  const StreamSet::Pace seen = std::exchange(pace_seen_, now);
+  return {now.operations - seen.operations, now.fences - seen.fences};
+}
+
+void Session::pause(std::function<void(CUresult)> answer) {
+  bool has_variables = false;  // what kernels wrote there would be gone: the client would have to be told so, and would end
+  modules_.for_each([&](proto::ModuleId, SessionModule& module) { has_variables |= module.image->has_writable_globals; });
+  if (!is_reading() || has_variables) return answer(CUDA_ERROR_NOT_PERMITTED);
+  paused_ = true;
+  when_completed([this, answer = std::move(answer)] {
+    if (!paused_) return;
+    pause_is_over_ = true;
+    answer(CUDA_SUCCESS);
+  });
+}
+
+void Session::resume() {
+  if (!pause_is_over_) paused_ = false;
+}
+
+void Session::retire_image(ImageRef image) {
+  if (std::find(retired_images_.begin(), retired_images_.end(), image) != retired_images_.end()) return;
+  if (retired_images_.size() >= kMaxRetiredImages) {
+    streams_.forget_chains();
+    retired_images_.clear();
+  }
+  retired_images_.push_back(std::move(image));
+}
 
 void Session::begin_close(std::function<void()> closed) {
   closing_ = true;
@@ -128,19 +169,27 @@ bool Session::advance_close() {
   if (handed_over_) return true;
   if (streams_.reap() || jobs_ > 0) return false;
   handed_over_ = true;
+  release_modules();  // a window may take its time
   waiting_.clear();  // what they would release goes with everything else
   parts_.window.submit({"taking down a session", id_, true, [self = shared_from_this()](WindowResult) { self->release_everything(); }});
   return true;
 }
 
+// Its streams are idle and their chains gone. The store keeps the images for the next client.
+void Session::release_modules() {
+  std::vector<proto::ModuleId> modules;
+  modules_.for_each([&](proto::ModuleId id, SessionModule&) { modules.push_back(id); });
+  for (const proto::ModuleId id : modules) (void)modules_.take(id);
+  retired_images_.clear();
+}
+
 // In a quiet window: nothing of the session is in flight, and no worker has it.
 void Session::release_everything() {
   parts_.completion.remove(id_);
+  parts_.bell.forget(channel_.ring_doorbell());
   channel_.unregister(parts_.driver);
   memory_.release_all();
-  std::vector<proto::ModuleId> modules;
-  modules_.for_each([&](proto::ModuleId id, SessionModule&) { modules.push_back(id); });
-  for (const proto::ModuleId id : modules) (void)modules_.take(id);  // the store unloads what nobody else has
+  release_modules();
   if (closed_) std::exchange(closed_, nullptr)();
 }
 

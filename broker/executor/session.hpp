@@ -7,6 +7,7 @@
 // Trust: nothing that comes through the channel is; see dispatch.hpp. A client's failure ends this session and no other.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -70,9 +71,22 @@ class Session : public std::enable_shared_from_this<Session> {
   // Any thread: `act`, then the end of the job, on the worker.
   void finish_job(std::function<void()> act = {});
 
+  // Its module has gone. Prepared graphs may still name functions of the image, so it is kept until they are forgotten.
+  void retire_image(ImageRef image);
+
+  // Its client is to be served by another executor: nothing more is read, and `answer` gets CUDA_SUCCESS once all that was read has ended by
+  // private progress; from then on only begin_close() follows. Another answer: the client could not go on elsewhere with what it has.
+  void pause(std::function<void(CUresult)> answer);
+  // It stays after all. Without effect once pause() has answered CUDA_SUCCESS.
+  void resume();
+
+  // What it has done since the last call.
+  [[nodiscard]] StreamSet::Pace take_pace();
+
   // --- any thread ---
   // Runs `act` on the owning worker; dropped if the executor ends first.
   void run_on_worker(std::function<void()> act);
+  // From now on `worker` owns it. By the one that owned it before, if there was one.
   void set_worker(Worker* worker);
 
   // Owner only. Starts taking down: no more reading, queued work dropped. Then advance_close() until it returns true, which hands the rest
@@ -89,6 +103,7 @@ class Session : public std::enable_shared_from_this<Session> {
   };
 
   Session(ExecutorParts& parts, const ExecutorPacket& packet);
+  void release_modules();
   void release_everything();
 
   ExecutorParts& parts_;
@@ -102,11 +117,15 @@ class Session : public std::enable_shared_from_this<Session> {
   FunctionTable functions_;
   StreamSet streams_;
   std::vector<Waiting> waiting_;
+  std::vector<ImageRef> retired_images_;
   std::function<void()> closed_;
-  Worker* worker_ = nullptr;
+  std::atomic<Worker*> worker_{nullptr};
+  StreamSet::Pace pace_seen_;
   unsigned jobs_ = 0;
   bool failed_ = false;
   bool closing_ = false;
+  bool paused_ = false;
+  bool pause_is_over_ = false;  // drained, and said so
   bool handed_over_ = false;
 };
 

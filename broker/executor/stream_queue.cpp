@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <utility>
 
 #include "broker/executor/quiet_window.hpp"
@@ -21,7 +22,9 @@ std::size_t cost_bytes(const StreamOp& op) {
 StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::uint32_t fence_index, bool is_blocking,
                          std::unique_ptr<PooledStream> stream)
     : context_(context), total_(total), fence_index_(fence_index), is_blocking_(is_blocking), stream_(std::move(stream)), chains_(context.parts) {
-  appended_ = issued_ = written_ = word().issued.load(std::memory_order_relaxed);
+  appended_ = issued_ = written_ = known_done_.position = word().issued.load(std::memory_order_relaxed);
+  word().launches.store(0, std::memory_order_relaxed);
+  word().chained.store(0, std::memory_order_relaxed);
 }
 
 void StreamQueue::append(StreamOp op) {
@@ -64,19 +67,20 @@ bool StreamQueue::has_completed(std::uint32_t position) const {
 void StreamQueue::learn_progress() {
   const std::uint32_t completed = word().completed.load(std::memory_order_acquire);
   while (!under_way_.empty() && progress_reached(completed, under_way_.front().position)) {
-    known_done_ = under_way_.front().submissions;
+    known_done_ = under_way_.front();
     under_way_.pop_front();
   }
 }
 
 bool StreamQueue::has_credit() {
-  if (in_flight() < kCredit) return true;
+  if (is_within_credit()) return true;
   learn_progress();
-  return in_flight() < kCredit;
+  return is_within_credit();
 }
 
 std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() const {
-  if (context_.parts.window.holds(stream_->progress_index)) return Stop::held;
+  const auto* head = std::get_if<LaunchOp>(&ops_.front());
+  if (context_.parts.window.holds(stream_->progress_index, head != nullptr ? head->function->handle : nullptr)) return Stop::held;
   if (const auto* wait = std::get_if<WaitOp>(&ops_.front())) {
     if (!wait->point->is_issued) return Stop::event;
   } else if (const auto* launch = std::get_if<LaunchOp>(&ops_.front())) {
@@ -88,14 +92,17 @@ std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() const {
 StreamQueue::Stop StreamQueue::issue(std::uint32_t budget) {
   const std::uint32_t first = submissions_;
   while (!in_window_ && !ops_.empty()) {
-    if (const std::optional<Stop> stop = blocked_by_head()) return *stop;
+    if (const std::optional<Stop> stop = blocked_by_head()) {
+      if (*stop == Stop::held) write_progress();  // what it waits for is to be seen
+      return *stop;
+    }
     if (!has_credit()) {
       write_progress();  // or the GPU would get on and nobody would know
       return Stop::credit;
     }
     if (submissions_ - first >= budget) return Stop::budget;
     issue_head();
-    if (submissions_ - written_at_submission_ >= kProgressInterval) write_progress();
+    if (is_progress_due()) write_progress();
   }
   return in_window_ ? Stop::in_window : Stop::empty;
 }
@@ -110,6 +117,9 @@ void StreamQueue::issue_head() {
   if (std::holds_alternative<LaunchOp>(ops_.front())) return issue_launches();
   begin(1);
   StreamOp& head = ops_.front();
+  if (std::holds_alternative<CopyOp>(head) || std::holds_alternative<FillOp>(head)) {
+    context_.parts.window.note_launch(stream_->progress_index, nullptr);
+  }
   if (auto* copy = std::get_if<CopyOp>(&head)) issue_copy(*copy);
   else if (auto* fill = std::get_if<FillOp>(&head)) issue_fill(*fill);
   else if (auto* record = std::get_if<RecordOp>(&head)) issue_record(*record);
@@ -120,6 +130,7 @@ void StreamQueue::issue_head() {
 
 std::size_t StreamQueue::plain_launches_at_head() const {
   const std::uint32_t high_water = context_.parts.local_bytes_high_water.load(std::memory_order_relaxed);
+  if (context_.parts.window.is_very_long(std::get<LaunchOp>(ops_.front()).function->handle)) return 0;  // one at a time
   std::size_t count = 0;
   for (const StreamOp& op : ops_) {
     const auto* launch = std::get_if<LaunchOp>(&op);
@@ -136,36 +147,47 @@ void StreamQueue::issue_launches() {
     issue_singly_ = run > 1 ? chain_length(run) : 1;
   }
   --issue_singly_;
+  context_.parts.window.note_launch(stream_->progress_index, std::get<LaunchOp>(ops_.front()).function->handle);
   begin(1);
   context_.check(launch(std::get<LaunchOp>(ops_.front())), "cuLaunchKernel");
   submitted(1);
+  count_launches(1, false);
   pop_head();
 }
 
+// The fence behind the run goes with its last chain, unless memory operations bring it sooner; progress that is due goes with any.
 bool StreamQueue::issue_chain(std::size_t length) {
   const auto* fence = length < ops_.size() ? std::get_if<FenceOp>(&ops_[length]) : nullptr;
-  if (length == 1 && (fence == nullptr || !context_.parts.fuse_single_launch)) return false;
+  if (fence != nullptr && prefers_memory_operations()) fence = nullptr;
   std::array<const LaunchOp*, kMaxChain> launches;
   for (std::size_t i = 0; i < length; ++i) launches[i] = &std::get<LaunchOp>(ops_[i]);
   const auto operations = static_cast<std::uint32_t>(length + (fence != nullptr ? 1 : 0));
   const std::uint32_t before = issued_;
+  context_.parts.window.note_launch(stream_->progress_index, launches[length - 1]->function->handle);
   begin(operations);
-  ChainTail tail;
-  if (fence != nullptr) {
-    tail = {context_.parts.progress.completed_address(stream_->progress_index), issued_, context_.channel.fence_address(fence_index_), fence->value};
-  }
-  if (!chains_.launch(stream_->handle, std::span(launches.data(), length), fence != nullptr ? &tail : nullptr)) {
+  const bool has_words = fence != nullptr || is_progress_due();
+  const WordWrites writes = words(fence != nullptr ? std::optional(fence->value) : std::nullopt);
+  const ScopedCall call(context_.session, "cuGraphLaunch", {"launches", length});
+  if (!chains_.launch(stream_->handle, std::span(launches.data(), length), has_words ? &writes : nullptr)) {
     issued_ = before;  // the table may stay ahead for the moment: the launches follow at once
     return false;
   }
   submitted(1);
-  if (fence != nullptr) progress_submitted();
+  count_launches(static_cast<std::uint32_t>(length), true);
+  if (has_words) progress_submitted();
   for (std::uint32_t i = 0; i < operations; ++i) pop_head();
   return true;
 }
 
+void StreamQueue::count_launches(std::uint32_t launches, bool are_chained) {
+  StreamProgress& counts = word();  // written by nobody else
+  counts.launches.store(counts.launches.load(std::memory_order_relaxed) + launches, std::memory_order_relaxed);
+  if (are_chained) counts.chained.store(counts.chained.load(std::memory_order_relaxed) + launches, std::memory_order_relaxed);
+}
+
 CUresult StreamQueue::launch(const LaunchOp& launch) {
   const ScopedCall call(context_.session, "cuLaunchKernel");
+  const std::lock_guard lock(context_.parts.issue_lock);
   if (launch.attribute_count > 0) return launch_with_attributes(launch);
   void** parameters = parameter_addresses(launch, addresses_);
   const CUfunction function = launch.function->handle;
@@ -227,7 +249,8 @@ void StreamQueue::window_launch_done() {
 }
 
 void StreamQueue::issue_copy(const CopyOp& copy) {
-  const ScopedCall call(context_.session, "cuMemcpyAsync");
+  const ScopedCall call(context_.session, "cuMemcpyAsync", {"bytes", copy.size_bytes});
+  const std::lock_guard lock(context_.parts.issue_lock);
   const CUstream stream = stream_->handle;
   CUresult result = CUDA_SUCCESS;
   switch (copy.kind) {
@@ -245,7 +268,8 @@ void StreamQueue::issue_copy(const CopyOp& copy) {
 }
 
 void StreamQueue::issue_fill(const FillOp& fill) {
-  const ScopedCall call(context_.session, "cuMemsetAsync");
+  const ScopedCall call(context_.session, "cuMemsetAsync", {"bytes", fill.width * fill.height * fill.element_bytes});
+  const std::lock_guard lock(context_.parts.issue_lock);
   const CUstream stream = stream_->handle;
   const bool is_flat = fill.height == 1;
   CUresult result = CUDA_SUCCESS;
@@ -270,17 +294,28 @@ void StreamQueue::issue_fill(const FillOp& fill) {
   submitted(1);
 }
 
+// Waits on the GPU come behind the fence: what the host learns from work that has waited, it finds in the stream's word as well. The time is
+// that of the work, so a timed event has a second one behind the fence.
 void StreamQueue::issue_record(RecordOp& record) {
-  if (record.point) {
-    context_.check(driver()->cuEventRecord(record.point->handle, stream_->handle), "cuEventRecord");
-    record.point->is_issued = true;  // even if it failed: who waits for it must not wait for ever
-    submitted(1);
-  }
+  EventPoint* const point = record.point.get();
+  const bool is_timed = point != nullptr && point->has_timing && record.has_fence;
+  if (is_timed) record_event(point->handle);
   if (record.has_fence) issue_fence(record.fence_value);
+  if (point == nullptr) return;
+  if (is_timed && !point->behind) context_.check(context_.parts.events.take(false, point->behind), "cuEventCreate");
+  if (!is_timed || point->behind) record_event(point->awaited());
+  point->is_issued = true;  // even if it failed: who waits for it must not wait for ever
+}
+
+void StreamQueue::record_event(CUevent event) {
+  const std::lock_guard lock(context_.parts.issue_lock);
+  context_.check(driver()->cuEventRecord(event, stream_->handle), "cuEventRecord");
+  submitted(1);
 }
 
 void StreamQueue::issue_wait(const WaitOp& wait) {
-  context_.check(driver()->cuStreamWaitEvent(stream_->handle, wait.point->handle, CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent");
+  const std::lock_guard lock(context_.parts.issue_lock);
+  context_.check(driver()->cuStreamWaitEvent(stream_->handle, wait.point->awaited(), CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent");
   submitted(1);
 }
 
@@ -297,28 +332,59 @@ void StreamQueue::write_progress() {
 
 void StreamQueue::progress_submitted() {
   written_ = issued_;
-  written_at_submission_ = submissions_;
   under_way_.push_back({written_, submissions_});
 }
 
-// The progress word always, behind the fence where there is one: once progress is seen, the fence is.
-CUresult StreamQueue::write_words(std::optional<std::uint32_t> fence_value) {
+WordWrites StreamQueue::words(std::optional<std::uint32_t> fence_value) const {
+  WordWrites words;
+  words.progress = context_.parts.progress.completed_address(stream_->progress_index);
+  words.progress_value = issued_;
+  if (fence_value) {
+    words.fence = context_.channel.fence_address(fence_index_);
+    words.fence_value = *fence_value;
+  }
+  return words;
+}
+
+bool StreamQueue::prefers_memory_operations() {
   ExecutorParts& parts = context_.parts;
-  const CUdeviceptr progress = parts.progress.completed_address(stream_->progress_index);
-  submitted(1);
-  if (!fence_value) return driver()->cuStreamWriteValue32_v2(stream_->handle, progress, issued_, CU_STREAM_WRITE_VALUE_DEFAULT);
-  const CUdeviceptr fence = context_.channel.fence_address(fence_index_);
+  if (parts.writer_function == nullptr || parts.chains_refused.load(std::memory_order_relaxed)) return true;
+  return short_and_alone_.note(parts.last_writer.again(stream_->progress_index), [this] { return has_completed(written_); });
+}
+
+CUresult StreamQueue::write_words(std::optional<std::uint32_t> fence_value) {
+  const WordWrites writes = words(fence_value);
+  if (!prefers_memory_operations() && chains_.launch(stream_->handle, {}, &writes)) {
+    submitted(1);
+    return CUDA_SUCCESS;
+  }
+  return write_by_memory_operations(writes);
+}
+
+CUresult StreamQueue::write_by_memory_operations(const WordWrites& words) {
+  ExecutorParts& parts = context_.parts;
+  const std::lock_guard lock(parts.issue_lock);
+  const auto write = [&](CUdeviceptr address, std::uint32_t value) {
+    submitted(1);
+    return driver()->cuStreamWriteValue32_v2(stream_->handle, address, value, CU_STREAM_WRITE_VALUE_DEFAULT);
+  };
+  if (words.fence == 0) return write(words.progress, words.progress_value);
   if (!parts.batches_refused.load(std::memory_order_relaxed)) {
-    CUstreamBatchMemOpParams writes[2];
-    set_writes({progress, issued_, fence, *fence_value}, writes);
+    CUstreamBatchMemOpParams writes[2] = {};
+    for (CUstreamBatchMemOpParams& one : writes) one.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    writes[0].writeValue.address = words.fence;
+    writes[0].writeValue.value = words.fence_value;
+    writes[1].writeValue.address = words.progress;
+    writes[1].writeValue.value = words.progress_value;
     const CUresult result = driver()->cuStreamBatchMemOp_v2(stream_->handle, 2, writes, 0);
-    if (result != CUDA_ERROR_NOT_SUPPORTED) return result;
+    if (result != CUDA_ERROR_NOT_SUPPORTED) {
+      submitted(1);
+      return result;
+    }
     parts.batches_refused.store(true, std::memory_order_relaxed);
   }
-  const CUresult result = driver()->cuStreamWriteValue32_v2(stream_->handle, fence, *fence_value, CU_STREAM_WRITE_VALUE_DEFAULT);
-  if (result != CUDA_SUCCESS) return result;
-  submitted(1);
-  return driver()->cuStreamWriteValue32_v2(stream_->handle, progress, issued_, CU_STREAM_WRITE_VALUE_DEFAULT);
+  const CUresult result = write(words.fence, words.fence_value);
+  return result != CUDA_SUCCESS ? result : write(words.progress, words.progress_value);
 }
 
 }  // namespace mpsshim::broker

@@ -3,7 +3,8 @@
 //
 // Two counts. *Positions* number the stream's operations (the progress word holds one): work up to a position has ended when the GPU has
 // written it. *Submissions* number driver calls that take a place in the driver's queue, which holds 1,021 before a call blocks its thread:
-// at most kCredit are made past the last known progress.
+// at most kCredit are made past the last known progress. Nor are more than kMaxInFlight operations: enough to keep the GPU busy, and little
+// enough that a quiet window, a dead client or a replacement does not wait long for a queue of short kernels.
 // Touched by the session's worker alone; the gate of the quiet window is held where issue() is called.
 #pragma once
 
@@ -22,7 +23,8 @@
 namespace mpsshim::broker {
 
 inline constexpr std::uint32_t kCredit = 900;
-inline constexpr std::uint32_t kProgressInterval = 256;  // submissions after which progress is written even though more work waits
+inline constexpr std::uint32_t kMaxInFlight = 1024;
+inline constexpr std::uint32_t kProgressInterval = 256;  // operations after which progress is written even though more work waits
 
 // Queued and not yet issued, over all streams of a session.
 struct QueuedTotal {
@@ -37,6 +39,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
     bool is_active = false;          // in its list of streams with something to do
     bool has_new_work = false;       // a blocking stream: since the NULL stream last waited for it
     std::uint64_t null_version = 0;  // a blocking stream: the NULL stream's work that it has waited for
+    std::uint64_t barrier_version = 0;  // the barriers it has waited for
   };
   Notes notes;
 
@@ -79,7 +82,6 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] std::uint32_t position() const { return appended_; }  // of the last operation appended
   [[nodiscard]] bool has_issued(std::uint32_t position) const { return progress_reached(issued_, position) && !in_window_; }
   [[nodiscard]] bool has_completed(std::uint32_t position) const;
-  [[nodiscard]] std::uint32_t in_flight() const { return submissions_ - known_done_; }
 
   // Graphs that name functions of a module that goes away.
   void forget_chains() { chains_.clear(); }
@@ -93,6 +95,9 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
     std::uint32_t submissions = 0;
   };
 
+  [[nodiscard]] bool is_within_credit() const {
+    return submissions_ - known_done_.submissions < kCredit && issued_ - known_done_.position < kMaxInFlight;
+  }
   [[nodiscard]] bool has_credit();
   void learn_progress();
   [[nodiscard]] std::optional<Stop> blocked_by_head() const;
@@ -100,18 +105,24 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] std::size_t plain_launches_at_head() const;
   void issue_launches();
   [[nodiscard]] bool issue_chain(std::size_t length);
+  void count_launches(std::uint32_t launches, bool are_chained);
   [[nodiscard]] CUresult launch(const LaunchOp& launch);
   [[nodiscard]] CUresult launch_with_attributes(const LaunchOp& launch);
   void issue_copy(const CopyOp& copy);
   void issue_fill(const FillOp& fill);
   void issue_record(RecordOp& record);
+  void record_event(CUevent event);
   void issue_wait(const WaitOp& wait);
   void issue_fence(std::uint32_t value);
   void begin(std::uint32_t operations);
   void submitted(std::uint32_t calls) { submissions_ += calls; }
   void progress_submitted();
+  [[nodiscard]] bool is_progress_due() const { return issued_ - written_ >= kProgressInterval; }
   void pop_head();
+  [[nodiscard]] WordWrites words(std::optional<std::uint32_t> fence_value) const;
+  [[nodiscard]] bool prefers_memory_operations();
   [[nodiscard]] CUresult write_words(std::optional<std::uint32_t> fence_value);
+  [[nodiscard]] CUresult write_by_memory_operations(const WordWrites& words);
   [[nodiscard]] const Driver& driver() const { return context_.parts.driver; }
   [[nodiscard]] StreamProgress& word() const { return context_.parts.progress[stream_->progress_index]; }
 
@@ -129,9 +140,9 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   std::uint32_t issued_ = 0;
   std::uint32_t written_ = 0;  // position of the last progress write
   std::uint32_t submissions_ = 0;
-  std::uint32_t written_at_submission_ = 0;
-  std::uint32_t known_done_ = 0;  // submissions known to have ended
+  Written known_done_;
   std::deque<Written> under_way_;
+  ShortAndAlone short_and_alone_;
   std::vector<void*> addresses_;  // scratch
 };
 

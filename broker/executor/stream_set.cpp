@@ -47,6 +47,9 @@ void StreamSet::retire(std::shared_ptr<StreamQueue> queue) { retiring_.push_back
 void StreamSet::append(StreamQueue& queue, StreamOp op) {
   // A fence is no work: nobody waits for it. In the NULL stream it stands behind the blocking streams' work all the same.
   const bool is_work = !std::holds_alternative<FenceOp>(op);
+  ++pace_.operations;
+  if (!is_work) ++pace_.fences;
+  if (is_work && queue.notes.barrier_version != barrier_version_) order_behind_barriers(queue);
   if (&queue == null_stream_.get()) {
     if (!unordered_.empty()) order_null_stream();
     if (is_work) ++null_version_;
@@ -95,6 +98,25 @@ void StreamSet::order_blocking_stream(StreamQueue& queue) {
   if (null_point_) put(queue, WaitOp{null_point_});
 }
 
+// The stream itself is in order anyway.
+void StreamSet::order_all_behind(StreamQueue& queue) {
+  const auto is_its = [&](const Barrier& barrier) { return barrier.queue.get() == &queue; };
+  const auto found = std::find_if(barriers_.begin(), barriers_.end(), is_its);
+  Barrier& barrier = found != barriers_.end() ? *found : barriers_.emplace_back();
+  barrier = Barrier{queue.shared_from_this(), queue.position(), nullptr};
+  queue.notes.barrier_version = ++barrier_version_;
+}
+
+void StreamSet::order_behind_barriers(StreamQueue& queue) {
+  queue.notes.barrier_version = barrier_version_;
+  std::erase_if(barriers_, [](const Barrier& barrier) { return barrier.queue->has_completed(barrier.position); });
+  for (Barrier& barrier : barriers_) {
+    if (barrier.queue.get() == &queue) continue;
+    if (!barrier.point) barrier.point = record_point(*barrier.queue);
+    if (barrier.point) put(queue, WaitOp{barrier.point});
+  }
+}
+
 StreamSet::Issue StreamSet::issue() {
   Issue issue;
   for (bool again = true; again;) {
@@ -107,7 +129,7 @@ StreamSet::Issue StreamSet::issue() {
         case StreamQueue::Stop::empty:
         case StreamQueue::Stop::in_window: break;
         case StreamQueue::Stop::budget: issue.any = true; break;
-        case StreamQueue::Stop::credit:
+        case StreamQueue::Stop::credit: issue.lacks_credit = issue.waits_for_gpu = true; break;
         case StreamQueue::Stop::held: issue.waits_for_gpu = true; break;
         case StreamQueue::Stop::event: waits_for_event = true; break;
         case StreamQueue::Stop::needs_window: issue.needs_window = queue; break;

@@ -4,6 +4,7 @@
 // Legacy order is made where operations are queued, with events of our own: work of the NULL stream waits for what its blocking streams have
 // queued since it last did, and work of a blocking stream waits for the NULL stream's work queued before it. Sessions that use one stream pay
 // nothing. A destroyed stream stays here until its work has ended.
+// In the same way all streams come behind a barrier: a synchronous copy to the device, which its client does not wait for.
 // Touched by the session's worker alone.
 #pragma once
 
@@ -26,6 +27,7 @@ class StreamSet {
   struct Issue {
     bool any = false;            // something was handed to the driver
     bool waits_for_gpu = false;  // credit, or a window: look again before long
+    bool lacks_credit = false;
     std::shared_ptr<StreamQueue> needs_window;  // its head is a launch for a quiet window
   };
 
@@ -39,7 +41,15 @@ class StreamSet {
   [[nodiscard]] StreamQueue* find(proto::StreamId id) const;
 
   void append(StreamQueue& queue, StreamOp op);
+  // Work appended from now on, to whatever stream, comes after what `queue` holds now.
+  void order_all_behind(StreamQueue& queue);
   [[nodiscard]] const QueuedTotal& queued() const { return total_; }
+  // All operations ever appended, and the fences among them.
+  struct Pace {
+    std::uint64_t operations = 0;
+    std::uint64_t fences = 0;
+  };
+  [[nodiscard]] const Pace& pace() const { return pace_; }
 
   // With the quiet window's gate held: lets every stream with work issue, in turn.
   [[nodiscard]] Issue issue();
@@ -69,7 +79,15 @@ class StreamSet {
   };
   using Table = proto::HandleTable<proto::HandleKind::stream, Entry>;
 
+  // What order_all_behind() was called for in a stream, until it has ended.
+  struct Barrier {
+    std::shared_ptr<StreamQueue> queue;
+    std::uint32_t position = 0;
+    PointRef point;  // once somebody waits for it
+  };
+
   void order_null_stream();
+  void order_behind_barriers(StreamQueue& queue);
   void order_blocking_stream(StreamQueue& queue);
   void retire(std::shared_ptr<StreamQueue> queue);
   [[nodiscard]] PointRef record_point(StreamQueue& queue);
@@ -77,6 +95,7 @@ class StreamSet {
 
   const IssueContext& context_;
   QueuedTotal total_;
+  Pace pace_;
   Table table_;
   std::shared_ptr<StreamQueue> null_stream_;
   std::vector<std::shared_ptr<StreamQueue>> active_;    // have something queued or progress not yet written
@@ -85,6 +104,8 @@ class StreamSet {
   std::uint64_t null_version_ = 0;        // counts the NULL stream's work
   std::uint64_t null_point_version_ = 0;  // the version that null_point_ stands behind
   PointRef null_point_;
+  std::vector<Barrier> barriers_;  // one a stream at most
+  std::uint64_t barrier_version_ = 0;
 };
 
 }  // namespace mpsshim::broker

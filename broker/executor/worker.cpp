@@ -15,6 +15,7 @@
 #include "broker/executor/session.hpp"
 #include "broker/log.hpp"
 #include "proto/futex.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::broker {
 
@@ -27,6 +28,9 @@ static_assert(kQuantumBytes >= proto::kMaxRecordBytes);
 constexpr unsigned kDryVisits = 4;                   // visits without work after which progress is written
 constexpr std::chrono::microseconds kShortestPause{20};
 constexpr std::chrono::microseconds kLongestPause{1'000};
+constexpr std::chrono::microseconds kLongestPauseForCredit{100};  // a full stream's work lasts some hundred microseconds at least
+constexpr std::chrono::milliseconds kRebalanceInterval{5};
+constexpr unsigned kTurnsBetweenLooks = 16;          // at the clock, for the interval
 constexpr std::chrono::microseconds kSleepLimit{1'000'000};
 
 // How long a worker without work spins before it sleeps: a spinning worker must not take the core from the client it waits for.
@@ -45,8 +49,10 @@ bool watch(const proto::FileDescriptor& epoll, int fd) {
 
 }  // namespace
 
-Worker::Worker(ExecutorParts& parts, unsigned index)
+Worker::Worker(ExecutorParts& parts, WorkerSet& set, unsigned index)
     : parts_(parts),
+      set_(set),
+      index_(index),
       gate_(parts.window.gate(index)),
       spin_(spin_time()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
@@ -78,13 +84,8 @@ void Worker::post(std::function<void()> act) {
 
 void Worker::add(std::shared_ptr<Session> session) {
   load_.fetch_add(1, std::memory_order_relaxed);
-  session->set_worker(this);
+  session->set_worker(this);  // mail for it comes here from now on, behind this
   post([this, session = std::move(session)] { start_watching(session); });
-}
-
-void Worker::close(std::shared_ptr<Session> session, std::function<void()> closed) {
-  load_.fetch_sub(1, std::memory_order_relaxed);
-  post([session = std::move(session), closed = std::move(closed)] { session->begin_close(closed); });
 }
 
 void Worker::start_watching(const std::shared_ptr<Session>& session) {
@@ -111,6 +112,7 @@ void Worker::loop() {
   while (!stopping_.load(std::memory_order_relaxed)) {
     run_mailbox();
     const Visit visit = visit_all();
+    if (++turns_ % kTurnsBetweenLooks == 0) rebalance();
     if (visit.worked) {
       idle_since = {};
       pause_ = kShortestPause;
@@ -123,17 +125,19 @@ void Worker::loop() {
       continue;
     }
     for (const std::shared_ptr<Session>& session : sessions_) session->streams().write_progress();
-    if (prepare_sleep()) sleep(visit.polls);
+    if (prepare_sleep()) sleep(visit);
   }
 }
 
 Worker::Visit Worker::visit_all() {
   Visit all;
   for (std::size_t i = 0; i < sessions_.size();) {
-    const std::shared_ptr<Session> session = sessions_[i];
+    if (i + 1 < sessions_.size()) sessions_[i + 1]->channel().ring().prefetch();
+    const std::shared_ptr<Session>& session = sessions_[i];
     const Visit one = visit(*session);
     all.worked |= one.worked;
     all.polls |= one.polls;
+    all.lacks_credit |= one.lacks_credit;
     if (session->is_closing() && session->advance_close()) {
       epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session->channel().ring_doorbell(), nullptr);
       sessions_.erase(sessions_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -162,6 +166,7 @@ bool Worker::read_ring(Session& session) {
   if (!session.may_read() || !session.channel().ring().has_records()) return false;
   session.streams().set_held(true);  // before the ring gives the room back
   const proto::RingConsumer::Batch batch = session.channel().ring().copy_out(batch_);
+  const proto::trace::Span span("ring", "records", {"session", session.id()}, {"bytes", batch.bytes});
   dispatch_batch(session, std::span<const std::byte>(batch_.data(), batch.bytes));
   if (batch.fault != proto::RingFault::none) session.fail("the ring", proto::to_string(batch.fault));
   return true;
@@ -183,6 +188,7 @@ void Worker::issue(Session& session, Visit& visit) {
   if (issued.needs_window) session.launch_in_window(issued.needs_window);
   visit.worked |= issued.any;
   visit.polls |= issued.waits_for_gpu;
+  visit.lacks_credit |= issued.lacks_credit;
 }
 
 // False if a record came meanwhile. A session whose ring is not read because its queues are full keeps the worker polling, not awake.
@@ -193,9 +199,29 @@ bool Worker::prepare_sleep() {
   return !has_mail_.load(std::memory_order_acquire);
 }
 
-void Worker::sleep(bool polls) {
-  const std::chrono::microseconds limit = polls ? pause_ : kSleepLimit;
-  pause_ = polls ? std::min(pause_ * 2, kLongestPause) : kShortestPause;
+// Sessions whose pace of late says so go to another worker.
+void Worker::rebalance() {
+  const Clock::time_point now = Clock::now();
+  if (now - rebalanced_ < kRebalanceInterval) return;
+  const auto elapsed_ms = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now - rebalanced_).count());
+  rebalanced_ = now;
+  for (std::size_t i = 0; i < sessions_.size();) {
+    const std::shared_ptr<Session> session = sessions_[i];
+    const StreamSet::Pace done = session->take_pace();
+    const Placement place = placement(done, elapsed_ms, set_.is_first(*this));
+    const int doorbell = session->channel().ring_doorbell();
+    if (place == Placement::stay || session->is_closing() || !set_.move(session, place)) {
+      ++i;
+      continue;
+    }
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, doorbell, nullptr);
+    sessions_.erase(sessions_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+void Worker::sleep(const Visit& visit) {
+  const std::chrono::microseconds limit = visit.polls ? pause_ : kSleepLimit;
+  pause_ = visit.polls ? std::min(pause_ * 2, visit.lacks_credit ? kLongestPauseForCredit : kLongestPause) : kShortestPause;
   pollfd ready{epoll_.get(), POLLIN, 0};
   const timespec timeout{limit.count() / 1'000'000, static_cast<long>(limit.count() % 1'000'000) * 1'000};
   if (ppoll(&ready, 1, &timeout, nullptr) <= 0) return;
@@ -204,18 +230,40 @@ void Worker::sleep(bool polls) {
 }
 
 WorkerSet::WorkerSet(ExecutorParts& parts, unsigned count) {
-  for (unsigned i = 0; i < count; ++i) workers_.push_back(std::make_unique<Worker>(parts, i));
+  for (unsigned i = 0; i < count; ++i) workers_.push_back(std::make_unique<Worker>(parts, *this, i));
 }
 
 WorkerSet::~WorkerSet() = default;
 
 void WorkerSet::add(const std::shared_ptr<Session>& session) {
-  const auto least = std::min_element(workers_.begin(), workers_.end(), [](const auto& a, const auto& b) { return a->load() < b->load(); });
   {
     std::lock_guard lock(mutex_);
-    sessions_[session->id()] = {session, least->get()};
+    sessions_[session->id()] = {session, workers_.front().get()};
   }
-  (*least)->add(session);
+  workers_.front()->add(session);
+}
+
+bool WorkerSet::move(const std::shared_ptr<Session>& session, Placement to) {
+  std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(session->id());
+  if (found == sessions_.end() || to == Placement::stay || workers_.size() < 2) return false;
+  Worker* target = workers_.front().get();
+  if (to == Placement::elsewhere) {
+    if (found->second.worker->load() == 1) return false;  // it has that one for itself already
+    target = std::min_element(workers_.begin() + 1, workers_.end(), [](const auto& a, const auto& b) { return a->load() < b->load(); })->get();
+  }
+  Worker* const source = std::exchange(found->second.worker, target);
+  if (source == target) return false;
+  source->subtract();
+  target->add(session);
+  log_debug("Session {}: goes to worker {}", session->id(), target->index());
+  return true;
+}
+
+std::optional<unsigned> WorkerSet::worker_of(std::uint64_t session) {
+  std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? std::nullopt : std::optional(found->second.worker->index());
 }
 
 void WorkerSet::close(std::uint64_t session, std::function<void()> closed) {
@@ -225,7 +273,24 @@ void WorkerSet::close(std::uint64_t session, std::function<void()> closed) {
     if (auto node = sessions_.extract(session); !node.empty()) placed = std::move(node.mapped());
   }
   if (!placed.worker) return closed();
-  placed.worker->close(std::move(placed.session), std::move(closed));
+  placed.worker->subtract();
+  placed.session->run_on_worker([session = placed.session, closed = std::move(closed)] { session->begin_close(closed); });
+}
+
+std::shared_ptr<Session> WorkerSet::find(std::uint64_t session) {
+  std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : found->second.session;
+}
+
+void WorkerSet::pause(std::uint64_t id, std::function<void(CUresult)> answer) {
+  const std::shared_ptr<Session> session = find(id);
+  if (!session) return answer(CUDA_ERROR_INVALID_HANDLE);
+  session->run_on_worker([session, answer = std::move(answer)] { session->pause(answer); });
+}
+
+void WorkerSet::resume(std::uint64_t id) {
+  if (const std::shared_ptr<Session> session = find(id)) session->run_on_worker([session] { session->resume(); });
 }
 
 void WorkerSet::wake_all() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The threads that serve sessions. A worker visits its sessions in turn, a quantum each: copies records out of the ring, dispatches them,
 // lets the session's streams issue, and writes progress when there is nothing else to do. It never waits for the GPU, and sleeps in epoll
-// when its rings are dry.
+// when its rings are dry. From time to time it gives sessions away, to where they are served better (placement.hpp).
 //
 // Threads: WorkerSet's functions may be called from any thread; a Worker's loop belongs to its thread, `post` to everybody.
 #pragma once
@@ -14,34 +14,40 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "broker/executor/parts.hpp"
+#include "broker/executor/placement.hpp"
 #include "broker/executor/quiet_window.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
 
 class Session;
+class WorkerSet;
 
 class Worker {
  public:
-  Worker(ExecutorParts& parts, unsigned index);
+  Worker(ExecutorParts& parts, WorkerSet& set, unsigned index);
   Worker(const Worker&) = delete;
   ~Worker();  // stops the thread; sessions still held are dropped
 
   void add(std::shared_ptr<Session> session);
-  void close(std::shared_ptr<Session> session, std::function<void()> closed);
+  // Counts a session that is gone or given away.
+  void subtract() { load_.fetch_sub(1, std::memory_order_relaxed); }
   // Runs `act` in the worker's thread.
   void post(std::function<void()> act);
   void wake() const;
+  [[nodiscard]] unsigned index() const { return index_; }
   [[nodiscard]] std::size_t load() const { return load_.load(std::memory_order_relaxed); }
 
  private:
   struct Visit {
-    bool worked = false;  // records were read or operations issued
-    bool polls = false;   // something waits for the GPU or a window: do not sleep long
+    bool worked = false;         // records were read or operations issued
+    bool polls = false;          // something waits for the GPU or a window: do not sleep long
+    bool lacks_credit = false;   // that something is the next launch: not even that long
   };
 
   void loop();
@@ -51,10 +57,13 @@ class Worker {
   [[nodiscard]] bool read_ring(Session& session);
   void issue(Session& session, Visit& visit);
   void start_watching(const std::shared_ptr<Session>& session);
+  void rebalance();
   [[nodiscard]] bool prepare_sleep();
-  void sleep(bool polls);
+  void sleep(const Visit& visit);
 
   ExecutorParts& parts_;
+  WorkerSet& set_;
+  const unsigned index_;
   QuietWindow::Gate& gate_;
   const std::chrono::microseconds spin_;
   proto::FileDescriptor epoll_;
@@ -66,6 +75,8 @@ class Worker {
   std::atomic<std::size_t> load_{0};
   std::vector<std::shared_ptr<Session>> sessions_;
   std::vector<std::byte> batch_;
+  std::chrono::steady_clock::time_point rebalanced_{};
+  unsigned turns_ = 0;
   std::chrono::microseconds pause_{};
   std::thread thread_;
 };
@@ -76,11 +87,20 @@ class WorkerSet {
   WorkerSet(ExecutorParts& parts, unsigned count);
   ~WorkerSet();
 
-  // Gives the session to the worker with the fewest.
+  // Gives the session to the first worker.
   void add(const std::shared_ptr<Session>& session);
   // Takes a session down without blocking; `closed` is called, from the window's thread, when nothing of it is left in the driver.
   // An unknown id calls `closed` at once.
   void close(std::uint64_t session, std::function<void()> closed);
+  // Session::pause and Session::resume on the worker that has the session. An unknown id gets CUDA_ERROR_INVALID_HANDLE.
+  void pause(std::uint64_t session, std::function<void(CUresult)> answer);
+  void resume(std::uint64_t session);
+  // A worker's own thread gives a session of its own away: to the first worker, or to another one that has the fewest. False, and nothing
+  // has changed: the session is being closed, or there is no better place. True: the caller no longer touches it.
+  [[nodiscard]] bool move(const std::shared_ptr<Session>& session, Placement to);
+  // The index of the worker that has a session; nullopt: none has.
+  [[nodiscard]] std::optional<unsigned> worker_of(std::uint64_t session);
+  [[nodiscard]] bool is_first(const Worker& worker) const { return &worker == workers_.front().get(); }
   // For QuietWindow::set_on_open: workers look at their queues again.
   void wake_all();
 
@@ -89,9 +109,11 @@ class WorkerSet {
     std::shared_ptr<Session> session;
     Worker* worker = nullptr;
   };
-  std::vector<std::unique_ptr<Worker>> workers_;
+  [[nodiscard]] std::shared_ptr<Session> find(std::uint64_t session);
+
   std::mutex mutex_;
   std::map<std::uint64_t, Placed> sessions_;
+  std::vector<std::unique_ptr<Worker>> workers_;  // last: their threads use the rest
 };
 
 }  // namespace mpsshim::broker

@@ -113,12 +113,15 @@ bool holds_variables(const ElfSection& section) {
          (section.name == ".nv.global" || section.name == ".nv.global.init" || section.name == ".nv.constant3");
 }
 
-bool has_program_variables(const ElfFile& elf) {
+std::vector<Variable> program_variables(const ElfFile& elf) {
   const auto& sections = elf.sections();
-  return std::any_of(elf.symbols().begin(), elf.symbols().end(), [&](const ElfSymbol& symbol) {
-    return symbol.type == STT_OBJECT && symbol.section < sections.size() && holds_variables(sections[symbol.section]) &&
-           !is_compiler_text(symbol.name);
-  });
+  std::vector<Variable> variables;
+  for (const ElfSymbol& symbol : elf.symbols()) {
+    if (symbol.type != STT_OBJECT || symbol.section >= sections.size() || is_compiler_text(symbol.name)) continue;
+    const ElfSection& section = sections[symbol.section];
+    if (holds_variables(section)) variables.push_back({std::string(symbol.name), section.type == SHT_NOBITS});
+  }
+  return variables;
 }
 
 }  // namespace
@@ -149,8 +152,9 @@ std::optional<CubinInfo> read_cubin(std::span<const std::byte> cubin) {
     info.kernels.push_back(std::move(kernel));
   }
   const auto& sections = elf->sections();
+  info.variables = program_variables(*elf);
   info.has_writable_globals = elf->symbols().empty() ? std::any_of(sections.begin(), sections.end(), holds_variables)
-                                                     : has_program_variables(*elf);
+                                                     : !info.variables.empty();
   return info;
 }
 

@@ -27,8 +27,15 @@ struct KernelLayout {
   std::uint32_t max_threads[3] = {0, 0, 0};  // __launch_bounds__; 0: none given
 };
 
+// A variable of the program, as cuModuleGetGlobal finds it.
+struct Variable {
+  std::string name;
+  bool starts_as_zeroes = false;
+};
+
 struct CubinInfo {
   std::vector<KernelLayout> kernels;
+  std::vector<Variable> variables;  // all that make has_writable_globals true; empty if the image's symbols were stripped
   // __device__, __managed__ or __constant__ variables of the program. Texts that the compiler made (format strings,
   // assertion texts) do not count: nobody can write to them.
   bool has_writable_globals = false;

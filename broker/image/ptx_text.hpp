@@ -3,7 +3,9 @@
 // The little that is asked of a PTX text without compiling it. The text is not trusted; it need not end with a NUL.
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace mpsshim::image {
 
@@ -12,5 +14,7 @@ namespace mpsshim::image {
 
 // Has .global or .const variables that a program can change (see CubinInfo::has_writable_globals). Says yes when in doubt.
 [[nodiscard]] bool ptx_has_writable_globals(std::string_view text);
+// Their names. Where the text is in doubt a name may be none.
+[[nodiscard]] std::vector<std::string> ptx_variables(std::string_view text);
 
 }  // namespace mpsshim::image

@@ -113,11 +113,11 @@ CUresult SessionClient::look() {
   return channel_.settle(state == proto::SessionState::moved ? WaitEnd::moved : WaitEnd::failed, *link);
 }
 
-CUresult SessionClient::wait_fence(std::uint32_t index, std::uint32_t target, const char* reason) {
+CUresult SessionClient::wait_fence(std::uint32_t index, std::uint32_t target, const char* reason, WaitStyle style) {
   while (!fences_.reached(index, target)) {
     const std::shared_ptr<Link> link = channel_.link();
     FenceSleep sleep(*link, index, target);
-    Wait wait(reason, link->header(), channel_.peer());
+    Wait wait(reason, link->header(), channel_.peer(), style);
     const WaitEnd end = wait.until([&] { return fences_.reached(index, target); }, sleep);
     if (const CUresult error = channel_.settle(end, *link); error != CUDA_SUCCESS) return error;
   }
@@ -140,13 +140,29 @@ bool SessionClient::keep_recipe(Recipe recipe, const Answer& answer, RecipeBook:
 }
 
 CUresult SessionClient::upload_image(std::span<const std::byte> content, std::uint64_t& image) {
-  proto::ImageOpen open;
-  open.size_bytes = content.size();
+  proto::ImageOffer offer;
+  offer.size_bytes = content.size();
+  offer.digest = proto::digest_of(content);
+  const std::pair identity{offer.size_bytes, offer.digest};
+  {
+    const std::lock_guard lock(images_mutex_);
+    if (const auto found = images_.find(identity); found != images_.end()) {
+      image = found->second;
+      return CUDA_SUCCESS;
+    }
+  }
+  if (const CUresult error = give_image(content, offer, image); error != CUDA_SUCCESS) return error;
+  const std::lock_guard lock(images_mutex_);
+  images_.emplace(identity, image);
+  return CUDA_SUCCESS;
+}
+
+CUresult SessionClient::give_image(std::span<const std::byte> content, const proto::ImageOffer& offer, std::uint64_t& image) {
   proto::ImageOpened opened;
   proto::ReceivedFds received;
-  if (const CUresult error = connection().request(open, opened, received); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = connection().request(offer, opened, received); error != CUDA_SUCCESS) return error;
   image = opened.image;
-  if (received.count == 0) return CUDA_SUCCESS;  // present
+  if (received.count == 0) return CUDA_SUCCESS;  // the broker has it
   for (std::size_t done = 0; done < content.size();) {
     const ssize_t written = pwrite(received.fds[0].get(), content.data() + done, content.size() - done, static_cast<off_t>(done));
     if (written < 0 && errno == EINTR) continue;

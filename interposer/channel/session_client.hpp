@@ -8,14 +8,17 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 
 #include "gen/cuda_api.hpp"
 #include "interposer/channel/channel.hpp"
 #include "interposer/channel/fences.hpp"
 #include "interposer/channel/recipe_book.hpp"
+#include "interposer/channel/wait.hpp"
 #include "proto/handshake.hpp"
 #include "proto/segment.hpp"
 
@@ -56,13 +59,17 @@ class SessionClient final : private Channel::Guardian {
   [[nodiscard]] bool keep_recipe(Recipe recipe, const Answer& answer, RecipeBook::Key& key);
 
   // Waits until fence word `index` has reached `target`.
-  [[nodiscard]] CUresult wait_fence(std::uint32_t index, std::uint32_t target, const char* reason);
+  [[nodiscard]] CUresult wait_fence(std::uint32_t index, std::uint32_t target, const char* reason) {
+    return wait_fence(index, target, reason, Wait::style_of_thread());
+  }
+  [[nodiscard]] CUresult wait_fence(std::uint32_t index, std::uint32_t target, const char* reason, WaitStyle style);
 
   // Address ranges of this session, kept free in this process.
   [[nodiscard]] const proto::Lease& device_lease() const { return device_lease_; }
   [[nodiscard]] const proto::Lease& pinned_lease() const { return pinned_lease_; }
 
-  // Makes an image known to the control process; `image` is the id that ModuleLoad uses.
+  // Makes an image known to the control process; `image` is the id that ModuleLoad uses. The same content is sent once; its id stays valid
+  // for the life of the session, whichever executor serves it.
   [[nodiscard]] CUresult upload_image(std::span<const std::byte> content, std::uint64_t& image);
   [[nodiscard]] CUresult create_segment(proto::SegmentPurpose purpose, std::uint64_t size_bytes, std::uint64_t address, proto::FileDescriptor& file,
                                         std::uint64_t& segment);
@@ -77,6 +84,8 @@ class SessionClient final : private Channel::Guardian {
   CUresult request_link(proto::Attached& attached, std::shared_ptr<Link>& link, proto::FileDescriptor& fences);
   CUresult reserve(proto::Lease& lease, proto::Reservation& reservation);
 
+  CUresult give_image(std::span<const std::byte> content, const proto::ImageOffer& offer, std::uint64_t& image);
+
   CUresult recover(std::uint64_t epoch) override;
   CUresult fail(CUresult error) override;
   static bool has_hung_up(const void* self);
@@ -87,6 +96,8 @@ class SessionClient final : private Channel::Guardian {
   Channel channel_;
   FenceMemory fences_;
   RecipeBook recipes_;
+  std::mutex images_mutex_;
+  std::map<std::pair<std::uint64_t, proto::ContentDigest>, std::uint64_t> images_;  // size and digest -> id
   proto::Lease device_lease_;
   proto::Lease pinned_lease_;
   proto::Reservation device_reservation_;

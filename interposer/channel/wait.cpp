@@ -1,34 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interposer/channel/wait.hpp"
 
+#include <algorithm>
 #include <ctime>
 
 #include <sched.h>
 
 #include "interposer/log.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::interposer {
 
 namespace {
 
 int usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;
-  return CPU_COUNT(&cores);
+  static const int cores = [] {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  }();
+  return cores;
+}
+
+// A thread's own, so that one that waits for long kernels does not spoil it for one that waits for short ones.
+SpinBudget& thread_budget() {
+  static thread_local SpinBudget budget(SpinBudget::most_us_for(usable_cores()));
+  return budget;
 }
 
 }  // namespace
 
-std::uint64_t Wait::spin_budget_us() {
-  static const std::uint64_t budget_us = usable_cores() <= 2 ? 2 : 50;
-  return budget_us;
-}
+void SpinBudget::learn(std::uint64_t waited_us) { us_ = waited_us <= 2 * most_us_ ? std::min(us_ * 2, most_us_) : std::max(us_ / 2, kLeastUs); }
 
-std::uint64_t Wait::now_us() {
+std::uint64_t Wait::clock_us() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(now.tv_nsec) / 1000;
+}
+
+void Wait::begin() {
+  started_us_ = now_us_ = looked_us_ = clock_us();
+  switch (style_) {
+    case WaitStyle::automatic: budget_us_ = thread_budget().us(); break;
+    case WaitStyle::spin:
+      budget_us_ = ~0ull;
+      if (usable_cores() <= 2) style_ = WaitStyle::yield;
+      break;
+    case WaitStyle::yield: budget_us_ = ~0ull; break;
+    case WaitStyle::sleep: budget_us_ = 0; break;
+  }
+}
+
+bool Wait::keeps_looking() {
+  now_us_ = clock_us();
+  if (now_us_ - started_us_ >= budget_us_ && budget_us_ != ~0ull) return false;
+  if (style_ == WaitStyle::yield) sched_yield();
+  return true;
+}
+
+WaitEnd Wait::end(WaitEnd found) {
+  if (style_ == WaitStyle::automatic) thread_budget().learn(clock_us() - started_us_);
+  if (proto::trace::enabled()) [[unlikely]]
+    proto::trace::complete("wait", reason_, started_us_ * 1000, {{"slept", slept_ ? 1u : 0u}});
+  return found;
 }
 
 WaitEnd Wait::look_around() {
@@ -38,15 +72,14 @@ WaitEnd Wait::look_around() {
     case proto::SessionState::moved: return WaitEnd::moved;
     case proto::SessionState::failed: return WaitEnd::failed;
   }
-  const std::uint64_t now = now_us();
-  if (now - looked_us_ < kStepUs) return WaitEnd::ready;
-  looked_us_ = now;
+  if (now_us_ - looked_us_ < kStepUs) return WaitEnd::ready;
+  looked_us_ = now_us_;
   if (peer_.has_hung_up != nullptr && peer_.has_hung_up(peer_.state)) return WaitEnd::gone;
-  if (!logged_ && now - started_us_ >= kLogAfterUs) {
+  if (!logged_ && now_us_ - started_us_ >= kLogAfterUs) {
     logged_ = true;
     debug_line(DebugTopic::wait, "session %llu (epoch %llu) has been waiting for %s for %llu s; `mpsctl` shows what the broker does",
                static_cast<unsigned long long>(header_.session), static_cast<unsigned long long>(header_.epoch), reason_,
-               static_cast<unsigned long long>((now - started_us_) / 1'000'000));
+               static_cast<unsigned long long>((now_us_ - started_us_) / 1'000'000));
   }
   return WaitEnd::ready;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one way to wait for the broker: for a reply, a fence, room in the ring, a reply slot. Every wait has a reason (for the log), spins
-// for a budget that depends on the number of cores, then sleeps in steps of at most 20 ms; after each step it looks at the session's state
-// and, every 20 ms, at the connection. So a broker that quits or an executor that is replaced ends every wait: none can hang.
+// The one way to wait for the broker: for a reply, a fence, room in the ring, a reply slot. Every wait has a reason (for the log and the
+// trace), looks at the session's state and, every 20 ms, at the connection. So a broker that quits or an executor that is replaced ends
+// every wait: none can hang. How it waits is a WaitStyle, which CUDA lets a program choose for waits for the GPU (CU_CTX_SCHED_*).
 // Any thread. The shared words it looks at are trusted: a broken broker can make this process wait for the 20 ms steps only, not for ever,
 // because it dies with its connection.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "proto/channel.hpp"
@@ -20,6 +21,13 @@ enum class WaitEnd : std::uint8_t {
   gone,    // the control process hung up
 };
 
+enum class WaitStyle : std::uint8_t {
+  automatic,  // spins for a budget (SpinBudget), then sleeps
+  spin,       // never sleeps (CU_CTX_SCHED_SPIN); on one or two cores it yields, or the executor would not get on
+  yield,      // never sleeps, gives its core away between looks (CU_CTX_SCHED_YIELD)
+  sleep,      // sleeps at once (CU_CTX_SCHED_BLOCKING_SYNC, CU_EVENT_BLOCKING_SYNC)
+};
+
 // Tells whether the other end of the connection is there. A function pointer and a state, so that channel code needs no socket.
 struct PeerWatch {
   bool (*has_hung_up)(const void* state) = nullptr;
@@ -32,44 +40,81 @@ class Wait {
   static constexpr std::uint64_t kLogAfterUs = 10'000'000;
 
   // `reason` is a string literal that completes "waiting for ...".
-  Wait(const char* reason, const proto::ChannelHeader& header, PeerWatch peer) : reason_(reason), header_(header), peer_(peer) {}
+  Wait(const char* reason, const proto::ChannelHeader& header, PeerWatch peer, WaitStyle style = WaitStyle::automatic)
+      : reason_(reason), header_(header), peer_(peer), style_(style) {}
 
   // `ready()` looks once; `sleep(timeout_us)` sleeps until something may have changed, at most so long.
   template <typename Ready, typename Sleep>
   [[nodiscard]] WaitEnd until(Ready&& ready, Sleep&& sleep) {
     if (ready()) return WaitEnd::ready;
-    const std::uint64_t budget_us = spin_budget_us();
-    const std::uint64_t started_us = now_us();
-    do {
+    begin();
+    while (style_ != WaitStyle::sleep) {
       for (int look = 0; look < kLooksPerClock; ++look) {
         proto::cpu_relax();
-        if (ready()) return WaitEnd::ready;
+        if (ready()) return end(WaitEnd::ready);
       }
-    } while (now_us() - started_us < budget_us);
-    started_us_ = started_us;
+      if (!keeps_looking()) break;
+      if (const WaitEnd found = look_around(); found != WaitEnd::ready) return end(found);
+    }
     for (;;) {
+      slept_ = true;
       sleep(kStepUs);
-      if (ready()) return WaitEnd::ready;
-      if (const WaitEnd end = look_around(); end != WaitEnd::ready) return end;
+      if (ready()) return end(WaitEnd::ready);
+      now_us_ = clock_us();
+      if (const WaitEnd found = look_around(); found != WaitEnd::ready) return end(found);
     }
   }
 
-  // Microseconds to spin before the first sleep: 50 where a core can be spared, 2 on one or two cores.
-  [[nodiscard]] static std::uint64_t spin_budget_us();
+  // Where the style of the calling thread's waits for the GPU comes from (its current context); automatic without a source.
+  static void set_style_source(WaitStyle (*source)()) { style_source_.store(source, std::memory_order_relaxed); }
+  [[nodiscard]] static WaitStyle style_of_thread() {
+    WaitStyle (*const source)() = style_source_.load(std::memory_order_relaxed);
+    return source != nullptr ? source() : WaitStyle::automatic;
+  }
 
  private:
   static constexpr int kLooksPerClock = 32;
 
-  [[nodiscard]] static std::uint64_t now_us();
-  // WaitEnd::ready: nothing speaks against sleeping on.
+  [[nodiscard]] static std::uint64_t clock_us();
+  void begin();
+  // False once it is time to sleep. Yields the core where the style says so.
+  [[nodiscard]] bool keeps_looking();
+  // WaitEnd::ready: nothing speaks against waiting on.
   [[nodiscard]] WaitEnd look_around();
+  WaitEnd end(WaitEnd found);
+
+  static inline std::atomic<WaitStyle (*)()> style_source_{nullptr};  // set by the code that knows contexts
 
   const char* reason_;
   const proto::ChannelHeader& header_;
   PeerWatch peer_;
-  std::uint64_t started_us_ = 0;
-  std::uint64_t looked_us_ = 0;
+  WaitStyle style_;
+  bool slept_ = false;
   bool logged_ = false;
+  std::uint64_t budget_us_ = 0;
+  std::uint64_t started_us_ = 0;
+  std::uint64_t now_us_ = 0;
+  std::uint64_t looked_us_ = 0;
+};
+
+// How long an automatic wait spins before it sleeps: at most 50 us where cores can be spared, 20 on three or four, 2 on one or two. Waits
+// that last long in spite of it halve the budget, short ones double it again: threads that wait for long kernels soon do not spin at all,
+// nor do those of more clients than there are cores, whose spinning would keep the executor from what they wait for.
+class SpinBudget {
+ public:
+  static constexpr std::uint64_t kLeastUs = 2;
+
+  explicit constexpr SpinBudget(std::uint64_t most_us) : most_us_(most_us), us_(most_us) {}
+  // For the cores this thread may run on.
+  [[nodiscard]] static std::uint64_t most_us_for(int cores) { return cores <= 2 ? kLeastUs : cores <= 4 ? 20 : 50; }
+
+  [[nodiscard]] std::uint64_t us() const { return us_; }
+  // A wait that was not over at the first look took so long.
+  void learn(std::uint64_t waited_us);
+
+ private:
+  std::uint64_t most_us_;
+  std::uint64_t us_;
 };
 
 }  // namespace mpsshim::interposer

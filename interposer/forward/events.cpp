@@ -71,7 +71,9 @@ CUresult Events::synchronize(Event& event) {
   const std::uint64_t position = event.position.load(std::memory_order_acquire);
   if (!is_complete(event)) {
     const auto word = static_cast<std::uint32_t>(position >> 32) % proto::kFenceWords;
-    const CUresult error = session().wait_fence(word, static_cast<std::uint32_t>(position), "an event");
+    const bool sleeps = (event.flags & CU_EVENT_BLOCKING_SYNC) != 0;
+    const CUresult error =
+        session().wait_fence(word, static_cast<std::uint32_t>(position), "an event", sleeps ? WaitStyle::sleep : Wait::style_of_thread());
     if (error != CUDA_SUCCESS) return error;
   }
   return session().take_error();

@@ -3,12 +3,15 @@
 
 #include <cstring>
 
+#include "proto/module_functions.hpp"
+
 namespace mpsshim::interposer::forward {
 
 namespace {
 
-// What the reply to FunctionLookup says, put where launches and queries look. False: the reply contradicts itself.
-bool take_facts(Function& function, const proto::FunctionLookupReply& reply, std::span<const std::byte> trailing) {
+// What an entry of ModuleLoad's reply or the reply to FunctionLookup says, put where launches and queries look. False: it contradicts itself.
+template <typename Facts>
+bool take_facts(Function& function, const Facts& reply, std::span<const std::byte> trailing) {
   if (trailing.size() < reply.parameter_count * sizeof(Parameter)) return false;
   function.layout.resize(reply.parameter_count);
   if (reply.parameter_count != 0) std::memcpy(function.layout.data(), trailing.data(), reply.parameter_count * sizeof(Parameter));
@@ -27,6 +30,19 @@ bool take_facts(Function& function, const proto::FunctionLookupReply& reply, std
   return true;
 }
 
+// One entry; the rest starts behind it. False: the bytes are no entry.
+bool next_entry(std::span<const std::byte>& rest, proto::ModuleFunction& entry, std::span<const std::byte>& parameters, std::string_view& name) {
+  if (rest.size() < sizeof entry) return false;
+  std::memcpy(&entry, rest.data(), sizeof entry);
+  const std::size_t parameter_bytes = std::size_t{entry.parameter_count} * proto::kParameterEntryBytes;
+  const std::size_t used = sizeof entry + parameter_bytes + entry.name_bytes;
+  if (entry.entry_bytes > rest.size() || used > entry.entry_bytes) return false;
+  parameters = rest.subspan(sizeof entry, parameter_bytes);
+  name = {reinterpret_cast<const char*>(rest.data()) + sizeof entry + parameter_bytes, entry.name_bytes};
+  rest = rest.subspan(entry.entry_bytes);
+  return true;
+}
+
 }  // namespace
 
 Functions& Functions::instance() {
@@ -34,14 +50,49 @@ Functions& Functions::instance() {
   return *functions;
 }
 
-CUresult Functions::look_up(proto::ModuleId module, std::string_view name, Function*& result) {
+Function* Functions::add(proto::ModuleId module, std::string_view name) {
   auto object = std::make_unique<Function>();
   Function* function = object.get();
   function->module = module;
   function->name = name;
   const proto::FunctionId id = functions_.add(std::move(object));
-  if (id == proto::FunctionId{}) return CUDA_ERROR_OUT_OF_MEMORY;  // the table is full, the object gone
+  if (id == proto::FunctionId{}) return nullptr;  // the object is gone
   function->id = id;
+  return function;
+}
+
+CUresult Functions::bind(proto::ModuleId module, std::span<const std::byte> described, std::string_view name, Function*& result) {
+  proto::ModuleFunction entry;
+  std::span<const std::byte> parameters;
+  std::string_view found;
+  std::uint32_t number = 0;
+  while (next_entry(described, entry, parameters, found)) {
+    if (found == name) break;
+    ++number;
+  }
+  if (found != name || name.empty()) return CUDA_ERROR_NOT_FOUND;
+  Function* function = add(module, name);
+  if (function == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult error = take_facts(*function, entry, parameters) ? CUDA_SUCCESS : CUDA_ERROR_MPS_RPC_FAILURE;
+  if (error == CUDA_SUCCESS) {
+    error = session().channel().post<proto::FunctionBindRecord>({}, 0, [&](proto::FunctionBindRecord& record, std::byte*, Place place) {
+      record.module = module;
+      record.function = function->id;
+      record.number = number;
+      function->recipe = session().recipes().add(recipe_of({}, record, place.position));
+    });
+  }
+  if (error != CUDA_SUCCESS) {
+    erase(function->id);
+    return error;
+  }
+  result = function;
+  return CUDA_SUCCESS;
+}
+
+CUresult Functions::look_up(proto::ModuleId module, std::string_view name, Function*& result) {
+  Function* function = add(module, name);
+  if (function == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   proto::FunctionLookupRecord record{};
   record.module = module;
   record.function = function->id;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions and kernels: what a launch needs to know about them, learnt once from the executor's reply to FunctionLookup. CUfunction and
-// CUkernel are accepted wherever the driver accepts both: a Kernel (which belongs to a library) points at its Function.
+// Functions and kernels: what a launch needs to know about them, learnt once from the executor's reply to ModuleLoad or FunctionLookup.
+// CUfunction and CUkernel are accepted wherever the driver accepts both: a Kernel (which belongs to a library) points at its Function.
 //
 // Reading takes no lock. A Function belongs to its module and ends with it; CUDA forbids using its handle meanwhile. Attributes change
 // through cuFuncSetAttribute only, in this process; the executor is told, so the copy here is what its driver would answer.
@@ -8,7 +8,9 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,6 +70,8 @@ class Functions {
   }
   [[nodiscard]] Kernel* resolve_kernel(CUkernel handle) { return kernels_.find(id_of<proto::HandleKind::kernel>(handle)).get(); }
 
+  // Takes an id for a function that `described` tells of (proto/module_functions.hpp); no round trip. CUDA_ERROR_NOT_FOUND if it does not.
+  [[nodiscard]] CUresult bind(proto::ModuleId module, std::span<const std::byte> described, std::string_view name, Function*& function);
   // Asks the executor. CUDA_ERROR_NOT_FOUND where the module has no such function.
   [[nodiscard]] CUresult look_up(proto::ModuleId module, std::string_view name, Function*& function);
   // Inside the post that ends its module: the recipes end there, too.
@@ -81,6 +85,9 @@ class Functions {
   [[nodiscard]] CUresult set_attribute(Function& function, int attribute, int value);
 
  private:
+  // Not yet known to the executor; nullptr: the table is full.
+  [[nodiscard]] Function* add(proto::ModuleId module, std::string_view name);
+
   proto::HandleTable<proto::HandleKind::function, Function> functions_;
   proto::HandleTable<proto::HandleKind::kernel, Kernel> kernels_;
 };

@@ -105,6 +105,7 @@ CUresult Modules::call_load(Module& module, std::uint64_t image, JitOptions& opt
   } while (!session().keep_recipe(std::move(recipe), answer, module.recipe));
   options.report({});
   module.function_count = reply.function_count;
+  module.described = std::move(answer.payload);
   return CUDA_SUCCESS;
 }
 
@@ -128,7 +129,10 @@ CUresult Modules::get_function(Module& module, std::string_view name, Function*&
     function = found->second;
     return CUDA_SUCCESS;
   }
-  if (const CUresult error = Functions::instance().look_up(module.id, name, function); error != CUDA_SUCCESS) return error;
+  const auto described = std::span(module.described).subspan(std::min(module.described.size(), proto::ModuleLoadReply::kBodyBytes));
+  CUresult error = Functions::instance().bind(module.id, described, name, function);
+  if (error == CUDA_ERROR_NOT_FOUND) error = Functions::instance().look_up(module.id, name, function);
+  if (error != CUDA_SUCCESS) return error;
   module.functions.emplace(name, function);
   return CUDA_SUCCESS;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Modules and libraries. An image is read where it lies (its length from its own headers), given to the control process once, and loaded by
-// the executor under an id chosen here. Functions and globals are asked for by name, once each.
+// the executor under an id chosen here. The functions of a small module come with the answer; others, and globals, are asked for by name,
+// once each.
 //
 // Any thread; a module's tables are guarded by its mutex. Handles are ids. A library is loaded as one module, when it is loaded: the
 // runtime asks for the first kernel right behind, and an image that cannot be loaded is reported by the call that gave it.
@@ -31,6 +32,8 @@ struct Module {
   std::uint32_t function_count = 0;
   CUcontext context = nullptr;  // null: of a library, which belongs to the process
   RecipeBook::Key recipe = 0;
+
+  std::vector<std::byte> described;  // the executor's reply to ModuleLoad: functions that need not be asked for
 
   std::mutex mutex;
   std::map<std::string, Function*, std::less<>> functions;

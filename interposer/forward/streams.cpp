@@ -29,6 +29,13 @@ std::uint32_t next_fence(Stream& stream) {
   if (value == 0) value = 1;  // 0 means "no fence" to recovery
   posted.store(value, std::memory_order_release);
   stream.has_work.store(false, std::memory_order_relaxed);
+  if (stream.has_visible_work.load(std::memory_order_relaxed)) {
+    stream.visible_fence.store(value, std::memory_order_relaxed);
+    stream.has_visible_work.store(false, std::memory_order_release);  // who sees this sees the fence: pairs with fence_visible()
+  } else if (const std::uint32_t last = stream.visible_fence.load(std::memory_order_relaxed);
+             last != 0 && session().fences().reached(stream.word, last)) {
+    stream.visible_fence.store(0, std::memory_order_relaxed);  // values wrap: one long past must not look like one to come
+  }
   return value;
 }
 
@@ -178,6 +185,35 @@ CUresult Streams::wait_for_own_work(Stream& stream) {
   if (const CUresult error = fence(stream, target); error != CUDA_SUCCESS) return error;
   if (const CUresult error = session().wait_fence(stream.word, target, "a stream's work"); error != CUDA_SUCCESS) return error;
   return session().take_error();
+}
+
+CUresult Streams::fence_visible(Stream& stream, Target& target, bool& is_pending) {
+  if (stream.has_visible_work.load(std::memory_order_acquire)) {
+    std::uint32_t covered = 0;
+    if (const CUresult error = fence(stream, covered); error != CUDA_SUCCESS) return error;
+  }
+  target = {stream.word, stream.visible_fence.load(std::memory_order_relaxed)};
+  is_pending = target.value != 0 && !session().fences().reached(target.word, target.value);
+  return CUDA_SUCCESS;
+}
+
+CUresult Streams::synchronize_visible(Stream& stream) {
+  Targets targets;  // NOLINT: filled up to `count`
+  std::size_t count = 0;
+  bool is_pending = false;
+  if (stream.id != proto::kNullStream) {
+    if (const CUresult error = fence_visible(stream, targets[0], is_pending); error != CUDA_SUCCESS) return error;
+    return is_pending ? wait_many(targets, 1) : CUDA_SUCCESS;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    for (Stream* live : live_) {
+      if (!live->is_blocking) continue;
+      if (const CUresult error = fence_visible(*live, targets[count], is_pending); error != CUDA_SUCCESS) return error;
+      if (is_pending) ++count;
+    }
+  }
+  return count != 0 ? wait_many(targets, count) : CUDA_SUCCESS;
 }
 
 CUresult Streams::query(Stream& stream) {

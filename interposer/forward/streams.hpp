@@ -25,6 +25,10 @@ struct Stream {
   // Work was posted after the last fence value. Written under the channel's lock; a stale read costs a needless fence or finds the
   // stream as it was before another thread's call, which is what the application could have seen anyway.
   std::atomic<bool> has_work{false};
+  // Of that, work whose end the host can notice: all but copies that only read this process's staging memory and write device memory.
+  // visible_fence is the last value with such work in front of it. Written as has_work.
+  std::atomic<bool> has_visible_work{false};
+  std::atomic<std::uint32_t> visible_fence{0};
   bool is_blocking = true;  // ordered with the NULL stream
   std::uint32_t flags = 0;
   int priority = 0;
@@ -58,6 +62,8 @@ class Streams {
   [[nodiscard]] CUresult synchronize(Stream& stream);
   // Waits for what was posted on this stream alone, also where it is the NULL stream.
   [[nodiscard]] CUresult wait_for_own_work(Stream& stream);
+  // As synchronize(), but does not wait for uploads behind which nothing was posted: what a synchronous upload does first.
+  [[nodiscard]] CUresult synchronize_visible(Stream& stream);
   // CUDA_ERROR_NOT_READY while work is pending.
   [[nodiscard]] CUresult query(Stream& stream);
   [[nodiscard]] CUresult synchronize_all();
@@ -77,6 +83,8 @@ class Streams {
 
   [[nodiscard]] Stream* null_stream();
   [[nodiscard]] Stream* per_thread();
+  // A fence behind the stream's visible work; true if it has not been reached, `target` is its value then.
+  [[nodiscard]] CUresult fence_visible(Stream& stream, Target& target, bool& is_pending);
   [[nodiscard]] CUresult fence_many(Which which, Targets& targets, std::size_t& count);
   [[nodiscard]] CUresult wait_many(const Targets& targets, std::size_t count);
   void reuse_retired();
@@ -95,6 +103,16 @@ class Streams {
 template <typename Record, typename Fill>
 [[nodiscard]] CUresult post_work(Stream& stream, std::size_t trailing_bytes, Fill&& fill) {
   return session().channel().post<Record>(stream.id, trailing_bytes, [&](Record& record, std::byte* trailing, Place) {
+    fill(record, trailing);
+    stream.has_work.store(true, std::memory_order_relaxed);
+    stream.has_visible_work.store(true, std::memory_order_relaxed);
+  });
+}
+
+// Posts a copy from staging memory to device memory; `fill` as above.
+template <typename Fill>
+[[nodiscard]] CUresult post_upload(Stream& stream, Fill&& fill) {
+  return session().channel().post<proto::CopyRecord>(stream.id, 0, [&](proto::CopyRecord& record, std::byte* trailing, Place) {
     fill(record, trailing);
     stream.has_work.store(true, std::memory_order_relaxed);
   });

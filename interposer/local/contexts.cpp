@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 
+#include "interposer/channel/wait.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/local/devices.hpp"
 
@@ -60,6 +61,18 @@ struct ContextStack {
 };
 thread_local constinit ContextStack stack{};
 
+// How the calling thread waits for the GPU: as its current context says. Looked up when a wait has to wait.
+WaitStyle wait_style() {
+  const auto context = find_context(current_context());
+  if (!context) return WaitStyle::automatic;
+  switch (context->flags.load(std::memory_order_relaxed) & CU_CTX_SCHED_MASK) {
+    case CU_CTX_SCHED_SPIN: return WaitStyle::spin;
+    case CU_CTX_SCHED_YIELD: return WaitStyle::yield;
+    case CU_CTX_SCHED_BLOCKING_SYNC: return WaitStyle::sleep;
+    default: return WaitStyle::automatic;
+  }
+}
+
 ContextObject* primary_object(CUdevice device) { return find_context(primary_context(device)).get(); }
 
 // What ends with a context. Destructors of stored values first: they may still use the context.
@@ -80,6 +93,7 @@ void restore_defaults(ContextObject& context) {
 ContextObject::ContextObject(CUdevice on_device, bool is_primary, unsigned initial_flags)
     : device(on_device), primary(is_primary), unique_id(next_unique_id.fetch_add(1, std::memory_order_relaxed)), flags(initial_flags) {
   restore_defaults(*this);
+  Wait::set_style_source(&wait_style);
 }
 
 bool valid_context_flags(unsigned flags) {

@@ -179,7 +179,7 @@ int main(int count, char** arguments) {
   const char* path = count > 1 ? arguments[1] : "libcuda.so.1";
   const double seconds = count > 2 ? std::atof(arguments[2]) : 1.0;
   const unsigned workers = count > 3 ? static_cast<unsigned>(std::atoi(arguments[3])) : 4;
-  const std::size_t most = count > 4 ? static_cast<std::size_t>(std::atoi(arguments[4])) : 8;
+  const std::size_t most = count > 4 ? static_cast<std::size_t>(std::atoi(arguments[4])) : 14;
   Bench bench(path, workers);
   std::vector<std::unique_ptr<test::WireClient>> clients;
   std::vector<proto::FunctionId> nops;
@@ -197,21 +197,17 @@ int main(int count, char** arguments) {
   std::printf("order: 20,000 launches arrived once and in order; chains %s\n", parts.chains_refused || !nop_function ? "REFUSED" : "in use");
   for (const bool chained : {false, true}) {
     parts.nop_function = chained ? nop_function : nullptr;  // workers are idle: nothing is in flight
-    for (const bool fused : {false, true}) {
-      if (fused && !chained) continue;
-      parts.fuse_single_launch = fused;
-      char name[100];
-      const auto title = [&](const char* what) {
-        std::snprintf(name, sizeof name, "%s%s: %s", chained ? "chains" : "plain", fused ? ", fused" : "", what);
-        return name;
-      };
-      for (std::size_t n = 1; n <= most; n *= 4) {
-        measure(title("launch + sync"), clients, nops, n, {1, true}, seconds);
-        measure(title("8 launches + sync"), clients, nops, n, {8, true}, seconds);
-        if (fused) continue;
-        measure(title("storm, a fence in 1,000"), clients, nops, n, {1'000, false}, seconds);
-        if (chained) measure(title("storm, same arguments"), clients, nops, n, {1'000, false, true}, seconds);
-      }
+    char name[100];
+    const auto title = [&](const char* what) {
+      std::snprintf(name, sizeof name, "%s: %s", chained ? "chains" : "plain", what);
+      return name;
+    };
+    for (const std::size_t n : {1, 4, 8, 14}) {
+      if (n > most) break;
+      measure(title("launch + sync"), clients, nops, n, {1, true}, seconds);
+      measure(title("8 launches + sync"), clients, nops, n, {8, true}, seconds);
+      measure(title("storm, a fence in 1,000"), clients, nops, n, {1'000, false}, seconds);
+      if (chained) measure(title("storm, same arguments"), clients, nops, n, {1'000, false, true}, seconds);
     }
   }
   std::fflush(stdout);

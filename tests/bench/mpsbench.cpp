@@ -1,161 +1,163 @@
 // SPDX-License-Identifier: Apache-2.0
-// mpsbench: each measure natively and through the broker, one after the other in one run, with the ratio. A broker must be running in the
-// pipe directory for the forwarded column.
-#include <array>
+// mpsbench: measures one side (native, NVIDIA MPS, ours) with worker processes of its own, and writes figures as lines and as JSON.
+// scripts/bench starts the services, runs it for each side and puts the table together.
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <optional>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <fcntl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "tests/bench/device.hpp"
-#include "tests/bench/measures.hpp"
+#include "tests/bench/rows.hpp"
+#include "tests/bench/system.hpp"
+#include "tests/bench/worker.hpp"
 
 using namespace mpsshim::bench;
 
 namespace {
 
 struct Options {
+  Settings settings;
   std::string shim;
-  std::string only;
-  std::string run;
-  int repeats = 3;
-  bool native = true;
-  bool fault = false;
+  std::string pipe_dir;
+  std::string json;
+  std::vector<std::string> only;
+  bool quick = false;
+  bool tiny = false;
+  bool list = false;
+  double memory_baseline_mib = -1;
 };
 
-enum class Side { native, forwarded };
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char letter : text) {
+    if (letter == '"' || letter == '\\') result += '\\';
+    result += static_cast<unsigned char>(letter) < 0x20 ? ' ' : letter;
+  }
+  return result + '"';
+}
 
-// Runs this program again for one measure; its last line of output is the figure. The wall time is from just before exec.
-std::optional<double> run_child(const std::string& measure, Side side, const std::string& shim, double& wall_ms) {
-  int pipe_fds[2];
-  if (pipe(pipe_fds) != 0) return std::nullopt;
-  const Clock::time_point start = Clock::now();
-  const pid_t child = fork();
-  if (child == 0) {
-    dup2(pipe_fds[1], STDOUT_FILENO);
-    close(pipe_fds[0]);
-    if (side == Side::forwarded) {
-      setenv("LD_PRELOAD", shim.c_str(), 1);
-      setenv("MPSSHIM_REQUIRE", "1", 1);
-    } else {
-      setenv("MPSSHIM_DISABLE", "1", 1);
+// Written anew after each row: what was measured is kept, whatever comes.
+void write_json(const std::string& path, const Bench& bench) {
+  if (path.empty()) return;
+  std::ofstream file(path, std::ios::trunc);
+  file << "{\"side\": " << quoted(side_name(bench.settings.side)) << ", \"interval_s\": " << bench.settings.interval_s;
+  if (bench.settings.memory_baseline_mib) file << ", \"memory_baseline_mib\": " << *bench.settings.memory_baseline_mib;
+  file << ", \"figures\": {";
+  const char* separator = "\n";
+  for (const auto& [key, figure] : bench.figures) {
+    file << separator << "  " << quoted(key) << ": {\"unit\": " << quoted(figure.unit) << ", \"values\": [";
+    for (std::size_t i = 0; i < figure.values.size(); ++i) file << (i == 0 ? "" : ", ") << figure.values[i];
+    file << "]" << (figure.reason.empty() ? "" : ", \"reason\": " + quoted(figure.reason)) << "}";
+    separator = ",\n";
+  }
+  file << "\n}}\n";
+  if (!file) std::fprintf(stderr, "mpsbench: %s could not be written\n", path.c_str());
+}
+
+// Whether the row was measured, or is left out on this side.
+bool run_row(Bench& bench, const Row& row) {
+  const char* left_out = nullptr;
+  switch (bench.settings.side) {
+    case Side::native: left_out = row.not_native; break;
+    case Side::mps: left_out = row.not_mps; break;
+    case Side::ours: break;
+  }
+  try {
+    if (left_out == nullptr) {
+      row.run(bench, row);
+      return true;
     }
-    execl("/proc/self/exe", "mpsbench", "--run", measure.c_str(), static_cast<char*>(nullptr));
-    _exit(127);
+    bench.figures[row.name] = Figure{row.unit, {}, left_out};
+    return true;
+  } catch (const std::exception& failure) {
+    std::printf("%-7s %-28s failed: %s\n", side_name(bench.settings.side), row.name, failure.what());
+    std::fflush(stdout);
+    bench.dismiss();  // whoever is left of that crowd
+    bench.figures[row.name] = Figure{row.unit, {}, std::string("failed: ") + failure.what()};
+    return false;
   }
-  close(pipe_fds[1]);
-  std::array<char, 256> text{};
-  std::size_t length = 0;
-  for (ssize_t got = 0; length < text.size() - 1 && (got = read(pipe_fds[0], text.data() + length, text.size() - 1 - length)) > 0;) {
-    if (length == 0) wall_ms = microseconds_since(start) / 1e3;
-    length += static_cast<std::size_t>(got);
-  }
-  close(pipe_fds[0]);
-  int status = 0;
-  if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0 || length == 0) return std::nullopt;
-  return std::atof(text.data());
 }
 
-std::optional<double> figure(const Measure& measure, Side side, const Options& options) {
-  const bool is_attach = std::strcmp(measure.name, "attach") == 0;
-  std::vector<double> values;
-  for (int i = 0; i < (is_attach ? 4 * options.repeats : options.repeats); ++i) {
-    double wall_ms = 0;
-    const std::optional<double> value =
-        std::strcmp(measure.name, "fault") == 0 ? std::nullopt : run_child(measure.name, side, options.shim, wall_ms);
-    if (!value) return std::nullopt;
-    values.push_back(is_attach ? wall_ms : *value);
+int measure(const Options& options) {
+  Bench bench(options.settings);
+  bool all_measured = true;
+  for (const Row& row : rows()) {
+    if (!options.only.empty() && std::find(options.only.begin(), options.only.end(), row.name) == options.only.end()) continue;
+    all_measured &= run_row(bench, row);
+    write_json(options.json, bench);
   }
-  return median(values);
+  bench.dismiss();
+  return all_measured ? 0 : 1;
 }
 
-void print_row(const Measure& measure, std::optional<double> native, std::optional<double> forwarded) {
-  const auto text = [](std::optional<double> value) {
-    char buffer[32];
-    if (!value) return std::string("failed");
-    std::snprintf(buffer, sizeof buffer, *value >= 1000 ? "%.0f" : "%.3f", *value);
-    return std::string(buffer);
-  };
-  std::string ratio = "-";
-  if (native && forwarded && *native > 0 && *forwarded > 0) {
-    char buffer[32];
-    std::snprintf(buffer, sizeof buffer, "%.2fx", *forwarded / *native);
-    ratio = buffer;
-  }
-  std::printf("%-34s %-5s %12s %12s %9s\n", measure.what, measure.unit, text(native).c_str(), text(forwarded).c_str(), ratio.c_str());
-  std::fflush(stdout);
-}
-
-int compare(const Options& options) {
-  std::printf("%-34s %-5s %12s %12s %9s\n", "what (median)", "unit", "native", "forwarded", "ratio");
-  bool failed = false;
-  for (const Measure& measure : measures()) {
-    if (!options.only.empty() && options.only != measure.name) continue;
-    const std::optional<double> native = options.native ? figure(measure, Side::native, options) : std::nullopt;
-    const std::optional<double> forwarded = figure(measure, Side::forwarded, options);
-    failed |= !forwarded || (options.native && !native);
-    print_row(measure, native, forwarded);
-  }
-  return failed ? 1 : 0;
-}
-
-// The process that forks guilty and bystander is itself preloaded, so this runs as a child like the rest.
-int fault(const Options& options) {
-  std::vector<double> values;
-  for (int i = 0; i < options.repeats; ++i) {
-    double wall_ms = 0;
-    const std::optional<double> value = run_child("fault", Side::forwarded, options.shim, wall_ms);
-    if (!value || *value < 0) {
-      std::printf("%-34s %-5s %12s %12s\n", "fault to bystander's launch done", "ms", "-", "failed");
-      return 1;
-    }
-    values.push_back(*value / 1e3);
-  }
-  std::printf("%-34s %-5s %12s %12.1f\n", "fault to bystander's launch done", "ms", "-", median(values));
+int list() {
+  for (const Row& row : rows()) std::printf("%-16s %-8s %s\n", row.name, row.unit, row.what);
   return 0;
 }
 
-int run_one(const std::string& name) {
-  if (name == "fault") {
-    std::printf("%.3f\n", fault_to_bystander_us());
-    return 0;
+// Sets what follows from the other options; what is wrong, or nothing.
+std::string complete(Options& options) {
+  Settings& settings = options.settings;
+  for (const std::string& name : options.only) {
+    if (std::none_of(rows().begin(), rows().end(), [&name](const Row& row) { return name == row.name; }))
+      return "no row is called " + name + ": see --list";
   }
-  for (const Measure& measure : measures()) {
-    if (name != measure.name) continue;
-    const double value = measure.run();
-    std::printf("%.6f\n", value);
-    std::fflush(stdout);
-    return 0;
+  if (options.quick || options.tiny) settings.interval_s = 0.2, settings.neighbours_s = 1.6;
+  if (options.tiny) {
+    settings.interval_s = 0.02;
+    settings.neighbours_s = 0.3;
+    settings.repeats = 1;
+    settings.large_copy_bytes = 8 << 20;
+    settings.long_kernel_ns = 20'000'000;
+    settings.crowd = 16;
   }
-  std::fprintf(stderr, "mpsbench: no measure is called %s\n", name.c_str());
-  return 2;
+  if (options.memory_baseline_mib >= 0) settings.memory_baseline_mib = options.memory_baseline_mib;
+  if (!options.pipe_dir.empty()) settings.environment.push_back("CUDA_MPS_PIPE_DIRECTORY=" + options.pipe_dir);
+  if (settings.side != Side::ours) {
+    settings.environment.push_back("MPSSHIM_DISABLE=1");
+    return {};
+  }
+  if (options.shim.empty()) return "name the library to preload with --shim (build/<preset>/lib/libmpsshim.so)";
+  settings.environment.push_back("LD_PRELOAD=" + options.shim);
+  settings.environment.push_back("MPSSHIM_REQUIRE=1");
+  return {};
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Measures the CUDA driver API natively and through mpsshim, side by side."};
+  // What a worker needs to start, and no more: its start is measured.
+  if (argc == 4 && std::string_view(argv[1]) == "--worker") return run_worker(std::atoi(argv[2]), static_cast<unsigned>(std::atoi(argv[3])));
+  CLI::App app{
+      "Measures the CUDA driver API on one side: native, through NVIDIA MPS, or through mpsshim. Starts its own worker processes; the side's "
+      "service\n"
+      "must be running (scripts/bench starts it). Exit status: 0 measured, 1 a row failed, 2 wrong usage."};
   Options options;
-  app.add_option("--shim", options.shim, "libmpsshim.so to preload for the forwarded column")->check(CLI::ExistingFile);
-  app.add_option("--only", options.only, "one measure instead of all");
-  app.add_option("--repeats", options.repeats, "processes a measure is run in; the median counts")->capture_default_str()->check(CLI::Range(1, 1000));
-  app.add_flag("!--no-native", options.native, "leave the native column out (no GPU driver here)");
-  app.add_flag("--fault", options.fault, "also measure the time from a client's fault to a bystander's next launch done");
-  app.add_option("--run", options.run, "run one measure in this process and print its figure");
+  Settings& settings = options.settings;
+  const std::map<std::string, Side> sides{{"native", Side::native}, {"mps", Side::mps}, {"ours", Side::ours}};
+  app.add_option("--side", settings.side, "native, mps or ours (default: native)")->transform(CLI::Transformer(sides));
+  app.add_option("--shim", options.shim, "libmpsshim.so to preload (side ours)")->check(CLI::ExistingFile);
+  app.add_option("--pipe-dir", options.pipe_dir, "CUDA_MPS_PIPE_DIRECTORY of the workers; for native, a folder without a service");
+  app.add_option("--only", options.only, "rows, by commas (default: all; see --list)")->delimiter(',');
+  app.add_option("--json", options.json, "file to write the figures to");
+  app.add_option("--repeats", settings.repeats, "intervals a figure is taken over")->capture_default_str()->check(CLI::Range(1, 1000));
+  app.add_option("--interval", settings.interval_s, "length of one, in seconds")->capture_default_str()->check(CLI::Range(0.001, 60.0));
+  app.add_option("--crowd", settings.crowd, "clients of the row crowd512, an eighth of them busy")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, kMaxWorkers));
+  app.add_option("--memory-baseline-mib", options.memory_baseline_mib,
+                 "device memory used before any service was started, for the rows of GPU memory (MiB)");
+  app.add_option("--broker-pid", settings.broker_pid, "broker whose processor time the row crowd512 counts, with its descendants'");
+  app.add_flag("--quick", options.quick, "shorter: intervals of 0.2 s, rows of neighbours 1.6 s");
+  app.add_flag("--tiny", options.tiny, "as short as can be, for a test of this program: its figures mean nothing");
+  app.add_flag("--list", options.list, "print the rows and end");
   CLI11_PARSE(app, argc, argv);
-  if (!options.run.empty()) return run_one(options.run);
-  if (options.shim.empty()) {
-    std::fprintf(stderr, "mpsbench: name the library to preload with --shim (build/<preset>/lib/libmpsshim.so)\n");
+  if (options.list) return list();
+  if (const std::string wrong = complete(options); !wrong.empty()) {
+    std::fprintf(stderr, "mpsbench: %s\n", wrong.c_str());
     return 2;
   }
-  int result = compare(options);
-  if (options.fault && fault(options) != 0) result = 1;
-  return result;
+  return measure(options);
 }

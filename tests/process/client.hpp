@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A test_client (programs/test_client.cpp) that does what it is asked.
+// A test_client (programs/test_client.cpp), or another program that converses like it, and does what it is asked.
 //
 //   Client client(broker);
 //   REQUIRE(client.ask("hold") == "ok");
@@ -16,9 +16,11 @@ namespace mpsshim::test {
 class Client {
  public:
   // Attached when this returns; throws where it could not.
-  explicit Client(const BrokerFixture& broker) : program_(start(broker)) {
-    if (const std::string first = answer(); first != "ok attached") throw std::runtime_error("test_client did not attach: " + first);
+  explicit Client(const BrokerFixture& broker, const std::string& program = "test_client") : Client(start(broker, program)) {
+    if (const std::string first = answer(); first != "ok attached") throw std::runtime_error(program + " did not attach: " + first);
   }
+  // Without waiting: its first answer, "ok attached", is still to come.
+  [[nodiscard]] static Client begin(const BrokerFixture& broker, const std::string& program) { return Client(start(broker, program)); }
 
   // The answer to `command`; one that begins with "no answer" where none came within `limit`.
   [[nodiscard]] std::string ask(const std::string& command, Milliseconds limit = std::chrono::seconds(30)) {
@@ -40,10 +42,11 @@ class Client {
   [[nodiscard]] Program& program() { return program_; }
 
  private:
-  static Program start(const BrokerFixture& broker) {
+  explicit Client(Program program) : program_(std::move(program)) {}
+  static Program start(const BrokerFixture& broker, const std::string& program) {
     ProgramOptions options;
     options.converses = true;
-    return broker.start("test_client", options);
+    return broker.start(program, options);
   }
 
   [[nodiscard]] bool next_line(std::string& line) const {

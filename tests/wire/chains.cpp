@@ -39,13 +39,13 @@ using Shape = std::vector<std::size_t>;
 
 }  // namespace
 
-TEST_CASE("chain lengths are powers of two up to 32") {
-  CHECK(broker::chain_length(1) == 1);
-  CHECK(broker::chain_length(2) == 2);
-  CHECK(broker::chain_length(3) == 2);
+TEST_CASE("chains have any length up to 8, then 16, 32 and 64") {
+  for (std::size_t launches = 1; launches <= 8; ++launches) CHECK(broker::chain_length(launches) == launches);
+  CHECK(broker::chain_length(9) == 8);
   CHECK(broker::chain_length(31) == 16);
   CHECK(broker::chain_length(32) == 32);
-  CHECK(broker::chain_length(100) == 32);
+  CHECK(broker::chain_length(64) == 64);
+  CHECK(broker::chain_length(100) == 64);
 }
 
 TEST_CASE("a run becomes chains in order, whatever its length") {
@@ -54,9 +54,10 @@ TEST_CASE("a run becomes chains in order, whatever its length") {
   for (std::uint64_t i = 0; i < count; ++i) f.client.post_launch(f.id, i);
   f.client.turn();
   f.check_arguments(count);
-  if (count == 1) CHECK(f.shape() == Shape{0});
-  if (count == 3) CHECK(f.shape() == Shape{2, 0});
-  if (count == 33) CHECK(f.shape() == Shape{32, 0});
+  if (count == 1) CHECK(f.shape() == Shape{1});
+  if (count == 3) CHECK(f.shape() == Shape{3});
+  if (count == 33) CHECK(f.shape() == Shape{32, 1});
+  if (count == 200) CHECK(f.shape() == Shape{64, 64, 64, 8});
 }
 
 TEST_CASE("a fence behind the run is the chain's last node, with the progress word") {

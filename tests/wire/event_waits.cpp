@@ -111,4 +111,24 @@ TEST_CASE("an event recorded again and again uses one event of the driver") {
   CHECK(f.client.fence(1) == 12);
 }
 
+TEST_CASE("a wait comes behind the fence of what it waits for, and the time in front of it") {
+  Fixture f;
+  const bool is_timed = GENERATE(true, false);
+  f.event = f.client.add_event(2, is_timed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
+  f.record(f.a, 1);
+  f.wait(f.b);
+  f.client.turn();
+  std::vector<FakeCall::Kind> order;
+  for (const FakeCall& call : f.executor.fake.calls()) order.push_back(call.kind);
+  using Order = std::vector<FakeCall::Kind>;
+  const Order words{FakeCall::write, FakeCall::write};
+  Order expected = is_timed ? Order{FakeCall::record} : Order{};
+  expected.insert(expected.end(), words.begin(), words.end());
+  expected.push_back(FakeCall::record);
+  expected.push_back(FakeCall::wait);
+  order.resize(std::min(order.size(), expected.size()));  // progress of the waiting stream follows
+  CHECK(order == expected);
+  CHECK(f.executor.fake.calls(FakeCall::record).back().event == f.executor.fake.calls(FakeCall::wait).front().event);
+}
+
 }  // namespace mpsshim::test

@@ -127,4 +127,52 @@ TEST_CASE("work of a destroyed stream still comes before the NULL stream's") {
   CHECK(f.is_ordered(1, 2));
 }
 
+// A synchronous copy to the device whose client has not waited for it.
+void post_upload(Fixture& f, std::uint64_t chunk, proto::StreamId stream = proto::kNullStream) {
+  proto::CopyRecord copy{};
+  copy.destination = chunk;
+  copy.source = chunk + 64;
+  copy.size_bytes = 64;
+  copy.flags = 1;
+  f.client.post(copy, stream);
+}
+
+TEST_CASE("work of every stream comes after a copy that says so, for as long as it is under way") {
+  Fixture f;
+  const std::uint64_t chunk = f.client.add_chunk(4096);
+  const proto::StreamId a = f.client.add_stream(1, CU_STREAM_NON_BLOCKING);
+  const proto::StreamId b = f.client.add_stream(2, CU_STREAM_NON_BLOCKING);
+  f.client.post_launch(f.id, 1, b);
+  f.client.post_launch(f.id, 2);
+  post_upload(f, chunk);
+  f.client.post_launch(f.id, 3, a);
+  f.client.post_launch(f.id, 4, b);
+  f.client.post_launch(f.id, 5, a);
+  f.client.post_launch(f.id, 6);
+  f.client.turn();
+  CHECK(f.is_ordered(2, 3));  // the event stands behind the copy, which stands behind launch 2
+  CHECK(f.is_ordered(2, 4));
+  CHECK(f.executor.fake.calls(FakeCall::record).size() == 1);
+  CHECK(f.executor.fake.calls(FakeCall::wait).size() == 2);
+
+  SECTION("each copy anew, from whatever stream") {
+    post_upload(f, chunk, a);
+    f.client.post_launch(f.id, 7, b);
+    f.client.post_launch(f.id, 8);
+    f.client.turn();
+    CHECK(f.is_ordered(5, 7));
+    CHECK(f.is_ordered(5, 8));
+  }
+  SECTION("one that has ended concerns nobody") {
+    f.executor.fake.resume_work();
+    f.client.turn();
+    post_upload(f, chunk);
+    f.client.turn();
+    const std::size_t before = f.events();
+    f.client.post_launch(f.id, 7, a);
+    f.client.turn();
+    CHECK(f.events() == before);
+  }
+}
+
 }  // namespace mpsshim::test

@@ -41,7 +41,7 @@ TEST_CASE("handles that are no longer, or never were, are errors of the call") {
   SECTION("an unknown function") { f.client.post_launch(proto::FunctionId::make(5, 1), 0); }
   SECTION("an unknown event") { f.client.post(proto::StreamWaitEventRecord{proto::EventId::make(4, 1), 0, 0}); }
   SECTION("an event that was destroyed") {
-    const proto::EventId event = f.client.add_event(1);
+    const proto::EventId event = f.client.add_event(1, CU_EVENT_DEFAULT);
     f.client.post(proto::EventDestroyRecord{event});
     f.client.post(proto::StreamWaitEventRecord{event, 0, 0});
   }

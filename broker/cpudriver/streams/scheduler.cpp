@@ -151,7 +151,7 @@ void Scheduler::park_or_finish(const StreamPtr& stream) {
     return;
   }
   for (const Position& place : first.after) {
-    if (place.stream->completed_ >= place.sequence) continue;
+    if (place.stream == nullptr || place.stream->completed_ >= place.sequence) continue;
     auto& dependents = place.stream->dependents_;
     if (std::find(dependents.begin(), dependents.end(), stream) == dependents.end()) dependents.push_back(stream);
     return;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/memory/device_leases.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/memory/pinned.hpp"
@@ -47,7 +48,7 @@ CUresult classify(std::uint64_t address, std::uint64_t bytes, Named named, Space
       return variable->holds(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
   }
-  if (is_in(session().device_lease(), address)) {
+  if (DeviceLeases::instance().holds(address)) {
     const auto allocation = DeviceMemory::instance().find(address);
     space = Space::device;
     return allocation && allocation->holds(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -71,13 +72,16 @@ CUresult copy(Stream& stream, CopySide destination, CopySide source, std::size_t
     return copy_on_host(stream, destination.address, source.address, bytes);
   }
   if (to == Space::pageable) return Staging::instance().download(stream, host_pointer(destination.address), source.address, from, bytes);
+  const bool host_sees = is_host(to) || from == Space::registered_host;  // one of the sides while the copy runs
   if (from == Space::pageable) {
-    error = Staging::instance().upload(stream, destination.address, to, host_pointer(source.address), bytes);
+    // As CUDA: the stream's work ends first; the source has been read when the function returns, the destination may be written later.
+    const bool is_synchronous = completion == Completion::host_safe && !host_sees;
+    if (is_synchronous) error = Streams::instance().synchronize_visible(stream);
+    if (error == CUDA_SUCCESS) error = Staging::instance().upload(stream, destination.address, to, host_pointer(source.address), bytes, is_synchronous);
   } else {
     error = copy_by_record(stream, destination.address, to, source.address, from, bytes);
   }
-  if (error != CUDA_SUCCESS || completion == Completion::as_posted) return error;
-  if (to == Space::device && from == Space::device) return CUDA_SUCCESS;  // the host sees neither side
+  if (error != CUDA_SUCCESS || completion == Completion::as_posted || !host_sees) return error;
   return Streams::instance().wait_for_own_work(stream);
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interposer/forward/memory/device_memory.hpp"
 
-#include <algorithm>
 #include <vector>
 
 #include "interposer/forward/hooks.hpp"
+#include "interposer/forward/memory/device_leases.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -13,74 +13,110 @@ DeviceMemory& DeviceMemory::instance() {
   return *memory;
 }
 
-CUresult DeviceMemory::add_chunk(std::uint64_t bytes) {
-  proto::ChunkCreateRecord record{};
-  record.size_bytes = std::max(bytes, next_chunk_bytes_);
-  proto::ChunkCreateReply reply{};
-  CUresult error = session().channel().call({}, record, {}, Repeat::never, reply);
-  if (error == CUDA_ERROR_OUT_OF_MEMORY && bytes < record.size_bytes) {
-    record.size_bytes = bytes;  // what was asked for may still fit
-    error = session().channel().call({}, record, {}, Repeat::never, reply);
-  }
-  if (error != CUDA_SUCCESS) return error;
-  if (bytes < next_chunk_bytes_) next_chunk_bytes_ = std::min(next_chunk_bytes_ * 2, kLargestChunkBytes);
-  heap_.add_chunk({reply.address, reply.size_bytes});
-  return CUDA_SUCCESS;
+bool DeviceMemory::try_allocate(std::uint64_t bytes, CUcontext context, std::uint64_t& address) {
+  const std::lock_guard lock(mutex_);
+  const std::optional<std::uint64_t> found = arena_.allocate(bytes);
+  if (!found) return false;
+  address = *found;
+  owners_[address] = {context, ++last_buffer_id_};
+  return true;
 }
 
 CUresult DeviceMemory::allocate(std::uint64_t bytes, CUcontext context, std::uint64_t& address) {
-  const std::lock_guard lock(mutex_);
-  std::optional<std::uint64_t> found = heap_.allocate(bytes);
-  if (!found) {
+  if (try_allocate(bytes, context, address)) return CUDA_SUCCESS;
+  const std::lock_guard growing(growth_mutex_);
+  // Another thread may take what is added before this one does.
+  while (!try_allocate(bytes, context, address)) {
     if (const CUresult error = add_chunk(bytes); error != CUDA_SUCCESS) return error;
-    found = heap_.allocate(bytes);
-    if (!found) return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  address = *found;
-  owners_[address] = {context, ++last_buffer_id_};
-  // The chunk it lies in is no longer one of the empty ones.
-  auto chunk = empty_.upper_bound(address);
-  if (chunk != empty_.begin() && address - (--chunk)->first < chunk->second) empty_.erase(chunk);
+  return CUDA_SUCCESS;
+}
+
+CUresult DeviceMemory::add_chunk(std::uint64_t bytes) {
+  const std::uint64_t exact = DeviceArena::exact_chunk_bytes(bytes);
+  std::uint64_t wanted = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    wanted = arena_.chunk_bytes_for(bytes);
+  }
+  AddressRange chunk;
+  CUresult error = create_chunk_growing(wanted, chunk);
+  if (error == CUDA_ERROR_OUT_OF_MEMORY) {
+    // The device is full: what is kept for later goes first, and what was asked for may still fit.
+    std::vector<AddressRange> empty;
+    {
+      const std::lock_guard lock(mutex_);
+      empty = arena_.take_empty();
+    }
+    if (const CUresult posted = release(empty); posted != CUDA_SUCCESS) return posted;
+    if (!empty.empty() || exact < wanted) error = create_chunk_growing(exact, chunk);
+  }
+  if (error != CUDA_SUCCESS) return error;
+  DeviceLeases::instance().chunk_added(chunk.address);
+  const std::lock_guard lock(mutex_);
+  arena_.add_chunk(chunk, bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult DeviceMemory::create_chunk(std::uint64_t chunk_bytes, AddressRange& chunk) {
+  proto::ChunkCreateRecord record{};
+  record.size_bytes = chunk_bytes;
+  proto::ChunkCreateReply reply{};
+  const CUresult error = session().channel().call({}, record, {}, Repeat::never, reply);
+  chunk = {reply.address, reply.size_bytes};
+  return error;
+}
+
+CUresult DeviceMemory::create_chunk_growing(std::uint64_t chunk_bytes, AddressRange& chunk) {
+  const CUresult error = create_chunk(chunk_bytes, chunk);
+  if (error != CUDA_ERROR_MAP_FAILED) return error;
+  // The device may have the memory, but no range of addresses has room for it.
+  if (const CUresult added = DeviceLeases::instance().add(chunk_bytes); added != CUDA_SUCCESS) return added;
+  const CUresult again = create_chunk(chunk_bytes, chunk);
+  return again == CUDA_ERROR_MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : again;
+}
+
+CUresult DeviceMemory::release(std::span<const AddressRange> chunks) {
+  for (const AddressRange& chunk : chunks) {
+    proto::ChunkReleaseRecord record{};
+    record.address = chunk.address;
+    if (const CUresult error = session().channel().post({}, record); error != CUDA_SUCCESS) return error;
+    DeviceLeases::instance().chunk_removed(chunk.address);
+  }
   return CUDA_SUCCESS;
 }
 
 CUresult DeviceMemory::free(std::uint64_t address) {
-  {
-    const std::lock_guard lock(mutex_);
-    const std::optional<AddressRange> allocation = heap_.find(address);
-    if (!allocation || allocation->address != address) return CUDA_ERROR_INVALID_VALUE;
-  }
   // Kernels of this process may still use it. The lock is not held: other threads go on allocating.
   if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
-  const std::lock_guard lock(mutex_);
-  const std::optional<AddressRange> chunk = heap_.free(address);
-  if (!chunk) return CUDA_ERROR_INVALID_VALUE;  // another thread has freed it meanwhile
-  owners_.erase(address);
-  if (chunk->size_bytes != 0) release(*chunk);
-  return CUDA_SUCCESS;
-}
-
-void DeviceMemory::release(AddressRange chunk) {
-  std::uint64_t kept = chunk.size_bytes;
-  for (const auto& [address, size_bytes] : empty_) kept += size_bytes;
-  if (chunk.size_bytes <= kLargestChunkBytes && kept <= kKeptBytes) {
-    empty_.emplace(chunk.address, chunk.size_bytes);
-    return;
+  std::vector<AddressRange> leaving;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!arena_.free(address, leaving)) return CUDA_ERROR_INVALID_VALUE;
+    owners_.erase(address);
   }
-  proto::ChunkReleaseRecord record{};
-  record.address = chunk.address;
-  if (session().channel().post({}, record) == CUDA_SUCCESS) heap_.remove_chunk(chunk);
+  // A chunk whose release cannot be posted belongs to a session that has ended; the allocation is free all the same.
+  if (!leaving.empty()) {
+    const std::lock_guard growing(growth_mutex_);
+    (void)release(leaving);
+  }
+  return CUDA_SUCCESS;
 }
 
 std::optional<AddressRange> DeviceMemory::find(std::uint64_t address) const {
   const std::lock_guard lock(mutex_);
-  return heap_.find(address);
+  return arena_.find(address);
 }
 
 DeviceMemory::Owner DeviceMemory::owner_of(std::uint64_t base) const {
   const std::lock_guard lock(mutex_);
   const auto found = owners_.find(base);
   return found != owners_.end() ? found->second : Owner{};
+}
+
+std::uint64_t DeviceMemory::kept_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return arena_.empty_bytes();
 }
 
 void DeviceMemory::free_all_of(CUcontext context) {

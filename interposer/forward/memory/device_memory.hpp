@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuMemAlloc and cuMemFree over DeviceHeap: gets chunks from the executor and gives them back. Any thread.
+// cuMemAlloc and cuMemFree over DeviceArena: gets chunks from the executor and gives them back. Any thread.
+// While one thread waits for a chunk the others go on allocating and freeing what is there.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 
 #include "gen/cuda_api.hpp"
+#include "interposer/channel/lock.hpp"
 #include "interposer/forward/begin.hpp"
-#include "interposer/forward/memory/device_heap.hpp"
+#include "interposer/forward/memory/device_arena.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -28,21 +31,22 @@ class DeviceMemory {
   };
   [[nodiscard]] Owner owner_of(std::uint64_t base) const;
   void free_all_of(CUcontext context);
+  // Of chunks that are kept though nothing is in them: free to this process, taken to the driver.
+  [[nodiscard]] std::uint64_t kept_bytes() const;
 
  private:
-  static constexpr std::uint64_t kFirstChunkBytes = 2ull << 20;
-  static constexpr std::uint64_t kLargestChunkBytes = 64ull << 20;  // larger requests get a chunk of their own
-  static constexpr std::uint64_t kKeptBytes = 64ull << 20;          // of empty chunks
-
+  [[nodiscard]] bool try_allocate(std::uint64_t bytes, CUcontext context, std::uint64_t& address);
   [[nodiscard]] CUresult add_chunk(std::uint64_t bytes);
-  void release(AddressRange chunk);
+  [[nodiscard]] CUresult create_chunk(std::uint64_t chunk_bytes, AddressRange& chunk);
+  // Both with growth_mutex_ held.
+  [[nodiscard]] CUresult create_chunk_growing(std::uint64_t chunk_bytes, AddressRange& chunk);
+  [[nodiscard]] CUresult release(std::span<const AddressRange> chunks);
 
-  mutable std::mutex mutex_;
-  DeviceHeap heap_;
+  std::mutex growth_mutex_;    // held by the one thread that asks for a chunk or gives some back; never taken under mutex_
+  mutable ChannelLock mutex_;  // held for a few map operations: contending threads look for a moment before they sleep
+  DeviceArena arena_;
   std::map<std::uint64_t, Owner> owners_;  // by base
   std::uint64_t last_buffer_id_ = 0;
-  std::uint64_t next_chunk_bytes_ = kFirstChunkBytes;
-  std::map<std::uint64_t, std::uint64_t> empty_;  // chunks kept though nothing is in them
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device and pinned allocations (CUDA Driver API manual, "Memory Management").
+#include <algorithm>
+
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/forward/memory/globals.hpp"
@@ -42,7 +44,7 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   proto::MemoryInfoReply reply{};
   const CUresult error = session().channel().call({}, proto::MemoryInfoRecord{}, {}, Repeat::harmless, reply);
   if (error != CUDA_SUCCESS) return error;
-  if (free != nullptr) *free = reply.free_bytes;
+  if (free != nullptr) *free = std::min(reply.free_bytes + DeviceMemory::instance().kept_bytes(), reply.total_bytes);
   if (total != nullptr) *total = reply.total_bytes;
   return CUDA_SUCCESS;
 }

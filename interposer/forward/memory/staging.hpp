@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies from and to pageable host memory, through a segment that the executor has registered. Made at the first such copy. Any thread.
+// Copies from and to pageable host memory, through memory that the executor has registered: pinned memory of our own, a small block at the
+// first such copy, more as copies go on. Any thread.
 //
-// Upload: the bytes are in the segment when the function returns, so the caller's buffer may change; the copy itself is a record of the
+// Upload: the bytes are in staging memory when the function returns, so the caller's buffer may change; the copy itself is a record of the
 // stream. Download: returns when the bytes are in the caller's buffer, as CUDA does for pageable memory. Large copies go in pieces, several
-// in flight, so that copying here and copying there overlap.
+// in flight, so that copying here (by several threads: CopyCrew) and copying there overlap.
+//
+// A thread that has pieces in hand never waits for room: it first passes on what it has. So threads cannot wait for each other in a circle.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/memory/staging_area.hpp"
@@ -23,24 +28,45 @@ class Staging {
  public:
   [[nodiscard]] static Staging& instance();
 
-  [[nodiscard]] CUresult upload(Stream& stream, std::uint64_t destination, Space space, const void* source, std::size_t bytes);
+  // The source has been read when upload() returns. `is_synchronous`: what the session posts later comes after it, in whatever stream.
+  [[nodiscard]] CUresult upload(Stream& stream, std::uint64_t destination, Space space, const void* source, std::size_t bytes, bool is_synchronous);
   [[nodiscard]] CUresult download(Stream& stream, void* destination, std::uint64_t source, Space space, std::size_t bytes);
 
  private:
-  static constexpr std::size_t kPieceBytes = 1 << 20;
-  static constexpr std::size_t kPiecesInFlight = 4;  // of one download; an upload fences as often
+  static constexpr std::uint64_t kFirstBlockBytes = 1 << 20;
+  static constexpr std::uint64_t kBlockBytes = 4 << 20;
+  static constexpr std::uint64_t kUsualBytes = 32 << 20;  // grown to by much use
+  static constexpr std::uint64_t kMostBytes = 64 << 20;   // grown to where streams that stand still hold the rest
+  static constexpr std::uint64_t kUseForGrowth = 8;       // grows when so many times its size has gone through it
+  static constexpr std::size_t kMostPieceBytes = 1 << 20;
 
   [[nodiscard]] CUresult open();
-  [[nodiscard]] CUresult take(std::size_t bytes, StagingPiece& piece);
-  [[nodiscard]] CUresult wait_for_room();
+  [[nodiscard]] CUresult add_block(std::uint64_t bytes);
+  void grow_if_used();
+  [[nodiscard]] std::size_t piece_bytes(std::size_t left);
+  // Room now, or nothing.
+  [[nodiscard]] bool try_take(const Stream& stream, std::size_t bytes, StagingPiece& piece);
+  [[nodiscard]] CUresult take(const Stream& stream, std::size_t bytes, StagingPiece& piece);
+  // A piece of a copy that has `left` bytes to go; none if there is no room now and the caller may not wait.
+  [[nodiscard]] CUresult next_piece(const Stream& stream, std::size_t left, bool may_wait, std::optional<StagingPiece>& piece);
+  [[nodiscard]] CUresult wait_for_room(const Stream& stream, std::size_t bytes);
+  // Nothing to wait for any more: the piece has come back within a moment, or there is new room.
+  [[nodiscard]] bool has_grown_for(const StagingArea::Lent& oldest);
   void give_back(const StagingPiece& piece);
-  void lend(const StagingPiece& piece, const Stream& stream, std::uint32_t target);
+  // The piece's copy to `destination` is posted; the piece comes back by itself. After an error the caller still has it.
+  [[nodiscard]] CUresult pass_on(Stream& stream, const StagingPiece& piece, std::uint64_t destination, Space space, bool is_synchronous);
+  [[nodiscard]] CUresult upload_in_pieces(Stream& stream, std::uint64_t destination, Space space, const std::byte* source, std::size_t bytes,
+                                          bool is_synchronous);
+  [[nodiscard]] CUresult download_in_pieces(Stream& stream, std::byte* destination, std::uint64_t source, Space space, std::size_t bytes);
+  [[nodiscard]] CUresult fetch(Stream& stream, const StagingPiece& piece, std::uint64_t source, Space space, std::uint32_t& fence);
 
-  std::mutex open_mutex_;
-  std::mutex mutex_;  // area_
+  std::mutex growth_mutex_;  // one thread grows
+  std::mutex mutex_;         // area_ and used_bytes_
   StagingArea area_;
-  std::atomic<std::byte*> memory_{nullptr};
-  proto::Mapping mapping_;
+  std::uint64_t used_bytes_ = 0;  // since the last growth
+  std::atomic<std::uint64_t> total_bytes_{0};
+  std::atomic<std::uint64_t> unfenced_bytes_{0};  // passed on since a fence was last posted for room
+  std::atomic<bool> cannot_grow_{false};
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -102,6 +102,7 @@ Bytes image_named(const std::string& name) {
   static const std::map<std::string, std::function<Bytes()>> kImages = {
       {"good_ptx", [] { return text(kPlainPtx); }},
       {"good_fatbin", [] { return fatbin(); }},
+      {"other_ptx", [] { return text(std::string("// the same under another content\n") + kPlainPtx); }},
       {"empty", [] { return Bytes{0}; }},
       {"garbage", [] { return garbage(); }},
       {"words", [] { return text("this is no image at all"); }},

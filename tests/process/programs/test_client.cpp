@@ -4,6 +4,7 @@
 //   hold, check, use       held_objects.hpp
 //   global, count          a module with a writable variable, 5 at first; adds one to it and answers "ok N"
 //   storm MS               dependent launches for so long, the result checked again and again: "ok ROUNDS"
+//   latency MS             a launch and its wait, again and again for so long: "ok MEDIAN P99", in microseconds
 //   fault                  stores where no memory is and waits: answers the error that the wait gives
 //   spin                   launches a kernel that never ends
 //   probe                  what simple calls return: "sync=0 alloc=0 launch=0 copy=0 stream=0"
@@ -21,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <thread>
 
 #include "tests/process/programs/foreign_pointers.hpp"
 #include "tests/process/programs/forks.hpp"
@@ -40,6 +42,7 @@ class Client {
   std::string load_global();
   std::string count_global();
   std::string storm(int duration_ms);
+  std::string latency(int duration_ms);
   std::string fault();
   std::string spin();
   std::string probe();
@@ -90,6 +93,27 @@ std::string Client::storm(int duration_ms) {
   }
   CU(cuMemFree(words.address));
   return "ok " + std::to_string(rounds);
+}
+
+std::string Client::latency(int duration_ms) {
+  using Clock = std::chrono::steady_clock;
+  Words words(1000, 6);
+  std::vector<double> rounds_us;
+  const auto end = Clock::now() + std::chrono::milliseconds(duration_ms);
+  while (Clock::now() < end) {
+    const auto start = Clock::now();
+    CU(device_.launch_add(words.address, words.count(), 1));
+    CU(cuCtxSynchronize());
+    rounds_us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+    words.add(1);
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  words.check();
+  CU(cuMemFree(words.address));
+  std::sort(rounds_us.begin(), rounds_us.end());
+  std::ostringstream text;
+  text << "ok " << rounds_us.at(rounds_us.size() / 2) << " " << rounds_us.at(rounds_us.size() * 99 / 100);
+  return text.str();
 }
 
 std::string Client::fault() {
@@ -158,6 +182,7 @@ std::string Client::answer(const std::string& line) {
   if (command == "global") return load_global();
   if (command == "count") return count_global();
   if (command == "storm") return storm(std::stoi(argument));
+  if (command == "latency") return latency(std::stoi(argument));
   if (command == "fault") return fault();
   if (command == "spin") return spin();
   if (command == "own") return own().check(), "ok";

@@ -241,22 +241,26 @@ TEST_CASE("a session its executor had failed stays failed through a move") {
   CHECK(state_in(page) == kFailed);
 }
 
-TEST_CASE("five deaths within ten seconds: clients get an error, a new try comes later") {
+TEST_CASE("five deaths within ten seconds: a client with a session is held until the pause is over, a new one gets an error") {
   ControlFixture broker;
   broker.serve();
   proto::Attached attached;
   TestClient client = broker.attach(&attached);
+  TestClient newcomer = broker.connect();
+  REQUIRE(newcomer.hello().header.status == CUDA_SUCCESS);
   for (std::size_t lives = 1; lives <= 4; ++lives) {
     broker.executor().die();
     broker.next_life(lives + 1);
   }
   broker.executor().die();
-  REQUIRE(turn_until(broker.loop, [&] { return broker.manager.executors().at(0)->state() == ExecutorState::fault; }));
-  CHECK(client.ask<proto::Attached>(proto::Attach{}).header.status == CUDA_ERROR_MPS_SERVER_NOT_READY);
-  ExecutorPeer& later = broker.next_life(6);
+  REQUIRE(turn_until(broker.loop, [&] { return broker.manager.executors().at({0, 0})->state() == ExecutorState::fault; }));
   client.send(proto::Attach{});
+  CHECK(newcomer.ask<proto::Attached>(proto::Attach{}).header.status == CUDA_ERROR_MPS_SERVER_NOT_READY);
+  ExecutorPeer& later = broker.next_life(6);
   later.open_session();
-  CHECK(client.await<proto::Attached>().header.status == CUDA_SUCCESS);
+  const auto again = client.await<proto::Attached>();
+  CHECK(again.header.status == CUDA_SUCCESS);
+  CHECK(again.session == attached.session);
 }
 
 TEST_CASE("nonsense from an executor does not end the control process") {

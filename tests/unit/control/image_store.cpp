@@ -2,6 +2,7 @@
 #include "broker/control/image_store.hpp"
 
 #include <cstring>
+#include <span>
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -61,6 +62,55 @@ TEST_CASE("equal content has one id, other content another") {
   CHECK(images.store.sealed_file(1, first, size) >= 0);
   CHECK(size == 14);
   CHECK(images.store.sealed_file(2, first, size) >= 0);
+}
+
+TEST_CASE("an offer of what is known needs no content, and gives what is there") {
+  Images images;
+  const std::string content = "the same image";
+  const auto digest = mpsshim::proto::digest_of(std::as_bytes(std::span(content)));
+  std::uint64_t image = 0;
+  int file = -1;
+  REQUIRE(images.store.offer(1, content.size(), digest, image, file) == CUDA_SUCCESS);
+  REQUIRE(file >= 0);
+  REQUIRE(pwrite(file, content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
+  std::uint64_t sealed = 0;
+  REQUIRE(images.seal(1, image, sealed) == CUDA_SUCCESS);
+  REQUIRE(images.store.offer(2, content.size(), digest, image, file) == CUDA_SUCCESS);
+  CHECK(file == -1);
+  CHECK(image == sealed);
+  std::uint64_t size = 0;
+  CHECK(images.store.sealed_file(2, image, size) >= 0);
+  CHECK(images.store.offer(2, content.size() + 1, digest, image, file) == CUDA_SUCCESS);
+  CHECK(file >= 0);
+}
+
+TEST_CASE("a digest that is not that of the content is of no use to whoever offers it") {
+  Images images;
+  const std::string claimed = "what another client has";
+  const std::string content = "what this one fills in!";
+  const auto digest = mpsshim::proto::digest_of(std::as_bytes(std::span(claimed)));
+  std::uint64_t image = 0;
+  int file = -1;
+  REQUIRE(images.store.offer(1, content.size(), digest, image, file) == CUDA_SUCCESS);
+  REQUIRE(pwrite(file, content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
+  std::uint64_t sealed = 0;
+  REQUIRE(images.seal(1, image, sealed) == CUDA_SUCCESS);
+  CHECK(images.add(2, claimed) != sealed);
+  CHECK(images.add(2, content) == sealed);
+}
+
+TEST_CASE("compiled code is kept for its device, and goes with its image") {
+  Images images;
+  const std::uint64_t image = images.add(1, "some PTX");
+  mpsshim::proto::FileDescriptor file = mpsshim::proto::create_memory_file("cubin", 4096);
+  REQUIRE(mpsshim::proto::seal(file, mpsshim::proto::Seal::content));
+  images.store.keep_compiled(0, image + 100, file.duplicate());
+  images.store.keep_compiled(0, image, std::move(file));
+  CHECK(images.store.compiled_file(0, image) >= 0);
+  CHECK(images.store.compiled_file(1, image) == -1);
+  CHECK(images.store.compiled_file(0, image + 100) == -1);
+  images.store.release_session(1);
+  CHECK(images.store.compiled_file(0, image) == -1);
 }
 
 TEST_CASE("large images are read in slices, and differ by their last byte") {
@@ -133,8 +183,8 @@ TEST_CASE("an image goes with its last session, unless the load log names it") {
   const std::uint64_t shared = images.add(1, "shared");
   images.add(2, "shared");
   images.open_and_fill(1, "never sealed");
-  CHECK(images.store.note(0, kept, true));
-  CHECK_FALSE(images.store.note(0, 999, true));
+  CHECK(images.store.note({}, kept, true));
+  CHECK_FALSE(images.store.note({}, 999, true));
   images.store.release_session(1);
   CHECK(images.store.count() == 2);
   images.store.release_session(2);

@@ -55,6 +55,23 @@ TEST_CASE("a large device: the first sessions can hold all of it, and there are 
   check_apart(device, 0x2000'0000'0000, 0x4000'0000'0000);
 }
 
+TEST_CASE("further ranges: the smallest that is large enough, while every session that may come finds a first one") {
+  LeaseTable table(AddressWindow{}, 141 * kGiB);
+  const std::size_t all = take_all(table, true).size();
+  LeaseTable fresh(AddressWindow{}, 141 * kGiB);
+  CHECK(fresh.take_more(kGiB, 0)->size_bytes == 32 * kGiB - 2 * kLeaseGuardBytes);
+  CHECK(fresh.take_more(40 * kGiB, 0)->size_bytes == 256 * kGiB - 2 * kLeaseGuardBytes);
+  CHECK_FALSE(fresh.take_more(300 * kGiB, 0));
+  std::size_t more = 2;
+  while (fresh.take_more(kGiB, 0)) ++more;
+  CHECK(more == all - kMaxLeases);
+  CHECK(take_all(fresh, true).size() == kMaxLeases);
+  // Where each range holds the whole device there is nothing to add to.
+  LeaseTable small(AddressWindow{}, 16 * kGiB);
+  CHECK(small.take_device());
+  CHECK_FALSE(small.take_more(kGiB, 1));
+}
+
 TEST_CASE("a range that comes back is the last to be handed out again") {
   LeaseTable table(AddressWindow{}, kGiB);
   const Lease first = *table.take_device();

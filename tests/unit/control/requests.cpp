@@ -143,6 +143,36 @@ TEST_CASE("a lease the client cannot keep is replaced, in the executor too, and 
   CHECK(broker.session(attached.session).phase == SessionPhase::active);
 }
 
+TEST_CASE("a further device range: announced before its client learns of it, handed to the next executor, given back") {
+  ControlFixture broker;
+  broker.executor().ready(CUDA_SUCCESS, 141ull << 30);
+  REQUIRE(turn_until(broker.loop, [&] { return broker.manager.facts_file() >= 0; }));
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  proto::LeaseAdd request;
+  request.size_bytes = 40ull << 30;
+  const auto added = client.ask<proto::LeaseAdded>(request);
+  REQUIRE(added.header.status == CUDA_SUCCESS);
+  CHECK(added.lease.size_bytes >= request.size_bytes);
+  CHECK(added.lease.address != attached.device_lease.address);
+  CHECK(broker.executor().expect(ExecutorMessage::lease_add).packet.device_lease.address == added.lease.address);
+  request.size_bytes = UINT64_MAX;
+  CHECK(client.ask<proto::LeaseAdded>(request).header.status == CUDA_ERROR_OUT_OF_MEMORY);
+
+  broker.executor().die();
+  ExecutorPeer& next = broker.next_life(2);
+  client.send(proto::Attach{});
+  CHECK(next.expect(ExecutorMessage::lease_restore).packet.device_lease.address == added.lease.address);
+  next.open_session();
+  REQUIRE(client.await<proto::Attached>().header.status == CUDA_SUCCESS);
+
+  ExecutorPacket released;
+  released.header = {ExecutorMessage::lease_released, 0, attached.session};
+  released.object = added.lease.address;
+  next.send(released);
+  CHECK(turn_until(broker.loop, [&] { return broker.session(attached.session).more_leases.empty(); }));
+}
+
 TEST_CASE("a lease is not replaced once there is memory in it, nor one that is not the client's") {
   ControlFixture broker;
   broker.serve();

@@ -143,7 +143,7 @@ TEST_CASE("work that outlives its client costs the executor; others are drained,
   a.hang_up();
   first.expect(ExecutorMessage::session_close);
   first.expect(ExecutorMessage::quiesce);
-  CHECK(broker.manager.executors().at(0)->state() == ExecutorState::draining);
+  CHECK(broker.manager.executors().at({0, 0})->state() == ExecutorState::draining);
   first.set_progress(1, quick.session, 7, 7);  // ends within the time for draining
   REQUIRE(turn_until(broker.loop, [&] { return first.killed; }));
   broker.next_life(2);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/channel/wait.hpp"
 #include "interposer/entry.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/local/contexts.hpp"
@@ -266,4 +267,23 @@ TEST_CASE("a second device of the broker is refused") {
   CHECK(api::cuDevicePrimaryCtxRetain(&other, 1) == CUDA_ERROR_NOT_SUPPORTED);
   CHECK(api::cuCtxCreate_v2(&other, 0, 1) == CUDA_ERROR_NOT_SUPPORTED);
   REQUIRE(api::cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+}
+
+TEST_CASE("the current context's flags say how a thread waits for the GPU") {
+  begin();
+  CHECK(Wait::style_of_thread() == WaitStyle::automatic);
+  CUcontext primary = nullptr;
+  REQUIRE(api::cuDevicePrimaryCtxRetain(&primary, 0) == CUDA_SUCCESS);
+  REQUIRE(api::cuCtxSetCurrent(primary) == CUDA_SUCCESS);
+  CHECK(Wait::style_of_thread() == WaitStyle::automatic);
+  REQUIRE(api::cuDevicePrimaryCtxSetFlags_v2(0, CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST) == CUDA_SUCCESS);
+  CHECK(Wait::style_of_thread() == WaitStyle::sleep);
+  REQUIRE(api::cuDevicePrimaryCtxSetFlags_v2(0, CU_CTX_SCHED_YIELD) == CUDA_SUCCESS);
+  CHECK(Wait::style_of_thread() == WaitStyle::yield);
+  CUcontext created = nullptr;
+  REQUIRE(api::cuCtxCreate_v2(&created, CU_CTX_SCHED_SPIN, 0) == CUDA_SUCCESS);
+  CHECK(Wait::style_of_thread() == WaitStyle::spin);
+  REQUIRE(api::cuCtxDestroy_v2(created) == CUDA_SUCCESS);
+  REQUIRE(api::cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
+  std::thread([] { CHECK(Wait::style_of_thread() == WaitStyle::automatic); }).join();
 }

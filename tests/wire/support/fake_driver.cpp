@@ -32,6 +32,28 @@ std::vector<std::byte> gather(const FakeFunction& function, void* const* paramet
   return bytes;
 }
 
+constexpr char kWriter[] = "mpsshim_write_words";
+
+CUstreamBatchMemOpParams write_operation(CUdeviceptr address, std::uint32_t value) {
+  CUstreamBatchMemOpParams operation{};
+  operation.writeValue.address = address;
+  operation.writeValue.value = value;
+  return operation;
+}
+
+// What the executor's own writing kernel does with these parameters (broker/executor/word_writes.hpp).
+std::vector<CUstreamBatchMemOpParams> writes_of_kernel(const std::vector<std::byte>& parameters) {
+  struct {
+    CUdeviceptr fence, progress;
+    std::uint32_t fence_value, progress_value;
+  } words;
+  std::memcpy(&words, parameters.data(), sizeof words);
+  std::vector<CUstreamBatchMemOpParams> writes;
+  if (words.fence != 0) writes.push_back(write_operation(words.fence, words.fence_value));
+  writes.push_back(write_operation(words.progress, words.progress_value));
+  return writes;
+}
+
 void write_value(const CUstreamBatchMemOpParams& operation) {
   // Seen by other threads as a GPU's write is: after everything before it in its stream.
   auto& word = *reinterpret_cast<std::uint32_t*>(operation.writeValue.address);
@@ -118,7 +140,7 @@ struct FakeEntry {
     static std::map<std::string, std::unique_ptr<FakeFunction>> known;
     std::lock_guard lock(the_driver->mutex_);
     std::unique_ptr<FakeFunction>& entry = known[name];
-    if (!entry) entry = std::make_unique<FakeFunction>(FakeFunction{name, {}});
+    if (!entry) entry = std::make_unique<FakeFunction>(FakeFunction{name, name == std::string(kWriter) ? std::vector<std::size_t>{8, 8, 4, 4} : std::vector<std::size_t>{}});
     *function = reinterpret_cast<CUfunction>(entry.get());
     return CUDA_SUCCESS;
   }
@@ -181,9 +203,7 @@ struct FakeEntry {
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI write(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
-    CUstreamBatchMemOpParams operation{};
-    operation.writeValue.address = address;
-    operation.writeValue.value = value;
+    const CUstreamBatchMemOpParams operation = write_operation(address, value);
     the_driver->submit(stream, write_call(operation), [operation] { write_value(operation); });
     return CUDA_SUCCESS;
   }
@@ -241,10 +261,16 @@ struct FakeEntry {
     std::vector<FakeCall> calls;
     std::vector<CUstreamBatchMemOpParams> writes;
     std::size_t kernels = 0;
-    for (const auto& node : nodes) kernels += node->is_kernel ? 1 : 0;
+    const auto is_writer = [](const FakeGraph::Node& node) {
+      return node.is_kernel && reinterpret_cast<const FakeFunction*>(node.kernel.func)->name == kWriter;
+    };
+    for (const auto& node : nodes) {
+      if (is_writer(*node)) node->writes = writes_of_kernel(node->parameters);
+      else if (node->is_kernel) ++kernels;
+    }
     const unsigned number = ++the_driver->graph_launches_;
     for (const auto& node : nodes) {
-      if (node->is_kernel) {
+      if (node->is_kernel && !is_writer(*node)) {
         FakeCall call(FakeCall::launch);
         call.function = reinterpret_cast<const FakeFunction*>(node->kernel.func);
         call.grid_x = node->kernel.gridDimX;

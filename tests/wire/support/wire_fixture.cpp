@@ -7,6 +7,12 @@
 
 namespace mpsshim::test {
 
+namespace {
+
+constexpr std::size_t kModuleCacheBytes = 64u << 20;
+
+}  // namespace
+
 WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver real)
     : driver(real.driver ? std::move(real.driver) : fake.driver()), worker_threads(threads) {
   auto sockets = proto::Socket::pair();
@@ -23,7 +29,7 @@ WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver
   faults = std::make_unique<broker::FaultReporter>(*driver, *link);
   window = std::make_unique<broker::QuietWindow>(*progress, threads, broker::QuietWindow::Limits{}, enter);
   helpers = std::make_unique<broker::HelperPool>(helper_threads, enter);
-  modules = std::make_unique<broker::ModuleStore>(*driver, *link, *window, *faults, real.device);
+  modules = std::make_unique<broker::ModuleStore>(*driver, *link, *window, *faults, real.device, kModuleCacheBytes);
   parts = std::make_unique<broker::ExecutorParts>(broker::ExecutorPartsInput{*driver, *link, *window, *modules, *faults, *helpers, real.context, real.device, *progress,
                                                                              progress_address});
   if (parts->start() != CUDA_SUCCESS) throw std::bad_alloc();
@@ -140,9 +146,9 @@ proto::StreamId WireClient::add_stream(std::uint32_t index, unsigned flags) {
   return id;
 }
 
-proto::EventId WireClient::add_event(std::uint32_t index) {
+proto::EventId WireClient::add_event(std::uint32_t index, unsigned flags) {
   const auto id = proto::EventId::make(index, 1);
-  post(proto::EventCreateRecord{id, 0, 0});
+  post(proto::EventCreateRecord{id, flags, 0});
   return id;
 }
 

@@ -112,7 +112,7 @@ class WireClient {
   // Device memory known to the session.
   std::uint64_t add_chunk(std::uint64_t size_bytes);
   proto::StreamId add_stream(std::uint32_t index, unsigned flags = CU_STREAM_DEFAULT);
-  proto::EventId add_event(std::uint32_t index);
+  proto::EventId add_event(std::uint32_t index, unsigned flags = CU_EVENT_DISABLE_TIMING);
 
   // A launch of `function` with one 8-byte parameter.
   void post_launch(proto::FunctionId function, std::uint64_t argument, proto::StreamId stream = proto::kNullStream, std::uint32_t grid_x = 1);

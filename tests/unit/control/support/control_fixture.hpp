@@ -84,7 +84,7 @@ class ControlFixture {
 
   void serve() {
     executor().ready();
-    REQUIRE(turn_until(loop, [&] { return manager.facts_file() >= 0 && manager.executors().at(0)->state() == ExecutorState::active; }));
+    REQUIRE(turn_until(loop, [&] { return manager.facts_file() >= 0 && manager.executors().at({0, 0})->state() == ExecutorState::active; }));
   }
   ExecutorPeer& executor() { return launcher.last(); }
 
@@ -113,7 +113,7 @@ class ControlFixture {
   ExecutorPeer& next_life(std::size_t lives) {
     REQUIRE(turn_until(loop, [&] { return launcher.lives.size() == lives; }));
     executor().ready();
-    REQUIRE(turn_until(loop, [&] { return manager.executors().at(0)->state() == ExecutorState::active; }));
+    REQUIRE(turn_until(loop, [&] { return manager.executors().at({0, 0})->state() == ExecutorState::active; }));
     return executor();
   }
   const Session& session(std::uint64_t id) { return manager.sessions().at(id); }

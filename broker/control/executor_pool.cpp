@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/executor_pool.hpp"
+
+#include <algorithm>
+
+#include "broker/log.hpp"
+
+namespace mpsshim::broker::control {
+
+ExecutorPool::ExecutorPool(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, const PoolLimits& limits,
+                           ExecutorOwner& owner)
+    : loop_(loop), launcher_(launcher), settings_(settings), limits_(limits), owner_(owner) {}
+
+Executor& ExecutorPool::add(ExecutorId id, ExecutorSettings settings) {
+  auto& executor = executors_[id];
+  executor = std::make_unique<Executor>(loop_, launcher_, settings, id, owner_);
+  executor->start();
+  return *executor;
+}
+
+Executor& ExecutorPool::first(unsigned device) {
+  if (const auto found = executors_.find({device, 0}); found != executors_.end()) return *found->second;
+  ExecutorSettings settings = settings_;
+  if (device != 0) settings.drivers = {executors_.at({0, 0})->driver()};
+  return add({device, 0}, std::move(settings));
+}
+
+Executor* ExecutorPool::choose(unsigned device, const Suits& suits) {
+  (void)first(device);
+  for (auto entry = executors_.lower_bound({device, 0}); entry != executors_.end() && entry->first.device == device; ++entry) {
+    Executor& executor = *entry->second;
+    if (!executor.is_quitting() && !executor.is_blocked() && suits(executor)) return &executor;
+  }
+  return add_further(device);
+}
+
+Executor* ExecutorPool::add_further(unsigned device) {
+  if (const auto refused = refused_until_.find(device); refused != refused_until_.end() && EventLoop::Clock::now() < refused->second) return nullptr;
+  const auto count =
+      std::ranges::count_if(executors_, [&](const auto& entry) { return entry.first.device == device && !entry.second->is_quitting(); });
+  if (static_cast<unsigned>(count) >= limits_.executors) return nullptr;
+  ExecutorId id{device, 1};
+  while (executors_.contains(id)) ++id.ordinal;
+  ExecutorSettings settings = settings_;
+  settings.drivers = {first(device).driver()};
+  return &add(id, std::move(settings));
+}
+
+void ExecutorPool::release(Executor& executor, std::function<bool()> unused) {
+  if (executor.is_first() || executor.is_quitting()) return;
+  idle_[executor.id()] = loop_.after(limits_.idle, [this, &executor, unused = std::move(unused)] {
+    if (executor.is_quitting() || !unused()) return;
+    log_info("Executor {} (pid {}) has had no session for {} ms and ends.", executor.label(), executor.pid(), limits_.idle.count());
+    executor.quit();
+  });
+}
+
+void ExecutorPool::refused(Executor& executor, const std::string& why) {
+  const bool for_good = executor.refusal() == CUDA_ERROR_DEVICE_UNAVAILABLE;
+  const auto now = EventLoop::Clock::now();
+  refused_until_[executor.device()] = for_good ? EventLoop::Clock::time_point::max() : now + limits_.refusal_pause;
+  log_warning("Executor {} cannot be had: {}. {} Calls that wait for a kernel without end get CUDA_ERROR_MPS_SERVER_NOT_READY.", executor.label(),
+              why,
+              for_good ? "The GPU takes one process at a time (its compute mode), so it has one executor from now on."
+                       : fmt::format("None is tried for {} s.", std::chrono::duration_cast<std::chrono::seconds>(limits_.refusal_pause).count()));
+  executor.quit();
+}
+
+void ExecutorPool::forget(Executor& executor) {
+  loop_.defer([this, id = executor.id()] {
+    idle_.erase(id);
+    executors_.erase(id);
+  });
+}
+
+void ExecutorPool::quit() {
+  for (auto& [id, executor] : executors_) executor->quit();
+}
+
+bool ExecutorPool::all_stopped() const {
+  return std::ranges::all_of(executors_, [](const auto& entry) { return entry.second->state() == ExecutorState::stopped; });
+}
+
+}  // namespace mpsshim::broker::control

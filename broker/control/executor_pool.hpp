@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// All executors: the first of each GPU, which is started when first asked for and stays, and further ones, which serve those that a kernel
+// without end keeps from being served by the first. A further one ends when nobody has needed it for a while.
+// Knows no sessions: who may be where is SessionManager's business, which owns this. The control process's thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "broker/control/executor.hpp"
+
+namespace mpsshim::broker::control {
+
+struct PoolLimits {
+  unsigned executors = 2;                           // of one GPU, the first one included
+  std::chrono::milliseconds idle{10'000};           // a further one without sessions ends after so long
+  std::chrono::milliseconds refusal_pause{60'000};  // after one could not be started; for good where the GPU takes one process only
+};
+
+class ExecutorPool {
+ public:
+  using Suits = std::function<bool(const Executor&)>;
+  ExecutorPool(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, const PoolLimits& limits, ExecutorOwner& owner);
+
+  // Starts it if this is the first time. Those of further devices use the driver that serves device 0.
+  Executor& first(unsigned device);
+  // The first that is not blocked and suits; else a new one, if one more may be had; else nullptr.
+  Executor* choose(unsigned device, const Suits& suits);
+
+  // Nobody needs `executor` now; if that is so when the time is over (`unused` is asked), it ends. Nothing happens to a first one.
+  void release(Executor& executor, std::function<bool()> unused);
+  // A further one could not be started: it is forgotten, and none is tried for a while.
+  void refused(Executor& executor, const std::string& why);
+  // Once stopped. It is destroyed in the next turn of the loop.
+  void forget(Executor& executor);
+  void quit();
+  [[nodiscard]] bool all_stopped() const;
+  [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<Executor>>& all() const { return executors_; }
+
+ private:
+  [[nodiscard]] Executor& add(ExecutorId id, ExecutorSettings settings);
+  [[nodiscard]] Executor* add_further(unsigned device);
+
+  EventLoop& loop_;
+  ExecutorLauncher& launcher_;
+  const ExecutorSettings settings_;
+  const PoolLimits limits_;
+  ExecutorOwner& owner_;
+  std::map<ExecutorId, std::unique_ptr<Executor>> executors_;
+  std::map<unsigned, EventLoop::Clock::time_point> refused_until_;  // by device
+  std::map<ExecutorId, EventLoop::Timer> idle_;
+};
+
+}  // namespace mpsshim::broker::control

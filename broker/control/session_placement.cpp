@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which executor serves whom. Newcomers go to the first that no kernel without end blocks. A session that starves there is moved: when another
+// executor is ready its own one is asked to pause it, and from then on it is what it would be after its executor's death. What it has mapped
+// in the old one can be taken down only in a quiet window and stays behind till then (Remnants).
+#include <algorithm>
+
+#include "broker/control/session_manager.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker::control {
+
+// False if no executor can have it.
+bool SessionManager::place(Session& session) {
+  if (session.executor != nullptr) return true;
+  const auto suits = [&](const Executor& executor) { return !remnants_.contains(executor, session.id); };
+  session.executor = pool_.choose(session.device, suits);
+  if (session.executor != nullptr) return true;
+  // All are blocked: it may be served all the same, as long as it needs no quiet window.
+  Executor& first = pool_.first(session.device);
+  if (suits(first)) session.executor = &first;
+  return session.executor != nullptr;
+}
+
+bool SessionManager::is_used(const Executor& executor) const {
+  return std::ranges::any_of(sessions_, [&](const auto& entry) {
+    const Session& session = entry.second;
+    if (session.relocation && session.relocation->to == &executor) return true;
+    return session.executor == &executor && session.phase != SessionPhase::lost;
+  });
+}
+
+void SessionManager::release(Executor& executor) {
+  if (!is_used(executor)) pool_.release(executor, [this, &executor] { return !is_used(executor); });
+}
+
+void SessionManager::free_leases(const std::vector<Remnants::Leases>& leases) {
+  if (!leases_) return;
+  for (const Remnants::Leases& pair : leases) {
+    leases_->give_back(pair.device);
+    leases_->give_back(pair.pinned);
+  }
+}
+
+void SessionManager::starved(Executor& executor, const ExecutorPacket& packet) {
+  executor.note_blocked(packet.header.session);
+  Session* session = find(packet.header.session);
+  if (session == nullptr || session->executor != &executor || session->phase != SessionPhase::active || session->relocation) return;
+  const auto suits = [&](const Executor& other) { return &other != &executor && !remnants_.contains(other, session->id); };
+  Executor* to = packet.object == session->id ? nullptr : pool_.choose(session->device, suits);
+  if (to == nullptr) return stay(*session, "no other executor can be had");
+  const Session* blocker = find(packet.object);
+  log_warning("{}: {} cannot be made in executor {} while work of {} runs on; it moves to executor {}.", session->name(), packet.text,
+              executor.label(), blocker == nullptr ? "a client that is gone" : blocker->name(), to->label());
+  session->relocation.emplace().to = to;
+  if (to->state() == ExecutorState::active) return ask_for_pause(*session);
+  session->relocation->limit = loop_.after(limits_.answer, [this, id = session->id] { stay(sessions_.at(id), "the other executor is not ready"); });
+}
+
+void SessionManager::ask_for_pause(Session& session) {
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::session_pause, 0, session.id};
+  session.executor->send(packet);
+  session.relocation->asked = true;
+  session.relocation->limit = loop_.after(limits_.pause, [this, id = session.id] { stay(sessions_.at(id), "work of its own does not end"); });
+}
+
+// With CUDA_SUCCESS its executor serves it no more, whatever has become of the move meanwhile.
+void SessionManager::paused(Session& session, CUresult status) {
+  if (session.phase != SessionPhase::active) return;
+  if (status != CUDA_SUCCESS) {
+    if (session.relocation) stay(session, "its modules have variables whose values would be lost");
+    return;
+  }
+  Executor* to = session.relocation ? session.relocation->to : nullptr;
+  session.relocation.reset();
+  Executor& from = *session.executor;
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::session_close, 0, session.id};
+  session.channel->tell_moved();  // before the close: what its executor still answers is for nobody from here on
+  from.send(packet);
+  remnants_.add(from, session.id);
+  session.executor = to;
+  session.phase = SessionPhase::moved;
+  session.delivered = false;
+  release(from);
+}
+
+void SessionManager::stay(Session& session, const char* why) {
+  log_warning("{}: stays in executor {}, because {}; its call gets CUDA_ERROR_MPS_SERVER_NOT_READY.", session.name(), session.executor->label(), why);
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::stay, 0, session.id};
+  session.executor->send(packet);
+  drop_relocation(session);
+}
+
+void SessionManager::drop_relocation(Session& session) {
+  Executor* to = session.relocation ? session.relocation->to : nullptr;
+  session.relocation.reset();
+  if (to != nullptr) release(*to);
+}
+
+void SessionManager::executor_cannot_start(Executor& executor, const std::string& why) {
+  if (executor.id() == ExecutorId{}) return events_.cannot_start(why);
+  std::vector<std::uint64_t> waiting;  // answering may end a session
+  for (auto& [id, session] : sessions_) {
+    if (session.relocation && session.relocation->to == &executor) stay(session, "the other executor cannot be had");
+    if (session.executor == &executor && session.answer) waiting.push_back(id);
+  }
+  if (!executor.is_first()) {
+    pool_.refused(executor, why);  // nobody is placed there from now on
+    for (const std::uint64_t id : waiting) await_executor(sessions_.at(id));
+    return;
+  }
+  log_error("Executor {} cannot serve: {}. Clients that ask for device {} get CUDA_ERROR_MPS_SERVER_NOT_READY.", executor.label(), why,
+            executor.device());
+  for (const std::uint64_t id : waiting) respond(sessions_.at(id), CUDA_ERROR_MPS_SERVER_NOT_READY);
+}
+
+void SessionManager::executor_stopped(Executor& executor) {
+  if (!quitting_) return forget(executor);
+  if (pool_.all_stopped()) events_.stopped();
+}
+
+void SessionManager::forget(Executor& executor) {
+  for (auto& [id, session] : sessions_) {
+    if (session.executor == &executor) session.executor = nullptr;  // lost ones, and newcomers that are to be placed anew
+  }
+  free_leases(remnants_.remove_all(executor));
+  images_.forget_log(executor.id());
+  pool_.forget(executor);
+}
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// One worker at a time hands work to the driver. The driver has one lock a context, on which contending threads sleep and wake each other:
+// two threads that launch alternately get a quarter of what one gets (docs/measurements.md). What is held here lasts a microsecond, so
+// waiting means spinning, and workers decode and fill graphs side by side.
+// Never held around a call that may wait for the GPU; streams stay within their credit for that reason too.
+#pragma once
+
+#include <atomic>
+#include <thread>
+
+#include "proto/futex.hpp"
+
+namespace mpsshim::broker {
+
+class IssueLock {
+ public:
+  void lock() {
+    for (unsigned spins = 0; taken_.exchange(true, std::memory_order_acquire); ++spins) {
+      while (taken_.load(std::memory_order_relaxed)) {
+        if (++spins % kSpinsBeforeYield == 0) std::this_thread::yield();  // its holder may have lost the core
+        proto::cpu_relax();
+      }
+    }
+  }
+  void unlock() { taken_.store(false, std::memory_order_release); }
+
+ private:
+  static constexpr unsigned kSpinsBeforeYield = 256;
+  alignas(64) std::atomic<bool> taken_{false};
+};
+
+}  // namespace mpsshim::broker

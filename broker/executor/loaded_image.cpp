@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/loaded_image.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "broker/log.hpp"
+#include "gen/records.hpp"
+#include "proto/channel.hpp"
+#include "proto/module_functions.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+constexpr unsigned kEagerFunctions = 64;             // a module with at most so many has all of them looked up in the window that loads it
+constexpr std::size_t kMaxSavedBytes = 64u << 20;    // of variables with contents; beyond, a copy serves one client
+constexpr std::size_t kMaxDescriptionBytes = proto::kMaxReplyBytes - sizeof(proto::ModuleLoadReply);
+constexpr std::size_t kSmallFillBytes = 64u << 10;   // copied rather than filled: a fill is a kernel, and waits for room on the GPU
+
+CUresult describe(const Driver& driver, CUfunction handle, LoadedFunction& function) {
+  function.handle = handle;
+  for (int i = 0; i < 16; ++i) {
+    int value = 0;
+    if (driver->cuFuncGetAttribute(&value, static_cast<CUfunction_attribute>(i), handle) != CUDA_SUCCESS) continue;
+    function.attribute[i] = value;
+    function.attribute_valid |= 1u << i;
+  }
+  function.local_bytes = static_cast<std::uint32_t>(function.attribute[CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES]);
+  for (std::size_t i = 0;; ++i) {
+    std::size_t offset = 0;
+    std::size_t size = 0;
+    const CUresult result = driver->cuFuncGetParamInfo(handle, i, &offset, &size);
+    if (result == CUDA_ERROR_INVALID_VALUE) return CUDA_SUCCESS;  // one past the last
+    if (result != CUDA_SUCCESS) return result;
+    function.parameters.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(size)});
+    function.parameter_bytes = static_cast<std::uint32_t>(offset + size);
+  }
+}
+
+// Appends an entry to the image's description. False: the reply has no room for it.
+bool describe_in_reply(LoadedImage& image, const std::string& name, const LoadedFunction& function) {
+  const std::size_t bytes = proto::module_function_bytes(function.parameters.size(), name.size());
+  const std::size_t start = image.description.size();
+  if (bytes > kMaxDescriptionBytes - start) return false;
+  proto::ModuleFunction entry;
+  entry.entry_bytes = static_cast<std::uint32_t>(bytes);
+  entry.name_bytes = static_cast<std::uint32_t>(name.size());
+  entry.parameter_count = static_cast<std::uint32_t>(function.parameters.size());
+  entry.parameter_bytes = function.parameter_bytes;
+  std::copy(std::begin(function.attribute), std::end(function.attribute), std::begin(entry.attribute));
+  entry.attribute_valid = function.attribute_valid;
+  image.description.resize(start + bytes);
+  std::byte* at = image.description.data() + start;
+  std::memcpy(at, &entry, sizeof entry);
+  at += sizeof entry;
+  static_assert(sizeof(ParameterLayout) == proto::kParameterEntryBytes);
+  if (!function.parameters.empty()) std::memcpy(at, function.parameters.data(), function.parameters.size() * sizeof(ParameterLayout));
+  at += function.parameters.size() * sizeof(ParameterLayout);
+  std::memcpy(at, name.data(), name.size());
+  image.described.push_back(&function);
+  return true;
+}
+
+void look_up_all(const Driver& driver, LoadedImage& image) {
+  std::vector<std::string> names;
+  if (image.function_count > kEagerFunctions || list_names(driver, image, names) != CUDA_SUCCESS) return;
+  bool has_room = true;
+  for (const std::string& name : names) {
+    const LoadedFunction* function = nullptr;
+    const CUresult result = look_up(driver, image, name, function);
+    if (result != CUDA_SUCCESS) log_debug("Image {}: {} could not be looked up ahead: {}", image.image, name, driver.describe(result));
+    if (result == CUDA_SUCCESS) has_room = has_room && describe_in_reply(image, name, *function);
+  }
+}
+
+// In the window that loads the image: nothing else runs, so the copies take their time and no more.
+CUresult save_variables(const Driver& driver, const std::vector<image::Variable>& names, LoadedImage& image) {
+  std::size_t saved_bytes = 0;
+  for (const image::Variable& variable : names) {
+    LoadedImage::Variable saved;
+    const CUresult found = driver->cuModuleGetGlobal_v2(&saved.address, &saved.size_bytes, image.handle, variable.name.c_str());
+    if (found != CUDA_SUCCESS) return found;
+    image.globals[variable.name] = {saved.address, saved.size_bytes};
+    if (!variable.starts_as_zeroes) {
+      saved_bytes += saved.size_bytes;
+      if (saved_bytes > kMaxSavedBytes) return CUDA_ERROR_OUT_OF_MEMORY;
+      saved.content.resize(saved.size_bytes);
+      const CUresult copied = driver->cuMemcpyDtoH_v2(saved.content.data(), saved.address, saved.size_bytes);
+      if (copied != CUDA_SUCCESS) return copied;
+    }
+    image.variables.push_back(std::move(saved));
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedImage& image, std::string& log) {
+  std::array<char, 4096> error_log{};
+  std::array options{CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  std::array<void*, 2> values{error_log.data(), reinterpret_cast<void*>(error_log.size())};
+  const CUresult result = driver->cuModuleLoadDataEx(&image.handle, prepared.content.data(), static_cast<unsigned>(options.size()), options.data(),
+                                                     values.data());
+  if (result != CUDA_SUCCESS) {
+    image.handle = nullptr;
+    log.assign(error_log.data());
+    return result;
+  }
+  image.has_writable_globals = prepared.has_writable_globals;
+  unsigned count = 0;
+  if (driver->cuModuleGetFunctionCount(&count, image.handle) == CUDA_SUCCESS) image.function_count = count;
+  look_up_all(driver, image);
+  if (!image.has_writable_globals) return CUDA_SUCCESS;
+  const CUresult saved = prepared.variables ? save_variables(driver, *prepared.variables, image) : CUDA_ERROR_NOT_FOUND;
+  image.can_be_restored = saved == CUDA_SUCCESS;
+  if (!image.can_be_restored) {
+    image.variables.clear();
+    log_debug("Image {}: not all of its variables can be saved ({}), so each of its copies serves one client", image.image, driver.describe(saved));
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult look_up(const Driver& driver, LoadedImage& image, const std::string& name, const LoadedFunction*& found) {
+  CUfunction handle = nullptr;
+  CUresult result = driver->cuModuleGetFunction(&handle, image.handle, name.c_str());
+  if (result != CUDA_SUCCESS) return result;
+  auto function = std::make_unique<LoadedFunction>();
+  result = describe(driver, handle, *function);
+  if (result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(image.mutex);
+  found = image.functions.try_emplace(name, std::move(function)).first->second.get();
+  return CUDA_SUCCESS;
+}
+
+CUresult list_names(const Driver& driver, LoadedImage& image, std::vector<std::string>& names) {
+  std::vector<CUfunction> handles(image.function_count);
+  CUresult result = CUDA_SUCCESS;
+  if (!handles.empty()) result = driver->cuModuleEnumerateFunctions(handles.data(), image.function_count, image.handle);
+  for (std::size_t i = 0; result == CUDA_SUCCESS && i < handles.size(); ++i) {
+    const char* name = nullptr;
+    result = driver->cuFuncGetName(&name, handles[i]);
+    if (result == CUDA_SUCCESS) names.emplace_back(name);
+  }
+  if (result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(image.mutex);
+  image.names = names;
+  return CUDA_SUCCESS;
+}
+
+CUresult restore_variables(const Driver& driver, const LoadedImage& image, CUstream stream) {
+  static const std::vector<std::byte> zeroes(kSmallFillBytes);
+  CUresult result = CUDA_SUCCESS;
+  for (const LoadedImage::Variable& variable : image.variables) {
+    if (result != CUDA_SUCCESS) return result;
+    if (!variable.content.empty()) {
+      result = driver->cuMemcpyHtoDAsync_v2(variable.address, variable.content.data(), variable.size_bytes, stream);
+    } else if (variable.size_bytes <= zeroes.size()) {
+      result = driver->cuMemcpyHtoDAsync_v2(variable.address, zeroes.data(), variable.size_bytes, stream);
+    } else {
+      result = driver->cuMemsetD8Async(variable.address, 0, variable.size_bytes, stream);
+    }
+  }
+  return result == CUDA_SUCCESS ? driver->cuStreamSynchronize(stream) : result;
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// One copy of an image in the executor's context: its functions, its variables, and what those held when it was loaded.
+// Loading and looking up wait for every running kernel, so they are called in quiet windows (or before the first session). Restoring does not.
+//
+// Threads: ModuleStore says who may call what; handles, functions and descriptions are read by workers. What stands below `mutex` changes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "broker/driver/driver.hpp"
+#include "broker/executor/image_file.hpp"
+
+namespace mpsshim::broker {
+
+struct ParameterLayout {
+  std::uint32_t offset_bytes = 0;
+  std::uint32_t size_bytes = 0;
+};
+
+// A function as workers need it. Lives as long as its LoadedImage.
+struct LoadedFunction {
+  CUfunction handle = nullptr;
+  std::uint32_t parameter_bytes = 0;
+  std::uint32_t local_bytes = 0;          // per thread; growth of the context's local memory waits for everybody
+  std::vector<ParameterLayout> parameters;
+  std::int32_t attribute[16] = {};
+  std::uint32_t attribute_valid = 0;
+};
+
+struct LoadedImage {
+  // What a variable held when the image was loaded.
+  struct Variable {
+    CUdeviceptr address = 0;
+    std::size_t size_bytes = 0;
+    std::vector<std::byte> content;  // empty: zeroes
+  };
+
+  std::uint64_t image = 0;
+  std::uint64_t copy = 0;                  // this executor's number for it, in the load log
+  CUmodule handle = nullptr;
+  bool has_writable_globals = false;
+  bool can_be_restored = true;             // all variables are known: another client may have this copy later
+  std::uint32_t function_count = 0;
+  std::size_t cost_bytes = 0;              // against the cache's limit
+  std::vector<Variable> variables;
+  std::vector<std::byte> description;      // proto/module_functions.hpp, as the reply to ModuleLoad carries it
+  std::vector<const LoadedFunction*> described;  // the same functions, by number
+
+  std::mutex mutex;                        // the maps below
+  std::map<std::string, std::unique_ptr<LoadedFunction>, std::less<>> functions;
+  std::map<std::string, std::pair<CUdeviceptr, std::size_t>, std::less<>> globals;
+  std::vector<std::string> names;          // of all functions, once they were listed
+};
+
+// Loads `prepared`, looks up the functions of a small module, and saves what its variables hold. `log`: the driver's words where it failed.
+[[nodiscard]] CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedImage& image, std::string& log);
+// Adds the function to the image's map.
+[[nodiscard]] CUresult look_up(const Driver& driver, LoadedImage& image, const std::string& name, const LoadedFunction*& found);
+[[nodiscard]] CUresult list_names(const Driver& driver, LoadedImage& image, std::vector<std::string>& names);
+// The variables hold what they held at first when this returns; nobody uses the copy. On a stream of the caller's own.
+[[nodiscard]] CUresult restore_variables(const Driver& driver, const LoadedImage& image, CUstream stream);
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/trace.hpp"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include <unistd.h>
+
+#include "interposer/environment.hpp"
+#include "interposer/log.hpp"
+#include "proto/trace.hpp"
+
+namespace mpsshim::interposer {
+
+void start_trace() {
+  const std::string_view file = environment_value(Variable::trace);
+  if (file.empty()) return;
+  const std::string path = std::string(file) + "." + std::to_string(getpid());
+  if (!proto::trace::start(path, program_invocation_short_name)) {
+    log_line("No trace is written: %s cannot be opened (%s). MPSSHIM_TRACE names a file in a folder that this process may write to.", path.c_str(),
+             std::strerror(errno));
+    return;
+  }
+  std::atexit([] { proto::trace::finish(); });
+}
+
+void trace_api_call(ApiId id, CUresult result, std::uint64_t began_ns) {
+  proto::trace::complete("call", name_of(id), began_ns, {{"error", static_cast<std::uint64_t>(result)}});
+}
+
+}  // namespace mpsshim::interposer

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// The form: "Trace Event Format" (Google), array form. Its first line is "[", every further one an event with a comma behind it.
+#include "proto/trace.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <ctime>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace mpsshim::proto::trace {
+
+constinit std::atomic<Writer*> active{nullptr};
+
+namespace {
+
+constexpr std::size_t kBufferBytes = 64 * 1024;
+constexpr std::size_t kMostLineBytes = 512;
+constexpr std::size_t kMostNameBytes = 120;
+constexpr std::uint64_t kOldestNs = 1'000'000'000;
+
+// A line as it grows. One that does not fit is not used.
+class Line {
+ public:
+  Line& operator<<(std::string_view text) {
+    fits_ = fits_ && text.size() <= text_.size() - size_;
+    if (fits_) size_ += text.copy(text_.data() + size_, text.size());
+    return *this;
+  }
+  Line& operator<<(std::uint64_t number) {
+    const auto end = std::to_chars(text_.data() + size_, text_.data() + text_.size(), number);
+    fits_ = fits_ && end.ec == std::errc();
+    if (fits_) size_ = static_cast<std::size_t>(end.ptr - text_.data());
+    return *this;
+  }
+  // Nanoseconds as the format's microseconds.
+  Line& add_time(std::uint64_t ns) {
+    const auto digit = [&](std::uint64_t unit) { return static_cast<char>('0' + ns / unit % 10); };
+    const std::array<char, 4> fraction = {'.', digit(100), digit(10), digit(1)};
+    return *this << ns / 1000 << std::string_view(fraction.data(), fraction.size());
+  }
+  // As the inside of a JSON string. What would need an escape becomes an underscore: names are for the eye.
+  Line& add_name(std::string_view text) {
+    for (const char c : text.substr(0, kMostNameBytes)) {
+      const bool is_plain = c >= 0x20 && c < 0x7f && c != '"' && c != '\\';
+      *this << std::string_view(is_plain ? &c : "_", 1);
+    }
+    return *this;
+  }
+  [[nodiscard]] bool fits() const { return fits_; }
+  [[nodiscard]] const char* data() const { return text_.data(); }
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+ private:
+  std::array<char, kMostLineBytes> text_;
+  std::size_t size_ = 0;
+  bool fits_ = true;
+};
+
+std::uint64_t thread_id() { return static_cast<std::uint64_t>(syscall(SYS_gettid)); }
+
+}  // namespace
+
+// One file. Never destroyed: threads may write until the process is gone.
+class Writer {
+ public:
+  Writer(int fd, pid_t pid) : fd_(fd), pid_(pid) {}
+
+  struct Buffer {
+    std::mutex mutex;  // its thread's, but for finish()
+    std::size_t used = 0;
+    std::uint64_t oldest_ns = 0;
+    std::array<char, kBufferBytes> text;
+  };
+
+  [[nodiscard]] bool is_of_this_process() const { return pid_ == getpid(); }
+  [[nodiscard]] std::uint64_t pid() const { return static_cast<std::uint64_t>(pid_); }
+
+  void enrol(Buffer& buffer) {
+    const std::lock_guard lock(mutex_);
+    buffers_.push_back(&buffer);
+  }
+  void leave(Buffer& buffer) {
+    const std::lock_guard lock(mutex_);
+    std::erase(buffers_, &buffer);
+    const std::lock_guard own(buffer.mutex);
+    flush(buffer);
+  }
+  void append(Buffer& buffer, const Line& line, std::uint64_t at_ns) {
+    const std::lock_guard lock(buffer.mutex);
+    if (buffer.used + line.size() > buffer.text.size()) flush(buffer);
+    if (buffer.used == 0) buffer.oldest_ns = at_ns;
+    std::copy_n(line.data(), line.size(), buffer.text.data() + buffer.used);
+    buffer.used += line.size();
+    if (is_finishing_.load(std::memory_order_relaxed) || at_ns - buffer.oldest_ns > kOldestNs) flush(buffer);
+  }
+  void finish() {
+    is_finishing_.store(true, std::memory_order_relaxed);
+    const std::lock_guard lock(mutex_);
+    for (Buffer* buffer : buffers_) {
+      const std::lock_guard own(buffer->mutex);
+      flush(*buffer);
+    }
+  }
+  // Whole lines in one write: the file is open for appending, so those of several threads do not mix.
+  void write_all(const char* text, std::size_t size) const {
+    while (size > 0) {
+      const ssize_t written = write(fd_, text, size);
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return;  // a full disk: the trace has a hole, the program none
+      text += written;
+      size -= static_cast<std::size_t>(written);
+    }
+  }
+
+ private:
+  void flush(Buffer& buffer) const {
+    const int saved_errno = errno;
+    write_all(buffer.text.data(), buffer.used);
+    buffer.used = 0;
+    errno = saved_errno;
+  }
+
+  const int fd_;
+  const pid_t pid_;
+  std::mutex mutex_;
+  std::vector<Buffer*> buffers_;
+  std::atomic<bool> is_finishing_{false};
+};
+
+namespace {
+
+// Set when a thread's buffer is gone for good; plain, so that it can be read after the thread's destructors.
+thread_local constinit bool has_ended = false;
+
+struct ThreadBuffer {
+  Writer* writer = nullptr;
+  std::unique_ptr<Writer::Buffer> buffer;
+  std::uint64_t id = 0;
+
+  ~ThreadBuffer() {
+    has_ended = true;
+    if (writer == nullptr) return;
+    if (writer->is_of_this_process())
+      writer->leave(*buffer);
+    else
+      (void)buffer.release();  // a child of fork(): its lock may be held by a thread that is not there
+  }
+
+  // Makes it a buffer of that writer's, and names the thread.
+  void belong_to(Writer& wanted) {
+    if (writer == &wanted) return;
+    (void)buffer.release();  // of the parent process
+    buffer = std::make_unique<Writer::Buffer>();
+    writer = &wanted;
+    id = thread_id();
+    wanted.enrol(*buffer);
+    std::array<char, 17> name{};
+    prctl(PR_GET_NAME, name.data());
+    Line line;
+    line << R"({"name":"thread_name","ph":"M","pid":)" << wanted.pid() << R"(,"tid":)" << id << R"(,"args":{"name":")";
+    line.add_name(name.data()) << "\"}},\n";
+    wanted.append(*buffer, line, now_ns());
+  }
+};
+
+ThreadBuffer& thread_buffer() {
+  static thread_local ThreadBuffer buffer;
+  return buffer;
+}
+
+void write_event(Writer& writer, const char* phase, const char* category, std::string_view name, std::uint64_t at_ns, std::uint64_t took_ns,
+                 Arguments arguments) {
+  ThreadBuffer& own = thread_buffer();
+  own.belong_to(writer);
+  Line line;
+  (line << R"({"name":")").add_name(name) << R"(","cat":")" << category << R"(","ph":")" << phase << R"(","ts":)";
+  line.add_time(at_ns);
+  if (*phase == 'X')
+    (line << R"(,"dur":)").add_time(took_ns);
+  else
+    line << R"(,"s":"t")";
+  line << R"(,"pid":)" << writer.pid() << R"(,"tid":)" << own.id << R"(,"args":{)";
+  const char* quote = "\"";
+  for (const Argument& argument : arguments) {
+    if (argument.name == nullptr) continue;
+    line << quote << argument.name << "\":" << argument.value;
+    quote = ",\"";
+  }
+  line << "}},\n";
+  if (line.fits()) writer.append(*own.buffer, line, at_ns);
+}
+
+// The writer, if this thread may use it. An event is never worth a failure of the program, so nothing leaves here.
+void put(const char* phase, const char* category, std::string_view name, std::uint64_t at_ns, std::uint64_t took_ns, Arguments arguments) {
+  Writer* writer = active.load(std::memory_order_acquire);
+  if (writer == nullptr || has_ended) return;
+  try {
+    write_event(*writer, phase, category, name, at_ns, took_ns, arguments);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+}  // namespace
+
+std::uint64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+bool start(const std::string& path, std::string_view process_name) {
+  if (enabled()) return true;
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0) return false;
+  auto writer = std::make_unique<Writer>(fd, getpid());
+  Line line;
+  line << "[\n"
+       << R"({"name":"process_name","ph":"M","pid":)" << writer->pid() << R"(,"tid":0,"args":{"name":")";
+  line.add_name(process_name) << "\"}},\n";
+  writer->write_all(line.data(), line.size());
+  // A child of fork() has no threads that write, and their buffers are not its own.
+  [[maybe_unused]] static const int handler = pthread_atfork(nullptr, nullptr, [] { active.store(nullptr, std::memory_order_relaxed); });
+  active.store(writer.release(), std::memory_order_release);
+  return true;
+}
+
+void finish() {
+  Writer* writer = active.load(std::memory_order_acquire);
+  if (writer != nullptr) writer->finish();
+}
+
+void complete(const char* category, std::string_view name, std::uint64_t began_ns, Arguments arguments) {
+  put("X", category, name, began_ns, now_ns() - began_ns, arguments);
+}
+
+void instant(const char* category, std::string_view name, Arguments arguments) { put("i", category, name, now_ns(), 0, arguments); }
+
+}  // namespace mpsshim::proto::trace

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows that mpsbench can measure. Each reports one or more figures by key; scripts/bench's table (report.py) names those keys.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tests/bench/crowd.hpp"
+
+namespace mpsshim::bench {
+
+enum class Side { native, mps, ours };
+[[nodiscard]] const char* side_name(Side side);
+
+struct Settings {
+  Side side = Side::native;
+  std::vector<std::string> environment;  // of the workers
+  int repeats = 3;                       // intervals a figure is taken over
+  double interval_s = 0.7;               // length of one
+  double neighbours_s = 4;               // length of those rows that wait for long kernels
+  std::size_t large_copy_bytes = std::size_t{1} << 30;
+  std::int64_t block_kernel_ns = 50'000;      // of the rows blocks12, blocks46
+  std::int64_t long_kernel_ns = 250'000'000;  // of A in the rows of neighbours
+  unsigned crowd = 512;                       // clients of the row crowd512; an eighth of them work
+  std::optional<double> memory_baseline_mib;  // used on the device before any service was started
+  pid_t broker_pid = 0;                       // whose processor time is counted
+};
+
+struct Figure {
+  std::string unit;
+  std::vector<double> values;
+  std::string reason;  // why there are no values
+};
+
+// What the functions of the rows work with.
+class Bench {
+ public:
+  explicit Bench(const Settings& chosen) : settings(chosen) {}
+  // The one crowd that grows from row to row, with exactly so many workers, all ready.
+  Crowd& crowd(unsigned clients);
+  void dismiss() { crowd_.reset(); }
+  void report(const std::string& key, const char* unit, std::vector<double> values);
+
+  const Settings& settings;
+  std::map<std::string, Figure> figures;
+
+ private:
+  std::unique_ptr<Crowd> crowd_;
+};
+
+struct Row {
+  const char* name;
+  const char* what;
+  void (*run)(Bench&, const Row&);
+  unsigned clients;
+  Order order;             // task and arguments, for rows made of one task
+  const char* unit;        // of the figure that has the row's name
+  const char* not_native;  // why this side is left out, or nullptr
+  const char* not_mps;
+};
+
+// In the order in which they are best run: the crowd only grows.
+[[nodiscard]] std::span<const Row> rows();
+
+// Parts of rows.cpp and neighbour_rows.cpp.
+[[nodiscard]] Order timed(Order order, double seconds);  // begins in some milliseconds
+void neighbours(Bench&, const Row&);
+void endless(Bench&, const Row&);
+void second_of_two(Bench&, const Row&);
+void flood(Bench&, const Row&);
+void fault(Bench&, const Row&);
+
+}  // namespace mpsshim::bench

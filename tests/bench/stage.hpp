@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory that mpsbench shares with its workers: one slot a worker. The parent writes an order into a slot and raises `ordered`; the worker
+// carries it out between the two moments that it names, writes the outcome and sets `finished`. Both are futex words, so a worker without an
+// order sleeps and costs nothing. Times are nanoseconds of the steady clock, which all processes of a machine share.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace mpsshim::bench {
+
+inline constexpr unsigned kMaxWorkers = 512;  // what a broker admits
+inline constexpr unsigned kPieces = 3;
+
+// What a worker can be told to do; tasks.hpp has the functions.
+enum class Task : std::uint32_t {
+  leave,
+  launch_call,
+  storm,
+  launch_sync,
+  occupy,
+  allocate,
+  copy_small,
+  copy_large,
+  paced_sync,
+  long_kernels,
+  endless_kernel,
+  module_rounds,
+  fresh_image,
+  check_only,
+  guilty,
+  bystander,
+};
+
+struct Order {
+  Task task = Task::leave;
+  std::int64_t begin_ns = 0;
+  std::int64_t end_ns = 0;
+  std::int64_t argument[3] = {};
+};
+
+// Of the fields a task has no use for, it leaves 0.
+struct Outcome {
+  double done = 0;  // pieces of work done and checked
+  double median_us = 0, p99_us = 0, largest_us = 0;
+  double piece_us[kPieces] = {};  // the first pieces one by one, of tasks of few large ones
+  std::int64_t last_ns = 0;       // when the last piece was done
+};
+
+enum class WorkerState : std::uint32_t { starting, ready, failed };
+
+struct alignas(64) Slot {
+  std::atomic<std::uint32_t> ordered{0};    // raised by the parent
+  std::atomic<std::uint32_t> finished{0};   // = ordered when the outcome is there
+  std::atomic<std::uint32_t> cancelled{0};  // a task without an end of its own stops when this equals its order's number
+  std::atomic<WorkerState> state{WorkerState::starting};
+  std::int64_t first_launch_ns = 0;  // when the worker's first launch was done
+  std::uint64_t image = 0;           // 0: the image all workers share; else the number of an image nobody has seen
+  Order order;
+  Outcome outcome;
+  char reason[256] = {};  // why it failed
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<WorkerState>::is_always_lock_free);
+
+struct Stage {
+  Slot slots[kMaxWorkers];
+};
+
+using Clock = std::chrono::steady_clock;
+inline std::int64_t now_ns() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
+inline double microseconds_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
+
+// Sleeps while the word has this value; may return early.
+void sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value);
+void wake_all(const std::atomic<std::uint32_t>& word);
+
+// Sleeps until a millisecond before, then watches the clock.
+void wait_until(std::int64_t moment_ns);
+
+}  // namespace mpsshim::bench

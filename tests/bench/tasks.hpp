@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a worker does on an order. Each task works from order.begin_ns to order.end_ns, checks its own results, and returns figures of what it
+// did. Arguments are named where a task has any.
+#pragma once
+
+#include <vector>
+
+#include "tests/bench/device.hpp"
+#include "tests/bench/stage.hpp"
+
+namespace mpsshim::bench {
+
+struct Work {
+  Device& device;
+  const Order& order;
+  const Slot& slot;  // for its `cancelled`
+  Outcome& outcome;
+
+  [[nodiscard]] bool is_time_left() const { return now_ns() < order.end_ns; }
+  [[nodiscard]] bool is_cancelled() const { return slot.cancelled.load(std::memory_order_acquire) == slot.ordered.load(std::memory_order_relaxed); }
+};
+
+void launch_call(Work&);     // samples: one cuLaunchKernel, in bursts of 64
+void storm(Work&);           // dependent launches without a wait
+void launch_sync(Work&);     // argument 0: launches before each synchronisation
+void occupy(Work&);          // arguments: blocks, threads, nanoseconds; launched without a wait
+void allocate(Work&);        // argument 0: bytes
+void copy_small(Work&);      // arguments: bytes, 1 for device to host, 1 for pinned memory; samples
+void copy_large(Work&);      // the same arguments; kPieces copies, each timed
+void paced_sync(Work&);      // argument 0: nanoseconds from one launch + synchronisation to the next
+void long_kernels(Work&);    // argument 0: nanoseconds each; two in flight, until the end
+void endless_kernel(Work&);  // one kernel, until cancelled
+void module_rounds(Work&);   // load, allocate, launch, free, unload
+void fresh_images(Work&);    // argument 0: first number; argument 1: nanoseconds from one to the next; samples: load to first launch done
+void check_only(Work&);      // one more launch, counted
+void guilty(Work&);          // stores to address 0x10 at begin_ns; must see error 700
+void bystander(Work&);       // 16 MiB of known content; a launch 10 ms after begin_ns, then everything must be as it was
+
+// Median, 99th percentile and largest into the outcome. The samples are sorted.
+void summarize(std::vector<double>& samples_us, Outcome& outcome);
+
+}  // namespace mpsshim::bench

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client for the module tests: a command a line on standard input, an answer a line on standard output, as test_client.
+//
+//   load, unload     the module with the counter, kept
+//   count            its kernel counts up: "ok N", the counter's value behind it
+//   counter          the counter read by cuMemcpyDtoH: "ok N"
+//   set N            the counter written by cuMemcpyHtoD
+//   plain            a module without variables loaded, a kernel of it run and checked, unloaded
+//   cycle N          N rounds of load, look up, allocate, launch, free, unload: "ok NS" for a round
+//   hold, check      device memory with content of its own; is it still there
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include "tests/process/programs/driver.hpp"
+
+namespace mpsshim::test {
+namespace {
+
+class Client {
+ public:
+  Client();
+  std::string answer(const std::string& line);
+
+ private:
+  std::string count();
+  [[nodiscard]] unsigned counter() const;
+  void set(unsigned value) const;
+  void plain() const;
+  [[nodiscard]] long cycle(unsigned rounds) const;
+
+  CUcontext context_ = nullptr;
+  CUmodule module_ = nullptr;
+  CUdeviceptr out_ = 0;
+  std::unique_ptr<Words> held_;
+};
+
+Client::Client() {
+  CUdevice device = 0;
+  CU(cuInit(0));
+  CU(cuDeviceGet(&device, 0));
+  CU(cuDevicePrimaryCtxRetain(&context_, device));
+  CU(cuCtxSetCurrent(context_));
+  CU(cuMemAlloc(&out_, sizeof(unsigned)));
+}
+
+std::string Client::count() {
+  CUfunction function = nullptr;
+  CU(cuModuleGetFunction(&function, module_, "count"));
+  void* arguments[] = {&out_};
+  CU(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
+  unsigned value = 0;
+  CU(cuMemcpyDtoH(&value, out_, sizeof value));
+  return "ok " + std::to_string(value);
+}
+
+unsigned Client::counter() const {
+  CUdeviceptr address = 0;
+  std::size_t bytes = 0;
+  CU(cuModuleGetGlobal(&address, &bytes, module_, "counter"));
+  require(bytes == sizeof(unsigned), "the counter has " + std::to_string(bytes) + " bytes");
+  unsigned value = 0;
+  CU(cuMemcpyDtoH(&value, address, sizeof value));
+  return value;
+}
+
+void Client::set(unsigned value) const {
+  CUdeviceptr address = 0;
+  CU(cuModuleGetGlobal(&address, nullptr, module_, "counter"));
+  CU(cuMemcpyHtoD(address, &value, sizeof value));
+}
+
+void Client::plain() const {
+  CUmodule module = nullptr;
+  CUfunction store = nullptr;
+  CU(cuModuleLoadData(&module, kPlainPtx));
+  CU(cuModuleGetFunction(&store, module, "store"));
+  CUdeviceptr word = out_;
+  CU(cuMemsetD32(word, 0, 1));
+  void* arguments[] = {&word};
+  CU(cuLaunchKernel(store, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
+  unsigned value = 0;
+  CU(cuMemcpyDtoH(&value, word, sizeof value));
+  require(value == 1, "the kernel stored " + std::to_string(value));
+  CU_GIVES(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&store, module, "no such kernel"));
+  CU(cuModuleUnload(module));
+}
+
+long Client::cycle(unsigned rounds) const {
+  const auto start = std::chrono::steady_clock::now();
+  for (unsigned round = 0; round < rounds; ++round) {
+    CUmodule module = nullptr;
+    CUfunction store = nullptr;
+    CUdeviceptr word = 0;
+    CU(cuModuleLoadData(&module, kPlainPtx));
+    CU(cuModuleGetFunction(&store, module, "store"));
+    CU(cuMemAlloc(&word, 65536));
+    void* arguments[] = {&word};
+    CU(cuLaunchKernel(store, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
+    CU(cuMemFree(word));
+    CU(cuModuleUnload(module));
+  }
+  const auto took = std::chrono::steady_clock::now() - start;
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(took).count() / rounds;
+}
+
+std::string Client::answer(const std::string& line) {
+  std::istringstream words(line);
+  std::string command;
+  unsigned number = 0;
+  words >> command >> number;
+  if (command == "load") return require_success(cuModuleLoadData(&module_, kGlobalPtx), "cuModuleLoadData"), "ok";
+  if (command == "unload") return require_success(cuModuleUnload(module_), "cuModuleUnload"), "ok";
+  if (command == "count") return count();
+  if (command == "counter") return "ok " + std::to_string(counter());
+  if (command == "set") return set(number), "ok";
+  if (command == "plain") return plain(), "ok";
+  if (command == "cycle") return "ok " + std::to_string(cycle(number));
+  if (command == "hold") return held_ = std::make_unique<Words>(1024, 17), "ok";
+  if (command == "check") return held_->check(), "ok";
+  throw Failure("unknown command " + line);
+}
+
+}  // namespace
+}  // namespace mpsshim::test
+
+int main() {
+  using mpsshim::test::Client;
+  std::optional<Client> client;
+  std::string line;
+  do {
+    std::string answer = "ok attached";
+    try {
+      if (!client)
+        client.emplace();
+      else
+        answer = client->answer(line);
+    } catch (const std::exception& failure) {
+      answer = failure.what();
+    }
+    std::printf("%s\n", answer.c_str());
+    std::fflush(stdout);
+  } while (client && std::getline(std::cin, line));
+  return client ? 0 : 1;
+}

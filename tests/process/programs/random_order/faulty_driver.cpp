@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU driver with one fault: a library for each (MPSSHIM_FAULT), to be named to mpsbroker as --driver. The executor looks symbols up
+// in this library and then in what it is linked with, which is the CPU driver: so it defines what it changes and nothing else.
+// It proves that random_order notices when operations run in another order than the program gave.
+#include <cuda.h>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include <dlfcn.h>
+
+#define SWAPPED_NODES 1    // launches in a chain change places, two by two
+#define STALE_NODES 2      // now and then a node keeps the launch it had
+#define DROPPED_WAITS 3    // streams do not wait for events
+#define EARLY_FENCES 4     // fences are written when they are asked for, not when the stream comes to them
+#define ASTRAY_LAUNCHES 5  // launches outside chains go to a stream of their own
+
+namespace {
+
+[[maybe_unused]] constexpr unsigned kNowAndThen = 8;
+
+// random_order's launches with arguments have blocks of 32 threads or more; one thread is what the executor writes fences with.
+[[maybe_unused]] bool is_writer(const CUDA_KERNEL_NODE_PARAMS& params) { return params.blockDimX == 1 && params.kernelParams != nullptr; }
+
+// Of the CPU driver.
+template <typename Function>
+[[maybe_unused]] Function* original(const char* name) {
+  static void* const library = dlopen(MPSSHIM_FAULTY_DRIVER_OF, RTLD_NOW | RTLD_LOCAL);
+  return reinterpret_cast<Function*>(dlsym(library, name));
+}
+
+}  // namespace
+
+#define FAULTY extern "C" __attribute__((visibility("default")))
+#define ORIGINAL(name) original<decltype(name)>(#name)
+
+#if MPSSHIM_FAULT == SWAPPED_NODES
+
+namespace {
+std::mutex mutex;
+std::map<CUgraph, CUgraphNode> unpaired;
+std::map<CUgraphNode, CUgraphNode> partner;
+}  // namespace
+
+FAULTY CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                        const CUDA_KERNEL_NODE_PARAMS* params) {
+  const CUresult result = ORIGINAL(cuGraphAddKernelNode_v2)(node, graph, dependencies, count, params);
+  const std::lock_guard lock(mutex);
+  CUgraphNode& other = unpaired[graph];
+  if (other != nullptr) {
+    partner[other] = *node;
+    partner[*node] = other;
+    other = nullptr;
+  } else {
+    other = *node;
+    partner.erase(*node);  // a handle used again
+  }
+  return result;
+}
+
+FAULTY CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+  const std::lock_guard lock(mutex);
+  const auto found = partner.find(node);
+  return ORIGINAL(cuGraphExecKernelNodeSetParams_v2)(exec, found != partner.end() ? found->second : node, params);
+}
+
+#elif MPSSHIM_FAULT == STALE_NODES
+
+FAULTY CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+  static thread_local unsigned calls = 0;
+  if (!is_writer(*params) && ++calls % kNowAndThen == 0) return CUDA_SUCCESS;
+  return ORIGINAL(cuGraphExecKernelNodeSetParams_v2)(exec, node, params);
+}
+
+#elif MPSSHIM_FAULT == DROPPED_WAITS
+
+FAULTY CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned) { return CUDA_SUCCESS; }
+
+#elif MPSSHIM_FAULT == EARLY_FENCES
+
+// The executor writes fences by a kernel (fence, progress, fence value, progress value) or, the fence first, by memory operations. The CPU
+// driver's addresses of registered memory are the host's.
+FAULTY CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+  if (is_writer(*params)) {
+    auto* const fence = *static_cast<volatile std::uint32_t**>(params->kernelParams[0]);
+    if (fence != nullptr) *fence = *static_cast<const std::uint32_t*>(params->kernelParams[2]);
+  }
+  return ORIGINAL(cuGraphExecKernelNodeSetParams_v2)(exec, node, params);
+}
+
+FAULTY CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstreamBatchMemOpParams* params, unsigned flags) {
+  if (count == 2) *reinterpret_cast<volatile std::uint32_t*>(params[0].writeValue.address) = params[0].writeValue.value;
+  return ORIGINAL(cuStreamBatchMemOp_v2)(stream, count, params, flags);
+}
+
+#elif MPSSHIM_FAULT == ASTRAY_LAUNCHES
+
+namespace {
+CUstream apart() {
+  static thread_local CUstream stream = nullptr;
+  if (stream == nullptr) ORIGINAL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING);
+  return stream;
+}
+}  // namespace
+
+FAULTY CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                               unsigned block_z, unsigned shared_bytes, CUstream, void** parameters, void** extra) {
+  return ORIGINAL(cuLaunchKernel)(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, apart(), parameters, extra);
+}
+
+FAULTY CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                                          unsigned block_z, unsigned shared_bytes, CUstream, void** parameters) {
+  return ORIGINAL(cuLaunchCooperativeKernel)(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, apart(), parameters);
+}
+
+FAULTY CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
+  CUlaunchConfig astray = *config;
+  astray.hStream = apart();
+  return ORIGINAL(cuLaunchKernelEx)(&astray, function, parameters, extra);
+}
+
+#else
+#error "MPSSHIM_FAULT names no fault"
+#endif

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// As many clients as a broker takes, attached at once: each has its memory, idle ones cost no processor time, and when they are gone the
+// broker holds what it held before. MPSSHIM_TEST_CROWD sets how many (default: 512, 64 under sanitizers).
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/process/client.hpp"
+#include "tests/support/broker_fixture.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+std::size_t crowd_size() {
+  if (const char* text = std::getenv("MPSSHIM_TEST_CROWD")) return std::strtoul(text, nullptr, 10);
+  return sanitizer_environment().empty() ? 512 : 64;
+}
+
+// Each program costs three descriptors here.
+void raise_file_limit() {
+  rlimit limit{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  limit.rlim_cur = limit.rlim_max;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+}
+
+// Seconds of processor time that a process and its threads have used.
+double processor_seconds(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::istringstream fields(text.substr(text.rfind(')') + 2));
+  std::string skipped;
+  for (int i = 0; i < 11; ++i) fields >> skipped;
+  double user = 0, system = 0;
+  fields >> user >> system;
+  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+double broker_seconds(BrokerFixture& broker) {
+  double total = processor_seconds(broker.process().pid());
+  for (const pid_t server : broker.servers()) total += processor_seconds(server);
+  return total;
+}
+
+}  // namespace
+
+TEST_CASE("hundreds of clients at once") {
+  raise_file_limit();
+  const std::size_t count = crowd_size();
+  BrokerFixture broker;
+  REQUIRE(broker.run("memory_client").ok());  // what the first client alone costs is there
+  REQUIRE(broker.wait_for_clients(0));
+  const Resources before = broker.resources();
+  {
+    std::vector<Client> crowd;
+    crowd.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      crowd.push_back(Client::begin(broker, "memory_client"));
+      crowd.back().begin("hold");
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      INFO("client " << i << " of " << count << "\n" << broker.log());
+      REQUIRE(crowd[i].answer() == "ok attached");
+      REQUIRE(crowd[i].answer() == "ok");
+    }
+    CHECK(broker.clients().size() == count);
+
+    // Idle: nobody looks at anything often enough to be seen.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    const double start = broker_seconds(broker);
+    constexpr double kIdleSeconds = 2;
+    std::this_thread::sleep_for(std::chrono::duration<double>(kIdleSeconds));
+    const double used = broker_seconds(broker) - start;
+    const double tick = 1.0 / static_cast<double>(sysconf(_SC_CLK_TCK));
+    INFO("the broker used " << used << " s of " << kIdleSeconds << " s with " << count << " idle clients");
+    CHECK(used <= 0.005 * kIdleSeconds + 2 * tick);  // mpsctl's question, and what the counters round
+
+    for (Client& client : crowd) client.begin("check");
+    for (Client& client : crowd) REQUIRE(client.answer() == "ok");
+  }
+  REQUIRE(broker.wait_for_clients(0));
+  // Not its threads: the CPU driver's workers stay for a while.
+  const bool back = eventually(std::chrono::seconds(20), [&] {
+    const Resources now = broker.resources();
+    return now.fds <= before.fds && now.processes == before.processes;
+  });
+  INFO("before: " << before.explain() << "after: " << broker.resources().explain());
+  CHECK(back);
+}

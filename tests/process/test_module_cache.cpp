@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// The module cache: an image is loaded once, whoever asks for it and how often; a client's variables begin with what the image says, whatever
+// those before it did to them; and all that outlives an executor.
+#include <signal.h>
+
+#include <regex>
+#include <string>
+
+#include "tests/process/client.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+// How often an executor has loaded an image for a client, and unloaded one.
+std::size_t count_in_log(const BrokerFixture& broker, const char* pattern) {
+  const std::string log = broker.log();
+  const std::regex wanted(pattern);
+  return static_cast<std::size_t>(std::distance(std::sregex_iterator(log.begin(), log.end(), wanted), std::sregex_iterator()));
+}
+std::size_t loads(const BrokerFixture& broker) { return count_in_log(broker, "image [0-9]+ of [0-9]+ bytes loaded in"); }
+std::size_t unloads(const BrokerFixture& broker) { return count_in_log(broker, "Image [0-9]+ of [0-9]+ bytes unloaded"); }
+
+Client start(const BrokerFixture& broker) { return Client(broker, "modules_client"); }
+
+void end(Client client, const BrokerFixture& broker, std::size_t left) {
+  client.program().send(SIGKILL);
+  (void)client.program().wait();
+  REQUIRE(broker.wait_for_clients(left));
+}
+
+}  // namespace
+
+TEST_CASE("the second of two identical programs attaches without a module load") {
+  const BrokerFixture broker;
+  for (int i = 0; i < 3; ++i) {
+    const Outcome outcome = broker.run("vector_add_drv", std::vector<std::string>{});
+    INFO(outcome.explain() << broker.log());
+    REQUIRE(outcome.ok());
+    REQUIRE(loads(broker) == 1);
+  }
+}
+
+TEST_CASE("loading and unloading over and over loads once") {
+  const BrokerFixture broker;
+  Client first = start(broker), second = start(broker);
+  for (int i = 0; i < 5; ++i) {
+    REQUIRE(first.ask("plain") == "ok");
+    REQUIRE(second.ask("plain") == "ok");
+  }
+  REQUIRE(first.ask("cycle 300").rfind("ok ", 0) == 0);
+  INFO(broker.log());
+  REQUIRE(loads(broker) == 1);
+  REQUIRE(unloads(broker) == 0);
+}
+
+TEST_CASE("a client's variables begin with their initial values, whatever was done to them before") {
+  const BrokerFixture broker;
+  {
+    Client first = start(broker);
+    REQUIRE(first.ask("load") == "ok");
+    REQUIRE(first.ask("counter") == "ok 5");
+    REQUIRE(first.ask("count") == "ok 6");
+    REQUIRE(first.ask("count") == "ok 7");
+    end(std::move(first), broker, 0);
+  }
+  Client second = start(broker);
+  REQUIRE(second.ask("load") == "ok");
+  REQUIRE(second.ask("counter") == "ok 5");
+  REQUIRE(second.ask("count") == "ok 6");
+  REQUIRE(second.ask("set 40") == "ok");
+  REQUIRE(second.ask("count") == "ok 41");
+  INFO(broker.log());
+  REQUIRE(loads(broker) == 1);
+  // Its own next load is a new module as well.
+  REQUIRE(second.ask("unload") == "ok");
+  REQUIRE(second.ask("load") == "ok");
+  REQUIRE(second.ask("count") == "ok 6");
+}
+
+TEST_CASE("clients that run at the same time have their variables to themselves") {
+  const BrokerFixture broker;
+  Client first = start(broker), second = start(broker);
+  REQUIRE(first.ask("load") == "ok");
+  REQUIRE(second.ask("load") == "ok");
+  REQUIRE(first.ask("count") == "ok 6");
+  REQUIRE(first.ask("count") == "ok 7");
+  REQUIRE(second.ask("count") == "ok 6");
+  REQUIRE(first.ask("set 90") == "ok");
+  REQUIRE(second.ask("count") == "ok 7");
+  REQUIRE(first.ask("count") == "ok 91");
+  REQUIRE(loads(broker) == 2);
+}
+
+TEST_CASE("images that nobody uses go when the cache is full") {
+  const BrokerFixture broker(BrokerOptions{{}, {"--module-cache", "0"}});
+  Client client = start(broker);
+  REQUIRE(client.ask("plain") == "ok");
+  REQUIRE(client.ask("load") == "ok");
+  REQUIRE(client.ask("count") == "ok 6");
+  end(std::move(client), broker, 0);
+  Client later = start(broker);
+  REQUIRE(later.ask("plain") == "ok");
+  INFO(broker.log());
+  REQUIRE(eventually(std::chrono::seconds(10), [&] { return unloads(broker) >= 1; }));
+  REQUIRE(later.ask("load") == "ok");
+  REQUIRE(later.ask("count") == "ok 6");
+}
+
+TEST_CASE("the next executor has the same images, and serves old and new clients with them") {
+  const BrokerFixture broker;
+  Client idle = start(broker);
+  REQUIRE(idle.ask("plain") == "ok");
+  REQUIRE(idle.ask("hold") == "ok");
+  {
+    Client first = start(broker), second = start(broker);
+    for (Client* client : {&first, &second}) {
+      REQUIRE(client->ask("load") == "ok");
+      REQUIRE(client->ask("count") == "ok 6");
+    }
+    end(std::move(first), broker, 2);
+    end(std::move(second), broker, 1);
+  }
+  const std::size_t before = loads(broker);
+  const pid_t executor = broker.servers().front();
+  REQUIRE(kill(executor, SIGKILL) == 0);
+  REQUIRE(eventually(std::chrono::seconds(10), [&] {
+    const auto servers = broker.servers();
+    return servers.size() == 1 && servers.front() != executor;
+  }));
+  INFO(broker.log());
+  REQUIRE(idle.ask("check") == "ok");
+  REQUIRE(idle.ask("plain") == "ok");
+  Client first = start(broker), second = start(broker);
+  for (Client* client : {&first, &second}) {
+    REQUIRE(client->ask("load") == "ok");
+    REQUIRE(client->ask("counter") == "ok 5");
+    REQUIRE(client->ask("count") == "ok 6");
+  }
+  REQUIRE(loads(broker) == before);
+}

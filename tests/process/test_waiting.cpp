@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a client waits for its kernels, and what that costs: the waiting thread by the way it asked for (CU_CTX_SCHED_*,
+// CU_EVENT_BLOCKING_SYNC), the executor's completion thread while it watches for it.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "tests/support/broker_fixture.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+constexpr int kKernelMs = 200;
+
+struct Cost {
+  long long waited_us = 0;
+  long long computing_us = 0;
+};
+
+Cost cost_of(const BrokerFixture& broker, const std::string& how) {
+  ProgramOptions options;
+  options.arguments = {how, std::to_string(kKernelMs)};
+  const Outcome outcome = broker.run("waits", options);
+  INFO(how << ": " << outcome.explain() << "--- broker\n" << broker.log());
+  REQUIRE(outcome.ok());
+  Cost cost;
+  REQUIRE(std::sscanf(outcome.output.c_str(), "waited %lld us, computing %lld us", &cost.waited_us, &cost.computing_us) == 2);
+  CHECK(cost.waited_us >= kKernelMs * 900);
+  return cost;
+}
+
+// Nanoseconds that the thread of that name in a process has been on a core.
+long long time_of_thread(pid_t pid, const std::string& name) {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+    std::string comm;
+    std::getline(std::ifstream(task.path() / "comm") >> std::ws, comm);
+    long long on_core_ns = 0;
+    if (comm == name && std::ifstream(task.path() / "schedstat") >> on_core_ns) return on_core_ns;
+  }
+  return -1;
+}
+
+}  // namespace
+
+TEST_CASE("a client that asked to block does not compute while it waits") {
+  const BrokerFixture broker;
+  for (const char* how : {"block", "created", "event"}) {
+    const Cost cost = cost_of(broker, how);
+    INFO(how << ": " << cost.computing_us << " us");
+    CHECK(cost.computing_us < 10'000);
+  }
+}
+
+TEST_CASE("a client that did not ask spins briefly and sleeps") {
+  const BrokerFixture broker;
+  CHECK(cost_of(broker, "auto").computing_us < 10'000);
+}
+
+// How much it gets depends on who else wants the cores; a sleeping one would get a hundredth of this.
+TEST_CASE("a client that asked to spin or yield does not sleep") {
+  const BrokerFixture broker;
+  for (const char* how : {"spin", "yield"}) {
+    const Cost cost = cost_of(broker, how);
+    INFO(how << ": " << cost.computing_us << " of " << cost.waited_us << " us");
+    CHECK(cost.computing_us > cost.waited_us / 20);
+  }
+}
+
+// Some 200 looks in 200 ms: 0.4 % of a core where waking up takes 5 us, more where others want the cores.
+TEST_CASE("watching for a long kernel's end costs the executor next to nothing") {
+  const BrokerFixture broker;
+  REQUIRE(cost_of(broker, "block").waited_us > 0);
+  REQUIRE(broker.servers().size() == 1);
+  const pid_t executor = broker.servers().front();
+  const long long before_ns = time_of_thread(executor, "completion");
+  if (before_ns < 0) return;  // a kernel without schedstat
+  long long waited_us = 0;
+  for (int i = 0; i < 3; ++i) waited_us += cost_of(broker, "block").waited_us;
+  const long long spent_us = (time_of_thread(executor, "completion") - before_ns) / 1000;
+  INFO(spent_us << " us in " << waited_us << " us");
+  CHECK(spent_us * 100 < waited_us * 4);
+}

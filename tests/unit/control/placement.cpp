@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// More than one executor for a GPU: who is served where, who moves when, what stays behind.
+#include "tests/unit/control/support/control_fixture.hpp"
+
+#include "broker/control/commands.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+using namespace mpsshim::broker::control::testing;
+
+namespace {
+
+constexpr auto kMoved = static_cast<std::uint32_t>(proto::SessionState::moved);
+constexpr auto kActive = static_cast<std::uint32_t>(proto::SessionState::active);
+
+SessionLimits limits_with(unsigned executors, int idle_ms = 10'000) {
+  SessionLimits limits = ControlFixture::quick_limits();
+  limits.answer = std::chrono::milliseconds(2000);
+  limits.pause = std::chrono::milliseconds(60);
+  limits.pool.executors = executors;
+  limits.pool.idle = std::chrono::milliseconds(idle_ms);
+  return limits;
+}
+
+// Two clients in the first executor: one runs a kernel without end on stream 0, the other's call waits for it.
+struct Starving : ControlFixture {
+  explicit Starving(SessionLimits limits = limits_with(2)) : ControlFixture(limits) {
+    serve();
+    endless = std::make_unique<TestClient>(attach(&blocker));
+    waiting = std::make_unique<TestClient>(attach(&starved));
+    page = map_header(waiting->fds);
+    first().set_progress(0, blocker.session, 1, 0);
+    first().set_progress(1, starved.session, 7, 7);
+  }
+  ExecutorPeer& first() { return *launcher.lives.at(0); }
+  ExecutorPeer& second() { return *launcher.lives.at(1); }
+  void starve() {
+    ExecutorPacket packet;
+    packet.header = {ExecutorMessage::starved, 0, starved.session};
+    packet.object = blocker.session;
+    std::strcpy(packet.text, "cuModuleLoadData");
+    first().send(packet);
+  }
+  // The second executor is ready and the starving session has left the first.
+  void move() {
+    starve();
+    REQUIRE(turn_until(loop, [&] { return launcher.lives.size() == 2; }));
+    second().ready();
+    REQUIRE(first().expect(ExecutorMessage::session_pause).packet.header.session == starved.session);
+    first().send(ExecutorMessage::session_paused, starved.session);
+    REQUIRE(first().expect(ExecutorMessage::session_close).packet.header.session == starved.session);
+  }
+  [[nodiscard]] bool stays() {
+    return first().expect(ExecutorMessage::stay).packet.header.session == starved.session && header_of(page).session_state == kActive;
+  }
+  std::string command(const std::string& line) { return Commands(manager, nullptr).execute(line).text; }
+
+  proto::Attached blocker, starved;
+  std::unique_ptr<TestClient> endless, waiting;
+  proto::Mapping page;
+};
+
+void add_chunk(Starving& broker, ExecutorPeer& executor, std::uint64_t address) {
+  const proto::FileDescriptor file = proto::create_memory_file("test-chunk", 4096);
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::chunk_created, 0, broker.starved.session};
+  packet.object = address;
+  packet.size_bytes = 4096;
+  const int fd = file.get();
+  executor.send(packet, {&fd, 1});
+}
+
+}  // namespace
+
+TEST_CASE("who starves is paused, told, and opened in a second executor with its memory") {
+  Starving broker;
+  add_chunk(broker, broker.first(), broker.starved.device_lease.address);
+  broker.move();
+  CHECK(header_of(broker.page).session_state == kMoved);
+  CHECK(broker.second().options.label == "0.1");
+  broker.waiting->send(proto::Attach{});
+  CHECK(broker.second().expect(ExecutorMessage::chunk_restore).packet.object == broker.starved.device_lease.address);
+  broker.second().open_session();
+  const auto again = broker.waiting->await<proto::Attached>();
+  CHECK(again.session == broker.starved.session);
+  CHECK(again.epoch > broker.starved.epoch);  // though it is each executor's first life
+  CHECK(again.device_lease.address == broker.starved.device_lease.address);
+  // The other one is where it was.
+  CHECK(broker.session(broker.blocker.session).phase == SessionPhase::active);
+  CHECK_FALSE(broker.first().dead);
+}
+
+TEST_CASE("newcomers go past a blocked executor, and to the first again when its kernel has ended") {
+  Starving broker;
+  broker.move();
+  TestClient newcomer = broker.connect();
+  REQUIRE(newcomer.hello().header.status == CUDA_SUCCESS);
+  newcomer.send(proto::Attach{});
+  broker.second().open_session();
+  CHECK(newcomer.await<proto::Attached>().header.status == CUDA_SUCCESS);
+  broker.first().set_progress(0, broker.blocker.session, 2, 1);  // another kernel of the same stream
+  TestClient later = broker.connect();
+  REQUIRE(later.hello().header.status == CUDA_SUCCESS);
+  later.send(proto::Attach{});
+  broker.first().open_session();
+  CHECK(later.await<proto::Attached>().header.status == CUDA_SUCCESS);
+}
+
+TEST_CASE("who does not come to rest stays, and so does who cannot move") {
+  Starving broker;
+  broker.starve();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
+  broker.second().ready();
+  broker.first().expect(ExecutorMessage::session_pause);
+  CHECK(broker.stays());  // no answer within the limit
+  broker.starve();
+  broker.first().expect(ExecutorMessage::session_pause);
+  broker.first().send(ExecutorMessage::session_paused, broker.starved.session, CUDA_ERROR_NOT_PERMITTED);
+  CHECK(broker.stays());
+}
+
+TEST_CASE("a pause that comes too late is a move all the same") {
+  Starving broker;
+  broker.starve();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
+  broker.second().ready();
+  broker.first().expect(ExecutorMessage::session_pause);
+  REQUIRE(broker.stays());
+  broker.first().send(ExecutorMessage::session_paused, broker.starved.session);
+  broker.first().expect(ExecutorMessage::session_close);
+  CHECK(header_of(broker.page).session_state == kMoved);
+  broker.waiting->send(proto::Attach{});
+  broker.second().open_session();
+  CHECK(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
+}
+
+TEST_CASE("with one executor who starves stays, as does who waits for itself") {
+  {
+    Starving broker(limits_with(1));
+    broker.starve();
+    CHECK(broker.stays());
+    CHECK(broker.launcher.lives.size() == 1);
+  }
+  Starving broker;
+  broker.blocker.session = broker.starved.session;
+  broker.starve();
+  CHECK(broker.stays());
+  CHECK(broker.launcher.lives.size() == 1);
+}
+
+TEST_CASE("a GPU that takes one process only is asked once") {
+  Starving broker;
+  broker.starve();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
+  TestClient newcomer = broker.connect();
+  REQUIRE(newcomer.hello().header.status == CUDA_SUCCESS);
+  newcomer.send(proto::Attach{});  // placed in the second, which does not come
+  turn_for(broker.loop, 10);
+  broker.second().ready(CUDA_ERROR_DEVICE_UNAVAILABLE);
+  CHECK(broker.stays());
+  broker.first().open_session();
+  CHECK(newcomer.await<proto::Attached>().header.status == CUDA_SUCCESS);
+  broker.starve();
+  CHECK(broker.stays());
+  CHECK(broker.launcher.lives.size() == 2);
+  CHECK(broker.manager.executors().size() == 1);
+  CHECK(broker.cannot_start.empty());
+}
+
+TEST_CASE("the second executor ends after its last session, a third begins with nothing") {
+  Starving broker(limits_with(2, 50));
+  broker.move();
+  broker.waiting->send(proto::Attach{});
+  broker.second().open_session();
+  REQUIRE(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
+  turn_for(broker.loop, 100);
+  CHECK_FALSE(broker.second().receive());
+  broker.waiting->hang_up();
+  broker.second().expect(ExecutorMessage::session_close);
+  broker.second().send(ExecutorMessage::session_closed, broker.starved.session);
+  broker.second().expect(ExecutorMessage::quit);
+  broker.second().die();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.manager.executors().size() == 1; }));
+  TestClient newcomer = broker.connect();
+  REQUIRE(newcomer.hello().header.status == CUDA_SUCCESS);
+  newcomer.send(proto::Attach{});
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 3; }));
+  broker.executor().ready();
+  broker.executor().open_session();
+  CHECK(newcomer.await<proto::Attached>().header.status == CUDA_SUCCESS);
+}
+
+TEST_CASE("the death of one executor does not touch the other's sessions") {
+  for (const bool first_dies : {true, false}) {
+    Starving broker;
+    broker.move();
+    broker.waiting->send(proto::Attach{});
+    broker.second().open_session();
+    REQUIRE(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
+    const auto moved_page = map_header(broker.waiting->fds);
+    const auto endless_page = map_header(broker.endless->fds);
+    if (first_dies) {
+      broker.first().report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+      broker.first().die();
+      REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 3; }));
+      CHECK(header_of(endless_page).session_error == CUDA_ERROR_ILLEGAL_ADDRESS);
+      CHECK(header_of(moved_page).session_state == kActive);
+      CHECK_FALSE(broker.second().dead);
+    } else {
+      broker.second().die();
+      REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 3; }));
+      CHECK(header_of(endless_page).session_state == kActive);
+      CHECK(header_of(moved_page).session_state == kMoved);
+      CHECK_FALSE(broker.first().dead);
+      // It comes back where it was: the first one still has what it left behind.
+      broker.executor().ready();
+      broker.waiting->send(proto::Attach{});
+      broker.executor().open_session();
+      CHECK(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
+    }
+  }
+}
+
+TEST_CASE("what an executor says of a session that has left it changes nothing") {
+  Starving broker;
+  add_chunk(broker, broker.first(), broker.starved.device_lease.address);
+  broker.move();
+  broker.waiting->send(proto::Attach{});
+  broker.second().expect(ExecutorMessage::chunk_restore);
+  broker.second().open_session();
+  REQUIRE(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
+  ExecutorPacket released;
+  released.header = {ExecutorMessage::chunk_released, 0, broker.starved.session};
+  released.object = broker.starved.device_lease.address;
+  broker.first().send(released);
+  add_chunk(broker, broker.first(), broker.starved.device_lease.address + 8192);
+  broker.first().send(ExecutorMessage::session_closed, broker.starved.session);
+  turn_for(broker.loop, 20);
+  CHECK(broker.session(broker.starved.session).chunks.all().size() == 1);
+  CHECK(broker.session(broker.starved.session).phase == SessionPhase::active);
+}
+
+TEST_CASE("addresses are taken until the executor that was left has let go of them") {
+  SessionLimits limits = limits_with(2);
+  Starving broker(limits);
+  broker.move();
+  const std::uint64_t address = broker.starved.device_lease.address;
+  broker.waiting->hang_up();
+  REQUIRE(turn_until(broker.loop, [&] { return !broker.has_session(broker.starved.session); }));
+  Remnants remnants;
+  const Executor& first = *broker.manager.executors().at({0, 0});
+  remnants.add(first, 5);
+  CHECK(remnants.keep(5, {{address, 1}, {}}));
+  CHECK_FALSE(remnants.keep(6, {}));
+  CHECK(remnants.remove(first, 6).empty());
+  const auto free = remnants.remove(first, 5);
+  REQUIRE(free.size() == 1);
+  CHECK(free[0].device.address == address);
+  broker.first().send(ExecutorMessage::session_closed, broker.starved.session);
+  turn_for(broker.loop, 20);
+  CHECK_FALSE(broker.first().dead);
+}
+
+TEST_CASE("ps, get_server_list and get_client_list tell the executors of a GPU apart") {
+  Starving broker;
+  broker.move();
+  broker.waiting->send(proto::Attach{});
+  broker.second().open_session();
+  REQUIRE(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
+  const std::string first = std::to_string(broker.first().pid);
+  const std::string second = std::to_string(broker.second().pid);
+  CHECK(broker.command("get_server_list") == first + "\n" + second + "\n");
+  CHECK(broker.command("get_server_status " + second) == "ACTIVE\n");
+  const std::string of_second = broker.command("ps -p " + second);
+  CHECK(of_second.find(second) != std::string::npos);
+  CHECK(of_second.find(first) == std::string::npos);
+  const std::string clients = broker.command("get_client_list " + second);
+  CHECK(std::count(clients.begin(), clients.end(), '\n') == 1);
+}
+
+TEST_CASE("quit ends all executors") {
+  Starving broker;
+  broker.move();
+  broker.manager.quit(CUDA_ERROR_MPS_CLIENT_TERMINATED);
+  broker.first().expect(ExecutorMessage::quit);
+  broker.second().expect(ExecutorMessage::quit);
+  broker.first().die();
+  turn_for(broker.loop, 20);
+  CHECK_FALSE(broker.stopped);
+  broker.second().die();
+  CHECK(turn_until(broker.loop, [&] { return broker.stopped; }));
+}
+
+TEST_CASE("a client that leaves while its move is prepared leaves nothing") {
+  Starving broker(limits_with(2, 30));
+  broker.starve();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
+  broker.waiting->hang_up();
+  broker.first().expect(ExecutorMessage::session_close);
+  broker.first().send(ExecutorMessage::session_closed, broker.starved.session);
+  broker.second().ready();
+  broker.second().expect(ExecutorMessage::quit);
+  broker.second().die();
+  CHECK(turn_until(broker.loop, [&] { return broker.manager.executors().size() == 1; }));
+}

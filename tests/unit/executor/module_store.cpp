@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// The store over a driver whose device memory is the test's: a module has one variable, which lies in the module's object.
+#include "broker/executor/module_store.hpp"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include "broker/executor/control_link.hpp"
+#include "broker/executor/fault.hpp"
+#include "broker/executor/quiet_window.hpp"
+#include "gen/records.hpp"
+#include "proto/module_functions.hpp"
+#include "tests/support/catch.hpp"
+
+namespace mpsshim::broker {
+namespace {
+
+struct Module {
+  std::uint32_t counter = 5;
+};
+std::vector<std::unique_ptr<Module>> modules;
+int unloaded = 0;
+CUresult global_result = CUDA_SUCCESS;
+
+CUresult CUDAAPI load(CUmodule* module, const void*, unsigned, CUjit_option*, void**) {
+  modules.push_back(std::make_unique<Module>());
+  *module = reinterpret_cast<CUmodule>(modules.back().get());
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI unload(CUmodule) { return ++unloaded, CUDA_SUCCESS; }
+CUresult CUDAAPI count_functions(unsigned* count, CUmodule) { return *count = 1, CUDA_SUCCESS; }
+CUresult CUDAAPI list_functions(CUfunction* functions, unsigned, CUmodule module) {
+  return *functions = reinterpret_cast<CUfunction>(module), CUDA_SUCCESS;
+}
+CUresult CUDAAPI name_of(const char** name, CUfunction) { return *name = "kernel", CUDA_SUCCESS; }
+CUresult CUDAAPI find_kernel(CUfunction* function, CUmodule module, const char* name) {
+  *function = reinterpret_cast<CUfunction>(module);
+  return std::string(name) == "kernel" ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+CUresult CUDAAPI attribute_of(int* value, CUfunction_attribute attribute, CUfunction) { return *value = attribute + 100, CUDA_SUCCESS; }
+CUresult CUDAAPI parameter_of(CUfunction, std::size_t index, std::size_t* offset, std::size_t* size) {
+  *offset = 0;
+  *size = 8;
+  return index == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult CUDAAPI find_variable(CUdeviceptr* address, std::size_t* bytes, CUmodule module, const char*) {
+  *address = reinterpret_cast<CUdeviceptr>(&reinterpret_cast<Module*>(module)->counter);
+  *bytes = sizeof(std::uint32_t);
+  return global_result;
+}
+CUresult CUDAAPI copy_out(void* to, CUdeviceptr from, std::size_t bytes) {
+  return std::memcpy(to, reinterpret_cast<void*>(from), bytes), CUDA_SUCCESS;
+}
+CUresult CUDAAPI copy_in(CUdeviceptr to, const void* from, std::size_t bytes, CUstream) {
+  return std::memcpy(reinterpret_cast<void*>(to), from, bytes), CUDA_SUCCESS;
+}
+CUresult CUDAAPI make_stream(CUstream* stream, unsigned) { return *stream = reinterpret_cast<CUstream>(16), CUDA_SUCCESS; }
+CUresult CUDAAPI synchronize(CUstream) { return CUDA_SUCCESS; }
+CUresult CUDAAPI no_linker(unsigned, CUjit_option*, void**, CUlinkState*) { return CUDA_ERROR_NOT_SUPPORTED; }
+CUresult CUDAAPI device_attribute(int* value, CUdevice_attribute, CUdevice) { return *value = 9, CUDA_SUCCESS; }
+
+std::unique_ptr<Driver> make_driver() {
+  modules.clear();
+  unloaded = 0;
+  global_result = CUDA_SUCCESS;
+  DriverTable table;
+  table.cuModuleLoadDataEx = load;
+  table.cuModuleUnload = unload;
+  table.cuModuleGetFunctionCount = count_functions;
+  table.cuModuleEnumerateFunctions = list_functions;
+  table.cuFuncGetName = name_of;
+  table.cuModuleGetFunction = find_kernel;
+  table.cuFuncGetAttribute = attribute_of;
+  table.cuFuncGetParamInfo = parameter_of;
+  table.cuModuleGetGlobal_v2 = find_variable;
+  table.cuMemcpyDtoH_v2 = copy_out;
+  table.cuMemcpyHtoDAsync_v2 = copy_in;
+  table.cuStreamCreate = make_stream;
+  table.cuStreamSynchronize = synchronize;
+  table.cuLinkCreate_v2 = no_linker;
+  table.cuDeviceGetAttribute = device_attribute;
+  return Driver::from_table(table);
+}
+
+proto::FileDescriptor image_file(const std::string& text) {
+  proto::FileDescriptor file = proto::create_memory_file("image", text.size());
+  REQUIRE(pwrite(file.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()));
+  REQUIRE(proto::seal(file, proto::Seal::content));
+  return file;
+}
+
+constexpr char kHead[] = ".version 6.4\n.target sm_75\n.address_size 64\n";
+const std::string kPlain = std::string(kHead) + ".visible .entry kernel(.param .u64 p) { ret; }\n";
+const std::string kCounter = std::string(kHead) + ".visible .global .u32 counter = 5;\n.visible .entry kernel(.param .u64 p) { ret; }\n";
+
+struct Store {
+  explicit Store(std::size_t limit_bytes = 1u << 20) : store(*driver, link, window, faults, 0, limit_bytes) {}
+  void add(std::uint64_t image, const std::string& text) { REQUIRE(store.replay(image, next_copy++, image_file(text)) == CUDA_SUCCESS); }
+  ImageUse load(std::uint64_t image) {
+    ImageUse loaded;
+    CUresult status = CUDA_ERROR_UNKNOWN;
+    store.load(1, image, [&](CUresult result, ImageUse use, std::string) {
+      status = result;
+      loaded = std::move(use);
+    });
+    REQUIRE(status == CUDA_SUCCESS);  // from memory: at once
+    return loaded;
+  }
+  static std::uint32_t& counter(const ImageUse& use) { return reinterpret_cast<Module*>((*use)->handle)->counter; }
+  bool has_unloaded(int count) const {
+    for (int i = 0; i < 2'000 && unloaded < count; ++i) usleep(1'000);
+    return unloaded == count;
+  }
+
+  std::unique_ptr<Driver> driver = make_driver();
+  std::array<proto::Socket, 2> sockets = proto::Socket::pair();
+  ControlLink link{std::move(sockets[1])};
+  FaultReporter faults{*driver, link};
+  std::unique_ptr<ProgressTable> table = std::make_unique<ProgressTable>();
+  std::uint64_t next_copy = 1;
+  QuietWindow window{*table, 1, {}, [] {}};
+  ModuleStore store;
+};
+
+}  // namespace
+
+TEST_CASE("an image without variables is one for all, and tells of its functions") {
+  Store s;
+  s.add(7, kPlain);
+  const ImageUse first = s.store.find(7);
+  const ImageUse second = s.store.find(7);
+  REQUIRE((first && second));
+  CHECK(*first == *second);
+  CHECK(s.store.find(8) == nullptr);
+  CHECK(modules.size() == 1);
+  const LoadedImage& image = **first;
+  REQUIRE(image.described.size() == 1);
+  proto::ModuleFunction entry;
+  REQUIRE(image.description.size() == proto::module_function_bytes(1, 6));
+  std::memcpy(&entry, image.description.data(), sizeof entry);
+  CHECK(entry.entry_bytes == image.description.size());
+  CHECK(entry.parameter_bytes == 8);
+  CHECK(entry.attribute[3] == 103);
+  CHECK(std::memcmp(image.description.data() + sizeof entry + 8, "kernel", 6) == 0);
+  CHECK(ModuleStore::find_function(**first, "kernel") == image.described[0]);
+  CHECK(ModuleStore::find_function(**first, "another") == nullptr);
+}
+
+TEST_CASE("a copy with variables is one client's, and begins anew with the next") {
+  Store s;
+  s.add(7, kCounter);
+  ImageUse first = s.store.find(7);
+  REQUIRE(first);
+  CHECK(s.store.find(7) == nullptr);
+  CHECK((*first)->globals.at("counter").second == 4);
+  Store::counter(first) = 99;
+  first.reset();
+  CHECK(s.store.find(7) == nullptr);  // not before it is restored
+  const ImageUse second = s.load(7);
+  CHECK(Store::counter(second) == 5);
+  CHECK(modules.size() == 1);
+  CHECK(unloaded == 0);
+}
+
+TEST_CASE("several copies serve as many clients") {
+  Store s;
+  s.add(7, kCounter);
+  s.add(7, kCounter);
+  const ImageUse first = s.load(7);
+  const ImageUse second = s.load(7);
+  CHECK(*first != *second);
+  Store::counter(first) = 1;
+  CHECK(Store::counter(second) == 5);
+}
+
+TEST_CASE("a copy whose variables are not all known serves one client") {
+  Store s;
+  global_result = CUDA_ERROR_NOT_FOUND;
+  s.add(7, kCounter);
+  ImageUse only = s.store.find(7);
+  REQUIRE(only);
+  only.reset();
+  CHECK(s.has_unloaded(1));
+  CHECK(s.store.find(7) == nullptr);
+}
+
+TEST_CASE("the least recently used images go, and none that is in use") {
+  Store s(3 * 64 * 1024);  // small images count 64 KiB each
+  for (std::uint64_t image = 1; image <= 3; ++image) s.add(image, kPlain);
+  ImageUse used = s.store.find(1);
+  (void)s.store.find(2);
+  (void)s.store.find(3);
+  (void)s.store.find(2);
+  s.add(4, kPlain);
+  (void)s.store.find(4);  // giving it back finds the cache too full
+  CHECK(s.has_unloaded(1));
+  CHECK(s.store.find(3) == nullptr);
+  CHECK((s.store.find(1) && s.store.find(2) && s.store.find(4)));
+}
+
+TEST_CASE("a logged unload takes the copy of its number") {
+  Store s;
+  s.add(7, kCounter);  // 1
+  s.add(7, kCounter);  // 2
+  const CUmodule second = reinterpret_cast<CUmodule>(modules[1].get());
+  s.store.replay_unload(7, 1);
+  CHECK(unloaded == 1);
+  s.store.replay_unload(7, 5);
+  CHECK(unloaded == 1);
+  const ImageUse left = s.store.find(7);
+  REQUIRE(left);
+  CHECK((*left)->handle == second);
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/quiet_window.hpp"
+
+#include <unistd.h>
+
+#include <memory>
+
+#include "tests/support/catch.hpp"
+
+namespace mpsshim::broker {
+namespace {
+
+using std::chrono::milliseconds;
+constexpr std::uint64_t kOwn = 9;  // the session that asks for windows
+
+template <typename Condition>
+bool soon(Condition condition) {
+  for (int i = 0; i < 2'000; ++i) {
+    if (condition()) return true;
+    usleep(1'000);
+  }
+  return false;
+}
+
+WindowLimits quick_limits() {
+  WindowLimits limits;
+  limits.hold_per_second = milliseconds(100);
+  limits.move_after = milliseconds(100);
+  limits.give_up = milliseconds(400);
+  limits.defer = milliseconds(200);
+  return limits;
+}
+
+// Streams 0, 1, … belong to sessions 1, 2, …
+struct Window {
+  explicit Window(const WindowLimits& limits = quick_limits()) : window(*table, 1, limits, [] {}) {
+    for (std::uint32_t i = 0; i < 8; ++i) table->stream[i].session = i + 1;
+    window.set_used_streams([] { return 8u; });
+    window.set_on_starved([this](std::uint64_t session, std::uint64_t blocker, const char*) {
+      starving = session;
+      blocking = blocker;
+      ++reports;
+    });
+  }
+  void begin(std::uint32_t stream) { ++table->stream[stream].issued; }
+  void end(std::uint32_t stream) { table->stream[stream].completed = table->stream[stream].issued.load(); }
+  void ask(bool deferrable = false) {
+    window.submit({.what = "a test's call", .session = kOwn, .deferrable = deferrable, .run = [this](WindowResult result) {
+                     ++(result == WindowResult::open ? opened : refused);
+                   }});
+  }
+
+  std::unique_ptr<ProgressTable> table = std::make_unique<ProgressTable>();
+  std::atomic<int> opened{0};
+  std::atomic<int> refused{0};
+  std::atomic<int> reports{0};
+  std::atomic<std::uint64_t> starving{0};
+  std::atomic<std::uint64_t> blocking{0};
+  QuietWindow window;  // its thread uses the above
+};
+
+}  // namespace
+
+TEST_CASE("a window opens at once where nothing runs, and after the work in flight where something does") {
+  Window w;
+  w.ask();
+  REQUIRE(soon([&] { return w.opened == 1; }));
+  w.begin(0);
+  w.ask();
+  usleep(20'000);
+  CHECK(w.opened == 1);
+  w.end(0);
+  CHECK(soon([&] { return w.opened == 2; }));
+  CHECK(w.refused == 0);
+}
+
+TEST_CASE("long streams are held, short ones are not, and all is let go afterwards") {
+  Window w;
+  w.begin(0);
+  w.ask();
+  REQUIRE(soon([&] { return w.window.holds(0, nullptr); }));
+  CHECK_FALSE(w.window.holds(1, nullptr));
+  CHECK(w.window.is_pending());
+  CHECK(w.window.gate(0).enter());  // the short ones go on meanwhile
+  w.window.gate(0).leave();
+  w.end(0);
+  REQUIRE(soon([&] { return w.opened == 1; }));
+  CHECK(soon([&] { return !w.window.holds(0, nullptr) && !w.window.is_pending(); }));
+}
+
+TEST_CASE("a function whose last run was long is held before it runs again, on any stream") {
+  Window w;
+  int long_function = 0;
+  int short_function = 0;
+  w.window.note_launch(0, &long_function);
+  w.begin(0);
+  w.ask();
+  REQUIRE(soon([&] { return w.window.holds(0, nullptr); }));
+  CHECK(w.window.holds(1, &long_function));
+  CHECK_FALSE(w.window.holds(1, &short_function));
+  w.end(0);
+  REQUIRE(soon([&] { return w.opened == 1; }));
+  CHECK(soon([&] { return !w.window.holds(1, &long_function); }));
+}
+
+TEST_CASE("launches of a function that runs very long are issued one at a time") {
+  WindowLimits limits = quick_limits();
+  limits.very_long_work = milliseconds(20);
+  Window w(limits);
+  int function = 0;
+  w.window.note_launch(0, &function);
+  w.begin(0);
+  w.window.observe();
+  CHECK_FALSE(w.window.holds(0, &function));
+  usleep(30'000);
+  w.window.observe();
+  CHECK(w.window.is_very_long(&function));
+  CHECK(w.window.holds(0, &function));        // until the first has ended
+  CHECK_FALSE(w.window.holds(0, nullptr));    // a copy behind it is no matter
+  CHECK_FALSE(w.window.holds(1, &function));  // that stream is idle
+  w.end(0);
+  CHECK_FALSE(w.window.holds(0, &function));
+  // A short run is forgiven.
+  w.begin(0);
+  w.window.observe();
+  w.end(0);
+  w.window.observe();
+  CHECK_FALSE(w.window.is_very_long(&function));
+}
+
+TEST_CASE("a session is not kept waiting for more than its share") {
+  WindowLimits limits = quick_limits();
+  limits.give_up = milliseconds(60'000);
+  Window w(limits);
+  w.begin(0);
+  w.begin(1);
+  w.ask();
+  REQUIRE(soon([&] { return w.window.holds(0, nullptr) && w.window.holds(1, nullptr); }));
+  usleep(150'000);
+  CHECK(w.window.holds(0, nullptr));  // its own work still runs: it loses nothing
+  w.end(0);                           // now it stands idle because of stream 1
+  CHECK(w.window.holds(0, nullptr));
+  CHECK(soon([&] { return !w.window.holds(0, nullptr); }));
+  CHECK(w.window.holds(1, nullptr));
+  CHECK(w.opened == 0);
+  w.end(1);
+  CHECK(soon([&] { return w.opened == 1; }));
+}
+
+TEST_CASE("who starves is reported once with whom it starves of, and given up later") {
+  Window w;
+  w.begin(3);
+  w.ask();
+  REQUIRE(soon([&] { return w.reports == 1; }));
+  CHECK(w.starving == kOwn);
+  CHECK(w.blocking == 4);
+  CHECK(w.refused == 0);
+  REQUIRE(soon([&] { return w.refused == 1; }));
+  CHECK(w.reports == 1);
+  CHECK(w.opened == 0);
+}
+
+TEST_CASE("a call that waits for its own session's work waits") {
+  Window w;
+  w.table->stream[0].session = kOwn;
+  w.begin(0);
+  w.ask();
+  usleep(600'000);
+  CHECK(w.reports == 0);
+  CHECK(w.refused == 0);
+  CHECK_FALSE(w.window.holds(1, nullptr));
+  w.end(0);
+  CHECK(soon([&] { return w.opened == 1; }));
+}
+
+TEST_CASE("a session that is served elsewhere is answered at once, its releases stay") {
+  Window w;
+  w.begin(0);
+  w.ask();
+  w.ask(true);
+  usleep(5'000);
+  w.window.cancel(kOwn);
+  CHECK(w.refused == 1);
+  w.end(0);
+  CHECK(soon([&] { return w.opened == 1; }));
+  CHECK(w.refused == 1);
+}
+
+TEST_CASE("what nobody waits for holds nobody until it has waited a while, and goes along with others") {
+  Window w;
+  w.ask(true);
+  REQUIRE(soon([&] { return w.opened == 1; }));
+  w.begin(0);
+  w.ask(true);
+  usleep(50'000);
+  CHECK_FALSE(w.window.holds(0, nullptr));
+  CHECK(w.opened == 1);
+  REQUIRE(soon([&] { return w.window.holds(0, nullptr); }));
+  w.end(0);
+  REQUIRE(soon([&] { return w.opened == 2; }));
+  CHECK(w.refused == 0);
+}
+
+}  // namespace mpsshim::broker

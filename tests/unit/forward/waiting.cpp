@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ways to wait, without a broker: what decides when to sleep.
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "interposer/channel/wait.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::interposer;
+
+namespace {
+
+struct Waited {
+  int looks = 0;
+  int sleeps = 0;
+  WaitEnd end = WaitEnd::ready;
+};
+
+// Waits until another thread says so after `ms`.
+Waited wait_for(std::chrono::milliseconds ms, WaitStyle style) {
+  auto header = std::make_unique<proto::ChannelHeader>();
+  header->session_state.store(static_cast<std::uint32_t>(proto::SessionState::active));
+  std::atomic<bool> ready{false};
+  std::thread other([&] {
+    std::this_thread::sleep_for(ms);
+    ready = true;
+  });
+  Waited waited;
+  Wait wait("a test", *header, {}, style);
+  waited.end = wait.until(
+      [&] {
+        ++waited.looks;
+        return ready.load();
+      },
+      [&](std::uint64_t) {
+        ++waited.sleeps;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      });
+  other.join();
+  return waited;
+}
+
+}  // namespace
+
+TEST_CASE("waiting: what is there already takes one look") {
+  proto::ChannelHeader header{};
+  Wait wait("a test", header, {}, WaitStyle::sleep);
+  int sleeps = 0;
+  CHECK(wait.until([] { return true; }, [&](std::uint64_t) { ++sleeps; }) == WaitEnd::ready);
+  CHECK(sleeps == 0);
+}
+
+TEST_CASE("waiting: who wants to sleep does so at once, who wants to spin or yield never") {
+  const Waited slept = wait_for(std::chrono::milliseconds(20), WaitStyle::sleep);
+  CHECK(slept.end == WaitEnd::ready);
+  CHECK(slept.sleeps > 0);
+  CHECK(slept.looks == slept.sleeps + 1);
+  for (const WaitStyle style : {WaitStyle::spin, WaitStyle::yield}) {
+    const Waited waited = wait_for(std::chrono::milliseconds(20), style);
+    CHECK(waited.end == WaitEnd::ready);
+    CHECK(waited.sleeps == 0);
+  }
+}
+
+TEST_CASE("waiting: by itself a wait spins, then sleeps") {
+  const Waited waited = wait_for(std::chrono::milliseconds(20), WaitStyle::automatic);
+  CHECK(waited.looks > waited.sleeps + 1);
+  CHECK(waited.sleeps > 0);
+}
+
+TEST_CASE("waiting: a session that moves or ends is noticed without sleeping") {
+  for (const auto& [state, end] : {std::pair(proto::SessionState::moved, WaitEnd::moved), std::pair(proto::SessionState::failed, WaitEnd::failed)}) {
+    auto header = std::make_unique<proto::ChannelHeader>();
+    header->session_state.store(static_cast<std::uint32_t>(state));
+    Wait wait("a test", *header, {}, WaitStyle::spin);
+    CHECK(wait.until([] { return false; }, [](std::uint64_t) {}) == end);
+  }
+}
+
+TEST_CASE("waiting: spinning that does not pay becomes shorter, and longer again when it does") {
+  SpinBudget budget(50);
+  CHECK(budget.us() == 50);
+  for (int i = 0; i < 3; ++i) budget.learn(10'000);
+  CHECK(budget.us() == 6);
+  for (int i = 0; i < 10; ++i) budget.learn(10'000);
+  CHECK(budget.us() == SpinBudget::kLeastUs);
+  budget.learn(100);  // twice the budget: spinning for all of it would have paid
+  CHECK(budget.us() == 2 * SpinBudget::kLeastUs);
+  for (int i = 0; i < 10; ++i) budget.learn(7);
+  CHECK(budget.us() == 50);
+}
+
+TEST_CASE("waiting: on one or two cores hardly any spinning") {
+  CHECK(SpinBudget::most_us_for(1) == SpinBudget::kLeastUs);
+  CHECK(SpinBudget::most_us_for(2) == SpinBudget::kLeastUs);
+  CHECK(SpinBudget::most_us_for(4) == 20);
+  CHECK(SpinBudget::most_us_for(64) == 50);
+}
