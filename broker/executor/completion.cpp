@@ -24,7 +24,7 @@ constexpr std::chrono::microseconds kShortestPause{5};
 constexpr std::chrono::microseconds kShortestPauseOfFew{50};
 constexpr std::chrono::milliseconds kLongestPause{5};
 constexpr std::chrono::seconds kSleepLimit{1};
-constexpr int kPauseShare = 32;  // of the time waited already
+constexpr int kPauseShare = 64;  // of the time waited already
 constexpr unsigned kFewCores = 2;
 constexpr unsigned long kTimerSlackNs = 1'000;  // the kernel's 50 us would be ten times the shortest pause
 constexpr std::uint64_t kOwnEvent = ~0ull;      // epoll data of the wake event; sessions have their ids

@@ -25,7 +25,7 @@ namespace mpsshim::broker {
 
 class ClientChannel;
 
-// Until the next look at waiters of which the youngest has waited so long: 3 % of that, at least 5 us, at most 5 ms. Where there are no cores
+// Until the next look at waiters of which the youngest has waited so long: 1.6 % of that, at least 5 us, at most 5 ms. Where there are no cores
 // to spare at least 50 us, so that the thread does not take a core from the kernels' launching.
 [[nodiscard]] std::chrono::nanoseconds completion_pause(std::chrono::nanoseconds waited, bool spare_cores);
 

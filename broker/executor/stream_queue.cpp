@@ -66,16 +66,21 @@ bool StreamQueue::has_completed(std::uint32_t position) const {
 
 void StreamQueue::learn_progress() {
   const std::uint32_t completed = word().completed.load(std::memory_order_acquire);
+  FlightLimit::Clock::time_point asked{};
   while (!under_way_.empty() && progress_reached(completed, under_way_.front().position)) {
     known_done_ = under_way_.front();
     under_way_.pop_front();
+    if (known_done_.when != FlightLimit::Clock::time_point{}) asked = known_done_.when;
   }
+  // Seen late, where nobody was waiting for it, it would say nothing.
+  if (lacked_credit_ && asked != FlightLimit::Clock::time_point{}) limit_.learn(FlightLimit::Clock::now() - asked);
 }
 
 bool StreamQueue::has_credit() {
   if (is_within_credit()) return true;
   learn_progress();
-  return is_within_credit();
+  lacked_credit_ = !is_within_credit();
+  return !lacked_credit_;
 }
 
 std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() const {
@@ -130,11 +135,12 @@ void StreamQueue::issue_head() {
 
 std::size_t StreamQueue::plain_launches_at_head() const {
   const std::uint32_t high_water = context_.parts.local_bytes_high_water.load(std::memory_order_relaxed);
+  const std::size_t most = limit_.longest_chain();
   if (context_.parts.window.is_very_long(std::get<LaunchOp>(ops_.front()).function->handle)) return 0;  // one at a time
   std::size_t count = 0;
   for (const StreamOp& op : ops_) {
     const auto* launch = std::get_if<LaunchOp>(&op);
-    if (launch == nullptr || !launch->is_plain() || launch->function->local_bytes > high_water || ++count == kMaxChain) break;
+    if (launch == nullptr || !launch->is_plain() || launch->function->local_bytes > high_water || ++count == most) break;
   }
   return count;
 }
@@ -330,9 +336,11 @@ void StreamQueue::write_progress() {
   progress_submitted();
 }
 
+// The clock is read for a stream with much in flight only: others never come near the limit.
 void StreamQueue::progress_submitted() {
+  const bool is_full = issued_ - known_done_.position >= limit_.operations() / 2;
   written_ = issued_;
-  under_way_.push_back({written_, submissions_});
+  under_way_.push_back({written_, submissions_, is_full ? FlightLimit::Clock::now() : FlightLimit::Clock::time_point{}});
 }
 
 WordWrites StreamQueue::words(std::optional<std::uint32_t> fence_value) const {

@@ -3,8 +3,7 @@
 //
 // Two counts. *Positions* number the stream's operations (the progress word holds one): work up to a position has ended when the GPU has
 // written it. *Submissions* number driver calls that take a place in the driver's queue, which holds 1,021 before a call blocks its thread:
-// at most kCredit are made past the last known progress. Nor are more than kMaxInFlight operations: enough to keep the GPU busy, and little
-// enough that a quiet window, a dead client or a replacement does not wait long for a queue of short kernels.
+// at most kCredit are made past the last known progress. Nor are more operations than last some milliseconds (FlightLimit).
 // Touched by the session's worker alone; the gate of the quiet window is held where issue() is called.
 #pragma once
 
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "broker/executor/chain.hpp"
+#include "broker/executor/flight_limit.hpp"
 #include "broker/executor/issue_context.hpp"
 #include "broker/executor/stream_op.hpp"
 #include "broker/executor/stream_pool.hpp"
@@ -23,8 +23,6 @@
 namespace mpsshim::broker {
 
 inline constexpr std::uint32_t kCredit = 900;
-inline constexpr std::uint32_t kMaxInFlight = 1024;
-inline constexpr std::uint32_t kProgressInterval = 256;  // operations after which progress is written even though more work waits
 
 // Queued and not yet issued, over all streams of a session.
 struct QueuedTotal {
@@ -93,10 +91,11 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   struct Written {  // a progress write on its way
     std::uint32_t position = 0;
     std::uint32_t submissions = 0;
+    FlightLimit::Clock::time_point when{};  // only where the limit learns from it
   };
 
   [[nodiscard]] bool is_within_credit() const {
-    return submissions_ - known_done_.submissions < kCredit && issued_ - known_done_.position < kMaxInFlight;
+    return submissions_ - known_done_.submissions < kCredit && issued_ - known_done_.position < limit_.operations();
   }
   [[nodiscard]] bool has_credit();
   void learn_progress();
@@ -117,7 +116,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void begin(std::uint32_t operations);
   void submitted(std::uint32_t calls) { submissions_ += calls; }
   void progress_submitted();
-  [[nodiscard]] bool is_progress_due() const { return issued_ - written_ >= kProgressInterval; }
+  [[nodiscard]] bool is_progress_due() const { return issued_ - written_ >= limit_.progress_interval(); }
   void pop_head();
   [[nodiscard]] WordWrites words(std::optional<std::uint32_t> fence_value) const;
   [[nodiscard]] bool prefers_memory_operations();
@@ -143,6 +142,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   Written known_done_;
   std::deque<Written> under_way_;
   ShortAndAlone short_and_alone_;
+  FlightLimit limit_;
+  bool lacked_credit_ = false;
   std::vector<void*> addresses_;  // scratch
 };
 

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Credits, bounded queues, and progress.
+#include <chrono>
+#include <cstring>
+
+#include <unistd.h>
+
 #include "tests/support/catch.hpp"
 #include "tests/wire/support/wire_fixture.hpp"
 
@@ -53,6 +58,7 @@ TEST_CASE("at most 900 submissions are made past the last known progress") {
 }
 
 TEST_CASE("progress is written at least every 256 submissions") {
+  constexpr std::uint32_t kProgressInterval = broker::FlightLimit::kMost / 4;
   Fixture f;
   f.executor.fake.hold_work();
   f.post(600);
@@ -64,7 +70,7 @@ TEST_CASE("progress is written at least every 256 submissions") {
       ++writes;
       since = 0;
     } else {
-      CHECK(++since <= broker::kProgressInterval);
+      CHECK(++since <= kProgressInterval);
     }
   }
   CHECK(writes == 2);
@@ -176,6 +182,45 @@ TEST_CASE("Release is answered once everything before it was issued, not when it
   REQUIRE(f.client.is_answered(3));
   CHECK(f.client.status(3) == CUDA_SUCCESS);
   CHECK(f.executor.parts->progress.is_busy(0));
+}
+
+TEST_CASE("long operations keep few in flight, short ones many again") {
+  using namespace std::chrono_literals;
+  broker::FlightLimit limit;
+  CHECK(limit.operations() == broker::FlightLimit::kMost);
+  CHECK(limit.longest_chain() == broker::kMaxChain);
+  for (int i = 0; i < 10; ++i) limit.learn(13ms);
+  CHECK(limit.operations() == broker::FlightLimit::kLeast);
+  CHECK(limit.longest_chain() == 8);
+  CHECK(limit.progress_interval() == 16);
+  limit.learn(2ms);
+  CHECK(limit.operations() == broker::FlightLimit::kLeast);
+  for (int i = 0; i < 10; ++i) limit.learn(500us);
+  CHECK(limit.operations() == broker::FlightLimit::kMost);
+}
+
+TEST_CASE("a stream whose work comes back slowly gets less of it at a time") {
+  WireExecutor executor;
+  WireClient client(executor);
+  FakeFunction function{"f", {8}};
+  const proto::FunctionId id = client.add_function(function);
+  executor.fake.hold_work();
+  std::uint64_t posted = 0;
+  const auto in_flight = [&] { return executor.progress->stream[0].issued.load() - executor.progress->stream[0].completed.load(); };
+  std::uint32_t most = 0;
+  for (int round = 0; round < 40; ++round) {
+    for (int i = 0; i < 1'000 && client.has_room(); ++i) client.post_launch(id, posted++);
+    for (int i = 0; i < 3; ++i) client.turn(false);
+    most = in_flight();
+    usleep(6'000);
+    executor.fake.complete(4);  // submissions
+  }
+  CHECK(most <= broker::FlightLimit::kLeast + 8);
+  executor.fake.resume_work();
+  for (int i = 0; i < 400 && executor.fake.calls(FakeCall::launch).size() < posted; ++i) client.turn(false);
+  const auto launches = executor.fake.calls(FakeCall::launch);
+  REQUIRE(launches.size() == posted);
+  for (std::uint64_t i = 0; i < posted; ++i) REQUIRE(std::memcmp(launches[i].parameters.data(), &i, 8) == 0);
 }
 
 }  // namespace mpsshim::test

@@ -8,14 +8,14 @@ using namespace std::chrono_literals;
 
 TEST_CASE("completion: pauses grow with the time waited, to five milliseconds") {
   CHECK(completion_pause(0ns, true) == 5us);
-  CHECK(completion_pause(160us, true) == 5us);
-  CHECK(completion_pause(320us, true) == 10us);
-  CHECK(completion_pause(32ms, true) == 1ms);
-  CHECK(completion_pause(250ms, true) == 5ms);
+  CHECK(completion_pause(320us, true) == 5us);
+  CHECK(completion_pause(640us, true) == 10us);
+  CHECK(completion_pause(64ms, true) == 1ms);
+  CHECK(completion_pause(320ms, true) == 5ms);
   CHECK(completion_pause(1h, true) == 5ms);
 }
 
 TEST_CASE("completion: on few cores no pause is shorter than 50 us") {
   CHECK(completion_pause(0ns, false) == 50us);
-  CHECK(completion_pause(32ms, false) == 1ms);
+  CHECK(completion_pause(64ms, false) == 1ms);
 }
