@@ -45,7 +45,7 @@ class ExecutorOwner {
 struct ExecutorSettings {
   std::vector<std::string> drivers;  // tried in order until one serves, which is then kept
   unsigned workers = 0;
-  unsigned connections = 16;
+  unsigned connections = 8;
   unsigned module_cache_mib = 1024;
   std::string log_dir;
   std::chrono::milliseconds start_limit{60'000};

@@ -12,7 +12,7 @@ struct ExecutorOptions {
   unsigned device = 0;      // ordinal in that driver
   unsigned workers = 0;     // threads that serve sessions; 0: min(8, cores / 2), at least 1
   std::string log_dir;      // server.log is appended there
-  unsigned connections = 16;  // CUDA_DEVICE_MAX_CONNECTIONS: streams that run side by side; each costs milliseconds of an executor's start
+  unsigned connections = 8;  // CUDA_DEVICE_MAX_CONNECTIONS; each costs milliseconds of an executor's start
   std::string label = "0";    // in its log lines; a device may have more than one executor
   unsigned module_cache_mib = 1024;  // images of which nobody uses a copy stay loaded up to this size
 };

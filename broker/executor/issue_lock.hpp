@@ -15,9 +15,9 @@ namespace mpsshim::broker {
 class IssueLock {
  public:
   void lock() {
-    for (unsigned spins = 0; taken_.exchange(true, std::memory_order_acquire); ++spins) {
-      while (taken_.load(std::memory_order_relaxed)) {
-        if (++spins % kSpinsBeforeYield == 0) std::this_thread::yield();  // its holder may have lost the core
+    while (taken_.exchange(true, std::memory_order_acquire)) {
+      for (unsigned spins = 1; taken_.load(std::memory_order_relaxed); ++spins) {
+        if (spins % kSpinsBeforeYield == 0) std::this_thread::yield();  // its holder may have lost the core
         proto::cpu_relax();
       }
     }

@@ -47,12 +47,12 @@ class ShortAndAlone {
   using Clock = std::chrono::steady_clock;
   // Words are about to be written. `are_last_done()` says whether those before have come; it is asked only where it matters.
   template <typename AreLastDone>
-  [[nodiscard]] bool note(bool was_last_writer, AreLastDone are_last_done) {
+  [[nodiscard]] bool note(bool was_last_writer, AreLastDone are_last_done, Clock::time_point (*clock)() = Clock::now) {
     if (!was_last_writer) {
       streak_ = 0;
       return false;
     }
-    const Clock::time_point now = Clock::now();
+    const Clock::time_point now = clock();
     const bool is_short = now - last_ < kShort && are_last_done();
     last_ = now;
     streak_ = is_short ? streak_ + 1 : 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The threads that serve sessions. A worker visits its sessions in turn, a quantum each: copies records out of the ring, dispatches them,
 // lets the session's streams issue, and writes progress when there is nothing else to do. It never waits for the GPU, and sleeps in epoll
-// when its rings are dry. From time to time it gives sessions away, to where they are served better (placement.hpp).
+// when its rings are dry. From time to time it gives sessions away, to where they are served better (worker_placement.hpp).
 //
 // Threads: WorkerSet's functions may be called from any thread; a Worker's loop belongs to its thread, `post` to everybody.
 #pragma once
@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "broker/executor/parts.hpp"
-#include "broker/executor/placement.hpp"
+#include "broker/executor/worker_placement.hpp"
 #include "broker/executor/quiet_window.hpp"
 #include "proto/segment.hpp"
 

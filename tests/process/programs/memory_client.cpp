@@ -14,8 +14,6 @@
 //   give             frees what take and exhaust have taken
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <random>
@@ -23,6 +21,7 @@
 #include <thread>
 #include <utility>
 
+#include "tests/process/programs/conversation.hpp"
 #include "tests/process/programs/driver.hpp"
 
 namespace mpsshim::test {
@@ -199,22 +198,4 @@ std::string Client::answer(const std::string& line) {
 }  // namespace
 }  // namespace mpsshim::test
 
-int main() {
-  using mpsshim::test::Client;
-  std::optional<Client> client;
-  std::string line;
-  do {
-    std::string answer = "ok attached";
-    try {
-      if (!client)
-        client.emplace();
-      else
-        answer = client->answer(line);
-    } catch (const std::exception& failure) {
-      answer = failure.what();
-    }
-    std::printf("%s\n", answer.c_str());
-    std::fflush(stdout);
-  } while (client && std::getline(std::cin, line));
-  return client ? 0 : 1;
-}
+int main() { return mpsshim::test::converse<mpsshim::test::Client>(); }

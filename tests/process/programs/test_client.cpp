@@ -17,13 +17,12 @@
 // The answer is "ok", "ok TEXT", or what failed: "700 CUDA_ERROR_ILLEGAL_ADDRESS from cuCtxSynchronize()".
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <thread>
 
+#include "tests/process/programs/conversation.hpp"
 #include "tests/process/programs/foreign_pointers.hpp"
 #include "tests/process/programs/forks.hpp"
 #include "tests/process/programs/held_objects.hpp"
@@ -199,26 +198,4 @@ std::string Client::answer(const std::string& line) {
 }  // namespace
 }  // namespace mpsshim::test
 
-int main() {
-  using mpsshim::test::Client;
-  std::optional<Client> client;
-  try {
-    client.emplace();
-    std::puts("ok attached");
-  } catch (const std::exception& failure) {
-    std::printf("%s\n", failure.what());
-    return 1;
-  }
-  std::fflush(stdout);
-  for (std::string line; std::getline(std::cin, line);) {
-    std::string answer;
-    try {
-      answer = client->answer(line);
-    } catch (const std::exception& failure) {
-      answer = failure.what();
-    }
-    std::printf("%s\n", answer.c_str());
-    std::fflush(stdout);
-  }
-  return 0;
-}
+int main() { return mpsshim::test::converse<mpsshim::test::Client>(); }
