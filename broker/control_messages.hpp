@@ -23,7 +23,7 @@
 //                                                          ←  Fault                      then the executor exits; the control process replaces it
 //   Quiesce                                                →                             issue nothing new: the control process looks at the
 //                                                                                       progress table until all is passed, then replaces it
-//                                                          ←  Starved                    a call of `session` got no quiet window for 2 s, because work of
+//                                                          ←  Starved                    a call of `session` got no quiet window for 1.5 s, because work of
 //                                                                                       session `object` does not end; `text` names the call
 //   SessionPause                                           →  SessionPaused              answer, if it is to be served by another executor. 0: its records
 //                                                                                       are read no more and its own work is done; SessionClose

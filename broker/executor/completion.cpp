@@ -26,10 +26,14 @@ constexpr std::chrono::milliseconds kLongestPause{5};
 constexpr std::chrono::seconds kSleepLimit{1};
 constexpr int kPauseShare = 64;  // of the time waited already
 constexpr unsigned kFewCores = 2;
-constexpr unsigned long kTimerSlackNs = 1'000;  // the kernel's 50 us would be ten times the shortest pause
-constexpr std::uint64_t kOwnEvent = ~0ull;      // epoll data of the wake event; sessions have their ids
+constexpr std::uint64_t kOwnEvent = ~0ull;  // epoll data of the wake event; sessions have their ids
 
 }  // namespace
+
+bool has_spare_cores() {
+  static const bool has = std::thread::hardware_concurrency() > kFewCores;
+  return has;
+}
 
 std::chrono::nanoseconds completion_pause(std::chrono::nanoseconds waited, bool spare_cores) {
   const std::chrono::nanoseconds shortest = spare_cores ? kShortestPause : kShortestPauseOfFew;
@@ -37,9 +41,7 @@ std::chrono::nanoseconds completion_pause(std::chrono::nanoseconds waited, bool 
 }
 
 Completion::Completion()
-    : epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      wake_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      spare_cores_(std::thread::hardware_concurrency() > kFewCores) {
+    : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), spare_cores_(has_spare_cores()) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
   event.data.u64 = kOwnEvent;

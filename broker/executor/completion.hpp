@@ -25,6 +25,10 @@ namespace mpsshim::broker {
 
 class ClientChannel;
 
+// Whether threads may look often without taking a core from those they wait for.
+[[nodiscard]] bool has_spare_cores();
+inline constexpr unsigned long kTimerSlackNs = 1'000;  // of threads that look: the kernel's 50 us would be ten times the shortest pause
+
 // Until the next look at waiters of which the youngest has waited so long: 1.6 % of that, at least 5 us, at most 5 ms. Where there are no cores
 // to spare at least 50 us, so that the thread does not take a core from the kernels' launching.
 [[nodiscard]] std::chrono::nanoseconds completion_pause(std::chrono::nanoseconds waited, bool spare_cores);

@@ -55,7 +55,7 @@ void ControlLink::file(const ExecutorPacket& packet, proto::ReceivedFds& fds, co
   if (packet.header.type == ExecutorMessage::segment_add && fds.count == 1) {
     std::lock_guard lock(mutex_);
     segments_[{packet.header.session, packet.object}] = {static_cast<proto::SegmentPurpose>(packet.purpose), packet.address, packet.size_bytes,
-                                                          std::move(fds.fds[0])};
+                                                         std::move(fds.fds[0])};
     arrived_.notify_all();
     return;
   }
@@ -81,17 +81,26 @@ std::optional<proto::FileDescriptor> ControlLink::fetch_image(std::uint64_t imag
 }
 
 std::optional<ReceivedSegment> ControlLink::take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms) {
-  std::unique_lock lock(mutex_);
-  const std::pair key{session, segment};
-  if (!arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return segments_.contains(key); })) return std::nullopt;
-  return std::move(segments_.extract(key).mapped());
+  const auto take = [&]() -> std::optional<ReceivedSegment> {
+    std::lock_guard lock(mutex_);
+    auto node = segments_.extract(std::pair{session, segment});
+    return node.empty() ? std::nullopt : std::optional(std::move(node.mapped()));
+  };
+  if (std::optional<ReceivedSegment> here = take()) return here;
+  settle(timeout_ms);
+  return take();
 }
 
 std::optional<proto::Lease> ControlLink::take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms) {
-  std::unique_lock lock(mutex_);
-  const std::pair key{session, address};
-  if (!arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return leases_.contains(key); })) return std::nullopt;
-  return leases_.extract(key).mapped();
+  const auto take = [&]() -> std::optional<proto::Lease> {
+    std::lock_guard lock(mutex_);
+    const auto node = leases_.extract(std::pair{session, address});
+    return node.empty() ? std::nullopt : std::optional(node.mapped());
+  };
+  const std::optional<proto::Lease> here = take();
+  if (here || timeout_ms == 0) return here;
+  settle(timeout_ms);
+  return take();
 }
 
 void ControlLink::settle(unsigned timeout_ms) {

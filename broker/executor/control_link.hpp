@@ -37,7 +37,9 @@ class ControlLink {
 
   // Asks for an image and waits for it, at most `timeout_ms`. Called by helper threads.
   [[nodiscard]] std::optional<proto::FileDescriptor> fetch_image(std::uint64_t image, unsigned timeout_ms);
-  // The segment that the control process announced; waits for the announcement at most `timeout_ms`. Called by helper threads.
+  // The segment that the control process announced, which it does before its client learns the id. One that has not arrived is asked about, so
+  // a busy control process or link makes nothing fail and a false id waits for nothing; nullopt: never announced, or no answer within
+  // `timeout_ms`. Called by helper threads.
   [[nodiscard]] std::optional<ReceivedSegment> take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms);
   // The further device range at `address` that the control process announced; as take_segment.
   [[nodiscard]] std::optional<proto::Lease> take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms);
@@ -60,8 +62,8 @@ class ControlLink {
   std::condition_variable arrived_;
   std::uint64_t settles_asked_ = 0;
   std::uint64_t settles_answered_ = 0;
-  std::map<std::uint64_t, Arrival> images_;  // asked for and not yet taken by all who asked
-  std::map<std::pair<std::uint64_t, std::uint64_t>, proto::Lease> leases_;  // (session, address)
+  std::map<std::uint64_t, Arrival> images_;                                      // asked for and not yet taken by all who asked
+  std::map<std::pair<std::uint64_t, std::uint64_t>, proto::Lease> leases_;       // (session, address)
   std::map<std::pair<std::uint64_t, std::uint64_t>, ReceivedSegment> segments_;  // (session, segment)
 };
 

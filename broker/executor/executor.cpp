@@ -74,7 +74,7 @@ CUresult Executor::start() {
   helpers_ = std::make_unique<HelperPool>(kHelperThreads, enter_thread);
   modules_ = std::make_unique<ModuleStore>(*driver_, link_, *window_, *faults_, device_, std::size_t{options_.module_cache_mib} << 20);
   parts_ = std::make_unique<ExecutorParts>(ExecutorPartsInput{*driver_, link_, *window_, *modules_, *faults_, *helpers_, context_, device_,
-                                                              *reinterpret_cast<ProgressTable*>(progress_memory_.data()), progress_address_});
+                                                              *reinterpret_cast<ProgressTable*>(progress_memory_.data()), progress_address_, options_.connections});
   result = parts_->start();
   if (result != CUDA_SUCCESS) return result;
   workers_ = std::make_unique<WorkerSet>(*parts_, workers);

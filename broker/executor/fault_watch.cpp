@@ -65,10 +65,10 @@ void FaultWatch::pause(Clock::time_point now, bool busy) {
   attentive_until_ = Clock::now() + kRung;
 }
 
-// True while work is in flight; notes when something last ended.
+// True while work is in flight; notes when something last ended, and whether many are at it.
 bool FaultWatch::look(Clock::time_point now) {
   std::uint64_t sum = 0;
-  bool busy = false;
+  std::uint32_t busy = 0;
   const std::uint32_t used = parts_.progress.used();
   for (std::uint32_t i = 0; i < used; ++i) {
     const StreamProgress& stream = parts_.progress[i];
@@ -76,13 +76,14 @@ bool FaultWatch::look(Clock::time_point now) {
     if (session == 0) continue;
     sum += stream.completed.load(std::memory_order_relaxed);
     if (!parts_.progress.is_busy(i)) continue;
-    busy = true;
+    ++busy;
     busy_session_ = session;
   }
-  if (!busy || sum != last_sum_) last_change_ = now;
-  if (busy || sum != last_sum_) attentive_until_ = now + kAttentive;
+  if (busy == 0 || sum != last_sum_) last_change_ = now;
+  if (busy != 0 || sum != last_sum_) attentive_until_ = now + kAttentive;
   last_sum_ = sum;
-  return busy;
+  parts_.is_crowded.store(busy > parts_.connections, std::memory_order_relaxed);
+  return busy != 0;
 }
 
 void FaultWatch::launch_probe(Clock::time_point now) {

@@ -44,9 +44,9 @@ class FaultWatch {
   ExecutorParts& parts_;
   std::function<void()> enter_thread_;
   CUstream stream_ = nullptr;
-  std::uint32_t word_ = 0;        // of the progress table; its session is 0, so it is nobody's work
-  std::uint32_t launched_ = 0;    // value of the last probe
-  std::optional<Probe> probe_;    // under way
+  std::uint32_t word_ = 0;      // of the progress table; its session is 0, so it is nobody's work
+  std::uint32_t launched_ = 0;  // value of the last probe
+  std::optional<Probe> probe_;  // under way
   std::uint64_t last_sum_ = 0;
   Clock::time_point last_change_{};
   Clock::time_point attentive_until_{};

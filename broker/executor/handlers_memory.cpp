@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kQuickChunkBytes = 64u << 20;  // mapping so much takes a worker tens of microseconds
 constexpr unsigned kSettleTimeoutMs = 2'000;
-constexpr unsigned kSegmentTimeoutMs = 2'000;  // the control process announces a segment before its client learns the id
+constexpr unsigned kSegmentTimeoutMs = 10'000;  // to learn whether the control process has announced it
 
 CUresult create_chunk(Session& session, std::uint64_t size_bytes, MemoryMap::Chunk& chunk) {
   const ScopedCall call(session.id(), "cuMemCreate");

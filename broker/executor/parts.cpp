@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/executor/parts.hpp"
 
+#include "broker/executor/flight_limit.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker {
@@ -39,7 +40,12 @@ PROGRESS:
 }  // namespace
 
 ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
-    : ExecutorPartsInput(input), progress(input.progress_table, input.progress_address), streams(input.driver, progress), events(input.driver) {}
+    : ExecutorPartsInput(input),
+      progress(input.progress_table, input.progress_address),
+      streams(input.driver, progress),
+      events(input.driver),
+      chain_pool(*this),
+      first_in_flight(FlightLimit::kFirst) {}
 
 CUresult ExecutorParts::start() {
   CUmodule module = nullptr;
@@ -49,6 +55,8 @@ CUresult ExecutorParts::start() {
   if (result != CUDA_SUCCESS) {
     nop_function = nullptr;
     log_warning("Launches are issued one by one, not in chains: the driver does not load the executor's own kernels: {}", driver.describe(result));
+  } else {
+    chain_pool.stock();
   }
   return CUDA_SUCCESS;
 }

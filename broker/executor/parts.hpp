@@ -8,6 +8,7 @@
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/activity_bell.hpp"
+#include "broker/executor/chain_pool.hpp"
 #include "broker/executor/completion.hpp"
 #include "broker/executor/event_pool.hpp"
 #include "broker/executor/issue_lock.hpp"
@@ -36,14 +37,15 @@ struct ExecutorPartsInput {
   CUdevice device = 0;
   ProgressTable& progress_table;
   CUdeviceptr progress_address = 0;  // of the table, as the GPU sees it
+  unsigned connections = 8;          // of the device to the context
 };
 
 struct ExecutorParts : ExecutorPartsInput {
   explicit ExecutorParts(const ExecutorPartsInput& input);
   ExecutorParts(const ExecutorParts&) = delete;
 
-  // Prepares what needs the driver: the kernels of our own. Without them launches are issued one by one, and words are written by memory
-  // operations, which is logged.
+  // Prepares what needs the driver: the kernels of our own, and graphs for launches. Without the kernels launches are issued one by one, and
+  // words are written by memory operations, which is logged.
   [[nodiscard]] CUresult start();
 
   Progress progress;
@@ -51,6 +53,7 @@ struct ExecutorParts : ExecutorPartsInput {
   EventPool events;
   Completion completion;
   ActivityBell bell;
+  ChainPool chain_pool;
 
   IssueLock issue_lock;
   LastWriter last_writer;
@@ -58,6 +61,8 @@ struct ExecutorParts : ExecutorPartsInput {
   CUfunction writer_function = nullptr;                  // nullptr: words are written by memory operations
   std::atomic<std::uint32_t> local_bytes_high_water{0};  // per thread, of any launch so far: a launch beyond it waits for everybody
   std::atomic<bool> engine_stalled{false};               // set by FaultWatch: see there
+  std::uint32_t first_in_flight;                         // what a stream begins with: FlightLimit
+  std::atomic<bool> is_crowded{false};                   // more streams are at work than the device has connections; set by FaultWatch
   std::atomic<bool> chains_refused{false};               // the driver refused a graph call that chains need
   std::atomic<bool> batches_refused{false};              // the driver has no batched memory operations
 };

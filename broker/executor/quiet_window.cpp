@@ -13,7 +13,7 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr std::chrono::microseconds kPollPause{50};    // while somebody waits
+constexpr std::chrono::microseconds kPollPause{50};     // while somebody waits
 constexpr std::chrono::milliseconds kPatientPause{10};  // while only deferrable jobs wait and nobody is pressed
 constexpr unsigned kSpinsBeforeSleep = 2'000;
 
@@ -85,7 +85,8 @@ void QuietWindow::serve() {
 
 bool QuietWindow::presses(const Pending& pending, Clock::time_point now) const {
   const Clock::duration age = now - pending.since;
-  if (pending.job.deferrable) return age >= limits_.defer && age < limits_.defer + limits_.move_after;
+  const Clock::duration patience = pending.job.presses ? Clock::duration(0) : Clock::duration(limits_.defer);
+  if (pending.job.deferrable) return age >= patience && age < patience + limits_.move_after;
   return age < limits_.give_up;  // later it waits for its own session's work alone
 }
 

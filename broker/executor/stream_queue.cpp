@@ -21,7 +21,13 @@ std::size_t cost_bytes(const StreamOp& op) {
 
 StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::uint32_t fence_index, bool is_blocking,
                          std::unique_ptr<PooledStream> stream)
-    : context_(context), total_(total), fence_index_(fence_index), is_blocking_(is_blocking), stream_(std::move(stream)), chains_(context.parts) {
+    : context_(context),
+      total_(total),
+      fence_index_(fence_index),
+      is_blocking_(is_blocking),
+      stream_(std::move(stream)),
+      chains_(context.parts),
+      limit_(context.parts.first_in_flight) {
   appended_ = issued_ = written_ = known_done_.position = word().issued.load(std::memory_order_relaxed);
   word().launches.store(0, std::memory_order_relaxed);
   word().chained.store(0, std::memory_order_relaxed);
@@ -32,6 +38,7 @@ void StreamQueue::append(StreamOp op) {
   ++total_.records;
   total_.bytes += cost_bytes(op);
   ops_.push_back(std::move(op));
+  has_expected_fence_ = false;
   ++borrowed_;
 }
 
@@ -66,26 +73,36 @@ bool StreamQueue::has_completed(std::uint32_t position) const {
 
 void StreamQueue::learn_progress() {
   const std::uint32_t completed = word().completed.load(std::memory_order_acquire);
-  FlightLimit::Clock::time_point asked{};
+  Written asked{};
   while (!under_way_.empty() && progress_reached(completed, under_way_.front().position)) {
     known_done_ = under_way_.front();
     under_way_.pop_front();
-    if (known_done_.when != FlightLimit::Clock::time_point{}) asked = known_done_.when;
+    if (known_done_.when != FlightLimit::Clock::time_point{}) asked = known_done_;
   }
   // Seen late, where nobody was waiting for it, it would say nothing.
-  if (lacked_credit_ && asked != FlightLimit::Clock::time_point{}) limit_.learn(FlightLimit::Clock::now() - asked);
+  if (lacked_credit_ && asked.in_flight != 0) limit_.learn(FlightLimit::Clock::now() - asked.when, asked.in_flight);
 }
 
 bool StreamQueue::has_credit() {
+  limit_.set_crowded(context_.parts.is_crowded.load(std::memory_order_relaxed));
   if (is_within_credit()) return true;
   learn_progress();
   lacked_credit_ = !is_within_credit();
   return !lacked_credit_;
 }
 
-std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() const {
+// A fence that arrives before its launches are issued goes with them, and the second submission is saved: worth one round of the worker.
+bool StreamQueue::expects_fence() {
+  if (!rhythm_.is_short() || rhythm_.is_short_and_alone() || has_expected_fence_) return false;
+  if (ops_.size() > kLongestExactChain || !std::holds_alternative<LaunchOp>(ops_.back())) return false;
+  has_expected_fence_ = true;
+  return true;
+}
+
+std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() {
   const auto* head = std::get_if<LaunchOp>(&ops_.front());
   if (context_.parts.window.holds(stream_->progress_index, head != nullptr ? head->function->handle : nullptr)) return Stop::held;
+  if (head != nullptr && expects_fence()) return Stop::fence;
   if (const auto* wait = std::get_if<WaitOp>(&ops_.front())) {
     if (!wait->point->is_issued) return Stop::event;
   } else if (const auto* launch = std::get_if<LaunchOp>(&ops_.front())) {
@@ -125,11 +142,16 @@ void StreamQueue::issue_head() {
   if (std::holds_alternative<CopyOp>(head) || std::holds_alternative<FillOp>(head)) {
     context_.parts.window.note_launch(stream_->progress_index, nullptr);
   }
-  if (auto* copy = std::get_if<CopyOp>(&head)) issue_copy(*copy);
-  else if (auto* fill = std::get_if<FillOp>(&head)) issue_fill(*fill);
-  else if (auto* record = std::get_if<RecordOp>(&head)) issue_record(*record);
-  else if (auto* wait = std::get_if<WaitOp>(&head)) issue_wait(*wait);
-  else if (auto* fence = std::get_if<FenceOp>(&head)) issue_fence(fence->value);
+  if (auto* copy = std::get_if<CopyOp>(&head))
+    issue_copy(*copy);
+  else if (auto* fill = std::get_if<FillOp>(&head))
+    issue_fill(*fill);
+  else if (auto* record = std::get_if<RecordOp>(&head))
+    issue_record(*record);
+  else if (auto* wait = std::get_if<WaitOp>(&head))
+    issue_wait(*wait);
+  else if (auto* fence = std::get_if<FenceOp>(&head))
+    issue_fence(*fence);
   pop_head();
 }
 
@@ -161,7 +183,9 @@ void StreamQueue::issue_launches() {
   pop_head();
 }
 
-// The fence behind the run goes with its last chain, unless memory operations bring it sooner; progress that is due goes with any.
+// The fence behind the run goes with its last chain, unless memory operations bring it sooner; progress that is due goes with any. So does
+// that of a chain behind which nothing is queued, unless a fence will follow soon: written later, by a graph of its own, it would hold up the
+// streams on the same connection until the chain has ended.
 bool StreamQueue::issue_chain(std::size_t length) {
   const auto* fence = length < ops_.size() ? std::get_if<FenceOp>(&ops_[length]) : nullptr;
   if (fence != nullptr && prefers_memory_operations()) fence = nullptr;
@@ -171,7 +195,9 @@ bool StreamQueue::issue_chain(std::size_t length) {
   const std::uint32_t before = issued_;
   context_.parts.window.note_launch(stream_->progress_index, launches[length - 1]->function->handle);
   begin(operations);
-  const bool has_words = fence != nullptr || is_progress_due();
+  const bool is_last = length == ops_.size() && !rhythm_.is_short();
+  const bool has_words = fence != nullptr || is_progress_due() || is_last || length > kLongestExactChain;
+  if (has_words && fence == nullptr) note_rhythm();
   const WordWrites writes = words(fence != nullptr ? std::optional(fence->value) : std::nullopt);
   const ScopedCall call(context_.session, "cuGraphLaunch", {"launches", length});
   if (!chains_.launch(stream_->handle, std::span(launches.data(), length), has_words ? &writes : nullptr)) {
@@ -306,7 +332,7 @@ void StreamQueue::issue_record(RecordOp& record) {
   EventPoint* const point = record.point.get();
   const bool is_timed = point != nullptr && point->has_timing && record.has_fence;
   if (is_timed) record_event(point->handle);
-  if (record.has_fence) issue_fence(record.fence_value);
+  if (record.has_fence) write_fence(record.fence_value);
   if (point == nullptr) return;
   if (is_timed && !point->behind) context_.check(context_.parts.events.take(false, point->behind), "cuEventCreate");
   if (!is_timed || point->behind) record_event(point->awaited());
@@ -325,9 +351,35 @@ void StreamQueue::issue_wait(const WaitOp& wait) {
   submitted(1);
 }
 
-void StreamQueue::issue_fence(std::uint32_t value) {
+// Where words that cover all of the work are under way or there, the fence waits for them here: the GPU has nothing to do for it. Not so for
+// short work, whose client hears from the GPU sooner than from this thread, which has others to serve.
+void StreamQueue::issue_fence(const FenceOp& fence) {
+  const bool is_covered = written_ + 1 == issued_;
+  if (!is_covered || (rhythm_.is_short() && !has_completed(written_))) return write_fence(fence.value);
+  late_fences_.push_back({issued_, fence.value});
+  progress_submitted();
+  settle_fences();
+}
+
+void StreamQueue::write_fence(std::uint32_t value) {
   context_.check(write_words(value), "writing a fence");
   progress_submitted();
+}
+
+// The GPU may write both words at any moment, for work behind the fence; what it writes then covers the fence, and stays.
+bool StreamQueue::settle_fences() {
+  while (!late_fences_.empty() && !is_finished()) {
+    const LateFence& late = late_fences_.front();
+    std::uint32_t before = word().completed.load(std::memory_order_acquire);
+    if (!progress_reached(before, late.position - 1)) return false;
+    std::atomic<std::uint32_t>& fence = context_.channel.fence(fence_index_).value;
+    std::uint32_t seen = fence.load(std::memory_order_relaxed);
+    while (!proto::fence_reached(seen, late.value) && !fence.compare_exchange_weak(seen, late.value, std::memory_order_release)) {
+    }
+    if (before == late.position - 1) word().completed.compare_exchange_strong(before, late.position, std::memory_order_release);
+    late_fences_.pop_front();
+  }
+  return true;
 }
 
 void StreamQueue::write_progress() {
@@ -338,9 +390,13 @@ void StreamQueue::write_progress() {
 
 // The clock is read for a stream with much in flight only: others never come near the limit.
 void StreamQueue::progress_submitted() {
-  const bool is_full = issued_ - known_done_.position >= limit_.operations() / 2;
+  const std::uint32_t in_flight = issued_ - known_done_.position;
   written_ = issued_;
-  under_way_.push_back({written_, submissions_, is_full ? FlightLimit::Clock::now() : FlightLimit::Clock::time_point{}});
+  if (in_flight < (limit_.operations() + 1) / 2) {
+    under_way_.push_back({written_, submissions_});
+  } else {
+    under_way_.push_back({written_, submissions_, in_flight, FlightLimit::Clock::now()});
+  }
 }
 
 WordWrites StreamQueue::words(std::optional<std::uint32_t> fence_value) const {
@@ -354,10 +410,15 @@ WordWrites StreamQueue::words(std::optional<std::uint32_t> fence_value) const {
   return words;
 }
 
+void StreamQueue::note_rhythm() {
+  rhythm_.note(context_.parts.last_writer.again(stream_->progress_index), [this] { return has_completed(written_); });
+}
+
 bool StreamQueue::prefers_memory_operations() {
   ExecutorParts& parts = context_.parts;
   if (parts.writer_function == nullptr || parts.chains_refused.load(std::memory_order_relaxed)) return true;
-  return short_and_alone_.note(parts.last_writer.again(stream_->progress_index), [this] { return has_completed(written_); });
+  note_rhythm();
+  return rhythm_.is_short_and_alone();
 }
 
 CUresult StreamQueue::write_words(std::optional<std::uint32_t> fence_value) {

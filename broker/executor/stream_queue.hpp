@@ -34,9 +34,9 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
  public:
   // StreamSet's notes on this stream.
   struct Notes {
-    bool is_active = false;          // in its list of streams with something to do
-    bool has_new_work = false;       // a blocking stream: since the NULL stream last waited for it
-    std::uint64_t null_version = 0;  // a blocking stream: the NULL stream's work that it has waited for
+    bool is_active = false;             // in its list of streams with something to do
+    bool has_new_work = false;          // a blocking stream: since the NULL stream last waited for it
+    std::uint64_t null_version = 0;     // a blocking stream: the NULL stream's work that it has waited for
     std::uint64_t barrier_version = 0;  // the barriers it has waited for
   };
   Notes notes;
@@ -46,6 +46,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
     budget,        // the caller's share is used up
     credit,        // the GPU has to get on first
     held,          // by the quiet window
+    fence,         // its fence will come any moment: asked again, it issues
     event,         // waits for an event's record to be issued in another stream
     needs_window,  // the head is a launch that would wait for every kernel: see take_window_launch()
     in_window,     // that launch is under way
@@ -61,6 +62,9 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] Stop issue(std::uint32_t budget);
   // Has the GPU write the progress word if it does not already stand behind everything issued.
   void write_progress();
+  // Passes fences on whose work has ended since; true if none is left. To be called again and again until then.
+  bool settle_fences();
+  [[nodiscard]] bool has_late_fences() const { return !late_fences_.empty(); }
   // Forgets what is queued; what was issued goes on.
   void drop_queued();
 
@@ -91,7 +95,14 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   struct Written {  // a progress write on its way
     std::uint32_t position = 0;
     std::uint32_t submissions = 0;
-    FlightLimit::Clock::time_point when{};  // only where the limit learns from it
+    std::uint32_t in_flight = 0;  // then, and when it was: only where the limit learns from it
+    FlightLimit::Clock::time_point when{};
+  };
+
+  // A fence that came when the words of the work before it were under way already; it has the position behind them.
+  struct LateFence {
+    std::uint32_t position = 0;
+    std::uint32_t value = 0;
   };
 
   [[nodiscard]] bool is_within_credit() const {
@@ -99,7 +110,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   }
   [[nodiscard]] bool has_credit();
   void learn_progress();
-  [[nodiscard]] std::optional<Stop> blocked_by_head() const;
+  [[nodiscard]] bool expects_fence();
+  [[nodiscard]] std::optional<Stop> blocked_by_head();
   void issue_head();
   [[nodiscard]] std::size_t plain_launches_at_head() const;
   void issue_launches();
@@ -112,13 +124,15 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void issue_record(RecordOp& record);
   void record_event(CUevent event);
   void issue_wait(const WaitOp& wait);
-  void issue_fence(std::uint32_t value);
+  void issue_fence(const FenceOp& fence);
+  void write_fence(std::uint32_t value);
   void begin(std::uint32_t operations);
   void submitted(std::uint32_t calls) { submissions_ += calls; }
   void progress_submitted();
   [[nodiscard]] bool is_progress_due() const { return issued_ - written_ >= limit_.progress_interval(); }
   void pop_head();
   [[nodiscard]] WordWrites words(std::optional<std::uint32_t> fence_value) const;
+  void note_rhythm();  // words are about to be written
   [[nodiscard]] bool prefers_memory_operations();
   [[nodiscard]] CUresult write_words(std::optional<std::uint32_t> fence_value);
   [[nodiscard]] CUresult write_by_memory_operations(const WordWrites& words);
@@ -132,8 +146,9 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   std::unique_ptr<PooledStream> stream_;
   ChainCache chains_;
   std::deque<StreamOp> ops_;
-  std::size_t borrowed_ = 0;  // so many operations at the back may point into the batch
+  std::size_t borrowed_ = 0;      // so many operations at the back may point into the batch
   std::size_t issue_singly_ = 0;  // so many launches at the head go out plainly: their chain was refused
+  bool has_expected_fence_ = false;
   bool in_window_ = false;
   std::uint32_t appended_ = 0;
   std::uint32_t issued_ = 0;
@@ -141,7 +156,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   std::uint32_t submissions_ = 0;
   Written known_done_;
   std::deque<Written> under_way_;
-  ShortAndAlone short_and_alone_;
+  std::deque<LateFence> late_fences_;
+  Rhythm rhythm_;
   FlightLimit limit_;
   bool lacked_credit_ = false;
   std::vector<void*> addresses_;  // scratch

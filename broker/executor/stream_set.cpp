@@ -128,6 +128,7 @@ StreamSet::Issue StreamSet::issue() {
       switch (queue->issue(kIssueBudget)) {
         case StreamQueue::Stop::empty:
         case StreamQueue::Stop::in_window: break;
+        case StreamQueue::Stop::fence: issue.any = issue.expects_fence = true; break;
         case StreamQueue::Stop::budget: issue.any = true; break;
         case StreamQueue::Stop::credit: issue.lacks_credit = issue.waits_for_gpu = true; break;
         case StreamQueue::Stop::held: issue.waits_for_gpu = true; break;
@@ -149,9 +150,15 @@ void StreamSet::own_borrowed() {
 void StreamSet::write_progress() {
   for (const std::shared_ptr<StreamQueue>& queue : active_) {
     if (!queue->is_finished()) queue->write_progress();
-    queue->notes.is_active = !queue->is_empty();
+    queue->notes.is_active = !queue->is_empty() || queue->has_late_fences();
   }
   std::erase_if(active_, [](const std::shared_ptr<StreamQueue>& queue) { return !queue->notes.is_active; });
+}
+
+bool StreamSet::settle_fences() {
+  bool all = true;
+  for (const std::shared_ptr<StreamQueue>& queue : active_) all &= queue->settle_fences();
+  return all;
 }
 
 bool StreamSet::reap() {

@@ -28,6 +28,7 @@ class StreamSet {
     bool any = false;            // something was handed to the driver
     bool waits_for_gpu = false;  // credit, or a window: look again before long
     bool lacks_credit = false;
+    bool expects_fence = false;                 // asked again, it issues
     std::shared_ptr<StreamQueue> needs_window;  // its head is a launch for a quiet window
   };
 
@@ -57,6 +58,8 @@ class StreamSet {
   void own_borrowed();
   // Progress of all streams that lack it. Needs no gate: a closing window waits for exactly these writes.
   void write_progress();
+  // Passes on fences whose work has ended since they were issued; true if none is left. To be called again and again until then.
+  bool settle_fences();
   // Gives streams of destroyed queues back whose work has ended. True while some are left.
   bool reap();
 
@@ -98,11 +101,11 @@ class StreamSet {
   Pace pace_;
   Table table_;
   std::shared_ptr<StreamQueue> null_stream_;
-  std::vector<std::shared_ptr<StreamQueue>> active_;    // have something queued or progress not yet written
+  std::vector<std::shared_ptr<StreamQueue>> active_;  // have something queued, progress not yet written or late fences
   std::vector<std::shared_ptr<StreamQueue>> retiring_;
   std::vector<std::shared_ptr<StreamQueue>> unordered_;  // blocking streams with work that the NULL stream has not waited for
-  std::uint64_t null_version_ = 0;        // counts the NULL stream's work
-  std::uint64_t null_point_version_ = 0;  // the version that null_point_ stands behind
+  std::uint64_t null_version_ = 0;                       // counts the NULL stream's work
+  std::uint64_t null_point_version_ = 0;                 // the version that null_point_ stands behind
   PointRef null_point_;
   std::vector<Barrier> barriers_;  // one a stream at most
   std::uint64_t barrier_version_ = 0;

@@ -15,20 +15,21 @@ enum class WindowResult : std::uint8_t {
 };
 
 struct WindowJob {
-  const char* what = "";       // for the log, e.g. "cuModuleLoadData"
+  const char* what = "";  // for the log, e.g. "cuModuleLoadData"
   std::uint64_t session = 0;
-  bool deferrable = false;     // nobody waits for it (frees, unloads); run only with WindowResult::open
+  bool deferrable = false;  // nobody waits for it (frees, unloads); run only with WindowResult::open
   std::function<void(WindowResult)> run;
-  bool issues_work = false;    // its call starts a kernel: runs after all others, which would wait for that kernel
-  std::size_t image_bytes = 0; // of a load, for the log
+  bool issues_work = false;     // its call starts a kernel: runs after all others, which would wait for that kernel
+  std::size_t image_bytes = 0;  // of a load, for the log
+  bool presses = false;         // a deferrable one without which launches are slow: holds others from the start
 };
 
 struct WindowLimits {
-  std::chrono::microseconds long_work{1'000};       // a stream whose oldest unfinished work is older is long
-  std::chrono::milliseconds very_long_work{100};    // of such a function one launch at a time is issued to a stream: else a window waits for several
-  std::chrono::milliseconds hold_per_second{500};   // so much of a second may a session's streams stand idle because they are held
-  std::chrono::milliseconds move_after{2'000};      // then another executor is asked for
-  std::chrono::milliseconds give_up{10'000};        // then the call fails, if another session's work is what it waits for
+  std::chrono::microseconds long_work{1'000};      // a stream whose oldest unfinished work is older is long
+  std::chrono::milliseconds very_long_work{100};   // of such a function one launch at a time is issued to a stream: else a window waits for several
+  std::chrono::milliseconds hold_per_second{500};  // so much of a second may a session's streams stand idle because they are held
+  std::chrono::milliseconds move_after{1'500};     // then another executor is asked for
+  std::chrono::milliseconds give_up{10'000};       // then the call fails, if another session's work is what it waits for
   std::chrono::milliseconds name_in_log{1'000};
   std::chrono::milliseconds defer{1'000};           // a deferrable job waits so long before it holds anybody, then does so for `move_after`
   std::chrono::milliseconds deferred_pause{50};     // between windows for deferrable jobs alone, while others work

@@ -41,29 +41,33 @@ class LastWriter {
   alignas(64) std::atomic<std::uint32_t> last_{~0u};
 };
 
-// Whether a stream has been alone for a while, and its work short: told by whose words were written last, and by how soon they were there.
-class ShortAndAlone {
+// What a stream's last rounds were like: told by whose words were written last, and by how soon they were there.
+class Rhythm {
  public:
   using Clock = std::chrono::steady_clock;
-  // Words are about to be written. `are_last_done()` says whether those before have come; it is asked only where it matters.
+  // Words are about to be written. `are_last_done()` says whether those before have come.
   template <typename AreLastDone>
-  [[nodiscard]] bool note(bool was_last_writer, AreLastDone are_last_done, Clock::time_point (*clock)() = Clock::now) {
-    if (!was_last_writer) {
-      streak_ = 0;
-      return false;
-    }
+  void note(bool was_last_writer, AreLastDone are_last_done, Clock::time_point (*clock)() = Clock::now) {
     const Clock::time_point now = clock();
-    const bool is_short = now - last_ < kShort && are_last_done();
+    const Clock::duration since = now - last_;
     last_ = now;
-    streak_ = is_short ? streak_ + 1 : 0;
-    return streak_ >= kStreak;
+    const bool is_done = since < kShort && are_last_done();
+    short_ = is_done ? short_ + 1 : 0;
+    alone_ = is_done && was_last_writer && since < kShortAlone ? alone_ + 1 : 0;
   }
+  // Its work is short, and its client likely to wait for it soon.
+  [[nodiscard]] bool is_short() const { return short_ >= kShortStreak; }
+  // That, and no other stream is at work.
+  [[nodiscard]] bool is_short_and_alone() const { return alone_ >= kAloneStreak; }
 
  private:
-  static constexpr std::chrono::microseconds kShort{100};
-  static constexpr std::uint32_t kStreak = 32;
+  static constexpr std::chrono::microseconds kShort{1'000};
+  static constexpr std::chrono::microseconds kShortAlone{100};
+  static constexpr std::uint32_t kShortStreak = 2;
+  static constexpr std::uint32_t kAloneStreak = 32;
   Clock::time_point last_{};
-  std::uint32_t streak_ = 0;
+  std::uint32_t short_ = 0;
+  std::uint32_t alone_ = 0;
 };
 
 }  // namespace mpsshim::broker

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 
 #include "broker/executor/dispatch.hpp"
 #include "broker/executor/session.hpp"
@@ -21,16 +22,14 @@ namespace mpsshim::broker {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::size_t kQuantumBytes = 64 * 1024;
 static_assert(kQuantumBytes >= proto::kMaxRecordBytes);
-constexpr unsigned kDryVisits = 4;                   // visits without work after which progress is written
+constexpr unsigned kDryVisits = 4;  // visits without work after which progress is written
 constexpr std::chrono::microseconds kShortestPause{20};
 constexpr std::chrono::microseconds kLongestPause{1'000};
 constexpr std::chrono::microseconds kLongestPauseForCredit{100};  // a full stream's work lasts some hundred microseconds at least
 constexpr std::chrono::milliseconds kRebalanceInterval{5};
-constexpr unsigned kTurnsBetweenLooks = 16;          // at the clock, for the interval
+constexpr unsigned kTurnsBetweenLooks = 16;  // at the clock, for the interval
 constexpr std::chrono::microseconds kSleepLimit{1'000'000};
 
 // How long a worker without work spins before it sleeps: a spinning worker must not take the core from the client it waits for.
@@ -57,7 +56,7 @@ Worker::Worker(ExecutorParts& parts, WorkerSet& set, unsigned index)
       spin_(spin_time()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      batch_(kQuantumBytes) {
+      batch_(2 * kQuantumBytes) {
   if (!watch(epoll_, wake_event_.get())) log_error("Worker {} cannot watch its own wake event: errno {}", index, errno);
   thread_ = std::thread([this, index] {
     pthread_setname_np(pthread_self(), ("worker-" + std::to_string(index)).c_str());
@@ -107,6 +106,7 @@ void Worker::run_mailbox() {
 }
 
 void Worker::loop() {
+  if (has_spare_cores()) prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   parts_.driver->cuCtxSetCurrent(parts_.context);
   Clock::time_point idle_since{};
   while (!stopping_.load(std::memory_order_relaxed)) {
@@ -125,7 +125,7 @@ void Worker::loop() {
       continue;
     }
     for (const std::shared_ptr<Session>& session : sessions_) session->streams().write_progress();
-    if (prepare_sleep()) sleep(visit);
+    if (prepare_sleep()) sleep(visit, now - idle_since);
   }
 }
 
@@ -138,9 +138,9 @@ Worker::Visit Worker::visit_all() {
     all.worked |= one.worked;
     all.polls |= one.polls;
     all.lacks_credit |= one.lacks_credit;
+    all.awaits_fences |= one.awaits_fences;
     if (session->is_closing() && session->advance_close()) {
-      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session->channel().ring_doorbell(), nullptr);
-      sessions_.erase(sessions_.begin() + static_cast<std::ptrdiff_t>(i));
+      drop(i);
       continue;
     }
     ++i;
@@ -153,6 +153,7 @@ Worker::Visit Worker::visit(Session& session) {
   visit.worked = read_ring(session);
   issue(session, visit);
   StreamSet& streams = session.streams();
+  visit.awaits_fences = !streams.settle_fences();
   if (visit.worked && streams.queued().records == 0) streams.set_held(false);
   session.dry_visits = visit.worked ? 0 : session.dry_visits + 1;
   // A window that is wanted waits for progress, of streams beside those that still have work as well.
@@ -165,10 +166,15 @@ Worker::Visit Worker::visit(Session& session) {
 bool Worker::read_ring(Session& session) {
   if (!session.may_read() || !session.channel().ring().has_records()) return false;
   session.streams().set_held(true);  // before the ring gives the room back
-  const proto::RingConsumer::Batch batch = session.channel().ring().copy_out(batch_);
-  const proto::trace::Span span("ring", "records", {"session", session.id()}, {"bytes", batch.bytes});
-  dispatch_batch(session, std::span<const std::byte>(batch_.data(), batch.bytes));
-  if (batch.fault != proto::RingFault::none) session.fail("the ring", proto::to_string(batch.fault));
+  // What came meanwhile belongs to it more often than not: the fence behind a launch.
+  for (std::size_t used = 0; used <= kQuantumBytes && session.may_read() && session.channel().ring().has_records();) {
+    const proto::RingConsumer::Batch batch = session.channel().ring().copy_out(std::span(batch_).subspan(used, kQuantumBytes));
+    const proto::trace::Span span("ring", "records", {"session", session.id()}, {"bytes", batch.bytes});
+    dispatch_batch(session, std::span<const std::byte>(batch_.data() + used, batch.bytes));
+    if (batch.fault != proto::RingFault::none) session.fail("the ring", proto::to_string(batch.fault));
+    used += batch.bytes;
+    if (batch.bytes == 0) break;
+  }
   return true;
 }
 
@@ -209,21 +215,26 @@ void Worker::rebalance() {
     const std::shared_ptr<Session> session = sessions_[i];
     const StreamSet::Pace done = session->take_pace();
     const Placement place = placement(done, elapsed_ms, set_.is_first(*this));
-    const int doorbell = session->channel().ring_doorbell();
     if (place == Placement::stay || session->is_closing() || !set_.move(session, place)) {
       ++i;
       continue;
     }
-    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, doorbell, nullptr);
-    sessions_.erase(sessions_.begin() + static_cast<std::ptrdiff_t>(i));
+    drop(i);
   }
 }
 
-void Worker::sleep(const Visit& visit) {
-  const std::chrono::microseconds limit = visit.polls ? pause_ : kSleepLimit;
+void Worker::drop(std::size_t index) {
+  const std::shared_ptr<Session> session = std::move(sessions_[index]);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session->channel().ring_doorbell(), nullptr);
+  sessions_.erase(sessions_.begin() + static_cast<std::ptrdiff_t>(index));
+}
+
+void Worker::sleep(const Visit& visit, Clock::duration idle) {
+  std::chrono::nanoseconds limit = visit.polls ? pause_ : kSleepLimit;
   pause_ = visit.polls ? std::min(pause_ * 2, visit.lacks_credit ? kLongestPauseForCredit : kLongestPause) : kShortestPause;
+  if (visit.awaits_fences) limit = std::min(limit, completion_pause(idle, has_spare_cores()));  // a client waits for what the GPU does
   pollfd ready{epoll_.get(), POLLIN, 0};
-  const timespec timeout{limit.count() / 1'000'000, static_cast<long>(limit.count() % 1'000'000) * 1'000};
+  const timespec timeout{limit.count() / 1'000'000'000, limit.count() % 1'000'000'000};
   if (ppoll(&ready, 1, &timeout, nullptr) <= 0) return;
   std::array<epoll_event, 64> edges;
   (void)epoll_wait(epoll_.get(), edges.data(), static_cast<int>(edges.size()), 0);

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "broker/executor/parts.hpp"
-#include "broker/executor/worker_placement.hpp"
 #include "broker/executor/quiet_window.hpp"
+#include "broker/executor/worker_placement.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
@@ -30,6 +30,8 @@ class WorkerSet;
 
 class Worker {
  public:
+  using Clock = std::chrono::steady_clock;
+
   Worker(ExecutorParts& parts, WorkerSet& set, unsigned index);
   Worker(const Worker&) = delete;
   ~Worker();  // stops the thread; sessions still held are dropped
@@ -48,6 +50,7 @@ class Worker {
     bool worked = false;         // records were read or operations issued
     bool polls = false;          // something waits for the GPU or a window: do not sleep long
     bool lacks_credit = false;   // that something is the next launch: not even that long
+    bool awaits_fences = false;  // a client waits, and is told by this worker
   };
 
   void loop();
@@ -56,10 +59,11 @@ class Worker {
   [[nodiscard]] Visit visit(Session& session);
   [[nodiscard]] bool read_ring(Session& session);
   void issue(Session& session, Visit& visit);
+  void drop(std::size_t index);  // one of sessions_, which is over or another worker's
   void start_watching(const std::shared_ptr<Session>& session);
   void rebalance();
   [[nodiscard]] bool prepare_sleep();
-  void sleep(const Visit& visit);
+  void sleep(const Visit& visit, Clock::duration idle);
 
   ExecutorParts& parts_;
   WorkerSet& set_;
@@ -75,7 +79,7 @@ class Worker {
   std::atomic<std::size_t> load_{0};
   std::vector<std::shared_ptr<Session>> sessions_;
   std::vector<std::byte> batch_;
-  std::chrono::steady_clock::time_point rebalanced_{};
+  Clock::time_point rebalanced_{};
   unsigned turns_ = 0;
   std::chrono::microseconds pause_{};
   std::thread thread_;

@@ -187,16 +187,35 @@ TEST_CASE("Release is answered once everything before it was issued, not when it
 TEST_CASE("long operations keep few in flight, short ones many again") {
   using namespace std::chrono_literals;
   broker::FlightLimit limit;
-  CHECK(limit.operations() == broker::FlightLimit::kMost);
+  CHECK(limit.operations() == broker::FlightLimit::kFirst);
   CHECK(limit.longest_chain() == broker::kMaxChain);
-  for (int i = 0; i < 10; ++i) limit.learn(13ms);
+  for (int i = 0; i < 10; ++i) limit.learn(13ms, 512);
   CHECK(limit.operations() == broker::FlightLimit::kLeast);
   CHECK(limit.longest_chain() == 8);
   CHECK(limit.progress_interval() == 16);
-  limit.learn(2ms);
+  limit.learn(2ms, 64);
   CHECK(limit.operations() == broker::FlightLimit::kLeast);
-  for (int i = 0; i < 10; ++i) limit.learn(500us);
+  for (int i = 0; i < 10; ++i) limit.learn(500us, 64);
   CHECK(limit.operations() == broker::FlightLimit::kMost);
+}
+
+TEST_CASE("in a crowd a stream has two chains in flight, unless its operations are tiny") {
+  using namespace std::chrono_literals;
+  broker::FlightLimit limit;
+  limit.learn(3ms, 1'000);
+  limit.set_crowded(true);
+  CHECK(limit.operations() == broker::FlightLimit::kFirst);  // 3 us each
+  limit.learn(3ms, 60);
+  limit.set_crowded(true);
+  CHECK(limit.longest_chain() == 20);  // 50 us each
+  CHECK(limit.operations() == 22);     // with the first one's fence
+  CHECK(limit.progress_interval() == 1);
+  limit.learn(20ms, 1);
+  CHECK(limit.longest_chain() == 17);  // perhaps others held it up
+  for (int i = 0; i < 100; ++i) limit.learn(20ms, 1);
+  CHECK(limit.longest_chain() == 1);
+  limit.set_crowded(false);
+  CHECK(limit.operations() == broker::FlightLimit::kFirst);
 }
 
 TEST_CASE("a stream whose work comes back slowly gets less of it at a time") {

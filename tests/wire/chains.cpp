@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs of launches go out as graphs: same kernels, same arguments, same order.
+#include <algorithm>
 #include <map>
+
+#include <unistd.h>
 
 #include "tests/support/catch.hpp"
 #include "tests/wire/support/wire_fixture.hpp"
@@ -22,8 +25,10 @@ struct Fixture {
     std::vector<std::size_t> shape;
     unsigned last = 0;
     for (const FakeCall& call : launches()) {
-      if (call.chain == 0) shape.push_back(0);
-      else if (call.chain != last) shape.push_back(call.chain_length);
+      if (call.chain == 0)
+        shape.push_back(0);
+      else if (call.chain != last)
+        shape.push_back(call.chain_length);
       last = call.chain;
     }
     return shape;
@@ -49,7 +54,8 @@ TEST_CASE("chains have any length up to 8, then 16, 32 and 64") {
 }
 
 TEST_CASE("a run becomes chains in order, whatever its length") {
-  const auto count = GENERATE(std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{3}, std::uint64_t{31}, std::uint64_t{32}, std::uint64_t{33}, std::uint64_t{200});
+  const auto count =
+      GENERATE(std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{3}, std::uint64_t{31}, std::uint64_t{32}, std::uint64_t{33}, std::uint64_t{200});
   Fixture f;
   for (std::uint64_t i = 0; i < count; ++i) f.client.post_launch(f.id, i);
   f.client.turn();
@@ -150,6 +156,73 @@ TEST_CASE("a driver without graphs gets plain launches") {
   CHECK(f.shape() == Shape(40, 0));
   CHECK(f.client.fence() == 1);
   CHECK(f.executor.parts->chains_refused.load());
+}
+
+TEST_CASE("a fence that comes when the words of the work before it are under way costs the GPU nothing") {
+  Fixture f;
+  f.executor.fake.hold_work();
+  f.client.post_launch(f.id, 0);
+  f.client.turn(false);  // with the progress word: nothing stands behind it
+  CHECK(f.executor.fake.calls(FakeCall::write).size() == 1);
+  f.client.post_fence(5);
+  f.client.turn();
+  f.client.turn();
+  CHECK(f.executor.fake.calls(FakeCall::write).size() == 1);
+  CHECK(f.client.fence() == 0);
+  CHECK_FALSE(f.client.session().streams().is_idle());
+  f.executor.fake.complete();
+  f.client.turn();
+  CHECK(f.client.fence() == 5);
+  CHECK(f.client.session().streams().is_idle());
+  f.client.post_fence(6);  // all has ended already
+  f.client.turn(false);
+  CHECK(f.client.fence() == 6);
+  CHECK(f.executor.fake.calls(FakeCall::write).size() == 1);
+}
+
+TEST_CASE("a late fence never sets a word back that the GPU has written since") {
+  Fixture f;
+  f.executor.fake.hold_work();
+  f.client.post_launch(f.id, 0);
+  f.client.turn(false);
+  f.client.post_fence(5);
+  f.client.turn(false);
+  f.client.post_launch(f.id, 1);
+  f.client.post_fence(6);
+  f.client.turn(false);
+  CHECK(f.client.fence() == 0);
+  f.executor.fake.complete();
+  CHECK(f.client.fence() == 6);
+  f.client.turn(false);
+  CHECK(f.client.fence() == 6);
+  CHECK(f.client.session().streams().is_idle());
+  CHECK(f.executor.progress->stream[0].completed.load() == 4);
+}
+
+TEST_CASE("graphs are made in quiet windows, not when one is wanted") {
+  Fixture f;
+  const unsigned stock = f.executor.fake.graphs_made;
+  f.executor.fake.hold_work();
+  constexpr std::uint32_t kStreams = 60;  // more than are in stock for a launch and its words
+  const auto post_to_all = [&](std::uint64_t argument) {
+    for (std::uint32_t i = 1; i <= kStreams; ++i) f.client.post_launch(f.id, argument, proto::StreamId::make(i, 1));
+    f.client.turn(false);
+  };
+  for (std::uint32_t i = 1; i <= kStreams; ++i) (void)f.client.add_stream(i);
+  post_to_all(0);
+  CHECK(f.executor.fake.graphs_made == stock);  // the window cannot open: work is in flight
+  const std::vector<std::size_t> shape = f.shape();
+  CHECK(std::count(shape.begin(), shape.end(), 0) > 0);  // plainly, then
+  REQUIRE(f.launches().size() == kStreams);
+  f.executor.fake.resume_work();
+  f.client.turn();
+  const auto has_more = [&] { return f.executor.fake.graphs_made > stock + kStreams / 2; };
+  for (int i = 0; i < 5'000 && !has_more(); ++i) {
+    f.client.turn();  // streams that find too few ask again
+    usleep(1'000);
+    post_to_all(1);
+  }
+  CHECK(has_more());
 }
 
 TEST_CASE("a launch that needs more local memory than ever before waits for a window") {

@@ -9,14 +9,17 @@ using namespace std::chrono_literals;
 
 namespace {
 
-ShortAndAlone::Clock::time_point fake_now{1h};
-ShortAndAlone::Clock::time_point fake_clock() { return fake_now; }
+Rhythm::Clock::time_point fake_now{1h};
+Rhythm::Clock::time_point fake_clock() { return fake_now; }
 
-// Rounds that end at once and come `apart`, until memory operations are chosen; 0: not within 100.
-int rounds_until_chosen(ShortAndAlone& stream, ShortAndAlone::Clock::duration apart) {
+// Rounds that end at once and come `apart`, until `is_it`; 0: not within 100.
+template <typename IsIt>
+int rounds_until(Rhythm& stream, Rhythm::Clock::duration apart, IsIt is_it, bool is_alone = true) {
   for (int round = 1; round <= 100; ++round) {
     fake_now += apart;
-    if (stream.note(true, [] { return true; }, fake_clock)) return round;
+    stream.note(
+        is_alone, [] { return true; }, fake_clock);
+    if (is_it()) return round;
   }
   return 0;
 }
@@ -32,18 +35,36 @@ TEST_CASE("words: the last writer is whoever wrote last") {
 }
 
 TEST_CASE("words: memory operations are for a stream that has been alone with short work for a while") {
-  ShortAndAlone stream;
-  CHECK(rounds_until_chosen(stream, 10us) > 30);
-  SECTION("somebody else has written") { CHECK_FALSE(stream.note(false, [] { return true; }, fake_clock)); }
+  Rhythm stream;
+  const auto is_it = [&] { return stream.is_short_and_alone(); };
+  CHECK(rounds_until(stream, 10us, is_it) > 30);
+  SECTION("somebody else has written") {
+    stream.note(
+        false, [] { return true; }, fake_clock);
+  }
   SECTION("its last work took long") {
     fake_now += 1ms;
-    CHECK_FALSE(stream.note(true, [] { return true; }, fake_clock));
+    stream.note(
+        true, [] { return true; }, fake_clock);
   }
-  SECTION("its last work is not over") { CHECK_FALSE(stream.note(true, [] { return false; }, fake_clock)); }
-  CHECK(rounds_until_chosen(stream, 10us) > 30);  // it begins anew
+  SECTION("its last work is not over") {
+    stream.note(
+        true, [] { return false; }, fake_clock);
+  }
+  CHECK_FALSE(is_it());
+  CHECK(rounds_until(stream, 10us, is_it) > 30);  // it begins anew
+}
+
+TEST_CASE("words: work is short after a few rounds, whoever else is at work") {
+  Rhythm stream;
+  const auto is_it = [&] { return stream.is_short(); };
+  CHECK(rounds_until(stream, 800us, is_it, false) == 3);  // the first has none before it
+  stream.note(
+      false, [] { return false; }, fake_clock);
+  CHECK_FALSE(is_it());
 }
 
 TEST_CASE("words: never for work that comes seldom") {
-  ShortAndAlone stream;
-  CHECK(rounds_until_chosen(stream, 200us) == 0);
+  Rhythm stream;
+  CHECK(rounds_until(stream, 1200us, [&] { return stream.is_short() || stream.is_short_and_alone(); }) == 0);
 }

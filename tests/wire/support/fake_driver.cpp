@@ -140,7 +140,9 @@ struct FakeEntry {
     static std::map<std::string, std::unique_ptr<FakeFunction>> known;
     std::lock_guard lock(the_driver->mutex_);
     std::unique_ptr<FakeFunction>& entry = known[name];
-    if (!entry) entry = std::make_unique<FakeFunction>(FakeFunction{name, name == std::string(kWriter) ? std::vector<std::size_t>{8, 8, 4, 4} : std::vector<std::size_t>{}});
+    if (!entry)
+      entry = std::make_unique<FakeFunction>(
+          FakeFunction{name, name == std::string(kWriter) ? std::vector<std::size_t>{8, 8, 4, 4} : std::vector<std::size_t>{}});
     *function = reinterpret_cast<CUfunction>(entry.get());
     return CUDA_SUCCESS;
   }
@@ -244,11 +246,13 @@ struct FakeEntry {
   }
   // An exec is its graph: the code under test has one of each other.
   static CUresult CUDAAPI instantiate(CUgraphExec* exec, CUgraph graph, unsigned long long) {
+    ++the_driver->graphs_made;
     *exec = reinterpret_cast<CUgraphExec>(graph);
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI exec_destroy(CUgraphExec) { return CUDA_SUCCESS; }
   static CUresult CUDAAPI set_kernel(CUgraphExec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+    if (!the_driver->has_graphs) return CUDA_ERROR_NOT_SUPPORTED;
     assign(*reinterpret_cast<FakeGraph::Node*>(node), *params);
     return CUDA_SUCCESS;
   }
@@ -265,8 +269,10 @@ struct FakeEntry {
       return node.is_kernel && reinterpret_cast<const FakeFunction*>(node.kernel.func)->name == kWriter;
     };
     for (const auto& node : nodes) {
-      if (is_writer(*node)) node->writes = writes_of_kernel(node->parameters);
-      else if (node->is_kernel) ++kernels;
+      if (is_writer(*node))
+        node->writes = writes_of_kernel(node->parameters);
+      else if (node->is_kernel)
+        ++kernels;
     }
     const unsigned number = ++the_driver->graph_launches_;
     for (const auto& node : nodes) {

@@ -4,6 +4,7 @@
 // One instance at a time, since the driver's functions have no context argument. Thread safe.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -21,7 +22,7 @@ namespace mpsshim::test {
 
 struct FakeFunction {
   std::string name;
-  std::vector<std::size_t> parameter_sizes;  // each aligned to its size
+  std::vector<std::size_t> parameter_sizes;                                       // each aligned to its size
   [[nodiscard]] std::vector<std::pair<std::size_t, std::size_t>> layout() const;  // offset, size
 };
 
@@ -61,6 +62,7 @@ class FakeDriver {
 
   bool has_graphs = true;
   bool has_batches = true;
+  std::atomic<unsigned> graphs_made{0};
   CUresult launch_result = CUDA_SUCCESS;  // of the next plain launches
 
  private:

@@ -5,6 +5,8 @@
 
 #include <sys/eventfd.h>
 
+#include "broker/executor/flight_limit.hpp"
+
 namespace mpsshim::test {
 
 namespace {
@@ -30,9 +32,10 @@ WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver
   window = std::make_unique<broker::QuietWindow>(*progress, threads, broker::QuietWindow::Limits{}, enter);
   helpers = std::make_unique<broker::HelperPool>(helper_threads, enter);
   modules = std::make_unique<broker::ModuleStore>(*driver, *link, *window, *faults, real.device, kModuleCacheBytes);
-  parts = std::make_unique<broker::ExecutorParts>(broker::ExecutorPartsInput{*driver, *link, *window, *modules, *faults, *helpers, real.context, real.device, *progress,
-                                                                             progress_address});
+  parts = std::make_unique<broker::ExecutorParts>(
+      broker::ExecutorPartsInput{*driver, *link, *window, *modules, *faults, *helpers, real.context, real.device, *progress, progress_address});
   if (parts->start() != CUDA_SUCCESS) throw std::bad_alloc();
+  parts->first_in_flight = broker::FlightLimit::kMost;  // limits other than that one are looked at
 }
 
 WireExecutor::~WireExecutor() {
@@ -107,9 +110,11 @@ broker::StreamSet::Issue WireClient::turn(bool dry) {
     broker::dispatch_batch(*session_, std::span<const std::byte>(batch_.data(), batch.bytes));
     if (batch.fault != proto::RingFault::none) session_->fail("the ring", proto::to_string(batch.fault));
   }
-  const broker::StreamSet::Issue issue = session_->streams().issue();
+  broker::StreamSet::Issue issue = session_->streams().issue();
+  if (issue.expects_fence) issue = session_->streams().issue();
   session_->streams().own_borrowed();
   std::memset(batch_.data(), 0xee, batch_.size());  // whoever still looks into the batch is found out
+  (void)session_->streams().settle_fences();
   if (dry) session_->streams().write_progress();
   (void)session_->streams().reap();
   (void)session_->poll_waiting();

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/chain_pool.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "broker/executor/parts.hpp"
+#include "broker/executor/quiet_window.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+constexpr std::chrono::microseconds kShareOfWindow{2'000};  // a graph takes 20 to 500 us
+
+// How many of a shape there are at first.
+std::size_t stock_of(ChainShape shape) {
+  if (shape.length == 0) return 8;
+  if (shape.length == 1) return shape.has_words ? 32 : 16;
+  if (shape.length <= kLongestExactChain) return shape.has_words ? 4 : 2;
+  return shape.length == kMaxChain ? 16 : 8;
+}
+
+template <typename F>
+void for_each_shape(F&& f) {
+  for (std::size_t length = 0; length <= kMaxChain; length = chain_length(length < kLongestExactChain ? length + 1 : length * 2)) {
+    if (length != 0 && length <= kLongestExactChain) f(ChainShape{length, false});
+    f(ChainShape{length, true});
+    if (length == kMaxChain) return;
+  }
+}
+
+}  // namespace
+
+void ChainPool::stock() {
+  for_each_shape([this](ChainShape shape) {
+    Shelf& shelf = shelves_[shape.index()];
+    shelf.shape = shape;
+    for (std::size_t i = stock_of(shape); i > 0 && !parts_.chains_refused.load(std::memory_order_relaxed); --i) {
+      if (auto chain = make(shape)) shelf.free.push_back(std::move(chain)), ++shelf.made;
+    }
+  });
+}
+
+std::unique_ptr<ChainGraph> ChainPool::take(ChainShape shape) {
+  std::lock_guard lock(mutex_);
+  Shelf& shelf = shelves_[shape.index()];
+  std::unique_ptr<ChainGraph> chain;
+  if (!shelf.free.empty()) {
+    chain = std::move(shelf.free.back());
+    shelf.free.pop_back();
+  }
+  if (shelf.free.size() < stock_of(shape) / 4 || !chain) want_more(shelf);
+  return chain;
+}
+
+void ChainPool::give_back(std::unique_ptr<ChainGraph> chain) {
+  chain->clear();
+  std::lock_guard lock(mutex_);
+  shelves_[chain->shape().index()].free.push_back(std::move(chain));
+}
+
+void ChainPool::want_more(Shelf& shelf) {
+  if (shelf.wanted == 0) shelf.wanted = std::max(stock_of(shelf.shape), shelf.made / 2);
+  if (std::exchange(is_asked_, true)) return;
+  WindowJob job{"making graphs for launches", 0, true, [this](WindowResult) { make_wanted(); }};
+  job.presses = true;
+  parts_.window.submit(std::move(job));
+}
+
+void ChainPool::make_wanted() {
+  const auto start = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  is_asked_ = false;
+  for (Shelf& shelf : shelves_) {
+    while (shelf.wanted > 0 && !parts_.chains_refused.load(std::memory_order_relaxed)) {
+      if (std::chrono::steady_clock::now() - start > kShareOfWindow) return want_more(shelf);
+      const ChainShape shape = shelf.shape;
+      lock.unlock();
+      std::unique_ptr<ChainGraph> chain = make(shape);
+      lock.lock();
+      --shelf.wanted;
+      if (chain) shelf.free.push_back(std::move(chain)), ++shelf.made;
+    }
+  }
+}
+
+std::unique_ptr<ChainGraph> ChainPool::make(ChainShape shape) {
+  CUresult error = CUDA_SUCCESS;
+  const char* call = nullptr;
+  std::unique_ptr<ChainGraph> chain = ChainGraph::make(parts_, shape, error, call);
+  if (!chain) refuse(error, call);
+  return chain;
+}
+
+void ChainPool::refuse(CUresult result, const char* call) {
+  if (parts_.chains_refused.exchange(true, std::memory_order_relaxed)) return;
+  log_warning("Launches are issued one by one from now on, not in chains: the driver refused {}: {}", call, parts_.driver.describe(result));
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The prepared graphs of an executor, shared by its streams. Instantiating a graph may take device memory, and then the driver waits for
+// every running kernel of the context and holds all other calls meanwhile (docs/measurements.md). So graphs are made before the executor
+// serves anybody and in quiet windows, never when one is wanted: who finds none issues plainly and has more made.
+//
+// Threads: workers take and give back; the window's thread makes more.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "broker/executor/chain_graph.hpp"
+
+namespace mpsshim::broker {
+
+class ChainPool {
+ public:
+  explicit ChainPool(ExecutorParts& parts) : parts_(parts) {}
+  ChainPool(const ChainPool&) = delete;
+
+  // Makes the first stock. Called once, nothing runs yet. A driver that refuses graphs gets plain launches (ExecutorParts::chains_refused).
+  void stock();
+  // Null: there is none of that shape at the moment.
+  [[nodiscard]] std::unique_ptr<ChainGraph> take(ChainShape shape);
+  // It may still be running: what is set for its next launch does not touch that.
+  void give_back(std::unique_ptr<ChainGraph> chain);
+  // The driver refused a graph call that chains need.
+  void refuse(CUresult result, const char* call);
+
+ private:
+  struct Shelf {
+    ChainShape shape;
+    std::vector<std::unique_ptr<ChainGraph>> free;
+    std::size_t made = 0;
+    std::size_t wanted = 0;  // to be made in the next window
+  };
+
+  void want_more(Shelf& shelf);  // mutex_ is held
+  void make_wanted();            // in a quiet window
+  [[nodiscard]] std::unique_ptr<ChainGraph> make(ChainShape shape);
+
+  ExecutorParts& parts_;
+  std::mutex mutex_;
+  std::array<Shelf, ChainShape::kShapes> shelves_;
+  bool is_asked_ = false;  // a window for make_wanted()
+};
+
+}  // namespace mpsshim::broker
