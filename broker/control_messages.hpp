@@ -4,6 +4,8 @@
 //
 //   control process                                           executor
 //                                                          ←  Ready                      after the context exists; facts are in the facts segment
+//                                                          ←  StandingBy                 instead, where the context is to be made later: all is ready but that
+//   TakeOver                                               →                             makes it now; Ready follows
 //   SessionOpen + [channel, fences, ring doorbell,         →  SessionOpened              status; on failure the session is refused
 //                  completion doorbell]
 //   ChunkRestore + [memory handle]                         →  (part of SessionOpen's set: sent before it, recovery only)
@@ -18,7 +20,8 @@
 //                                                          ←  ImageWant
 //   ImageGive + [sealed memory file]                       →
 //                                                          ←  ModuleNote                 load/unload log, before the driver call is issued
-//   LoadReplay + [sealed memory file]                      →  (recovery: images in the logged order, before the first SessionOpen)
+//   LoadReplay + [sealed memory file]                      →  (recovery: images in the logged order, before the first SessionOpen; a standby gets
+//                                                           them as they are logged)
 //                                                          ←  ImageCompiled + [cubin]    made from an image: given out instead of it from now on
 //                                                          ←  Fault                      then the executor exits; the control process replaces it
 //   Quiesce                                                →                             issue nothing new: the control process looks at the
@@ -44,6 +47,7 @@ namespace mpsshim::broker {
 inline constexpr int kExecutorControlFd = 3;   // the socket
 inline constexpr int kExecutorFactsFd = 4;     // DriverFacts, writable by the executor
 inline constexpr int kExecutorProgressFd = 5;  // ProgressTable (broker/progress_table.hpp), shared with the control process only
+inline constexpr int kExecutorCallsFd = 6;     // CallTable (broker/call_table.hpp), likewise
 
 enum class ExecutorMessage : std::uint32_t {
   ready = 1,
@@ -74,6 +78,8 @@ enum class ExecutorMessage : std::uint32_t {
   lease_restore,
   lease_released,
   image_compiled,
+  standing_by,
+  take_over,
 };
 
 struct ExecutorHeader {

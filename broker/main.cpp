@@ -41,6 +41,10 @@ struct Arguments {
   unsigned idle_ms = 10'000;
   std::string label = "0";
   unsigned module_cache_mib = 1024;
+  bool standby = false;
+  unsigned hang_ms = 10'000;
+  bool context_on_take_over = false;
+  unsigned device_patience_ms = 0;
 };
 
 void describe(CLI::App& app, Arguments& arguments) {
@@ -65,11 +69,19 @@ void describe(CLI::App& app, Arguments& arguments) {
                  "Milliseconds that work of a client that is gone may run on before the executor is replaced")->capture_default_str();
   app.add_option("--drain-ms", arguments.drain_ms,
                  "Milliseconds that other clients' work is waited for before an executor is replaced")->capture_default_str();
+  app.add_flag("--standby", arguments.standby,
+               "Keep a second executor process of each GPU warm, its context made and all images loaded: when the first ends it takes over within "
+               "milliseconds. It takes device memory for a context (about half a GiB on an H200) and for a copy of all loaded images");
+  app.add_option("--hang-ms", arguments.hang_ms,
+                 "Milliseconds after which a driver call that has not returned costs the executor; calls that may take long, such as loads, get 12 "
+                 "times as much; 0: no limit")->capture_default_str();
   app.add_option("--window", arguments.window, "Address range for clients' memory, BEGIN-END in hexadecimal, multiples of 1 GiB")->capture_default_str();
   app.add_flag("--verbose", arguments.verbose, "Log each connection");
   app.add_flag("--executor", arguments.executor)->group("");
   app.add_option("--device", arguments.device)->group("");
   app.add_option("--label", arguments.label)->group("");
+  app.add_flag("--context-on-take-over", arguments.context_on_take_over)->group("");
+  app.add_option("--device-patience-ms", arguments.device_patience_ms)->group("");
   app.set_version_flag("--version", MPSSHIM_VERSION);
 }
 
@@ -101,6 +113,19 @@ void settle_paths(Arguments& arguments) {
   if (arguments.driver.find('/') != std::string::npos) arguments.driver = absolute(arguments.driver);
 }
 
+ExecutorOptions executor_options(const Arguments& arguments) {
+  return {.driver_path = arguments.driver,
+          .device = arguments.device,
+          .workers = arguments.workers,
+          .log_dir = arguments.log_dir,
+          .connections = arguments.connections,
+          .label = arguments.label,
+          .module_cache_mib = arguments.module_cache_mib,
+          .standby = arguments.standby,
+          .context_on_take_over = arguments.context_on_take_over,
+          .device_patience_ms = arguments.device_patience_ms};
+}
+
 int serve(const Arguments& arguments, Daemon& daemon) {
   const auto refuse = [&](const std::string& why) {
     daemon.settled(why);
@@ -117,6 +142,8 @@ int serve(const Arguments& arguments, Daemon& daemon) {
   executors.workers = arguments.workers;
   executors.connections = arguments.connections;
   executors.module_cache_mib = arguments.module_cache_mib;
+  executors.standby = arguments.standby;
+  executors.hang_limit = std::chrono::milliseconds(arguments.hang_ms);
   executors.log_dir = arguments.log_dir;
   std::error_code error;
   std::filesystem::create_directories(arguments.log_dir, error);
@@ -147,7 +174,7 @@ int main(int argc, char** argv) {
   CLI::App app("mpsbroker: executes many CUDA processes' work in one context per GPU");
   describe(app, arguments);
   CLI11_PARSE(app, argc, argv);
-  if (arguments.executor) return executor_main({arguments.driver, arguments.device, arguments.workers, arguments.log_dir, arguments.connections, arguments.label, arguments.module_cache_mib});
+  if (arguments.executor) return executor_main(executor_options(arguments));
   if (!arguments.daemon && !arguments.foreground) return fail("say -d (background) or -f (foreground); see --help");
   settle_paths(arguments);
   raise_file_limit();

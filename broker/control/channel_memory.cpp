@@ -3,6 +3,8 @@
 
 #include <sys/eventfd.h>
 
+#include "proto/futex.hpp"
+
 namespace mpsshim::broker::control {
 
 std::optional<ChannelMemory> ChannelMemory::make(std::uint64_t session, std::uint64_t epoch) {
@@ -36,12 +38,31 @@ void ChannelMemory::tell_moved() {
   // An executor may have failed the session before it died; that stands.
   auto expected = static_cast<std::uint32_t>(proto::SessionState::active);
   header().session_state.compare_exchange_strong(expected, static_cast<std::uint32_t>(proto::SessionState::moved), std::memory_order_acq_rel);
+  wake_client();
 }
 
 void ChannelMemory::tell_failed(std::uint32_t error) {
   header().session_error.store(error, std::memory_order_relaxed);
   // Pairs with the client's acquire load of session_state, so that it reads the error stored above.
   header().session_state.store(static_cast<std::uint32_t>(proto::SessionState::failed), std::memory_order_release);
+  wake_client();
+}
+
+// Sleepers are found by what they have written there, which only decides whom a system call is made for. All but the header is mapped for the
+// moment: it is needed once in a channel's life.
+void ChannelMemory::wake_client() const {
+  const proto::Mapping all = proto::Mapping::map(channel_, 0, proto::kRingOffset, proto::Access::read_write);
+  if (!all) return;  // they look at the state by themselves
+  auto& page = *reinterpret_cast<proto::ChannelHeader*>(all.data());
+  if (page.producer_waiting.load(std::memory_order_relaxed) != 0) proto::futex_wake_all(page.head_futex);
+  for (std::uint32_t i = 0; i < proto::kFenceWaiters; ++i) {
+    const auto& waiter = reinterpret_cast<const proto::FenceWaiter*>(all.data() + proto::kFenceWaiterOffset)[i];
+    if (waiter.state.load(std::memory_order_relaxed) == proto::FenceWaiter::armed) proto::futex_wake_all(waiter.state);
+  }
+  for (std::uint32_t i = 0; i < proto::kReplySlots; ++i) {
+    const auto& slot = *reinterpret_cast<const proto::ReplySlot*>(all.data() + proto::kReplyOffset + i * proto::kReplySlotBytes);
+    if (slot.state.load(std::memory_order_relaxed) == proto::ReplySlot::sleeping) proto::futex_wake_all(slot.state);
+  }
 }
 
 std::uint32_t ChannelMemory::failure() const {

@@ -23,7 +23,7 @@ class ChannelMemory {
     return {channel_.get(), fences_.get(), ring_doorbell_.get(), completion_doorbell_.get()};
   }
   void write_header(std::uint64_t session, std::uint64_t epoch);
-  // Nobody is woken: a client that sleeps looks at its session's state every 20 ms.
+  // Wakes whoever sleeps for an answer, a fence or room; one that was about to sleep looks at its session's state after 20 ms.
   void tell_moved();
   void tell_failed(std::uint32_t error);
   // Advice, for what hurts that client alone if it lies: the error an executor ended the session with, 0 if none.
@@ -33,6 +33,7 @@ class ChannelMemory {
  private:
   ChannelMemory() = default;
   [[nodiscard]] proto::ChannelHeader& header() const;
+  void wake_client() const;
 
   proto::FileDescriptor channel_;
   proto::FileDescriptor fences_;

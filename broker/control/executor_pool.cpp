@@ -35,6 +35,9 @@ Executor* ExecutorPool::choose(unsigned device, const Suits& suits) {
 }
 
 Executor* ExecutorPool::add_further(unsigned device) {
+  if (first(device).is_exclusive() && refused_until_.try_emplace(device, EventLoop::Clock::time_point::max()).second) {
+    log_warning("Device {} has one executor, because the GPU takes one process at a time (its compute mode): calls that wait for a kernel without end get CUDA_ERROR_MPS_SERVER_NOT_READY.", device);
+  }
   if (const auto refused = refused_until_.find(device); refused != refused_until_.end() && EventLoop::Clock::now() < refused->second) return nullptr;
   const auto count =
       std::ranges::count_if(executors_, [&](const auto& entry) { return entry.first.device == device && !entry.second->is_quitting(); });

@@ -68,6 +68,8 @@ class SessionManager final : public ExecutorOwner {
   void executor_ready(Executor& executor) override;
   void executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) override;
   void executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) override;
+  void executor_hangs(Executor& executor, const PublishedCall& call) override;
+  void standby_waits(Executor& executor) override;
   void executor_cannot_start(Executor& executor, const std::string& why) override;
   void executor_stopped(Executor& executor) override;
 
@@ -100,7 +102,8 @@ class SessionManager final : public ExecutorOwner {
   void refuse(Session& session, CUresult status);
 
   void publish_facts(const Executor& executor);
-  void replay_loads(Executor& executor);
+  void replay_loads(const Executor& executor, ExecutorInstance& instance);
+  void feed_standby(Executor& executor);
   void settle(Executor& executor, const ExecutorPacket& packet);
   void lease_released(Session& session, std::uint64_t address);
   void give_image(Executor& executor, const ExecutorPacket& packet);
@@ -128,6 +131,7 @@ class SessionManager final : public ExecutorOwner {
     EventLoop::Timer timer;
   };
   std::map<ExecutorId, Drain> drains_;
+  std::map<ExecutorId, EventLoop::Timer> standby_feeds_;  // due: what was loaded of late
 };
 
 }  // namespace mpsshim::broker::control

@@ -126,6 +126,7 @@ void SessionManager::forget(Executor& executor) {
     if (session.executor == &executor) session.executor = nullptr;  // lost ones, and newcomers that are to be placed anew
   }
   free_leases(remnants_.remove_all(executor));
+  standby_feeds_.erase(executor.id());
   images_.forget_log(executor.id());
   pool_.forget(executor);
 }

@@ -11,6 +11,7 @@ namespace mpsshim::broker::control {
 
 namespace {
 constexpr std::chrono::milliseconds kDrainLook{2};
+constexpr std::chrono::milliseconds kFeedDelay{50};
 constexpr unsigned kOpeningDeaths = 2;  // then the session is taken to be what kills executors
 }
 
@@ -24,7 +25,7 @@ void SessionManager::executor_ready(Executor& executor) {
     }
     leases_ = std::make_unique<LeaseTable>(limits_.window, largest);
   }
-  replay_loads(executor);
+  replay_loads(executor, *executor.serving());
   std::vector<std::uint64_t> waiting;  // opening may end a session
   for (const auto& [id, session] : sessions_) {
     if (session.executor == &executor && session.phase == SessionPhase::waiting && session.answer) waiting.push_back(id);
@@ -48,9 +49,12 @@ void SessionManager::publish_facts(const Executor& executor) {
   facts_file_ = std::move(file);
 }
 
-void SessionManager::replay_loads(Executor& executor) {
+// What it has not been told yet.
+void SessionManager::replay_loads(const Executor& executor, ExecutorInstance& instance) {
+  std::size_t number = 0;
   for (const ImageStore::Entry& entry : images_.log()) {
-    if (entry.executor != executor.id()) continue;
+    if (entry.executor != executor.id() || ++number <= instance.loads_given) continue;
+    instance.loads_given = number;
     ExecutorPacket packet;
     packet.header.type = ExecutorMessage::load_replay;
     packet.object = entry.image;
@@ -58,8 +62,14 @@ void SessionManager::replay_loads(Executor& executor) {
     packet.address = entry.copy;
     int fd = images_.compiled_file(executor.id().device, entry.image);
     if (fd < 0) fd = images_.sealed_file(0, entry.image, packet.size_bytes);
-    executor.send(packet, entry.load ? std::span<const int>(&fd, 1) : std::span<const int>());
+    instance.send(packet, entry.load ? std::span<const int>(&fd, 1) : std::span<const int>());
   }
+}
+
+void SessionManager::standby_waits(Executor& executor) { feed_standby(executor); }
+
+void SessionManager::feed_standby(Executor& executor) {
+  if (ExecutorInstance* standby = executor.standby()) replay_loads(executor, *standby);
 }
 
 void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) {
@@ -92,6 +102,8 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
       if (!images_.note(executor.id(), packet.object, packet.purpose != 0, packet.address)) {
         log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.", executor.label(), packet.object);
       }
+      // Later, when the load has not been the executor's end.
+      if (executor.standby() != nullptr) standby_feeds_[executor.id()] = loop_.after(kFeedDelay, [this, &executor] { feed_standby(executor); });
       return;
     case ExecutorMessage::image_compiled:
       if (fds.count == 1) images_.keep_compiled(executor.id().device, packet.object, std::move(fds.fds[0]));
@@ -113,6 +125,8 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::settled:
     case ExecutorMessage::lease_add:
     case ExecutorMessage::lease_restore:
+    case ExecutorMessage::standing_by:
+    case ExecutorMessage::take_over:
     case ExecutorMessage::stay: break;
   }
   log_error("Executor {} (pid {}) sent message {}, which is not one of its own; it is ignored.", executor.label(), executor.pid(),
@@ -150,6 +164,7 @@ void SessionManager::give_image(Executor& executor, const ExecutorPacket& packet
 
 void SessionManager::executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) {
   drains_.erase(executor.id());
+  standby_feeds_.erase(executor.id());
   free_leases(remnants_.remove_all(executor));
   std::vector<SessionCondition> conditions;
   for (auto& [id, session] : sessions_) {
@@ -201,6 +216,13 @@ void SessionManager::lose(Session& session, CUresult error) {
   if (session.executor != nullptr) release(*session.executor);
 }
 
+void SessionManager::executor_hangs(Executor& executor, const PublishedCall& call) {
+  const Session* session = find(call.session);
+  log_error("Executor {} (pid {}) hangs in {} for {}: it is replaced; --hang-ms is the limit.", executor.label(), executor.pid(), call.name.text(),
+            session != nullptr ? session->name() : call.session == 0 ? "no session" : "a session that has ended");
+  begin_replacement(executor);
+}
+
 void SessionManager::begin_replacement(Executor& executor) {
   executor.begin_drain();
   Drain& drain = drains_[executor.id()];
@@ -215,7 +237,7 @@ void SessionManager::check_drain(Executor& executor) {
   const std::set<std::uint64_t> busy = executor.busy();
   const bool others_run = std::ranges::any_of(busy, [&](std::uint64_t id) {
     const Session* session = find(id);
-    return session != nullptr && session->executor == &executor && session->phase != SessionPhase::closing;
+    return session != nullptr && session->executor == &executor && session->phase != SessionPhase::closing && id != executor.blamed();
   });
   if (!others_run || EventLoop::Clock::now() >= found->second.until) return executor.replace();
   found->second.timer = loop_.after(kDrainLook, [this, &executor] { check_drain(executor); });

@@ -86,6 +86,7 @@ bool FaultWatch::look(Clock::time_point now) {
 }
 
 void FaultWatch::launch_probe(Clock::time_point now) {
+  const ScopedMark mark(0, "cuLaunchKernel");
   if (parts_.nop_function != nullptr) {
     parts_.faults.check(parts_.driver->cuLaunchKernel(parts_.nop_function, 1, 1, 1, 1, 1, 1, 0, stream_, nullptr, nullptr), busy_session_,
                         "the fault watch's launch");
@@ -105,6 +106,7 @@ void FaultWatch::look_at_probe(Clock::time_point now) {
   }
   if (now - probe_->since < kPatience) return;
   parts_.engine_stalled.store(true, std::memory_order_relaxed);
+  const ScopedMark mark(0, "cuStreamQuery");
   parts_.faults.check(parts_.driver->cuStreamQuery(stream_), busy_session_, "cuStreamQuery");
 }
 

@@ -87,7 +87,10 @@ bool Session::poll_waiting() {
 
 void Session::start_job(std::function<void(const std::shared_ptr<Session>&)> job) {
   ++jobs_;
-  parts_.helpers.submit([self = shared_from_this(), job = std::move(job)] { job(self); });
+  parts_.helpers.submit([self = shared_from_this(), job = std::move(job)] {
+    const ScopedMark mark(self->id(), "a call out of line", Patience::patient);  // it may wait for the control process
+    job(self);
+  });
 }
 
 void Session::start_window_job(const char* what, std::function<void()> job) {

@@ -167,6 +167,7 @@ bool Worker::read_ring(Session& session) {
   session.streams().set_held(true);  // before the ring gives the room back
   const proto::RingConsumer::Batch batch = session.channel().ring().copy_out(batch_);
   const proto::trace::Span span("ring", "records", {"session", session.id()}, {"bytes", batch.bytes});
+  const ScopedMark mark(session.id(), "serving records");
   dispatch_batch(session, std::span<const std::byte>(batch_.data(), batch.bytes));
   if (batch.fault != proto::RingFault::none) session.fail("the ring", proto::to_string(batch.fault));
   return true;
@@ -182,7 +183,11 @@ void Worker::issue(Session& session, Visit& visit) {
     visit.polls = true;
     return;
   }
-  const StreamSet::Issue issued = streams.issue();
+  StreamSet::Issue issued;
+  {
+    const ScopedMark mark(session.id(), "issuing work");
+    issued = streams.issue();
+  }
   gate_.leave();
   streams.own_borrowed();
   if (issued.needs_window) session.launch_in_window(issued.needs_window);
