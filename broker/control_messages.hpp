@@ -82,6 +82,10 @@ enum class ExecutorMessage : std::uint32_t {
   take_over,
 };
 
+// Flags of SessionPause. To rest: SessionPaused 0 says besides that no call of it is under way, and Stay lets it go on even then.
+inline constexpr std::uint32_t kPauseToRest = 1;
+inline constexpr std::uint32_t kPauseDespiteVariables = 2;
+
 struct ExecutorHeader {
   ExecutorMessage type{};
   std::uint32_t status = 0;    // CUresult
@@ -95,7 +99,7 @@ struct ExecutorPacket {
   std::uint64_t address = 0;      // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
   std::uint64_t size_bytes = 0;
   std::uint32_t purpose = 0;      // proto::SegmentPurpose; module_note: 1 load, 0 unload
-  std::uint32_t flags = 0;        // segment_restore: registration flags
+  std::uint32_t flags = 0;        // segment_restore: registration flags; session_pause: kPause...
   std::uint64_t epoch = 0;        // session_open
   std::uint32_t client_pid = 0;   // session_open
   std::uint32_t client_uid = 0;

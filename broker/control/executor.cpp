@@ -104,6 +104,35 @@ void Executor::replace() {
   if (serving_) serving_->kill();
 }
 
+void Executor::hold() {
+  if (state_ == ExecutorState::active) state_ = ExecutorState::draining;
+}
+
+void Executor::release() {
+  if (state_ == ExecutorState::draining) state_ = ExecutorState::active;
+}
+
+void Executor::prepare_next() { standby_.start(milliseconds(0), options(true)); }
+
+void Executor::drop_next() {
+  if (!settings_.standby) standby_.stop();
+}
+
+void Executor::renew() {
+  renewing_ = true;
+  replace();
+}
+
+void Executor::retire() {
+  standby_.stop();
+  retiring_ = true;
+  if (serving_) return replace();
+  limit_.reset();  // of a pause after too many deaths
+  retiring_ = false;
+  state_ = ExecutorState::stopped;
+  owner_.executor_stopped(*this);
+}
+
 void Executor::quit() {
   quitting_ = true;
   standby_.stop();
@@ -233,6 +262,11 @@ void Executor::end_life(const std::string& end, bool fades) {
     log_warning("{}: {}.", end, what);
     owner_.executor_died(*this, report_, in_flight);
   }
+  if (std::exchange(retiring_, false)) {
+    state_ = ExecutorState::stopped;
+    return owner_.executor_stopped(*this);
+  }
+  if (std::exchange(renewing_, false)) return start();
   start_again(was_ready, end);
 }
 

@@ -45,7 +45,7 @@ class ExecutorOwner {
   virtual void standby_waits(Executor& executor) = 0;
   // No driver could be made to serve at all; `why` is for the log and the person who started the broker.
   virtual void executor_cannot_start(Executor& executor, const std::string& why) = 0;
-  virtual void executor_stopped(Executor& executor) = 0;  // after quit()
+  virtual void executor_stopped(Executor& executor) = 0;  // after quit(), or retire()
 };
 
 struct ExecutorSettings {
@@ -71,6 +71,14 @@ class Executor {
   void begin_drain();  // no more new work is to be issued: Quiesce
   void replace();      // kills this life; executor_died follows with Cause::replaced
   void quit();         // executor_stopped follows
+  // For restarts. Held, it serves whom it serves and its owner opens nothing new in it.
+  void hold();
+  void release();
+  void prepare_next();  // starts the process that is to be the next life, if there is none
+  void drop_next();     // unless there is always a standby
+  [[nodiscard]] bool has_next() const { return standby_.is_waiting(); }
+  void renew();         // as replace(), and it counts as no death
+  void retire();        // as renew(), but executor_stopped follows instead of the next life; start() is possible then
 
   [[nodiscard]] ExecutorState state() const { return state_; }
   [[nodiscard]] bool is_quitting() const { return quitting_; }
@@ -123,6 +131,8 @@ class Executor {
 
   ExecutorState state_ = ExecutorState::stopped;
   bool quitting_ = false;
+  bool renewing_ = false;
+  bool retiring_ = false;
   bool has_served_ = false;
   std::size_t driver_ = 0;
   CUresult refusal_status_ = CUDA_SUCCESS;

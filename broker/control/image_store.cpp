@@ -129,6 +129,10 @@ void ImageStore::finish(SealJob& job, CUresult status, std::uint64_t image) {
   done(status, image);
 }
 
+bool ImageStore::is_sealing() const {
+  return std::ranges::any_of(images_, [](const auto& entry) { return entry.second.state == State::sealing; });
+}
+
 void ImageStore::release_session(std::uint64_t session) {
   for (auto entry = images_.begin(); entry != images_.end();) {
     const auto next = std::next(entry);

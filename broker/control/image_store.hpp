@@ -65,6 +65,7 @@ class ImageStore {
   void forget_log(ExecutorId executor);
   [[nodiscard]] const std::vector<Entry>& log() const { return log_; }
   [[nodiscard]] std::size_t count() const { return images_.size(); }
+  [[nodiscard]] bool is_sealing() const;  // some answer is still to come
 
  private:
   enum class State { open, sealing, sealed };

@@ -39,6 +39,9 @@ class Server {
   void accept_client();
   void accept_command();
   void settle(const std::string& why);
+  void restart(const Commands::RestartOrder& order, const Commands::Answer& answer);
+  void renew_executors(const Commands::RestartOrder& order, const Commands::Answer& answer);
+  void await_next(const Commands::RestartOrder& order, const Commands::Answer& answer, EventLoop::Clock::time_point until);
   void await_departure(EventLoop::Clock::time_point until);
   void quit_now();
   void stop_listening();
@@ -56,6 +59,7 @@ class Server {
   EventLoop::Watch signal_watch_;
   EventLoop::Timer quit_timer_;
   EventLoop::Timer accept_timer_;
+  EventLoop::Timer renew_timer_;
   bool quitting_ = false;
   int exit_status_ = 0;
   std::uint64_t next_connection_ = 1;

@@ -12,6 +12,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 
 #include "broker/control/executor.hpp"
@@ -65,6 +67,17 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] std::optional<proto::Lease> add_lease(Session& session, std::uint64_t size_bytes);
   void end(Session& session);  // the client is gone
 
+  // Restarts (session_rest.cpp). At rest: nothing of any session is in flight, all that was read is done; what clients ask meanwhile waits. `done`
+  // is called once: with "" when it is so, and then one of the next two must follow; or with what stands in the way, and all goes on as before.
+  struct RestOrder {
+    std::chrono::milliseconds patience{10'000};
+    bool force = false;  // who does not come to rest, or whose variables would be lost, loses its session
+  };
+  void bring_to_rest(const RestOrder& order, std::function<void(const std::string& why)> done);
+  void renew_executors(std::function<void()> renewed);   // each by its next life, prepared before
+  void retire_executors(std::function<void()> retired);  // none is left, every session waits for one
+  void start_executors();                                // after retire_executors
+
   void executor_ready(Executor& executor) override;
   void executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) override;
   void executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) override;
@@ -112,6 +125,12 @@ class SessionManager final : public ExecutorOwner {
   void move(Session& session);
   void lose(Session& session, CUresult error);
   void begin_replacement(Executor& executor);
+  void serve_waiting(Executor& executor);
+  void look_for_rest();
+  [[nodiscard]] bool is_unsettled() const;
+  void ask_for_rest();
+  void came_to_rest(Session& session, CUresult status);
+  void end_rest(const std::string& why);
   void check_drain(Executor& executor);
 
   EventLoop& loop_;
@@ -126,6 +145,17 @@ class SessionManager final : public ExecutorOwner {
   ExecutorPool pool_;
   Remnants remnants_;
   bool quitting_ = false;
+  struct Rest {
+    RestOrder order;
+    std::function<void(const std::string& why)> done;
+    EventLoop::Clock::time_point until;
+    bool asked = false;
+    std::set<std::uint64_t> awaited;
+    EventLoop::Timer look;
+  };
+  std::optional<Rest> rest_;
+  std::function<void()> on_renewed_;
+  std::function<void()> on_retired_;
   struct Drain {
     EventLoop::Clock::time_point until;
     EventLoop::Timer timer;

@@ -26,6 +26,18 @@ void SessionManager::executor_ready(Executor& executor) {
     leases_ = std::make_unique<LeaseTable>(limits_.window, largest);
   }
   replay_loads(executor, *executor.serving());
+  if (rest_) {
+    executor.hold();
+  } else {
+    serve_waiting(executor);
+  }
+  release(executor);
+  if (first && facts_file_.valid()) events_.facts_published();
+  const auto is_active = [](const auto& entry) { return entry.second->state() == ExecutorState::active; };
+  if (on_renewed_ && std::ranges::all_of(pool_.all(), is_active)) std::exchange(on_renewed_, nullptr)();
+}
+
+void SessionManager::serve_waiting(Executor& executor) {
   std::vector<std::uint64_t> waiting;  // opening may end a session
   for (const auto& [id, session] : sessions_) {
     if (session.executor == &executor && session.phase == SessionPhase::waiting && session.answer) waiting.push_back(id);
@@ -34,8 +46,6 @@ void SessionManager::executor_ready(Executor& executor) {
   for (auto& [id, session] : sessions_) {
     if (session.relocation && session.relocation->to == &executor && !session.relocation->asked) ask_for_pause(session);
   }
-  release(executor);
-  if (first && facts_file_.valid()) events_.facts_published();
 }
 
 // Written, not mapped, so that the content can be sealed: clients get a file nobody can change.

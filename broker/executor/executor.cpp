@@ -147,7 +147,7 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
     case ExecutorMessage::session_open: return open_session(packet, fds);
     case ExecutorMessage::session_close: return close_session(packet.header.session);
     case ExecutorMessage::quiesce: return window_->shut();
-    case ExecutorMessage::session_pause: return pause_session(packet.header.session);
+    case ExecutorMessage::session_pause: return pause_session(packet);
     case ExecutorMessage::stay:
       window_->cancel(packet.header.session);
       return workers_->resume(packet.header.session);
@@ -214,8 +214,11 @@ void Executor::close_session(std::uint64_t session) {
   workers_->close(session, [this, session] { tell(ExecutorMessage::session_closed, CUDA_SUCCESS, session); });
 }
 
-void Executor::pause_session(std::uint64_t session) {
-  workers_->pause(session, [this, session](CUresult result) { tell(ExecutorMessage::session_paused, result, session); });
+void Executor::pause_session(const ExecutorPacket& packet) {
+  const std::uint64_t session = packet.header.session;
+  const auto answer = [this, session](CUresult result) { tell(ExecutorMessage::session_paused, result, session); };
+  if ((packet.flags & kPauseToRest) != 0) return workers_->rest(session, (packet.flags & kPauseDespiteVariables) != 0, answer);
+  workers_->pause(session, answer);
 }
 
 void Executor::tell_starved(std::uint64_t session, std::uint64_t blocker, const char* what) {

@@ -48,7 +48,7 @@ class Executor {
   void open_session(const ExecutorPacket& packet, proto::ReceivedFds& fds);
   [[nodiscard]] CUresult restore(Session& session, const std::vector<Restore>& pieces);
   void close_session(std::uint64_t session);
-  void pause_session(std::uint64_t session);
+  void pause_session(const ExecutorPacket& packet);
   void tell_starved(std::uint64_t session, std::uint64_t blocker, const char* what);
   void tell(ExecutorMessage type, CUresult status, std::uint64_t session = 0);
 

@@ -159,6 +159,7 @@ Worker::Visit Worker::visit(Session& session) {
   if (session.dry_visits == kDryVisits || parts_.window.is_pending() || session.is_closing()) streams.write_progress();
   if (streams.reap()) visit.polls = true;
   if (session.poll_waiting() || session.is_closing()) visit.polls = true;
+  if (session.poll_rest()) visit.polls = true;
   return visit;
 }
 
@@ -292,6 +293,12 @@ void WorkerSet::pause(std::uint64_t id, std::function<void(CUresult)> answer) {
   const std::shared_ptr<Session> session = find(id);
   if (!session) return answer(CUDA_ERROR_INVALID_HANDLE);
   session->run_on_worker([session, answer = std::move(answer)] { session->pause(answer); });
+}
+
+void WorkerSet::rest(std::uint64_t id, bool despite_variables, std::function<void(CUresult)> answer) {
+  const std::shared_ptr<Session> session = find(id);
+  if (!session) return answer(CUDA_ERROR_INVALID_HANDLE);
+  session->run_on_worker([session, despite_variables, answer = std::move(answer)] { session->rest(despite_variables, answer); });
 }
 
 void WorkerSet::resume(std::uint64_t id) {
