@@ -21,6 +21,17 @@ std::optional<ChannelMemory> ChannelMemory::make(std::uint64_t session, std::uin
   return made;
 }
 
+std::optional<ChannelMemory> ChannelMemory::adopt(std::array<proto::FileDescriptor, 4> fds) {
+  ChannelMemory made;
+  made.channel_ = std::move(fds[0]);
+  made.fences_ = std::move(fds[1]);
+  made.ring_doorbell_ = std::move(fds[2]);
+  made.completion_doorbell_ = std::move(fds[3]);
+  made.page_ = proto::Mapping::map(made.channel_, 0, proto::kPageBytes, proto::Access::read_write);
+  if (!made.page_) return std::nullopt;
+  return made;
+}
+
 proto::ChannelHeader& ChannelMemory::header() const { return *reinterpret_cast<proto::ChannelHeader*>(page_.data()); }
 
 void ChannelMemory::write_header(std::uint64_t session, std::uint64_t epoch) {

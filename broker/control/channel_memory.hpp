@@ -18,6 +18,9 @@ class ChannelMemory {
   // nullopt (errno) if the system has no more files or memory.
   [[nodiscard]] static std::optional<ChannelMemory> make(std::uint64_t session, std::uint64_t epoch);
 
+  // From a hand-over, with the descriptors in the order of fds(). nullopt: they are not what they should be.
+  [[nodiscard]] static std::optional<ChannelMemory> adopt(std::array<proto::FileDescriptor, 4> fds);
+
   // Channel, fences, ring doorbell, completion doorbell: as Attached and SessionOpen carry them.
   [[nodiscard]] std::array<int, 4> fds() const {
     return {channel_.get(), fences_.get(), ring_doorbell_.get(), completion_doorbell_.get()};

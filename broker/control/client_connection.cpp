@@ -25,6 +25,40 @@ ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, pro
   socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
 }
 
+ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, StateReader& state, std::function<void()> on_end)
+    : loop_(loop), manager_(manager), socket_(state.file()), on_end_(std::move(on_end)) {
+  peer_ = socket_.peer();
+  stage_ = state.number() != 0 ? Stage::greeted : Stage::expects_hello;
+  client_.pid = static_cast<pid_t>(state.number());
+  client_.uid = static_cast<uid_t>(state.number());
+  client_.command = state.text();
+  session_ = state.number();
+  pidfd_ = state.file();
+  attaches_ = state.number() != 0;
+}
+
+void ClientConnection::save(StateWriter& state) const {
+  const Session* session = manager_.find(session_);
+  state.file(socket_.fd());
+  state.number(stage_ == Stage::expects_hello ? 0 : 1);
+  state.number(static_cast<std::uint64_t>(client_.pid));
+  state.number(client_.uid);
+  state.text(client_.command);
+  state.number(session_);
+  state.file(pidfd_);
+  state.number(session != nullptr && session->answer ? 1 : 0);
+}
+
+void ClientConnection::resume() {
+  socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
+  if (pidfd_.valid()) death_watch_ = loop_.watch(pidfd_.get(), EPOLLIN, [this](EventLoop::Events) { end("the client died"); });
+  const Session* session = manager_.find(session_);
+  if (!attaches_ || session == nullptr) return;
+  proto::Attach request;
+  request.device = session->device;
+  on_attach(request);
+}
+
 ClientConnection::~ClientConnection() {
   if (Session* session = manager_.find(session_)) manager_.end(*session);
 }

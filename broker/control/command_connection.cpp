@@ -26,11 +26,13 @@ void CommandConnection::on_events() {
   while (!line.empty() && (line.back() == '\n' || line.back() == '\0')) line.pop_back();
   const auto reply = [this, line, alive = std::weak_ptr(alive_)](const Commands::Result& result) {
     if (alive.expired()) return;
+    pending_.clear();
     answer(line, result);
     on_end_();
   };
   const uid_t uid = socket_.peer().uid;
   if (uid != geteuid() && uid != 0) return reply({false, "this broker belongs to another user"});
+  pending_ = line;
   commands_.execute(line, reply);
 }
 
@@ -42,10 +44,14 @@ void CommandConnection::answer(const std::string& line, const Commands::Result& 
   } else {
     log_debug("Command \"{}\" from pid {} (uid {}): done.", line, peer.pid, peer.uid);
   }
+  answer_on(socket_, result);
+}
+
+void CommandConnection::answer_on(const proto::Socket& socket, const Commands::Result& result) {
   const std::string text = (result.ok ? "ok\n" : "error\n") + result.text;
   for (std::size_t sent = 0; sent < text.size(); sent += proto::kMaxMessageBytes) {
     const std::string_view part = std::string_view(text).substr(sent, proto::kMaxMessageBytes);
-    if (socket_.send(std::as_bytes(std::span(part.data(), part.size()))) != proto::SocketStatus::ok) return;  // it does not read: its loss
+    if (socket.send(std::as_bytes(std::span(part.data(), part.size()))) != proto::SocketStatus::ok) return;  // it does not read: its loss
   }
 }
 

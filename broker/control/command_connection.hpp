@@ -20,6 +20,10 @@ class CommandConnection {
  public:
   // `on_end` is called once; the connection is to be destroyed after the current callback has returned.
   CommandConnection(EventLoop& loop, const Commands& commands, proto::Socket socket, std::function<void()> on_end);
+  // The command that is still to be answered, or "".
+  [[nodiscard]] const std::string& pending() const { return pending_; }
+  [[nodiscard]] int fd() const { return socket_.fd(); }
+  static void answer_on(const proto::Socket& socket, const Commands::Result& result);
 
  private:
   void on_events();
@@ -27,6 +31,7 @@ class CommandConnection {
 
   const Commands& commands_;
   const proto::Socket socket_;
+  std::string pending_;
   const std::function<void()> on_end_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after our end
   EventLoop::Watch watch_;

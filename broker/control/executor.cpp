@@ -54,6 +54,14 @@ ExecutorOptions Executor::options(bool as_standby) const {
   return options;
 }
 
+void Executor::resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts) {
+  epoch_ = epoch;
+  has_served_ = true;
+  facts_ = std::make_unique<proto::DriverFacts>(facts);
+  const auto found = std::ranges::find(settings_.drivers, driver);
+  if (found != settings_.drivers.end()) driver_ = static_cast<std::size_t>(found - settings_.drivers.begin());
+}
+
 void Executor::start() {
   state_ = ExecutorState::starting;
   report_ = DeathReport{};

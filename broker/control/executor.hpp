@@ -67,6 +67,8 @@ class Executor {
   Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, ExecutorId id, ExecutorOwner& owner);
 
   void start();
+  // Before start(), in a control process that has taken over from another: what its lives there have shown.
+  void resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts);
   void send(const ExecutorPacket& packet, std::span<const int> fds = {});
   void begin_drain();  // no more new work is to be issued: Quiesce
   void replace();      // kills this life; executor_died follows with Cause::replaced

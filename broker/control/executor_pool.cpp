@@ -25,6 +25,15 @@ Executor& ExecutorPool::first(unsigned device) {
   return add({device, 0}, std::move(settings));
 }
 
+void ExecutorPool::resume(unsigned device, std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts) {
+  ExecutorSettings settings = settings_;
+  if (device != 0) settings.drivers = {driver};
+  auto& executor = executors_[{device, 0}];
+  executor = std::make_unique<Executor>(loop_, launcher_, settings, ExecutorId{device, 0}, owner_);
+  executor->resume(epoch, driver, facts);
+  executor->start();
+}
+
 Executor* ExecutorPool::choose(unsigned device, const Suits& suits) {
   (void)first(device);
   for (auto entry = executors_.lower_bound({device, 0}); entry != executors_.end() && entry->first.device == device; ++entry) {

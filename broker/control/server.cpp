@@ -63,15 +63,19 @@ bool Server::listen(std::string& why) {
     why = fmt::format("no socket can be made in {} ({}): name another directory with --pipe-dir", directory_.path(), std::strerror(errno));
     return false;
   }
+  watch_listeners();
+  return true;
+}
+
+void Server::watch_listeners() {
   client_watch_ = loop_.watch(client_listener_.fd(), EPOLLIN, [this](EventLoop::Events) { accept_client(); });
   command_watch_ = loop_.watch(command_listener_.fd(), EPOLLIN, [this](EventLoop::Events) { accept_command(); });
-  return true;
 }
 
 int Server::run() {
   watch_signals();
   log_info("Broker {} (pid {}) serves uid {} in {}.", MPSSHIM_VERSION, getpid(), geteuid(), directory_.path());
-  manager_.start();
+  if (!resumed_) manager_.start();
   loop_.run();
   log_info("Broker (pid {}) ends.", getpid());
   return exit_status_;
@@ -129,7 +133,8 @@ void Server::quit(std::chrono::seconds patience) {
 }
 
 void Server::restart(const Commands::RestartOrder& order, const Commands::Answer& answer) {
-  renew_executors(order, answer);
+  if (order.only_executors) return renew_executors(order, answer);
+  replace_program(order, answer);
 }
 
 // The next lives are started while the present ones serve, so that clients wait for milliseconds.

@@ -18,6 +18,7 @@
 
 #include "broker/control/executor.hpp"
 #include "broker/control/executor_pool.hpp"
+#include "broker/control/handover.hpp"
 #include "broker/control/image_store.hpp"
 #include "broker/control/lease_table.hpp"
 #include "broker/control/remnants.hpp"
@@ -76,7 +77,11 @@ class SessionManager final : public ExecutorOwner {
   void bring_to_rest(const RestOrder& order, std::function<void(const std::string& why)> done);
   void renew_executors(std::function<void()> renewed);   // each by its next life, prepared before
   void retire_executors(std::function<void()> retired);  // none is left, every session waits for one
-  void start_executors();                                // after retire_executors
+  void start_executors(std::function<void()> started);   // after retire_executors
+  // session_handover.cpp. After retire_executors.
+  void save(StateWriter& state) const;
+  // In place of start(). `started` is called when its executors serve. False: what was handed over cannot be served; `why` says why.
+  [[nodiscard]] bool resume(StateReader& state, std::string& why, std::function<void()> started);
 
   void executor_ready(Executor& executor) override;
   void executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) override;
@@ -131,6 +136,8 @@ class SessionManager final : public ExecutorOwner {
   void ask_for_rest();
   void came_to_rest(Session& session, CUresult status);
   void end_rest(const std::string& why);
+  void restore_session(StateReader& state);
+  void make_leases(const proto::DriverFacts& facts);
   void check_drain(Executor& executor);
 
   EventLoop& loop_;

@@ -18,13 +18,7 @@ constexpr unsigned kOpeningDeaths = 2;  // then the session is taken to be what 
 void SessionManager::executor_ready(Executor& executor) {
   const bool first = !facts_file_.valid();
   if (executor.id() == ExecutorId{}) publish_facts(executor);
-  if (!leases_) {
-    std::uint64_t largest = 0;
-    for (std::uint32_t i = 0; i < executor.facts()->device_count; ++i) {
-      largest = std::max(largest, executor.facts()->device[i].total_memory_bytes);
-    }
-    leases_ = std::make_unique<LeaseTable>(limits_.window, largest);
-  }
+  if (!leases_) make_leases(*executor.facts());
   replay_loads(executor, *executor.serving());
   if (rest_) {
     executor.hold();
@@ -46,6 +40,12 @@ void SessionManager::serve_waiting(Executor& executor) {
   for (auto& [id, session] : sessions_) {
     if (session.relocation && session.relocation->to == &executor && !session.relocation->asked) ask_for_pause(session);
   }
+}
+
+void SessionManager::make_leases(const proto::DriverFacts& facts) {
+  std::uint64_t largest = 0;
+  for (std::uint32_t i = 0; i < facts.device_count; ++i) largest = std::max(largest, facts.device[i].total_memory_bytes);
+  leases_ = std::make_unique<LeaseTable>(limits_.window, largest);
 }
 
 // Written, not mapped, so that the content can be sealed: clients get a file nobody can change.

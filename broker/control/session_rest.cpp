@@ -94,8 +94,9 @@ void SessionManager::retire_executors(std::function<void()> retired) {
   for (const auto& [id, executor] : pool_.all()) executor->retire();
 }
 
-void SessionManager::start_executors() {
+void SessionManager::start_executors(std::function<void()> started) {
   rest_.reset();
+  on_renewed_ = std::move(started);
   for (const auto& [id, executor] : pool_.all()) {
     if (executor->state() == ExecutorState::stopped) executor->start();
   }

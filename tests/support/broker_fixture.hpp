@@ -37,6 +37,7 @@ struct Resources {
 };
 
 struct BrokerOptions {
+  std::string program;                 // empty: the build's mpsbroker
   std::string driver;                  // empty: test_driver()
   std::vector<std::string> arguments;  // more of them, for mpsbroker
   std::map<std::string, std::string> environment;  // more of it
