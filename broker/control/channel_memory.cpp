@@ -7,7 +7,7 @@
 
 namespace mpsshim::broker::control {
 
-std::optional<ChannelMemory> ChannelMemory::make(std::uint64_t session, std::uint64_t epoch) {
+std::optional<ChannelMemory> ChannelMemory::make(std::uint64_t session, std::uint64_t epoch, std::uint32_t layout_minor) {
   ChannelMemory made;
   made.channel_ = proto::create_memory_file("mpsshim-channel", proto::kChannelBytes);
   made.fences_ = proto::create_memory_file("mpsshim-fences", proto::kFenceSegmentBytes);
@@ -17,7 +17,7 @@ std::optional<ChannelMemory> ChannelMemory::make(std::uint64_t session, std::uin
   if (!proto::seal(made.channel_, proto::Seal::size) || !proto::seal(made.fences_, proto::Seal::size)) return std::nullopt;
   made.page_ = proto::Mapping::map(made.channel_, 0, proto::kPageBytes, proto::Access::read_write);
   if (!made.page_) return std::nullopt;
-  made.write_header(session, epoch);
+  made.write_header(session, epoch, layout_minor);
   return made;
 }
 
@@ -34,11 +34,11 @@ std::optional<ChannelMemory> ChannelMemory::adopt(std::array<proto::FileDescript
 
 proto::ChannelHeader& ChannelMemory::header() const { return *reinterpret_cast<proto::ChannelHeader*>(page_.data()); }
 
-void ChannelMemory::write_header(std::uint64_t session, std::uint64_t epoch) {
+void ChannelMemory::write_header(std::uint64_t session, std::uint64_t epoch, std::uint32_t layout_minor) {
   proto::ChannelHeader& page = header();
   page.magic = proto::kChannelMagic;
   page.layout_major = proto::kLayoutMajor;
-  page.layout_minor = proto::kLayoutMinor;
+  page.layout_minor = layout_minor;
   page.epoch = epoch;
   page.session = session;
   page.session_error.store(0, std::memory_order_relaxed);

@@ -16,7 +16,7 @@ namespace mpsshim::broker::control {
 class ChannelMemory {
  public:
   // nullopt (errno) if the system has no more files or memory.
-  [[nodiscard]] static std::optional<ChannelMemory> make(std::uint64_t session, std::uint64_t epoch);
+  [[nodiscard]] static std::optional<ChannelMemory> make(std::uint64_t session, std::uint64_t epoch, std::uint32_t layout_minor = proto::kLayoutMinor);
 
   // From a hand-over, with the descriptors in the order of fds(). nullopt: they are not what they should be.
   [[nodiscard]] static std::optional<ChannelMemory> adopt(std::array<proto::FileDescriptor, 4> fds);
@@ -25,7 +25,7 @@ class ChannelMemory {
   [[nodiscard]] std::array<int, 4> fds() const {
     return {channel_.get(), fences_.get(), ring_doorbell_.get(), completion_doorbell_.get()};
   }
-  void write_header(std::uint64_t session, std::uint64_t epoch);
+  void write_header(std::uint64_t session, std::uint64_t epoch, std::uint32_t layout_minor);
   // Wakes whoever sleeps for an answer, a fence or room; one that was about to sleep looks at its session's state after 20 ms.
   void tell_moved();
   void tell_failed(std::uint32_t error);

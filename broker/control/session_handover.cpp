@@ -68,6 +68,7 @@ void save_session(StateWriter& state, const Session& session) {
   state.number(static_cast<std::uint64_t>(session.client.pid));
   state.number(session.client.uid);
   state.text(session.client.command);
+  state.number(session.client.layout_minor);
   state.number(session.device);
   state.number(static_cast<std::uint64_t>(session.phase));
   state.number(session.epoch);
@@ -107,6 +108,7 @@ void SessionManager::restore_session(StateReader& state) {
   session.client.pid = static_cast<pid_t>(state.number());
   session.client.uid = static_cast<uid_t>(state.number());
   session.client.command = state.text();
+  session.client.layout_minor = static_cast<std::uint32_t>(state.number());
   session.device = static_cast<unsigned>(state.number());
   session.phase = static_cast<SessionPhase>(state.number());
   session.epoch = state.number();

@@ -77,7 +77,7 @@ void SessionManager::end_rest(const std::string& why) {
   }
   rest_.reset();
   for (const auto& [id, executor] : pool_.all()) {
-    executor->release();
+    if (!drains_.contains(id)) executor->release();
     if (executor->state() == ExecutorState::active) serve_waiting(*executor);
   }
   done(why);

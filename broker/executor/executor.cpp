@@ -190,8 +190,8 @@ void Executor::open_session(const ExecutorPacket& packet, proto::ReceivedFds& fd
 }
 
 CUresult Executor::restore(Session& session, const std::vector<Restore>& pieces) {
-  const ScopedMark mark(session.id(), "restoring memory");
   for (const Restore& piece : pieces) {
+    const ScopedMark mark(session.id(), "restoring memory", Patience::patient);
     CUresult result = CUDA_SUCCESS;
     if (piece.packet.header.type == ExecutorMessage::lease_restore) {
       result = session.memory().add_lease(piece.packet.device_lease);
