@@ -4,6 +4,8 @@
 //
 //   control process                                           executor
 //                                                          ←  Ready                      after the context exists; facts are in the facts segment
+//                                                          ←  StandingBy                 instead, where the context is to be made later: all is ready but that
+//   TakeOver                                               →                             makes it now; Ready follows
 //   SessionOpen + [channel, fences, ring doorbell,         →  SessionOpened              status; on failure the session is refused
 //                  completion doorbell]
 //   ChunkRestore + [memory handle]                         →  (part of SessionOpen's set: sent before it, recovery only)
@@ -18,7 +20,8 @@
 //                                                          ←  ImageWant
 //   ImageGive + [sealed memory file]                       →
 //                                                          ←  ModuleNote                 load/unload log, before the driver call is issued
-//   LoadReplay + [sealed memory file]                      →  (recovery: images in the logged order, before the first SessionOpen)
+//   LoadReplay + [sealed memory file]                      →  (recovery: images in the logged order, before the first SessionOpen; a standby gets
+//                                                           them as they are logged)
 //                                                          ←  ImageCompiled + [cubin]    made from an image: given out instead of it from now on
 //                                                          ←  Fault                      then the executor exits; the control process replaces it
 //   Quiesce                                                →                             issue nothing new: the control process looks at the
@@ -44,6 +47,7 @@ namespace mpsshim::broker {
 inline constexpr int kExecutorControlFd = 3;   // the socket
 inline constexpr int kExecutorFactsFd = 4;     // DriverFacts, writable by the executor
 inline constexpr int kExecutorProgressFd = 5;  // ProgressTable (broker/progress_table.hpp), shared with the control process only
+inline constexpr int kExecutorCallsFd = 6;     // CallTable (broker/call_table.hpp), likewise
 
 enum class ExecutorMessage : std::uint32_t {
   ready = 1,
@@ -74,7 +78,13 @@ enum class ExecutorMessage : std::uint32_t {
   lease_restore,
   lease_released,
   image_compiled,
+  standing_by,
+  take_over,
 };
+
+// Flags of SessionPause. To rest: SessionPaused 0 says besides that no call of it is under way, and Stay lets it go on even then.
+inline constexpr std::uint32_t kPauseToRest = 1;
+inline constexpr std::uint32_t kPauseDespiteVariables = 2;
 
 struct ExecutorHeader {
   ExecutorMessage type{};
@@ -89,7 +99,7 @@ struct ExecutorPacket {
   std::uint64_t address = 0;      // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
   std::uint64_t size_bytes = 0;
   std::uint32_t purpose = 0;      // proto::SegmentPurpose; module_note: 1 load, 0 unload
-  std::uint32_t flags = 0;        // segment_restore: registration flags
+  std::uint32_t flags = 0;        // segment_restore: registration flags; session_pause: kPause...
   std::uint64_t epoch = 0;        // session_open
   std::uint32_t client_pid = 0;   // session_open
   std::uint32_t client_uid = 0;

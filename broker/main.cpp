@@ -4,15 +4,20 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include "broker/control/daemon.hpp"
 #include "broker/control/driver_choice.hpp"
+#include "broker/control/handover.hpp"
 #include "broker/control/server.hpp"
 #include "broker/executor/executor_main.hpp"
 #include "broker/log.hpp"
@@ -41,35 +46,63 @@ struct Arguments {
   unsigned idle_ms = 10'000;
   std::string label = "0";
   unsigned module_cache_mib = 1024;
+  bool standby = false;
+  unsigned hang_ms = 10'000;
+  bool context_on_take_over = false;
+  unsigned device_patience_ms = 0;
+  bool handover_versions = false;
+  int resume = -1;            // the state that the program before this one handed over
+  int former = -1;            // that program, to go back to
+  std::string resume_failed;  // why the one that was to follow could not take over
 };
 
 void describe(CLI::App& app, Arguments& arguments) {
   auto* daemon = app.add_flag("-d,--daemon", arguments.daemon, "Run in the background; returns when the first executor is ready");
   app.add_flag("-f,--foreground", arguments.foreground, "Run in the foreground and log to standard error too")->excludes(daemon);
-  app.add_option("--driver", arguments.driver, "auto (the GPU's driver, else the CPU driver), cuda, cpu, or the path of a library")->capture_default_str();
+  app.add_option("--driver", arguments.driver, "auto (the GPU's driver, else the CPU driver), cuda, cpu, or the path of a library")
+      ->capture_default_str();
   app.add_option("--pipe-dir", arguments.pipe_dir,
                  "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>)");
-  app.add_option("--log-dir", arguments.log_dir, "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
+  app.add_option("--log-dir", arguments.log_dir,
+                 "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
   app.add_option("--workers", arguments.workers, "Threads of the executor that serve clients; 0: half the processors, 1 to 8")->capture_default_str();
   app.add_option("--connections", arguments.connections,
-                 "Hardware connections of the context (CUDA_DEVICE_MAX_CONNECTIONS): more for programs that copy and record events in many streams at once; each makes an executor's start, and so recovery, 16 to 25 ms longer")
-      ->check(CLI::Range(1u, 32u))->capture_default_str();
+                 "Hardware connections of the context (CUDA_DEVICE_MAX_CONNECTIONS): more for programs that copy and record events in many streams "
+                 "at once; each makes an executor's start, and so recovery, 16 to 25 ms longer")
+      ->check(CLI::Range(1u, 32u))
+      ->capture_default_str();
   app.add_option("--max-clients", arguments.max_clients, "Clients at a time")->check(CLI::Range(1u, kMaxLeases))->capture_default_str();
   app.add_option("--executors", arguments.executors,
                  "Executors a GPU may have: a further one serves clients that a kernel without end keeps waiting in the first")
-      ->check(CLI::Range(1u, 8u))->capture_default_str();
+      ->check(CLI::Range(1u, 8u))
+      ->capture_default_str();
   app.add_option("--idle-executor-ms", arguments.idle_ms, "Milliseconds after its last client that a further executor ends")->capture_default_str();
   app.add_option("--module-cache", arguments.module_cache_mib,
-                 "MiB of module images that stay loaded in an executor after their last client, for the next one that loads the same")->capture_default_str();
-  app.add_option("--orphan-ms", arguments.orphan_ms,
-                 "Milliseconds that work of a client that is gone may run on before the executor is replaced")->capture_default_str();
-  app.add_option("--drain-ms", arguments.drain_ms,
-                 "Milliseconds that other clients' work is waited for before an executor is replaced")->capture_default_str();
-  app.add_option("--window", arguments.window, "Address range for clients' memory, BEGIN-END in hexadecimal, multiples of 1 GiB")->capture_default_str();
+                 "MiB of module images that stay loaded in an executor after their last client, for the next one that loads the same")
+      ->capture_default_str();
+  app.add_option("--orphan-ms", arguments.orphan_ms, "Milliseconds that work of a client that is gone may run on before the executor is replaced")
+      ->capture_default_str();
+  app.add_option("--drain-ms", arguments.drain_ms, "Milliseconds that other clients' work is waited for before an executor is replaced")
+      ->capture_default_str();
+  app.add_flag("--standby", arguments.standby,
+               "Keep a second executor process of each GPU warm, its context made and all images loaded: when the first ends it takes over within "
+               "milliseconds. It takes device memory for a context (about half a GiB on an H200) and for a copy of all loaded images");
+  app.add_option("--hang-ms", arguments.hang_ms,
+                 "Milliseconds after which a driver call that has not returned costs the executor; calls that may take long, such as loads, get 12 "
+                 "times as much; 0: no limit")
+      ->capture_default_str();
+  app.add_option("--window", arguments.window, "Address range for clients' memory, BEGIN-END in hexadecimal, multiples of 1 GiB")
+      ->capture_default_str();
   app.add_flag("--verbose", arguments.verbose, "Log each connection");
   app.add_flag("--executor", arguments.executor)->group("");
   app.add_option("--device", arguments.device)->group("");
   app.add_option("--label", arguments.label)->group("");
+  app.add_flag("--context-on-take-over", arguments.context_on_take_over)->group("");
+  app.add_option("--device-patience-ms", arguments.device_patience_ms)->group("");
+  app.add_flag("--handover-versions", arguments.handover_versions)->group("");
+  app.add_option("--resume", arguments.resume)->group("");
+  app.add_option("--former", arguments.former)->group("");
+  app.add_option("--resume-failed", arguments.resume_failed)->group("");
   app.set_version_flag("--version", MPSSHIM_VERSION);
 }
 
@@ -101,43 +134,123 @@ void settle_paths(Arguments& arguments) {
   if (arguments.driver.find('/') != std::string::npos) arguments.driver = absolute(arguments.driver);
 }
 
-int serve(const Arguments& arguments, Daemon& daemon) {
+ExecutorOptions executor_options(const Arguments& arguments) {
+  return {.driver_path = arguments.driver,
+          .device = arguments.device,
+          .workers = arguments.workers,
+          .log_dir = arguments.log_dir,
+          .connections = arguments.connections,
+          .label = arguments.label,
+          .module_cache_mib = arguments.module_cache_mib,
+          .standby = arguments.standby,
+          .context_on_take_over = arguments.context_on_take_over,
+          .device_patience_ms = arguments.device_patience_ms};
+}
+
+// The command line this process was started with, without what a hand-over has added.
+std::vector<std::string> own_arguments(int argc, char** argv) {
+  std::vector<std::string> words;
+  for (int i = 0; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--resume" || word == "--former" || word == "--resume-failed") {
+      ++i;
+    } else {
+      words.push_back(word);
+    }
+  }
+  return words;
+}
+
+// Where this program was installed; what lies there now may be a newer one.
+std::string own_path() {
+  std::error_code error;
+  std::string path = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  constexpr std::string_view kGone = " (deleted)";
+  if (path.ends_with(kGone)) path.resize(path.size() - kGone.size());
+  return path;
+}
+
+// This program cannot take over: the one before gets everything back. Nothing of what was handed over has been touched.
+int go_back(const Arguments& arguments, std::vector<std::string> words, const std::string& why) {  // `words`: its command line
+  if (arguments.former < 0) return fail(why);
+  words.insert(words.end(), {"--resume", std::to_string(arguments.resume), "--resume-failed", why});
+  execute("/proc/self/fd/" + std::to_string(arguments.former), words, {});
+  return fail(why + "; and the former program cannot be executed: " + std::strerror(errno));
+}
+
+ExecutorSettings executor_settings(const Arguments& arguments) {
+  ExecutorSettings executors;
+  executors.drivers = drivers_to_try(arguments.driver);
+  executors.workers = arguments.workers;
+  executors.connections = arguments.connections;
+  executors.module_cache_mib = arguments.module_cache_mib;
+  executors.standby = arguments.standby;
+  executors.hang_limit = std::chrono::milliseconds(arguments.hang_ms);
+  executors.log_dir = arguments.log_dir;
+  return executors;
+}
+
+SessionLimits session_limits(const Arguments& arguments, const AddressWindow& window) {
+  SessionLimits limits;
+  limits.window = window;
+  limits.max_clients = arguments.max_clients;
+  limits.orphan = std::chrono::milliseconds(arguments.orphan_ms);
+  limits.drain = std::chrono::milliseconds(arguments.drain_ms);
+  limits.pool.executors = arguments.executors;
+  limits.pool.idle = std::chrono::milliseconds(arguments.idle_ms);
+  return limits;
+}
+
+// `state`: what was handed over, if anything was, by a program with the command line `former`. `words`: this one's.
+int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::string>& words, const std::vector<std::string>& former,
+          StateReader* state, std::optional<PipeDirectory> pipes) {
   const auto refuse = [&](const std::string& why) {
+    if (state != nullptr) return go_back(arguments, former, why);
     daemon.settled(why);
     return arguments.daemon ? 1 : fail(why);
   };
   const auto window = parse_window(arguments.window);
   if (!window) return refuse("--window " + arguments.window + " is not BEGIN-END in hexadecimal, multiples of 1 GiB, at least 3 TiB apart");
-  ExecutorSettings executors;
-  executors.drivers = drivers_to_try(arguments.driver);
+  const ExecutorSettings executors = executor_settings(arguments);
   if (executors.drivers.empty()) return refuse("libcuda_cpu.so lies neither beside mpsbroker nor in its ../lib: name its path with --driver");
   std::string why;
-  auto pipes = PipeDirectory::claim(arguments.pipe_dir, why);
+  if (state == nullptr) pipes = PipeDirectory::claim(arguments.pipe_dir, why);
   if (!pipes) return refuse(why);
-  executors.workers = arguments.workers;
-  executors.connections = arguments.connections;
-  executors.module_cache_mib = arguments.module_cache_mib;
-  executors.log_dir = arguments.log_dir;
   std::error_code error;
   std::filesystem::create_directories(arguments.log_dir, error);
   const std::string log_path = executors.log_dir + "/control.log";
   if (!open_log({log_path, "Control", !arguments.daemon, arguments.verbose ? LogLevel::debug : LogLevel::info})) {
     return refuse("the log " + log_path + " cannot be written (" + std::strerror(errno) + "): name another directory with --log-dir");
   }
-  SessionLimits limits;
-  limits.window = *window;
-  limits.max_clients = arguments.max_clients;
-  limits.orphan = std::chrono::milliseconds(arguments.orphan_ms);
-  limits.drain = std::chrono::milliseconds(arguments.drain_ms);
-  limits.pool.executors = arguments.executors;
-  limits.pool.idle = std::chrono::milliseconds(arguments.idle_ms);
   ProcessLauncher launcher;
-  Server server(std::move(*pipes), launcher, executors, limits, [&](const std::string& reason) {
-    daemon.settled(reason.empty() ? "" : "no driver serves: " + reason);
-  });
-  if (!server.listen(why)) return refuse(why);
-  daemon.redirect_output(executors.log_dir + "/server.log");
-  return server.run();
+  // Never destroyed where it could not take over: the sockets are the former program's.
+  auto server = std::make_unique<Server>(std::move(*pipes), launcher, executors, session_limits(arguments, *window),
+                                         [&](const std::string& reason) { daemon.settled(reason.empty() ? "" : "no driver serves: " + reason); });
+  server->set_continuation({own_path(), words, arguments.log_dir, arguments.driver});
+  if (state == nullptr ? !server->listen(why) : !server->resume(*state, arguments.resume_failed, why)) {
+    if (state != nullptr) (void)server.release();
+    return refuse(why);
+  }
+  if (state == nullptr) daemon.redirect_output(executors.log_dir + "/server.log");
+  return server->run();
+}
+
+// In the place of another mpsbroker, in its process. Paths are what that one had settled.
+int take_over(Arguments& arguments, const std::vector<std::string>& words) {
+  const mpsshim::proto::FileDescriptor file(fcntl(arguments.resume, F_DUPFD_CLOEXEC, 3));
+  std::string why;
+  StateReader state(file, why);
+  if (!state.ok()) return go_back(arguments, words, why);
+  std::vector<std::string> former;
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) former.push_back(state.text());
+  arguments.pipe_dir = state.text();
+  mpsshim::proto::FileDescriptor lock = state.file();
+  arguments.log_dir = state.text();
+  arguments.driver = state.text();
+  state.inherit(arguments.resume);
+  if (arguments.former >= 0) state.inherit(arguments.former);
+  Daemon daemon;
+  return serve(arguments, daemon, words, former, &state, PipeDirectory::adopt(arguments.pipe_dir, std::move(lock)));
 }
 
 }  // namespace
@@ -147,14 +260,17 @@ int main(int argc, char** argv) {
   CLI::App app("mpsbroker: executes many CUDA processes' work in one context per GPU");
   describe(app, arguments);
   CLI11_PARSE(app, argc, argv);
-  if (arguments.executor) return executor_main({arguments.driver, arguments.device, arguments.workers, arguments.log_dir, arguments.connections, arguments.label, arguments.module_cache_mib});
+  if (arguments.handover_versions) return std::printf("handover %u %u\n", kOldestHandover, kHandoverVersion) > 0 ? 0 : 1;
+  if (arguments.executor) return executor_main(executor_options(arguments));
   if (!arguments.daemon && !arguments.foreground) return fail("say -d (background) or -f (foreground); see --help");
-  settle_paths(arguments);
   raise_file_limit();
+  const std::vector<std::string> words = own_arguments(argc, argv);
+  if (arguments.resume >= 0) return take_over(arguments, words);
+  settle_paths(arguments);
   Daemon daemon;
   if (arguments.daemon) {
     int status = 0;
     if (daemon.detach(status)) return status;
   }
-  return serve(arguments, daemon);
+  return serve(arguments, daemon, words, {}, nullptr, std::nullopt);
 }

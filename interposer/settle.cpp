@@ -86,14 +86,21 @@ ProcessState greet(Connection& connection, const std::string& path) {
   proto::Welcome welcome;
   proto::ReceivedFds received;
   const CUresult status = connection.request(hello, welcome, received, std::span(fds).first(pidfd.valid() ? 1 : 0));
+  if (const auto refusal = proto::agree({welcome.layout_major, welcome.layout_minor}, proto::kVersion);
+      status == CUDA_ERROR_MPS_CONNECTION_FAILED && refusal != proto::Agreement::served) {
+    log_line("The broker at %s speaks protocol %u.%u, for which this library's %u.%u is too %s: %s.", path.c_str(), welcome.layout_major,
+             welcome.layout_minor, proto::kLayoutMajor, proto::kLayoutMinor, refusal == proto::Agreement::too_old ? "old" : "new",
+             refusal == proto::Agreement::too_old ? "use the library of that release" : "install the newer mpsbroker and run mpsctl restart");
+    return refuse(status);
+  }
   if (status != CUDA_SUCCESS) {
     log_line("The broker at %s refuses this process (CUresult %d): its log says why; MPSSHIM_DISABLE=1 runs without it.", path.c_str(),
              static_cast<int>(status));
     return refuse(status);
   }
-  if (welcome.layout_major != proto::kLayoutMajor) {
-    log_line("The broker at %s speaks layout %u, this library %u: use a broker of this release.", path.c_str(), welcome.layout_major,
-             proto::kLayoutMajor);
+  if (proto::Version{welcome.layout_major, welcome.layout_minor} != proto::kVersion) {
+    log_line("The broker at %s wants to speak protocol %u.%u to this library, which speaks %u.%u: use a broker of this release.", path.c_str(),
+             welcome.layout_major, welcome.layout_minor, proto::kLayoutMajor, proto::kLayoutMinor);
     return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
   }
   if (received.count < 1 || !take_facts(received.fds[0])) return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);

@@ -16,11 +16,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "proto/version.hpp"
+
 namespace mpsshim::proto {
 
 inline constexpr std::uint64_t kChannelMagic = 0x3130'6d69'6873'706dull;  // "mpshim01", little endian
-inline constexpr std::uint32_t kLayoutMajor = 1;                          // another major: attach is refused
-inline constexpr std::uint32_t kLayoutMinor = 0;                          // grows with every added record or field
 
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kRingBytes = 1u << 20;
@@ -39,7 +39,7 @@ enum class SessionState : std::uint32_t {
 struct alignas(64) ChannelHeader {
   std::uint64_t magic;
   std::uint32_t layout_major;
-  std::uint32_t layout_minor;
+  std::uint32_t layout_minor;  // what client and executor speak: the client's
   std::uint64_t epoch;
   std::uint64_t session;
 

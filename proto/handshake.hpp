@@ -13,6 +13,7 @@
 //   LeaseReplace                          →  LeaseReplaced   the client could not keep that address range free in its own process
 //   (hang-up or the pidfd readable)          the session ends
 //
+// These structures keep their sizes for good: what is added is a message of its own, which an older client does not send.
 // After SessionState::moved the client sends Attach again on the same connection and gets a new channel and epoch with its memory in place.
 // Semantics of limits and refusals follow NVIDIA's MPS manual, "Client-Server Connection".
 #pragma once
@@ -58,9 +59,10 @@ struct Hello {
   MessageHeader header{.type = MessageType::hello};
   std::uint32_t layout_major = kLayoutMajor;
   std::uint32_t layout_minor = kLayoutMinor;
-  std::uint64_t protocol_hash = 0;  // logged; differing releases still talk, by layout_major and record sizes
+  std::uint64_t protocol_hash = 0;  // logged; differing releases still talk, by version.hpp and record sizes
 };
 
+// The version that is spoken from here on, which is the client's; with CUDA_ERROR_MPS_CONNECTION_FAILED the broker's own, which does not serve it.
 struct Welcome {
   MessageHeader header{.type = MessageType::welcome};
   std::uint32_t layout_major = kLayoutMajor;

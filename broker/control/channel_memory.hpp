@@ -16,14 +16,17 @@ namespace mpsshim::broker::control {
 class ChannelMemory {
  public:
   // nullopt (errno) if the system has no more files or memory.
-  [[nodiscard]] static std::optional<ChannelMemory> make(std::uint64_t session, std::uint64_t epoch);
+  [[nodiscard]] static std::optional<ChannelMemory> make(std::uint64_t session, std::uint64_t epoch, std::uint32_t layout_minor = proto::kLayoutMinor);
+
+  // From a hand-over, with the descriptors in the order of fds(). nullopt: they are not what they should be.
+  [[nodiscard]] static std::optional<ChannelMemory> adopt(std::array<proto::FileDescriptor, 4> fds);
 
   // Channel, fences, ring doorbell, completion doorbell: as Attached and SessionOpen carry them.
   [[nodiscard]] std::array<int, 4> fds() const {
     return {channel_.get(), fences_.get(), ring_doorbell_.get(), completion_doorbell_.get()};
   }
-  void write_header(std::uint64_t session, std::uint64_t epoch);
-  // Nobody is woken: a client that sleeps looks at its session's state every 20 ms.
+  void write_header(std::uint64_t session, std::uint64_t epoch, std::uint32_t layout_minor);
+  // Wakes whoever sleeps for an answer, a fence or room; one that was about to sleep looks at its session's state after 20 ms.
   void tell_moved();
   void tell_failed(std::uint32_t error);
   // Advice, for what hurts that client alone if it lies: the error an executor ended the session with, 0 if none.
@@ -33,6 +36,7 @@ class ChannelMemory {
  private:
   ChannelMemory() = default;
   [[nodiscard]] proto::ChannelHeader& header() const;
+  void wake_client() const;
 
   proto::FileDescriptor channel_;
   proto::FileDescriptor fences_;

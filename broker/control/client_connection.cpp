@@ -25,6 +25,42 @@ ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, pro
   socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
 }
 
+ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, StateReader& state, std::function<void()> on_end)
+    : loop_(loop), manager_(manager), socket_(state.file()), on_end_(std::move(on_end)) {
+  peer_ = socket_.peer();
+  stage_ = state.number() != 0 ? Stage::greeted : Stage::expects_hello;
+  client_.pid = static_cast<pid_t>(state.number());
+  client_.uid = static_cast<uid_t>(state.number());
+  client_.command = state.text();
+  client_.layout_minor = static_cast<std::uint32_t>(state.number());
+  session_ = state.number();
+  pidfd_ = state.file();
+  attaches_ = state.number() != 0;
+}
+
+void ClientConnection::save(StateWriter& state) const {
+  const Session* session = manager_.find(session_);
+  state.file(socket_.fd());
+  state.number(stage_ == Stage::expects_hello ? 0 : 1);
+  state.number(static_cast<std::uint64_t>(client_.pid));
+  state.number(client_.uid);
+  state.text(client_.command);
+  state.number(client_.layout_minor);
+  state.number(session_);
+  state.file(pidfd_);
+  state.number(session != nullptr && session->answer ? 1 : 0);
+}
+
+void ClientConnection::resume() {
+  socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
+  if (pidfd_.valid()) death_watch_ = loop_.watch(pidfd_.get(), EPOLLIN, [this](EventLoop::Events) { end("the client died"); });
+  const Session* session = manager_.find(session_);
+  if (!attaches_ || session == nullptr) return;
+  proto::Attach request;
+  request.device = session->device;
+  on_attach(request);
+}
+
 ClientConnection::~ClientConnection() {
   if (Session* session = manager_.find(session_)) manager_.end(*session);
 }
@@ -108,11 +144,15 @@ CUresult ClientConnection::check_identity(const proto::Hello& request, proto::Re
     log_warning("pid {} ({}) of uid {} is refused: this broker serves uid {} alone; start one for that user.", client_.pid, client_.command, peer_.uid, geteuid());
     return CUDA_ERROR_MPS_CONNECTION_FAILED;
   }
-  if (request.layout_major != proto::kLayoutMajor) {
-    log_warning("pid {} ({}) is refused: its libmpsshim.so speaks layout {}, this broker {}; install both from one release.", client_.pid, client_.command,
-                request.layout_major, proto::kLayoutMajor);
+  const proto::Version version{request.layout_major, request.layout_minor};
+  const proto::Agreement agreement = proto::agree(proto::kVersion, version);
+  if (agreement != proto::Agreement::served) {
+    log_warning("pid {} ({}) is refused: its libmpsshim.so speaks protocol {}.{}, which is too {} for this broker's {}.{}; {}.", client_.pid, client_.command,
+                version.major, version.minor, agreement == proto::Agreement::too_old ? "old" : "new", proto::kLayoutMajor, proto::kLayoutMinor,
+                agreement == proto::Agreement::too_old ? "install the library of this release" : "install the newer mpsbroker and run `mpsctl restart`");
     return CUDA_ERROR_MPS_CONNECTION_FAILED;
   }
+  client_.layout_minor = version.minor;
   pidfd_ = fds.count == 1 ? std::move(fds.fds[0]) : open_pidfd(peer_.pid);
   const pid_t pid = pid_of(pidfd_);
   // 0 or less: of a pid namespace we do not see; then the kernel's word for the socket stands alone.
@@ -146,7 +186,9 @@ void ClientConnection::welcome(CUresult status) {
   stage_ = Stage::greeted;
   deadline_.reset();
   const int file = manager_.facts_file();
-  answer(proto::Welcome{}, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
+  proto::Welcome message;
+  if (status == CUDA_SUCCESS) message.layout_minor = client_.layout_minor;
+  answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
 }
 
 void ClientConnection::facts_published() {

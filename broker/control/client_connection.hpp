@@ -21,6 +21,11 @@ class ClientConnection {
  public:
   // `on_end` is called once; the connection is to be destroyed after the current callback has returned (EventLoop::defer).
   ClientConnection(EventLoop& loop, SessionManager& manager, proto::Socket socket, std::function<void()> on_end);
+  // One that another control process has handed over: what save() wrote. A request for a session that it had under way is made anew.
+  ClientConnection(EventLoop& loop, SessionManager& manager, StateReader& state, std::function<void()> on_end);
+  void save(StateWriter& state) const;
+  [[nodiscard]] bool has_ended() const { return ended_; }
+  void resume();  // once the manager has all sessions again
   ClientConnection(const ClientConnection&) = delete;
   ClientConnection& operator=(const ClientConnection&) = delete;
   ~ClientConnection();  // ends the session
@@ -59,12 +64,13 @@ class ClientConnection {
   SessionManager& manager_;
   proto::Socket socket_;
   const std::function<void()> on_end_;
-  const proto::PeerCredentials peer_;
+  proto::PeerCredentials peer_;
   Stage stage_ = Stage::expects_hello;
   bool ended_ = false;
   bool refusing_ = false;
   ClientIdentity client_;
   std::uint64_t session_ = 0;
+  bool attaches_ = false;  // handed over with an Attach under way
   proto::FileDescriptor pidfd_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after our end
   EventLoop::Watch socket_watch_;

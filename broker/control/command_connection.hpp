@@ -5,6 +5,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <string>
 
 #include "broker/control/commands.hpp"
 #include "broker/control/event_loop.hpp"
@@ -18,14 +20,20 @@ class CommandConnection {
  public:
   // `on_end` is called once; the connection is to be destroyed after the current callback has returned.
   CommandConnection(EventLoop& loop, const Commands& commands, proto::Socket socket, std::function<void()> on_end);
+  // The command that is still to be answered, or "".
+  [[nodiscard]] const std::string& pending() const { return pending_; }
+  [[nodiscard]] int fd() const { return socket_.fd(); }
+  static void answer_on(const proto::Socket& socket, const Commands::Result& result);
 
  private:
   void on_events();
-  void answer(const Commands::Result& result) const;
+  void answer(const std::string& line, const Commands::Result& result) const;
 
   const Commands& commands_;
   const proto::Socket socket_;
+  std::string pending_;
   const std::function<void()> on_end_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after our end
   EventLoop::Watch watch_;
 };
 

@@ -16,6 +16,9 @@ constexpr const char* kHelp =
     "get_server_status PID       INITIALIZING, ACTIVE, DRAINING or FAULT\n"
     "get_client_list PID         pids of that server's clients\n"
     "ps [-p PID]                 clients: pid, session, server, device, state, device memory in MiB, command\n"
+    "restart [-f] [-t SECONDS] [executors]\n"
+    "                            goes on with the installed mpsbroker, or only with new servers, once all clients' work in flight has ended (within\n"
+    "                            SECONDS, 10 by default); clients wait meanwhile. -f: whoever does not come to rest loses its session\n"
     "quit [-t SECONDS]           ends the broker: at once, or when its clients have left, at the latest after SECONDS\n";
 
 std::optional<long> number(const std::string& text) {
@@ -40,19 +43,22 @@ std::string device_name(const proto::DriverFacts* facts, unsigned device) {
 
 }  // namespace
 
-Commands::Result Commands::execute(const std::string& line) const {
+bool Commands::is_action(const std::string& line) { return line.starts_with("quit") || line.starts_with("restart"); }
+
+void Commands::execute(const std::string& line, Answer answer) const {
   std::istringstream words(line);
   std::string name;
   words >> name;
   Arguments arguments;
   for (std::string word; words >> word;) arguments.push_back(word);
-  if (name == "ps") return ps(arguments);
-  if (name == "get_server_list") return get_server_list(arguments);
-  if (name == "get_server_status") return get_server_status(arguments);
-  if (name == "get_client_list") return get_client_list(arguments);
-  if (name == "quit") return quit(arguments);
-  if (name == "help") return {true, kHelp};
-  return failure(fmt::format("unknown command \"{}\": see help", name));
+  if (name == "ps") return answer(ps(arguments));
+  if (name == "get_server_list") return answer(get_server_list(arguments));
+  if (name == "get_server_status") return answer(get_server_status(arguments));
+  if (name == "get_client_list") return answer(get_client_list(arguments));
+  if (name == "restart") return restart(arguments, answer);
+  if (name == "quit") return answer(quit(arguments));
+  if (name == "help") return answer({true, kHelp});
+  answer(failure(fmt::format("unknown command \"{}\": see help", name)));
 }
 
 const Executor* Commands::server(const std::string& pid) const {
@@ -106,6 +112,23 @@ Commands::Result Commands::get_client_list(const Arguments& arguments) const {
     if (session.executor == executor && session.phase != SessionPhase::closing) text += fmt::format("{}\n", session.client.pid);
   }
   return {true, text};
+}
+
+void Commands::restart(const Arguments& arguments, const Answer& answer) const {
+  const Result usage = failure("usage: restart [-f] [-t SECONDS] [executors]");
+  RestartOrder order;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "executors") {
+      order.only_executors = true;
+    } else if (arguments[i] == "-f") {
+      order.rest.force = true;
+    } else if (arguments[i] == "-t" && i + 1 < arguments.size() && number(arguments[i + 1]) && *number(arguments[i + 1]) <= 1'000'000) {
+      order.rest.patience = std::chrono::seconds(*number(arguments[++i]));
+    } else {
+      return answer(usage);
+    }
+  }
+  restart_(order, answer);
 }
 
 Commands::Result Commands::quit(const Arguments& arguments) const {

@@ -18,9 +18,7 @@ namespace {
 constexpr std::size_t kDeathsForFault = 5;
 constexpr std::chrono::seconds kDeathWindow{10};
 
-long long since_ms(EventLoop::Clock::time_point start) {
-  return std::chrono::duration_cast<milliseconds>(EventLoop::Clock::now() - start).count();
-}
+long long since_ms(EventLoop::Clock::time_point start) { return std::chrono::duration_cast<milliseconds>(EventLoop::Clock::now() - start).count(); }
 
 }  // namespace
 
@@ -41,34 +39,65 @@ Executor::Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSe
       settings_(settings),
       id_(id),
       label_(id.ordinal == 0 ? std::to_string(id.device) : fmt::format("{}.{}", id.device, id.ordinal)),
-      owner_(owner) {}
+      owner_(owner),
+      fading_(label_),
+      standby_(loop, launcher, label_, fading_,
+               {[this] { owner_.standby_waits(*this); },
+                [this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { owner_.executor_sent(*this, packet, fds); }}) {}
+
+// A life that follows another may find that one's context still being taken down, and a GPU that takes one process at a time refuses it so long.
+ExecutorOptions Executor::options(bool as_standby) const {
+  ExecutorOptions options{driver(), id_.device, settings_.workers, settings_.log_dir, settings_.connections, label_, settings_.module_cache_mib};
+  options.standby = as_standby;
+  options.context_on_take_over = as_standby && is_exclusive();
+  if (has_served_) options.device_patience_ms = static_cast<unsigned>(settings_.retry_delay.count());
+  return options;
+}
+
+void Executor::resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts) {
+  epoch_ = epoch;
+  has_served_ = true;
+  facts_ = std::make_unique<proto::DriverFacts>(facts);
+  const auto found = std::ranges::find(settings_.drivers, driver);
+  if (found != settings_.drivers.end()) driver_ = static_cast<std::size_t>(found - settings_.drivers.begin());
+}
 
 void Executor::start() {
   state_ = ExecutorState::starting;
   report_ = DeathReport{};
   started_at_ = EventLoop::Clock::now();
-  auto life = launcher_.launch({driver(), id_.device, settings_.workers, settings_.log_dir, settings_.connections, label_, settings_.module_cache_mib});
-  if (life) progress_ = proto::Mapping::map(life->progress, 0, sizeof(ProgressTable), proto::Access::read_only);
-  if (!life || !progress_) {
+  serving_ = standby_.take();
+  const bool takes_over = serving_ != nullptr;
+  if (!takes_over) serving_ = ExecutorInstance::launch(loop_, launcher_, options(false));
+  if (!serving_) {
     log_error("Executor {} could not be started ({}); next try in {} ms.", label_, std::strerror(errno), settings_.retry_delay.count());
     state_ = ExecutorState::fault;
     limit_ = loop_.after(settings_.retry_delay, [this] { start(); });
     return;
   }
   ++epoch_;
-  life_ = std::make_unique<ExecutorLife>(std::move(*life));
-  link_ = std::make_unique<ExecutorLink>(
-      loop_, std::move(life_->link), [this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { arrived(packet, fds); },
-      [this] { kill(); });
-  death_watch_ = loop_.watch(life_->pidfd.get(), EPOLLIN, [this](EventLoop::Events) { died(); });
+  serving_->set_handlers({[this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { arrived(packet, fds); }, [this] { died(); }});
   limit_ = loop_.after(settings_.start_limit, [this] {
     log_error("Executor {} (pid {}) was not ready after {} s and is killed.", label_, pid(), settings_.start_limit.count() / 1000);
-    kill();
+    serving_->kill();
   });
+  if (takes_over) take_over();
+}
+
+// One that has not come so far goes on as any other that starts.
+void Executor::take_over() {
+  const bool is_warm = serving_->stage == ExecutorInstance::Stage::ready;
+  log_info("Executor {}: the standby (pid {}) takes over {:.1f} ms after the end of the one before was noticed; {}.", label_, pid(),
+           std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - end_noticed_at_).count(),
+           is_warm ? fmt::format("its context is made, {} loads are in place", serving_->loads_given) : "its context is not made yet");
+  if (is_warm) return activate();
+  ExecutorPacket packet;
+  packet.header.type = ExecutorMessage::take_over;
+  send(packet);
 }
 
 void Executor::send(const ExecutorPacket& packet, std::span<const int> fds) {
-  if (link_) link_->send(packet, fds);
+  if (serving_) serving_->send(packet, fds);
 }
 
 void Executor::begin_drain() {
@@ -80,12 +109,42 @@ void Executor::begin_drain() {
 
 void Executor::replace() {
   if (report_.cause != DeathReport::Cause::fault) report_.cause = DeathReport::Cause::replaced;
-  kill();
+  if (serving_) serving_->kill();
+}
+
+void Executor::hold() {
+  if (state_ == ExecutorState::active) state_ = ExecutorState::draining;
+}
+
+void Executor::release() {
+  if (state_ == ExecutorState::draining) state_ = ExecutorState::active;
+}
+
+void Executor::prepare_next() { standby_.start(milliseconds(0), options(true)); }
+
+void Executor::drop_next() {
+  if (!settings_.standby) standby_.stop();
+}
+
+void Executor::renew() {
+  renewing_ = true;
+  replace();
+}
+
+void Executor::retire() {
+  standby_.stop();
+  retiring_ = true;
+  if (serving_) return replace();
+  limit_.reset();  // of a pause after too many deaths
+  retiring_ = false;
+  state_ = ExecutorState::stopped;
+  owner_.executor_stopped(*this);
 }
 
 void Executor::quit() {
   quitting_ = true;
-  if (!life_) {
+  standby_.stop();
+  if (!serving_) {
     limit_.reset();
     state_ = ExecutorState::stopped;
     return owner_.executor_stopped(*this);
@@ -93,30 +152,32 @@ void Executor::quit() {
   ExecutorPacket packet;
   packet.header.type = ExecutorMessage::quit;
   send(packet);
-  limit_ = loop_.after(settings_.quit_limit, [this] { kill(); });
+  limit_ = loop_.after(settings_.quit_limit, [this] { serving_->kill(); });
 }
 
-void Executor::kill() {
-  if (life_) launcher_.kill(*life_);
+bool Executor::is_exclusive() const {
+  if (!facts_) return false;
+  const proto::DeviceFacts& device = facts_->device[id_.device];
+  return device.attribute_status[CU_DEVICE_ATTRIBUTE_COMPUTE_MODE] == CUDA_SUCCESS &&
+         device.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_MODE] == CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
 }
 
-std::set<std::uint64_t> Executor::busy() const {
-  if (!progress_) return {};
-  return busy_sessions(*reinterpret_cast<const ProgressTable*>(progress_.data()));
-}
+std::set<std::uint64_t> Executor::busy() const { return serving_ ? busy_sessions(serving_->progress()) : std::set<std::uint64_t>(); }
 
-bool Executor::is_busy(std::uint64_t session) const {
-  return progress_ && control::is_busy(*reinterpret_cast<const ProgressTable*>(progress_.data()), session);
+bool Executor::is_busy(std::uint64_t session) const { return serving_ && control::is_busy(serving_->progress(), session); }
+
+ExecutorInstance* Executor::standby() const {
+  ExecutorInstance* instance = standby_.instance();
+  return instance != nullptr && instance->stage == ExecutorInstance::Stage::ready ? instance : nullptr;
 }
 
 void Executor::note_blocked(std::uint64_t session) {
-  if (progress_) blocking_ = running_streams(*reinterpret_cast<const ProgressTable*>(progress_.data()), session);
+  if (serving_) blocking_ = running_streams(serving_->progress(), session);
 }
 
 bool Executor::is_blocked() {
-  if (blocking_.empty()) return false;
-  const auto& table = *reinterpret_cast<const ProgressTable*>(progress_.data());
-  std::erase_if(blocking_, [&](const RunningStream& stream) { return !runs_on(table, stream); });
+  if (blocking_.empty() || !serving_) return false;
+  std::erase_if(blocking_, [&](const RunningStream& stream) { return !runs_on(serving_->progress(), stream); });
   if (!blocking_.empty()) return true;
   log_info("Executor {} (pid {}) is no longer blocked: the kernels that calls waited for have ended.", label_, pid());
   return false;
@@ -127,6 +188,7 @@ void Executor::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   if (packet.header.type == ExecutorMessage::fault) {
     const auto error = packet.header.status == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : static_cast<CUresult>(packet.header.status);
     report_ = {DeathReport::Cause::fault, error, packet.header.session, packet.text};
+    end_noticed_at_ = EventLoop::Clock::now();
     limit_ = loop_.after(milliseconds(0), [this] { give_up_life(); });  // not from inside the link that is calling
     return;
   }
@@ -138,57 +200,64 @@ void Executor::became_ready(const ExecutorPacket& packet) {
   if (packet.header.status != CUDA_SUCCESS) {
     refusal_status_ = static_cast<CUresult>(packet.header.status);
     refusal_ = fmt::format("{}: {} (CUDA error {})", driver(), packet.text[0] != '\0' ? packet.text : "it does not serve", packet.header.status);
-    return kill();
+    return serving_->kill();
   }
-  if (!read_facts()) {
+  activate();
+}
+
+void Executor::activate() {
+  facts_ = serving_->read_facts(id_.device);
+  if (!facts_) {
     refusal_ = fmt::format("{}: its executor published facts of another layout or without a device", driver());
-    return kill();
+    return serving_->kill();
   }
   limit_.reset();
   has_served_ = true;
   state_ = ExecutorState::active;
   log_info("Executor {} (pid {}) is ready after {} ms: {} with {}.", label_, pid(), since_ms(started_at_), facts_->device[id_.device].name, driver());
+  watch_calls();
   owner_.executor_ready(*this);
+  if (settings_.standby && is_first() && !quitting_) standby_.start(settings_.standby_delay, options(true));
 }
 
-bool Executor::read_facts() {
-  auto facts = std::make_unique<proto::DriverFacts>();
-  const ssize_t got = pread(life_->facts.get(), facts.get(), sizeof *facts, 0);
-  if (got != static_cast<ssize_t>(sizeof *facts) || facts->size_bytes != sizeof *facts) return false;
-  if (facts->device_count == 0 || facts->device_count > proto::kMaxDevices || id_.device >= facts->device_count) return false;
-  for (proto::DeviceFacts& device : facts->device) device.name[sizeof device.name - 1] = '\0';
-  facts_ = std::move(facts);
-  return true;
+// Until a call hangs: then the owner replaces the executor, which ends this.
+void Executor::watch_calls() {
+  if (settings_.hang_limit.count() == 0) return;
+  call_look_ = loop_.after(CallWatch::interval(settings_.hang_limit), [this] {
+    const auto call = serving_ ? serving_->calls().look() : std::nullopt;
+    if (!call || state_ != ExecutorState::active) return watch_calls();
+    report_.named_session = call->session;
+    report_.text =
+        fmt::format("{} did not return within {} ms", call->name.text(),
+                    settings_.hang_limit.count() * (call->patience == Patience::patient ? CallWatch::kPatientLooks / CallWatch::kLooks : 1));
+    owner_.executor_hangs(*this, *call);
+  });
 }
 
 void Executor::died() {
-  link_->drain();
-  const std::string end = fmt::format("Executor {} (pid {}) {}", label_, life_->pid, launcher_.reap(*life_));
-  end_life(end);
+  if (report_.cause != DeathReport::Cause::fault) end_noticed_at_ = EventLoop::Clock::now();
+  serving_->drain();
+  if (const auto call = serving_->calls().crashed(); call && report_.cause == DeathReport::Cause::crash) {
+    report_.named_session = call->session;
+    report_.text =
+        fmt::format("it crashed in {} for {}", call->name.text(), call->session == 0 ? "no session" : fmt::format("session {}", call->session));
+  }
+  end_life(fmt::format("Executor {} (pid {}) {}", label_, pid(), serving_->reap()), false);
 }
 
 // A process that has lost its context takes the driver some 300 ms to take down; the next one starts meanwhile.
 void Executor::give_up_life() {
-  link_->drain();
-  launcher_.kill(*life_);
-  const std::string end = fmt::format("Executor {} (pid {}) lost its context", label_, life_->pid);
-  const auto fading = fading_.emplace(fading_.end());
-  fading->life = std::move(*life_);
-  fading->watch = loop_.watch(fading->life.pidfd.get(), EPOLLIN, [this, fading](EventLoop::Events) {
-    log_debug("Executor {} (pid {}) {}", label_, fading->life.pid, launcher_.reap(fading->life));
-    fading_.erase(fading);
-  });
-  end_life(end);
+  serving_->drain();
+  end_life(fmt::format("Executor {} (pid {}) lost its context", label_, pid()), true);
 }
 
-void Executor::end_life(const std::string& end) {
+void Executor::end_life(const std::string& end, bool fades) {
   limit_.reset();
-  death_watch_.reset();
+  call_look_.reset();
   const bool was_ready = state_ == ExecutorState::active || state_ == ExecutorState::draining;
   const std::set<std::uint64_t> in_flight = busy();
-  link_.reset();
-  life_.reset();
-  progress_ = proto::Mapping();
+  if (fades) fading_.add(std::move(serving_));
+  serving_.reset();
   blocking_.clear();
   if (quitting_) {
     state_ = ExecutorState::stopped;
@@ -197,10 +266,15 @@ void Executor::end_life(const std::string& end) {
   state_ = ExecutorState::starting;
   if (was_ready) {
     const char* what = report_.text.empty() ? "no fault was reported" : report_.text.c_str();
-    if (report_.cause == DeathReport::Cause::replaced) what = "it is replaced";
+    if (report_.cause == DeathReport::Cause::replaced && report_.text.empty()) what = "it is replaced";
     log_warning("{}: {}.", end, what);
     owner_.executor_died(*this, report_, in_flight);
   }
+  if (std::exchange(retiring_, false)) {
+    state_ = ExecutorState::stopped;
+    return owner_.executor_stopped(*this);
+  }
+  if (std::exchange(renewing_, false)) return start();
   start_again(was_ready, end);
 }
 
@@ -213,8 +287,10 @@ void Executor::start_again(bool was_ready, const std::string& why) {
   if (deaths_.size() < kDeathsForFault) return start();
   deaths_.clear();
   state_ = ExecutorState::fault;
-  log_error("Executor {} died {} times within {} s and is not started again for {} ms; clients with a session wait, new ones get CUDA_ERROR_MPS_SERVER_NOT_READY.",
-            label_, kDeathsForFault, kDeathWindow.count(), settings_.retry_delay.count());
+  log_error(
+      "Executor {} died {} times within {} s and is not started again for {} ms; clients with a session wait, new ones get "
+      "CUDA_ERROR_MPS_SERVER_NOT_READY.",
+      label_, kDeathsForFault, kDeathWindow.count(), settings_.retry_delay.count());
   limit_ = loop_.after(settings_.retry_delay, [this] { start(); });
 }
 

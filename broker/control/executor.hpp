@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One executor as the control process sees it, over all its lives: starts it, finds out which driver serves, notices its death, starts
-// the next one. What dies with a life and what is to be brought into the next is its owner's business (ExecutorOwner).
+// One executor as the control process sees it, over all its lives: starts it, finds out which driver serves, notices its death or that it
+// hangs, starts the next one or has a standby take over. What dies with a life and what is to be brought into the next is its owner's business
+// (ExecutorOwner).
 //
 //   stopped → starting → active → draining → (dead) → starting …          five deaths within ten seconds → fault, a new try after ten more
 //
@@ -10,17 +11,18 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <list>
+#include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "broker/control/event_loop.hpp"
 #include "broker/control/executor_id.hpp"
-#include "broker/control/executor_link.hpp"
-#include "broker/control/executor_process.hpp"
+#include "broker/control/executor_instance.hpp"
 #include "broker/control/recovery.hpp"
+#include "broker/control/standby.hpp"
 #include "proto/device_facts.hpp"
 
 namespace mpsshim::broker::control {
@@ -37,9 +39,13 @@ class ExecutorOwner {
   virtual void executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) = 0;
   // Dead, its last messages handed on. `busy`: sessions with work in flight. The next life starts after this returns.
   virtual void executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) = 0;
+  // A driver call does not return. The executor is to be replaced; whose call it is will be in its DeathReport.
+  virtual void executor_hangs(Executor& executor, const PublishedCall& call) = 0;
+  // A standby waits: it may be given what was loaded so far.
+  virtual void standby_waits(Executor& executor) = 0;
   // No driver could be made to serve at all; `why` is for the log and the person who started the broker.
   virtual void executor_cannot_start(Executor& executor, const std::string& why) = 0;
-  virtual void executor_stopped(Executor& executor) = 0;  // after quit()
+  virtual void executor_stopped(Executor& executor) = 0;  // after quit(), or retire()
 };
 
 struct ExecutorSettings {
@@ -47,10 +53,13 @@ struct ExecutorSettings {
   unsigned workers = 0;
   unsigned connections = 8;
   unsigned module_cache_mib = 1024;
+  bool standby = false;                            // a process waits to be the next life
+  std::chrono::milliseconds standby_delay{1'000};  // after the executor has become ready: by then those who came back have their memory
   std::string log_dir;
   std::chrono::milliseconds start_limit{60'000};
   std::chrono::milliseconds quit_limit{1'000};
   std::chrono::milliseconds retry_delay{10'000};
+  std::chrono::milliseconds hang_limit{10'000};  // of a driver call; 0: none
 };
 
 class Executor {
@@ -58,10 +67,20 @@ class Executor {
   Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, ExecutorId id, ExecutorOwner& owner);
 
   void start();
+  // Before start(), in a control process that has taken over from another: what its lives there have shown.
+  void resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts);
   void send(const ExecutorPacket& packet, std::span<const int> fds = {});
   void begin_drain();  // no more new work is to be issued: Quiesce
   void replace();      // kills this life; executor_died follows with Cause::replaced
   void quit();         // executor_stopped follows
+  // For restarts. Held, it serves whom it serves and its owner opens nothing new in it.
+  void hold();
+  void release();
+  void prepare_next();  // starts the process that is to be the next life, if there is none
+  void drop_next();     // unless there is always a standby
+  [[nodiscard]] bool has_next() const { return standby_.is_waiting(); }
+  void renew();         // as replace(), and it counts as no death
+  void retire();        // as renew(), but executor_stopped follows instead of the next life; start() is possible then
 
   [[nodiscard]] ExecutorState state() const { return state_; }
   [[nodiscard]] bool is_quitting() const { return quitting_; }
@@ -70,30 +89,40 @@ class Executor {
   [[nodiscard]] unsigned device() const { return id_.device; }
   [[nodiscard]] bool is_first() const { return id_.ordinal == 0; }
   [[nodiscard]] const std::string& label() const { return label_; }  // "0"; "0.1": the second one of device 0
-  [[nodiscard]] pid_t pid() const { return life_ ? life_->pid : -1; }
+  [[nodiscard]] pid_t pid() const { return serving_ ? serving_->pid() : -1; }
   [[nodiscard]] std::uint64_t epoch() const { return epoch_; }  // counts lives
   [[nodiscard]] const std::string& driver() const { return settings_.drivers[driver_]; }
   // Copied from the executor's file; empty while no life has been ready.
   [[nodiscard]] const proto::DriverFacts* facts() const { return facts_.get(); }
+  // The GPU takes one process at a time (compute mode EXCLUSIVE_PROCESS).
+  [[nodiscard]] bool is_exclusive() const;
   [[nodiscard]] std::set<std::uint64_t> busy() const;
   [[nodiscard]] bool is_busy(std::uint64_t session) const;
   // What its driver said when it could not be started.
   [[nodiscard]] CUresult refusal() const { return refusal_status_; }
+  // In whose driver call it hangs; 0: it does not, or nobody's.
+  [[nodiscard]] std::uint64_t blamed() const { return report_.named_session; }
+
+  // The processes that replay the load log: the one that serves, and the standby once it has a context. nullptr: there is none.
+  [[nodiscard]] ExecutorInstance* serving() const { return serving_.get(); }
+  [[nodiscard]] ExecutorInstance* standby() const;
 
   // A call of `session` got no quiet window: what others run now keeps newcomers away, until it has ended.
   void note_blocked(std::uint64_t session);
   [[nodiscard]] bool is_blocked();
 
  private:
+  [[nodiscard]] ExecutorOptions options(bool as_standby) const;
   void arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds);
   void became_ready(const ExecutorPacket& packet);
-  [[nodiscard]] bool read_facts();
+  void take_over();
+  void activate();
+  void watch_calls();
   void died();
   void give_up_life();
-  void end_life(const std::string& end);
+  void end_life(const std::string& end, bool fades);
   void start_again(bool was_ready, const std::string& why);
   void try_next_driver(const std::string& why);
-  void kill();
 
   EventLoop& loop_;
   ExecutorLauncher& launcher_;
@@ -104,26 +133,24 @@ class Executor {
 
   ExecutorState state_ = ExecutorState::stopped;
   bool quitting_ = false;
+  bool renewing_ = false;
+  bool retiring_ = false;
   bool has_served_ = false;
   std::size_t driver_ = 0;
   CUresult refusal_status_ = CUDA_SUCCESS;
   std::string refusal_;  // why the last driver that was tried does not serve
   std::uint64_t epoch_ = 0;
-  std::unique_ptr<ExecutorLife> life_;
-  std::unique_ptr<ExecutorLink> link_;
-  proto::Mapping progress_;
+  FadingExecutors fading_;
+  Standby standby_;
+  std::unique_ptr<ExecutorInstance> serving_;  // or about to
   std::vector<RunningStream> blocking_;
   std::unique_ptr<proto::DriverFacts> facts_;
   DeathReport report_;
-  struct Fading {  // replaced already, not yet gone
-    ExecutorLife life;
-    EventLoop::Watch watch;
-  };
-  std::list<Fading> fading_;
-  EventLoop::Watch death_watch_;
   EventLoop::Timer limit_;  // for coming up, or for going away
+  EventLoop::Timer call_look_;
   std::deque<EventLoop::Clock::time_point> deaths_;
   EventLoop::Clock::time_point started_at_;
+  EventLoop::Clock::time_point end_noticed_at_;
 };
 
 }  // namespace mpsshim::broker::control

@@ -25,6 +25,15 @@ Executor& ExecutorPool::first(unsigned device) {
   return add({device, 0}, std::move(settings));
 }
 
+void ExecutorPool::resume(unsigned device, std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts) {
+  ExecutorSettings settings = settings_;
+  if (device != 0) settings.drivers = {driver};
+  auto& executor = executors_[{device, 0}];
+  executor = std::make_unique<Executor>(loop_, launcher_, settings, ExecutorId{device, 0}, owner_);
+  executor->resume(epoch, driver, facts);
+  executor->start();
+}
+
 Executor* ExecutorPool::choose(unsigned device, const Suits& suits) {
   (void)first(device);
   for (auto entry = executors_.lower_bound({device, 0}); entry != executors_.end() && entry->first.device == device; ++entry) {
@@ -35,6 +44,9 @@ Executor* ExecutorPool::choose(unsigned device, const Suits& suits) {
 }
 
 Executor* ExecutorPool::add_further(unsigned device) {
+  if (first(device).is_exclusive() && refused_until_.try_emplace(device, EventLoop::Clock::time_point::max()).second) {
+    log_warning("Device {} has one executor, because the GPU takes one process at a time (its compute mode): calls that wait for a kernel without end get CUDA_ERROR_MPS_SERVER_NOT_READY.", device);
+  }
   if (const auto refused = refused_until_.find(device); refused != refused_until_.end() && EventLoop::Clock::now() < refused->second) return nullptr;
   const auto count =
       std::ranges::count_if(executors_, [&](const auto& entry) { return entry.first.device == device && !entry.second->is_quitting(); });

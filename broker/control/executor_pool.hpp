@@ -26,6 +26,8 @@ class ExecutorPool {
 
   // Starts it if this is the first time. Those of further devices use the driver that serves device 0.
   Executor& first(unsigned device);
+  // The first executor of a device again, as it was in the control process before this one. Device 0 first.
+  void resume(unsigned device, std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts);
   // The first that is not blocked and suits; else a new one, if one more may be had; else nullptr.
   Executor* choose(unsigned device, const Suits& suits);
 

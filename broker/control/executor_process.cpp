@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "broker/call_table.hpp"
 #include "broker/control_messages.hpp"
 #include "broker/progress_table.hpp"
 #include "proto/device_facts.hpp"
@@ -58,7 +59,10 @@ Command make_command(const ExecutorOptions& options) {
                        "--workers",   std::to_string(options.workers),
                        "--log-dir",   options.log_dir,
                        "--label",     options.label,
-                       "--module-cache", std::to_string(options.module_cache_mib)};
+                       "--module-cache", std::to_string(options.module_cache_mib),
+                       "--device-patience-ms", std::to_string(options.device_patience_ms)};
+  if (options.standby) command.arguments.emplace_back("--standby");
+  if (options.context_on_take_over) command.arguments.emplace_back("--context-on-take-over");
   command.environment = executor_environment(options.connections);
   for (std::string& argument : command.arguments) command.argv.push_back(argument.data());
   for (std::string& entry : command.environment) command.envp.push_back(entry.data());
@@ -67,10 +71,12 @@ Command make_command(const ExecutorOptions& options) {
   return command;
 }
 
-// Puts the three descriptors where the executor looks for them. Copies above the targets first: a source may be one of the targets.
-bool place_descriptors(const std::array<int, 3>& sources) {
-  constexpr std::array<int, 3> kTargets{kExecutorControlFd, kExecutorFactsFd, kExecutorProgressFd};
-  std::array<int, 3> copies{};
+using Descriptors = std::array<int, 4>;
+
+// Puts the descriptors where the executor looks for them. Copies above the targets first: a source may be one of the targets.
+bool place_descriptors(const Descriptors& sources) {
+  constexpr Descriptors kTargets{kExecutorControlFd, kExecutorFactsFd, kExecutorProgressFd, kExecutorCallsFd};
+  Descriptors copies{};
   for (std::size_t i = 0; i < sources.size(); ++i) copies[i] = fcntl(sources[i], F_DUPFD_CLOEXEC, 10);
   for (std::size_t i = 0; i < sources.size(); ++i) {
     if (copies[i] < 0 || dup2(copies[i], kTargets[i]) < 0) return false;  // dup2 leaves close-on-exec off
@@ -78,7 +84,7 @@ bool place_descriptors(const std::array<int, 3>& sources) {
   return true;
 }
 
-[[noreturn]] void become_executor(const Command& command, const std::array<int, 3>& descriptors, pid_t parent) {
+[[noreturn]] void become_executor(const Command& command, const Descriptors& descriptors, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(0);  // the control process died before the line above
   sigset_t none;
@@ -91,7 +97,7 @@ bool place_descriptors(const std::array<int, 3>& sources) {
   if (persona >= 0) personality(static_cast<unsigned long>(persona) | ADDR_NO_RANDOMIZE);
   if (!place_descriptors(descriptors)) _exit(126);
   // Ours are close-on-exec; what we inherited from whoever started us (a terminal, another program's lock) need not be.
-  syscall(SYS_close_range, kExecutorProgressFd + 1, ~0u, 0);
+  syscall(SYS_close_range, kExecutorCallsFd + 1, ~0u, 0);
   execve("/proc/self/exe", command.argv.data(), command.envp.data());
   _exit(127);
 }
@@ -111,12 +117,13 @@ std::optional<ExecutorLife> ProcessLauncher::launch(const ExecutorOptions& optio
   auto ends = proto::Socket::pair();
   life.facts = sealed_file("mpsshim-facts", sizeof(proto::DriverFacts));
   life.progress = sealed_file("mpsshim-progress", sizeof(ProgressTable));
-  if (!ends[0].valid() || !life.facts.valid() || !life.progress.valid()) return std::nullopt;
+  life.calls = sealed_file("mpsshim-calls", sizeof(CallTable));
+  if (!ends[0].valid() || !life.facts.valid() || !life.progress.valid() || !life.calls.valid()) return std::nullopt;
   const Command command = make_command(options);
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) return std::nullopt;
-  if (child == 0) become_executor(command, {ends[1].fd(), life.facts.get(), life.progress.get()}, parent);
+  if (child == 0) become_executor(command, {ends[1].fd(), life.facts.get(), life.progress.get(), life.calls.get()}, parent);
   life.pid = child;
   life.link = std::move(ends[0]);
   life.pidfd = open_pidfd(child);

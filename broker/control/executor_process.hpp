@@ -22,6 +22,7 @@ struct ExecutorLife {
   proto::Socket link;
   proto::FileDescriptor facts;     // DriverFacts, filled by the executor
   proto::FileDescriptor progress;  // ProgressTable
+  proto::FileDescriptor calls;     // CallTable
 };
 
 class ExecutorLauncher {

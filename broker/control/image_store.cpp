@@ -129,6 +129,70 @@ void ImageStore::finish(SealJob& job, CUresult status, std::uint64_t image) {
   done(status, image);
 }
 
+bool ImageStore::is_sealing() const {
+  return std::ranges::any_of(images_, [](const auto& entry) { return entry.second.state == State::sealing; });
+}
+
+void ImageStore::save(StateWriter& state) const {
+  state.number(next_id_);
+  state.number(images_.size());
+  for (const auto& [id, image] : images_) {
+    state.number(id);
+    state.number(image.size_bytes);
+    state.plain(image.digest);
+    state.number(image.state == State::sealed ? 1 : 0);
+    state.file(image.file);
+    state.number(image.sessions.size());
+    for (const std::uint64_t session : image.sessions) state.number(session);
+  }
+  state.number(compiled_.size());
+  for (const Compiled& compiled : compiled_) {
+    state.number(compiled.device);
+    state.number(compiled.image);
+    state.number(compiled.size_bytes);
+    state.file(compiled.file);
+  }
+  state.number(log_.size());
+  for (const Entry& entry : log_) {
+    for (const std::uint64_t value : {std::uint64_t{entry.executor.device}, std::uint64_t{entry.executor.ordinal}, entry.image, std::uint64_t{entry.load}, entry.copy}) {
+      state.number(value);
+    }
+  }
+}
+
+void ImageStore::restore(StateReader& state) {
+  next_id_ = state.number();
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
+    const std::uint64_t id = state.number();
+    Image& image = images_[id];
+    image.size_bytes = state.number();
+    image.digest = state.plain<proto::ContentDigest>();
+    image.state = state.number() != 0 ? State::sealed : State::open;
+    image.file = state.file();
+    for (std::uint64_t sessions = state.number(); sessions > 0 && state.ok(); --sessions) image.sessions.insert(state.number());
+    if (image.state == State::sealed) known_[{image.size_bytes, image.digest}] = id;
+  }
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
+    Compiled& compiled = compiled_.emplace_back();
+    compiled.device = static_cast<unsigned>(state.number());
+    compiled.image = state.number();
+    compiled.size_bytes = state.number();
+    compiled.file = state.file();
+  }
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
+    Entry entry;
+    entry.executor.device = static_cast<unsigned>(state.number());
+    entry.executor.ordinal = static_cast<unsigned>(state.number());
+    entry.image = state.number();
+    entry.load = state.number() != 0;
+    entry.copy = state.number();
+    const auto image = images_.find(entry.image);
+    if (image == images_.end()) return state.fail();
+    ++image->second.log_entries;
+    log_.push_back(entry);
+  }
+}
+
 void ImageStore::release_session(std::uint64_t session) {
   for (auto entry = images_.begin(); entry != images_.end();) {
     const auto next = std::next(entry);

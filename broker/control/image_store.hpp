@@ -25,6 +25,7 @@
 
 #include "broker/control/event_loop.hpp"
 #include "broker/control/executor_id.hpp"
+#include "broker/control/handover.hpp"
 #include "proto/content_hash.hpp"
 #include "proto/segment.hpp"
 
@@ -65,6 +66,9 @@ class ImageStore {
   void forget_log(ExecutorId executor);
   [[nodiscard]] const std::vector<Entry>& log() const { return log_; }
   [[nodiscard]] std::size_t count() const { return images_.size(); }
+  [[nodiscard]] bool is_sealing() const;  // some answer is still to come
+  void save(StateWriter& state) const;
+  void restore(StateReader& state);  // into a new store
 
  private:
   enum class State { open, sealing, sealed };

@@ -77,6 +77,13 @@ std::optional<proto::Lease> SlotPool::take(std::span<const proto::Lease> refused
   return std::nullopt;
 }
 
+bool SlotPool::claim(const proto::Lease& lease) {
+  const auto slot = std::ranges::find(free_, lease.address - kLeaseGuardBytes);
+  if (slot == free_.end() || lease.size_bytes != lease_bytes()) return false;
+  free_.erase(slot);
+  return true;
+}
+
 bool SlotPool::give_back(const proto::Lease& lease) {
   if (lease.address < begin_ || lease.address >= end_) return false;
   free_.push_back(lease.address - kLeaseGuardBytes);
@@ -105,6 +112,11 @@ std::optional<proto::Lease> LeaseTable::take_more(std::uint64_t size_bytes, std:
 }
 
 std::optional<proto::Lease> LeaseTable::take_pinned(std::span<const proto::Lease> refused) { return pinned_.take(refused); }
+
+bool LeaseTable::claim(const proto::Lease& lease) {
+  if (lease.size_bytes == 0) return true;
+  return std::ranges::any_of(device_, [&](SlotPool& pool) { return pool.claim(lease); }) || pinned_.claim(lease);
+}
 
 void LeaseTable::give_back(const proto::Lease& lease) {
   if (lease.size_bytes == 0) return;

@@ -35,6 +35,8 @@ class SlotPool {
   SlotPool(std::uint64_t begin, std::uint64_t slot_bytes, std::uint32_t count);
   // The slot free for longest whose lease is not among `refused`; nullopt if there is none.
   [[nodiscard]] std::optional<proto::Lease> take(std::span<const proto::Lease> refused);
+  // False if that one is not free.
+  [[nodiscard]] bool claim(const proto::Lease& lease);
   // False if the lease is not of this pool.
   bool give_back(const proto::Lease& lease);
   [[nodiscard]] std::size_t free_count() const { return free_.size(); }
@@ -55,6 +57,8 @@ class LeaseTable {
   // left for each session that may still come.
   [[nodiscard]] std::optional<proto::Lease> take_more(std::uint64_t size_bytes, std::size_t sessions);
   [[nodiscard]] std::optional<proto::Lease> take_pinned(std::span<const proto::Lease> refused = {});
+  // Takes exactly that one, for a session that was handed over with it. False if it is not of this table, or taken.
+  [[nodiscard]] bool claim(const proto::Lease& lease);
   void give_back(const proto::Lease& lease);
 
  private:

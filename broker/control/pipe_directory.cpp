@@ -71,6 +71,13 @@ std::optional<PipeDirectory> PipeDirectory::claim(const std::string& path, std::
   return directory;
 }
 
+PipeDirectory PipeDirectory::adopt(const std::string& path, proto::FileDescriptor lock) {
+  PipeDirectory directory;
+  directory.path_ = path;
+  directory.lock_ = std::move(lock);
+  return directory;
+}
+
 std::string PipeDirectory::client_socket() const { return path_ + "/" + proto::kClientSocketName; }
 std::string PipeDirectory::control_socket() const { return path_ + "/" + proto::kControlSocketName; }
 

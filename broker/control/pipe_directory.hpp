@@ -18,6 +18,10 @@ class PipeDirectory {
   // Makes the directory (mode 0700) and takes the lock. On failure nullopt and, in `why`, a sentence for the user.
   [[nodiscard]] static std::optional<PipeDirectory> claim(const std::string& path, std::string& why);
 
+  // The one that another control process had, with its lock.
+  [[nodiscard]] static PipeDirectory adopt(const std::string& path, proto::FileDescriptor lock);
+  [[nodiscard]] const proto::FileDescriptor& lock() const { return lock_; }
+
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::string client_socket() const;
   [[nodiscard]] std::string control_socket() const;

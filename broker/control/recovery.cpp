@@ -19,12 +19,12 @@ std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCon
   const auto busy_count = std::ranges::count_if(sessions, [](const SessionCondition& session) { return session.busy; });
   std::vector<Verdict> verdicts;
   for (const SessionCondition& session : sessions) {
-    const bool named = fault && report.named_session == session.session;
+    const bool named = report.named_session != 0 && report.named_session == session.session;
     const bool only_suspect = fault && report.named_session == 0 && busy_count == 1;
     if (session.client_gone) {
       verdicts.push_back({session.session, Fate::dropped, CUDA_SUCCESS});
     } else if (named || (session.busy && only_suspect)) {
-      verdicts.push_back({session.session, Fate::failed, report.error});
+      verdicts.push_back({session.session, Fate::failed, fault ? report.error : CUDA_ERROR_MPS_SERVER_NOT_READY});
     } else if (session.busy) {
       verdicts.push_back({session.session, Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY});
     } else {

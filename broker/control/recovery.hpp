@@ -4,7 +4,8 @@
 //   who                                   executor reported a fault              it crashed, or was replaced
 //   client gone                           dropped                                dropped
 //   idle                                  moved                                  moved
-//   named by the report                   failed with the driver's error         (nobody is)
+//   named by the report, or by a call     failed with the driver's error         failed, CUDA_ERROR_MPS_SERVER_NOT_READY
+//   in which the executor crashed or hung
 //   the only busy one, nobody named       failed with the driver's error         failed, CUDA_ERROR_MPS_SERVER_NOT_READY
 //   busy among several                    failed, CUDA_ERROR_MPS_SERVER_NOT_READY (both)
 //
@@ -28,7 +29,7 @@ struct DeathReport {
   enum class Cause { fault, crash, replaced };
   Cause cause = Cause::crash;
   CUresult error = CUDA_SUCCESS;    // fault: what the driver said
-  std::uint64_t named_session = 0;  // fault: whom the executor has shown guilty, 0: nobody
+  std::uint64_t named_session = 0;  // whom the executor has shown guilty, or in whose driver call it crashed or hung; 0: nobody
   std::string text;                 // for the log
 };
 

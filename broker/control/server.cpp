@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/server.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -17,6 +18,8 @@ namespace {
 constexpr int kBacklog = 1024;  // a whole job's ranks may come at once
 constexpr std::chrono::milliseconds kDepartureLook{50};
 constexpr std::chrono::milliseconds kAcceptPause{100};
+constexpr std::chrono::milliseconds kNextLook{5};
+constexpr std::chrono::seconds kNextLimit{30};  // then the executors are renewed all the same: clients wait for a whole start
 
 }  // namespace
 
@@ -36,7 +39,9 @@ Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, const Execut
                   quit_now();
                 },
                 .stopped = [this] { loop_.stop(); }}),
-      commands_(manager_, [this](std::chrono::seconds patience) { quit(patience); }) {}
+      commands_(
+          manager_, [this](std::chrono::seconds patience) { quit(patience); },
+          [this](const Commands::RestartOrder& order, const Commands::Answer& answer) { restart(order, answer); }) {}
 
 Server::~Server() { stop_listening(); }
 
@@ -58,15 +63,19 @@ bool Server::listen(std::string& why) {
     why = fmt::format("no socket can be made in {} ({}): name another directory with --pipe-dir", directory_.path(), std::strerror(errno));
     return false;
   }
+  watch_listeners();
+  return true;
+}
+
+void Server::watch_listeners() {
   client_watch_ = loop_.watch(client_listener_.fd(), EPOLLIN, [this](EventLoop::Events) { accept_client(); });
   command_watch_ = loop_.watch(command_listener_.fd(), EPOLLIN, [this](EventLoop::Events) { accept_command(); });
-  return true;
 }
 
 int Server::run() {
   watch_signals();
   log_info("Broker {} (pid {}) serves uid {} in {}.", MPSSHIM_VERSION, getpid(), geteuid(), directory_.path());
-  manager_.start();
+  if (!resumed_) manager_.start();
   loop_.run();
   log_info("Broker (pid {}) ends.", getpid());
   return exit_status_;
@@ -121,6 +130,36 @@ void Server::quit(std::chrono::seconds patience) {
   quitting_ = true;
   for (auto& [id, client] : clients_) client->refuse_sessions();
   await_departure(EventLoop::Clock::now() + patience);
+}
+
+void Server::restart(const Commands::RestartOrder& order, const Commands::Answer& answer) {
+  if (order.only_executors) return renew_executors(order, answer);
+  replace_program(order, answer);
+}
+
+// The next lives are started while the present ones serve, so that clients wait for milliseconds.
+void Server::renew_executors(const Commands::RestartOrder& order, const Commands::Answer& answer) {
+  for (const auto& [id, executor] : manager_.executors()) executor->prepare_next();
+  await_next(order, answer, EventLoop::Clock::now() + kNextLimit);
+}
+
+void Server::await_next(const Commands::RestartOrder& order, const Commands::Answer& answer, EventLoop::Clock::time_point until) {
+  const bool ready = std::ranges::all_of(manager_.executors(), [](const auto& entry) { return entry.second->has_next(); });
+  if (!ready && EventLoop::Clock::now() < until) {
+    renew_timer_ = loop_.after(kNextLook, [this, order, answer, until] { await_next(order, answer, until); });
+    return;
+  }
+  manager_.bring_to_rest(order.rest, [this, answer](const std::string& why) {
+    if (!why.empty()) {
+      for (const auto& [id, executor] : manager_.executors()) executor->drop_next();
+      return answer({false, "nothing was changed: " + why});
+    }
+    const auto began = EventLoop::Clock::now();
+    manager_.renew_executors([answer, began, count = manager_.sessions().size()] {
+      log_info("The executors were renewed in {:.1f} ms for {} sessions.", std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - began).count(), count);
+      answer({true, ""});
+    });
+  });
 }
 
 void Server::await_departure(EventLoop::Clock::time_point until) {

@@ -8,11 +8,13 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "broker/control/client_connection.hpp"
 #include "broker/control/command_connection.hpp"
 #include "broker/control/commands.hpp"
 #include "broker/control/event_loop.hpp"
+#include "broker/control/handover.hpp"
 #include "broker/control/pipe_directory.hpp"
 #include "broker/control/session_manager.hpp"
 
@@ -27,6 +29,17 @@ class Server {
 
   // False, with a sentence in `why`, if the sockets cannot be made.
   [[nodiscard]] bool listen(std::string& why);
+  // How this process would be started again, for `mpsctl restart`: the program that is installed now, and what it needs to come to itself.
+  struct Continuation {
+    std::string program;
+    std::vector<std::string> arguments;
+    std::string log_dir;
+    std::string driver;
+  };
+  void set_continuation(Continuation continuation) { continuation_ = std::move(continuation); }
+  // In place of listen(): goes on where another program in this process left off (server_handover.cpp). `failure` is why a newer one could not,
+  // if that is why. False, with a sentence in `why`, if this one cannot; it must not be destroyed then, for the sockets are others'.
+  [[nodiscard]] bool resume(StateReader& state, const std::string& failure, std::string& why);
   // The process's exit status.
   [[nodiscard]] int run();
   // Clients see CUDA_ERROR_MPS_CLIENT_TERMINATED. Waits for clients to leave first, at most `patience`; new sessions are refused meanwhile.
@@ -39,6 +52,13 @@ class Server {
   void accept_client();
   void accept_command();
   void settle(const std::string& why);
+  void restart(const Commands::RestartOrder& order, const Commands::Answer& answer);
+  void replace_program(const Commands::RestartOrder& order, const Commands::Answer& answer);
+  void hand_over(const Commands::Answer& answer);
+  void save(StateWriter& state) const;
+  void watch_listeners();
+  void renew_executors(const Commands::RestartOrder& order, const Commands::Answer& answer);
+  void await_next(const Commands::RestartOrder& order, const Commands::Answer& answer, EventLoop::Clock::time_point until);
   void await_departure(EventLoop::Clock::time_point until);
   void quit_now();
   void stop_listening();
@@ -56,6 +76,10 @@ class Server {
   EventLoop::Watch signal_watch_;
   EventLoop::Timer quit_timer_;
   EventLoop::Timer accept_timer_;
+  EventLoop::Timer renew_timer_;
+  Continuation continuation_;
+  std::unique_ptr<HandoverQuery> query_;
+  bool resumed_ = false;
   bool quitting_ = false;
   int exit_status_ = 0;
   std::uint64_t next_connection_ = 1;

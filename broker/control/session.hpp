@@ -23,6 +23,7 @@ struct ClientIdentity {
   pid_t pid = -1;
   uid_t uid = static_cast<uid_t>(-1);
   std::string command;
+  std::uint32_t layout_minor = proto::kLayoutMinor;  // what it speaks (proto/version.hpp)
 };
 
 enum class SessionPhase {

@@ -108,7 +108,7 @@ void SessionManager::open_in_executor(Session& session) {
   }
   // Lives count up in each executor for itself; what a client sees only ever rises.
   session.epoch = std::max(session.epoch + 1, executor.epoch());
-  session.channel = ChannelMemory::make(session.id, session.epoch);
+  session.channel = ChannelMemory::make(session.id, session.epoch, session.client.layout_minor);
   if (!session.channel) {
     log_error("{}: its channel could not be made ({}); raise the broker's limit of open files or its memory limit.", session.name(), std::strerror(errno));
     return refuse(session, CUDA_ERROR_OUT_OF_MEMORY);
@@ -316,7 +316,7 @@ void SessionManager::check_end(std::uint64_t id) {
 void SessionManager::session_closed(Session& session) {
   if (session.phase == SessionPhase::closing) return erase(session);
   if (session.phase != SessionPhase::reopening) return;
-  session.channel->write_header(session.id, session.epoch);
+  session.channel->write_header(session.id, session.epoch, session.client.layout_minor);
   send_open(session, *session.executor);
 }
 

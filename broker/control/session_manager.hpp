@@ -12,10 +12,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 
 #include "broker/control/executor.hpp"
 #include "broker/control/executor_pool.hpp"
+#include "broker/control/handover.hpp"
 #include "broker/control/image_store.hpp"
 #include "broker/control/lease_table.hpp"
 #include "broker/control/remnants.hpp"
@@ -65,9 +68,26 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] std::optional<proto::Lease> add_lease(Session& session, std::uint64_t size_bytes);
   void end(Session& session);  // the client is gone
 
+  // Restarts (session_rest.cpp). At rest: nothing of any session is in flight, all that was read is done; what clients ask meanwhile waits. `done`
+  // is called once: with "" when it is so, and then one of the next two must follow; or with what stands in the way, and all goes on as before.
+  struct RestOrder {
+    std::chrono::milliseconds patience{10'000};
+    bool force = false;  // who does not come to rest, or whose variables would be lost, loses its session
+  };
+  void bring_to_rest(const RestOrder& order, std::function<void(const std::string& why)> done);
+  void renew_executors(std::function<void()> renewed);   // each by its next life, prepared before
+  void retire_executors(std::function<void()> retired);  // none is left, every session waits for one
+  void start_executors(std::function<void()> started);   // after retire_executors
+  // session_handover.cpp. After retire_executors.
+  void save(StateWriter& state) const;
+  // In place of start(). `started` is called when its executors serve. False: what was handed over cannot be served; `why` says why.
+  [[nodiscard]] bool resume(StateReader& state, std::string& why, std::function<void()> started);
+
   void executor_ready(Executor& executor) override;
   void executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) override;
   void executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) override;
+  void executor_hangs(Executor& executor, const PublishedCall& call) override;
+  void standby_waits(Executor& executor) override;
   void executor_cannot_start(Executor& executor, const std::string& why) override;
   void executor_stopped(Executor& executor) override;
 
@@ -100,7 +120,8 @@ class SessionManager final : public ExecutorOwner {
   void refuse(Session& session, CUresult status);
 
   void publish_facts(const Executor& executor);
-  void replay_loads(Executor& executor);
+  void replay_loads(const Executor& executor, ExecutorInstance& instance);
+  void feed_standby(Executor& executor);
   void settle(Executor& executor, const ExecutorPacket& packet);
   void lease_released(Session& session, std::uint64_t address);
   void give_image(Executor& executor, const ExecutorPacket& packet);
@@ -109,6 +130,14 @@ class SessionManager final : public ExecutorOwner {
   void move(Session& session);
   void lose(Session& session, CUresult error);
   void begin_replacement(Executor& executor);
+  void serve_waiting(Executor& executor);
+  void look_for_rest();
+  [[nodiscard]] bool is_unsettled() const;
+  void ask_for_rest();
+  void came_to_rest(Session& session, CUresult status);
+  void end_rest(const std::string& why);
+  void restore_session(StateReader& state);
+  void make_leases(const proto::DriverFacts& facts);
   void check_drain(Executor& executor);
 
   EventLoop& loop_;
@@ -123,11 +152,23 @@ class SessionManager final : public ExecutorOwner {
   ExecutorPool pool_;
   Remnants remnants_;
   bool quitting_ = false;
+  struct Rest {
+    RestOrder order;
+    std::function<void(const std::string& why)> done;
+    EventLoop::Clock::time_point until;
+    bool asked = false;
+    std::set<std::uint64_t> awaited;
+    EventLoop::Timer look;
+  };
+  std::optional<Rest> rest_;
+  std::function<void()> on_renewed_;
+  std::function<void()> on_retired_;
   struct Drain {
     EventLoop::Clock::time_point until;
     EventLoop::Timer timer;
   };
   std::map<ExecutorId, Drain> drains_;
+  std::map<ExecutorId, EventLoop::Timer> standby_feeds_;  // due: what was loaded of late
 };
 
 }  // namespace mpsshim::broker::control

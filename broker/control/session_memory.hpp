@@ -33,6 +33,7 @@ class SegmentStore {
   bool release(std::uint64_t id) { return segments_.erase(id) != 0; }
   void clear() { segments_.clear(); }
   [[nodiscard]] const std::map<std::uint64_t, Segment>& all() const { return segments_; }
+  void adopt(std::uint64_t id, Segment segment) { segments_.insert_or_assign(id, std::move(segment)); }  // from a hand-over
 
  private:
   [[nodiscard]] bool overlaps(std::uint64_t address, std::uint64_t size_bytes) const;

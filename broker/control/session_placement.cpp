@@ -66,6 +66,7 @@ void SessionManager::ask_for_pause(Session& session) {
 
 // With CUDA_SUCCESS its executor serves it no more, whatever has become of the move meanwhile.
 void SessionManager::paused(Session& session, CUresult status) {
+  if (rest_ && !session.relocation) return came_to_rest(session, status);
   if (session.phase != SessionPhase::active) return;
   if (status != CUDA_SUCCESS) {
     if (session.relocation) stay(session, "its modules have variables whose values would be lost");
@@ -117,6 +118,11 @@ void SessionManager::executor_cannot_start(Executor& executor, const std::string
 }
 
 void SessionManager::executor_stopped(Executor& executor) {
+  if (!quitting_ && on_retired_) {
+    if (!executor.is_first()) forget(executor);  // those it served go to the first
+    if (pool_.all_stopped()) std::exchange(on_retired_, nullptr)();
+    return;
+  }
   if (!quitting_) return forget(executor);
   if (pool_.all_stopped()) events_.stopped();
 }
@@ -126,6 +132,7 @@ void SessionManager::forget(Executor& executor) {
     if (session.executor == &executor) session.executor = nullptr;  // lost ones, and newcomers that are to be placed anew
   }
   free_leases(remnants_.remove_all(executor));
+  standby_feeds_.erase(executor.id());
   images_.forget_log(executor.id());
   pool_.forget(executor);
 }

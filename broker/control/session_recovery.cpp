@@ -11,20 +11,27 @@ namespace mpsshim::broker::control {
 
 namespace {
 constexpr std::chrono::milliseconds kDrainLook{2};
+constexpr std::chrono::milliseconds kFeedDelay{50};
 constexpr unsigned kOpeningDeaths = 2;  // then the session is taken to be what kills executors
 }
 
 void SessionManager::executor_ready(Executor& executor) {
   const bool first = !facts_file_.valid();
   if (executor.id() == ExecutorId{}) publish_facts(executor);
-  if (!leases_) {
-    std::uint64_t largest = 0;
-    for (std::uint32_t i = 0; i < executor.facts()->device_count; ++i) {
-      largest = std::max(largest, executor.facts()->device[i].total_memory_bytes);
-    }
-    leases_ = std::make_unique<LeaseTable>(limits_.window, largest);
+  if (!leases_) make_leases(*executor.facts());
+  replay_loads(executor, *executor.serving());
+  if (rest_) {
+    executor.hold();
+  } else {
+    serve_waiting(executor);
   }
-  replay_loads(executor);
+  release(executor);
+  if (first && facts_file_.valid()) events_.facts_published();
+  const auto is_active = [](const auto& entry) { return entry.second->state() == ExecutorState::active; };
+  if (on_renewed_ && std::ranges::all_of(pool_.all(), is_active)) std::exchange(on_renewed_, nullptr)();
+}
+
+void SessionManager::serve_waiting(Executor& executor) {
   std::vector<std::uint64_t> waiting;  // opening may end a session
   for (const auto& [id, session] : sessions_) {
     if (session.executor == &executor && session.phase == SessionPhase::waiting && session.answer) waiting.push_back(id);
@@ -33,8 +40,12 @@ void SessionManager::executor_ready(Executor& executor) {
   for (auto& [id, session] : sessions_) {
     if (session.relocation && session.relocation->to == &executor && !session.relocation->asked) ask_for_pause(session);
   }
-  release(executor);
-  if (first && facts_file_.valid()) events_.facts_published();
+}
+
+void SessionManager::make_leases(const proto::DriverFacts& facts) {
+  std::uint64_t largest = 0;
+  for (std::uint32_t i = 0; i < facts.device_count; ++i) largest = std::max(largest, facts.device[i].total_memory_bytes);
+  leases_ = std::make_unique<LeaseTable>(limits_.window, largest);
 }
 
 // Written, not mapped, so that the content can be sealed: clients get a file nobody can change.
@@ -48,9 +59,12 @@ void SessionManager::publish_facts(const Executor& executor) {
   facts_file_ = std::move(file);
 }
 
-void SessionManager::replay_loads(Executor& executor) {
+// What it has not been told yet.
+void SessionManager::replay_loads(const Executor& executor, ExecutorInstance& instance) {
+  std::size_t number = 0;
   for (const ImageStore::Entry& entry : images_.log()) {
-    if (entry.executor != executor.id()) continue;
+    if (entry.executor != executor.id() || ++number <= instance.loads_given) continue;
+    instance.loads_given = number;
     ExecutorPacket packet;
     packet.header.type = ExecutorMessage::load_replay;
     packet.object = entry.image;
@@ -58,8 +72,14 @@ void SessionManager::replay_loads(Executor& executor) {
     packet.address = entry.copy;
     int fd = images_.compiled_file(executor.id().device, entry.image);
     if (fd < 0) fd = images_.sealed_file(0, entry.image, packet.size_bytes);
-    executor.send(packet, entry.load ? std::span<const int>(&fd, 1) : std::span<const int>());
+    instance.send(packet, entry.load ? std::span<const int>(&fd, 1) : std::span<const int>());
   }
+}
+
+void SessionManager::standby_waits(Executor& executor) { feed_standby(executor); }
+
+void SessionManager::feed_standby(Executor& executor) {
+  if (ExecutorInstance* standby = executor.standby()) replay_loads(executor, *standby);
 }
 
 void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) {
@@ -92,6 +112,8 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
       if (!images_.note(executor.id(), packet.object, packet.purpose != 0, packet.address)) {
         log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.", executor.label(), packet.object);
       }
+      // Later, when the load has not been the executor's end.
+      if (executor.standby() != nullptr) standby_feeds_[executor.id()] = loop_.after(kFeedDelay, [this, &executor] { feed_standby(executor); });
       return;
     case ExecutorMessage::image_compiled:
       if (fds.count == 1) images_.keep_compiled(executor.id().device, packet.object, std::move(fds.fds[0]));
@@ -113,6 +135,8 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::settled:
     case ExecutorMessage::lease_add:
     case ExecutorMessage::lease_restore:
+    case ExecutorMessage::standing_by:
+    case ExecutorMessage::take_over:
     case ExecutorMessage::stay: break;
   }
   log_error("Executor {} (pid {}) sent message {}, which is not one of its own; it is ignored.", executor.label(), executor.pid(),
@@ -150,6 +174,7 @@ void SessionManager::give_image(Executor& executor, const ExecutorPacket& packet
 
 void SessionManager::executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) {
   drains_.erase(executor.id());
+  standby_feeds_.erase(executor.id());
   free_leases(remnants_.remove_all(executor));
   std::vector<SessionCondition> conditions;
   for (auto& [id, session] : sessions_) {
@@ -201,6 +226,13 @@ void SessionManager::lose(Session& session, CUresult error) {
   if (session.executor != nullptr) release(*session.executor);
 }
 
+void SessionManager::executor_hangs(Executor& executor, const PublishedCall& call) {
+  const Session* session = find(call.session);
+  log_error("Executor {} (pid {}) hangs in {} for {}: it is replaced; --hang-ms is the limit.", executor.label(), executor.pid(), call.name.text(),
+            session != nullptr ? session->name() : call.session == 0 ? "no session" : "a session that has ended");
+  begin_replacement(executor);
+}
+
 void SessionManager::begin_replacement(Executor& executor) {
   executor.begin_drain();
   Drain& drain = drains_[executor.id()];
@@ -215,7 +247,7 @@ void SessionManager::check_drain(Executor& executor) {
   const std::set<std::uint64_t> busy = executor.busy();
   const bool others_run = std::ranges::any_of(busy, [&](std::uint64_t id) {
     const Session* session = find(id);
-    return session != nullptr && session->executor == &executor && session->phase != SessionPhase::closing;
+    return session != nullptr && session->executor == &executor && session->phase != SessionPhase::closing && id != executor.blamed();
   });
   if (!others_run || EventLoop::Clock::now() >= found->second.until) return executor.replace();
   found->second.timer = loop_.after(kDrainLook, [this, &executor] { check_drain(executor); });

@@ -7,9 +7,12 @@
 //   MPSSHIM_CPU_MEMORY_MIB          size of the device memory, default 4096
 //   MPSSHIM_CPU_THREADS             threads that run the blocks of kernels, default: one a core
 //   MPSSHIM_CPU_RELAXED             1: calls that wait for every running kernel on a GPU do not wait here
+//   MPSSHIM_CPU_EXCLUSIVE           a file's path: compute mode EXCLUSIVE_PROCESS among the processes that name the same file
+//   MPSSHIM_CPU_TEARDOWN_MS         with that: milliseconds that the context of a process which ended without releasing it still refuses others
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 namespace mpsshim::cpudriver {
 
@@ -19,6 +22,8 @@ struct Config {
   std::size_t memory_bytes = std::size_t{4096} << 20;
   unsigned threads = 1;
   bool relaxed = false;
+  std::string exclusive;  // empty: compute mode DEFAULT
+  unsigned teardown_ms = 0;
 
   static const Config& get();
 };

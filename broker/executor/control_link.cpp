@@ -14,19 +14,33 @@ void ControlLink::send(const ExecutorPacket& packet, std::span<const int> fds) {
   if (status != proto::SocketStatus::ok) log_error("The control process could not be told message {}", static_cast<unsigned>(packet.header.type));
 }
 
+// False: it is over.
+bool ControlLink::receive(ExecutorPacket& packet, proto::ReceivedFds& fds) {
+  for (;;) {
+    std::size_t received = 0;
+    const proto::SocketStatus status = socket_.receive(std::as_writable_bytes(std::span(&packet, 1)), received, fds);
+    if (status == proto::SocketStatus::closed || status == proto::SocketStatus::failed) return false;
+    if (status == proto::SocketStatus::ok && received == sizeof packet) return packet.header.type != ExecutorMessage::quit;
+    log_error("A message of {} bytes from the control process is not understood and was left out", received);
+  }
+}
+
 void ControlLink::run(const Handler& handler) {
   for (;;) {
     ExecutorPacket packet;
     proto::ReceivedFds fds;
-    std::size_t received = 0;
-    const proto::SocketStatus status = socket_.receive(std::as_writable_bytes(std::span(&packet, 1)), received, fds);
-    if (status == proto::SocketStatus::closed || status == proto::SocketStatus::failed) return;
-    if (status != proto::SocketStatus::ok || received != sizeof packet) {
-      log_error("A message of {} bytes from the control process is not understood and was left out", received);
-      continue;
-    }
-    if (packet.header.type == ExecutorMessage::quit) return;
+    if (!receive(packet, fds)) return;
     file(packet, fds, handler);
+  }
+}
+
+bool ControlLink::await(ExecutorMessage type) {
+  for (;;) {
+    ExecutorPacket packet;
+    proto::ReceivedFds fds;
+    if (!receive(packet, fds)) return false;
+    if (packet.header.type == type) return true;
+    log_error("Message {} came where {} is awaited, and was left out", static_cast<unsigned>(packet.header.type), static_cast<unsigned>(type));
   }
 }
 

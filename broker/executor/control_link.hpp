@@ -35,6 +35,9 @@ class ControlLink {
   // Receives until the control process hangs up or sends quit. `handler` sees all but image_give, segment_add, lease_add and settled.
   void run(const Handler& handler);
 
+  // The same until that message comes, which is true, or the control process hangs up or sends quit. Nothing else is due meanwhile.
+  [[nodiscard]] bool await(ExecutorMessage type);
+
   // Asks for an image and waits for it, at most `timeout_ms`. Called by helper threads.
   [[nodiscard]] std::optional<proto::FileDescriptor> fetch_image(std::uint64_t image, unsigned timeout_ms);
   // The segment that the control process announced, which it does before its client learns the id. One that has not arrived is asked about, so
@@ -54,6 +57,7 @@ class ControlLink {
     unsigned waiting = 0;
   };
 
+  [[nodiscard]] bool receive(ExecutorPacket& packet, proto::ReceivedFds& fds);
   void file(const ExecutorPacket& packet, proto::ReceivedFds& fds, const Handler& handler);
 
   proto::Socket socket_;

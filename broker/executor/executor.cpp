@@ -20,8 +20,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kHelperThreads = 2;
+constexpr std::chrono::milliseconds kDevicePause{2};
 
 long long milliseconds(Clock::duration time) { return std::chrono::duration_cast<std::chrono::milliseconds>(time).count(); }
+
+long long microseconds(Clock::duration time) { return std::chrono::duration_cast<std::chrono::microseconds>(time).count(); }
 
 unsigned worker_count(unsigned asked) {
   if (asked != 0) return asked;
@@ -37,7 +40,13 @@ Executor::Executor(const ExecutorOptions& options)
 Executor::~Executor() = default;
 
 int Executor::run() {
-  const CUresult result = start();
+  publish();
+  CUresult result = load_driver();
+  if (result == CUDA_SUCCESS && options_.context_on_take_over) {
+    tell(ExecutorMessage::standing_by, result);
+    if (!link_.await(ExecutorMessage::take_over)) _exit(0);
+  }
+  if (result == CUDA_SUCCESS) result = start();
   tell(ExecutorMessage::ready, result);
   if (result != CUDA_SUCCESS) return 2;
   link_.run([this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { handle(packet, fds); });
@@ -45,7 +54,15 @@ int Executor::run() {
   _exit(0);  // the driver goes with the process; waiting for kernels that may never end is not needed
 }
 
-CUresult Executor::start() {
+// Before there are other threads. Without the table the executor works as well; nobody would notice that it hangs.
+void Executor::publish() {
+  calls_ = proto::Mapping::map(proto::FileDescriptor(kExecutorCallsFd), 0, sizeof(CallTable), proto::Access::read_write);
+  if (!calls_) return log_error("The table of driver calls cannot be mapped: a call that never returns will not be noticed");
+  publish_calls(*reinterpret_cast<CallTable*>(calls_.data()));
+  note_crashes();
+}
+
+CUresult Executor::load_driver() {
   const Clock::time_point began = Clock::now();
   std::string error;
   driver_ = Driver::load(options_.driver_path, error);
@@ -54,6 +71,14 @@ CUresult Executor::start() {
     return CUDA_ERROR_NOT_FOUND;
   }
   const Clock::time_point loaded = Clock::now();
+  const CUresult result = (*driver_)->cuInit(0);
+  log_info("Driver {}: library {} ms, cuInit {} ms", options_.driver_path, milliseconds(loaded - began), milliseconds(Clock::now() - loaded));
+  if (result != CUDA_SUCCESS) log_error("The driver {} cannot be initialised: {}", options_.driver_path, driver_->describe(result));
+  return result;
+}
+
+CUresult Executor::start() {
+  const Clock::time_point began = Clock::now();
   CUresult result = make_context();
   const Clock::time_point context_made = Clock::now();
   if (result == CUDA_SUCCESS) result = register_progress();
@@ -82,18 +107,28 @@ CUresult Executor::start() {
   window_->set_used_streams([this] { return parts_->progress.used(); });
   window_->set_on_starved([this](std::uint64_t session, std::uint64_t blocker, const char* what) { tell_starved(session, blocker, what); });
   watch_ = std::make_unique<FaultWatch>(*parts_, enter_thread);
-  log_info("Executor of device {} ready: {} workers, driver {}; library {} ms, context {} ms, the rest {} ms", options_.device, workers,
-           options_.driver_path, milliseconds(loaded - began), milliseconds(context_made - loaded), milliseconds(Clock::now() - context_made));
+  if (options_.standby) parts_->warm_up();
+  log_info("Executor of device {} ready: {} workers, driver {}; context {} ms, the rest {} ms", options_.device, workers, options_.driver_path,
+           milliseconds(context_made - began), milliseconds(Clock::now() - context_made));
   return CUDA_SUCCESS;
 }
 
+// The context of the life before may still be going when the GPU takes one process at a time.
 CUresult Executor::make_context() {
   const Driver& driver = *driver_;
   const Clock::time_point began = Clock::now();
-  CUresult result = driver->cuInit(0);
-  log_info("cuInit took {} ms", milliseconds(Clock::now() - began));
-  if (result == CUDA_SUCCESS) result = driver->cuDeviceGet(&device_, static_cast<int>(options_.device));
-  if (result == CUDA_SUCCESS) result = driver->cuDevicePrimaryCtxRetain(&context_, device_);
+  CUresult result = driver->cuDeviceGet(&device_, static_cast<int>(options_.device));
+  if (result != CUDA_SUCCESS) return result;
+  unsigned refusals = 0;
+  while ((result = driver->cuDevicePrimaryCtxRetain(&context_, device_)) == CUDA_ERROR_DEVICE_UNAVAILABLE) {
+    ++refusals;
+    if (Clock::now() - began >= std::chrono::milliseconds(options_.device_patience_ms)) break;
+    std::this_thread::sleep_for(kDevicePause);
+  }
+  if (refusals > 0) {
+    log_info("The driver refused a context {} times in {} ms, because another process has the device for itself: {}", refusals,
+             milliseconds(Clock::now() - began), result == CUDA_SUCCESS ? "then it had gone" : "it is still there");
+  }
   if (result == CUDA_SUCCESS) result = driver->cuCtxSetCurrent(context_);
   return result;
 }
@@ -112,7 +147,7 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
     case ExecutorMessage::session_open: return open_session(packet, fds);
     case ExecutorMessage::session_close: return close_session(packet.header.session);
     case ExecutorMessage::quiesce: return window_->shut();
-    case ExecutorMessage::session_pause: return pause_session(packet.header.session);
+    case ExecutorMessage::session_pause: return pause_session(packet);
     case ExecutorMessage::stay:
       window_->cancel(packet.header.session);
       return workers_->resume(packet.header.session);
@@ -123,21 +158,31 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
     case ExecutorMessage::segment_restore:
       if (fds.count == 1) restores_[packet.header.session].push_back({packet, std::move(fds.fds[0])});
       return;
-    case ExecutorMessage::load_replay:
-      if (packet.purpose == 0) return modules_->replay_unload(packet.object, packet.address);
-      if (fds.count == 1 && modules_->replay(packet.object, packet.address, fds.fds[0]) != CUDA_SUCCESS) {
-        log_error("Image {} of an earlier executor is lost; its clients will be told", packet.object);
-      }
-      return;
+    case ExecutorMessage::load_replay: return replay(packet, fds);
     default: log_error("Message {} from the control process is not known to the executor", static_cast<unsigned>(packet.header.type));
+  }
+}
+
+void Executor::replay(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
+  const ScopedMark mark(0, "cuModuleLoadData", Patience::patient);
+  if (packet.purpose == 0) return modules_->replay_unload(packet.object, packet.address);
+  if (fds.count == 1 && modules_->replay(packet.object, packet.address, fds.fds[0]) != CUDA_SUCCESS) {
+    log_error("Image {} of an earlier executor is lost; its clients will be told", packet.object);
   }
 }
 
 void Executor::open_session(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   CUresult result = CUDA_SUCCESS;
+  const ScopedMark mark(packet.header.session, "opening a session");
   const auto pieces = restores_.extract(packet.header.session);
+  const Clock::time_point began = Clock::now();
   std::shared_ptr<Session> session = Session::open(*parts_, packet, fds, result);
-  if (session && !pieces.empty()) result = restore(*session, pieces.mapped());
+  const Clock::time_point opened = Clock::now();
+  if (session && !pieces.empty()) {
+    result = restore(*session, pieces.mapped());
+    log_info("Session {}: opened in {} us, {} pieces of its memory brought back in {} us", packet.header.session, microseconds(opened - began),
+             pieces.mapped().size(), microseconds(Clock::now() - opened));
+  }
   if (session && result == CUDA_SUCCESS) workers_->add(session);
   if (session && result != CUDA_SUCCESS) Session::discard(session);
   if (result != CUDA_SUCCESS) log_error("Session {} (pid {}) could not be opened: {}", packet.header.session, packet.client_pid, driver_->describe(result));
@@ -146,6 +191,7 @@ void Executor::open_session(const ExecutorPacket& packet, proto::ReceivedFds& fd
 
 CUresult Executor::restore(Session& session, const std::vector<Restore>& pieces) {
   for (const Restore& piece : pieces) {
+    const ScopedMark mark(session.id(), "restoring memory", Patience::patient);
     CUresult result = CUDA_SUCCESS;
     if (piece.packet.header.type == ExecutorMessage::lease_restore) {
       result = session.memory().add_lease(piece.packet.device_lease);
@@ -168,8 +214,11 @@ void Executor::close_session(std::uint64_t session) {
   workers_->close(session, [this, session] { tell(ExecutorMessage::session_closed, CUDA_SUCCESS, session); });
 }
 
-void Executor::pause_session(std::uint64_t session) {
-  workers_->pause(session, [this, session](CUresult result) { tell(ExecutorMessage::session_paused, result, session); });
+void Executor::pause_session(const ExecutorPacket& packet) {
+  const std::uint64_t session = packet.header.session;
+  const auto answer = [this, session](CUresult result) { tell(ExecutorMessage::session_paused, result, session); };
+  if ((packet.flags & kPauseToRest) != 0) return workers_->rest(session, (packet.flags & kPauseDespiteVariables) != 0, answer);
+  workers_->pause(session, answer);
 }
 
 void Executor::tell_starved(std::uint64_t session, std::uint64_t blocker, const char* what) {

@@ -38,14 +38,17 @@ class Executor {
     proto::FileDescriptor file;
   };
 
+  void publish();
+  [[nodiscard]] CUresult load_driver();
   [[nodiscard]] CUresult start();
   [[nodiscard]] CUresult make_context();
   [[nodiscard]] CUresult register_progress();
   void handle(const ExecutorPacket& packet, proto::ReceivedFds& fds);
+  void replay(const ExecutorPacket& packet, proto::ReceivedFds& fds);
   void open_session(const ExecutorPacket& packet, proto::ReceivedFds& fds);
   [[nodiscard]] CUresult restore(Session& session, const std::vector<Restore>& pieces);
   void close_session(std::uint64_t session);
-  void pause_session(std::uint64_t session);
+  void pause_session(const ExecutorPacket& packet);
   void tell_starved(std::uint64_t session, std::uint64_t blocker, const char* what);
   void tell(ExecutorMessage type, CUresult status, std::uint64_t session = 0);
 
@@ -53,6 +56,7 @@ class Executor {
   ControlLink link_;
   proto::Mapping facts_;
   proto::Mapping progress_memory_;
+  proto::Mapping calls_;
   std::unique_ptr<Driver> driver_;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;

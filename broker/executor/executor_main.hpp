@@ -15,6 +15,9 @@ struct ExecutorOptions {
   unsigned connections = 8;  // CUDA_DEVICE_MAX_CONNECTIONS; each costs milliseconds of an executor's start
   std::string label = "0";    // in its log lines; a device may have more than one executor
   unsigned module_cache_mib = 1024;  // images of which nobody uses a copy stay loaded up to this size
+  bool standby = false;               // nobody waits for it yet: it does beforehand what the first client would wait for
+  bool context_on_take_over = false;  // no context before TakeOver: the GPU takes one process at a time
+  unsigned device_patience_ms = 0;    // so long a context is asked for again while another process has the device for itself
 };
 
 // Runs until the control process says Quit or hangs up. The result is the process's exit status.

@@ -9,6 +9,7 @@ namespace mpsshim::broker {
 namespace {
 
 constexpr std::chrono::microseconds kBusyPause{500};
+constexpr std::chrono::microseconds kStalledPause{50};  // a fault is suspected: every look may be the one that tells
 constexpr std::chrono::milliseconds kIdlePause{2};
 constexpr std::chrono::milliseconds kAttentive{100};  // nothing in flight for so long: sleep until somebody sends something
 constexpr std::chrono::milliseconds kSleepLimit{200};
@@ -59,7 +60,7 @@ void FaultWatch::loop() {
 
 // An idle executor costs next to nothing, whatever the number of its sessions.
 void FaultWatch::pause(Clock::time_point now, bool busy) {
-  if (busy) return std::this_thread::sleep_for(kBusyPause);
+  if (busy) return std::this_thread::sleep_for(parts_.engine_stalled.load(std::memory_order_relaxed) ? kStalledPause : kBusyPause);
   if (now < attentive_until_) return std::this_thread::sleep_for(kIdlePause);
   parts_.bell.wait(kSleepLimit);
   attentive_until_ = Clock::now() + kRung;
@@ -87,6 +88,7 @@ bool FaultWatch::look(Clock::time_point now) {
 }
 
 void FaultWatch::launch_probe(Clock::time_point now) {
+  const ScopedMark mark(0, "cuLaunchKernel");
   if (parts_.nop_function != nullptr) {
     parts_.faults.check(parts_.driver->cuLaunchKernel(parts_.nop_function, 1, 1, 1, 1, 1, 1, 0, stream_, nullptr, nullptr), busy_session_,
                         "the fault watch's launch");
@@ -106,7 +108,11 @@ void FaultWatch::look_at_probe(Clock::time_point now) {
   }
   if (now - probe_->since < kPatience) return;
   parts_.engine_stalled.store(true, std::memory_order_relaxed);
-  parts_.faults.check(parts_.driver->cuStreamQuery(stream_), busy_session_, "cuStreamQuery");
+  const ScopedMark mark(0, "cuStreamQuery");
+  const CUresult result = parts_.driver->cuStreamQuery(stream_);
+  if (!is_fatal(result)) return;
+  const auto stood_still = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_change_).count();
+  parts_.faults.report_and_exit(result, busy_session_, fmt::format("cuStreamQuery, {} ms after anything last ended,", stood_still).c_str());
 }
 
 }  // namespace mpsshim::broker

@@ -14,7 +14,8 @@ constexpr unsigned kSettleTimeoutMs = 2'000;
 constexpr unsigned kSegmentTimeoutMs = 10'000;  // to learn whether the control process has announced it
 
 CUresult create_chunk(Session& session, std::uint64_t size_bytes, MemoryMap::Chunk& chunk) {
-  const ScopedCall call(session.id(), "cuMemCreate");
+  const ScopedMark mark(session.id(), "cuMemCreate", Patience::patient);  // the largest take their time
+  const proto::trace::Span span("driver", "cuMemCreate", {"session", session.id()});
   return session.parts().faults.check(session.memory().create_chunk(size_bytes, chunk), session.id(), "cuMemCreate");
 }
 
@@ -48,7 +49,8 @@ CUresult map_segment(Session& session, const proto::SegmentMapRecord& record, st
   ExecutorParts& parts = session.parts();
   const std::optional<ReceivedSegment> segment = parts.control.take_segment(session.id(), record.segment, kSegmentTimeoutMs);
   if (!segment) return CUDA_ERROR_INVALID_VALUE;
-  const ScopedCall call(session.id(), "cuMemHostRegister");
+  const ScopedMark mark(session.id(), "cuMemHostRegister", Patience::patient);
+  const proto::trace::Span span("driver", "cuMemHostRegister", {"session", session.id()});
   const CUresult result =
       session.memory().map_segment(record.segment, segment->purpose, segment->address, record.flags, segment->file, device_address);
   return parts.faults.check(result, session.id(), "cuMemHostRegister");

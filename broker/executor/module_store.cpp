@@ -10,6 +10,7 @@
 #include "broker/executor/control_link.hpp"
 #include "broker/executor/fault.hpp"
 #include "broker/executor/quiet_window.hpp"
+#include "broker/executor/scoped_call.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker {
@@ -154,7 +155,10 @@ void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done
   loading->done = std::move(done);
   if (!file) return loading->done(CUDA_ERROR_INVALID_HANDLE, nullptr, "the image is not known to the broker");
   std::string log;
-  const CUresult result = compiler_.prepare(*file, loading->prepared, log);
+  const CUresult result = [&] {
+    const ScopedMark mark(session, "compiling an image", Patience::patient);
+    return compiler_.prepare(*file, loading->prepared, log);
+  }();
   if (result != CUDA_SUCCESS) return loading->done(result, nullptr, std::move(log));
   if (loading->prepared.was_compiled) tell_compiled(image, loading->prepared);
   window_.submit({.what = "cuModuleLoadData",

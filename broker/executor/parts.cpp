@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/executor/parts.hpp"
 
+#include <memory>
+#include <vector>
+
+#include "broker/executor/chain.hpp"
 #include "broker/executor/flight_limit.hpp"
 #include "broker/log.hpp"
 
@@ -37,6 +41,8 @@ PROGRESS:
 }
 )";
 
+constexpr std::size_t kWarmStreams = 4;
+
 }  // namespace
 
 ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
@@ -59,6 +65,24 @@ CUresult ExecutorParts::start() {
     chain_pool.stock();
   }
   return CUDA_SUCCESS;
+}
+
+// Streams of the kind that sessions ask for, left in the pool; in each a graph and the words behind it.
+void ExecutorParts::warm_up() {
+  if (writer_function == nullptr) return;
+  const ScopedMark mark(0, "cuGraphLaunch", Patience::patient);
+  std::vector<std::unique_ptr<PooledStream>> warm(kWarmStreams);
+  for (std::unique_ptr<PooledStream>& stream : warm) {
+    if (streams.take(0, 0, stream) != CUDA_SUCCESS) break;
+    ChainCache chains(*this);
+    const WordWrites words{.progress = progress.completed_address(stream->progress_index)};
+    if (!chains.launch(stream->handle, {}, &words)) break;
+    driver->cuLaunchKernel(nop_function, 1, 1, 1, 1, 1, 1, 0, stream->handle, nullptr, nullptr);
+    driver->cuStreamSynchronize(stream->handle);
+  }
+  for (std::unique_ptr<PooledStream>& stream : warm) {
+    if (stream) streams.give_back(std::move(stream));
+  }
 }
 
 }  // namespace mpsshim::broker

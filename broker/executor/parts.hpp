@@ -48,6 +48,9 @@ struct ExecutorParts : ExecutorPartsInput {
   // words are written by memory operations, which is logged.
   [[nodiscard]] CUresult start();
 
+  // Work of our own, so that the first client does not wait for what the driver does at the first launch. Failures are for later calls to find.
+  void warm_up();
+
   Progress progress;
   StreamPool streams;
   EventPool events;

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "broker/executor/scoped_call.hpp"
 #include "broker/log.hpp"
 #include "proto/futex.hpp"
 #include "proto/trace.hpp"
@@ -190,6 +191,7 @@ void QuietWindow::run_jobs(bool others_work) {
 
 void QuietWindow::run(Pending& pending) {
   const proto::trace::Span span("window", pending.job.what, {"session", pending.job.session});
+  const ScopedMark mark(pending.job.session, CallName::of(pending.job.what), Patience::patient);
   const Clock::time_point start = Clock::now();
   pending.job.run(WindowResult::open);
   const Clock::time_point end = Clock::now();

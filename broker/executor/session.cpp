@@ -87,7 +87,10 @@ bool Session::poll_waiting() {
 
 void Session::start_job(std::function<void(const std::shared_ptr<Session>&)> job) {
   ++jobs_;
-  parts_.helpers.submit([self = shared_from_this(), job = std::move(job)] { job(self); });
+  parts_.helpers.submit([self = shared_from_this(), job = std::move(job)] {
+    const ScopedMark mark(self->id(), "a call out of line", Patience::patient);  // it may wait for the control process
+    job(self);
+  });
 }
 
 void Session::start_window_job(const char* what, std::function<void()> job) {
@@ -133,10 +136,28 @@ StreamSet::Pace Session::take_pace() {
   return {now.operations - seen.operations, now.fences - seen.fences};
 }
 
+// What kernels wrote there would be gone: the client would have to be told so, and would end.
+bool Session::has_variables() {
+  bool any = false;
+  modules_.for_each([&](proto::ModuleId, SessionModule& module) { any |= module.image->has_writable_globals; });
+  return any;
+}
+
+void Session::rest(bool despite_variables, std::function<void(CUresult)> answer) {
+  if (!despite_variables && has_variables()) return answer(CUDA_ERROR_NOT_PERMITTED);
+  paused_ = true;
+  rest_answer_ = std::move(answer);
+}
+
+bool Session::poll_rest() {
+  if (!rest_answer_) return false;
+  if (!streams_.is_idle() || jobs_ > 0 || !waiting_.empty()) return true;
+  std::exchange(rest_answer_, nullptr)(CUDA_SUCCESS);
+  return false;
+}
+
 void Session::pause(std::function<void(CUresult)> answer) {
-  bool has_variables = false;  // what kernels wrote there would be gone: the client would have to be told so, and would end
-  modules_.for_each([&](proto::ModuleId, SessionModule& module) { has_variables |= module.image->has_writable_globals; });
-  if (!is_reading() || has_variables) return answer(CUDA_ERROR_NOT_PERMITTED);
+  if (!is_reading() || has_variables()) return answer(CUDA_ERROR_NOT_PERMITTED);
   paused_ = true;
   when_completed([this, answer = std::move(answer)] {
     if (!paused_) return;
@@ -147,6 +168,7 @@ void Session::pause(std::function<void(CUresult)> answer) {
 
 void Session::resume() {
   if (!pause_is_over_) paused_ = false;
+  rest_answer_ = nullptr;
 }
 
 void Session::retire_image(ImageRef image) {

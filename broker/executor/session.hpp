@@ -79,6 +79,11 @@ class Session : public std::enable_shared_from_this<Session> {
   void pause(std::function<void(CUresult)> answer);
   // It stays after all. Without effect once pause() has answered CUDA_SUCCESS.
   void resume();
+  // Its executor is to be replaced: as pause(), but calls under way are waited for too, and resume() always lets it go on. A second one takes the
+  // place of the first.
+  void rest(bool despite_variables, std::function<void(CUresult)> answer);
+  // Answers rest() once it is so. True while that is awaited.
+  bool poll_rest();
 
   // What it has done since the last call.
   [[nodiscard]] StreamSet::Pace take_pace();
@@ -105,6 +110,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(ExecutorParts& parts, const ExecutorPacket& packet);
   void release_modules();
   void release_everything();
+  [[nodiscard]] bool has_variables();
 
   ExecutorParts& parts_;
   const std::uint64_t id_;
@@ -119,6 +125,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::vector<Waiting> waiting_;
   std::vector<ImageRef> retired_images_;
   std::function<void()> closed_;
+  std::function<void(CUresult)> rest_answer_;
   std::atomic<Worker*> worker_{nullptr};
   StreamSet::Pace pace_seen_;
   unsigned jobs_ = 0;

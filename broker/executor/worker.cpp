@@ -160,6 +160,7 @@ Worker::Visit Worker::visit(Session& session) {
   if (session.dry_visits == kDryVisits || parts_.window.is_pending() || session.is_closing()) streams.write_progress();
   if (streams.reap()) visit.polls = true;
   if (session.poll_waiting() || session.is_closing()) visit.polls = true;
+  if (session.poll_rest()) visit.polls = true;
   return visit;
 }
 
@@ -170,6 +171,7 @@ bool Worker::read_ring(Session& session) {
   for (std::size_t used = 0; used <= kQuantumBytes && session.may_read() && session.channel().ring().has_records();) {
     const proto::RingConsumer::Batch batch = session.channel().ring().copy_out(std::span(batch_).subspan(used, kQuantumBytes));
     const proto::trace::Span span("ring", "records", {"session", session.id()}, {"bytes", batch.bytes});
+    const ScopedMark mark(session.id(), "serving records");
     dispatch_batch(session, std::span<const std::byte>(batch_.data() + used, batch.bytes));
     if (batch.fault != proto::RingFault::none) session.fail("the ring", proto::to_string(batch.fault));
     used += batch.bytes;
@@ -188,7 +190,11 @@ void Worker::issue(Session& session, Visit& visit) {
     visit.polls = true;
     return;
   }
-  const StreamSet::Issue issued = streams.issue();
+  StreamSet::Issue issued;
+  {
+    const ScopedMark mark(session.id(), "issuing work");
+    issued = streams.issue();
+  }
   gate_.leave();
   streams.own_borrowed();
   if (issued.needs_window) session.launch_in_window(issued.needs_window);
@@ -298,6 +304,12 @@ void WorkerSet::pause(std::uint64_t id, std::function<void(CUresult)> answer) {
   const std::shared_ptr<Session> session = find(id);
   if (!session) return answer(CUDA_ERROR_INVALID_HANDLE);
   session->run_on_worker([session, answer = std::move(answer)] { session->pause(answer); });
+}
+
+void WorkerSet::rest(std::uint64_t id, bool despite_variables, std::function<void(CUresult)> answer) {
+  const std::shared_ptr<Session> session = find(id);
+  if (!session) return answer(CUDA_ERROR_INVALID_HANDLE);
+  session->run_on_worker([session, despite_variables, answer = std::move(answer)] { session->rest(despite_variables, answer); });
 }
 
 void WorkerSet::resume(std::uint64_t id) {

@@ -96,7 +96,8 @@ class WorkerSet {
   // Takes a session down without blocking; `closed` is called, from the window's thread, when nothing of it is left in the driver.
   // An unknown id calls `closed` at once.
   void close(std::uint64_t session, std::function<void()> closed);
-  // Session::pause and Session::resume on the worker that has the session. An unknown id gets CUDA_ERROR_INVALID_HANDLE.
+  // Session::pause, Session::rest and Session::resume on the worker that has the session. An unknown id gets CUDA_ERROR_INVALID_HANDLE.
+  void rest(std::uint64_t session, bool despite_variables, std::function<void(CUresult)> answer);
   void pause(std::uint64_t session, std::function<void(CUresult)> answer);
   void resume(std::uint64_t session);
   // A worker's own thread gives a session of its own away: to the first worker, or to another one that has the fewest. False, and nothing

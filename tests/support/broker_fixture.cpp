@@ -72,7 +72,8 @@ Program start_broker(const fs::path& folder, const BrokerOptions& options) {
                        "--log-dir", folder / "log"};
   program.arguments.insert(program.arguments.end(), options.arguments.begin(), options.arguments.end());
   program.without = {"LD_PRELOAD", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"};
-  return Program(built_program("mpsbroker"), program);
+  program.environment = options.environment;
+  return Program(options.program.empty() ? built_program("mpsbroker") : options.program, program);
 }
 
 }  // namespace

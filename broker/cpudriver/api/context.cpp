@@ -20,9 +20,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   return entry(Needs::initialised, [&] {
     if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-    Context::primary().retain();
-    *pctx = Context::primary().handle();
-    return CUDA_SUCCESS;
+    const CUresult retained = Context::primary().retain();
+    if (retained == CUDA_SUCCESS) *pctx = Context::primary().handle();
+    return retained;
   });
 }
 

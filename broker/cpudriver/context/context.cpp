@@ -22,12 +22,18 @@ Context& Context::primary() {
   return context;
 }
 
+CUresult Context::retain() {
+  const std::lock_guard lock(process_mutex_);
+  if (references_ == 0 && !process_.claim()) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  ++references_;
+  return CUDA_SUCCESS;
+}
+
 bool Context::release() {
-  int references = references_.load();
-  while (references > 0) {
-    if (references_.compare_exchange_weak(references, references - 1)) return true;
-  }
-  return false;
+  const std::lock_guard lock(process_mutex_);
+  if (references_ == 0) return false;
+  if (--references_ == 0) process_.release();
+  return true;
 }
 
 CUresult Context::set_limit(CUlimit limit, std::size_t value) {

@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <mutex>
 
+#include "broker/cpudriver/context/exclusive_process.hpp"
+
 namespace mpsshim::cpudriver {
 
 class Context {
@@ -25,7 +27,8 @@ class Context {
   CUcontext handle() { return reinterpret_cast<CUcontext>(this); }
   bool is_mine(CUcontext handle) const { return handle == reinterpret_cast<CUcontext>(const_cast<Context*>(this)); }
 
-  void retain() { ++references_; }
+  // CUDA_ERROR_DEVICE_UNAVAILABLE: the device takes one process at a time, and another has it.
+  [[nodiscard]] CUresult retain();
   [[nodiscard]] bool release();
   bool is_active() const { return references_.load() > 0; }
 
@@ -47,6 +50,8 @@ class Context {
   Context() = default;
 
   std::atomic<int> references_{0};
+  std::mutex process_mutex_;   // references and process_ together
+  ExclusiveProcess process_;
   std::atomic<unsigned> flags_{0};
   mutable std::mutex limits_mutex_;
   // By CUlimit, 0…6: stack, printf buffer, heap (kept by DeviceHeap), sync depth, pending launches, L2 fetch, L2 persisting.

@@ -114,6 +114,7 @@ Table make_table() {
   fill_execution(table, generation_of(Config::get().capability_major * 10 + Config::get().capability_minor));
   fill_memory(table);
   fill_textures(table);
+  table[CU_DEVICE_ATTRIBUTE_COMPUTE_MODE] = Config::get().exclusive.empty() ? CU_COMPUTEMODE_DEFAULT : CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
   return table;
 }
 

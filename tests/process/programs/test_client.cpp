@@ -7,6 +7,10 @@
 //   latency MS             a launch and its wait, again and again for so long: "ok MEDIAN P99", in microseconds
 //   fault                  stores where no memory is and waits: answers the error that the wait gives
 //   spin                   launches a kernel that never ends
+//   fill HEX               fills a megaword with that value and waits: answers the error that the wait gives
+//   chunks COUNT MIB       allocates so many pieces of so many MiB, each with words of its own at both ends
+//   touch                  a launch on one of them, and its wait
+//   check_chunks           reads all those words back
 //   probe                  what simple calls return: "sync=0 alloc=0 launch=0 copy=0 stream=0"
 //   image NAME             loads that damaged image (images.hpp): answers the error
 //   pin                    works on new pinned memory, by a kernel and by copies
@@ -44,6 +48,10 @@ class Client {
   std::string latency(int duration_ms);
   std::string fault();
   std::string spin();
+  std::string fill(const std::string& value);
+  std::string add_chunks(std::size_t count, std::size_t mib);
+  std::string touch();
+  std::string check_chunks();
   std::string probe();
   std::string pin();
   Words& own();
@@ -52,6 +60,13 @@ class Client {
   std::optional<HeldObjects> held_;
   std::unique_ptr<Words> own_;
   CUfunction count_ = nullptr;
+  struct Piece {
+    CUdeviceptr address = 0;
+    std::size_t bytes = 0;
+    unsigned first = 0;
+    unsigned last = 0;
+  };
+  std::vector<Piece> pieces_;
 };
 
 std::string number(CUresult result) { return std::to_string(static_cast<int>(result)); }
@@ -134,6 +149,42 @@ std::string Client::spin() {
   return "ok";
 }
 
+std::string Client::fill(const std::string& value) {
+  CU(cuMemsetD32Async(own().address, static_cast<unsigned>(std::stoul(value, nullptr, 16)), 1 << 20, nullptr));
+  CU(cuCtxSynchronize());
+  return "ok";
+}
+
+std::string Client::add_chunks(std::size_t count, std::size_t mib) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto number = static_cast<unsigned>(pieces_.size());
+    Piece piece{0, mib << 20, number * 7 + 1, number * 7 + 2};
+    CU(cuMemAlloc(&piece.address, piece.bytes));
+    CU(cuMemcpyHtoD(piece.address, &piece.first, sizeof piece.first));
+    CU(cuMemcpyHtoD(piece.address + piece.bytes - sizeof piece.last, &piece.last, sizeof piece.last));
+    pieces_.push_back(piece);
+  }
+  return "ok";
+}
+
+std::string Client::touch() {
+  Piece& piece = pieces_.at(pieces_.size() / 2);
+  CU(device_.launch_add(piece.address, 1, 1));
+  CU(cuCtxSynchronize());
+  ++piece.first;
+  return "ok";
+}
+
+std::string Client::check_chunks() {
+  for (const Piece& piece : pieces_) {
+    unsigned words[2] = {};
+    CU(cuMemcpyDtoH(&words[0], piece.address, sizeof words[0]));
+    CU(cuMemcpyDtoH(&words[1], piece.address + piece.bytes - sizeof words[1], sizeof words[1]));
+    check_words("a chunk's ends", words, {piece.first, piece.last});
+  }
+  return "ok";
+}
+
 std::string Client::probe() {
   std::string text;
   const auto add = [&text](const char* name, CUresult result) { text += (text.empty() ? "" : " ") + std::string(name) + "=" + number(result); };
@@ -173,8 +224,8 @@ std::string hexadecimal(CUdeviceptr address) {
 
 std::string Client::answer(const std::string& line) {
   std::istringstream words(line);
-  std::string command, argument;
-  words >> command >> argument;
+  std::string command, argument, second;
+  words >> command >> argument >> second;
   if (command == "hold") return held_.emplace(device_), "ok";
   if (command == "check") return held_.value().check(), "ok";
   if (command == "use") return held_.value().use(), "ok";
@@ -186,6 +237,10 @@ std::string Client::answer(const std::string& line) {
   if (command == "spin") return spin();
   if (command == "own") return own().check(), "ok";
   if (command == "pin") return pin();
+  if (command == "fill") return fill(argument);
+  if (command == "chunks") return add_chunks(std::stoul(argument), std::stoul(second));
+  if (command == "touch") return touch();
+  if (command == "check_chunks") return check_chunks();
   if (command == "probe") return probe();
   if (command == "image") return load_image(argument);
   if (command == "address") return "ok " + hexadecimal(own().address);

@@ -80,15 +80,39 @@ TEST_CASE("client and executor share the doorbells, which never block") {
   }
 }
 
-TEST_CASE("another layout is refused with a status, not with silence") {
+TEST_CASE("another layout, or a newer protocol, is refused with a status and the broker's version, not with silence") {
+  ControlFixture broker;
+  broker.serve();
+  for (const proto::Version theirs : {proto::Version{proto::kLayoutMajor + 1, 0}, proto::Version{proto::kLayoutMajor - 1, proto::kLayoutMinor},
+                                      proto::Version{proto::kLayoutMajor, proto::kLayoutMinor + 1}}) {
+    TestClient client = broker.connect();
+    proto::Hello hello;
+    hello.layout_major = theirs.major;
+    hello.layout_minor = theirs.minor;
+    const auto welcome = client.ask<proto::Welcome>(hello);
+    CHECK(welcome.header.status == CUDA_ERROR_MPS_CONNECTION_FAILED);
+    CHECK(proto::Version{welcome.layout_major, welcome.layout_minor} == proto::kVersion);
+    CHECK(client.fds.count == 0);
+    CHECK(client.is_closed());
+  }
+}
+
+TEST_CASE("a client of the release before is served, in its own version") {
   ControlFixture broker;
   broker.serve();
   TestClient client = broker.connect();
   proto::Hello hello;
-  hello.layout_major = proto::kLayoutMajor + 1;
-  CHECK(client.ask<proto::Welcome>(hello).header.status == CUDA_ERROR_MPS_CONNECTION_FAILED);
-  CHECK(client.fds.count == 0);
-  CHECK(client.is_closed());
+  hello.layout_minor = proto::kLayoutMinor - 1;
+  const proto::FileDescriptor self(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  const int fd = self.get();
+  const auto welcome = client.ask<proto::Welcome>(hello, {&fd, 1});
+  REQUIRE(welcome.header.status == CUDA_SUCCESS);
+  CHECK(welcome.layout_minor == proto::kLayoutMinor - 1);
+  client.send(proto::Attach{});
+  const Arrived open = broker.executor().expect(ExecutorMessage::session_open);
+  broker.executor().send(ExecutorMessage::session_opened, open.packet.header.session);
+  REQUIRE(client.await<proto::Attached>().header.status == CUDA_SUCCESS);
+  CHECK(header_of(map_header(client.fds)).layout_minor == proto::kLayoutMinor - 1);
 }
 
 TEST_CASE("a pidfd of another process, or something that is none, is refused") {

@@ -13,16 +13,22 @@ namespace {
 struct Console {
   explicit Console(ControlFixture& broker) : commands(broker.manager, [this](std::chrono::seconds seconds) { quit = seconds.count(); }) {}
   std::string ok(const std::string& line) {
-    const auto result = commands.execute(line);
+    const auto result = execute(line);
     INFO(result.text);
     CHECK(result.ok);
     return result.text;
   }
   std::string error(const std::string& line) {
-    const auto result = commands.execute(line);
+    const auto result = execute(line);
     CHECK_FALSE(result.ok);
     CHECK_FALSE(result.text.empty());
     return result.text;
+  }
+  Commands::Result execute(const std::string& line) {
+    std::optional<Commands::Result> answered;
+    commands.execute(line, [&](const Commands::Result& result) { answered = result; });
+    REQUIRE(answered);
+    return *answered;
   }
   long quit = -1;
   Commands commands;

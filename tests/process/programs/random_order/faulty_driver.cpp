@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU driver with one fault: a library for each (MPSSHIM_FAULT), to be named to mpsbroker as --driver. The executor looks symbols up
 // in this library and then in what it is linked with, which is the CPU driver: so it defines what it changes and nothing else.
-// It proves that random_order notices when operations run in another order than the program gave.
+// The first five prove that random_order notices when operations run in another order than the program gave, the last that the broker notices.
 #include <cuda.h>
 
 #include <cstdint>
@@ -9,13 +9,17 @@
 #include <mutex>
 #include <vector>
 
+#include <csignal>
+
 #include <dlfcn.h>
+#include <unistd.h>
 
 #define SWAPPED_NODES 1    // launches in a chain change places, two by two
 #define STALE_NODES 2      // now and then a node keeps the launch it had
 #define DROPPED_WAITS 3    // streams do not wait for events
 #define EARLY_FENCES 4     // fences are written when they are asked for, not when the stream comes to them
 #define ASTRAY_LAUNCHES 5  // launches outside chains go to a stream of their own
+#define LOST_CALLS 6       // a fill with one value never returns, with another it crashes (test_client: fill)
 
 namespace {
 
@@ -119,6 +123,16 @@ FAULTY CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction functi
   CUlaunchConfig astray = *config;
   astray.hStream = apart();
   return ORIGINAL(cuLaunchKernelEx)(&astray, function, parameters, extra);
+}
+
+#elif MPSSHIM_FAULT == LOST_CALLS
+
+FAULTY CUresult cuMemsetD32Async(CUdeviceptr destination, unsigned value, size_t count, CUstream stream) {
+  if (value == 0xdead'0001) {
+    for (;;) pause();
+  }
+  if (value == 0xdead'0002) raise(SIGSEGV);
+  return ORIGINAL(cuMemsetD32Async)(destination, value, count, stream);
 }
 
 #else

@@ -62,7 +62,9 @@ class TestClient {
 class ControlFixture {
  public:
   explicit ControlFixture(SessionLimits limits = quick_limits(), std::vector<std::string> drivers = {"libtest.so"})
-      : launcher(loop), manager(loop, launcher, settings(std::move(drivers)), limits,
+      : ControlFixture(limits, settings(std::move(drivers))) {}
+  ControlFixture(SessionLimits limits, const ExecutorSettings& executors)
+      : launcher(loop), manager(loop, launcher, executors, limits,
                                 {.facts_published = [this] { for (auto& connection : connections_) if (connection) connection->facts_published(); },
                                  .cannot_start = [this](const std::string& why) { cannot_start = why; },
                                  .stopped = [this] { stopped = true; }}) {

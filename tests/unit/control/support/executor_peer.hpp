@@ -15,6 +15,7 @@
 
 #include "broker/control/executor_process.hpp"
 #include "broker/control/event_loop.hpp"
+#include "broker/call_table.hpp"
 #include "broker/control_messages.hpp"
 #include "broker/progress_table.hpp"
 #include "proto/device_facts.hpp"
@@ -52,6 +53,8 @@ class ExecutorPeer {
     life.facts = proto::create_memory_file("test-facts", sizeof(proto::DriverFacts));
     facts_ = life.facts.duplicate();
     life.progress = proto::create_memory_file("test-progress", sizeof(ProgressTable));
+    life.calls = proto::create_memory_file("test-calls", sizeof(CallTable));
+    calls_ = proto::Mapping::map(life.calls, 0, sizeof(CallTable), proto::Access::read_write);
     progress_ = proto::Mapping::map(life.progress, 0, sizeof(ProgressTable), proto::Access::read_write);
     death_ = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC));
     life.pidfd = death_.duplicate();
@@ -70,7 +73,10 @@ class ExecutorPeer {
     facts->size_bytes = sizeof *facts;
     facts->driver_version = 13000;
     facts->device_count = 2;
-    for (auto& device : facts->device) device.total_memory_bytes = memory_bytes;
+    for (auto& device : facts->device) {
+      device.total_memory_bytes = memory_bytes;
+      device.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_MODE] = exclusive ? CU_COMPUTEMODE_EXCLUSIVE_PROCESS : CU_COMPUTEMODE_DEFAULT;
+    }
     REQUIRE(pwrite(facts_.get(), facts.get(), sizeof *facts, 0) == static_cast<ssize_t>(sizeof *facts));
     send(ExecutorMessage::ready, 0, status);
   }
@@ -99,6 +105,13 @@ class ExecutorPeer {
     row.issued = issued;
     row.completed = completed;
   }
+  // A thread of it is in that call of that session; `signal`: and crashes there.
+  void set_call(std::size_t thread, const PublishedCall& call, std::uint32_t signal = 0) {
+    auto& slot = reinterpret_cast<CallTable*>(calls_.data())->slot[thread];
+    slot.call = call.packed();
+    ++slot.count;
+    slot.signal = signal;
+  }
   void report_fault(CUresult error, std::uint64_t session = 0) {
     ExecutorPacket packet;
     packet.header = {ExecutorMessage::fault, static_cast<std::uint32_t>(error), session};
@@ -117,6 +130,7 @@ class ExecutorPeer {
   pid_t pid = -1;
   bool dead = false;
   bool killed = false;
+  bool exclusive = false;  // compute mode of its devices
 
  private:
   EventLoop& loop_;
@@ -124,6 +138,7 @@ class ExecutorPeer {
   proto::FileDescriptor facts_;
   proto::FileDescriptor death_;
   proto::Mapping progress_;
+  proto::Mapping calls_;
 };
 
 class PeerLauncher final : public ExecutorLauncher {

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// One process of an executor from its launch to its end: the process, the link to it, the tables it shares with the control process. Which role
+// it has, and so who hears of it, may change: a standby becomes the one that serves, the one that served fades away.
+// Owned by Executor, Standby or FadingExecutors; the control process's thread. Nothing kills the process when this object goes.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "broker/control/call_watch.hpp"
+#include "broker/control/event_loop.hpp"
+#include "broker/control/executor_link.hpp"
+#include "broker/control/executor_process.hpp"
+#include "broker/progress_table.hpp"
+#include "proto/device_facts.hpp"
+
+namespace mpsshim::broker::control {
+
+class ExecutorInstance {
+ public:
+  enum class Stage {
+    starting,
+    standing_by,  // all is ready but for the context, which it makes when it takes over
+    ready,
+  };
+  struct Handlers {
+    std::function<void(const ExecutorPacket&, proto::ReceivedFds&)> arrived;
+    std::function<void()> died;  // not reaped yet; drain() hands on what it last said
+  };
+
+  // nullptr on failure (errno).
+  [[nodiscard]] static std::unique_ptr<ExecutorInstance> launch(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorOptions& options);
+
+  void set_handlers(Handlers handlers) { handlers_ = std::move(handlers); }
+  void send(const ExecutorPacket& packet, std::span<const int> fds = {}) { link_->send(packet, fds); }
+  void drain() { link_->drain(); }
+  void kill() { launcher_.kill(life_); }
+  [[nodiscard]] std::string reap() { return launcher_.reap(life_); }
+
+  // Copied from its file. nullptr: of another layout, or without that device.
+  [[nodiscard]] std::unique_ptr<proto::DriverFacts> read_facts(unsigned device) const;
+  [[nodiscard]] pid_t pid() const { return life_.pid; }
+  [[nodiscard]] const ProgressTable& progress() const { return *reinterpret_cast<const ProgressTable*>(progress_.data()); }
+  [[nodiscard]] CallWatch& calls() { return calls_; }
+  [[nodiscard]] EventLoop::Clock::time_point launched_at() const { return launched_at_; }
+
+  Stage stage = Stage::starting;
+  std::size_t loads_given = 0;  // entries of the load log that it was told
+
+ private:
+  ExecutorInstance(EventLoop& loop, ExecutorLauncher& launcher, ExecutorLife life);
+
+  ExecutorLauncher& launcher_;
+  ExecutorLife life_;
+  proto::Mapping progress_;
+  CallWatch calls_;
+  const EventLoop::Clock::time_point launched_at_ = EventLoop::Clock::now();
+  Handlers handlers_;
+  std::unique_ptr<ExecutorLink> link_;
+  EventLoop::Watch death_;
+};
+
+// Processes that nobody needs any more, until they are gone: a dead context takes the driver some 300 ms to take down.
+class FadingExecutors {
+ public:
+  explicit FadingExecutors(const std::string& label) : label_(label) {}
+  // Kills it.
+  void add(std::unique_ptr<ExecutorInstance> instance);
+
+ private:
+  const std::string& label_;
+  std::list<std::unique_ptr<ExecutorInstance>> instances_;
+};
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// A process that waits warm to be the next life of an executor: the driver loaded, the context made, our own kernels and all images of the load
+// log loaded. On a GPU that takes one process at a time it is ready but for the context. It has no sessions.
+// Started when things are calm; one that dies, or that the driver refuses, is tried again after a pause, which costs nobody anything.
+// Owned by Executor; the control process's thread.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "broker/control/event_loop.hpp"
+#include "broker/control/executor_instance.hpp"
+
+namespace mpsshim::broker::control {
+
+class Standby {
+ public:
+  struct Events {
+    std::function<void()> waits;                                               // it is ready, or as ready as it may be
+    std::function<void(const ExecutorPacket&, proto::ReceivedFds&)> compiled;  // what it has made from an image
+  };
+  Standby(EventLoop& loop, ExecutorLauncher& launcher, const std::string& label, FadingExecutors& fading, Events events)
+      : loop_(loop), launcher_(launcher), label_(label), fading_(fading), events_(std::move(events)) {}
+
+  // In `delay`, if there is none by then.
+  void start(std::chrono::milliseconds delay, const ExecutorOptions& options);
+  // Ends the process, if there is one, and starts none.
+  void stop();
+
+  // The process, however far it has come, for its new role; nullptr if there is none.
+  [[nodiscard]] std::unique_ptr<ExecutorInstance> take();
+  // nullptr while there is none.
+  [[nodiscard]] ExecutorInstance* instance() const { return instance_.get(); }
+  [[nodiscard]] bool is_waiting() const { return instance_ && instance_->stage != ExecutorInstance::Stage::starting; }
+
+ private:
+  void launch();
+  void arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds);
+  void waits(ExecutorInstance::Stage stage);
+  void try_later(const std::string& why);
+
+  EventLoop& loop_;
+  ExecutorLauncher& launcher_;
+  const std::string& label_;
+  FadingExecutors& fading_;
+  const Events events_;
+  ExecutorOptions options_;
+  std::unique_ptr<ExecutorInstance> instance_;
+  EventLoop::Timer timer_;
+};
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/scoped_call.hpp"
+
+#include <array>
+#include <atomic>
+#include <csignal>
+
+#include <unistd.h>
+
+namespace mpsshim::broker {
+
+namespace {
+
+std::atomic<CallTable*> table{nullptr};
+std::atomic<std::uint32_t> slots_taken{0};
+
+constexpr std::array kCrashes = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+std::array<struct sigaction, kCrashes.size()> former_actions;
+
+// Only what is safe in a signal handler. Whoever else sent the signal, no thread of ours has crashed.
+void on_crash(int number, siginfo_t* info, void*) {
+  const bool is_ours = info->si_code > 0 || info->si_pid == getpid();
+  if (is_ours && detail::call_slot != nullptr) detail::call_slot->signal.store(static_cast<std::uint32_t>(number), std::memory_order_relaxed);
+  for (std::size_t i = 0; i < kCrashes.size(); ++i) {
+    if (kCrashes[i] == number) sigaction(number, &former_actions[i], nullptr);
+  }
+  if (info->si_code <= 0) raise(number);  // one that the faulting instruction raised comes again when this returns
+}
+
+}  // namespace
+
+namespace detail {
+
+// A thread that finds no slot has one that nobody looks at.
+CallSlot& take_call_slot() {
+  static thread_local CallSlot unwatched{};
+  CallTable* const shared = table.load(std::memory_order_acquire);
+  if (shared == nullptr) return unwatched;  // asked again next time: the table may be there by then
+  const std::uint32_t index = slots_taken.fetch_add(1, std::memory_order_relaxed);
+  call_slot = index < kCallSlots ? &shared->slot[index] : &unwatched;
+  return *call_slot;
+}
+
+}  // namespace detail
+
+void publish_calls(CallTable& shared) { table.store(&shared, std::memory_order_release); }
+
+void note_crashes() {
+  struct sigaction action {};
+  action.sa_sigaction = on_crash;
+  action.sa_flags = SA_SIGINFO;
+  sigemptyset(&action.sa_mask);
+  for (std::size_t i = 0; i < kCrashes.size(); ++i) sigaction(kCrashes[i], &action, &former_actions[i]);
+}
+
+}  // namespace mpsshim::broker

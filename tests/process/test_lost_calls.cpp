@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Driver calls that never return, or in which the driver crashes: the executor is replaced, the client whose call it was gets an MPS error that
+// stays and is named in the log, the others go on.
+#include <filesystem>
+#include <string>
+
+#include "tests/process/client.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+constexpr auto kHang = "fill dead0001";
+constexpr auto kCrash = "fill dead0002";
+
+BrokerOptions with_lost_calls(std::vector<std::string> arguments = {}) {
+  BrokerOptions options;
+  options.driver = built_library("libfaulty_driver_lost_calls.so");
+  options.arguments = std::move(arguments);
+  return options;
+}
+
+void require_guilty(Client& client, const char* command, const BrokerFixture& broker) {
+  const std::string answer = client.ask(command);
+  INFO(answer << "\n" << client.program().errors() << broker.log());
+  REQUIRE(is_mps_error(answer));
+  REQUIRE(is_mps_error(client.ask("hold")));
+}
+
+void require_goes_on(Client& client, const BrokerFixture& broker) {
+  INFO(client.program().errors() << broker.log());
+  REQUIRE(client.ask("check") == "ok");
+  REQUIRE(client.ask("use") == "ok");
+}
+
+bool log_has(const BrokerFixture& broker, const std::string& text) {
+  return eventually(std::chrono::seconds(10), [&] { return broker.log().find(text) != std::string::npos; });
+}
+
+}  // namespace
+
+TEST_CASE("a driver call that never returns costs its client alone") {
+  const BrokerFixture broker(with_lost_calls({"--hang-ms", "1000"}));
+  Client guilty(broker), idle(broker);
+  REQUIRE(idle.ask("hold") == "ok");
+  require_guilty(guilty, kHang, broker);
+  require_goes_on(idle, broker);
+  const std::string whose = "hangs in cuMemsetAsync for Session 1 (pid " + std::to_string(guilty.program().pid());
+  INFO(broker.log());
+  REQUIRE(log_has(broker, whose));
+}
+
+TEST_CASE("a crash in a driver call costs the client whose call it was, and names it") {
+  const BrokerFixture broker(with_lost_calls());
+  Client guilty(broker), idle(broker), other(broker);
+  REQUIRE(idle.ask("hold") == "ok");
+  REQUIRE(other.ask("hold") == "ok");
+  require_guilty(guilty, kCrash, broker);
+  require_goes_on(idle, broker);
+  require_goes_on(other, broker);
+  INFO(broker.log());
+  REQUIRE(log_has(broker, "it crashed in cuMemsetAsync for session 1"));
+  REQUIRE(broker.log().find("Session 1 (pid " + std::to_string(guilty.program().pid())) != std::string::npos);
+}
+
+TEST_CASE("kernels and waits that last longer than the limit are no hanging calls") {
+  const BrokerFixture broker(with_lost_calls({"--hang-ms", "200"}));
+  Client spinning(broker), busy(broker);
+  const std::vector<pid_t> before = broker.servers();
+  REQUIRE(spinning.ask("spin") == "ok");
+  REQUIRE(busy.ask("storm 1500").rfind("ok ", 0) == 0);
+  INFO(broker.log());
+  REQUIRE(broker.servers() == before);
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// A standby: when it is started, what it is given, how it takes over.
+#include "tests/unit/control/support/control_fixture.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+using namespace mpsshim::broker::control::testing;
+
+namespace {
+
+ExecutorSettings with_standby() {
+  ExecutorSettings settings = ControlFixture::settings({"libtest.so"});
+  settings.standby = true;
+  settings.standby_delay = std::chrono::milliseconds(5);
+  return settings;
+}
+
+Executor& first(ControlFixture& broker) { return *broker.manager.executors().at({0, 0}); }
+
+ExecutorPeer& started_standby(ControlFixture& broker, std::size_t lives) {
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == lives; }));
+  CHECK(broker.launcher.last().options.standby);
+  return broker.launcher.last();
+}
+
+std::uint64_t load_image(ControlFixture& broker, ExecutorPeer& executor, TestClient& client, const std::string& content) {
+  proto::ImageOpen open;
+  open.size_bytes = content.size();
+  const auto opened = client.ask<proto::ImageOpened>(open);
+  REQUIRE(pwrite(client.fds.fds[0].get(), content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
+  proto::ImageSeal seal;
+  seal.image = opened.image;
+  ExecutorPacket note;
+  note.header.type = ExecutorMessage::module_note;
+  note.object = client.ask<proto::Done>(seal).image;
+  note.purpose = 1;
+  const std::size_t before = broker.manager.images().log().size();
+  executor.send(note);
+  REQUIRE(turn_until(broker.loop, [&] { return broker.manager.images().log().size() == before + 1; }));
+  return note.object;
+}
+
+}  // namespace
+
+TEST_CASE("a standby is given what is loaded, takes over at once, and a new one is started") {
+  ControlFixture broker(ControlFixture::quick_limits(), with_standby());
+  broker.serve();
+  ExecutorPeer& serving = broker.executor();
+  proto::Attached attached;
+  TestClient client = [&] {
+    TestClient made = broker.connect();
+    REQUIRE(made.hello().header.status == CUDA_SUCCESS);
+    made.send(proto::Attach{});
+    serving.open_session();
+    attached = made.await<proto::Attached>();
+    return made;
+  }();
+  const std::uint64_t before = load_image(broker, serving, client, "loaded before");
+  ExecutorPeer& standby = started_standby(broker, 2);
+  standby.ready();
+  CHECK(standby.expect(ExecutorMessage::load_replay).packet.object == before);
+  const std::uint64_t after = load_image(broker, serving, client, "loaded after");
+  CHECK(standby.expect(ExecutorMessage::load_replay).packet.object == after);
+
+  serving.die();
+  REQUIRE(turn_until(broker.loop, [&] { return first(broker).pid() == standby.pid; }));
+  CHECK(first(broker).state() == ExecutorState::active);
+  CHECK(first(broker).epoch() == 2);
+  client.send(proto::Attach{});
+  standby.open_session();  // and no image again
+  CHECK(client.await<proto::Attached>().epoch == 2);
+  ExecutorPeer& next = started_standby(broker, 3);
+  next.ready();
+  CHECK(next.expect(ExecutorMessage::load_replay).packet.object == before);
+  CHECK(next.expect(ExecutorMessage::load_replay).packet.object == after);
+}
+
+TEST_CASE("a standby that is not ready yet takes over as an executor that starts") {
+  ControlFixture broker(ControlFixture::quick_limits(), with_standby());
+  broker.serve();
+  ExecutorPeer& serving = broker.executor();
+  ExecutorPeer& standby = started_standby(broker, 2);
+  serving.die();
+  REQUIRE(turn_until(broker.loop, [&] { return first(broker).pid() == standby.pid; }));
+  CHECK(first(broker).state() == ExecutorState::starting);
+  standby.ready();
+  CHECK(turn_until(broker.loop, [&] { return first(broker).state() == ExecutorState::active; }));
+}
+
+TEST_CASE("a standby that the driver refuses is ended, and the executor goes on") {
+  ControlFixture broker(ControlFixture::quick_limits(), with_standby());
+  broker.serve();
+  const ExecutorPeer& serving = broker.executor();
+  ExecutorPeer& standby = started_standby(broker, 2);
+  standby.ready(CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(turn_until(broker.loop, [&] { return standby.killed; }));
+  CHECK(first(broker).pid() == serving.pid);
+  CHECK(first(broker).state() == ExecutorState::active);
+}
+
+TEST_CASE("a GPU that takes one process at a time: the standby waits without a context, a second executor is not tried") {
+  ControlFixture broker(ControlFixture::quick_limits(), with_standby());
+  broker.executor().exclusive = true;
+  broker.serve();
+  ExecutorPeer& serving = broker.executor();
+  ExecutorPeer& standby = started_standby(broker, 2);
+  CHECK(standby.options.context_on_take_over);
+  CHECK(standby.options.device_patience_ms > 0);
+  standby.send(ExecutorMessage::standing_by, 0);
+  turn_for(broker.loop, 20);
+  serving.die();
+  standby.expect(ExecutorMessage::take_over);
+  standby.exclusive = true;
+  standby.ready();
+  CHECK(turn_until(broker.loop, [&] { return first(broker).state() == ExecutorState::active; }));
+  CHECK(first(broker).pid() == standby.pid);
+}
+
+TEST_CASE("quit ends the standby too") {
+  ControlFixture broker(ControlFixture::quick_limits(), with_standby());
+  broker.serve();
+  ExecutorPeer& standby = started_standby(broker, 2);
+  broker.manager.quit(CUDA_ERROR_MPS_CLIENT_TERMINATED);
+  CHECK(standby.killed);
+}
