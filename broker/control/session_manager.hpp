@@ -101,6 +101,8 @@ class SessionManager final : public ExecutorOwner {
 
   void publish_facts(const Executor& executor);
   void replay_loads(Executor& executor);
+  void forget_variables(Session& session);
+  [[nodiscard]] std::uint64_t owner_of(const Executor& executor, const ImageStore::Entry& entry) const;
   void settle(Executor& executor, const ExecutorPacket& packet);
   void lease_released(Session& session, std::uint64_t address);
   void give_image(Executor& executor, const ExecutorPacket& packet);

@@ -149,10 +149,10 @@ CUresult list_names(const Driver& driver, LoadedImage& image, std::vector<std::s
   return CUDA_SUCCESS;
 }
 
-CUresult restore_variables(const Driver& driver, const LoadedImage& image, CUstream stream) {
+CUresult restore_variables(const Driver& driver, std::span<const LoadedImage::Variable> variables, CUstream stream) {
   static const std::vector<std::byte> zeroes(kSmallFillBytes);
   CUresult result = CUDA_SUCCESS;
-  for (const LoadedImage::Variable& variable : image.variables) {
+  for (const LoadedImage::Variable& variable : variables) {
     if (result != CUDA_SUCCESS) return result;
     if (!variable.content.empty()) {
       result = driver->cuMemcpyHtoDAsync_v2(variable.address, variable.content.data(), variable.size_bytes, stream);

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,7 +64,7 @@ struct LoadedImage {
 // Adds the function to the image's map.
 [[nodiscard]] CUresult look_up(const Driver& driver, LoadedImage& image, const std::string& name, const LoadedFunction*& found);
 [[nodiscard]] CUresult list_names(const Driver& driver, LoadedImage& image, std::vector<std::string>& names);
-// The variables hold what they held at first when this returns; nobody uses the copy. On a stream of the caller's own.
-[[nodiscard]] CUresult restore_variables(const Driver& driver, const LoadedImage& image, CUstream stream);
+// The variables hold their `content` when this returns; nobody uses the copy. On a stream of the caller's own.
+[[nodiscard]] CUresult restore_variables(const Driver& driver, std::span<const LoadedImage::Variable> variables, CUstream stream);
 
 }  // namespace mpsshim::broker

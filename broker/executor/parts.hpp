@@ -14,6 +14,7 @@
 #include "broker/executor/progress.hpp"
 #include "broker/executor/scoped_call.hpp"
 #include "broker/executor/stream_pool.hpp"
+#include "broker/executor/variable_keeper.hpp"
 #include "broker/executor/word_writes.hpp"
 #include "broker/progress_table.hpp"
 
@@ -53,11 +54,13 @@ struct ExecutorParts : ExecutorPartsInput {
   ActivityBell bell;
 
   IssueLock issue_lock;
+  VariableKeeper variables;
   LastWriter last_writer;
   CUfunction nop_function = nullptr;                     // nullptr: launches are not chained
   CUfunction writer_function = nullptr;                  // nullptr: words are written by memory operations
   std::atomic<std::uint32_t> local_bytes_high_water{0};  // per thread, of any launch so far: a launch beyond it waits for everybody
   std::atomic<bool> engine_stalled{false};               // set by FaultWatch: see there
+  std::atomic<bool> reads_nothing{false};                // about to be replaced: what was read goes to the driver, nothing more is read
   std::atomic<bool> chains_refused{false};               // the driver refused a graph call that chains need
   std::atomic<bool> batches_refused{false};              // the driver has no batched memory operations
 };

@@ -24,7 +24,8 @@ Session::Session(ExecutorParts& parts, const ExecutorPacket& packet)
     : parts_(parts),
       id_(packet.header.session),
       client_pid_(packet.client_pid),
-      context_{parts, channel_, id_},
+      variables_(std::make_shared<SessionVariables>(id_, parts.control)),
+      context_{parts, channel_, id_, *variables_},
       memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease),
       streams_(context_) {}
 
@@ -58,6 +59,7 @@ bool Session::may_read() const {
   const QueuedTotal& queued = streams_.queued();
   // A GPU that does not get on may have met a fault: an idle session keeps its records in the ring, from where they move with it.
   if (parts_.engine_stalled.load(std::memory_order_relaxed) && streams_.is_idle()) return false;
+  if (parts_.reads_nothing.load(std::memory_order_relaxed)) return false;
   return is_reading() && !paused_ && queued.records < kMaxQueuedRecords && queued.bytes < kMaxQueuedBytes && waiting_.size() + jobs_ < kMaxUnderWay;
 }
 
@@ -149,6 +151,14 @@ void Session::resume() {
   if (!pause_is_over_) paused_ = false;
 }
 
+void Session::add_variables(proto::ModuleId module, const ImageRef& image, bool are_restored) {
+  if (are_restored)
+    variables_->restored(module, image);
+  else
+    variables_->add(module, image);
+  parts_.variables.add(variables_);
+}
+
 void Session::retire_image(ImageRef image) {
   if (std::find(retired_images_.begin(), retired_images_.end(), image) != retired_images_.end()) return;
   if (retired_images_.size() >= kMaxRetiredImages) {
@@ -177,6 +187,7 @@ bool Session::advance_close() {
 
 // Its streams are idle and their chains gone. The store keeps the images for the next client.
 void Session::release_modules() {
+  parts_.variables.remove(id_);
   std::vector<proto::ModuleId> modules;
   modules_.for_each([&](proto::ModuleId id, SessionModule&) { modules.push_back(id); });
   for (const proto::ModuleId id : modules) (void)modules_.take(id);
