@@ -67,7 +67,8 @@ void SessionManager::replay_loads(Executor& executor) {
 // The session of this executor that had that copy of the image, with variables it is to have again. 0: none.
 std::uint64_t SessionManager::owner_of(const Executor& executor, const ImageStore::Entry& entry) const {
   for (const auto& [id, session] : sessions_) {
-    if (session.executor != &executor || !session.variables.valid()) continue;
+    const bool is_coming = session.relocation && session.relocation->to == &executor;
+    if ((session.executor != &executor && !is_coming) || !session.variables.valid()) continue;
     const auto file = proto::Mapping::map(session.variables, 0, sizeof(KeptVariablesFile), proto::Access::read_only);
     if (!file) continue;
     const auto& kept = *reinterpret_cast<const KeptVariablesFile*>(file.data());
@@ -80,12 +81,15 @@ std::uint64_t SessionManager::owner_of(const Executor& executor, const ImageStor
 
 // It does not come back for them.
 void SessionManager::forget_variables(Session& session) {
-  if (!session.variables.valid()) return;
+  if (session.executor != nullptr) release_copies(session, *session.executor);
   session.variables.reset();
-  if (session.executor == nullptr || session.executor->state() != ExecutorState::active) return;
+}
+
+void SessionManager::release_copies(const Session& session, Executor& executor) {
+  if (!session.variables.valid() || executor.state() != ExecutorState::active) return;
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::variables_forget, 0, session.id};
-  session.executor->send(packet);
+  executor.send(packet);
 }
 
 void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) {

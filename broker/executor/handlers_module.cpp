@@ -22,8 +22,8 @@ void add_module(Session& session, Reply& reply, proto::ModuleId id, ImageUse use
   module->image = image;
   module->use = std::move(use);
   const CUresult result = session.modules().insert(id, std::move(module)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-  if (result == CUDA_SUCCESS && image->has_writable_globals) session.add_variables(id, image, are_variables_restored);
-  const proto::ModuleLoadReply answer{image->function_count, image->has_writable_globals ? 1u : 0u};
+  if (result == CUDA_SUCCESS && image->holds_contents()) session.add_variables(id, image, are_variables_restored);
+  const proto::ModuleLoadReply answer{image->function_count, image->holds_contents() ? 1u : 0u};
   reply.answer_with(result, answer, result == CUDA_SUCCESS ? std::span<const std::byte>(image->description) : std::span<const std::byte>());
 }
 
@@ -41,8 +41,9 @@ void restore_module(Incoming& incoming, const proto::ModuleLoadRecord& record) {
   std::optional<SessionVariables::Kept> kept = incoming.session.variables().kept(record.module, record.image);
   if (!kept) {
     log_warning(
-        "Session {} (pid {}): what the variables of image {} held is gone with its last executor: more than {} bytes in all, or changed since it was "
-        "last idle. The session ends",
+        "Session {} (pid {}): what the variables of image {} held is gone with its last executor: more than {} bytes in all, changed since it was "
+        "last "
+        "idle, or memory of the device's own heap. The session ends",
         incoming.session.id(), incoming.session.client_pid(), record.image, kMaxKeptBytes);
     return incoming.reply.answer_with(CUDA_ERROR_MPS_SERVER_NOT_READY, proto::ModuleLoadReply{});
   }
@@ -108,7 +109,7 @@ void handle(Incoming& incoming, const proto::ModuleUnloadRecord& record) {
   Session& session = incoming.session;
   if (!incoming.find(session.modules(), record.module)) return;
   const std::unique_ptr<SessionModule> module = session.modules().take(record.module);
-  if (module->image->has_writable_globals) session.variables().remove(record.module);
+  if (module->image->holds_contents()) session.variables().remove(record.module);
   for (const proto::FunctionId function : module->functions) (void)session.functions().take(function);
   // Launches that are queued or running still use the image; afterwards prepared graphs may name its functions.
   session.when_completed([&session, image = module->image, use = module->use]() mutable {

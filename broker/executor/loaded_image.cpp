@@ -109,6 +109,7 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
     return result;
   }
   image.has_writable_globals = prepared.has_writable_globals;
+  image.uses_device_heap = prepared.uses_device_heap;
   unsigned count = 0;
   if (driver->cuModuleGetFunctionCount(&count, image.handle) == CUDA_SUCCESS) image.function_count = count;
   look_up_all(driver, image);

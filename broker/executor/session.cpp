@@ -136,12 +136,16 @@ StreamSet::Pace Session::take_pace() {
 }
 
 void Session::pause(std::function<void(CUresult)> answer) {
-  bool has_variables = false;  // what kernels wrote there would be gone: the client would have to be told so, and would end
-  modules_.for_each([&](proto::ModuleId, SessionModule& module) { has_variables |= module.image->has_writable_globals; });
-  if (!is_reading() || has_variables) return answer(CUDA_ERROR_NOT_PERMITTED);
+  if (!is_reading() || !variables_->can_be_kept()) return answer(CUDA_ERROR_NOT_PERMITTED);
   paused_ = true;
-  when_completed([this, answer = std::move(answer)] {
+  answer_pause(answer);
+}
+
+// What its modules' variables hold has to be where the next executor finds it.
+void Session::answer_pause(const std::function<void(CUresult)>& answer) {
+  when_completed([this, answer] {
     if (!paused_) return;
+    if (!variables_->are_kept()) return answer_pause(answer);
     pause_is_over_ = true;
     answer(CUDA_SUCCESS);
   });

@@ -107,6 +107,7 @@ class Session : public std::enable_shared_from_this<Session> {
   };
 
   Session(ExecutorParts& parts, const ExecutorPacket& packet);
+  void answer_pause(const std::function<void(CUresult)>& answer);
   void release_modules();
   void release_everything();
 

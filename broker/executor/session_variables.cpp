@@ -45,7 +45,8 @@ void SessionVariables::append(const Module& module, bool with_contents) {
   std::uint32_t count = file.count.load(std::memory_order_relaxed);
   std::size_t bytes = 0;
   for (const LoadedImage::Variable& variable : image.variables) bytes += aligned(variable.size_bytes);
-  const bool is_kept = !image.variables.empty() && bytes <= kMaxKeptBytes - used_bytes_ && image.variables.size() < kMaxKeptVariables - count;
+  const bool is_kept = !image.uses_device_heap && !image.variables.empty() && bytes <= kMaxKeptBytes - used_bytes_ &&
+                       image.variables.size() < kMaxKeptVariables - count;
   KeptVariable entry{module.id.value, image.image, image.copy, 0, 0, 0};
   if (!is_kept) {
     log_debug("Session {}: the variables of image {} are not kept: {} of them, {} bytes", session_, image.image, image.variables.size(), bytes);
@@ -71,20 +72,21 @@ void SessionVariables::append(const Module& module, bool with_contents) {
 // Its variables hold what they held at first: where all others' contents are exact, the file stays so.
 void SessionVariables::add(proto::ModuleId module, const ImageRef& image) {
   const std::lock_guard lock(mutex_);
+  modules_.push_back({module, image});
   if (!open()) return;
   KeptVariablesFile& file = *file_.load(std::memory_order_relaxed);
   const std::uint64_t at = file.changes.load(std::memory_order_acquire);
   const bool was_exact = file.kept_at.load(std::memory_order_relaxed) == at;
   file.kept_at.store(kNeverKept, std::memory_order_release);
   ++layout_;
-  modules_.push_back({module, image});
   append(modules_.back(), was_exact);
   if (was_exact) file.kept_at.store(at, std::memory_order_release);
 }
 
 void SessionVariables::remove(proto::ModuleId module) {
   const std::lock_guard lock(mutex_);
-  if (std::erase_if(modules_, [&](const Module& one) { return one.id == module; }) != 0) lay_out_anew();
+  const bool had_it = std::erase_if(modules_, [&](const Module& one) { return one.id == module; }) != 0;
+  if (had_it && file_.load(std::memory_order_relaxed) != nullptr) lay_out_anew();
 }
 
 // The contents move, so they have to be copied again.
@@ -128,6 +130,18 @@ std::optional<SessionVariables::Kept> SessionVariables::kept(proto::ModuleId mod
 void SessionVariables::restored(proto::ModuleId module, const ImageRef& image) {
   const std::lock_guard lock(mutex_);
   modules_.push_back({module, image});
+}
+
+bool SessionVariables::can_be_kept() const {
+  const std::lock_guard lock(mutex_);
+  const KeptVariablesFile* const file = file_.load(std::memory_order_relaxed);
+  if (file == nullptr) return modules_.empty();
+  return !is_broken_ && std::ranges::none_of(table_of(*file), [](const KeptVariable& variable) { return variable.size_bytes == 0; });
+}
+
+bool SessionVariables::are_kept() const {
+  const KeptVariablesFile* const file = file_.load(std::memory_order_relaxed);
+  return file == nullptr || file->is_exact();
 }
 
 SessionVariables::Copies SessionVariables::copies() const {

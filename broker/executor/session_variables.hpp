@@ -28,7 +28,7 @@ class SessionVariables {
 
   [[nodiscard]] std::uint64_t session() const { return session_; }
 
-  // A module whose image has variables, as it was loaded.
+  // A module whose image has variables, as it was loaded. (One that uses the device's heap as well: noted, and never kept.)
   void add(proto::ModuleId module, const ImageRef& image);
   void remove(proto::ModuleId module);
 
@@ -45,6 +45,10 @@ class SessionVariables {
   void note_change() {
     if (KeptVariablesFile* file = file_.load(std::memory_order_relaxed)) file->changes.fetch_add(1, std::memory_order_release);
   }
+
+  // Whether the next executor can have all of it, and whether it has all of it by now.
+  [[nodiscard]] bool can_be_kept() const;
+  [[nodiscard]] bool are_kept() const;  // cheap
 
   // What is to be copied to have the contents as of change `at`. Empty: nothing is out of date, or nothing can be kept.
   struct Copies {

@@ -25,12 +25,12 @@ bool VariableKeeper::turn(Clock::time_point now) {
     finish(now);
     return under_way_.has_value();
   }
-  for (Entry& entry : entries_) {
-    if (entry.due > now) continue;
-    begin(entry, now);
-    if (under_way_) return true;
+  for (std::size_t looks = std::min(entries_.size(), kLooksPerTurn); looks > 0 && !under_way_; --looks) {
+    if (next_ >= entries_.size()) next_ = 0;
+    Entry& entry = entries_[next_++];
+    if (entry.due <= now && !entry.variables->are_kept()) begin(entry, now);
   }
-  return false;
+  return under_way_.has_value();
 }
 
 // A change is counted behind the stream's `issued`: whoever has seen the count finds the stream busy until that work is done.
@@ -52,13 +52,12 @@ bool VariableKeeper::open() {
 }
 
 void VariableKeeper::begin(Entry& entry, Clock::time_point now) {
-  SessionVariables::Copies copies = entry.variables->copies();
+  entry.due = now + kBusyPause;
+  SessionVariables::Copies copies = entry.variables->copies();  // before the look at the streams
   if (copies.variables.empty() || !is_idle(entry.variables->session()) || !open()) return;
   entry.due = now + entry.interval;
-  const std::lock_guard lock(issue_lock_);
   for (const KeptVariable& variable : copies.variables) {
-    auto* const to = static_cast<std::byte*>(buffer_) + variable.offset;
-    const CUresult result = driver_->cuMemcpyDtoHAsync_v2(to, variable.address, variable.size_bytes, stream_);
+    const CUresult result = copy(variable);
     if (faults_.check(result, 0, "keeping variables") == CUDA_SUCCESS) continue;
     log_warning("Session {}: its modules' variables cannot be kept ({})", entry.variables->session(), driver_.describe(result));
     entry.due = Clock::time_point::max();
@@ -66,6 +65,12 @@ void VariableKeeper::begin(Entry& entry, Clock::time_point now) {
     break;
   }
   under_way_ = UnderWay{entry.variables, std::move(copies)};
+}
+
+// The lock is for one call: workers go in between.
+CUresult VariableKeeper::copy(const KeptVariable& variable) {
+  const std::lock_guard lock(issue_lock_);
+  return driver_->cuMemcpyDtoHAsync_v2(static_cast<std::byte*>(buffer_) + variable.offset, variable.address, variable.size_bytes, stream_);
 }
 
 void VariableKeeper::finish(Clock::time_point now) {

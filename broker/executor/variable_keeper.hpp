@@ -25,6 +25,8 @@ class VariableKeeper {
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kInterval{50};
   static constexpr std::chrono::milliseconds kLongestInterval{1000};
+  static constexpr std::chrono::milliseconds kBusyPause{5};  // until a session that was at work is looked at again
+  static constexpr std::size_t kLooksPerTurn = 16;           // of many sessions, the next ones in turn
 
   VariableKeeper(const Driver& driver, const FaultReporter& faults, const Progress& progress, IssueLock& issue_lock)
       : driver_(driver), faults_(faults), progress_(progress), issue_lock_(issue_lock) {}
@@ -50,6 +52,7 @@ class VariableKeeper {
   [[nodiscard]] bool open();
   [[nodiscard]] bool is_idle(std::uint64_t session) const;
   void begin(Entry& entry, Clock::time_point now);
+  [[nodiscard]] CUresult copy(const KeptVariable& variable);
   void finish(Clock::time_point now);
 
   const Driver& driver_;
@@ -62,6 +65,7 @@ class VariableKeeper {
   std::optional<UnderWay> under_way_;
   std::mutex mutex_;
   std::vector<Entry> entries_;
+  std::size_t next_ = 0;
 };
 
 }  // namespace mpsshim::broker

@@ -80,7 +80,8 @@ CUresult Recovery::post_recipe(const Recipe& recipe) {
   Channel::take_answer(*next_, slot, answer);
   next_->release_slot(slot);
   if (answer.status != CUDA_SUCCESS && recipe.has_contents) {
-    return refuse("a module has writable variables, whose contents could not be kept, CUresult", static_cast<std::uint64_t>(answer.status));
+    return refuse("a module has writable variables, or uses the device's heap, whose contents could not be kept, CUresult",
+                  static_cast<std::uint64_t>(answer.status));
   }
   if (answer.status != CUDA_SUCCESS) return refuse("an object could not be made again, CUresult", static_cast<std::uint64_t>(answer.status));
   if (answer.payload != recipe.expected_reply) return refuse("an object came back with other values, record", static_cast<std::uint64_t>(recipe.id));

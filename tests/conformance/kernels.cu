@@ -13,6 +13,8 @@ __device__ __noinline__ unsigned descend(unsigned depth) {
   return deeper + room[depth % 64];
 }
 
+__device__ __noinline__ int twice(int value) { return 2 * value; }
+
 extern "C" {
 __device__ int counter = 5;
 __constant__ int table[4] = {10, 20, 30, 40};
@@ -61,6 +63,8 @@ __global__ void write_shared(unsigned index) {
 }
 __global__ void recurse(unsigned depth, unsigned* sum) { *sum = descend(depth); }
 __global__ void call_through(void (*function)()) { function(); }
+__global__ void take_address(int (**function)(int)) { *function = twice; }
+__global__ void call_stored(int (**function)(int), int* result) { *result = (*function)(21); }
 __global__ void odd_barrier(int threads) { asm volatile("bar.sync 1, %0;" ::"r"(threads)); }
 __global__ void misalign(char* p) { *reinterpret_cast<int*>(p + 1) = 1; }
 __global__ void trap() { asm volatile("trap;"); }
