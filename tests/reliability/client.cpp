@@ -50,6 +50,10 @@ class ReliabilityClient {
   void use_pinned();
   void hold_variables();
   void use_variables();
+  void hold_functions();
+  void use_functions();
+  void hold_heap();
+  void use_heap();
   void hold_timed();
   void use_timed();
   std::string stay_busy(int duration_ms);
@@ -68,6 +72,7 @@ class ReliabilityClient {
   std::vector<CUevent> events_;
   std::vector<unsigned> pinned_expected_;
   unsigned* pinned_ = nullptr;
+  CUmodule kernels_ = nullptr;
   CUfunction count_ = nullptr;
   CUdeviceptr counter_ = 0;
   CUdeviceptr out_ = 0;
@@ -166,6 +171,36 @@ void ReliabilityClient::use_variables() {
   for (int i = 0; i < 3; ++i) require(count() == ++counted_, "wrong: the variable does not count on");
 }
 
+// A kernel has left the address of a device function in memory.
+void ReliabilityClient::hold_functions() {
+  kernels_ = load_kernels();
+  CU(cuMemAlloc(&out_, 2 * sizeof(CUdeviceptr)));
+  launch_one(kernels_, "take_address", out_);
+  use_functions();
+}
+
+void ReliabilityClient::use_functions() {
+  launch_one(kernels_, "call_stored", out_, out_ + sizeof(CUdeviceptr));
+  int result = 0;
+  CU(cuMemcpyDtoH(&result, out_ + sizeof(CUdeviceptr), sizeof result));
+  require(result == 42, "wrong: the function gives " + std::to_string(result) + " and not 42");
+}
+
+// A kernel has allocated memory from the device's heap and left its address.
+void ReliabilityClient::hold_heap() {
+  CU(cuModuleLoadData(&kernels_, kHeapPtx));
+  CU(cuMemAlloc(&out_, 2 * sizeof(CUdeviceptr)));
+  launch_one(kernels_, "allocate", out_);
+  use_heap();
+}
+
+void ReliabilityClient::use_heap() {
+  launch_one(kernels_, "read_back", out_, out_ + sizeof(CUdeviceptr));
+  int result = 0;
+  CU(cuMemcpyDtoH(&result, out_ + sizeof(CUdeviceptr), sizeof result));
+  require(result == 42, "wrong: the heap holds " + std::to_string(result) + " and not 42");
+}
+
 void ReliabilityClient::hold_timed() {
   hold_streams();
   for (int i = 0; i < 2; ++i) CU(cuEventCreate(&events_.emplace_back(), CU_EVENT_DEFAULT));
@@ -195,6 +230,8 @@ std::string ReliabilityClient::hold(const std::string& kind) {
   if (kind == "pinned") hold_pinned();
   if (kind == "streams") hold_streams();
   if (kind == "variables") hold_variables();
+  if (kind == "functions") hold_functions();
+  if (kind == "heap") hold_heap();
   if (kind == "timed") hold_timed();
   CU(cuCtxSynchronize());
   return "ok";
@@ -214,6 +251,8 @@ std::string ReliabilityClient::go_on(const std::string& kind, int duration_ms) {
   if (kind == "pinned") use_pinned();
   if (kind == "streams") use_streams();
   if (kind == "variables") use_variables();
+  if (kind == "functions") use_functions();
+  if (kind == "heap") use_heap();
   if (kind == "timed") use_timed();
   return "ok " + std::to_string(at);
 }

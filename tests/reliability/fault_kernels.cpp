@@ -28,6 +28,51 @@ CUresult launch_and_wait(CUfunction function, unsigned threads, Arguments... arg
 
 }  // namespace
 
+CUmodule load_kernels() {
+  CUmodule module = nullptr;
+  CU(cuModuleLoadData(&module, read_file(MPSSHIM_TEST_IMAGES "/kernels.fatbin").data()));
+  return module;
+}
+
+const char kHeapPtx[] = R"ptx(
+.version 6.4
+.target sm_75
+.address_size 64
+
+.extern .func (.param .b64 result) malloc (.param .b64 bytes);
+
+.visible .entry allocate(.param .u64 out)
+{
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [out];
+    mov.u64 %rd2, 4;
+    {
+    .param .b64 bytes;
+    st.param.b64 [bytes], %rd2;
+    .param .b64 result;
+    call.uni (result), malloc, (bytes);
+    ld.param.b64 %rd3, [result];
+    }
+    mov.u32 %r1, 42;
+    st.u32 [%rd3], %r1;
+    st.global.u64 [%rd1], %rd3;
+    ret;
+}
+
+.visible .entry read_back(.param .u64 in, .param .u64 out)
+{
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [in];
+    ld.param.u64 %rd2, [out];
+    ld.global.u64 %rd3, [%rd1];
+    ld.u32 %r1, [%rd3];
+    st.global.u32 [%rd2], %r1;
+    ret;
+}
+)ptx";
+
 FaultKernels::FaultKernels() : image_(read_file(MPSSHIM_TEST_IMAGES "/kernels.fatbin")) {
   CU(cuModuleLoadData(&module_, image_.data()));
   CU(cuMemAlloc(&memory_, 4096));

@@ -8,6 +8,19 @@
 
 namespace mpsshim::test {
 
+[[nodiscard]] CUmodule load_kernels();
+// Kernels allocate(u64 out): 42 in memory of the device's heap, its address to *out; read_back(u64 in, u64 out): what lies there.
+extern const char kHeapPtx[];
+
+// One thread of the module's kernel; returns without waiting.
+template <class... Arguments>
+void launch_one(CUmodule module, const char* name, Arguments... arguments) {
+  CUfunction function = nullptr;
+  CU(cuModuleGetFunction(&function, module, name));
+  void* pointers[] = {&arguments..., nullptr};
+  CU(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, pointers, nullptr));
+}
+
 class FaultKernels {
  public:
   FaultKernels();  // loads them into the current context

@@ -115,15 +115,17 @@ Stamp now_stamp() {
 const std::vector<Bystander>& all_bystanders() {
   constexpr auto kEither = Promise::goes_on_or_mps_error;
   static const std::vector<Bystander> bystanders = {
-      {"idle", "idle: memory, streams, events, module, pinned memory"},
-      {"memory", "idle: 64 chunks of memory"},
-      {"pinned", "idle: pinned memory"},
-      {"streams", "idle: 16 streams and their events"},
-      {"variables", "idle: writable variables, changed by kernels"},
-      {"timed", "idle: timed events recorded", kEither},
-      {"busy", "busy: launches and checks without pause", kEither, false},
-      {"waiting", "in a wait for its own kernel", kEither, false},
-      {"attaching", "attaching at that moment", kEither, false},
+      {"idle", "idle with everything"},
+      {"memory", "memory"},
+      {"pinned", "pinned memory"},
+      {"streams", "streams, events"},
+      {"variables", "variables"},
+      {"functions", "function pointers"},
+      {"heap", "device heap", kEither},
+      {"timed", "timed events", kEither},
+      {"busy", "busy", kEither, false},
+      {"waiting", "in a wait", kEither, false},
+      {"attaching", "attaching", kEither, false},
   };
   return bystanders;
 }
