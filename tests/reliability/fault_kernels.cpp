@@ -13,28 +13,7 @@ namespace {
 
 constexpr CUdeviceptr kNowhere = 0x700000000000;
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  require(file.good(), "cannot read " + path + "; build the target conformance_images");
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-template <class... Arguments>
-CUresult launch_and_wait(CUfunction function, unsigned threads, Arguments... arguments) {
-  void* pointers[] = {&arguments..., nullptr};
-  CU(cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, nullptr, pointers, nullptr));
-  return cuCtxSynchronize();
-}
-
-}  // namespace
-
-CUmodule load_kernels() {
-  CUmodule module = nullptr;
-  CU(cuModuleLoadData(&module, read_file(MPSSHIM_TEST_IMAGES "/kernels.fatbin").data()));
-  return module;
-}
-
-const char kHeapPtx[] = R"ptx(
+constexpr char kHeapPtx[] = R"ptx(
 .version 6.4
 .target sm_75
 .address_size 64
@@ -72,6 +51,33 @@ const char kHeapPtx[] = R"ptx(
     ret;
 }
 )ptx";
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  require(file.good(), "cannot read " + path + "; build the target conformance_images");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+template <class... Arguments>
+CUresult launch_and_wait(CUfunction function, unsigned threads, Arguments... arguments) {
+  void* pointers[] = {&arguments..., nullptr};
+  CU(cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, nullptr, pointers, nullptr));
+  return cuCtxSynchronize();
+}
+
+}  // namespace
+
+CUmodule load_kernels() {
+  CUmodule module = nullptr;
+  CU(cuModuleLoadData(&module, read_file(MPSSHIM_TEST_IMAGES "/kernels.fatbin").data()));
+  return module;
+}
+
+CUmodule load_heap_kernels() {
+  CUmodule module = nullptr;
+  CU(cuModuleLoadData(&module, kHeapPtx));
+  return module;
+}
 
 FaultKernels::FaultKernels() : image_(read_file(MPSSHIM_TEST_IMAGES "/kernels.fatbin")) {
   CU(cuModuleLoadData(&module_, image_.data()));

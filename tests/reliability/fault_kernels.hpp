@@ -10,7 +10,7 @@ namespace mpsshim::test {
 
 [[nodiscard]] CUmodule load_kernels();
 // Kernels allocate(u64 out): 42 in memory of the device's heap, its address to *out; read_back(u64 in, u64 out): what lies there.
-extern const char kHeapPtx[];
+[[nodiscard]] CUmodule load_heap_kernels();
 
 // One thread of the module's kernel; returns without waiting.
 template <class... Arguments>

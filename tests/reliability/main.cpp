@@ -84,7 +84,7 @@ bool measure(const Options& options, SideKind kind, const Fault& fault) {
   for (auto& [bystander, row] : rows) {
     std::replace(row.answer.begin(), row.answer.end(), '\n', ' ');
     std::printf("%s\t%s\t%s\t%s\t%.1f\t%d\t%d\t%s\n", options.side.c_str(), fault.name.c_str(), bystander.c_str(), row.answer.c_str(),
-                median(row.times_ms), row.went_on, row.repeats, row.is_kept ? "kept" : "broken");
+                median(row.times_ms), row.went_on, row.repeats, row.is_kept || kind != SideKind::ours ? "kept" : "broken");
     is_kept = is_kept && row.is_kept;
   }
   std::fflush(stdout);

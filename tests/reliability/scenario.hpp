@@ -63,7 +63,8 @@ struct Result {
   std::string log;            // the broker's and the client's words, where it is not kept
 };
 
-// All bystanders' outcomes and the guilty one's, each scenario on a side of its own. Throws where a scenario could not be set up.
+// All bystanders' outcomes and the guilty one's, each scenario on a side of its own. Through mpsshim it throws where a
+// scenario could not be set up.
 [[nodiscard]] std::vector<Result> play(SideKind kind, const Fault& fault);
 
 }  // namespace mpsshim::test

@@ -51,7 +51,7 @@ class NvidiaMps : public Side {
   NvidiaMps() {
     fs::create_directory(pipe());
     ProgramOptions options = control_options();
-    options.arguments = {"-c", "nvidia-cuda-mps-control -d"};
+    options.arguments = {"-c", "setsid nvidia-cuda-mps-control -d"};
     const Outcome started = run_program("/bin/sh", options, kPatience);
     if (!started.ok()) throw std::runtime_error("nvidia-cuda-mps-control did not start: " + started.explain());
   }

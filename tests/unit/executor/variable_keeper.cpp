@@ -2,8 +2,8 @@
 // When variables are copied. Device memory is the test's; copies are done when the test says so.
 #include "broker/executor/variable_keeper.hpp"
 
-#include <cstring>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <vector>
 
