@@ -9,6 +9,10 @@
 //   SessionOpen + [channel, fences, ring doorbell,         →  SessionOpened              status; on failure the session is refused
 //                  completion doorbell]
 //   ChunkRestore + [memory handle]                         →  (part of SessionOpen's set: sent before it, recovery only)
+//   VariablesRestore + [memory file]                       →  (recovery: what VariablesFile brought from an earlier executor)
+//   VariablesForget                                        →  that session does not come back: copies of images kept for it are anybody's
+//                                                          ←  VariablesFile + [file]     broker/kept_variables.hpp, once a session; it is given back
+//                                                                                       to the session's next executor
 //   SegmentAdd + [memory file]                             →  (used by SegmentMap; sent before the client learns the id)
 //   SegmentRestore + [memory file]                         →  (recovery: registered already before the epoch, at its address)
 //   LeaseAdd                                               →  (a further device range, used by LeaseUse; sent before the client learns of it)
@@ -20,12 +24,14 @@
 //                                                          ←  ImageWant
 //   ImageGive + [sealed memory file]                       →
 //                                                          ←  ModuleNote                 load/unload log, before the driver call is issued
-//   LoadReplay + [sealed memory file]                      →  (recovery: images in the logged order, before the first SessionOpen; a standby gets
-//                                                           them as they are logged)
+//   LoadReplay + [sealed memory file]                      →  (recovery: images in the logged order, before the first SessionOpen; `session` has
+//                                                              kept variables of that copy: nobody else gets it. A standby
+//                                                           gets them as they are logged)
 //                                                          ←  ImageCompiled + [cubin]    made from an image: given out instead of it from now on
 //                                                          ←  Fault                      then the executor exits; the control process replaces it
-//   Quiesce                                                →                             issue nothing new: the control process looks at the
-//                                                                                       progress table until all is passed, then replaces it
+//   Quiesce                                                →                             read no ring any more: the control process looks at
+//                                                                                       the progress table until all that was read is passed,
+//                                                                                       then replaces it. What was not read moves
 //                                                          ←  Starved                    a call of `session` got no quiet window for 1.5 s, because work of
 //                                                                                       session `object` does not end; `text` names the call
 //   SessionPause                                           →  SessionPaused              answer, if it is to be served by another executor. 0: its records
@@ -80,6 +86,9 @@ enum class ExecutorMessage : std::uint32_t {
   image_compiled,
   standing_by,
   take_over,
+  variables_file,
+  variables_restore,
+  variables_forget,
 };
 
 // Flags of SessionPause. To rest: SessionPaused 0 says besides that no call of it is under way, and Stay lets it go on even then.

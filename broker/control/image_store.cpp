@@ -245,6 +245,18 @@ bool ImageStore::note(ExecutorId executor, std::uint64_t image, bool load, std::
   return true;
 }
 
+void ImageStore::copy_log(ExecutorId from, ExecutorId to) {
+  const std::size_t count = log_.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const Entry entry = log_[i];
+    if (entry.executor == from) (void)note(to, entry.image, entry.load, entry.copy);
+  }
+}
+
+bool ImageStore::has_log(ExecutorId executor) const {
+  return std::ranges::any_of(log_, [&](const Entry& entry) { return entry.executor == executor; });
+}
+
 void ImageStore::forget_log(ExecutorId executor) {
   std::vector<std::uint64_t> named;
   std::erase_if(log_, [&](const Entry& entry) {

@@ -62,6 +62,9 @@ class ImageStore {
   // What the executor of a device has compiled from the image: given out instead of the image from now on. The file's content is sealed.
   void keep_compiled(unsigned device, std::uint64_t image, proto::FileDescriptor file);
   [[nodiscard]] int compiled_file(unsigned device, std::uint64_t image);  // -1: none
+  // A new executor is to make the loads of another one first, in their order.
+  void copy_log(ExecutorId from, ExecutorId to);
+  [[nodiscard]] bool has_log(ExecutorId executor) const;
   // The executor is gone for good; a later one of the same number begins with nothing.
   void forget_log(ExecutorId executor);
   [[nodiscard]] const std::vector<Entry>& log() const { return log_; }

@@ -69,6 +69,7 @@ struct Session {
   std::optional<ChannelMemory> channel;
   SegmentStore segments;
   ChunkStore chunks;
+  proto::FileDescriptor variables;  // broker/kept_variables.hpp; not valid: none of its modules ever had any
 
   std::optional<Relocation> relocation;
 

@@ -132,6 +132,12 @@ void SessionManager::restore_memory(Session& session, Executor& executor) {
     packet.device_lease = lease;
     executor.send(packet);
   }
+  if (session.variables.valid()) {
+    ExecutorPacket packet;
+    packet.header = {ExecutorMessage::variables_restore, 0, session.id};
+    const int fd = session.variables.get();
+    executor.send(packet, {&fd, 1});
+  }
   for (const auto& [address, chunk] : session.chunks.all()) {
     ExecutorPacket packet;
     packet.header = {ExecutorMessage::chunk_restore, 0, session.id};
@@ -330,6 +336,7 @@ void SessionManager::erase(Session& session) {
   }
   images_.release_session(session.id);
   Executor* const executor = session.executor;
+  forget_variables(session);
   sessions_.erase(session.id);
   if (executor != nullptr) release(*executor);
 }

@@ -122,6 +122,9 @@ class SessionManager final : public ExecutorOwner {
   void publish_facts(const Executor& executor);
   void replay_loads(const Executor& executor, ExecutorInstance& instance);
   void feed_standby(Executor& executor);
+  void forget_variables(Session& session);
+  void release_copies(const Session& session, Executor& executor);  // of images, that are kept there for its variables
+  [[nodiscard]] std::uint64_t owner_of(const Executor& executor, const ImageStore::Entry& entry) const;
   void settle(Executor& executor, const ExecutorPacket& packet);
   void lease_released(Session& session, std::uint64_t address);
   void give_image(Executor& executor, const ExecutorPacket& packet);

@@ -45,13 +45,21 @@ void SessionManager::starved(Executor& executor, const ExecutorPacket& packet) {
   executor.note_blocked(packet.header.session);
   Session* session = find(packet.header.session);
   if (session == nullptr || session->executor != &executor || session->phase != SessionPhase::active || session->relocation) return;
-  const auto suits = [&](const Executor& other) { return &other != &executor && !remnants_.contains(other, session->id); };
+  // With variables it needs its modules where they are here: only an executor that has loaded nothing yet can make the same loads.
+  const bool has_variables = session->variables.valid();
+  const auto suits = [&](const Executor& other) {
+    return &other != &executor && !remnants_.contains(other, session->id) && !(has_variables && (images_.has_log(other.id()) || is_used(other)));
+  };
   Executor* to = packet.object == session->id ? nullptr : pool_.choose(session->device, suits);
   if (to == nullptr) return stay(*session, "no other executor can be had");
   const Session* blocker = find(packet.object);
   log_warning("{}: {} cannot be made in executor {} while work of {} runs on; it moves to executor {}.", session->name(), packet.text,
               executor.label(), blocker == nullptr ? "a client that is gone" : blocker->name(), to->label());
   session->relocation.emplace().to = to;
+  if (has_variables) {
+    images_.copy_log(executor.id(), to->id());
+    if (to->state() == ExecutorState::active) replay_loads(*to, *to->serving());
+  }
   if (to->state() == ExecutorState::active) return ask_for_pause(*session);
   session->relocation->limit = loop_.after(limits_.answer, [this, id = session->id] { stay(sessions_.at(id), "the other executor is not ready"); });
 }
@@ -69,7 +77,7 @@ void SessionManager::paused(Session& session, CUresult status) {
   if (rest_ && !session.relocation) return came_to_rest(session, status);
   if (session.phase != SessionPhase::active) return;
   if (status != CUDA_SUCCESS) {
-    if (session.relocation) stay(session, "its modules have variables whose values would be lost");
+    if (session.relocation) stay(session, "what its modules' variables hold cannot be kept");
     return;
   }
   Executor* to = session.relocation ? session.relocation->to : nullptr;
@@ -97,7 +105,9 @@ void SessionManager::stay(Session& session, const char* why) {
 void SessionManager::drop_relocation(Session& session) {
   Executor* to = session.relocation ? session.relocation->to : nullptr;
   session.relocation.reset();
-  if (to != nullptr) release(*to);
+  if (to == nullptr) return;
+  release_copies(session, *to);
+  release(*to);
 }
 
 void SessionManager::executor_cannot_start(Executor& executor, const std::string& why) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "broker/control/session_manager.hpp"
+#include "broker/kept_variables.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker::control {
@@ -70,6 +71,7 @@ void SessionManager::replay_loads(const Executor& executor, ExecutorInstance& in
     packet.object = entry.image;
     packet.purpose = entry.load ? 1 : 0;
     packet.address = entry.copy;
+    packet.header.session = entry.load ? owner_of(executor, entry) : 0;
     int fd = images_.compiled_file(executor.id().device, entry.image);
     if (fd < 0) fd = images_.sealed_file(0, entry.image, packet.size_bytes);
     instance.send(packet, entry.load ? std::span<const int>(&fd, 1) : std::span<const int>());
@@ -80,6 +82,35 @@ void SessionManager::standby_waits(Executor& executor) { feed_standby(executor);
 
 void SessionManager::feed_standby(Executor& executor) {
   if (ExecutorInstance* standby = executor.standby()) replay_loads(executor, *standby);
+}
+
+// The session of this executor that had that copy of the image, with variables it is to have again. 0: none.
+std::uint64_t SessionManager::owner_of(const Executor& executor, const ImageStore::Entry& entry) const {
+  for (const auto& [id, session] : sessions_) {
+    const bool is_coming = session.relocation && session.relocation->to == &executor;
+    if ((session.executor != &executor && !is_coming) || !session.variables.valid()) continue;
+    const auto file = proto::Mapping::map(session.variables, 0, sizeof(KeptVariablesFile), proto::Access::read_only);
+    if (!file) continue;
+    const auto& kept = *reinterpret_cast<const KeptVariablesFile*>(file.data());
+    const auto table = std::span(kept.variable).first(std::min(kept.count.load(std::memory_order_acquire), kMaxKeptVariables));
+    const auto names = [&](const KeptVariable& variable) { return variable.image == entry.image && variable.copy == entry.copy; };
+    if (std::ranges::any_of(table, names)) return id;
+  }
+  return 0;
+}
+
+// It does not come back for them.
+void SessionManager::forget_variables(Session& session) {
+  if (session.executor != nullptr) release_copies(session, *session.executor);
+  session.variables.reset();
+}
+
+void SessionManager::release_copies(const Session& session, Executor& executor) {
+  if (!session.variables.valid() || executor.state() != ExecutorState::active) return;
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::variables_forget, 0, session.id};
+  executor.send(packet);
+  if (ExecutorInstance* standby = executor.standby()) standby->send(packet);
 }
 
 void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) {
@@ -103,6 +134,9 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
       return;
     case ExecutorMessage::segment_released:
       if (session != nullptr) session->segments.release(packet.object);
+      return;
+    case ExecutorMessage::variables_file:
+      if (session != nullptr && fds.count == 1) session->variables = std::move(fds.fds[0]);
       return;
     case ExecutorMessage::lease_released:
       if (session != nullptr) lease_released(*session, packet.object);
@@ -137,6 +171,8 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::lease_restore:
     case ExecutorMessage::standing_by:
     case ExecutorMessage::take_over:
+    case ExecutorMessage::variables_restore:
+    case ExecutorMessage::variables_forget:
     case ExecutorMessage::stay: break;
   }
   log_error("Executor {} (pid {}) sent message {}, which is not one of its own; it is ignored.", executor.label(), executor.pid(),
@@ -220,6 +256,7 @@ void SessionManager::lose(Session& session, CUresult error) {
   session.phase = SessionPhase::lost;
   session.lost_error = error;
   if (session.channel) session.channel->tell_failed(error);
+  forget_variables(session);
   session.chunks.clear();  // nobody can use it again: the device gets it back now, not when the client ends
   session.segments.clear();
   drop_relocation(session);

@@ -146,7 +146,9 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   switch (packet.header.type) {
     case ExecutorMessage::session_open: return open_session(packet, fds);
     case ExecutorMessage::session_close: return close_session(packet.header.session);
-    case ExecutorMessage::quiesce: return window_->shut();
+    case ExecutorMessage::quiesce:
+      parts_->reads_nothing.store(true, std::memory_order_relaxed);
+      return workers_->wake_all();
     case ExecutorMessage::session_pause: return pause_session(packet);
     case ExecutorMessage::stay:
       window_->cancel(packet.header.session);
@@ -155,10 +157,12 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
       restores_[packet.header.session].push_back({packet, {}});
       return;
     case ExecutorMessage::chunk_restore:
+    case ExecutorMessage::variables_restore:
     case ExecutorMessage::segment_restore:
       if (fds.count == 1) restores_[packet.header.session].push_back({packet, std::move(fds.fds[0])});
       return;
     case ExecutorMessage::load_replay: return replay(packet, fds);
+    case ExecutorMessage::variables_forget: return modules_->forget_owner(packet.header.session);
     default: log_error("Message {} from the control process is not known to the executor", static_cast<unsigned>(packet.header.type));
   }
 }
@@ -166,7 +170,7 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
 void Executor::replay(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   const ScopedMark mark(0, "cuModuleLoadData", Patience::patient);
   if (packet.purpose == 0) return modules_->replay_unload(packet.object, packet.address);
-  if (fds.count == 1 && modules_->replay(packet.object, packet.address, fds.fds[0]) != CUDA_SUCCESS) {
+  if (fds.count == 1 && modules_->replay(packet.object, packet.address, packet.header.session, fds.fds[0]) != CUDA_SUCCESS) {
     log_error("Image {} of an earlier executor is lost; its clients will be told", packet.object);
   }
 }
@@ -197,10 +201,15 @@ CUresult Executor::restore(Session& session, const std::vector<Restore>& pieces)
       result = session.memory().add_lease(piece.packet.device_lease);
     } else if (piece.packet.header.type == ExecutorMessage::chunk_restore) {
       result = session.memory().restore_chunk(piece.packet.object, piece.packet.size_bytes, piece.file.get());
+    } else if (piece.packet.header.type == ExecutorMessage::variables_restore) {
+      if (!session.variables().adopt(piece.file)) result = CUDA_ERROR_OUT_OF_MEMORY;
     } else {
       std::uint64_t device_address = 0;
       result = session.memory().map_segment(piece.packet.object, static_cast<proto::SegmentPurpose>(piece.packet.purpose), piece.packet.address,
                                             piece.packet.flags, piece.file, device_address);
+      // The client goes by one address for host and device.
+      const bool is_pinned = static_cast<proto::SegmentPurpose>(piece.packet.purpose) == proto::SegmentPurpose::pinned;
+      if (result == CUDA_SUCCESS && is_pinned && device_address != piece.packet.address) result = CUDA_ERROR_MPS_SERVER_NOT_READY;
     }
     if (result != CUDA_SUCCESS) return faults_->check(result, piece.packet.header.session, "restoring a session's memory");
   }

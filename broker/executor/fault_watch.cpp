@@ -50,6 +50,7 @@ void FaultWatch::loop() {
     const Clock::time_point now = Clock::now();
     const bool busy = look(now);
     if (busy) parts_.window.observe();
+    if (parts_.variables.turn(now)) attentive_until_ = now + kAttentive;
     if (probe_)
       look_at_probe(now);
     else if (busy && now - last_change_ >= kQuiet)

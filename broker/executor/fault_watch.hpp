@@ -6,6 +6,7 @@
 //    (measured: docs/measurements.md). Work issued meanwhile would be lost and its innocent client counted as busy. When nothing has ended for
 //    a millisecond, an empty kernel is launched on a stream of highest priority; while it does not come back, `engine_stalled` keeps workers
 //    from reading the rings of idle sessions. A GPU that is merely full lets the probe through as soon as a block ends.
+// Since it sees who has become idle, it gives VariableKeeper its turns.
 #pragma once
 
 #include <atomic>

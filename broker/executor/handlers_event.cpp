@@ -47,7 +47,9 @@ void handle(Incoming& incoming, const proto::EventElapsedRecord& record) {
   if (!start) return;
   const proto::Known<SessionEvent> end = incoming.find(session.events(), record.end);
   if (!end) return;
-  if (!start->last || !end->last || !start->has_timing || !end->has_timing) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
+  if (!start->has_timing || !end->has_timing) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
+  // A client asks for events that it has recorded: that was in an earlier executor, which has taken the time along.
+  if (!start->last || !end->last) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);
   if (!start->last->is_issued || !end->last->is_issued) return incoming.reject(CUDA_ERROR_NOT_READY);
   proto::EventElapsedReply reply{};
   const CUresult result = session.parts().driver->cuEventElapsedTime(&reply.milliseconds, start->last->handle, end->last->handle);

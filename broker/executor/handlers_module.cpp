@@ -16,13 +16,14 @@ namespace {
 std::span<const std::byte> as_bytes_of(const std::string& text) { return std::as_bytes(std::span(text.data(), text.size())); }
 
 // On the worker.
-void add_module(Session& session, Reply& reply, proto::ModuleId id, ImageUse use) {
+void add_module(Session& session, Reply& reply, proto::ModuleId id, ImageUse use, bool are_variables_restored = false) {
   const ImageRef image = *use;
   auto module = std::make_unique<SessionModule>();
   module->image = image;
   module->use = std::move(use);
   const CUresult result = session.modules().insert(id, std::move(module)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-  const proto::ModuleLoadReply answer{image->function_count, image->has_writable_globals ? 1u : 0u};
+  if (result == CUDA_SUCCESS && image->holds_contents()) session.add_variables(id, image, are_variables_restored);
+  const proto::ModuleLoadReply answer{image->function_count, image->holds_contents() ? 1u : 0u};
   reply.answer_with(result, answer, result == CUDA_SUCCESS ? std::span<const std::byte>(image->description) : std::span<const std::byte>());
 }
 
@@ -32,6 +33,27 @@ void finish_load(const std::shared_ptr<Session>& session, const SharedReply& rep
   session->finish_job([session, reply, id, result, use = std::move(use), log = std::move(log)] {
     if (result != CUDA_SUCCESS) return reply->answer_with(result, proto::ModuleLoadReply{}, as_bytes_of(log));
     add_module(*session, *reply, id, use);
+  });
+}
+
+// A module of an earlier executor, whose variables are to hold again what they held there: in the same copy of the image, at the same addresses.
+void restore_module(Incoming& incoming, const proto::ModuleLoadRecord& record) {
+  std::optional<SessionVariables::Kept> kept = incoming.session.variables().kept(record.module, record.image);
+  if (!kept) {
+    log_warning(
+        "Session {} (pid {}): what the variables of image {} held is gone with its last executor: more than {} bytes in all, changed since it was "
+        "last "
+        "idle, or memory of the device's own heap. The session ends",
+        incoming.session.id(), incoming.session.client_pid(), record.image, kMaxKeptBytes);
+    return incoming.reply.answer_with(CUDA_ERROR_MPS_SERVER_NOT_READY, proto::ModuleLoadReply{});
+  }
+  incoming.session.start_job([reply = incoming.share_reply(), record, kept = std::move(*kept)](const std::shared_ptr<Session>& session) {
+    ImageUse use;
+    const CUresult result = session->parts().modules.take_kept(session->id(), record.image, kept.copy, kept.variables, use);
+    session->finish_job([session, reply, id = record.module, result, use = std::move(use)] {
+      if (result != CUDA_SUCCESS) return reply->answer_with(result, proto::ModuleLoadReply{});
+      add_module(*session, *reply, id, use, true);
+    });
   });
 }
 
@@ -71,6 +93,7 @@ void answer_names(Reply& reply, CUresult result, const std::vector<std::string>&
 void handle(Incoming& incoming, const proto::ModuleLoadRecord& record) {
   if (!record.module.has_kind()) return incoming.malformed("its module id is of another kind");
   if (incoming.session.modules().find(record.module)) return incoming.malformed("its module id is in use");
+  if (record.restores != 0) return restore_module(incoming, record);
   if (ImageUse known = incoming.session.parts().modules.find(record.image)) {
     log_debug("Session {}: image {} is loaded already", incoming.session.id(), record.image);
     return add_module(incoming.session, incoming.reply, record.module, std::move(known));
@@ -86,6 +109,7 @@ void handle(Incoming& incoming, const proto::ModuleUnloadRecord& record) {
   Session& session = incoming.session;
   if (!incoming.find(session.modules(), record.module)) return;
   const std::unique_ptr<SessionModule> module = session.modules().take(record.module);
+  if (module->image->holds_contents()) session.variables().remove(record.module);
   for (const proto::FunctionId function : module->functions) (void)session.functions().take(function);
   // Launches that are queued or running still use the image; afterwards prepared graphs may name its functions.
   session.when_completed([&session, image = module->image, use = module->use]() mutable {

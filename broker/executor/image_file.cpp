@@ -37,6 +37,7 @@ bool read_all(const proto::FileDescriptor& file, std::vector<std::byte>& content
 void note_variables_of_cubin(std::span<const std::byte> cubin, PreparedImage& prepared) {
   std::optional<image::CubinInfo> info = image::read_cubin(cubin);
   prepared.has_writable_globals = !info || info->has_writable_globals;
+  prepared.uses_device_heap = info && info->uses_device_heap;
   prepared.variables.reset();
   if (info && info->variables.empty() != info->has_writable_globals) prepared.variables = std::move(info->variables);
 }
@@ -49,6 +50,7 @@ void note_variables_of_ptx(std::string_view text, PreparedImage& prepared) {
     variables.push_back({std::move(name), false});
   }
   prepared.has_writable_globals = !variables.empty();
+  prepared.uses_device_heap = image::ptx_uses_device_heap(text);
   prepared.variables.reset();
   if (all_are_known) prepared.variables = std::move(variables);
 }

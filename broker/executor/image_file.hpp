@@ -18,6 +18,7 @@ namespace mpsshim::broker {
 struct PreparedImage {
   std::vector<std::byte> content;  // a cubin, or a fatbin with a cubin for the device; zero-terminated PTX where compiling ahead is not possible
   bool has_writable_globals = false;
+  bool uses_device_heap = false;  // image::CubinInfo
   bool was_compiled = false;
   // Those variables, if all their names could be read.
   std::optional<std::vector<image::Variable>> variables;

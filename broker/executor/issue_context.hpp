@@ -7,6 +7,7 @@
 #include "broker/executor/client_channel.hpp"
 #include "broker/executor/fault.hpp"
 #include "broker/executor/parts.hpp"
+#include "broker/executor/session_variables.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker {
@@ -15,6 +16,7 @@ struct IssueContext {
   ExecutorParts& parts;
   ClientChannel& channel;
   std::uint64_t session = 0;
+  SessionVariables& variables;  // told of all that may change them
 
   // The result of a driver call made for a post: a fatal one ends the executor, another becomes the client's asynchronous error.
   CUresult check(CUresult result, const char* call) const {

@@ -109,6 +109,7 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
     return result;
   }
   image.has_writable_globals = prepared.has_writable_globals;
+  image.uses_device_heap = prepared.uses_device_heap;
   unsigned count = 0;
   if (driver->cuModuleGetFunctionCount(&count, image.handle) == CUDA_SUCCESS) image.function_count = count;
   look_up_all(driver, image);
@@ -149,10 +150,10 @@ CUresult list_names(const Driver& driver, LoadedImage& image, std::vector<std::s
   return CUDA_SUCCESS;
 }
 
-CUresult restore_variables(const Driver& driver, const LoadedImage& image, CUstream stream) {
+CUresult restore_variables(const Driver& driver, std::span<const LoadedImage::Variable> variables, CUstream stream) {
   static const std::vector<std::byte> zeroes(kSmallFillBytes);
   CUresult result = CUDA_SUCCESS;
-  for (const LoadedImage::Variable& variable : image.variables) {
+  for (const LoadedImage::Variable& variable : variables) {
     if (result != CUDA_SUCCESS) return result;
     if (!variable.content.empty()) {
       result = driver->cuMemcpyHtoDAsync_v2(variable.address, variable.content.data(), variable.size_bytes, stream);

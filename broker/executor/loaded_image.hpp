@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,12 +46,16 @@ struct LoadedImage {
   std::uint64_t copy = 0;                  // this executor's number for it, in the load log
   CUmodule handle = nullptr;
   bool has_writable_globals = false;
+  bool uses_device_heap = false;           // what its kernels allocate there ends with the context
   bool can_be_restored = true;             // all variables are known: another client may have this copy later
   std::uint32_t function_count = 0;
   std::size_t cost_bytes = 0;              // against the cache's limit
   std::vector<Variable> variables;
   std::vector<std::byte> description;      // proto/module_functions.hpp, as the reply to ModuleLoad carries it
   std::vector<const LoadedFunction*> described;  // the same functions, by number
+
+  // Its kernels may leave something in the context that loading it again does not bring back.
+  [[nodiscard]] bool holds_contents() const { return has_writable_globals || uses_device_heap; }
 
   std::mutex mutex;                        // the maps below
   std::map<std::string, std::unique_ptr<LoadedFunction>, std::less<>> functions;
@@ -63,7 +68,7 @@ struct LoadedImage {
 // Adds the function to the image's map.
 [[nodiscard]] CUresult look_up(const Driver& driver, LoadedImage& image, const std::string& name, const LoadedFunction*& found);
 [[nodiscard]] CUresult list_names(const Driver& driver, LoadedImage& image, std::vector<std::string>& names);
-// The variables hold what they held at first when this returns; nobody uses the copy. On a stream of the caller's own.
-[[nodiscard]] CUresult restore_variables(const Driver& driver, const LoadedImage& image, CUstream stream);
+// The variables hold their `content` when this returns; nobody uses the copy. On a stream of the caller's own.
+[[nodiscard]] CUresult restore_variables(const Driver& driver, std::span<const LoadedImage::Variable> variables, CUstream stream);
 
 }  // namespace mpsshim::broker

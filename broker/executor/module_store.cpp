@@ -69,7 +69,7 @@ ImageUse ModuleStore::take(std::uint64_t image, bool only_clean, bool& is_clean)
   const auto [first, last] = cache_.equal_range(image);
   for (auto entry = first; entry != last; ++entry) {
     Cached& cached = entry->second;
-    if (cached.image->has_writable_globals && (cached.users != 0 || (only_clean && !cached.is_clean))) continue;
+    if (cached.image->has_writable_globals && (cached.users != 0 || cached.owner != 0 || (only_clean && !cached.is_clean))) continue;
     is_clean = cached.is_clean;
     return use_of(cached);
   }
@@ -92,11 +92,8 @@ ImageUse ModuleStore::take_or_restore(std::uint64_t session, std::uint64_t image
     use = take(image, false, is_clean);
   }
   if (!use || is_clean) return use;
-  std::lock_guard lock(restore_mutex_);
-  CUresult result = CUDA_SUCCESS;
-  if (restore_stream_ == nullptr) result = driver_->cuStreamCreate(&restore_stream_, CU_STREAM_NON_BLOCKING);
-  if (result == CUDA_SUCCESS) result = restore_variables(driver_, **use, restore_stream_);
-  if (faults_.check(result, session, "restoring a module's variables") == CUDA_SUCCESS) return use;
+  const CUresult result = restore(session, (*use)->variables);
+  if (result == CUDA_SUCCESS) return use;
   log_error("Image {}: the variables of a copy could not be restored ({}); it is loaded again", image, driver_.describe(result));
   (*use)->can_be_restored = false;
   return nullptr;
@@ -135,7 +132,7 @@ std::vector<ImageRef> ModuleStore::beyond_limit() {
     auto oldest = cache_.end();
     for (auto entry = cache_.begin(); entry != cache_.end(); ++entry) {
       const Cached& cached = entry->second;
-      if (cached.users != 0 || cached.image.use_count() != 1) continue;
+      if (cached.users != 0 || cached.owner != 0 || cached.image.use_count() != 1) continue;
       if (oldest == cache_.end() || cached.last_used < oldest->second.last_used) oldest = entry;
     }
     if (oldest == cache_.end()) break;
@@ -278,7 +275,7 @@ void ModuleStore::list_functions(std::uint64_t session, const ImageRef& image, N
 }
 
 // Every copy stays where it was loaded, so that later ones come back at their addresses; it serves clients to come like any other.
-CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, const proto::FileDescriptor& file) {
+CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t owner, const proto::FileDescriptor& file) {
   PreparedImage prepared;
   std::string log;
   CUresult result = compiler_.prepare(file, prepared, log);
@@ -294,8 +291,50 @@ CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, const proto::
   }
   std::lock_guard lock(mutex_);  // no eviction here: the log goes on
   total_bytes_ += image->cost_bytes;
-  cache_.emplace(id, Cached{image, 0, true, ++uses_});
+  cache_.emplace(id, Cached{image, 0, true, ++uses_, image->has_writable_globals ? owner : 0});
   return CUDA_SUCCESS;
+}
+
+CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std::uint64_t copy, std::span<const LoadedImage::Variable> kept,
+                                ImageUse& use) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto [first, last] = cache_.equal_range(image);
+    const auto loaded = std::find_if(first, last, [&](const auto& entry) {
+      const Cached& cached = entry.second;
+      return cached.image->copy == copy && cached.users == 0 && (cached.owner == 0 || cached.owner == session);
+    });
+    if (loaded != last) {
+      loaded->second.owner = 0;
+      use = use_of(loaded->second);
+    }
+  }
+  const auto is_same = [](const LoadedImage::Variable& a, const LoadedImage::Variable& b) {
+    return a.address == b.address && a.size_bytes == b.size_bytes;
+  };
+  if (!use || !std::ranges::equal(kept, (*use)->variables, is_same)) {
+    log_error("Session {}: image {} has {}; its client is told", session, image, use ? "its variables at other addresses" : "no copy of that number");
+    use = nullptr;
+    return CUDA_ERROR_MPS_SERVER_NOT_READY;
+  }
+  const CUresult result = restore(session, kept);
+  if (result != CUDA_SUCCESS) use = nullptr;
+  return result;
+}
+
+CUresult ModuleStore::restore(std::uint64_t session, std::span<const LoadedImage::Variable> variables) {
+  const std::lock_guard lock(restore_mutex_);
+  CUresult result = CUDA_SUCCESS;
+  if (restore_stream_ == nullptr) result = driver_->cuStreamCreate(&restore_stream_, CU_STREAM_NON_BLOCKING);
+  if (result == CUDA_SUCCESS) result = restore_variables(driver_, variables, restore_stream_);
+  return faults_.check(result, session, "restoring a module's variables");
+}
+
+void ModuleStore::forget_owner(std::uint64_t session) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [image, cached] : cache_) {
+    if (cached.owner == session) cached.owner = 0;
+  }
 }
 
 // At its place in the log, so that later loads find the addresses free that they found free before.

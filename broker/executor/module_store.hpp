@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,14 @@ class ModuleStore {
   void find_function(std::uint64_t session, const ImageRef& image, std::string name, FunctionDone done);
   void find_global(std::uint64_t session, const ImageRef& image, std::string name, GlobalDone done);
   void list_functions(std::uint64_t session, const ImageRef& image, NamesDone done);
-  // Loads again what an earlier executor had loaded, in its order; before the first session.
-  [[nodiscard]] CUresult replay(std::uint64_t image, std::uint64_t copy, const proto::FileDescriptor& file);
+  // Loads again what an earlier executor had loaded, in its order; before the first session. `owner`: the session that had this copy then, and
+  // is to have it again with its variables; 0: none.
+  [[nodiscard]] CUresult replay(std::uint64_t image, std::uint64_t copy, std::uint64_t owner, const proto::FileDescriptor& file);
+  // That copy, its variables holding `kept` when this returns; by a helper. CUDA_ERROR_MPS_SERVER_NOT_READY: it is not there, or they have moved.
+  [[nodiscard]] CUresult take_kept(std::uint64_t session, std::uint64_t image, std::uint64_t copy, std::span<const LoadedImage::Variable> kept,
+                                   ImageUse& use);
+  // The owner does not come back: its copies are anybody's.
+  void forget_owner(std::uint64_t session);
   void replay_unload(std::uint64_t image, std::uint64_t copy);
 
  private:
@@ -61,6 +68,7 @@ class ModuleStore {
     unsigned users = 0;
     bool is_clean = true;         // its variables hold what they held at first
     std::uint64_t last_used = 0;
+    std::uint64_t owner = 0;  // the session it is reserved for
   };
   using Cache = std::multimap<std::uint64_t, Cached>;  // by image id; everything that is loaded
 
@@ -70,6 +78,7 @@ class ModuleStore {
   [[nodiscard]] ImageUse take(std::uint64_t image, bool only_clean, bool& is_clean);
   [[nodiscard]] ImageUse use_of(Cached& cached);
   [[nodiscard]] ImageUse take_or_restore(std::uint64_t session, std::uint64_t image);
+  [[nodiscard]] CUresult restore(std::uint64_t session, std::span<const LoadedImage::Variable> variables);
   void insert(const ImageRef& image, ImageUse* use);
   void give_back(const ImageRef& image);
   [[nodiscard]] std::vector<ImageRef> beyond_limit();

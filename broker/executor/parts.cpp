@@ -51,6 +51,7 @@ ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
       streams(input.driver, progress),
       events(input.driver),
       chain_pool(*this),
+      variables(input.driver, input.faults, progress, issue_lock),
       first_in_flight(FlightLimit::kFirst) {}
 
 CUresult ExecutorParts::start() {

@@ -15,6 +15,7 @@
 #include "broker/executor/progress.hpp"
 #include "broker/executor/scoped_call.hpp"
 #include "broker/executor/stream_pool.hpp"
+#include "broker/executor/variable_keeper.hpp"
 #include "broker/executor/word_writes.hpp"
 #include "broker/progress_table.hpp"
 
@@ -59,6 +60,7 @@ struct ExecutorParts : ExecutorPartsInput {
   ChainPool chain_pool;
 
   IssueLock issue_lock;
+  VariableKeeper variables;
   LastWriter last_writer;
   CUfunction nop_function = nullptr;                     // nullptr: launches are not chained
   CUfunction writer_function = nullptr;                  // nullptr: words are written by memory operations
@@ -66,6 +68,7 @@ struct ExecutorParts : ExecutorPartsInput {
   std::atomic<bool> engine_stalled{false};               // set by FaultWatch: see there
   std::uint32_t first_in_flight;                         // what a stream begins with: FlightLimit
   std::atomic<bool> is_crowded{false};                   // more streams are at work than the device has connections; set by FaultWatch
+  std::atomic<bool> reads_nothing{false};                // about to be replaced: what was read goes to the driver, nothing more is read
   std::atomic<bool> chains_refused{false};               // the driver refused a graph call that chains need
   std::atomic<bool> batches_refused{false};              // the driver has no batched memory operations
 };

@@ -101,7 +101,7 @@ QuietWindow::Demand QuietWindow::demand(Clock::time_point now) {
 
 void QuietWindow::set_pressing(bool pressing) {
   if (!pressing) {
-    const bool was = pending_.exchange(shut_, std::memory_order_relaxed);
+    const bool was = pending_.exchange(false, std::memory_order_relaxed);
     watch_.set_pressing(false);
     if (was && on_open_) on_open_();
     return;
@@ -132,16 +132,8 @@ void QuietWindow::close() {
 }
 
 void QuietWindow::open() {
-  if (shut_) return;
   closed_.store(false, std::memory_order_seq_cst);
   if (on_open_) on_open_();
-}
-
-void QuietWindow::shut() {
-  shut_ = true;
-  pending_.store(true, std::memory_order_relaxed);
-  close();
-  if (on_open_) on_open_();  // workers write the progress that is still due
 }
 
 // Nothing is issued any more: wait for what is in flight. False if it turns out to be long; the watch then knows since when.

@@ -24,7 +24,8 @@ Session::Session(ExecutorParts& parts, const ExecutorPacket& packet)
     : parts_(parts),
       id_(packet.header.session),
       client_pid_(packet.client_pid),
-      context_{parts, channel_, id_},
+      variables_(std::make_shared<SessionVariables>(id_, parts.control)),
+      context_{parts, channel_, id_, *variables_},
       memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease),
       streams_(context_) {}
 
@@ -58,6 +59,7 @@ bool Session::may_read() const {
   const QueuedTotal& queued = streams_.queued();
   // A GPU that does not get on may have met a fault: an idle session keeps its records in the ring, from where they move with it.
   if (parts_.engine_stalled.load(std::memory_order_relaxed) && streams_.is_idle()) return false;
+  if (parts_.reads_nothing.load(std::memory_order_relaxed)) return false;
   return is_reading() && !paused_ && queued.records < kMaxQueuedRecords && queued.bytes < kMaxQueuedBytes && waiting_.size() + jobs_ < kMaxUnderWay;
 }
 
@@ -157,10 +159,16 @@ bool Session::poll_rest() {
 }
 
 void Session::pause(std::function<void(CUresult)> answer) {
-  if (!is_reading() || has_variables()) return answer(CUDA_ERROR_NOT_PERMITTED);
+  if (!is_reading() || !variables_->can_be_kept()) return answer(CUDA_ERROR_NOT_PERMITTED);
   paused_ = true;
-  when_completed([this, answer = std::move(answer)] {
+  answer_pause(answer);
+}
+
+// What its modules' variables hold has to be where the next executor finds it.
+void Session::answer_pause(const std::function<void(CUresult)>& answer) {
+  when_completed([this, answer] {
     if (!paused_) return;
+    if (!variables_->are_kept()) return answer_pause(answer);
     pause_is_over_ = true;
     answer(CUDA_SUCCESS);
   });
@@ -169,6 +177,14 @@ void Session::pause(std::function<void(CUresult)> answer) {
 void Session::resume() {
   if (!pause_is_over_) paused_ = false;
   rest_answer_ = nullptr;
+}
+
+void Session::add_variables(proto::ModuleId module, const ImageRef& image, bool are_restored) {
+  if (are_restored)
+    variables_->restored(module, image);
+  else
+    variables_->add(module, image);
+  parts_.variables.add(variables_);
 }
 
 void Session::retire_image(ImageRef image) {
@@ -199,6 +215,7 @@ bool Session::advance_close() {
 
 // Its streams are idle and their chains gone. The store keeps the images for the next client.
 void Session::release_modules() {
+  parts_.variables.remove(id_);
   std::vector<proto::ModuleId> modules;
   modules_.for_each([&](proto::ModuleId id, SessionModule&) { modules.push_back(id); });
   for (const proto::ModuleId id : modules) (void)modules_.take(id);

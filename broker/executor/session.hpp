@@ -19,6 +19,7 @@
 #include "broker/executor/memory_map.hpp"
 #include "broker/executor/objects.hpp"
 #include "broker/executor/parts.hpp"
+#include "broker/executor/session_variables.hpp"
 #include "broker/executor/stream_set.hpp"
 
 namespace mpsshim::broker {
@@ -39,6 +40,7 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] ExecutorParts& parts() const { return parts_; }
   [[nodiscard]] MemoryMap& memory() { return memory_; }
   [[nodiscard]] ClientChannel& channel() { return channel_; }
+  [[nodiscard]] SessionVariables& variables() { return *variables_; }
 
   // --- the owning worker only, from here on ---
   [[nodiscard]] StreamSet& streams() { return streams_; }
@@ -71,6 +73,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Any thread: `act`, then the end of the job, on the worker.
   void finish_job(std::function<void()> act = {});
 
+  // On the worker: a module whose image has variables is there, as it was loaded or with what an earlier executor had kept of them.
+  void add_variables(proto::ModuleId module, const ImageRef& image, bool are_restored);
   // Its module has gone. Prepared graphs may still name functions of the image, so it is kept until they are forgotten.
   void retire_image(ImageRef image);
 
@@ -108,6 +112,7 @@ class Session : public std::enable_shared_from_this<Session> {
   };
 
   Session(ExecutorParts& parts, const ExecutorPacket& packet);
+  void answer_pause(const std::function<void(CUresult)>& answer);
   void release_modules();
   void release_everything();
   [[nodiscard]] bool has_variables();
@@ -116,6 +121,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::uint64_t id_;
   const std::uint32_t client_pid_;
   ClientChannel channel_;
+  const std::shared_ptr<SessionVariables> variables_;
   const IssueContext context_;
   MemoryMap memory_;
   EventTable events_;

@@ -135,12 +135,20 @@ void StreamQueue::begin(std::uint32_t operations) {
   word().issued.store(issued_, std::memory_order_release);
 }
 
+// The same for work that may write to memory.
+void StreamQueue::begin_change(std::uint32_t operations) {
+  begin(operations);
+  context_.variables.note_change();
+}
+
 void StreamQueue::issue_head() {
   if (std::holds_alternative<LaunchOp>(ops_.front())) return issue_launches();
-  begin(1);
   StreamOp& head = ops_.front();
   if (std::holds_alternative<CopyOp>(head) || std::holds_alternative<FillOp>(head)) {
+    begin_change(1);
     context_.parts.window.note_launch(stream_->progress_index, nullptr);
+  } else {
+    begin(1);
   }
   if (auto* copy = std::get_if<CopyOp>(&head))
     issue_copy(*copy);
@@ -176,7 +184,7 @@ void StreamQueue::issue_launches() {
   }
   --issue_singly_;
   context_.parts.window.note_launch(stream_->progress_index, std::get<LaunchOp>(ops_.front()).function->handle);
-  begin(1);
+  begin_change(1);
   context_.check(launch(std::get<LaunchOp>(ops_.front())), "cuLaunchKernel");
   submitted(1);
   count_launches(1, false);
@@ -194,7 +202,7 @@ bool StreamQueue::issue_chain(std::size_t length) {
   const auto operations = static_cast<std::uint32_t>(length + (fence != nullptr ? 1 : 0));
   const std::uint32_t before = issued_;
   context_.parts.window.note_launch(stream_->progress_index, launches[length - 1]->function->handle);
-  begin(operations);
+  begin_change(operations);
   const bool is_last = length == ops_.size() && !rhythm_.is_short();
   const bool has_words = fence != nullptr || is_progress_due() || is_last || length > kLongestExactChain;
   if (has_words && fence == nullptr) note_rhythm();
@@ -267,6 +275,7 @@ std::shared_ptr<LaunchOp> StreamQueue::take_window_launch() {
 // The queue stands still, so the worker changes nothing that is read here; its account is settled by window_launch_done().
 void StreamQueue::launch_in_window(const LaunchOp& op) {
   word().issued.store(issued_ + 1, std::memory_order_release);
+  context_.variables.note_change();
   if (context_.check(launch(op), "cuLaunchKernel") != CUDA_SUCCESS) return;
   std::atomic<std::uint32_t>& high_water = context_.parts.local_bytes_high_water;
   std::uint32_t known = high_water.load(std::memory_order_relaxed);

@@ -155,6 +155,8 @@ std::optional<CubinInfo> read_cubin(std::span<const std::byte> cubin) {
   info.variables = program_variables(*elf);
   info.has_writable_globals = elf->symbols().empty() ? std::any_of(sections.begin(), sections.end(), holds_variables)
                                                      : !info.variables.empty();
+  info.uses_device_heap = std::ranges::any_of(
+      elf->symbols(), [](const ElfSymbol& symbol) { return symbol.section == SHN_UNDEF && symbol.type == STT_FUNC && symbol.name == "malloc"; });
   return info;
 }
 

@@ -39,6 +39,7 @@ struct CubinInfo {
   // __device__, __managed__ or __constant__ variables of the program. Texts that the compiler made (format strings,
   // assertion texts) do not count: nobody can write to them.
   bool has_writable_globals = false;
+  bool uses_device_heap = false;  // some code of it calls malloc()
 };
 
 // Empty if it is not a cubin.

@@ -98,4 +98,14 @@ std::vector<std::string> ptx_variables(std::string_view text) {
   return names;
 }
 
+bool ptx_uses_device_heap(std::string_view text) {
+  bool is_extern = false;
+  for (std::string_view token = next_token(text); !token.empty(); token = next_token(text)) {
+    if (token == ".extern") is_extern = true;
+    if (token == ";" || token == "{") is_extern = false;
+    if (is_extern && token == "malloc") return true;
+  }
+  return false;
+}
+
 }  // namespace mpsshim::image

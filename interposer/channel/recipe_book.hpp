@@ -26,7 +26,7 @@ struct Recipe {
   std::vector<std::byte> body;
   std::vector<std::byte> trailing;
   bool is_call = false;
-  bool contents_are_lost = false;         // what the object held is not brought back by the record: the session cannot go on without it
+  bool has_contents = false;              // the executor puts back what the object held, or answers that it is gone
   std::vector<std::byte> expected_reply;  // of a call
   std::uint64_t position = 0;             // of the record that made the object, in the current epoch
   bool ended = false;

@@ -79,6 +79,10 @@ CUresult Recovery::post_recipe(const Recipe& recipe) {
   Answer answer;
   Channel::take_answer(*next_, slot, answer);
   next_->release_slot(slot);
+  if (answer.status != CUDA_SUCCESS && recipe.has_contents) {
+    return refuse("a module has writable variables, or uses the device's heap, whose contents could not be kept, CUresult",
+                  static_cast<std::uint64_t>(answer.status));
+  }
   if (answer.status != CUDA_SUCCESS) return refuse("an object could not be made again, CUresult", static_cast<std::uint64_t>(answer.status));
   if (answer.payload != recipe.expected_reply) return refuse("an object came back with other values, record", static_cast<std::uint64_t>(recipe.id));
   return CUDA_SUCCESS;
@@ -87,7 +91,6 @@ CUresult Recovery::post_recipe(const Recipe& recipe) {
 CUresult Recovery::post_recipes() {
   for (const auto& [key, recipe] : session_.recipes_.entries()) {
     if (!RecipeBook::is_needed(recipe, unread_.consumed)) continue;
-    if (recipe.contents_are_lost) return refuse("a module has writable variables, whose contents are gone, recipe", key);
     posted_.emplace_back(key, next_->producer().position());
     if (const CUresult error = post_recipe(recipe); error != CUDA_SUCCESS) return error;
   }

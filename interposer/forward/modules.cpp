@@ -100,8 +100,10 @@ CUresult Modules::call_load(Module& module, std::uint64_t image, JitOptions& opt
       options.report({reinterpret_cast<const char*>(log.data()), log.size()});
       return error;
     }
-    recipe = recipe_of({}, record, 0);
-    recipe.contents_are_lost = reply.has_writable_globals != 0;
+    proto::ModuleLoadRecord again = record;
+    again.restores = reply.has_writable_globals;
+    recipe = recipe_of({}, again, 0);
+    recipe.has_contents = reply.has_writable_globals != 0;
   } while (!session().keep_recipe(std::move(recipe), answer, module.recipe));
   options.report({});
   module.function_count = reply.function_count;

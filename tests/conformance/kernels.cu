@@ -4,6 +4,17 @@
 #include <cooperative_groups.h>
 #include <cstdio>
 
+// So deep that no stack holds it. Each level's array is used behind the call, so that no compiler makes a loop of it.
+__device__ __noinline__ unsigned descend(unsigned depth) {
+  volatile unsigned room[64];
+  room[depth % 64] = depth;
+  if (depth == 0) return 0;
+  const unsigned deeper = descend(depth - 1);
+  return deeper + room[depth % 64];
+}
+
+__device__ __noinline__ int twice(int value) { return 2 * value; }
+
 extern "C" {
 __device__ int counter = 5;
 __constant__ int table[4] = {10, 20, 30, 40};
@@ -44,6 +55,17 @@ __global__ void grid_barrier(unsigned* count, unsigned* seen) {
 }
 
 __global__ void write_through(int* wild) { *wild = 1; }
+__global__ void read_through(const int* wild, int* out) { *out = *wild; }
+__global__ void add_through(int* wild) { atomicAdd(wild, 1); }
+__global__ void write_shared(unsigned index) {
+  __shared__ volatile int room[32];
+  room[index] = 1;
+}
+__global__ void recurse(unsigned depth, unsigned* sum) { *sum = descend(depth); }
+__global__ void call_through(void (*function)()) { function(); }
+__global__ void take_address(int (**function)(int)) { *function = twice; }
+__global__ void call_stored(int (**function)(int), int* result) { *result = (*function)(21); }
+__global__ void odd_barrier(int threads) { asm volatile("bar.sync 1, %0;" ::"r"(threads)); }
 __global__ void misalign(char* p) { *reinterpret_cast<int*>(p + 1) = 1; }
 __global__ void trap() { asm volatile("trap;"); }
 __global__ void assert_false(int zero) { assert(zero != 0); }

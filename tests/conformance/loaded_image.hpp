@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "driver_under_test.hpp"
 
@@ -18,12 +19,15 @@ inline std::string read_image(const char* name) {
 
 class LoadedImage {
  public:
-  explicit LoadedImage(const char* name = "kernels.fatbin") : image_(read_image(name)) { OK(CU(cuModuleLoadData)(&module_, image_.data())); }
+  struct Content {};  // the string is the image, not a file's name
+  explicit LoadedImage(const char* name = "kernels.fatbin") : LoadedImage(read_image(name), Content{}) {}
+  LoadedImage(std::string image, Content) : image_(std::move(image)) { OK(CU(cuModuleLoadData)(&module_, image_.data())); }
   ~LoadedImage() { CU(cuModuleUnload)(module_); }
   LoadedImage(const LoadedImage&) = delete;
   LoadedImage& operator=(const LoadedImage&) = delete;
 
   CUmodule handle() const { return module_; }
+  const std::string& content() const { return image_; }
   CUfunction function(const char* name) const {
     CUfunction found = nullptr;
     OK(CU(cuModuleGetFunction)(&found, module_, name));

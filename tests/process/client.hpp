@@ -16,11 +16,15 @@ namespace mpsshim::test {
 class Client {
  public:
   // Attached when this returns; throws where it could not.
-  explicit Client(const BrokerFixture& broker, const std::string& program = "test_client") : Client(start(broker, program)) {
-    if (const std::string first = answer(); first != "ok attached") throw std::runtime_error(program + " did not attach: " + first);
+  explicit Client(const BrokerFixture& broker, const std::string& program = "test_client") : Client(start(broker, program), Attached::waits) {}
+  enum class Attached { waits, not_yet };
+  // Of a program that converses, wherever it runs. With not_yet its first answer, "ok attached", is still to come.
+  Client(Program program, Attached attached) : program_(std::move(program)) {
+    if (attached == Attached::not_yet) return;
+    if (const std::string first = answer(); first != "ok attached") throw std::runtime_error("a client did not attach: " + first);
   }
   // Without waiting: its first answer, "ok attached", is still to come.
-  [[nodiscard]] static Client begin(const BrokerFixture& broker, const std::string& program) { return Client(start(broker, program)); }
+  [[nodiscard]] static Client begin(const BrokerFixture& broker, const std::string& program) { return {start(broker, program), Attached::not_yet}; }
 
   // The answer to `command`; one that begins with "no answer" where none came within `limit`.
   [[nodiscard]] std::string ask(const std::string& command, Milliseconds limit = std::chrono::seconds(30)) {
@@ -42,7 +46,6 @@ class Client {
   [[nodiscard]] Program& program() { return program_; }
 
  private:
-  explicit Client(Program program) : program_(std::move(program)) {}
   static Program start(const BrokerFixture& broker, const std::string& program) {
     ProgramOptions options;
     options.converses = true;

@@ -5,6 +5,7 @@
 
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "tests/process/client.hpp"
 #include "tests/support/catch.hpp"
@@ -180,11 +181,32 @@ TEST_CASE("with one executor the call that waits is refused, and the client goes
   require_ok(waiting, "use", broker);
 }
 
-// What kernels wrote into its variables would not come with it.
-TEST_CASE("a client whose modules have variables stays, and keeps them") {
+// What kernels wrote into its variables comes with it.
+TEST_CASE("a client whose modules have variables moves with what they hold") {
+  const BrokerFixture broker;
+  Client other_owner(broker), owner(broker), endless(broker);
+  for (Client* client : {&other_owner, &owner}) REQUIRE(client->ask("global") == "ok");
+  REQUIRE(other_owner.ask("count") == "ok 6");
+  REQUIRE(owner.ask("count") == "ok 6");
+  REQUIRE(owner.ask("count") == "ok 7");
+  spin(endless);
+  require_ok(owner, "image other_ptx", broker);
+  REQUIRE(broker.servers().size() == 2);
+  REQUIRE(owner.ask("count") == "ok 8");
+  REQUIRE(other_owner.ask("count") == "ok 7");
+  // The executor it has left, and the one it is in: both may end.
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  for (const pid_t server : broker.servers()) REQUIRE(::kill(server, SIGKILL) == 0);
+  INFO(owner.program().errors() << other_owner.program().errors() << broker.log());
+  REQUIRE(owner.ask("count") == "ok 9");
+  REQUIRE(other_owner.ask("count") == "ok 8");
+}
+
+// More than is kept.
+TEST_CASE("a client whose modules have large variables stays, and keeps them") {
   const BrokerFixture broker;
   Client endless(broker), owner(broker);
-  REQUIRE(owner.ask("global") == "ok");
+  REQUIRE(owner.ask("large_global") == "ok");
   REQUIRE(owner.ask("count") == "ok 6");
   spin(endless);
   const std::string answer = owner.ask("image other_ptx");

@@ -140,7 +140,7 @@ TEST_CASE("an id of another kind ends the session") {
     f.client.post(launch);
   }
   SECTION("a module to unload") { f.client.post(proto::ModuleUnloadRecord{{forged(proto::HandleKind::event)}}); }
-  SECTION("a module to load") { f.client.call(proto::ModuleLoadRecord{{forged(proto::HandleKind::event)}, 1}); }
+  SECTION("a module to load") { f.client.call(proto::ModuleLoadRecord{{forged(proto::HandleKind::event)}, 1, 0, 0}); }
   SECTION("generation 0") { f.client.post(proto::FenceRecord{1, 0}, proto::StreamId{static_cast<std::uint64_t>(proto::HandleKind::stream) << 56}); }
   f.check_ended();
 }

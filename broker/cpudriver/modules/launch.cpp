@@ -52,11 +52,12 @@ CUresult check_shape(const Function& function, const LaunchShape& shape) {
   return shape.is_cooperative ? check_cooperative(function, shape, static_cast<int>(threads)) : CUDA_SUCCESS;
 }
 
-// Text of printf goes where the process's standard output goes, as with the real driver.
+// Text of printf goes where the process's standard output goes, that of assertions to its standard error, as with the real driver.
 void print(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }
+void print_assertion(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
 }  // namespace
 
@@ -115,6 +116,7 @@ CUresult KernelLaunch::run() const {
   hooks.memory = &MemoryMap::get();
   hooks.cancel = &scheduler.cancelled();
   hooks.print = print;
+  hooks.print_assertion = print_assertion;
   hooks.heap = &DeviceHeap::get();
   const ptx::LaunchOutcome outcome = engine().run(config, hooks);
   if (outcome.fault == ptx::Fault::none || outcome.fault == ptx::Fault::cancelled) return CUDA_SUCCESS;

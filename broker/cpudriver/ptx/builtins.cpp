@@ -2,6 +2,8 @@
 //
 // The functions that nvcc's code calls and no PTX text defines: vprintf, malloc, free, __assertfail.
 #include <cstring>
+#include <functional>
+#include <string_view>
 
 #include "broker/cpudriver/ptx/device_printf.hpp"
 #include "broker/cpudriver/ptx/launch.hpp"
@@ -43,10 +45,10 @@ void set_result(Warp& warp, const CallSite& site, std::uint32_t lane, std::uint6
   std::memcpy(warp.frame->memory + slot.offset + lane * slot.stride, &value, slot.size < 8 ? slot.size : 8);
 }
 
-void print(Launch& launch, const std::string& text) {
-  if (!launch.hooks->print || text.empty()) return;
+void print(Launch& launch, const std::function<void(std::string_view)>& hook, const std::string& text) {
+  if (!hook || text.empty()) return;
   const std::lock_guard lock(launch.print_mutex);
-  launch.hooks->print(text);
+  hook(text);
 }
 
 Flow print_lanes(Warp& warp, const Instruction& in, const CallSite& site) {
@@ -62,7 +64,7 @@ Flow print_lanes(Warp& warp, const Instruction& in, const CallSite& site) {
     is_accessible = count >= 0;
     set_result(warp, site, lane, static_cast<std::uint32_t>(count));
   }
-  print(*warp.block->launch, text);
+  print(*warp.block->launch, warp.block->launch->hooks->print, text);
   return is_accessible ? Flow::next : raise(warp, Fault::illegal_address, in, reader.refused());
 }
 
@@ -92,7 +94,7 @@ Flow fail_assertion(Warp& warp, const Instruction& in, const CallSite& site) {
             ": block: " + triple(warp, Special::ctaid_x, Special::ctaid_y, Special::ctaid_z, lane) +
             ", thread: " + triple(warp, Special::tid_x, Special::tid_y, Special::tid_z, lane) + " Assertion `" + message + "` failed.\n";
   }
-  print(*warp.block->launch, text);
+  print(*warp.block->launch, warp.block->launch->hooks->print_assertion, text);
   return raise(warp, Fault::device_assert, in);
 }
 

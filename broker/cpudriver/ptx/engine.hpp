@@ -51,8 +51,9 @@ class DeviceHeap {
 struct LaunchHooks {
   const AddressMap* memory = nullptr;           // Required.
   const std::atomic<bool>* cancel = nullptr;    // Set by anyone; seen within milliseconds. May be null.
-  std::function<void(std::string_view)> print;  // Text of printf and of failed assertions; one call at a time
-                                                // per launch. Empty: dropped.
+  // Text of printf, and of failed assertions; one call at a time per launch. Empty: dropped.
+  std::function<void(std::string_view)> print;
+  std::function<void(std::string_view)> print_assertion;
   DeviceHeap* heap = nullptr;                   // Null: malloc in a kernel returns 0.
 };
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/process/programs/held_objects.hpp"
 
+#include <algorithm>
+
 namespace mpsshim::test {
 
-HeldObjects::HeldObjects(const Device& device) : device_(device) {
+HeldObjects::HeldObjects(const Device& device, std::size_t largest_words) : device_(device) {
   // Three share a chunk, the fourth needs a larger one and the last a chunk of its own, with an odd size.
-  const std::size_t counts[] = {1, 250, 4096, 800'000, 5'000'001};
+  const std::size_t counts[] = {1, 250, 4096, std::min<std::size_t>(largest_words, 800'000), largest_words};
   for (const std::size_t count : counts) words_.emplace_back(count, static_cast<unsigned>(count) + 17);
   int least = 0, greatest = 0;
   CU(cuCtxGetStreamPriorityRange(&least, &greatest));

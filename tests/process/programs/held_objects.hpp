@@ -12,7 +12,9 @@ namespace mpsshim::test {
 
 class HeldObjects {
  public:
-  explicit HeldObjects(const Device& device);
+  static constexpr std::size_t kLargestWords = 5'000'001;
+  // `largest_words`: of its memory; the least is 50,000.
+  explicit HeldObjects(const Device& device, std::size_t largest_words = kLargestWords);
   // Contents and states are what they were.
   void check() const;
   // New launches, copies, records and waits on the old objects, the results checked.

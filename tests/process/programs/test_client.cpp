@@ -3,6 +3,7 @@
 //
 //   hold, check, use       held_objects.hpp
 //   global, count          a module with a writable variable, 5 at first; adds one to it and answers "ok N"
+//   large_global           the same module with 2 MiB of variables more
 //   storm MS               dependent launches for so long, the result checked again and again: "ok ROUNDS"
 //   latency MS             a launch and its wait, again and again for so long: "ok MEDIAN P99", in microseconds
 //   fault                  stores where no memory is and waits: answers the error that the wait gives
@@ -42,7 +43,7 @@ class Client {
   std::string answer(const std::string& line);
 
  private:
-  std::string load_global();
+  std::string load_global(const std::string& more);
   std::string count_global();
   std::string storm(int duration_ms);
   std::string latency(int duration_ms);
@@ -77,9 +78,9 @@ Words& Client::own() {
   return *own_;
 }
 
-std::string Client::load_global() {
+std::string Client::load_global(const std::string& more) {
   CUmodule module = nullptr;
-  CU(cuModuleLoadData(&module, kGlobalPtx));
+  CU(cuModuleLoadData(&module, (kGlobalPtx + more).c_str()));
   CU(cuModuleGetFunction(&count_, module, "count"));
   return "ok";
 }
@@ -229,7 +230,8 @@ std::string Client::answer(const std::string& line) {
   if (command == "hold") return held_.emplace(device_), "ok";
   if (command == "check") return held_.value().check(), "ok";
   if (command == "use") return held_.value().use(), "ok";
-  if (command == "global") return load_global();
+  if (command == "global") return load_global("");
+  if (command == "large_global") return load_global(".visible .global .align 8 .b8 room[2097152];\n");
   if (command == "count") return count_global();
   if (command == "storm") return storm(std::stoi(argument));
   if (command == "latency") return latency(std::stoi(argument));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Executors' deaths: what clients see, and what the next life is given.
 #include "tests/unit/control/support/control_fixture.hpp"
+#include "tests/unit/control/support/kept_variables.hpp"
 
 using namespace mpsshim;
 using namespace mpsshim::broker;
@@ -297,4 +298,54 @@ TEST_CASE("quit: every client is told, executors are asked to end, then killed")
   REQUIRE(turn_until(broker.loop, [&] { return broker.stopped; }, 3000));
   CHECK(broker.executor().killed);
   CHECK(broker.launcher.lives.size() == 1);
+}
+
+TEST_CASE("what is kept of a session's variables goes to the next life, where its copy of the image is its own") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached owner;
+  TestClient a = broker.attach(&owner);
+  const std::uint64_t image = load_copy(a, broker.executor(), "module image", 3);
+  ExecutorPacket again;
+  again.header.type = ExecutorMessage::module_note;
+  again.object = image;
+  again.address = 4;  // another copy, nobody's
+  again.purpose = 1;
+  broker.executor().send(again);
+  keep_variables(broker.loop, broker.executor(), broker.session(owner.session), image, 3);
+  broker.executor().die();
+  ExecutorPeer& next = broker.next_life(2);
+  const Arrived its_copy = next.expect(ExecutorMessage::load_replay);
+  CHECK(its_copy.packet.address == 3);
+  CHECK(its_copy.packet.header.session == owner.session);
+  const Arrived free_copy = next.expect(ExecutorMessage::load_replay);
+  CHECK(free_copy.packet.address == 4);
+  CHECK(free_copy.packet.header.session == 0);
+  SECTION("it comes back") {
+    a.send(proto::Attach{});
+    const Arrived restored = next.expect(ExecutorMessage::variables_restore);
+    CHECK(restored.packet.header.session == owner.session);
+    REQUIRE(restored.fds.count == 1);
+    CHECK(proto::sealed_size(restored.fds.fds[0]).value_or(0) >= sizeof(KeptVariablesFile));
+    next.open_session();
+    CHECK(a.await<proto::Attached>().lost == 0);
+  }
+  SECTION("it does not") {
+    a.hang_up();
+    CHECK(next.expect(ExecutorMessage::variables_forget).packet.header.session == owner.session);
+  }
+}
+
+TEST_CASE("who does not survive its executor keeps no variables") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached owner;
+  TestClient a = broker.attach(&owner);
+  const std::uint64_t image = load_copy(a, broker.executor(), "module image", 3);
+  keep_variables(broker.loop, broker.executor(), broker.session(owner.session), image, 3);
+  broker.executor().set_progress(0, owner.session, 2, 1);
+  broker.executor().die();
+  ExecutorPeer& next = broker.next_life(2);
+  CHECK(next.expect(ExecutorMessage::load_replay).packet.header.session == 0);
+  CHECK_FALSE(broker.session(owner.session).variables.valid());
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // More than one executor for a GPU: who is served where, who moves when, what stays behind.
 #include "tests/unit/control/support/control_fixture.hpp"
+#include "tests/unit/control/support/kept_variables.hpp"
 
 #include "broker/control/commands.hpp"
 
@@ -307,4 +308,34 @@ TEST_CASE("a client that leaves while its move is prepared leaves nothing") {
   broker.second().expect(ExecutorMessage::quit);
   broker.second().die();
   CHECK(turn_until(broker.loop, [&] { return broker.manager.executors().size() == 1; }));
+}
+
+TEST_CASE("with variables it moves to an executor that makes the same loads first") {
+  Starving broker;
+  const std::uint64_t image = load_copy(*broker.waiting, broker.first(), "module image", 5);
+  keep_variables(broker.loop, broker.first(), broker.session(broker.starved.session), image, 5);
+  broker.starve();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
+  broker.second().ready();
+  const Arrived replay = broker.second().expect(ExecutorMessage::load_replay);
+  CHECK(replay.packet.object == image);
+  CHECK(replay.packet.address == 5);
+  CHECK(replay.packet.header.session == broker.starved.session);
+  broker.first().expect(ExecutorMessage::session_pause);
+  SECTION("it moves") {
+    broker.first().send(ExecutorMessage::session_paused, broker.starved.session);
+    broker.first().expect(ExecutorMessage::session_close);
+    broker.waiting->send(proto::Attach{});
+    CHECK(broker.second().expect(ExecutorMessage::variables_restore).fds.count == 1);
+    broker.second().open_session();
+    CHECK(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
+  }
+  SECTION("it cannot") {
+    broker.first().send(ExecutorMessage::session_paused, broker.starved.session, CUDA_ERROR_NOT_PERMITTED);
+    CHECK(broker.stays());
+    CHECK(broker.second().expect(ExecutorMessage::variables_forget).packet.header.session == broker.starved.session);
+    // That one has loads of its own from now on: a next one would find them in its way.
+    broker.starve();
+    CHECK(broker.stays());
+  }
 }

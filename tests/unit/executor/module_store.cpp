@@ -99,7 +99,9 @@ const std::string kCounter = std::string(kHead) + ".visible .global .u32 counter
 
 struct Store {
   explicit Store(std::size_t limit_bytes = 1u << 20) : store(*driver, link, window, faults, 0, limit_bytes) {}
-  void add(std::uint64_t image, const std::string& text) { REQUIRE(store.replay(image, next_copy++, image_file(text)) == CUDA_SUCCESS); }
+  void add(std::uint64_t image, const std::string& text, std::uint64_t owner = 0) {
+    REQUIRE(store.replay(image, next_copy++, owner, image_file(text)) == CUDA_SUCCESS);
+  }
   ImageUse load(std::uint64_t image) {
     ImageUse loaded;
     CUresult status = CUDA_ERROR_UNKNOWN;
@@ -214,6 +216,46 @@ TEST_CASE("a logged unload takes the copy of its number") {
   const ImageUse left = s.store.find(7);
   REQUIRE(left);
   CHECK((*left)->handle == second);
+}
+
+TEST_CASE("a copy with kept variables is its owner's, with what they held") {
+  Store s;
+  s.add(7, kCounter, 42);
+  s.add(7, kCounter, 43);
+  const auto variables_of = [](std::size_t module) {
+    const std::uint32_t value = 77;
+    std::vector<std::byte> content(sizeof value);
+    std::memcpy(content.data(), &value, sizeof value);
+    return std::vector<LoadedImage::Variable>{{reinterpret_cast<CUdeviceptr>(&modules[module]->counter), sizeof value, std::move(content)}};
+  };
+  CHECK(s.store.find(7) == nullptr);  // nobody else's
+  ImageUse use;
+  SECTION("it comes back") {
+    REQUIRE(s.store.take_kept(43, 7, 2, variables_of(1), use) == CUDA_SUCCESS);
+    CHECK((*use)->copy == 2);
+    CHECK(Store::counter(use) == 77);
+    CHECK(modules[0]->counter == 5);
+    use.reset();
+    const ImageUse next = s.load(7);  // anybody's now, from the beginning
+    CHECK(Store::counter(next) == 5);
+  }
+  SECTION("the variables lie elsewhere") {
+    CHECK(s.store.take_kept(43, 7, 2, variables_of(0), use) == CUDA_ERROR_MPS_SERVER_NOT_READY);
+    CHECK(use == nullptr);
+    CHECK(modules[1]->counter == 5);
+  }
+  SECTION("no copy has that number, or it is another's") {
+    CHECK(s.store.take_kept(43, 7, 3, variables_of(1), use) == CUDA_ERROR_MPS_SERVER_NOT_READY);
+    CHECK(s.store.take_kept(43, 7, 1, variables_of(0), use) == CUDA_ERROR_MPS_SERVER_NOT_READY);
+    CHECK(use == nullptr);
+  }
+  SECTION("it does not come back") {
+    s.store.forget_owner(43);
+    const ImageUse newcomer = s.store.find(7);
+    REQUIRE(newcomer);
+    CHECK((*newcomer)->copy == 2);
+    CHECK(s.store.find(7) == nullptr);
+  }
 }
 
 }  // namespace mpsshim::broker

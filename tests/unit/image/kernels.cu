@@ -29,6 +29,10 @@ __global__ void texts_only(int* p) {
 }
 }
 
+#ifdef WITH_HEAP
+extern "C" __global__ void allocates(int** out) { *out = static_cast<int*>(malloc(4)); }
+#endif
+
 #ifdef WITH_VARIABLES
 __device__ int counter = 5;
 __constant__ float table[4];

@@ -146,6 +146,14 @@ TEST_CASE("layouts of a cubin and whether it has variables") {
   CHECK(variables->has_writable_globals);
 }
 
+TEST_CASE("whether an image uses the device's heap") {
+  CHECK(!read_cubin(load_image("variables.cubin"))->uses_device_heap);
+  CHECK(read_cubin(load_image("heap.cubin"))->uses_device_heap);
+  CHECK(!ptx_uses_device_heap(as_text(load_image("variables.ptx"))));
+  CHECK(ptx_uses_device_heap(as_text(load_image("heap.ptx"))));
+  CHECK(!ptx_uses_device_heap(".version 9.0 .extern .func f; .entry malloc() { ret; } // .extern malloc"));
+}
+
 TEST_CASE("whether a PTX text has variables") {
   CHECK(!ptx_has_writable_globals(as_text(load_image("kernels.ptx"))));
   CHECK(ptx_has_writable_globals(as_text(load_image("variables.ptx"))));

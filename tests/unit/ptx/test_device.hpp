@@ -123,6 +123,7 @@ class TestDevice {
     result.memory = &memory;
     result.cancel = &cancel;
     result.print = [this](std::string_view text) { printed += text; };
+    result.print_assertion = result.print;
     return result;
   }
 

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies the variables of sessions that have become idle to where they outlive this executor. On a stream of its own, one session at a time,
+// kInterval apart for each (longer where the session keeps going on meanwhile): no client ever waits for it.
+//
+// turn() is called by FaultWatch's thread, which looks at the progress table anyway; add() and remove() by workers. No call of it waits for the
+// GPU.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "broker/executor/fault.hpp"
+#include "broker/executor/issue_lock.hpp"
+#include "broker/executor/progress.hpp"
+#include "broker/executor/session_variables.hpp"
+
+namespace mpsshim::broker {
+
+class VariableKeeper {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kInterval{50};
+  static constexpr std::chrono::milliseconds kLongestInterval{1000};
+  static constexpr std::chrono::milliseconds kBusyPause{5};  // until a session that was at work is looked at again
+  static constexpr std::size_t kLooksPerTurn = 16;           // of many sessions, the next ones in turn
+
+  VariableKeeper(const Driver& driver, const FaultReporter& faults, const Progress& progress, IssueLock& issue_lock)
+      : driver_(driver), faults_(faults), progress_(progress), issue_lock_(issue_lock) {}
+  VariableKeeper(const VariableKeeper&) = delete;
+
+  void add(std::shared_ptr<SessionVariables> variables);  // without effect where it has them
+  void remove(std::uint64_t session);
+
+  // Does what is due. True while a copy is under way: call again soon.
+  [[nodiscard]] bool turn(Clock::time_point now);
+
+ private:
+  struct Entry {
+    std::shared_ptr<SessionVariables> variables;
+    Clock::time_point due{};
+    std::chrono::milliseconds interval{kInterval};
+  };
+  struct UnderWay {
+    std::shared_ptr<SessionVariables> variables;
+    SessionVariables::Copies copies;
+  };
+
+  [[nodiscard]] bool open();
+  [[nodiscard]] bool is_idle(std::uint64_t session) const;
+  void begin(Entry& entry, Clock::time_point now);
+  [[nodiscard]] CUresult copy(const KeptVariable& variable);
+  void finish(Clock::time_point now);
+
+  const Driver& driver_;
+  const FaultReporter& faults_;
+  const Progress& progress_;
+  IssueLock& issue_lock_;
+  CUstream stream_ = nullptr;
+  void* buffer_ = nullptr;  // pinned, kMaxKeptBytes
+  bool is_refused_ = false;
+  std::optional<UnderWay> under_way_;
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the variables of a session's modules held when the session was last idle: a memory file that the executor makes and writes and the
+// control process keeps, so that it outlives the executor. No client maps it.
+//
+// `changes` counts what may have changed a variable; it is raised, behind the progress table's `issued`, before the driver gets the work.
+// `kept_at` is the count that the contents belong to. Contents are put back only where both are equal: what was issued after the copy was made,
+// or a file that was being written when the executor died, makes them worthless, never stale.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace mpsshim::broker {
+
+inline constexpr std::uint32_t kMaxKeptVariables = 4096;            // of one session
+inline constexpr std::size_t kMaxKeptBytes = std::size_t{1} << 20;  // of one session
+inline constexpr std::uint64_t kNeverKept = ~std::uint64_t{0};
+
+struct KeptVariable {
+  std::uint64_t module = 0;  // proto::ModuleId
+  std::uint64_t image = 0;
+  std::uint64_t copy = 0;  // of the image, by the load log's numbers
+  std::uint64_t address = 0;
+  std::uint64_t size_bytes = 0;  // 0: the module's variables are not kept (too many, too large, or not all known)
+  std::uint64_t offset = 0;      // of the contents
+};
+
+struct KeptVariablesFile {
+  std::atomic<std::uint64_t> changes;
+  std::atomic<std::uint64_t> kept_at;
+  std::atomic<std::uint32_t> count;  // written with kept_at == kNeverKept
+  KeptVariable variable[kMaxKeptVariables];
+  std::byte contents[kMaxKeptBytes];
+
+  [[nodiscard]] bool is_exact() const { return kept_at.load(std::memory_order_acquire) == changes.load(std::memory_order_acquire); }
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+
+}  // namespace mpsshim::broker

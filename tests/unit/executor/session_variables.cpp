@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session keeps of its modules' variables, and when a later executor may believe it. Device memory is the test's.
+#include "broker/executor/session_variables.hpp"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "broker/executor/control_link.hpp"
+#include "proto/socket.hpp"
+#include "tests/support/catch.hpp"
+
+namespace mpsshim::broker {
+namespace {
+
+const auto kModule = proto::ModuleId::make(1, 1);
+const auto kOther = proto::ModuleId::make(2, 1);
+
+struct Broker {
+  proto::Socket control_end;
+  std::unique_ptr<ControlLink> link;
+
+  Broker() {
+    auto [ours, its] = proto::Socket::pair();
+    control_end = std::move(ours);
+    link = std::make_unique<ControlLink>(std::move(its));
+  }
+  // The file that the control process got.
+  proto::FileDescriptor file() {
+    ExecutorPacket packet;
+    proto::ReceivedFds fds;
+    std::size_t received_bytes = 0;
+    REQUIRE(control_end.receive(std::as_writable_bytes(std::span(&packet, 1)), received_bytes, fds) == proto::SocketStatus::ok);
+    REQUIRE(packet.header.type == ExecutorMessage::variables_file);
+    REQUIRE(fds.count == 1);
+    return std::move(fds.fds[0]);
+  }
+};
+
+ImageRef image_of(std::vector<LoadedImage::Variable> variables, std::uint64_t copy = 1) {
+  auto image = std::make_shared<LoadedImage>();
+  image->image = 7;
+  image->copy = copy;
+  image->has_writable_globals = true;
+  image->variables = std::move(variables);
+  return image;
+}
+
+std::vector<std::byte> bytes(std::initializer_list<int> values) {
+  std::vector<std::byte> result;
+  for (const int value : values) result.push_back(static_cast<std::byte>(value));
+  return result;
+}
+
+// What VariableKeeper does, the device's memory holding `content` at the first variable.
+bool copy(SessionVariables& variables, const SessionVariables::Copies& copies, const std::vector<std::byte>& content) {
+  std::vector<std::byte> buffer(kMaxKeptBytes);
+  std::copy(content.begin(), content.end(), buffer.begin() + static_cast<std::ptrdiff_t>(copies.variables.at(0).offset));
+  return variables.keep(copies, buffer);
+}
+
+std::optional<SessionVariables::Kept> next_life(const proto::FileDescriptor& file, proto::ModuleId module = kModule, std::uint64_t image = 7) {
+  Broker broker;
+  SessionVariables next(1, *broker.link);
+  REQUIRE(next.adopt(file));
+  return next.kept(module, image);
+}
+
+}  // namespace
+
+TEST_CASE("a module that no kernel has touched is kept as it was loaded") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  variables.add(kModule, image_of({{0x1000, 4, bytes({1, 2, 3, 4})}, {0x2000, 3, {}}}, 9));
+  const proto::FileDescriptor file = broker.file();
+  const auto kept = next_life(file);
+  REQUIRE(kept);
+  CHECK(kept->copy == 9);
+  REQUIRE(kept->variables.size() == 2);
+  CHECK(kept->variables[0].address == 0x1000);
+  CHECK(kept->variables[0].content == bytes({1, 2, 3, 4}));
+  CHECK(kept->variables[1].address == 0x2000);
+  CHECK(kept->variables[1].content == bytes({0, 0, 0}));
+  CHECK_FALSE(next_life(file, kOther));
+  CHECK_FALSE(next_life(file, kModule, 8));
+}
+
+TEST_CASE("what was issued after the copy makes it worthless") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  variables.note_change();  // nothing to change yet
+  variables.add(kModule, image_of({{0x1000, 4, bytes({1, 2, 3, 4})}}));
+  const proto::FileDescriptor file = broker.file();
+  REQUIRE(next_life(file));
+  CHECK(variables.copies().variables.empty());
+  variables.note_change();
+  CHECK_FALSE(next_life(file));
+  const SessionVariables::Copies copies = variables.copies();
+  REQUIRE(copies.variables.size() == 1);
+  SECTION("copied while idle") {
+    REQUIRE(copy(variables, copies, bytes({9, 8, 7, 6})));
+    const auto kept = next_life(file);
+    REQUIRE(kept);
+    CHECK(kept->variables.at(0).content == bytes({9, 8, 7, 6}));
+    CHECK(variables.copies().variables.empty());
+    variables.note_change();
+    CHECK_FALSE(next_life(file));
+  }
+  SECTION("the session goes on while it is copied") {
+    variables.note_change();
+    CHECK_FALSE(copy(variables, copies, bytes({9, 8, 7, 6})));
+    CHECK_FALSE(next_life(file));
+  }
+  SECTION("a module comes while it is copied") {
+    variables.add(kOther, image_of({{0x3000, 4, {}}}, 2));
+    CHECK_FALSE(copy(variables, copies, bytes({9, 8, 7, 6})));
+    CHECK_FALSE(next_life(file));
+  }
+  SECTION("a module goes while it is copied") {
+    variables.remove(kModule);
+    CHECK_FALSE(copy(variables, copies, bytes({9, 8, 7, 6})));
+  }
+}
+
+TEST_CASE("a module that comes later does not make the others' contents worthless") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  variables.add(kModule, image_of({{0x1000, 4, {}}}));
+  const proto::FileDescriptor file = broker.file();
+  variables.note_change();
+  REQUIRE(copy(variables, variables.copies(), bytes({5, 5, 5, 5})));
+  variables.add(kOther, image_of({{0x3000, 2, bytes({1, 2})}}, 2));
+  REQUIRE(next_life(file));
+  CHECK(next_life(file)->variables.at(0).content == bytes({5, 5, 5, 5}));
+  REQUIRE(next_life(file, kOther));
+  CHECK(next_life(file, kOther)->variables.at(0).content == bytes({1, 2}));
+
+  variables.remove(kModule);  // the contents move: worthless until they are copied again
+  CHECK_FALSE(next_life(file, kOther));
+  REQUIRE(copy(variables, variables.copies(), bytes({3, 4})));
+  CHECK(next_life(file, kOther)->variables.at(0).content == bytes({3, 4}));
+  CHECK_FALSE(next_life(file, kModule));
+}
+
+TEST_CASE("variables up to the limit are kept, and not a byte more") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  variables.add(kModule, image_of({{0x100000, kMaxKeptBytes, {}}}));
+  const proto::FileDescriptor file = broker.file();
+  CHECK(next_life(file));
+  variables.add(kOther, image_of({{0x3000, 1, {}}}, 2));
+  CHECK(next_life(file));
+  CHECK_FALSE(next_life(file, kOther));  // there is no room, and its owner is told so
+  variables.remove(kModule);
+  REQUIRE(copy(variables, variables.copies(), bytes({1})));
+  CHECK(next_life(file, kOther));  // now there is
+}
+
+TEST_CASE("an image whose variables are not all known is not kept") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  variables.add(kModule, image_of({}));
+  CHECK_FALSE(next_life(broker.file()));
+}
+
+TEST_CASE("a file that was being written when its executor died is worthless") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  variables.add(kModule, image_of({{0x1000, 4, {}}}));
+  const proto::FileDescriptor file = broker.file();
+  const auto mapping = proto::Mapping::map(file, 0, sizeof(KeptVariablesFile), proto::Access::read_write);
+  reinterpret_cast<KeptVariablesFile*>(mapping.data())->kept_at.store(kNeverKept);
+  CHECK_FALSE(next_life(file));
+}
+
+TEST_CASE("the next executor goes on with the file") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  variables.add(kModule, image_of({{0x1000, 4, bytes({1, 2, 3, 4})}}));
+  const proto::FileDescriptor file = broker.file();
+  Broker next_broker;
+  SessionVariables next(1, *next_broker.link);
+  REQUIRE(next.adopt(file));
+  REQUIRE(next.kept(kModule, 7));
+  next.restored(kModule, image_of({{0x1000, 4, bytes({1, 2, 3, 4})}}));
+  next.note_change();
+  CHECK_FALSE(next_life(file));
+  REQUIRE(copy(next, next.copies(), bytes({4, 3, 2, 1})));
+  CHECK(next_life(file)->variables.at(0).content == bytes({4, 3, 2, 1}));
+}
+
+TEST_CASE("a file of another size is refused") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  proto::FileDescriptor file = proto::create_memory_file("test", 4096);
+  REQUIRE(proto::seal(file, proto::Seal::size));
+  CHECK_FALSE(variables.adopt(file));
+}
+
+}  // namespace mpsshim::broker

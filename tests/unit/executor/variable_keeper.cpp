@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// When variables are copied. Device memory is the test's; copies are done when the test says so.
+#include "broker/executor/variable_keeper.hpp"
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "broker/executor/control_link.hpp"
+#include "proto/socket.hpp"
+#include "tests/support/catch.hpp"
+
+namespace mpsshim::broker {
+namespace {
+
+using Clock = VariableKeeper::Clock;
+
+std::vector<std::byte> pinned;
+int copies = 0;
+bool is_done = true;
+
+CUresult CUDAAPI make_stream(CUstream* stream, unsigned) { return *stream = reinterpret_cast<CUstream>(16), CUDA_SUCCESS; }
+CUresult CUDAAPI allocate(void** memory, std::size_t bytes, unsigned) {
+  pinned.assign(bytes, std::byte{0});
+  return *memory = pinned.data(), CUDA_SUCCESS;
+}
+CUresult CUDAAPI copy_out(void* to, CUdeviceptr from, std::size_t bytes, CUstream) {
+  ++copies;
+  return std::memcpy(to, reinterpret_cast<const void*>(from), bytes), CUDA_SUCCESS;
+}
+CUresult CUDAAPI query(CUstream) { return is_done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; }
+
+std::unique_ptr<Driver> make_driver() {
+  copies = 0;
+  is_done = true;
+  DriverTable table;
+  table.cuStreamCreate = make_stream;
+  table.cuMemHostAlloc = allocate;
+  table.cuMemcpyDtoHAsync_v2 = copy_out;
+  table.cuStreamQuery = query;
+  return Driver::from_table(table);
+}
+
+// One session with a module of one variable, working on one stream.
+struct Keeper {
+  Keeper() {
+    image->image = 7;
+    image->has_writable_globals = true;
+    image->variables = {{reinterpret_cast<CUdeviceptr>(&variable), sizeof variable, {}}};
+    session->add(module, image);
+    const auto index = progress.take();
+    REQUIRE(index);
+    stream = &progress[*index];
+    stream->session = session->session();
+    keeper.add(session);
+    keeper.add(session);  // without effect
+  }
+  void issue() {
+    ++stream->issued;
+    session->note_change();
+  }
+  void complete() { stream->completed = stream->issued.load(); }
+  void turn_after(std::chrono::milliseconds time) { (void)keeper.turn(now += time); }
+
+  std::unique_ptr<Driver> driver = make_driver();
+  std::array<proto::Socket, 2> sockets = proto::Socket::pair();
+  ControlLink link{std::move(sockets[1])};
+  FaultReporter faults{*driver, link};
+  std::unique_ptr<ProgressTable> table = std::make_unique<ProgressTable>();
+  Progress progress{*table, 0};
+  IssueLock lock;
+  int variable = 5;
+  const proto::ModuleId module = proto::ModuleId::make(1, 1);
+  const std::shared_ptr<LoadedImage> image = std::make_shared<LoadedImage>();
+  const std::shared_ptr<SessionVariables> session = std::make_shared<SessionVariables>(42, link);
+  StreamProgress* stream = nullptr;
+  VariableKeeper keeper{*driver, faults, progress, lock};
+  Clock::time_point now = Clock::now();
+};
+
+constexpr std::chrono::milliseconds kTick{1};
+
+}  // namespace
+
+TEST_CASE("variables are copied once their session is idle, and not again until something is issued") {
+  Keeper k;
+  k.turn_after(kTick);
+  CHECK(copies == 0);  // as loaded
+  k.issue();
+  k.turn_after(kTick);
+  CHECK(copies == 0);  // at work
+  CHECK_FALSE(k.session->are_kept());
+  k.complete();
+  k.variable = 6;
+  k.turn_after(VariableKeeper::kBusyPause);
+  CHECK(copies == 1);
+  k.turn_after(kTick);
+  REQUIRE(k.session->are_kept());
+  const auto kept = k.session->kept(k.module, 7);
+  REQUIRE(kept);
+  CHECK(std::memcmp(kept->variables.at(0).content.data(), &k.variable, sizeof k.variable) == 0);
+  k.turn_after(VariableKeeper::kInterval);
+  CHECK(copies == 1);
+}
+
+TEST_CASE("copies of a session keep their distance") {
+  Keeper k;
+  k.issue();
+  k.complete();
+  k.turn_after(kTick);
+  k.turn_after(kTick);
+  REQUIRE(k.session->are_kept());
+  k.issue();
+  k.complete();
+  k.turn_after(kTick);
+  CHECK(copies == 1);
+  k.turn_after(VariableKeeper::kInterval);
+  CHECK(copies == 2);
+}
+
+TEST_CASE("a copy that the session's work has overtaken is worthless, and the next one waits longer") {
+  Keeper k;
+  k.issue();
+  k.complete();
+  is_done = false;
+  CHECK(k.keeper.turn(k.now += kTick));
+  CHECK(copies == 1);
+  k.issue();
+  k.complete();
+  is_done = true;
+  k.turn_after(kTick);
+  CHECK_FALSE(k.session->are_kept());
+  k.turn_after(VariableKeeper::kInterval);
+  CHECK(copies == 1);  // twice as long by now
+  k.turn_after(VariableKeeper::kInterval);
+  CHECK(copies == 2);
+  k.turn_after(kTick);
+  CHECK(k.session->are_kept());
+}
+
+TEST_CASE("another session's work does not matter, and who is gone is not copied") {
+  Keeper k;
+  const auto other = k.progress.take();
+  REQUIRE(other);
+  k.progress[*other].session = 43;
+  k.progress[*other].issued = 1;
+  k.issue();
+  k.complete();
+  SECTION("still there") {
+    k.turn_after(kTick);
+    CHECK(copies == 1);
+  }
+  SECTION("gone") {
+    k.keeper.remove(42);
+    k.turn_after(kTick);
+    CHECK(copies == 0);
+  }
+}
+
+}  // namespace mpsshim::broker
