@@ -21,22 +21,27 @@ void CommandConnection::on_events() {
   const proto::SocketStatus status = socket_.receive(buffer, bytes, fds);
   if (status == proto::SocketStatus::would_block) return;
   watch_.reset();
-  if (status == proto::SocketStatus::ok) {
-    const proto::PeerCredentials peer = socket_.peer();
-    std::string line(reinterpret_cast<const char*>(buffer.data()), bytes);
-    while (!line.empty() && (line.back() == '\n' || line.back() == '\0')) line.pop_back();
-    const bool allowed = peer.uid == geteuid() || peer.uid == 0;
-    const Commands::Result result = allowed ? commands_.execute(line) : Commands::Result{false, "this broker belongs to another user"};
-    // Questions are asked all the time by scripts; what changes something, or fails, is logged.
-    if (!result.ok || line.starts_with("quit")) {
-      log_info("Command \"{}\" from pid {} (uid {}): {}.", line, peer.pid, peer.uid, result.ok ? "done" : result.text);
-    }
-    answer(result);
-  }
-  on_end_();
+  if (status != proto::SocketStatus::ok) return on_end_();
+  std::string line(reinterpret_cast<const char*>(buffer.data()), bytes);
+  while (!line.empty() && (line.back() == '\n' || line.back() == '\0')) line.pop_back();
+  const auto reply = [this, line, alive = std::weak_ptr(alive_)](const Commands::Result& result) {
+    if (alive.expired()) return;
+    answer(line, result);
+    on_end_();
+  };
+  const uid_t uid = socket_.peer().uid;
+  if (uid != geteuid() && uid != 0) return reply({false, "this broker belongs to another user"});
+  commands_.execute(line, reply);
 }
 
-void CommandConnection::answer(const Commands::Result& result) const {
+void CommandConnection::answer(const std::string& line, const Commands::Result& result) const {
+  const proto::PeerCredentials peer = socket_.peer();
+  // Questions are asked all the time by scripts; what changes something, or fails, is logged.
+  if (!result.ok || Commands::is_action(line)) {
+    log_info("Command \"{}\" from pid {} (uid {}): {}.", line, peer.pid, peer.uid, result.ok ? "done" : result.text);
+  } else {
+    log_debug("Command \"{}\" from pid {} (uid {}): done.", line, peer.pid, peer.uid);
+  }
   const std::string text = (result.ok ? "ok\n" : "error\n") + result.text;
   for (std::size_t sent = 0; sent < text.size(); sent += proto::kMaxMessageBytes) {
     const std::string_view part = std::string_view(text).substr(sent, proto::kMaxMessageBytes);

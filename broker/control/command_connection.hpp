@@ -5,6 +5,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <string>
 
 #include "broker/control/commands.hpp"
 #include "broker/control/event_loop.hpp"
@@ -21,11 +23,12 @@ class CommandConnection {
 
  private:
   void on_events();
-  void answer(const Commands::Result& result) const;
+  void answer(const std::string& line, const Commands::Result& result) const;
 
   const Commands& commands_;
   const proto::Socket socket_;
   const std::function<void()> on_end_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after our end
   EventLoop::Watch watch_;
 };
 

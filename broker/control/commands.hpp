@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands of mpsctl, as text in and text out. Names and meaning are those of nvidia-cuda-mps-control (NVIDIA MPS manual, "Appendix: Tools
 // and Interface Reference"); a server is an executor process. What is not built is an unknown command, never a pretended success.
+// Most are answered at once; terminate_client when the client's work has stopped.
 // Owned by Server; the control process's thread.
 #pragma once
 
@@ -20,9 +21,13 @@ class Commands {
     std::string text;  // the answer, or what is wrong with the command
   };
   using Quit = std::function<void(std::chrono::seconds patience)>;
+  using Answer = std::function<void(const Result&)>;
 
-  Commands(const SessionManager& manager, Quit quit) : manager_(manager), quit_(std::move(quit)) {}
-  [[nodiscard]] Result execute(const std::string& line) const;
+  Commands(SessionManager& manager, Quit quit) : manager_(manager), quit_(std::move(quit)) {}
+  // `answer` is called once, now or later.
+  void execute(const std::string& line, Answer answer) const;
+  // True for a command that changes something: those are always logged.
+  [[nodiscard]] static bool is_action(const std::string& line);
 
  private:
   using Arguments = std::vector<std::string>;
@@ -31,9 +36,10 @@ class Commands {
   [[nodiscard]] Result get_server_status(const Arguments& arguments) const;
   [[nodiscard]] Result get_client_list(const Arguments& arguments) const;
   [[nodiscard]] Result quit(const Arguments& arguments) const;
+  void terminate_client(const Arguments& arguments, const Answer& answer) const;
   [[nodiscard]] const Executor* server(const std::string& pid) const;
 
-  const SessionManager& manager_;
+  SessionManager& manager_;
   const Quit quit_;
 };
 

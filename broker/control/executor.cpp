@@ -109,6 +109,10 @@ bool Executor::is_busy(std::uint64_t session) const {
   return progress_ && control::is_busy(*reinterpret_cast<const ProgressTable*>(progress_.data()), session);
 }
 
+bool Executor::has_streams(std::uint64_t session) const {
+  return progress_ && control::has_streams(*reinterpret_cast<const ProgressTable*>(progress_.data()), session);
+}
+
 void Executor::note_blocked(std::uint64_t session) {
   if (progress_) blocking_ = running_streams(*reinterpret_cast<const ProgressTable*>(progress_.data()), session);
 }

@@ -77,6 +77,7 @@ class Executor {
   [[nodiscard]] const proto::DriverFacts* facts() const { return facts_.get(); }
   [[nodiscard]] std::set<std::uint64_t> busy() const;
   [[nodiscard]] bool is_busy(std::uint64_t session) const;
+  [[nodiscard]] bool has_streams(std::uint64_t session) const;
   // What its driver said when it could not be started.
   [[nodiscard]] CUresult refusal() const { return refusal_status_; }
 

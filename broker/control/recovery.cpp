@@ -23,6 +23,8 @@ std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCon
     const bool only_suspect = fault && report.named_session == 0 && busy_count == 1;
     if (session.client_gone) {
       verdicts.push_back({session.session, Fate::dropped, CUDA_SUCCESS});
+    } else if (session.terminated) {
+      verdicts.push_back({session.session, Fate::failed, CUDA_ERROR_MPS_CLIENT_TERMINATED});
     } else if (named || (session.busy && only_suspect)) {
       verdicts.push_back({session.session, Fate::failed, report.error});
     } else if (session.busy) {
@@ -47,6 +49,11 @@ bool is_busy(const ProgressTable& table, std::uint64_t session) {
   return std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
     return stream.session.load(std::memory_order_acquire) == session && has_work(stream);
   });
+}
+
+bool has_streams(const ProgressTable& table, std::uint64_t session) {
+  return std::ranges::any_of(table.stream,
+                             [&](const StreamProgress& stream) { return stream.session.load(std::memory_order_acquire) == session; });
 }
 
 std::vector<RunningStream> running_streams(const ProgressTable& table, std::uint64_t except_session) {

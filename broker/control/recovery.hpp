@@ -3,6 +3,7 @@
 //
 //   who                                   executor reported a fault              it crashed, or was replaced
 //   client gone                           dropped                                dropped
+//   terminated by a command               failed, CUDA_ERROR_MPS_CLIENT_TERMINATED (both)
 //   idle                                  moved                                  moved
 //   named by the report                   failed with the driver's error         (nobody is)
 //   the only busy one, nobody named       failed with the driver's error         failed, CUDA_ERROR_MPS_SERVER_NOT_READY
@@ -36,6 +37,7 @@ struct SessionCondition {
   std::uint64_t session = 0;
   bool busy = false;
   bool client_gone = false;
+  bool terminated = false;
 };
 
 enum class Fate { moved, failed, dropped };
@@ -51,6 +53,8 @@ struct Verdict {
 // Sessions that have issued what is not passed yet. Exact once the executor is dead; a moment's view while it lives.
 [[nodiscard]] std::set<std::uint64_t> busy_sessions(const ProgressTable& table);
 [[nodiscard]] bool is_busy(const ProgressTable& table, std::uint64_t session);
+// False once the executor has ended all work of the session and will begin none: its streams are given back.
+[[nodiscard]] bool has_streams(const ProgressTable& table, std::uint64_t session);
 
 // A stream that was at work, and how far it was: as long as it is at work and no further, its kernel goes on.
 struct RunningStream {

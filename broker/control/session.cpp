@@ -13,6 +13,7 @@ const char* phase_name(SessionPhase phase) {
     case SessionPhase::reopening: return "opening";
     case SessionPhase::moved: return "moved";
     case SessionPhase::lost: return "lost";
+    case SessionPhase::terminating: return "terminating";
     case SessionPhase::closing: return "closing";
   }
   return "?";
@@ -23,6 +24,7 @@ bool Session::in_executor() const {
     case SessionPhase::opening:
     case SessionPhase::active:
     case SessionPhase::reopening:
+    case SessionPhase::terminating:
     case SessionPhase::closing: return true;
     case SessionPhase::waiting:
     case SessionPhase::moved:

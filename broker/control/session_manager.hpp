@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions and executors together: places sessions in executors, opens them there, brings their memory into the next one, moves those that
 // starve, ends them, decides by recovery.hpp what a death costs whom. Knows neither sockets of clients nor the text of commands.
-// In three files: session_manager.cpp (opening and ending), session_placement.cpp (which executor), session_recovery.cpp (executors' messages
-// and deaths).
+// In four files: session_manager.cpp (opening), session_end.cpp (ending), session_placement.cpp (which executor), session_recovery.cpp
+// (executors' messages and deaths).
 // Owned by Server; the control process's thread. Requests come from ClientConnection, which has checked their form; here ids and ranges are
 // checked against the session's own objects. Executors are ours, but may crash at any point.
 #pragma once
@@ -64,6 +64,8 @@ class SessionManager final : public ExecutorOwner {
   // A further device range of at least `size_bytes`; empty: there is none.
   [[nodiscard]] std::optional<proto::Lease> add_lease(Session& session, std::uint64_t size_bytes);
   void end(Session& session);  // the client is gone
+  // The client has CUDA_ERROR_MPS_CLIENT_TERMINATED from now on. `stopped` is called once, when nothing of the session runs any more.
+  void terminate(Session& session, std::function<void()> stopped);
 
   void executor_ready(Executor& executor) override;
   void executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) override;
@@ -95,7 +97,9 @@ class SessionManager final : public ExecutorOwner {
 
   void session_opened(Session& session, const ExecutorPacket& packet);
   void session_closed(Session& session);
+  void begin_end(Session& session, SessionPhase phase);
   void check_end(std::uint64_t session);
+  void report_stopped(Session& session);
   void erase(Session& session);
   void refuse(Session& session, CUresult status);
 

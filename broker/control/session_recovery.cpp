@@ -155,7 +155,7 @@ void SessionManager::executor_died(Executor& executor, const DeathReport& report
   for (auto& [id, session] : sessions_) {
     if (session.executor != &executor || !session.in_executor()) continue;
     drop_relocation(session);  // it comes to an executor without the kernel it starved of
-    conditions.push_back({id, busy.contains(id), session.phase == SessionPhase::closing});
+    conditions.push_back({id, busy.contains(id), session.phase == SessionPhase::closing, session.phase == SessionPhase::terminating});
   }
   for (const Verdict& verdict : judge(report, conditions)) apply(verdict, report);
 }
@@ -168,8 +168,10 @@ void SessionManager::apply(const Verdict& verdict, const DeathReport& report) {
       log_info("{}: was idle and moves to the next executor.", session.name());
       return move(session);
     case Fate::failed:
-      log_warning("{}: had work in flight and gets CUDA error {}{}{}.", session.name(), static_cast<int>(verdict.error), report.text.empty() ? "" : "; ",
-                  report.text);
+      if (session.phase != SessionPhase::terminating) {
+        log_warning("{}: had work in flight and gets CUDA error {}{}{}.", session.name(), static_cast<int>(verdict.error),
+                    report.text.empty() ? "" : "; ", report.text);
+      }
       lose(session, verdict.error);
       if (session.answer) respond(session, CUDA_SUCCESS);
       return;
@@ -198,6 +200,7 @@ void SessionManager::lose(Session& session, CUresult error) {
   session.chunks.clear();  // nobody can use it again: the device gets it back now, not when the client ends
   session.segments.clear();
   drop_relocation(session);
+  report_stopped(session);
   if (session.executor != nullptr) release(*session.executor);
 }
 
@@ -215,7 +218,7 @@ void SessionManager::check_drain(Executor& executor) {
   const std::set<std::uint64_t> busy = executor.busy();
   const bool others_run = std::ranges::any_of(busy, [&](std::uint64_t id) {
     const Session* session = find(id);
-    return session != nullptr && session->executor == &executor && session->phase != SessionPhase::closing;
+    return session != nullptr && session->executor == &executor && session->phase != SessionPhase::closing && session->phase != SessionPhase::terminating;
   });
   if (!others_run || EventLoop::Clock::now() >= found->second.until) return executor.replace();
   found->second.timer = loop_.after(kDrainLook, [this, &executor] { check_drain(executor); });

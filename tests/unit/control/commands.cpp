@@ -13,16 +13,22 @@ namespace {
 struct Console {
   explicit Console(ControlFixture& broker) : commands(broker.manager, [this](std::chrono::seconds seconds) { quit = seconds.count(); }) {}
   std::string ok(const std::string& line) {
-    const auto result = commands.execute(line);
+    const auto result = execute(line);
     INFO(result.text);
     CHECK(result.ok);
     return result.text;
   }
   std::string error(const std::string& line) {
-    const auto result = commands.execute(line);
+    const auto result = execute(line);
     CHECK_FALSE(result.ok);
     CHECK_FALSE(result.text.empty());
     return result.text;
+  }
+  Commands::Result execute(const std::string& line) {
+    std::optional<Commands::Result> answered;
+    commands.execute(line, [&](const Commands::Result& result) { answered = result; });
+    REQUIRE(answered);
+    return *answered;
   }
   long quit = -1;
   Commands commands;
@@ -45,7 +51,9 @@ TEST_CASE("servers and their clients") {
   CHECK(std::count(table.begin(), table.end(), '\n') == 2);
   CHECK(table.starts_with("PID"));
   CHECK(table.find("\n" + std::to_string(getpid()) + " ") != std::string::npos);
-  CHECK(table.find("active") != std::string::npos);
+  CHECK(table.find("NAMESPACE") != std::string::npos);
+  CHECK(table.find("active") == std::string::npos);
+  CHECK(console.ok("ps -l").find("active") != std::string::npos);
   CHECK(console.ok("ps -p " + server) == table);
 }
 

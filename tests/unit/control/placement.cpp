@@ -54,7 +54,11 @@ struct Starving : ControlFixture {
   [[nodiscard]] bool stays() {
     return first().expect(ExecutorMessage::stay).packet.header.session == starved.session && header_of(page).session_state == kActive;
   }
-  std::string command(const std::string& line) { return Commands(manager, nullptr).execute(line).text; }
+  std::string command(const std::string& line) {
+    std::string text;
+    Commands(manager, nullptr).execute(line, [&](const Commands::Result& result) { text = result.text; });
+    return text;
+  }
 
   proto::Attached blocker, starved;
   std::unique_ptr<TestClient> endless, waiting;

@@ -68,6 +68,15 @@ TEST_CASE("a gone client's work is a suspect too") {
   check(verdict_on(5, verdicts), Fate::dropped);
 }
 
+TEST_CASE("a terminated client keeps that error whatever its executor died of") {
+  SessionCondition terminated{6, true, false, true};
+  for (const Cause cause : {Cause::fault, Cause::crash, Cause::replaced}) {
+    check(verdict_on(6, judge({cause, CUDA_ERROR_ILLEGAL_ADDRESS, 0, "t"}, std::vector{terminated})), Fate::failed, CUDA_ERROR_MPS_CLIENT_TERMINATED);
+  }
+  // Its work is a suspect, so nobody else is the only one.
+  check(verdict_on(2, judge(kFault, std::vector{kBusy, terminated})), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
+}
+
 TEST_CASE("a crash and a replacement show nobody guilty") {
   for (const Cause cause : {Cause::crash, Cause::replaced}) {
     const auto verdicts = judge({cause, CUDA_SUCCESS, 0, ""}, std::vector{kIdle, kBusy, kGoneBusy});
