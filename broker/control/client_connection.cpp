@@ -21,7 +21,7 @@ constexpr EventLoop::Events kBusy = EPOLLRDHUP;  // the next request stays in th
 
 ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, proto::Socket socket, std::function<void()> on_end)
     : loop_(loop), manager_(manager), socket_(std::move(socket)), on_end_(std::move(on_end)), peer_(socket_.peer()) {
-  client_ = {peer_.pid, peer_.uid, command_of(peer_.pid)};
+  client_ = {peer_.pid, peer_.uid, command_of(peer_.pid), program_of(peer_.pid, peer_.uid)};
   socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
 }
 
@@ -105,12 +105,13 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
 
 CUresult ClientConnection::check_identity(const proto::Hello& request, proto::ReceivedFds& fds) {
   if (peer_.uid != geteuid()) {
-    log_warning("pid {} ({}) of uid {} is refused: this broker serves uid {} alone; start one for that user.", client_.pid, client_.command, peer_.uid, geteuid());
+    log_warning("pid {} ({}) of uid {} is refused: this broker serves uid {} alone; start one for that user.", client_.pid, client_.command,
+                peer_.uid, geteuid());
     return CUDA_ERROR_MPS_CONNECTION_FAILED;
   }
   if (request.layout_major != proto::kLayoutMajor) {
-    log_warning("pid {} ({}) is refused: its libmpsshim.so speaks layout {}, this broker {}; install both from one release.", client_.pid, client_.command,
-                request.layout_major, proto::kLayoutMajor);
+    log_warning("pid {} ({}) is refused: its libmpsshim.so speaks layout {}, this broker {}; install both from one release.", client_.pid,
+                client_.command, request.layout_major, proto::kLayoutMajor);
     return CUDA_ERROR_MPS_CONNECTION_FAILED;
   }
   pidfd_ = fds.count == 1 ? std::move(fds.fds[0]) : open_pidfd(peer_.pid);

@@ -31,9 +31,10 @@ std::optional<long> number(const std::string& text) {
 
 Commands::Result failure(std::string text) { return {false, std::move(text)}; }
 
-Commands::Result no_such_server(const std::string& pid) {
-  return failure(fmt::format("there is no server with pid {}: see get_server_list", pid));
-}
+Commands::Result no_such_server(const std::string& pid) { return failure(fmt::format("there is no server with pid {}: see get_server_list", pid)); }
+
+// A server that has died too often keeps its name while it is not started again, so that its status can be asked for.
+pid_t shown_pid(const Executor& executor) { return executor.state() == ExecutorState::fault ? executor.last_pid() : executor.pid(); }
 
 // "GPU-cb1213a3-d6a4-be7f": enough of the UUID to tell devices apart, as NVIDIA's ps prints it.
 std::string device_name(const proto::DriverFacts* facts, unsigned device) {
@@ -65,7 +66,7 @@ void Commands::execute(const std::string& line, Answer answer) const {
 const Executor* Commands::server(const std::string& pid) const {
   const auto wanted = number(pid);
   for (const auto& [name, executor] : manager_.executors()) {
-    if (wanted && executor->pid() == *wanted) return executor.get();
+    if (wanted && shown_pid(*executor) == *wanted) return executor.get();
   }
   return nullptr;
 }
@@ -91,7 +92,7 @@ Commands::Result Commands::ps(const Arguments& arguments) const {
   std::string text = row("PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "STATE", "MEMORY", "COMMAND");
   for (const auto& [id, session] : manager_.sessions()) {
     if (only != nullptr && only != session.executor) continue;
-    const std::string pid = session.executor != nullptr && session.executor->pid() > 0 ? std::to_string(session.executor->pid()) : "-";
+    const std::string pid = session.executor != nullptr && shown_pid(*session.executor) > 0 ? std::to_string(shown_pid(*session.executor)) : "-";
     text += row(session.client.pid, id, pid, device_name(manager_.facts(), session.device), pid_namespace_of(session.client.pid),
                 phase_name(session.phase), session.chunks.total_bytes() >> 20, session.client.command);
   }
@@ -102,7 +103,7 @@ Commands::Result Commands::get_server_list(const Arguments& arguments) const {
   if (!arguments.empty()) return failure("usage: get_server_list");
   std::string text;
   for (const auto& [name, executor] : manager_.executors()) {
-    if (executor->pid() > 0) text += fmt::format("{}\n", executor->pid());
+    if (shown_pid(*executor) > 0) text += fmt::format("{}\n", shown_pid(*executor));
   }
   return {true, text};
 }

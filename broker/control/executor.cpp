@@ -18,9 +18,7 @@ namespace {
 constexpr std::size_t kDeathsForFault = 5;
 constexpr std::chrono::seconds kDeathWindow{10};
 
-long long since_ms(EventLoop::Clock::time_point start) {
-  return std::chrono::duration_cast<milliseconds>(EventLoop::Clock::now() - start).count();
-}
+long long since_ms(EventLoop::Clock::time_point start) { return std::chrono::duration_cast<milliseconds>(EventLoop::Clock::now() - start).count(); }
 
 }  // namespace
 
@@ -29,7 +27,7 @@ const char* state_name(ExecutorState state) {
     case ExecutorState::stopped: return "STOPPED";
     case ExecutorState::starting: return "INITIALIZING";
     case ExecutorState::active: return "ACTIVE";
-    case ExecutorState::draining: return "DRAINING";
+    case ExecutorState::draining: return "INITIALIZING";  // about to be replaced: as the manual has it, new requests wait
     case ExecutorState::fault: return "FAULT";
   }
   return "?";
@@ -47,8 +45,9 @@ void Executor::start() {
   state_ = ExecutorState::starting;
   report_ = DeathReport{};
   started_at_ = EventLoop::Clock::now();
-  auto life = launcher_.launch({driver(), id_.device, settings_.workers, settings_.log_dir, settings_.connections, label_, settings_.module_cache_mib});
-  if (life) progress_ = proto::Mapping::map(life->progress, 0, sizeof(ProgressTable), proto::Access::read_only);
+  auto life =
+      launcher_.launch({driver(), id_.device, settings_.workers, settings_.log_dir, settings_.connections, label_, settings_.module_cache_mib});
+  if (life) progress_ = proto::Mapping::map(life->progress, 0, sizeof(ProgressFile), proto::Access::read_only);
   if (!life || !progress_) {
     log_error("Executor {} could not be started ({}); next try in {} ms.", label_, std::strerror(errno), settings_.retry_delay.count());
     state_ = ExecutorState::fault;
@@ -57,9 +56,11 @@ void Executor::start() {
   }
   ++epoch_;
   life_ = std::make_unique<ExecutorLife>(std::move(*life));
+  last_pid_ = life_->pid;
   link_ = std::make_unique<ExecutorLink>(
-      loop_, std::move(life_->link), [this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { arrived(packet, fds); },
-      [this] { kill(); });
+      loop_, std::move(life_->link), [this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { arrived(packet, fds); }, [this] { kill(); });
+  log_info("Starting new server {} for user {}: executor {}, epoch {}, {}.", last_pid_, geteuid(), label_, epoch_, driver());
+  log_server(last_pid_, "Creating server context on device {}: server status is INITIALIZING.", id_.device);
   death_watch_ = loop_.watch(life_->pidfd.get(), EPOLLIN, [this](EventLoop::Events) { died(); });
   limit_ = loop_.after(settings_.start_limit, [this] {
     log_error("Executor {} (pid {}) was not ready after {} s and is killed.", label_, pid(), settings_.start_limit.count() / 1000);
@@ -102,24 +103,20 @@ void Executor::kill() {
 
 std::set<std::uint64_t> Executor::busy() const {
   if (!progress_) return {};
-  return busy_sessions(*reinterpret_cast<const ProgressTable*>(progress_.data()));
+  return busy_sessions(progress().table);
 }
 
-bool Executor::is_busy(std::uint64_t session) const {
-  return progress_ && control::is_busy(*reinterpret_cast<const ProgressTable*>(progress_.data()), session);
-}
+bool Executor::is_busy(std::uint64_t session) const { return progress_ && control::is_busy(progress().table, session); }
 
-bool Executor::has_streams(std::uint64_t session) const {
-  return progress_ && control::has_streams(*reinterpret_cast<const ProgressTable*>(progress_.data()), session);
-}
+bool Executor::has_streams(std::uint64_t session) const { return progress_ && control::has_streams(progress().table, session); }
 
 void Executor::note_blocked(std::uint64_t session) {
-  if (progress_) blocking_ = running_streams(*reinterpret_cast<const ProgressTable*>(progress_.data()), session);
+  if (progress_) blocking_ = running_streams(progress().table, session);
 }
 
 bool Executor::is_blocked() {
   if (blocking_.empty()) return false;
-  const auto& table = *reinterpret_cast<const ProgressTable*>(progress_.data());
+  const ProgressTable& table = progress().table;
   std::erase_if(blocking_, [&](const RunningStream& stream) { return !runs_on(table, stream); });
   if (!blocking_.empty()) return true;
   log_info("Executor {} (pid {}) is no longer blocked: the kernels that calls waited for have ended.", label_, pid());
@@ -130,7 +127,7 @@ void Executor::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   if (packet.header.type == ExecutorMessage::ready) return became_ready(packet);
   if (packet.header.type == ExecutorMessage::fault) {
     const auto error = packet.header.status == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : static_cast<CUresult>(packet.header.status);
-    report_ = {DeathReport::Cause::fault, error, packet.header.session, packet.text};
+    report_ = {DeathReport::Cause::fault, error, packet.header.session, packet.text, {}, -1};
     limit_ = loop_.after(milliseconds(0), [this] { give_up_life(); });  // not from inside the link that is calling
     return;
   }
@@ -190,6 +187,8 @@ void Executor::end_life(const std::string& end) {
   death_watch_.reset();
   const bool was_ready = state_ == ExecutorState::active || state_ == ExecutorState::draining;
   const std::set<std::uint64_t> in_flight = busy();
+  if (progress_) report_.kernels = kernels_under_way(progress());
+  report_.pid = last_pid_;
   link_.reset();
   life_.reset();
   progress_ = proto::Mapping();
@@ -217,8 +216,10 @@ void Executor::start_again(bool was_ready, const std::string& why) {
   if (deaths_.size() < kDeathsForFault) return start();
   deaths_.clear();
   state_ = ExecutorState::fault;
-  log_error("Executor {} died {} times within {} s and is not started again for {} ms; clients with a session wait, new ones get CUDA_ERROR_MPS_SERVER_NOT_READY.",
-            label_, kDeathsForFault, kDeathWindow.count(), settings_.retry_delay.count());
+  log_error(
+      "Executor {} died {} times within {} s and is not started again for {} ms; clients with a session wait, new ones get "
+      "CUDA_ERROR_MPS_SERVER_NOT_READY.",
+      label_, kDeathsForFault, kDeathWindow.count(), settings_.retry_delay.count());
   limit_ = loop_.after(settings_.retry_delay, [this] { start(); });
 }
 

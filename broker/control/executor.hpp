@@ -59,7 +59,7 @@ class Executor {
 
   void start();
   void send(const ExecutorPacket& packet, std::span<const int> fds = {});
-  void begin_drain();  // no more new work is to be issued: Quiesce
+  void begin_drain();  // no more new work is to be read: Quiesce
   void replace();      // kills this life; executor_died follows with Cause::replaced
   void quit();         // executor_stopped follows
 
@@ -71,6 +71,7 @@ class Executor {
   [[nodiscard]] bool is_first() const { return id_.ordinal == 0; }
   [[nodiscard]] const std::string& label() const { return label_; }  // "0"; "0.1": the second one of device 0
   [[nodiscard]] pid_t pid() const { return life_ ? life_->pid : -1; }
+  [[nodiscard]] pid_t last_pid() const { return last_pid_; }    // of this life, or of the one before while there is none
   [[nodiscard]] std::uint64_t epoch() const { return epoch_; }  // counts lives
   [[nodiscard]] const std::string& driver() const { return settings_.drivers[driver_]; }
   // Copied from the executor's file; empty while no life has been ready.
@@ -86,6 +87,7 @@ class Executor {
   [[nodiscard]] bool is_blocked();
 
  private:
+  [[nodiscard]] const ProgressFile& progress() const { return *reinterpret_cast<const ProgressFile*>(progress_.data()); }
   void arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds);
   void became_ready(const ExecutorPacket& packet);
   [[nodiscard]] bool read_facts();
@@ -111,6 +113,7 @@ class Executor {
   std::string refusal_;  // why the last driver that was tried does not serve
   std::uint64_t epoch_ = 0;
   std::unique_ptr<ExecutorLife> life_;
+  pid_t last_pid_ = -1;
   std::unique_ptr<ExecutorLink> link_;
   proto::Mapping progress_;
   std::vector<RunningStream> blocking_;

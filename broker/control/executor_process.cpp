@@ -43,7 +43,8 @@ std::vector<std::string> executor_environment(unsigned connections) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
-    if (names_variable(text, "CUDA_MPS_PIPE_DIRECTORY") || names_variable(text, "LD_PRELOAD") || names_variable(text, "CUDA_DEVICE_MAX_CONNECTIONS")) continue;
+    if (names_variable(text, "CUDA_MPS_PIPE_DIRECTORY") || names_variable(text, "LD_PRELOAD") || names_variable(text, "CUDA_DEVICE_MAX_CONNECTIONS"))
+      continue;
     environment.emplace_back(text);
   }
   environment.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS=" + std::to_string(connections));
@@ -52,12 +53,12 @@ std::vector<std::string> executor_environment(unsigned connections) {
 
 Command make_command(const ExecutorOptions& options) {
   Command command;
-  command.arguments = {"mpsbroker",   "--executor",
-                       "--driver",    options.driver_path,
-                       "--device",    std::to_string(options.device),
-                       "--workers",   std::to_string(options.workers),
-                       "--log-dir",   options.log_dir,
-                       "--label",     options.label,
+  command.arguments = {"mpsbroker",      "--executor",
+                       "--driver",       options.driver_path,
+                       "--device",       std::to_string(options.device),
+                       "--workers",      std::to_string(options.workers),
+                       "--log-dir",      options.log_dir,
+                       "--label",        options.label,
                        "--module-cache", std::to_string(options.module_cache_mib)};
   command.environment = executor_environment(options.connections);
   for (std::string& argument : command.arguments) command.argv.push_back(argument.data());
@@ -110,7 +111,7 @@ std::optional<ExecutorLife> ProcessLauncher::launch(const ExecutorOptions& optio
   ExecutorLife life;
   auto ends = proto::Socket::pair();
   life.facts = sealed_file("mpsshim-facts", sizeof(proto::DriverFacts));
-  life.progress = sealed_file("mpsshim-progress", sizeof(ProgressTable));
+  life.progress = sealed_file("mpsshim-progress", sizeof(ProgressFile));
   if (!ends[0].valid() || !life.facts.valid() || !life.progress.valid()) return std::nullopt;
   const Command command = make_command(options);
   const pid_t parent = getpid();

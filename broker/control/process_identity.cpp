@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,8 +22,23 @@ std::string command_of(pid_t pid) {
   command.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
   while (!command.empty() && command.back() == '\0') command.pop_back();
   std::ranges::replace(command, '\0', ' ');
-  std::ranges::replace_if(command, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+  std::ranges::replace_if(
+      command, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
   return command.empty() ? "?" : command;
+}
+
+Program program_of(pid_t pid, uid_t uid) {
+  const std::string link = "/proc/" + std::to_string(pid) + "/exe";
+  std::error_code error;
+  struct stat file {};
+  Program program;
+  program.uid = uid;
+  const std::string path = std::filesystem::read_symlink(link, error).string();
+  if (error || stat(link.c_str(), &file) != 0) return program;
+  program.path = path;
+  program.device = file.st_dev;
+  program.inode = file.st_ino;
+  return program;
 }
 
 std::string pid_namespace_of(pid_t pid) {

@@ -14,18 +14,14 @@ bool has_work(const StreamProgress& stream) {
 
 }  // namespace
 
-std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCondition> sessions) {
-  const bool fault = report.cause == DeathReport::Cause::fault;
-  const auto busy_count = std::ranges::count_if(sessions, [](const SessionCondition& session) { return session.busy; });
+std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCondition> sessions, const Guilt& guilt) {
   std::vector<Verdict> verdicts;
   for (const SessionCondition& session : sessions) {
-    const bool named = fault && report.named_session == session.session;
-    const bool only_suspect = fault && report.named_session == 0 && busy_count == 1;
     if (session.client_gone) {
       verdicts.push_back({session.session, Fate::dropped, CUDA_SUCCESS});
     } else if (session.terminated) {
       verdicts.push_back({session.session, Fate::failed, CUDA_ERROR_MPS_CLIENT_TERMINATED});
-    } else if (named || (session.busy && only_suspect)) {
+    } else if (guilt.proof != Proof::none && guilt.session == session.session) {
       verdicts.push_back({session.session, Fate::failed, report.error});
     } else if (session.busy) {
       verdicts.push_back({session.session, Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY});
@@ -46,14 +42,12 @@ std::set<std::uint64_t> busy_sessions(const ProgressTable& table) {
 }
 
 bool is_busy(const ProgressTable& table, std::uint64_t session) {
-  return std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
-    return stream.session.load(std::memory_order_acquire) == session && has_work(stream);
-  });
+  return std::ranges::any_of(
+      table.stream, [&](const StreamProgress& stream) { return stream.session.load(std::memory_order_acquire) == session && has_work(stream); });
 }
 
 bool has_streams(const ProgressTable& table, std::uint64_t session) {
-  return std::ranges::any_of(table.stream,
-                             [&](const StreamProgress& stream) { return stream.session.load(std::memory_order_acquire) == session; });
+  return std::ranges::any_of(table.stream, [&](const StreamProgress& stream) { return stream.session.load(std::memory_order_acquire) == session; });
 }
 
 std::vector<RunningStream> running_streams(const ProgressTable& table, std::uint64_t except_session) {

@@ -4,13 +4,12 @@
 //   who                                   executor reported a fault              it crashed, or was replaced
 //   client gone                           dropped                                dropped
 //   terminated by a command               failed, CUDA_ERROR_MPS_CLIENT_TERMINATED (both)
+//   shown guilty (guilt.hpp)              failed with the driver's error         (nobody is)
 //   idle                                  moved                                  moved
-//   named by the report                   failed with the driver's error         (nobody is)
-//   the only busy one, nobody named       failed with the driver's error         failed, CUDA_ERROR_MPS_SERVER_NOT_READY
-//   busy among several                    failed, CUDA_ERROR_MPS_SERVER_NOT_READY (both)
+//   busy                                  failed, CUDA_ERROR_MPS_SERVER_NOT_READY (both)
 //
-// A client that is gone counts as busy for "the only one": its work may be what faulted. Busy is what the progress table says, which no client
-// can write. Unused for anything the client still holds in its ring: it posts that again.
+// A client that is gone is a suspect too: its work may be what faulted. Busy is what the progress table says, which no client can write.
+// Unused for anything the client still holds in its ring: it posts that again.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,9 @@
 #include <vector>
 
 #include <cuda.h>
+#include <sys/types.h>
 
+#include "broker/control/guilt.hpp"
 #include "broker/progress_table.hpp"
 
 namespace mpsshim::broker::control {
@@ -30,7 +31,9 @@ struct DeathReport {
   Cause cause = Cause::crash;
   CUresult error = CUDA_SUCCESS;    // fault: what the driver said
   std::uint64_t named_session = 0;  // fault: whom the executor has shown guilty, 0: nobody
-  std::string text;                 // for the log
+  std::string text = {};            // for the log
+  KernelsUnderWay kernels = {};
+  pid_t pid = -1;  // of the executor
 };
 
 struct SessionCondition {
@@ -38,6 +41,8 @@ struct SessionCondition {
   bool busy = false;
   bool client_gone = false;
   bool terminated = false;
+  std::string kernels = {};               // names of those under way; empty: none
+  std::vector<proto::Lease> ranges = {};  // of its device memory
 };
 
 enum class Fate { moved, failed, dropped };
@@ -48,7 +53,7 @@ struct Verdict {
   CUresult error = CUDA_SUCCESS;  // failed: sticky error of that client
 };
 
-[[nodiscard]] std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCondition> sessions);
+[[nodiscard]] std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCondition> sessions, const Guilt& guilt);
 
 // Sessions that have issued what is not passed yet. Exact once the executor is dead; a moment's view while it lives.
 [[nodiscard]] std::set<std::uint64_t> busy_sessions(const ProgressTable& table);

@@ -35,4 +35,6 @@ bool Session::in_executor() const {
 
 std::string Session::name() const { return fmt::format("Session {} (pid {}, {})", id, client.pid, client.command); }
 
+std::string Session::server_name() const { return fmt::format("{{{}, {}}}", client.pid, id); }
+
 }  // namespace mpsshim::broker::control

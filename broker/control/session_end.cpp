@@ -57,7 +57,8 @@ void SessionManager::check_end(std::uint64_t id) {
   const auto waited = std::chrono::duration_cast<milliseconds>(EventLoop::Clock::now() - session->ended_at);
   const char* why = session->phase == SessionPhase::closing ? "its client is gone" : "it is terminated";
   if (waited >= limits_.orphan && executor.is_busy(id) && executor.state() == ExecutorState::active) {
-    log_warning("{}: {} and its work still runs after {} ms; executor {} is replaced.", session->name(), why, limits_.orphan.count(), executor.label());
+    log_warning("{}: {} and its work still runs after {} ms; executor {} is replaced.", session->name(), why, limits_.orphan.count(),
+                executor.label());
     begin_replacement(executor);
   } else if (waited >= kSlowEnd && !std::exchange(session->end_is_slow, true)) {
     log_warning("{}: {}, its work has ended, but executor {} has not released it for {} ms.", session->name(), why, executor.label(), waited.count());
@@ -80,6 +81,7 @@ void SessionManager::session_closed(Session& session) {
 
 void SessionManager::erase(Session& session) {
   log_info("{}: ended.", session.name());
+  if (session.executor != nullptr) log_server(session.executor->last_pid(), "Client {} disconnected.", session.server_name());
   report_stopped(session);
   const Remnants::Leases leases{session.device_lease, session.pinned_lease};
   if (!remnants_.keep(session.id, leases)) free_leases({leases});

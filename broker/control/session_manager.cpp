@@ -24,7 +24,12 @@ bool same_range(const proto::Lease& a, const proto::Lease& b) { return a.address
 
 SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits,
                                Events events)
-    : loop_(loop), limits_(limits), events_(std::move(events)), images_(loop), pool_(loop, launcher, executors, limits.pool, *this) {}
+    : loop_(loop),
+      limits_(limits),
+      events_(std::move(events)),
+      images_(loop),
+      pool_(loop, launcher, executors, limits.pool, *this),
+      quarantine_(limits.quarantine) {}
 
 void SessionManager::start() { (void)pool_.first(0); }
 
@@ -110,7 +115,8 @@ void SessionManager::open_in_executor(Session& session) {
   session.epoch = std::max(session.epoch + 1, executor.epoch());
   session.channel = ChannelMemory::make(session.id, session.epoch);
   if (!session.channel) {
-    log_error("{}: its channel could not be made ({}); raise the broker's limit of open files or its memory limit.", session.name(), std::strerror(errno));
+    log_error("{}: its channel could not be made ({}); raise the broker's limit of open files or its memory limit.", session.name(),
+              std::strerror(errno));
     return refuse(session, CUDA_ERROR_OUT_OF_MEMORY);
   }
   session.delivered = false;
@@ -207,10 +213,14 @@ void SessionManager::session_opened(Session& session, const ExecutorPacket& pack
     return refuse(session, status);
   }
   session.phase = SessionPhase::active;
-  session.has_lived = true;
+  const pid_t server = session.executor->pid();
+  if (!std::exchange(session.has_lived, true))
+    log_server(server, "New client {} connected from user {}: {}.", session.server_name(), session.client.uid, session.client.command);
+  log_server(server, "Status of client {} is ACTIVE.", session.server_name());
   session.deaths_while_opening = 0;
   log_info("{}: attached in {:.1f} ms to executor {} (pid {}), epoch {}, {} MiB of device memory in place.", session.name(),
-           milliseconds_since(session.asked_at), session.executor->label(), session.executor->pid(), session.epoch, session.chunks.total_bytes() >> 20);
+           milliseconds_since(session.asked_at), session.executor->label(), session.executor->pid(), session.epoch,
+           session.chunks.total_bytes() >> 20);
   if (session.answer) respond(session, CUDA_SUCCESS);
 }
 

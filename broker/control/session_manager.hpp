@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions and executors together: places sessions in executors, opens them there, brings their memory into the next one, moves those that
 // starve, ends them, decides by recovery.hpp what a death costs whom. Knows neither sockets of clients nor the text of commands.
-// In four files: session_manager.cpp (opening), session_end.cpp (ending), session_placement.cpp (which executor), session_recovery.cpp
-// (executors' messages and deaths).
+// In five files: session_manager.cpp (opening), session_end.cpp (ending), session_placement.cpp (which executor), session_recovery.cpp
+// (executors' messages and deaths), session_faults.cpp (who has caused a fault).
 // Owned by Server; the control process's thread. Requests come from ClientConnection, which has checked their form; here ids and ranges are
 // checked against the session's own objects. Executors are ours, but may crash at any point.
 #pragma once
@@ -17,6 +17,7 @@
 #include "broker/control/executor.hpp"
 #include "broker/control/executor_pool.hpp"
 #include "broker/control/image_store.hpp"
+#include "broker/control/kernel_log.hpp"
 #include "broker/control/lease_table.hpp"
 #include "broker/control/remnants.hpp"
 #include "broker/control/session.hpp"
@@ -26,19 +27,20 @@ namespace mpsshim::broker::control {
 struct SessionLimits {
   AddressWindow window;
   std::size_t max_clients = kMaxLeases;
-  std::chrono::milliseconds orphan{200};    // how long work of a client that is gone may run on
-  std::chrono::milliseconds drain{200};     // how long others' work is waited for before an executor is replaced
-  std::chrono::milliseconds answer{10'000}; // how long a client waits for an executor
-  std::chrono::milliseconds pause{1'000};   // how long the work of a session that is to be moved may take to end
+  std::chrono::milliseconds orphan{200};     // how long work of a client that is gone may run on
+  std::chrono::milliseconds drain{200};      // how long others' work is waited for before an executor is replaced
+  std::chrono::milliseconds answer{10'000};  // how long a client waits for an executor
+  std::chrono::milliseconds pause{1'000};    // how long the work of a session that is to be moved may take to end
+  QuarantineLimits quarantine;
   PoolLimits pool;
 };
 
 class SessionManager final : public ExecutorOwner {
  public:
   struct Events {
-    std::function<void()> facts_published;                        // the first time
+    std::function<void()> facts_published;  // the first time
     std::function<void(const std::string& why)> cannot_start;
-    std::function<void()> stopped;                                // after quit(): every executor is gone
+    std::function<void()> stopped;  // after quit(): every executor is gone
   };
   SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits, Events events);
 
@@ -75,6 +77,12 @@ class SessionManager final : public ExecutorOwner {
 
  private:
   [[nodiscard]] bool place(Session& session);
+  [[nodiscard]] bool suits(const Executor& executor, const Session& session) const;
+  [[nodiscard]] Executor* place_in_quarantine(const Session& session);
+  [[nodiscard]] Executor* choose_other(const Session& session, const Executor& than);
+  [[nodiscard]] Executor* find_quarantine(const Session& session) const;
+  void note_fault(const std::vector<std::uint64_t>& suspects);
+  void arm_release();
   [[nodiscard]] bool is_used(const Executor& executor) const;
   void release(Executor& executor);
   void forget(Executor& executor);
@@ -109,6 +117,8 @@ class SessionManager final : public ExecutorOwner {
   void lease_released(Session& session, std::uint64_t address);
   void give_image(Executor& executor, const ExecutorPacket& packet);
   void chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds);
+  [[nodiscard]] static SessionCondition condition_of(const Session& session, const DeathReport& report, bool busy);
+  [[nodiscard]] Guilt investigate(const Executor& executor, const DeathReport& report, std::span<const SessionCondition> conditions);
   void apply(const Verdict& verdict, const DeathReport& report);
   void move(Session& session);
   void lose(Session& session, CUresult error);
@@ -126,6 +136,10 @@ class SessionManager final : public ExecutorOwner {
   std::map<std::uint64_t, Session> sessions_;
   ExecutorPool pool_;
   Remnants remnants_;
+  KernelLog kernel_log_;
+  Quarantine quarantine_;
+  std::map<ExecutorId, Program> reserved_;  // executors that serve one program's clients only
+  EventLoop::Timer release_timer_;
   bool quitting_ = false;
   struct Drain {
     EventLoop::Clock::time_point until;

@@ -12,7 +12,7 @@ namespace mpsshim::broker::control {
 namespace {
 constexpr std::chrono::milliseconds kDrainLook{2};
 constexpr unsigned kOpeningDeaths = 2;  // then the session is taken to be what kills executors
-}
+}  // namespace
 
 void SessionManager::executor_ready(Executor& executor) {
   const bool first = !facts_file_.valid();
@@ -24,6 +24,7 @@ void SessionManager::executor_ready(Executor& executor) {
     }
     leases_ = std::make_unique<LeaseTable>(limits_.window, largest);
   }
+  log_server(executor.pid(), "Server status is ACTIVE: device {}, {}.", executor.device(), executor.driver());
   replay_loads(executor);
   std::vector<std::uint64_t> waiting;  // opening may end a session
   for (const auto& [id, session] : sessions_) {
@@ -40,7 +41,8 @@ void SessionManager::executor_ready(Executor& executor) {
 // Written, not mapped, so that the content can be sealed: clients get a file nobody can change.
 void SessionManager::publish_facts(const Executor& executor) {
   proto::FileDescriptor file = proto::create_memory_file("mpsshim-facts", sizeof(proto::DriverFacts));
-  const bool written = file.valid() && pwrite(file.get(), executor.facts(), sizeof(proto::DriverFacts), 0) == static_cast<ssize_t>(sizeof(proto::DriverFacts));
+  const bool written =
+      file.valid() && pwrite(file.get(), executor.facts(), sizeof(proto::DriverFacts), 0) == static_cast<ssize_t>(sizeof(proto::DriverFacts));
   if (!written || !proto::seal(file, proto::Seal::content)) {
     log_error("The driver's facts could not be published; clients will not find a driver. Free memory or raise the limit of open files.");
     return;
@@ -90,7 +92,8 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::image_want: return give_image(executor, packet);
     case ExecutorMessage::module_note:
       if (!images_.note(executor.id(), packet.object, packet.purpose != 0, packet.address)) {
-        log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.", executor.label(), packet.object);
+        log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.",
+                  executor.label(), packet.object);
       }
       return;
     case ExecutorMessage::image_compiled:
@@ -121,7 +124,8 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
 
 void SessionManager::chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   if (fds.count != 1) {
-    log_error("{}: its executor sent {} descriptors with a chunk where 1 is due; that memory would not survive the executor.", session.name(), fds.count);
+    log_error("{}: its executor sent {} descriptors with a chunk where 1 is due; that memory would not survive the executor.", session.name(),
+              fds.count);
     return;
   }
   session.chunks.add(packet.object, packet.size_bytes, std::move(fds.fds[0]));
@@ -155,9 +159,14 @@ void SessionManager::executor_died(Executor& executor, const DeathReport& report
   for (auto& [id, session] : sessions_) {
     if (session.executor != &executor || !session.in_executor()) continue;
     drop_relocation(session);  // it comes to an executor without the kernel it starved of
-    conditions.push_back({id, busy.contains(id), session.phase == SessionPhase::closing, session.phase == SessionPhase::terminating});
+    conditions.push_back(condition_of(session, report, busy.contains(id)));
   }
-  for (const Verdict& verdict : judge(report, conditions)) apply(verdict, report);
+  if (report.cause == DeathReport::Cause::fault) {
+    log_server(report.pid, "Server is handling a fatal GPU error on device {}: {}. Server status is FAULT.", executor.device(), report.text);
+  }
+  const Guilt guilt = report.cause == DeathReport::Cause::fault ? investigate(executor, report, conditions) : Guilt{};
+  for (const Verdict& verdict : judge(report, conditions, guilt)) apply(verdict, report);
+  log_server(report.pid, "Destroyed server context on device {}.", executor.device());
 }
 
 void SessionManager::apply(const Verdict& verdict, const DeathReport& report) {
@@ -166,6 +175,7 @@ void SessionManager::apply(const Verdict& verdict, const DeathReport& report) {
     case Fate::dropped: return erase(session);
     case Fate::moved:
       log_info("{}: was idle and moves to the next executor.", session.name());
+      log_server(report.pid, "Client {} was idle and is unhurt.", session.server_name());
       return move(session);
     case Fate::failed:
       if (session.phase != SessionPhase::terminating) {
@@ -196,6 +206,10 @@ void SessionManager::move(Session& session) {
 void SessionManager::lose(Session& session, CUresult error) {
   session.phase = SessionPhase::lost;
   session.lost_error = error;
+  if (session.executor != nullptr) {
+    log_server(session.executor->last_pid(), "Status of client {} is INACTIVE: it has the sticky CUDA error {}.", session.server_name(),
+               static_cast<int>(error));
+  }
   if (session.channel) session.channel->tell_failed(error);
   session.chunks.clear();  // nobody can use it again: the device gets it back now, not when the client ends
   session.segments.clear();
@@ -218,7 +232,8 @@ void SessionManager::check_drain(Executor& executor) {
   const std::set<std::uint64_t> busy = executor.busy();
   const bool others_run = std::ranges::any_of(busy, [&](std::uint64_t id) {
     const Session* session = find(id);
-    return session != nullptr && session->executor == &executor && session->phase != SessionPhase::closing && session->phase != SessionPhase::terminating;
+    return session != nullptr && session->executor == &executor && session->phase != SessionPhase::closing &&
+           session->phase != SessionPhase::terminating;
   });
   if (!others_run || EventLoop::Clock::now() >= found->second.until) return executor.replace();
   found->second.timer = loop_.after(kDrainLook, [this, &executor] { check_drain(executor); });

@@ -31,8 +31,7 @@ unsigned worker_count(unsigned asked) {
 
 }  // namespace
 
-Executor::Executor(const ExecutorOptions& options)
-    : options_(options), link_(proto::Socket(proto::FileDescriptor(kExecutorControlFd))) {}
+Executor::Executor(const ExecutorOptions& options) : options_(options), link_(proto::Socket(proto::FileDescriptor(kExecutorControlFd))) {}
 
 Executor::~Executor() = default;
 
@@ -74,7 +73,8 @@ CUresult Executor::start() {
   helpers_ = std::make_unique<HelperPool>(kHelperThreads, enter_thread);
   modules_ = std::make_unique<ModuleStore>(*driver_, link_, *window_, *faults_, device_, std::size_t{options_.module_cache_mib} << 20);
   parts_ = std::make_unique<ExecutorParts>(ExecutorPartsInput{*driver_, link_, *window_, *modules_, *faults_, *helpers_, context_, device_,
-                                                              *reinterpret_cast<ProgressTable*>(progress_memory_.data()), progress_address_});
+                                                              reinterpret_cast<ProgressFile*>(progress_memory_.data())->table, progress_address_,
+                                                              reinterpret_cast<ProgressFile*>(progress_memory_.data())->names});
   result = parts_->start();
   if (result != CUDA_SUCCESS) return result;
   workers_ = std::make_unique<WorkerSet>(*parts_, workers);
@@ -99,10 +99,10 @@ CUresult Executor::make_context() {
 }
 
 CUresult Executor::register_progress() {
-  progress_memory_ = proto::Mapping::map(proto::FileDescriptor(kExecutorProgressFd), 0, sizeof(ProgressTable), proto::Access::read_write);
+  progress_memory_ = proto::Mapping::map(proto::FileDescriptor(kExecutorProgressFd), 0, sizeof(ProgressFile), proto::Access::read_write);
   if (!progress_memory_) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = (*driver_)->cuMemHostRegister_v2(progress_memory_.data(), progress_memory_.size(),
-                                                           CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE);
+  const CUresult result =
+      (*driver_)->cuMemHostRegister_v2(progress_memory_.data(), sizeof(ProgressTable), CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE);
   if (result != CUDA_SUCCESS) return result;
   return (*driver_)->cuMemHostGetDevicePointer_v2(&progress_address_, progress_memory_.data(), 0);
 }
@@ -111,14 +111,10 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   switch (packet.header.type) {
     case ExecutorMessage::session_open: return open_session(packet, fds);
     case ExecutorMessage::session_close: return close_session(packet.header.session);
-    case ExecutorMessage::quiesce: return window_->shut();
+    case ExecutorMessage::quiesce: parts_->draining.store(true, std::memory_order_relaxed); return window_->shut();
     case ExecutorMessage::session_pause: return pause_session(packet.header.session);
-    case ExecutorMessage::stay:
-      window_->cancel(packet.header.session);
-      return workers_->resume(packet.header.session);
-    case ExecutorMessage::lease_restore:
-      restores_[packet.header.session].push_back({packet, {}});
-      return;
+    case ExecutorMessage::stay: window_->cancel(packet.header.session); return workers_->resume(packet.header.session);
+    case ExecutorMessage::lease_restore: restores_[packet.header.session].push_back({packet, {}}); return;
     case ExecutorMessage::chunk_restore:
     case ExecutorMessage::segment_restore:
       if (fds.count == 1) restores_[packet.header.session].push_back({packet, std::move(fds.fds[0])});
@@ -140,7 +136,8 @@ void Executor::open_session(const ExecutorPacket& packet, proto::ReceivedFds& fd
   if (session && !pieces.empty()) result = restore(*session, pieces.mapped());
   if (session && result == CUDA_SUCCESS) workers_->add(session);
   if (session && result != CUDA_SUCCESS) Session::discard(session);
-  if (result != CUDA_SUCCESS) log_error("Session {} (pid {}) could not be opened: {}", packet.header.session, packet.client_pid, driver_->describe(result));
+  if (result != CUDA_SUCCESS)
+    log_error("Session {} (pid {}) could not be opened: {}", packet.header.session, packet.client_pid, driver_->describe(result));
   tell(ExecutorMessage::session_opened, result, packet.header.session);
 }
 

@@ -35,11 +35,19 @@ void finish_load(const std::shared_ptr<Session>& session, const SharedReply& rep
   });
 }
 
+// The function's name is known to the control process before its first launch.
+std::unique_ptr<SessionFunction> bound_function(const Session& session, const LoadedFunction& loaded) {
+  if (loaded.name_offset.load(std::memory_order_relaxed) == 0) {
+    loaded.name_offset.store(session.parts().function_names.add(loaded.name), std::memory_order_relaxed);
+  }
+  return std::make_unique<SessionFunction>(SessionFunction{&loaded});
+}
+
 // On the worker. The module may have gone meanwhile: then so has what was found in it.
 CUresult add_function(Session& session, const proto::FunctionLookupRecord& record, const ImageRef& image, const LoadedFunction* loaded) {
   const proto::Known<SessionModule> module = session.modules().find(record.module);
   if (!module || module->image != image) return CUDA_ERROR_INVALID_HANDLE;
-  if (!session.functions().insert(record.function, std::make_unique<SessionFunction>(SessionFunction{loaded}))) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session.functions().insert(record.function, bound_function(session, *loaded))) return CUDA_ERROR_INVALID_HANDLE;
   module->functions.push_back(record.function);
   return CUDA_SUCCESS;
 }
@@ -100,7 +108,7 @@ void handle(Incoming& incoming, const proto::FunctionBindRecord& record) {
   if (!record.function.has_kind()) return incoming.malformed("its function id is of another kind");
   if (record.number >= module->image->described.size()) return incoming.malformed("the module has no function of that number");
   const LoadedFunction* loaded = module->image->described[record.number];
-  if (!incoming.session.functions().insert(record.function, std::make_unique<SessionFunction>(SessionFunction{loaded}))) {
+  if (!incoming.session.functions().insert(record.function, bound_function(incoming.session, *loaded))) {
     return incoming.malformed("its function id is in use");
   }
   module->functions.push_back(record.function);
@@ -113,13 +121,15 @@ void handle(Incoming& incoming, const proto::FunctionLookupRecord& record) {
   if (const LoadedFunction* known = ModuleStore::find_function(*module->image, incoming.text())) {
     return answer_function(incoming.reply, add_function(incoming.session, record, module->image, known), known);
   }
-  incoming.session.start_job([reply = incoming.share_reply(), record, image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
-    session->parts().modules.find_function(session->id(), image, name, [session, reply, record, image](CUresult result, const LoadedFunction* loaded) {
-      session->finish_job([session, reply, record, image, result, loaded] {
-        answer_function(*reply, result == CUDA_SUCCESS ? add_function(*session, record, image, loaded) : result, loaded);
+  incoming.session.start_job(
+      [reply = incoming.share_reply(), record, image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
+        session->parts().modules.find_function(
+            session->id(), image, name, [session, reply, record, image](CUresult result, const LoadedFunction* loaded) {
+              session->finish_job([session, reply, record, image, result, loaded] {
+                answer_function(*reply, result == CUDA_SUCCESS ? add_function(*session, record, image, loaded) : result, loaded);
+              });
+            });
       });
-    });
-  });
 }
 
 void handle(Incoming& incoming, const proto::FunctionListRecord& record) {
@@ -136,13 +146,14 @@ void handle(Incoming& incoming, const proto::FunctionListRecord& record) {
 void handle(Incoming& incoming, const proto::GlobalLookupRecord& record) {
   const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
   if (!module) return;
-  incoming.session.start_job([reply = incoming.share_reply(), image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
-    session->parts().modules.find_global(session->id(), image, name, [session, reply](CUresult result, CUdeviceptr address, std::size_t size) {
-      if (result == CUDA_SUCCESS) session->memory().add_global(address, size);
-      reply->answer_with(result, proto::GlobalLookupReply{address, size});
-      session->finish_job();
-    });
-  });
+  incoming.session.start_job(
+      [reply = incoming.share_reply(), image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
+        session->parts().modules.find_global(session->id(), image, name, [session, reply](CUresult result, CUdeviceptr address, std::size_t size) {
+          if (result == CUDA_SUCCESS) session->memory().add_global(address, size);
+          reply->answer_with(result, proto::GlobalLookupReply{address, size});
+          session->finish_job();
+        });
+      });
 }
 
 }  // namespace mpsshim::broker

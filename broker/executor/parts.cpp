@@ -39,7 +39,11 @@ PROGRESS:
 }  // namespace
 
 ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
-    : ExecutorPartsInput(input), progress(input.progress_table, input.progress_address), streams(input.driver, progress), events(input.driver) {}
+    : ExecutorPartsInput(input),
+      progress(input.progress_table, input.progress_address),
+      function_names(input.names),
+      streams(input.driver, progress),
+      events(input.driver) {}
 
 CUresult ExecutorParts::start() {
   CUmodule module = nullptr;

@@ -10,6 +10,7 @@
 #include "broker/executor/activity_bell.hpp"
 #include "broker/executor/completion.hpp"
 #include "broker/executor/event_pool.hpp"
+#include "broker/executor/function_names.hpp"
 #include "broker/executor/issue_lock.hpp"
 #include "broker/executor/progress.hpp"
 #include "broker/executor/scoped_call.hpp"
@@ -36,6 +37,7 @@ struct ExecutorPartsInput {
   CUdevice device = 0;
   ProgressTable& progress_table;
   CUdeviceptr progress_address = 0;  // of the table, as the GPU sees it
+  FunctionNames& names;
 };
 
 struct ExecutorParts : ExecutorPartsInput {
@@ -47,6 +49,7 @@ struct ExecutorParts : ExecutorPartsInput {
   [[nodiscard]] CUresult start();
 
   Progress progress;
+  FunctionNameTable function_names;
   StreamPool streams;
   EventPool events;
   Completion completion;
@@ -58,6 +61,7 @@ struct ExecutorParts : ExecutorPartsInput {
   CUfunction writer_function = nullptr;                  // nullptr: words are written by memory operations
   std::atomic<std::uint32_t> local_bytes_high_water{0};  // per thread, of any launch so far: a launch beyond it waits for everybody
   std::atomic<bool> engine_stalled{false};               // set by FaultWatch: see there
+  std::atomic<bool> draining{false};                     // about to be replaced: rings are read no more, what was read is issued
   std::atomic<bool> chains_refused{false};               // the driver refused a graph call that chains need
   std::atomic<bool> batches_refused{false};              // the driver has no batched memory operations
 };

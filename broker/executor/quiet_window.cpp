@@ -13,7 +13,7 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr std::chrono::microseconds kPollPause{50};    // while somebody waits
+constexpr std::chrono::microseconds kPollPause{50};     // while somebody waits
 constexpr std::chrono::milliseconds kPatientPause{10};  // while only deferrable jobs wait and nobody is pressed
 constexpr unsigned kSpinsBeforeSleep = 2'000;
 
@@ -49,7 +49,7 @@ void QuietWindow::loop() {
   enter_thread_();
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+    changed_.wait(lock, [this] { return stopping_ || (!jobs_.empty() && !shut_); });
     if (stopping_) return;
     lock.unlock();
     serve();
@@ -92,7 +92,7 @@ bool QuietWindow::presses(const Pending& pending, Clock::time_point now) const {
 QuietWindow::Demand QuietWindow::demand(Clock::time_point now) {
   std::lock_guard lock(mutex_);
   seen_arrivals_ = arrivals_;
-  if (stopping_) return {};
+  if (stopping_ || shut_) return {};
   const bool pressing = std::any_of(jobs_.begin(), jobs_.end(), [&](const Pending& pending) { return presses(pending, now); });
   return {!jobs_.empty(), pressing};
 }
@@ -130,15 +130,17 @@ void QuietWindow::close() {
 }
 
 void QuietWindow::open() {
-  if (shut_) return;
   closed_.store(false, std::memory_order_seq_cst);
   if (on_open_) on_open_();
 }
 
 void QuietWindow::shut() {
-  shut_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    shut_ = true;
+  }
   pending_.store(true, std::memory_order_relaxed);
-  close();
+  changed_.notify_all();
   if (on_open_) on_open_();  // workers write the progress that is still due
 }
 

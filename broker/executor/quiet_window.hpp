@@ -72,7 +72,7 @@ class QuietWindow {
   void submit(Job job);
   // The session's calls that still wait for a window get WindowResult::no_window now: it is served elsewhere, or nowhere.
   void cancel(std::uint64_t session);
-  // Nothing is issued from now on, for good: this executor is about to be replaced and its work in flight is given time to end.
+  // No window from now on, for good: this executor is about to be replaced and its work is given time to end. Workers write progress at once.
   void shut();
 
  private:

@@ -25,6 +25,8 @@ StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::u
   appended_ = issued_ = written_ = known_done_.position = word().issued.load(std::memory_order_relaxed);
   word().launches.store(0, std::memory_order_relaxed);
   word().chained.store(0, std::memory_order_relaxed);
+  word().launched.store(issued_, std::memory_order_relaxed);
+  word().function.store(0, std::memory_order_relaxed);
 }
 
 void StreamQueue::append(StreamOp op) {
@@ -118,6 +120,12 @@ void StreamQueue::begin(std::uint32_t operations) {
   word().issued.store(issued_, std::memory_order_release);
 }
 
+// Before begin(), whose store makes both seen: for whoever asks after a fault which kernel it may have been.
+void StreamQueue::note_kernel(std::uint32_t position, const LoadedFunction& function) {
+  word().launched.store(position, std::memory_order_relaxed);
+  word().function.store(function.name_offset.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
 void StreamQueue::issue_head() {
   if (std::holds_alternative<LaunchOp>(ops_.front())) return issue_launches();
   begin(1);
@@ -125,11 +133,16 @@ void StreamQueue::issue_head() {
   if (std::holds_alternative<CopyOp>(head) || std::holds_alternative<FillOp>(head)) {
     context_.parts.window.note_launch(stream_->progress_index, nullptr);
   }
-  if (auto* copy = std::get_if<CopyOp>(&head)) issue_copy(*copy);
-  else if (auto* fill = std::get_if<FillOp>(&head)) issue_fill(*fill);
-  else if (auto* record = std::get_if<RecordOp>(&head)) issue_record(*record);
-  else if (auto* wait = std::get_if<WaitOp>(&head)) issue_wait(*wait);
-  else if (auto* fence = std::get_if<FenceOp>(&head)) issue_fence(fence->value);
+  if (auto* copy = std::get_if<CopyOp>(&head))
+    issue_copy(*copy);
+  else if (auto* fill = std::get_if<FillOp>(&head))
+    issue_fill(*fill);
+  else if (auto* record = std::get_if<RecordOp>(&head))
+    issue_record(*record);
+  else if (auto* wait = std::get_if<WaitOp>(&head))
+    issue_wait(*wait);
+  else if (auto* fence = std::get_if<FenceOp>(&head))
+    issue_fence(fence->value);
   pop_head();
 }
 
@@ -154,6 +167,7 @@ void StreamQueue::issue_launches() {
   }
   --issue_singly_;
   context_.parts.window.note_launch(stream_->progress_index, std::get<LaunchOp>(ops_.front()).function->handle);
+  note_kernel(issued_ + 1, *std::get<LaunchOp>(ops_.front()).function);
   begin(1);
   context_.check(launch(std::get<LaunchOp>(ops_.front())), "cuLaunchKernel");
   submitted(1);
@@ -170,6 +184,7 @@ bool StreamQueue::issue_chain(std::size_t length) {
   const auto operations = static_cast<std::uint32_t>(length + (fence != nullptr ? 1 : 0));
   const std::uint32_t before = issued_;
   context_.parts.window.note_launch(stream_->progress_index, launches[length - 1]->function->handle);
+  note_kernel(before + static_cast<std::uint32_t>(length), *launches[length - 1]->function);
   begin(operations);
   const bool has_words = fence != nullptr || is_progress_due();
   const WordWrites writes = words(fence != nullptr ? std::optional(fence->value) : std::nullopt);
@@ -240,6 +255,7 @@ std::shared_ptr<LaunchOp> StreamQueue::take_window_launch() {
 
 // The queue stands still, so the worker changes nothing that is read here; its account is settled by window_launch_done().
 void StreamQueue::launch_in_window(const LaunchOp& op) {
+  note_kernel(issued_ + 1, *op.function);
   word().issued.store(issued_ + 1, std::memory_order_release);
   if (context_.check(launch(op), "cuLaunchKernel") != CUDA_SUCCESS) return;
   std::atomic<std::uint32_t>& high_water = context_.parts.local_bytes_high_water;

@@ -12,8 +12,8 @@ using namespace mpsshim::test;
 
 namespace {
 
-const std::string kTerminated = "807 CUDA_ERROR_MPS_CLIENT_TERMINATED";
-const std::string kAllTerminated = "sync=807 alloc=807 launch=807 copy=807 stream=807";
+const std::string kTerminated = "810 CUDA_ERROR_MPS_CLIENT_TERMINATED";
+const std::string kAllTerminated = "sync=810 alloc=810 launch=810 copy=810 stream=810";
 
 Outcome terminate(const BrokerFixture& broker, pid_t server, pid_t client) {
   return broker.ctl({"terminate_client", std::to_string(server), std::to_string(client)});

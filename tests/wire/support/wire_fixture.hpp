@@ -43,6 +43,7 @@ class WireExecutor {
   proto::Socket control_end;  // the control process's end; nobody reads it
   std::unique_ptr<broker::ControlLink> link;
   std::unique_ptr<broker::ProgressTable> progress;
+  std::unique_ptr<broker::FunctionNames> names = std::make_unique<broker::FunctionNames>();
   std::unique_ptr<broker::FaultReporter> faults;
   std::unique_ptr<broker::QuietWindow> window;
   std::unique_ptr<broker::HelperPool> helpers;
@@ -89,9 +90,7 @@ class WireClient {
   }
   [[nodiscard]] std::uint32_t fence(std::uint32_t index = 0) const { return channel().fence(index).value.load(); }
   [[nodiscard]] CUresult take_async_error() { return static_cast<CUresult>(channel().header().async_error.exchange(0)); }
-  [[nodiscard]] bool has_failed() const {
-    return channel().header().session_state.load() == static_cast<std::uint32_t>(proto::SessionState::failed);
-  }
+  [[nodiscard]] bool has_failed() const { return channel().header().session_state.load() == static_cast<std::uint32_t>(proto::SessionState::failed); }
 
   [[nodiscard]] std::uint32_t sequence() const { return sequence_; }
   // False while the ring is full.

@@ -13,8 +13,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "broker/control/executor_process.hpp"
 #include "broker/control/event_loop.hpp"
+#include "broker/control/executor_process.hpp"
 #include "broker/control_messages.hpp"
 #include "broker/progress_table.hpp"
 #include "proto/device_facts.hpp"
@@ -33,7 +33,8 @@ bool turn_until(EventLoop& loop, Done&& done, int limit_ms = 2000) {
   return true;
 }
 inline void turn_for(EventLoop& loop, int ms) {
-  (void)turn_until(loop, [] { return false; }, ms);
+  (void)turn_until(
+      loop, [] { return false; }, ms);
 }
 
 struct Arrived {
@@ -51,8 +52,8 @@ class ExecutorPeer {
     life.link = std::move(ends[1]);
     life.facts = proto::create_memory_file("test-facts", sizeof(proto::DriverFacts));
     facts_ = life.facts.duplicate();
-    life.progress = proto::create_memory_file("test-progress", sizeof(ProgressTable));
-    progress_ = proto::Mapping::map(life.progress, 0, sizeof(ProgressTable), proto::Access::read_write);
+    life.progress = proto::create_memory_file("test-progress", sizeof(ProgressFile));
+    progress_ = proto::Mapping::map(life.progress, 0, sizeof(ProgressFile), proto::Access::read_write);
     death_ = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC));
     life.pidfd = death_.duplicate();
     static pid_t next_pid = 5000;
