@@ -4,6 +4,7 @@
 //   hold, check, use       held_objects.hpp
 //   global, count          a module with a writable variable, 5 at first; adds one to it and answers "ok N"
 //   storm MS               dependent launches for so long, the result checked again and again: "ok ROUNDS"
+//   pulse US MS            a launch, its wait and a pause of so many microseconds, again and again for so long: "ok ROUNDS"
 //   latency MS             a launch and its wait, again and again for so long: "ok MEDIAN P99", in microseconds
 //   fault                  stores where no memory is and waits: answers the error that the wait gives
 //   spin                   launches a kernel that never ends
@@ -41,6 +42,7 @@ class Client {
   std::string load_global();
   std::string count_global();
   std::string storm(int duration_ms);
+  std::string pulse(int pause_us, int duration_ms);
   std::string latency(int duration_ms);
   std::string fault();
   std::string spin();
@@ -90,6 +92,21 @@ std::string Client::storm(int duration_ms) {
     }
     words.check();
   }
+  CU(cuMemFree(words.address));
+  return "ok " + std::to_string(rounds);
+}
+
+std::string Client::pulse(int pause_us, int duration_ms) {
+  Words words(1000, 7);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(duration_ms);
+  int rounds = 0;
+  for (; std::chrono::steady_clock::now() < end; ++rounds) {
+    CU(device_.launch_add(words.address, words.count(), 1));
+    CU(cuCtxSynchronize());
+    words.add(1);
+    std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
+  }
+  words.check();
   CU(cuMemFree(words.address));
   return "ok " + std::to_string(rounds);
 }
@@ -173,14 +190,15 @@ std::string hexadecimal(CUdeviceptr address) {
 
 std::string Client::answer(const std::string& line) {
   std::istringstream words(line);
-  std::string command, argument;
-  words >> command >> argument;
+  std::string command, argument, second;
+  words >> command >> argument >> second;
   if (command == "hold") return held_.emplace(device_), "ok";
   if (command == "check") return held_.value().check(), "ok";
   if (command == "use") return held_.value().use(), "ok";
   if (command == "global") return load_global();
   if (command == "count") return count_global();
   if (command == "storm") return storm(std::stoi(argument));
+  if (command == "pulse") return pulse(std::stoi(argument), std::stoi(second));
   if (command == "latency") return latency(std::stoi(argument));
   if (command == "fault") return fault();
   if (command == "spin") return spin();
