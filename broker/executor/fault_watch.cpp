@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/executor/fault_watch.hpp"
 
+#include <algorithm>
+
 #include <sys/prctl.h>
 
 #include "broker/executor/quiet_window.hpp"
@@ -21,7 +23,9 @@ constexpr std::chrono::milliseconds kAttentive{100};  // nothing in flight for s
 constexpr std::chrono::milliseconds kSleepLimit{200};
 constexpr std::chrono::milliseconds kRung{10};     // time for what was sent to reach the driver
 constexpr std::chrono::milliseconds kQuiet{1};     // nothing ended for so long: probe
-constexpr std::chrono::microseconds kRest{200};    // between two probes
+constexpr std::chrono::microseconds kLeastRest{200};  // between two probes of overdue streams
+constexpr std::chrono::milliseconds kMostRest{10};    // where they come back again and again: the work is uneven, not the GPU still
+constexpr int kCalm = 16;                             // so many rests without one: begin with the least again
 constexpr std::chrono::microseconds kRoundTrip{30};  // a probe that is back by then has held up nobody for longer than it took
 constexpr std::chrono::milliseconds kPatience{1};  // the probe is out for so long: ask the driver, and again after so long
 
@@ -68,7 +72,7 @@ void FaultWatch::loop() {
     }
     if (probe_)
       look_at_probe(now);
-    else if ((verdict.overdue || verdict.quiet >= kQuiet) && now - last_probe_ >= kRest)
+    else if (verdict.quiet >= kQuiet || (verdict.overdue && is_alarm_due(now)))
       launch_probe(now);
     if (verdict.active) last_activity_ = now;
     pause(now, probe_ || now - last_activity_ < kRecent);
@@ -98,8 +102,17 @@ StallSense::Verdict FaultWatch::look(Clock::time_point now) {
   return verdict;
 }
 
+bool FaultWatch::is_alarm_due(Clock::time_point now) {
+  const Clock::duration since = now - last_alarm_;
+  if (since < rest_) return false;
+  rest_ = since > kCalm * rest_ ? Clock::duration(kLeastRest) : std::min<Clock::duration>(2 * rest_, kMostRest);
+  last_alarm_ = now;
+  return true;
+}
+
+// With few cores nobody can look at once whether the probe is back, so its round trip would hold up the others for a while.
 void FaultWatch::launch_probe(Clock::time_point now) {
-  parts_.engine_stalled.store(true, std::memory_order_relaxed);
+  if (spare_cores_) parts_.engine_stalled.store(true, std::memory_order_relaxed);
   if (parts_.nop_function != nullptr) {
     parts_.faults.check(parts_.driver->cuLaunchKernel(parts_.nop_function, 1, 1, 1, 1, 1, 1, 0, stream_, nullptr, nullptr), busy_session_,
                         "the fault watch's launch");
@@ -108,7 +121,7 @@ void FaultWatch::launch_probe(Clock::time_point now) {
       parts_.driver->cuStreamWriteValue32_v2(stream_, parts_.progress.completed_address(word_), ++launched_, CU_STREAM_WRITE_VALUE_DEFAULT);
   parts_.faults.check(result, busy_session_, "the fault watch's write");
   probe_ = Probe{launched_, now};
-  last_probe_ = last_query_ = now;
+  last_query_ = now;
   if (spare_cores_) await_probe();
 }
 
@@ -131,6 +144,7 @@ void FaultWatch::look_at_probe(Clock::time_point now) {
   }
   if (now - last_query_ < kPatience) return;
   last_query_ = now;
+  parts_.engine_stalled.store(true, std::memory_order_relaxed);
   parts_.faults.check(parts_.driver->cuStreamQuery(stream_), busy_session_, "cuStreamQuery");
 }
 

@@ -40,6 +40,7 @@ class FaultWatch {
   [[nodiscard]] bool open();
   [[nodiscard]] StallSense::Verdict look(Clock::time_point now);
   void pause(Clock::time_point now, bool is_at_work);
+  [[nodiscard]] bool is_alarm_due(Clock::time_point now);
   void launch_probe(Clock::time_point now);
   void await_probe();
   [[nodiscard]] bool probe_is_back() const;
@@ -51,7 +52,8 @@ class FaultWatch {
   std::uint32_t word_ = 0;        // of the progress table; its session is 0, so it is nobody's work
   std::uint32_t launched_ = 0;    // value of the last probe
   std::optional<Probe> probe_;    // under way
-  Clock::time_point last_probe_{};
+  Clock::time_point last_alarm_{};  // probe of an overdue stream
+  Clock::duration rest_{0};         // until the next one
   Clock::time_point last_query_{};
   Clock::time_point last_activity_{};
   Clock::time_point last_observation_{};

@@ -111,7 +111,7 @@ void Worker::loop() {
   Clock::time_point idle_since{};
   while (!stopping_.load(std::memory_order_relaxed)) {
     run_mailbox();
-    const Visit visit = visit_all();
+    Visit visit = visit_all();
     if (++turns_ % kTurnsBetweenLooks == 0) rebalance();
     if (visit.worked) {
       idle_since = {};
@@ -125,7 +125,7 @@ void Worker::loop() {
       continue;
     }
     for (const std::shared_ptr<Session>& session : sessions_) session->streams().write_progress();
-    if (prepare_sleep()) sleep(visit);
+    if (prepare_sleep(visit)) sleep(visit);
   }
 }
 
@@ -191,10 +191,14 @@ void Worker::issue(Session& session, Visit& visit) {
   visit.lacks_credit |= issued.lacks_credit;
 }
 
-// False if a record came meanwhile. A session whose ring is not read because its queues are full keeps the worker polling, not awake.
-bool Worker::prepare_sleep() {
+// False if a record came meanwhile. A session whose ring is not read for the moment keeps the worker polling, not awake.
+bool Worker::prepare_sleep(Visit& visit) {
   for (const std::shared_ptr<Session>& session : sessions_) {
-    if (session->may_read() && !session->channel().ring().prepare_sleep()) return false;
+    if (session->may_read()) {
+      if (!session->channel().ring().prepare_sleep()) return false;
+    } else if (session->is_reading()) {
+      visit.polls = true;  // nobody rings for it
+    }
   }
   return !has_mail_.load(std::memory_order_acquire);
 }

@@ -58,7 +58,7 @@ class Worker {
   void issue(Session& session, Visit& visit);
   void start_watching(const std::shared_ptr<Session>& session);
   void rebalance();
-  [[nodiscard]] bool prepare_sleep();
+  [[nodiscard]] bool prepare_sleep(Visit& visit);
   void sleep(const Visit& visit);
 
   ExecutorParts& parts_;

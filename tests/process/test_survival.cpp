@@ -13,7 +13,7 @@ using namespace mpsshim::test;
 namespace {
 
 constexpr int kBystanders = 7;
-constexpr int kRounds = 3;
+const int kRounds = on_gpu() ? 5 : 2;
 const std::string kIllegalAddress = "700 CUDA_ERROR_ILLEGAL_ADDRESS";
 
 struct Tally {
@@ -59,14 +59,14 @@ Tally survive(const std::string& what, const std::string& command) {
 
 }  // namespace
 
-TEST_CASE("eight clients that launch without a pause, one faults") { (void)survive("launching without a pause", "storm 2500"); }
+TEST_CASE("eight clients that launch without a pause, one faults") { (void)survive("launching without a pause", "storm 1500"); }
 
-TEST_CASE("eight clients that launch, wait and pause 200 us, one faults") { (void)survive("pause of 200 us", "pulse 200 2500"); }
+TEST_CASE("eight clients that launch, wait and pause 200 us, one faults") { (void)survive("pause of 200 us", "pulse 200 1500"); }
 
-TEST_CASE("eight clients that launch, wait and pause 1 ms, one faults") { (void)survive("pause of 1 ms", "pulse 1000 2500"); }
+TEST_CASE("eight clients that launch, wait and pause 1 ms, one faults") { (void)survive("pause of 1 ms", "pulse 1000 1500"); }
 
 TEST_CASE("eight clients that launch, wait and pause 20 ms, one faults") {
-  const Tally tally = survive("pause of 20 ms", "pulse 20000 2500");
+  const Tally tally = survive("pause of 20 ms", "pulse 20000 1500");
   // In flight for a small part of the time; the rest is how long a fault goes unnoticed.
   if (on_gpu()) REQUIRE(tally.unhurt >= kRounds * kBystanders / 2);
 }
