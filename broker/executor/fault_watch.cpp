@@ -13,21 +13,21 @@ namespace mpsshim::broker {
 namespace {
 
 constexpr unsigned kManyCores = 8;
-constexpr std::chrono::microseconds kBusyPause{40};        // with many cores: every look that comes earlier saves a client now and then
+constexpr std::chrono::microseconds kBusyPause{40};  // with many cores: every look that comes earlier saves a client now and then
 constexpr std::chrono::microseconds kBusyPauseOfFew{500};
 constexpr std::chrono::microseconds kObservation{500};
-constexpr unsigned long kTimerSlackNs = 1'000;             // the kernel's 50 us would be more than the pause
+constexpr unsigned long kTimerSlackNs = 1'000;   // the kernel's 50 us would be more than the pause
 constexpr std::chrono::milliseconds kRecent{2};  // clients that wait for each launch are idle most of the time
 constexpr std::chrono::milliseconds kIdlePause{2};
 constexpr std::chrono::milliseconds kAttentive{100};  // nothing in flight for so long: sleep until somebody sends something
 constexpr std::chrono::milliseconds kSleepLimit{200};
-constexpr std::chrono::milliseconds kRung{10};     // time for what was sent to reach the driver
-constexpr std::chrono::milliseconds kQuiet{1};     // nothing ended for so long: probe
+constexpr std::chrono::milliseconds kRung{10};        // time for what was sent to reach the driver
+constexpr std::chrono::milliseconds kQuiet{1};        // nothing ended for so long: probe
 constexpr std::chrono::microseconds kLeastRest{200};  // between two probes of overdue streams
 constexpr std::chrono::milliseconds kMostRest{10};    // where they come back again and again: the work is uneven, not the GPU still
 constexpr int kCalm = 16;                             // so many rests without one: begin with the least again
-constexpr std::chrono::microseconds kRoundTrip{30};  // a probe that is back by then has held up nobody for longer than it took
-constexpr std::chrono::milliseconds kPatience{1};  // the probe is out for so long: ask the driver, and again after so long
+constexpr std::chrono::microseconds kRoundTrip{30};   // a probe that is back by then has held up nobody for longer than it took
+constexpr std::chrono::milliseconds kPatience{1};     // the probe is out for so long: ask the driver, and again after so long
 
 }  // namespace
 

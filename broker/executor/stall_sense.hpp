@@ -20,9 +20,9 @@ class StallSense {
   explicit StallSense(Clock::duration look_interval) : shortest_(std::max<Clock::duration>(kShortest, 2 * look_interval)) {}
 
   struct Verdict {
-    bool busy = false;     // some stream has work in flight
-    bool active = false;   // it has, or some work has ended since the last conclusion
-    bool overdue = false;  // some stream stands longer than it should
+    bool busy = false;         // some stream has work in flight
+    bool active = false;       // it has, or some work has ended since the last conclusion
+    bool overdue = false;      // some stream stands longer than it should
     Clock::duration quiet{0};  // nothing has ended anywhere for so long; 0 while nothing is in flight
   };
 
@@ -42,8 +42,8 @@ class StallSense {
     std::uint32_t ends = 0;
     bool is_busy = false;
     bool is_overdue = false;
-    Clock::time_point since{};   // it has stood at `completed`, with work in flight
-    Clock::duration usual{0};    // the longest of late; forgets an eighth with each shorter one
+    Clock::time_point since{};  // it has stood at `completed`, with work in flight
+    Clock::duration usual{0};   // the longest of late; forgets an eighth with each shorter one
   };
 
   void ended(Stream& stream, Clock::duration took, Clock::time_point now);

@@ -25,12 +25,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kQuantumBytes = 64 * 1024;
 static_assert(kQuantumBytes >= proto::kMaxRecordBytes);
-constexpr unsigned kDryVisits = 4;                   // visits without work after which progress is written
+constexpr unsigned kDryVisits = 4;  // visits without work after which progress is written
 constexpr std::chrono::microseconds kShortestPause{20};
 constexpr std::chrono::microseconds kLongestPause{1'000};
 constexpr std::chrono::microseconds kLongestPauseForCredit{100};  // a full stream's work lasts some hundred microseconds at least
 constexpr std::chrono::milliseconds kRebalanceInterval{5};
-constexpr unsigned kTurnsBetweenLooks = 16;          // at the clock, for the interval
+constexpr unsigned kTurnsBetweenLooks = 16;  // at the clock, for the interval
 constexpr std::chrono::microseconds kSleepLimit{1'000'000};
 
 // How long a worker without work spins before it sleeps: a spinning worker must not take the core from the client it waits for.

@@ -100,9 +100,9 @@ TEST_CASE("a fault is told in the logs with client, kernel and outcome") {
   REQUIRE(log.find("nobody else had a kernel under way; kernel store") != std::string::npos);
   for (const std::string& text : {"New client {" + pid + ", ", "Status of client {" + pid + ", ", std::string("is ACTIVE."),
                                   std::string("Server is handling a fatal GPU error on device 0"), std::string("Server status is FAULT"),
-                                  "The client that has caused it: Session 2 (pid " + pid + ", ", std::string("is INACTIVE: it has the sticky CUDA error 700"),
-                                  std::string("was idle and is unhurt"), std::string("Destroyed server context on device 0"),
-                                  std::string("Creating server context on device 0")}) {
+                                  "The client that has caused it: Session 2 (pid " + pid + ", ",
+                                  std::string("is INACTIVE: it has the sticky CUDA error 700"), std::string("was idle and is unhurt"),
+                                  std::string("Destroyed server context on device 0"), std::string("Creating server context on device 0")}) {
     INFO(text);
     REQUIRE(log.find(text) != std::string::npos);
   }

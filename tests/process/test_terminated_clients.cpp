@@ -91,6 +91,7 @@ TEST_CASE("a kernel that never ends is stopped, and the call that waits for it r
   require_terminated(broker, target);
   REQUIRE(target.answer() == kAllTerminated);
   REQUIRE(eventually(std::chrono::seconds(10), [&] { return broker.servers().size() == 1; }));
+  INFO(broker.log());
   REQUIRE(broker.servers().at(0) != server);
   require_killable(broker, target);
   require_goes_on(bystander, broker);

@@ -7,7 +7,7 @@
 //   pulse US MS            a launch, its wait and a pause of so many microseconds, again and again for so long: "ok ROUNDS"
 //   latency MS             a launch and its wait, again and again for so long: "ok MEDIAN P99", in microseconds
 //   fault                  stores where no memory is and waits: answers the error that the wait gives
-//   spin                   launches a kernel that never ends
+//   spin                   launches a kernel that never ends: the driver has it when the answer comes
 //   probe                  what simple calls return: "sync=0 alloc=0 launch=0 copy=0 stream=0"
 //   image NAME             loads that damaged image (images.hpp): answers the error
 //   pin                    works on new pinned memory, by a kernel and by copies
@@ -140,7 +140,7 @@ std::string Client::fault() {
 
 std::string Client::spin() {
   CUdeviceptr flag = 0;
-  CU(cuMemAlloc(&flag, sizeof(unsigned)));
+  CU(cuMemAlloc(&flag, 2 * sizeof(unsigned)));
   CU(cuMemsetD32(flag, 0, 1));
   CU(cuCtxSynchronize());
   CU(device_.launch_wait_flag(flag));
@@ -148,6 +148,11 @@ std::string Client::spin() {
   CU(cuEventCreate(&behind, 0));
   CU(cuEventRecord(behind, nullptr));
   CU_GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(behind));
+  CUstream beside = nullptr;  // what comes later there is done only after the kernel was issued
+  CU(cuStreamCreate(&beside, CU_STREAM_NON_BLOCKING));
+  CU(cuMemsetD32Async(flag + sizeof(unsigned), 2, 1, beside));
+  CU(cuStreamSynchronize(beside));
+  CU(cuStreamDestroy(beside));
   return "ok";
 }
 
