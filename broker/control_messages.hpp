@@ -21,7 +21,7 @@
 //   LoadReplay + [sealed memory file]                      →  (recovery: images in the logged order, before the first SessionOpen)
 //                                                          ←  ImageCompiled + [cubin]    made from an image: given out instead of it from now on
 //                                                          ←  Fault                      then the executor exits; the control process replaces it
-//   Quiesce                                                →                             read the rings no more: the control process looks at
+//   Quiesce                                                →  Quiesced                   no ring is read any more: the control process looks at
 //                                                                                       the progress table until all is passed, then replaces it
 //                                                          ←  Starved                    a call of `session` got no quiet window for 2 s, because
 //                                                          work of
@@ -77,28 +77,29 @@ enum class ExecutorMessage : std::uint32_t {
   lease_restore,
   lease_released,
   image_compiled,
+  quiesced,
 };
 
 struct ExecutorHeader {
   ExecutorMessage type{};
-  std::uint32_t status = 0;   // CUresult
-  std::uint64_t session = 0;  // 0 where none is meant
+  std::uint32_t status = 0;    // CUresult
+  std::uint64_t session = 0;   // 0 where none is meant
 };
 
 // One structure serves all types; unused members are 0.
 struct ExecutorPacket {
   ExecutorHeader header;
-  std::uint64_t object = 0;   // chunk: address; segment: id; image: id; module_note: image id; starved: the session that blocks
-  std::uint64_t address = 0;  // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
+  std::uint64_t object = 0;       // chunk: address; segment: id; image: id; module_note: image id; starved: the session that blocks
+  std::uint64_t address = 0;      // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
   std::uint64_t size_bytes = 0;
-  std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note: 1 load, 0 unload
-  std::uint32_t flags = 0;       // segment_restore: registration flags
-  std::uint64_t epoch = 0;       // session_open
-  std::uint32_t client_pid = 0;  // session_open
+  std::uint32_t purpose = 0;      // proto::SegmentPurpose; module_note: 1 load, 0 unload
+  std::uint32_t flags = 0;        // segment_restore: registration flags
+  std::uint64_t epoch = 0;        // session_open
+  std::uint32_t client_pid = 0;   // session_open
   std::uint32_t client_uid = 0;
-  proto::Lease device_lease;  // session_open, lease_add, lease_restore
+  proto::Lease device_lease;      // session_open, lease_add, lease_restore
   proto::Lease pinned_lease;
-  char text[256] = {};  // fault: what failed; starved: what waits; for the log
+  char text[256] = {};            // fault: what failed; starved: what waits; for the log
 };
 
 }  // namespace mpsshim::broker

@@ -15,8 +15,8 @@ namespace mpsshim::broker {
 enum class LogLevel { debug, info, warning, error };
 
 struct LogOptions {
-  std::string path;      // appended to; empty: no file
-  std::string identity;  // "Control", "Executor 0": stands in each line before the pid
+  std::string path;             // appended to; empty: no file
+  std::string identity;         // "Control", "Executor 0": stands in each line before the pid
   bool to_standard_error = false;
   LogLevel least = LogLevel::info;
 };

@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <string>
 
+#include <CLI/CLI.hpp>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 
 #include "broker/control/daemon.hpp"
 #include "broker/control/driver_choice.hpp"
@@ -48,24 +48,18 @@ struct Arguments {
 void describe(CLI::App& app, Arguments& arguments) {
   auto* daemon = app.add_flag("-d,--daemon", arguments.daemon, "Run in the background; returns when the first executor is ready");
   app.add_flag("-f,--foreground", arguments.foreground, "Run in the foreground and log to standard error too")->excludes(daemon);
-  app.add_option("--driver", arguments.driver, "auto (the GPU's driver, else the CPU driver), cuda, cpu, or the path of a library")
-      ->capture_default_str();
+  app.add_option("--driver", arguments.driver, "auto (the GPU's driver, else the CPU driver), cuda, cpu, or the path of a library")->capture_default_str();
   app.add_option("--pipe-dir", arguments.pipe_dir,
                  "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>)");
-  app.add_option("--log-dir", arguments.log_dir,
-                 "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
+  app.add_option("--log-dir", arguments.log_dir, "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
   app.add_option("--workers", arguments.workers, "Threads of the executor that serve clients; 0: half the processors, 1 to 8")->capture_default_str();
   app.add_option("--connections", arguments.connections,
-                 "Hardware connections of the context (CUDA_DEVICE_MAX_CONNECTIONS): more for programs that copy and record events in many streams "
-                 "at once; each makes an executor's start, and so recovery, 16 to 25 ms longer")
-      ->check(CLI::Range(1u, 32u))
-      ->capture_default_str();
+                 "Hardware connections of the context (CUDA_DEVICE_MAX_CONNECTIONS): more for programs that copy and record events in many streams at once; each makes an executor's start, and so recovery, 16 to 25 ms longer")
+      ->check(CLI::Range(1u, 32u))->capture_default_str();
   app.add_option("--max-clients", arguments.max_clients, "Clients at a time")->check(CLI::Range(1u, kMaxLeases))->capture_default_str();
-  app.add_option(
-         "--executors", arguments.executors,
-         "Executors a GPU may have: further ones serve clients that a kernel without end keeps waiting in the first, and programs in quarantine")
-      ->check(CLI::Range(1u, 8u))
-      ->capture_default_str();
+  app.add_option("--executors", arguments.executors,
+                 "Executors a GPU may have: further ones serve clients that a kernel without end keeps waiting in the first, and programs in quarantine")
+      ->check(CLI::Range(1u, 8u))->capture_default_str();
   app.add_option("--idle-executor-ms", arguments.idle_ms, "Milliseconds after its last client that a further executor ends")->capture_default_str();
   app.add_option("--quarantine-faults", arguments.quarantine_faults,
                  "Faults of a program within --quarantine-s that put it in quarantine: its next clients get an executor of their own; 0: never")
@@ -74,14 +68,12 @@ void describe(CLI::App& app, Arguments& arguments) {
       ->check(CLI::Range(1u, 1'000'000u))
       ->capture_default_str();
   app.add_option("--module-cache", arguments.module_cache_mib,
-                 "MiB of module images that stay loaded in an executor after their last client, for the next one that loads the same")
-      ->capture_default_str();
-  app.add_option("--orphan-ms", arguments.orphan_ms, "Milliseconds that work of a client that is gone may run on before the executor is replaced")
-      ->capture_default_str();
-  app.add_option("--drain-ms", arguments.drain_ms, "Milliseconds that other clients' work is waited for before an executor is replaced")
-      ->capture_default_str();
-  app.add_option("--window", arguments.window, "Address range for clients' memory, BEGIN-END in hexadecimal, multiples of 1 GiB")
-      ->capture_default_str();
+                 "MiB of module images that stay loaded in an executor after their last client, for the next one that loads the same")->capture_default_str();
+  app.add_option("--orphan-ms", arguments.orphan_ms,
+                 "Milliseconds that work of a client that is gone may run on before the executor is replaced")->capture_default_str();
+  app.add_option("--drain-ms", arguments.drain_ms,
+                 "Milliseconds that other clients' work is waited for before an executor is replaced")->capture_default_str();
+  app.add_option("--window", arguments.window, "Address range for clients' memory, BEGIN-END in hexadecimal, multiples of 1 GiB")->capture_default_str();
   app.add_flag("--verbose", arguments.verbose, "Log each connection");
   app.add_flag("--executor", arguments.executor)->group("");
   app.add_option("--device", arguments.device)->group("");
@@ -141,8 +133,9 @@ int serve(const Arguments& arguments, Daemon& daemon) {
     return refuse("the log " + log_path + " cannot be written (" + std::strerror(errno) + "): name another directory with --log-dir");
   }
   const std::string server_log = executors.log_dir + "/server.log";
-  if (!open_server_log(server_log))
+  if (!open_server_log(server_log)) {
     return refuse("the log " + server_log + " cannot be written (" + std::strerror(errno) + "): name another directory with --log-dir");
+  }
   SessionLimits limits;
   limits.window = *window;
   limits.max_clients = arguments.max_clients;
@@ -152,8 +145,9 @@ int serve(const Arguments& arguments, Daemon& daemon) {
   limits.quarantine = {arguments.quarantine_faults, std::chrono::seconds(arguments.quarantine_s)};
   limits.pool.idle = std::chrono::milliseconds(arguments.idle_ms);
   ProcessLauncher launcher;
-  Server server(std::move(*pipes), launcher, executors, limits,
-                [&](const std::string& reason) { daemon.settled(reason.empty() ? "" : "no driver serves: " + reason); });
+  Server server(std::move(*pipes), launcher, executors, limits, [&](const std::string& reason) {
+    daemon.settled(reason.empty() ? "" : "no driver serves: " + reason);
+  });
   if (!server.listen(why)) return refuse(why);
   daemon.redirect_output(server_log);
   return server.run();
@@ -166,9 +160,7 @@ int main(int argc, char** argv) {
   CLI::App app("mpsbroker: executes many CUDA processes' work in one context per GPU");
   describe(app, arguments);
   CLI11_PARSE(app, argc, argv);
-  if (arguments.executor)
-    return executor_main({arguments.driver, arguments.device, arguments.workers, arguments.log_dir, arguments.connections, arguments.label,
-                          arguments.module_cache_mib});
+  if (arguments.executor) return executor_main({arguments.driver, arguments.device, arguments.workers, arguments.log_dir, arguments.connections, arguments.label, arguments.module_cache_mib});
   if (!arguments.daemon && !arguments.foreground) return fail("say -d (background) or -f (foreground); see --help");
   settle_paths(arguments);
   raise_file_limit();

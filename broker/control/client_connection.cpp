@@ -105,13 +105,12 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
 
 CUresult ClientConnection::check_identity(const proto::Hello& request, proto::ReceivedFds& fds) {
   if (peer_.uid != geteuid()) {
-    log_warning("pid {} ({}) of uid {} is refused: this broker serves uid {} alone; start one for that user.", client_.pid, client_.command,
-                peer_.uid, geteuid());
+    log_warning("pid {} ({}) of uid {} is refused: this broker serves uid {} alone; start one for that user.", client_.pid, client_.command, peer_.uid, geteuid());
     return CUDA_ERROR_MPS_CONNECTION_FAILED;
   }
   if (request.layout_major != proto::kLayoutMajor) {
-    log_warning("pid {} ({}) is refused: its libmpsshim.so speaks layout {}, this broker {}; install both from one release.", client_.pid,
-                client_.command, request.layout_major, proto::kLayoutMajor);
+    log_warning("pid {} ({}) is refused: its libmpsshim.so speaks layout {}, this broker {}; install both from one release.", client_.pid, client_.command,
+                request.layout_major, proto::kLayoutMajor);
     return CUDA_ERROR_MPS_CONNECTION_FAILED;
   }
   pidfd_ = fds.count == 1 ? std::move(fds.fds[0]) : open_pidfd(peer_.pid);

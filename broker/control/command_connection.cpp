@@ -22,8 +22,8 @@ void CommandConnection::on_events() {
   if (status == proto::SocketStatus::would_block) return;
   watch_.reset();
   if (status != proto::SocketStatus::ok) return on_end_();
-  std::string line(reinterpret_cast<const char*>(buffer.data()), bytes);
-  while (!line.empty() && (line.back() == '\n' || line.back() == '\0')) line.pop_back();
+    std::string line(reinterpret_cast<const char*>(buffer.data()), bytes);
+    while (!line.empty() && (line.back() == '\n' || line.back() == '\0')) line.pop_back();
   const auto reply = [this, line, alive = std::weak_ptr(alive_)](const Commands::Result& result) {
     if (alive.expired()) return;
     answer(line, result);

@@ -31,7 +31,9 @@ std::optional<long> number(const std::string& text) {
 
 Commands::Result failure(std::string text) { return {false, std::move(text)}; }
 
-Commands::Result no_such_server(const std::string& pid) { return failure(fmt::format("there is no server with pid {}: see get_server_list", pid)); }
+Commands::Result no_such_server(const std::string& pid) {
+  return failure(fmt::format("there is no server with pid {}: see get_server_list", pid));
+}
 
 // A server that has died too often keeps its name while it is not started again, so that its status can be asked for.
 pid_t shown_pid(const Executor& executor) { return executor.state() == ExecutorState::fault ? executor.last_pid() : executor.pid(); }

@@ -18,7 +18,9 @@ namespace {
 constexpr std::size_t kDeathsForFault = 5;
 constexpr std::chrono::seconds kDeathWindow{10};
 
-long long since_ms(EventLoop::Clock::time_point start) { return std::chrono::duration_cast<milliseconds>(EventLoop::Clock::now() - start).count(); }
+long long since_ms(EventLoop::Clock::time_point start) {
+  return std::chrono::duration_cast<milliseconds>(EventLoop::Clock::now() - start).count();
+}
 
 }  // namespace
 
@@ -45,8 +47,7 @@ void Executor::start() {
   state_ = ExecutorState::starting;
   report_ = DeathReport{};
   started_at_ = EventLoop::Clock::now();
-  auto life =
-      launcher_.launch({driver(), id_.device, settings_.workers, settings_.log_dir, settings_.connections, label_, settings_.module_cache_mib});
+  auto life = launcher_.launch({driver(), id_.device, settings_.workers, settings_.log_dir, settings_.connections, label_, settings_.module_cache_mib});
   if (life) progress_ = proto::Mapping::map(life->progress, 0, sizeof(ProgressFile), proto::Access::read_only);
   if (!life || !progress_) {
     log_error("Executor {} could not be started ({}); next try in {} ms.", label_, std::strerror(errno), settings_.retry_delay.count());
@@ -58,7 +59,8 @@ void Executor::start() {
   life_ = std::make_unique<ExecutorLife>(std::move(*life));
   last_pid_ = life_->pid;
   link_ = std::make_unique<ExecutorLink>(
-      loop_, std::move(life_->link), [this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { arrived(packet, fds); }, [this] { kill(); });
+      loop_, std::move(life_->link), [this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { arrived(packet, fds); },
+      [this] { kill(); });
   log_info("Starting new server {} for user {}: executor {}, epoch {}, {}.", last_pid_, geteuid(), label_, epoch_, driver());
   log_server(last_pid_, "Creating server context on device {}: server status is INITIALIZING.", id_.device);
   death_watch_ = loop_.watch(life_->pidfd.get(), EPOLLIN, [this](EventLoop::Events) { died(); });
@@ -216,10 +218,8 @@ void Executor::start_again(bool was_ready, const std::string& why) {
   if (deaths_.size() < kDeathsForFault) return start();
   deaths_.clear();
   state_ = ExecutorState::fault;
-  log_error(
-      "Executor {} died {} times within {} s and is not started again for {} ms; clients with a session wait, new ones get "
-      "CUDA_ERROR_MPS_SERVER_NOT_READY.",
-      label_, kDeathsForFault, kDeathWindow.count(), settings_.retry_delay.count());
+  log_error("Executor {} died {} times within {} s and is not started again for {} ms; clients with a session wait, new ones get CUDA_ERROR_MPS_SERVER_NOT_READY.",
+            label_, kDeathsForFault, kDeathWindow.count(), settings_.retry_delay.count());
   limit_ = loop_.after(settings_.retry_delay, [this] { start(); });
 }
 

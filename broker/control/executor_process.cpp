@@ -43,8 +43,7 @@ std::vector<std::string> executor_environment(unsigned connections) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
-    if (names_variable(text, "CUDA_MPS_PIPE_DIRECTORY") || names_variable(text, "LD_PRELOAD") || names_variable(text, "CUDA_DEVICE_MAX_CONNECTIONS"))
-      continue;
+    if (names_variable(text, "CUDA_MPS_PIPE_DIRECTORY") || names_variable(text, "LD_PRELOAD") || names_variable(text, "CUDA_DEVICE_MAX_CONNECTIONS")) continue;
     environment.emplace_back(text);
   }
   environment.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS=" + std::to_string(connections));
@@ -53,12 +52,12 @@ std::vector<std::string> executor_environment(unsigned connections) {
 
 Command make_command(const ExecutorOptions& options) {
   Command command;
-  command.arguments = {"mpsbroker",      "--executor",
-                       "--driver",       options.driver_path,
-                       "--device",       std::to_string(options.device),
-                       "--workers",      std::to_string(options.workers),
-                       "--log-dir",      options.log_dir,
-                       "--label",        options.label,
+  command.arguments = {"mpsbroker",   "--executor",
+                       "--driver",    options.driver_path,
+                       "--device",    std::to_string(options.device),
+                       "--workers",   std::to_string(options.workers),
+                       "--log-dir",   options.log_dir,
+                       "--label",     options.label,
                        "--module-cache", std::to_string(options.module_cache_mib)};
   command.environment = executor_environment(options.connections);
   for (std::string& argument : command.arguments) command.argv.push_back(argument.data());

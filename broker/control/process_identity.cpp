@@ -22,8 +22,7 @@ std::string command_of(pid_t pid) {
   command.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
   while (!command.empty() && command.back() == '\0') command.pop_back();
   std::ranges::replace(command, '\0', ' ');
-  std::ranges::replace_if(
-      command, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+  std::ranges::replace_if(command, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
   return command.empty() ? "?" : command;
 }
 

@@ -42,8 +42,9 @@ std::set<std::uint64_t> busy_sessions(const ProgressTable& table) {
 }
 
 bool is_busy(const ProgressTable& table, std::uint64_t session) {
-  return std::ranges::any_of(
-      table.stream, [&](const StreamProgress& stream) { return stream.session.load(std::memory_order_acquire) == session && has_work(stream); });
+  return std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
+    return stream.session.load(std::memory_order_acquire) == session && has_work(stream);
+  });
 }
 
 bool has_streams(const ProgressTable& table, std::uint64_t session) {

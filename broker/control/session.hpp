@@ -28,14 +28,14 @@ struct ClientIdentity {
 };
 
 enum class SessionPhase {
-  waiting,      // for an executor that is ready; nothing of it is there yet
-  opening,      // SessionOpen sent
-  active,       // open in the executor
-  reopening,    // its leases change: closed in the executor, to be opened again
-  moved,        // its executor died; the client is to ask for a new channel
-  lost,         // it did not survive its executor, or was terminated; the error is sticky
-  terminating,  // by a command; SessionClose sent, the client is still there
-  closing,      // the client is gone; SessionClose sent
+  waiting,    // for an executor that is ready; nothing of it is there yet
+  opening,    // SessionOpen sent
+  active,     // open in the executor
+  reopening,  // its leases change: closed in the executor, to be opened again
+  moved,      // its executor died; the client is to ask for a new channel
+  lost,       // it did not survive its executor, or was terminated; the error is sticky
+  terminating,  // by a command: SessionClose sent, the client is still there
+  closing,    // the client is gone; SessionClose sent
 };
 [[nodiscard]] const char* phase_name(SessionPhase phase);
 
@@ -60,24 +60,24 @@ struct Session {
   std::uint64_t epoch = 0;
   CUresult lost_error = CUDA_SUCCESS;
   unsigned deaths_while_opening = 0;  // executors that died while it was being opened
-  bool has_lived = false;             // was active once: the client holds memory and handles of it
-  bool delivered = false;             // the client has the current channel
-  bool end_is_slow = false;           // the log has said so
-  bool changing_lease = false;        // `answer` is that of a LeaseReplace
+  bool has_lived = false;       // was active once: the client holds memory and handles of it
+  bool delivered = false;       // the client has the current channel
+  bool end_is_slow = false;     // the log has said so
+  bool changing_lease = false;  // `answer` is that of a LeaseReplace
 
   proto::Lease device_lease;
   proto::Lease pinned_lease;
   std::vector<proto::Lease> more_leases;  // further device ranges
-  std::vector<proto::Lease> refused;      // ranges the client could not keep free; never offered to it again
+  std::vector<proto::Lease> refused;  // ranges the client could not keep free; never offered to it again
   std::optional<ChannelMemory> channel;
   SegmentStore segments;
   ChunkStore chunks;
 
   std::optional<Relocation> relocation;
 
-  Answer answer;                                  // the client's request under way (Attach or LeaseReplace), if any
-  EventLoop::Timer deadline;                      // of that request
-  EventLoop::Timer end_check;                     // closing, terminating: looks whether its work ends
+  Answer answer;               // the client's request under way (Attach or LeaseReplace), if any
+  EventLoop::Timer deadline;   // of that request
+  EventLoop::Timer end_check;  // closing, terminating: looks whether its work ends
   std::vector<std::function<void()>> on_stopped;  // called once nothing of it runs any more: commands wait for that
   EventLoop::Clock::time_point asked_at;
   EventLoop::Clock::time_point ended_at;

@@ -36,6 +36,7 @@ void SessionManager::terminate(Session& session, std::function<void()> stopped) 
   if (session.phase == SessionPhase::closing || session.phase == SessionPhase::terminating) return check_end(session.id);
   session.lost_error = CUDA_ERROR_MPS_CLIENT_TERMINATED;
   session.channel->tell_failed(CUDA_ERROR_MPS_CLIENT_TERMINATED);
+  log_server(session.executor->pid(), "Status of client {} is INACTIVE: it is terminated by a command.", session.server_name());
   begin_end(session, SessionPhase::terminating);
   respond(session, CUDA_SUCCESS);
 }

@@ -27,10 +27,10 @@ namespace mpsshim::broker::control {
 struct SessionLimits {
   AddressWindow window;
   std::size_t max_clients = kMaxLeases;
-  std::chrono::milliseconds orphan{200};     // how long work of a client that is gone may run on
-  std::chrono::milliseconds drain{200};      // how long others' work is waited for before an executor is replaced
-  std::chrono::milliseconds answer{10'000};  // how long a client waits for an executor
-  std::chrono::milliseconds pause{1'000};    // how long the work of a session that is to be moved may take to end
+  std::chrono::milliseconds orphan{200};    // how long work of a client that is gone may run on
+  std::chrono::milliseconds drain{200};     // how long others' work is waited for before an executor is replaced
+  std::chrono::milliseconds answer{10'000}; // how long a client waits for an executor
+  std::chrono::milliseconds pause{1'000};   // how long the work of a session that is to be moved may take to end
   QuarantineLimits quarantine;
   PoolLimits pool;
 };
@@ -38,9 +38,9 @@ struct SessionLimits {
 class SessionManager final : public ExecutorOwner {
  public:
   struct Events {
-    std::function<void()> facts_published;  // the first time
+    std::function<void()> facts_published;                        // the first time
     std::function<void(const std::string& why)> cannot_start;
-    std::function<void()> stopped;  // after quit(): every executor is gone
+    std::function<void()> stopped;                                // after quit(): every executor is gone
   };
   SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits, Events events);
 
@@ -123,6 +123,7 @@ class SessionManager final : public ExecutorOwner {
   void move(Session& session);
   void lose(Session& session, CUresult error);
   void begin_replacement(Executor& executor);
+  void quiesced(Executor& executor);
   void check_drain(Executor& executor);
 
   EventLoop& loop_;
@@ -143,6 +144,7 @@ class SessionManager final : public ExecutorOwner {
   bool quitting_ = false;
   struct Drain {
     EventLoop::Clock::time_point until;
+    bool quiesced = false;  // until it is, whoever is idle may be busy the next moment
     EventLoop::Timer timer;
   };
   std::map<ExecutorId, Drain> drains_;

@@ -12,7 +12,7 @@ namespace mpsshim::broker::control {
 namespace {
 constexpr std::chrono::milliseconds kDrainLook{2};
 constexpr unsigned kOpeningDeaths = 2;  // then the session is taken to be what kills executors
-}  // namespace
+}
 
 void SessionManager::executor_ready(Executor& executor) {
   const bool first = !facts_file_.valid();
@@ -41,8 +41,7 @@ void SessionManager::executor_ready(Executor& executor) {
 // Written, not mapped, so that the content can be sealed: clients get a file nobody can change.
 void SessionManager::publish_facts(const Executor& executor) {
   proto::FileDescriptor file = proto::create_memory_file("mpsshim-facts", sizeof(proto::DriverFacts));
-  const bool written =
-      file.valid() && pwrite(file.get(), executor.facts(), sizeof(proto::DriverFacts), 0) == static_cast<ssize_t>(sizeof(proto::DriverFacts));
+  const bool written = file.valid() && pwrite(file.get(), executor.facts(), sizeof(proto::DriverFacts), 0) == static_cast<ssize_t>(sizeof(proto::DriverFacts));
   if (!written || !proto::seal(file, proto::Seal::content)) {
     log_error("The driver's facts could not be published; clients will not find a driver. Free memory or raise the limit of open files.");
     return;
@@ -92,8 +91,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::image_want: return give_image(executor, packet);
     case ExecutorMessage::module_note:
       if (!images_.note(executor.id(), packet.object, packet.purpose != 0, packet.address)) {
-        log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.",
-                  executor.label(), packet.object);
+        log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.", executor.label(), packet.object);
       }
       return;
     case ExecutorMessage::image_compiled:
@@ -101,6 +99,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
       return;
     case ExecutorMessage::starved: return starved(executor, packet);
     case ExecutorMessage::settle: return settle(executor, packet);
+    case ExecutorMessage::quiesced: return quiesced(executor);
     case ExecutorMessage::ready:
     case ExecutorMessage::fault: return;  // Executor's own
     case ExecutorMessage::session_open:
@@ -124,8 +123,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
 
 void SessionManager::chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   if (fds.count != 1) {
-    log_error("{}: its executor sent {} descriptors with a chunk where 1 is due; that memory would not survive the executor.", session.name(),
-              fds.count);
+    log_error("{}: its executor sent {} descriptors with a chunk where 1 is due; that memory would not survive the executor.", session.name(), fds.count);
     return;
   }
   session.chunks.add(packet.object, packet.size_bytes, std::move(fds.fds[0]));
@@ -204,9 +202,9 @@ void SessionManager::move(Session& session) {
 }
 
 void SessionManager::lose(Session& session, CUresult error) {
-  session.phase = SessionPhase::lost;
+  const SessionPhase before = std::exchange(session.phase, SessionPhase::lost);
   session.lost_error = error;
-  if (session.executor != nullptr) {
+  if (session.executor != nullptr && before != SessionPhase::terminating) {  // then it has been said
     log_server(session.executor->last_pid(), "Status of client {} is INACTIVE: it has the sticky CUDA error {}.", session.server_name(),
                static_cast<int>(error));
   }
@@ -225,6 +223,13 @@ void SessionManager::begin_replacement(Executor& executor) {
   check_drain(executor);
 }
 
+void SessionManager::quiesced(Executor& executor) {
+  const auto found = drains_.find(executor.id());
+  if (found == drains_.end()) return;
+  found->second.quiesced = true;
+  check_drain(executor);
+}
+
 // Innocent sessions' work in flight is waited for; each such session that ends it in time moves instead of failing.
 void SessionManager::check_drain(Executor& executor) {
   const auto found = drains_.find(executor.id());
@@ -235,7 +240,8 @@ void SessionManager::check_drain(Executor& executor) {
     return session != nullptr && session->executor == &executor && session->phase != SessionPhase::closing &&
            session->phase != SessionPhase::terminating;
   });
-  if (!others_run || EventLoop::Clock::now() >= found->second.until) return executor.replace();
+  const bool drained = found->second.quiesced && !others_run;
+  if (drained || EventLoop::Clock::now() >= found->second.until) return executor.replace();
   found->second.timer = loop_.after(kDrainLook, [this, &executor] { check_drain(executor); });
 }
 

@@ -31,7 +31,8 @@ unsigned worker_count(unsigned asked) {
 
 }  // namespace
 
-Executor::Executor(const ExecutorOptions& options) : options_(options), link_(proto::Socket(proto::FileDescriptor(kExecutorControlFd))) {}
+Executor::Executor(const ExecutorOptions& options)
+    : options_(options), link_(proto::Socket(proto::FileDescriptor(kExecutorControlFd))) {}
 
 Executor::~Executor() = default;
 
@@ -111,10 +112,17 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   switch (packet.header.type) {
     case ExecutorMessage::session_open: return open_session(packet, fds);
     case ExecutorMessage::session_close: return close_session(packet.header.session);
-    case ExecutorMessage::quiesce: parts_->draining.store(true, std::memory_order_relaxed); return window_->shut();
+    case ExecutorMessage::quiesce:
+      parts_->draining.store(true, std::memory_order_relaxed);
+      window_->shut();
+      return workers_->after_this_turn([this] { tell(ExecutorMessage::quiesced, CUDA_SUCCESS); });
     case ExecutorMessage::session_pause: return pause_session(packet.header.session);
-    case ExecutorMessage::stay: window_->cancel(packet.header.session); return workers_->resume(packet.header.session);
-    case ExecutorMessage::lease_restore: restores_[packet.header.session].push_back({packet, {}}); return;
+    case ExecutorMessage::stay:
+      window_->cancel(packet.header.session);
+      return workers_->resume(packet.header.session);
+    case ExecutorMessage::lease_restore:
+      restores_[packet.header.session].push_back({packet, {}});
+      return;
     case ExecutorMessage::chunk_restore:
     case ExecutorMessage::segment_restore:
       if (fds.count == 1) restores_[packet.header.session].push_back({packet, std::move(fds.fds[0])});
@@ -136,8 +144,7 @@ void Executor::open_session(const ExecutorPacket& packet, proto::ReceivedFds& fd
   if (session && !pieces.empty()) result = restore(*session, pieces.mapped());
   if (session && result == CUDA_SUCCESS) workers_->add(session);
   if (session && result != CUDA_SUCCESS) Session::discard(session);
-  if (result != CUDA_SUCCESS)
-    log_error("Session {} (pid {}) could not be opened: {}", packet.header.session, packet.client_pid, driver_->describe(result));
+  if (result != CUDA_SUCCESS) log_error("Session {} (pid {}) could not be opened: {}", packet.header.session, packet.client_pid, driver_->describe(result));
   tell(ExecutorMessage::session_opened, result, packet.header.session);
 }
 

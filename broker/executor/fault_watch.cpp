@@ -21,8 +21,8 @@ constexpr std::chrono::milliseconds kRecent{2};  // clients that wait for each l
 constexpr std::chrono::milliseconds kIdlePause{2};
 constexpr std::chrono::milliseconds kAttentive{100};  // nothing in flight for so long: sleep until somebody sends something
 constexpr std::chrono::milliseconds kSleepLimit{200};
-constexpr std::chrono::milliseconds kRung{10};        // time for what was sent to reach the driver
-constexpr std::chrono::milliseconds kQuiet{1};        // nothing ended for so long: probe
+constexpr std::chrono::milliseconds kRung{10};     // time for what was sent to reach the driver
+constexpr std::chrono::milliseconds kQuiet{1};     // nothing ended for so long: probe
 constexpr std::chrono::microseconds kLeastRest{200};  // between two probes of overdue streams
 constexpr std::chrono::milliseconds kMostRest{10};    // where they come back again and again: the work is uneven, not the GPU still
 constexpr int kCalm = 16;                             // so many rests without one: begin with the least again

@@ -49,9 +49,9 @@ class FaultWatch {
   ExecutorParts& parts_;
   std::function<void()> enter_thread_;
   CUstream stream_ = nullptr;
-  std::uint32_t word_ = 0;          // of the progress table; its session is 0, so it is nobody's work
-  std::uint32_t launched_ = 0;      // value of the last probe
-  std::optional<Probe> probe_;      // under way
+  std::uint32_t word_ = 0;        // of the progress table; its session is 0, so it is nobody's work
+  std::uint32_t launched_ = 0;    // value of the last probe
+  std::optional<Probe> probe_;    // under way
   Clock::time_point last_alarm_{};  // probe of an overdue stream
   Clock::duration rest_{0};         // until the next one
   Clock::time_point last_query_{};

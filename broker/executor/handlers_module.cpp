@@ -121,15 +121,13 @@ void handle(Incoming& incoming, const proto::FunctionLookupRecord& record) {
   if (const LoadedFunction* known = ModuleStore::find_function(*module->image, incoming.text())) {
     return answer_function(incoming.reply, add_function(incoming.session, record, module->image, known), known);
   }
-  incoming.session.start_job(
-      [reply = incoming.share_reply(), record, image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
-        session->parts().modules.find_function(
-            session->id(), image, name, [session, reply, record, image](CUresult result, const LoadedFunction* loaded) {
-              session->finish_job([session, reply, record, image, result, loaded] {
-                answer_function(*reply, result == CUDA_SUCCESS ? add_function(*session, record, image, loaded) : result, loaded);
-              });
-            });
+  incoming.session.start_job([reply = incoming.share_reply(), record, image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
+    session->parts().modules.find_function(session->id(), image, name, [session, reply, record, image](CUresult result, const LoadedFunction* loaded) {
+      session->finish_job([session, reply, record, image, result, loaded] {
+        answer_function(*reply, result == CUDA_SUCCESS ? add_function(*session, record, image, loaded) : result, loaded);
       });
+    });
+  });
 }
 
 void handle(Incoming& incoming, const proto::FunctionListRecord& record) {
@@ -146,14 +144,13 @@ void handle(Incoming& incoming, const proto::FunctionListRecord& record) {
 void handle(Incoming& incoming, const proto::GlobalLookupRecord& record) {
   const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
   if (!module) return;
-  incoming.session.start_job(
-      [reply = incoming.share_reply(), image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
-        session->parts().modules.find_global(session->id(), image, name, [session, reply](CUresult result, CUdeviceptr address, std::size_t size) {
-          if (result == CUDA_SUCCESS) session->memory().add_global(address, size);
-          reply->answer_with(result, proto::GlobalLookupReply{address, size});
-          session->finish_job();
-        });
-      });
+  incoming.session.start_job([reply = incoming.share_reply(), image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
+    session->parts().modules.find_global(session->id(), image, name, [session, reply](CUresult result, CUdeviceptr address, std::size_t size) {
+      if (result == CUDA_SUCCESS) session->memory().add_global(address, size);
+      reply->answer_with(result, proto::GlobalLookupReply{address, size});
+      session->finish_job();
+    });
+  });
 }
 
 }  // namespace mpsshim::broker

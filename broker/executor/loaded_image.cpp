@@ -14,10 +14,10 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr unsigned kEagerFunctions = 64;           // a module with at most so many has all of them looked up in the window that loads it
-constexpr std::size_t kMaxSavedBytes = 64u << 20;  // of variables with contents; beyond, a copy serves one client
+constexpr unsigned kEagerFunctions = 64;             // a module with at most so many has all of them looked up in the window that loads it
+constexpr std::size_t kMaxSavedBytes = 64u << 20;    // of variables with contents; beyond, a copy serves one client
 constexpr std::size_t kMaxDescriptionBytes = proto::kMaxReplyBytes - sizeof(proto::ModuleLoadReply);
-constexpr std::size_t kSmallFillBytes = 64u << 10;  // copied rather than filled: a fill is a kernel, and waits for room on the GPU
+constexpr std::size_t kSmallFillBytes = 64u << 10;   // copied rather than filled: a fill is a kernel, and waits for room on the GPU
 
 CUresult describe(const Driver& driver, CUfunction handle, LoadedFunction& function) {
   function.handle = handle;
@@ -101,8 +101,8 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
   std::array<char, 4096> error_log{};
   std::array options{CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
   std::array<void*, 2> values{error_log.data(), reinterpret_cast<void*>(error_log.size())};
-  const CUresult result =
-      driver->cuModuleLoadDataEx(&image.handle, prepared.content.data(), static_cast<unsigned>(options.size()), options.data(), values.data());
+  const CUresult result = driver->cuModuleLoadDataEx(&image.handle, prepared.content.data(), static_cast<unsigned>(options.size()), options.data(),
+                                                     values.data());
   if (result != CUDA_SUCCESS) {
     image.handle = nullptr;
     log.assign(error_log.data());

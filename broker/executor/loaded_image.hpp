@@ -30,7 +30,7 @@ struct LoadedFunction {
   std::string name;
   mutable std::atomic<std::uint32_t> name_offset{0};  // FunctionNameTable's, once a client has bound it
   std::uint32_t parameter_bytes = 0;
-  std::uint32_t local_bytes = 0;  // per thread; growth of the context's local memory waits for everybody
+  std::uint32_t local_bytes = 0;          // per thread; growth of the context's local memory waits for everybody
   std::vector<ParameterLayout> parameters;
   std::int32_t attribute[16] = {};
   std::uint32_t attribute_valid = 0;
@@ -45,20 +45,20 @@ struct LoadedImage {
   };
 
   std::uint64_t image = 0;
-  std::uint64_t copy = 0;  // this executor's number for it, in the load log
+  std::uint64_t copy = 0;                  // this executor's number for it, in the load log
   CUmodule handle = nullptr;
   bool has_writable_globals = false;
-  bool can_be_restored = true;  // all variables are known: another client may have this copy later
+  bool can_be_restored = true;             // all variables are known: another client may have this copy later
   std::uint32_t function_count = 0;
-  std::size_t cost_bytes = 0;  // against the cache's limit
+  std::size_t cost_bytes = 0;              // against the cache's limit
   std::vector<Variable> variables;
-  std::vector<std::byte> description;            // proto/module_functions.hpp, as the reply to ModuleLoad carries it
+  std::vector<std::byte> description;      // proto/module_functions.hpp, as the reply to ModuleLoad carries it
   std::vector<const LoadedFunction*> described;  // the same functions, by number
 
-  std::mutex mutex;  // the maps below
+  std::mutex mutex;                        // the maps below
   std::map<std::string, std::unique_ptr<LoadedFunction>, std::less<>> functions;
   std::map<std::string, std::pair<CUdeviceptr, std::size_t>, std::less<>> globals;
-  std::vector<std::string> names;  // of all functions, once they were listed
+  std::vector<std::string> names;          // of all functions, once they were listed
 };
 
 // Loads `prepared`, looks up the functions of a small module, and saves what its variables hold. `log`: the driver's words where it failed.

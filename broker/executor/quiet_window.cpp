@@ -13,7 +13,7 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr std::chrono::microseconds kPollPause{50};     // while somebody waits
+constexpr std::chrono::microseconds kPollPause{50};    // while somebody waits
 constexpr std::chrono::milliseconds kPatientPause{10};  // while only deferrable jobs wait and nobody is pressed
 constexpr unsigned kSpinsBeforeSleep = 2'000;
 

@@ -109,16 +109,14 @@ void Session::finish_job(std::function<void()> act) {
 void Session::launch_in_window(const std::shared_ptr<StreamQueue>& queue) {
   ++jobs_;
   const std::shared_ptr<LaunchOp> launch = queue->take_window_launch();
-  parts_.window.submit({"a launch that needs more local memory", id_, false,
-                        [self = shared_from_this(), queue, launch](WindowResult window) {
+  parts_.window.submit({"a launch that needs more local memory", id_, false, [self = shared_from_this(), queue, launch](WindowResult window) {
                           if (window == WindowResult::open) {
                             queue->launch_in_window(*launch);
                           } else {
                             self->channel_.set_async_error(CUDA_ERROR_MPS_SERVER_NOT_READY);
                           }
                           self->finish_job([queue] { queue->window_launch_done(); });
-                        },
-                        true});
+                        }, true});
 }
 
 // The session may be given away before its worker gets to the act: then that one sends it on.
@@ -173,7 +171,7 @@ bool Session::advance_close() {
   if (streams_.reap() || jobs_ > 0) return false;
   handed_over_ = true;
   release_modules();  // a window may take its time
-  waiting_.clear();   // what they would release goes with everything else
+  waiting_.clear();  // what they would release goes with everything else
   parts_.window.submit({"taking down a session", id_, true, [self = shared_from_this()](WindowResult) { self->release_everything(); }});
   return true;
 }

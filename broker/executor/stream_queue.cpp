@@ -133,16 +133,11 @@ void StreamQueue::issue_head() {
   if (std::holds_alternative<CopyOp>(head) || std::holds_alternative<FillOp>(head)) {
     context_.parts.window.note_launch(stream_->progress_index, nullptr);
   }
-  if (auto* copy = std::get_if<CopyOp>(&head))
-    issue_copy(*copy);
-  else if (auto* fill = std::get_if<FillOp>(&head))
-    issue_fill(*fill);
-  else if (auto* record = std::get_if<RecordOp>(&head))
-    issue_record(*record);
-  else if (auto* wait = std::get_if<WaitOp>(&head))
-    issue_wait(*wait);
-  else if (auto* fence = std::get_if<FenceOp>(&head))
-    issue_fence(fence->value);
+  if (auto* copy = std::get_if<CopyOp>(&head)) issue_copy(*copy);
+  else if (auto* fill = std::get_if<FillOp>(&head)) issue_fill(*fill);
+  else if (auto* record = std::get_if<RecordOp>(&head)) issue_record(*record);
+  else if (auto* wait = std::get_if<WaitOp>(&head)) issue_wait(*wait);
+  else if (auto* fence = std::get_if<FenceOp>(&head)) issue_fence(fence->value);
   pop_head();
 }
 

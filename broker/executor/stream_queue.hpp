@@ -34,9 +34,9 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
  public:
   // StreamSet's notes on this stream.
   struct Notes {
-    bool is_active = false;             // in its list of streams with something to do
-    bool has_new_work = false;          // a blocking stream: since the NULL stream last waited for it
-    std::uint64_t null_version = 0;     // a blocking stream: the NULL stream's work that it has waited for
+    bool is_active = false;          // in its list of streams with something to do
+    bool has_new_work = false;       // a blocking stream: since the NULL stream last waited for it
+    std::uint64_t null_version = 0;  // a blocking stream: the NULL stream's work that it has waited for
     std::uint64_t barrier_version = 0;  // the barriers it has waited for
   };
   Notes notes;
@@ -133,7 +133,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   std::unique_ptr<PooledStream> stream_;
   ChainCache chains_;
   std::deque<StreamOp> ops_;
-  std::size_t borrowed_ = 0;      // so many operations at the back may point into the batch
+  std::size_t borrowed_ = 0;  // so many operations at the back may point into the batch
   std::size_t issue_singly_ = 0;  // so many launches at the head go out plainly: their chain was refused
   bool in_window_ = false;
   std::uint32_t appended_ = 0;

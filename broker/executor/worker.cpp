@@ -25,12 +25,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kQuantumBytes = 64 * 1024;
 static_assert(kQuantumBytes >= proto::kMaxRecordBytes);
-constexpr unsigned kDryVisits = 4;  // visits without work after which progress is written
+constexpr unsigned kDryVisits = 4;                   // visits without work after which progress is written
 constexpr std::chrono::microseconds kShortestPause{20};
 constexpr std::chrono::microseconds kLongestPause{1'000};
 constexpr std::chrono::microseconds kLongestPauseForCredit{100};  // a full stream's work lasts some hundred microseconds at least
 constexpr std::chrono::milliseconds kRebalanceInterval{5};
-constexpr unsigned kTurnsBetweenLooks = 16;  // at the clock, for the interval
+constexpr unsigned kTurnsBetweenLooks = 16;          // at the clock, for the interval
 constexpr std::chrono::microseconds kSleepLimit{1'000'000};
 
 // How long a worker without work spins before it sleeps: a spinning worker must not take the core from the client it waits for.
@@ -295,6 +295,15 @@ void WorkerSet::pause(std::uint64_t id, std::function<void(CUresult)> answer) {
 
 void WorkerSet::resume(std::uint64_t id) {
   if (const std::shared_ptr<Session> session = find(id)) session->run_on_worker([session] { session->resume(); });
+}
+
+void WorkerSet::after_this_turn(std::function<void()> done) {
+  const auto left = std::make_shared<std::atomic<std::size_t>>(workers_.size());
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    worker->post([left, done] {
+      if (left->fetch_sub(1, std::memory_order_acq_rel) == 1) done();
+    });
+  }
 }
 
 void WorkerSet::wake_all() {

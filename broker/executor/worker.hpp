@@ -103,6 +103,8 @@ class WorkerSet {
   [[nodiscard]] bool is_first(const Worker& worker) const { return &worker == workers_.front().get(); }
   // For QuietWindow::set_on_open: workers look at their queues again.
   void wake_all();
+  // `done` is called by one of them once each has ended what it was at: it has seen what was stored before.
+  void after_this_turn(std::function<void()> done);
 
  private:
   struct Placed {

@@ -59,6 +59,7 @@ TEST_CASE("an idle client that is terminated has its error, nobody else notices"
   require_terminated(broker, target);
   REQUIRE(target.ask("probe") == kAllTerminated);
   REQUIRE(target.ask("probe") == kAllTerminated);
+  REQUIRE(broker.log().find("is INACTIVE: it is terminated by a command") != std::string::npos);
   require_killable(broker, target);
   REQUIRE(bystander.answer().rfind("ok ", 0) == 0);
   require_goes_on(bystander, broker);

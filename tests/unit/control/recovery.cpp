@@ -91,7 +91,9 @@ TEST_CASE("a crash and a replacement show nobody guilty") {
   }
 }
 
-TEST_CASE("a fault with everybody idle costs nobody") { check(verdict_on(1, judge(kFault, std::vector{kIdle})), Fate::moved); }
+TEST_CASE("a fault with everybody idle costs nobody") {
+  check(verdict_on(1, judge(kFault, std::vector{kIdle})), Fate::moved);
+}
 
 TEST_CASE("busy is what is issued and not completed, in a stream that belongs to a session") {
   const auto table = std::make_unique<ProgressTable>();

@@ -17,7 +17,7 @@ constexpr auto kMoved = static_cast<std::uint32_t>(proto::SessionState::moved);
 constexpr auto kActive = static_cast<std::uint32_t>(proto::SessionState::active);
 
 struct Broker : ControlFixture {
-  Broker() { serve(); }
+  explicit Broker(SessionLimits limits = quick_limits()) : ControlFixture(limits) { serve(); }
   // Terminates one session. (By the command it would be all of this process.)
   void terminate(std::uint64_t session) {
     manager.terminate(*manager.find(session), [this] { ++stopped_sessions; });
@@ -77,6 +77,31 @@ TEST_CASE("work that does not end costs the executor, after the others have been
   CHECK(state_in(idle_page) == kMoved);
   CHECK(state_in(busy_page) == kMoved);
   CHECK(a.ask<proto::Attached>(proto::Attach{}).lost == CUDA_ERROR_MPS_CLIENT_TERMINATED);
+}
+
+TEST_CASE("who is idle is not taken to be drained before the executor reads no ring any more") {
+  SessionLimits limits = ControlFixture::quick_limits();
+  limits.drain = std::chrono::seconds(20);
+  Broker broker(limits);
+  proto::Attached endless, busy;
+  TestClient a = broker.attach(&endless);
+  TestClient b = broker.attach(&busy);
+  const auto busy_page = map_header(b.fds);
+  ExecutorPeer& first = broker.executor();
+  first.set_progress(0, endless.session, 1, 0);
+  broker.terminate(endless.session);
+  first.expect(ExecutorMessage::session_close);
+  first.expect(ExecutorMessage::quiesce);
+  turn_for(broker.loop, 20);
+  CHECK_FALSE(first.killed);
+  first.set_progress(1, busy.session, 5, 4);  // read before the message came
+  first.send(ExecutorMessage::quiesced, 0);
+  turn_for(broker.loop, 20);
+  CHECK_FALSE(first.killed);
+  first.set_progress(1, busy.session, 5, 5);
+  broker.next_life(2);
+  CHECK(first.killed);
+  CHECK(state_in(busy_page) == kMoved);
 }
 
 TEST_CASE("a client that is killed while it is being terminated is gone, and the command answered") {

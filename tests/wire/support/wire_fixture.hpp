@@ -90,7 +90,9 @@ class WireClient {
   }
   [[nodiscard]] std::uint32_t fence(std::uint32_t index = 0) const { return channel().fence(index).value.load(); }
   [[nodiscard]] CUresult take_async_error() { return static_cast<CUresult>(channel().header().async_error.exchange(0)); }
-  [[nodiscard]] bool has_failed() const { return channel().header().session_state.load() == static_cast<std::uint32_t>(proto::SessionState::failed); }
+  [[nodiscard]] bool has_failed() const {
+    return channel().header().session_state.load() == static_cast<std::uint32_t>(proto::SessionState::failed);
+  }
 
   [[nodiscard]] std::uint32_t sequence() const { return sequence_; }
   // False while the ring is full.

@@ -33,8 +33,7 @@ bool turn_until(EventLoop& loop, Done&& done, int limit_ms = 2000) {
   return true;
 }
 inline void turn_for(EventLoop& loop, int ms) {
-  (void)turn_until(
-      loop, [] { return false; }, ms);
+  (void)turn_until(loop, [] { return false; }, ms);
 }
 
 struct Arrived {
