@@ -71,6 +71,10 @@ Guilt find_guilty(const DeathReport& report, std::span<const SessionCondition> s
   return {};
 }
 
+bool is_a_programs_doing(CUresult error) {
+  return error != CUDA_ERROR_ECC_UNCORRECTABLE && error != CUDA_ERROR_NVLINK_UNCORRECTABLE && error != CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 KernelsUnderWay kernels_under_way(const ProgressFile& file) {
   std::map<std::uint64_t, std::set<std::string>> names;
   for (const StreamProgress& stream : file.table.stream) {

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include <cuda.h>
+
 #include "broker/progress_table.hpp"
 #include "proto/handshake.hpp"
 
@@ -32,6 +34,9 @@ struct Guilt {
 
 [[nodiscard]] std::vector<std::uint64_t> find_suspects(std::span<const SessionCondition> sessions);
 [[nodiscard]] Guilt find_guilty(const DeathReport& report, std::span<const SessionCondition> sessions, std::optional<std::uint64_t> address);
+
+// False for a fault that no program can cause: memory or a link that failed. Nobody goes into quarantine for it.
+[[nodiscard]] bool is_a_programs_doing(CUresult error);
 
 // Sessions with a kernel under way, and the names of those launched last, one a stream. Exact once the executor is dead.
 using KernelsUnderWay = std::map<std::uint64_t, std::string>;

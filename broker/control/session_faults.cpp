@@ -38,14 +38,14 @@ Guilt SessionManager::investigate(const Executor& executor, const DeathReport& r
     log_server(report.pid, "The client that has caused it: {}; {}; {}.", name_of(guilt.session), kernels_of(guilt.session), where);
     log_error("{}: is guilty of CUDA error {} in executor {} (pid {}): {}; {}; {}.", name_of(guilt.session), static_cast<int>(report.error),
               executor.label(), report.pid, proof_text(guilt.proof), kernels_of(guilt.session), where);
-    note_fault({guilt.session});
+    if (is_a_programs_doing(report.error)) note_fault({guilt.session});
     return guilt;
   }
   log_error("CUDA error {} in executor {} (pid {}): none of {} clients with work under way is shown guilty; {}.", static_cast<int>(report.error),
             executor.label(), report.pid, suspects.size(), where);
   log_server(report.pid, "It is not known which of {} clients has caused it; {}.", suspects.size(), where);
   for (const std::uint64_t id : suspects) log_error("{}: is one of {} suspects; {}.", name_of(id), suspects.size(), kernels_of(id));
-  note_fault(suspects);
+  if (is_a_programs_doing(report.error)) note_fault(suspects);
   return guilt;
 }
 

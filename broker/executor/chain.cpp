@@ -5,6 +5,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "broker/executor/fault.hpp"
 #include "broker/executor/parts.hpp"
 #include "broker/log.hpp"
 
@@ -176,6 +177,7 @@ CUresult ChainCache::set_kernel(Chain& chain, std::size_t index, const LaunchOp&
 }
 
 void ChainCache::refuse(CUresult result, const char* call) {
+  if (is_fatal(result)) return;  // no refusal: the context is lost, which the plain launch that follows reports
   if (parts_.chains_refused.exchange(true, std::memory_order_relaxed)) return;
   log_warning("Launches are issued one by one from now on, not in chains: the driver refused {}: {}", call, parts_.driver.describe(result));
 }

@@ -75,6 +75,11 @@ TEST_CASE("nobody is guilty of a crash or a replacement") {
   }
 }
 
+TEST_CASE("what failed by itself is no program's doing") {
+  for (const CUresult error : {CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_ASSERT, CUDA_ERROR_LAUNCH_FAILED}) CHECK(is_a_programs_doing(error));
+  for (const CUresult error : {CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_NVLINK_UNCORRECTABLE}) CHECK_FALSE(is_a_programs_doing(error));
+}
+
 TEST_CASE("a kernel is under way until the word has come to its launch") {
   const auto file = std::make_unique<ProgressFile>();
   const char name[] = "_Z4axpyPfi";
