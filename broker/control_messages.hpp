@@ -29,7 +29,7 @@
 //                                                           gets them as they are logged)
 //                                                          ←  ImageCompiled + [cubin]    made from an image: given out instead of it from now on
 //                                                          ←  Fault                      then the executor exits; the control process replaces it
-//   Quiesce                                                →                             read no ring any more: the control process looks at
+//   Quiesce                                                →  Quiesced                   no ring is read any more: the control process looks at
 //                                                                                       the progress table until all that was read is passed,
 //                                                                                       then replaces it. What was not read moves
 //                                                          ←  Starved                    a call of `session` got no quiet window for 1.5 s, because work of
@@ -89,6 +89,7 @@ enum class ExecutorMessage : std::uint32_t {
   variables_file,
   variables_restore,
   variables_forget,
+  quiesced,
 };
 
 // Flags of SessionPause. To rest: SessionPaused 0 says besides that no call of it is under way, and Stay lets it go on even then.

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <sys/types.h>
 
 namespace mpsshim::broker {
 
@@ -24,6 +25,11 @@ struct LogOptions {
 bool open_log(const LogOptions& options);
 void write_log(LogLevel level, std::string_view line);
 
+// server.log, as the control process writes it beside its own: what becomes of servers (executors) and their clients, in the manual's kinds of
+// message ("MPS Logging Format"). A dying server cannot say it itself. The executors append their own lines to the same file.
+[[nodiscard]] bool open_server_log(const std::string& path);
+void write_server_log(pid_t server, std::string_view line);  // nothing before open_server_log()
+
 template <typename... Args>
 void log_debug(fmt::format_string<Args...> format, Args&&... args) {
   write_log(LogLevel::debug, fmt::format(format, std::forward<Args>(args)...));
@@ -39,6 +45,11 @@ void log_warning(fmt::format_string<Args...> format, Args&&... args) {
 template <typename... Args>
 void log_error(fmt::format_string<Args...> format, Args&&... args) {
   write_log(LogLevel::error, fmt::format(format, std::forward<Args>(args)...));
+}
+
+template <typename... Args>
+void log_server(pid_t server, fmt::format_string<Args...> format, Args&&... args) {
+  write_server_log(server, fmt::format(format, std::forward<Args>(args)...));
 }
 
 }  // namespace mpsshim::broker

@@ -42,7 +42,9 @@ struct Arguments {
   unsigned orphan_ms = 200;
   unsigned drain_ms = 200;
   unsigned max_clients = kMaxLeases;
-  unsigned executors = 2;
+  unsigned executors = 3;
+  unsigned quarantine_faults = 3;
+  unsigned quarantine_s = 300;
   unsigned idle_ms = 10'000;
   std::string label = "0";
   unsigned module_cache_mib = 1024;
@@ -73,10 +75,17 @@ void describe(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
   app.add_option("--max-clients", arguments.max_clients, "Clients at a time")->check(CLI::Range(1u, kMaxLeases))->capture_default_str();
   app.add_option("--executors", arguments.executors,
-                 "Executors a GPU may have: a further one serves clients that a kernel without end keeps waiting in the first")
+                 "Executors a GPU may have: further ones serve clients that a kernel without end keeps waiting in the first, and programs "
+                 "in quarantine")
       ->check(CLI::Range(1u, 8u))
       ->capture_default_str();
   app.add_option("--idle-executor-ms", arguments.idle_ms, "Milliseconds after its last client that a further executor ends")->capture_default_str();
+  app.add_option("--quarantine-faults", arguments.quarantine_faults,
+                 "Faults of a program within --quarantine-s that put it in quarantine: its next clients get an executor of their own; 0: never")
+      ->capture_default_str();
+  app.add_option("--quarantine-s", arguments.quarantine_s, "Seconds without a fault after which a program leaves quarantine")
+      ->check(CLI::Range(1u, 1'000'000u))
+      ->capture_default_str();
   app.add_option("--module-cache", arguments.module_cache_mib,
                  "MiB of module images that stay loaded in an executor after their last client, for the next one that loads the same")
       ->capture_default_str();
@@ -198,6 +207,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.drain = std::chrono::milliseconds(arguments.drain_ms);
   limits.pool.executors = arguments.executors;
   limits.pool.idle = std::chrono::milliseconds(arguments.idle_ms);
+  limits.quarantine = {arguments.quarantine_faults, std::chrono::seconds(arguments.quarantine_s)};
   return limits;
 }
 
@@ -222,6 +232,10 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
   if (!open_log({log_path, "Control", !arguments.daemon, arguments.verbose ? LogLevel::debug : LogLevel::info})) {
     return refuse("the log " + log_path + " cannot be written (" + std::strerror(errno) + "): name another directory with --log-dir");
   }
+  const std::string server_log = executors.log_dir + "/server.log";
+  if (!open_server_log(server_log)) {
+    return refuse("the log " + server_log + " cannot be written (" + std::strerror(errno) + "): name another directory with --log-dir");
+  }
   ProcessLauncher launcher;
   // Never destroyed where it could not take over: the sockets are the former program's.
   auto server = std::make_unique<Server>(std::move(*pipes), launcher, executors, session_limits(arguments, *window),
@@ -231,7 +245,7 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
     if (state != nullptr) (void)server.release();
     return refuse(why);
   }
-  if (state == nullptr) daemon.redirect_output(executors.log_dir + "/server.log");
+  if (state == nullptr) daemon.redirect_output(server_log);
   return server->run();
 }
 

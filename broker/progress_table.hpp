@@ -20,11 +20,27 @@ struct alignas(64) StreamProgress {
   std::atomic<std::uint64_t> session;    // 0: the stream is in the pool
   std::atomic<std::uint64_t> launches;   // handed to the driver since the session has the stream, and how many of them in graphs
   std::atomic<std::uint64_t> chained;
+  std::atomic<std::uint32_t> launched;  // what `issued` was with the last launch: until `completed` comes to it a kernel is under way
+  std::atomic<std::uint32_t> function;  // that launch's kernel: where its name begins in FunctionNames
 };
 static_assert(sizeof(StreamProgress) == 128);
 
 struct ProgressTable {
   StreamProgress stream[kProgressStreams];
+};
+
+inline constexpr std::uint32_t kFunctionNamesBytes = 4u << 20;
+
+// Names of the kernels that clients use, one behind the other, each ended by a zero; the first is empty and stands for an unknown one.
+// Written once each by the executor; pages that hold no name take no memory.
+struct FunctionNames {
+  char text[kFunctionNamesBytes];
+};
+
+// The file that executor and control process share. Only the table is mapped for the GPU.
+struct ProgressFile {
+  ProgressTable table;
+  FunctionNames names;
 };
 
 }  // namespace mpsshim::broker

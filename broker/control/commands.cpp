@@ -2,10 +2,13 @@
 #include "broker/control/commands.hpp"
 
 #include <charconv>
+#include <memory>
 #include <optional>
 #include <sstream>
 
 #include <fmt/format.h>
+
+#include "broker/control/process_identity.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -13,12 +16,13 @@ namespace {
 
 constexpr const char* kHelp =
     "get_server_list             pids of the servers (executor processes)\n"
-    "get_server_status PID       INITIALIZING, ACTIVE, DRAINING or FAULT\n"
+    "get_server_status PID       INITIALIZING, ACTIVE or FAULT\n"
     "get_client_list PID         pids of that server's clients\n"
-    "ps [-p PID]                 clients: pid, session, server, device, state, device memory in MiB, command\n"
+    "ps [-l] [-p PID]            clients: pid, session, server, device, pid namespace, command; -l: state and device memory in MiB too\n"
     "restart [-f] [-t SECONDS] [executors]\n"
     "                            goes on with the installed mpsbroker, or only with new servers, once all clients' work in flight has ended (within\n"
     "                            SECONDS, 10 by default); clients wait meanwhile. -f: whoever does not come to rest loses its session\n"
+    "terminate_client SERVER PID ends the work of that client, which then gets CUDA_ERROR_MPS_CLIENT_TERMINATED; 0 once it may be killed\n"
     "quit [-t SECONDS]           ends the broker: at once, or when its clients have left, at the latest after SECONDS\n";
 
 std::optional<long> number(const std::string& text) {
@@ -34,6 +38,9 @@ Commands::Result no_such_server(const std::string& pid) {
   return failure(fmt::format("there is no server with pid {}: see get_server_list", pid));
 }
 
+// A server that has died too often keeps its name while it is not started again, so that its status can be asked for.
+pid_t shown_pid(const Executor& executor) { return executor.state() == ExecutorState::fault ? executor.last_pid() : executor.pid(); }
+
 // "GPU-cb1213a3-d6a4-be7f": enough of the UUID to tell devices apart, as NVIDIA's ps prints it.
 std::string device_name(const proto::DriverFacts* facts, unsigned device) {
   if (facts == nullptr) return fmt::format("{}", device);
@@ -43,7 +50,9 @@ std::string device_name(const proto::DriverFacts* facts, unsigned device) {
 
 }  // namespace
 
-bool Commands::is_action(const std::string& line) { return line.starts_with("quit") || line.starts_with("restart"); }
+bool Commands::is_action(const std::string& line) {
+  return line.starts_with("quit") || line.starts_with("restart") || line.starts_with("terminate_client");
+}
 
 void Commands::execute(const std::string& line, Answer answer) const {
   std::istringstream words(line);
@@ -56,6 +65,7 @@ void Commands::execute(const std::string& line, Answer answer) const {
   if (name == "get_server_status") return answer(get_server_status(arguments));
   if (name == "get_client_list") return answer(get_client_list(arguments));
   if (name == "restart") return restart(arguments, answer);
+  if (name == "terminate_client") return terminate_client(arguments, answer);
   if (name == "quit") return answer(quit(arguments));
   if (name == "help") return answer({true, kHelp});
   answer(failure(fmt::format("unknown command \"{}\": see help", name)));
@@ -64,25 +74,35 @@ void Commands::execute(const std::string& line, Answer answer) const {
 const Executor* Commands::server(const std::string& pid) const {
   const auto wanted = number(pid);
   for (const auto& [name, executor] : manager_.executors()) {
-    if (wanted && executor->pid() == *wanted) return executor.get();
+    if (wanted && shown_pid(*executor) == *wanted) return executor.get();
   }
   return nullptr;
 }
 
 Commands::Result Commands::ps(const Arguments& arguments) const {
   const Executor* only = nullptr;
-  if (arguments.size() == 2 && arguments[0] == "-p") {
-    only = server(arguments[1]);
-    if (only == nullptr) return no_such_server(arguments[1]);
-  } else if (!arguments.empty()) {
-    return failure("usage: ps [-p PID]");
+  bool is_long = false;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "-l") {
+      is_long = true;
+    } else if (arguments[i] == "-p" && i + 1 < arguments.size()) {
+      only = server(arguments[++i]);
+      if (only == nullptr) return no_such_server(arguments[i]);
+    } else {
+      return failure("usage: ps [-l] [-p PID]");
+    }
   }
-  std::string text = fmt::format("{:<10}{:<7}{:<10}{:<24}{:<9}{:<9}{}\n", "PID", "ID", "SERVER", "DEVICE", "STATE", "MEMORY", "COMMAND");
+  const auto row = [is_long](const auto& pid, const auto& id, const auto& executor, const std::string& device, const std::string& name_space,
+                             const std::string& state, const auto& memory, const std::string& command) {
+    const std::string more = is_long ? fmt::format("{:<13}{:<9}", state, memory) : "";
+    return fmt::format("{:<10}{:<7}{:<10}{:<24}{:<13}{}{}\n", pid, id, executor, device, name_space, more, command);
+  };
+  std::string text = row("PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "STATE", "MEMORY", "COMMAND");
   for (const auto& [id, session] : manager_.sessions()) {
     if (only != nullptr && only != session.executor) continue;
-    const std::string pid = session.executor != nullptr && session.executor->pid() > 0 ? std::to_string(session.executor->pid()) : "-";
-    text += fmt::format("{:<10}{:<7}{:<10}{:<24}{:<9}{:<9}{}\n", session.client.pid, id, pid, device_name(manager_.facts(), session.device), phase_name(session.phase),
-                        session.chunks.total_bytes() >> 20, session.client.command);
+    const std::string pid = session.executor != nullptr && shown_pid(*session.executor) > 0 ? std::to_string(shown_pid(*session.executor)) : "-";
+    text += row(session.client.pid, id, pid, device_name(manager_.facts(), session.device), pid_namespace_of(session.client.pid),
+                phase_name(session.phase), session.chunks.total_bytes() >> 20, session.client.command);
   }
   return {true, text};
 }
@@ -91,7 +111,7 @@ Commands::Result Commands::get_server_list(const Arguments& arguments) const {
   if (!arguments.empty()) return failure("usage: get_server_list");
   std::string text;
   for (const auto& [name, executor] : manager_.executors()) {
-    if (executor->pid() > 0) text += fmt::format("{}\n", executor->pid());
+    if (shown_pid(*executor) > 0) text += fmt::format("{}\n", shown_pid(*executor));
   }
   return {true, text};
 }
@@ -129,6 +149,28 @@ void Commands::restart(const Arguments& arguments, const Answer& answer) const {
     }
   }
   restart_(order, answer);
+}
+
+// As the manual's example, "0" says that the client may be killed.
+void Commands::terminate_client(const Arguments& arguments, const Answer& answer) const {
+  if (arguments.size() != 2) return answer(failure("usage: terminate_client SERVER PID"));
+  const Executor* executor = server(arguments[0]);
+  if (executor == nullptr) return answer(no_such_server(arguments[0]));
+  std::vector<std::uint64_t> sessions;
+  for (const auto& [id, session] : manager_.sessions()) {
+    if (session.executor == executor && number(arguments[1]) == session.client.pid) sessions.push_back(id);
+  }
+  if (sessions.empty()) {
+    return answer(failure(fmt::format("server {} has no client with pid {}: see get_client_list {}", arguments[0], arguments[1], arguments[0])));
+  }
+  const auto left = std::make_shared<std::size_t>(sessions.size());
+  for (const std::uint64_t id : sessions) {
+    if (Session* session = manager_.find(id)) {
+      manager_.terminate(*session, [left, answer] {
+        if (--*left == 0) answer({true, "0\n"});
+      });
+    }
+  }
 }
 
 Commands::Result Commands::quit(const Arguments& arguments) const {

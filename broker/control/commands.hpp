@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands of mpsctl, as text in and text out. Names and meaning are those of nvidia-cuda-mps-control (NVIDIA MPS manual, "Appendix: Tools
 // and Interface Reference"); a server is an executor process. What is not built is an unknown command, never a pretended success.
-// Most are answered at once; restart when all is served again.
+// Most are answered at once; terminate_client when the client's work has stopped, restart when all is served again.
 // Owned by Server; the control process's thread.
 #pragma once
 
@@ -43,6 +43,7 @@ class Commands {
   [[nodiscard]] Result get_client_list(const Arguments& arguments) const;
   [[nodiscard]] Result quit(const Arguments& arguments) const;
   void restart(const Arguments& arguments, const Answer& answer) const;
+  void terminate_client(const Arguments& arguments, const Answer& answer) const;
   [[nodiscard]] const Executor* server(const std::string& pid) const;
 
   SessionManager& manager_;

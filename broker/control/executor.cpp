@@ -27,7 +27,7 @@ const char* state_name(ExecutorState state) {
     case ExecutorState::stopped: return "STOPPED";
     case ExecutorState::starting: return "INITIALIZING";
     case ExecutorState::active: return "ACTIVE";
-    case ExecutorState::draining: return "DRAINING";
+    case ExecutorState::draining: return "INITIALIZING";  // about to be replaced: as the manual has it, new requests wait
     case ExecutorState::fault: return "FAULT";
   }
   return "?";
@@ -77,6 +77,9 @@ void Executor::start() {
   }
   ++epoch_;
   serving_->set_handlers({[this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { arrived(packet, fds); }, [this] { died(); }});
+  last_pid_ = pid();
+  log_info("Starting new server {} for user {}: executor {}, epoch {}, {}.", last_pid_, geteuid(), label_, epoch_, driver());
+  log_server(last_pid_, "Creating server context on device {}: server status is INITIALIZING.", id_.device);
   limit_ = loop_.after(settings_.start_limit, [this] {
     log_error("Executor {} (pid {}) was not ready after {} s and is killed.", label_, pid(), settings_.start_limit.count() / 1000);
     serving_->kill();
@@ -162,9 +165,11 @@ bool Executor::is_exclusive() const {
          device.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_MODE] == CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
 }
 
-std::set<std::uint64_t> Executor::busy() const { return serving_ ? busy_sessions(serving_->progress()) : std::set<std::uint64_t>(); }
+std::set<std::uint64_t> Executor::busy() const { return serving_ ? busy_sessions(serving_->progress().table) : std::set<std::uint64_t>(); }
 
-bool Executor::is_busy(std::uint64_t session) const { return serving_ && control::is_busy(serving_->progress(), session); }
+bool Executor::is_busy(std::uint64_t session) const { return serving_ && control::is_busy(serving_->progress().table, session); }
+
+bool Executor::has_streams(std::uint64_t session) const { return serving_ && control::has_streams(serving_->progress().table, session); }
 
 ExecutorInstance* Executor::standby() const {
   ExecutorInstance* instance = standby_.instance();
@@ -172,12 +177,12 @@ ExecutorInstance* Executor::standby() const {
 }
 
 void Executor::note_blocked(std::uint64_t session) {
-  if (serving_) blocking_ = running_streams(serving_->progress(), session);
+  if (serving_) blocking_ = running_streams(serving_->progress().table, session);
 }
 
 bool Executor::is_blocked() {
   if (blocking_.empty() || !serving_) return false;
-  std::erase_if(blocking_, [&](const RunningStream& stream) { return !runs_on(serving_->progress(), stream); });
+  std::erase_if(blocking_, [&](const RunningStream& stream) { return !runs_on(serving_->progress().table, stream); });
   if (!blocking_.empty()) return true;
   log_info("Executor {} (pid {}) is no longer blocked: the kernels that calls waited for have ended.", label_, pid());
   return false;
@@ -187,7 +192,7 @@ void Executor::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   if (packet.header.type == ExecutorMessage::ready) return became_ready(packet);
   if (packet.header.type == ExecutorMessage::fault) {
     const auto error = packet.header.status == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : static_cast<CUresult>(packet.header.status);
-    report_ = {DeathReport::Cause::fault, error, packet.header.session, packet.text};
+    report_ = {DeathReport::Cause::fault, error, packet.header.session, packet.text, {}, -1};
     end_noticed_at_ = EventLoop::Clock::now();
     limit_ = loop_.after(milliseconds(0), [this] { give_up_life(); });  // not from inside the link that is calling
     return;
@@ -256,6 +261,8 @@ void Executor::end_life(const std::string& end, bool fades) {
   call_look_.reset();
   const bool was_ready = state_ == ExecutorState::active || state_ == ExecutorState::draining;
   const std::set<std::uint64_t> in_flight = busy();
+  if (serving_) report_.kernels = kernels_under_way(serving_->progress());
+  report_.pid = last_pid_;
   if (fades) fading_.add(std::move(serving_));
   serving_.reset();
   blocking_.clear();

@@ -70,7 +70,7 @@ class Executor {
   // Before start(), in a control process that has taken over from another: what its lives there have shown.
   void resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts);
   void send(const ExecutorPacket& packet, std::span<const int> fds = {});
-  void begin_drain();  // no more new work is to be issued: Quiesce
+  void begin_drain();  // no more new work is to be read: Quiesce
   void replace();      // kills this life; executor_died follows with Cause::replaced
   void quit();         // executor_stopped follows
   // For restarts. Held, it serves whom it serves and its owner opens nothing new in it.
@@ -90,6 +90,7 @@ class Executor {
   [[nodiscard]] bool is_first() const { return id_.ordinal == 0; }
   [[nodiscard]] const std::string& label() const { return label_; }  // "0"; "0.1": the second one of device 0
   [[nodiscard]] pid_t pid() const { return serving_ ? serving_->pid() : -1; }
+  [[nodiscard]] pid_t last_pid() const { return last_pid_; }    // of this life, or of the one before while there is none
   [[nodiscard]] std::uint64_t epoch() const { return epoch_; }  // counts lives
   [[nodiscard]] const std::string& driver() const { return settings_.drivers[driver_]; }
   // Copied from the executor's file; empty while no life has been ready.
@@ -98,6 +99,7 @@ class Executor {
   [[nodiscard]] bool is_exclusive() const;
   [[nodiscard]] std::set<std::uint64_t> busy() const;
   [[nodiscard]] bool is_busy(std::uint64_t session) const;
+  [[nodiscard]] bool has_streams(std::uint64_t session) const;
   // What its driver said when it could not be started.
   [[nodiscard]] CUresult refusal() const { return refusal_status_; }
   // In whose driver call it hangs; 0: it does not, or nobody's.
@@ -143,6 +145,7 @@ class Executor {
   FadingExecutors fading_;
   Standby standby_;
   std::unique_ptr<ExecutorInstance> serving_;  // or about to
+  pid_t last_pid_ = -1;
   std::vector<RunningStream> blocking_;
   std::unique_ptr<proto::DriverFacts> facts_;
   DeathReport report_;

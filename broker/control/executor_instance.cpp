@@ -12,7 +12,7 @@ namespace mpsshim::broker::control {
 ExecutorInstance::ExecutorInstance(EventLoop& loop, ExecutorLauncher& launcher, ExecutorLife life)
     : launcher_(launcher),
       life_(std::move(life)),
-      progress_(proto::Mapping::map(life_.progress, 0, sizeof(ProgressTable), proto::Access::read_only)),
+      progress_(proto::Mapping::map(life_.progress, 0, sizeof(ProgressFile), proto::Access::read_only)),
       calls_(proto::Mapping::map(life_.calls, 0, sizeof(CallTable), proto::Access::read_only)) {
   // By the time a handler is called somebody has set them, or nobody wants to know.
   link_ = std::make_unique<ExecutorLink>(

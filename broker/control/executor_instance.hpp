@@ -43,7 +43,7 @@ class ExecutorInstance {
   // Copied from its file. nullptr: of another layout, or without that device.
   [[nodiscard]] std::unique_ptr<proto::DriverFacts> read_facts(unsigned device) const;
   [[nodiscard]] pid_t pid() const { return life_.pid; }
-  [[nodiscard]] const ProgressTable& progress() const { return *reinterpret_cast<const ProgressTable*>(progress_.data()); }
+  [[nodiscard]] const ProgressFile& progress() const { return *reinterpret_cast<const ProgressFile*>(progress_.data()); }
   [[nodiscard]] CallWatch& calls() { return calls_; }
   [[nodiscard]] EventLoop::Clock::time_point launched_at() const { return launched_at_; }
 

@@ -116,7 +116,7 @@ std::optional<ExecutorLife> ProcessLauncher::launch(const ExecutorOptions& optio
   ExecutorLife life;
   auto ends = proto::Socket::pair();
   life.facts = sealed_file("mpsshim-facts", sizeof(proto::DriverFacts));
-  life.progress = sealed_file("mpsshim-progress", sizeof(ProgressTable));
+  life.progress = sealed_file("mpsshim-progress", sizeof(ProgressFile));
   life.calls = sealed_file("mpsshim-calls", sizeof(CallTable));
   if (!ends[0].valid() || !life.facts.valid() || !life.progress.valid() || !life.calls.valid()) return std::nullopt;
   const Command command = make_command(options);

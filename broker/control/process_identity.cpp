@@ -2,8 +2,10 @@
 #include "broker/control/process_identity.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,6 +24,27 @@ std::string command_of(pid_t pid) {
   std::ranges::replace(command, '\0', ' ');
   std::ranges::replace_if(command, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
   return command.empty() ? "?" : command;
+}
+
+Program program_of(pid_t pid, uid_t uid) {
+  const std::string link = "/proc/" + std::to_string(pid) + "/exe";
+  std::error_code error;
+  struct stat file {};
+  Program program;
+  program.uid = uid;
+  const std::string path = std::filesystem::read_symlink(link, error).string();
+  if (error || stat(link.c_str(), &file) != 0) return program;
+  program.path = path;
+  program.device = file.st_dev;
+  program.inode = file.st_ino;
+  return program;
+}
+
+std::string pid_namespace_of(pid_t pid) {
+  std::error_code error;
+  const std::string name = std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/ns/pid", error).string();  // "pid:[4026531836]"
+  const std::size_t begin = name.find('['), end = name.find(']');
+  return error || begin == std::string::npos || end == std::string::npos ? "-" : name.substr(begin + 1, end - begin - 1);
 }
 
 pid_t pid_of(const proto::FileDescriptor& pidfd) {

@@ -6,12 +6,17 @@
 
 #include <sys/types.h>
 
+#include "broker/control/quarantine.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker::control {
 
 // The command line, arguments separated by spaces, cut to 200 characters, unprintable ones replaced; "?" where it cannot be read.
 [[nodiscard]] std::string command_of(pid_t pid);
+// The executable it runs; with an empty path where it cannot be read.
+[[nodiscard]] Program program_of(pid_t pid, uid_t uid);
+// The number of its pid namespace, as /proc/PID/ns/pid names it; "-" where it cannot be read.
+[[nodiscard]] std::string pid_namespace_of(pid_t pid);
 // The process a descriptor refers to: 0 or less if it is dead or of another pid namespace, kNotAPidfd if the descriptor is something else.
 inline constexpr pid_t kNotAPidfd = -2;
 [[nodiscard]] pid_t pid_of(const proto::FileDescriptor& pidfd);

@@ -14,17 +14,18 @@ bool has_work(const StreamProgress& stream) {
 
 }  // namespace
 
-std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCondition> sessions) {
-  const bool fault = report.cause == DeathReport::Cause::fault;
-  const auto busy_count = std::ranges::count_if(sessions, [](const SessionCondition& session) { return session.busy; });
+std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCondition> sessions, const Guilt& guilt) {
   std::vector<Verdict> verdicts;
   for (const SessionCondition& session : sessions) {
-    const bool named = report.named_session != 0 && report.named_session == session.session;
-    const bool only_suspect = fault && report.named_session == 0 && busy_count == 1;
+    const bool is_named = report.named_session != 0 && report.named_session == session.session;
     if (session.client_gone) {
       verdicts.push_back({session.session, Fate::dropped, CUDA_SUCCESS});
-    } else if (named || (session.busy && only_suspect)) {
-      verdicts.push_back({session.session, Fate::failed, fault ? report.error : CUDA_ERROR_MPS_SERVER_NOT_READY});
+    } else if (session.terminated) {
+      verdicts.push_back({session.session, Fate::failed, CUDA_ERROR_MPS_CLIENT_TERMINATED});
+    } else if (guilt.proof != Proof::none && guilt.session == session.session) {
+      verdicts.push_back({session.session, Fate::failed, report.error});
+    } else if (is_named && report.cause != DeathReport::Cause::fault) {
+      verdicts.push_back({session.session, Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY});
     } else if (session.busy) {
       verdicts.push_back({session.session, Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY});
     } else {
@@ -47,6 +48,10 @@ bool is_busy(const ProgressTable& table, std::uint64_t session) {
   return std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
     return stream.session.load(std::memory_order_acquire) == session && has_work(stream);
   });
+}
+
+bool has_streams(const ProgressTable& table, std::uint64_t session) {
+  return std::ranges::any_of(table.stream, [&](const StreamProgress& stream) { return stream.session.load(std::memory_order_acquire) == session; });
 }
 
 std::vector<RunningStream> running_streams(const ProgressTable& table, std::uint64_t except_session) {

@@ -3,14 +3,15 @@
 //
 //   who                                   executor reported a fault              it crashed, or was replaced
 //   client gone                           dropped                                dropped
+//   terminated by a command               failed, CUDA_ERROR_MPS_CLIENT_TERMINATED (both)
+//   shown guilty (guilt.hpp)              failed with the driver's error         (nobody is)
 //   idle                                  moved                                  moved
-//   named by the report, or by a call     failed with the driver's error         failed, CUDA_ERROR_MPS_SERVER_NOT_READY
-//   in which the executor crashed or hung
-//   the only busy one, nobody named       failed with the driver's error         failed, CUDA_ERROR_MPS_SERVER_NOT_READY
-//   busy among several                    failed, CUDA_ERROR_MPS_SERVER_NOT_READY (both)
+//   named by a call in which the          –                                      failed, CUDA_ERROR_MPS_SERVER_NOT_READY
+//   executor crashed or hung
+//   busy                                  failed, CUDA_ERROR_MPS_SERVER_NOT_READY (both)
 //
-// A client that is gone counts as busy for "the only one": its work may be what faulted. Busy is what the progress table says, which no client
-// can write. Unused for anything the client still holds in its ring: it posts that again.
+// A client that is gone is a suspect too: its work may be what faulted. Busy is what the progress table says, which no client can write.
+// Unused for anything the client still holds in its ring: it posts that again.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,9 @@
 #include <vector>
 
 #include <cuda.h>
+#include <sys/types.h>
 
+#include "broker/control/guilt.hpp"
 #include "broker/progress_table.hpp"
 
 namespace mpsshim::broker::control {
@@ -30,13 +33,18 @@ struct DeathReport {
   Cause cause = Cause::crash;
   CUresult error = CUDA_SUCCESS;    // fault: what the driver said
   std::uint64_t named_session = 0;  // whom the executor has shown guilty, or in whose driver call it crashed or hung; 0: nobody
-  std::string text;                 // for the log
+  std::string text = {};            // for the log
+  KernelsUnderWay kernels = {};
+  pid_t pid = -1;  // of the executor
 };
 
 struct SessionCondition {
   std::uint64_t session = 0;
   bool busy = false;
   bool client_gone = false;
+  bool terminated = false;
+  std::string kernels = {};               // names of those under way; empty: none
+  std::vector<proto::Lease> ranges = {};  // of its device memory
 };
 
 enum class Fate { moved, failed, dropped };
@@ -47,11 +55,13 @@ struct Verdict {
   CUresult error = CUDA_SUCCESS;  // failed: sticky error of that client
 };
 
-[[nodiscard]] std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCondition> sessions);
+[[nodiscard]] std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCondition> sessions, const Guilt& guilt);
 
 // Sessions that have issued what is not passed yet. Exact once the executor is dead; a moment's view while it lives.
 [[nodiscard]] std::set<std::uint64_t> busy_sessions(const ProgressTable& table);
 [[nodiscard]] bool is_busy(const ProgressTable& table, std::uint64_t session);
+// False once the executor has ended all work of the session and will begin none: its streams are given back.
+[[nodiscard]] bool has_streams(const ProgressTable& table, std::uint64_t session);
 
 // A stream that was at work, and how far it was: as long as it is at work and no further, its kernel goes on.
 struct RunningStream {

@@ -13,6 +13,7 @@ const char* phase_name(SessionPhase phase) {
     case SessionPhase::reopening: return "opening";
     case SessionPhase::moved: return "moved";
     case SessionPhase::lost: return "lost";
+    case SessionPhase::terminating: return "terminating";
     case SessionPhase::closing: return "closing";
   }
   return "?";
@@ -23,6 +24,7 @@ bool Session::in_executor() const {
     case SessionPhase::opening:
     case SessionPhase::active:
     case SessionPhase::reopening:
+    case SessionPhase::terminating:
     case SessionPhase::closing: return true;
     case SessionPhase::waiting:
     case SessionPhase::moved:
@@ -32,5 +34,7 @@ bool Session::in_executor() const {
 }
 
 std::string Session::name() const { return fmt::format("Session {} (pid {}, {})", id, client.pid, client.command); }
+
+std::string Session::server_name() const { return fmt::format("{{{}, {}}}", client.pid, id); }
 
 }  // namespace mpsshim::broker::control

@@ -14,6 +14,7 @@
 
 #include "broker/control/channel_memory.hpp"
 #include "broker/control/event_loop.hpp"
+#include "broker/control/quarantine.hpp"
 #include "broker/control/session_memory.hpp"
 #include "proto/handshake.hpp"
 
@@ -24,6 +25,7 @@ struct ClientIdentity {
   uid_t uid = static_cast<uid_t>(-1);
   std::string command;
   std::uint32_t layout_minor = proto::kLayoutMinor;  // what it speaks (proto/version.hpp)
+  Program program;
 };
 
 enum class SessionPhase {
@@ -32,7 +34,8 @@ enum class SessionPhase {
   active,     // open in the executor
   reopening,  // its leases change: closed in the executor, to be opened again
   moved,      // its executor died; the client is to ask for a new channel
-  lost,       // it did not survive its executor; the error is sticky
+  lost,       // it did not survive its executor, or was terminated; the error is sticky
+  terminating,  // by a command: SessionClose sent, the client is still there
   closing,    // the client is gone; SessionClose sent
 };
 [[nodiscard]] const char* phase_name(SessionPhase phase);
@@ -60,6 +63,7 @@ struct Session {
   unsigned deaths_while_opening = 0;  // executors that died while it was being opened
   bool has_lived = false;       // was active once: the client holds memory and handles of it
   bool delivered = false;       // the client has the current channel
+  bool end_is_slow = false;     // the log has said so
   bool changing_lease = false;  // `answer` is that of a LeaseReplace
 
   proto::Lease device_lease;
@@ -75,13 +79,16 @@ struct Session {
 
   Answer answer;               // the client's request under way (Attach or LeaseReplace), if any
   EventLoop::Timer deadline;   // of that request
-  EventLoop::Timer end_check;  // closing: looks whether the work of a gone client ends
+  EventLoop::Timer end_check;  // closing, terminating: looks whether its work ends
+  std::vector<std::function<void()>> on_stopped;  // called once nothing of it runs any more: commands wait for that
   EventLoop::Clock::time_point asked_at;
   EventLoop::Clock::time_point ended_at;
 
   [[nodiscard]] bool in_executor() const;
   // "Session 12 (pid 4711, ./app)"
   [[nodiscard]] std::string name() const;
+  // "{4711, 12}": as server.log has it.
+  [[nodiscard]] std::string server_name() const;
 };
 
 }  // namespace mpsshim::broker::control

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening and ending of sessions.
+// Opening of sessions, and what open ones ask for.
 #include "broker/control/session_manager.hpp"
 
 #include <algorithm>
@@ -12,7 +12,6 @@ namespace mpsshim::broker::control {
 
 namespace {
 
-constexpr std::chrono::seconds kSlowEnd{5};  // then the log tells whose end takes so long
 constexpr std::chrono::seconds kPatienceInPause{30};  // half the time after which a client takes its connection to be broken
 
 double milliseconds_since(EventLoop::Clock::time_point start) {
@@ -25,7 +24,12 @@ bool same_range(const proto::Lease& a, const proto::Lease& b) { return a.address
 
 SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits,
                                Events events)
-    : loop_(loop), limits_(limits), events_(std::move(events)), images_(loop), pool_(loop, launcher, executors, limits.pool, *this) {}
+    : loop_(loop),
+      limits_(limits),
+      events_(std::move(events)),
+      images_(loop),
+      pool_(loop, launcher, executors, limits.pool, *this),
+      quarantine_(limits.quarantine) {}
 
 void SessionManager::start() { (void)pool_.first(0); }
 
@@ -79,7 +83,8 @@ void SessionManager::attach(Session& session, Session::Answer answer) {
         return respond(session, CUDA_SUCCESS);
       }
       return respond(session, CUDA_ERROR_MPS_RPC_FAILURE);
-    case SessionPhase::lost: return respond(session, CUDA_SUCCESS);
+    case SessionPhase::lost:
+    case SessionPhase::terminating: return respond(session, CUDA_SUCCESS);
     case SessionPhase::reopening:
     case SessionPhase::closing: return respond(session, CUDA_ERROR_MPS_RPC_FAILURE);
   }
@@ -205,14 +210,18 @@ void SessionManager::refuse(Session& session, CUresult status) {
 
 void SessionManager::session_opened(Session& session, const ExecutorPacket& packet) {
   const auto status = static_cast<CUresult>(packet.header.status);
-  if (session.phase == SessionPhase::closing && status != CUDA_SUCCESS) return erase(session);  // nothing was opened, nothing will close
+  const bool is_ending = session.phase == SessionPhase::closing || session.phase == SessionPhase::terminating;
+  if (is_ending && status != CUDA_SUCCESS) return session_closed(session);  // nothing was opened, nothing will close
   if (session.phase != SessionPhase::opening) return;
   if (status != CUDA_SUCCESS) {
     log_error("{}: refused by executor {} with CUDA error {}: {}.", session.name(), session.executor->label(), static_cast<int>(status), packet.text);
     return refuse(session, status);
   }
   session.phase = SessionPhase::active;
-  session.has_lived = true;
+  const pid_t server = session.executor->pid();
+  if (!std::exchange(session.has_lived, true))
+    log_server(server, "New client {} connected from user {}: {}.", session.server_name(), session.client.uid, session.client.command);
+  log_server(server, "Status of client {} is ACTIVE.", session.server_name());
   session.deaths_while_opening = 0;
   log_info("{}: attached in {:.1f} ms to executor {} (pid {}), epoch {}, {} MiB of device memory in place.", session.name(),
            milliseconds_since(session.asked_at), session.executor->label(), session.executor->pid(), session.epoch, session.chunks.total_bytes() >> 20);
@@ -288,57 +297,6 @@ void SessionManager::lease_released(Session& session, std::uint64_t address) {
   if (found == session.more_leases.end()) return;
   leases_->give_back(*found);
   session.more_leases.erase(found);
-}
-
-void SessionManager::end(Session& session) {
-  session.answer = nullptr;
-  session.deadline.reset();
-  drop_relocation(session);
-  if (!session.in_executor()) return erase(session);
-  if (session.phase == SessionPhase::closing) return;
-  if (session.phase != SessionPhase::reopening) send_close(session);
-  session.phase = SessionPhase::closing;
-  session.ended_at = EventLoop::Clock::now();
-  check_end(session.id);
-}
-
-// A client that is gone has no claim on the GPU: work of it that runs on after the grace costs the executor.
-void SessionManager::check_end(std::uint64_t id) {
-  Session* session = find(id);
-  if (session == nullptr) return;
-  Executor& executor = *session->executor;
-  const auto waited = EventLoop::Clock::now() - session->ended_at;
-  if (waited >= limits_.orphan && executor.is_busy(id) && executor.state() == ExecutorState::active) {
-    log_warning("{}: its client is gone and its work still runs after {} ms; executor {} is replaced.", session->name(), limits_.orphan.count(),
-                executor.label());
-    begin_replacement(executor);
-  } else if (waited >= kSlowEnd && waited < kSlowEnd + limits_.orphan) {
-    log_warning("{}: its client is gone, its work has ended, but executor {} has not released it for {:.0f} ms.", session->name(), executor.label(),
-                milliseconds_since(session->ended_at));
-  }
-  session->end_check = loop_.after(std::max(limits_.orphan, std::chrono::milliseconds(1)), [this, id] { check_end(id); });
-}
-
-void SessionManager::session_closed(Session& session) {
-  if (session.phase == SessionPhase::closing) return erase(session);
-  if (session.phase != SessionPhase::reopening) return;
-  session.channel->write_header(session.id, session.epoch, session.client.layout_minor);
-  send_open(session, *session.executor);
-}
-
-void SessionManager::erase(Session& session) {
-  log_info("{}: ended.", session.name());
-  const Remnants::Leases leases{session.device_lease, session.pinned_lease};
-  if (!remnants_.keep(session.id, leases)) free_leases({leases});
-  for (const proto::Lease& lease : session.more_leases) {
-    const Remnants::Leases further{lease, {}};
-    if (!remnants_.keep(session.id, further)) free_leases({further});
-  }
-  images_.release_session(session.id);
-  Executor* const executor = session.executor;
-  forget_variables(session);
-  sessions_.erase(session.id);
-  if (executor != nullptr) release(*executor);
 }
 
 }  // namespace mpsshim::broker::control

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions and executors together: places sessions in executors, opens them there, brings their memory into the next one, moves those that
 // starve, ends them, decides by recovery.hpp what a death costs whom. Knows neither sockets of clients nor the text of commands.
-// In three files: session_manager.cpp (opening and ending), session_placement.cpp (which executor), session_recovery.cpp (executors' messages
-// and deaths).
+// In five files: session_manager.cpp (opening), session_end.cpp (ending), session_placement.cpp (which executor), session_recovery.cpp
+// (executors' messages and deaths), session_faults.cpp (who has caused a fault).
 // Owned by Server; the control process's thread. Requests come from ClientConnection, which has checked their form; here ids and ranges are
 // checked against the session's own objects. Executors are ours, but may crash at any point.
 #pragma once
@@ -20,6 +20,7 @@
 #include "broker/control/executor_pool.hpp"
 #include "broker/control/handover.hpp"
 #include "broker/control/image_store.hpp"
+#include "broker/control/kernel_log.hpp"
 #include "broker/control/lease_table.hpp"
 #include "broker/control/remnants.hpp"
 #include "broker/control/session.hpp"
@@ -33,6 +34,7 @@ struct SessionLimits {
   std::chrono::milliseconds drain{200};     // how long others' work is waited for before an executor is replaced
   std::chrono::milliseconds answer{10'000}; // how long a client waits for an executor
   std::chrono::milliseconds pause{1'000};   // how long the work of a session that is to be moved may take to end
+  QuarantineLimits quarantine;
   PoolLimits pool;
 };
 
@@ -67,6 +69,8 @@ class SessionManager final : public ExecutorOwner {
   // A further device range of at least `size_bytes`; empty: there is none.
   [[nodiscard]] std::optional<proto::Lease> add_lease(Session& session, std::uint64_t size_bytes);
   void end(Session& session);  // the client is gone
+  // The client has CUDA_ERROR_MPS_CLIENT_TERMINATED from now on. `stopped` is called once, when nothing of the session runs any more.
+  void terminate(Session& session, std::function<void()> stopped);
 
   // Restarts (session_rest.cpp). At rest: nothing of any session is in flight, all that was read is done; what clients ask meanwhile waits. `done`
   // is called once: with "" when it is so, and then one of the next two must follow; or with what stands in the way, and all goes on as before.
@@ -93,6 +97,12 @@ class SessionManager final : public ExecutorOwner {
 
  private:
   [[nodiscard]] bool place(Session& session);
+  [[nodiscard]] bool suits(const Executor& executor, const Session& session) const;
+  [[nodiscard]] Executor* place_in_quarantine(const Session& session);
+  [[nodiscard]] Executor* choose_other(const Session& session, const Executor& than);
+  [[nodiscard]] Executor* find_quarantine(const Session& session) const;
+  void note_fault(const std::vector<std::uint64_t>& suspects);
+  void arm_release();
   [[nodiscard]] bool is_used(const Executor& executor) const;
   void release(Executor& executor);
   void forget(Executor& executor);
@@ -115,7 +125,9 @@ class SessionManager final : public ExecutorOwner {
 
   void session_opened(Session& session, const ExecutorPacket& packet);
   void session_closed(Session& session);
+  void begin_end(Session& session, SessionPhase phase);
   void check_end(std::uint64_t session);
+  void report_stopped(Session& session);
   void erase(Session& session);
   void refuse(Session& session, CUresult status);
 
@@ -129,6 +141,8 @@ class SessionManager final : public ExecutorOwner {
   void lease_released(Session& session, std::uint64_t address);
   void give_image(Executor& executor, const ExecutorPacket& packet);
   void chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds);
+  [[nodiscard]] static SessionCondition condition_of(const Session& session, const DeathReport& report, bool busy);
+  [[nodiscard]] Guilt investigate(const Executor& executor, const DeathReport& report, std::span<const SessionCondition> conditions);
   void apply(const Verdict& verdict, const DeathReport& report);
   void move(Session& session);
   void lose(Session& session, CUresult error);
@@ -141,6 +155,7 @@ class SessionManager final : public ExecutorOwner {
   void end_rest(const std::string& why);
   void restore_session(StateReader& state);
   void make_leases(const proto::DriverFacts& facts);
+  void quiesced(Executor& executor);
   void check_drain(Executor& executor);
 
   EventLoop& loop_;
@@ -154,6 +169,10 @@ class SessionManager final : public ExecutorOwner {
   std::map<std::uint64_t, Session> sessions_;
   ExecutorPool pool_;
   Remnants remnants_;
+  KernelLog kernel_log_;
+  Quarantine quarantine_;
+  std::map<ExecutorId, Program> reserved_;  // executors that serve one program's clients only
+  EventLoop::Timer release_timer_;
   bool quitting_ = false;
   struct Rest {
     RestOrder order;
@@ -168,6 +187,7 @@ class SessionManager final : public ExecutorOwner {
   std::function<void()> on_retired_;
   struct Drain {
     EventLoop::Clock::time_point until;
+    bool quiesced = false;  // until it is, whoever is idle may be busy the next moment
     EventLoop::Timer timer;
   };
   std::map<ExecutorId, Drain> drains_;

@@ -12,13 +12,51 @@ namespace mpsshim::broker::control {
 // False if no executor can have it.
 bool SessionManager::place(Session& session) {
   if (session.executor != nullptr) return true;
-  const auto suits = [&](const Executor& executor) { return !remnants_.contains(executor, session.id); };
-  session.executor = pool_.choose(session.device, suits);
+  if (quarantine_.contains(session.client.program)) session.executor = place_in_quarantine(session);
+  if (session.executor != nullptr) return true;
+  session.executor = pool_.choose(session.device, [&](const Executor& executor) { return suits(executor, session); });
   if (session.executor != nullptr) return true;
   // All are blocked: it may be served all the same, as long as it needs no quiet window.
   Executor& first = pool_.first(session.device);
-  if (suits(first)) session.executor = &first;
+  if (suits(first, session)) session.executor = &first;
   return session.executor != nullptr;
+}
+
+bool SessionManager::suits(const Executor& executor, const Session& session) const {
+  return !remnants_.contains(executor, session.id) && !reserved_.contains(executor.id());
+}
+
+// An executor of its program's own: the one it has, a further one that nobody uses, or a new one. Where none can be had it shares another
+// program's quarantine. nullptr: it has to be served among the others.
+Executor* SessionManager::place_in_quarantine(const Session& session) {
+  (void)pool_.first(session.device);
+  if (Executor* found = find_quarantine(session)) return found;
+  const std::string& program = session.client.program.path;
+  if (Executor* executor = pool_.choose(
+          session.device, [&](const Executor& other) { return !other.is_first() && !reserved_.contains(other.id()) && !is_used(other); })) {
+    reserved_[executor->id()] = session.client.program;
+    log_warning("{}: is in quarantine, in executor {}, which serves {} alone.", session.name(), executor->label(), program);
+    return executor;
+  }
+  for (const auto& [id, other] : reserved_) {
+    if (id.device != session.device || remnants_.contains(*pool_.all().at(id), session.id)) continue;
+    log_warning("{}: is in quarantine, in executor {} together with {}, because no further executor can be had (--executors).", session.name(),
+                pool_.all().at(id)->label(), other.path);
+    return pool_.all().at(id).get();
+  }
+  log_warning(
+      "{}: should be in quarantine and is served among the others, because no further executor can be had (--executors, or the GPU's compute mode).",
+      session.name());
+  return nullptr;
+}
+
+Executor* SessionManager::find_quarantine(const Session& session) const {
+  for (const auto& [id, program] : reserved_) {
+    Executor& executor = *pool_.all().at(id);
+    if (id.device != session.device || program != session.client.program || executor.is_quitting()) continue;
+    if (!remnants_.contains(executor, session.id)) return &executor;
+  }
+  return nullptr;
 }
 
 bool SessionManager::is_used(const Executor& executor) const {
@@ -41,22 +79,32 @@ void SessionManager::free_leases(const std::vector<Remnants::Leases>& leases) {
   }
 }
 
+// Out of quarantine no move leads among the others.
+Executor* SessionManager::choose_other(const Session& session, const Executor& than) {
+  const auto own = reserved_.find(than.id());
+  // With variables it needs its modules where they are here: only an executor that has loaded nothing yet can make the same loads.
+  const bool has_variables = session.variables.valid();
+  Executor* other = pool_.choose(session.device, [&](const Executor& executor) {
+    if (&executor == &than || remnants_.contains(executor, session.id)) return false;
+    if (has_variables && (images_.has_log(executor.id()) || is_used(executor))) return false;
+    const auto reserved = reserved_.find(executor.id());
+    return own == reserved_.end() ? reserved == reserved_.end() : reserved != reserved_.end() && reserved->second == own->second;
+  });
+  if (other != nullptr && own != reserved_.end()) reserved_.emplace(other->id(), own->second);
+  return other;
+}
+
 void SessionManager::starved(Executor& executor, const ExecutorPacket& packet) {
   executor.note_blocked(packet.header.session);
   Session* session = find(packet.header.session);
   if (session == nullptr || session->executor != &executor || session->phase != SessionPhase::active || session->relocation) return;
-  // With variables it needs its modules where they are here: only an executor that has loaded nothing yet can make the same loads.
-  const bool has_variables = session->variables.valid();
-  const auto suits = [&](const Executor& other) {
-    return &other != &executor && !remnants_.contains(other, session->id) && !(has_variables && (images_.has_log(other.id()) || is_used(other)));
-  };
-  Executor* to = packet.object == session->id ? nullptr : pool_.choose(session->device, suits);
+  Executor* to = packet.object == session->id ? nullptr : choose_other(*session, executor);
   if (to == nullptr) return stay(*session, "no other executor can be had");
   const Session* blocker = find(packet.object);
   log_warning("{}: {} cannot be made in executor {} while work of {} runs on; it moves to executor {}.", session->name(), packet.text,
               executor.label(), blocker == nullptr ? "a client that is gone" : blocker->name(), to->label());
   session->relocation.emplace().to = to;
-  if (has_variables) {
+  if (session->variables.valid()) {
     images_.copy_log(executor.id(), to->id());
     if (to->state() == ExecutorState::active) replay_loads(*to, *to->serving());
   }
@@ -144,6 +192,7 @@ void SessionManager::forget(Executor& executor) {
   free_leases(remnants_.remove_all(executor));
   standby_feeds_.erase(executor.id());
   images_.forget_log(executor.id());
+  reserved_.erase(executor.id());
   pool_.forget(executor);
 }
 

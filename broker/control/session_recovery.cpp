@@ -26,6 +26,7 @@ void SessionManager::executor_ready(Executor& executor) {
   } else {
     serve_waiting(executor);
   }
+  log_server(executor.pid(), "Server status is ACTIVE: device {}, {}.", executor.device(), executor.driver());
   release(executor);
   if (first && facts_file_.valid()) events_.facts_published();
   const auto is_active = [](const auto& entry) { return entry.second->state() == ExecutorState::active; };
@@ -154,6 +155,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
       return;
     case ExecutorMessage::starved: return starved(executor, packet);
     case ExecutorMessage::settle: return settle(executor, packet);
+    case ExecutorMessage::quiesced: return quiesced(executor);
     case ExecutorMessage::ready:
     case ExecutorMessage::fault: return;  // Executor's own
     case ExecutorMessage::session_open:
@@ -216,9 +218,14 @@ void SessionManager::executor_died(Executor& executor, const DeathReport& report
   for (auto& [id, session] : sessions_) {
     if (session.executor != &executor || !session.in_executor()) continue;
     drop_relocation(session);  // it comes to an executor without the kernel it starved of
-    conditions.push_back({id, busy.contains(id), session.phase == SessionPhase::closing});
+    conditions.push_back(condition_of(session, report, busy.contains(id)));
   }
-  for (const Verdict& verdict : judge(report, conditions)) apply(verdict, report);
+  if (report.cause == DeathReport::Cause::fault) {
+    log_server(report.pid, "Server is handling a fatal GPU error on device {}: {}. Server status is FAULT.", executor.device(), report.text);
+  }
+  const Guilt guilt = report.cause == DeathReport::Cause::fault ? investigate(executor, report, conditions) : Guilt{};
+  for (const Verdict& verdict : judge(report, conditions, guilt)) apply(verdict, report);
+  log_server(report.pid, "Destroyed server context on device {}.", executor.device());
 }
 
 void SessionManager::apply(const Verdict& verdict, const DeathReport& report) {
@@ -227,10 +234,13 @@ void SessionManager::apply(const Verdict& verdict, const DeathReport& report) {
     case Fate::dropped: return erase(session);
     case Fate::moved:
       log_info("{}: was idle and moves to the next executor.", session.name());
+      log_server(report.pid, "Client {} was idle and is unhurt.", session.server_name());
       return move(session);
     case Fate::failed:
-      log_warning("{}: had work in flight and gets CUDA error {}{}{}.", session.name(), static_cast<int>(verdict.error), report.text.empty() ? "" : "; ",
-                  report.text);
+      if (session.phase != SessionPhase::terminating) {
+        log_warning("{}: had work in flight and gets CUDA error {}{}{}.", session.name(), static_cast<int>(verdict.error),
+                    report.text.empty() ? "" : "; ", report.text);
+      }
       lose(session, verdict.error);
       if (session.answer) respond(session, CUDA_SUCCESS);
       return;
@@ -253,13 +263,18 @@ void SessionManager::move(Session& session) {
 }
 
 void SessionManager::lose(Session& session, CUresult error) {
-  session.phase = SessionPhase::lost;
+  const SessionPhase before = std::exchange(session.phase, SessionPhase::lost);
   session.lost_error = error;
+  if (session.executor != nullptr && before != SessionPhase::terminating) {  // then it has been said
+    log_server(session.executor->last_pid(), "Status of client {} is INACTIVE: it has the sticky CUDA error {}.", session.server_name(),
+               static_cast<int>(error));
+  }
   if (session.channel) session.channel->tell_failed(error);
   forget_variables(session);
   session.chunks.clear();  // nobody can use it again: the device gets it back now, not when the client ends
   session.segments.clear();
   drop_relocation(session);
+  report_stopped(session);
   if (session.executor != nullptr) release(*session.executor);
 }
 
@@ -277,6 +292,13 @@ void SessionManager::begin_replacement(Executor& executor) {
   check_drain(executor);
 }
 
+void SessionManager::quiesced(Executor& executor) {
+  const auto found = drains_.find(executor.id());
+  if (found == drains_.end()) return;
+  found->second.quiesced = true;
+  check_drain(executor);
+}
+
 // Innocent sessions' work in flight is waited for; each such session that ends it in time moves instead of failing.
 void SessionManager::check_drain(Executor& executor) {
   const auto found = drains_.find(executor.id());
@@ -284,9 +306,11 @@ void SessionManager::check_drain(Executor& executor) {
   const std::set<std::uint64_t> busy = executor.busy();
   const bool others_run = std::ranges::any_of(busy, [&](std::uint64_t id) {
     const Session* session = find(id);
-    return session != nullptr && session->executor == &executor && session->phase != SessionPhase::closing && id != executor.blamed();
+    return session != nullptr && session->executor == &executor && session->phase != SessionPhase::closing &&
+           session->phase != SessionPhase::terminating && id != executor.blamed();
   });
-  if (!others_run || EventLoop::Clock::now() >= found->second.until) return executor.replace();
+  const bool drained = found->second.quiesced && !others_run;
+  if (drained || EventLoop::Clock::now() >= found->second.until) return executor.replace();
   found->second.timer = loop_.after(kDrainLook, [this, &executor] { check_drain(executor); });
 }
 

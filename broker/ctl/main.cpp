@@ -68,7 +68,9 @@ int main(int argc, char** argv) {
   app.add_option("--pipe-dir", pipe_dir,
                  "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>)");
   app.set_version_flag("--version", MPSSHIM_VERSION);
-  app.footer("Commands: get_server_list, get_server_status PID, get_client_list PID, ps [-p PID], restart [-f] [-t SECONDS] [executors], quit [-t SECONDS], help");
+  app.footer(
+      "Commands: get_server_list, get_server_status PID, get_client_list PID, ps [-l] [-p PID], terminate_client SERVER PID, "
+      "restart [-f] [-t SECONDS] [executors], quit [-t SECONDS], help");
   app.prefix_command();
   CLI11_PARSE(app, argc, argv);
   const std::string directory = mpsshim::broker::control::choose_pipe_directory(pipe_dir);

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "broker/executor/fault.hpp"
 #include "broker/executor/parts.hpp"
 
 namespace mpsshim::broker {

@@ -99,7 +99,8 @@ CUresult Executor::start() {
   helpers_ = std::make_unique<HelperPool>(kHelperThreads, enter_thread);
   modules_ = std::make_unique<ModuleStore>(*driver_, link_, *window_, *faults_, device_, std::size_t{options_.module_cache_mib} << 20);
   parts_ = std::make_unique<ExecutorParts>(ExecutorPartsInput{*driver_, link_, *window_, *modules_, *faults_, *helpers_, context_, device_,
-                                                              *reinterpret_cast<ProgressTable*>(progress_memory_.data()), progress_address_, options_.connections});
+                                                              reinterpret_cast<ProgressFile*>(progress_memory_.data())->table, progress_address_,
+                                                              reinterpret_cast<ProgressFile*>(progress_memory_.data())->names, options_.connections});
   result = parts_->start();
   if (result != CUDA_SUCCESS) return result;
   workers_ = std::make_unique<WorkerSet>(*parts_, workers);
@@ -134,10 +135,10 @@ CUresult Executor::make_context() {
 }
 
 CUresult Executor::register_progress() {
-  progress_memory_ = proto::Mapping::map(proto::FileDescriptor(kExecutorProgressFd), 0, sizeof(ProgressTable), proto::Access::read_write);
+  progress_memory_ = proto::Mapping::map(proto::FileDescriptor(kExecutorProgressFd), 0, sizeof(ProgressFile), proto::Access::read_write);
   if (!progress_memory_) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = (*driver_)->cuMemHostRegister_v2(progress_memory_.data(), progress_memory_.size(),
-                                                           CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE);
+  const CUresult result =
+      (*driver_)->cuMemHostRegister_v2(progress_memory_.data(), sizeof(ProgressTable), CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE);
   if (result != CUDA_SUCCESS) return result;
   return (*driver_)->cuMemHostGetDevicePointer_v2(&progress_address_, progress_memory_.data(), 0);
 }
@@ -147,8 +148,9 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
     case ExecutorMessage::session_open: return open_session(packet, fds);
     case ExecutorMessage::session_close: return close_session(packet.header.session);
     case ExecutorMessage::quiesce:
-      parts_->reads_nothing.store(true, std::memory_order_relaxed);
-      return workers_->wake_all();
+      parts_->draining.store(true, std::memory_order_relaxed);
+      window_->shut();
+      return workers_->after_this_turn([this] { tell(ExecutorMessage::quiesced, CUDA_SUCCESS); });
     case ExecutorMessage::session_pause: return pause_session(packet);
     case ExecutorMessage::stay:
       window_->cancel(packet.header.session);

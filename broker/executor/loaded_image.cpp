@@ -128,6 +128,7 @@ CUresult look_up(const Driver& driver, LoadedImage& image, const std::string& na
   CUresult result = driver->cuModuleGetFunction(&handle, image.handle, name.c_str());
   if (result != CUDA_SUCCESS) return result;
   auto function = std::make_unique<LoadedFunction>();
+  function->name = name;
   result = describe(driver, handle, *function);
   if (result != CUDA_SUCCESS) return result;
   std::lock_guard lock(image.mutex);

@@ -5,6 +5,7 @@
 // Threads: ModuleStore says who may call what; handles, functions and descriptions are read by workers. What stands below `mutex` changes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -27,6 +28,8 @@ struct ParameterLayout {
 // A function as workers need it. Lives as long as its LoadedImage.
 struct LoadedFunction {
   CUfunction handle = nullptr;
+  std::string name;
+  mutable std::atomic<std::uint32_t> name_offset{0};  // FunctionNameTable's, once a client has bound it
   std::uint32_t parameter_bytes = 0;
   std::uint32_t local_bytes = 0;          // per thread; growth of the context's local memory waits for everybody
   std::vector<ParameterLayout> parameters;

@@ -48,6 +48,7 @@ constexpr std::size_t kWarmStreams = 4;
 ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
     : ExecutorPartsInput(input),
       progress(input.progress_table, input.progress_address),
+      function_names(input.names),
       streams(input.driver, progress),
       events(input.driver),
       chain_pool(*this),

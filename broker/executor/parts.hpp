@@ -11,6 +11,7 @@
 #include "broker/executor/chain_pool.hpp"
 #include "broker/executor/completion.hpp"
 #include "broker/executor/event_pool.hpp"
+#include "broker/executor/function_names.hpp"
 #include "broker/executor/issue_lock.hpp"
 #include "broker/executor/progress.hpp"
 #include "broker/executor/scoped_call.hpp"
@@ -38,6 +39,7 @@ struct ExecutorPartsInput {
   CUdevice device = 0;
   ProgressTable& progress_table;
   CUdeviceptr progress_address = 0;  // of the table, as the GPU sees it
+  FunctionNames& names;
   unsigned connections = 8;          // of the device to the context
 };
 
@@ -53,6 +55,7 @@ struct ExecutorParts : ExecutorPartsInput {
   void warm_up();
 
   Progress progress;
+  FunctionNameTable function_names;
   StreamPool streams;
   EventPool events;
   Completion completion;
@@ -68,7 +71,7 @@ struct ExecutorParts : ExecutorPartsInput {
   std::atomic<bool> engine_stalled{false};               // set by FaultWatch: see there
   std::uint32_t first_in_flight;                         // what a stream begins with: FlightLimit
   std::atomic<bool> is_crowded{false};                   // more streams are at work than the device has connections; set by FaultWatch
-  std::atomic<bool> reads_nothing{false};                // about to be replaced: what was read goes to the driver, nothing more is read
+  std::atomic<bool> draining{false};                     // about to be replaced: rings are read no more, what was read is issued
   std::atomic<bool> chains_refused{false};               // the driver refused a graph call that chains need
   std::atomic<bool> batches_refused{false};              // the driver has no batched memory operations
 };

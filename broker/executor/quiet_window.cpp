@@ -50,7 +50,7 @@ void QuietWindow::loop() {
   enter_thread_();
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+    changed_.wait(lock, [this] { return stopping_ || (!jobs_.empty() && !shut_); });
     if (stopping_) return;
     lock.unlock();
     serve();
@@ -94,14 +94,14 @@ bool QuietWindow::presses(const Pending& pending, Clock::time_point now) const {
 QuietWindow::Demand QuietWindow::demand(Clock::time_point now) {
   std::lock_guard lock(mutex_);
   seen_arrivals_ = arrivals_;
-  if (stopping_) return {};
+  if (stopping_ || shut_) return {};
   const bool pressing = std::any_of(jobs_.begin(), jobs_.end(), [&](const Pending& pending) { return presses(pending, now); });
   return {!jobs_.empty(), pressing};
 }
 
 void QuietWindow::set_pressing(bool pressing) {
   if (!pressing) {
-    const bool was = pending_.exchange(false, std::memory_order_relaxed);
+    const bool was = pending_.exchange(shut_, std::memory_order_relaxed);
     watch_.set_pressing(false);
     if (was && on_open_) on_open_();
     return;
@@ -134,6 +134,16 @@ void QuietWindow::close() {
 void QuietWindow::open() {
   closed_.store(false, std::memory_order_seq_cst);
   if (on_open_) on_open_();
+}
+
+void QuietWindow::shut() {
+  {
+    const std::lock_guard lock(mutex_);
+    shut_ = true;
+  }
+  pending_.store(true, std::memory_order_relaxed);
+  changed_.notify_all();
+  if (on_open_) on_open_();  // workers write the progress that is still due
 }
 
 // Nothing is issued any more: wait for what is in flight. False if it turns out to be long; the watch then knows since when.

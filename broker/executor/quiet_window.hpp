@@ -72,6 +72,8 @@ class QuietWindow {
   void submit(Job job);
   // The session's calls that still wait for a window get WindowResult::no_window now: it is served elsewhere, or nowhere.
   void cancel(std::uint64_t session);
+  // No window from now on, for good: this executor is about to be replaced and its work is given time to end. Workers write progress at once.
+  void shut();
 
  private:
   struct Pending {
@@ -105,6 +107,7 @@ class QuietWindow {
   StreamWatch watch_;  // the window's thread, but for holds and note_launch
   std::vector<Gate> gates_;
   std::atomic<bool> closed_{false};
+  std::atomic<bool> shut_{false};
   std::atomic<bool> pending_{false};
   std::function<void()> enter_thread_;
   std::function<void()> on_open_;

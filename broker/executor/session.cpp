@@ -59,8 +59,8 @@ bool Session::may_read() const {
   const QueuedTotal& queued = streams_.queued();
   // A GPU that does not get on may have met a fault: an idle session keeps its records in the ring, from where they move with it.
   if (parts_.engine_stalled.load(std::memory_order_relaxed) && streams_.is_idle()) return false;
-  if (parts_.reads_nothing.load(std::memory_order_relaxed)) return false;
-  return is_reading() && !paused_ && queued.records < kMaxQueuedRecords && queued.bytes < kMaxQueuedBytes && waiting_.size() + jobs_ < kMaxUnderWay;
+  return is_reading() && !paused_ && !parts_.draining.load(std::memory_order_relaxed) && queued.records < kMaxQueuedRecords &&
+         queued.bytes < kMaxQueuedBytes && waiting_.size() + jobs_ < kMaxUnderWay;
 }
 
 void Session::fail(const char* record, const std::string& reason) {

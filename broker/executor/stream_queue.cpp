@@ -31,6 +31,8 @@ StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::u
   appended_ = issued_ = written_ = known_done_.position = word().issued.load(std::memory_order_relaxed);
   word().launches.store(0, std::memory_order_relaxed);
   word().chained.store(0, std::memory_order_relaxed);
+  word().launched.store(issued_, std::memory_order_relaxed);
+  word().function.store(0, std::memory_order_relaxed);
 }
 
 void StreamQueue::append(StreamOp op) {
@@ -141,6 +143,12 @@ void StreamQueue::begin_change(std::uint32_t operations) {
   context_.variables.note_change();
 }
 
+// Before begin(), whose store makes both seen: for whoever asks after a fault which kernel it may have been.
+void StreamQueue::note_kernel(std::uint32_t position, const LoadedFunction& function) {
+  word().launched.store(position, std::memory_order_relaxed);
+  word().function.store(function.name_offset.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
 void StreamQueue::issue_head() {
   if (std::holds_alternative<LaunchOp>(ops_.front())) return issue_launches();
   StreamOp& head = ops_.front();
@@ -184,6 +192,7 @@ void StreamQueue::issue_launches() {
   }
   --issue_singly_;
   context_.parts.window.note_launch(stream_->progress_index, std::get<LaunchOp>(ops_.front()).function->handle);
+  note_kernel(issued_ + 1, *std::get<LaunchOp>(ops_.front()).function);
   begin_change(1);
   context_.check(launch(std::get<LaunchOp>(ops_.front())), "cuLaunchKernel");
   submitted(1);
@@ -202,6 +211,7 @@ bool StreamQueue::issue_chain(std::size_t length) {
   const auto operations = static_cast<std::uint32_t>(length + (fence != nullptr ? 1 : 0));
   const std::uint32_t before = issued_;
   context_.parts.window.note_launch(stream_->progress_index, launches[length - 1]->function->handle);
+  note_kernel(before + static_cast<std::uint32_t>(length), *launches[length - 1]->function);
   begin_change(operations);
   const bool is_last = length == ops_.size() && !rhythm_.is_short();
   const bool has_words = fence != nullptr || is_progress_due() || is_last || length > kLongestExactChain;
@@ -274,6 +284,7 @@ std::shared_ptr<LaunchOp> StreamQueue::take_window_launch() {
 
 // The queue stands still, so the worker changes nothing that is read here; its account is settled by window_launch_done().
 void StreamQueue::launch_in_window(const LaunchOp& op) {
+  note_kernel(issued_ + 1, *op.function);
   word().issued.store(issued_ + 1, std::memory_order_release);
   context_.variables.note_change();
   if (context_.check(launch(op), "cuLaunchKernel") != CUDA_SUCCESS) return;

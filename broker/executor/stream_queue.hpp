@@ -128,6 +128,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void write_fence(std::uint32_t value);
   void begin(std::uint32_t operations);
   void begin_change(std::uint32_t operations);
+  void note_kernel(std::uint32_t position, const LoadedFunction& function);
   void submitted(std::uint32_t calls) { submissions_ += calls; }
   void progress_submitted();
   [[nodiscard]] bool is_progress_due() const { return issued_ - written_ >= limit_.progress_interval(); }

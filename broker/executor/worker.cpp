@@ -111,7 +111,7 @@ void Worker::loop() {
   Clock::time_point idle_since{};
   while (!stopping_.load(std::memory_order_relaxed)) {
     run_mailbox();
-    const Visit visit = visit_all();
+    Visit visit = visit_all();
     if (++turns_ % kTurnsBetweenLooks == 0) rebalance();
     if (visit.worked) {
       idle_since = {};
@@ -125,7 +125,7 @@ void Worker::loop() {
       continue;
     }
     for (const std::shared_ptr<Session>& session : sessions_) session->streams().write_progress();
-    if (prepare_sleep()) sleep(visit, now - idle_since);
+    if (prepare_sleep(visit)) sleep(visit, now - idle_since);
   }
 }
 
@@ -203,10 +203,14 @@ void Worker::issue(Session& session, Visit& visit) {
   visit.lacks_credit |= issued.lacks_credit;
 }
 
-// False if a record came meanwhile. A session whose ring is not read because its queues are full keeps the worker polling, not awake.
-bool Worker::prepare_sleep() {
+// False if a record came meanwhile. A session whose ring is not read for the moment keeps the worker polling, not awake.
+bool Worker::prepare_sleep(Visit& visit) {
   for (const std::shared_ptr<Session>& session : sessions_) {
-    if (session->may_read() && !session->channel().ring().prepare_sleep()) return false;
+    if (session->may_read()) {
+      if (!session->channel().ring().prepare_sleep()) return false;
+    } else if (session->is_reading()) {
+      visit.polls = true;  // nobody rings for it
+    }
   }
   return !has_mail_.load(std::memory_order_acquire);
 }
@@ -314,6 +318,15 @@ void WorkerSet::rest(std::uint64_t id, bool despite_variables, std::function<voi
 
 void WorkerSet::resume(std::uint64_t id) {
   if (const std::shared_ptr<Session> session = find(id)) session->run_on_worker([session] { session->resume(); });
+}
+
+void WorkerSet::after_this_turn(std::function<void()> done) {
+  const auto left = std::make_shared<std::atomic<std::size_t>>(workers_.size());
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    worker->post([left, done] {
+      if (left->fetch_sub(1, std::memory_order_acq_rel) == 1) done();
+    });
+  }
 }
 
 void WorkerSet::wake_all() {

@@ -62,7 +62,7 @@ class Worker {
   void drop(std::size_t index);  // one of sessions_, which is over or another worker's
   void start_watching(const std::shared_ptr<Session>& session);
   void rebalance();
-  [[nodiscard]] bool prepare_sleep();
+  [[nodiscard]] bool prepare_sleep(Visit& visit);
   void sleep(const Visit& visit, Clock::duration idle);
 
   ExecutorParts& parts_;
@@ -108,6 +108,8 @@ class WorkerSet {
   [[nodiscard]] bool is_first(const Worker& worker) const { return &worker == workers_.front().get(); }
   // For QuietWindow::set_on_open: workers look at their queues again.
   void wake_all();
+  // `done` is called by one of them once each has ended what it was at: it has seen what was stored before.
+  void after_this_turn(std::function<void()> done);
 
  private:
   struct Placed {

@@ -162,7 +162,11 @@ CUresult Streams::fence_many(Which which, Targets& targets, std::size_t& count) 
   return CUDA_SUCCESS;
 }
 
+// With nothing to wait for, the session may have ended all the same.
 CUresult Streams::wait_many(const Targets& targets, std::size_t count) {
+  if (count == 0) {
+    if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
+  }
   for (std::size_t i = 0; i < count; ++i) {
     const CUresult error = session().wait_fence(targets[i].word, targets[i].value, "a stream's work");
     if (error != CUDA_SUCCESS) return error;
@@ -183,8 +187,9 @@ CUresult Streams::synchronize(Stream& stream) {
 CUresult Streams::wait_for_own_work(Stream& stream) {
   std::uint32_t target = 0;
   if (const CUresult error = fence(stream, target); error != CUDA_SUCCESS) return error;
-  if (const CUresult error = session().wait_fence(stream.word, target, "a stream's work"); error != CUDA_SUCCESS) return error;
-  return session().take_error();
+  Targets targets;  // NOLINT: one is filled
+  targets[0] = {stream.word, target};
+  return wait_many(targets, session().fences().reached(stream.word, target) ? 0 : 1);
 }
 
 CUresult Streams::fence_visible(Stream& stream, Target& target, bool& is_pending) {

@@ -5,6 +5,7 @@
 //   global, count          a module with a writable variable, 5 at first; adds one to it and answers "ok N"
 //   large_global           the same module with 2 MiB of variables more
 //   storm MS               dependent launches for so long, the result checked again and again: "ok ROUNDS"
+//   pulse US MS            a launch, its wait and a pause of so many microseconds, again and again for so long: "ok ROUNDS"
 //   latency MS             a launch and its wait, again and again for so long: "ok MEDIAN P99", in microseconds
 //   fault                  stores where no memory is and waits: answers the error that the wait gives
 //   spin                   launches a kernel that never ends
@@ -12,6 +13,7 @@
 //   chunks COUNT MIB       allocates so many pieces of so many MiB, each with words of its own at both ends
 //   touch                  a launch on one of them, and its wait
 //   check_chunks           reads all those words back
+//   spin                   launches a kernel that never ends: the driver has it when the answer comes
 //   probe                  what simple calls return: "sync=0 alloc=0 launch=0 copy=0 stream=0"
 //   image NAME             loads that damaged image (images.hpp): answers the error
 //   pin                    works on new pinned memory, by a kernel and by copies
@@ -46,6 +48,7 @@ class Client {
   std::string load_global(const std::string& more);
   std::string count_global();
   std::string storm(int duration_ms);
+  std::string pulse(int pause_us, int duration_ms);
   std::string latency(int duration_ms);
   std::string fault();
   std::string spin();
@@ -110,6 +113,21 @@ std::string Client::storm(int duration_ms) {
   return "ok " + std::to_string(rounds);
 }
 
+std::string Client::pulse(int pause_us, int duration_ms) {
+  Words words(1000, 7);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(duration_ms);
+  int rounds = 0;
+  for (; std::chrono::steady_clock::now() < end; ++rounds) {
+    CU(device_.launch_add(words.address, words.count(), 1));
+    CU(cuCtxSynchronize());
+    words.add(1);
+    std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
+  }
+  words.check();
+  CU(cuMemFree(words.address));
+  return "ok " + std::to_string(rounds);
+}
+
 std::string Client::latency(int duration_ms) {
   using Clock = std::chrono::steady_clock;
   Words words(1000, 6);
@@ -139,7 +157,7 @@ std::string Client::fault() {
 
 std::string Client::spin() {
   CUdeviceptr flag = 0;
-  CU(cuMemAlloc(&flag, sizeof(unsigned)));
+  CU(cuMemAlloc(&flag, 2 * sizeof(unsigned)));
   CU(cuMemsetD32(flag, 0, 1));
   CU(cuCtxSynchronize());
   CU(device_.launch_wait_flag(flag));
@@ -147,6 +165,11 @@ std::string Client::spin() {
   CU(cuEventCreate(&behind, 0));
   CU(cuEventRecord(behind, nullptr));
   CU_GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(behind));
+  CUstream beside = nullptr;  // what comes later there is done only after the kernel was issued
+  CU(cuStreamCreate(&beside, CU_STREAM_NON_BLOCKING));
+  CU(cuMemsetD32Async(flag + sizeof(unsigned), 2, 1, beside));
+  CU(cuStreamSynchronize(beside));
+  CU(cuStreamDestroy(beside));
   return "ok";
 }
 
@@ -234,6 +257,7 @@ std::string Client::answer(const std::string& line) {
   if (command == "large_global") return load_global(".visible .global .align 8 .b8 room[2097152];\n");
   if (command == "count") return count_global();
   if (command == "storm") return storm(std::stoi(argument));
+  if (command == "pulse") return pulse(std::stoi(argument), std::stoi(second));
   if (command == "latency") return latency(std::stoi(argument));
   if (command == "fault") return fault();
   if (command == "spin") return spin();

@@ -51,8 +51,27 @@ TEST_CASE("servers and their clients") {
   CHECK(std::count(table.begin(), table.end(), '\n') == 2);
   CHECK(table.starts_with("PID"));
   CHECK(table.find("\n" + std::to_string(getpid()) + " ") != std::string::npos);
-  CHECK(table.find("active") != std::string::npos);
+  CHECK(table.find("NAMESPACE") != std::string::npos);
+  CHECK(table.find("active") == std::string::npos);
+  CHECK(console.ok("ps -l").find("active") != std::string::npos);
   CHECK(console.ok("ps -p " + server) == table);
+}
+
+TEST_CASE("a server that has died too often is listed with its status FAULT until the next try") {
+  ControlFixture broker;
+  Console console(broker);
+  broker.serve();
+  for (std::size_t lives = 1; lives <= 4; ++lives) {
+    broker.executor().die();
+    broker.next_life(lives + 1);
+  }
+  const std::string server = std::to_string(broker.executor().pid);
+  broker.executor().die();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.manager.executors().at({0, 0})->state() == ExecutorState::fault; }));
+  CHECK(console.ok("get_server_list") == server + "\n");
+  CHECK(console.ok("get_server_status " + server) == "FAULT\n");
+  broker.next_life(6);
+  CHECK(console.ok("get_server_list") == std::to_string(broker.executor().pid) + "\n");
 }
 
 TEST_CASE("what is not a command, or not a server, is an error that says so") {

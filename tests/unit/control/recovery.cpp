@@ -11,11 +11,15 @@ using Cause = DeathReport::Cause;
 
 namespace {
 
-constexpr SessionCondition kIdle{1, false, false};
-constexpr SessionCondition kBusy{2, true, false};
-constexpr SessionCondition kOtherBusy{3, true, false};
-constexpr SessionCondition kGoneBusy{4, true, true};
-constexpr SessionCondition kGoneIdle{5, false, true};
+const SessionCondition kIdle{1, false};
+const SessionCondition kBusy{2, true};
+const SessionCondition kOtherBusy{3, true};
+const SessionCondition kGoneBusy{4, true, true};
+const SessionCondition kGoneIdle{5, false, true};
+
+std::vector<Verdict> judge(const DeathReport& report, const std::vector<SessionCondition>& sessions) {
+  return control::judge(report, sessions, find_guilty(report, sessions, std::nullopt));
+}
 
 Verdict verdict_on(std::uint64_t session, const std::vector<Verdict>& verdicts) {
   for (const Verdict& verdict : verdicts) {
@@ -68,9 +72,19 @@ TEST_CASE("a gone client's work is a suspect too") {
   check(verdict_on(5, verdicts), Fate::dropped);
 }
 
+TEST_CASE("a terminated client keeps that error whatever its executor died of") {
+  SessionCondition terminated{6, true, false, true};
+  for (const Cause cause : {Cause::fault, Cause::crash, Cause::replaced}) {
+    check(verdict_on(6, judge(DeathReport{cause, CUDA_ERROR_ILLEGAL_ADDRESS, 0, "t"}, std::vector{terminated})), Fate::failed,
+          CUDA_ERROR_MPS_CLIENT_TERMINATED);
+  }
+  // Its work is a suspect, so nobody else is the only one.
+  check(verdict_on(2, judge(kFault, std::vector{kBusy, terminated})), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
+}
+
 TEST_CASE("a crash and a replacement show nobody guilty") {
   for (const Cause cause : {Cause::crash, Cause::replaced}) {
-    const auto verdicts = judge({cause, CUDA_SUCCESS, 0, ""}, std::vector{kIdle, kBusy, kGoneBusy});
+    const auto verdicts = judge(DeathReport{cause, CUDA_SUCCESS, 0, ""}, std::vector{kIdle, kBusy, kGoneBusy});
     check(verdict_on(1, verdicts), Fate::moved);
     check(verdict_on(2, verdicts), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
     check(verdict_on(4, verdicts), Fate::dropped);

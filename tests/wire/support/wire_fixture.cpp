@@ -32,8 +32,8 @@ WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver
   window = std::make_unique<broker::QuietWindow>(*progress, threads, broker::QuietWindow::Limits{}, enter);
   helpers = std::make_unique<broker::HelperPool>(helper_threads, enter);
   modules = std::make_unique<broker::ModuleStore>(*driver, *link, *window, *faults, real.device, kModuleCacheBytes);
-  parts = std::make_unique<broker::ExecutorParts>(
-      broker::ExecutorPartsInput{*driver, *link, *window, *modules, *faults, *helpers, real.context, real.device, *progress, progress_address});
+  parts = std::make_unique<broker::ExecutorParts>(broker::ExecutorPartsInput{*driver, *link, *window, *modules, *faults, *helpers, real.context,
+                                                                             real.device, *progress, progress_address, *names});
   if (parts->start() != CUDA_SUCCESS) throw std::bad_alloc();
   parts->first_in_flight = broker::FlightLimit::kMost;  // limits other than that one are looked at
 }

@@ -43,6 +43,7 @@ class WireExecutor {
   proto::Socket control_end;  // the control process's end; nobody reads it
   std::unique_ptr<broker::ControlLink> link;
   std::unique_ptr<broker::ProgressTable> progress;
+  std::unique_ptr<broker::FunctionNames> names = std::make_unique<broker::FunctionNames>();
   std::unique_ptr<broker::FaultReporter> faults;
   std::unique_ptr<broker::QuietWindow> window;
   std::unique_ptr<broker::HelperPool> helpers;

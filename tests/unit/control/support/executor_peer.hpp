@@ -13,9 +13,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "broker/control/executor_process.hpp"
 #include "broker/control/event_loop.hpp"
 #include "broker/call_table.hpp"
+#include "broker/control/executor_process.hpp"
 #include "broker/control_messages.hpp"
 #include "broker/progress_table.hpp"
 #include "proto/device_facts.hpp"
@@ -52,10 +52,10 @@ class ExecutorPeer {
     life.link = std::move(ends[1]);
     life.facts = proto::create_memory_file("test-facts", sizeof(proto::DriverFacts));
     facts_ = life.facts.duplicate();
-    life.progress = proto::create_memory_file("test-progress", sizeof(ProgressTable));
+    life.progress = proto::create_memory_file("test-progress", sizeof(ProgressFile));
     life.calls = proto::create_memory_file("test-calls", sizeof(CallTable));
     calls_ = proto::Mapping::map(life.calls, 0, sizeof(CallTable), proto::Access::read_write);
-    progress_ = proto::Mapping::map(life.progress, 0, sizeof(ProgressTable), proto::Access::read_write);
+    progress_ = proto::Mapping::map(life.progress, 0, sizeof(ProgressFile), proto::Access::read_write);
     death_ = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC));
     life.pidfd = death_.duplicate();
     static pid_t next_pid = 5000;

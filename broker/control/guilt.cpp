@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/guilt.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <set>
+
+#include <cxxabi.h>
+
+#include "broker/control/lease_table.hpp"
+#include "broker/control/recovery.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+constexpr std::size_t kLongestName = 200;
+constexpr std::size_t kMostNames = 4;
+
+bool has_kernel_under_way(const StreamProgress& stream) {
+  const std::uint32_t completed = stream.completed.load(std::memory_order_acquire);
+  const std::uint32_t issued = stream.issued.load(std::memory_order_acquire);
+  return completed != issued && static_cast<std::int32_t>(completed - stream.launched.load(std::memory_order_relaxed)) < 0;
+}
+
+// The guard gap belongs to it: a kernel that runs past its own memory faults there.
+bool contains(const proto::Lease& lease, std::uint64_t address) {
+  return lease.size_bytes != 0 && address + kLeaseGuardBytes >= lease.address && address < lease.address + lease.size_bytes + kLeaseGuardBytes;
+}
+
+std::string name_at(const FunctionNames& names, std::uint32_t offset) {
+  if (offset >= kFunctionNamesBytes) return {};
+  return std::string(names.text + offset, strnlen(names.text + offset, kFunctionNamesBytes - offset));
+}
+
+}  // namespace
+
+const char* proof_text(Proof proof) {
+  switch (proof) {
+    case Proof::none: return "not shown";
+    case Proof::named: return "named by its executor";
+    case Proof::only_suspect: return "nobody else had a kernel under way";
+    case Proof::address: return "the address lies in its ranges, and it had a kernel under way";
+  }
+  return "?";
+}
+
+std::vector<std::uint64_t> find_suspects(std::span<const SessionCondition> sessions) {
+  const bool any_kernel = std::ranges::any_of(sessions, [](const SessionCondition& session) { return !session.kernels.empty(); });
+  std::vector<std::uint64_t> suspects;
+  for (const SessionCondition& session : sessions) {
+    if (any_kernel ? !session.kernels.empty() : session.busy) suspects.push_back(session.session);
+  }
+  return suspects;
+}
+
+Guilt find_guilty(const DeathReport& report, std::span<const SessionCondition> sessions, std::optional<std::uint64_t> address) {
+  if (report.cause != DeathReport::Cause::fault) return {};
+  if (report.named_session != 0) return {report.named_session, Proof::named};
+  const std::vector<std::uint64_t> suspects = find_suspects(sessions);
+  if (suspects.size() == 1) return {suspects.front(), Proof::only_suspect};
+  if (!address) return {};
+  std::vector<std::uint64_t> owners;
+  for (const SessionCondition& session : sessions) {
+    if (std::ranges::find(suspects, session.session) == suspects.end()) continue;
+    if (std::ranges::any_of(session.ranges, [&](const proto::Lease& range) { return contains(range, *address); })) owners.push_back(session.session);
+  }
+  if (owners.size() == 1) return {owners.front(), Proof::address};
+  return {};
+}
+
+bool is_a_programs_doing(CUresult error) {
+  return error != CUDA_ERROR_ECC_UNCORRECTABLE && error != CUDA_ERROR_NVLINK_UNCORRECTABLE && error != CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+KernelsUnderWay kernels_under_way(const ProgressFile& file) {
+  std::map<std::uint64_t, std::set<std::string>> names;
+  for (const StreamProgress& stream : file.table.stream) {
+    const std::uint64_t session = stream.session.load(std::memory_order_acquire);
+    if (session == 0 || !has_kernel_under_way(stream)) continue;
+    const std::string name = name_at(file.names, stream.function.load(std::memory_order_relaxed));
+    names[session].insert(name.empty() ? "(name unknown)" : readable_function(name));
+  }
+  KernelsUnderWay kernels;
+  for (const auto& [session, of_session] : names) {
+    std::string& text = kernels[session];
+    std::size_t count = 0;
+    for (const std::string& name : of_session) {
+      if (++count > kMostNames) break;
+      text += (text.empty() ? "" : ", ") + name;
+    }
+    if (of_session.size() > kMostNames) text += " and others";
+  }
+  return kernels;
+}
+
+std::string readable_function(const std::string& name) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> demangled(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), std::free);
+  std::string text = status == 0 && demangled ? demangled.get() : name;
+  std::ranges::replace_if(
+      text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+  if (text.size() > kLongestName) text = text.substr(0, kLongestName - 3) + "...";
+  return text;
+}
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who has caused a fault: the evidence is gathered here, weighed in guilt.cpp, and told to the log.
+#include <algorithm>
+
+#include "broker/control/session_manager.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker::control {
+
+SessionCondition SessionManager::condition_of(const Session& session, const DeathReport& report, bool busy) {
+  SessionCondition condition;
+  condition.session = session.id;
+  condition.busy = busy;
+  condition.client_gone = session.phase == SessionPhase::closing;
+  condition.terminated = session.phase == SessionPhase::terminating;
+  if (const auto kernels = report.kernels.find(session.id); kernels != report.kernels.end()) condition.kernels = kernels->second;
+  condition.ranges = session.more_leases;
+  condition.ranges.push_back(session.device_lease);
+  return condition;
+}
+
+Guilt SessionManager::investigate(const Executor& executor, const DeathReport& report, std::span<const SessionCondition> conditions) {
+  const std::optional<XidLine> xid = kernel_log_.find(report.pid);
+  const std::optional<std::uint64_t> address = xid ? xid->address : std::nullopt;
+  const Guilt guilt = find_guilty(report, conditions, address);
+  const std::vector<std::uint64_t> suspects = find_suspects(conditions);
+  const auto kernels_of = [&](std::uint64_t id) {
+    const auto found = report.kernels.find(id);
+    return found == report.kernels.end() ? std::string("no kernel known") : "kernel " + found->second;
+  };
+  const auto name_of = [&](std::uint64_t id) {
+    const auto found = sessions_.find(id);
+    return found == sessions_.end() ? fmt::format("Session {}", id) : found->second.name();
+  };
+  std::string where = address ? fmt::format("address {:#x}", *address) : "address unknown";
+  if (xid) where += fmt::format(" (the kernel log: {})", xid->text);
+  if (guilt.proof != Proof::none) {
+    log_server(report.pid, "The client that has caused it: {}; {}; {}.", name_of(guilt.session), kernels_of(guilt.session), where);
+    log_error("{}: is guilty of CUDA error {} in executor {} (pid {}): {}; {}; {}.", name_of(guilt.session), static_cast<int>(report.error),
+              executor.label(), report.pid, proof_text(guilt.proof), kernels_of(guilt.session), where);
+    if (is_a_programs_doing(report.error)) note_fault({guilt.session});
+    return guilt;
+  }
+  log_error("CUDA error {} in executor {} (pid {}): none of {} clients with work under way is shown guilty; {}.", static_cast<int>(report.error),
+            executor.label(), report.pid, suspects.size(), where);
+  log_server(report.pid, "It is not known which of {} clients has caused it; {}.", suspects.size(), where);
+  for (const std::uint64_t id : suspects) log_error("{}: is one of {} suspects; {}.", name_of(id), suspects.size(), kernels_of(id));
+  if (is_a_programs_doing(report.error)) note_fault(suspects);
+  return guilt;
+}
+
+void SessionManager::note_fault(const std::vector<std::uint64_t>& suspects) {
+  std::vector<Program> programs;
+  for (const std::uint64_t id : suspects) {
+    const auto session = sessions_.find(id);
+    if (session != sessions_.end() && !session->second.client.program.path.empty()) programs.push_back(session->second.client.program);
+  }
+  for (const Program& program : quarantine_.note_fault(programs, EventLoop::Clock::now())) {
+    log_warning(
+        "Program {} (uid {}) has faulted {} times within {} s and is in quarantine: its next clients get an executor of their own, until it has not "
+        "faulted for {} s.",
+        program.path, program.uid, limits_.quarantine.faults, limits_.quarantine.window.count(), limits_.quarantine.window.count());
+  }
+  arm_release();
+}
+
+void SessionManager::arm_release() {
+  const auto next = quarantine_.next_release();
+  if (next == EventLoop::Clock::time_point::max()) return release_timer_.reset();
+  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(std::max(next - EventLoop::Clock::now(), EventLoop::Clock::duration::zero()));
+  release_timer_ = loop_.after(wait, [this] {
+    for (const Program& program : quarantine_.release(EventLoop::Clock::now())) {
+      std::erase_if(reserved_, [&](const auto& entry) { return entry.second == program; });
+      log_info("Program {} (uid {}) leaves quarantine: it has not faulted for {} s.", program.path, program.uid, limits_.quarantine.window.count());
+    }
+    arm_release();
+  });
+}
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program that faults again and again is served by an executor of its own, until it has not faulted for a while.
+#include <string>
+
+#include "tests/process/client.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+BrokerOptions with(std::vector<std::string> arguments) {
+  BrokerOptions options;
+  options.arguments = std::move(arguments);
+  return options;
+}
+
+void fault(const BrokerFixture& broker) {
+  Client guilty(broker);
+  const std::string answer = guilty.ask("fault");
+  INFO(answer << "\n" << broker.log());
+  REQUIRE(answer.rfind("700 CUDA_ERROR_ILLEGAL_ADDRESS", 0) == 0);
+}
+
+// The server that mpsctl lists for this client.
+pid_t server_of(const BrokerFixture& broker, pid_t client) {
+  for (const pid_t server : broker.servers()) {
+    const Outcome list = broker.ctl({"get_client_list", std::to_string(server)});
+    if (("\n" + list.output).find("\n" + std::to_string(client) + "\n") != std::string::npos) return server;
+  }
+  return -1;
+}
+
+bool log_has(const BrokerFixture& broker, const std::string& text) {
+  return eventually(std::chrono::seconds(10), [&] { return broker.log().find(text) != std::string::npos; });
+}
+
+}  // namespace
+
+TEST_CASE("after three faults a program's clients are in an executor of their own, the others no longer notice") {
+  const BrokerFixture broker;
+  Client bystander(broker, "memory_client");
+  for (int i = 0; i < 3; ++i) fault(broker);
+  INFO(broker.log());
+  REQUIRE(log_has(broker, "is in quarantine"));
+  const pid_t first = broker.servers().at(0);
+  REQUIRE(server_of(broker, bystander.program().pid()) == first);
+  for (int i = 0; i < 2; ++i) {
+    Client again(broker);
+    REQUIRE(server_of(broker, again.program().pid()) != first);
+    REQUIRE(again.ask("fault").rfind("700 CUDA_ERROR_ILLEGAL_ADDRESS", 0) == 0);
+    REQUIRE(broker.servers().at(0) == first);
+  }
+  Client other(broker, "memory_client");
+  REQUIRE(server_of(broker, other.program().pid()) == first);
+}
+
+TEST_CASE("a program leaves quarantine when it has not faulted for the time that is set") {
+  const BrokerFixture broker(with({"--quarantine-faults", "1", "--quarantine-s", "2", "--idle-executor-ms", "200"}));
+  fault(broker);
+  Client inside(broker);
+  const pid_t first = broker.servers().at(0);
+  REQUIRE(server_of(broker, inside.program().pid()) != first);
+  REQUIRE(log_has(broker, "leaves quarantine"));
+  Client outside(broker);
+  INFO(broker.log());
+  REQUIRE(server_of(broker, outside.program().pid()) == first);
+  REQUIRE(inside.ask("own") == "ok");  // who is there stays
+}
+
+TEST_CASE("where no second executor may be, the program is served as before and the log says so") {
+  const BrokerFixture broker(with({"--executors", "1", "--quarantine-faults", "1"}));
+  fault(broker);
+  Client again(broker);
+  REQUIRE(again.ask("own") == "ok");
+  INFO(broker.log());
+  REQUIRE(log_has(broker, "should be in quarantine and is served among the others"));
+  REQUIRE(broker.servers().size() == 1);
+}
+
+TEST_CASE("with 0 faults nobody is put in quarantine") {
+  const BrokerFixture broker(with({"--quarantine-faults", "0"}));
+  for (int i = 0; i < 4; ++i) fault(broker);
+  Client again(broker);
+  REQUIRE(again.ask("own") == "ok");
+  REQUIRE(broker.servers().size() == 1);
+}
+
+// The log says who it was and which kernel, and server.log what the manual's has.
+TEST_CASE("a fault is told in the logs with client, kernel and outcome") {
+  const BrokerFixture broker;
+  Client bystander(broker, "memory_client");
+  Client guilty(broker);
+  const std::string pid = std::to_string(guilty.program().pid());
+  REQUIRE(guilty.ask("fault").rfind("700 CUDA_ERROR_ILLEGAL_ADDRESS", 0) == 0);
+  REQUIRE(log_has(broker, "Server status is ACTIVE: device 0"));
+  const std::string log = broker.log();
+  INFO(log);
+  REQUIRE(log.find("is guilty of CUDA error 700") != std::string::npos);
+  REQUIRE(log.find("nobody else had a kernel under way; kernel store") != std::string::npos);
+  for (const std::string& text : {"New client {" + pid + ", ", "Status of client {" + pid + ", ", std::string("is ACTIVE."),
+                                  std::string("Server is handling a fatal GPU error on device 0"), std::string("Server status is FAULT"),
+                                  "The client that has caused it: Session 2 (pid " + pid + ", ",
+                                  std::string("is INACTIVE: it has the sticky CUDA error 700"), std::string("was idle and is unhurt"),
+                                  std::string("Destroyed server context on device 0"), std::string("Creating server context on device 0")}) {
+    INFO(text);
+    REQUIRE(log.find(text) != std::string::npos);
+  }
+}
