@@ -172,6 +172,7 @@ void Executor::give_up_life() {
   link_->drain();
   launcher_.kill(*life_);
   const std::string end = fmt::format("Executor {} (pid {}) lost its context", label_, life_->pid);
+  death_watch_.reset();  // one descriptor, one watch: the next line's would be refused
   const auto fading = fading_.emplace(fading_.end());
   fading->life = std::move(*life_);
   fading->watch = loop_.watch(fading->life.pidfd.get(), EPOLLIN, [this, fading](EventLoop::Events) {
