@@ -80,18 +80,27 @@ std::optional<proto::FileDescriptor> ControlLink::fetch_image(std::uint64_t imag
   return file;
 }
 
-std::optional<ReceivedSegment> ControlLink::take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms) {
+std::optional<ReceivedSegment> ControlLink::take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms, const IsGone& is_gone) {
   std::unique_lock lock(mutex_);
   const std::pair key{session, segment};
-  if (!arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return segments_.contains(key); })) return std::nullopt;
-  return std::move(segments_.extract(key).mapped());
+  arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return segments_.contains(key) || is_gone(); });
+  auto arrived = segments_.extract(key);
+  if (arrived.empty()) return std::nullopt;
+  return std::move(arrived.mapped());
 }
 
-std::optional<proto::Lease> ControlLink::take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms) {
+std::optional<proto::Lease> ControlLink::take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms, const IsGone& is_gone) {
   std::unique_lock lock(mutex_);
   const std::pair key{session, address};
-  if (!arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return leases_.contains(key); })) return std::nullopt;
-  return leases_.extract(key).mapped();
+  arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return leases_.contains(key) || is_gone(); });
+  auto arrived = leases_.extract(key);
+  if (arrived.empty()) return std::nullopt;
+  return arrived.mapped();
+}
+
+void ControlLink::look_again() {
+  { std::lock_guard lock(mutex_); }  // whoever is about to sleep has looked already, and sleeps by now
+  arrived_.notify_all();
 }
 
 void ControlLink::settle(unsigned timeout_ms) {

@@ -81,6 +81,7 @@ class MemoryMap {
   };
 
   [[nodiscard]] std::uint64_t find_room(std::uint64_t size_bytes) const;
+  [[nodiscard]] CUresult refuse_chunk();
   [[nodiscard]] CUresult make_chunk(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle& handle,
                                     proto::FileDescriptor& exported);
   [[nodiscard]] CUresult map_handle(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle);
@@ -104,7 +105,8 @@ class MemoryMap {
   std::map<std::uint64_t, Mapped> chunks_;        // by address; usable
   std::map<std::uint64_t, Mapped> leaving_;       // forgotten, still mapped
   std::map<std::uint64_t, std::uint64_t> taken_;  // address -> size of all addresses in use: those two, chunks in the making and being unmapped
-  unsigned releasing_ = 0;                        // chunks being unmapped just now
+  bool has_been_refused_ = false;
+  unsigned releasing_ = 0;  // chunks being unmapped just now
   std::condition_variable released_;
   std::map<std::uint64_t, std::uint64_t> globals_;  // address -> size
   std::map<std::uint64_t, Segment> segments_;       // by id

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "broker/executor/control_link.hpp"
 #include "broker/executor/helper_pool.hpp"
 #include "broker/executor/quiet_window.hpp"
 #include "broker/executor/worker.hpp"
@@ -67,6 +68,12 @@ void Session::fail(const char* record, const std::string& reason) {
             client_pid_, record, reason);
   channel_.set_failed(CUDA_ERROR_MPS_RPC_FAILURE);
   streams_.drop_queued();
+  abandon_jobs();
+}
+
+void Session::abandon_jobs() {
+  is_gone_.store(true, std::memory_order_relaxed);
+  parts_.control.look_again();
 }
 
 bool Session::poll_waiting() {
@@ -87,7 +94,10 @@ bool Session::poll_waiting() {
 
 void Session::start_job(std::function<void(const std::shared_ptr<Session>&)> job) {
   ++jobs_;
-  parts_.helpers.submit([self = shared_from_this(), job = std::move(job)] { job(self); });
+  parts_.helpers.submit(id_, [self = shared_from_this(), job = std::move(job)] {
+    if (self->is_gone()) return self->finish_job();  // nobody waits for it, and what it was to do ends with the session
+    job(self);
+  });
 }
 
 void Session::start_window_job(const char* what, std::function<void()> job) {
@@ -163,6 +173,7 @@ void Session::begin_close(std::function<void()> closed) {
   closed_ = std::move(closed);
   streams_.drop_queued();
   streams_.retire_all();
+  abandon_jobs();
 }
 
 bool Session::advance_close() {
