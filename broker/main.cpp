@@ -41,6 +41,9 @@ struct Arguments {
   unsigned idle_ms = 10'000;
   std::string label = "0";
   unsigned module_cache_mib = 1024;
+  bool all_users = false;
+  std::uint64_t client_host_mib = 0;
+  std::uint64_t host_mib = 0;
 };
 
 void describe(CLI::App& app, Arguments& arguments) {
@@ -66,6 +69,13 @@ void describe(CLI::App& app, Arguments& arguments) {
   app.add_option("--drain-ms", arguments.drain_ms,
                  "Milliseconds that other clients' work is waited for before an executor is replaced")->capture_default_str();
   app.add_option("--window", arguments.window, "Address range for clients' memory, BEGIN-END in hexadecimal, multiples of 1 GiB")->capture_default_str();
+  app.add_flag("--multiuser-server", arguments.all_users,
+               "Serve clients of every user, not only of the broker's own; they share executors, and the pipe directory must let them in");
+  app.add_option("--client-host-mib", arguments.client_host_mib,
+                 "MiB of pinned and staging memory and module images for one client; 0: half the machine's memory")
+      ->capture_default_str();
+  app.add_option("--host-mib", arguments.host_mib, "The same for all clients together; 0: three quarters of the machine's memory")
+      ->capture_default_str();
   app.add_flag("--verbose", arguments.verbose, "Log each connection");
   app.add_flag("--executor", arguments.executor)->group("");
   app.add_option("--device", arguments.device)->group("");
@@ -131,6 +141,9 @@ int serve(const Arguments& arguments, Daemon& daemon) {
   limits.drain = std::chrono::milliseconds(arguments.drain_ms);
   limits.pool.executors = arguments.executors;
   limits.pool.idle = std::chrono::milliseconds(arguments.idle_ms);
+  limits.serves_all_users = arguments.all_users;
+  if (arguments.client_host_mib != 0) limits.resources.client_host_bytes = arguments.client_host_mib << 20;
+  if (arguments.host_mib != 0) limits.resources.all_host_bytes = arguments.host_mib << 20;
   ProcessLauncher launcher;
   Server server(std::move(*pipes), launcher, executors, limits, [&](const std::string& reason) {
     daemon.settled(reason.empty() ? "" : "no driver serves: " + reason);

@@ -27,6 +27,7 @@ class CommandConnection {
   const proto::Socket socket_;
   const std::function<void()> on_end_;
   EventLoop::Watch watch_;
+  EventLoop::Timer deadline_;
 };
 
 }  // namespace mpsshim::broker::control

@@ -38,6 +38,8 @@ class Server {
   void watch_signals();
   void accept_client();
   void accept_command();
+  [[nodiscard]] bool may_connect(const proto::PeerCredentials& peer) const;
+  void forget_client(std::uint64_t id);
   void settle(const std::string& why);
   void await_departure(EventLoop::Clock::time_point until);
   void quit_now();
@@ -60,6 +62,7 @@ class Server {
   int exit_status_ = 0;
   std::uint64_t next_connection_ = 1;
   std::map<std::uint64_t, std::unique_ptr<ClientConnection>> clients_;
+  std::map<pid_t, std::size_t> connections_of_;  // by process
   std::map<std::uint64_t, std::unique_ptr<CommandConnection>> commands_under_way_;
 };
 
