@@ -39,14 +39,19 @@ void HelperPool::start_thread(bool stays) {
   threads_.emplace_back([this, stays] { loop(stays); });
 }
 
+// Under the lock. Asked whenever a job comes and whenever a thread takes one.
+void HelperPool::grow() {
+  const bool may_grow = threads_.size() < std::size_t{threads_at_rest_} * kGrowth;
+  if (idle_ == 0 && may_grow && next() != jobs_.end()) start_thread(false);
+}
+
 void HelperPool::submit(std::uint64_t session, std::function<void()> job) {
   std::vector<std::thread> ended;
   {
     std::lock_guard lock(mutex_);
     jobs_.push_back({session, std::move(job)});
     ended.swap(ended_);
-    const bool may_grow = threads_.size() < std::size_t{threads_at_rest_} * kGrowth;
-    if (idle_ == 0 && may_grow && next() != jobs_.end()) start_thread(false);
+    grow();
   }
   changed_.notify_one();
   for (std::thread& thread : ended) thread.join();
@@ -80,6 +85,7 @@ void HelperPool::loop(bool stays) {
     jobs_.erase(job);
     ++running_[session];
     --idle_;
+    grow();
     lock.unlock();
     run();
     run = nullptr;  // what it holds goes without the lock

@@ -36,6 +36,7 @@ class HelperPool {
   void loop(bool stays);
   [[nodiscard]] std::deque<Job>::iterator next();
   void start_thread(bool stays);
+  void grow();
   void leave();
 
   const unsigned threads_at_rest_;
