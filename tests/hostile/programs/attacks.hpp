@@ -28,6 +28,14 @@ struct Hostile {
 // Behaves, by the raw protocol: a chunk, a fill, a copy to staging memory, its fence, the bytes compared.
 std::string work(Hostile& hostile);
 
+// --- what is not its own (attacks_secrets.cpp) ---
+// Everything that a new client is given, looked through: "ok 0" where all of it is blank, else how many bytes are not.
+std::string inspect(Hostile& hostile);
+// Copies and fills at a foreign address, by forged records: throws where one is not refused, or anything of it is to be seen.
+std::string reach(Hostile& hostile, std::uint64_t address);
+// A second session of this process names the first one's chunks and segments.
+std::string borrow(Hostile& hostile);
+
 // --- shared pages (attacks_memory.cpp) ---
 // Random bytes over one kind of page ("header", "waiters", "replies", "ring", "fences", "segments", "all") while work goes on.
 std::string scribble(Hostile& hostile, const std::string& what, int duration_ms);

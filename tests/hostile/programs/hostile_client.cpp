@@ -17,10 +17,14 @@ class Client {
     words >> name;
     if (name == "scribble" || name == "command") words >> what;
     std::uint64_t number = 0;
+    if (name == "reach") words >> std::hex;
     words >> number;
     const int count = static_cast<int>(number);
     if (name == "seed") return hostile_.random.seed(number), "ok";
     if (name == "work") return work(hostile_);
+    if (name == "inspect") return inspect(hostile_);
+    if (name == "reach") return reach(hostile_, number);
+    if (name == "borrow") return borrow(hostile_);
     if (name == "scribble") return scribble(hostile_, what, count);
     if (name == "forge") return forge(hostile_, count);
     if (name == "punch") return punch(hostile_);
