@@ -32,8 +32,6 @@ std::uint64_t descriptor_limit() {
   return limit;
 }
 
-std::atomic<std::uint64_t> all_chunks{0};
-
 CUmemAllocationProp allocation_properties(CUdevice device) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -58,8 +56,14 @@ std::uint64_t plain_size(std::uint64_t size) { return size; }
 }  // namespace
 
 MemoryMap::MemoryMap(const Driver& driver, ControlLink& control, CUdevice device, std::uint64_t session, proto::Lease device_lease,
-                     proto::Lease pinned_lease)
-    : driver_(driver), control_(control), device_(device), session_(session), device_lease_(device_lease), pinned_lease_(pinned_lease) {}
+                     proto::Lease pinned_lease, std::atomic<std::uint64_t>& all_chunks)
+    : driver_(driver),
+      control_(control),
+      device_(device),
+      session_(session),
+      device_lease_(device_lease),
+      pinned_lease_(pinned_lease),
+      all_chunks_(all_chunks) {}
 
 MemoryMap::~MemoryMap() = default;
 
@@ -137,7 +141,7 @@ CUresult MemoryMap::restore_chunk(std::uint64_t address, std::uint64_t size_byte
   }
   std::lock_guard lock(mutex_);
   chunks_[address] = {size_bytes, handle};
-  if (taken_.insert_or_assign(address, size_bytes).second) ++all_chunks;
+  if (taken_.insert_or_assign(address, size_bytes).second) ++all_chunks_;
   return CUDA_SUCCESS;
 }
 
@@ -163,12 +167,12 @@ CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   std::uint64_t address = 0;
   {
     std::lock_guard lock(mutex_);
-    if (taken_.size() >= descriptor_limit() / kShareOfOneSession || all_chunks >= descriptor_limit() / kShareOfAllChunks) return refuse_chunk();
+    if (taken_.size() >= descriptor_limit() / kShareOfOneSession || all_chunks_ >= descriptor_limit() / kShareOfAllChunks) return refuse_chunk();
     address = find_room(rounded);
     if (address == 0) return kNoRoomInLeases;
     taken_.emplace(address, rounded);
   }
-  ++all_chunks;
+  ++all_chunks_;
   // Without the lock: the driver takes its time with large chunks, and the session's other calls ask owns_device() meanwhile.
   CUmemGenericAllocationHandle handle = 0;
   proto::FileDescriptor exported;
@@ -176,7 +180,7 @@ CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   std::lock_guard lock(mutex_);
   if (result != CUDA_SUCCESS) {
     taken_.erase(address);
-    --all_chunks;
+    --all_chunks_;
     return result;
   }
   chunks_[address] = {rounded, handle};
@@ -195,7 +199,7 @@ CUresult MemoryMap::refuse_chunk() {
     log_warning(
         "Session {}: has {} chunks of memory, all sessions {}, which is what a limit of {} open files allows; it gets no more. Raise the "
         "broker's limit (ulimit -n)",
-        session_, taken_.size(), all_chunks.load(), descriptor_limit());
+        session_, taken_.size(), all_chunks_.load(), descriptor_limit());
   }
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -243,7 +247,7 @@ void MemoryMap::release_chunk(const Chunk& chunk) {
     // The control process hears of the release before the address can be another chunk's.
     std::lock_guard lock(mutex_);
     control_.send(packet);
-    all_chunks -= taken_.erase(chunk.address);
+    all_chunks_ -= taken_.erase(chunk.address);
     --releasing_;
   }
   released_.notify_all();
@@ -342,7 +346,7 @@ void MemoryMap::release_all() {
     for (const auto& [address, chunk] : *chunks) unmap_chunk(address, chunk);
     chunks->clear();
   }
-  all_chunks -= taken_.size();
+  all_chunks_ -= taken_.size();
   taken_.clear();
   for (const auto& [address, lease] : leases_) driver_->cuMemAddressFree(lease.reserved.address, lease.reserved.size_bytes);
   leases_.clear();

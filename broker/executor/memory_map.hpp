@@ -6,6 +6,7 @@
 // Addresses and sizes in questions come from the client and are not trusted; nothing overflows.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -22,7 +23,9 @@ class ControlLink;
 
 class MemoryMap {
  public:
-  MemoryMap(const Driver& driver, ControlLink& control, CUdevice device, std::uint64_t session, proto::Lease device_lease, proto::Lease pinned_lease);
+  // `all_chunks` counts those of all sessions.
+  MemoryMap(const Driver& driver, ControlLink& control, CUdevice device, std::uint64_t session, proto::Lease device_lease, proto::Lease pinned_lease,
+            std::atomic<std::uint64_t>& all_chunks);
   MemoryMap(const MemoryMap&) = delete;
   ~MemoryMap();
 
@@ -93,6 +96,7 @@ class MemoryMap {
   const std::uint64_t session_;
   const proto::Lease device_lease_;
   const proto::Lease pinned_lease_;
+  std::atomic<std::uint64_t>& all_chunks_;
   std::uint64_t granularity_ = 0;
 
   mutable std::mutex mutex_;

@@ -52,6 +52,8 @@ struct ExecutorParts : ExecutorPartsInput {
   Completion completion;
   ActivityBell bell;
 
+  std::atomic<std::uint64_t> chunks{0};  // of memory, of all sessions
+
   IssueLock issue_lock;
   LastWriter last_writer;
   CUfunction nop_function = nullptr;                     // nullptr: launches are not chained

@@ -26,7 +26,7 @@ Session::Session(ExecutorParts& parts, const ExecutorPacket& packet)
       id_(packet.header.session),
       client_pid_(packet.client_pid),
       context_{parts, channel_, id_},
-      memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease),
+      memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease, parts.chunks),
       streams_(context_) {}
 
 Session::~Session() = default;
