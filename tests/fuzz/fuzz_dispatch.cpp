@@ -15,7 +15,7 @@ using namespace mpsshim::fuzz;
 namespace {
 
 constexpr std::uint64_t kChunkBytes = 2u << 20;
-constexpr unsigned kInputsPerExecutor = 256;  // queued jobs hold their sessions; a new executor lets them go
+constexpr unsigned kInputsPerExecutor = 24;  // queued jobs hold their sessions and streams; a new executor lets them go
 constexpr std::uint16_t kFirstRecord = 0x8001;
 constexpr std::uint16_t kLastRecord = static_cast<std::uint16_t>(proto::RecordId::LeaseEnd);
 constexpr std::uint64_t kFirstChunk = test::kDeviceLease;  // where the session's chunk lies
@@ -70,12 +70,13 @@ void visit(test::WireClient& client) {
 
 template <typename Record>
 void add(Input& input, Random& random, const Record& record, proto::StreamId stream, std::size_t trailing_bytes = 0) {
-  proto::RecordHeader header{proto::record_size(Record::kBodyBytes, trailing_bytes),
-                             static_cast<std::uint16_t>(Record::kId),
-                             Record::kIsCall ? static_cast<std::uint16_t>(random() % proto::kReplySlots) : proto::kNoReplySlot,
-                             0,
-                             static_cast<std::uint32_t>(trailing_bytes),
-                             stream};
+  proto::RecordHeader header{
+      proto::record_size(Record::kBodyBytes, trailing_bytes),
+      static_cast<std::uint16_t>(Record::kId),
+      Record::kIsCall ? static_cast<std::uint16_t>(random() % 64 == 0 ? random() % proto::kReplySlots : random() % 4) : proto::kNoReplySlot,
+      0,
+      static_cast<std::uint32_t>(trailing_bytes),
+      stream};
   append(input, header);
   const std::size_t end = input.size() + header.size_bytes - sizeof header;
   if constexpr (Record::kBodyBytes > 0) append(input, record);
@@ -93,11 +94,12 @@ void add_random(Input& input, Random& random, proto::StreamId stream) {
     case 0x8001:
       return add(input, random, proto::StreamCreateRecord{static_cast<std::uint32_t>(random() % 2), 0},
                  proto::StreamId::make(static_cast<std::uint32_t>(random() % 1024), 1));
-    case 0x8002: return add(input, random, proto::StreamDestroyRecord{}, stream);
+    case 0x8002:
+      return add(input, random, proto::StreamDestroyRecord{}, stream.index() == 0 ? proto::StreamId::make(random() % 64 == 0 ? 0 : 7, 1) : stream);
     case 0x8003:
       return add(
           input, random,
-          proto::EventCreateRecord{proto::EventId::make(static_cast<std::uint32_t>(random() % 64), 1), static_cast<std::uint32_t>(random() % 4), 0},
+          proto::EventCreateRecord{proto::EventId::make(static_cast<std::uint32_t>(random() % 8192), 1), static_cast<std::uint32_t>(random() % 4), 0},
           {});
     case 0x8004: return add(input, random, proto::EventDestroyRecord{event}, {});
     case 0x8005: return add(input, random, proto::EventRecordRecord{event, static_cast<std::uint32_t>(random()), 0}, stream);
@@ -157,7 +159,7 @@ namespace mpsshim::fuzz {
 
 Input make_input(Random& random) {
   Input input;
-  for (std::uint64_t count = 1 + random() % 600; count > 0; --count) {
+  for (std::uint64_t count = 1 + random() % 2500; count > 0; --count) {
     add_random(input, random, proto::StreamId::make(static_cast<std::uint32_t>(random() % 3), 1));
   }
   return input;

@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kPool = 256;  // earlier inputs that are changed again
-constexpr std::size_t kLongestInput = 64u << 10;
+constexpr std::size_t kLongestInput = 256u << 10;
 constexpr unsigned kInputsBetweenLooks = 64;  // at the clock
 
 struct Options {
@@ -84,11 +84,11 @@ class Inputs {
 
   const Input& next() {
     Input& slot = pool_[random_() % kPool];
-    if (slot.empty() || random_() % 4 == 0) {
+    if (slot.empty() || random_() % 2 == 0) {
       slot = make_input(random_);
       if (random_() % 8 == 0) return slot;  // as it is
     }
-    for (std::uint64_t changes = 1 + random_() % 3; changes > 0; --changes) change_once(slot, random_);
+    for (std::uint64_t changes = random_() % 4 == 0 ? 1 + random_() % 4 : 1; changes > 0; --changes) change_once(slot, random_);
     if (slot.size() > kLongestInput) slot.resize(kLongestInput);
     return slot;
   }
