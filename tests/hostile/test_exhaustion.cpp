@@ -46,6 +46,8 @@ TEST_CASE("modules loaded and unloaded without end") { exhaust("modules 700", {"
 
 TEST_CASE("streams and events without end") { exhaust("objects"); }
 
+TEST_CASE("all streams that there are: newcomers get theirs") { exhaust("streams 4"); }
+
 TEST_CASE("ranges of addresses without end") {
   if (on_gpu()) MPSSHIM_SKIP("it depends on the device's memory how many ranges there are");
   setenv("MPSSHIM_CPU_MEMORY_MIB", "12288", 1);  // larger than a first range in this window, so that there are others

@@ -67,6 +67,8 @@ std::string segments(Hostile& hostile, std::uint64_t size_bytes);
 std::string images(Hostile& hostile, std::uint64_t size_bytes);
 std::string modules(Hostile& hostile, int count);
 std::string objects(Hostile& hostile);
+// All streams that several sessions of one process may have.
+std::string streams(Hostile& hostile, int sessions);
 std::string chunks(Hostile& hostile, std::uint64_t size_bytes);
 std::string leases(Hostile& hostile);
 // Calls that wait in the executor for what never comes.

@@ -97,6 +97,18 @@ std::string objects(Hostile& hostile) {
   return "ok";
 }
 
+std::string streams(Hostile& hostile, int sessions) {
+  for (int i = 0; i < sessions; ++i) {
+    RawSession& session = *hostile.more_sessions.emplace_back(std::make_unique<RawSession>());
+    for (std::uint32_t index = 1; index < proto::kFenceWords; ++index) {
+      session.post(proto::StreamCreateRecord{1, static_cast<std::int32_t>(index % 100) - 50}, proto::StreamId::make(index, 1));
+    }
+    (void)session.call(proto::ReleaseRecord{});
+    if (!session.is_active()) throw Failure("streams within the limit end a session");
+  }
+  return "ok";
+}
+
 std::string chunks(Hostile& hostile, std::uint64_t size_bytes) {
   RawSession& session = hostile.own();
   for (std::uint64_t made = 0; made < kMany; ++made) {

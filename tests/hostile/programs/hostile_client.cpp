@@ -45,6 +45,7 @@ class Client {
     if (name == "images") return images(hostile_, number);
     if (name == "modules") return modules(hostile_, count);
     if (name == "objects") return objects(hostile_);
+    if (name == "streams") return streams(hostile_, count);
     if (name == "chunks") return chunks(hostile_, number);
     if (name == "leases") return leases(hostile_);
     if (name == "waits") return waits(hostile_, count);
