@@ -68,6 +68,7 @@ void Session::fail(const char* record, const std::string& reason) {
             client_pid_, record, reason);
   channel_.set_failed(CUDA_ERROR_MPS_RPC_FAILURE);
   streams_.drop_queued();
+  waiting_.clear();  // never looked at again; its calls are answered by that
   abandon_jobs();
 }
 

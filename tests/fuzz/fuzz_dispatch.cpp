@@ -192,5 +192,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // Another client's memory map would answer the same address; only this session's chunk and what it made since are its own.
   if (client.session().memory().owns_device(chunk, kChunkBytes)) check_driver_calls(chunk);
   executor->fake.forget_calls();
+  client.session().fail("the input", "it is over");  // what waits would hold the session
   return 0;
 }
