@@ -20,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kPool = 256;  // earlier inputs that are changed again
 constexpr std::size_t kLongestInput = 256u << 10;
+constexpr double kSecondsBetweenLines = 60;
 constexpr unsigned kInputsBetweenLooks = 64;  // at the clock
 
 struct Options {
@@ -115,11 +116,17 @@ int main(int count, char** arguments) {
     Inputs inputs(options.seed);
     const Clock::time_point start = Clock::now();
     double seconds = 0;
+    double told = 0;
     std::uint64_t made = 0;
     while ((options.records == 0 || records_so_far() < options.records) && (options.seconds == 0 || seconds < options.seconds)) {
       const Input& input = inputs.next();
       LLVMFuzzerTestOneInput(input.data(), input.size());
-      if (++made % kInputsBetweenLooks == 0) seconds = std::chrono::duration<double>(Clock::now() - start).count();
+      if (++made % kInputsBetweenLooks != 0) continue;
+      seconds = std::chrono::duration<double>(Clock::now() - start).count();
+      if (seconds < told + kSecondsBetweenLines) continue;
+      told = seconds;
+      std::printf("%llu records so far, %.0f s\n", static_cast<unsigned long long>(records_so_far()), seconds);
+      std::fflush(stdout);
     }
     std::printf("%llu records in %llu inputs, %.1f s\n", static_cast<unsigned long long>(records_so_far()), static_cast<unsigned long long>(made),
                 std::chrono::duration<double>(Clock::now() - start).count());
