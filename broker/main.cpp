@@ -56,6 +56,9 @@ struct Arguments {
   int resume = -1;            // the state that the program before this one handed over
   int former = -1;            // that program, to go back to
   std::string resume_failed;  // why the one that was to follow could not take over
+  bool all_users = false;
+  std::uint64_t client_host_mib = 0;
+  std::uint64_t host_mib = 0;
 };
 
 void describe(CLI::App& app, Arguments& arguments) {
@@ -99,6 +102,13 @@ void describe(CLI::App& app, Arguments& arguments) {
   app.add_option("--hang-ms", arguments.hang_ms,
                  "Milliseconds after which a driver call that has not returned costs the executor; calls that may take long, such as loads, get 12 "
                  "times as much; 0: no limit")
+      ->capture_default_str();
+  app.add_flag("--multiuser-server", arguments.all_users,
+               "Serve clients of every user, not only of the broker's own; they share executors, and the pipe directory must let them in");
+  app.add_option("--client-host-mib", arguments.client_host_mib,
+                 "MiB of pinned and staging memory and module images for one client; 0: half the machine's memory")
+      ->capture_default_str();
+  app.add_option("--host-mib", arguments.host_mib, "The same for all clients together; 0: three quarters of the machine's memory")
       ->capture_default_str();
   app.add_option("--window", arguments.window, "Address range for clients' memory, BEGIN-END in hexadecimal, multiples of 1 GiB")
       ->capture_default_str();
@@ -207,6 +217,9 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.drain = std::chrono::milliseconds(arguments.drain_ms);
   limits.pool.executors = arguments.executors;
   limits.pool.idle = std::chrono::milliseconds(arguments.idle_ms);
+  limits.serves_all_users = arguments.all_users;
+  if (arguments.client_host_mib != 0) limits.resources.client_host_bytes = arguments.client_host_mib << 20;
+  if (arguments.host_mib != 0) limits.resources.all_host_bytes = arguments.host_mib << 20;
   limits.quarantine = {arguments.quarantine_faults, std::chrono::seconds(arguments.quarantine_s)};
   return limits;
 }

@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include "broker/control/complaints.hpp"
 #include "broker/control/process_identity.hpp"
 #include "broker/log.hpp"
 
@@ -14,6 +15,7 @@ namespace mpsshim::broker::control {
 namespace {
 
 constexpr std::chrono::milliseconds kFactsLimit{10'000};
+constexpr std::chrono::milliseconds kHelloLimit{30'000};  // far beyond what a busy machine takes from connect() to the first message
 constexpr EventLoop::Events kReading = EPOLLIN | EPOLLRDHUP;
 constexpr EventLoop::Events kBusy = EPOLLRDHUP;  // the next request stays in the socket
 
@@ -23,6 +25,7 @@ ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, pro
     : loop_(loop), manager_(manager), socket_(std::move(socket)), on_end_(std::move(on_end)), peer_(socket_.peer()) {
   client_ = {peer_.pid, peer_.uid, command_of(peer_.pid), program_of(peer_.pid, peer_.uid)};
   socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
+  deadline_ = loop_.after(kHelloLimit, [this] { end("it said nothing"); });
 }
 
 ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, StateReader& state, std::function<void()> on_end)
@@ -76,7 +79,7 @@ void ClientConnection::end(const char* why) {
 }
 
 void ClientConnection::malformed(const char* what) {
-  log_warning("pid {} ({}): {}; its connection is closed.", client_.pid, client_.command, what);
+  complain("pid {} ({}): {}; its connection is closed.", client_.pid, client_.command, what);
   end("malformed message");
 }
 
@@ -140,14 +143,15 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
 }
 
 CUresult ClientConnection::check_identity(const proto::Hello& request, proto::ReceivedFds& fds) {
-  if (peer_.uid != geteuid()) {
-    log_warning("pid {} ({}) of uid {} is refused: this broker serves uid {} alone; start one for that user.", client_.pid, client_.command, peer_.uid, geteuid());
+  if (peer_.uid != geteuid() && !manager_.limits().serves_all_users) {
+    complain("pid {} ({}) of uid {} is refused: this broker serves uid {} alone; start one for that user, or this one with --multiuser-server.",
+             client_.pid, client_.command, peer_.uid, geteuid());
     return CUDA_ERROR_MPS_CONNECTION_FAILED;
   }
   const proto::Version version{request.layout_major, request.layout_minor};
   const proto::Agreement agreement = proto::agree(proto::kVersion, version);
   if (agreement != proto::Agreement::served) {
-    log_warning("pid {} ({}) is refused: its libmpsshim.so speaks protocol {}.{}, which is too {} for this broker's {}.{}; {}.", client_.pid, client_.command,
+    complain("pid {} ({}) is refused: its libmpsshim.so speaks protocol {}.{}, which is too {} for this broker's {}.{}; {}.", client_.pid, client_.command,
                 version.major, version.minor, agreement == proto::Agreement::too_old ? "old" : "new", proto::kLayoutMajor, proto::kLayoutMinor,
                 agreement == proto::Agreement::too_old ? "install the library of this release" : "install the newer mpsbroker and run `mpsctl restart`");
     return CUDA_ERROR_MPS_CONNECTION_FAILED;
@@ -157,7 +161,7 @@ CUresult ClientConnection::check_identity(const proto::Hello& request, proto::Re
   const pid_t pid = pid_of(pidfd_);
   // 0 or less: of a pid namespace we do not see; then the kernel's word for the socket stands alone.
   if (pid == kNotAPidfd || (pid > 0 && peer_.pid > 0 && pid != peer_.pid)) {
-    log_warning("pid {} ({}) is refused: it sent no pidfd of its own process.", client_.pid, client_.command);
+    complain("pid {} ({}) is refused: it sent no pidfd of its own process.", client_.pid, client_.command);
     return CUDA_ERROR_MPS_CONNECTION_FAILED;
   }
   return CUDA_SUCCESS;
@@ -205,7 +209,7 @@ void ClientConnection::on_attach(const proto::Attach& request) {
     if (status != CUDA_SUCCESS) return answer(proto::Attached{}, status);
     session_ = session->id;
   } else if (session->device != request.device) {
-    log_warning("{}: asks for device {} besides device {}; a process has one device so far.", session->name(), request.device, session->device);
+    complain("{}: asks for device {} besides device {}; a process has one device so far.", session->name(), request.device, session->device);
     return answer(proto::Attached{}, CUDA_ERROR_NOT_SUPPORTED);
   }
   set_busy(true);
@@ -251,9 +255,11 @@ void ClientConnection::open_image(std::uint64_t size_bytes, Open&& open) {
   const Session* session = live_session(status);
   if (session == nullptr) return answer(message, status);
   int file = -1;
-  status = open(session->id, message.image, file);
+  std::string why;
+  status = manager_.may_hold(*session, size_bytes, why) ? open(session->id, message.image, file) : CUDA_ERROR_OUT_OF_MEMORY;
   if (status != CUDA_SUCCESS) {
-    log_warning("{}: image of {} bytes refused with CUDA error {}.", session->name(), size_bytes, static_cast<int>(status));
+    complain("{}: image of {} bytes refused with CUDA error {}{}{}.", session->name(), size_bytes, static_cast<int>(status), why.empty() ? "" : ": ",
+             why);
   }
   answer(message, status, status == CUDA_SUCCESS && file >= 0 ? std::span<const int>(&file, 1) : std::span<const int>());
 }
@@ -266,8 +272,8 @@ void ClientConnection::on_image_seal(const proto::ImageSeal& request) {
   manager_.images().seal(session->id, request.image, [this, alive = std::weak_ptr(alive_)](CUresult sealed, std::uint64_t image) {
     if (alive.expired()) return;
     if (sealed != CUDA_SUCCESS) {
-      log_warning("pid {} ({}): an image could not be sealed: it is not its own, still mapped for writing, or of another size than announced.",
-                  client_.pid, client_.command);
+      complain("pid {} ({}): an image could not be sealed: it is not its own, still mapped for writing, or of another size than announced.",
+               client_.pid, client_.command);
     }
     proto::Done message;
     message.image = image;

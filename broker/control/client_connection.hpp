@@ -32,6 +32,7 @@ class ClientConnection {
 
   void facts_published();  // answers a Hello that came before any executor was ready
   void refuse_sessions();  // the broker is about to quit
+  [[nodiscard]] pid_t pid() const { return client_.pid; }
 
  private:
   enum class Stage { expects_hello, awaits_facts, greeted };
@@ -75,7 +76,7 @@ class ClientConnection {
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after our end
   EventLoop::Watch socket_watch_;
   EventLoop::Watch death_watch_;
-  EventLoop::Timer deadline_;  // of a Hello that waits for facts
+  EventLoop::Timer deadline_;  // for the Hello to come, then for the facts it waits for
 };
 
 }  // namespace mpsshim::broker::control

@@ -1,17 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/command_connection.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include <unistd.h>
 
+#include "broker/control/complaints.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker::control {
 
+namespace {
+constexpr std::chrono::milliseconds kCommandLimit{10'000};  // for the line to come
+
+// One line of the log, whatever was sent.
+std::string printable(std::string text) {
+  constexpr std::size_t kLongest = 200;
+  if (text.size() > kLongest) text.resize(kLongest);
+  std::ranges::replace_if(
+      text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+  return text;
+}
+
+}  // namespace
+
 CommandConnection::CommandConnection(EventLoop& loop, const Commands& commands, proto::Socket socket, std::function<void()> on_end)
     : commands_(commands), socket_(std::move(socket)), on_end_(std::move(on_end)) {
   watch_ = loop.watch(socket_.fd(), EPOLLIN | EPOLLRDHUP, [this](EventLoop::Events) { on_events(); });
+  deadline_ = loop.after(kCommandLimit, [this] {
+    watch_.reset();
+    on_end_();
+  });
 }
 
 void CommandConnection::on_events() {
@@ -21,6 +41,7 @@ void CommandConnection::on_events() {
   const proto::SocketStatus status = socket_.receive(buffer, bytes, fds);
   if (status == proto::SocketStatus::would_block) return;
   watch_.reset();
+  deadline_.reset();
   if (status != proto::SocketStatus::ok) return on_end_();
   std::string line(reinterpret_cast<const char*>(buffer.data()), bytes);
   while (!line.empty() && (line.back() == '\n' || line.back() == '\0')) line.pop_back();
@@ -39,8 +60,10 @@ void CommandConnection::on_events() {
 void CommandConnection::answer(const std::string& line, const Commands::Result& result) const {
   const proto::PeerCredentials peer = socket_.peer();
   // Questions are asked all the time by scripts; what changes something, or fails, is logged.
-  if (!result.ok || Commands::is_action(line)) {
-    log_info("Command \"{}\" from pid {} (uid {}): {}.", line, peer.pid, peer.uid, result.ok ? "done" : result.text);
+  if (!result.ok) {
+    complain("Command \"{}\" from pid {} (uid {}): {}.", printable(line), peer.pid, peer.uid, printable(result.text));
+  } else if (Commands::is_action(line)) {
+    log_info("Command \"{}\" from pid {} (uid {}): done.", line, peer.pid, peer.uid);
   } else {
     log_debug("Command \"{}\" from pid {} (uid {}): done.", line, peer.pid, peer.uid);
   }

@@ -35,6 +35,7 @@ class CommandConnection {
   const std::function<void()> on_end_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after our end
   EventLoop::Watch watch_;
+  EventLoop::Timer deadline_;
 };
 
 }  // namespace mpsshim::broker::control

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <iterator>
 
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "broker/log.hpp"
 #include "proto/channel.hpp"
 
 namespace mpsshim::broker::control {
@@ -45,7 +47,7 @@ struct ImageStore::SealJob {
 CUresult ImageStore::offer(std::uint64_t session, std::uint64_t size_bytes, const proto::ContentDigest& digest, std::uint64_t& image, int& file) {
   const auto known = known_.find({size_bytes, digest});
   if (known == known_.end()) return open(session, size_bytes, image, file);
-  images_.at(known->second).sessions.insert(session);
+  hold(images_.at(known->second), session);
   image = known->second;
   file = -1;
   return CUDA_SUCCESS;
@@ -62,11 +64,31 @@ CUresult ImageStore::open(std::uint64_t session, std::uint64_t size_bytes, std::
   made.size_bytes = size_bytes;
   made.file = proto::create_memory_file("mpsshim-image", size_bytes);
   if (!made.file.valid()) return CUDA_ERROR_OUT_OF_MEMORY;
-  made.sessions.insert(session);
-  image = next_id_++;
+  total_bytes_ += size_bytes;
+  hold(made, session);
+  image = new_id();
   file = made.file.get();
   images_.emplace(image, std::move(made));
   return CUDA_SUCCESS;
+}
+
+void ImageStore::hold(Image& image, std::uint64_t session) {
+  if (!image.sessions.insert(session).second) return;
+  Holding& holding = holdings_[session];
+  ++holding.count;
+  holding.bytes += image.size_bytes;
+}
+
+ImageStore::Holding ImageStore::held_by(std::uint64_t session) const {
+  const auto found = holdings_.find(session);
+  return found == holdings_.end() ? Holding{} : found->second;
+}
+
+std::uint64_t ImageStore::new_id() const {
+  for (;;) {
+    std::uint64_t id = 0;
+    if (getrandom(&id, sizeof id, 0) == static_cast<ssize_t>(sizeof id) && id != 0 && !images_.contains(id)) return id;
+  }
 }
 
 void ImageStore::seal(std::uint64_t session, std::uint64_t image, Sealed done) {
@@ -76,7 +98,7 @@ void ImageStore::seal(std::uint64_t session, std::uint64_t image, Sealed done) {
   }
   // Refused by the kernel while the client has the file mapped for writing.
   if (!proto::seal(found->second.file, proto::Seal::content) || !has_length(found->second.file, found->second.size_bytes)) {
-    images_.erase(found);
+    erase(found);
     return done(CUDA_ERROR_INVALID_IMAGE, 0);
   }
   found->second.state = State::sealing;
@@ -93,7 +115,7 @@ void ImageStore::step(const std::shared_ptr<SealJob>& job) {
   Image& image = found->second;
   const CUresult status = hash_slice(*job, image);
   if (status != CUDA_SUCCESS) {
-    images_.erase(found);
+    erase(found);
     return finish(*job, status, 0);
   }
   if (job->offset < image.size_bytes) {
@@ -103,8 +125,8 @@ void ImageStore::step(const std::shared_ptr<SealJob>& job) {
   const auto [known, is_new] = known_.try_emplace({image.size_bytes, job->hash.finish()}, job->image);
   if (!is_new) {
     const std::uint64_t other = known->second;
-    images_.erase(found);
-    images_.at(other).sessions.insert(job->session);
+    erase(found);
+    hold(images_.at(other), job->session);
     return finish(*job, CUDA_SUCCESS, other);
   }
   image.state = State::sealed;
@@ -134,7 +156,6 @@ bool ImageStore::is_sealing() const {
 }
 
 void ImageStore::save(StateWriter& state) const {
-  state.number(next_id_);
   state.number(images_.size());
   for (const auto& [id, image] : images_) {
     state.number(id);
@@ -161,7 +182,6 @@ void ImageStore::save(StateWriter& state) const {
 }
 
 void ImageStore::restore(StateReader& state) {
-  next_id_ = state.number();
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
     const std::uint64_t id = state.number();
     Image& image = images_[id];
@@ -169,7 +189,8 @@ void ImageStore::restore(StateReader& state) {
     image.digest = state.plain<proto::ContentDigest>();
     image.state = state.number() != 0 ? State::sealed : State::open;
     image.file = state.file();
-    for (std::uint64_t sessions = state.number(); sessions > 0 && state.ok(); --sessions) image.sessions.insert(state.number());
+    for (std::uint64_t sessions = state.number(); sessions > 0 && state.ok(); --sessions) hold(image, state.number());
+    total_bytes_ += image.size_bytes;
     if (image.state == State::sealed) known_[{image.size_bytes, image.digest}] = id;
   }
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
@@ -189,6 +210,8 @@ void ImageStore::restore(StateReader& state) {
     const auto image = images_.find(entry.image);
     if (image == images_.end()) return state.fail();
     ++image->second.log_entries;
+    image->second.loaded += entry.load ? 1 : -1;
+    if (!entry.load) ++undone_;
     log_.push_back(entry);
   }
 }
@@ -199,6 +222,7 @@ void ImageStore::release_session(std::uint64_t session) {
     if (entry->second.sessions.erase(session) != 0) drop_if_unused(entry->first);
     entry = next;
   }
+  holdings_.erase(session);
 }
 
 void ImageStore::drop_if_unused(std::uint64_t image) {
@@ -209,6 +233,12 @@ void ImageStore::drop_if_unused(std::uint64_t image) {
 void ImageStore::erase(std::map<std::uint64_t, Image>::iterator image) {
   if (image->second.state == State::sealed) known_.erase({image->second.size_bytes, image->second.digest});
   compiled_.remove_if([&](const Compiled& compiled) { return compiled.image == image->first; });
+  for (const std::uint64_t session : image->second.sessions) {
+    Holding& holding = holdings_[session];
+    --holding.count;
+    holding.bytes -= image->second.size_bytes;
+  }
+  total_bytes_ -= image->second.size_bytes;
   images_.erase(image);
 }
 
@@ -241,20 +271,52 @@ bool ImageStore::note(ExecutorId executor, std::uint64_t image, bool load, std::
   const auto found = images_.find(image);
   if (found == images_.end() || found->second.state != State::sealed) return false;
   ++found->second.log_entries;
+  found->second.loaded += load ? 1 : -1;
   log_.push_back({executor, image, load, copy});
+  if (load) return true;
+  ++undone_;
+  if (!keeps_undone_ && (undone_ > kMaxUndoneLoads || undone_bytes() > kMaxUndoneBytes)) strike_undone();
   return true;
 }
 
 void ImageStore::copy_log(ExecutorId from, ExecutorId to) {
-  const std::size_t count = log_.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    const Entry entry = log_[i];
-    if (entry.executor == from) (void)note(to, entry.image, entry.load, entry.copy);
-  }
+  std::vector<Entry> entries;
+  std::ranges::copy_if(log_, std::back_inserter(entries), [&](const Entry& entry) { return entry.executor == from; });
+  for (const Entry& entry : entries) (void)note(to, entry.image, entry.load, entry.copy);
 }
 
 bool ImageStore::has_log(ExecutorId executor) const {
   return std::ranges::any_of(log_, [&](const Entry& entry) { return entry.executor == executor; });
+}
+
+std::uint64_t ImageStore::undone_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [id, image] : images_) {
+    if (image.sessions.empty() && image.loaded <= 0) bytes += image.size_bytes;
+  }
+  return bytes;
+}
+
+// Both halves of each load that was undone. What was loaded between them may come to another address when the rest is replayed.
+void ImageStore::strike_undone() {
+  using Copy = std::pair<ExecutorId, std::pair<std::uint64_t, std::uint64_t>>;
+  const auto copy_of = [](const Entry& entry) { return Copy{entry.executor, {entry.image, entry.copy}}; };
+  std::set<Copy> undone;
+  for (const Entry& entry : log_) {
+    if (!entry.load) undone.insert(copy_of(entry));
+  }
+  std::vector<std::uint64_t> named;
+  std::erase_if(log_, [&](const Entry& entry) {
+    if (!undone.contains(copy_of(entry))) return false;
+    named.push_back(entry.image);
+    return true;
+  });
+  log_info("The load log is shortened by {} entries of modules that are unloaded again, which leaves {}.", named.size(), log_.size());
+  undone_ = 0;
+  for (const std::uint64_t image : named) {
+    --images_.at(image).log_entries;
+    if (images_.at(image).log_entries == 0) drop_if_unused(image);
+  }
 }
 
 void ImageStore::forget_log(ExecutorId executor) {
@@ -262,6 +324,8 @@ void ImageStore::forget_log(ExecutorId executor) {
   std::erase_if(log_, [&](const Entry& entry) {
     if (entry.executor != executor) return false;
     named.push_back(entry.image);
+    images_.at(entry.image).loaded -= entry.load ? 1 : -1;
+    if (!entry.load) --undone_;
     return true;
   });
   for (const std::uint64_t image : named) {

@@ -7,8 +7,10 @@
 // what a session can do with a loaded image is to run it in its own memory.
 // Machine code that an executor has compiled from an image is kept beside it, the least recently used ones dropped beyond a limit: no later
 // executor compiles it again.
-// An image lives as long as a session holds it or the load log names it: an executor's next life replays that log (addresses of module
-// globals depend on the whole order, so nothing is struck from it; an application that loads and unloads without end lets it grow).
+// An image's id is a random number: who names it has been given it.
+// An image lives as long as a session holds it or the load log names it: an executor's next life replays that log. Addresses of module
+// globals depend on the whole order, so loads that were undone stay in it, up to a limit; beyond it they are struck, and a client whose
+// variables then come back elsewhere is told so by the comparison that every recovery makes.
 // Owned by SessionManager. Sizes and ids come from clients and are checked here.
 #pragma once
 
@@ -34,6 +36,8 @@ namespace mpsshim::broker::control {
 inline constexpr std::uint64_t kMaxImageBytes = 4ull << 30;
 inline constexpr std::size_t kMaxOpenImages = 64;  // of one session, not sealed yet
 inline constexpr std::uint64_t kMaxCompiledBytes = 256ull << 20;
+inline constexpr std::size_t kMaxUndoneLoads = 256;             // in the load log
+inline constexpr std::uint64_t kMaxUndoneBytes = 256ull << 20;  // of images that nothing but undone loads keeps
 
 class ImageStore {
  public:
@@ -70,8 +74,16 @@ class ImageStore {
   [[nodiscard]] const std::vector<Entry>& log() const { return log_; }
   [[nodiscard]] std::size_t count() const { return images_.size(); }
   [[nodiscard]] bool is_sealing() const;  // some answer is still to come
+  // While somebody is being told the log entry by entry (a standby), it is not shortened.
+  void keep_undone(bool keeps) { keeps_undone_ = keeps; }
   void save(StateWriter& state) const;
   void restore(StateReader& state);  // into a new store
+  [[nodiscard]] std::uint64_t total_bytes() const { return total_bytes_; }
+  struct Holding {
+    std::size_t count = 0;
+    std::uint64_t bytes = 0;
+  };
+  [[nodiscard]] Holding held_by(std::uint64_t session) const;
 
  private:
   enum class State { open, sealing, sealed };
@@ -80,6 +92,7 @@ class ImageStore {
     proto::ContentDigest digest{};
     State state = State::open;
     std::size_t log_entries = 0;
+    std::int64_t loaded = 0;  // loads in the log less unloads
     proto::FileDescriptor file;
     std::set<std::uint64_t> sessions;
   };
@@ -90,9 +103,14 @@ class ImageStore {
   void finish(SealJob& job, CUresult status, std::uint64_t image);
   void erase(std::map<std::uint64_t, Image>::iterator image);
   void drop_if_unused(std::uint64_t image);
+  void hold(Image& image, std::uint64_t session);
+  [[nodiscard]] std::uint64_t new_id() const;
+  [[nodiscard]] std::uint64_t undone_bytes() const;
+  void strike_undone();
 
   EventLoop& loop_;
-  std::uint64_t next_id_ = 1;
+  std::uint64_t total_bytes_ = 0;
+  std::map<std::uint64_t, Holding> holdings_;  // by session
   std::map<std::uint64_t, Image> images_;
   using Identity = std::pair<std::uint64_t, proto::ContentDigest>;  // size and digest
   std::map<Identity, std::uint64_t> known_;                         // sealed images
@@ -104,6 +122,8 @@ class ImageStore {
   };
   std::list<Compiled> compiled_;  // the last used one in front
   std::vector<Entry> log_;
+  std::size_t undone_ = 0;  // unloads in the log
+  bool keeps_undone_ = false;
 };
 
 }  // namespace mpsshim::broker::control

@@ -7,8 +7,10 @@
 #include <cstring>
 
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "broker/control/complaints.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker::control {
@@ -20,6 +22,7 @@ constexpr std::chrono::milliseconds kDepartureLook{50};
 constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::milliseconds kNextLook{5};
 constexpr std::chrono::seconds kNextLimit{30};  // then the executors are renewed all the same: clients wait for a whole start
+constexpr std::size_t kMaxCommands = 64;  // connections of mpsctl at a time
 
 }  // namespace
 
@@ -61,6 +64,11 @@ bool Server::listen(std::string& why) {
   if (client_listener_.valid()) command_listener_ = proto::Socket::listen_at(directory_.control_socket(), kBacklog);
   if (!command_listener_.valid()) {
     why = fmt::format("no socket can be made in {} ({}): name another directory with --pipe-dir", directory_.path(), std::strerror(errno));
+    return false;
+  }
+  // Who may come in is decided by uid, in the handshake: the sockets themselves are open to all users only where all are served.
+  if (manager_.limits().serves_all_users && chmod(directory_.client_socket().c_str(), 0666) != 0) {
+    why = fmt::format("{} cannot be opened to all users ({})", directory_.client_socket(), std::strerror(errno));
     return false;
   }
   watch_listeners();
@@ -109,17 +117,44 @@ void Server::accept_client() {
     accept_timer_ = loop_.after(kAcceptPause, [this] { client_watch_.set_events(EPOLLIN); });
     return;
   }
+  if (!may_connect(socket.peer())) return;
   const std::uint64_t id = next_connection_++;
-  auto connection = std::make_unique<ClientConnection>(loop_, manager_, std::move(socket), [this, id] {
-    loop_.defer([this, id] { clients_.erase(id); });
-  });
+  auto connection =
+      std::make_unique<ClientConnection>(loop_, manager_, std::move(socket), [this, id] { loop_.defer([this, id] { forget_client(id); }); });
   if (quitting_) connection->refuse_sessions();
+  ++connections_of_[connection->pid()];
   clients_.emplace(id, std::move(connection));
+}
+
+// A process that connects without end takes nobody else's place.
+bool Server::may_connect(const proto::PeerCredentials& peer) const {
+  const ResourceLimits& limits = manager_.limits().resources;
+  const auto found = connections_of_.find(peer.pid);
+  // 0: of a pid namespace we do not see, where processes cannot be told apart.
+  if (peer.pid > 0 && found != connections_of_.end() && found->second >= limits.process_connections) {
+    complain("pid {} is refused: it has {} connections already, and a process needs one.", peer.pid, found->second);
+    return false;
+  }
+  if (clients_.size() >= limits.connections) {
+    complain("pid {} is refused: there are {} connections already, which is what the broker's limit of open files allows (ulimit -n).", peer.pid,
+             clients_.size());
+    return false;
+  }
+  return true;
+}
+
+void Server::forget_client(std::uint64_t id) {
+  const auto client = clients_.find(id);
+  if (client == clients_.end()) return;
+  const auto count = connections_of_.find(client->second->pid());
+  if (--count->second == 0) connections_of_.erase(count);
+  clients_.erase(client);
 }
 
 void Server::accept_command() {
   proto::Socket socket = command_listener_.accept();
   if (!socket.valid()) return;
+  if (commands_under_way_.size() >= kMaxCommands) return;  // whoever asks next finds room again: a command that does not come is given up
   const std::uint64_t id = next_connection_++;
   commands_under_way_.emplace(id, std::make_unique<CommandConnection>(loop_, commands_, std::move(socket), [this, id] {
     loop_.defer([this, id] { commands_under_way_.erase(id); });

@@ -51,6 +51,8 @@ class Server {
   void watch_signals();
   void accept_client();
   void accept_command();
+  [[nodiscard]] bool may_connect(const proto::PeerCredentials& peer) const;
+  void forget_client(std::uint64_t id);
   void settle(const std::string& why);
   void restart(const Commands::RestartOrder& order, const Commands::Answer& answer);
   void replace_program(const Commands::RestartOrder& order, const Commands::Answer& answer);
@@ -84,6 +86,7 @@ class Server {
   int exit_status_ = 0;
   std::uint64_t next_connection_ = 1;
   std::map<std::uint64_t, std::unique_ptr<ClientConnection>> clients_;
+  std::map<pid_t, std::size_t> connections_of_;  // by process
   std::map<std::uint64_t, std::unique_ptr<CommandConnection>> commands_under_way_;
 };
 

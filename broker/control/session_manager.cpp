@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "broker/control/complaints.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker::control {
@@ -57,7 +58,14 @@ CUresult SessionManager::create(const ClientIdentity& client, unsigned device, S
   if (facts() == nullptr) return CUDA_ERROR_MPS_SERVER_NOT_READY;
   if (device >= facts()->device_count) return CUDA_ERROR_INVALID_DEVICE;
   if (sessions_.size() >= limits_.max_clients) {
-    log_warning("pid {} ({}) is refused: there are {} sessions already, which is the limit.", client.pid, client.command, sessions_.size());
+    complain("pid {} ({}) is refused: there are {} sessions already, which is the limit.", client.pid, client.command, sessions_.size());
+    return CUDA_ERROR_MPS_MAX_CLIENTS_REACHED;
+  }
+  // 0 or less: of a pid namespace we do not see, where processes cannot be told apart.
+  const auto is_same = [&](const auto& entry) { return client.pid > 0 && entry.second.client.pid == client.pid; };
+  if (static_cast<std::size_t>(std::ranges::count_if(sessions_, is_same)) >= limits_.resources.process_sessions) {
+    complain("pid {} ({}) is refused: it has {} sessions already, and a process needs one.", client.pid, client.command,
+             limits_.resources.process_sessions);
     return CUDA_ERROR_MPS_MAX_CLIENTS_REACHED;
   }
   const std::uint64_t id = next_session_++;
@@ -228,13 +236,45 @@ void SessionManager::session_opened(Session& session, const ExecutorPacket& pack
   if (session.answer) respond(session, CUDA_SUCCESS);
 }
 
+bool SessionManager::may_hold(const Session& session, std::uint64_t more_bytes, std::string& why) const {
+  const ResourceLimits& limits = limits_.resources;
+  const ImageStore::Holding images = images_.held_by(session.id);
+  const std::size_t descriptors = session.segments.all().size() + images.count;
+  const std::uint64_t bytes = session.segments.total_bytes() + images.bytes;
+  std::size_t all_descriptors = images_.count();
+  std::uint64_t all_bytes = images_.total_bytes();
+  for (const auto& [id, other] : sessions_) {
+    all_descriptors += other.segments.all().size();
+    all_bytes += other.segments.total_bytes();
+  }
+  const auto exceeds = [more_bytes](std::uint64_t held, std::uint64_t limit) { return held > limit || more_bytes > limit - held; };
+  if (descriptors >= limits.client_descriptors) {
+    why = fmt::format("its segments and images take {} descriptors, which is the limit for one client (ulimit -n)", descriptors);
+  } else if (all_descriptors >= limits.all_descriptors) {
+    why = fmt::format("all clients' segments and images take {} descriptors, which is the limit (ulimit -n)", all_descriptors);
+  } else if (exceeds(bytes, limits.client_host_bytes)) {
+    why = fmt::format("it has {} MiB of host memory, and a client may have {} MiB (--client-host-mib)", bytes >> 20, limits.client_host_bytes >> 20);
+  } else if (exceeds(all_bytes, limits.all_host_bytes)) {
+    why = fmt::format("all clients have {} MiB of host memory, and may have {} MiB (--host-mib)", all_bytes >> 20, limits.all_host_bytes >> 20);
+  } else {
+    return true;
+  }
+  return false;
+}
+
 CUresult SessionManager::create_segment(Session& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file) {
   if (session.phase != SessionPhase::active) return CUDA_ERROR_MPS_SERVER_NOT_READY;
+  std::string lack;
   const char* why = nullptr;
   const std::uint64_t id = next_segment_++;
-  const CUresult status = session.segments.create(id, request, session.pinned_lease, why);
+  CUresult status = CUDA_ERROR_OUT_OF_MEMORY;
+  if (may_hold(session, request.size_bytes, lack)) {
+    status = session.segments.create(id, request, session.pinned_lease, why);
+  } else {
+    why = lack.c_str();
+  }
   if (status != CUDA_SUCCESS) {
-    log_warning("{}: segment of {} bytes at {:#x} refused: {}.", session.name(), request.size_bytes, request.address, why);
+    complain("{}: segment of {} bytes at {:#x} refused: {}.", session.name(), request.size_bytes, request.address, why);
     return status;
   }
   segment = id;
@@ -256,7 +296,7 @@ void SessionManager::replace_lease(Session& session, const proto::Lease& refused
   const bool has_memory = !session.chunks.all().empty() || !session.segments.all().empty();
   if (session.phase != SessionPhase::active || !session.delivered || has_memory || !session.channel->is_unused() ||
       (!device && !same_range(refused, session.pinned_lease))) {
-    log_warning("{}: asked for a range in place of {:#x} at a moment when it cannot have one.", session.name(), refused.address);
+    complain("{}: asked for a range in place of {:#x} at a moment when it cannot have one.", session.name(), refused.address);
     return respond(session, CUDA_ERROR_INVALID_VALUE);
   }
   session.refused.push_back(refused);
@@ -278,9 +318,10 @@ void SessionManager::replace_lease(Session& session, const proto::Lease& refused
 // Announced to the executor before the client learns of it, as a segment is.
 std::optional<proto::Lease> SessionManager::add_lease(Session& session, std::uint64_t size_bytes) {
   if (session.phase != SessionPhase::active) return std::nullopt;
-  const auto lease = leases_->take_more(size_bytes, sessions_.size());
+  const bool has_many = session.more_leases.size() >= limits_.resources.further_leases;
+  const auto lease = has_many ? std::nullopt : leases_->take_more(size_bytes, sessions_.size());
   if (!lease) {
-    log_warning("{}: its range of addresses has no room for {} MiB more, and no other is free; widen --window.", session.name(), size_bytes >> 20);
+    complain("{}: its range of addresses has no room for {} MiB more, and no other is free; widen --window.", session.name(), size_bytes >> 20);
     return std::nullopt;
   }
   log_info("{}: gets a further range of {} MiB at {:#x}.", session.name(), lease->size_bytes >> 20, lease->address);

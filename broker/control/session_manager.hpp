@@ -23,6 +23,7 @@
 #include "broker/control/kernel_log.hpp"
 #include "broker/control/lease_table.hpp"
 #include "broker/control/remnants.hpp"
+#include "broker/control/resource_limits.hpp"
 #include "broker/control/session.hpp"
 
 namespace mpsshim::broker::control {
@@ -36,6 +37,8 @@ struct SessionLimits {
   std::chrono::milliseconds pause{1'000};   // how long the work of a session that is to be moved may take to end
   QuarantineLimits quarantine;
   PoolLimits pool;
+  ResourceLimits resources = limits_of_this_machine();
+  bool serves_all_users = false;  // else those of the broker's own uid
 };
 
 class SessionManager final : public ExecutorOwner {
@@ -57,6 +60,9 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] const std::map<std::uint64_t, Session>& sessions() const { return sessions_; }
   [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<Executor>>& executors() const { return pool_.all(); }
   [[nodiscard]] ImageStore& images() { return images_; }
+  [[nodiscard]] const SessionLimits& limits() const { return limits_; }
+  // Whether the session may have a descriptor and so many bytes of host memory more; if not, `why` says which limit is reached.
+  [[nodiscard]] bool may_hold(const Session& session, std::uint64_t more_bytes, std::string& why) const;
 
   // nullptr once the session has ended.
   [[nodiscard]] Session* find(std::uint64_t session);

@@ -46,7 +46,21 @@ CUresult SegmentStore::create(std::uint64_t id, const proto::SegmentCreate& requ
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   segments_.emplace(id, std::move(segment));
+  total_bytes_ += request.size_bytes;
   return CUDA_SUCCESS;
+}
+
+bool SegmentStore::release(std::uint64_t id) {
+  const auto found = segments_.find(id);
+  if (found == segments_.end()) return false;
+  total_bytes_ -= found->second.size_bytes;
+  segments_.erase(found);
+  return true;
+}
+
+void SegmentStore::clear() {
+  segments_.clear();
+  total_bytes_ = 0;
 }
 
 const Segment* SegmentStore::find(std::uint64_t id) const {

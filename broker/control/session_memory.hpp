@@ -30,14 +30,19 @@ class SegmentStore {
   // Makes the memory file with its size sealed. On failure `why` says what was wrong with the request.
   [[nodiscard]] CUresult create(std::uint64_t id, const proto::SegmentCreate& request, const proto::Lease& pinned_lease, const char*& why);
   [[nodiscard]] const Segment* find(std::uint64_t id) const;
-  bool release(std::uint64_t id) { return segments_.erase(id) != 0; }
-  void clear() { segments_.clear(); }
+  bool release(std::uint64_t id);
+  void clear();
   [[nodiscard]] const std::map<std::uint64_t, Segment>& all() const { return segments_; }
-  void adopt(std::uint64_t id, Segment segment) { segments_.insert_or_assign(id, std::move(segment)); }  // from a hand-over
+  void adopt(std::uint64_t id, Segment segment) {  // from a hand-over
+    total_bytes_ += segment.size_bytes;
+    segments_.insert_or_assign(id, std::move(segment));
+  }
+  [[nodiscard]] std::uint64_t total_bytes() const { return total_bytes_; }
 
  private:
   [[nodiscard]] bool overlaps(std::uint64_t address, std::uint64_t size_bytes) const;
   std::map<std::uint64_t, Segment> segments_;
+  std::uint64_t total_bytes_ = 0;
 };
 
 struct Chunk {

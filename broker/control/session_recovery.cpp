@@ -144,6 +144,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
       return;
     case ExecutorMessage::image_want: return give_image(executor, packet);
     case ExecutorMessage::module_note:
+      images_.keep_undone(std::ranges::any_of(pool_.all(), [](const auto& entry) { return entry.second->has_next(); }));
       if (!images_.note(executor.id(), packet.object, packet.purpose != 0, packet.address)) {
         log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.", executor.label(), packet.object);
       }

@@ -82,8 +82,9 @@ Completion::Scan Completion::scan(ClientChannel& channel) {
   Scan scan;
   for (proto::FenceWaiter& waiter : channel.waiters()) {
     if (waiter.state.load(std::memory_order_acquire) != proto::FenceWaiter::armed) continue;
-    const std::uint32_t fence = waiter.fence;
-    const std::uint32_t target = waiter.target;
+    // Read once: the client may write another number between the check and the use.
+    const std::uint32_t fence = std::atomic_ref(waiter.fence).load(std::memory_order_relaxed);
+    const std::uint32_t target = std::atomic_ref(waiter.target).load(std::memory_order_relaxed);
     const bool reached = fence >= proto::kFenceWords || proto::fence_reached(channel.fence(fence).value.load(std::memory_order_acquire), target);
     if (!reached) {
       scan.armed = true;

@@ -94,18 +94,18 @@ std::optional<proto::FileDescriptor> ControlLink::fetch_image(std::uint64_t imag
   return file;
 }
 
-std::optional<ReceivedSegment> ControlLink::take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms) {
+std::optional<ReceivedSegment> ControlLink::take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms, const IsGone& is_gone) {
   const auto take = [&]() -> std::optional<ReceivedSegment> {
     std::lock_guard lock(mutex_);
     auto node = segments_.extract(std::pair{session, segment});
     return node.empty() ? std::nullopt : std::optional(std::move(node.mapped()));
   };
   if (std::optional<ReceivedSegment> here = take()) return here;
-  settle(timeout_ms);
+  settle(timeout_ms, is_gone);
   return take();
 }
 
-std::optional<proto::Lease> ControlLink::take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms) {
+std::optional<proto::Lease> ControlLink::take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms, const IsGone& is_gone) {
   const auto take = [&]() -> std::optional<proto::Lease> {
     std::lock_guard lock(mutex_);
     const auto node = leases_.extract(std::pair{session, address});
@@ -113,17 +113,22 @@ std::optional<proto::Lease> ControlLink::take_lease(std::uint64_t session, std::
   };
   const std::optional<proto::Lease> here = take();
   if (here || timeout_ms == 0) return here;
-  settle(timeout_ms);
+  settle(timeout_ms, is_gone);
   return take();
 }
 
-void ControlLink::settle(unsigned timeout_ms) {
+void ControlLink::look_again() {
+  { std::lock_guard lock(mutex_); }  // whoever is about to sleep has looked already, and sleeps by now
+  arrived_.notify_all();
+}
+
+void ControlLink::settle(unsigned timeout_ms, const IsGone& is_gone) {
   std::unique_lock lock(mutex_);
   ExecutorPacket packet;
   packet.header.type = ExecutorMessage::settle;
   const std::uint64_t ticket = packet.object = ++settles_asked_;
   send(packet);  // under the lock, so that tickets arrive in order
-  arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return settles_answered_ >= ticket; });
+  arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return settles_answered_ >= ticket || is_gone(); });
 }
 
 void ControlLink::forget_session(std::uint64_t session) {

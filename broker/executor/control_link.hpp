@@ -40,14 +40,17 @@ class ControlLink {
 
   // Asks for an image and waits for it, at most `timeout_ms`. Called by helper threads.
   [[nodiscard]] std::optional<proto::FileDescriptor> fetch_image(std::uint64_t image, unsigned timeout_ms);
+  // True once nobody waits for an answer any more: asked while something is waited for, at the start and after look_again().
+  using IsGone = std::function<bool()>;
   // The segment that the control process announced, which it does before its client learns the id. One that has not arrived is asked about, so
   // a busy control process or link makes nothing fail and a false id waits for nothing; nullopt: never announced, or no answer within
   // `timeout_ms`. Called by helper threads.
-  [[nodiscard]] std::optional<ReceivedSegment> take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms);
+  [[nodiscard]] std::optional<ReceivedSegment> take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms, const IsGone& is_gone);
   // The further device range at `address` that the control process announced; as take_segment.
-  [[nodiscard]] std::optional<proto::Lease> take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms);
+  [[nodiscard]] std::optional<proto::Lease> take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms, const IsGone& is_gone);
+  void look_again();
   // Waits, at most `timeout_ms`, until the control process has dealt with all that was sent so far. Called by helper threads.
-  void settle(unsigned timeout_ms);
+  void settle(unsigned timeout_ms, const IsGone& is_gone = [] { return false; });
   void forget_session(std::uint64_t session);
 
  private:

@@ -22,9 +22,13 @@ CUresult EventPool::take(bool timing, PointRef& point) {
   return CUDA_SUCCESS;
 }
 
+// What a client with very many events leaves is not kept for ever.
 void EventPool::give_back(CUevent event, bool timing) {
-  std::lock_guard lock(mutex_);
-  free_[timing].push_back(event);
+  {
+    std::lock_guard lock(mutex_);
+    if (free_[timing].size() < kMostKept) return free_[timing].push_back(event);
+  }
+  driver_->cuEventDestroy_v2(event);
 }
 
 }  // namespace mpsshim::broker

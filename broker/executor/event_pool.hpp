@@ -39,6 +39,7 @@ class EventPool {
 
  private:
   friend struct EventPoint;
+  static constexpr std::size_t kMostKept = 16'384;  // of each kind
   void give_back(CUevent event, bool timing);
 
   const Driver& driver_;

@@ -47,7 +47,8 @@ CUresult map_segment(Session& session, const proto::SegmentMapRecord& record, st
     return CUDA_SUCCESS;
   }
   ExecutorParts& parts = session.parts();
-  const std::optional<ReceivedSegment> segment = parts.control.take_segment(session.id(), record.segment, kSegmentTimeoutMs);
+  const std::optional<ReceivedSegment> segment =
+      parts.control.take_segment(session.id(), record.segment, kSegmentTimeoutMs, [&] { return session.is_gone(); });
   if (!segment) return CUDA_ERROR_INVALID_VALUE;
   const ScopedMark mark(session.id(), "cuMemHostRegister", Patience::patient);
   const proto::trace::Span span("driver", "cuMemHostRegister", {"session", session.id()});
@@ -97,7 +98,8 @@ void handle(Incoming& incoming, const proto::LeaseUseRecord& record) {
     std::optional<std::uint64_t> size = session->memory().find_lease(address);
     CUresult result = CUDA_SUCCESS;
     if (!size) {
-      const std::optional<proto::Lease> lease = parts.control.take_lease(session->id(), address, kSegmentTimeoutMs);
+      const std::optional<proto::Lease> lease =
+          parts.control.take_lease(session->id(), address, kSegmentTimeoutMs, [&] { return session->is_gone(); });
       result = lease ? parts.faults.check(session->memory().add_lease(*lease), session->id(), "cuMemAddressReserve") : CUDA_ERROR_INVALID_VALUE;
       size = lease ? lease->size_bytes : 0;
     }
@@ -113,7 +115,7 @@ void handle(Incoming& incoming, const proto::LeaseEndRecord& record) {
     session.start_job([address](const std::shared_ptr<Session>& self) {
       (void)self->memory().release_leaving();
       constexpr unsigned kNoWait = 0;  // one that was never used is there, since its client knows of it
-      const bool was_announced = self->parts().control.take_lease(self->id(), address, kNoWait).has_value();
+      const bool was_announced = self->parts().control.take_lease(self->id(), address, kNoWait, [] { return true; }).has_value();
       if (was_announced || self->memory().remove_lease(address)) {
         ExecutorPacket packet;
         packet.header = {ExecutorMessage::lease_released, 0, self->id()};

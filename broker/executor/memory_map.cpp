@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <utility>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "broker/executor/control_link.hpp"
@@ -16,6 +19,18 @@ namespace {
 // The driver takes a wanted address for a reservation only at coarse steps (measured: docs/measurements.md). Rounding outwards stays inside
 // the session's slot, because the guard gaps around a lease do.
 constexpr std::uint64_t kReservationUnit = std::uint64_t{32} << 20;
+
+// Each chunk costs this process and the control process descriptors (the CPU driver's memory is files too).
+constexpr std::uint64_t kShareOfAllChunks = 4;  // of the limit of open files: what all sessions may have together
+constexpr std::uint64_t kShareOfOneSession = 8;
+
+std::uint64_t descriptor_limit() {
+  static const std::uint64_t limit = [] {
+    rlimit files{};
+    return getrlimit(RLIMIT_NOFILE, &files) == 0 ? std::uint64_t{files.rlim_cur} : 1'024;
+  }();
+  return limit;
+}
 
 CUmemAllocationProp allocation_properties(CUdevice device) {
   CUmemAllocationProp properties{};
@@ -41,8 +56,14 @@ std::uint64_t plain_size(std::uint64_t size) { return size; }
 }  // namespace
 
 MemoryMap::MemoryMap(const Driver& driver, ControlLink& control, CUdevice device, std::uint64_t session, proto::Lease device_lease,
-                     proto::Lease pinned_lease)
-    : driver_(driver), control_(control), device_(device), session_(session), device_lease_(device_lease), pinned_lease_(pinned_lease) {}
+                     proto::Lease pinned_lease, std::atomic<std::uint64_t>& all_chunks)
+    : driver_(driver),
+      control_(control),
+      device_(device),
+      session_(session),
+      device_lease_(device_lease),
+      pinned_lease_(pinned_lease),
+      all_chunks_(all_chunks) {}
 
 MemoryMap::~MemoryMap() = default;
 
@@ -120,7 +141,7 @@ CUresult MemoryMap::restore_chunk(std::uint64_t address, std::uint64_t size_byte
   }
   std::lock_guard lock(mutex_);
   chunks_[address] = {size_bytes, handle};
-  taken_[address] = size_bytes;
+  if (taken_.insert_or_assign(address, size_bytes).second) ++all_chunks_;
   return CUDA_SUCCESS;
 }
 
@@ -146,10 +167,12 @@ CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   std::uint64_t address = 0;
   {
     std::lock_guard lock(mutex_);
+    if (taken_.size() >= descriptor_limit() / kShareOfOneSession || all_chunks_ >= descriptor_limit() / kShareOfAllChunks) return refuse_chunk();
     address = find_room(rounded);
     if (address == 0) return kNoRoomInLeases;
     taken_.emplace(address, rounded);
   }
+  ++all_chunks_;
   // Without the lock: the driver takes its time with large chunks, and the session's other calls ask owns_device() meanwhile.
   CUmemGenericAllocationHandle handle = 0;
   proto::FileDescriptor exported;
@@ -157,6 +180,7 @@ CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   std::lock_guard lock(mutex_);
   if (result != CUDA_SUCCESS) {
     taken_.erase(address);
+    --all_chunks_;
     return result;
   }
   chunks_[address] = {rounded, handle};
@@ -167,6 +191,17 @@ CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   control_.send(packet, std::array{exported.get()});  // before the client hears of it: the memory must outlive this process from then on
   chunk = {address, rounded};
   return CUDA_SUCCESS;
+}
+
+// Under the lock. Told once: a client may ask again and again.
+CUresult MemoryMap::refuse_chunk() {
+  if (!std::exchange(has_been_refused_, true)) {
+    log_warning(
+        "Session {}: has {} chunks of memory, all sessions {}, which is what a limit of {} open files allows; it gets no more. Raise the "
+        "broker's limit (ulimit -n)",
+        session_, taken_.size(), all_chunks_.load(), descriptor_limit());
+  }
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult MemoryMap::make_chunk(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle& handle,
@@ -212,7 +247,7 @@ void MemoryMap::release_chunk(const Chunk& chunk) {
     // The control process hears of the release before the address can be another chunk's.
     std::lock_guard lock(mutex_);
     control_.send(packet);
-    taken_.erase(chunk.address);
+    all_chunks_ -= taken_.erase(chunk.address);
     --releasing_;
   }
   released_.notify_all();
@@ -311,6 +346,7 @@ void MemoryMap::release_all() {
     for (const auto& [address, chunk] : *chunks) unmap_chunk(address, chunk);
     chunks->clear();
   }
+  all_chunks_ -= taken_.size();
   taken_.clear();
   for (const auto& [address, lease] : leases_) driver_->cuMemAddressFree(lease.reserved.address, lease.reserved.size_bytes);
   leases_.clear();

@@ -6,6 +6,7 @@
 // Addresses and sizes in questions come from the client and are not trusted; nothing overflows.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -22,7 +23,9 @@ class ControlLink;
 
 class MemoryMap {
  public:
-  MemoryMap(const Driver& driver, ControlLink& control, CUdevice device, std::uint64_t session, proto::Lease device_lease, proto::Lease pinned_lease);
+  // `all_chunks` counts those of all sessions.
+  MemoryMap(const Driver& driver, ControlLink& control, CUdevice device, std::uint64_t session, proto::Lease device_lease, proto::Lease pinned_lease,
+            std::atomic<std::uint64_t>& all_chunks);
   MemoryMap(const MemoryMap&) = delete;
   ~MemoryMap();
 
@@ -81,6 +84,7 @@ class MemoryMap {
   };
 
   [[nodiscard]] std::uint64_t find_room(std::uint64_t size_bytes) const;
+  [[nodiscard]] CUresult refuse_chunk();
   [[nodiscard]] CUresult make_chunk(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle& handle,
                                     proto::FileDescriptor& exported);
   [[nodiscard]] CUresult map_handle(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle);
@@ -92,6 +96,7 @@ class MemoryMap {
   const std::uint64_t session_;
   const proto::Lease device_lease_;
   const proto::Lease pinned_lease_;
+  std::atomic<std::uint64_t>& all_chunks_;
   std::uint64_t granularity_ = 0;
 
   mutable std::mutex mutex_;
@@ -104,7 +109,8 @@ class MemoryMap {
   std::map<std::uint64_t, Mapped> chunks_;        // by address; usable
   std::map<std::uint64_t, Mapped> leaving_;       // forgotten, still mapped
   std::map<std::uint64_t, std::uint64_t> taken_;  // address -> size of all addresses in use: those two, chunks in the making and being unmapped
-  unsigned releasing_ = 0;                        // chunks being unmapped just now
+  bool has_been_refused_ = false;
+  unsigned releasing_ = 0;  // chunks being unmapped just now
   std::condition_variable released_;
   std::map<std::uint64_t, std::uint64_t> globals_;  // address -> size
   std::map<std::uint64_t, Segment> segments_;       // by id

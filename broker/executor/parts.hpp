@@ -62,6 +62,8 @@ struct ExecutorParts : ExecutorPartsInput {
   ActivityBell bell;
   ChainPool chain_pool;
 
+  std::atomic<std::uint64_t> chunks{0};  // of memory, of all sessions
+
   IssueLock issue_lock;
   VariableKeeper variables;
   LastWriter last_writer;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "broker/executor/control_link.hpp"
 #include "broker/executor/helper_pool.hpp"
 #include "broker/executor/quiet_window.hpp"
 #include "broker/executor/worker.hpp"
@@ -26,7 +27,7 @@ Session::Session(ExecutorParts& parts, const ExecutorPacket& packet)
       client_pid_(packet.client_pid),
       variables_(std::make_shared<SessionVariables>(id_, parts.control)),
       context_{parts, channel_, id_, *variables_},
-      memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease),
+      memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease, parts.chunks),
       streams_(context_) {}
 
 Session::~Session() = default;
@@ -69,6 +70,13 @@ void Session::fail(const char* record, const std::string& reason) {
             client_pid_, record, reason);
   channel_.set_failed(CUDA_ERROR_MPS_RPC_FAILURE);
   streams_.drop_queued();
+  waiting_.clear();  // never looked at again; its calls are answered by that
+  abandon_jobs();
+}
+
+void Session::abandon_jobs() {
+  is_gone_.store(true, std::memory_order_relaxed);
+  parts_.control.look_again();
 }
 
 bool Session::poll_waiting() {
@@ -89,8 +97,9 @@ bool Session::poll_waiting() {
 
 void Session::start_job(std::function<void(const std::shared_ptr<Session>&)> job) {
   ++jobs_;
-  parts_.helpers.submit([self = shared_from_this(), job = std::move(job)] {
+  parts_.helpers.submit(id_, [self = shared_from_this(), job = std::move(job)] {
     const ScopedMark mark(self->id(), "a call out of line", Patience::patient);  // it may wait for the control process
+    if (self->is_gone()) return self->finish_job();  // nobody waits for it, and what it was to do ends with the session
     job(self);
   });
 }
@@ -201,6 +210,7 @@ void Session::begin_close(std::function<void()> closed) {
   closed_ = std::move(closed);
   streams_.drop_queued();
   streams_.retire_all();
+  abandon_jobs();
 }
 
 bool Session::advance_close() {

@@ -93,6 +93,8 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] StreamSet::Pace take_pace();
 
   // --- any thread ---
+  // Failed or closing: what waits on its behalf has no one to wait for.
+  [[nodiscard]] bool is_gone() const { return is_gone_.load(std::memory_order_relaxed); }
   // Runs `act` on the owning worker; dropped if the executor ends first.
   void run_on_worker(std::function<void()> act);
   // From now on `worker` owns it. By the one that owned it before, if there was one.
@@ -113,6 +115,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   Session(ExecutorParts& parts, const ExecutorPacket& packet);
   void answer_pause(const std::function<void(CUresult)>& answer);
+  void abandon_jobs();
   void release_modules();
   void release_everything();
   [[nodiscard]] bool has_variables();
@@ -135,6 +138,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<Worker*> worker_{nullptr};
   StreamSet::Pace pace_seen_;
   unsigned jobs_ = 0;
+  std::atomic<bool> is_gone_{false};  // stored by the worker, loaded by helpers: a late look costs a wait, nothing else
   bool failed_ = false;
   bool closing_ = false;
   bool paused_ = false;

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/executor/stream_pool.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "broker/executor/progress.hpp"
+#include "broker/log.hpp"
 
 namespace mpsshim::broker {
 
 CUresult StreamPool::take(std::uint64_t session, int priority, std::unique_ptr<PooledStream>& stream) {
   {
     std::lock_guard lock(mutex_);
+    if (!may_take(session)) return CUDA_ERROR_OUT_OF_MEMORY;
     if (auto& free = free_[priority]; !free.empty()) {
       stream = std::move(free.back());
       free.pop_back();
@@ -17,14 +20,57 @@ CUresult StreamPool::take(std::uint64_t session, int priority, std::unique_ptr<P
   }
   if (!stream) {
     const CUresult result = make(priority, stream);  // outside the lock: the driver may take its time
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS) {
+      std::lock_guard lock(mutex_);
+      note_end(session);
+      return result;
+    }
   }
   progress_[stream->progress_index].session.store(session, std::memory_order_release);
   return CUDA_SUCCESS;
 }
 
+// Under the lock.
+bool StreamPool::may_take(std::uint64_t session) {
+  std::uint32_t& taken = taken_[session];
+  if (taken >= kFewStreams && all_taken_ >= kProgressStreams - kReserved) {
+    if (std::exchange(warned_, session) != session) {
+      log_warning("Session {}: has {} streams, all sessions {} of {}; the rest is for those with fewer than {}", session, taken, all_taken_,
+                  kProgressStreams, kFewStreams);
+    }
+    return false;
+  }
+  ++taken;
+  ++all_taken_;
+  return true;
+}
+
+// Under the lock.
+void StreamPool::note_end(std::uint64_t session) {
+  const auto found = taken_.find(session);
+  if (found == taken_.end()) return;
+  --all_taken_;
+  if (--found->second == 0) taken_.erase(found);
+}
+
+// A stream that lies in the pool, idle, goes for its word.
+bool StreamPool::give_one_up() {
+  std::unique_ptr<PooledStream> stream;
+  {
+    std::lock_guard lock(mutex_);
+    const auto filled = std::ranges::find_if(free_, [](const auto& entry) { return !entry.second.empty(); });
+    if (filled == free_.end()) return false;
+    stream = std::move(filled->second.back());
+    filled->second.pop_back();
+  }
+  driver_->cuStreamDestroy_v2(stream->handle);
+  progress_.give_back(stream->progress_index);
+  return true;
+}
+
 CUresult StreamPool::make(int priority, std::unique_ptr<PooledStream>& stream) {
-  const std::optional<std::uint32_t> index = progress_.take();
+  std::optional<std::uint32_t> index = progress_.take();
+  if (!index && give_one_up()) index = progress_.take();
   if (!index) return CUDA_ERROR_OUT_OF_MEMORY;
   CUstream handle = nullptr;
   const CUresult result = driver_->cuStreamCreateWithPriority(&handle, CU_STREAM_NON_BLOCKING, priority);
@@ -37,8 +83,9 @@ CUresult StreamPool::make(int priority, std::unique_ptr<PooledStream>& stream) {
 }
 
 void StreamPool::give_back(std::unique_ptr<PooledStream> stream) {
-  progress_[stream->progress_index].session.store(0, std::memory_order_release);
+  const std::uint64_t session = progress_[stream->progress_index].session.exchange(0, std::memory_order_acq_rel);
   std::lock_guard lock(mutex_);
+  note_end(session);
   free_[stream->priority].push_back(std::move(stream));
 }
 

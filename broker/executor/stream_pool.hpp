@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams of the executor's context, made when first needed and used again by later sessions. All are non-blocking: nobody uses the
 // context's NULL stream, and legacy ordering is a matter of each session (stream_set.hpp). Thread safe.
+// All sessions share the words of the progress table. The last quarter of them is for sessions that have few streams, so that one with very
+// many takes nobody's first; and what lies in the pool under a priority that nobody asks for is given up where words run out.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
+#include "broker/progress_table.hpp"
 
 namespace mpsshim::broker {
 
@@ -27,17 +30,27 @@ class StreamPool {
   StreamPool(const Driver& driver, Progress& progress) : driver_(driver), progress_(progress) {}
   StreamPool(const StreamPool&) = delete;
 
+  static constexpr std::uint32_t kFewStreams = 16;
+  static constexpr std::uint32_t kReserved = kProgressStreams / 4;
+
+  // CUDA_ERROR_OUT_OF_MEMORY: there are no more, for this session at least.
   [[nodiscard]] CUresult take(std::uint64_t session, int priority, std::unique_ptr<PooledStream>& stream);
   // The stream is idle by its progress word.
   void give_back(std::unique_ptr<PooledStream> stream);
 
  private:
+  [[nodiscard]] bool may_take(std::uint64_t session);
+  void note_end(std::uint64_t session);
   [[nodiscard]] CUresult make(int priority, std::unique_ptr<PooledStream>& stream);
+  [[nodiscard]] bool give_one_up();
 
   const Driver& driver_;
   Progress& progress_;
   std::mutex mutex_;
   std::map<int, std::vector<std::unique_ptr<PooledStream>>> free_;  // by priority
+  std::map<std::uint64_t, std::uint32_t> taken_;                    // by session
+  std::uint32_t all_taken_ = 0;
+  std::uint64_t warned_ = 0;  // the session last told of
 };
 
 }  // namespace mpsshim::broker

@@ -12,6 +12,7 @@
 //   time KIB N       cuMemAlloc and cuMemFree of that size (0: of sizes from 1 byte to 8 MiB) over and over in N threads: "ok NS" for a pair
 //   copy             a page to the end of each of those allocations and back: is it right
 //   give             frees what take and exhaust have taken
+//   free             what cuMemGetInfo says: "ok MIB"
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -45,6 +46,7 @@ class Client {
   std::string exhaust(std::size_t bytes);
   [[nodiscard]] long time_pairs(std::size_t bytes, unsigned threads) const;
   void copy() const;
+  [[nodiscard]] static std::size_t free_mib();
   void give();
 
   CUcontext context_ = nullptr;
@@ -132,6 +134,12 @@ void Client::copy() const {
   }
 }
 
+std::size_t Client::free_mib() {
+  std::size_t free = 0, total = 0;
+  CU(cuMemGetInfo(&free, &total));
+  return free / kMiB;
+}
+
 std::string Client::exhaust(std::size_t bytes) {
   exhausted_bytes_ = bytes;
   for (int count = 0;; ++count) {
@@ -187,6 +195,7 @@ std::string Client::answer(const std::string& line) {
   if (command == "time") return "ok " + std::to_string(time_pairs(mib << 10, threads));
   if (command == "copy") return copy(), "ok";
   if (command == "give") return give(), "ok";
+  if (command == "free") return "ok " + std::to_string(free_mib());
   if (command != "take") throw Failure("unknown command " + line);
   taken_.emplace_back();
   const CUresult result = cuMemAlloc(&taken_.back(), mib * kMiB);

@@ -205,3 +205,31 @@ TEST_CASE("a session that ends while its image is being read is not answered") {
   CHECK_FALSE(answered);
   CHECK(images.store.count() == 0);
 }
+
+TEST_CASE("loads that were undone leave the log beyond a limit, and images that nothing else names go with them") {
+  Images images;
+  const ExecutorId executor{0, 0};
+  const std::uint64_t kept = images.add(1, "still loaded");
+  REQUIRE(images.store.note(executor, kept, true, 1));
+  std::uint64_t copy = 2;
+  for (std::size_t i = 0; i < kMaxUndoneLoads; ++i, ++copy) {
+    const std::uint64_t image = images.add(2, "module " + std::to_string(i));
+    REQUIRE(images.store.note(executor, image, true, copy));
+    REQUIRE(images.store.note(executor, image, false, copy));
+  }
+  images.store.release_session(2);
+  CHECK(images.store.count() == 1 + kMaxUndoneLoads);
+  CHECK(images.store.log().size() == 1 + 2 * kMaxUndoneLoads);
+  const std::uint64_t last = images.add(1, "one more");
+  REQUIRE(images.store.note(executor, last, true, copy));
+  REQUIRE(images.store.note(executor, last, false, copy));
+  CHECK(images.store.count() == 2);  // both are session 1's
+  REQUIRE(images.store.log().size() == 1);
+  CHECK(images.store.log().front().image == kept);
+  images.store.release_session(1);
+  CHECK(images.store.count() == 1);
+  images.store.forget_log(executor);
+  CHECK(images.store.count() == 0);
+  CHECK(images.store.total_bytes() == 0);
+  CHECK(images.store.held_by(1).count == 0);
+}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
+#include <vector>
 
 #include "broker/executor/event_pool.hpp"
 #include "broker/executor/progress.hpp"
@@ -10,6 +11,7 @@ namespace mpsshim::broker {
 namespace {
 
 int streams_made = 0;
+int streams_destroyed = 0;
 int events_made = 0;
 CUresult stream_result = CUDA_SUCCESS;
 
@@ -25,12 +27,18 @@ CUresult CUDAAPI make_event(CUevent* event, unsigned) {
   return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI destroy_stream(CUstream) {
+  ++streams_destroyed;
+  return CUDA_SUCCESS;
+}
+
 struct Pools {
   Pools() {
-    streams_made = events_made = 0;
+    streams_made = streams_destroyed = events_made = 0;
     stream_result = CUDA_SUCCESS;
     DriverTable functions;
     functions.cuStreamCreateWithPriority = make_stream;
+    functions.cuStreamDestroy_v2 = destroy_stream;
     functions.cuEventCreate = make_event;
     driver = Driver::from_table(functions);
   }
@@ -69,6 +77,41 @@ TEST_CASE("a stream the driver refuses costs no progress word") {
   for (std::uint32_t i = 0; i < kProgressStreams + 1; ++i) REQUIRE(pool.take(1, 0, stream) == CUDA_ERROR_OUT_OF_MEMORY);
   stream_result = CUDA_SUCCESS;
   CHECK(pool.take(1, 0, stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("the last quarter of the streams is for sessions that have few") {
+  Pools pools;
+  StreamPool pool(*pools.driver, pools.progress);
+  std::vector<std::unique_ptr<PooledStream>> taken;
+  const auto take = [&](std::uint64_t session) {
+    std::unique_ptr<PooledStream> stream;
+    const CUresult result = pool.take(session, 0, stream);
+    if (stream) taken.push_back(std::move(stream));
+    return result;
+  };
+  std::uint32_t greedy = 0;
+  while (take(1) == CUDA_SUCCESS) ++greedy;
+  CHECK(greedy == kProgressStreams - StreamPool::kReserved);
+  for (std::uint64_t session = 2; session < 2 + StreamPool::kReserved / StreamPool::kFewStreams; ++session) {
+    for (std::uint32_t i = 0; i < StreamPool::kFewStreams; ++i) REQUIRE(take(session) == CUDA_SUCCESS);
+    REQUIRE(take(session) == CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  CHECK(take(9999) == CUDA_ERROR_OUT_OF_MEMORY);  // now there are none
+  for (auto& stream : taken) pool.give_back(std::move(stream));
+  taken.clear();
+  for (std::uint32_t i = 0; i < greedy; ++i) REQUIRE(take(9999) == CUDA_SUCCESS);
+  CHECK(take(9999) == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_CASE("streams of a priority that nobody asks for are given up where words run out") {
+  Pools pools;
+  StreamPool pool(*pools.driver, pools.progress);
+  std::vector<std::unique_ptr<PooledStream>> taken;
+  for (std::uint32_t i = 0; i < kProgressStreams; ++i) REQUIRE(pool.take(i / 16, -3, taken.emplace_back()) == CUDA_SUCCESS);
+  for (auto& stream : taken) pool.give_back(std::move(stream));
+  std::unique_ptr<PooledStream> stream;
+  CHECK(pool.take(7, 0, stream) == CUDA_SUCCESS);
+  CHECK(streams_destroyed == 1);
 }
 
 TEST_CASE("events are used again, apart by whether they keep time") {

@@ -320,6 +320,7 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuMemRelease = FakeEntry::release;
   table.cuMemGetInfo_v2 = FakeEntry::memory_info;
   table.cuStreamCreateWithPriority = FakeEntry::stream_create;
+  table.cuStreamDestroy_v2 = [](CUstream) { return CUDA_SUCCESS; };
   table.cuEventCreate = FakeEntry::event_create;
   table.cuModuleLoadData = FakeEntry::module_load;
   table.cuModuleGetFunction = FakeEntry::get_function;

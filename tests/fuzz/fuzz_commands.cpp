@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands of mpsctl as hostile text, a line after another, against a broker with clients. Whatever comes, an answer does too, and only a
+// command that was understood ends the broker.
+#include <cstring>
+#include <string>
+
+#include "broker/control/commands.hpp"
+#include "proto/handshake.hpp"
+#include "tests/fuzz/support/control_stage.hpp"
+#include "tests/fuzz/support/fuzz_target.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::fuzz;
+
+namespace {
+
+struct Stage {
+  Stage()
+      : commands(control.manager(), [this](std::chrono::seconds patience) {
+          ++quits;
+          last_patience = patience;
+        }) {
+    for (proto::Socket& client : clients) {
+      client = control.connect();
+      (void)proto::send_message(client, proto::Hello{});
+      control.settle();
+      (void)proto::send_message(client, proto::Attach{});
+      control.settle();
+    }
+    require(control.manager().sessions().size() == std::size(clients), "not all clients have a session");
+  }
+  ControlStage control;
+  unsigned quits = 0;
+  std::chrono::seconds last_patience{0};
+  broker::control::Commands commands;
+  proto::Socket clients[3];
+};
+
+std::unique_ptr<Stage> stage;
+std::uint64_t records = 0;
+
+void execute(const std::string& line) {
+  const unsigned quits = stage->quits;
+  ++records;
+  const broker::control::Commands::Result result = stage->commands.execute(line);
+  require(result.ok || !result.text.empty(), "a failure without a word");
+  if (stage->quits == quits) return;
+  // A line that ends the broker says so, alone or with how long it may take.
+  require(result.ok && line.find("quit") != std::string::npos && stage->last_patience >= std::chrono::seconds(0), "another command ended the broker");
+}
+
+}  // namespace
+
+namespace mpsshim::fuzz {
+
+Input make_input(Random& random) {
+  static constexpr const char* kWords[] = {"ps",
+                                           "get_server_list",
+                                           "get_server_status",
+                                           "get_client_list",
+                                           "quit",
+                                           "-t",
+                                           "-p",
+                                           "5000",
+                                           "help",
+                                           "4999",
+                                           "0",
+                                           "-1",
+                                           "1e9",
+                                           "",
+                                           "999999999999999999999",
+                                           "terminate_client",
+                                           "restart",
+                                           "shutdown_server",
+                                           "start_server",
+                                           "set_default_active_thread_percentage",
+                                           "100",
+                                           "\t",
+                                           "\xff\xfe",
+                                           "%s%n{}{0}"};
+  Input input;
+  for (std::uint64_t lines = 1 + random() % 8; lines > 0; --lines) {
+    for (std::uint64_t words = 1 + random() % 4; words > 0; --words) {
+      const char* word = kWords[random() % std::size(kWords)];
+      input.insert(input.end(), word, word + std::strlen(word));
+      if (words > 1) input.push_back(' ');
+    }
+    input.push_back('\n');
+  }
+  return input;
+}
+
+std::uint64_t records_so_far() { return records; }
+void finish() { stage.reset(); }
+
+}  // namespace mpsshim::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (!stage) stage = std::make_unique<Stage>();
+  std::string line;
+  for (std::size_t i = 0; i < size; ++i) {
+    if (data[i] != '\n') {
+      line.push_back(static_cast<char>(data[i]));
+      continue;
+    }
+    execute(line);
+    line.clear();
+  }
+  if (!line.empty()) execute(line);
+  return 0;
+}

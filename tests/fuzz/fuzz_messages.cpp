@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control process on hostile connections: the input is what a client's socket brings, message after message, each whole or not, with
+// descriptors or without; several clients at a time. An input is a row of steps:
+//   u8 action   bits 0-1: which of four connections; bits 2-4: descriptors that go with it (0-2 of the right kind, 3: a pidfd of another
+//               process, 4: a closed pipe, 5-7: none); bit 7: that connection hangs up instead
+//   u16 length, then as many bytes: the message
+// Whatever comes, what the executor is told must hold together (control_stage.cpp), and when all have hung up nothing of them is left.
+#include <array>
+#include <cstring>
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "proto/handshake.hpp"
+#include "tests/fuzz/support/control_stage.hpp"
+#include "tests/fuzz/support/fuzz_target.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::fuzz;
+
+namespace {
+
+constexpr std::size_t kConnections = 4;
+constexpr std::size_t kLongestMessage = 5000;  // beyond what the protocol allows
+
+std::unique_ptr<ControlStage> stage;
+std::uint64_t records = 0;
+
+struct Descriptors {
+  proto::FileDescriptor self{static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))};
+  proto::FileDescriptor parent{static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0))};
+  proto::FileDescriptor null{open("/dev/null", O_RDONLY | O_CLOEXEC)};
+};
+
+std::vector<int> descriptors_for(unsigned kind, const Descriptors& known) {
+  switch (kind) {
+    case 1: return {known.self.get()};
+    case 2: return {known.self.get(), known.self.get()};
+    case 3: return {known.parent.get()};
+    case 4: return {known.null.get()};
+    default: return {};
+  }
+}
+
+class Client {
+ public:
+  void send(std::span<const std::byte> message, std::span<const int> fds) {
+    if (!socket_.valid() || socket_.peer_has_hung_up()) socket_ = stage->connect();
+    ++records;
+    (void)socket_.send(message, fds);
+    stage->settle();
+    read_answers();
+  }
+  void hang_up() { socket_.reset(); }
+
+ private:
+  // What was answered is not looked at, but memory files are used as a client would: filled, and sometimes not let go.
+  void read_answers() {
+    std::array<std::byte, proto::kMaxMessageBytes> buffer;
+    std::size_t bytes = 0;
+    proto::ReceivedFds fds;
+    while (socket_.receive(buffer, bytes, fds) == proto::SocketStatus::ok) {
+      for (std::size_t i = 0; i < fds.count; ++i) {
+        if (pwrite(fds.fds[i].get(), "text", 4, 0) < 0) continue;  // sealed
+      }
+    }
+  }
+  proto::Socket socket_;
+};
+
+template <typename Message>
+void add_step(Input& input, unsigned connection, unsigned descriptors, const Message& message) {
+  input.push_back(static_cast<std::uint8_t>(connection | descriptors << 2));
+  append(input, static_cast<std::uint16_t>(sizeof message));
+  append(input, message);
+}
+
+}  // namespace
+
+namespace mpsshim::fuzz {
+
+Input make_input(Random& random) {
+  Input input;
+  const auto connection = [&] { return static_cast<unsigned>(random() % kConnections); };
+  const auto size = [&] { return random() % 3 == 0 ? random() : random() % (1u << 20); };
+  for (unsigned i = 0; i < kConnections; ++i) {
+    add_step(input, i, random() % 4 == 0 ? 5 : 1, proto::Hello{});
+    if (random() % 8 != 0) add_step(input, i, 0, proto::Attach{.device = static_cast<std::uint32_t>(random() % 16 == 0)});
+  }
+  for (std::uint64_t steps = random() % 64; steps > 0; --steps) {
+    switch (random() % 10) {
+      case 0: add_step(input, connection(), 0, proto::Attach{.device = static_cast<std::uint32_t>(random() % 3)}); break;
+      case 1: add_step(input, connection(), 0, proto::ImageOpen{.size_bytes = size()}); break;
+      case 2: {
+        proto::ImageOffer offer{.size_bytes = size()};
+        std::memset(&offer.digest, static_cast<int>(random() % 2), sizeof offer.digest);
+        add_step(input, connection(), 0, offer);
+        break;
+      }
+      // Ids are random; a client's own is found only in its answer, so most of these name nothing.
+      case 3: add_step(input, connection(), 0, proto::ImageSeal{.image = random() % 64}); break;
+      case 4:
+      case 5: {
+        proto::SegmentCreate segment{.purpose = static_cast<proto::SegmentPurpose>(random() % 4), .size_bytes = size() / 4096 * 4096};
+        if (random() % 2 == 0) segment.address = 0x4000'0000'0000 + random() % (1ull << 33) / 4096 * 4096;
+        add_step(input, connection(), 0, segment);
+        break;
+      }
+      case 6: add_step(input, connection(), 0, proto::LeaseAdd{.size_bytes = size()}); break;
+      case 7: add_step(input, connection(), 0, proto::LeaseReplace{.refused = {0x2000'0000'0000 + random() % 4 * (2ull << 20), 0}}); break;
+      case 8:
+        input.push_back(static_cast<std::uint8_t>(0x80 | connection()));
+        append(input, std::uint16_t{0});
+        break;
+      default:
+        add_step(input, connection(), static_cast<unsigned>(random() % 8), proto::Hello{.layout_major = static_cast<std::uint32_t>(random() % 3)});
+    }
+  }
+  return input;
+}
+
+std::uint64_t records_so_far() { return records; }
+void finish() { stage.reset(); }
+
+}  // namespace mpsshim::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const Descriptors known;
+  if (!stage) stage = std::make_unique<ControlStage>();
+  {
+    std::array<Client, kConnections> clients;
+    Reader reader(data, size);
+    while (!reader.empty()) {
+      const std::uint8_t action = reader.byte();
+      std::size_t length = reader.word() % kLongestMessage;
+      const std::uint8_t* bytes = reader.take(length);
+      Client& client = clients[action & 3];
+      if ((action & 0x80) != 0) {
+        client.hang_up();
+        stage->settle();
+        continue;
+      }
+      client.send(std::as_bytes(std::span(bytes, length)), descriptors_for(action >> 2 & 7, known));
+    }
+  }
+  constexpr int kMostTurns = 1000;
+  for (int turn = 0; stage->connections() != 0 || !stage->manager().sessions().empty() || stage->manager().images().count() != 0; ++turn) {
+    require(turn < kMostTurns, "something is left of clients that have hung up");
+    stage->settle();
+  }
+  return 0;
+}

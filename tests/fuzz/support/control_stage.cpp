@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/fuzz/support/control_stage.hpp"
+
+#include <array>
+#include <cstring>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "broker/log.hpp"
+#include "broker/progress_table.hpp"
+#include "proto/device_facts.hpp"
+#include "tests/fuzz/support/fuzz_target.hpp"
+
+namespace mpsshim::fuzz {
+
+using namespace broker;
+using namespace broker::control;
+
+std::optional<ExecutorLife> ObligingExecutor::launch(const ExecutorOptions&) {
+  ExecutorLife life;
+  auto ends = proto::Socket::pair();
+  socket_ = std::move(ends[0]);
+  socket_.set_blocking(false);
+  life.link = std::move(ends[1]);
+  life.facts = proto::create_memory_file("facts", sizeof(proto::DriverFacts));
+  facts_ = life.facts.duplicate();
+  life.progress = proto::create_memory_file("progress", sizeof(ProgressTable));
+  death_ = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC));
+  life.pidfd = death_.duplicate();
+  life.pid = 5000;
+  open_.clear();
+  return life;
+}
+
+void ObligingExecutor::kill(const ExecutorLife&) {
+  socket_.reset();
+  eventfd_write(death_.get(), 1);
+}
+
+void ObligingExecutor::ready() {
+  auto facts = std::make_unique<proto::DriverFacts>();
+  facts->size_bytes = sizeof *facts;
+  facts->driver_version = 13000;
+  facts->device_count = 1;  // this launcher has one executor at a time
+  for (auto& device : facts->device) device.total_memory_bytes = 100ull << 30;
+  require(pwrite(facts_.get(), facts.get(), sizeof *facts, 0) == static_cast<ssize_t>(sizeof *facts), "facts cannot be written");
+  ExecutorPacket packet;
+  packet.header.type = ExecutorMessage::ready;
+  send(packet);
+}
+
+void ObligingExecutor::send(const ExecutorPacket& packet, std::span<const int> fds) { (void)proto::send_message(socket_, packet, fds); }
+
+bool ObligingExecutor::serve() {
+  bool any = false;
+  ExecutorPacket packet;
+  std::size_t bytes = 0;
+  proto::ReceivedFds fds;
+  while (socket_.valid() && socket_.receive(std::as_writable_bytes(std::span(&packet, 1)), bytes, fds) == proto::SocketStatus::ok) {
+    any = true;
+    ExecutorPacket answer;
+    answer.header = {ExecutorMessage::session_opened, 0, packet.header.session};
+    if (packet.header.type == ExecutorMessage::session_open) {
+      // What the executor relies on: whoever it is told of is new, and comes with its channel.
+      require(fds.count == 4, "a session is opened without its channel");
+      require(open_.insert(packet.header.session).second, "a session is opened twice");
+      send(answer);
+    } else if (packet.header.type == ExecutorMessage::session_close) {
+      require(open_.erase(packet.header.session) == 1, "a session is closed that is not open");
+      answer.header.type = ExecutorMessage::session_closed;
+      send(answer);
+    } else if (packet.header.type == ExecutorMessage::segment_add || packet.header.type == ExecutorMessage::lease_add) {
+      require(open_.contains(packet.header.session),
+              "memory is announced for a session that is not open");  // known before its client has the answer, and only where it is open
+    }
+  }
+  return any;
+}
+
+ControlStage::ControlStage()
+    : manager_(
+          loop_, executor_,
+          [] {
+            ExecutorSettings settings;
+            settings.drivers = {"libtest.so"};
+            return settings;
+          }(),
+          [] {
+            SessionLimits limits;
+            limits.orphan = std::chrono::milliseconds(0);
+            return limits;
+          }(),
+          {.facts_published = [] {}, .cannot_start = [](const std::string&) { require(false, "no driver serves"); }, .stopped = [] {}}) {
+  (void)open_log({.path = "", .identity = "Fuzz", .to_standard_error = false, .least = LogLevel::error});
+  manager_.start();
+  executor_.ready();
+  while (manager_.facts_file() < 0) loop_.turn(1);
+}
+
+proto::Socket ControlStage::connect() {
+  auto ends = proto::Socket::pair();
+  ends[0].set_blocking(false);
+  ends[1].set_blocking(false);
+  const std::uint64_t id = next_connection_++;
+  connections_.emplace(id, std::make_unique<ClientConnection>(loop_, manager_, std::move(ends[1]),
+                                                              [this, id] { loop_.defer([this, id] { connections_.erase(id); }); }));
+  return std::move(ends[0]);
+}
+
+void ControlStage::settle() {
+  constexpr int kQuietTurns = 2;
+  for (int quiet = 0; quiet < kQuietTurns;) {
+    loop_.turn(0);
+    quiet = executor_.serve() ? 0 : quiet + 1;
+  }
+}
+
+}  // namespace mpsshim::fuzz

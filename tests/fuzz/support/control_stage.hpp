@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// A control process without listening sockets or processes, for fuzz targets: its loop, its SessionManager, and an executor that opens and
+// closes whatever session it is told to. One thread; everything happens in turn().
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "broker/control/client_connection.hpp"
+#include "broker/control/session_manager.hpp"
+
+namespace mpsshim::fuzz {
+
+// The other end of the link: answers SessionOpen and SessionClose, and lets go of everything else.
+class ObligingExecutor final : public broker::control::ExecutorLauncher {
+ public:
+  std::optional<broker::control::ExecutorLife> launch(const broker::ExecutorOptions& options) override;
+  void kill(const broker::control::ExecutorLife& life) override;
+  std::string reap(const broker::control::ExecutorLife&) override { return "ended"; }
+
+  void ready();
+  // True if anything had come.
+  bool serve();
+  [[nodiscard]] const std::set<std::uint64_t>& open_sessions() const { return open_; }
+  void send(const broker::ExecutorPacket& packet, std::span<const int> fds = {});
+
+ private:
+  proto::Socket socket_;
+  proto::FileDescriptor death_;
+  proto::FileDescriptor facts_;
+  std::set<std::uint64_t> open_;
+};
+
+class ControlStage {
+ public:
+  ControlStage();
+
+  // A client's end of a connection of its own.
+  [[nodiscard]] proto::Socket connect();
+  // Until nothing more happens.
+  void settle();
+  [[nodiscard]] broker::control::SessionManager& manager() { return manager_; }
+  [[nodiscard]] std::size_t connections() const { return connections_.size(); }
+
+ private:
+  broker::control::EventLoop loop_;
+  ObligingExecutor executor_;
+  broker::control::SessionManager manager_;
+  std::map<std::uint64_t, std::unique_ptr<broker::control::ClientConnection>> connections_;
+  std::uint64_t next_connection_ = 1;
+};
+
+}  // namespace mpsshim::fuzz

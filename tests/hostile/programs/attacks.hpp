@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a hostile client does with a session, or with connections. Each function returns the text of its answer ("ok ..."), or throws Failure
+// where the broker did not behave as it must. A session that the broker has ended for it is replaced by a new one where the attack goes on.
+#pragma once
+
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/hostile/programs/raw_session.hpp"
+
+namespace mpsshim::test {
+
+struct Hostile {
+  std::unique_ptr<RawSession> session;
+  std::vector<std::unique_ptr<RawSession>> more_sessions;
+  std::vector<std::unique_ptr<RawConnection>> connections;
+  std::mt19937_64 random{1};
+
+  RawSession& own() {
+    if (!session) session = std::make_unique<RawSession>();
+    return *session;
+  }
+  void renew_if_ended();
+};
+
+// Behaves, by the raw protocol: a chunk, a fill, a copy to staging memory, its fence, the bytes compared.
+std::string work(Hostile& hostile);
+
+// --- what is not its own (attacks_secrets.cpp) ---
+// Everything that a new client is given, looked through: "ok 0" where all of it is blank, else how many bytes are not.
+std::string inspect(Hostile& hostile);
+// Copies and fills at a foreign address, by forged records: throws where one is not refused, or anything of it is to be seen.
+std::string reach(Hostile& hostile, std::uint64_t address);
+// A second session of this process names the first one's chunks and segments.
+std::string borrow(Hostile& hostile);
+
+// --- shared pages (attacks_memory.cpp) ---
+// Random bytes over one kind of page ("header", "waiters", "replies", "ring", "fences", "segments", "all") while work goes on.
+std::string scribble(Hostile& hostile, const std::string& what, int duration_ms);
+// Words that might be believed: positions, states, waiters, fences, slots.
+std::string forge(Hostile& hostile, int duration_ms);
+// Holes in every file it was given; that none of them can be made shorter or longer.
+std::string punch(Hostile& hostile);
+std::string unmap(Hostile& hostile);
+// Random records, by a new session whenever one has ended.
+std::string random_records(Hostile& hostile, int duration_ms);
+
+// --- socket (attacks_socket.cpp) ---
+std::string flood(Hostile& hostile, int duration_ms);
+std::string halves(Hostile& hostile);
+std::string descriptors(Hostile& hostile);
+std::string connect(Hostile& hostile, int count);
+std::string silent(Hostile& hostile, int count);
+std::string commands(Hostile& hostile, int count);
+std::string command(Hostile& hostile, const std::string& line);  // "ok done" or "ok refused"
+std::string sessions(Hostile& hostile, int count);
+std::string churn(Hostile& hostile, int duration_ms);
+// A child that keeps everything: "ok PID".
+std::string heir(Hostile& hostile);
+// What the broker says to a client of another uid: the status of Welcome.
+std::string as_user(Hostile& hostile, unsigned uid);
+
+// --- exhaustion (attacks_exhaustion.cpp) ---
+std::string segments(Hostile& hostile, std::uint64_t size_bytes);
+std::string images(Hostile& hostile, std::uint64_t size_bytes);
+std::string modules(Hostile& hostile, int count);
+std::string objects(Hostile& hostile);
+// All streams that several sessions of one process may have.
+std::string streams(Hostile& hostile, int sessions);
+std::string chunks(Hostile& hostile, std::uint64_t size_bytes);
+std::string leases(Hostile& hostile);
+// Calls that wait in the executor for what never comes.
+std::string waits(Hostile& hostile, int count);
+// Look-ups of what no module has: each asks for a moment at which nothing runs.
+std::string lookups(Hostile& hostile, int duration_ms);
+// Calls whose answers it never reads.
+std::string deaf(Hostile& hostile, int duration_ms);
+// Posts a call and stops itself before it takes the answer.
+std::string stop_in_call(Hostile& hostile);
+
+}  // namespace mpsshim::test

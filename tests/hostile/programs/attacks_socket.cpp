@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/hostile/programs/attacks.hpp"
+
+namespace mpsshim::test {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kManyDescriptors = 250;  // the kernel takes 253 in one message
+
+proto::MessageHeader header_of(std::uint32_t type) {
+  proto::MessageHeader header;
+  header.type = static_cast<proto::MessageType>(type);
+  return header;
+}
+
+std::vector<std::byte> message(std::uint32_t type, std::size_t size) {
+  std::vector<std::byte> bytes(size);
+  const proto::MessageHeader header = header_of(type);
+  std::memcpy(bytes.data(), &header, std::min(size, sizeof header));
+  return bytes;
+}
+
+// A raw sendmsg: proto::Socket sends no more descriptors than the protocol has.
+bool send_with_descriptors(const proto::Socket& socket, std::span<const std::byte> bytes, int count) {
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  std::vector<char> control(CMSG_SPACE(sizeof(int) * static_cast<std::size_t>(count)));
+  msghdr out{};
+  out.msg_iov = &part;
+  out.msg_iovlen = 1;
+  out.msg_control = control.data();
+  out.msg_controllen = control.size();
+  cmsghdr* rights = CMSG_FIRSTHDR(&out);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int) * static_cast<std::size_t>(count));
+  const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  for (int i = 0; i < count; ++i) std::memcpy(CMSG_DATA(rights) + static_cast<std::size_t>(i) * sizeof(int), &null, sizeof(int));
+  const bool sent = sendmsg(socket.fd(), &out, MSG_NOSIGNAL) >= 0;
+  close(null);
+  return sent;
+}
+
+bool hangs_up(const proto::Socket& socket) {
+  const auto end = Clock::now() + std::chrono::milliseconds(kAnswerLimitMs);
+  while (Clock::now() < end) {
+    if (socket.peer_has_hung_up()) return true;
+    usleep(500);
+  }
+  return false;
+}
+
+void raise_file_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+// Requests of each kind as fast as the socket takes them, no answer read: the broker closes the connection, and another is made.
+std::string flood(Hostile& hostile, int duration_ms) {
+  const auto end = Clock::now() + std::chrono::milliseconds(duration_ms);
+  unsigned sent = 0, connections = 0;
+  while (Clock::now() < end) {
+    RawSession session;
+    ++connections;
+    session.connection.socket.set_blocking(false);
+    for (;;) {
+      proto::SegmentCreate segment;
+      segment.purpose = proto::SegmentPurpose::staging;
+      segment.size_bytes = 4096;
+      proto::ImageOpen image;
+      image.size_bytes = 100;
+      proto::LeaseAdd lease;
+      lease.size_bytes = 1;
+      proto::SocketStatus status = proto::SocketStatus::failed;
+      switch (hostile.random() % 4) {
+        case 0: status = proto::send_message(session.connection.socket, segment); break;
+        case 1: status = proto::send_message(session.connection.socket, image); break;
+        case 2: status = proto::send_message(session.connection.socket, lease); break;
+        default: status = proto::send_message(session.connection.socket, proto::Attach{});
+      }
+      if (status == proto::SocketStatus::ok) ++sent;
+      if (status == proto::SocketStatus::would_block) usleep(100);
+      if (status == proto::SocketStatus::closed || status == proto::SocketStatus::failed || Clock::now() > end) break;
+    }
+  }
+  return "ok " + std::to_string(connections) + " " + std::to_string(sent);
+}
+
+// Each type of message in each length but its own, before and behind Hello; then what is no message at all. Each ends that connection.
+std::string halves(Hostile&) {
+  int refused = 0;
+  for (const bool greeted : {false, true}) {
+    for (std::uint32_t type = 0; type < 20; ++type) {
+      for (const std::size_t size : {1, 4, 15, 16, 17, 23, 31, 33, 39, 41, 63, 71, 73, 200, 4096}) {
+        RawConnection connection;
+        if (greeted && connection.hello().header.status != 0) throw Failure("Hello is refused");
+        if (connection.socket.send(message(type, size)) != proto::SocketStatus::ok) throw Failure("a message is not taken");
+        // Attach has no content beyond its header that could be wrong but its size; these sizes are nobody's.
+        const bool is_whole = greeted && type == static_cast<std::uint32_t>(proto::MessageType::attach) && size == sizeof(proto::Attach);
+        if (!is_whole && !hangs_up(connection.socket))
+          throw Failure("type " + std::to_string(type) + " of " + std::to_string(size) + " bytes is not refused");
+        ++refused;
+      }
+    }
+  }
+  for (const std::size_t size : {4097, 60'000}) {
+    RawConnection connection;
+    std::vector<std::byte> bytes(size, std::byte{0x77});
+    if (connection.socket.send(bytes) == proto::SocketStatus::ok && !hangs_up(connection.socket)) throw Failure("a long message is not refused");
+    ++refused;
+  }
+  return "ok " + std::to_string(refused);
+}
+
+std::string descriptors(Hostile&) {
+  for (const int count : {2, 8, 9, kManyDescriptors}) {
+    for (int turn = 0; turn < 20; ++turn) {
+      RawConnection connection;
+      const auto hello = message(static_cast<std::uint32_t>(proto::MessageType::hello), sizeof(proto::Hello));
+      if (!send_with_descriptors(connection.socket, hello, count))
+        throw Failure("the kernel takes no message with " + std::to_string(count) + " descriptors");
+      if (!hangs_up(connection.socket)) throw Failure(std::to_string(count) + " descriptors are not refused");
+    }
+  }
+  // One descriptor, but no pidfd of this process.
+  RawConnection connection;
+  const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const auto welcome = connection.ask<proto::Welcome>(proto::Hello{}, {&null, 1});
+  close(null);
+  if (welcome.header.status == 0) throw Failure("a descriptor that is no pidfd is taken for one");
+  return "ok";
+}
+
+// As many connections as the broker takes, each greeted.
+std::string connect(Hostile& hostile, int count) {
+  raise_file_limit();
+  int refused = 0;
+  for (int i = 0; i < count; ++i) {
+    try {
+      auto connection = std::make_unique<RawConnection>();
+      if (connection->hello().header.status != 0) throw Failure("refused");
+      hostile.connections.push_back(std::move(connection));
+    } catch (const Failure&) {
+      ++refused;
+    }
+  }
+  return "ok " + std::to_string(hostile.connections.size()) + " " + std::to_string(refused);
+}
+
+// Connections that never say anything.
+std::string silent(Hostile& hostile, int count) {
+  raise_file_limit();
+  int hung_up = 0;
+  for (int i = 0; i < count; ++i) hostile.connections.push_back(std::make_unique<RawConnection>());
+  usleep(200'000);
+  for (const auto& connection : hostile.connections) hung_up += connection->socket.peer_has_hung_up() ? 1 : 0;
+  return "ok " + std::to_string(hung_up);
+}
+
+// Connections to the commands' socket that never ask anything, then nonsense.
+std::string commands(Hostile& hostile, int count) {
+  raise_file_limit();
+  const std::string path = std::string(std::getenv("CUDA_MPS_PIPE_DIRECTORY")) + "/" + proto::kControlSocketName;
+  std::vector<proto::Socket> kept;
+  for (int i = 0; i < count; ++i) kept.push_back(proto::Socket::connect_to(path));
+  for (proto::Socket& socket : kept) {
+    if (!socket.valid() || hostile.random() % 2 == 0) continue;
+    std::vector<std::byte> nonsense(hostile.random() % 4000 + 1);
+    for (std::byte& byte : nonsense) byte = static_cast<std::byte>(hostile.random());
+    (void)socket.send(nonsense);
+  }
+  return "ok";
+}
+
+std::string sessions(Hostile& hostile, int count) {
+  for (int i = 0; i < count; ++i) {
+    try {
+      hostile.more_sessions.push_back(std::make_unique<RawSession>(false));
+    } catch (const Failure& refused) {
+      return "ok " + std::to_string(hostile.more_sessions.size()) + " " + refused.what();
+    }
+  }
+  return "ok " + std::to_string(hostile.more_sessions.size());
+}
+
+// Sessions opened and left, one after another.
+std::string churn(Hostile&, int duration_ms) {
+  const auto end = Clock::now() + std::chrono::milliseconds(duration_ms);
+  unsigned made = 0, refused = 0;
+  while (Clock::now() < end) {
+    try {
+      RawSession session(false);
+      ++made;
+    } catch (const Failure&) {
+      ++refused;  // those it left are still being taken down
+    }
+  }
+  return "ok " + std::to_string(made) + " " + std::to_string(refused);
+}
+
+std::string heir(Hostile& hostile) {
+  (void)work(hostile);
+  RawSession& session = *hostile.session;
+  const pid_t child = fork();
+  if (child != 0) return "ok " + std::to_string(child);
+  close(STDIN_FILENO);
+  // It goes on as if it were its parent, which it may until that one has died.
+  while (!session.connection.socket.peer_has_hung_up()) {
+    session.ring_doorbells();
+    (void)proto::send_message(session.connection.socket, proto::LeaseAdd{});
+    usleep(20'000);
+  }
+  for (;;) {
+    session.ring_doorbells();
+    usleep(20'000);
+  }
+}
+
+std::string command(Hostile&, const std::string& line) {
+  const auto socket = proto::Socket::connect_to(std::string(std::getenv("CUDA_MPS_PIPE_DIRECTORY")) + "/" + proto::kControlSocketName);
+  if (!socket.valid()) return "ok refused";  // by the socket file's permissions
+  if (socket.send(std::as_bytes(std::span(line))) != proto::SocketStatus::ok) return "ok refused";
+  std::vector<std::byte> answer(proto::kMaxMessageBytes);
+  std::size_t bytes = 0;
+  proto::ReceivedFds fds;
+  if (!socket.wait_readable(kAnswerLimitMs) || socket.receive(answer, bytes, fds) != proto::SocketStatus::ok) return "no answer to the command";
+  return std::string(reinterpret_cast<const char*>(answer.data()), bytes).starts_with("ok") ? "ok done" : "ok refused";
+}
+
+std::string as_user(Hostile&, unsigned uid) {
+  if (setuid(uid) != 0) return std::string("cannot become another user: ") + std::strerror(errno);
+  RawConnection connection;
+  const proto::Welcome welcome = connection.hello();
+  return "ok " + std::to_string(welcome.header.status) + " " + std::to_string(connection.fds.count);
+}
+
+}  // namespace mpsshim::test

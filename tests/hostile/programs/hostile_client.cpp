@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client that speaks the protocol by itself and misbehaves as its test asks: a command a line on standard input, an answer a line on
+// standard output (tests/process/programs/conversation.hpp). The commands are the functions of attacks.hpp, by their names.
+#include <sstream>
+
+#include "tests/hostile/programs/attacks.hpp"
+#include "tests/process/programs/conversation.hpp"
+
+namespace mpsshim::test {
+namespace {
+
+class Client {
+ public:
+  std::string answer(const std::string& line) {
+    std::istringstream words(line);
+    std::string name, what;
+    words >> name;
+    if (name == "scribble" || name == "command") words >> what;
+    std::uint64_t number = 0;
+    if (name == "reach") words >> std::hex;
+    words >> number;
+    const int count = static_cast<int>(number);
+    if (name == "seed") return hostile_.random.seed(number), "ok";
+    if (name == "work") return work(hostile_);
+    if (name == "inspect") return inspect(hostile_);
+    if (name == "reach") return reach(hostile_, number);
+    if (name == "borrow") return borrow(hostile_);
+    if (name == "scribble") return scribble(hostile_, what, count);
+    if (name == "forge") return forge(hostile_, count);
+    if (name == "punch") return punch(hostile_);
+    if (name == "unmap") return unmap(hostile_);
+    if (name == "random_records") return random_records(hostile_, count);
+    if (name == "flood") return flood(hostile_, count);
+    if (name == "halves") return halves(hostile_);
+    if (name == "descriptors") return descriptors(hostile_);
+    if (name == "connect") return connect(hostile_, count);
+    if (name == "silent") return silent(hostile_, count);
+    if (name == "commands") return commands(hostile_, count);
+    if (name == "command") return command(hostile_, what);
+    if (name == "sessions") return sessions(hostile_, count);
+    if (name == "churn") return churn(hostile_, count);
+    if (name == "heir") return heir(hostile_);
+    if (name == "as_user") return as_user(hostile_, static_cast<unsigned>(number));
+    if (name == "segments") return segments(hostile_, number);
+    if (name == "images") return images(hostile_, number);
+    if (name == "modules") return modules(hostile_, count);
+    if (name == "objects") return objects(hostile_);
+    if (name == "streams") return streams(hostile_, count);
+    if (name == "chunks") return chunks(hostile_, number);
+    if (name == "leases") return leases(hostile_);
+    if (name == "waits") return waits(hostile_, count);
+    if (name == "lookups") return lookups(hostile_, count);
+    if (name == "deaf") return deaf(hostile_, count);
+    if (name == "stop_in_call") return stop_in_call(hostile_);
+    throw Failure("unknown command " + line);
+  }
+
+ private:
+  Hostile hostile_;
+};
+
+}  // namespace
+}  // namespace mpsshim::test
+
+int main() { return mpsshim::test::converse<mpsshim::test::Client>(); }

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/helper_pool.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <iterator>
+#include <mutex>
+#include <thread>
+
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::broker;
+
+namespace {
+
+constexpr std::chrono::seconds kLimit{20};
+
+// Jobs that stand still until they are let go.
+class Blocker {
+ public:
+  void stand() {
+    std::unique_lock lock(mutex_);
+    ++standing_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return open_; });
+    --standing_;
+  }
+  [[nodiscard]] bool wait_for_standing(int count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kLimit, [&] { return standing_ == count; });
+  }
+  void open() {
+    std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int standing_ = 0;
+  bool open_ = false;
+};
+
+template <typename Condition>
+bool comes_true(Condition condition) {
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+std::ptrdiff_t threads() { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator()); }
+
+}  // namespace
+
+TEST_CASE("jobs of one session begin in the order they came, so many at a time as threads are at rest") {
+  Blocker blocker;
+  std::atomic<int> done{0};
+  {
+    HelperPool pool(2, [] {});
+    for (int i = 0; i < 20; ++i) {
+      pool.submit(1, [&] {
+        blocker.stand();
+        ++done;
+      });
+    }
+    REQUIRE(blocker.wait_for_standing(2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // a third one would stand by now
+    CHECK(blocker.wait_for_standing(2));
+    blocker.open();
+  }
+  CHECK(done == 20);  // the end has waited for what was queued
+}
+
+TEST_CASE("a session whose jobs do not end holds up no other, and threads made for that end again") {
+  const std::ptrdiff_t before = threads();
+  Blocker blocker;
+  HelperPool pool(2, [] {});
+  for (std::uint64_t session = 1; session <= 3; ++session) {
+    for (int i = 0; i < 100; ++i) pool.submit(session, [&] { blocker.stand(); });
+  }
+  REQUIRE(blocker.wait_for_standing(6));
+  std::atomic<bool> ran{false};
+  pool.submit(9, [&] { ran = true; });
+  CHECK(comes_true([&] { return ran.load(); }));
+  blocker.open();
+  CHECK(comes_true([&] { return threads() == before + 2; }));
+}
+
+TEST_CASE("the pool grows up to its limit") {
+  Blocker blocker;
+  std::atomic<int> done{0};
+  {
+    HelperPool pool(1, [] {});
+    for (std::uint64_t session = 1; session <= 2 * HelperPool::kGrowth; ++session) {
+      pool.submit(session, [&] {
+        blocker.stand();
+        ++done;
+      });
+    }
+    REQUIRE(blocker.wait_for_standing(static_cast<int>(HelperPool::kGrowth)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK(blocker.wait_for_standing(static_cast<int>(HelperPool::kGrowth)));
+    blocker.open();
+  }
+  CHECK(done == 2 * static_cast<int>(HelperPool::kGrowth));
+}
+
+TEST_CASE("a job may submit another one") {
+  std::atomic<int> done{0};
+  HelperPool pool(1, [] {});
+  pool.submit(1, [&] {
+    pool.submit(1, [&] { ++done; });
+    ++done;
+  });
+  CHECK(comes_true([&] { return done == 2; }));
+}
