@@ -23,7 +23,7 @@ constexpr EventLoop::Events kBusy = EPOLLRDHUP;  // the next request stays in th
 
 ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, proto::Socket socket, std::function<void()> on_end)
     : loop_(loop), manager_(manager), socket_(std::move(socket)), on_end_(std::move(on_end)), peer_(socket_.peer()) {
-  client_ = {peer_.pid, peer_.uid, command_of(peer_.pid), program_of(peer_.pid, peer_.uid)};
+  client_ = {.pid = peer_.pid, .uid = peer_.uid, .command = command_of(peer_.pid), .program = program_of(peer_.pid, peer_.uid)};
   socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
   deadline_ = loop_.after(kHelloLimit, [this] { end("it said nothing"); });
 }
