@@ -225,6 +225,7 @@ void SessionManager::executor_died(Executor& executor, const DeathReport& report
     log_server(report.pid, "Server is handling a fatal GPU error on device {}: {}. Server status is FAULT.", executor.device(), report.text);
   }
   const Guilt guilt = report.cause == DeathReport::Cause::fault ? investigate(executor, report, conditions) : Guilt{};
+  if (report.cause == DeathReport::Cause::crash && report.named_session != 0) note_fault({report.named_session});
   for (const Verdict& verdict : judge(report, conditions, guilt)) apply(verdict, report);
   log_server(report.pid, "Destroyed server context on device {}.", executor.device());
 }

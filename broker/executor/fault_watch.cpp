@@ -131,7 +131,6 @@ void FaultWatch::launch_probe(Clock::time_point now) {
       parts_.driver->cuStreamWriteValue32_v2(stream_, parts_.progress.completed_address(word_), ++launched_, CU_STREAM_WRITE_VALUE_DEFAULT);
   parts_.faults.check(result, busy_session_, "the fault watch's write");
   probe_ = Probe{launched_, now};
-  last_query_ = now;
   if (spare_cores_) await_probe();
 }
 

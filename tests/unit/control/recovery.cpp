@@ -91,6 +91,12 @@ TEST_CASE("a crash and a replacement show nobody guilty") {
   }
 }
 
+TEST_CASE("a crash in a session's driver call costs that session, idle or not") {
+  const DeathReport crash{Cause::crash, CUDA_SUCCESS, 1, "t"};
+  check(verdict_on(1, judge(crash, std::vector{kIdle})), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
+  check(verdict_on(5, judge(DeathReport{Cause::crash, CUDA_SUCCESS, 5, "t"}, std::vector{kGoneIdle})), Fate::dropped);
+}
+
 TEST_CASE("a fault with everybody idle costs nobody") {
   check(verdict_on(1, judge(kFault, std::vector{kIdle})), Fate::moved);
 }
