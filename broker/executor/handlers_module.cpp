@@ -23,7 +23,7 @@ void add_module(Session& session, Reply& reply, proto::ModuleId id, ImageUse use
   module->use = std::move(use);
   const CUresult result = session.modules().insert(id, std::move(module)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
   if (result == CUDA_SUCCESS && image->holds_contents()) session.add_variables(id, image, are_variables_restored);
-  const proto::ModuleLoadReply answer{image->function_count, image->holds_contents() ? 1u : 0u};
+  const proto::ModuleLoadReply answer{image->function_count, image->holds_contents() ? (are_variables_restored ? 2u : 1u) : 0u};
   reply.answer_with(result, answer, result == CUDA_SUCCESS ? std::span<const std::byte>(image->description) : std::span<const std::byte>());
 }
 

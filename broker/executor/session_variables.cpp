@@ -38,6 +38,14 @@ bool SessionVariables::open() {
   return true;
 }
 
+// What an earlier executor noted of a load that its client never heard of and has asked for again.
+void SessionVariables::forget(proto::ModuleId module) {
+  KeptVariablesFile& file = *file_.load(std::memory_order_relaxed);
+  const auto table = std::span(file.variable).first(table_of(file).size());
+  const auto rest = std::ranges::remove_if(table, [&](const KeptVariable& variable) { return variable.module == module.value; });
+  file.count.store(static_cast<std::uint32_t>(table.size() - rest.size()), std::memory_order_relaxed);
+}
+
 // Appends to the table; the caller has made the file inexact and makes it exact again.
 void SessionVariables::append(const Module& module, bool with_contents) {
   KeptVariablesFile& file = *file_.load(std::memory_order_relaxed);
@@ -79,6 +87,7 @@ void SessionVariables::add(proto::ModuleId module, const ImageRef& image) {
   const bool was_exact = file.kept_at.load(std::memory_order_relaxed) == at;
   file.kept_at.store(kNeverKept, std::memory_order_release);
   ++layout_;
+  forget(module);
   append(modules_.back(), was_exact);
   if (was_exact) file.kept_at.store(at, std::memory_order_release);
 }

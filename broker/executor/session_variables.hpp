@@ -68,6 +68,7 @@ class SessionVariables {
   };
 
   [[nodiscard]] bool open();
+  void forget(proto::ModuleId module);
   void append(const Module& module, bool with_contents);
   void lay_out_anew();
 

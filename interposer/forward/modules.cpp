@@ -42,6 +42,17 @@ bool read_file(const char* path, std::vector<std::byte>& content) {
   return complete;
 }
 
+// The next executor is to say that it has put back what the module's variables held: one that knows nothing of that does not.
+Recipe restoring_recipe(proto::ModuleLoadRecord record, proto::ModuleLoadReply reply, Answer& answer) {
+  record.restores = 1;
+  reply.has_writable_globals = 2;
+  static_assert(proto::ModuleLoadReply::kBodyBytes == sizeof reply);
+  std::memcpy(answer.payload.data(), &reply, std::min(sizeof reply, answer.payload.size()));
+  Recipe recipe = recipe_of({}, record, 0);
+  recipe.has_contents = true;
+  return recipe;
+}
+
 }  // namespace
 
 Modules& Modules::instance() {
@@ -100,10 +111,7 @@ CUresult Modules::call_load(Module& module, std::uint64_t image, JitOptions& opt
       options.report({reinterpret_cast<const char*>(log.data()), log.size()});
       return error;
     }
-    proto::ModuleLoadRecord again = record;
-    again.restores = reply.has_writable_globals;
-    recipe = recipe_of({}, again, 0);
-    recipe.has_contents = reply.has_writable_globals != 0;
+    recipe = reply.has_writable_globals == 0 ? recipe_of({}, record, 0) : restoring_recipe(record, reply, answer);
   } while (!session().keep_recipe(std::move(recipe), answer, module.recipe));
   options.report({});
   module.function_count = reply.function_count;

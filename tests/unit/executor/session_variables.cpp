@@ -190,6 +190,27 @@ TEST_CASE("the next executor goes on with the file") {
   CHECK(next_life(file)->variables.at(0).content == bytes({4, 3, 2, 1}));
 }
 
+TEST_CASE("a load that is asked for again replaces what an earlier executor noted of it") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  variables.add(kOther, image_of({{0x2000, 2, bytes({8, 9})}}));
+  variables.add(kModule, image_of({{0x1000, 4, bytes({1, 2, 3, 4})}}, 1));
+  const proto::FileDescriptor file = broker.file();
+  Broker next_broker;
+  SessionVariables next(1, *next_broker.link);
+  REQUIRE(next.adopt(file));
+  next.restored(kOther, image_of({{0x2000, 2, bytes({8, 9})}}));
+  next.add(kModule, image_of({{0x5000, 4, bytes({5, 6, 7, 8})}}, 2));
+  const auto kept = next_life(file);
+  REQUIRE(kept);
+  CHECK(kept->copy == 2);
+  REQUIRE(kept->variables.size() == 1);
+  CHECK(kept->variables[0].address == 0x5000);
+  CHECK(kept->variables[0].content == bytes({5, 6, 7, 8}));
+  REQUIRE(next_life(file, kOther));
+  CHECK(next_life(file, kOther)->variables.at(0).content == bytes({8, 9}));
+}
+
 TEST_CASE("a file of another size is refused") {
   Broker broker;
   SessionVariables variables(1, *broker.link);
