@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions and executors together: places sessions in executors, opens them there, brings their memory into the next one, moves those that
 // starve, ends them, decides by recovery.hpp what a death costs whom. Knows neither sockets of clients nor the text of commands.
-// In five files: session_manager.cpp (opening), session_end.cpp (ending), session_placement.cpp (which executor), session_recovery.cpp
+// In eight files: session_manager.cpp (opening), session_limits.cpp (what one may hold), session_end.cpp (ending), session_placement.cpp (which
+// executor), session_rest.cpp (restarts), session_handover.cpp (to another program), session_recovery.cpp
 // (executors' messages and deaths), session_faults.cpp (who has caused a fault).
 // Owned by Server; the control process's thread. Requests come from ClientConnection, which has checked their form; here ids and ranges are
 // checked against the session's own objects. Executors are ours, but may crash at any point.
