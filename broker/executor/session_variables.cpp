@@ -42,8 +42,8 @@ bool SessionVariables::open() {
 void SessionVariables::forget(proto::ModuleId module) {
   KeptVariablesFile& file = *file_.load(std::memory_order_relaxed);
   const auto table = std::span(file.variable).first(table_of(file).size());
-  const auto rest = std::ranges::remove_if(table, [&](const KeptVariable& variable) { return variable.module == module.value; });
-  file.count.store(static_cast<std::uint32_t>(table.size() - rest.size()), std::memory_order_relaxed);
+  const auto end = std::remove_if(table.begin(), table.end(), [&](const KeptVariable& variable) { return variable.module == module.value; });
+  file.count.store(static_cast<std::uint32_t>(end - table.begin()), std::memory_order_relaxed);
 }
 
 // Appends to the table; the caller has made the file inexact and makes it exact again.

@@ -338,6 +338,8 @@ TEST_CASE("with variables it moves to an executor that makes the same loads firs
     broker.starve();
     CHECK(broker.stays());
   }
+}
+
 namespace {
 
 // All clients are this process, so all are of one program; its first fault puts it in quarantine.
