@@ -148,6 +148,7 @@ void Commands::restart(const Arguments& arguments, const Answer& answer) const {
       return answer(usage);
     }
   }
+  if (!restart_) return answer(failure("this broker cannot be restarted"));
   restart_(order, answer);
 }
 

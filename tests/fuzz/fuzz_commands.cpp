@@ -2,6 +2,8 @@
 // The commands of mpsctl as hostile text, a line after another, against a broker with clients. Whatever comes, an answer does too, and only a
 // command that was understood ends the broker.
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "broker/control/commands.hpp"
@@ -42,7 +44,14 @@ std::uint64_t records = 0;
 void execute(const std::string& line) {
   const unsigned quits = stage->quits;
   ++records;
-  const broker::control::Commands::Result result = stage->commands.execute(line);
+  using Result = broker::control::Commands::Result;
+  const auto answer = std::make_shared<std::optional<Result>>();  // may come later, or never here: no executor stops a client's work
+  stage->commands.execute(line, [answer](const Result& result) {
+    require(!*answer, "a command was answered twice");
+    *answer = result;
+  });
+  if (!*answer) return require(broker::control::Commands::is_action(line), "a question was not answered at once");
+  const Result& result = **answer;
   require(result.ok || !result.text.empty(), "a failure without a word");
   if (stage->quits == quits) return;
   // A line that ends the broker says so, alone or with how long it may take.
@@ -59,6 +68,8 @@ Input make_input(Random& random) {
                                            "get_server_status",
                                            "get_client_list",
                                            "quit",
+                                           "terminate_client",
+                                           "restart",
                                            "-t",
                                            "-p",
                                            "5000",

@@ -94,7 +94,7 @@ TEST_CASE("clients that run at the same time have their variables to themselves"
 }
 
 TEST_CASE("images that nobody uses go when the cache is full") {
-  const BrokerFixture broker(BrokerOptions{{}, {"--module-cache", "0"}});
+  const BrokerFixture broker(BrokerOptions{.arguments = {"--module-cache", "0"}});
   Client client = start(broker);
   REQUIRE(client.ask("plain") == "ok");
   REQUIRE(client.ask("load") == "ok");
