@@ -35,6 +35,7 @@ ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Sta
   client_.pid = static_cast<pid_t>(state.number());
   client_.uid = static_cast<uid_t>(state.number());
   client_.command = state.text();
+  client_.program = program_of(client_.pid, client_.uid);
   client_.layout_minor = static_cast<std::uint32_t>(state.number());
   session_ = state.number();
   pidfd_ = state.file();

@@ -26,7 +26,8 @@ bool SessionManager::is_unsettled() const {
   const bool executors = std::ranges::any_of(pool_.all(), [](const auto& entry) { return entry.second->state() == ExecutorState::starting; });
   const bool sessions = std::ranges::any_of(sessions_, [](const auto& entry) {
     const Session& session = entry.second;
-    return session.relocation || session.phase == SessionPhase::opening || session.phase == SessionPhase::reopening;
+    return session.relocation || session.phase == SessionPhase::opening || session.phase == SessionPhase::reopening ||
+           session.phase == SessionPhase::terminating;
   });
   return executors || sessions || !drains_.empty() || images_.is_sealing();
 }

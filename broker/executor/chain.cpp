@@ -4,7 +4,6 @@
 #include <mutex>
 #include <utility>
 
-#include "broker/executor/fault.hpp"
 #include "broker/executor/parts.hpp"
 
 namespace mpsshim::broker {

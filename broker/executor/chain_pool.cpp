@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "broker/executor/fault.hpp"
 #include "broker/executor/parts.hpp"
 #include "broker/executor/quiet_window.hpp"
 #include "broker/log.hpp"
@@ -96,6 +97,7 @@ std::unique_ptr<ChainGraph> ChainPool::make(ChainShape shape) {
 }
 
 void ChainPool::refuse(CUresult result, const char* call) {
+  if (is_fatal(result)) return;  // no refusal: the context is lost, which the plain launch that follows reports
   if (parts_.chains_refused.exchange(true, std::memory_order_relaxed)) return;
   log_warning("Launches are issued one by one from now on, not in chains: the driver refused {}: {}", call, parts_.driver.describe(result));
 }

@@ -235,6 +235,7 @@ TEST_CASE("an executor that is killed is replaced at once") {
   Broker broker("serve");
   REQUIRE(broker.started.status == 0);
   const pid_t before = broker.executor();
+  REQUIRE(before > 0);
   kill(before, SIGKILL);
   CHECK(eventually([&] { return broker.executor() > 0 && broker.executor() != before; }));
   CHECK(eventually([&] { return broker.ctl("get_server_status " + std::to_string(broker.executor())).text == "ACTIVE\n"; }));
@@ -245,6 +246,7 @@ TEST_CASE("work that outlives its client costs the executor process") {
   Broker broker("busy", "--orphan-ms 50 --drain-ms 20");
   REQUIRE(broker.started.status == 0);
   const pid_t before = broker.executor();
+  REQUIRE(before > 0);
   Client client(broker.dir);
   client.kill_now();
   CHECK(eventually([&] { return broker.executor() > 0 && broker.executor() != before; }));
