@@ -40,7 +40,7 @@ void ChainPool::stock() {
     Shelf& shelf = shelves_[shape.index()];
     shelf.shape = shape;
     for (std::size_t i = stock_of(shape); i > 0 && !parts_.chains_refused.load(std::memory_order_relaxed); --i) {
-      if (auto chain = make(shape)) shelf.free.push_back(std::move(chain)), ++shelf.made;
+      add(shelf, make(shape));
     }
   });
 }
@@ -83,9 +83,15 @@ void ChainPool::make_wanted() {
       std::unique_ptr<ChainGraph> chain = make(shape);
       lock.lock();
       --shelf.wanted;
-      if (chain) shelf.free.push_back(std::move(chain)), ++shelf.made;
+      add(shelf, std::move(chain));
     }
   }
+}
+
+void ChainPool::add(Shelf& shelf, std::unique_ptr<ChainGraph> chain) {
+  if (!chain) return;  // refused, which was logged
+  shelf.free.push_back(std::move(chain));
+  ++shelf.made;
 }
 
 std::unique_ptr<ChainGraph> ChainPool::make(ChainShape shape) {

@@ -41,6 +41,7 @@ class ChainPool {
   void want_more(Shelf& shelf);  // mutex_ is held
   void make_wanted();            // in a quiet window
   [[nodiscard]] std::unique_ptr<ChainGraph> make(ChainShape shape);
+  static void add(Shelf& shelf, std::unique_ptr<ChainGraph> chain);
 
   ExecutorParts& parts_;
   std::mutex mutex_;
