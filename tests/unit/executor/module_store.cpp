@@ -2,6 +2,7 @@
 // The store over a driver whose device memory is the test's: a module has one variable, which lies in the module's object.
 #include "broker/executor/module_store.hpp"
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -23,7 +24,7 @@ struct Module {
   std::uint32_t counter = 5;
 };
 std::vector<std::unique_ptr<Module>> modules;
-int unloaded = 0;
+std::atomic<int> unloaded{0};  // counted by the window's thread
 CUresult global_result = CUDA_SUCCESS;
 
 CUresult CUDAAPI load(CUmodule* module, const void*, unsigned, CUjit_option*, void**) {
