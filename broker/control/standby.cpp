@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/standby.hpp"
 
+#include <cuda.h>
+
 #include <cerrno>
 #include <cstring>
 
