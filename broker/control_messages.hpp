@@ -4,7 +4,8 @@
 //
 //   control process                                           executor
 //                                                          ←  Ready                      after the context exists; facts are in the facts segment
-//                                                          ←  StandingBy                 instead, where the context is to be made later: all is ready but that
+//                                                          ←  StandingBy                 instead, where the context is to be made later: all is ready
+//                                                          but that
 //   TakeOver                                               →                             makes it now; Ready follows
 //   SessionOpen + [channel, fences, ring doorbell,         →  SessionOpened              status; on failure the session is refused
 //                  completion doorbell]
@@ -23,21 +24,26 @@
 //                                                          ←  ChunkReleased
 //                                                          ←  ImageWant
 //   ImageGive + [sealed memory file]                       →
-//                                                          ←  ModuleNote                 load/unload log, before the driver call is issued
-//   LoadReplay + [sealed memory file]                      →  (recovery: images in the logged order, before the first SessionOpen; `session` has
+//                                                          ←  ModuleNote                 an entry of the load log, before the driver call is issued
+//   LoadReplay + [sealed memory file]                      →  (recovery: the entries in their order, before the first SessionOpen; `session` has
 //                                                              kept variables of that copy: nobody else gets it. A standby
 //                                                           gets them as they are logged)
 //                                                          ←  ImageCompiled + [cubin]    made from an image: given out instead of it from now on
-//                                                          ←  Fault                      then the executor exits; the control process replaces it
+//                                                          ←  Fault                      then the executor stops itself (SIGSTOP); the control
+//                                                          process
+//                                                                                       replaces it, and ends it
 //   Quiesce                                                →  Quiesced                   no ring is read any more: the control process looks at
 //                                                                                       the progress table until all that was read is passed,
 //                                                                                       then replaces it. What was not read moves
-//                                                          ←  Starved                    a call of `session` got no quiet window for 1.5 s, because work of
+//                                                          ←  Starved                    a call of `session` got no quiet window for 1.5 s, because
+//                                                          work of
 //                                                                                       session `object` does not end; `text` names the call
-//   SessionPause                                           →  SessionPaused              answer, if it is to be served by another executor. 0: its records
+//   SessionPause                                           →  SessionPaused              answer, if it is to be served by another executor. 0: its
+//   records
 //                                                                                       are read no more and its own work is done; SessionClose
 //                                                                                       follows. Else it cannot move, and goes on
-//   Stay                                                   →                             answer: no other executor for that session; its call fails. Ends
+//   Stay                                                   →                             answer: no other executor for that session; its call fails.
+//   Ends
 //                                                                                       a pause that was asked for
 //                                                          ←  Settle                     answered once all that came before has been dealt with:
 //   Settled                                                →                             handles of released chunks are closed, their memory is free
@@ -92,30 +98,35 @@ enum class ExecutorMessage : std::uint32_t {
   quiesced,
 };
 
+// An entry of the load log. Streams and graphs stand in it because they take device memory as loads do: only if a new life makes the same things
+// in the same order do modules' variables and functions come back at their addresses.
+enum class LogKind : std::uint32_t { unload, load, stream, graph };
+
 // Flags of SessionPause. To rest: SessionPaused 0 says besides that no call of it is under way, and Stay lets it go on even then.
 inline constexpr std::uint32_t kPauseToRest = 1;
 inline constexpr std::uint32_t kPauseDespiteVariables = 2;
 
 struct ExecutorHeader {
   ExecutorMessage type{};
-  std::uint32_t status = 0;    // CUresult
-  std::uint64_t session = 0;   // 0 where none is meant
+  std::uint32_t status = 0;   // CUresult
+  std::uint64_t session = 0;  // 0 where none is meant
 };
 
 // One structure serves all types; unused members are 0.
 struct ExecutorPacket {
   ExecutorHeader header;
-  std::uint64_t object = 0;       // chunk: address; segment: id; image: id; module_note: image id; starved: the session that blocks
-  std::uint64_t address = 0;      // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
-  std::uint64_t size_bytes = 0;
-  std::uint32_t purpose = 0;      // proto::SegmentPurpose; module_note: 1 load, 0 unload
-  std::uint32_t flags = 0;        // segment_restore: registration flags; session_pause: kPause...
-  std::uint64_t epoch = 0;        // session_open
-  std::uint32_t client_pid = 0;   // session_open
+  std::uint64_t object = 0;      // chunk: address; segment: id; image: id; starved: the session that blocks;
+                                 // module_note, load_replay: image id, a stream's priority (as int64), a graph's ChainShape::index
+  std::uint64_t address = 0;     // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
+  std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment
+  std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note, load_replay: LogKind
+  std::uint32_t flags = 0;       // segment_restore: registration flags; session_pause: kPause...
+  std::uint64_t epoch = 0;       // session_open
+  std::uint32_t client_pid = 0;  // session_open
   std::uint32_t client_uid = 0;
-  proto::Lease device_lease;      // session_open, lease_add, lease_restore
+  proto::Lease device_lease;  // session_open, lease_add, lease_restore
   proto::Lease pinned_lease;
-  char text[256] = {};            // fault: what failed; starved: what waits; for the log
+  char text[256] = {};  // fault: what failed; starved: what waits; for the log
 };
 
 }  // namespace mpsshim::broker

@@ -14,14 +14,15 @@ namespace mpsshim::broker {
 inline constexpr std::uint32_t kProgressStreams = 4096;
 
 struct alignas(64) StreamProgress {
-  std::atomic<std::uint32_t> completed;  // written by the GPU, in a cache line of its own
+  std::atomic<std::uint32_t> completed;           // written by the GPU, in a cache line of its own
   alignas(64) std::atomic<std::uint32_t> issued;  // written by the worker that owns the session
-  std::atomic<std::uint32_t> held;       // 1: the session's worker has taken records out of the ring that are not all issued yet (NULL stream's word)
-  std::atomic<std::uint64_t> session;    // 0: the stream is in the pool
-  std::atomic<std::uint64_t> launches;   // handed to the driver since the session has the stream, and how many of them in graphs
+  std::atomic<std::uint32_t> held;      // 1: the session's worker has taken records out of the ring that are not all issued yet (NULL stream's word)
+  std::atomic<std::uint64_t> session;   // 0: the stream is in the pool
+  std::atomic<std::uint64_t> launches;  // handed to the driver since the session has the stream, and how many of them in graphs
   std::atomic<std::uint64_t> chained;
   std::atomic<std::uint32_t> launched;  // what `issued` was with the last launch: until `completed` comes to it a kernel is under way
   std::atomic<std::uint32_t> function;  // that launch's kernel: where its name begins in FunctionNames
+  std::atomic<std::uint64_t> end_seen;  // SeenEnd: what `completed` was when the fault watch last saw it move, and when that was
 };
 static_assert(sizeof(StreamProgress) == 128);
 

@@ -40,7 +40,7 @@ Executor::Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSe
       id_(id),
       label_(id.ordinal == 0 ? std::to_string(id.device) : fmt::format("{}.{}", id.device, id.ordinal)),
       owner_(owner),
-      fading_(label_),
+      fading_(loop, label_),
       standby_(loop, launcher, label_, fading_,
                {[this] { owner_.standby_waits(*this); },
                 [this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { owner_.executor_sent(*this, packet, fds); }}) {}
@@ -193,6 +193,7 @@ void Executor::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   if (packet.header.type == ExecutorMessage::fault) {
     const auto error = packet.header.status == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : static_cast<CUresult>(packet.header.status);
     report_ = {DeathReport::Cause::fault, error, packet.header.session, packet.text, {}, -1};
+    fault_tick_ = static_cast<ProgressTick>(packet.size_bytes);
     end_noticed_at_ = EventLoop::Clock::now();
     limit_ = loop_.after(milliseconds(0), [this] { give_up_life(); });  // not from inside the link that is calling
     return;
@@ -250,7 +251,10 @@ void Executor::died() {
   end_life(fmt::format("Executor {} (pid {}) {}", label_, pid(), serving_->reap()), false);
 }
 
-// A process that has lost its context takes the driver some 300 ms to take down; the next one starts meanwhile.
+// Taking down a process that has lost its context holds up other processes' driver calls for some 300 ms. So it stands still until the next
+// one serves, unless work of it may still be running, or the GPU takes one process at a time.
+bool Executor::may_linger() const { return serving_ && !quitting_ && !is_exclusive() && running_streams(serving_->progress().table, 0).size() <= 1; }
+
 void Executor::give_up_life() {
   serving_->drain();
   end_life(fmt::format("Executor {} (pid {}) lost its context", label_, pid()), true);
@@ -260,10 +264,18 @@ void Executor::end_life(const std::string& end, bool fades) {
   limit_.reset();
   call_look_.reset();
   const bool was_ready = state_ == ExecutorState::active || state_ == ExecutorState::draining;
-  const std::set<std::uint64_t> in_flight = busy();
-  if (serving_) report_.kernels = kernels_under_way(serving_->progress());
+  const bool is_fault = report_.cause == DeathReport::Cause::fault;
+  std::set<std::uint64_t> in_flight;
+  if (serving_) {
+    const ProgressFile& progress = serving_->progress();
+    in_flight = is_fault ? busy_sessions(progress.table, fault_tick_) : busy_sessions(progress.table);
+    report_.kernels = kernels_under_way(progress, is_fault ? std::optional(fault_tick_) : std::nullopt);
+  }
   report_.pid = last_pid_;
-  if (fades) fading_.add(std::move(serving_));
+  if (fades) {
+    const milliseconds linger = may_linger() ? settings_.linger : milliseconds(0);
+    fading_.add(std::move(serving_), linger);
+  }
   serving_.reset();
   blocking_.clear();
   if (quitting_) {

@@ -60,6 +60,7 @@ struct ExecutorSettings {
   std::chrono::milliseconds quit_limit{1'000};
   std::chrono::milliseconds retry_delay{10'000};
   std::chrono::milliseconds hang_limit{10'000};  // of a driver call; 0: none
+  std::chrono::milliseconds linger{400};         // of a life that has lost its context, and by which the next one serves
 };
 
 class Executor {
@@ -79,8 +80,8 @@ class Executor {
   void prepare_next();  // starts the process that is to be the next life, if there is none
   void drop_next();     // unless there is always a standby
   [[nodiscard]] bool has_next() const { return standby_.is_waiting(); }
-  void renew();         // as replace(), and it counts as no death
-  void retire();        // as renew(), but executor_stopped follows instead of the next life; start() is possible then
+  void renew();   // as replace(), and it counts as no death
+  void retire();  // as renew(), but executor_stopped follows instead of the next life; start() is possible then
 
   [[nodiscard]] ExecutorState state() const { return state_; }
   [[nodiscard]] bool is_quitting() const { return quitting_; }
@@ -122,6 +123,7 @@ class Executor {
   void watch_calls();
   void died();
   void give_up_life();
+  [[nodiscard]] bool may_linger() const;
   void end_life(const std::string& end, bool fades);
   void start_again(bool was_ready, const std::string& why);
   void try_next_driver(const std::string& why);
@@ -149,7 +151,8 @@ class Executor {
   std::vector<RunningStream> blocking_;
   std::unique_ptr<proto::DriverFacts> facts_;
   DeathReport report_;
-  EventLoop::Timer limit_;  // for coming up, or for going away
+  ProgressTick fault_tick_ = 0;  // when it was made, if it is of a fault
+  EventLoop::Timer limit_;       // for coming up, or for going away
   EventLoop::Timer call_look_;
   std::deque<EventLoop::Clock::time_point> deaths_;
   EventLoop::Clock::time_point started_at_;

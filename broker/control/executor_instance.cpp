@@ -48,14 +48,15 @@ std::unique_ptr<proto::DriverFacts> ExecutorInstance::read_facts(unsigned device
   return facts;
 }
 
-void FadingExecutors::add(std::unique_ptr<ExecutorInstance> instance) {
-  instances_.push_back(std::move(instance));
-  const auto fading = std::prev(instances_.end());
-  (*fading)->set_handlers({nullptr, [this, fading] {
-                             log_debug("Executor {} (pid {}) {}", label_, (*fading)->pid(), (*fading)->reap());
-                             instances_.erase(fading);
-                           }});
-  (*fading)->kill();
+void FadingExecutors::add(std::unique_ptr<ExecutorInstance> instance, std::chrono::milliseconds linger) {
+  const auto fading = fading_.insert(fading_.end(), Fading{std::move(instance), {}});
+  ExecutorInstance& process = *fading->instance;
+  process.set_handlers({nullptr, [this, fading] {
+                          log_debug("Executor {} (pid {}) {}", label_, fading->instance->pid(), fading->instance->reap());
+                          fading_.erase(fading);
+                        }});
+  if (linger.count() == 0) return process.kill();
+  fading->end = loop_.after(linger, [&process] { process.kill(); });
 }
 
 }  // namespace mpsshim::broker::control

@@ -4,6 +4,7 @@
 // Owned by Executor, Standby or FadingExecutors; the control process's thread. Nothing kills the process when this object goes.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <list>
 #include <memory>
@@ -66,13 +67,18 @@ class ExecutorInstance {
 // Processes that nobody needs any more, until they are gone: a dead context takes the driver some 300 ms to take down.
 class FadingExecutors {
  public:
-  explicit FadingExecutors(const std::string& label) : label_(label) {}
-  // Kills it.
-  void add(std::unique_ptr<ExecutorInstance> instance);
+  FadingExecutors(EventLoop& loop, const std::string& label) : loop_(loop), label_(label) {}
+  // Kills it, after `linger` (one that stands still).
+  void add(std::unique_ptr<ExecutorInstance> instance, std::chrono::milliseconds linger = {});
 
  private:
+  struct Fading {
+    std::unique_ptr<ExecutorInstance> instance;
+    EventLoop::Timer end;
+  };
+  EventLoop& loop_;
   const std::string& label_;
-  std::list<std::unique_ptr<ExecutorInstance>> instances_;
+  std::list<Fading> fading_;
 };
 
 }  // namespace mpsshim::broker::control

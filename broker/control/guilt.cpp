@@ -25,6 +25,10 @@ bool has_kernel_under_way(const StreamProgress& stream) {
   return completed != issued && static_cast<std::int32_t>(completed - stream.launched.load(std::memory_order_relaxed)) < 0;
 }
 
+bool had_kernel_until(const StreamProgress& stream, ProgressTick report) {
+  return stream.launches.load(std::memory_order_relaxed) != 0 && ended_late(stream, report);
+}
+
 // The guard gap belongs to it: a kernel that runs past its own memory faults there.
 bool contains(const proto::Lease& lease, std::uint64_t address) {
   return lease.size_bytes != 0 && address + kLeaseGuardBytes >= lease.address && address < lease.address + lease.size_bytes + kLeaseGuardBytes;
@@ -75,11 +79,11 @@ bool is_a_programs_doing(CUresult error) {
   return error != CUDA_ERROR_ECC_UNCORRECTABLE && error != CUDA_ERROR_NVLINK_UNCORRECTABLE && error != CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-KernelsUnderWay kernels_under_way(const ProgressFile& file) {
+KernelsUnderWay kernels_under_way(const ProgressFile& file, std::optional<ProgressTick> report) {
   std::map<std::uint64_t, std::set<std::string>> names;
   for (const StreamProgress& stream : file.table.stream) {
     const std::uint64_t session = stream.session.load(std::memory_order_acquire);
-    if (session == 0 || !has_kernel_under_way(stream)) continue;
+    if (session == 0 || !(has_kernel_under_way(stream) || (report && had_kernel_until(stream, *report)))) continue;
     const std::string name = name_at(file.names, stream.function.load(std::memory_order_relaxed));
     names[session].insert(name.empty() ? "(name unknown)" : readable_function(name));
   }

@@ -56,9 +56,8 @@ CUresult ImageStore::offer(std::uint64_t session, std::uint64_t size_bytes, cons
 CUresult ImageStore::open(std::uint64_t session, std::uint64_t size_bytes, std::uint64_t& image, int& file) {
   file = -1;
   if (size_bytes == 0 || size_bytes > kMaxImageBytes) return CUDA_ERROR_INVALID_IMAGE;
-  const auto unsealed = std::ranges::count_if(images_, [&](const auto& entry) {
-    return entry.second.state != State::sealed && entry.second.sessions.contains(session);
-  });
+  const auto unsealed = std::ranges::count_if(
+      images_, [&](const auto& entry) { return entry.second.state != State::sealed && entry.second.sessions.contains(session); });
   if (static_cast<std::size_t>(unsealed) >= kMaxOpenImages) return CUDA_ERROR_OUT_OF_MEMORY;
   Image made;
   made.size_bytes = size_bytes;
@@ -175,7 +174,8 @@ void ImageStore::save(StateWriter& state) const {
   }
   state.number(log_.size());
   for (const Entry& entry : log_) {
-    for (const std::uint64_t value : {std::uint64_t{entry.executor.device}, std::uint64_t{entry.executor.ordinal}, entry.image, std::uint64_t{entry.load}, entry.copy}) {
+    for (const std::uint64_t value : {std::uint64_t{entry.executor.device}, std::uint64_t{entry.executor.ordinal}, entry.object,
+                                      std::uint64_t{static_cast<std::uint32_t>(entry.kind)}, entry.copy}) {
       state.number(value);
     }
   }
@@ -204,15 +204,10 @@ void ImageStore::restore(StateReader& state) {
     Entry entry;
     entry.executor.device = static_cast<unsigned>(state.number());
     entry.executor.ordinal = static_cast<unsigned>(state.number());
-    entry.image = state.number();
-    entry.load = state.number() != 0;
+    entry.object = state.number();
+    entry.kind = static_cast<LogKind>(state.number());
     entry.copy = state.number();
-    const auto image = images_.find(entry.image);
-    if (image == images_.end()) return state.fail();
-    ++image->second.log_entries;
-    image->second.loaded += entry.load ? 1 : -1;
-    if (!entry.load) ++undone_;
-    log_.push_back(entry);
+    if (!note(entry)) return state.fail();
   }
 }
 
@@ -267,13 +262,18 @@ int ImageStore::sealed_file(std::uint64_t session, std::uint64_t image, std::uin
   return found->second.file.get();
 }
 
-bool ImageStore::note(ExecutorId executor, std::uint64_t image, bool load, std::uint64_t copy) {
-  const auto found = images_.find(image);
+bool ImageStore::note(const Entry& entry) {
+  if (entry.kind == LogKind::stream || entry.kind == LogKind::graph) {
+    if (log_.size() < kMaxLogEntries) log_.push_back(entry);
+    return true;
+  }
+  const auto found = images_.find(entry.object);
   if (found == images_.end() || found->second.state != State::sealed) return false;
+  const bool is_load = entry.kind == LogKind::load;
   ++found->second.log_entries;
-  found->second.loaded += load ? 1 : -1;
-  log_.push_back({executor, image, load, copy});
-  if (load) return true;
+  found->second.loaded += is_load ? 1 : -1;
+  log_.push_back(entry);
+  if (is_load) return true;
   ++undone_;
   if (!keeps_undone_ && (undone_ > kMaxUndoneLoads || undone_bytes() > kMaxUndoneBytes)) strike_undone();
   return true;
@@ -282,7 +282,10 @@ bool ImageStore::note(ExecutorId executor, std::uint64_t image, bool load, std::
 void ImageStore::copy_log(ExecutorId from, ExecutorId to) {
   std::vector<Entry> entries;
   std::ranges::copy_if(log_, std::back_inserter(entries), [&](const Entry& entry) { return entry.executor == from; });
-  for (const Entry& entry : entries) (void)note(to, entry.image, entry.load, entry.copy);
+  for (Entry& entry : entries) {
+    entry.executor = to;
+    (void)note(entry);
+  }
 }
 
 bool ImageStore::has_log(ExecutorId executor) const {
@@ -300,38 +303,39 @@ std::uint64_t ImageStore::undone_bytes() const {
 // Both halves of each load that was undone. What was loaded between them may come to another address when the rest is replayed.
 void ImageStore::strike_undone() {
   using Copy = std::pair<ExecutorId, std::pair<std::uint64_t, std::uint64_t>>;
-  const auto copy_of = [](const Entry& entry) { return Copy{entry.executor, {entry.image, entry.copy}}; };
+  const auto copy_of = [](const Entry& entry) { return Copy{entry.executor, {entry.object, entry.copy}}; };
+  const auto is_of_an_image = [](const Entry& entry) { return entry.kind == LogKind::load || entry.kind == LogKind::unload; };
   std::set<Copy> undone;
   for (const Entry& entry : log_) {
-    if (!entry.load) undone.insert(copy_of(entry));
+    if (entry.kind == LogKind::unload) undone.insert(copy_of(entry));
   }
-  std::vector<std::uint64_t> named;
+  std::vector<Entry> gone;
   std::erase_if(log_, [&](const Entry& entry) {
-    if (!undone.contains(copy_of(entry))) return false;
-    named.push_back(entry.image);
+    if (!is_of_an_image(entry) || !undone.contains(copy_of(entry))) return false;
+    gone.push_back(entry);
     return true;
   });
-  log_info("The load log is shortened by {} entries of modules that are unloaded again, which leaves {}.", named.size(), log_.size());
+  log_info("The load log is shortened by {} entries of modules that are unloaded again, which leaves {}.", gone.size(), log_.size());
   undone_ = 0;
-  for (const std::uint64_t image : named) {
-    --images_.at(image).log_entries;
-    if (images_.at(image).log_entries == 0) drop_if_unused(image);
-  }
+  for (const Entry& entry : gone) struck(entry);
 }
 
 void ImageStore::forget_log(ExecutorId executor) {
-  std::vector<std::uint64_t> named;
+  std::vector<Entry> gone;
   std::erase_if(log_, [&](const Entry& entry) {
     if (entry.executor != executor) return false;
-    named.push_back(entry.image);
-    images_.at(entry.image).loaded -= entry.load ? 1 : -1;
-    if (!entry.load) --undone_;
+    if (entry.kind == LogKind::load || entry.kind == LogKind::unload) gone.push_back(entry);
     return true;
   });
-  for (const std::uint64_t image : named) {
-    --images_.at(image).log_entries;
-    if (images_.at(image).log_entries == 0) drop_if_unused(image);
+  for (const Entry& entry : gone) {
+    images_.at(entry.object).loaded -= entry.kind == LogKind::load ? 1 : -1;
+    if (entry.kind == LogKind::unload) --undone_;
+    struck(entry);
   }
+}
+
+void ImageStore::struck(const Entry& entry) {
+  if (--images_.at(entry.object).log_entries == 0) drop_if_unused(entry.object);
 }
 
 }  // namespace mpsshim::broker::control

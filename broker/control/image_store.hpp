@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Module images: each content once, in a sealed memory file, and the order in which each executor loaded and unloaded them.
+// Module images: each content once, in a sealed memory file, and the load log: the order in which each executor loaded and unloaded them and
+// made what else takes device memory in between (LogKind).
 // A client offers the digest of an image; where the content is not known yet it fills a file and has it sealed. Equal content then has one id
 // for all: equal is what has the same size and digest (proto/content_hash.hpp), which is made here from the sealed content, never believed.
 // Sealing reads the content in slices, a slice a turn of the loop, so that a large image of one client does not hold up the others.
@@ -8,8 +9,8 @@
 // Machine code that an executor has compiled from an image is kept beside it, the least recently used ones dropped beyond a limit: no later
 // executor compiles it again.
 // An image's id is a random number: who names it has been given it.
-// An image lives as long as a session holds it or the load log names it: an executor's next life replays that log. Addresses of module
-// globals depend on the whole order, so loads that were undone stay in it, up to a limit; beyond it they are struck, and a client whose
+// An image lives as long as a session holds it or the log names it: an executor's next life replays it. Addresses of module variables
+// depend on the whole order, so loads that were undone stay in it, up to a limit; beyond it they are struck, and a client whose
 // variables then come back elsewhere is told so by the comparison that every recovery makes.
 // Owned by SessionManager. Sizes and ids come from clients and are checked here.
 #pragma once
@@ -28,6 +29,7 @@
 #include "broker/control/event_loop.hpp"
 #include "broker/control/executor_id.hpp"
 #include "broker/control/handover.hpp"
+#include "broker/control_messages.hpp"
 #include "proto/content_hash.hpp"
 #include "proto/segment.hpp"
 
@@ -38,15 +40,16 @@ inline constexpr std::size_t kMaxOpenImages = 64;  // of one session, not sealed
 inline constexpr std::uint64_t kMaxCompiledBytes = 256ull << 20;
 inline constexpr std::size_t kMaxUndoneLoads = 256;             // in the load log
 inline constexpr std::uint64_t kMaxUndoneBytes = 256ull << 20;  // of images that nothing but undone loads keeps
+inline constexpr std::size_t kMaxLogEntries = 1u << 16;         // what goes beyond, addresses may move for
 
 class ImageStore {
  public:
   using Sealed = std::function<void(CUresult status, std::uint64_t image)>;
   struct Entry {
     ExecutorId executor;
-    std::uint64_t image = 0;
-    bool load = true;  // false: unload
-    std::uint64_t copy = 0;  // the executor's number for what it loaded: an image may be loaded more than once
+    LogKind kind = LogKind::load;
+    std::uint64_t object = 0;  // an image, or what LogKind says
+    std::uint64_t copy = 0;    // the executor's number for what it loaded: an image may be loaded more than once
   };
 
   explicit ImageStore(EventLoop& loop) : loop_(loop) {}
@@ -62,7 +65,7 @@ class ImageStore {
   // For the executor, on behalf of a session (0: its own). -1 if there is no such sealed image or the session does not hold it.
   [[nodiscard]] int sealed_file(std::uint64_t session, std::uint64_t image, std::uint64_t& size_bytes) const;
   // False if there is no such image.
-  [[nodiscard]] bool note(ExecutorId executor, std::uint64_t image, bool load, std::uint64_t copy = 0);
+  [[nodiscard]] bool note(const Entry& entry);
   // What the executor of a device has compiled from the image: given out instead of the image from now on. The file's content is sealed.
   void keep_compiled(unsigned device, std::uint64_t image, proto::FileDescriptor file);
   [[nodiscard]] int compiled_file(unsigned device, std::uint64_t image);  // -1: none
@@ -102,6 +105,7 @@ class ImageStore {
   [[nodiscard]] CUresult hash_slice(SealJob& job, const Image& image);
   void finish(SealJob& job, CUresult status, std::uint64_t image);
   void erase(std::map<std::uint64_t, Image>::iterator image);
+  void struck(const Entry& entry);  // an entry that has left the log
   void drop_if_unused(std::uint64_t image);
   void hold(Image& image, std::uint64_t session);
   [[nodiscard]] std::uint64_t new_id() const;

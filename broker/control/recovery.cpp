@@ -44,10 +44,18 @@ std::set<std::uint64_t> busy_sessions(const ProgressTable& table) {
   return busy;
 }
 
+std::set<std::uint64_t> busy_sessions(const ProgressTable& table, ProgressTick report) {
+  std::set<std::uint64_t> busy = busy_sessions(table);
+  for (const StreamProgress& stream : table.stream) {
+    const std::uint64_t session = stream.session.load(std::memory_order_acquire);
+    if (session != 0 && ended_late(stream, report)) busy.insert(session);
+  }
+  return busy;
+}
+
 bool is_busy(const ProgressTable& table, std::uint64_t session) {
-  return std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
-    return stream.session.load(std::memory_order_acquire) == session && has_work(stream);
-  });
+  return std::ranges::any_of(
+      table.stream, [&](const StreamProgress& stream) { return stream.session.load(std::memory_order_acquire) == session && has_work(stream); });
 }
 
 bool has_streams(const ProgressTable& table, std::uint64_t session) {

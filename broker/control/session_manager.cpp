@@ -123,7 +123,8 @@ void SessionManager::open_in_executor(Session& session) {
   session.epoch = std::max(session.epoch + 1, executor.epoch());
   session.channel = ChannelMemory::make(session.id, session.epoch, session.client.layout_minor);
   if (!session.channel) {
-    log_error("{}: its channel could not be made ({}); raise the broker's limit of open files or its memory limit.", session.name(), std::strerror(errno));
+    log_error("{}: its channel could not be made ({}); raise the broker's limit of open files or its memory limit.", session.name(),
+              std::strerror(errno));
     return refuse(session, CUDA_ERROR_OUT_OF_MEMORY);
   }
   session.delivered = false;
@@ -232,7 +233,8 @@ void SessionManager::session_opened(Session& session, const ExecutorPacket& pack
   log_server(server, "Status of client {} is ACTIVE.", session.server_name());
   session.deaths_while_opening = 0;
   log_info("{}: attached in {:.1f} ms to executor {} (pid {}), epoch {}, {} MiB of device memory in place.", session.name(),
-           milliseconds_since(session.asked_at), session.executor->label(), session.executor->pid(), session.epoch, session.chunks.total_bytes() >> 20);
+           milliseconds_since(session.asked_at), session.executor->label(), session.executor->pid(), session.epoch,
+           session.chunks.total_bytes() >> 20);
   if (session.answer) respond(session, CUDA_SUCCESS);
 }
 
@@ -298,7 +300,7 @@ std::optional<proto::Lease> SessionManager::add_lease(Session& session, std::uin
     complain("{}: its range of addresses has no room for {} MiB more, and no other is free; widen --window.", session.name(), size_bytes >> 20);
     return std::nullopt;
   }
-  log_info("{}: gets a further range of {} MiB at {:#x}.", session.name(), lease->size_bytes >> 20, lease->address);
+  log_debug("{}: gets a further range of {} MiB at {:#x}.", session.name(), lease->size_bytes >> 20, lease->address);
   session.more_leases.push_back(*lease);
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::lease_add, 0, session.id};

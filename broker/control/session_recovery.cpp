@@ -14,7 +14,7 @@ namespace {
 constexpr std::chrono::milliseconds kDrainLook{2};
 constexpr std::chrono::milliseconds kFeedDelay{50};
 constexpr unsigned kOpeningDeaths = 2;  // then the session is taken to be what kills executors
-}
+}  // namespace
 
 void SessionManager::executor_ready(Executor& executor) {
   const bool first = !facts_file_.valid();
@@ -53,7 +53,8 @@ void SessionManager::make_leases(const proto::DriverFacts& facts) {
 // Written, not mapped, so that the content can be sealed: clients get a file nobody can change.
 void SessionManager::publish_facts(const Executor& executor) {
   proto::FileDescriptor file = proto::create_memory_file("mpsshim-facts", sizeof(proto::DriverFacts));
-  const bool written = file.valid() && pwrite(file.get(), executor.facts(), sizeof(proto::DriverFacts), 0) == static_cast<ssize_t>(sizeof(proto::DriverFacts));
+  const bool written =
+      file.valid() && pwrite(file.get(), executor.facts(), sizeof(proto::DriverFacts), 0) == static_cast<ssize_t>(sizeof(proto::DriverFacts));
   if (!written || !proto::seal(file, proto::Seal::content)) {
     log_error("The driver's facts could not be published; clients will not find a driver. Free memory or raise the limit of open files.");
     return;
@@ -69,13 +70,17 @@ void SessionManager::replay_loads(const Executor& executor, ExecutorInstance& in
     instance.loads_given = number;
     ExecutorPacket packet;
     packet.header.type = ExecutorMessage::load_replay;
-    packet.object = entry.image;
-    packet.purpose = entry.load ? 1 : 0;
+    packet.object = entry.object;
+    packet.purpose = static_cast<std::uint32_t>(entry.kind);
     packet.address = entry.copy;
-    packet.header.session = entry.load ? owner_of(executor, entry) : 0;
-    int fd = images_.compiled_file(executor.id().device, entry.image);
-    if (fd < 0) fd = images_.sealed_file(0, entry.image, packet.size_bytes);
-    instance.send(packet, entry.load ? std::span<const int>(&fd, 1) : std::span<const int>());
+    if (entry.kind != LogKind::load) {
+      instance.send(packet);
+      continue;
+    }
+    packet.header.session = owner_of(executor, entry);
+    int fd = images_.compiled_file(executor.id().device, entry.object);
+    if (fd < 0) fd = images_.sealed_file(0, entry.object, packet.size_bytes);
+    instance.send(packet, {&fd, 1});
   }
 }
 
@@ -94,7 +99,7 @@ std::uint64_t SessionManager::owner_of(const Executor& executor, const ImageStor
     if (!file) continue;
     const auto& kept = *reinterpret_cast<const KeptVariablesFile*>(file.data());
     const auto table = std::span(kept.variable).first(std::min(kept.count.load(std::memory_order_acquire), kMaxKeptVariables));
-    const auto names = [&](const KeptVariable& variable) { return variable.image == entry.image && variable.copy == entry.copy; };
+    const auto names = [&](const KeptVariable& variable) { return variable.image == entry.object && variable.copy == entry.copy; };
     if (std::ranges::any_of(table, names)) return id;
   }
   return 0;
@@ -145,8 +150,10 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::image_want: return give_image(executor, packet);
     case ExecutorMessage::module_note:
       images_.keep_undone(std::ranges::any_of(pool_.all(), [](const auto& entry) { return entry.second->has_next(); }));
-      if (!images_.note(executor.id(), packet.object, packet.purpose != 0, packet.address)) {
-        log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.", executor.label(), packet.object);
+      if (packet.purpose > static_cast<std::uint32_t>(LogKind::graph)) break;
+      if (!images_.note({executor.id(), static_cast<LogKind>(packet.purpose), packet.object, packet.address})) {
+        log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.",
+                  executor.label(), packet.object);
       }
       // Later, when the load has not been the executor's end.
       if (executor.standby() != nullptr) standby_feeds_[executor.id()] = loop_.after(kFeedDelay, [this, &executor] { feed_standby(executor); });
@@ -184,7 +191,8 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
 
 void SessionManager::chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   if (fds.count != 1) {
-    log_error("{}: its executor sent {} descriptors with a chunk where 1 is due; that memory would not survive the executor.", session.name(), fds.count);
+    log_error("{}: its executor sent {} descriptors with a chunk where 1 is due; that memory would not survive the executor.", session.name(),
+              fds.count);
     return;
   }
   session.chunks.add(packet.object, packet.size_bytes, std::move(fds.fds[0]));
@@ -283,7 +291,9 @@ void SessionManager::lose(Session& session, CUresult error) {
 void SessionManager::executor_hangs(Executor& executor, const PublishedCall& call) {
   const Session* session = find(call.session);
   log_error("Executor {} (pid {}) hangs in {} for {}: it is replaced; --hang-ms is the limit.", executor.label(), executor.pid(), call.name.text(),
-            session != nullptr ? session->name() : call.session == 0 ? "no session" : "a session that has ended");
+            session != nullptr  ? session->name()
+            : call.session == 0 ? "no session"
+                                : "a session that has ended");
   begin_replacement(executor);
 }
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "broker/executor/control_link.hpp"
 #include "broker/executor/fault.hpp"
 #include "broker/executor/parts.hpp"
 #include "broker/executor/quiet_window.hpp"
@@ -45,6 +46,13 @@ void ChainPool::stock() {
   });
 }
 
+void ChainPool::make_again(std::size_t shape_index) {
+  if (shape_index >= shelves_.size() || parts_.chains_refused.load(std::memory_order_relaxed)) return;
+  std::unique_ptr<ChainGraph> chain = make(shelves_[shape_index].shape);
+  std::lock_guard lock(mutex_);
+  add(shelves_[shape_index], std::move(chain));
+}
+
 std::unique_ptr<ChainGraph> ChainPool::take(ChainShape shape) {
   std::lock_guard lock(mutex_);
   Shelf& shelf = shelves_[shape.index()];
@@ -80,6 +88,7 @@ void ChainPool::make_wanted() {
       if (std::chrono::steady_clock::now() - start > kShareOfWindow) return want_more(shelf);
       const ChainShape shape = shelf.shape;
       lock.unlock();
+      parts_.control.note(LogKind::graph, shape.index());
       std::unique_ptr<ChainGraph> chain = make(shape);
       lock.lock();
       --shelf.wanted;

@@ -23,6 +23,8 @@ class ChainPool {
 
   // Makes the first stock. Called once, nothing runs yet. A driver that refuses graphs gets plain launches (ExecutorParts::chains_refused).
   void stock();
+  // One more of the shape with that index, as a new life does what the load log says; nothing runs yet.
+  void make_again(std::size_t shape_index);
   // Null: there is none of that shape at the moment.
   [[nodiscard]] std::unique_ptr<ChainGraph> take(ChainShape shape);
   // It may still be running: what is set for its next launch does not touch that.

@@ -25,6 +25,15 @@ bool ControlLink::receive(ExecutorPacket& packet, proto::ReceivedFds& fds) {
   }
 }
 
+void ControlLink::note(LogKind kind, std::uint64_t object, std::uint64_t copy, std::uint64_t session) {
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::module_note, 0, session};
+  packet.object = object;
+  packet.address = copy;
+  packet.purpose = static_cast<std::uint32_t>(kind);
+  send(packet);
+}
+
 void ControlLink::run(const Handler& handler) {
   for (;;) {
     ExecutorPacket packet;

@@ -32,6 +32,8 @@ class ControlLink {
   explicit ControlLink(proto::Socket socket) : socket_(std::move(socket)) {}
 
   void send(const ExecutorPacket& packet, std::span<const int> fds = {});
+  // Adds to the load log, which the executor's next life makes again. Sent before the driver is called. `session`: for the log file.
+  void note(LogKind kind, std::uint64_t object, std::uint64_t copy = 0, std::uint64_t session = 0);
   // Receives until the control process hangs up or sends quit. `handler` sees all but image_give, segment_add, lease_add and settled.
   void run(const Handler& handler);
 
@@ -50,7 +52,8 @@ class ControlLink {
   [[nodiscard]] std::optional<proto::Lease> take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms, const IsGone& is_gone);
   void look_again();
   // Waits, at most `timeout_ms`, until the control process has dealt with all that was sent so far. Called by helper threads.
-  void settle(unsigned timeout_ms, const IsGone& is_gone = [] { return false; });
+  void settle(
+      unsigned timeout_ms, const IsGone& is_gone = [] { return false; });
   void forget_session(std::uint64_t session);
 
  private:

@@ -34,8 +34,7 @@ unsigned worker_count(unsigned asked) {
 
 }  // namespace
 
-Executor::Executor(const ExecutorOptions& options)
-    : options_(options), link_(proto::Socket(proto::FileDescriptor(kExecutorControlFd))) {}
+Executor::Executor(const ExecutorOptions& options) : options_(options), link_(proto::Socket(proto::FileDescriptor(kExecutorControlFd))) {}
 
 Executor::~Executor() = default;
 
@@ -152,12 +151,8 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
       window_->shut();
       return workers_->after_this_turn([this] { tell(ExecutorMessage::quiesced, CUDA_SUCCESS); });
     case ExecutorMessage::session_pause: return pause_session(packet);
-    case ExecutorMessage::stay:
-      window_->cancel(packet.header.session);
-      return workers_->resume(packet.header.session);
-    case ExecutorMessage::lease_restore:
-      restores_[packet.header.session].push_back({packet, {}});
-      return;
+    case ExecutorMessage::stay: window_->cancel(packet.header.session); return workers_->resume(packet.header.session);
+    case ExecutorMessage::lease_restore: restores_[packet.header.session].push_back({packet, {}}); return;
     case ExecutorMessage::chunk_restore:
     case ExecutorMessage::variables_restore:
     case ExecutorMessage::segment_restore:
@@ -171,7 +166,12 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
 
 void Executor::replay(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   const ScopedMark mark(0, "cuModuleLoadData", Patience::patient);
-  if (packet.purpose == 0) return modules_->replay_unload(packet.object, packet.address);
+  switch (static_cast<LogKind>(packet.purpose)) {
+    case LogKind::unload: return modules_->replay_unload(packet.object, packet.address);
+    case LogKind::stream: return static_cast<void>(parts_->streams.add(static_cast<int>(packet.object)));
+    case LogKind::graph: return parts_->chain_pool.make_again(packet.object);
+    case LogKind::load: break;
+  }
   if (fds.count == 1 && modules_->replay(packet.object, packet.address, packet.header.session, fds.fds[0]) != CUDA_SUCCESS) {
     log_error("Image {} of an earlier executor is lost; its clients will be told", packet.object);
   }
@@ -191,7 +191,8 @@ void Executor::open_session(const ExecutorPacket& packet, proto::ReceivedFds& fd
   }
   if (session && result == CUDA_SUCCESS) workers_->add(session);
   if (session && result != CUDA_SUCCESS) Session::discard(session);
-  if (result != CUDA_SUCCESS) log_error("Session {} (pid {}) could not be opened: {}", packet.header.session, packet.client_pid, driver_->describe(result));
+  if (result != CUDA_SUCCESS)
+    log_error("Session {} (pid {}) could not be opened: {}", packet.header.session, packet.client_pid, driver_->describe(result));
   tell(ExecutorMessage::session_opened, result, packet.header.session);
 }
 

@@ -2,12 +2,14 @@
 #include "broker/executor/fault.hpp"
 
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 
 #include <unistd.h>
 
 #include "broker/executor/control_link.hpp"
 #include "broker/log.hpp"
+#include "broker/seen_end.hpp"
 
 namespace mpsshim::broker {
 
@@ -32,7 +34,7 @@ bool is_fatal(CUresult result) {
   }
 }
 
-void FaultReporter::report_and_exit(CUresult result, std::uint64_t session, const char* call) const {
+void FaultReporter::report_and_stop(CUresult result, std::uint64_t session, const char* call) const {
   static std::atomic_flag reported;
   if (reported.test_and_set()) {
     for (;;) pause();  // another thread reports; the process ends any moment
@@ -40,9 +42,11 @@ void FaultReporter::report_and_exit(CUresult result, std::uint64_t session, cons
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::fault, static_cast<std::uint32_t>(result), 0};
   packet.object = session;
+  packet.size_bytes = progress_tick();
   std::snprintf(packet.text, sizeof packet.text, "%s returned %s", call, driver_.describe(result).c_str());
   control_.send(packet);
   log_error("The context is lost: {}, met by session {}", packet.text, session);
+  raise(SIGSTOP);
   _exit(3);
 }
 

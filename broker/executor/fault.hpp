@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of an executor. A fatal error of the context cannot be undone in this process: whoever meets it first reports it and the process
-// exits; the control process decides by the progress table who was busy, and starts the next executor (docs/architecture.md, "Faults").
+// The end of an executor. A fatal error of the context cannot be undone in this process: whoever meets it first reports it, and the process
+// stands still; the control process decides by the progress table who was busy, starts the next executor and ends this one when that does
+// not hold it up (docs/architecture.md, "Faults").
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,11 @@ class FaultReporter {
   FaultReporter(const Driver& driver, ControlLink& control) : driver_(driver), control_(control) {}
   // Passes `result` through if it is not fatal; otherwise reports and does not return. `session`: whose call met it (not proof of guilt), 0 if none.
   CUresult check(CUresult result, std::uint64_t session, const char* call) const {
-    if (is_fatal(result)) [[unlikely]] report_and_exit(result, session, call);
+    if (is_fatal(result)) [[unlikely]]
+      report_and_stop(result, session, call);
     return result;
   }
-  [[noreturn]] void report_and_exit(CUresult result, std::uint64_t session, const char* call) const;
+  [[noreturn]] void report_and_stop(CUresult result, std::uint64_t session, const char* call) const;
 
  private:
   const Driver& driver_;

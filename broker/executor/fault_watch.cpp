@@ -7,6 +7,7 @@
 
 #include "broker/executor/quiet_window.hpp"
 #include "broker/log.hpp"
+#include "broker/seen_end.hpp"
 
 namespace mpsshim::broker {
 
@@ -17,12 +18,12 @@ constexpr std::chrono::microseconds kBusyPause{40};  // with many cores: every l
 constexpr std::chrono::microseconds kBusyPauseOfFew{500};
 constexpr std::chrono::microseconds kObservation{500};
 constexpr std::chrono::microseconds kStalledPause{50};  // a fault is suspected: every look may be the one that tells
-constexpr std::chrono::milliseconds kRecent{2};  // clients that wait for each launch are idle most of the time
+constexpr std::chrono::milliseconds kRecent{2};         // clients that wait for each launch are idle most of the time
 constexpr std::chrono::milliseconds kIdlePause{2};
 constexpr std::chrono::milliseconds kAttentive{100};  // nothing in flight for so long: sleep until somebody sends something
 constexpr std::chrono::milliseconds kSleepLimit{200};
-constexpr std::chrono::milliseconds kRung{10};     // time for what was sent to reach the driver
-constexpr std::chrono::milliseconds kQuiet{1};     // nothing ended for so long: probe
+constexpr std::chrono::milliseconds kRung{10};        // time for what was sent to reach the driver
+constexpr std::chrono::milliseconds kQuiet{1};        // nothing ended for so long: probe
 constexpr std::chrono::microseconds kLeastRest{200};  // between two probes of overdue streams
 constexpr std::chrono::milliseconds kMostRest{10};    // where they come back again and again: the work is uneven, not the GPU still
 constexpr int kCalm = 16;                             // so many rests without one: begin with the least again
@@ -94,12 +95,14 @@ void FaultWatch::pause(Clock::time_point now, bool is_at_work) {
 StallSense::Verdict FaultWatch::look(Clock::time_point now) {
   std::uint32_t busy = 0;
   const std::uint32_t used = parts_.progress.used();
+  const ProgressTick tick = progress_tick();
   for (std::uint32_t i = 0; i < used; ++i) {
-    const StreamProgress& stream = parts_.progress[i];
+    StreamProgress& stream = parts_.progress[i];
     const std::uint64_t session = stream.session.load(std::memory_order_relaxed);
     const std::uint32_t completed = stream.completed.load(std::memory_order_acquire);
     const std::uint32_t issued = stream.issued.load(std::memory_order_relaxed);
     sense_.see(i, session, issued, completed, now);
+    if (!has_noted(stream, completed)) note_end(stream, completed, tick);
     if (session == 0 || issued == completed) continue;
     ++busy;
     busy_session_ = session;
@@ -158,7 +161,7 @@ void FaultWatch::look_at_probe(Clock::time_point now) {
   const CUresult result = parts_.driver->cuStreamQuery(stream_);
   if (!is_fatal(result)) return;
   const auto stood_still = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_change_).count();
-  parts_.faults.report_and_exit(result, busy_session_, fmt::format("cuStreamQuery, {} ms after anything last ended,", stood_still).c_str());
+  parts_.faults.report_and_stop(result, busy_session_, fmt::format("cuStreamQuery, {} ms after anything last ended,", stood_still).c_str());
 }
 
 }  // namespace mpsshim::broker

@@ -22,15 +22,6 @@ using Clock = std::chrono::steady_clock;
 constexpr unsigned kImageTimeoutMs = 10'000;
 constexpr std::size_t kLeastCostBytes = 64u << 10;  // a small module takes more of the device than its content
 
-void note_load(ControlLink& control, std::uint64_t session, const LoadedImage& image, bool is_load) {
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::module_note, 0, session};
-  packet.object = image.image;
-  packet.address = image.copy;
-  packet.purpose = is_load ? 1 : 0;
-  control.send(packet);
-}
-
 }  // namespace
 
 ModuleStore::ModuleStore(const Driver& driver, ControlLink& control, QuietWindow& window, const FaultReporter& faults, CUdevice device,
@@ -40,6 +31,8 @@ ModuleStore::ModuleStore(const Driver& driver, ControlLink& control, QuietWindow
 ModuleStore::~ModuleStore() {
   for (const auto& [id, cached] : cache_) cached.image->handle = nullptr;
 }
+
+CUresult ModuleStore::open() { return driver_->cuStreamCreate(&restore_stream_, CU_STREAM_NON_BLOCKING); }
 
 struct ModuleStore::Loading {
   std::uint64_t session = 0;
@@ -178,7 +171,7 @@ void ModuleStore::load_in_window(Loading& loading) {
     image = new_image(loading.image, next_copy_++);
   }
   image->cost_bytes = std::max(loading.prepared.content.size(), kLeastCostBytes);
-  note_load(control_, loading.session, *image, true);
+  control_.note(LogKind::load, image->image, image->copy, loading.session);
   std::string log;
   const CUresult result = faults_.check(load_image(driver_, loading.prepared, *image, log), 0, "cuModuleLoadDataEx");
   if (result != CUDA_SUCCESS) return loading.done(result, nullptr, std::move(log));
@@ -208,7 +201,7 @@ void ModuleStore::unload(LoadedImage* image) {
   std::shared_ptr<LoadedImage> last(image);
   if (image->handle == nullptr) return;
   window_.submit({.what = "cuModuleUnload", .deferrable = true, .run = [this, last](WindowResult) {
-                    note_load(control_, 0, *last, false);
+                    control_.note(LogKind::unload, last->image, last->copy);
                     faults_.check(driver_->cuModuleUnload(last->handle), 0, "cuModuleUnload");
                     log_info("Image {} of {} bytes unloaded", last->image, last->cost_bytes);
                   }});
@@ -247,8 +240,8 @@ void ModuleStore::find_global(std::uint64_t session, const ImageRef& image, std:
                     if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, 0, 0);
                     CUdeviceptr address = 0;
                     std::size_t size = 0;
-                    const CUresult result = faults_.check(driver_->cuModuleGetGlobal_v2(&address, &size, image->handle, name.c_str()), session,
-                                                          "cuModuleGetGlobal");
+                    const CUresult result =
+                        faults_.check(driver_->cuModuleGetGlobal_v2(&address, &size, image->handle, name.c_str()), session, "cuModuleGetGlobal");
                     if (result == CUDA_SUCCESS) {
                       std::lock_guard lock(image->mutex);
                       image->globals[name] = {address, size};
@@ -264,14 +257,13 @@ void ModuleStore::list_functions(std::uint64_t session, const ImageRef& image, N
     known = image->names;
   }
   if (!known.empty() || image->function_count == 0) return done(CUDA_SUCCESS, std::move(known));
-  window_.submit({.what = "cuModuleEnumerateFunctions",
-                  .session = session,
-                  .run = [this, image, session, done = std::move(done)](WindowResult window) {
-                    std::vector<std::string> names;
-                    if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, std::move(names));
-                    const CUresult result = faults_.check(list_names(driver_, *image, names), session, "cuModuleEnumerateFunctions");
-                    done(result, std::move(names));
-                  }});
+  window_.submit(
+      {.what = "cuModuleEnumerateFunctions", .session = session, .run = [this, image, session, done = std::move(done)](WindowResult window) {
+         std::vector<std::string> names;
+         if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, std::move(names));
+         const CUresult result = faults_.check(list_names(driver_, *image, names), session, "cuModuleEnumerateFunctions");
+         done(result, std::move(names));
+       }});
 }
 
 // Every copy stays where it was loaded, so that later ones come back at their addresses; it serves clients to come like any other.
@@ -325,7 +317,7 @@ CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std:
 CUresult ModuleStore::restore(std::uint64_t session, std::span<const LoadedImage::Variable> variables) {
   const std::lock_guard lock(restore_mutex_);
   CUresult result = CUDA_SUCCESS;
-  if (restore_stream_ == nullptr) result = driver_->cuStreamCreate(&restore_stream_, CU_STREAM_NON_BLOCKING);
+  if (restore_stream_ == nullptr) result = open();
   if (result == CUDA_SUCCESS) result = restore_variables(driver_, variables, restore_stream_);
   return faults_.check(result, session, "restoring a module's variables");
 }

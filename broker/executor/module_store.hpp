@@ -27,15 +27,17 @@ class ControlLink;
 class FaultReporter;
 class QuietWindow;
 
-using ImageRef = std::shared_ptr<LoadedImage>;   // it stays loaded
+using ImageRef = std::shared_ptr<LoadedImage>;     // it stays loaded
 using ImageUse = std::shared_ptr<const ImageRef>;  // a client uses it: a copy with variables is nobody else's
 
 class ModuleStore {
  public:
-  ModuleStore(const Driver& driver, ControlLink& control, QuietWindow& window, const FaultReporter& faults, CUdevice device,
-              std::size_t limit_bytes);
+  ModuleStore(const Driver& driver, ControlLink& control, QuietWindow& window, const FaultReporter& faults, CUdevice device, std::size_t limit_bytes);
   ModuleStore(const ModuleStore&) = delete;
   ~ModuleStore();  // unloads nothing: the context ends with the process
+
+  // What it needs of the driver, made before any image is loaded.
+  [[nodiscard]] CUresult open();
 
   using LoadDone = std::function<void(CUresult, ImageUse, std::string log)>;
   using FunctionDone = std::function<void(CUresult, const LoadedFunction*)>;
@@ -66,7 +68,7 @@ class ModuleStore {
   struct Cached {
     ImageRef image;
     unsigned users = 0;
-    bool is_clean = true;         // its variables hold what they held at first
+    bool is_clean = true;  // its variables hold what they held at first
     std::uint64_t last_used = 0;
     std::uint64_t owner = 0;  // the session it is reserved for
   };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "broker/executor/chain.hpp"
+#include "broker/executor/control_link.hpp"
 #include "broker/executor/flight_limit.hpp"
 #include "broker/log.hpp"
 
@@ -49,7 +50,8 @@ ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
     : ExecutorPartsInput(input),
       progress(input.progress_table, input.progress_address),
       function_names(input.names),
-      streams(input.driver, progress),
+      streams(input.driver, progress,
+              [this](int priority) { control.note(LogKind::stream, static_cast<std::uint64_t>(static_cast<std::int64_t>(priority))); }),
       events(input.driver),
       chain_pool(*this),
       variables(input.driver, input.faults, progress, issue_lock),
@@ -66,10 +68,14 @@ CUresult ExecutorParts::start() {
   } else {
     chain_pool.stock();
   }
-  return CUDA_SUCCESS;
+  // Every life begins with them, a standby or not: what the load log adds comes on top.
+  for (std::size_t i = 0; i < kWarmStreams && result == CUDA_SUCCESS; ++i) result = streams.add(0);
+  if (result == CUDA_SUCCESS) result = modules.open();
+  (void)variables.open();
+  return result;
 }
 
-// Streams of the kind that sessions ask for, left in the pool; in each a graph and the words behind it.
+// Streams of the kind that sessions ask for stay in the pool; in each a graph and the words behind it.
 void ExecutorParts::warm_up() {
   if (writer_function == nullptr) return;
   const ScopedMark mark(0, "cuGraphLaunch", Patience::patient);

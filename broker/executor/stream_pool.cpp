@@ -19,6 +19,7 @@ CUresult StreamPool::take(std::uint64_t session, int priority, std::unique_ptr<P
     }
   }
   if (!stream) {
+    if (before_make_) before_make_(priority);
     const CUresult result = make(priority, stream);  // outside the lock: the driver may take its time
     if (result != CUDA_SUCCESS) {
       std::lock_guard lock(mutex_);
@@ -79,6 +80,15 @@ CUresult StreamPool::make(int priority, std::unique_ptr<PooledStream>& stream) {
     return result;
   }
   stream = std::make_unique<PooledStream>(PooledStream{handle, *index, priority});
+  return CUDA_SUCCESS;
+}
+
+CUresult StreamPool::add(int priority) {
+  std::unique_ptr<PooledStream> stream;
+  const CUresult result = make(priority, stream);
+  if (result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(mutex_);
+  free_[priority].push_back(std::move(stream));
   return CUDA_SUCCESS;
 }
 

@@ -6,9 +6,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "broker/driver/driver.hpp"
@@ -27,7 +29,9 @@ struct PooledStream {
 
 class StreamPool {
  public:
-  StreamPool(const Driver& driver, Progress& progress) : driver_(driver), progress_(progress) {}
+  // `before_make` hears of each stream with its priority, before the driver is asked for it.
+  StreamPool(const Driver& driver, Progress& progress, std::function<void(int)> before_make = nullptr)
+      : driver_(driver), progress_(progress), before_make_(std::move(before_make)) {}
   StreamPool(const StreamPool&) = delete;
 
   static constexpr std::uint32_t kFewStreams = 16;
@@ -35,6 +39,8 @@ class StreamPool {
 
   // CUDA_ERROR_OUT_OF_MEMORY: there are no more, for this session at least.
   [[nodiscard]] CUresult take(std::uint64_t session, int priority, std::unique_ptr<PooledStream>& stream);
+  // One more that lies ready, of which nobody hears.
+  [[nodiscard]] CUresult add(int priority);
   // The stream is idle by its progress word.
   void give_back(std::unique_ptr<PooledStream> stream);
 
@@ -46,6 +52,7 @@ class StreamPool {
 
   const Driver& driver_;
   Progress& progress_;
+  const std::function<void(int)> before_make_;
   std::mutex mutex_;
   std::map<int, std::vector<std::unique_ptr<PooledStream>>> free_;  // by priority
   std::map<std::uint64_t, std::uint32_t> taken_;                    // by session

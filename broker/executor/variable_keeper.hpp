@@ -32,6 +32,8 @@ class VariableKeeper {
       : driver_(driver), faults_(faults), progress_(progress), issue_lock_(issue_lock) {}
   VariableKeeper(const VariableKeeper&) = delete;
 
+  // The stream and the buffer, which the first copy would otherwise make. False: refused, which is logged once; variables are not kept then.
+  bool open();
   void add(std::shared_ptr<SessionVariables> variables);  // without effect where it has them
   void remove(std::uint64_t session);
 
@@ -49,7 +51,6 @@ class VariableKeeper {
     SessionVariables::Copies copies;
   };
 
-  [[nodiscard]] bool open();
   [[nodiscard]] bool is_idle(std::uint64_t session) const;
   void begin(Entry& entry, Clock::time_point now);
   [[nodiscard]] CUresult copy(const KeptVariable& variable);

@@ -27,7 +27,8 @@ struct HeldMemory {
 
 class Scene {
  public:
-  explicit Scene(const std::vector<std::string>& arguments = {});
+  // `rehearsal`: an attack that comes once before anything is counted.
+  explicit Scene(const std::vector<std::string>& arguments = {}, const std::string& rehearsal = "");
 
   // A client that speaks the protocol by itself, not attached yet.
   [[nodiscard]] Client hostile() const;

@@ -37,10 +37,10 @@ struct Resources {
 };
 
 struct BrokerOptions {
-  std::string program;                 // empty: the build's mpsbroker
-  std::string driver;                  // empty: test_driver()
-  std::vector<std::string> arguments;  // more of them, for mpsbroker
-  std::map<std::string, std::string> environment;  // more of it
+  std::string program{};                             // empty: the build's mpsbroker
+  std::string driver{};                              // empty: test_driver()
+  std::vector<std::string> arguments{};              // more of them, for mpsbroker
+  std::map<std::string, std::string> environment{};  // more of it
 };
 
 // --driver's argument for this run of the tests: "cpu", or what MPSSHIM_TEST_DRIVER asks for.

@@ -44,6 +44,27 @@ std::uint64_t load_image(ControlFixture& broker, TestClient& client, const std::
 
 }  // namespace
 
+TEST_CASE("what ends at the last moment before a fault counts as under way") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached faulting, waiting, idle;
+  TestClient a = broker.attach(&faulting);
+  const auto faulting_page = map_header(a.fds);
+  TestClient b = broker.attach(&waiting);
+  const auto waiting_page = map_header(b.fds);
+  TestClient c = broker.attach(&idle);
+  const auto idle_page = map_header(c.fds);
+  broker.executor().set_progress(0, faulting.session, 5, 5, 0);  // its word was written when the faulted kernel was taken off the GPU
+  broker.executor().set_progress(1, waiting.session, 2, 1);
+  broker.executor().set_progress(2, idle.session, 9, 9);
+  broker.executor().report_fault(CUDA_ERROR_MISALIGNED_ADDRESS);
+  broker.executor().die();
+  (void)broker.next_life(2);
+  CHECK(header_of(faulting_page).session_error == CUDA_ERROR_MPS_SERVER_NOT_READY);
+  CHECK(header_of(waiting_page).session_error == CUDA_ERROR_MPS_SERVER_NOT_READY);
+  CHECK(state_in(idle_page) == kMoved);
+}
+
 TEST_CASE("a fault: the guilty has the driver's error for good, the idle moves with all it has") {
   ControlFixture broker;
   broker.serve();
@@ -295,7 +316,8 @@ TEST_CASE("quit: every client is told, executors are asked to end, then killed")
   CHECK(header_of(page).session_error == CUDA_ERROR_MPS_CLIENT_TERMINATED);
   broker.executor().expect(ExecutorMessage::quit);
   CHECK_FALSE(broker.stopped);
-  REQUIRE(turn_until(broker.loop, [&] { return broker.stopped; }, 3000));
+  REQUIRE(turn_until(
+      broker.loop, [&] { return broker.stopped; }, 3000));
   CHECK(broker.executor().killed);
   CHECK(broker.launcher.lives.size() == 1);
 }

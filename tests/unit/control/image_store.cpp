@@ -183,8 +183,8 @@ TEST_CASE("an image goes with its last session, unless the load log names it") {
   const std::uint64_t shared = images.add(1, "shared");
   images.add(2, "shared");
   images.open_and_fill(1, "never sealed");
-  CHECK(images.store.note({}, kept, true));
-  CHECK_FALSE(images.store.note({}, 999, true));
+  CHECK(images.store.note({ExecutorId{}, LogKind::load, kept}));
+  CHECK_FALSE(images.store.note({ExecutorId{}, LogKind::load, 999}));
   images.store.release_session(1);
   CHECK(images.store.count() == 2);
   images.store.release_session(2);
@@ -210,22 +210,22 @@ TEST_CASE("loads that were undone leave the log beyond a limit, and images that 
   Images images;
   const ExecutorId executor{0, 0};
   const std::uint64_t kept = images.add(1, "still loaded");
-  REQUIRE(images.store.note(executor, kept, true, 1));
+  REQUIRE(images.store.note({executor, LogKind::load, kept, 1}));
   std::uint64_t copy = 2;
   for (std::size_t i = 0; i < kMaxUndoneLoads; ++i, ++copy) {
     const std::uint64_t image = images.add(2, "module " + std::to_string(i));
-    REQUIRE(images.store.note(executor, image, true, copy));
-    REQUIRE(images.store.note(executor, image, false, copy));
+    REQUIRE(images.store.note({executor, LogKind::load, image, copy}));
+    REQUIRE(images.store.note({executor, LogKind::unload, image, copy}));
   }
   images.store.release_session(2);
   CHECK(images.store.count() == 1 + kMaxUndoneLoads);
   CHECK(images.store.log().size() == 1 + 2 * kMaxUndoneLoads);
   const std::uint64_t last = images.add(1, "one more");
-  REQUIRE(images.store.note(executor, last, true, copy));
-  REQUIRE(images.store.note(executor, last, false, copy));
+  REQUIRE(images.store.note({executor, LogKind::load, last, copy}));
+  REQUIRE(images.store.note({executor, LogKind::unload, last, copy}));
   CHECK(images.store.count() == 2);  // both are session 1's
   REQUIRE(images.store.log().size() == 1);
-  CHECK(images.store.log().front().image == kept);
+  CHECK(images.store.log().front().object == kept);
   images.store.release_session(1);
   CHECK(images.store.count() == 1);
   images.store.forget_log(executor);

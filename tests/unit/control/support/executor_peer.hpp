@@ -13,11 +13,12 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "broker/control/event_loop.hpp"
 #include "broker/call_table.hpp"
+#include "broker/control/event_loop.hpp"
 #include "broker/control/executor_process.hpp"
 #include "broker/control_messages.hpp"
 #include "broker/progress_table.hpp"
+#include "broker/seen_end.hpp"
 #include "proto/device_facts.hpp"
 #include "tests/support/catch.hpp"
 
@@ -34,7 +35,8 @@ bool turn_until(EventLoop& loop, Done&& done, int limit_ms = 2000) {
   return true;
 }
 inline void turn_for(EventLoop& loop, int ms) {
-  (void)turn_until(loop, [] { return false; }, ms);
+  (void)turn_until(
+      loop, [] { return false; }, ms);
 }
 
 struct Arrived {
@@ -99,11 +101,15 @@ class ExecutorPeer {
   }
   void open_session() { send(ExecutorMessage::session_opened, expect(ExecutorMessage::session_open).packet.header.session); }
 
-  void set_progress(std::size_t stream, std::uint64_t session, std::uint32_t issued, std::uint32_t completed) {
+  // Kernels all. `ended`: how long ago the watch saw the last of it end.
+  void set_progress(std::size_t stream, std::uint64_t session, std::uint32_t issued, std::uint32_t completed, ProgressTick ended = 10 * kLateEnd) {
     auto& row = reinterpret_cast<ProgressTable*>(progress_.data())->stream[stream];
     row.session = session;
     row.issued = issued;
     row.completed = completed;
+    row.launches = 1;
+    row.launched = issued;
+    note_end(row, completed, progress_tick() - ended);
   }
   // A thread of it is in that call of that session; `signal`: and crashes there.
   void set_call(std::size_t thread, const PublishedCall& call, std::uint32_t signal = 0) {
@@ -115,6 +121,7 @@ class ExecutorPeer {
   void report_fault(CUresult error, std::uint64_t session = 0) {
     ExecutorPacket packet;
     packet.header = {ExecutorMessage::fault, static_cast<std::uint32_t>(error), session};
+    packet.size_bytes = progress_tick();
     std::snprintf(packet.text, sizeof packet.text, "cuStreamQuery failed");
     send(packet);
   }

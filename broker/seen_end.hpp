@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a stream's work was last seen to end. After a fault nothing ends any more, until the driver tells of it; but while it takes the faulted
+// work off the GPU, words behind that work may be written as if it had ended. So what ended just before a fault was reported counts as under
+// way. Written by the fault watch, read by the control process after the report.
+#pragma once
+
+#include <ctime>
+
+#include <cstdint>
+
+#include "broker/progress_table.hpp"
+
+namespace mpsshim::broker {
+
+// 100 us each, of the machine's monotonic clock; goes round after five days.
+using ProgressTick = std::uint32_t;
+inline constexpr ProgressTick kLateEnd = 20;  // before the report; an H200 reports 4 to 140 ms after a fault
+
+[[nodiscard]] inline ProgressTick progress_tick() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<ProgressTick>(static_cast<std::uint64_t>(now.tv_sec) * 10'000 + static_cast<std::uint64_t>(now.tv_nsec) / 100'000);
+}
+
+inline void note_end(StreamProgress& stream, std::uint32_t completed, ProgressTick now) {
+  stream.end_seen.store(std::uint64_t{now} << 32 | completed, std::memory_order_release);
+}
+
+[[nodiscard]] inline bool has_noted(const StreamProgress& stream, std::uint32_t completed) {
+  return static_cast<std::uint32_t>(stream.end_seen.load(std::memory_order_relaxed)) == completed;
+}
+
+// Something of it ended within kLateEnd before `report`, or since the watch last looked.
+[[nodiscard]] inline bool ended_late(const StreamProgress& stream, ProgressTick report) {
+  const std::uint64_t seen = stream.end_seen.load(std::memory_order_acquire);
+  if (static_cast<std::uint32_t>(seen) != stream.completed.load(std::memory_order_acquire)) return true;
+  return seen >> 32 != 0 && report - static_cast<ProgressTick>(seen >> 32) <= kLateEnd;
+}
+
+}  // namespace mpsshim::broker
