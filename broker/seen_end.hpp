@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a stream's work was last seen to end. After a fault nothing ends any more, until the driver tells of it; but while it takes the faulted
-// work off the GPU, words behind that work may be written as if it had ended. So what ended just before a fault was reported counts as under
-// way. Written by the fault watch, read by the control process after the report.
+// When a stream's work was last seen to end. After a fault the GPU stands still until the driver tells of it, but words behind the faulted work
+// may be written all the same: when it is taken off the GPU, or, after an exception of a multiprocessor beside another client's kernel, at once
+// (seen on an H200 with misaligned accesses). So what ended last, before the report or before the standstill, counts as under way.
+// Written by the fault watch, read by the control process after the report.
 #pragma once
 
 #include <ctime>
@@ -14,7 +15,8 @@ namespace mpsshim::broker {
 
 // 100 us each, of the machine's monotonic clock; goes round after five days.
 using ProgressTick = std::uint32_t;
-inline constexpr ProgressTick kLateEnd = 20;  // before the report; an H200 reports 4 to 140 ms after a fault
+inline constexpr ProgressTick kLateEnd = 20;              // so long before the report, or before the last end of all
+inline constexpr ProgressTick kLongestStandstill = 2000;  // an H200 reports 4 to 140 ms after a fault
 
 [[nodiscard]] inline ProgressTick progress_tick() {
   timespec now{};
@@ -30,11 +32,11 @@ inline void note_end(StreamProgress& stream, std::uint32_t completed, ProgressTi
   return static_cast<std::uint32_t>(stream.end_seen.load(std::memory_order_relaxed)) == completed;
 }
 
-// Something of it ended within kLateEnd before `report`, or since the watch last looked.
-[[nodiscard]] inline bool ended_late(const StreamProgress& stream, ProgressTick report) {
+// Something of it ended at `since` or later, or has ended since the watch last looked.
+[[nodiscard]] inline bool ended_since(const StreamProgress& stream, ProgressTick since) {
   const std::uint64_t seen = stream.end_seen.load(std::memory_order_acquire);
   if (static_cast<std::uint32_t>(seen) != stream.completed.load(std::memory_order_acquire)) return true;
-  return seen >> 32 != 0 && report - static_cast<ProgressTick>(seen >> 32) <= kLateEnd;
+  return seen >> 32 != 0 && static_cast<std::int32_t>(static_cast<ProgressTick>(seen >> 32) - since) >= 0;
 }
 
 }  // namespace mpsshim::broker

@@ -268,8 +268,14 @@ void Executor::end_life(const std::string& end, bool fades) {
   std::set<std::uint64_t> in_flight;
   if (serving_) {
     const ProgressFile& progress = serving_->progress();
-    in_flight = is_fault ? busy_sessions(progress.table, fault_tick_) : busy_sessions(progress.table);
-    report_.kernels = kernels_under_way(progress, is_fault ? std::optional(fault_tick_) : std::nullopt);
+    if (is_fault) {
+      const ProgressTick late = late_ends_begin(progress.table, fault_tick_, report_.error);
+      in_flight = busy_sessions(progress.table, late);
+      report_.kernels = kernels_under_way(progress, late);
+    } else {
+      in_flight = busy_sessions(progress.table);
+      report_.kernels = kernels_under_way(progress);
+    }
   }
   report_.pid = last_pid_;
   if (fades) {

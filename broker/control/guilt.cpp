@@ -25,8 +25,8 @@ bool has_kernel_under_way(const StreamProgress& stream) {
   return completed != issued && static_cast<std::int32_t>(completed - stream.launched.load(std::memory_order_relaxed)) < 0;
 }
 
-bool had_kernel_until(const StreamProgress& stream, ProgressTick report) {
-  return stream.launches.load(std::memory_order_relaxed) != 0 && ended_late(stream, report);
+bool had_kernel_until(const StreamProgress& stream, ProgressTick late) {
+  return stream.launches.load(std::memory_order_relaxed) != 0 && ended_since(stream, late);
 }
 
 // The guard gap belongs to it: a kernel that runs past its own memory faults there.
@@ -79,11 +79,11 @@ bool is_a_programs_doing(CUresult error) {
   return error != CUDA_ERROR_ECC_UNCORRECTABLE && error != CUDA_ERROR_NVLINK_UNCORRECTABLE && error != CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-KernelsUnderWay kernels_under_way(const ProgressFile& file, std::optional<ProgressTick> report) {
+KernelsUnderWay kernels_under_way(const ProgressFile& file, std::optional<ProgressTick> late) {
   std::map<std::uint64_t, std::set<std::string>> names;
   for (const StreamProgress& stream : file.table.stream) {
     const std::uint64_t session = stream.session.load(std::memory_order_acquire);
-    if (session == 0 || !(has_kernel_under_way(stream) || (report && had_kernel_until(stream, *report)))) continue;
+    if (session == 0 || !(has_kernel_under_way(stream) || (late && had_kernel_until(stream, *late)))) continue;
     const std::string name = name_at(file.names, stream.function.load(std::memory_order_relaxed));
     names[session].insert(name.empty() ? "(name unknown)" : readable_function(name));
   }

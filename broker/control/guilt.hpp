@@ -39,10 +39,10 @@ struct Guilt {
 // False for a fault that no program can cause: memory or a link that failed. Nobody goes into quarantine for it.
 [[nodiscard]] bool is_a_programs_doing(CUresult error);
 
-// Sessions with a kernel under way, and the names of those launched last, one a stream. Exact once the executor is dead. At a fault that was
-// reported at `report`, also those with a stream whose work ended at the last moment (seen_end.hpp).
+// Sessions with a kernel under way, and the names of those launched last, one a stream. Exact once the executor is dead. After a fault also
+// those with a stream whose work ended late, at `late` or after (seen_end.hpp).
 using KernelsUnderWay = std::map<std::uint64_t, std::string>;
-[[nodiscard]] KernelsUnderWay kernels_under_way(const ProgressFile& file, std::optional<ProgressTick> report = std::nullopt);
+[[nodiscard]] KernelsUnderWay kernels_under_way(const ProgressFile& file, std::optional<ProgressTick> late = std::nullopt);
 // As a person writes it: "axpy(float*, int)" for "_Z4axpyPfi". Cut to 200 characters.
 [[nodiscard]] std::string readable_function(const std::string& name);
 

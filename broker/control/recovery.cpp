@@ -35,6 +35,19 @@ std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCon
   return verdicts;
 }
 
+ProgressTick late_ends_begin(const ProgressTable& table, ProgressTick report, CUresult error) {
+  if (error == CUDA_ERROR_ILLEGAL_ADDRESS) return report - kLateEnd;
+  ProgressTick standstill = 0;  // how long before the report the last end of all was
+  bool any = false;
+  for (const StreamProgress& stream : table.stream) {
+    const auto seen = static_cast<ProgressTick>(stream.end_seen.load(std::memory_order_acquire) >> 32);
+    if (seen == 0 || stream.session.load(std::memory_order_acquire) == 0) continue;
+    standstill = any ? std::min(standstill, report - seen) : report - seen;
+    any = true;
+  }
+  return report - kLateEnd - (any && standstill <= kLongestStandstill ? standstill : 0);
+}
+
 std::set<std::uint64_t> busy_sessions(const ProgressTable& table) {
   std::set<std::uint64_t> busy;
   for (const StreamProgress& stream : table.stream) {
@@ -44,11 +57,11 @@ std::set<std::uint64_t> busy_sessions(const ProgressTable& table) {
   return busy;
 }
 
-std::set<std::uint64_t> busy_sessions(const ProgressTable& table, ProgressTick report) {
+std::set<std::uint64_t> busy_sessions(const ProgressTable& table, ProgressTick late) {
   std::set<std::uint64_t> busy = busy_sessions(table);
   for (const StreamProgress& stream : table.stream) {
     const std::uint64_t session = stream.session.load(std::memory_order_acquire);
-    if (session != 0 && ended_late(stream, report)) busy.insert(session);
+    if (session != 0 && ended_since(stream, late)) busy.insert(session);
   }
   return busy;
 }

@@ -59,8 +59,10 @@ struct Verdict {
 
 // Sessions that have issued what is not passed yet. Exact once the executor is dead; a moment's view while it lives.
 [[nodiscard]] std::set<std::uint64_t> busy_sessions(const ProgressTable& table);
-// The same at a fault that was reported at `report`: what ended at the last moment counts too (seen_end.hpp).
-[[nodiscard]] std::set<std::uint64_t> busy_sessions(const ProgressTable& table, ProgressTick report);
+// From when on ends are late ones, at a fault that was reported at `report`. An illegal address stops the GPU before any word is written.
+[[nodiscard]] ProgressTick late_ends_begin(const ProgressTable& table, ProgressTick report, CUresult error);
+// The same after a fault: what ended late, at `late` or after, counts too (seen_end.hpp).
+[[nodiscard]] std::set<std::uint64_t> busy_sessions(const ProgressTable& table, ProgressTick late);
 [[nodiscard]] bool is_busy(const ProgressTable& table, std::uint64_t session);
 // False once the executor has ended all work of the session and will begin none: its streams are given back.
 [[nodiscard]] bool has_streams(const ProgressTable& table, std::uint64_t session);

@@ -22,6 +22,11 @@ using Clock = std::chrono::steady_clock;
 constexpr unsigned kImageTimeoutMs = 10'000;
 constexpr std::size_t kLeastCostBytes = 64u << 10;  // a small module takes more of the device than its content
 
+// For the log, where its variables lie.
+std::string where(const LoadedImage& image) {
+  return image.variables.empty() ? std::string() : fmt::format(", variables from {:#x}", image.variables.front().address);
+}
+
 }  // namespace
 
 ModuleStore::ModuleStore(const Driver& driver, ControlLink& control, QuietWindow& window, const FaultReporter& faults, CUdevice device,
@@ -175,8 +180,8 @@ void ModuleStore::load_in_window(Loading& loading) {
   std::string log;
   const CUresult result = faults_.check(load_image(driver_, loading.prepared, *image, log), 0, "cuModuleLoadDataEx");
   if (result != CUDA_SUCCESS) return loading.done(result, nullptr, std::move(log));
-  log_info("Session {}: image {} of {} bytes loaded in {} us", loading.session, loading.image, loading.prepared.content.size(),
-           std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count());
+  log_info("Session {}: image {} of {} bytes loaded in {} us{}", loading.session, loading.image, loading.prepared.content.size(),
+           std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count(), where(*image));
   ImageUse use;
   insert(image, &use);
   loading.done(CUDA_SUCCESS, std::move(use), {});
@@ -281,6 +286,7 @@ CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t
     log_error("Image {} could not be loaded again: {} {}", id, driver_.describe(result), log);
     return result;
   }
+  log_info("Image {} loaded again{}", id, where(*image));
   std::lock_guard lock(mutex_);  // no eviction here: the log goes on
   total_bytes_ += image->cost_bytes;
   cache_.emplace(id, Cached{image, 0, true, ++uses_, image->has_writable_globals ? owner : 0});

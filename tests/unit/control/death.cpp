@@ -65,6 +65,30 @@ TEST_CASE("what ends at the last moment before a fault counts as under way") {
   CHECK(state_in(idle_page) == kMoved);
 }
 
+TEST_CASE("which ends are late ones") {
+  auto table = std::make_unique<ProgressTable>();
+  const ProgressTick report = 1'000'000;
+  const auto end = [&](std::size_t stream, std::uint32_t completed, ProgressTick before_report) {
+    table->stream[stream].session = stream + 1;
+    table->stream[stream].issued = completed;
+    table->stream[stream].completed = completed;
+    note_end(table->stream[stream], completed, report - before_report);
+  };
+  end(0, 7, 540);                 // the last end of all: the GPU has stood still for 54 ms
+  end(1, 3, 540 + kLateEnd);      // just before
+  end(2, 3, 540 + kLateEnd + 1);  // earlier
+  using Sessions = std::set<std::uint64_t>;
+  CHECK(busy_sessions(*table, late_ends_begin(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{1, 2});
+  CHECK(busy_sessions(*table, late_ends_begin(*table, report, CUDA_ERROR_ILLEGAL_ADDRESS)).empty());
+  end(0, 7, kLongestStandstill + 1);  // long ago: not what has faulted
+  end(1, 3, kLongestStandstill + 1);
+  end(2, 3, kLongestStandstill + 1);
+  CHECK(busy_sessions(*table, late_ends_begin(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)).empty());
+  table->stream[2].completed = 4;  // since the watch looked
+  table->stream[2].issued = 4;
+  CHECK(busy_sessions(*table, late_ends_begin(*table, report, CUDA_ERROR_ILLEGAL_ADDRESS)) == Sessions{3});
+}
+
 TEST_CASE("a fault: the guilty has the driver's error for good, the idle moves with all it has") {
   ControlFixture broker;
   broker.serve();
