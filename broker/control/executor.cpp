@@ -251,9 +251,11 @@ void Executor::died() {
   end_life(fmt::format("Executor {} (pid {}) {}", label_, pid(), serving_->reap()), false);
 }
 
-// Taking down a process that has lost its context holds up other processes' driver calls for some 300 ms. So it stands still until the next
-// one serves, unless work of it may still be running, or the GPU takes one process at a time.
-bool Executor::may_linger() const { return serving_ && !quitting_ && !is_exclusive() && running_streams(serving_->progress().table, 0).size() <= 1; }
+// Taking down a process that has lost its context holds up other processes' driver calls for some 300 ms. So it stands still while a warm
+// standby takes over, unless work of it may still be running.
+bool Executor::may_linger() const {
+  return serving_ && standby() != nullptr && !quitting_ && running_streams(serving_->progress().table, 0).size() <= 1;
+}
 
 void Executor::give_up_life() {
   serving_->drain();
@@ -272,6 +274,7 @@ void Executor::end_life(const std::string& end, bool fades) {
       const ProgressTick late = late_ends_begin(progress.table, fault_tick_, report_.error);
       in_flight = busy_sessions(progress.table, late);
       report_.kernels = kernels_under_way(progress, late);
+      for (const std::string& line : streams_under_way(progress, late, fault_tick_)) log_server(last_pid_, "{}.", line);
     } else {
       in_flight = busy_sessions(progress.table);
       report_.kernels = kernels_under_way(progress);

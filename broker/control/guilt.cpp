@@ -11,6 +11,7 @@
 
 #include "broker/control/lease_table.hpp"
 #include "broker/control/recovery.hpp"
+#include "broker/log.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -98,6 +99,20 @@ KernelsUnderWay kernels_under_way(const ProgressFile& file, std::optional<Progre
     if (of_session.size() > kMostNames) text += " and others";
   }
   return kernels;
+}
+
+std::vector<std::string> streams_under_way(const ProgressFile& file, ProgressTick late, ProgressTick report) {
+  std::vector<std::string> lines;
+  for (std::uint32_t index = 0; index < kProgressStreams; ++index) {
+    const StreamProgress& stream = file.table.stream[index];
+    const std::uint64_t session = stream.session.load(std::memory_order_acquire);
+    if (session == 0 || !(has_kernel_under_way(stream) || had_kernel_until(stream, late))) continue;
+    const std::uint64_t seen = stream.end_seen.load(std::memory_order_acquire);
+    lines.push_back(fmt::format("Stream {} of session {}: {} issued, {} ended, the last launch at {}; {} were seen to have ended {:.1f} ms before",
+                                index, session, stream.issued.load(), stream.completed.load(), stream.launched.load(),
+                                static_cast<std::uint32_t>(seen), static_cast<std::int32_t>(report - static_cast<ProgressTick>(seen >> 32)) / 10.0));
+  }
+  return lines;
 }
 
 std::string readable_function(const std::string& name) {
