@@ -22,6 +22,7 @@ struct alignas(64) StreamProgress {
   std::atomic<std::uint64_t> chained;
   std::atomic<std::uint32_t> launched;  // what `issued` was with the last launch: until `completed` comes to it a kernel is under way
   std::atomic<std::uint32_t> function;  // that launch's kernel: where its name begins in FunctionNames
+  std::atomic<std::uint32_t> busy_seen;  // when the fault watch first saw it at work again; 0: it was idle at the last look
   std::atomic<std::uint64_t> end_seen;  // SeenEnd: what `completed` was when the fault watch last saw it move, and when that was
 };
 static_assert(sizeof(StreamProgress) == 128);

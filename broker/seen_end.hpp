@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // When a stream's work was last seen to end. After a fault the GPU stands still until the driver tells of it, but words behind the faulted work
 // may be written all the same: when it is taken off the GPU, or, after an exception of a multiprocessor beside another client's kernel, at once
-// (seen on an H200 with misaligned accesses). So what ended last, before the report or before the standstill, counts as under way.
+// (seen on an H200 with misaligned accesses). So what ended last counts as under way: before the report, and before the standstill if nothing
+// that still runs was begun later.
 // Written by the fault watch, read by the control process after the report.
 #pragma once
 
+#include <algorithm>
 #include <ctime>
 
 #include <cstdint>
@@ -30,6 +32,11 @@ inline void note_end(StreamProgress& stream, std::uint32_t completed, ProgressTi
 
 [[nodiscard]] inline bool has_noted(const StreamProgress& stream, std::uint32_t completed) {
   return static_cast<std::uint32_t>(stream.end_seen.load(std::memory_order_relaxed)) == completed;
+}
+
+inline void note_work(StreamProgress& stream, bool is_busy, ProgressTick now) {
+  if (is_busy == (stream.busy_seen.load(std::memory_order_relaxed) != 0)) return;
+  stream.busy_seen.store(is_busy ? std::max(now, ProgressTick{1}) : 0, std::memory_order_release);
 }
 
 // Something of it ended at `since` or later, or has ended since the watch last looked.

@@ -108,9 +108,12 @@ std::vector<std::string> streams_under_way(const ProgressFile& file, ProgressTic
     const std::uint64_t session = stream.session.load(std::memory_order_acquire);
     if (session == 0 || !(has_kernel_under_way(stream) || had_kernel_until(stream, late))) continue;
     const std::uint64_t seen = stream.end_seen.load(std::memory_order_acquire);
-    lines.push_back(fmt::format("Stream {} of session {}: {} issued, {} ended, the last launch at {}; {} were seen to have ended {:.1f} ms before",
-                                index, session, stream.issued.load(), stream.completed.load(), stream.launched.load(),
-                                static_cast<std::uint32_t>(seen), static_cast<std::int32_t>(report - static_cast<ProgressTick>(seen >> 32)) / 10.0));
+    lines.push_back(
+        fmt::format("Stream {} of session {}: {} issued, {} ended, the last launch at {}; {} were seen to have ended {:.1f} ms before, the rest was "
+                    "begun {:.1f} ms before",
+                    index, session, stream.issued.load(), stream.completed.load(), stream.launched.load(), static_cast<std::uint32_t>(seen),
+                    static_cast<std::int32_t>(report - static_cast<ProgressTick>(seen >> 32)) / 10.0,
+                    static_cast<std::int32_t>(report - stream.busy_seen.load()) / 10.0));
   }
   return lines;
 }

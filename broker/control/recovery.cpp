@@ -42,10 +42,18 @@ ProgressTick late_ends_begin(const ProgressTable& table, ProgressTick report, CU
   for (const StreamProgress& stream : table.stream) {
     const auto seen = static_cast<ProgressTick>(stream.end_seen.load(std::memory_order_acquire) >> 32);
     if (seen == 0 || stream.session.load(std::memory_order_acquire) == 0) continue;
-    standstill = any ? std::min(standstill, report - seen) : report - seen;
+    const auto before = static_cast<ProgressTick>(std::max(0, static_cast<std::int32_t>(report - seen)));
+    standstill = any ? std::min(standstill, before) : before;
     any = true;
   }
-  return report - kLateEnd - (any && standstill <= kLongestStandstill ? standstill : 0);
+  if (!any || standstill > kLongestStandstill) return report - kLateEnd;
+  // What was begun after the last end explains the fault as well, and better.
+  const bool is_explained = std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
+    const ProgressTick busy = stream.busy_seen.load(std::memory_order_acquire);
+    return stream.session.load(std::memory_order_acquire) != 0 && has_work(stream) &&
+           (busy == 0 || static_cast<std::int32_t>(report - busy) <= static_cast<std::int32_t>(standstill));
+  });
+  return report - kLateEnd - (is_explained ? 0 : standstill);
 }
 
 std::set<std::uint64_t> busy_sessions(const ProgressTable& table) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/executor/executor_main.hpp"
 
+#include "broker/executor/driver_areas.hpp"
 #include "broker/executor/executor.hpp"
 #include "broker/executor/trace.hpp"
 #include "broker/log.hpp"
@@ -13,6 +14,7 @@ int executor_main(const ExecutorOptions& options) {
             .to_standard_error = false,
             .least = LogLevel::info});
   start_trace();
+  driver_areas::keep_in_order();
   return Executor(options).run();
 }
 

@@ -103,6 +103,7 @@ StallSense::Verdict FaultWatch::look(Clock::time_point now) {
     const std::uint32_t issued = stream.issued.load(std::memory_order_relaxed);
     sense_.see(i, session, issued, completed, now);
     if (!has_noted(stream, completed)) note_end(stream, completed, tick);
+    note_work(stream, session != 0 && issued != completed, tick);
     if (session == 0 || issued == completed) continue;
     ++busy;
     busy_session_ = session;

@@ -80,6 +80,16 @@ TEST_CASE("which ends are late ones") {
   using Sessions = std::set<std::uint64_t>;
   CHECK(busy_sessions(*table, late_ends_begin(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{1, 2});
   CHECK(busy_sessions(*table, late_ends_begin(*table, report, CUDA_ERROR_ILLEGAL_ADDRESS)).empty());
+  table->stream[3].session = 4;  // at work since the time before that: it may have faulted, or stream 0
+  table->stream[3].issued = 2;
+  table->stream[3].completed = 1;
+  note_end(table->stream[3], 1, report - 700);
+  note_work(table->stream[3], true, report - 700);
+  CHECK(busy_sessions(*table, late_ends_begin(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{1, 2, 4});
+  note_work(table->stream[3], false, report - 540);
+  note_work(table->stream[3], true, report - 530);  // begun after the last end
+  CHECK(busy_sessions(*table, late_ends_begin(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{4});
+  table->stream[3].session = 0;
   end(0, 7, kLongestStandstill + 1);  // long ago: not what has faulted
   end(1, 3, kLongestStandstill + 1);
   end(2, 3, kLongestStandstill + 1);

@@ -110,6 +110,7 @@ class ExecutorPeer {
     row.launches = 1;
     row.launched = issued;
     note_end(row, completed, progress_tick() - ended);
+    note_work(row, issued != completed, progress_tick() - 20 * kLateEnd);
   }
   // A thread of it is in that call of that session; `signal`: and crashes there.
   void set_call(std::size_t thread, const PublishedCall& call, std::uint32_t signal = 0) {
