@@ -42,8 +42,6 @@ PROGRESS:
 }
 )";
 
-constexpr std::size_t kWarmStreams = 4;
-
 }  // namespace
 
 ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
@@ -68,29 +66,27 @@ CUresult ExecutorParts::start() {
   } else {
     chain_pool.stock();
   }
-  // Every life begins with them, a standby or not: what the load log adds comes on top.
-  for (std::size_t i = 0; i < kWarmStreams && result == CUDA_SUCCESS; ++i) result = streams.add(0);
-  if (result == CUDA_SUCCESS) result = modules.open();
   (void)variables.open();
-  return result;
+  return modules.open();
 }
 
-// Streams of the kind that sessions ask for stay in the pool; in each a graph and the words behind it.
+// A graph, a kernel and words behind them in a stream of its own, which then goes: what is left in the pool or in the device's memory would not
+// be there in a life that begins without having been a standby.
 void ExecutorParts::warm_up() {
-  if (writer_function == nullptr) return;
+  const std::optional<std::uint32_t> word = progress.take();
+  CUstream stream = nullptr;
+  if (!word || writer_function == nullptr) return;
   const ScopedMark mark(0, "cuGraphLaunch", Patience::patient);
-  std::vector<std::unique_ptr<PooledStream>> warm(kWarmStreams);
-  for (std::unique_ptr<PooledStream>& stream : warm) {
-    if (streams.take(0, 0, stream) != CUDA_SUCCESS) break;
+  if (driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
     ChainCache chains(*this);
-    const WordWrites words{.progress = progress.completed_address(stream->progress_index)};
-    if (!chains.launch(stream->handle, {}, &words)) break;
-    driver->cuLaunchKernel(nop_function, 1, 1, 1, 1, 1, 1, 0, stream->handle, nullptr, nullptr);
-    driver->cuStreamSynchronize(stream->handle);
+    const WordWrites words{.progress = progress.completed_address(*word)};
+    if (chains.launch(stream, {}, &words)) {
+      driver->cuLaunchKernel(nop_function, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
+      driver->cuStreamSynchronize(stream);
+    }
+    driver->cuStreamDestroy_v2(stream);
   }
-  for (std::unique_ptr<PooledStream>& stream : warm) {
-    if (stream) streams.give_back(std::move(stream));
-  }
+  progress.give_back(*word);
 }
 
 }  // namespace mpsshim::broker

@@ -319,6 +319,7 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuMemSetAccess = FakeEntry::set_access;
   table.cuMemRelease = FakeEntry::release;
   table.cuMemGetInfo_v2 = FakeEntry::memory_info;
+  table.cuStreamCreate = [](CUstream* stream, unsigned flags) { return FakeEntry::stream_create(stream, flags, 0); };
   table.cuStreamCreateWithPriority = FakeEntry::stream_create;
   table.cuStreamDestroy_v2 = [](CUstream) { return CUDA_SUCCESS; };
   table.cuEventCreate = FakeEntry::event_create;
