@@ -75,9 +75,11 @@ struct ReplySlot {
 static_assert(sizeof(ReplySlot) == 16);
 inline constexpr std::size_t kMaxReplyBytes = kReplySlotBytes - sizeof(ReplySlot);
 
-// Written by the GPU (stream memory operations), in stream order; read by the client. Values count up and may wrap.
+// `value` is written by the GPU, in stream order, and read by the client. `host_value` goes the other way: the client stores it and rings the
+// doorbell, the executor loads it (host functions). Both count up and may wrap.
 struct alignas(64) FenceWord {
   std::atomic<std::uint32_t> value;
+  std::atomic<std::uint32_t> host_value;  // the last host function of the stream that has returned
 };
 static_assert(sizeof(FenceWord) == 64);
 

@@ -31,6 +31,13 @@ void handle(Incoming& incoming, const proto::FenceRecord& record) {
   incoming.write_fence_of_missing_stream(record.value);
 }
 
+void handle(Incoming& incoming, const proto::HostFunctionRecord& record) {
+  if (StreamQueue* queue = incoming.stream()) {
+    return incoming.session.streams().append(*queue, HostOp{record.fence_value, record.number});
+  }
+  incoming.write_fence_of_missing_stream(record.fence_value);
+}
+
 void handle(Incoming& incoming, const proto::ReleaseRecord&) {
   incoming.session.when_issued([reply = incoming.share_reply()] { reply->answer(CUDA_SUCCESS); });
 }

@@ -68,6 +68,13 @@ struct FenceOp {
   std::uint32_t value = 0;
 };
 
-using StreamOp = std::variant<LaunchOp, CopyOp, FillOp, RecordOp, WaitOp, FenceOp>;
+// Later work of the stream is held back until the client has run its host function of this number. The fence in front of it, which tells the
+// client that it may, is queued with it.
+struct HostOp {
+  std::uint32_t fence_value = 0;
+  std::uint32_t number = 0;
+};
+
+using StreamOp = std::variant<LaunchOp, CopyOp, FillOp, RecordOp, WaitOp, FenceOp, HostOp>;
 
 }  // namespace mpsshim::broker

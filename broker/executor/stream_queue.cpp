@@ -109,6 +109,10 @@ std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() {
     if (!wait->point->is_issued) return Stop::event;
   } else if (const auto* launch = std::get_if<LaunchOp>(&ops_.front())) {
     if (launch->function->local_bytes > context_.parts.local_bytes_high_water.load(std::memory_order_relaxed)) return Stop::needs_window;
+  } else if (const auto* host = std::get_if<HostOp>(&ops_.front())) {
+    // Acquire: what the function has written is seen by the work behind it. Pairs with FenceMemory::release_host.
+    const std::uint32_t returned = context_.channel.fence(fence_index_).host_value.load(std::memory_order_acquire);
+    if (!proto::fence_reached(returned, host->number)) return Stop::host;
   }
   return std::nullopt;
 }

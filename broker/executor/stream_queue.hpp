@@ -48,6 +48,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
     held,          // by the quiet window
     fence,         // its fence will come any moment: asked again, it issues
     event,         // waits for an event's record to be issued in another stream
+    host,          // waits for a host function of the client, which rings when it has returned
     needs_window,  // the head is a launch that would wait for every kernel: see take_window_launch()
     in_window,     // that launch is under way
   };

@@ -60,6 +60,8 @@ void StreamSet::append(StreamQueue& queue, StreamOp op) {
       unordered_.push_back(queue.shared_from_this());
     }
   }
+  // Behind whatever the stream had to be ordered behind: the fence says that all of it is done.
+  if (const auto* host = std::get_if<HostOp>(&op)) put(queue, FenceOp{host->fence_value});
   put(queue, std::move(op));
 }
 
@@ -133,6 +135,7 @@ StreamSet::Issue StreamSet::issue() {
         case StreamQueue::Stop::credit: issue.lacks_credit = issue.waits_for_gpu = true; break;
         case StreamQueue::Stop::held: issue.waits_for_gpu = true; break;
         case StreamQueue::Stop::event: waits_for_event = true; break;
+        case StreamQueue::Stop::host: break;  // the client's doorbell wakes the worker
         case StreamQueue::Stop::needs_window: issue.needs_window = queue; break;
       }
       again |= total_.records != before;

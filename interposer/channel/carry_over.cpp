@@ -27,6 +27,11 @@ std::uint32_t fence_of(const proto::RecordHeader& header, const std::byte* body)
     std::memcpy(&record, body, sizeof record);
     return record.fence_value;
   }
+  if (header.id == static_cast<std::uint16_t>(proto::RecordId::HostFunction)) {
+    proto::HostFunctionRecord record;
+    std::memcpy(&record, body, sizeof record);
+    return record.fence_value;
+  }
   return 0;
 }
 

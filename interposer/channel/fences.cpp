@@ -17,6 +17,7 @@ bool FenceMemory::map(const proto::FileDescriptor& file) {
   auto* words = static_cast<proto::FenceWord*>(fresh);
   for (std::uint32_t index = 0; index < proto::kFenceWords; ++index) {
     words[index].value.store(words_[index].value.load(std::memory_order_acquire), std::memory_order_relaxed);
+    words[index].host_value.store(words_[index].host_value.load(std::memory_order_acquire), std::memory_order_relaxed);
   }
   // One step for readers: they see the old words or the new ones, which are equal.
   if (mremap(fresh, kBytes, kBytes, MREMAP_MAYMOVE | MREMAP_FIXED, words_) == MAP_FAILED) {

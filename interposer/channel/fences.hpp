@@ -25,6 +25,9 @@ class FenceMemory {
     return proto::fence_reached(words_[index].value.load(std::memory_order_acquire), target);
   }
 
+  // A host function of the stream has returned: what the executor holds back behind it may go on, once it looks (Link::wake_executor).
+  void release_host(std::uint32_t index, std::uint32_t number) { words_[index].host_value.store(number, std::memory_order_release); }
+
   // The last value that a record was told to write. Raised under the channel's lock, read by anybody.
   [[nodiscard]] std::atomic<std::uint32_t>& posted(std::uint32_t index) { return posted_[index]; }
 

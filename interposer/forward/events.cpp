@@ -160,6 +160,7 @@ CUresult cuEventQuery(CUevent hEvent) {
   return with_event(hEvent, [](Event& event) { return Events::instance().query(event); });
 }
 CUresult cuEventSynchronize(CUevent hEvent) {
+  if (are_calls_forbidden()) return CUDA_ERROR_NOT_PERMITTED;  // it might wait for the host function that asks
   return with_event(hEvent, [](Event& event) { return Events::instance().synchronize(event); });
 }
 

@@ -55,6 +55,7 @@ CUresult cuCtxPushCurrent_v2(CUcontext ctx) {
 CUresult cuCtxPopCurrent_v2(CUcontext* pctx) { return pop_context(pctx); }
 
 CUresult cuCtxSetCurrent(CUcontext ctx) {
+  if (are_calls_forbidden()) return CUDA_ERROR_NOT_PERMITTED;
   if (ctx != nullptr && !find_context(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
   set_current_context(ctx);
   return CUDA_SUCCESS;
@@ -83,6 +84,7 @@ CUresult cuCtxSynchronize() {
 
 CUresult cuCtxSynchronize_v2(CUcontext ctx) {
   if (ctx == nullptr) return api::cuCtxSynchronize();
+  if (are_calls_forbidden()) return CUDA_ERROR_NOT_PERMITTED;
   if (!find_context(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
   return forward::synchronize_all_streams();
 }

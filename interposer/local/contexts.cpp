@@ -60,6 +60,7 @@ struct ContextStack {
   }
 };
 thread_local constinit ContextStack stack{};
+thread_local constinit bool calls_forbidden = false;
 
 // How the calling thread waits for the GPU: as its current context says. Looked up when a wait has to wait.
 WaitStyle wait_style() {
@@ -109,7 +110,11 @@ proto::Known<ContextObject> find_context_or_current(CUcontext handle) { return f
 
 CUcontext current_context() { return stack.size == 0 ? nullptr : stack.entries()[stack.size - 1]; }
 
+void forbid_calls() { calls_forbidden = true; }
+bool are_calls_forbidden() { return calls_forbidden; }
+
 CUresult push_context(CUcontext handle) {
+  if (calls_forbidden) return CUDA_ERROR_NOT_PERMITTED;
   if (!stack.reserve_one()) return CUDA_ERROR_OUT_OF_MEMORY;
   stack.entries()[stack.size++] = handle;
   return CUDA_SUCCESS;
@@ -134,7 +139,7 @@ void set_current_context(CUcontext handle) {
 
 CUresult require_context(proto::Known<ContextObject>& context) {
   const CUcontext handle = current_context();
-  if (handle == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (handle == nullptr) return calls_forbidden ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_INVALID_CONTEXT;
   context = find_context(handle);
   if (!context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (!context->primary || context->retain_count.load(std::memory_order_acquire) != 0) return CUDA_SUCCESS;

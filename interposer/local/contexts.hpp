@@ -55,7 +55,11 @@ void set_current_context(CUcontext handle);  // replaces the top; null pops it
 [[nodiscard]] CUresult push_context(CUcontext handle);
 [[nodiscard]] CUresult pop_context(CUcontext* handle);
 
-// For every call that works in a context. CUDA_ERROR_INVALID_CONTEXT: none is current, or a primary context that was never retained;
+// The calling thread runs host functions, which must make no CUDA call: no context can become current in it.
+void forbid_calls();
+[[nodiscard]] bool are_calls_forbidden();
+
+// For every call that works in a context. CUDA_ERROR_NOT_PERMITTED: in a host function. CUDA_ERROR_INVALID_CONTEXT: none is current, or a primary context that was never retained;
 // CUDA_ERROR_CONTEXT_IS_DESTROYED: it has ended.
 [[nodiscard]] CUresult require_context(proto::Known<ContextObject>& context);
 [[nodiscard]] CUresult require_context();

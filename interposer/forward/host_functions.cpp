@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/host_functions.hpp"
+
+#include <chrono>
+#include <csignal>
+
+#include <pthread.h>
+
+#include "gen/api_declarations.hpp"
+#include "interposer/local/contexts.hpp"
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+constexpr std::chrono::seconds kIdleTime{5};
+
+sigset_t blocked_signals() {
+  sigset_t blocked;
+  sigfillset(&blocked);
+  for (const int raised_by_access : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&blocked, raised_by_access);
+  return blocked;
+}
+
+}  // namespace
+
+HostFunctions& HostFunctions::instance() {
+  static auto* functions = new HostFunctions();  // never destroyed
+  return *functions;
+}
+
+HostFunctions::Lane& HostFunctions::lane_of(const Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  Lane& lane = lanes_[stream.word];
+  lane.owner = this;
+  lane.word = stream.word;
+  return lane;
+}
+
+// True: the lane has a thread, and keeps it until the item is there or withdraw() was called.
+bool HostFunctions::announce(Lane& lane) {
+  const std::lock_guard lock(lane.mutex);
+  if (!lane.has_thread) {
+    const sigset_t blocked = blocked_signals();
+    sigset_t before;
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    pthread_t thread{};
+    lane.has_thread = pthread_create(&thread, nullptr, thread_main, &lane) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (!lane.has_thread) return false;
+    pthread_detach(thread);
+  }
+  ++lane.announced;
+  return true;
+}
+
+void HostFunctions::withdraw(Lane& lane) {
+  const std::lock_guard lock(lane.mutex);
+  --lane.announced;
+}
+
+CUresult HostFunctions::enqueue(Stream& stream, const HostTask& task) {
+  Lane& lane = lane_of(stream);
+  std::list<Item> one;
+  one.push_back(Item{task, 0, 0});
+  if (!announce(lane)) return CUDA_ERROR_OUT_OF_MEMORY;
+  // The item takes its place under the channel's lock, so that items are in the order of their records. Nothing in there allocates.
+  const CUresult error =
+      session().channel().post<proto::HostFunctionRecord>(stream.id, 0, [&](proto::HostFunctionRecord& record, std::byte*, Place) {
+        Item& item = one.front();
+        item.fence_value = record.fence_value = next_fence(stream);
+        item.number = record.number = ++lane.last_number;
+        stream.has_work.store(true, std::memory_order_relaxed);  // what is held back is not covered by that fence
+        stream.has_visible_work.store(true, std::memory_order_relaxed);
+        const std::lock_guard lock(lane.mutex);
+        lane.items.splice(lane.items.end(), one);
+      });
+  withdraw(lane);
+  if (error == CUDA_SUCCESS) lane.arrived.notify_one();
+  return error;
+}
+
+void* HostFunctions::thread_main(void* lane) {
+  pthread_setname_np(pthread_self(), "mpsshim-host");
+  forbid_calls();
+  serve(*static_cast<Lane*>(lane));
+  return nullptr;
+}
+
+void HostFunctions::serve(Lane& lane) {
+  std::unique_lock lock(lane.mutex);
+  for (;;) {
+    const bool is_there = lane.arrived.wait_for(lock, kIdleTime, [&] { return !lane.items.empty(); });
+    if (!is_there) {
+      if (lane.announced != 0) continue;
+      lane.has_thread = false;
+      return;
+    }
+    std::list<Item> taken;
+    taken.splice(taken.end(), lane.items, lane.items.begin());
+    lock.unlock();
+    lane.owner->run(lane, taken.front());
+    lock.lock();
+  }
+}
+
+void HostFunctions::run(Lane& lane, const Item& item) {
+  const CUresult status = session().wait_fence(lane.word, item.fence_value, "the work in front of a host function");
+  const HostTask& task = item.task;
+  {
+    const std::lock_guard one_at_a_time(running_);
+    if (task.callback != nullptr) {
+      task.callback(task.handle, status, task.user_data);
+    } else if (status == CUDA_SUCCESS) {
+      task.function(task.user_data);
+    }
+  }
+  session().fences().release_host(lane.word, item.number);
+  session().channel().link()->wake_executor();
+}
+
+}  // namespace mpsshim::interposer::forward
+
+namespace mpsshim::interposer::api {
+
+using namespace forward;
+
+namespace {
+
+CUresult enqueue(CUstream handle, const HostTask& task) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  Stream* stream = Streams::instance().resolve(handle);
+  return stream != nullptr ? HostFunctions::instance().enqueue(*stream, task) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+}  // namespace
+
+CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
+  if (fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return enqueue(hStream, {fn, nullptr, hStream, userData});
+}
+
+CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData, unsigned int flags) {
+  if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  return enqueue(hStream, {nullptr, callback, hStream, userData});
+}
+
+}  // namespace mpsshim::interposer::api

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host functions and stream callbacks (cuLaunchHostFunc, cuStreamAddCallback): run here, in the client, in stream order. One record has the
+// stream's fence written behind the work so far and makes the executor hold back what follows; when the fence is reached the function runs;
+// then its number goes into the stream's host_value (proto::FenceWord), which lets the executor go on. So no wait whose end depends on the
+// program is given to the GPU, and a function that never returns holds up its own stream alone.
+//
+// A stream with functions has a thread that waits for their fences; threads end when idle. The functions themselves run one at a time, as
+// NVIDIA's driver runs them: programs may rely on that. After a fatal error callbacks get the error and host functions are not run.
+// Any thread may enqueue. Never destroyed: functions may be running while the process exits.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <mutex>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/forward/streams.hpp"
+
+namespace mpsshim::interposer::forward {
+
+// One of the two, and what it gets.
+struct HostTask {
+  CUhostFn function = nullptr;
+  CUstreamCallback callback = nullptr;
+  CUstream handle = nullptr;  // as the program named the stream
+  void* user_data = nullptr;
+};
+
+class HostFunctions {
+ public:
+  [[nodiscard]] static HostFunctions& instance();
+
+  [[nodiscard]] CUresult enqueue(Stream& stream, const HostTask& task);
+
+ private:
+  struct Item {
+    HostTask task;
+    std::uint32_t fence_value = 0;
+    std::uint32_t number = 0;
+  };
+  // Of one fence word, for whichever streams have it in turn: numbers go on.
+  struct Lane {
+    HostFunctions* owner = nullptr;
+    std::uint32_t word = 0;
+    std::uint32_t last_number = 0;  // under the channel's lock, as fence values
+    std::mutex mutex;               // the rest
+    std::condition_variable arrived;
+    std::list<Item> items;
+    unsigned announced = 0;  // items about to be added: the thread stays
+    bool has_thread = false;
+  };
+
+  HostFunctions() = default;
+  [[nodiscard]] Lane& lane_of(const Stream& stream);
+  [[nodiscard]] static bool announce(Lane& lane);
+  static void withdraw(Lane& lane);
+  static void* thread_main(void* lane);
+  static void serve(Lane& lane);
+  void run(Lane& lane, const Item& item);
+
+  std::mutex mutex_;  // lanes_
+  std::map<std::uint32_t, Lane> lanes_;
+  std::mutex running_;  // one function at a time
+};
+
+}  // namespace mpsshim::interposer::forward
