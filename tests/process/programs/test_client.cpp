@@ -14,6 +14,8 @@
 //   touch                  a launch on one of them, and its wait
 //   check_chunks           reads all those words back
 //   spin                   launches a kernel that never ends: the driver has it when the answer comes
+//   stand                  a host function that does not return until `release`, with a kernel behind it: it runs when the answer comes
+//   release                lets it return and waits for the kernel
 //   probe                  what simple calls return: "sync=0 alloc=0 launch=0 copy=0 stream=0"
 //   image NAME             loads that damaged image (images.hpp): answers the error
 //   pin                    works on new pinned memory, by a kernel and by copies
@@ -23,6 +25,7 @@
 //
 // The answer is "ok", "ok TEXT", or what failed: "700 CUDA_ERROR_ILLEGAL_ADDRESS from cuCtxSynchronize()".
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -52,6 +55,8 @@ class Client {
   std::string latency(int duration_ms);
   std::string fault();
   std::string spin();
+  std::string stand();
+  std::string release();
   std::string fill(const std::string& value);
   std::string add_chunks(std::size_t count, std::size_t mib);
   std::string touch();
@@ -64,6 +69,10 @@ class Client {
   std::optional<HeldObjects> held_;
   std::unique_ptr<Words> own_;
   CUfunction count_ = nullptr;
+  CUstream standing_ = nullptr;
+  std::unique_ptr<Words> behind_;
+  std::atomic<bool> is_standing_{false};
+  std::atomic<bool> may_go_{false};
   struct Piece {
     CUdeviceptr address = 0;
     std::size_t bytes = 0;
@@ -173,6 +182,30 @@ std::string Client::spin() {
   return "ok";
 }
 
+std::string Client::stand() {
+  if (standing_ == nullptr) CU(cuStreamCreate(&standing_, CU_STREAM_NON_BLOCKING));
+  if (!behind_) behind_ = std::make_unique<Words>(1000, 3);
+  is_standing_ = may_go_ = false;
+  const auto wait = [](void* self) {
+    auto& client = *static_cast<Client*>(self);
+    client.is_standing_ = true;
+    while (!client.may_go_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  CU(cuLaunchHostFunc(standing_, wait, this));
+  CU(device_.launch_add(behind_->address, behind_->count(), 1, standing_));
+  while (!is_standing_) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  behind_->check();  // by another stream
+  return "ok";
+}
+
+std::string Client::release() {
+  may_go_ = true;
+  CU(cuStreamSynchronize(standing_));
+  behind_->add(1);
+  behind_->check();
+  return "ok";
+}
+
 std::string Client::fill(const std::string& value) {
   CU(cuMemsetD32Async(own().address, static_cast<unsigned>(std::stoul(value, nullptr, 16)), 1 << 20, nullptr));
   CU(cuCtxSynchronize());
@@ -261,6 +294,8 @@ std::string Client::answer(const std::string& line) {
   if (command == "latency") return latency(std::stoi(argument));
   if (command == "fault") return fault();
   if (command == "spin") return spin();
+  if (command == "stand") return stand();
+  if (command == "release") return release();
   if (command == "own") return own().check(), "ok";
   if (command == "pin") return pin();
   if (command == "fill") return fill(argument);

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensor maps (CUDA Driver API manual, "Tensor Map Object Management"). Their bits are the hardware's and known to the driver alone, so the
+// executor has them encoded; programs that encode the same map before every launch get it from here.
+#include <array>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "gen/api_declarations.hpp"
+#include "interposer/forward/begin.hpp"
+
+namespace mpsshim::interposer::api {
+
+using namespace forward;
+
+namespace {
+
+constexpr std::uint32_t kMaxRank = 5;
+constexpr std::uint32_t kMinIm2colRank = 3;
+constexpr std::uintptr_t kMapAlignment = 64;
+enum Kind : std::uint32_t { kTiled = 0, kIm2col = 1, kIm2colWide = 2 };
+
+using Question = proto::TensorMapEncodeRecord;
+using Map = std::array<std::byte, sizeof(CUtensorMap)>;
+
+struct BytesLess {
+  bool operator()(const Question& a, const Question& b) const { return std::memcmp(&a, &b, sizeof a) < 0; }
+};
+
+// What the driver has answered. The same question has the same answer for ever: of one device, whichever executor is asked.
+class Answers {
+ public:
+  [[nodiscard]] static Answers& instance() {
+    static auto* answers = new Answers();  // never destroyed
+    return *answers;
+  }
+  [[nodiscard]] bool find(const Question& question, CUtensorMap& map) {
+    const std::lock_guard lock(mutex_);
+    const auto found = known_.find(question);
+    if (found == known_.end()) return false;
+    std::memcpy(&map, found->second.data(), sizeof map);
+    return true;
+  }
+  void add(const Question& question, const Map& map) {
+    const std::lock_guard lock(mutex_);
+    if (known_.size() >= kMost) known_.clear();
+    known_.emplace(question, map);
+  }
+
+ private:
+  static constexpr std::size_t kMost = 1024;
+  std::mutex mutex_;
+  std::map<Question, Map, BytesLess> known_;
+};
+
+bool is_a_place_for(const CUtensorMap* map) { return map != nullptr && reinterpret_cast<std::uintptr_t>(map) % kMapAlignment == 0; }
+
+CUresult encode(CUtensorMap* map, const Question& question) {
+  if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
+  if (Answers::instance().find(question, *map)) return CUDA_SUCCESS;
+  proto::TensorMapEncodeReply reply{};
+  if (const CUresult error = session().channel().call({}, question, {}, Repeat::harmless, reply); error != CUDA_SUCCESS) return error;
+  Map bytes;
+  static_assert(sizeof reply.map == sizeof bytes);
+  std::memcpy(bytes.data(), reply.map, sizeof bytes);
+  Answers::instance().add(question, bytes);
+  std::memcpy(map, bytes.data(), sizeof bytes);
+  return CUDA_SUCCESS;
+}
+
+// What all kinds have. CUDA_ERROR_INVALID_VALUE: what the lengths of the arrays depend on, or an array that must be there, is wrong.
+struct Common {
+  CUtensorMap* map;
+  CUtensorMapDataType type;
+  cuuint32_t rank;
+  void* address;
+  const cuuint64_t* dimensions;
+  const cuuint64_t* strides;
+  const cuuint32_t* element_strides;
+  CUtensorMapInterleave interleave;
+  CUtensorMapSwizzle swizzle;
+  CUtensorMapL2promotion promotion;
+  CUtensorMapFloatOOBfill fill;
+};
+
+CUresult ask(const Common& common, Kind kind, std::uint32_t least_rank, Question& question) {
+  if (!is_a_place_for(common.map) || common.rank < least_rank || common.rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
+  if (common.dimensions == nullptr || common.element_strides == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (common.strides == nullptr && common.rank > 1) return CUDA_ERROR_INVALID_VALUE;
+  question.kind = kind;
+  question.address = reinterpret_cast<std::uintptr_t>(common.address);
+  question.data_type = static_cast<std::uint32_t>(common.type);
+  question.rank = common.rank;
+  question.interleave = static_cast<std::uint32_t>(common.interleave);
+  question.swizzle = static_cast<std::uint32_t>(common.swizzle);
+  question.l2_promotion = static_cast<std::uint32_t>(common.promotion);
+  question.oob_fill = static_cast<std::uint32_t>(common.fill);
+  for (std::uint32_t i = 0; i < common.rank; ++i) {
+    question.dimension[i] = common.dimensions[i];
+    question.element_stride[i] = common.element_strides[i];
+    if (i + 1 < common.rank) question.stride[i] = common.strides[i];
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void* globalAddress,
+                                const cuuint64_t* globalDim, const cuuint64_t* globalStrides, const cuuint32_t* boxDim,
+                                const cuuint32_t* elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill) {
+  Question question{};
+  const Common common{tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, elementStrides, interleave, swizzle, l2Promotion, oobFill};
+  if (const CUresult error = ask(common, kTiled, 1, question); error != CUDA_SUCCESS) return error;
+  if (boxDim == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  for (std::uint32_t i = 0; i < tensorRank; ++i) question.box[i] = boxDim[i];
+  return encode(tensorMap, question);
+}
+
+CUresult cuTensorMapEncodeIm2col(CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void* globalAddress,
+                                 const cuuint64_t* globalDim, const cuuint64_t* globalStrides, const int* pixelBoxLowerCorner,
+                                 const int* pixelBoxUpperCorner, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn,
+                                 const cuuint32_t* elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                 CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill) {
+  Question question{};
+  const Common common{tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, elementStrides, interleave, swizzle, l2Promotion, oobFill};
+  if (const CUresult error = ask(common, kIm2col, kMinIm2colRank, question); error != CUDA_SUCCESS) return error;
+  if (pixelBoxLowerCorner == nullptr || pixelBoxUpperCorner == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  for (std::uint32_t i = 0; i + 2 < tensorRank; ++i) {
+    question.lower_corner[i] = pixelBoxLowerCorner[i];
+    question.upper_corner[i] = pixelBoxUpperCorner[i];
+  }
+  question.channels_per_pixel = channelsPerPixel;
+  question.pixels_per_column = pixelsPerColumn;
+  return encode(tensorMap, question);
+}
+
+CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void* globalAddress,
+                                     const cuuint64_t* globalDim, const cuuint64_t* globalStrides, int pixelBoxLowerCornerWidth,
+                                     int pixelBoxUpperCornerWidth, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn,
+                                     const cuuint32_t* elementStrides, CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode,
+                                     CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill) {
+  Question question{};
+  const Common common{tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, elementStrides, interleave, swizzle, l2Promotion, oobFill};
+  if (const CUresult error = ask(common, kIm2colWide, kMinIm2colRank, question); error != CUDA_SUCCESS) return error;
+  question.lower_corner[0] = pixelBoxLowerCornerWidth;
+  question.upper_corner[0] = pixelBoxUpperCornerWidth;
+  question.channels_per_pixel = channelsPerPixel;
+  question.pixels_per_column = pixelsPerColumn;
+  question.wide_mode = static_cast<std::uint32_t>(mode);
+  return encode(tensorMap, question);
+}
+
+CUresult cuTensorMapReplaceAddress(CUtensorMap* tensorMap, void* globalAddress) {
+  if (!is_a_place_for(tensorMap)) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
+  proto::TensorMapReplaceRecord record{};
+  record.address = reinterpret_cast<std::uintptr_t>(globalAddress);
+  std::memcpy(record.map, tensorMap, sizeof record.map);
+  proto::TensorMapReplaceReply reply{};
+  const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply);
+  if (error == CUDA_SUCCESS) std::memcpy(tensorMap, reply.map, sizeof reply.map);
+  return error;
+}
+
+}  // namespace mpsshim::interposer::api
