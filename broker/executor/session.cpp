@@ -112,6 +112,14 @@ void Session::start_window_job(const char* what, std::function<void()> job) {
                         }});
 }
 
+void Session::start_window_call(const char* what, std::function<void(WindowResult)> job) {
+  ++jobs_;
+  parts_.window.submit({what, id_, false, [self = shared_from_this(), job = std::move(job)](WindowResult window) {
+                          job(window);
+                          self->finish_job();
+                        }});
+}
+
 void Session::finish_job(std::function<void()> act) {
   run_on_worker([self = shared_from_this(), act = std::move(act)] {
     if (act) act();
@@ -232,6 +240,12 @@ void Session::release_modules() {
   retired_images_.clear();
 }
 
+void Session::release_links() {
+  std::vector<proto::Id<proto::HandleKind::link_state>> links;
+  links_.for_each([&](proto::Id<proto::HandleKind::link_state> id, SessionLink&) { links.push_back(id); });
+  for (const auto id : links) (void)links_.take(id);
+}
+
 // In a quiet window: nothing of the session is in flight, and no worker has it.
 void Session::release_everything() {
   parts_.completion.remove(id_);
@@ -239,6 +253,7 @@ void Session::release_everything() {
   channel_.unregister(parts_.driver);
   memory_.release_all();
   release_modules();
+  release_links();
   if (closed_) std::exchange(closed_, nullptr)();
 }
 

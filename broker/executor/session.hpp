@@ -16,11 +16,13 @@
 
 #include "broker/control_messages.hpp"
 #include "broker/executor/client_channel.hpp"
+#include "broker/executor/link_state.hpp"
 #include "broker/executor/memory_map.hpp"
 #include "broker/executor/objects.hpp"
 #include "broker/executor/parts.hpp"
 #include "broker/executor/session_variables.hpp"
 #include "broker/executor/stream_set.hpp"
+#include "broker/executor/window_job.hpp"
 
 namespace mpsshim::broker {
 
@@ -47,6 +49,7 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] EventTable& events() { return events_; }
   [[nodiscard]] ModuleTable& modules() { return modules_; }
   [[nodiscard]] FunctionTable& functions() { return functions_; }
+  [[nodiscard]] LinkTable& links() { return links_; }
 
   // Ends this session because its client broke the protocol. `record` names what was read, `reason` is a clause ("its id is unknown").
   void fail(const char* record, const std::string& reason);
@@ -70,6 +73,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void start_job(std::function<void(const std::shared_ptr<Session>&)> job);
   // The same in a quiet window, whenever one comes.
   void start_window_job(const char* what, std::function<void()> job);
+  // The same for a call that somebody waits for: `job` is also run where no window came, and is told so.
+  void start_window_call(const char* what, std::function<void(WindowResult)> job);
   // Any thread: `act`, then the end of the job, on the worker.
   void finish_job(std::function<void()> act = {});
 
@@ -117,6 +122,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void answer_pause(const std::function<void(CUresult)>& answer);
   void abandon_jobs();
   void release_modules();
+  void release_links();
   void release_everything();
   [[nodiscard]] bool has_variables();
 
@@ -130,6 +136,7 @@ class Session : public std::enable_shared_from_this<Session> {
   EventTable events_;
   ModuleTable modules_;
   FunctionTable functions_;
+  LinkTable links_;
   StreamSet streams_;
   std::vector<Waiting> waiting_;
   std::vector<ImageRef> retired_images_;

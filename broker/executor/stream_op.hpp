@@ -75,6 +75,27 @@ struct HostOp {
   std::uint32_t number = 0;
 };
 
-using StreamOp = std::variant<LaunchOp, CopyOp, FillOp, RecordOp, WaitOp, FenceOp, HostOp>;
+// Later work is held back until the word has such a value. The GPU is not given the wait, for it would hold up what stands behind it in its
+// hardware connection, other clients' work included: the word is fetched again and again (StreamQueue::look_at_value).
+struct ValueWaitOp {
+  std::uint64_t address = 0;
+  std::uint64_t value = 0;
+  std::uint32_t size_bytes = 0;
+  std::uint32_t condition = 0;
+  std::uint32_t probe = 0;  // the last one sent for it
+  bool was_probed = false;
+
+  [[nodiscard]] bool is_met_by(std::uint64_t word) const;
+};
+
+// A write of one word, or another memory operation that waits for nothing.
+struct ValueWriteOp {
+  std::uint64_t address = 0;
+  std::uint64_t value = 0;
+  CUstreamBatchMemOpType operation{};
+  std::uint32_t flags = 0;
+};
+
+using StreamOp = std::variant<LaunchOp, CopyOp, FillOp, RecordOp, WaitOp, FenceOp, HostOp, ValueWaitOp, ValueWriteOp>;
 
 }  // namespace mpsshim::broker

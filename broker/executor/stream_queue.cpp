@@ -28,6 +28,7 @@ StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::u
       stream_(std::move(stream)),
       chains_(context.parts),
       limit_(context.parts.first_in_flight) {
+  probes_ = context_.channel.fence(fence_index_).probe_number.load(std::memory_order_relaxed);
   appended_ = issued_ = written_ = known_done_.position = word().issued.load(std::memory_order_relaxed);
   word().launches.store(0, std::memory_order_relaxed);
   word().chained.store(0, std::memory_order_relaxed);
@@ -113,6 +114,8 @@ std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() {
     // Acquire: what the function has written is seen by the work behind it. Pairs with FenceMemory::release_host.
     const std::uint32_t returned = context_.channel.fence(fence_index_).host_value.load(std::memory_order_acquire);
     if (!proto::fence_reached(returned, host->number)) return Stop::host;
+  } else if (auto* value = std::get_if<ValueWaitOp>(&ops_.front())) {
+    if (!has_value(*value)) return Stop::value;
   }
   return std::nullopt;
 }
@@ -121,7 +124,7 @@ StreamQueue::Stop StreamQueue::issue(std::uint32_t budget) {
   const std::uint32_t first = submissions_;
   while (!in_window_ && !ops_.empty()) {
     if (const std::optional<Stop> stop = blocked_by_head()) {
-      if (*stop == Stop::held) write_progress();  // what it waits for is to be seen
+      if (*stop == Stop::held || *stop == Stop::value) write_progress();  // what it waits for is to be seen
       return *stop;
     }
     if (!has_credit()) {
@@ -156,7 +159,7 @@ void StreamQueue::note_kernel(std::uint32_t position, const LoadedFunction& func
 void StreamQueue::issue_head() {
   if (std::holds_alternative<LaunchOp>(ops_.front())) return issue_launches();
   StreamOp& head = ops_.front();
-  if (std::holds_alternative<CopyOp>(head) || std::holds_alternative<FillOp>(head)) {
+  if (std::holds_alternative<CopyOp>(head) || std::holds_alternative<FillOp>(head) || std::holds_alternative<ValueWriteOp>(head)) {
     begin_change(1);
     context_.parts.window.note_launch(stream_->progress_index, nullptr);
   } else {
@@ -172,6 +175,8 @@ void StreamQueue::issue_head() {
     issue_wait(*wait);
   else if (auto* fence = std::get_if<FenceOp>(&head))
     issue_fence(*fence);
+  else if (auto* write = std::get_if<ValueWriteOp>(&head))
+    issue_write(*write);
   pop_head();
 }
 

@@ -49,6 +49,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
     fence,         // its fence will come any moment: asked again, it issues
     event,         // waits for an event's record to be issued in another stream
     host,          // waits for a host function of the client, which rings when it has returned
+    value,         // waits for a word's value
     needs_window,  // the head is a launch that would wait for every kernel: see take_window_launch()
     in_window,     // that launch is under way
   };
@@ -81,7 +82,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] bool is_blocking() const { return is_blocking_; }
   [[nodiscard]] bool is_empty() const { return ops_.empty() && !in_window_; }
   [[nodiscard]] bool has_unwritten_progress() const { return written_ != issued_; }
-  [[nodiscard]] bool is_idle() const { return is_empty() && has_completed(appended_); }
+  [[nodiscard]] bool is_idle() const { return is_empty() && has_completed(appended_) && !is_probing(); }
   [[nodiscard]] std::uint32_t position() const { return appended_; }  // of the last operation appended
   [[nodiscard]] bool has_issued(std::uint32_t position) const { return progress_reached(issued_, position) && !in_window_; }
   [[nodiscard]] bool has_completed(std::uint32_t position) const;
@@ -126,6 +127,10 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void record_event(CUevent event);
   void issue_wait(const WaitOp& wait);
   void issue_fence(const FenceOp& fence);
+  void issue_write(const ValueWriteOp& write);
+  [[nodiscard]] bool has_value(ValueWaitOp& wait);
+  void send_probe(ValueWaitOp& wait);
+  [[nodiscard]] bool is_probing() const;
   void write_fence(std::uint32_t value);
   void begin(std::uint32_t operations);
   void begin_change(std::uint32_t operations);
@@ -152,6 +157,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   std::size_t borrowed_ = 0;      // so many operations at the back may point into the batch
   std::size_t issue_singly_ = 0;  // so many launches at the head go out plainly: their chain was refused
   bool has_expected_fence_ = false;
+  std::uint32_t probes_ = 0;  // sent: see send_probe()
   bool in_window_ = false;
   std::uint32_t appended_ = 0;
   std::uint32_t issued_ = 0;

@@ -136,6 +136,7 @@ StreamSet::Issue StreamSet::issue() {
         case StreamQueue::Stop::held: issue.waits_for_gpu = true; break;
         case StreamQueue::Stop::event: waits_for_event = true; break;
         case StreamQueue::Stop::host: break;  // the client's doorbell wakes the worker
+        case StreamQueue::Stop::value: issue.lacks_credit = issue.waits_for_gpu = true; break;
         case StreamQueue::Stop::needs_window: issue.needs_window = queue; break;
       }
       again |= total_.records != before;

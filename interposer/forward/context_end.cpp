@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a context takes with it when it ends (cuCtxDestroy, cuDevicePrimaryCtxReset).
+// What contexts have to do with the executor: what one takes with it when it ends (cuCtxDestroy, cuDevicePrimaryCtxReset), and its limits.
 #include "interposer/forward/events.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
@@ -18,5 +18,20 @@ void release_context_objects(CUcontext context) {
   PinnedMemory::instance().free_all_of(context);
   DeviceMemory::instance().free_all_of(context);
 }
+
+CUresult raise_context_limit(CUlimit limit, std::size_t value) {
+  if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
+  const proto::ContextLimitRecord record{static_cast<std::uint32_t>(limit), 0, value};
+  proto::ContextLimitReply reply{};
+  Answer answer;
+  RecipeBook::Key recipe = 0;  // the context keeps it, and so does the next one
+  do {
+    const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
+    if (error != CUDA_SUCCESS) return error;
+  } while (!session().keep_recipe(recipe_of({}, record, 0), answer, recipe));
+  return CUDA_SUCCESS;
+}
+
+CUresult renew_process_objects() { return Modules::instance().renew_libraries(); }
 
 }  // namespace mpsshim::interposer::forward

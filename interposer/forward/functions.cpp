@@ -26,6 +26,7 @@ bool take_facts(Function& function, const Facts& reply, std::span<const std::byt
   for (std::uint32_t i = 0; i < kFunctionAttributes; ++i) function.attribute[i].store(reply.attribute[i], std::memory_order_relaxed);
   function.max_threads_per_block.store(reply.attribute[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK], std::memory_order_relaxed);
   function.max_dynamic_shared_bytes.store(reply.attribute[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES], std::memory_order_relaxed);
+  function.has_compiled_cluster = reply.attribute[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH] != 0;
   function.static_shared_bytes = reply.attribute[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES];
   return true;
 }
@@ -143,6 +144,13 @@ CUresult Functions::set_attribute(Function& function, int attribute, int value) 
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto index = static_cast<std::size_t>(attribute);
+  switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: return set_launch_attribute(function, attribute, value);
+    default: break;
+  }
   // Libraries set the same value before every launch.
   if ((function.attribute_valid >> attribute & 1) != 0 && function.attribute[index].load(std::memory_order_relaxed) == value) return CUDA_SUCCESS;
   proto::FunctionSetAttributeRecord record{};
@@ -162,6 +170,30 @@ CUresult Functions::set_attribute(Function& function, int attribute, int value) 
   });
   function.attribute[index].store(value, std::memory_order_relaxed);
   if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) function.max_dynamic_shared_bytes.store(value, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+// What a launch can be given is not set on the driver's function, which other clients may use as well.
+CUresult Functions::set_launch_attribute(Function& function, int attribute, int value) {
+  const bool is_policy = attribute == CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE;
+  if ((function.attribute_valid >> attribute & 1) == 0 || value < 0) return CUDA_ERROR_INVALID_VALUE;
+  if (is_policy && value > CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_policy && function.has_compiled_cluster) return CUDA_ERROR_NOT_PERMITTED;
+  function.attribute[static_cast<std::size_t>(attribute)].store(value, std::memory_order_relaxed);
+  function.has_launch_attributes.store(true, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+CUresult Functions::copy_attributes(const Function& from, Function& to) {
+  constexpr std::uint32_t kOfLaunches = 1u << CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH | 1u << CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT |
+                                        1u << CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH |
+                                        1u << CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE;
+  const bool has_launch_attributes = from.has_launch_attributes.load(std::memory_order_relaxed) && !from.has_compiled_cluster;
+  for (std::size_t i = 0; i < kFunctionAttributes; ++i) {
+    if (from.attribute_recipe[i] == 0 && !(has_launch_attributes && (kOfLaunches >> i & 1) != 0)) continue;
+    const int value = from.attribute[i].load(std::memory_order_relaxed);
+    if (const CUresult error = set_attribute(to, static_cast<int>(i), value); error != CUDA_SUCCESS) return error;
+  }
   return CUDA_SUCCESS;
 }
 

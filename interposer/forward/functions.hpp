@@ -40,12 +40,14 @@ struct Function {
   std::atomic<std::int32_t> max_threads_per_block{0};
   std::atomic<std::int32_t> max_dynamic_shared_bytes{0};
   std::int32_t static_shared_bytes = 0;
+  std::atomic<bool> has_launch_attributes{false};  // launches get what was set here: launch_attributes.hpp
 
   proto::ModuleId module;
   std::string name;
   std::vector<Parameter> layout;
   std::array<std::atomic<std::int32_t>, kFunctionAttributes> attribute{};
   std::uint32_t attribute_valid = 0;  // bit i: the driver answered attribute i
+  bool has_compiled_cluster = false;  // its cluster dimensions are in the image
   std::array<RecipeBook::Key, kFunctionAttributes> attribute_recipe{};
   RecipeBook::Key recipe = 0;
 };
@@ -83,8 +85,11 @@ class Functions {
 
   [[nodiscard]] static CUresult get_attribute(const Function& function, int attribute, int& value);
   [[nodiscard]] CUresult set_attribute(Function& function, int attribute, int value);
+  // Sets on `to` what was set on `from`.
+  [[nodiscard]] CUresult copy_attributes(const Function& from, Function& to);
 
  private:
+  [[nodiscard]] static CUresult set_launch_attribute(Function& function, int attribute, int value);
   // Not yet known to the executor; nullptr: the table is full.
   [[nodiscard]] Function* add(proto::ModuleId module, std::string_view name);
 

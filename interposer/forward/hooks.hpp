@@ -24,6 +24,13 @@ namespace mpsshim::interposer::forward {
 // Calls `visit(user, function)` for every kernel of a module (or of a library's module) and stores how many there were.
 [[nodiscard]] CUresult visit_functions(CUmodule module, void (*visit)(void* user, CUfunction function), void* user, std::uint32_t& count);
 
+// cuCtxSetLimit beyond what the shared context has. CUDA_ERROR_NOT_SUPPORTED: more than one client may ask for.
+[[nodiscard]] CUresult raise_context_limit(CUlimit limit, std::size_t value);
+
+// The primary context becomes active again after it had ended: what belongs to the process and lives in a context (libraries' variables) is as
+// after loading.
+[[nodiscard]] CUresult renew_process_objects();
+
 // A context ends (cuCtxDestroy, cuDevicePrimaryCtxReset, last cuDevicePrimaryCtxRelease): waits for its work, then releases what was created
 // while it was current: streams, events, memory, modules. Libraries and kernels stay, they belong to the process.
 void release_context_objects(CUcontext context);

@@ -20,32 +20,38 @@ class JitOptions {
     for (unsigned int i = 0; i < count; ++i) {
       switch (options[i]) {
         case CU_JIT_ERROR_LOG_BUFFER: error_.text = static_cast<char*>(values[i]); break;
-        case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: error_.size = &values[i]; break;
+        case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: set_size(error_, values[i]); break;
         case CU_JIT_INFO_LOG_BUFFER: info_.text = static_cast<char*>(values[i]); break;
-        case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES: info_.size = &values[i]; break;
+        case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES: set_size(info_, values[i]); break;
         default: break;
       }
     }
   }
 
   // After the load: what the linker said about an error, and an empty information log. Sizes come back as the bytes written.
-  void report(std::string_view error_log) {
+  void report(std::string_view error_log, std::string_view info_log = {}) {
     fill(error_, error_log);
-    fill(info_, {});
+    fill(info_, info_log);
   }
 
  private:
   struct Log {
     char* text = nullptr;
     void** size = nullptr;  // in: bytes of the buffer; out: bytes written
+    std::uint32_t capacity = 0;
   };
+
+  // Read at once: a linker reports more than once.
+  static void set_size(Log& log, void*& value) {
+    log.size = &value;
+    log.capacity = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(value));
+  }
 
   static void fill(const Log& log, std::string_view content) {
     if (log.size == nullptr) return;
-    const auto capacity = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(*log.size));
     std::size_t written = 0;
-    if (log.text != nullptr && capacity != 0) {
-      written = std::min<std::size_t>(content.size(), capacity - 1);
+    if (log.text != nullptr && log.capacity != 0) {
+      written = std::min<std::size_t>(content.size(), log.capacity - 1);
       std::memcpy(log.text, content.data(), written);
       log.text[written] = '\0';
     }

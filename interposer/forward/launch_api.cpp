@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernel launches (CUDA Driver API manual, "Execution Control").
+#include <algorithm>
 #include <climits>
 #include <cstring>
+#include <vector>
 
 #include "gen/api_declarations.hpp"
 #include "interposer/entry.hpp"
+#include "interposer/forward/events.hpp"
 #include "interposer/forward/launch.hpp"
+#include "interposer/forward/launch_attributes.hpp"
 #include "interposer/forward/occupancy.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/devices.hpp"
@@ -56,6 +60,26 @@ bool has_registers_for(const Function& function, const LaunchShape& shape) {
   return warps * per_warp <= available;
 }
 
+inline CUresult post_launch(Function& function, Stream& stream, const LaunchShape& shape, std::span<const CUlaunchAttribute> attributes,
+                            std::uint32_t flags, const Arguments& arguments) {
+  const std::size_t parameter_room = (function.parameter_bytes + 7u) / 8 * 8;
+  return post_work<proto::LaunchRecord>(stream, parameter_room + attributes.size_bytes(), [&](proto::LaunchRecord& record, std::byte* trailing) {
+    record = proto::LaunchRecord{function.id,
+                                 shape.grid_x,
+                                 shape.grid_y,
+                                 shape.grid_z,
+                                 shape.block_x,
+                                 shape.block_y,
+                                 shape.block_z,
+                                 shape.shared_bytes,
+                                 function.parameter_bytes,
+                                 static_cast<std::uint32_t>(attributes.size()),
+                                 flags};
+    copy_arguments(arguments, {function.parameters, function.parameter_count}, function.parameter_bytes, trailing);
+    if (!attributes.empty()) std::memcpy(trailing + parameter_room, attributes.data(), attributes.size_bytes());
+  });
+}
+
 CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_handle, std::span<const CUlaunchAttribute> attributes,
                 std::uint32_t flags, void** kernel_params, void** extra) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) [[unlikely]]
@@ -79,22 +103,42 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
   if ((flags & kCooperative) != 0) {
     if (const CUresult error = check_cooperative(*function, shape); error != CUDA_SUCCESS) return error;
   }
-  const std::size_t parameter_room = (function->parameter_bytes + 7u) / 8 * 8;
-  return post_work<proto::LaunchRecord>(*stream, parameter_room + attributes.size_bytes(), [&](proto::LaunchRecord& record, std::byte* trailing) {
-    record = proto::LaunchRecord{function->id,
-                                 shape.grid_x,
-                                 shape.grid_y,
-                                 shape.grid_z,
-                                 shape.block_x,
-                                 shape.block_y,
-                                 shape.block_z,
-                                 shape.shared_bytes,
-                                 function->parameter_bytes,
-                                 static_cast<std::uint32_t>(attributes.size()),
-                                 flags};
-    copy_arguments(arguments, {function->parameters, function->parameter_count}, function->parameter_bytes, trailing);
-    if (!attributes.empty()) std::memcpy(trailing + parameter_room, attributes.data(), attributes.size_bytes());
+  if (function->has_launch_attributes.load(std::memory_order_relaxed) | stream->has_launch_attributes.load(std::memory_order_relaxed)) [[unlikely]] {
+    return post_launch(*function, *stream, shape, with_defaults(*function, *stream, attributes), flags, arguments);
+  }
+  return post_launch(*function, *stream, shape, attributes, flags, arguments);
+}
+
+LaunchShape shape_of(const CUlaunchConfig& config) {
+  return {config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX, config.blockDimY, config.blockDimZ, config.sharedMemBytes};
+}
+
+const CUlaunchAttribute* event_attribute(std::span<const CUlaunchAttribute> attributes) {
+  const auto found = std::find_if(attributes.begin(), attributes.end(), [](const CUlaunchAttribute& attribute) {
+    return attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT || attribute.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT;
   });
+  return found != attributes.end() ? &*found : nullptr;
+}
+
+// An event that the kernel itself triggers, or that comes when all its blocks have begun, is recorded behind the kernel: CUDA promises that
+// it does not come earlier than that trigger, and the end of the kernel is one.
+CUresult launch_and_record(const CUlaunchConfig& config, CUfunction function, CUstream stream, const CUlaunchAttribute& attribute, std::uint32_t flags,
+                           void** kernel_params, void** extra) {
+  const bool is_programmatic = attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT;
+  const CUevent event = is_programmatic ? attribute.value.programmaticEvent.event : attribute.value.launchCompletionEvent.event;
+  std::vector<CUlaunchAttribute> others;
+  for (const CUlaunchAttribute& each : std::span(config.attrs, config.numAttrs)) {
+    if (&each == &attribute) continue;
+    if (each.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT || each.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
+      return unsupported(ApiId::cuLaunchKernelEx);  // two events behind one launch
+    }
+    others.push_back(each);
+  }
+  const Event* known = Events::instance().resolve(event);
+  if (known == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if ((known->flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = launch(function, shape_of(config), stream, others, flags, kernel_params, extra); error != CUDA_SUCCESS) return error;
+  return api::cuEventRecord(event, stream);
 }
 
 }  // namespace
@@ -120,9 +164,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** ker
   }
   CUstream stream = config->hStream;
   if (stream == nullptr && PerThreadDefaultStream::active()) stream = CU_STREAM_PER_THREAD;
-  return launch(
-      f, {config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY, config->blockDimZ, config->sharedMemBytes},
-      stream, attributes, flags, kernelParams, extra);
+  if (const CUlaunchAttribute* event = event_attribute(attributes)) return launch_and_record(*config, f, stream, *event, flags, kernelParams, extra);
+  return launch(f, shape_of(*config), stream, attributes, flags, kernelParams, extra);
 }
 
 }  // namespace mpsshim::interposer::api

@@ -2,7 +2,9 @@
 // Library management (CUDA Driver API manual, "Library Management"). Libraries belong to the process: no call needs a current context, and
 // they survive cuDevicePrimaryCtxReset.
 #include "gen/api_declarations.hpp"
+#include "interposer/entry.hpp"
 #include "interposer/forward/modules.hpp"
+#include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::api {
 
@@ -88,6 +90,19 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library,
   });
 }
 
+// A pointer by which the host and every device call the same function: devices have such only where host and device share all memory.
+CUresult cuLibraryGetUnifiedFunction(void** fptr, CUlibrary library, const char* symbol) {
+  if (fptr == nullptr || symbol == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return with_library(library, [](Library&) {
+    int has_any = 0;
+    const proto::DeviceFacts* facts = device_facts(session_device());
+    if (facts == nullptr || device_attribute(*facts, CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS, has_any) != CUDA_SUCCESS || has_any == 0) {
+      return CUDA_ERROR_NOT_FOUND;
+    }
+    return unsupported(ApiId::cuLibraryGetUnifiedFunction);
+  });
+}
+
 CUresult cuLibraryGetKernelCount(unsigned int* count, CUlibrary lib) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return with_library(lib, [&](Library& found) {
@@ -136,16 +151,19 @@ CUresult cuKernelGetName(const char** name, CUkernel hfunc) {
   });
 }
 
-CUresult cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice) {
+CUresult cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
   if (pi == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (device_facts(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   return with_function(kernel, [&](Function& function) { return Functions::get_attribute(function, attrib, *pi); });
 }
 
-CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice) {
+CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {
+  if (device_facts(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   return with_function(kernel, [&](Function& function) { return Functions::instance().set_attribute(function, attrib, val); });
 }
 
-CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice) {
+CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
+  if (device_facts(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   if (config < CU_FUNC_CACHE_PREFER_NONE || config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
   return with_function(kernel, [](Function&) { return CUDA_SUCCESS; });  // a preference; the carveout attribute is what counts
 }

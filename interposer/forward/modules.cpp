@@ -76,16 +76,21 @@ CUresult Modules::load_bytes(std::span<const std::byte> content, JitOptions& opt
   if (content.empty()) return CUDA_ERROR_INVALID_IMAGE;
   std::uint64_t image = 0;
   if (const CUresult error = session().upload_image(content, image); error != CUDA_SUCCESS) return error;
+  return load_image(image, options, context, module);
+}
+
+CUresult Modules::load_image(std::uint64_t image, JitOptions& options, CUcontext context, Module*& module) {
   auto object = std::make_unique<Module>();
   Module* loaded = object.get();
   loaded->context = context;
+  loaded->image = image;
   {
     const std::lock_guard lock(mutex_);
     const proto::ModuleId id = modules_.add(std::move(object));
     if (id == proto::ModuleId{}) return CUDA_ERROR_OUT_OF_MEMORY;  // the table is full, the object gone
     loaded->id = id;
   }
-  const CUresult error = call_load(*loaded, image, options);
+  const CUresult error = call_load(*loaded, options);
   if (error != CUDA_SUCCESS) {
     const std::lock_guard lock(mutex_);
     (void)modules_.take(loaded->id);
@@ -95,10 +100,10 @@ CUresult Modules::load_bytes(std::span<const std::byte> content, JitOptions& opt
   return CUDA_SUCCESS;
 }
 
-CUresult Modules::call_load(Module& module, std::uint64_t image, JitOptions& options) {
+CUresult Modules::call_load(Module& module, JitOptions& options) {
   proto::ModuleLoadRecord record{};
   record.module = module.id;
-  record.image = image;
+  record.image = module.image;
   proto::ModuleLoadReply reply{};
   Answer answer;
   Recipe recipe;
@@ -115,6 +120,7 @@ CUresult Modules::call_load(Module& module, std::uint64_t image, JitOptions& opt
   } while (!session().keep_recipe(std::move(recipe), answer, module.recipe));
   options.report({});
   module.function_count = reply.function_count;
+  module.has_writable_globals = reply.has_writable_globals != 0;
   module.described = std::move(answer.payload);
   return CUDA_SUCCESS;
 }
@@ -198,6 +204,7 @@ CUresult Modules::add_library(Module& module, Library*& library) {
   auto object = std::make_unique<Library>();
   library = object.get();
   library->module = &module;
+  const std::lock_guard lock(mutex_);
   const LibraryId id = libraries_.add(std::move(object));
   if (id == LibraryId{}) return CUDA_ERROR_OUT_OF_MEMORY;
   library->id = id;
@@ -221,8 +228,41 @@ CUresult Modules::get_kernel(Library& library, std::string_view name, Kernel*& k
 CUresult Modules::unload_library(Library& library) {
   for (const auto& [name, kernel] : library.kernels) Functions::instance().erase_kernel(kernel->id);
   const CUresult error = unload(*library.module);
+  const std::lock_guard lock(mutex_);
   (void)libraries_.take(library.id);
   return error;
+}
+
+// Kernels keep their handles and what was set on them, not so the functions that they were taken for.
+CUresult Modules::renew(Library& library) {
+  const std::lock_guard lock(library.mutex);
+  Module* const old = library.module;
+  Module* fresh = nullptr;
+  JitOptions none;
+  if (const CUresult error = load_image(old->image, none, nullptr, fresh); error != CUDA_SUCCESS) return error;
+  library.module = fresh;
+  for (const auto& [name, kernel] : library.kernels) {
+    Function* function = nullptr;
+    if (const CUresult error = get_function(*fresh, name, function); error != CUDA_SUCCESS) return error;
+    const Function& before = *kernel->function;
+    kernel->function = function;
+    if (const CUresult error = Functions::instance().copy_attributes(before, *function); error != CUDA_SUCCESS) return error;
+  }
+  return unload(*old);
+}
+
+CUresult Modules::renew_libraries() {
+  std::vector<Library*> changed;
+  {
+    const std::lock_guard lock(mutex_);
+    libraries_.for_each([&](LibraryId, Library& library) {
+      if (library.module->has_writable_globals) changed.push_back(&library);
+    });
+  }
+  for (Library* library : changed) {
+    if (const CUresult error = renew(*library); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
 }
 
 void Modules::unload_all_of(CUcontext context) {

@@ -32,6 +32,8 @@ struct Module {
   std::uint32_t function_count = 0;
   CUcontext context = nullptr;  // null: of a library, which belongs to the process
   RecipeBook::Key recipe = 0;
+  std::uint64_t image = 0;            // known to the control process for the life of the session
+  bool has_writable_globals = false;  // kernels may have changed what loading gives
 
   std::vector<std::byte> described;  // the executor's reply to ModuleLoad: functions that need not be asked for
 
@@ -69,12 +71,16 @@ class Modules {
   [[nodiscard]] CUresult add_library(Module& module, Library*& library);
   [[nodiscard]] CUresult get_kernel(Library& library, std::string_view name, Kernel*& kernel);
   [[nodiscard]] CUresult unload_library(Library& library);
+  // The primary context is made again after a reset: libraries are still there, and their variables hold what loading gives.
+  [[nodiscard]] CUresult renew_libraries();
 
   void unload_all_of(CUcontext context);
 
  private:
   [[nodiscard]] CUresult load_bytes(std::span<const std::byte> content, JitOptions& options, CUcontext context, Module*& module);
-  [[nodiscard]] CUresult call_load(Module& module, std::uint64_t image, JitOptions& options);
+  [[nodiscard]] CUresult load_image(std::uint64_t image, JitOptions& options, CUcontext context, Module*& module);
+  [[nodiscard]] CUresult call_load(Module& module, JitOptions& options);
+  [[nodiscard]] CUresult renew(Library& library);
 
   proto::HandleTable<proto::HandleKind::module, Module> modules_;
   proto::HandleTable<proto::HandleKind::library, Library> libraries_;

@@ -21,6 +21,15 @@ struct PerThreadStream {
 };
 thread_local PerThreadStream per_thread_own;
 
+WaitStyle wait_style(const Stream& stream) {
+  switch (stream.sync_policy.load(std::memory_order_relaxed)) {
+    case CU_SYNC_POLICY_SPIN: return WaitStyle::spin;
+    case CU_SYNC_POLICY_YIELD: return WaitStyle::yield;
+    case CU_SYNC_POLICY_BLOCKING_SYNC: return WaitStyle::sleep;
+    default: return Wait::style_of_thread();
+  }
+}
+
 }  // namespace
 
 std::uint32_t next_fence(Stream& stream) {
@@ -163,12 +172,12 @@ CUresult Streams::fence_many(Which which, Targets& targets, std::size_t& count) 
 }
 
 // With nothing to wait for, the session may have ended all the same.
-CUresult Streams::wait_many(const Targets& targets, std::size_t count) {
+CUresult Streams::wait_many(const Targets& targets, std::size_t count, WaitStyle style) {
   if (count == 0) {
     if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
   }
   for (std::size_t i = 0; i < count; ++i) {
-    const CUresult error = session().wait_fence(targets[i].word, targets[i].value, "a stream's work");
+    const CUresult error = session().wait_fence(targets[i].word, targets[i].value, "a stream's work", style);
     if (error != CUDA_SUCCESS) return error;
   }
   return session().take_error();
@@ -189,7 +198,7 @@ CUresult Streams::wait_for_own_work(Stream& stream) {
   if (const CUresult error = fence(stream, target); error != CUDA_SUCCESS) return error;
   Targets targets;  // NOLINT: one is filled
   targets[0] = {stream.word, target};
-  return wait_many(targets, session().fences().reached(stream.word, target) ? 0 : 1);
+  return wait_many(targets, session().fences().reached(stream.word, target) ? 0 : 1, wait_style(stream));
 }
 
 CUresult Streams::fence_visible(Stream& stream, Target& target, bool& is_pending) {

@@ -35,6 +35,12 @@ struct Stream {
   std::uint64_t unique_id = 0;  // never reused in this process
   CUcontext context = nullptr;
   RecipeBook::Key recipe = 0;
+
+  // cuStreamSetAttribute: launch_attributes.hpp.
+  std::atomic<bool> has_launch_attributes{false};
+  std::atomic<std::uint32_t> sync_policy{CU_SYNC_POLICY_AUTO};  // how to wait for this stream
+  std::mutex attributes_mutex;
+  std::vector<CUlaunchAttribute> launch_attributes;
 };
 
 // Gives the stream's next fence value. Under the channel's lock.
@@ -86,7 +92,8 @@ class Streams {
   // A fence behind the stream's visible work; true if it has not been reached, `target` is its value then.
   [[nodiscard]] CUresult fence_visible(Stream& stream, Target& target, bool& is_pending);
   [[nodiscard]] CUresult fence_many(Which which, Targets& targets, std::size_t& count);
-  [[nodiscard]] CUresult wait_many(const Targets& targets, std::size_t count);
+  [[nodiscard]] CUresult wait_many(const Targets& targets, std::size_t count) { return wait_many(targets, count, Wait::style_of_thread()); }
+  [[nodiscard]] CUresult wait_many(const Targets& targets, std::size_t count, WaitStyle style);
   void reuse_retired();
   // Until a fence word is free: waits for a destroyed stream's work where all are taken. CUDA_ERROR_OUT_OF_MEMORY: all are in use.
   [[nodiscard]] CUresult wait_for_word(std::unique_lock<std::mutex>& lock);

@@ -131,17 +131,20 @@ CUresult cuCtxGetLimit(size_t* pvalue, CUlimit limit) {
   return CUDA_SUCCESS;
 }
 
-// The real context is shared and keeps the limits it was made with: a session may ask for as much or for less, which it then has.
+// The real context is shared and has the largest limits that any session asked for; each session is told its own.
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   proto::Known<ContextObject> context;
   if (const CUresult error = check_limit(limit, context); error != CUDA_SUCCESS) return error;
   const std::uint64_t available = device_facts(context->device)->context_limit[limit];
   if (is_hint(limit)) {
     if (value > kMaxFetchGranularity) return CUDA_ERROR_INVALID_VALUE;
-  } else if (value > available) {
-    debug_line(DebugTopic::unsupported, "cuCtxSetLimit(%d) to %zu is refused: the shared context was made with %llu.", static_cast<int>(limit), value,
-               static_cast<unsigned long long>(available));
-    return CUDA_ERROR_NOT_SUPPORTED;
+  } else if (value > available && value > context->limits[static_cast<std::size_t>(limit)].load(std::memory_order_relaxed)) {
+    const CUresult error = forward::raise_context_limit(limit, value);
+    if (error == CUDA_ERROR_NOT_SUPPORTED) {
+      debug_line(DebugTopic::unsupported, "cuCtxSetLimit(%d) to %zu is refused: the context is shared, and was made with %llu.",
+                 static_cast<int>(limit), value, static_cast<unsigned long long>(available));
+    }
+    if (error != CUDA_SUCCESS) return error;
   }
   context->limits[static_cast<std::size_t>(limit)].store(value, std::memory_order_relaxed);
   return CUDA_SUCCESS;

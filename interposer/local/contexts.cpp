@@ -175,6 +175,9 @@ CUresult retain_primary_context(CUdevice device, CUcontext& handle) {
   handle = primary_context(device);
   ContextObject* context = primary_object(device);
   const std::lock_guard lock(primary_mutex());
+  if (context->was_active.load(std::memory_order_relaxed) && context->retain_count.load(std::memory_order_relaxed) == 0) {
+    if (const CUresult error = forward::renew_process_objects(); error != CUDA_SUCCESS) return error;
+  }
   context->was_active.store(true, std::memory_order_relaxed);
   context->retain_count.fetch_add(1, std::memory_order_acq_rel);
   return CUDA_SUCCESS;

@@ -195,7 +195,7 @@ TEST_CASE("host functions of many streams run at once") {
   for (const CUstream stream : streams) OK(CU(cuStreamDestroy)(stream));
 }
 
-TEST_CASE("a host function runs after what stands before it in its stream, and before what follows") {
+TEST_CASE("a host function runs after what stands before it in its stream, and before what follows", "[forwarded]") {
   const DeviceContext context;
   SharedWord word;
   const CUstream stream = new_stream();

@@ -21,6 +21,9 @@ namespace {
 
 struct Recorder {
   int sessions = 0;
+  int renewed = 0;
+  std::size_t raised = 0;
+  CUresult raise_result = CUDA_ERROR_NOT_SUPPORTED;
   int synchronised = 0;
   std::vector<CUcontext> released;
   CUresult session_result = CUDA_SUCCESS;
@@ -64,6 +67,14 @@ CUresult mpsshim::interposer::forward::ensure_session() {
 }
 CUresult mpsshim::interposer::forward::synchronize_all_streams() {
   ++recorder.synchronised;
+  return CUDA_SUCCESS;
+}
+CUresult mpsshim::interposer::forward::raise_context_limit(CUlimit, std::size_t value) {
+  recorder.raised = value;
+  return recorder.raise_result;
+}
+CUresult mpsshim::interposer::forward::renew_process_objects() {
+  ++recorder.renewed;
   return CUDA_SUCCESS;
 }
 void mpsshim::interposer::forward::release_context_objects(CUcontext context) { recorder.released.push_back(context); }
@@ -198,7 +209,15 @@ TEST_CASE("limits: as much as the shared context has, or less") {
   REQUIRE(api::cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE) == CUDA_SUCCESS);
   CHECK(value == 1024);
   CHECK(api::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024) == CUDA_SUCCESS);
-  CHECK(api::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1025) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1025) == CUDA_ERROR_NOT_SUPPORTED);  // as the executor says
+  CHECK(recorder.raised == 1025);
+  recorder.raise_result = CUDA_SUCCESS;
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2048) == CUDA_SUCCESS);
+  REQUIRE(api::cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE) == CUDA_SUCCESS);
+  CHECK(value == 2048);
+  recorder.raised = 0;
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2000) == CUDA_SUCCESS);
+  CHECK(recorder.raised == 0);
   CHECK(api::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 512) == CUDA_SUCCESS);
   REQUIRE(api::cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE) == CUDA_SUCCESS);
   CHECK(value == 512);

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The linker. Inputs come in pieces and go to the driver in a helper, which compiles as long as it takes; the session goes on meanwhile.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "broker/executor/dispatch.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+struct WireOption {
+  std::uint32_t option;
+  std::uint32_t value;
+};
+
+// False: they exceed the record, or one is no number.
+bool read_options(std::span<const std::byte> trailing, std::uint32_t count, std::vector<JitOption>& options) {
+  if (count > trailing.size() / sizeof(WireOption)) return false;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    WireOption wire;
+    std::memcpy(&wire, trailing.data() + i * sizeof wire, sizeof wire);
+    if (!is_plain_option(wire.option)) return false;
+    options.push_back({static_cast<CUjit_option>(wire.option), wire.value});
+  }
+  return true;
+}
+
+template <typename Body>
+void answer_with_logs(Reply& reply, CUresult result, Body body, LinkState& link) {
+  const LinkState::Logs logs = link.logs();
+  body.error_log_bytes = static_cast<std::uint32_t>(logs.error.size());
+  body.info_log_bytes = static_cast<std::uint32_t>(logs.info.size());
+  const std::string both = logs.error + logs.info;
+  reply.answer_with(result, body, std::as_bytes(std::span(both)));
+}
+
+}  // namespace
+
+void handle(Incoming& incoming, const proto::LinkCreateRecord& record) {
+  Session& session = incoming.session;
+  std::vector<JitOption> options;
+  if (!record.link.has_kind()) return incoming.malformed("its link id is of another kind");
+  if (!read_options(incoming.trailing, record.option_count, options)) return incoming.malformed("its options are none of a linker");
+  std::size_t count = 0;
+  session.links().for_each([&](auto, SessionLink&) { ++count; });
+  if (count >= kMaxLinks) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
+  auto link = std::make_unique<SessionLink>();
+  link->state = std::make_shared<LinkState>(session.parts().driver);
+  const std::shared_ptr<LinkState> state = link->state;
+  if (!session.links().insert(record.link, std::move(link))) return incoming.malformed("its link id is in use or out of range");
+  session.start_job([reply = incoming.share_reply(), id = record.link, state, options = std::move(options)](const std::shared_ptr<Session>& owner) {
+    const CUresult result = state->create(options);
+    owner->finish_job([owner, reply, id, result] {
+      if (result != CUDA_SUCCESS) (void)owner->links().take(id);
+      reply->answer(owner->parts().faults.check(result, owner->id(), "cuLinkCreate"));
+    });
+  });
+}
+
+void handle(Incoming& incoming, const proto::LinkDataRecord& record) {
+  const proto::Known<SessionLink> link = incoming.find(incoming.session.links(), record.link);
+  if (!link) return;
+  if (link->input.size() + incoming.trailing.size() > kMaxLinkBytes) {
+    link->is_too_long = true;
+    return;
+  }
+  link->input.insert(link->input.end(), incoming.trailing.begin(), incoming.trailing.end());
+}
+
+void handle(Incoming& incoming, const proto::LinkAddRecord& record) {
+  Session& session = incoming.session;
+  const proto::Known<SessionLink> link = incoming.find(session.links(), record.link);
+  if (!link) return;
+  std::vector<JitOption> options;
+  if (!read_options(incoming.trailing, record.option_count, options)) return incoming.malformed("its options are none of a linker");
+  const auto text = incoming.trailing.subspan(record.option_count * sizeof(WireOption));
+  std::string name(reinterpret_cast<const char*>(text.data()), text.size());
+  std::vector<std::byte> input = std::exchange(link->input, {});
+  if (std::exchange(link->is_too_long, false)) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
+  session.start_job([reply = incoming.share_reply(), state = link->state, type = static_cast<CUjitInputType>(record.type), name = std::move(name),
+                     options = std::move(options), input = std::move(input)](const std::shared_ptr<Session>& owner) mutable {
+    const CUresult result = state->add(type, std::move(input), name, options);
+    answer_with_logs(*reply, owner->parts().faults.check(result, owner->id(), "cuLinkAddData"), proto::LinkAddReply{}, *state);
+    owner->finish_job();
+  });
+}
+
+void handle(Incoming& incoming, const proto::LinkCompleteRecord& record) {
+  const proto::Known<SessionLink> link = incoming.find(incoming.session.links(), record.link);
+  if (!link) return;
+  incoming.session.start_job([reply = incoming.share_reply(), state = link->state, id = record.link](const std::shared_ptr<Session>& owner) {
+    std::vector<std::byte> linked;
+    const CUresult result = owner->parts().faults.check(state->complete(linked), owner->id(), "cuLinkComplete");
+    owner->finish_job([owner, reply, state, id, result, linked = std::move(linked)]() mutable {
+      const proto::LinkCompleteReply body{linked.size(), 0, 0};
+      if (const proto::Known<SessionLink> completed = owner->links().find(id)) completed->result = std::move(linked);
+      answer_with_logs(*reply, result, body, *state);
+    });
+  });
+}
+
+void handle(Incoming& incoming, const proto::LinkReadRecord& record) {
+  const proto::Known<SessionLink> link = incoming.find(incoming.session.links(), record.link);
+  if (!link) return;
+  const std::vector<std::byte>& result = link->result;
+  if (record.offset > result.size()) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
+  const std::size_t size = std::min(result.size() - record.offset, proto::kMaxReplyBytes - proto::LinkReadReply::kBodyBytes);
+  incoming.reply.answer_with(CUDA_SUCCESS, proto::LinkReadReply{size}, std::span(result).subspan(record.offset, size));
+}
+
+void handle(Incoming& incoming, const proto::LinkDestroyRecord& record) {
+  if (incoming.find(incoming.session.links(), record.link)) (void)incoming.session.links().take(record.link);
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stream memory operations of clients in a StreamQueue.
+//
+// A wait for a word's value is not given to the GPU: in its hardware connection other streams stand behind it, be they of other clients, and
+// one of them may be what the word waits for. Once the stream's earlier work has ended (it may be what changes the word), the GPU is asked
+// again and again to copy the word into the stream's fence line, behind it the probe's number; the worker that reads that number decides.
+#include <mutex>
+
+#include "broker/executor/stream_queue.hpp"
+
+namespace mpsshim::broker {
+
+bool ValueWaitOp::is_met_by(std::uint64_t word) const {
+  const bool is_short = size_bytes == 4;
+  const std::uint64_t found = is_short ? static_cast<std::uint32_t>(word) : word;
+  const std::uint64_t wanted = is_short ? static_cast<std::uint32_t>(value) : value;
+  switch (condition) {
+    case CU_STREAM_WAIT_VALUE_GEQ:
+      return is_short ? static_cast<std::int32_t>(static_cast<std::uint32_t>(found - wanted)) >= 0 : static_cast<std::int64_t>(found - wanted) >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ: return found == wanted;
+    case CU_STREAM_WAIT_VALUE_AND: return (found & wanted) != 0;
+    case CU_STREAM_WAIT_VALUE_NOR: return is_short ? static_cast<std::uint32_t>(~(found | wanted)) != 0 : ~(found | wanted) != 0;
+    default: return true;
+  }
+}
+
+bool StreamQueue::has_value(ValueWaitOp& wait) {
+  if (!has_completed(issued_)) return false;
+  if (wait.was_probed) {
+    const proto::FenceWord& line = context_.channel.fence(fence_index_);
+    // Acquire: the GPU has written the word before the number.
+    if (line.probe_number.load(std::memory_order_acquire) != wait.probe) return false;
+    if (wait.is_met_by(line.probe.load(std::memory_order_relaxed))) return true;
+  }
+  send_probe(wait);
+  return false;
+}
+
+void StreamQueue::send_probe(ValueWaitOp& wait) {
+  wait.probe = ++probes_;
+  wait.was_probed = true;
+  const CUdeviceptr line = context_.channel.fence_address(fence_index_);
+  const std::lock_guard lock(context_.parts.issue_lock);
+  CUresult result = driver()->cuMemcpyAsync(line + offsetof(proto::FenceWord, probe), wait.address, wait.size_bytes, stream_->handle);
+  submitted(1);
+  if (result == CUDA_SUCCESS) {
+    result = driver()->cuStreamWriteValue32_v2(stream_->handle, line + offsetof(proto::FenceWord, probe_number), probes_, CU_STREAM_WRITE_VALUE_DEFAULT);
+    submitted(1);
+  }
+  if (context_.check(result, "looking at a word that a stream waits for") == CUDA_SUCCESS) return;
+  wait.condition = ~0u;  // it cannot be looked at: the client has the error, and its stream goes on
+  context_.channel.fence(fence_index_).probe_number.store(probes_, std::memory_order_release);
+}
+
+// A stream goes back to the pool, and the client's line to the system, when no probe is under way.
+bool StreamQueue::is_probing() const {
+  return probes_ != 0 && context_.channel.fence(fence_index_).probe_number.load(std::memory_order_relaxed) != probes_;
+}
+
+void StreamQueue::issue_write(const ValueWriteOp& write) {
+  CUstreamBatchMemOpParams operation{};
+  if (write.operation == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES) {
+    operation.flushRemoteWrites.operation = write.operation;
+  } else {
+    operation.writeValue.operation = write.operation;
+    operation.writeValue.address = write.address;
+    operation.writeValue.value64 = write.value;
+    operation.writeValue.flags = write.flags;
+  }
+  const std::lock_guard lock(context_.parts.issue_lock);
+  context_.check(driver()->cuStreamBatchMemOp_v2(stream_->handle, 1, &operation, 0), "a stream memory operation");
+  submitted(1);
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linking at run time (CUDA Driver API manual, cuLink* of "Module Management"). The executor's driver links; inputs go there in pieces, logs and
+// the result come back. A link state lives in one executor: after that was replaced its calls give CUDA_ERROR_INVALID_HANDLE.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gen/api_declarations.hpp"
+#include "interposer/entry.hpp"
+#include "interposer/forward/begin.hpp"
+#include "interposer/forward/jit_options.hpp"
+#include "proto/handle_table.hpp"
+
+namespace mpsshim::interposer::api {
+
+using namespace forward;
+
+namespace {
+
+using LinkId = proto::Id<proto::HandleKind::link_state>;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kPieceBytes = 60 * 1024;
+
+struct WireOption {
+  std::uint32_t option;
+  std::uint32_t value;
+};
+
+// The options of one call: those that are numbers travel, logs and the time stay here.
+struct LinkOptions {
+  std::vector<WireOption> plain;
+  JitOptions logs;
+  void** wall_time = nullptr;  // a float, in milliseconds
+};
+
+struct Link {
+  LinkId id;
+  JitOptions logs;
+  void** wall_time = nullptr;
+  Clock::duration spent{};
+  std::vector<std::byte> result;  // what cuLinkComplete gave out: lives until cuLinkDestroy
+};
+
+proto::HandleTable<proto::HandleKind::link_state, Link>& links() {
+  static auto* table = new proto::HandleTable<proto::HandleKind::link_state, Link>();  // never destroyed
+  return *table;
+}
+
+// CUDA_ERROR_NOT_SUPPORTED: options that name addresses of this process.
+CUresult read_options(unsigned int count, CUjit_option* options, void** values, LinkOptions& read) {
+  if (count != 0 && (options == nullptr || values == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  read.logs = JitOptions(count, options, values);
+  for (unsigned int i = 0; i < count; ++i) {
+    switch (static_cast<int>(options[i])) {
+      case CU_JIT_ERROR_LOG_BUFFER:
+      case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+      case CU_JIT_INFO_LOG_BUFFER:
+      case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES: break;
+      case CU_JIT_WALL_TIME: read.wall_time = &values[i]; break;
+      case CU_JIT_NEW_SM3X_OPT: break;  // "internal"; has no effect since CUDA 8
+      case CU_JIT_GLOBAL_SYMBOL_NAMES:
+      case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
+      case 25:  // CU_JIT_REFERENCED_KERNEL_NAMES and the like, deprecated since 12.0
+      case 26:
+      case 27:
+      case 28:
+      case 29: return unsupported(ApiId::cuLinkCreate_v2);
+      case CU_JIT_GLOBAL_SYMBOL_COUNT:
+        if (values[i] != nullptr) return unsupported(ApiId::cuLinkCreate_v2);
+        break;
+      default:
+        if (options[i] < 0 || options[i] >= CU_JIT_NUM_OPTIONS) return CUDA_ERROR_INVALID_VALUE;
+        read.plain.push_back({static_cast<std::uint32_t>(options[i]), static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(values[i]))});
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+std::vector<std::byte> trailing_of(const LinkOptions& options, std::string_view name = {}) {
+  const auto plain = std::as_bytes(std::span(options.plain));
+  std::vector<std::byte> bytes(plain.begin(), plain.end());
+  const auto text = std::as_bytes(std::span(name));
+  bytes.insert(bytes.end(), text.begin(), text.end());
+  return bytes;
+}
+
+// What the linker has said so far, of an answer that failed as well.
+template <typename Reply>
+void report(Link& link, const Answer& answer) {
+  Reply reply{};
+  if (answer.payload.size() < sizeof reply) return;
+  std::memcpy(&reply, answer.payload.data(), sizeof reply);
+  const std::string_view both(reinterpret_cast<const char*>(answer.payload.data()) + sizeof reply, answer.payload.size() - sizeof reply);
+  const std::size_t error_bytes = std::min<std::size_t>(reply.error_log_bytes, both.size());
+  link.logs.report(both.substr(0, error_bytes), both.substr(error_bytes));
+}
+
+class Timed {
+ public:
+  explicit Timed(Link& link) : link_(link), began_(Clock::now()) {}
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+  ~Timed() {
+    link_.spent += Clock::now() - began_;
+    const float milliseconds = std::chrono::duration<float, std::milli>(link_.spent).count();
+    if (link_.wall_time != nullptr) std::memcpy(link_.wall_time, &milliseconds, sizeof milliseconds);
+  }
+
+ private:
+  Link& link_;
+  Clock::time_point began_;
+};
+
+CUresult send_input(Link& link, std::span<const std::byte> input) {
+  for (std::size_t done = 0; done < input.size(); done += kPieceBytes) {
+    const auto piece = input.subspan(done, std::min(kPieceBytes, input.size() - done));
+    if (const CUresult error = session().channel().post({}, proto::LinkDataRecord{link.id}, piece); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult add(Link& link, CUjitInputType type, std::span<const std::byte> input, std::string_view name, const LinkOptions& options) {
+  const Timed timed(link);
+  if (const CUresult error = send_input(link, input); error != CUDA_SUCCESS) return error;
+  const proto::LinkAddRecord record{link.id, static_cast<std::uint32_t>(type), static_cast<std::uint32_t>(options.plain.size())};
+  const std::vector<std::byte> trailing = trailing_of(options, name.substr(0, 256));
+  proto::LinkAddReply reply{};
+  Answer answer;
+  const CUresult error = session().channel().call({}, record, trailing, Repeat::never, reply, &answer);
+  report<proto::LinkAddReply>(link, answer);
+  return error;
+}
+
+CUresult fetch_result(Link& link, std::uint64_t size_bytes) {
+  link.result.clear();
+  while (link.result.size() < size_bytes) {
+    proto::LinkReadReply reply{};
+    Answer answer;
+    const CUresult error = session().channel().call({}, proto::LinkReadRecord{link.id, link.result.size()}, {}, Repeat::harmless, reply, &answer);
+    if (error != CUDA_SUCCESS) return error;
+    const auto bytes = std::span(answer.payload).subspan(sizeof reply);
+    if (bytes.empty() || bytes.size() != reply.returned_bytes) return CUDA_ERROR_MPS_RPC_FAILURE;
+    link.result.insert(link.result.end(), bytes.begin(), bytes.end());
+  }
+  return CUDA_SUCCESS;
+}
+
+template <typename F>
+CUresult with_link(CUlinkState handle, F&& f) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  Link* link = links().find(id_of<proto::HandleKind::link_state>(handle)).get();
+  return link != nullptr ? f(*link) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+}  // namespace
+
+CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** optionValues, CUlinkState* stateOut) {
+  if (stateOut == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  LinkOptions read;
+  if (const CUresult error = read_options(numOptions, options, optionValues, read); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  auto object = std::make_unique<Link>();
+  Link* link = object.get();
+  link->logs = read.logs;
+  link->wall_time = read.wall_time;
+  link->id = links().add(std::move(object));
+  if (link->id == LinkId{}) return CUDA_ERROR_OUT_OF_MEMORY;
+  proto::LinkCreateRecord record{};
+  record.link = link->id;
+  record.option_count = static_cast<std::uint32_t>(read.plain.size());
+  proto::LinkCreateReply reply{};
+  const CUresult error = session().channel().call({}, record, trailing_of(read), Repeat::never, reply);
+  if (error != CUDA_SUCCESS) {
+    (void)links().take(link->id);
+    return error;
+  }
+  *stateOut = to_handle<CUlinkState>(link->id);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name, unsigned int numOptions,
+                          CUjit_option* options, void** optionValues) {
+  if (data == nullptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
+  LinkOptions read;
+  if (const CUresult error = read_options(numOptions, options, optionValues, read); error != CUDA_SUCCESS) return error;
+  return with_link(state, [&](Link& link) {
+    return add(link, type, {static_cast<const std::byte*>(data), size}, name != nullptr ? name : "", read);
+  });
+}
+
+CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions, CUjit_option* options,
+                          void** optionValues) {
+  if (path == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  LinkOptions read;
+  if (const CUresult error = read_options(numOptions, options, optionValues, read); error != CUDA_SUCCESS) return error;
+  return with_link(state, [&](Link& link) {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+    std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    if (type == CU_JIT_INPUT_PTX) content.push_back('\0');  // a text's length counts its terminator
+    return content.empty() ? CUDA_ERROR_INVALID_IMAGE : add(link, type, std::as_bytes(std::span(content)), path, read);
+  });
+}
+
+CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
+  if (cubinOut == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return with_link(state, [&](Link& link) {
+    const Timed timed(link);
+    proto::LinkCompleteReply reply{};
+    Answer answer;
+    CUresult error = session().channel().call({}, proto::LinkCompleteRecord{link.id}, {}, Repeat::never, reply, &answer);
+    report<proto::LinkCompleteReply>(link, answer);
+    if (error == CUDA_SUCCESS) error = fetch_result(link, reply.size_bytes);
+    if (error != CUDA_SUCCESS) return error;
+    *cubinOut = link.result.data();
+    if (sizeOut != nullptr) *sizeOut = link.result.size();
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuLinkDestroy(CUlinkState state) {
+  return with_link(state, [](Link& link) {
+    const CUresult error = session().channel().post({}, proto::LinkDestroyRecord{link.id});
+    (void)links().take(link.id);
+    return error;
+  });
+}
+
+}  // namespace mpsshim::interposer::api
