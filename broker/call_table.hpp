@@ -32,6 +32,7 @@ inline constexpr std::array kCallNames = std::to_array<std::string_view>({
     "cuGraphLaunch",
     "cuLaunchKernel",
     "cuMemcpyAsync",
+    "cuMemcpy3DAsync",
     "cuMemsetAsync",
     "cuMemCreate",
     "cuMemHostRegister",

@@ -27,6 +27,7 @@ Session::Session(ExecutorParts& parts, const ExecutorPacket& packet)
       client_pid_(packet.client_pid),
       variables_(std::make_shared<SessionVariables>(id_, parts.control)),
       context_{parts, channel_, id_, *variables_},
+      arrays_(parts.driver),
       memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease, parts.chunks),
       streams_(context_) {}
 
@@ -155,9 +156,9 @@ StreamSet::Pace Session::take_pace() {
   return {now.operations - seen.operations, now.fences - seen.fences};
 }
 
-// What kernels wrote there would be gone: the client would have to be told so, and would end.
+// What kernels wrote there, or arrays hold, would be gone: the client would have to be told so, and would end.
 bool Session::has_variables() {
-  bool any = false;
+  bool any = arrays_.holds_any();
   modules_.for_each([&](proto::ModuleId, SessionModule& module) { any |= module.image->has_writable_globals; });
   return any;
 }
@@ -176,7 +177,7 @@ bool Session::poll_rest() {
 }
 
 void Session::pause(std::function<void(CUresult)> answer) {
-  if (!is_reading() || !variables_->can_be_kept()) return answer(CUDA_ERROR_NOT_PERMITTED);
+  if (!is_reading() || !variables_->can_be_kept() || arrays_.holds_any()) return answer(CUDA_ERROR_NOT_PERMITTED);
   paused_ = true;
   answer_pause(answer);
 }
@@ -254,6 +255,7 @@ void Session::release_everything() {
   memory_.release_all();
   release_modules();
   release_links();
+  arrays_.release_all();
   if (closed_) std::exchange(closed_, nullptr)();
 }
 

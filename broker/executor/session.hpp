@@ -20,6 +20,7 @@
 #include "broker/executor/memory_map.hpp"
 #include "broker/executor/objects.hpp"
 #include "broker/executor/parts.hpp"
+#include "broker/executor/session_arrays.hpp"
 #include "broker/executor/session_variables.hpp"
 #include "broker/executor/stream_set.hpp"
 #include "broker/executor/window_job.hpp"
@@ -50,6 +51,7 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] ModuleTable& modules() { return modules_; }
   [[nodiscard]] FunctionTable& functions() { return functions_; }
   [[nodiscard]] LinkTable& links() { return links_; }
+  [[nodiscard]] SessionArrays& arrays() { return arrays_; }
 
   // Ends this session because its client broke the protocol. `record` names what was read, `reason` is a clause ("its id is unknown").
   void fail(const char* record, const std::string& reason);
@@ -132,6 +134,7 @@ class Session : public std::enable_shared_from_this<Session> {
   ClientChannel channel_;
   const std::shared_ptr<SessionVariables> variables_;
   const IssueContext context_;
+  SessionArrays arrays_;
   MemoryMap memory_;
   EventTable events_;
   ModuleTable modules_;

@@ -96,6 +96,11 @@ struct ValueWriteOp {
   std::uint32_t flags = 0;
 };
 
-using StreamOp = std::variant<LaunchOp, CopyOp, FillOp, RecordOp, WaitOp, FenceOp, HostOp, ValueWaitOp, ValueWriteOp>;
+// A copy with an array at one end or both, ready for the driver.
+struct ArrayCopyOp {
+  std::unique_ptr<CUDA_MEMCPY3D> description;
+};
+
+using StreamOp = std::variant<LaunchOp, CopyOp, FillOp, RecordOp, WaitOp, FenceOp, HostOp, ValueWaitOp, ValueWriteOp, ArrayCopyOp>;
 
 }  // namespace mpsshim::broker

@@ -159,7 +159,8 @@ void StreamQueue::note_kernel(std::uint32_t position, const LoadedFunction& func
 void StreamQueue::issue_head() {
   if (std::holds_alternative<LaunchOp>(ops_.front())) return issue_launches();
   StreamOp& head = ops_.front();
-  if (std::holds_alternative<CopyOp>(head) || std::holds_alternative<FillOp>(head) || std::holds_alternative<ValueWriteOp>(head)) {
+  if (std::holds_alternative<CopyOp>(head) || std::holds_alternative<FillOp>(head) || std::holds_alternative<ValueWriteOp>(head) ||
+      std::holds_alternative<ArrayCopyOp>(head)) {
     begin_change(1);
     context_.parts.window.note_launch(stream_->progress_index, nullptr);
   } else {
@@ -177,6 +178,8 @@ void StreamQueue::issue_head() {
     issue_fence(*fence);
   else if (auto* write = std::get_if<ValueWriteOp>(&head))
     issue_write(*write);
+  else if (auto* array_copy = std::get_if<ArrayCopyOp>(&head))
+    issue_array_copy(*array_copy);
   pop_head();
 }
 

@@ -128,6 +128,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void issue_wait(const WaitOp& wait);
   void issue_fence(const FenceOp& fence);
   void issue_write(const ValueWriteOp& write);
+  void issue_array_copy(const ArrayCopyOp& copy);
   [[nodiscard]] bool has_value(ValueWaitOp& wait);
   void send_probe(ValueWaitOp& wait);
   [[nodiscard]] bool is_probing() const;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What contexts have to do with the executor: what one takes with it when it ends (cuCtxDestroy, cuDevicePrimaryCtxReset), and its limits.
+#include "interposer/forward/arrays/arrays.hpp"
 #include "interposer/forward/events.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
@@ -14,6 +15,8 @@ void release_context_objects(CUcontext context) {
   if (synchronize_all_streams() != CUDA_SUCCESS || !session().is_attached()) return;
   Events::instance().destroy_all_of(context);
   Streams::instance().destroy_all_of(context);
+  destroy_samplers_of(context);
+  Arrays::instance().destroy_all_of(context);
   Modules::instance().unload_all_of(context);
   PinnedMemory::instance().free_all_of(context);
   DeviceMemory::instance().free_all_of(context);

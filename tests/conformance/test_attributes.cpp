@@ -189,3 +189,23 @@ TEST_CASE("limits of a context are kept and may grow", "[forwarded]") {
   CHECK(sum[0] == 3);
   CHECK(CU(cuCtxGetLimit)(nullptr, CU_LIMIT_STACK_SIZE) == CUDA_ERROR_INVALID_VALUE);
 }
+
+TEST_CASE("a launch by parameter block", "[forwarded]") {
+  if (driver_kind() == DriverKind::cpu) MPSSHIM_SKIP("the CPU driver has no launches by parameter block");
+  const DeviceContext context;
+  const LoadedImage image;
+  const CUfunction store = image.function("store");
+  const DeviceArray<unsigned> out(1);
+  CUdeviceptr address = out.address();
+  OK(CU(cuFuncSetBlockShape)(store, 1, 1, 1));
+  OK(CU(cuFuncSetSharedSize)(store, 0));
+  OK(CU(cuParamSetSize)(store, 12));
+  OK(CU(cuParamSetv)(store, 0, &address, sizeof address));
+  OK(CU(cuParamSeti)(store, 8, 55));
+  OK(CU(cuLaunch)(store));
+  CHECK(out[0] == 55);
+  OK(CU(cuParamSeti)(store, 8, 56));
+  OK(CU(cuLaunchGrid)(store, 2, 2));
+  CHECK(out[0] == 56);
+  CHECK(CU(cuFuncSetBlockShape)(store, 0, 1, 1) == CUDA_ERROR_INVALID_VALUE);
+}

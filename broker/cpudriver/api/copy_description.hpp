@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUDA_MEMCPY2D and CUDA_MEMCPY3D, as copies on streams and in graphs take them. Sides that are arrays are answered
-// with CUDA_ERROR_NOT_SUPPORTED: there are no arrays here.
+// CUDA_MEMCPY2D and CUDA_MEMCPY3D, as copies on streams and in graphs take them.
 #pragma once
 
 #include <cuda.h>

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/arrays/arrays.hpp"
+
+#include <memory>
+#include <vector>
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+enum ArrayKind : std::uint32_t { kArray = 0, kMipmapped = 1, kLevel = 2, kPlane = 3 };
+
+}  // namespace
+
+std::uint32_t element_bytes(const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
+  switch (static_cast<int>(descriptor.Format)) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8: return descriptor.NumChannels;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF: return 2 * descriptor.NumChannels;
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT: return 4 * descriptor.NumChannels;
+    case CU_AD_FORMAT_UNORM_INT8X1:
+    case CU_AD_FORMAT_SNORM_INT8X1: return 1;
+    case CU_AD_FORMAT_UNORM_INT8X2:
+    case CU_AD_FORMAT_SNORM_INT8X2:
+    case CU_AD_FORMAT_UNORM_INT16X1:
+    case CU_AD_FORMAT_SNORM_INT16X1: return 2;
+    case CU_AD_FORMAT_UNORM_INT8X4:
+    case CU_AD_FORMAT_SNORM_INT8X4:
+    case CU_AD_FORMAT_UNORM_INT16X2:
+    case CU_AD_FORMAT_SNORM_INT16X2: return 4;
+    case CU_AD_FORMAT_UNORM_INT16X4:
+    case CU_AD_FORMAT_SNORM_INT16X4: return 8;
+    default: return 0;
+  }
+}
+
+Arrays& Arrays::instance() {
+  static auto* arrays = new Arrays();  // never destroyed
+  return *arrays;
+}
+
+Array* Arrays::resolve(CUarray handle) {
+  Array* array = table_.find(id_of<proto::HandleKind::array>(handle)).get();
+  return array != nullptr && !array->is_mipmapped() ? array : nullptr;
+}
+
+Array* Arrays::resolve(CUmipmappedArray handle) {
+  Array* array = table_.find(id_of<proto::HandleKind::array>(handle)).get();
+  return array != nullptr && array->is_mipmapped() ? array : nullptr;
+}
+
+CUresult Arrays::make(const proto::ArrayCreateRecord& what, CUcontext context, Array*& result) {
+  auto object = std::make_unique<Array>();
+  Array* array = object.get();
+  array->context = context;
+  array->is_part = what.kind == kLevel || what.kind == kPlane;
+  array->levels = what.kind == kMipmapped ? what.number : 0;
+  {
+    const std::lock_guard lock(mutex_);
+    array->id = table_.add(std::move(object));
+    if (array->id == proto::ArrayId{}) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  proto::ArrayCreateRecord record = what;
+  record.array = array->id;
+  proto::ArrayCreateReply reply{};
+  Answer answer;
+  CUresult error = CUDA_SUCCESS;
+  proto::ArrayCreateRecord again = record;
+  again.restores = 1;
+  do {
+    error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
+  } while (error == CUDA_SUCCESS && !session().keep_recipe(recipe_of({}, again, 0), answer, array->recipe));
+  if (error != CUDA_SUCCESS) {
+    const std::lock_guard lock(mutex_);
+    (void)table_.take(array->id);
+    return error;
+  }
+  array->descriptor = {reply.width, reply.height, reply.depth, static_cast<CUarray_format>(reply.format), reply.channels, reply.flags};
+  result = array;
+  return CUDA_SUCCESS;
+}
+
+CUresult Arrays::create(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::uint32_t levels, CUcontext context, Array*& array) {
+  proto::ArrayCreateRecord record{};
+  record.width = descriptor.Width;
+  record.height = descriptor.Height;
+  record.depth = descriptor.Depth;
+  record.format = static_cast<std::uint32_t>(descriptor.Format);
+  record.channels = descriptor.NumChannels;
+  record.flags = descriptor.Flags;
+  record.kind = levels != 0 ? kMipmapped : kArray;
+  record.number = levels;
+  return make(record, context, array);
+}
+
+CUresult Arrays::part(Array& parent, std::uint32_t number, Array*& array) {
+  const std::lock_guard lock(parent.mutex);
+  if (const auto found = parent.parts.find(number); found != parent.parts.end()) {
+    array = found->second;
+    return CUDA_SUCCESS;
+  }
+  proto::ArrayCreateRecord record{};
+  record.parent = parent.id;
+  record.kind = parent.is_mipmapped() ? kLevel : kPlane;
+  record.number = number;
+  if (const CUresult error = make(record, parent.context, array); error != CUDA_SUCCESS) return error;
+  parent.parts.emplace(number, array);
+  return CUDA_SUCCESS;
+}
+
+CUresult Arrays::destroy(Array& array) {
+  const CUresult error =
+      session().channel().post<proto::ArrayObjectDestroyRecord>({}, 0, [&](proto::ArrayObjectDestroyRecord& record, std::byte*, Place place) {
+        record.object = array.id.value;
+        session().end_recipe(array.recipe, place);
+        for (const auto& [number, part] : array.parts) session().end_recipe(part->recipe, place);
+      });
+  const std::lock_guard lock(mutex_);
+  for (const auto& [number, part] : array.parts) (void)table_.take(part->id);
+  (void)table_.take(array.id);
+  return error;
+}
+
+void Arrays::destroy_all_of(CUcontext context) {
+  std::vector<Array*> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    table_.for_each([&](proto::ArrayId, Array& array) {
+      if (array.context == context && !array.is_part) ended.push_back(&array);
+    });
+  }
+  for (Array* array : ended) (void)destroy(*array);
+}
+
+}  // namespace mpsshim::interposer::forward

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arrays and mipmapped arrays of this process: ids with the descriptions that the driver gave of them, so that queries and the bounds of copies
+// need nobody. Levels and planes are arrays that end with their parents.
+//
+// Any thread. CUDA forbids using a handle while it is destroyed. What an array holds is lost with its executor: a process that has arrays is
+// then told so (recover = none).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/forward/begin.hpp"
+#include "proto/handle_table.hpp"
+
+namespace mpsshim::interposer::forward {
+
+struct Array {
+  proto::ArrayId id;
+  CUDA_ARRAY3D_DESCRIPTOR descriptor{};
+  std::uint32_t levels = 0;  // of a mipmapped array
+  bool is_part = false;
+  CUcontext context = nullptr;
+  RecipeBook::Key recipe = 0;
+  std::mutex mutex;
+  std::map<std::uint32_t, Array*> parts;  // by level or plane
+
+  [[nodiscard]] bool is_mipmapped() const { return levels != 0; }
+};
+
+// Bytes of one element; 0: a format whose blocks are not elements (compressed, planar).
+[[nodiscard]] std::uint32_t element_bytes(const CUDA_ARRAY3D_DESCRIPTOR& descriptor);
+
+class Arrays {
+ public:
+  [[nodiscard]] static Arrays& instance();
+
+  // Null if the handle is none of that kind.
+  [[nodiscard]] Array* resolve(CUarray handle);
+  [[nodiscard]] Array* resolve(CUmipmappedArray handle);
+
+  // `levels` 0: a plain array.
+  [[nodiscard]] CUresult create(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::uint32_t levels, CUcontext context, Array*& array);
+  // A level of a mipmapped array or a plane of an array; asked for twice it is the same.
+  [[nodiscard]] CUresult part(Array& parent, std::uint32_t number, Array*& array);
+  [[nodiscard]] CUresult destroy(Array& array);
+  void destroy_all_of(CUcontext context);
+
+ private:
+  [[nodiscard]] CUresult make(const proto::ArrayCreateRecord& what, CUcontext context, Array*& array);
+
+  std::mutex mutex_;  // while arrays come and go
+  proto::HandleTable<proto::HandleKind::array, Array> table_;
+};
+
+// What cuTexObject and cuSurfObject calls have made of this context ends with it.
+void destroy_samplers_of(CUcontext context);
+
+}  // namespace mpsshim::interposer::forward
