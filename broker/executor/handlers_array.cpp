@@ -93,7 +93,8 @@ CUresult find_end(Incoming& incoming, const proto::ArrayCopyRecord& record, bool
     case kDevice:
     case kRegisteredHost: {
       const bool is_host = (is_destination ? record.destination_space : record.source_space) == kRegisteredHost;
-      const auto bytes = is_destination ? extent(record, record.destination_pitch, record.destination_rows) : extent(record, record.source_pitch, record.source_rows);
+      const auto bytes = is_destination ? extent(record, record.destination_pitch, record.destination_rows)
+                                        : extent(record, record.source_pitch, record.source_rows);
       if (!bytes) return CUDA_ERROR_INVALID_VALUE;
       end.type = is_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
       const bool is_own = is_host ? session.memory().owns_pinned(end.address, *bytes) : session.memory().owns_device(end.address, *bytes);

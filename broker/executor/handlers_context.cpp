@@ -8,7 +8,7 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr std::uint64_t kMemoryShare = 16;            // a limit may take one part in so many of the device's memory
+constexpr std::uint64_t kMemoryShare = 16;             // a limit may take one part in so many of the device's memory
 constexpr std::uint64_t kMaxPrintfBytes = 256u << 20;  // in host memory as well
 constexpr std::uint64_t kMaxPendingLaunches = 1u << 20;
 constexpr std::uint64_t kMaxSyncDepth = 24;  // what the hardware had when it had any
@@ -25,7 +25,8 @@ bool is_affordable(const ExecutorParts& parts, CUlimit limit, std::uint64_t valu
   parts.driver->cuDeviceTotalMem_v2(&total_bytes, parts.device);
   switch (limit) {
     case CU_LIMIT_STACK_SIZE: {
-      const std::uint64_t threads = attribute(parts, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) * attribute(parts, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+      const std::uint64_t threads =
+          attribute(parts, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) * attribute(parts, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
       return value <= total_bytes / kMemoryShare / threads;
     }
     case CU_LIMIT_MALLOC_HEAP_SIZE: return value <= total_bytes / kMemoryShare;

@@ -25,14 +25,14 @@ CUresult encode(const Driver& driver, const proto::TensorMapEncodeRecord& r, CUt
   switch (r.kind) {
     case kTiled:
       return driver->cuTensorMapEncodeTiled(&map, type, r.rank, address, dimensions, strides, r.box, r.element_stride, interleave, swizzle, promotion,
-                                              fill);
+                                            fill);
     case kIm2col:
       return driver->cuTensorMapEncodeIm2col(&map, type, r.rank, address, dimensions, strides, r.lower_corner, r.upper_corner, r.channels_per_pixel,
-                                               r.pixels_per_column, r.element_stride, interleave, swizzle, promotion, fill);
+                                             r.pixels_per_column, r.element_stride, interleave, swizzle, promotion, fill);
     case kIm2colWide:
       return driver->cuTensorMapEncodeIm2colWide(&map, type, r.rank, address, dimensions, strides, r.lower_corner[0], r.upper_corner[0],
-                                                   r.channels_per_pixel, r.pixels_per_column, r.element_stride, interleave,
-                                                   static_cast<CUtensorMapIm2ColWideMode>(r.wide_mode), swizzle, promotion, fill);
+                                                 r.channels_per_pixel, r.pixels_per_column, r.element_stride, interleave,
+                                                 static_cast<CUtensorMapIm2ColWideMode>(r.wide_mode), swizzle, promotion, fill);
     default: return CUDA_ERROR_INVALID_VALUE;
   }
 }

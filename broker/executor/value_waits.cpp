@@ -44,7 +44,8 @@ void StreamQueue::send_probe(ValueWaitOp& wait) {
   CUresult result = driver()->cuMemcpyAsync(line + offsetof(proto::FenceWord, probe), wait.address, wait.size_bytes, stream_->handle);
   submitted(1);
   if (result == CUDA_SUCCESS) {
-    result = driver()->cuStreamWriteValue32_v2(stream_->handle, line + offsetof(proto::FenceWord, probe_number), probes_, CU_STREAM_WRITE_VALUE_DEFAULT);
+    result =
+        driver()->cuStreamWriteValue32_v2(stream_->handle, line + offsetof(proto::FenceWord, probe_number), probes_, CU_STREAM_WRITE_VALUE_DEFAULT);
     submitted(1);
   }
   if (context_.check(result, "looking at a word that a stream waits for") == CUDA_SUCCESS) return;

@@ -186,8 +186,7 @@ CUresult Functions::set_launch_attribute(Function& function, int attribute, int 
 
 CUresult Functions::copy_attributes(const Function& from, Function& to) {
   constexpr std::uint32_t kOfLaunches = 1u << CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH | 1u << CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT |
-                                        1u << CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH |
-                                        1u << CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE;
+                                        1u << CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH | 1u << CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE;
   const bool has_launch_attributes = from.has_launch_attributes.load(std::memory_order_relaxed) && !from.has_compiled_cluster;
   for (std::size_t i = 0; i < kFunctionAttributes; ++i) {
     if (from.attribute_recipe[i] == 0 && !(has_launch_attributes && (kOfLaunches >> i & 1) != 0)) continue;

@@ -65,16 +65,15 @@ CUresult HostFunctions::enqueue(Stream& stream, const HostTask& task) {
   one.push_back(Item{task, 0, 0});
   if (!announce(lane)) return CUDA_ERROR_OUT_OF_MEMORY;
   // The item takes its place under the channel's lock, so that items are in the order of their records. Nothing in there allocates.
-  const CUresult error =
-      session().channel().post<proto::HostFunctionRecord>(stream.id, 0, [&](proto::HostFunctionRecord& record, std::byte*, Place) {
-        Item& item = one.front();
-        item.fence_value = record.fence_value = next_fence(stream);
-        item.number = record.number = ++lane.last_number;
-        stream.has_work.store(true, std::memory_order_relaxed);  // what is held back is not covered by that fence
-        stream.has_visible_work.store(true, std::memory_order_relaxed);
-        const std::lock_guard lock(lane.mutex);
-        lane.items.splice(lane.items.end(), one);
-      });
+  const CUresult error = session().channel().post<proto::HostFunctionRecord>(stream.id, 0, [&](proto::HostFunctionRecord& record, std::byte*, Place) {
+    Item& item = one.front();
+    item.fence_value = record.fence_value = next_fence(stream);
+    item.number = record.number = ++lane.last_number;
+    stream.has_work.store(true, std::memory_order_relaxed);  // what is held back is not covered by that fence
+    stream.has_visible_work.store(true, std::memory_order_relaxed);
+    const std::lock_guard lock(lane.mutex);
+    lane.items.splice(lane.items.end(), one);
+  });
   withdraw(lane);
   if (error == CUDA_SUCCESS) lane.arrived.notify_one();
   return error;

@@ -122,8 +122,8 @@ const CUlaunchAttribute* event_attribute(std::span<const CUlaunchAttribute> attr
 
 // An event that the kernel itself triggers, or that comes when all its blocks have begun, is recorded behind the kernel: CUDA promises that
 // it does not come earlier than that trigger, and the end of the kernel is one.
-CUresult launch_and_record(const CUlaunchConfig& config, CUfunction function, CUstream stream, const CUlaunchAttribute& attribute, std::uint32_t flags,
-                           void** kernel_params, void** extra) {
+CUresult launch_and_record(const CUlaunchConfig& config, CUfunction function, CUstream stream, const CUlaunchAttribute& attribute,
+                           std::uint32_t flags, void** kernel_params, void** extra) {
   const bool is_programmatic = attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT;
   const CUevent event = is_programmatic ? attribute.value.programmaticEvent.event : attribute.value.launchCompletionEvent.event;
   std::vector<CUlaunchAttribute> others;

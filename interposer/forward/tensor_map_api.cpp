@@ -110,7 +110,8 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* tensorMap, CUtensorMapDataType tens
                                 const cuuint32_t* elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill) {
   Question question{};
-  const Common common{tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, elementStrides, interleave, swizzle, l2Promotion, oobFill};
+  const Common common{tensorMap,      tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
+                      elementStrides, interleave,     swizzle,    l2Promotion,   oobFill};
   if (const CUresult error = ask(common, kTiled, 1, question); error != CUDA_SUCCESS) return error;
   if (boxDim == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (std::uint32_t i = 0; i < tensorRank; ++i) question.box[i] = boxDim[i];
@@ -123,7 +124,8 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap* tensorMap, CUtensorMapDataType ten
                                  const cuuint32_t* elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                  CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill) {
   Question question{};
-  const Common common{tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, elementStrides, interleave, swizzle, l2Promotion, oobFill};
+  const Common common{tensorMap,      tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
+                      elementStrides, interleave,     swizzle,    l2Promotion,   oobFill};
   if (const CUresult error = ask(common, kIm2col, kMinIm2colRank, question); error != CUDA_SUCCESS) return error;
   if (pixelBoxLowerCorner == nullptr || pixelBoxUpperCorner == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (std::uint32_t i = 0; i + 2 < tensorRank; ++i) {
@@ -141,7 +143,8 @@ CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* tensorMap, CUtensorMapDataType
                                      const cuuint32_t* elementStrides, CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode,
                                      CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill) {
   Question question{};
-  const Common common{tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, elementStrides, interleave, swizzle, l2Promotion, oobFill};
+  const Common common{tensorMap,      tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
+                      elementStrides, interleave,     swizzle,    l2Promotion,   oobFill};
   if (const CUresult error = ask(common, kIm2colWide, kMinIm2colRank, question); error != CUDA_SUCCESS) return error;
   question.lower_corner[0] = pixelBoxLowerCornerWidth;
   question.upper_corner[0] = pixelBoxUpperCornerWidth;

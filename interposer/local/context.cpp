@@ -44,6 +44,34 @@ CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, uns
   return api::cuCtxCreate_v2(pctx, flags, dev);
 }
 
+// An affinity asks for a share of the SMs.
+CUresult cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int numParams, unsigned int flags, CUdevice dev) {
+  if (numParams < 0 || (numParams > 0 && paramsArray == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  return numParams == 0 ? api::cuCtxCreate_v2(pctx, flags, dev) : unsupported(ApiId::cuCtxCreate_v3);
+}
+
+CUresult cuCtxGetExecAffinity(CUexecAffinityParam* pExecAffinity, CUexecAffinityType type) {
+  if (pExecAffinity == nullptr || type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
+  return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;  // as cuDeviceGetExecAffinitySupport says
+}
+
+CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) {
+  if (pctx == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  proto::Known<ContextObject> context;
+  if (const CUresult error = require_context(context); error != CUDA_SUCCESS) return error;
+  if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;  // those are counted by cuDevicePrimaryCtxRetain
+  context->usage_count.fetch_add(1, std::memory_order_relaxed);
+  *pctx = current_context();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDetach(CUcontext ctx) {
+  const auto context = find_context(ctx);
+  if (!context || context->primary || ctx != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  return context->usage_count.fetch_sub(1, std::memory_order_acq_rel) == 1 ? destroy_context(ctx) : CUDA_SUCCESS;
+}
+
 CUresult cuCtxDestroy_v2(CUcontext ctx) { return ctx != nullptr ? destroy_context(ctx) : CUDA_ERROR_INVALID_VALUE; }
 
 CUresult cuCtxPushCurrent_v2(CUcontext ctx) {

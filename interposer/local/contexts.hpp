@@ -36,6 +36,8 @@ struct ContextObject {
   // Primary contexts: how often it is retained. Changed under the lock of contexts.cpp; 0: inactive.
   std::atomic<std::uint32_t> retain_count{0};
   std::atomic<bool> was_active{false};
+  // Created contexts: cuCtxAttach and cuCtxDetach; the last one destroys it.
+  std::atomic<std::uint32_t> usage_count{1};
 };
 
 [[nodiscard]] inline CUcontext to_handle(ContextId id) { return reinterpret_cast<CUcontext>(id.value); }
@@ -59,8 +61,8 @@ void set_current_context(CUcontext handle);  // replaces the top; null pops it
 void forbid_calls();
 [[nodiscard]] bool are_calls_forbidden();
 
-// For every call that works in a context. CUDA_ERROR_NOT_PERMITTED: in a host function. CUDA_ERROR_INVALID_CONTEXT: none is current, or a primary context that was never retained;
-// CUDA_ERROR_CONTEXT_IS_DESTROYED: it has ended.
+// For every call that works in a context. CUDA_ERROR_NOT_PERMITTED: in a host function. CUDA_ERROR_INVALID_CONTEXT: none is current, or a primary
+// context that was never retained; CUDA_ERROR_CONTEXT_IS_DESTROYED: it has ended.
 [[nodiscard]] CUresult require_context(proto::Known<ContextObject>& context);
 [[nodiscard]] CUresult require_context();
 

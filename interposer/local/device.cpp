@@ -4,8 +4,10 @@
 #include <cctype>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/local/contexts.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::api {
@@ -175,6 +177,28 @@ CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib, CUdev
     case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED: *value = 0; return CUDA_SUCCESS;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
+}
+
+// All contexts of a process are of one device, whose contexts are no peers of one another.
+CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
+  if (Flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
+  if (!find_context(peerContext) || peerContext == current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {
+  if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
+  return find_context(peerContext) ? CUDA_ERROR_PEER_ACCESS_NOT_ENABLED : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+// The ABI of CUDA 3.1 and older: as much as 32 bits can say.
+CUresult cuDeviceTotalMem(unsigned int* bytes, CUdevice dev) {
+  std::size_t all = 0;
+  if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = api::cuDeviceTotalMem_v2(&all, dev); error != CUDA_SUCCESS) return error;
+  *bytes = static_cast<unsigned int>(std::min<std::size_t>(all, std::numeric_limits<unsigned int>::max()));
+  return CUDA_SUCCESS;
 }
 
 }  // namespace mpsshim::interposer::api

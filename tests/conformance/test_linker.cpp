@@ -15,14 +15,17 @@ struct Linker {
   char info_log[4096] = "";
   CUjit_option options[5] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
                              CU_JIT_OPTIMIZATION_LEVEL};
-  void* values[5] = {error_log, reinterpret_cast<void*>(sizeof error_log), info_log, reinterpret_cast<void*>(sizeof info_log), reinterpret_cast<void*>(3)};
+  void* values[5] = {error_log, reinterpret_cast<void*>(sizeof error_log), info_log, reinterpret_cast<void*>(sizeof info_log),
+                     reinterpret_cast<void*>(3)};
   CUlinkState state = nullptr;
 
   Linker() { OK(CU(cuLinkCreate)(5, options, values, &state)); }
   ~Linker() {
     if (state != nullptr) CU(cuLinkDestroy)(state);
   }
-  CUresult add(CUjitInputType type, std::string content) { return CU(cuLinkAddData)(state, type, content.data(), content.size(), "input", 0, nullptr, nullptr); }
+  CUresult add(CUjitInputType type, std::string content) {
+    return CU(cuLinkAddData)(state, type, content.data(), content.size(), "input", 0, nullptr, nullptr);
+  }
 };
 
 }  // namespace

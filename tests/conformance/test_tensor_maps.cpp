@@ -27,8 +27,8 @@ struct Tiled {
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
 
   CUresult encode(CUtensorMap* map) const {
-    return CU(cuTensorMapEncodeTiled)(map, type, rank, reinterpret_cast<void*>(address), dimensions, strides, box, element_strides, interleave, swizzle,
-                                      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return CU(cuTensorMapEncodeTiled)(map, type, rank, reinterpret_cast<void*>(address), dimensions, strides, box, element_strides, interleave,
+                                      swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   }
 };
 

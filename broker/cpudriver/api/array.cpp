@@ -95,8 +95,7 @@ CUresult CUDAAPI cuArrayDestroy(CUarray hArray) {
   });
 }
 
-CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* pHandle, const CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc,
-                                        unsigned int numMipmapLevels) {
+CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* pHandle, const CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc, unsigned int numMipmapLevels) {
   return entry(Needs::context, [&] {
     if (pHandle == nullptr || pMipmappedArrayDesc == nullptr || numMipmapLevels == 0) return CUDA_ERROR_INVALID_VALUE;
     auto mipmapped = std::make_shared<MipmappedArray>();

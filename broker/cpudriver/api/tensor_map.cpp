@@ -108,7 +108,8 @@ CUresult CUDAAPI cuTensorMapEncodeTiled(CUtensorMap* tensorMap, CUtensorMapDataT
                                         const cuuint32_t* elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                         CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill) {
   return entry(Needs::initialised, [&] {
-    const Tensor tensor{tensorDataType, tensorRank, reinterpret_cast<std::uint64_t>(globalAddress), globalDim, globalStrides, elementStrides, interleave, swizzle};
+    const Tensor tensor{tensorDataType, tensorRank, reinterpret_cast<std::uint64_t>(globalAddress), globalDim, globalStrides, elementStrides,
+                        interleave,     swizzle};
     if (!is_a_place_for(tensorMap) || !is_valid(tensor) || !is_valid_box(tensor, boxDim)) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t digest = 1;
     for (cuuint32_t i = 0; i < tensorRank; ++i) mix(digest, boxDim[i]);
@@ -123,7 +124,8 @@ CUresult CUDAAPI cuTensorMapEncodeIm2col(CUtensorMap* tensorMap, CUtensorMapData
                                          const cuuint32_t* elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                          CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill) {
   return entry(Needs::initialised, [&] {
-    const Tensor tensor{tensorDataType, tensorRank, reinterpret_cast<std::uint64_t>(globalAddress), globalDim, globalStrides, elementStrides, interleave, swizzle};
+    const Tensor tensor{tensorDataType, tensorRank, reinterpret_cast<std::uint64_t>(globalAddress), globalDim, globalStrides, elementStrides,
+                        interleave,     swizzle};
     if (!is_a_place_for(tensorMap) || !is_valid(tensor) || tensorRank < 3) return CUDA_ERROR_INVALID_VALUE;
     if (pixelBoxLowerCorner == nullptr || pixelBoxUpperCorner == nullptr || channelsPerPixel > 256 || pixelsPerColumn > 1024) {
       return CUDA_ERROR_INVALID_VALUE;

@@ -31,8 +31,8 @@ Array::~Array() {
 }
 
 CUresult Array::create(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::shared_ptr<Array>& array) {
-  const bool is_shape = descriptor.Width != 0 && descriptor.Width <= kMaxExtent && descriptor.Height <= kMaxExtent && descriptor.Depth <= kMaxExtent &&
-                        (descriptor.NumChannels == 1 || descriptor.NumChannels == 2 || descriptor.NumChannels == 4);
+  const bool is_shape = descriptor.Width != 0 && descriptor.Width <= kMaxExtent && descriptor.Height <= kMaxExtent &&
+                        descriptor.Depth <= kMaxExtent && (descriptor.NumChannels == 1 || descriptor.NumChannels == 2 || descriptor.NumChannels == 4);
   const std::size_t bytes = channel_bytes(descriptor.Format);
   if (!is_shape || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   auto made = std::make_shared<Array>();

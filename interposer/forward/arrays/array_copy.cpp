@@ -24,8 +24,8 @@ struct Size {
 struct Side {
   bool is_array = false;
   Space space = Space::device;
-  std::uint64_t place = 0;      // an array's id, or the address of the first byte
-  std::uint64_t pitch = 0;      // of linear memory
+  std::uint64_t place = 0;  // an array's id, or the address of the first byte
+  std::uint64_t pitch = 0;  // of linear memory
   std::uint64_t rows = 0;
   std::uint64_t offset[3] = {};  // into an array: bytes, rows, slices
 
@@ -67,7 +67,8 @@ CUresult read_array(const Described& given, const Size& size, Side& side) {
   const std::uint64_t bytes = element_bytes(descriptor);
   if (bytes == 0) return CUDA_SUCCESS;  // the driver knows its blocks
   const auto exceeds = [](std::uint64_t from, std::uint64_t count, std::uint64_t all) { return from > all || count > all - from; };
-  const bool fits = !exceeds(given.x, size.width, descriptor.Width * bytes) && !exceeds(given.y, size.height, std::max<std::size_t>(descriptor.Height, 1)) &&
+  const bool fits = !exceeds(given.x, size.width, descriptor.Width * bytes) &&
+                    !exceeds(given.y, size.height, std::max<std::size_t>(descriptor.Height, 1)) &&
                     !exceeds(given.z, size.depth, std::max<std::size_t>(descriptor.Depth, 1));
   return fits && given.x % bytes == 0 && size.width % bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -170,7 +171,8 @@ CUresult copy_pageable(Stream& stream, const Side& destination, const Side& sour
     for (std::uint64_t y = 0; y < size.height; y += rows) {
       for (std::uint64_t x = 0; x < size.width; x += width) {
         const Size piece{std::min(width, size.width - x), std::min(rows, size.height - y), 1};
-        if (const CUresult error = copy_piece(stream, packed, destination.from(x, y, z), source.from(x, y, z), piece); error != CUDA_SUCCESS) return error;
+        if (const CUresult error = copy_piece(stream, packed, destination.from(x, y, z), source.from(x, y, z), piece); error != CUDA_SUCCESS)
+          return error;
       }
     }
   }
@@ -184,11 +186,13 @@ CUresult copy_with_array(Stream& stream, const CUDA_MEMCPY3D& copy, Completion c
   if (copy.srcLOD != 0 || copy.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   if (size.width == 0 || size.height == 0 || size.depth == 0) return CUDA_SUCCESS;
   Side source, destination;
-  CUresult error = read_side({copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcArray, copy.srcPitch, copy.srcHeight, copy.srcXInBytes, copy.srcY, copy.srcZ},
-                             size, source);
+  CUresult error = read_side(
+      {copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcArray, copy.srcPitch, copy.srcHeight, copy.srcXInBytes, copy.srcY, copy.srcZ}, size,
+      source);
   if (error == CUDA_SUCCESS) {
-    error = read_side({copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstArray, copy.dstPitch, copy.dstHeight, copy.dstXInBytes, copy.dstY, copy.dstZ},
-                      size, destination);
+    error = read_side(
+        {copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstArray, copy.dstPitch, copy.dstHeight, copy.dstXInBytes, copy.dstY, copy.dstZ},
+        size, destination);
   }
   if (error != CUDA_SUCCESS) return error;
   if (source.is_pageable() || destination.is_pageable()) return copy_pageable(stream, destination, source, size);

@@ -31,7 +31,8 @@ CUresult box_of(const Array& array, std::size_t offset, std::size_t bytes, Box& 
 }
 
 // The linear side, or the other array, is in `copy`.
-CUresult copy_array(CUarray handle, std::size_t offset, bool is_destination, std::size_t bytes, CUDA_MEMCPY3D copy, Stream* stream, Completion completion) {
+CUresult copy_array(CUarray handle, std::size_t offset, bool is_destination, std::size_t bytes, CUDA_MEMCPY3D copy, Stream* stream,
+                    Completion completion) {
   const Array* array = Arrays::instance().resolve(handle);
   if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -92,7 +93,8 @@ CUresult cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size
   return now([&](Stream* stream) { return copy_array(srcArray, srcOffset, false, ByteCount, to_host(dstHost), stream, Completion::host_safe); });
 }
 CUresult cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream) {
-  return later(hStream, [&](Stream* stream) { return copy_array(srcArray, srcOffset, false, ByteCount, to_host(dstHost), stream, Completion::as_posted); });
+  return later(hStream,
+               [&](Stream* stream) { return copy_array(srcArray, srcOffset, false, ByteCount, to_host(dstHost), stream, Completion::as_posted); });
 }
 
 CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount) {

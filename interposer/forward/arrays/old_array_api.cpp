@@ -29,8 +29,12 @@ CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* pArrayDescriptor, CU
   if (pArrayDescriptor == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUDA_ARRAY3D_DESCRIPTOR wide{};
   if (const CUresult error = api::cuArray3DGetDescriptor_v2(&wide, hArray); error != CUDA_SUCCESS) return error;
-  *pArrayDescriptor = {static_cast<unsigned int>(wide.Width), static_cast<unsigned int>(wide.Height), static_cast<unsigned int>(wide.Depth),
-                       wide.Format, wide.NumChannels, wide.Flags};
+  *pArrayDescriptor = {static_cast<unsigned int>(wide.Width),
+                       static_cast<unsigned int>(wide.Height),
+                       static_cast<unsigned int>(wide.Depth),
+                       wide.Format,
+                       wide.NumChannels,
+                       wide.Flags};
   return CUDA_SUCCESS;
 }
 
