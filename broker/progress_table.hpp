@@ -15,6 +15,8 @@ inline constexpr std::uint32_t kProgressStreams = 4096;
 
 struct alignas(64) StreamProgress {
   std::atomic<std::uint32_t> completed;           // written by the GPU, in a cache line of its own
+  std::atomic<std::uint32_t> probe_number;        // likewise, behind `probe`: what a word held that the stream waits for (value_waits.cpp)
+  std::atomic<std::uint64_t> probe;
   alignas(64) std::atomic<std::uint32_t> issued;  // written by the worker that owns the session
   std::atomic<std::uint32_t> held;      // 1: the session's worker has taken records out of the ring that are not all issued yet (NULL stream's word)
   std::atomic<std::uint64_t> session;   // 0: the stream is in the pool

@@ -76,13 +76,10 @@ static_assert(sizeof(ReplySlot) == 16);
 inline constexpr std::size_t kMaxReplyBytes = kReplySlotBytes - sizeof(ReplySlot);
 
 // `value` is written by the GPU, in stream order, and read by the client. `host_value` goes the other way: the client stores it and rings the
-// doorbell, the executor loads it (host functions). Both count up and may wrap. `probe` is written by the GPU and read by the executor: what
-// a word that the stream waits for held (StreamWaitValue). It concerns that stream of that client alone, so it may lie where the client writes.
+// doorbell, the executor loads it (host functions). Both count up and may wrap.
 struct alignas(64) FenceWord {
   std::atomic<std::uint32_t> value;
   std::atomic<std::uint32_t> host_value;  // the last host function of the stream that has returned
-  std::atomic<std::uint64_t> probe;
-  std::atomic<std::uint32_t> probe_number;  // of the probe that is there
 };
 static_assert(sizeof(FenceWord) == 64);
 

@@ -15,16 +15,21 @@ struct WireOption {
   std::uint32_t value;
 };
 
-// False: they exceed the record, or one is no number.
+// False: they exceed the record.
 bool read_options(std::span<const std::byte> trailing, std::uint32_t count, std::vector<JitOption>& options) {
   if (count > trailing.size() / sizeof(WireOption)) return false;
   for (std::uint32_t i = 0; i < count; ++i) {
     WireOption wire;
     std::memcpy(&wire, trailing.data() + i * sizeof wire, sizeof wire);
-    if (!is_plain_option(wire.option)) return false;
     options.push_back({static_cast<CUjit_option>(wire.option), wire.value});
   }
   return true;
+}
+
+// A client of a later release may know others, and a program may ask for any.
+bool are_plain(const std::vector<JitOption>& options) {
+  return std::all_of(options.begin(), options.end(),
+                     [](const JitOption& option) { return is_plain_option(static_cast<std::uint32_t>(option.option)); });
 }
 
 template <typename Body>
@@ -42,7 +47,8 @@ void handle(Incoming& incoming, const proto::LinkCreateRecord& record) {
   Session& session = incoming.session;
   std::vector<JitOption> options;
   if (!record.link.has_kind()) return incoming.malformed("its link id is of another kind");
-  if (!read_options(incoming.trailing, record.option_count, options)) return incoming.malformed("its options are none of a linker");
+  if (!read_options(incoming.trailing, record.option_count, options)) return incoming.malformed("its options exceed it");
+  if (!are_plain(options)) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   std::size_t count = 0;
   session.links().for_each([&](auto, SessionLink&) { ++count; });
   if (count >= kMaxLinks) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
@@ -62,7 +68,9 @@ void handle(Incoming& incoming, const proto::LinkCreateRecord& record) {
 void handle(Incoming& incoming, const proto::LinkDataRecord& record) {
   const proto::Known<SessionLink> link = incoming.find(incoming.session.links(), record.link);
   if (!link) return;
-  if (link->input.size() + incoming.trailing.size() > kMaxLinkBytes) {
+  std::size_t held = incoming.trailing.size();
+  incoming.session.links().for_each([&](auto, const SessionLink& each) { held += each.input.size(); });
+  if (held > kMaxLinkBytes) {
     link->is_too_long = true;
     return;
   }
@@ -73,11 +81,12 @@ void handle(Incoming& incoming, const proto::LinkAddRecord& record) {
   Session& session = incoming.session;
   const proto::Known<SessionLink> link = incoming.find(session.links(), record.link);
   if (!link) return;
+  std::vector<std::byte> input = std::exchange(link->input, {});
   std::vector<JitOption> options;
-  if (!read_options(incoming.trailing, record.option_count, options)) return incoming.malformed("its options are none of a linker");
+  if (!read_options(incoming.trailing, record.option_count, options)) return incoming.malformed("its options exceed it");
+  if (!are_plain(options)) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   const auto text = incoming.trailing.subspan(record.option_count * sizeof(WireOption));
   std::string name(reinterpret_cast<const char*>(text.data()), text.size());
-  std::vector<std::byte> input = std::exchange(link->input, {});
   if (std::exchange(link->is_too_long, false)) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
   session.start_job([reply = incoming.share_reply(), state = link->state, type = static_cast<CUjitInputType>(record.type), name = std::move(name),
                      options = std::move(options), input = std::move(input)](const std::shared_ptr<Session>& owner) mutable {

@@ -18,7 +18,7 @@
 
 namespace mpsshim::broker {
 
-inline constexpr std::size_t kMaxLinkBytes = 256u << 20;  // of inputs on their way to one state, and of a result
+inline constexpr std::size_t kMaxLinkBytes = 256u << 20;  // of inputs on their way in a session, and of a result
 inline constexpr std::size_t kMaxLinks = 64;              // of a session
 inline constexpr std::size_t kLinkLogBytes = 7 * 1024;    // both logs fit into a reply
 

@@ -30,9 +30,8 @@ class Progress {
   // Words with an index of this or more were never used.
   [[nodiscard]] std::uint32_t used() const { return used_.load(std::memory_order_acquire); }
   [[nodiscard]] StreamProgress& operator[](std::uint32_t index) const { return table_.stream[index]; }
-  [[nodiscard]] CUdeviceptr completed_address(std::uint32_t index) const {
-    return device_address_ + index * sizeof(StreamProgress) + offsetof(StreamProgress, completed);
-  }
+  [[nodiscard]] CUdeviceptr address(std::uint32_t index) const { return device_address_ + index * sizeof(StreamProgress); }
+  [[nodiscard]] CUdeviceptr completed_address(std::uint32_t index) const { return address(index) + offsetof(StreamProgress, completed); }
   [[nodiscard]] bool is_busy(std::uint32_t index) const {
     const StreamProgress& stream = table_.stream[index];
     return stream.completed.load(std::memory_order_acquire) != stream.issued.load(std::memory_order_relaxed);

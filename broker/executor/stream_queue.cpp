@@ -28,7 +28,7 @@ StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::u
       stream_(std::move(stream)),
       chains_(context.parts),
       limit_(context.parts.first_in_flight) {
-  probes_ = context_.channel.fence(fence_index_).probe_number.load(std::memory_order_relaxed);
+  probes_ = word().probe_number.load(std::memory_order_relaxed);
   appended_ = issued_ = written_ = known_done_.position = word().issued.load(std::memory_order_relaxed);
   word().launches.store(0, std::memory_order_relaxed);
   word().chained.store(0, std::memory_order_relaxed);

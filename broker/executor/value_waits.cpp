@@ -3,7 +3,7 @@
 //
 // A wait for a word's value is not given to the GPU: in its hardware connection other streams stand behind it, be they of other clients, and
 // one of them may be what the word waits for. Once the stream's earlier work has ended (it may be what changes the word), the GPU is asked
-// again and again to copy the word into the stream's fence line, behind it the probe's number; the worker that reads that number decides.
+// again and again to copy the word into the stream's row of the progress table, behind it the probe's number; the worker that reads it decides.
 #include <mutex>
 
 #include "broker/executor/stream_queue.hpp"
@@ -27,36 +27,32 @@ bool ValueWaitOp::is_met_by(std::uint64_t word) const {
 bool StreamQueue::has_value(ValueWaitOp& wait) {
   if (!has_completed(issued_)) return false;
   if (wait.was_probed) {
-    const proto::FenceWord& line = context_.channel.fence(fence_index_);
+    const StreamProgress& row = word();
     // Acquire: the GPU has written the word before the number.
-    if (line.probe_number.load(std::memory_order_acquire) != wait.probe) return false;
-    if (wait.is_met_by(line.probe.load(std::memory_order_relaxed))) return true;
+    if (row.probe_number.load(std::memory_order_acquire) != wait.probe) return false;
+    if (wait.is_met_by(row.probe.load(std::memory_order_relaxed))) return true;
   }
   send_probe(wait);
   return false;
 }
 
+// Not counted as a submission: the one before has ended.
 void StreamQueue::send_probe(ValueWaitOp& wait) {
   wait.probe = ++probes_;
   wait.was_probed = true;
-  const CUdeviceptr line = context_.channel.fence_address(fence_index_);
+  const CUdeviceptr row = context_.parts.progress.address(stream_->progress_index);
   const std::lock_guard lock(context_.parts.issue_lock);
-  CUresult result = driver()->cuMemcpyAsync(line + offsetof(proto::FenceWord, probe), wait.address, wait.size_bytes, stream_->handle);
-  submitted(1);
+  CUresult result = driver()->cuMemcpyAsync(row + offsetof(StreamProgress, probe), wait.address, wait.size_bytes, stream_->handle);
   if (result == CUDA_SUCCESS) {
-    result =
-        driver()->cuStreamWriteValue32_v2(stream_->handle, line + offsetof(proto::FenceWord, probe_number), probes_, CU_STREAM_WRITE_VALUE_DEFAULT);
-    submitted(1);
+    result = driver()->cuStreamWriteValue32_v2(stream_->handle, row + offsetof(StreamProgress, probe_number), probes_, CU_STREAM_WRITE_VALUE_DEFAULT);
   }
   if (context_.check(result, "looking at a word that a stream waits for") == CUDA_SUCCESS) return;
   wait.condition = ~0u;  // it cannot be looked at: the client has the error, and its stream goes on
-  context_.channel.fence(fence_index_).probe_number.store(probes_, std::memory_order_release);
+  word().probe_number.store(probes_, std::memory_order_release);
 }
 
-// A stream goes back to the pool, and the client's line to the system, when no probe is under way.
-bool StreamQueue::is_probing() const {
-  return probes_ != 0 && context_.channel.fence(fence_index_).probe_number.load(std::memory_order_relaxed) != probes_;
-}
+// A stream goes back to the pool when no probe is under way.
+bool StreamQueue::is_probing() const { return !is_finished() && word().probe_number.load(std::memory_order_acquire) != probes_; }
 
 void StreamQueue::issue_write(const ValueWriteOp& write) {
   CUstreamBatchMemOpParams operation{};

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +13,7 @@
 #include "interposer/entry.hpp"
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/jit_options.hpp"
+#include "interposer/forward/read_file.hpp"
 #include "proto/handle_table.hpp"
 
 namespace mpsshim::interposer::api {
@@ -201,11 +200,10 @@ CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* pa
   LinkOptions read;
   if (const CUresult error = read_options(numOptions, options, optionValues, read); error != CUDA_SUCCESS) return error;
   return with_link(state, [&](Link& link) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
-    std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    if (type == CU_JIT_INPUT_PTX) content.push_back('\0');  // a text's length counts its terminator
-    return content.empty() ? CUDA_ERROR_INVALID_IMAGE : add(link, type, std::as_bytes(std::span(content)), path, read);
+    std::vector<std::byte> content;
+    if (!read_file(path, content)) return CUDA_ERROR_FILE_NOT_FOUND;
+    if (type == CU_JIT_INPUT_PTX) content.push_back(std::byte{0});  // a text's length counts its terminator
+    return content.empty() ? CUDA_ERROR_INVALID_IMAGE : add(link, type, content, path, read);
   });
 }
 

@@ -2,12 +2,12 @@
 #include "interposer/forward/modules.hpp"
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
 #include "broker/image/image.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/globals.hpp"
+#include "interposer/forward/read_file.hpp"
 #include "interposer/forward/streams.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -29,17 +29,6 @@ std::span<const std::byte> bytes_of(const void* image) {
     case image::Form::unknown: break;
   }
   return {};
-}
-
-bool read_file(const char* path, std::vector<std::byte>& content) {
-  std::FILE* file = std::fopen(path, "rbe");
-  if (file == nullptr) return false;
-  std::byte buffer[64 * 1024];
-  std::size_t got = 0;
-  while ((got = std::fread(buffer, 1, sizeof buffer, file)) != 0) content.insert(content.end(), buffer, buffer + got);
-  const bool complete = std::ferror(file) == 0;
-  std::fclose(file);
-  return complete;
 }
 
 // The next executor is to say that it has put back what the module's variables held: one that knows nothing of that does not.

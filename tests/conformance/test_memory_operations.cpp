@@ -48,7 +48,7 @@ TEST_CASE("a stream waits for a word that the host, a kernel or another stream w
   SECTION("the host") {
     OK(CU(cuStreamWaitValue32)(waiting, pinned.address(), 3, CU_STREAM_WAIT_VALUE_EQ));
     OK(launch(kernels.store, waiting, 1, 1, done.address(), 1u));
-    std::this_thread::sleep_for(20ms);
+    std::this_thread::sleep_for(200ms);  // hundreds of looks
     CHECK(*done == 0);
     *pinned = 3;
   }
