@@ -40,6 +40,8 @@ inline constexpr std::array kCallNames = std::to_array<std::string_view>({
     "restoring memory",   "taking down a session",
     "unmapping memory",   "a launch that needs more local memory",
     "a call out of line",
+    "cuGraphInstantiate",
+    "destroying graphs",
 });
 
 class CallName {

@@ -3,7 +3,9 @@
 
 namespace mpsshim::broker {
 
-EventPoint::~EventPoint() { pool.give_back(handle, has_timing); }
+EventPoint::~EventPoint() {
+  if (!lender) pool.give_back(handle, has_timing);
+}
 
 CUresult EventPool::take(bool timing, PointRef& point) {
   CUevent event = nullptr;

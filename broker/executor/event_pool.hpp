@@ -25,6 +25,7 @@ struct EventPoint {
   EventPool& pool;
   const CUevent handle;
   const bool has_timing;
+  PointRef lender;         // the driver's event is this point's: a graph's node records it anew at each launch, of which this point is one
   PointRef behind;         // recorded behind the fence, for waits, where `handle` takes the time in front of it
   bool is_issued = false;  // the record has reached the driver: waits on it may follow
   [[nodiscard]] CUevent awaited() const { return behind ? behind->handle : handle; }

@@ -21,8 +21,8 @@ void handle(Incoming& incoming, const proto::EventRecordRecord& record) {
   if (queue == nullptr) return incoming.write_fence_of_missing_stream(record.fence_value);
   RecordOp op{nullptr, true, record.fence_value};
   if (const proto::Known<SessionEvent> event = incoming.find(incoming.session.events(), record.event)) {
-    // The point is used again unless a queued wait or record still means the earlier one.
-    if (!event->last || event->last.use_count() > 1) {
+    // The point is used again unless a queued wait or record still means the earlier one, or it is a graph's.
+    if (!event->last || event->last.use_count() > 1 || event->last->lender) {
       const CUresult result = incoming.session.parts().events.take(event->has_timing, event->last);
       if (incoming.session.context().check(result, "cuEventCreate") != CUDA_SUCCESS) event->last = nullptr;
     }

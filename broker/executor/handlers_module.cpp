@@ -58,18 +58,18 @@ void restore_module(Incoming& incoming, const proto::ModuleLoadRecord& record) {
 }
 
 // The function's name is known to the control process before its first launch.
-std::unique_ptr<SessionFunction> bound_function(const Session& session, const LoadedFunction& loaded) {
+std::unique_ptr<SessionFunction> bound_function(const Session& session, const SessionModule& module, const LoadedFunction& loaded) {
   if (loaded.name_offset.load(std::memory_order_relaxed) == 0) {
     loaded.name_offset.store(session.parts().function_names.add(loaded.name), std::memory_order_relaxed);
   }
-  return std::make_unique<SessionFunction>(SessionFunction{&loaded});
+  return std::make_unique<SessionFunction>(SessionFunction{&loaded, module.use});
 }
 
 // On the worker. The module may have gone meanwhile: then so has what was found in it.
 CUresult add_function(Session& session, const proto::FunctionLookupRecord& record, const ImageRef& image, const LoadedFunction* loaded) {
   const proto::Known<SessionModule> module = session.modules().find(record.module);
   if (!module || module->image != image) return CUDA_ERROR_INVALID_HANDLE;
-  if (!session.functions().insert(record.function, bound_function(session, *loaded))) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session.functions().insert(record.function, bound_function(session, *module, *loaded))) return CUDA_ERROR_INVALID_HANDLE;
   module->functions.push_back(record.function);
   return CUDA_SUCCESS;
 }
@@ -132,7 +132,7 @@ void handle(Incoming& incoming, const proto::FunctionBindRecord& record) {
   if (!record.function.has_kind()) return incoming.malformed("its function id is of another kind");
   if (record.number >= module->image->described.size()) return incoming.malformed("the module has no function of that number");
   const LoadedFunction* loaded = module->image->described[record.number];
-  if (!incoming.session.functions().insert(record.function, bound_function(incoming.session, *loaded))) {
+  if (!incoming.session.functions().insert(record.function, bound_function(incoming.session, *module, *loaded))) {
     return incoming.malformed("its function id is in use");
   }
   module->functions.push_back(record.function);

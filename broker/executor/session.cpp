@@ -29,6 +29,7 @@ Session::Session(ExecutorParts& parts, const ExecutorPacket& packet)
       context_{parts, channel_, id_, *variables_},
       arrays_(parts.driver),
       memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease, parts.chunks),
+      graphs_(parts),
       streams_(context_) {}
 
 Session::~Session() = default;
@@ -105,11 +106,11 @@ void Session::start_job(std::function<void(const std::shared_ptr<Session>&)> job
   });
 }
 
-void Session::start_window_job(const char* what, std::function<void()> job) {
+void Session::start_window_job(const char* what, std::function<void()> job, std::function<void()> done) {
   ++jobs_;
-  parts_.window.submit({what, id_, true, [self = shared_from_this(), job = std::move(job)](WindowResult) {
+  parts_.window.submit({what, id_, true, [self = shared_from_this(), job = std::move(job), done = std::move(done)](WindowResult) {
                           job();
-                          self->finish_job();
+                          self->finish_job(done);
                         }});
 }
 
@@ -130,7 +131,7 @@ void Session::finish_job(std::function<void()> act) {
 
 void Session::launch_in_window(const std::shared_ptr<StreamQueue>& queue) {
   ++jobs_;
-  const std::shared_ptr<LaunchOp> launch = queue->take_window_launch();
+  const std::shared_ptr<StreamOp> launch = queue->take_window_launch();
   parts_.window.submit({"a launch that needs more local memory", id_, false, [self = shared_from_this(), queue, launch](WindowResult window) {
                           if (window == WindowResult::open) {
                             queue->launch_in_window(*launch);
@@ -252,6 +253,7 @@ void Session::release_everything() {
   parts_.completion.remove(id_);
   parts_.bell.forget(channel_.ring_doorbell());
   channel_.unregister(parts_.driver);
+  graphs_.release_all();
   memory_.release_all();
   release_modules();
   release_links();

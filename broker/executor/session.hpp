@@ -16,6 +16,7 @@
 
 #include "broker/control_messages.hpp"
 #include "broker/executor/client_channel.hpp"
+#include "broker/executor/graph_set.hpp"
 #include "broker/executor/link_state.hpp"
 #include "broker/executor/memory_map.hpp"
 #include "broker/executor/objects.hpp"
@@ -52,6 +53,7 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] FunctionTable& functions() { return functions_; }
   [[nodiscard]] LinkTable& links() { return links_; }
   [[nodiscard]] SessionArrays& arrays() { return arrays_; }
+  [[nodiscard]] GraphSet& graphs() { return graphs_; }
 
   // Ends this session because its client broke the protocol. `record` names what was read, `reason` is a clause ("its id is unknown").
   void fail(const char* record, const std::string& reason);
@@ -74,7 +76,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // Has `job` done by a helper. It gets the session, and comes back through finish_job(): until then the session is not taken down.
   void start_job(std::function<void(const std::shared_ptr<Session>&)> job);
   // The same in a quiet window, whenever one comes.
-  void start_window_job(const char* what, std::function<void()> job);
+  void start_window_job(const char* what, std::function<void()> job, std::function<void()> done = {});  // `done`: then, on the worker
   // The same for a call that somebody waits for: `job` is also run where no window came, and is told so.
   void start_window_call(const char* what, std::function<void(WindowResult)> job);
   // Any thread: `act`, then the end of the job, on the worker.
@@ -140,6 +142,7 @@ class Session : public std::enable_shared_from_this<Session> {
   ModuleTable modules_;
   FunctionTable functions_;
   LinkTable links_;
+  GraphSet graphs_;
   StreamSet streams_;
   std::vector<Waiting> waiting_;
   std::vector<ImageRef> retired_images_;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <variant>
+#include <vector>
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/event_pool.hpp"
@@ -101,6 +102,18 @@ struct ArrayCopyOp {
   std::unique_ptr<CUDA_MEMCPY3D> description;
 };
 
-using StreamOp = std::variant<LaunchOp, CopyOp, FillOp, RecordOp, WaitOp, FenceOp, HostOp, ValueWaitOp, ValueWriteOp, ArrayCopyOp>;
+class SessionGraph;
+struct GraphUpdate;
+
+// A launch of an executable graph. Launches of one graph are issued in their session's order, whatever their streams: `turn` counts them.
+struct GraphOp {
+  std::shared_ptr<SessionGraph> graph;
+  std::shared_ptr<const std::vector<GraphUpdate>> updates;  // come into force with this launch; null: none
+  std::size_t update_bytes = 0;
+  std::uint64_t turn = 0;
+  std::vector<PointRef> points;  // that it records
+};
+
+using StreamOp = std::variant<LaunchOp, CopyOp, FillOp, RecordOp, WaitOp, FenceOp, HostOp, ValueWaitOp, ValueWriteOp, ArrayCopyOp, GraphOp>;
 
 }  // namespace mpsshim::broker

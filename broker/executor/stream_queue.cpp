@@ -7,14 +7,29 @@
 #include <utility>
 
 #include "broker/executor/quiet_window.hpp"
+#include "broker/executor/session_graph.hpp"
 
 namespace mpsshim::broker {
 
 namespace {
 
 std::size_t cost_bytes(const StreamOp& op) {
-  const auto* launch = std::get_if<LaunchOp>(&op);
-  return sizeof(StreamOp) + (launch != nullptr ? launch->data_bytes() : 0);
+  if (const auto* launch = std::get_if<LaunchOp>(&op)) return sizeof(StreamOp) + launch->data_bytes();
+  const auto* graph = std::get_if<GraphOp>(&op);
+  return sizeof(StreamOp) + (graph != nullptr ? graph->update_bytes : 0);
+}
+
+// What the quiet window knows an operation's kernels by, and the local memory that they need; nullptr where it launches none.
+const void* function_of(const StreamOp& op) {
+  if (const auto* launch = std::get_if<LaunchOp>(&op)) return launch->function->handle;
+  const auto* graph = std::get_if<GraphOp>(&op);
+  return graph != nullptr ? graph->graph->identity() : nullptr;
+}
+
+std::uint32_t local_bytes_of(const StreamOp& op) {
+  if (const auto* launch = std::get_if<LaunchOp>(&op)) return launch->function->local_bytes;
+  const auto* graph = std::get_if<GraphOp>(&op);
+  return graph != nullptr ? graph->graph->local_bytes() : 0;
 }
 
 }  // namespace
@@ -103,20 +118,23 @@ bool StreamQueue::expects_fence() {
 }
 
 std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() {
-  const auto* head = std::get_if<LaunchOp>(&ops_.front());
-  if (context_.parts.window.holds(stream_->progress_index, head != nullptr ? head->function->handle : nullptr)) return Stop::held;
-  if (head != nullptr && expects_fence()) return Stop::fence;
-  if (const auto* wait = std::get_if<WaitOp>(&ops_.front())) {
+  const StreamOp& head = ops_.front();
+  const void* const function = function_of(head);
+  if (context_.parts.window.holds(stream_->progress_index, function)) return Stop::held;
+  if (const auto* graph = std::get_if<GraphOp>(&head)) {
+    if (!graph->graph->is_turn(*graph)) return Stop::event;
+  } else if (function != nullptr && expects_fence()) {
+    return Stop::fence;
+  } else if (const auto* wait = std::get_if<WaitOp>(&head)) {
     if (!wait->point->is_issued) return Stop::event;
-  } else if (const auto* launch = std::get_if<LaunchOp>(&ops_.front())) {
-    if (launch->function->local_bytes > context_.parts.local_bytes_high_water.load(std::memory_order_relaxed)) return Stop::needs_window;
-  } else if (const auto* host = std::get_if<HostOp>(&ops_.front())) {
+  } else if (const auto* host = std::get_if<HostOp>(&head)) {
     // Acquire: what the function has written is seen by the work behind it. Pairs with FenceMemory::release_host.
     const std::uint32_t returned = context_.channel.fence(fence_index_).host_value.load(std::memory_order_acquire);
     if (!proto::fence_reached(returned, host->number)) return Stop::host;
   } else if (auto* value = std::get_if<ValueWaitOp>(&ops_.front())) {
     if (!has_value(*value)) return Stop::value;
   }
+  if (function != nullptr && local_bytes_of(head) > context_.parts.local_bytes_high_water.load(std::memory_order_relaxed)) return Stop::needs_window;
   return std::nullopt;
 }
 
@@ -159,6 +177,10 @@ void StreamQueue::note_kernel(std::uint32_t position, const LoadedFunction& func
 void StreamQueue::issue_head() {
   if (std::holds_alternative<LaunchOp>(ops_.front())) return issue_launches();
   StreamOp& head = ops_.front();
+  if (const auto* graph = std::get_if<GraphOp>(&head)) {
+    issue_graph(*graph);
+    return pop_head();
+  }
   if (std::holds_alternative<CopyOp>(head) || std::holds_alternative<FillOp>(head) || std::holds_alternative<ValueWriteOp>(head) ||
       std::holds_alternative<ArrayCopyOp>(head)) {
     begin_change(1);
@@ -286,23 +308,40 @@ CUresult StreamQueue::launch_with_attributes(const LaunchOp& launch) {
   return driver()->cuLaunchKernelEx(&config, launch.function->handle, parameter_addresses(launch, addresses_), nullptr);
 }
 
-std::shared_ptr<LaunchOp> StreamQueue::take_window_launch() {
-  auto launch = std::make_shared<LaunchOp>(std::move(std::get<LaunchOp>(ops_.front())));
-  launch->own();
+CUresult StreamQueue::launch_graph(const GraphOp& op) {
+  const ScopedCall call(context_.session, "cuGraphLaunch");
+  return op.graph->launch(op, stream_->handle);
+}
+
+void StreamQueue::issue_graph(const GraphOp& op) {
+  context_.parts.window.note_launch(stream_->progress_index, op.graph->identity());
+  if (const LoadedFunction* kernel = op.graph->last_kernel()) note_kernel(issued_ + 1, *kernel);
+  begin_change(1);
+  context_.check(launch_graph(op), "cuGraphLaunch");
+  submitted(1);
+  op.graph->note_issued(op);
+}
+
+std::shared_ptr<StreamOp> StreamQueue::take_window_launch() {
+  window_op_ = std::make_shared<StreamOp>(std::move(ops_.front()));  // what its cost is reckoned by stays behind
+  if (auto* launch = std::get_if<LaunchOp>(window_op_.get())) launch->own();
   pop_head();
   in_window_ = true;
-  return launch;
+  return window_op_;
 }
 
 // The queue stands still, so the worker changes nothing that is read here; its account is settled by window_launch_done().
-void StreamQueue::launch_in_window(const LaunchOp& op) {
-  note_kernel(issued_ + 1, *op.function);
+void StreamQueue::launch_in_window(const StreamOp& op) {
+  const auto* plain = std::get_if<LaunchOp>(&op);
+  const LoadedFunction* kernel = plain != nullptr ? plain->function : std::get<GraphOp>(op).graph->last_kernel();
+  note_kernel(issued_ + 1, *kernel);
   word().issued.store(issued_ + 1, std::memory_order_release);
   context_.variables.note_change();
-  if (context_.check(launch(op), "cuLaunchKernel") != CUDA_SUCCESS) return;
+  const CUresult result = plain != nullptr ? launch(*plain) : launch_graph(std::get<GraphOp>(op));
+  if (context_.check(result, plain != nullptr ? "cuLaunchKernel" : "cuGraphLaunch") != CUDA_SUCCESS) return;
   std::atomic<std::uint32_t>& high_water = context_.parts.local_bytes_high_water;
   std::uint32_t known = high_water.load(std::memory_order_relaxed);
-  while (known < op.function->local_bytes && !high_water.compare_exchange_weak(known, op.function->local_bytes)) {
+  while (known < local_bytes_of(op) && !high_water.compare_exchange_weak(known, local_bytes_of(op))) {
   }
 }
 
@@ -310,6 +349,8 @@ void StreamQueue::window_launch_done() {
   begin(1);
   submitted(1);
   in_window_ = false;
+  if (const auto* graph = std::get_if<GraphOp>(window_op_.get())) graph->graph->note_issued(*graph);
+  window_op_ = nullptr;
 }
 
 void StreamQueue::issue_copy(const CopyOp& copy) {

@@ -71,8 +71,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void drop_queued();
 
   // The launch at the head, to be made by `launch_in_window` in a quiet window; the queue stands still until window_launch_done().
-  [[nodiscard]] std::shared_ptr<LaunchOp> take_window_launch();
-  void launch_in_window(const LaunchOp& launch);  // the window's thread
+  [[nodiscard]] std::shared_ptr<StreamOp> take_window_launch();
+  void launch_in_window(const StreamOp& op);  // the window's thread
   void window_launch_done();
 
   void set_held(bool held) {
@@ -121,6 +121,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void count_launches(std::uint32_t launches, bool are_chained);
   [[nodiscard]] CUresult launch(const LaunchOp& launch);
   [[nodiscard]] CUresult launch_with_attributes(const LaunchOp& launch);
+  void issue_graph(const GraphOp& op);
+  [[nodiscard]] CUresult launch_graph(const GraphOp& op);
   void issue_copy(const CopyOp& copy);
   void issue_fill(const FillOp& fill);
   void issue_record(RecordOp& record);
@@ -160,6 +162,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   bool has_expected_fence_ = false;
   std::uint32_t probes_ = 0;  // sent: see send_probe()
   bool in_window_ = false;
+  std::shared_ptr<StreamOp> window_op_;  // meanwhile
   std::uint32_t appended_ = 0;
   std::uint32_t issued_ = 0;
   std::uint32_t written_ = 0;  // position of the last progress write

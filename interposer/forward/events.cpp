@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/graphs/capture.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -32,6 +33,7 @@ CUresult Events::create(std::uint32_t flags, CUcontext context, Event*& event) {
 }
 
 CUresult Events::destroy(Event& event) {
+  Captures::instance().forget(event);
   const CUresult error = session().channel().post<proto::EventDestroyRecord>({}, 0, [&](proto::EventDestroyRecord& record, std::byte*, Place place) {
     record.event = event.id;
     session().end_recipe(event.recipe, place);
@@ -42,6 +44,10 @@ CUresult Events::destroy(Event& event) {
 }
 
 CUresult Events::record(Event& event, Stream& stream, std::uint32_t flags) {
+  if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().record(event, stream, flags == CU_EVENT_RECORD_EXTERNAL);
+  Captures::instance().forget(event);
+  // Outside a capture CU_EVENT_RECORD_EXTERNAL is refused by the driver.
+  if (flags != CU_EVENT_RECORD_DEFAULT) return CUDA_ERROR_ILLEGAL_STATE;
   return session().channel().post<proto::EventRecordRecord>(stream.id, 0, [&](proto::EventRecordRecord& record, std::byte*, Place) {
     record.event = event.id;
     record.flags = flags;
@@ -60,6 +66,9 @@ bool Events::is_complete(Event& event) {
 }
 
 CUresult Events::wait_on_stream(Event& event, Stream& stream, std::uint32_t flags) {
+  if (stream.is_captured.load(std::memory_order_relaxed) || event.is_captured.load(std::memory_order_relaxed)) {
+    return Captures::instance().wait(event, stream, flags == CU_EVENT_WAIT_EXTERNAL);
+  }
   if (is_complete(event)) return CUDA_SUCCESS;
   return post_work<proto::StreamWaitEventRecord>(stream, 0, [&](proto::StreamWaitEventRecord& record, std::byte*) {
     record.event = event.id;
@@ -68,6 +77,7 @@ CUresult Events::wait_on_stream(Event& event, Stream& stream, std::uint32_t flag
 }
 
 CUresult Events::synchronize(Event& event) {
+  if (event.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(event);
   const std::uint64_t position = event.position.load(std::memory_order_acquire);
   if (!is_complete(event)) {
     const auto word = static_cast<std::uint32_t>(position >> 32) % proto::kFenceWords;
@@ -80,6 +90,8 @@ CUresult Events::synchronize(Event& event) {
 }
 
 CUresult Events::query(Event& event) {
+  if (event.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(event);
+  if (const CUresult error = Captures::instance().check_unsafe_call(); error != CUDA_SUCCESS) return error;
   if (is_complete(event)) return session().take_error();
   if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
   return CUDA_ERROR_NOT_READY;
@@ -87,6 +99,7 @@ CUresult Events::query(Event& event) {
 
 CUresult Events::elapsed(Event& start, Event& end, float* milliseconds) {
   for (Event* event : {&start, &end}) {
+    if (event->is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(*event);
     if ((event->flags & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
     if (event->position.load(std::memory_order_relaxed) == Event::kNeverRecorded) return CUDA_ERROR_INVALID_HANDLE;
   }
@@ -147,8 +160,7 @@ CUresult cuEventDestroy_v2(CUevent hEvent) {
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream) { return api::cuEventRecordWithFlags(hEvent, hStream, CU_EVENT_RECORD_DEFAULT); }
 
 CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) {
-  // Outside a capture CU_EVENT_RECORD_EXTERNAL is refused by the driver.
-  if (flags != CU_EVENT_RECORD_DEFAULT) return flags == CU_EVENT_RECORD_EXTERNAL ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE;
+  if (flags != CU_EVENT_RECORD_DEFAULT && flags != CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Event* event = Events::instance().resolve(hEvent);
   Stream* stream = Streams::instance().resolve(hStream);

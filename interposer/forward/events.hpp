@@ -28,6 +28,7 @@ struct Event {
   CUcontext context = nullptr;
   RecipeBook::Key recipe = 0;
   std::atomic<std::uint64_t> position{kNeverRecorded};
+  std::atomic<bool> is_captured{false};  // last recorded in a stream that captured (graphs/capture.hpp)
 };
 
 class Events {

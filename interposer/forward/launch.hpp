@@ -26,6 +26,9 @@ struct LaunchLimits {
   std::uint32_t threads;
 };
 
+// Those of the session's device. In launch_api.cpp.
+[[nodiscard]] const LaunchLimits& launch_limits();
+
 // CUDA_ERROR_INVALID_VALUE where no kernel could be launched so, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES where this one cannot.
 [[nodiscard]] CUresult check_launch(const LaunchShape& shape, const LaunchLimits& limits, std::int32_t function_threads,
                                     std::int32_t function_dynamic_shared_bytes);

@@ -14,19 +14,17 @@
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/devices.hpp"
 
-namespace mpsshim::interposer::api {
-
-using namespace forward;
+namespace mpsshim::interposer::forward {
 
 namespace {
-
-constexpr std::uint32_t kCooperative = 1;  // LaunchRecord::flags
 
 std::uint32_t limit_of(const proto::DeviceFacts* facts, CUdevice_attribute attribute, std::uint32_t fallback) {
   int value = 0;
   if (facts == nullptr || device_attribute(*facts, attribute, value) != CUDA_SUCCESS || value <= 0) return fallback;
   return static_cast<std::uint32_t>(value);
 }
+
+}  // namespace
 
 // A session has one device; its limits are those that every device since compute capability 3.0 has, unless the facts say otherwise.
 const LaunchLimits& launch_limits() {
@@ -39,6 +37,16 @@ const LaunchLimits& launch_limits() {
   }();
   return limits;
 }
+
+}  // namespace mpsshim::interposer::forward
+
+namespace mpsshim::interposer::api {
+
+using namespace forward;
+
+namespace {
+
+constexpr std::uint32_t kCooperative = 1;  // LaunchRecord::flags
 
 // A cooperative grid must be on the device as a whole.
 CUresult check_cooperative(Function& function, const LaunchShape& shape) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stream management (CUDA Driver API manual, "Stream Management"), and the answers about capture of a session that captures nothing.
+// Stream management (CUDA Driver API manual, "Stream Management"); captures are in graphs/capture_api.cpp.
 #include <algorithm>
-#include <utility>
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/events.hpp"
@@ -33,15 +32,6 @@ CUresult create_stream(CUstream* handle, unsigned int flags, int priority) {
   if (const CUresult error = Streams::instance().create(flags, priority, current_context(), stream); error != CUDA_SUCCESS) return error;
   *handle = to_handle<CUstream>(stream->id);
   return CUDA_SUCCESS;
-}
-
-CUresult not_capturing(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id) {
-  if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return with_stream(handle, [&](Stream&) {
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (id != nullptr) *id = 0;
-    return CUDA_SUCCESS;
-  });
 }
 
 }  // namespace
@@ -111,31 +101,6 @@ CUresult cuStreamGetDevice(CUstream hStream, CUdevice* device) {
     *device = session_device();
     return CUDA_SUCCESS;
   });
-}
-
-// Nothing is captured yet, so the mode only has to come back as it was set (CU_STREAM_CAPTURE_MODE_GLOBAL at first).
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  static thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  if (mode == nullptr || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
-  std::swap(*mode, current);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) { return not_capturing(hStream, captureStatus, nullptr); }
-CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus* captureStatus_out, cuuint64_t* id_out) {
-  return not_capturing(hStream, captureStatus_out, id_out);
-}
-CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus* captureStatus_out, cuuint64_t* id_out, CUgraph* graph_out,
-                                   const CUgraphNode** dependencies_out, size_t* numDependencies_out) {
-  if (graph_out != nullptr) *graph_out = nullptr;
-  if (dependencies_out != nullptr) *dependencies_out = nullptr;
-  if (numDependencies_out != nullptr) *numDependencies_out = 0;
-  return not_capturing(hStream, captureStatus_out, id_out);
-}
-CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus* captureStatus_out, cuuint64_t* id_out, CUgraph* graph_out,
-                                   const CUgraphNode** dependencies_out, const CUgraphEdgeData** edgeData_out, size_t* numDependencies_out) {
-  if (edgeData_out != nullptr) *edgeData_out = nullptr;
-  return api::cuStreamGetCaptureInfo_v2(hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out);
 }
 
 }  // namespace mpsshim::interposer::api

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "interposer/entry.hpp"
+#include "interposer/forward/graphs/capture.hpp"
 #include "interposer/forward/hooks.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -131,6 +132,7 @@ CUresult Streams::create(std::uint32_t flags, int priority, CUcontext context, S
 }
 
 CUresult Streams::destroy(Stream& stream) {
+  Captures::instance().forget(stream);
   std::uint32_t last = 0;
   CUresult error = fence(stream, last);
   const proto::StreamId id = stream.id;
@@ -184,6 +186,7 @@ CUresult Streams::wait_many(const Targets& targets, std::size_t count, WaitStyle
 }
 
 CUresult Streams::synchronize(Stream& stream) {
+  if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(stream);
   if (stream.id == proto::kNullStream) {
     Targets targets;  // NOLINT: filled up to `count`
     std::size_t count = 0;
@@ -212,6 +215,7 @@ CUresult Streams::fence_visible(Stream& stream, Target& target, bool& is_pending
 }
 
 CUresult Streams::synchronize_visible(Stream& stream) {
+  if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(stream);
   Targets targets;  // NOLINT: filled up to `count`
   std::size_t count = 0;
   bool is_pending = false;
@@ -231,6 +235,7 @@ CUresult Streams::synchronize_visible(Stream& stream) {
 }
 
 CUresult Streams::query(Stream& stream) {
+  if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(stream);
   if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
   if (stream.id == proto::kNullStream) {
     Targets targets;  // NOLINT: filled up to `count`

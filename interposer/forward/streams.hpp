@@ -11,6 +11,8 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "gen/cuda_api.hpp"
@@ -29,6 +31,8 @@ struct Stream {
   // visible_fence is the last value with such work in front of it. Written as has_work.
   std::atomic<bool> has_visible_work{false};
   std::atomic<std::uint32_t> visible_fence{0};
+  // It captures (graphs/capture.hpp), or it is the NULL stream and one captures that it is ordered with: nothing is posted then.
+  std::atomic<bool> is_captured{false};
   bool is_blocking = true;  // ordered with the NULL stream
   std::uint32_t flags = 0;
   int priority = 0;
@@ -106,9 +110,22 @@ class Streams {
   std::vector<Retiring> retiring_;  // destroyed; the index is free once the last value has been written
 };
 
-// Posts a record of work on `stream`.
+// What becomes of a record of work whose stream captures: a node, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. In graphs/capture.cpp.
+[[nodiscard]] CUresult capture_post(Stream& stream, proto::RecordId id, std::span<const std::byte> body, std::span<const std::byte> trailing);
+
+template <typename Record, typename Fill>
+[[nodiscard, gnu::noinline]] CUresult capture_work(Stream& stream, std::size_t trailing_bytes, Fill&& fill) {
+  Record record{};
+  std::vector<std::byte> trailing(trailing_bytes);
+  fill(record, trailing.data());
+  return capture_post(stream, Record::kId, std::as_bytes(std::span(&record, 1)), trailing);
+}
+
+// Posts a record of work on `stream`, or captures it.
 template <typename Record, typename Fill>
 [[nodiscard]] CUresult post_work(Stream& stream, std::size_t trailing_bytes, Fill&& fill) {
+  if (stream.is_captured.load(std::memory_order_relaxed)) [[unlikely]]
+    return capture_work<Record>(stream, trailing_bytes, std::forward<Fill>(fill));
   return session().channel().post<Record>(stream.id, trailing_bytes, [&](Record& record, std::byte* trailing, Place) {
     fill(record, trailing);
     stream.has_work.store(true, std::memory_order_relaxed);
@@ -119,6 +136,9 @@ template <typename Record, typename Fill>
 // Posts a copy from staging memory to device memory; `fill` as above.
 template <typename Fill>
 [[nodiscard]] CUresult post_upload(Stream& stream, Fill&& fill) {
+  // Its source is gone by the time a graph is launched.
+  if (stream.is_captured.load(std::memory_order_relaxed)) [[unlikely]]
+    return capture_post(stream, proto::CopyRecord::kId, {}, {});
   return session().channel().post<proto::CopyRecord>(stream.id, 0, [&](proto::CopyRecord& record, std::byte* trailing, Place) {
     fill(record, trailing);
     stream.has_work.store(true, std::memory_order_relaxed);

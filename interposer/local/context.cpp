@@ -107,14 +107,14 @@ CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext ctx) {
 
 CUresult cuCtxSynchronize() {
   if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
-  return forward::synchronize_all_streams();
+  return forward::synchronize_context();
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext ctx) {
   if (ctx == nullptr) return api::cuCtxSynchronize();
   if (are_calls_forbidden()) return CUDA_ERROR_NOT_PERMITTED;
   if (!find_context(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
-  return forward::synchronize_all_streams();
+  return forward::synchronize_context();
 }
 
 CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int* version) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA Driver API manual: "Graph Management", making graphs. Node kinds: kernel, batch of memory operations, copy, fill,
-// host function, empty.
+// host function, event record, empty.
 #include "broker/cpudriver/graphs/graph.hpp"
 
 #include <algorithm>
@@ -112,6 +112,43 @@ CUresult CUDAAPI cuGraphAddEmptyNode(CUgraphNode* phGraphNode, CUgraph hGraph, c
                                      size_t numDependencies) {
   return entry(Needs::context, [&] {
     return add_node(phGraphNode, hGraph, dependencies, numDependencies, {CUDA_SUCCESS, NoWork{}});
+  });
+}
+
+CUresult CUDAAPI cuGraphAddEventRecordNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                                          size_t numDependencies, CUevent event) {
+  return entry(Needs::context, [&] {
+    const auto found = HandleTable<Event>::get().find(event);
+    const WorkOrError made = found != nullptr ? WorkOrError{CUDA_SUCCESS, EventMark{found}} : WorkOrError{CUDA_ERROR_INVALID_HANDLE, {}};
+    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made);
+  });
+}
+
+CUresult CUDAAPI cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr, const CUkernelNodeAttrValue* value) {
+  return entry(Needs::context, [&]() -> CUresult {
+    const auto node = HandleTable<GraphNode>::get().find(hNode);
+    const auto* kernel = node != nullptr ? std::get_if<KernelLaunch>(node->work.get()) : nullptr;
+    if (kernel == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    switch (static_cast<int>(attr)) {
+      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: {
+        KernelLaunch changed = *kernel;
+        changed.set_cooperative(value->cooperative != 0);
+        node->graph->set_work(*node, std::move(changed));
+        return CUDA_SUCCESS;
+      }
+      case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+        return value->clusterDim.x <= 1 && value->clusterDim.y <= 1 && value->clusterDim.z <= 1 ? CUDA_SUCCESS
+                                                                                                : CUDA_ERROR_INVALID_CLUSTER_SIZE;
+      case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+      case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+      case 11:  // preferred cluster dimension: a preference
+      case 14:  // preferred shared memory carve-out
+        return CUDA_SUCCESS;
+      default: return CUDA_ERROR_INVALID_VALUE;
+    }
   });
 }
 

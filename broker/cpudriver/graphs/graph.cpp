@@ -16,6 +16,7 @@ CUgraphNodeType type_of(const NodeWork& work) {
     CUgraphNodeType operator()(const Copy&) const { return CU_GRAPH_NODE_TYPE_MEMCPY; }
     CUgraphNodeType operator()(const Fill&) const { return CU_GRAPH_NODE_TYPE_MEMSET; }
     CUgraphNodeType operator()(const HostCall&) const { return CU_GRAPH_NODE_TYPE_HOST; }
+    CUgraphNodeType operator()(const EventMark&) const { return CU_GRAPH_NODE_TYPE_EVENT_RECORD; }
   };
   return std::visit(Visitor{}, work);
 }

@@ -14,6 +14,7 @@
 
 #include "broker/cpudriver/modules/launch.hpp"
 #include "broker/cpudriver/streams/commands.hpp"
+#include "broker/cpudriver/streams/event.hpp"
 
 namespace mpsshim::cpudriver {
 
@@ -22,8 +23,11 @@ struct HostCall {
   void* data = nullptr;
 };
 struct NoWork {};
+struct EventMark {
+  std::shared_ptr<Event> event;
+};
 
-using NodeWork = std::variant<NoWork, KernelLaunch, MemoryOperations, Copy, Fill, HostCall>;
+using NodeWork = std::variant<NoWork, KernelLaunch, MemoryOperations, Copy, Fill, HostCall, EventMark>;
 using NodeWorkPtr = std::shared_ptr<const NodeWork>;
 
 CUgraphNodeType type_of(const NodeWork& work);

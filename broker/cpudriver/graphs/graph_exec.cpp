@@ -10,7 +10,8 @@ namespace {
 // One launch under way. Memory operations may have to wait, so it can stop at any step and go on there.
 class GraphRun {
  public:
-  explicit GraphRun(std::shared_ptr<const GraphExec::Steps> steps) : steps_(std::move(steps)) {}
+  // `stamps`: of the steps that record events, in their order.
+  GraphRun(std::shared_ptr<const GraphExec::Steps> steps, std::vector<Event::Stamp> stamps) : steps_(std::move(steps)), stamps_(std::move(stamps)) {}
 
   CUresult run() {
     for (; next_ < steps_->size(); ++next_) {
@@ -39,8 +40,15 @@ class GraphRun {
     return result;
   }
 
+  CUresult perform(const EventMark&) {
+    Event::set(stamps_[next_stamp_++]);
+    return CUDA_SUCCESS;
+  }
+
   const std::shared_ptr<const GraphExec::Steps> steps_;
+  const std::vector<Event::Stamp> stamps_;
   std::size_t next_ = 0;
+  std::size_t next_stamp_ = 0;
   std::optional<MemoryOperations> memory_operations_;  // of the step that is waiting
 };
 
@@ -94,9 +102,17 @@ void GraphExec::launch(const StreamPtr& stream) {
   Operation operation;
   operation.is_launch = true;
   const std::lock_guard lock(mutex_);
-  operation.run = [run = std::make_shared<GraphRun>(steps_)] { return run->run(); };
+  std::vector<Event::Stamp> stamps;
+  for (const Graph::Step& step : *steps_) {
+    if (std::holds_alternative<EventMark>(*step.work)) stamps.push_back(Event::new_stamp());
+  }
+  operation.run = [run = std::make_shared<GraphRun>(steps_, stamps)] { return run->run(); };
   operation.after.push_back(last_launch_);
   last_launch_ = Scheduler::get().submit(stream, std::move(operation));
+  auto stamp = stamps.begin();
+  for (const Graph::Step& step : *steps_) {
+    if (const auto* mark = std::get_if<EventMark>(step.work.get())) mark->event->record(last_launch_, *stamp++);
+  }
 }
 
 }  // namespace mpsshim::cpudriver

@@ -30,6 +30,7 @@ class KernelLaunch {
 
   const std::shared_ptr<Function>& function() const { return function_; }
   const LaunchShape& shape() const { return shape_; }
+  void set_cooperative(bool is_cooperative) { shape_.is_cooperative = is_cooperative; }
 
   // Blocks until the kernel has ended. Anything but CUDA_SUCCESS is a fault and has been reported on stderr.
   CUresult run() const;

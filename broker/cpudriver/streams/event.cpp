@@ -9,15 +9,23 @@ bool Event::was_recorded() const {
 }
 
 void Event::record(const StreamPtr& stream) {
-  auto stamp = std::make_shared<std::atomic<Clock::rep>>(0);
+  Stamp stamp = new_stamp();
   Operation operation;
   operation.is_instant = true;
   operation.run = [stamp] {
-    stamp->store(Clock::now().time_since_epoch().count(), std::memory_order_release);
+    set(stamp);
     return CUDA_SUCCESS;
   };
   const std::lock_guard lock(mutex_);  // two threads recording one event: the later place belongs to the later stamp
   position_ = Scheduler::get().submit(stream, std::move(operation));
+  stamp_ = std::move(stamp);
+}
+
+void Event::set(const Stamp& stamp) { stamp->store(Clock::now().time_since_epoch().count(), std::memory_order_release); }
+
+void Event::record(Position position, Stamp stamp) {
+  const std::lock_guard lock(mutex_);
+  position_ = std::move(position);
   stamp_ = std::move(stamp);
 }
 

@@ -23,6 +23,12 @@ class Event {
   bool was_recorded() const;
 
   void record(const StreamPtr& stream);
+  // For a graph that records it: the stamp to be set when the node runs, and the launch's place, behind which it is complete.
+  using Clock = std::chrono::steady_clock;
+  using Stamp = std::shared_ptr<std::atomic<Clock::rep>>;
+  static Stamp new_stamp() { return std::make_shared<std::atomic<Clock::rep>>(0); }
+  static void set(const Stamp& stamp);
+  void record(Position position, Stamp stamp);
   // The place last recorded; none, which counts as reached, before the first record.
   Position position() const;
 
@@ -30,14 +36,10 @@ class Event {
   static CUresult elapsed_ms(const Event& start, const Event& end, float* milliseconds);
 
  private:
-  using Clock = std::chrono::steady_clock;
-  // Written by the worker that reaches the place, read by cuEventElapsedTime after the place is reached.
-  using Stamp = std::shared_ptr<std::atomic<Clock::rep>>;
-
   const unsigned flags_;
   mutable std::mutex mutex_;
   Position position_;
-  Stamp stamp_;
+  Stamp stamp_;  // written by the worker that reaches the place, read by cuEventElapsedTime after it is reached
 };
 
 }  // namespace mpsshim::cpudriver

@@ -3,8 +3,10 @@
 #include "interposer/forward/memory/copy.hpp"
 
 #include <cstring>
+#include <utility>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/graphs/capture.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/forward/memory/globals.hpp"
@@ -17,6 +19,15 @@ namespace {
 bool is_in(const proto::Lease& lease, std::uint64_t address) { return address - lease.address < lease.size_bytes; }
 
 void* host_pointer(std::uint64_t address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
+
+// A call that waits cannot be captured.
+CUresult capture_copy(Stream& stream, const CopySide& destination, const CopySide& source, std::size_t bytes, Completion completion) {
+  if (completion == Completion::host_safe) return Captures::instance().refuse(stream);
+  if (bytes == 0) return CUDA_SUCCESS;
+  WorkRef work;
+  if (const CUresult error = make_linear_copy_work(destination, source, bytes, work); error != CUDA_SUCCESS) return error;
+  return Captures::instance().add(stream, std::move(work));
+}
 
 bool is_host(Space space) { return space == Space::pageable || space == Space::registered_host; }
 
@@ -63,6 +74,7 @@ CUresult classify(std::uint64_t address, std::uint64_t bytes, Named named, Space
 }
 
 CUresult copy(Stream& stream, CopySide destination, CopySide source, std::size_t bytes, Completion completion) {
+  if (stream.is_captured.load(std::memory_order_relaxed)) return capture_copy(stream, destination, source, bytes, completion);
   if (bytes == 0) return CUDA_SUCCESS;
   Space to{}, from{};
   if (const CUresult error = classify(destination.address, bytes, destination.named, to); error != CUDA_SUCCESS) return error;

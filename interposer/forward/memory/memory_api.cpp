@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/graphs/capture.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/memory/pinned.hpp"
@@ -11,9 +12,19 @@ namespace mpsshim::interposer::api {
 
 using namespace forward;
 
+namespace {
+
+// Calls that may wait for the device are not permitted while something captures.
+CUresult begin_unsafe() {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  return Captures::instance().check_unsafe_call();
+}
+
+}  // namespace
+
 CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   if (dptr == nullptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_unsafe(); error != CUDA_SUCCESS) return error;
   std::uint64_t address = 0;
   const CUresult error = DeviceMemory::instance().allocate(bytesize, current_context(), address);
   if (error == CUDA_SUCCESS) *dptr = address;
@@ -21,7 +32,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
 }
 
 CUresult cuMemFree_v2(CUdeviceptr dptr) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_unsafe(); error != CUDA_SUCCESS) return error;
   if (dptr == 0) return CUDA_SUCCESS;
   return DeviceMemory::instance().free(dptr);
 }
@@ -65,7 +76,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr 
 CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {
   constexpr unsigned int kKnown = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
   if (pp == nullptr || (Flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_unsafe(); error != CUDA_SUCCESS) return error;
   if (bytesize == 0) {
     *pp = nullptr;
     return CUDA_SUCCESS;
@@ -76,7 +87,7 @@ CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {
 CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) { return api::cuMemHostAlloc(pp, bytesize, 0); }
 
 CUresult cuMemFreeHost(void* p) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_unsafe(); error != CUDA_SUCCESS) return error;
   if (p == nullptr) return CUDA_SUCCESS;
   return PinnedMemory::instance().free(p);
 }

@@ -65,7 +65,7 @@ CUresult mpsshim::interposer::forward::ensure_session() {
   ++recorder.sessions;
   return recorder.session_result;
 }
-CUresult mpsshim::interposer::forward::synchronize_all_streams() {
+CUresult mpsshim::interposer::forward::synchronize_context() {
   ++recorder.synchronised;
   return CUDA_SUCCESS;
 }

@@ -2,54 +2,16 @@
 #include <atomic>
 #include <vector>
 
+#include "kernel_list.hpp"
 #include "loaded_image.hpp"
 #include "shared_word.hpp"
 
 using namespace mpsshim::test;
 
-namespace {
-
-// Kernel nodes that append their value to a list on the device, so that the order of running can be read back.
-class List {
- public:
-  explicit List(const LoadedImage& image) : append_(image.function("append")), values_(256), count_(1) {}
-
-  CUDA_KERNEL_NODE_PARAMS node(unsigned value) {
-    value_ = value;
-    list_address_ = values_.address();
-    count_address_ = count_.address();
-    arguments_[0] = &list_address_;
-    arguments_[1] = &count_address_;
-    arguments_[2] = &value_;
-    CUDA_KERNEL_NODE_PARAMS parameters{};
-    parameters.func = append_;
-    parameters.gridDimX = parameters.gridDimY = parameters.gridDimZ = 1;
-    parameters.blockDimX = parameters.blockDimY = parameters.blockDimZ = 1;
-    parameters.kernelParams = arguments_;
-    return parameters;
-  }
-  std::vector<unsigned> values() const {
-    std::vector<unsigned> all;
-    for (unsigned i = 0; i < count_[0]; ++i) all.push_back(values_[i]);
-    return all;
-  }
-
- private:
-  CUfunction append_;
-  DeviceArray<unsigned> values_;
-  DeviceArray<unsigned> count_;
-  CUdeviceptr list_address_ = 0;
-  CUdeviceptr count_address_ = 0;
-  unsigned value_ = 0;
-  void* arguments_[3] = {};
-};
-
-}  // namespace
-
-TEST_CASE("a linear graph: kernels, then a fence; launched, updated, launched again") {
+TEST_CASE("a linear graph: kernels, then a fence, launched, updated, launched again") {
   const DeviceContext context;
   const LoadedImage image;
-  List list(image);
+  KernelList list(image);
   void* pinned = nullptr;
   OK(CU(cuMemHostAlloc)(&pinned, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
   auto* const words = static_cast<std::atomic<unsigned>*>(pinned);
@@ -100,10 +62,10 @@ TEST_CASE("a linear graph: kernels, then a fence; launched, updated, launched ag
   OK(CU(cuMemFreeHost)(pinned));
 }
 
-TEST_CASE("dependencies decide the order, and a cycle is refused") {
+TEST_CASE("dependencies decide the order, and a cycle is refused", "[forwarded]") {
   const DeviceContext context;
   const LoadedImage image;
-  List list(image);
+  KernelList list(image);
   CUgraph graph = nullptr;
   OK(CU(cuGraphCreate)(&graph, 0));
   CUgraphNode nodes[3]{};
@@ -138,7 +100,7 @@ TEST_CASE("dependencies decide the order, and a cycle is refused") {
   OK(CU(cuGraphDestroy)(graph));
 }
 
-TEST_CASE("copies and fills in a graph") {
+TEST_CASE("copies and fills in a graph", "[forwarded]") {
   const DeviceContext context;
   DeviceArray<unsigned> source(64);
   DeviceArray<unsigned> destination(64);

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/graph_node.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include "broker/executor/chain_graph.hpp"
+#include "broker/executor/launch_attributes.hpp"
+#include "broker/executor/session.hpp"
+#include "gen/records.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+constexpr std::uint32_t kCooperative = 1u << 0;  // LaunchRecord::flags
+
+template <typename T>
+bool take(std::span<const std::byte>& bytes, T& value) {
+  if (bytes.size() < sizeof value) return false;
+  std::memcpy(static_cast<void*>(&value), bytes.data(), sizeof value);
+  bytes = bytes.subspan(sizeof value);
+  return true;
+}
+
+NodeFault malformed(const char* what) { return {what, CUDA_SUCCESS}; }
+NodeFault refused(CUresult result) { return {nullptr, result}; }
+
+NodeFault read_kernel(Session& session, std::span<const std::byte> payload, NodeWork& work) {
+  proto::LaunchRecord record;
+  if (!take(payload, record)) return malformed("a kernel node is too short");
+  if (!record.function.has_kind()) return malformed("a kernel node's function id is of another kind");
+  const proto::Known<SessionFunction> function = session.functions().find(record.function);
+  if (!function) return refused(CUDA_ERROR_INVALID_HANDLE);
+  const std::uint64_t padded = (std::uint64_t{record.parameter_bytes} + 7) / 8 * 8;
+  if (record.attribute_count > kMaxLaunchAttributes) return malformed("a kernel node has more attributes than exist");
+  if (padded + record.attribute_count * sizeof(CUlaunchAttribute) > payload.size()) return malformed("a kernel node's parameters exceed it");
+  if (record.parameter_bytes < function->loaded->parameter_bytes) return malformed("a kernel node's parameters are shorter than the function's");
+  const CUresult result = check_launch_attributes(session, payload.data() + padded, record.attribute_count);
+  if (result != CUDA_SUCCESS) return refused(result);
+  KernelNode node;
+  node.image = function->use;
+  node.launch.function = function->loaded;
+  node.launch.grid[0] = record.grid_x;
+  node.launch.grid[1] = record.grid_y;
+  node.launch.grid[2] = record.grid_z;
+  node.launch.block[0] = record.block_x;
+  node.launch.block[1] = record.block_y;
+  node.launch.block[2] = record.block_z;
+  node.launch.shared_bytes = record.shared_bytes;
+  node.launch.parameter_bytes = static_cast<std::uint32_t>(padded);
+  node.launch.attribute_count = record.attribute_count;
+  node.launch.is_cooperative = (record.flags & kCooperative) != 0;
+  node.launch.data = payload.data();
+  node.launch.own();
+  work = std::move(node);
+  return {};
+}
+
+bool owns(const MemoryMap& memory, std::uint8_t space, std::uint64_t address, std::uint64_t bytes) {
+  return space == 0 ? memory.owns_device(address, bytes) : memory.owns_pinned(address, bytes);
+}
+
+NodeFault read_copy(Session& session, std::span<const std::byte> payload, NodeWork& work) {
+  proto::GraphCopy copy;
+  if (!take(payload, copy)) return malformed("a copy node is too short");
+  if (copy.destination_space > 1 || copy.source_space > 1) return malformed("a copy node names an unknown space");
+  if (copy.width_bytes == 0 || copy.height == 0 || copy.depth == 0) return refused(CUDA_ERROR_INVALID_VALUE);
+  std::uint64_t to = 0, from = 0;
+  const bool fits = proto::box_extent(copy.width_bytes, copy.height, copy.depth, copy.destination_pitch_bytes, copy.destination_rows, to) &&
+                    proto::box_extent(copy.width_bytes, copy.height, copy.depth, copy.source_pitch_bytes, copy.source_rows, from);
+  if (!fits || !owns(session.memory(), copy.destination_space, copy.destination, to) || !owns(session.memory(), copy.source_space, copy.source, from)) {
+    return refused(CUDA_ERROR_INVALID_VALUE);
+  }
+  work = copy;
+  return {};
+}
+
+NodeFault read_fill(Session& session, std::span<const std::byte> payload, NodeWork& work) {
+  proto::FillRecord record;
+  if (!take(payload, record)) return malformed("a fill node is too short");
+  if (record.element_bytes != 1 && record.element_bytes != 2 && record.element_bytes != 4) return malformed("a fill node's elements have no such size");
+  if (record.width == 0 || record.height == 0) return refused(CUDA_ERROR_INVALID_VALUE);
+  std::uint64_t row = 0, bytes = 0;
+  const bool fits =
+      !__builtin_mul_overflow(record.width, record.element_bytes, &row) && proto::box_extent(row, record.height, 1, record.pitch_bytes, 0, bytes);
+  const MemoryMap& memory = session.memory();
+  if (!fits || (!memory.owns_device(record.destination, bytes) && !memory.owns_pinned(record.destination, bytes))) {
+    return refused(CUDA_ERROR_INVALID_VALUE);
+  }
+  work = FillOp{record.destination, record.pitch_bytes, record.width, record.height, record.value, record.element_bytes};
+  return {};
+}
+
+NodeFault read_event(Session& session, std::span<const std::byte> payload, NodeWork& work) {
+  EventNode node;
+  if (!take(payload, node.event)) return malformed("an event node is too short");
+  if (!node.event.has_kind()) return malformed("an event node's id is of another kind");
+  const proto::Known<SessionEvent> event = session.events().find(node.event);
+  if (!event) return refused(CUDA_ERROR_INVALID_HANDLE);
+  const CUresult result = session.parts().events.take(event->has_timing, node.point);
+  if (result != CUDA_SUCCESS) return refused(session.parts().faults.check(result, session.id(), "cuEventCreate"));
+  work = std::move(node);
+  return {};
+}
+
+}  // namespace
+
+NodeFault read_node_work(Session& session, const proto::GraphNodeHeader& header, std::span<const std::byte> payload, NodeWork& work) {
+  switch (header.kind) {
+    case proto::GraphNodeKind::empty: work = EmptyNode{}; return {};
+    case proto::GraphNodeKind::kernel: return read_kernel(session, payload, work);
+    case proto::GraphNodeKind::copy: return read_copy(session, payload, work);
+    case proto::GraphNodeKind::fill: return read_fill(session, payload, work);
+    case proto::GraphNodeKind::event_record: return read_event(session, payload, work);
+  }
+  return malformed("a node is of an unknown kind");
+}
+
+CUDA_KERNEL_NODE_PARAMS kernel_node_params(const LaunchOp& launch, CUcontext context, std::vector<void*>& addresses) {
+  CUDA_KERNEL_NODE_PARAMS params{};
+  params.func = launch.function->handle;
+  params.gridDimX = launch.grid[0];
+  params.gridDimY = launch.grid[1];
+  params.gridDimZ = launch.grid[2];
+  params.blockDimX = launch.block[0];
+  params.blockDimY = launch.block[1];
+  params.blockDimZ = launch.block[2];
+  params.sharedMemBytes = launch.shared_bytes;
+  params.kernelParams = parameter_addresses(launch, addresses);
+  params.ctx = context;
+  return params;
+}
+
+CUDA_MEMCPY3D copy_node_params(const proto::GraphCopy& copy) {
+  CUDA_MEMCPY3D params{};
+  if (copy.source_space == 0) {
+    params.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    params.srcDevice = copy.source;
+  } else {
+    params.srcMemoryType = CU_MEMORYTYPE_HOST;
+    params.srcHost = reinterpret_cast<const void*>(copy.source);  // NOLINT(performance-no-int-to-ptr)
+  }
+  if (copy.destination_space == 0) {
+    params.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    params.dstDevice = copy.destination;
+  } else {
+    params.dstMemoryType = CU_MEMORYTYPE_HOST;
+    params.dstHost = reinterpret_cast<void*>(copy.destination);  // NOLINT(performance-no-int-to-ptr)
+  }
+  params.srcPitch = copy.source_pitch_bytes;
+  params.srcHeight = copy.source_rows;
+  params.dstPitch = copy.destination_pitch_bytes;
+  params.dstHeight = copy.destination_rows;
+  params.WidthInBytes = copy.width_bytes;
+  params.Height = copy.height;
+  params.Depth = copy.depth;
+  return params;
+}
+
+CUDA_MEMSET_NODE_PARAMS fill_node_params(const FillOp& fill) {
+  CUDA_MEMSET_NODE_PARAMS params{};
+  params.dst = fill.destination;
+  params.pitch = fill.pitch_bytes;
+  params.value = fill.value;
+  params.elementSize = fill.element_bytes;
+  params.width = fill.width;
+  params.height = fill.height;
+  return params;
+}
+
+}  // namespace mpsshim::broker

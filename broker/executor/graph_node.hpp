@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A node of a session's executable graph, decoded and checked: ids are objects, ranges are the session's own. Made by the session's worker;
+// from then on nothing in it is looked up or checked again. It keeps what it names: the image of its kernel, the event that it records.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "broker/driver/driver.hpp"
+#include "broker/executor/stream_op.hpp"
+#include "proto/graph_nodes.hpp"
+#include "proto/ids.hpp"
+
+namespace mpsshim::broker {
+
+class Session;
+
+struct EmptyNode {};
+
+struct KernelNode {
+  LaunchOp launch;  // owns its parameters and attributes
+  ImageUse image;
+};
+
+// Records a driver event of the node's own. At each launch of the graph the client's event comes to mean that one.
+struct EventNode {
+  proto::EventId event;
+  PointRef point;
+};
+
+using NodeWork = std::variant<EmptyNode, KernelNode, proto::GraphCopy, FillOp, EventNode>;
+
+struct GraphNode {
+  NodeWork work;
+  bool is_enabled = true;
+  std::vector<std::uint32_t> dependencies;  // earlier nodes
+  CUgraphNode handle = nullptr;
+};
+
+// What a node holds from some launch on. The kind of its work is the node's.
+struct GraphUpdate {
+  std::uint32_t index = 0;
+  bool is_enabled = true;
+  NodeWork work;
+};
+
+// Why a node cannot be had: no correct client could have sent it, or a wrong program has.
+struct NodeFault {
+  const char* malformed = nullptr;
+  CUresult result = CUDA_SUCCESS;
+  [[nodiscard]] explicit operator bool() const { return malformed != nullptr || result != CUDA_SUCCESS; }
+};
+
+// On the session's worker.
+[[nodiscard]] NodeFault read_node_work(Session& session, const proto::GraphNodeHeader& header, std::span<const std::byte> payload, NodeWork& work);
+
+// As the driver takes them. `addresses` is scratch that the parameters point to.
+[[nodiscard]] CUDA_KERNEL_NODE_PARAMS kernel_node_params(const LaunchOp& launch, CUcontext context, std::vector<void*>& addresses);
+[[nodiscard]] CUDA_MEMCPY3D copy_node_params(const proto::GraphCopy& copy);
+[[nodiscard]] CUDA_MEMSET_NODE_PARAMS fill_node_params(const FillOp& fill);
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/graph_set.hpp"
+
+#include <utility>
+
+namespace mpsshim::broker {
+
+GraphSet::Entry* GraphSet::add(proto::GraphExecId id) {
+  if (all_.size() >= kMostGraphs) return nullptr;
+  auto entry = std::make_unique<Entry>();
+  entry->graph = std::make_shared<SessionGraph>(parts_);
+  Entry* const added = entry.get();
+  if (!table_.insert(id, std::move(entry))) return nullptr;
+  all_.insert(added->graph);
+  return added;
+}
+
+bool GraphSet::describe(Entry& entry, std::span<const std::byte> bytes) {
+  if (bytes.size() > kMostBytes - bytes_) return false;
+  bytes_ += bytes.size();
+  entry.bytes += bytes.size();
+  entry.graph->describe(bytes);
+  return true;
+}
+
+std::shared_ptr<SessionGraph> GraphSet::take(proto::GraphExecId id) {
+  const std::unique_ptr<Entry> entry = table_.take(id);
+  if (!entry) return nullptr;
+  bytes_ -= entry->bytes;
+  return std::move(entry->graph);
+}
+
+std::vector<std::shared_ptr<SessionGraph>> GraphSet::take_ended() { return std::exchange(ended_, {}); }
+
+void GraphSet::forget(const std::vector<std::shared_ptr<SessionGraph>>& destroyed) {
+  for (const std::shared_ptr<SessionGraph>& graph : destroyed) all_.erase(graph);
+}
+
+void GraphSet::release_all() {
+  for (const std::shared_ptr<SessionGraph>& graph : all_) graph->destroy();
+  all_.clear();
+  ended_.clear();
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executable graphs. What a client has described becomes the driver's graph in three steps (session_graph.hpp): read here, its nodes added by
+// a helper, instantiated in a quiet window. Launches go through the streams' queues like all work.
+#include <utility>
+
+#include "broker/executor/dispatch.hpp"
+#include "broker/executor/graph_set.hpp"
+#include "broker/executor/quiet_window.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+struct Instantiation {
+  SharedReply reply;
+  std::shared_ptr<SessionGraph> graph;
+  std::uint64_t flags = 0;
+  std::uint32_t failed_node = 0;
+};
+using InstantiationRef = std::shared_ptr<Instantiation>;
+
+// Any thread: the worker makes the graph ready before the client hears of it.
+void finish(const std::shared_ptr<Session>& session, const InstantiationRef& job, CUresult result) {
+  session->finish_job([job, result] {
+    job->graph->set_state(result == CUDA_SUCCESS ? SessionGraph::State::ready : SessionGraph::State::failed);
+    job->reply->answer_with(result, proto::GraphInstantiateReply{job->failed_node, 0});
+  });
+}
+
+void instantiate_in_window(const std::shared_ptr<Session>& session, const InstantiationRef& job, WindowResult window) {
+  if (window != WindowResult::open) return finish(session, job, CUDA_ERROR_MPS_SERVER_NOT_READY);
+  const CUresult result = job->graph->instantiate(job->flags);
+  finish(session, job, session->parts().faults.check(result, session->id(), "cuGraphInstantiateWithFlags"));
+}
+
+void build(const std::shared_ptr<Session>& session, const InstantiationRef& job) {
+  const CUresult result = session->parts().faults.check(job->graph->build(job->failed_node), session->id(), "adding nodes to a graph");
+  if (result != CUDA_SUCCESS) return finish(session, job, result);
+  session->parts().window.submit(
+      {"cuGraphInstantiate", session->id(), false, [session, job](WindowResult window) { instantiate_in_window(session, job, window); }});
+}
+
+// One window destroys what has gathered; what comes meanwhile is for the next.
+void destroy_ended(const std::shared_ptr<Session>& session) {
+  GraphSet& graphs = session->graphs();
+  if (graphs.has_job) return;
+  auto ended = std::make_shared<std::vector<std::shared_ptr<SessionGraph>>>(graphs.take_ended());
+  if (ended->empty()) return;
+  graphs.has_job = true;
+  const auto destroyed = [session, ended] {
+    session->graphs().has_job = false;
+    session->graphs().forget(*ended);
+    ended->clear();
+    destroy_ended(session);
+  };
+  session->start_window_job(
+      "destroying graphs",
+      [ended] {
+        for (const std::shared_ptr<SessionGraph>& graph : *ended) graph->destroy();
+      },
+      destroyed);
+}
+
+}  // namespace
+
+void handle(Incoming& incoming, const proto::GraphNodesRecord& record) {
+  if (!record.exec.has_kind()) return incoming.malformed("its graph id is of another kind");
+  GraphSet& graphs = incoming.session.graphs();
+  GraphSet::Entry* entry = graphs.find(record.exec);
+  if (entry != nullptr && entry->state != GraphSet::State::described) return incoming.malformed("its graph is instantiated already");
+  if (entry == nullptr) entry = graphs.add(record.exec);
+  if (entry == nullptr) return incoming.malformed("its graph id is in use, or there are more graphs than a session may have");
+  if (!graphs.describe(*entry, incoming.trailing)) entry->state = GraphSet::State::refused;
+}
+
+void handle(Incoming& incoming, const proto::GraphInstantiateRecord& record) {
+  Session& session = incoming.session;
+  if (!record.exec.has_kind()) return incoming.malformed("its graph id is of another kind");
+  GraphSet::Entry* entry = session.graphs().find(record.exec);
+  if (entry == nullptr) entry = session.graphs().add(record.exec);  // a graph without nodes
+  if (entry == nullptr) return incoming.malformed("its graph id is in use, or there are more graphs than a session may have");
+  if (entry->state == GraphSet::State::refused) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
+  if (entry->state == GraphSet::State::made) return incoming.malformed("its graph is instantiated already");
+  entry->state = GraphSet::State::made;
+  const auto job = std::make_shared<Instantiation>(Instantiation{nullptr, entry->graph, record.flags, record.node_count});
+  const NodeFault fault = entry->graph->read(session, record.node_count, job->failed_node);
+  if (fault.malformed != nullptr) return incoming.malformed(fault.malformed);
+  // In an earlier executor it was there. What it names has gone meanwhile, so launching it would have been the client's mistake.
+  if (fault && record.restores != 0) return incoming.reply.answer_with(CUDA_SUCCESS, proto::GraphInstantiateReply{record.node_count, 0});
+  if (fault) return incoming.reply.answer_with(fault.result, proto::GraphInstantiateReply{job->failed_node, 0});
+  job->reply = incoming.share_reply();
+  entry->graph->set_state(SessionGraph::State::being_made);
+  session.start_job([job](const std::shared_ptr<Session>& owner) { build(owner, job); });
+}
+
+void handle(Incoming& incoming, const proto::GraphSetNodesRecord& record) {
+  if (!record.exec.has_kind()) return incoming.malformed("its graph id is of another kind");
+  GraphSet::Entry* const entry = incoming.session.graphs().find(record.exec);
+  const bool is_ready = entry != nullptr && entry->graph->is_ready();
+  if (!is_ready && record.restores != 0) return;
+  if (!is_ready) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
+  const NodeFault fault = entry->graph->update(incoming.session, incoming.trailing);
+  if (fault.malformed != nullptr) return incoming.malformed(fault.malformed);
+  if (fault && record.restores != 0) return entry->graph->set_state(SessionGraph::State::failed);
+  if (fault) incoming.reject(fault.result);
+}
+
+void handle(Incoming& incoming, const proto::GraphLaunchRecord& record) {
+  StreamQueue* const queue = incoming.stream();
+  if (queue == nullptr) return;
+  if (!record.exec.has_kind()) return incoming.malformed("its graph id is of another kind");
+  const GraphSet::Entry* const entry = incoming.session.graphs().find(record.exec);
+  if (entry == nullptr || !entry->graph->is_ready()) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
+  GraphOp op = entry->graph->next_launch(incoming.session);
+  op.graph = entry->graph;
+  incoming.session.streams().append(*queue, std::move(op));
+}
+
+void handle(Incoming& incoming, const proto::GraphExecDestroyRecord& record) {
+  if (!record.exec.has_kind()) return incoming.malformed("its graph id is of another kind");
+  Session& session = incoming.session;
+  const GraphSet::Entry* const entry = session.graphs().find(record.exec);
+  if (entry == nullptr) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
+  if (entry->graph->is_being_made()) return incoming.malformed("its graph is being instantiated");
+  std::shared_ptr<SessionGraph> graph = session.graphs().take(record.exec);
+  session.when_completed([&session, graph = std::move(graph)] {
+    session.graphs().give_back(graph);
+    destroy_ended(session.shared_from_this());
+  });
+}
+
+}  // namespace mpsshim::broker

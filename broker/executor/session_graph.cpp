@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/session_graph.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "broker/executor/session.hpp"
+
+namespace mpsshim::broker {
+
+NodeFault SessionGraph::read(Session& session, std::uint32_t node_count, std::uint32_t& failed_node) {
+  proto::NodeReader reader(description_);
+  proto::GraphNodeHeader header;
+  std::span<const std::byte> dependencies;
+  std::span<const std::byte> payload;
+  std::vector<GraphNode> nodes;
+  while (reader.next(header, dependencies, payload)) {
+    failed_node = static_cast<std::uint32_t>(nodes.size());
+    if (header.index != nodes.size()) return {"its nodes are not numbered in order", {}};
+    GraphNode node;
+    node.is_enabled = header.is_enabled != 0;
+    node.dependencies.resize(header.dependency_count);
+    if (!dependencies.empty()) std::memcpy(node.dependencies.data(), dependencies.data(), dependencies.size());
+    for (const std::uint32_t before : node.dependencies) {
+      if (before >= nodes.size()) return {"a node comes before what it depends on", {}};
+    }
+    if (const NodeFault fault = read_node_work(session, header, payload, node.work)) return fault;
+    nodes.push_back(std::move(node));
+  }
+  if (!reader.at_end() || nodes.size() != node_count) return {"its description is not that of so many nodes", {}};
+  failed_node = node_count;
+  nodes_ = std::move(nodes);
+  description_ = {};
+  for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+    note_kernel(nodes_[i].work);
+    if (std::holds_alternative<EventNode>(nodes_[i].work)) event_nodes_.push_back(i);
+  }
+  return {};
+}
+
+void SessionGraph::note_kernel(const NodeWork& work) {
+  const auto* kernel = std::get_if<KernelNode>(&work);
+  if (kernel == nullptr) return;
+  local_bytes_ = std::max(local_bytes_, kernel->launch.function->local_bytes);
+  last_kernel_ = kernel->launch.function;
+}
+
+CUresult SessionGraph::build(std::uint32_t& failed_node) {
+  CUresult result = parts_.driver->cuGraphCreate(&graph_, 0);
+  for (std::uint32_t i = 0; i < nodes_.size() && result == CUDA_SUCCESS; ++i) {
+    failed_node = i;
+    result = add_node(nodes_[i]);
+  }
+  if (result == CUDA_SUCCESS) failed_node = static_cast<std::uint32_t>(nodes_.size());
+  return result;
+}
+
+CUresult SessionGraph::add_node(GraphNode& node) {
+  std::vector<CUgraphNode> after;
+  for (const std::uint32_t before : node.dependencies) after.push_back(nodes_[before].handle);
+  const Driver& driver = parts_.driver;
+  const auto add = [&](const auto& work) {
+    using Work = std::decay_t<decltype(work)>;
+    if constexpr (std::is_same_v<Work, EmptyNode>) {
+      return driver->cuGraphAddEmptyNode(&node.handle, graph_, after.data(), after.size());
+    } else if constexpr (std::is_same_v<Work, KernelNode>) {
+      return add_kernel(node, work, after);
+    } else if constexpr (std::is_same_v<Work, proto::GraphCopy>) {
+      const CUDA_MEMCPY3D params = copy_node_params(work);
+      return driver->cuGraphAddMemcpyNode(&node.handle, graph_, after.data(), after.size(), &params, parts_.context);
+    } else if constexpr (std::is_same_v<Work, FillOp>) {
+      const CUDA_MEMSET_NODE_PARAMS params = fill_node_params(work);
+      return driver->cuGraphAddMemsetNode(&node.handle, graph_, after.data(), after.size(), &params, parts_.context);
+    } else {
+      return driver->cuGraphAddEventRecordNode(&node.handle, graph_, after.data(), after.size(), work.point->handle);
+    }
+  };
+  return std::visit(add, node.work);
+}
+
+CUresult SessionGraph::add_kernel(GraphNode& node, const KernelNode& kernel, const std::vector<CUgraphNode>& after) {
+  const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(kernel.launch, parts_.context, addresses_);
+  const CUresult result = parts_.driver->cuGraphAddKernelNode_v2(&node.handle, graph_, after.data(), after.size(), &params);
+  return result == CUDA_SUCCESS ? set_attributes(node.handle, kernel.launch) : result;
+}
+
+CUresult SessionGraph::set_attributes(CUgraphNode node, const LaunchOp& launch) {
+  if (launch.is_cooperative) {
+    CUlaunchAttributeValue value{};
+    value.cooperative = 1;
+    const CUresult result = parts_.driver->cuGraphKernelNodeSetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &value);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  for (std::uint32_t i = 0; i < launch.attribute_count; ++i) {
+    CUlaunchAttribute attribute;
+    std::memcpy(&attribute, launch.data + launch.parameter_bytes + i * sizeof attribute, sizeof attribute);
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_IGNORE) continue;
+    const CUresult result = parts_.driver->cuGraphKernelNodeSetAttribute(node, attribute.id, &attribute.value);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+// The first launch uploads the graph if nobody has, which takes memory as well.
+CUresult SessionGraph::instantiate(std::uint64_t flags) {
+  const Driver& driver = parts_.driver;
+  CUresult result = driver->cuGraphInstantiateWithFlags(&exec_, graph_, flags);
+  for (std::uint32_t i = 0; i < nodes_.size() && result == CUDA_SUCCESS; ++i) {
+    if (!nodes_[i].is_enabled) result = driver->cuGraphNodeSetEnabled(exec_, nodes_[i].handle, 0);
+  }
+  CUstream& stream = parts_.upload_stream;
+  if (result == CUDA_SUCCESS && stream == nullptr) result = driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  if (result == CUDA_SUCCESS) result = driver->cuGraphUpload(exec_, stream);
+  return result == CUDA_SUCCESS ? driver->cuStreamSynchronize(stream) : result;
+}
+
+NodeFault SessionGraph::update(Session& session, std::span<const std::byte> nodes) {
+  proto::NodeReader reader(nodes);
+  proto::GraphNodeHeader header;
+  std::span<const std::byte> dependencies;
+  std::span<const std::byte> payload;
+  while (reader.next(header, dependencies, payload)) {
+    if (header.index >= nodes_.size() || !dependencies.empty()) return {"it names a node that the graph does not have", {}};
+    GraphUpdate update{header.index, header.is_enabled != 0, {}};
+    if (const NodeFault fault = read_node_work(session, header, payload, update.work)) return fault;
+    if (update.work.index() != nodes_[header.index].work.index()) return {"it changes the kind of a node", {}};
+    note_kernel(update.work);
+    if (auto* event = std::get_if<EventNode>(&update.work)) {
+      std::get<EventNode>(nodes_[header.index].work).event = event->event;  // the driver's event stays
+      continue;
+    }
+    if (!updates_) updates_ = std::make_shared<std::vector<GraphUpdate>>();
+    updates_->push_back(std::move(update));
+    update_bytes_ += sizeof(GraphUpdate) + payload.size();
+  }
+  return reader.at_end() ? NodeFault{} : NodeFault{"what it holds is no whole node", {}};
+}
+
+GraphOp SessionGraph::next_launch(Session& session) {
+  GraphOp op;
+  for (const std::uint32_t index : event_nodes_) {
+    const auto& node = std::get<EventNode>(nodes_[index].work);
+    const proto::Known<SessionEvent> event = session.events().find(node.event);
+    if (!event) continue;
+    event->last = std::make_shared<EventPoint>(session.parts().events, node.point->handle, node.point->has_timing);
+    event->last->lender = node.point;
+    op.points.push_back(event->last);
+  }
+  op.updates = std::exchange(updates_, nullptr);
+  op.update_bytes = std::exchange(update_bytes_, 0);
+  op.turn = ++posted_;
+  return op;
+}
+
+void SessionGraph::note_issued(const GraphOp& op) {
+  issued_ = op.turn;
+  for (const PointRef& point : op.points) point->is_issued = true;  // even if it failed: who waits for it must not wait for ever
+}
+
+CUresult SessionGraph::launch(const GraphOp& op, CUstream stream) {
+  if (op.updates) {
+    for (const GraphUpdate& update : *op.updates) {
+      if (const CUresult result = apply(update); result != CUDA_SUCCESS) return result;
+    }
+  }
+  const std::lock_guard lock(parts_.issue_lock);
+  return parts_.driver->cuGraphLaunch(exec_, stream);
+}
+
+CUresult SessionGraph::apply(const GraphUpdate& update) {
+  GraphNode& node = nodes_[update.index];
+  const Driver& driver = parts_.driver;
+  CUresult result = CUDA_SUCCESS;
+  if (node.is_enabled != update.is_enabled) {
+    result = driver->cuGraphNodeSetEnabled(exec_, node.handle, update.is_enabled ? 1 : 0);
+    if (result != CUDA_SUCCESS) return result;
+    node.is_enabled = update.is_enabled;
+  }
+  if (const auto* kernel = std::get_if<KernelNode>(&update.work)) {
+    if (std::find(earlier_images_.begin(), earlier_images_.end(), kernel->image) == earlier_images_.end()) earlier_images_.push_back(kernel->image);
+    const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(kernel->launch, parts_.context, addresses_);
+    result = driver->cuGraphExecKernelNodeSetParams_v2(exec_, node.handle, &params);
+  } else if (const auto* copy = std::get_if<proto::GraphCopy>(&update.work)) {
+    const CUDA_MEMCPY3D params = copy_node_params(*copy);
+    result = driver->cuGraphExecMemcpyNodeSetParams(exec_, node.handle, &params, parts_.context);
+  } else if (const auto* fill = std::get_if<FillOp>(&update.work)) {
+    const CUDA_MEMSET_NODE_PARAMS params = fill_node_params(*fill);
+    result = driver->cuGraphExecMemsetNodeSetParams(exec_, node.handle, &params, parts_.context);
+  }
+  return result;
+}
+
+void SessionGraph::destroy() {
+  if (exec_ != nullptr) parts_.driver->cuGraphExecDestroy(std::exchange(exec_, nullptr));
+  if (graph_ != nullptr) parts_.driver->cuGraphDestroy(std::exchange(graph_, nullptr));
+}
+
+}  // namespace mpsshim::broker

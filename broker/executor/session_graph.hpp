@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// An executable graph of a session: its nodes as the client described them, and the driver's graph made of them. Three steps, each by
+// another thread, one after the other: read() on the session's worker; build() by a helper, which adds the nodes; instantiate() in a quiet
+// window, since that may take device memory and then waits for every running kernel. Afterwards it is the worker's again.
+//
+// The driver's objects are given back by destroy(), in a window, once no launch is under way; never by the destructor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "broker/executor/graph_node.hpp"
+#include "broker/executor/parts.hpp"
+
+namespace mpsshim::broker {
+
+class SessionGraph {
+ public:
+  explicit SessionGraph(ExecutorParts& parts) : parts_(parts) {}
+  SessionGraph(const SessionGraph&) = delete;
+
+  // --- before it is ready ---
+  void describe(std::span<const std::byte> bytes) { description_.insert(description_.end(), bytes.begin(), bytes.end()); }
+  [[nodiscard]] std::size_t description_bytes() const { return description_.size(); }
+  // The whole description, `node_count` nodes. A fault leaves the graph without nodes; `failed_node` is the one it was found in.
+  [[nodiscard]] NodeFault read(Session& session, std::uint32_t node_count, std::uint32_t& failed_node);
+  [[nodiscard]] CUresult build(std::uint32_t& failed_node);
+  [[nodiscard]] CUresult instantiate(std::uint64_t flags);
+  // `being_made`: other threads are at it. `ready`: it may be launched.
+  enum class State : std::uint8_t { described, being_made, ready, failed };
+  void set_state(State state) { state_ = state; }
+  [[nodiscard]] bool is_being_made() const { return state_ == State::being_made; }
+  [[nodiscard]] bool is_ready() const { return state_ == State::ready; }
+
+  // --- the worker ---
+  // New contents for the launches that come from now on.
+  [[nodiscard]] NodeFault update(Session& session, std::span<const std::byte> nodes);
+  // The launch that comes now: with what was updated since the last; the events that it records mean its nodes from here on.
+  [[nodiscard]] GraphOp next_launch(Session& session);
+  [[nodiscard]] bool is_turn(const GraphOp& op) const { return op.turn == issued_ + 1; }
+  void note_issued(const GraphOp& op);
+
+  // --- who issues ---
+  // Updates, then the launch; only the latter under the issue lock.
+  [[nodiscard]] CUresult launch(const GraphOp& op, CUstream stream);
+  // What the quiet window knows the graph by, the greatest local memory of its kernels, and a kernel of it, to be named after a fault.
+  [[nodiscard]] const void* identity() const { return exec_; }
+  [[nodiscard]] std::uint32_t local_bytes() const { return local_bytes_; }
+  [[nodiscard]] const LoadedFunction* last_kernel() const { return last_kernel_; }
+
+  void destroy();
+
+ private:
+  [[nodiscard]] CUresult add_node(GraphNode& node);
+  [[nodiscard]] CUresult add_kernel(GraphNode& node, const KernelNode& kernel, const std::vector<CUgraphNode>& after);
+  [[nodiscard]] CUresult set_attributes(CUgraphNode node, const LaunchOp& launch);
+  [[nodiscard]] CUresult apply(const GraphUpdate& update);
+  void note_kernel(const NodeWork& work);
+
+  ExecutorParts& parts_;
+  std::vector<std::byte> description_;
+  std::vector<GraphNode> nodes_;
+  std::vector<std::uint32_t> event_nodes_;
+  CUgraph graph_ = nullptr;
+  CUgraphExec exec_ = nullptr;
+  State state_ = State::described;
+  std::uint32_t local_bytes_ = 0;
+  const LoadedFunction* last_kernel_ = nullptr;
+  std::shared_ptr<std::vector<GraphUpdate>> updates_;  // of no launch yet
+  std::size_t update_bytes_ = 0;
+  std::uint64_t posted_ = 0;
+  std::uint64_t issued_ = 0;
+  std::vector<ImageUse> earlier_images_;  // of kernels that launches under way may still use
+  std::vector<void*> addresses_;          // scratch
+};
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/graphs/capture.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_set>
+#include <utility>
+
+#include "interposer/forward/graphs/graph_exec.hpp"
+#include "interposer/forward/hooks.hpp"
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+}  // namespace
+
+Captures& Captures::instance() {
+  static auto* captures = new Captures();  // never destroyed
+  return *captures;
+}
+
+CUstreamCaptureMode Captures::exchange_mode(CUstreamCaptureMode mode) { return std::exchange(thread_mode, mode); }
+
+void Captures::Place::add(CUgraphNode node, const CUgraphEdgeData& edge) {
+  if (std::find(nodes.begin(), nodes.end(), node) != nodes.end()) return;
+  nodes.push_back(node);
+  edges.push_back(edge);
+}
+
+// Nodes that have been destroyed since are left out.
+std::vector<Edge> Captures::edges_of(const Place& place) const {
+  std::vector<Edge> edges;
+  for (std::size_t i = 0; i < place.nodes.size(); ++i) {
+    if (Node* node = graphs_.resolve(place.nodes[i])) edges.push_back({node, place.edges[i]});
+  }
+  return edges;
+}
+
+CUresult Captures::begin(Stream& stream, CUstreamCaptureMode mode, CUgraph into, std::span<const CUgraphNode> before,
+                         const CUgraphEdgeData* edges) {
+  if (stream.id == proto::kNullStream) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  const std::lock_guard lock(graphs_.mutex());
+  if (stream.is_captured.load(std::memory_order_relaxed)) return CUDA_ERROR_ILLEGAL_STATE;
+  Graph* graph = into != nullptr ? graphs_.resolve(into) : graphs_.create();
+  if (graph == nullptr) return into != nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+  if (graph->is_captured_into) return CUDA_ERROR_ILLEGAL_STATE;
+  Place place;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const Node* node = graphs_.resolve(before[i]);
+    if (node == nullptr || node->graph != graph) return CUDA_ERROR_INVALID_VALUE;
+    place.add(before[i], edges != nullptr ? edges[i] : CUgraphEdgeData{});
+  }
+  auto capture = std::make_shared<Capture>();
+  capture->id = ++last_id_;
+  capture->graph = graph->id;
+  capture->owns_graph = into == nullptr;
+  capture->mode = mode;
+  capture->thread = std::this_thread::get_id();
+  capture->origin = &stream;
+  graph->is_captured_into = true;
+  captures_.push_back(capture);
+  count_.store(static_cast<unsigned>(captures_.size()), std::memory_order_relaxed);
+  join(stream, capture, std::move(place));
+  return CUDA_SUCCESS;
+}
+
+void Captures::join(Stream& stream, const CaptureRef& capture, Place place) {
+  capture->streams.push_back(&stream);
+  streams_[&stream] = Member{capture, std::move(place)};
+  stream.is_captured.store(true, std::memory_order_relaxed);
+  guard_null_stream();
+}
+
+void Captures::leave(Stream& stream) {
+  streams_.erase(&stream);
+  stream.is_captured.store(false, std::memory_order_relaxed);
+}
+
+void Captures::guard_null_stream() {
+  Stream* null_stream = Streams::instance().resolve(nullptr);
+  if (null_stream == nullptr) return;
+  const auto is_ordered_with = [](const auto& entry) { return entry.first->is_blocking; };
+  null_stream->is_captured.store(std::any_of(streams_.begin(), streams_.end(), is_ordered_with), std::memory_order_relaxed);
+}
+
+CUresult Captures::end(Stream& stream, CUgraph* result) {
+  const std::lock_guard lock(graphs_.mutex());
+  const auto found = streams_.find(&stream);
+  if (found == streams_.end()) return CUDA_ERROR_ILLEGAL_STATE;
+  const CaptureRef capture = found->second.capture;
+  if (capture->origin != &stream) {
+    capture->is_invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+  }
+  if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id()) {
+    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  }
+  Graph* graph = graphs_.resolve(to_handle<CUgraph>(capture->graph));
+  CUresult error = capture->is_invalid || graph == nullptr ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+  if (error == CUDA_SUCCESS && !is_joined(*capture)) error = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+  close(capture);
+  if (error != CUDA_SUCCESS && capture->owns_graph && graph != nullptr) graphs_.destroy(*graph);
+  *result = error == CUDA_SUCCESS ? to_handle<CUgraph>(capture->graph) : nullptr;
+  return error;
+}
+
+// Whether everything that other streams of the capture have last is something the origin's last depends on.
+bool Captures::is_joined(const Capture& capture) {
+  std::unordered_set<const Node*> reached;
+  std::vector<const Node*> open;
+  const auto reach = [&](const Node* node) {
+    if (reached.insert(node).second) open.push_back(node);
+  };
+  for (const Edge& edge : edges_of(streams_[capture.origin].place)) reach(edge.node);
+  while (!open.empty()) {
+    const Node* node = open.back();
+    open.pop_back();
+    for (const Edge& edge : node->before) reach(edge.node);
+  }
+  for (Stream* stream : capture.streams) {
+    for (const Edge& edge : edges_of(streams_[stream].place)) {
+      if (reached.count(edge.node) == 0) return false;
+    }
+  }
+  return true;
+}
+
+void Captures::close(const CaptureRef& capture) {
+  capture->is_over = true;
+  for (Stream* stream : capture->streams) leave(*stream);
+  capture->streams.clear();
+  if (Graph* graph = graphs_.resolve(to_handle<CUgraph>(capture->graph))) graph->is_captured_into = false;
+  std::erase(captures_, capture);
+  count_.store(static_cast<unsigned>(captures_.size()), std::memory_order_relaxed);
+  guard_null_stream();
+}
+
+CUresult Captures::info(Stream& stream, Info& info) {
+  info = {};
+  if (!stream.is_captured.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  const std::lock_guard lock(graphs_.mutex());
+  const auto found = streams_.find(&stream);
+  // The NULL stream does not capture and cannot be used either; the captures go on.
+  if (found == streams_.end()) return stream.is_captured.load(std::memory_order_relaxed) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
+  const Member& member = found->second;
+  info.id = member.capture->id;
+  if (member.capture->is_invalid) {
+    info.status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    return CUDA_SUCCESS;
+  }
+  info.status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  info.graph = to_handle<CUgraph>(member.capture->graph);
+  info.before = member.place.nodes;
+  info.edges = member.place.edges;
+  return CUDA_SUCCESS;
+}
+
+CUresult Captures::set_dependencies(Stream& stream, std::span<const CUgraphNode> nodes, const CUgraphEdgeData* edges, bool replaces) {
+  const std::lock_guard lock(graphs_.mutex());
+  const auto found = streams_.find(&stream);
+  if (found == streams_.end()) return CUDA_ERROR_ILLEGAL_STATE;
+  Member& member = found->second;
+  if (member.capture->is_invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  for (const CUgraphNode handle : nodes) {
+    const Node* node = graphs_.resolve(handle);
+    if (node == nullptr || node->graph->id != member.capture->graph) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (replaces) member.place = {};
+  for (std::size_t i = 0; i < nodes.size(); ++i) member.place.add(nodes[i], edges != nullptr ? edges[i] : CUgraphEdgeData{});
+  return CUDA_SUCCESS;
+}
+
+CUresult Captures::find(Stream& stream, Member*& member) {
+  const auto found = streams_.find(&stream);
+  if (found == streams_.end()) return refuse_null_stream();
+  if (found->second.capture->is_invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  member = &found->second;
+  return CUDA_SUCCESS;
+}
+
+CUresult Captures::add(Stream& stream, WorkRef work) {
+  const std::lock_guard lock(graphs_.mutex());
+  Member* member = nullptr;
+  if (const CUresult error = find(stream, member); error != CUDA_SUCCESS) return error;
+  return add_locked(*member, std::move(work), nullptr);
+}
+
+CUresult Captures::add_locked(Member& member, WorkRef work, const Graph* child) {
+  Graph* graph = graphs_.resolve(to_handle<CUgraph>(member.capture->graph));
+  if (graph == nullptr) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  Node* node = nullptr;
+  const std::vector<Edge> before = edges_of(member.place);
+  const CUresult error = child != nullptr ? graphs_.add_child(*graph, *child, before, node) : graphs_.add(*graph, std::move(work), before, node);
+  if (error != CUDA_SUCCESS) {
+    member.capture->is_invalid = true;
+    return error;
+  }
+  member.place = {};
+  member.place.add(to_handle<CUgraphNode>(node->id), {});
+  return CUDA_SUCCESS;
+}
+
+// A launch of a graph becomes a child graph: what the executable graph is now.
+CUresult Captures::add_launch(Stream& stream, GraphExec& exec) {
+  const std::lock_guard lock(graphs_.mutex());
+  Member* member = nullptr;
+  if (const CUresult error = find(stream, member); error != CUDA_SUCCESS) return error;
+  Graph* launched = nullptr;
+  if (const CUresult error = exec.as_graph(launched); error != CUDA_SUCCESS) return error;
+  const CUresult error = add_locked(*member, nullptr, launched);
+  graphs_.destroy(*launched);
+  return error;
+}
+
+CUresult Captures::record(Event& event, Stream& stream, bool is_external) {
+  const std::lock_guard lock(graphs_.mutex());
+  Member* member = nullptr;
+  if (const CUresult error = find(stream, member); error != CUDA_SUCCESS) return error;
+  if (is_external) {
+    return add_locked(*member, std::make_shared<const NodeWork>(EventRecordWork{to_handle<CUevent>(event.id)}), nullptr);
+  }
+  events_[&event] = *member;
+  event.is_captured.store(true, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+CUresult Captures::wait(Event& event, Stream& stream, bool is_external) {
+  const std::lock_guard lock(graphs_.mutex());
+  const auto own = streams_.find(&stream);
+  const bool captures = own != streams_.end();
+  if (captures && own->second.capture->is_invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (captures && is_external) {
+    return add_locked(own->second, std::make_shared<const NodeWork>(EventWaitWork{to_handle<CUevent>(event.id)}), nullptr);
+  }
+  const auto recorded = event.is_captured.load(std::memory_order_relaxed) ? events_.find(&event) : events_.end();
+  if (recorded == events_.end() || recorded->second.capture->is_over) {
+    if (!captures) return recorded == events_.end() ? refuse_null_stream() : CUDA_ERROR_CAPTURED_EVENT;
+    own->second.capture->is_invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
+  const Member& from = recorded->second;
+  if (from.capture->is_invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (stream.id == proto::kNullStream) {
+    from.capture->is_invalid = true;
+    return stream.is_captured.load(std::memory_order_relaxed) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  if (!captures) {
+    join(stream, from.capture, from.place);
+    return CUDA_SUCCESS;
+  }
+  if (own->second.capture != from.capture) {
+    own->second.capture->is_invalid = from.capture->is_invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+  }
+  for (std::size_t i = 0; i < from.place.nodes.size(); ++i) own->second.place.add(from.place.nodes[i], from.place.edges[i]);
+  return CUDA_SUCCESS;
+}
+
+// Of the NULL stream: it would have to wait for what captures.
+CUresult Captures::refuse_null_stream() {
+  for (const auto& [stream, member] : streams_) {
+    if (stream->is_blocking) member.capture->is_invalid = true;
+  }
+  return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+}
+
+CUresult Captures::refuse_locked(Stream& stream) {
+  const auto found = streams_.find(&stream);
+  if (found == streams_.end()) return refuse_null_stream();
+  if (found->second.capture->is_invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  found->second.capture->is_invalid = true;
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult Captures::refuse(Stream& stream) {
+  const std::lock_guard lock(graphs_.mutex());
+  return refuse_locked(stream);
+}
+
+CUresult Captures::refuse(Event& event) {
+  const std::lock_guard lock(graphs_.mutex());
+  const auto found = events_.find(&event);
+  if (found != events_.end() && !found->second.capture->is_over) found->second.capture->is_invalid = true;
+  return CUDA_ERROR_CAPTURED_EVENT;
+}
+
+void Captures::forget(Stream& stream) {
+  if (!stream.is_captured.load(std::memory_order_relaxed)) return;
+  const std::lock_guard lock(graphs_.mutex());
+  const auto found = streams_.find(&stream);
+  if (found == streams_.end()) return;
+  const CaptureRef capture = found->second.capture;
+  capture->is_invalid = true;
+  std::erase(capture->streams, &stream);
+  leave(stream);
+  if (capture->origin != &stream) return guard_null_stream();
+  Graph* graph = graphs_.resolve(to_handle<CUgraph>(capture->graph));  // nobody can end it any more
+  close(capture);
+  if (capture->owns_graph && graph != nullptr) graphs_.destroy(*graph);
+}
+
+void Captures::forget(Event& event) {
+  if (!event.is_captured.load(std::memory_order_relaxed)) return;
+  const std::lock_guard lock(graphs_.mutex());
+  events_.erase(&event);
+  event.is_captured.store(false, std::memory_order_relaxed);
+}
+
+CUresult Captures::refuse_unsafe_call() {
+  if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
+  const std::lock_guard lock(graphs_.mutex());
+  CUresult result = CUDA_SUCCESS;
+  for (const CaptureRef& capture : captures_) {
+    const bool is_own = capture->thread == std::this_thread::get_id() && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    const bool is_everybodys = thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    if (!is_own && !is_everybodys) continue;
+    capture->is_invalid = true;
+    result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return result;
+}
+
+CUresult Captures::refuse_wait_for_all() {
+  const std::lock_guard lock(graphs_.mutex());
+  for (const CaptureRef& capture : captures_) capture->is_invalid = true;
+  return captures_.empty() ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+// What a stream would have got: the slow half of post_work().
+CUresult capture_post(Stream& stream, proto::RecordId id, std::span<const std::byte> body, std::span<const std::byte> trailing) {
+  Captures& captures = Captures::instance();
+  WorkRef work;
+  if (id == proto::RecordId::Launch) {
+    proto::LaunchRecord record;
+    std::memcpy(&record, body.data(), sizeof record);
+    if (const CUresult error = make_kernel_work(record, trailing, work); error != CUDA_SUCCESS) return error;
+    return captures.add(stream, std::move(work));
+  }
+  if (id == proto::RecordId::Fill) {
+    proto::FillRecord record;
+    std::memcpy(&record, body.data(), sizeof record);
+    return captures.add(stream, make_fill_work(record));
+  }
+  return captures.refuse(stream);
+}
+
+CUresult synchronize_context() {
+  if (const CUresult error = Captures::instance().check_wait_for_all(); error != CUDA_SUCCESS) return error;
+  return synchronize_all_streams();
+}
+
+}  // namespace mpsshim::interposer::forward

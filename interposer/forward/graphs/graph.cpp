@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/graphs/graph.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "interposer/forward/graphs/user_objects.hpp"
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+bool has(const std::vector<Edge>& edges, const Node& node) {
+  return std::any_of(edges.begin(), edges.end(), [&](const Edge& edge) { return edge.node == &node; });
+}
+
+void erase(std::vector<Edge>& edges, const Node& node) {
+  std::erase_if(edges, [&](const Edge& edge) { return edge.node == &node; });
+}
+
+}  // namespace
+
+Graphs& Graphs::instance() {
+  static auto* graphs = new Graphs();  // never destroyed
+  return *graphs;
+}
+
+Graph* Graphs::create() {
+  auto object = std::make_unique<Graph>();
+  Graph* graph = object.get();
+  const proto::GraphId id = graphs_.add(std::move(object));
+  if (id == proto::GraphId{}) return nullptr;
+  graph->id = id;
+  return graph;
+}
+
+void Graphs::destroy(Graph& graph) {
+  for (Node* node : graph.nodes) {
+    if (node->child != nullptr) destroy(*node->child);
+    (void)nodes_.take(node->id);
+  }
+  UserObjects::instance().release_all(std::move(graph.user_objects));
+  (void)graphs_.take(graph.id);
+}
+
+CUresult Graphs::add(Graph& graph, WorkRef work, const std::vector<Edge>& before, Node*& node) {
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (before[i].node->graph != &graph) return CUDA_ERROR_INVALID_VALUE;
+    for (std::size_t j = 0; j < i; ++j) {
+      if (before[j].node == before[i].node) return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  auto object = std::make_unique<Node>();
+  Node* added = object.get();
+  added->graph = &graph;
+  added->work = std::move(work);
+  const proto::GraphNodeId id = nodes_.add(std::move(object));
+  if (id == proto::GraphNodeId{}) return CUDA_ERROR_OUT_OF_MEMORY;
+  added->id = id;
+  added->before = before;
+  for (const Edge& edge : before) edge.node->dependents.push_back({added, edge.data});
+  graph.nodes.push_back(added);
+  node = added;
+  return CUDA_SUCCESS;
+}
+
+CUresult Graphs::add_child(Graph& graph, const Graph& child, const std::vector<Edge>& before, Node*& node) {
+  Graph* copy = nullptr;
+  if (const CUresult error = clone(child, copy); error != CUDA_SUCCESS) return error;
+  const CUresult error = add(graph, std::make_shared<const NodeWork>(ChildWork{}), before, node);
+  if (error != CUDA_SUCCESS) {
+    destroy(*copy);
+    return error;
+  }
+  copy->owner = node;
+  node->child = copy;
+  return CUDA_SUCCESS;
+}
+
+CUresult Graphs::clone(const Graph& original, Graph*& clone) {
+  Graph* copy = create();
+  if (copy == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  copy->original = original.id;
+  std::unordered_map<const Node*, Node*> copy_of;
+  for (const Node* node : original.nodes) {
+    Node* added = nullptr;
+    const CUresult error = node->child != nullptr ? add_child(*copy, *node->child, {}, added) : add(*copy, node->work, {}, added);
+    if (error != CUDA_SUCCESS) {
+      destroy(*copy);
+      return error;
+    }
+    added->original = node->id;
+    copy_of[node] = added;
+  }
+  // Edges may lead from later nodes to earlier ones.
+  for (const Node* node : original.nodes) {
+    for (const Edge& edge : node->before) copy_of[node]->before.push_back({copy_of[edge.node], edge.data});
+    for (const Edge& edge : node->dependents) copy_of[node]->dependents.push_back({copy_of[edge.node], edge.data});
+  }
+  copy->user_objects = original.user_objects;
+  UserObjects::instance().retain_all(copy->user_objects);
+  clone = copy;
+  return CUDA_SUCCESS;
+}
+
+void Graphs::remove(Node& node) {
+  for (const Edge& edge : node.before) erase(edge.node->dependents, node);
+  for (const Edge& edge : node.dependents) erase(edge.node->before, node);
+  if (node.child != nullptr) destroy(*node.child);
+  std::erase(node.graph->nodes, &node);
+  (void)nodes_.take(node.id);
+}
+
+CUresult Graphs::connect(Node& from, Node& to, const CUgraphEdgeData& data) {
+  if (&from == &to || has(to.before, from)) return CUDA_ERROR_INVALID_VALUE;
+  to.before.push_back({&from, data});
+  from.dependents.push_back({&to, data});
+  return CUDA_SUCCESS;
+}
+
+CUresult Graphs::disconnect(Node& from, Node& to) {
+  if (!has(to.before, from)) return CUDA_ERROR_INVALID_VALUE;
+  erase(to.before, from);
+  erase(from.dependents, to);
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
+const WorkRef& empty_work() {
+  static const auto* work = new WorkRef(std::make_shared<const NodeWork>(EmptyWork{}));
+  return *work;
+}
+
+class Flattening {
+ public:
+  explicit Flattening(std::vector<FlatNode>& nodes) : nodes_(nodes) {}
+
+  // What `graph` ends with is in `last`; all of it comes after `before`.
+  bool add(const Graph& graph, const std::vector<std::uint32_t>& before, std::vector<std::uint32_t>& last) {
+    std::unordered_map<const Node*, std::size_t> missing;
+    std::unordered_map<const Node*, std::vector<std::uint32_t>> end_of;
+    std::vector<const Node*> ready;  // a queue: `next` is its front
+    for (const Node* node : graph.nodes) {
+      missing[node] = node->before.size();
+      if (node->before.empty()) ready.push_back(node);
+    }
+    for (std::size_t next = 0; next < ready.size(); ++next) {
+      const Node* const node = ready[next];
+      std::vector<std::uint32_t> after = node->before.empty() ? before : std::vector<std::uint32_t>{};
+      for (const Edge& edge : node->before) after.insert(after.end(), end_of[edge.node].begin(), end_of[edge.node].end());
+      if (!add(*node, after, end_of[node])) return false;
+      if (node->dependents.empty()) last.insert(last.end(), end_of[node].begin(), end_of[node].end());
+      for (const Edge& edge : node->dependents) {
+        if (--missing[edge.node] == 0) ready.push_back(edge.node);
+      }
+    }
+    return ready.size() == graph.nodes.size();
+  }
+
+ private:
+  bool add(const Node& node, const std::vector<std::uint32_t>& before, std::vector<std::uint32_t>& end) {
+    if (node.child == nullptr) {
+      end = {push(node.id, node.work, before)};
+      return true;
+    }
+    // One node before and one behind: without them everything in front would be connected with every beginning.
+    const std::vector<std::uint32_t> entrance = before.size() > 1 ? std::vector{push({}, empty_work(), before)} : before;
+    std::vector<std::uint32_t> last;
+    if (!add(*node.child, entrance, last)) return false;
+    end = last.size() == 1 ? last : std::vector{push({}, empty_work(), last.empty() ? entrance : last)};
+    return true;
+  }
+
+  std::uint32_t push(proto::GraphNodeId source, const WorkRef& work, const std::vector<std::uint32_t>& before) {
+    nodes_.push_back({source, work, before});
+    return static_cast<std::uint32_t>(nodes_.size() - 1);
+  }
+
+  std::vector<FlatNode>& nodes_;
+};
+
+}  // namespace
+
+bool flatten(const Graph& graph, std::vector<FlatNode>& nodes) {
+  std::vector<std::uint32_t> last;
+  return Flattening(nodes).add(graph, {}, last);
+}
+
+}  // namespace mpsshim::interposer::forward

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Graphs: nodes and the order between them (CUDA Driver API manual, "Graph Management"). All of it lives in this process; the executor hears
+// of a graph when it is instantiated (graph_exec.hpp). Handles are ids.
+//
+// CUDA leaves it to the application not to change a graph in two threads at once. Here one mutex for all graphs and captures, held by the
+// functions of graphs/*_api.cpp and by Captures, keeps a mistake from becoming a crash: whoever calls the functions below holds it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/forward/graphs/node_work.hpp"
+#include "proto/handle_table.hpp"
+#include "proto/ids.hpp"
+
+namespace mpsshim::interposer::forward {
+
+struct Graph;
+struct Node;
+
+struct Edge {
+  Node* node = nullptr;
+  CUgraphEdgeData data{};
+};
+
+struct Node {
+  proto::GraphNodeId id;
+  Graph* graph = nullptr;
+  WorkRef work;
+  Graph* child = nullptr;        // of a child node, which owns it
+  proto::GraphNodeId original;   // what it is a clone of
+  std::vector<Edge> before;      // what it depends on, in the order of adding
+  std::vector<Edge> dependents;  // the other way round
+};
+
+struct Graph {
+  proto::GraphId id;
+  std::vector<Node*> nodes;  // in the order of adding
+  Node* owner = nullptr;     // the child node whose graph it is
+  proto::GraphId original;   // what it is a clone of
+  bool is_captured_into = false;
+  std::map<std::uint64_t, unsigned> user_objects;  // references that it holds, by object
+};
+
+class Graphs {
+ public:
+  [[nodiscard]] static Graphs& instance();
+  [[nodiscard]] std::mutex& mutex() { return mutex_; }
+
+  // Null if the handle is none.
+  [[nodiscard]] Graph* resolve(CUgraph handle) { return graphs_.find(id_of<proto::HandleKind::graph>(handle)).get(); }
+  [[nodiscard]] Node* resolve(CUgraphNode handle) { return find(id_of<proto::HandleKind::graph_node>(handle)); }
+  [[nodiscard]] Node* find(proto::GraphNodeId id) { return nodes_.find(id).get(); }
+
+  // Null: there is no room for more.
+  [[nodiscard]] Graph* create();
+  void destroy(Graph& graph);
+  // CUDA_ERROR_OUT_OF_MEMORY: there is no room for more. `original` and what it is of stay; child graphs are cloned as well.
+  [[nodiscard]] CUresult clone(const Graph& original, Graph*& clone);
+
+  // A node that depends on `before`: nodes of the graph, each named once.
+  [[nodiscard]] CUresult add(Graph& graph, WorkRef work, const std::vector<Edge>& before, Node*& node);
+  // A node that holds a clone of `child`.
+  [[nodiscard]] CUresult add_child(Graph& graph, const Graph& child, const std::vector<Edge>& before, Node*& node);
+  void remove(Node& node);
+
+  // CUDA_ERROR_INVALID_VALUE: the edge is there already, or leads from a node to itself.
+  [[nodiscard]] static CUresult connect(Node& from, Node& to, const CUgraphEdgeData& data);
+  // CUDA_ERROR_INVALID_VALUE: there is no such edge.
+  [[nodiscard]] static CUresult disconnect(Node& from, Node& to);
+
+ private:
+  proto::HandleTable<proto::HandleKind::graph, Graph> graphs_;
+  proto::HandleTable<proto::HandleKind::graph_node, Node> nodes_;
+  std::mutex mutex_;
+};
+
+// A graph's nodes one after another, child graphs taken apart, in an order that keeps all dependencies and is that of adding where these leave
+// a choice: two graphs made in the same way have the same list.
+struct FlatNode {
+  proto::GraphNodeId source;  // {}: stands for a child graph's beginning or end
+  WorkRef work;
+  std::vector<std::uint32_t> before;
+};
+// False: there is a cycle.
+[[nodiscard]] bool flatten(const Graph& graph, std::vector<FlatNode>& nodes);
+
+}  // namespace mpsshim::interposer::forward

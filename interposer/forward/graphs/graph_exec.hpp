@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executable graphs: a graph's nodes as they were at instantiation, given to the executor, changed one by one, launched in streams. This
+// object is the recipe as well: description and changes are posted again to the next executor (RecipeBook), each node's latest change.
+//
+// A launch waits for the events of wait nodes in its stream, in front of the whole graph; an event that the graph records is complete once the
+// whole graph is. Any thread; one graph is not to be used by two at once, and its mutex sees to it. No function holds the graphs' mutex
+// while it waits for the executor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/forward/graphs/graph.hpp"
+#include "interposer/forward/graphs/user_objects.hpp"
+#include "interposer/forward/streams.hpp"
+
+namespace mpsshim::interposer::forward {
+
+class GraphExec {
+ public:
+  // Where an instantiation or an update failed, by the graph's own node.
+  struct Failure {
+    proto::GraphNodeId node;
+    CUgraphExecUpdateResult update = CU_GRAPH_EXEC_UPDATE_SUCCESS;
+    bool is_cycle = false;
+  };
+
+  // The graph's nodes, taken with the graphs' mutex held; then the executor is asked without it.
+  [[nodiscard]] static CUresult prepare(const Graph& graph, std::uint64_t flags, std::unique_ptr<GraphExec>& exec, Failure& failure);
+  [[nodiscard]] static CUresult instantiate(std::unique_ptr<GraphExec> prepared, GraphExec*& exec, Failure& failure);
+  [[nodiscard]] CUresult destroy();
+
+  [[nodiscard]] proto::GraphExecId id() const { return id_; }
+  [[nodiscard]] std::uint64_t flags() const { return flags_; }
+
+  [[nodiscard]] CUresult launch(Stream& stream);
+  // The graph of a node that stands for a launch of this one: nodes and order as they are now. The graphs' mutex is held.
+  [[nodiscard]] CUresult as_graph(Graph*& graph);
+
+  // CUDA_ERROR_INVALID_VALUE: the node is not of the graph that this was made of, or may not change so.
+  [[nodiscard]] CUresult set_work(proto::GraphNodeId node, const WorkRef& work);
+  [[nodiscard]] CUresult set_enabled(proto::GraphNodeId node, bool is_enabled);
+  [[nodiscard]] CUresult is_enabled(proto::GraphNodeId node, bool& is_enabled);
+  // All nodes become those of `graph`. The graphs' mutex is held.
+  [[nodiscard]] CUresult update(const Graph& graph, Failure& failure);
+  // The nodes of one child graph become those of another. `child` is the graph of the child node. The graphs' mutex is held.
+  [[nodiscard]] CUresult update_child(const Graph& child, const Graph& graph);
+
+ private:
+  struct Entry {
+    proto::GraphNodeId source;
+    WorkRef work;
+    std::vector<std::uint32_t> before;
+    bool is_enabled = true;
+    RecipeBook::Key recipe = 0;  // of its latest change
+  };
+
+  [[nodiscard]] std::vector<std::byte> description() const;
+  [[nodiscard]] CUresult post_description();
+  [[nodiscard]] CUresult call_instantiate(Failure& failure);
+  [[nodiscard]] Entry* find(proto::GraphNodeId node);
+  [[nodiscard]] CUresult post_change(std::uint32_t index, const WorkRef& work, bool is_enabled);
+  [[nodiscard]] CUresult apply(std::uint32_t index, const WorkRef& work);
+  [[nodiscard]] CUresult post_events(Stream& stream);
+
+  proto::GraphExecId id_;
+  std::uint64_t flags_ = 0;
+  std::mutex mutex_;
+  std::vector<Entry> nodes_;
+  std::unordered_map<std::uint64_t, std::uint32_t> index_;  // of a graph's node, by its id
+  std::vector<std::uint32_t> event_records_;
+  std::vector<std::uint32_t> event_waits_;
+  std::vector<RecipeBook::Key> recipes_;  // description and instantiation
+  UserObjects::References user_objects_;
+};
+
+class GraphExecs {
+ public:
+  [[nodiscard]] static GraphExecs& instance();
+  // Null if the handle is none.
+  [[nodiscard]] GraphExec* resolve(CUgraphExec handle) { return table_.find(id_of<proto::HandleKind::graph_exec>(handle)).get(); }
+
+ private:
+  friend class GraphExec;
+  proto::HandleTable<proto::HandleKind::graph_exec, GraphExec> table_;
+};
+
+}  // namespace mpsshim::interposer::forward

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a graph's node does: made once from the API's parameters or from a captured record, checked then, and never changed. Graphs, their
+// clones and executable graphs share it; new parameters are another NodeWork. It answers the Get functions, and encode() says it to the
+// executor (proto/graph_nodes.hpp).
+//
+// Objects are named by their ids: one that has been destroyed since is found missing by whoever looks it up again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "gen/cuda_api.hpp"
+#include "gen/records.hpp"
+#include "interposer/forward/functions.hpp"
+#include "interposer/forward/memory/copy.hpp"
+#include "proto/graph_nodes.hpp"
+
+namespace mpsshim::interposer::forward {
+
+struct EmptyWork {};
+
+struct KernelWork {
+  CUfunction function = nullptr;  // as it was given: one of the two
+  CUkernel kernel = nullptr;
+  CUcontext context = nullptr;
+  proto::LaunchRecord launch{};  // but for its attributes, which follow here
+  std::vector<std::byte> parameters;  // padded to 8
+  std::vector<void*> addresses;       // of each parameter in `parameters`: what the Get functions answer
+  std::vector<CUlaunchAttribute> attributes;
+};
+
+struct CopyWork {
+  CUDA_MEMCPY3D params{};
+  CUcontext context = nullptr;
+  proto::GraphCopy copy{};
+  [[nodiscard]] bool is_linear() const { return copy.height == 1 && copy.depth == 1; }
+};
+
+struct FillWork {
+  CUDA_MEMSET_NODE_PARAMS params{};
+  CUcontext context = nullptr;
+};
+
+struct ChildWork {};  // the graph is the node's: Node::child
+
+struct EventRecordWork {
+  CUevent event = nullptr;
+};
+struct EventWaitWork {
+  CUevent event = nullptr;
+};
+
+using NodeWork = std::variant<EmptyWork, KernelWork, CopyWork, FillWork, ChildWork, EventRecordWork, EventWaitWork>;
+using WorkRef = std::shared_ptr<const NodeWork>;
+
+[[nodiscard]] CUgraphNodeType type_of(const NodeWork& work);
+
+// From the API's parameters. CUDA_ERROR_INVALID_VALUE where the driver would refuse them.
+[[nodiscard]] CUresult make_kernel_work(const CUDA_KERNEL_NODE_PARAMS_v3& params, WorkRef& work);
+[[nodiscard]] CUresult make_copy_work(const CUDA_MEMCPY3D& params, CUcontext context, WorkRef& work);
+[[nodiscard]] CUresult make_fill_work(const CUDA_MEMSET_NODE_PARAMS& params, CUcontext context, WorkRef& work);
+[[nodiscard]] CUresult make_event_work(CUevent event, bool is_wait, WorkRef& work);
+// Any of them, by their type; `child` takes the graph of a child node.
+[[nodiscard]] CUresult make_work(const CUgraphNodeParams& params, WorkRef& work, CUgraph& child);
+
+// From records that a stream would have got.
+[[nodiscard]] CUresult make_kernel_work(const proto::LaunchRecord& record, std::span<const std::byte> trailing, WorkRef& work);
+[[nodiscard]] WorkRef make_fill_work(const proto::FillRecord& record);
+[[nodiscard]] CUresult make_linear_copy_work(const CopySide& destination, const CopySide& source, std::size_t bytes, WorkRef& work);
+
+// A copy with this attribute set. Null: kernel nodes do not have it.
+[[nodiscard]] WorkRef with_attribute(const KernelWork& kernel, const CUlaunchAttribute& attribute);
+[[nodiscard]] WorkRef with_attributes_of(const KernelWork& kernel, const KernelWork& from);
+[[nodiscard]] CUlaunchAttributeValue attribute_of(const KernelWork& kernel, CUlaunchAttributeID id);
+
+// Whether an executable graph's node that does `before` may come to do `after` (cuGraphExec*NodeSetParams).
+[[nodiscard]] CUgraphExecUpdateResult can_become(const NodeWork& before, const NodeWork& after);
+
+// Appends a node to a description.
+void encode(const NodeWork& work, std::uint32_t index, bool is_enabled, std::span<const std::uint32_t> dependencies, std::vector<std::byte>& bytes);
+
+}  // namespace mpsshim::interposer::forward
