@@ -69,7 +69,8 @@ NodeFault read_copy(Session& session, std::span<const std::byte> payload, NodeWo
   std::uint64_t to = 0, from = 0;
   const bool fits = proto::box_extent(copy.width_bytes, copy.height, copy.depth, copy.destination_pitch_bytes, copy.destination_rows, to) &&
                     proto::box_extent(copy.width_bytes, copy.height, copy.depth, copy.source_pitch_bytes, copy.source_rows, from);
-  if (!fits || !owns(session.memory(), copy.destination_space, copy.destination, to) || !owns(session.memory(), copy.source_space, copy.source, from)) {
+  if (!fits || !owns(session.memory(), copy.destination_space, copy.destination, to) ||
+      !owns(session.memory(), copy.source_space, copy.source, from)) {
     return refused(CUDA_ERROR_INVALID_VALUE);
   }
   work = copy;
@@ -79,7 +80,8 @@ NodeFault read_copy(Session& session, std::span<const std::byte> payload, NodeWo
 NodeFault read_fill(Session& session, std::span<const std::byte> payload, NodeWork& work) {
   proto::FillRecord record;
   if (!take(payload, record)) return malformed("a fill node is too short");
-  if (record.element_bytes != 1 && record.element_bytes != 2 && record.element_bytes != 4) return malformed("a fill node's elements have no such size");
+  if (record.element_bytes != 1 && record.element_bytes != 2 && record.element_bytes != 4)
+    return malformed("a fill node's elements have no such size");
   if (record.width == 0 || record.height == 0) return refused(CUDA_ERROR_INVALID_VALUE);
   std::uint64_t row = 0, bytes = 0;
   const bool fits =

@@ -25,7 +25,7 @@ struct SessionModule {
 
 struct SessionFunction {
   const LoadedFunction* loaded = nullptr;  // lives as long as its module's image
-  ImageUse use;                            // that image: graphs that name the function keep it
+  ImageUse use{};                          // that image: graphs that name the function keep it
 };
 
 using EventTable = proto::HandleTable<proto::HandleKind::event, SessionEvent>;

@@ -24,7 +24,7 @@ struct LaunchOp {
   std::uint32_t parameter_bytes = 0;  // padded to 8; the attributes follow
   std::uint32_t attribute_count = 0;
   bool is_cooperative = false;
-  const std::byte* data = nullptr;    // parameters and attributes: in the worker's batch until own(), then in `owned`
+  const std::byte* data = nullptr;  // parameters and attributes: in the worker's batch until own(), then in `owned`
   std::unique_ptr<std::byte[]> owned;
 
   [[nodiscard]] bool is_plain() const { return attribute_count == 0 && !is_cooperative; }

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
+#include <chrono>
+#include <fstream>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "kernel_list.hpp"
@@ -134,4 +138,532 @@ TEST_CASE("copies and fills in a graph", "[forwarded]") {
   CHECK(destination[0] == 0x55);
   CHECK(destination[63] == 0x55);
   OK(CU(cuGraphExecDestroy)(exec));
+}
+
+namespace {
+
+CUgraphNodeType type_of(CUgraphNode node) {
+  CUgraphNodeType type{};
+  OK(CU(cuGraphNodeGetType)(node, &type));
+  return type;
+}
+
+void launch_and_wait(CUgraphExec exec, CUstream stream = nullptr) {
+  OK(CU(cuGraphLaunch)(exec, stream));
+  OK(CU(cuStreamSynchronize)(stream));
+}
+
+CUresult add_edges(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+#if CUDA_VERSION >= 13000
+  return CU(cuGraphAddDependencies)(graph, from, to, nullptr, count);
+#else
+  return CU(cuGraphAddDependencies)(graph, from, to, count);
+#endif
+}
+
+CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* behind, size_t count, CUgraphNodeParams* params) {
+#if CUDA_VERSION >= 13000
+  return CU(cuGraphAddNode)(node, graph, behind, nullptr, count, params);
+#else
+  return CU(cuGraphAddNode)(node, graph, behind, count, params);
+#endif
+}
+
+CUDA_KERNEL_NODE_PARAMS_v3 newest(const CUDA_KERNEL_NODE_PARAMS& p) {
+  CUDA_KERNEL_NODE_PARAMS_v3 params{};
+  params.func = p.func;
+  params.gridDimX = params.gridDimY = params.gridDimZ = 1;
+  params.blockDimX = params.blockDimY = params.blockDimZ = 1;
+  params.kernelParams = p.kernelParams;
+  return params;
+}
+
+CUDA_MEMSET_NODE_PARAMS fill_of(CUdeviceptr address, unsigned value, size_t width) {
+  CUDA_MEMSET_NODE_PARAMS fill{};
+  fill.dst = address;
+  fill.value = value;
+  fill.elementSize = 4;
+  fill.width = width;
+  fill.height = 1;
+  return fill;
+}
+
+CUDA_MEMCPY3D copy_of(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
+  CUDA_MEMCPY3D copy{};
+  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = source;
+  copy.dstDevice = destination;
+  copy.WidthInBytes = bytes;
+  copy.Height = copy.Depth = 1;
+  return copy;
+}
+
+#define SKIP_ON_CPU_DRIVER() \
+  if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has what the executor needs of graphs")
+
+}  // namespace
+
+TEST_CASE("nodes of every kind, added by the general function", "[forwarded]") {
+  SKIP_ON_CPU_DRIVER();
+  const DeviceContext context;
+  const LoadedImage image;
+  KernelList list(image);
+  DeviceArray<unsigned> first(64), second(64);
+  const CUevent event = new_event();
+  const CUgraph graph = new_graph();
+  const CUgraph inner = new_graph();
+  list.add(inner, 2);
+  CUgraphNode nodes[7]{};
+  CUgraphNodeParams params{};
+  params.type = CU_GRAPH_NODE_TYPE_EMPTY;
+  OK(add_node(&nodes[0], graph, nullptr, 0, &params));
+  params = {};
+  params.type = CU_GRAPH_NODE_TYPE_KERNEL;
+  params.kernel = newest(list.node(1));
+  OK(add_node(&nodes[1], graph, &nodes[0], 1, &params));
+  params = {};
+  params.type = CU_GRAPH_NODE_TYPE_GRAPH;
+  params.graph.graph = inner;
+  OK(add_node(&nodes[2], graph, &nodes[1], 1, &params));
+  params = {};
+  params.type = CU_GRAPH_NODE_TYPE_MEMSET;
+  params.memset = {first.address(), 0, 5, 4, 64, 1, context.handle()};
+  OK(add_node(&nodes[3], graph, &nodes[2], 1, &params));
+  params = {};
+  params.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+  params.memcpy.copyCtx = context.handle();
+  params.memcpy.copyParams = copy_of(second.address(), first.address(), 256);
+  OK(add_node(&nodes[4], graph, &nodes[3], 1, &params));
+  params = {};
+  params.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+  params.eventWait.event = event;
+  OK(add_node(&nodes[5], graph, nullptr, 0, &params));
+  params = {};
+  params.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+  params.eventRecord.event = event;
+  OK(add_node(&nodes[6], graph, &nodes[4], 2, &params));
+  constexpr CUgraphNodeType kTypes[] = {CU_GRAPH_NODE_TYPE_EMPTY,  CU_GRAPH_NODE_TYPE_KERNEL,     CU_GRAPH_NODE_TYPE_GRAPH,
+                                        CU_GRAPH_NODE_TYPE_MEMSET, CU_GRAPH_NODE_TYPE_MEMCPY,     CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+                                        CU_GRAPH_NODE_TYPE_EVENT_RECORD};
+  for (size_t i = 0; i < 7; ++i) CHECK(type_of(nodes[i]) == kTypes[i]);
+  CUgraphNode found[9]{};
+  size_t count = 9;
+  OK(CU(cuGraphGetNodes)(graph, found, &count));
+  CHECK(count == 7);
+  CHECK((found[6] != nullptr && found[7] == nullptr && found[8] == nullptr));
+  count = 1;
+  OK(CU(cuGraphGetRootNodes)(graph, found, &count));
+  CHECK(count == 1);
+  OK(CU(cuGraphGetRootNodes)(graph, nullptr, &count));
+  CHECK(count == 2);
+  const CUgraphExec exec = instantiated(graph);
+  OK(CU(cuGraphDestroy)(inner));  // the node has a clone
+  launch_and_wait(exec);
+  CHECK(list.values() == std::vector<unsigned>{1, 2});
+  CHECK(second[63] == 5);
+  OK(CU(cuEventQuery)(event));
+  params = {};
+  const int unknown = 99;
+  std::memcpy(&params.type, &unknown, sizeof params.type);
+  CHECK(add_node(&nodes[0], graph, nullptr, 0, &params) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuGraphExecDestroy)(exec));
+  OK(CU(cuGraphDestroy)(graph));
+  OK(CU(cuEventDestroy)(event));
+}
+
+TEST_CASE("edges come and go", "[forwarded]") {
+  SKIP_ON_CPU_DRIVER();
+  const DeviceContext context;
+  const CUgraph graph = new_graph();
+  CUgraphNode nodes[3]{};
+  for (CUgraphNode& node : nodes) OK(CU(cuGraphAddEmptyNode)(&node, graph, nullptr, 0));
+  const CUgraphNode from[] = {nodes[0], nodes[0], nodes[1]};
+  const CUgraphNode to[] = {nodes[1], nodes[2], nodes[2]};
+  OK(add_edges(graph, from, to, 3));
+  CUgraphNode first[4]{}, second[4]{};
+  size_t count = 4;
+#if CUDA_VERSION >= 13000
+  OK(CU(cuGraphGetEdges)(graph, first, second, nullptr, &count));
+#else
+  OK(CU(cuGraphGetEdges)(graph, first, second, &count));
+#endif
+  CHECK(count == 3);
+  CHECK((first[3] == nullptr && second[3] == nullptr));
+  const auto dependencies = [&](CUgraphNode node, bool dependents) {
+    size_t found = 0;
+#if CUDA_VERSION >= 13000
+    OK(dependents ? CU(cuGraphNodeGetDependentNodes)(node, nullptr, nullptr, &found) : CU(cuGraphNodeGetDependencies)(node, nullptr, nullptr, &found));
+#else
+    OK(dependents ? CU(cuGraphNodeGetDependentNodes)(node, nullptr, &found) : CU(cuGraphNodeGetDependencies)(node, nullptr, &found));
+#endif
+    return found;
+  };
+  CHECK(dependencies(nodes[0], true) == 2);
+  CHECK(dependencies(nodes[2], false) == 2);
+#if CUDA_VERSION >= 13000
+  OK(CU(cuGraphRemoveDependencies)(graph, from, to, nullptr, 1));
+  CHECK(CU(cuGraphRemoveDependencies)(graph, from, to, nullptr, 1) == CUDA_ERROR_INVALID_VALUE);
+#else
+  OK(CU(cuGraphRemoveDependencies)(graph, from, to, 1));
+  CHECK(CU(cuGraphRemoveDependencies)(graph, from, to, 1) == CUDA_ERROR_INVALID_VALUE);
+#endif
+  CHECK(dependencies(nodes[1], false) == 0);
+  CHECK(add_edges(graph, nodes, nodes, 1) == CUDA_ERROR_INVALID_VALUE);  // of a node to itself
+  OK(CU(cuGraphDestroyNode)(nodes[2]));
+  CHECK(dependencies(nodes[0], true) == 0);
+  CHECK(node_count(graph) == 2);
+  OK(CU(cuGraphDestroy)(graph));
+}
+
+TEST_CASE("parameters of nodes are answered as they were given, and can be changed", "[forwarded]") {
+  SKIP_ON_CPU_DRIVER();
+  const DeviceContext context;
+  const LoadedImage image;
+  KernelList list(image);
+  DeviceArray<unsigned> memory(64), other(64);
+  const CUgraph graph = new_graph();
+  const CUgraphNode kernel = list.add(graph, 1);
+  CUDA_KERNEL_NODE_PARAMS got{};
+  OK(CU(cuGraphKernelNodeGetParams)(kernel, &got));
+  CHECK(got.func == list.function());
+  CHECK((got.gridDimX == 1 && got.blockDimX == 1 && got.sharedMemBytes == 0));
+  REQUIRE(got.kernelParams != nullptr);
+  CHECK(*static_cast<unsigned*>(got.kernelParams[2]) == 1);
+  auto changed = list.node(8);
+  changed.blockDimX = 1;
+  OK(CU(cuGraphKernelNodeSetParams)(kernel, &changed));
+  OK(CU(cuGraphKernelNodeGetParams)(kernel, &got));
+  CHECK(*static_cast<unsigned*>(got.kernelParams[2]) == 8);
+
+  CUDA_MEMSET_NODE_PARAMS fill = fill_of(memory.address(), 3, 64);
+  CUgraphNode fill_node = nullptr;
+  OK(CU(cuGraphAddMemsetNode)(&fill_node, graph, nullptr, 0, &fill, context.handle()));
+  fill.value = 4;
+  OK(CU(cuGraphMemsetNodeSetParams)(fill_node, &fill));
+  CUDA_MEMSET_NODE_PARAMS filled{};
+  OK(CU(cuGraphMemsetNodeGetParams)(fill_node, &filled));
+  CHECK((filled.dst == memory.address() && filled.value == 4 && filled.width == 64 && filled.elementSize == 4));
+
+  CUDA_MEMCPY3D copy = copy_of(other.address(), memory.address(), 128);
+  CUgraphNode copy_node = nullptr;
+  OK(CU(cuGraphAddMemcpyNode)(&copy_node, graph, &fill_node, 1, &copy, context.handle()));
+  copy.WidthInBytes = 256;
+  OK(CU(cuGraphMemcpyNodeSetParams)(copy_node, &copy));
+  CUDA_MEMCPY3D copied{};
+  OK(CU(cuGraphMemcpyNodeGetParams)(copy_node, &copied));
+  CHECK((copied.srcDevice == memory.address() && copied.dstDevice == other.address() && copied.WidthInBytes == 256));
+
+  const CUgraphExec exec = instantiated(graph);
+  launch_and_wait(exec);
+  CHECK(list.values() == std::vector<unsigned>{8});
+  CHECK(other[63] == 4);
+  CHECK(CU(cuGraphMemcpyNodeGetParams)(fill_node, &copied) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuGraphKernelNodeSetParams)(fill_node, &changed) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuGraphExecDestroy)(exec));
+  OK(CU(cuGraphDestroy)(graph));
+}
+
+TEST_CASE("two-dimensional copies in a graph", "[forwarded]") {
+  const DeviceContext context;
+  DeviceArray<unsigned> source(64), destination(64);
+  const CUgraph graph = new_graph();
+  CUDA_MEMSET_NODE_PARAMS fill{};
+  fill.dst = source.address() + 8;
+  fill.pitch = 32;
+  fill.value = 0xab;
+  fill.elementSize = 1;
+  fill.width = 4;
+  fill.height = 3;
+  CUgraphNode fill_node = nullptr, copy_node = nullptr;
+  OK(CU(cuGraphAddMemsetNode)(&fill_node, graph, nullptr, 0, &fill, context.handle()));
+  CUDA_MEMCPY3D copy = copy_of(destination.address(), source.address(), 8);
+  copy.srcXInBytes = 4;
+  copy.srcY = 1;
+  copy.srcPitch = 32;
+  copy.dstPitch = 16;
+  copy.dstXInBytes = 4;
+  copy.Height = 2;
+  OK(CU(cuGraphAddMemcpyNode)(&copy_node, graph, &fill_node, 1, &copy, context.handle()));
+  const CUgraphExec exec = instantiated(graph);
+  launch_and_wait(exec);
+  CHECK((source[2] == 0xabababab && source[10] == 0xabababab && source[18] == 0xabababab && source[3] == 0 && source[26] == 0));
+  CHECK((destination[1] == 0 && destination[2] == 0xabababab && destination[3] == 0 && destination[6] == 0xabababab && destination[10] == 0));
+  OK(CU(cuGraphExecDestroy)(exec));
+  OK(CU(cuGraphDestroy)(graph));
+}
+
+TEST_CASE("updates of an executable graph count for its next launches", "[forwarded]") {
+  SKIP_ON_CPU_DRIVER();
+  const DeviceContext context;
+  const LoadedImage image;
+  KernelList list(image);
+  DeviceArray<unsigned> memory(64), other(64);
+  const SharedWord gate;
+  const CUfunction spin = image.function("spin");
+  const CUgraph graph = new_graph();
+  const CUgraphNode one = list.add(graph, 1);
+  const CUgraphNode two = list.add(graph, 2, {one});
+  CUDA_MEMSET_NODE_PARAMS fill = fill_of(memory.address(), 1, 64);
+  CUgraphNode fill_node = nullptr, copy_node = nullptr;
+  OK(CU(cuGraphAddMemsetNode)(&fill_node, graph, &two, 1, &fill, context.handle()));
+  CUDA_MEMCPY3D copy = copy_of(other.address(), memory.address(), 16);
+  OK(CU(cuGraphAddMemcpyNode)(&copy_node, graph, &fill_node, 1, &copy, context.handle()));
+  const CUgraphExec exec = instantiated(graph);
+  const CUstream stream = new_stream();
+  const CUstream second = new_stream();
+  // Held back, so that the first launch is still queued when the graph changes. The second goes to another stream and comes after it all the same.
+  OK(launch(spin, stream, 1, 1, gate.address()));
+  OK(CU(cuGraphLaunch)(exec, stream));
+  const auto parameters = list.node(20);
+  OK(CU(cuGraphExecKernelNodeSetParams)(exec, two, &parameters));
+  OK(CU(cuGraphNodeSetEnabled)(exec, one, 0));
+  fill.value = 6;
+  OK(CU(cuGraphExecMemsetNodeSetParams)(exec, fill_node, &fill, context.handle()));
+  copy = copy_of(other.address() + 16, memory.address(), 16);
+  OK(CU(cuGraphExecMemcpyNodeSetParams)(exec, copy_node, &copy, context.handle()));
+  OK(CU(cuGraphLaunch)(exec, second));
+  gate.wait_for_spinning();
+  *const_cast<SharedWord&>(gate) = 1;
+  OK(CU(cuStreamSynchronize)(second));
+  CHECK(list.values() == std::vector<unsigned>{1, 2, 20});
+  CHECK((other[0] == 1 && other[3] == 1 && other[4] == 6 && other[7] == 6));
+  unsigned enabled = 1;
+  OK(CU(cuGraphNodeGetEnabled)(exec, one, &enabled));
+  CHECK(enabled == 0);
+  CHECK(CU(cuGraphExecKernelNodeSetParams)(exec, fill_node, &parameters) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuGraphExecDestroy)(exec));
+  OK(CU(cuGraphDestroy)(graph));
+  OK(CU(cuStreamDestroy)(stream));
+  OK(CU(cuStreamDestroy)(second));
+}
+
+TEST_CASE("a whole graph updates an executable one of the same shape", "[forwarded]") {
+  SKIP_ON_CPU_DRIVER();
+  const DeviceContext context;
+  const LoadedImage image;
+  KernelList list(image);
+  const auto chain = [&](unsigned base, unsigned length) {
+    const CUgraph graph = new_graph();
+    CUgraphNode last = nullptr;
+    for (unsigned i = 0; i < length; ++i) last = list.add(graph, base + i, last != nullptr ? std::vector{last} : std::vector<CUgraphNode>{});
+    return graph;
+  };
+  const CUgraph graph = chain(1, 3);
+  const CUgraphExec exec = instantiated(graph);
+  launch_and_wait(exec);
+  const CUgraph same = chain(11, 3);
+  const CUgraph longer = chain(21, 4);
+  const CUgraph unordered = new_graph();
+  for (unsigned i = 0; i < 3; ++i) list.add(unordered, 31 + i);
+  const CUgraph of_other_nodes = new_graph();
+  for (unsigned i = 0; i < 3; ++i) {
+    CUgraphNode node = nullptr;
+    OK(CU(cuGraphAddEmptyNode)(&node, of_other_nodes, nullptr, 0));
+  }
+  CUgraphExecUpdateResultInfo info{};
+  OK(CU(cuGraphExecUpdate)(exec, same, &info));
+  CHECK(info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
+  CHECK(CU(cuGraphExecUpdate)(exec, longer, &info) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
+  CHECK(CU(cuGraphExecUpdate)(exec, unordered, &info) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
+  CHECK(CU(cuGraphExecUpdate)(exec, of_other_nodes, &info) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  launch_and_wait(exec);
+  CHECK(list.values() == std::vector<unsigned>{1, 2, 3, 11, 12, 13});
+  OK(CU(cuGraphExecDestroy)(exec));
+  for (const CUgraph one : {graph, same, longer, unordered, of_other_nodes}) OK(CU(cuGraphDestroy)(one));
+}
+
+TEST_CASE("child graphs run where their node stands, and can be exchanged", "[forwarded]") {
+  SKIP_ON_CPU_DRIVER();
+  const DeviceContext context;
+  const LoadedImage image;
+  KernelList list(image);
+  const CUgraph inner = new_graph();
+  list.add(inner, 2, {list.add(inner, 1)});
+  const CUgraph graph = new_graph();
+  CUgraphNode child = nullptr;
+  const CUgraphNode before = list.add(graph, 10);
+  OK(CU(cuGraphAddChildGraphNode)(&child, graph, &before, 1, inner));
+  list.add(graph, 11, {child});
+  CUgraph held = nullptr;
+  OK(CU(cuGraphChildGraphNodeGetGraph)(child, &held));
+  CHECK(held != inner);
+  CHECK(node_count(held) == 2);
+  CHECK(CU(cuGraphChildGraphNodeGetGraph)(before, &held) == CUDA_ERROR_INVALID_VALUE);
+  const CUgraphExec exec = instantiated(graph);
+  launch_and_wait(exec);
+  const CUgraph next = new_graph();
+  list.add(next, 4, {list.add(next, 3)});
+  OK(CU(cuGraphExecChildGraphNodeSetParams)(exec, child, next));
+  list.add(next, 5);
+  CHECK(CU(cuGraphExecChildGraphNodeSetParams)(exec, child, next) == CUDA_ERROR_INVALID_VALUE);
+  launch_and_wait(exec);
+  CHECK(list.values() == std::vector<unsigned>{10, 1, 2, 11, 10, 3, 4, 11});
+  OK(CU(cuGraphExecDestroy)(exec));
+  for (const CUgraph one : {graph, inner, next}) OK(CU(cuGraphDestroy)(one));
+}
+
+TEST_CASE("a clone is a graph of its own", "[forwarded]") {
+  SKIP_ON_CPU_DRIVER();
+  const DeviceContext context;
+  const LoadedImage image;
+  KernelList list(image);
+  const CUgraph graph = new_graph();
+  const CUgraphNode one = list.add(graph, 1);
+  list.add(graph, 2, {one});
+  CUgraph clone = nullptr;
+  OK(CU(cuGraphClone)(&clone, graph));
+  CUgraphNode found = nullptr;
+  OK(CU(cuGraphNodeFindInClone)(&found, one, clone));
+  CHECK(found != one);
+  CHECK(CU(cuGraphNodeFindInClone)(&found, one, graph) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuGraphNodeFindInClone)(&found, one, clone));
+  const auto parameters = list.node(7);
+  OK(CU(cuGraphKernelNodeSetParams)(found, &parameters));
+  OK(CU(cuGraphDestroy)(graph));
+  const CUgraphExec exec = instantiated(clone);
+  launch_and_wait(exec);
+  CHECK(list.values() == std::vector<unsigned>{7, 2});
+  OK(CU(cuGraphExecDestroy)(exec));
+  OK(CU(cuGraphDestroy)(clone));
+}
+
+TEST_CASE("a graph of thousands of nodes", "[forwarded]") {
+  const DeviceContext context;
+  const LoadedImage image;
+  DeviceArray<unsigned> sum(1);
+  constexpr unsigned kNodes = 3000;
+  const CUgraph graph = new_graph();
+  CUdeviceptr where = sum.address();
+  unsigned value = 1;
+  void* arguments[] = {&where, &value};
+  CUDA_KERNEL_NODE_PARAMS parameters{};
+  parameters.func = image.function("add_to");
+  parameters.gridDimX = parameters.gridDimY = parameters.gridDimZ = 1;
+  parameters.blockDimX = parameters.blockDimY = parameters.blockDimZ = 1;
+  parameters.kernelParams = arguments;
+  std::vector<CUgraphNode> nodes(kNodes);
+  for (unsigned i = 0; i < kNodes; ++i) {
+    // A tree, and one node behind all others.
+    const bool is_last = i + 1 == kNodes;
+    OK(CU(cuGraphAddKernelNode)(&nodes[i], graph, is_last ? nodes.data() : &nodes[i / 2], is_last ? i : i == 0 ? 0 : 1, &parameters));
+  }
+  const CUgraphExec exec = instantiated(graph);
+  OK(CU(cuGraphUpload)(exec, nullptr));
+  launch_and_wait(exec);
+  launch_and_wait(exec);
+  CHECK(sum[0] == 2 * kNodes);
+  OK(CU(cuGraphExecDestroy)(exec));
+  OK(CU(cuGraphDestroy)(graph));
+}
+
+TEST_CASE("user objects live as long as graphs refer to them", "[forwarded]") {
+  SKIP_ON_CPU_DRIVER();
+  const DeviceContext context;
+  static std::atomic<int> ended;
+  ended = 0;
+  CUuserObject object = nullptr;
+  const CUhostFn destroy = [](void* data) { ended += static_cast<int>(reinterpret_cast<intptr_t>(data)); };
+  CHECK(CU(cuUserObjectCreate)(&object, reinterpret_cast<void*>(7), destroy, 0, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuUserObjectCreate)(&object, reinterpret_cast<void*>(7), destroy, 2, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+  const CUgraph graph = new_graph();
+  CUgraphNode node = nullptr;
+  OK(CU(cuGraphAddEmptyNode)(&node, graph, nullptr, 0));
+  OK(CU(cuGraphRetainUserObject)(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+  OK(CU(cuUserObjectRelease)(object, 1));
+  const CUgraphExec exec = instantiated(graph);
+  OK(CU(cuGraphDestroy)(graph));
+  launch_and_wait(exec);
+  CHECK(ended == 0);
+  OK(CU(cuGraphExecDestroy)(exec));
+  for (int i = 0; i < 10'000 && ended == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the driver has a thread for it
+  CHECK(ended == 7);
+}
+
+TEST_CASE("a graph can be printed", "[forwarded]") {
+  SKIP_ON_CPU_DRIVER();
+  const DeviceContext context;
+  const LoadedImage image;
+  KernelList list(image);
+  const CUgraph graph = new_graph();
+  list.add(graph, 2, {list.add(graph, 1)});
+  const std::string path = "/tmp/mpsshim-graph-" + std::to_string(getpid()) + ".dot";
+  OK(CU(cuGraphDebugDotPrint)(graph, path.c_str(), 0));
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  CHECK(text.find("digraph") != std::string::npos);
+  CHECK(text.find("->") != std::string::npos);
+  unlink(path.c_str());
+  OK(CU(cuGraphDestroy)(graph));
+}
+
+TEST_CASE("a launch of a graph is captured as a child graph", "[forwarded]") {
+  SKIP_ON_CPU_DRIVER();
+  const DeviceContext context;
+  const LoadedImage image;
+  KernelList list(image);
+  const CUgraph inner = new_graph();
+  list.add(inner, 2, {list.add(inner, 1)});
+  const CUgraphExec exec = instantiated(inner);
+  const CUstream stream = new_stream();
+  OK(CU(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(CU(cuGraphLaunch)(exec, stream));
+  OK(list.launch_one(stream, 3));
+  CUgraph graph = nullptr;
+  OK(CU(cuStreamEndCapture)(stream, &graph));
+  CHECK(list.values().empty());
+  CHECK(node_count(graph) == 2);
+  const CUgraphExec outer = instantiated(graph);
+  launch_and_wait(outer, stream);
+  CHECK(list.values() == std::vector<unsigned>{1, 2, 3});
+  OK(CU(cuGraphExecDestroy)(outer));
+  OK(CU(cuGraphExecDestroy)(exec));
+  OK(CU(cuGraphDestroy)(graph));
+  OK(CU(cuGraphDestroy)(inner));
+  OK(CU(cuStreamDestroy)(stream));
+}
+
+TEST_CASE("wrong arguments of graph calls", "[forwarded]") {
+  SKIP_ON_CPU_DRIVER();
+  const DeviceContext context;
+  const LoadedImage image;
+  KernelList list(image);
+  DeviceArray<unsigned> memory(64);
+  CUgraph graph = new_graph();
+  CUgraph other = new_graph();
+  CUgraphNode node = nullptr, foreign = nullptr;
+  CUgraphExec exec = nullptr;
+  OK(CU(cuGraphAddEmptyNode)(&foreign, other, nullptr, 0));
+  CHECK(CU(cuGraphCreate)(nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuGraphCreate)(&graph, 1) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuGraphAddEmptyNode)(nullptr, graph, nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuGraphAddEmptyNode)(&node, graph, &foreign, 1) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuGraphAddEmptyNode)(&node, nullptr, nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+  const CUgraphNode twice[] = {foreign, foreign};
+  CHECK(CU(cuGraphAddEmptyNode)(&node, other, twice, 2) == CUDA_ERROR_INVALID_VALUE);
+  auto parameters = list.node(1);
+  parameters.blockDimX = 4096;
+  CHECK(CU(cuGraphAddKernelNode)(&node, graph, nullptr, 0, &parameters) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuGraphAddKernelNode)(&node, graph, nullptr, 0, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  parameters = {};
+  CHECK(CU(cuGraphAddKernelNode)(&node, graph, nullptr, 0, &parameters) == CUDA_ERROR_INVALID_VALUE);
+  auto fill = fill_of(memory.address(), 1, 64);
+  fill.elementSize = 3;
+  CHECK(CU(cuGraphAddMemsetNode)(&node, graph, nullptr, 0, &fill, context.handle()) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuGraphInstantiateWithFlags)(nullptr, graph, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuGraphInstantiateWithFlags)(&exec, nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuGraphInstantiateWithFlags)(&exec, graph, 1ull << 40) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuGraphLaunch)(nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuGraphExecDestroy)(nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuGraphNodeGetType)(nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuGraphDestroy)(other));
+  if (refuses_dead_handles()) {
+    CHECK(CU(cuGraphDestroy)(other) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(CU(cuGraphDestroyNode)(foreign) == CUDA_ERROR_INVALID_VALUE);
+    // Memory of nobody's.
+    fill = fill_of(memory.address() + (1ull << 40), 1, 64);
+    CHECK(CU(cuGraphAddMemsetNode)(&node, graph, nullptr, 0, &fill, context.handle()) == CUDA_ERROR_INVALID_VALUE);
+  }
+  OK(CU(cuGraphDestroy)(graph));
 }

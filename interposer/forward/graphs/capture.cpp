@@ -39,8 +39,7 @@ std::vector<Edge> Captures::edges_of(const Place& place) const {
   return edges;
 }
 
-CUresult Captures::begin(Stream& stream, CUstreamCaptureMode mode, CUgraph into, std::span<const CUgraphNode> before,
-                         const CUgraphEdgeData* edges) {
+CUresult Captures::begin(Stream& stream, CUstreamCaptureMode mode, CUgraph into, std::span<const CUgraphNode> before, const CUgraphEdgeData* edges) {
   if (stream.id == proto::kNullStream) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const std::lock_guard lock(graphs_.mutex());
   if (stream.is_captured.load(std::memory_order_relaxed)) return CUDA_ERROR_ILLEGAL_STATE;

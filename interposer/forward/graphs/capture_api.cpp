@@ -59,8 +59,7 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus* capt
                                    const CUgraphNode** dependencies_out, size_t* numDependencies_out) {
   const CUgraphEdgeData* edges = nullptr;
   size_t count = 0;
-  const CUresult error =
-      api::cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out, dependencies_out, &edges, &count);
+  const CUresult error = api::cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out, dependencies_out, &edges, &count);
   store(numDependencies_out, count);
   if (error != CUDA_SUCCESS || dependencies_out == nullptr) return error;
   for (size_t i = 0; i < count; ++i) {
@@ -95,7 +94,8 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode* dep
   if (flags != CU_STREAM_ADD_CAPTURE_DEPENDENCIES && flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES) return CUDA_ERROR_INVALID_VALUE;
   if (numDependencies != 0 && dependencies == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return with_stream(hStream, [&](Stream& stream) {
-    return Captures::instance().set_dependencies(stream, {dependencies, numDependencies}, dependencyData, flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES);
+    return Captures::instance().set_dependencies(stream, {dependencies, numDependencies}, dependencyData,
+                                                 flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES);
   });
 }
 

@@ -85,9 +85,9 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph, 
   GraphExec::Failure failure;
   const CUresult error = instantiate(phGraphExec, hGraph, instantiateParams->flags, failure);
   instantiateParams->hErrNode_out = to_handle<CUgraphNode>(failure.node);
-  instantiateParams->result_out = error == CUDA_SUCCESS   ? CUDA_GRAPH_INSTANTIATE_SUCCESS
-                                  : failure.is_cycle       ? CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE
-                                                           : CUDA_GRAPH_INSTANTIATE_ERROR;
+  instantiateParams->result_out = error == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS
+                                  : failure.is_cycle    ? CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE
+                                                        : CUDA_GRAPH_INSTANTIATE_ERROR;
   return error;
 }
 
@@ -185,8 +185,7 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUg
 }
 
 CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled) {
-  return with_exec(hGraphExec,
-                   [&](GraphExec& exec) { return exec.set_enabled(id_of<proto::HandleKind::graph_node>(hNode), isEnabled != 0); });
+  return with_exec(hGraphExec, [&](GraphExec& exec) { return exec.set_enabled(id_of<proto::HandleKind::graph_node>(hNode), isEnabled != 0); });
 }
 
 CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int* isEnabled) {

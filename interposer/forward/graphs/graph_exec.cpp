@@ -76,8 +76,8 @@ CUresult GraphExec::post_description() {
   const std::vector<std::byte> bytes = description();
   for (std::size_t at = 0; at < bytes.size(); at += kPieceBytes) {
     const auto piece = std::span(bytes).subspan(at, std::min(kPieceBytes, bytes.size() - at));
-    const CUresult error = session().channel().post<proto::GraphNodesRecord>(
-        {}, piece.size(), [&](proto::GraphNodesRecord& record, std::byte* trailing, Place place) {
+    const CUresult error =
+        session().channel().post<proto::GraphNodesRecord>({}, piece.size(), [&](proto::GraphNodesRecord& record, std::byte* trailing, Place place) {
           record.exec = id_;
           std::memcpy(trailing, piece.data(), piece.size());
           recipes_.push_back(session().recipes().add(recipe_of({}, record, place.position, piece)));

@@ -137,8 +137,7 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode* phGraphNode, CUgraph hGraph, cons
   return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, make, &childGraph);
 }
 
-CUresult cuGraphAddEventRecordNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies,
-                                   CUevent event) {
+CUresult cuGraphAddEventRecordNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies, CUevent event) {
   return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, [&](WorkRef& work) { return make_event_work(event, false, work); });
 }
 CUresult cuGraphAddEventWaitNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies, CUevent event) {
@@ -154,7 +153,8 @@ CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgra
   if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUgraph child = nullptr;
   const CUresult error = add(
-      phGraphNode, hGraph, {dependencies, dependencyData, numDependencies}, [&](WorkRef& work) { return make_work(*nodeParams, work, child); }, &child);
+      phGraphNode, hGraph, {dependencies, dependencyData, numDependencies}, [&](WorkRef& work) { return make_work(*nodeParams, work, child); },
+      &child);
   // A child node's parameters answer with the graph that is the node's.
   if (error == CUDA_SUCCESS && child != nullptr) return api::cuGraphChildGraphNodeGetGraph(*phGraphNode, &nodeParams->graph.graph);
   return error;

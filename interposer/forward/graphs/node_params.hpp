@@ -7,7 +7,7 @@
 namespace mpsshim::interposer::forward {
 
 [[nodiscard]] inline CUDA_KERNEL_NODE_PARAMS_v3 kernel_params(const CUDA_KERNEL_NODE_PARAMS_v1& p) {
-  return {p.func,     p.gridDimX,       p.gridDimY,     p.gridDimZ, p.blockDimX, p.blockDimY,
+  return {p.func,      p.gridDimX,       p.gridDimY,     p.gridDimZ, p.blockDimX, p.blockDimY,
           p.blockDimZ, p.sharedMemBytes, p.kernelParams, p.extra,    nullptr,     nullptr};
 }
 [[nodiscard]] inline CUDA_KERNEL_NODE_PARAMS_v3 kernel_params(const CUDA_KERNEL_NODE_PARAMS& p) {

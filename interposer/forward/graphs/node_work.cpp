@@ -99,8 +99,16 @@ CUresult make_kernel_work(const CUDA_KERNEL_NODE_PARAMS_v3& params, WorkRef& wor
   if (const CUresult error = find_arguments(params.kernelParams, params.extra, function->parameter_bytes, arguments); error != CUDA_SUCCESS) {
     return error;
   }
-  kernel.launch = {function->id,  shape.grid_x,  shape.grid_y,       shape.grid_z,              shape.block_x,
-                   shape.block_y, shape.block_z, shape.shared_bytes, function->parameter_bytes, 0,
+  kernel.launch = {function->id,
+                   shape.grid_x,
+                   shape.grid_y,
+                   shape.grid_z,
+                   shape.block_x,
+                   shape.block_y,
+                   shape.block_z,
+                   shape.shared_bytes,
+                   function->parameter_bytes,
+                   0,
                    0};
   kernel.parameters.resize((function->parameter_bytes + 7u) / 8 * 8);
   copy_arguments(arguments, function->layout, function->parameter_bytes, kernel.parameters.data());
@@ -226,8 +234,7 @@ CUgraphExecUpdateResult can_become(const NodeWork& before, const NodeWork& after
     // Since CUDA 12 the driver takes other rows as well, as long as neither is two-dimensional.
     const auto& next = std::get<FillWork>(after).params;
     if (fill->params.height != 1 || next.height != 1) {
-      const bool same_shape =
-          fill->params.height == next.height && fill->params.width == next.width && fill->params.elementSize == next.elementSize;
+      const bool same_shape = fill->params.height == next.height && fill->params.width == next.width && fill->params.elementSize == next.elementSize;
       if (!same_shape) return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
     }
   }

@@ -27,7 +27,7 @@ struct KernelWork {
   CUfunction function = nullptr;  // as it was given: one of the two
   CUkernel kernel = nullptr;
   CUcontext context = nullptr;
-  proto::LaunchRecord launch{};  // but for its attributes, which follow here
+  proto::LaunchRecord launch{};       // but for its attributes, which follow here
   std::vector<std::byte> parameters;  // padded to 8
   std::vector<void*> addresses;       // of each parameter in `parameters`: what the Get functions answer
   std::vector<CUlaunchAttribute> attributes;

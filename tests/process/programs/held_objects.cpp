@@ -5,7 +5,7 @@
 
 namespace mpsshim::test {
 
-HeldObjects::HeldObjects(const Device& device, std::size_t largest_words) : device_(device) {
+HeldObjects::HeldObjects(const Device& device, std::size_t largest_words) : device_(device), graphs_(device) {
   // Three share a chunk, the fourth needs a larger one and the last a chunk of its own, with an odd size.
   const std::size_t counts[] = {1, 250, 4096, std::min<std::size_t>(largest_words, 800'000), largest_words};
   for (const std::size_t count : counts) words_.emplace_back(count, static_cast<unsigned>(count) + 17);
@@ -50,6 +50,7 @@ void HeldObjects::use() {
   }
   for (const CUevent event : events_) CU(cuEventSynchronize(event));
   use_pinned();
+  graphs_.use();
   for (const CUstream stream : streams_) CU(cuStreamSynchronize(stream));
   check();
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Everything a client may hold while another one brings its executor down: memory of several sizes, pinned memory, streams of each kind,
-// completed events, a module with its functions. All of it is made once; check() and use() then go by the old handles alone.
+// completed events, executable graphs, a module with its functions. All of it is made once; check() and use() then go by the old handles alone.
 #pragma once
 
 #include <array>
 #include <vector>
 
 #include "tests/process/programs/driver.hpp"
+#include "tests/process/programs/held_graphs.hpp"
 
 namespace mpsshim::test {
 
@@ -31,6 +32,7 @@ class HeldObjects {
   CUevent never_recorded_ = nullptr;
   unsigned* pinned_ = nullptr;
   std::vector<unsigned> pinned_expected_;
+  HeldGraphs graphs_;
 };
 
 }  // namespace mpsshim::test
