@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/graphs/capture.hpp"
 #include "interposer/local/contexts.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -126,10 +127,20 @@ using namespace forward;
 
 namespace {
 
+// A callback is told of errors, which a node cannot.
+CUresult capture_host_task(Stream& stream, const HostTask& task) {
+  if (task.function == nullptr) return Captures::instance().refuse(stream);
+  WorkRef work;
+  if (const CUresult error = make_host_work({task.function, task.user_data}, work); error != CUDA_SUCCESS) return error;
+  return Captures::instance().add(stream, std::move(work));
+}
+
 CUresult enqueue(CUstream handle, const HostTask& task) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
-  return stream != nullptr ? HostFunctions::instance().enqueue(*stream, task) : CUDA_ERROR_INVALID_HANDLE;
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream->is_captured.load(std::memory_order_relaxed)) return capture_host_task(*stream, task);
+  return HostFunctions::instance().enqueue(*stream, task);
 }
 
 }  // namespace

@@ -52,8 +52,6 @@ CUresult make_copy_work(const CUDA_MEMCPY3D& params, CUcontext context, WorkRef&
   Space from{}, to{};
   if (const CUresult error = locate(source, params, from); error != CUDA_SUCCESS) return error;
   if (const CUresult error = locate(destination, params, to); error != CUDA_SUCCESS) return error;
-  // The executor cannot see it when the node runs.
-  if (from == Space::pageable || to == Space::pageable) return CUDA_ERROR_NOT_SUPPORTED;
   CopyWork made{params, context, {}};
   made.copy = {.destination = destination.address,
                .source = source.address,

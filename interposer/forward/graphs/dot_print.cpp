@@ -17,6 +17,7 @@ const char* name_of(CUgraphNodeType type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return "KERNEL";
     case CU_GRAPH_NODE_TYPE_MEMCPY: return "MEMCPY";
     case CU_GRAPH_NODE_TYPE_MEMSET: return "MEMSET";
+    case CU_GRAPH_NODE_TYPE_HOST: return "HOST";
     case CU_GRAPH_NODE_TYPE_GRAPH: return "GRAPH";
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return "EVENT_WAIT";
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return "EVENT_RECORD";

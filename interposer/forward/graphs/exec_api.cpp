@@ -160,6 +160,10 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
   if (memsetParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return set_node(hGraphExec, hNode, [&](WorkRef& work) { return make_fill_work(*memsetParams, ctx, work); });
 }
+CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS* nodeParams) {
+  if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return set_node(hGraphExec, hNode, [&](WorkRef& work) { return make_host_work(*nodeParams, work); });
+}
 CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event) {
   return set_node(hGraphExec, hNode, [&](WorkRef& work) { return make_event_work(event, false, work); });
 }

@@ -2,27 +2,17 @@
 #include "interposer/forward/graphs/graph_exec.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "interposer/forward/events.hpp"
 #include "interposer/forward/graphs/capture.hpp"
 
 namespace mpsshim::interposer::forward {
 
 namespace {
 
-constexpr std::size_t kPieceBytes = 48 << 10;  // of a description in one record: well below the longest, so that several fit in the ring
-
 template <typename Work>
 bool does(const WorkRef& work) {
   return std::holds_alternative<Work>(*work);
-}
-
-std::vector<std::byte> encoded(const NodeWork& work) {
-  std::vector<std::byte> bytes;
-  encode(work, 0, true, {}, bytes);
-  return bytes;
 }
 
 }  // namespace
@@ -45,19 +35,94 @@ CUresult GraphExec::prepare(const Graph& graph, std::uint64_t flags, std::unique
     if (node.source != proto::GraphNodeId{}) exec->index_.emplace(node.source.value, index);
     if (does<EventRecordWork>(node.work)) exec->event_records_.push_back(index);
     if (does<EventWaitWork>(node.work)) exec->event_waits_.push_back(index);
-    exec->nodes_.push_back({node.source, std::move(node.work), std::move(node.before)});
+    exec->nodes_.push_back({.source = node.source, .work = std::move(node.work), .before = std::move(node.before), .staging = nullptr});
+    exec->place(index);
   }
   exec->user_objects_ = graph.user_objects;
   UserObjects::instance().retain_all(exec->user_objects_);
   return CUDA_SUCCESS;
 }
 
+GraphExec::Stage& GraphExec::stage(std::uint32_t number) {
+  while (stages_.size() <= number) stages_.emplace_back();
+  return stages_[number];
+}
+
+// Of a stage the executor's part is done first, then the host's.
+void GraphExec::place(std::uint32_t index) {
+  Entry& entry = nodes_[index];
+  std::uint32_t part_stage = 0, host_stage = 0;
+  for (const std::uint32_t number : entry.before) {
+    const Entry& before = nodes_[number];
+    // What is done last of it: a copy to pageable memory ends here, one from there ends in the executor.
+    const bool ends_here = before.host_stage != kNone && (before.part_stage == kNone || before.host_stage >= before.part_stage);
+    part_stage = std::max(part_stage, ends_here ? before.host_stage + 1 : before.part_stage);
+    host_stage = std::max(host_stage, ends_here ? before.host_stage : before.part_stage);
+  }
+  const auto* copy = std::get_if<CopyWork>(entry.work.get());
+  const bool is_upload = copy != nullptr && is_staged(*copy) && copy->is_from_pageable();
+  const bool is_download = copy != nullptr && is_staged(*copy) && copy->is_to_pageable();
+  const bool is_here = does<HostWork>(entry.work) || (copy != nullptr && is_on_host(*copy));
+  if (is_download) host_stage = part_stage;
+  if (is_upload) part_stage = host_stage + 1;
+  if (is_here || is_upload || is_download) {
+    entry.host_stage = host_stage;
+    stage(host_stage).host_nodes.push_back(index);
+  }
+  if (!is_here) {
+    entry.part_stage = part_stage;
+    stage(part_stage).part_nodes.push_back(index);
+  }
+}
+
+WorkRef GraphExec::part_work(const Entry& entry, const WorkRef& work) {
+  return entry.staging != nullptr ? staged_copy(std::get<CopyWork>(*work), *entry.staging) : work;
+}
+
+// Stages follow each other in the stream, so only what is of one stage has to be named.
+CUresult GraphExec::instantiate_parts(Failure& failure) {
+  for (std::uint32_t number = 0; number < stages_.size(); ++number) {
+    Stage& stage = stages_[number];
+    const auto is_nothing = [&](std::uint32_t index) { return does<EmptyWork>(nodes_[index].work) || does<EventWaitWork>(nodes_[index].work); };
+    if (stages_.size() > 1 && std::all_of(stage.part_nodes.begin(), stage.part_nodes.end(), is_nothing)) continue;
+    stage.part = std::make_unique<ExecPart>();
+    for (const std::uint32_t index : stage.part_nodes) {
+      Entry& entry = nodes_[index];
+      if (const CUresult error = make_staging(entry, *entry.work); error != CUDA_SUCCESS) return error;
+      std::vector<std::uint32_t> before;
+      for (const std::uint32_t other : entry.before) {
+        if (nodes_[other].part_stage == number) before.push_back(nodes_[other].part_node);
+      }
+      entry.part_node = stage.part->add(*part_work(entry, entry.work), before);
+    }
+    std::uint32_t failed = 0;
+    if (const CUresult error = stage.part->instantiate(flags_, failed); error != CUDA_SUCCESS) {
+      if (failed < stage.part_nodes.size()) failure.node = nodes_[stage.part_nodes[failed]].source;
+      return error;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+// Room for the copy, new if what is there is too small.
+CUresult GraphExec::make_staging(Entry& entry, const NodeWork& work) {
+  const auto* copy = std::get_if<CopyWork>(&work);
+  if (copy == nullptr || !is_staged(*copy)) return CUDA_SUCCESS;
+  const std::size_t bytes = copy->copy.width_bytes * copy->copy.height * copy->copy.depth;
+  if (entry.staging != nullptr && entry.staging->size_bytes() >= bytes) return CUDA_SUCCESS;
+  auto staging = std::make_shared<GraphStaging>();
+  if (const CUresult error = staging->allocate(bytes); error != CUDA_SUCCESS) return error;
+  entry.staging = std::move(staging);
+  return CUDA_SUCCESS;
+}
+
 CUresult GraphExec::instantiate(std::unique_ptr<GraphExec> prepared, GraphExec*& exec, Failure& failure) {
+  GraphStaging::reap();
   GraphExec* const made = prepared.get();
   made->id_ = GraphExecs::instance().table_.add(std::move(prepared));
   if (made->id_ == proto::GraphExecId{}) return CUDA_ERROR_OUT_OF_MEMORY;  // the object is gone
-  CUresult error = made->post_description();
-  if (error == CUDA_SUCCESS) error = made->call_instantiate(failure);
+  CUresult error = made->instantiate_parts(failure);
+  if (error == CUDA_SUCCESS && made->stages_.size() > 1) error = Events::instance().create(CU_EVENT_DISABLE_TIMING, nullptr, made->last_launch_);
   if (error == CUDA_SUCCESS) {
     exec = made;
     return CUDA_SUCCESS;
@@ -66,75 +131,58 @@ CUresult GraphExec::instantiate(std::unique_ptr<GraphExec> prepared, GraphExec*&
   return error;
 }
 
-std::vector<std::byte> GraphExec::description() const {
-  std::vector<std::byte> bytes;
-  for (std::uint32_t i = 0; i < nodes_.size(); ++i) encode(*nodes_[i].work, i, nodes_[i].is_enabled, nodes_[i].before, bytes);
-  return bytes;
-}
-
-CUresult GraphExec::post_description() {
-  const std::vector<std::byte> bytes = description();
-  for (std::size_t at = 0; at < bytes.size(); at += kPieceBytes) {
-    const auto piece = std::span(bytes).subspan(at, std::min(kPieceBytes, bytes.size() - at));
-    const CUresult error =
-        session().channel().post<proto::GraphNodesRecord>({}, piece.size(), [&](proto::GraphNodesRecord& record, std::byte* trailing, Place place) {
-          record.exec = id_;
-          std::memcpy(trailing, piece.data(), piece.size());
-          recipes_.push_back(session().recipes().add(recipe_of({}, record, place.position, piece)));
-        });
-    if (error != CUDA_SUCCESS) return error;
-  }
-  return CUDA_SUCCESS;
-}
-
-CUresult GraphExec::call_instantiate(Failure& failure) {
-  proto::GraphInstantiateRecord record{};
-  record.exec = id_;
-  record.flags = flags_ & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
-  record.node_count = static_cast<std::uint32_t>(nodes_.size());
-  proto::GraphInstantiateRecord again = record;
-  again.restores = 1;
-  proto::GraphInstantiateReply reply{};
-  Answer answer;
-  RecipeBook::Key key = 0;
-  do {
-    answer = Answer{};
-    const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
-    if (error != CUDA_SUCCESS) {
-      if (answer.payload.size() >= sizeof reply) std::memcpy(&reply, answer.payload.data(), sizeof reply);
-      if (reply.failed_node < nodes_.size()) failure.node = nodes_[reply.failed_node].source;
-      return error;
-    }
-  } while (!session().keep_recipe(recipe_of({}, again, 0), answer, key));
-  recipes_.push_back(key);
-  return CUDA_SUCCESS;
-}
-
 CUresult GraphExec::destroy() {
   // What its references keep alive may be in use until the last launch has ended.
   CUresult error = user_objects_.empty() ? CUDA_SUCCESS : Streams::instance().synchronize_all();
-  if (error == CUDA_SUCCESS) {
-    error = session().channel().post<proto::GraphExecDestroyRecord>({}, 0, [&](proto::GraphExecDestroyRecord& record, std::byte*, Place place) {
-      record.exec = id_;
-      for (const RecipeBook::Key key : recipes_) session().end_recipe(key, place);
-      for (const Entry& entry : nodes_) session().end_recipe(entry.recipe, place);
-    });
+  for (const Stage& stage : stages_) {
+    if (stage.part == nullptr) continue;
+    const CUresult ended = stage.part->destroy();
+    if (error == CUDA_SUCCESS) error = ended;
   }
+  if (last_launch_ != nullptr) (void)Events::instance().destroy(*last_launch_);
   UserObjects::instance().release_all(std::move(user_objects_));
   (void)GraphExecs::instance().table_.take(id_);  // this object ends here
+  GraphStaging::reap();
   return error;
 }
 
 CUresult GraphExec::launch(Stream& stream) {
   if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().add_launch(stream, *this);
   const std::lock_guard lock(mutex_);
+  if (const CUresult error = wait_for_events(stream); error != CUDA_SUCCESS) return error;
+  if (last_launch_ != nullptr) {
+    if (const CUresult error = Events::instance().wait_on_stream(*last_launch_, stream, 0); error != CUDA_SUCCESS) return error;
+  }
+  if (const CUresult error = launch_stages(stream); error != CUDA_SUCCESS) return error;
+  if (last_launch_ != nullptr) {
+    if (const CUresult error = Events::instance().record(*last_launch_, stream, 0); error != CUDA_SUCCESS) return error;
+  }
+  return event_records_.empty() ? CUDA_SUCCESS : post_events(stream);
+}
+
+CUresult GraphExec::wait_for_events(Stream& stream) {
   for (const std::uint32_t index : event_waits_) {
     Event* event = Events::instance().resolve(std::get<EventWaitWork>(*nodes_[index].work).event);
     if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     if (const CUresult error = Events::instance().wait_on_stream(*event, stream, 0); error != CUDA_SUCCESS) return error;
   }
-  const CUresult error = post_work<proto::GraphLaunchRecord>(stream, 0, [&](proto::GraphLaunchRecord& record, std::byte*) { record.exec = id_; });
-  return error != CUDA_SUCCESS || event_records_.empty() ? error : post_events(stream);
+  return CUDA_SUCCESS;
+}
+
+CUresult GraphExec::launch_stages(Stream& stream) {
+  for (const Stage& stage : stages_) {
+    if (stage.part != nullptr) {
+      if (const CUresult error = stage.part->launch(stream); error != CUDA_SUCCESS) return error;
+    }
+    std::vector<HostStep> steps;
+    for (const std::uint32_t index : stage.host_nodes) {
+      const Entry& entry = nodes_[index];
+      if (entry.is_enabled) steps.push_back({entry.work, entry.staging});
+    }
+    if (steps.empty()) continue;
+    if (const CUresult error = post_host_steps(stream, std::move(steps)); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
 }
 
 // A fence behind the graph: its events are complete when it is reached.
@@ -176,41 +224,23 @@ GraphExec::Entry* GraphExec::find(proto::GraphNodeId node) {
   return found != index_.end() ? &nodes_[found->second] : nullptr;
 }
 
-// The recipe of the change before this one is needed by launches between the two, until the executor has read this one.
-CUresult GraphExec::post_change(std::uint32_t index, const WorkRef& work, bool is_enabled) {
-  Entry& entry = nodes_[index];
-  std::vector<std::byte> bytes;
-  encode(*work, index, is_enabled, {}, bytes);
-  const CUresult error = session().channel().post<proto::GraphSetNodesRecord>(
-      {}, bytes.size(), [&](proto::GraphSetNodesRecord& record, std::byte* trailing, Place place) {
-        record.exec = id_;
-        std::memcpy(trailing, bytes.data(), bytes.size());
-        session().end_recipe(entry.recipe, place);
-        proto::GraphSetNodesRecord again = record;
-        again.restores = 1;
-        entry.recipe = session().recipes().add(recipe_of({}, again, place.position, bytes));
-      });
-  if (error != CUDA_SUCCESS) return error;
-  entry.work = work;
-  entry.is_enabled = is_enabled;
-  return CUDA_SUCCESS;
-}
-
-CUresult GraphExec::apply(std::uint32_t index, const WorkRef& work) {
-  Entry& entry = nodes_[index];
-  if (does<EventWaitWork>(work)) {
-    entry.work = work;  // the executor knows nothing of it
-    return CUDA_SUCCESS;
+CUresult GraphExec::apply(Entry& entry, const WorkRef& work) {
+  if (entry.work == work || are_same(*entry.work, *work)) return CUDA_SUCCESS;
+  if (const CUresult error = make_staging(entry, *work); error != CUDA_SUCCESS) return error;
+  const bool is_the_executors = entry.part_stage != kNone && stages_[entry.part_stage].part != nullptr && !does<EventWaitWork>(work);
+  if (is_the_executors) {
+    const CUresult error = stages_[entry.part_stage].part->change(entry.part_node, *part_work(entry, work), entry.is_enabled);
+    if (error != CUDA_SUCCESS) return error;
   }
-  if (entry.work == work || encoded(*entry.work) == encoded(*work)) return CUDA_SUCCESS;
-  return post_change(index, work, entry.is_enabled);
+  entry.work = work;
+  return CUDA_SUCCESS;
 }
 
 CUresult GraphExec::set_work(proto::GraphNodeId node, const WorkRef& work) {
   const std::lock_guard lock(mutex_);
   Entry* entry = find(node);
   if (entry == nullptr || can_become(*entry->work, *work) != CU_GRAPH_EXEC_UPDATE_SUCCESS) return CUDA_ERROR_INVALID_VALUE;
-  return apply(static_cast<std::uint32_t>(entry - nodes_.data()), work);
+  return apply(*entry, work);
 }
 
 CUresult GraphExec::set_enabled(proto::GraphNodeId node, bool is_enabled) {
@@ -219,7 +249,12 @@ CUresult GraphExec::set_enabled(proto::GraphNodeId node, bool is_enabled) {
   if (entry == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!does<KernelWork>(entry->work) && !does<CopyWork>(entry->work) && !does<FillWork>(entry->work)) return CUDA_ERROR_INVALID_VALUE;
   if (entry->is_enabled == is_enabled) return CUDA_SUCCESS;
-  return post_change(static_cast<std::uint32_t>(entry - nodes_.data()), entry->work, is_enabled);
+  if (entry->part_stage != kNone) {
+    const CUresult error = stages_[entry->part_stage].part->change(entry->part_node, *part_work(*entry, entry->work), is_enabled);
+    if (error != CUDA_SUCCESS) return error;
+  }
+  entry->is_enabled = is_enabled;
+  return CUDA_SUCCESS;
 }
 
 CUresult GraphExec::is_enabled(proto::GraphNodeId node, bool& is_enabled) {
@@ -246,11 +281,11 @@ CUresult GraphExec::update(const Graph& graph, Failure& failure) {
   for (std::size_t i = 0; i < flat.size(); ++i) {
     const CUgraphExecUpdateResult result = can_become(*nodes_[i].work, *flat[i].work);
     // A node that does what it did may stay what it is, whatever it is.
-    const bool differs = result != CU_GRAPH_EXEC_UPDATE_SUCCESS && encoded(*nodes_[i].work) != encoded(*flat[i].work);
+    const bool differs = result != CU_GRAPH_EXEC_UPDATE_SUCCESS && !are_same(*nodes_[i].work, *flat[i].work);
     if (differs) return refuse(result, flat[i].source);
   }
   for (std::uint32_t i = 0; i < flat.size(); ++i) {
-    if (const CUresult error = apply(i, flat[i].work); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = apply(nodes_[i], flat[i].work); error != CUDA_SUCCESS) return error;
   }
   return CUDA_SUCCESS;
 }
@@ -265,12 +300,11 @@ CUresult GraphExec::update_child(const Graph& child, const Graph& graph) {
     const Entry* entry = find(before[i].source);
     if (entry == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const bool can = can_become(*entry->work, *after[i].work) == CU_GRAPH_EXEC_UPDATE_SUCCESS;
-    if (!can && encoded(*entry->work) != encoded(*after[i].work)) return CUDA_ERROR_INVALID_VALUE;
+    if (!can && !are_same(*entry->work, *after[i].work)) return CUDA_ERROR_INVALID_VALUE;
   }
   for (std::size_t i = 0; i < before.size(); ++i) {
     if (before[i].source == proto::GraphNodeId{}) continue;
-    const auto index = static_cast<std::uint32_t>(find(before[i].source) - nodes_.data());
-    if (const CUresult error = apply(index, after[i].work); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = apply(*find(before[i].source), after[i].work); error != CUDA_SUCCESS) return error;
   }
   return CUDA_SUCCESS;
 }

@@ -2,6 +2,8 @@
 // Executable graphs: a graph's nodes as they were at instantiation, given to the executor, changed one by one, launched in streams. This
 // object is the recipe as well: description and changes are posted again to the next executor (RecipeBook), each node's latest change.
 //
+// What this process does of a graph (host_steps.hpp) divides it into stages: a part that the executor runs, then the host's steps, then the next
+// stage. A node belongs to the first stage in which all that it depends on is done before it.
 // A launch waits for the events of wait nodes in its stream, in front of the whole graph; an event that the graph records is complete once the
 // whole graph is. Any thread; one graph is not to be used by two at once, and its mutex sees to it. No function holds the graphs' mutex
 // while it waits for the executor.
@@ -10,14 +12,15 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "gen/cuda_api.hpp"
+#include "interposer/forward/events.hpp"
+#include "interposer/forward/graphs/exec_part.hpp"
 #include "interposer/forward/graphs/graph.hpp"
+#include "interposer/forward/graphs/host_steps.hpp"
 #include "interposer/forward/graphs/user_objects.hpp"
-#include "interposer/forward/streams.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -52,20 +55,33 @@ class GraphExec {
   [[nodiscard]] CUresult update_child(const Graph& child, const Graph& graph);
 
  private:
+  static constexpr std::uint32_t kNone = ~0u;
   struct Entry {
     proto::GraphNodeId source;
     WorkRef work;
     std::vector<std::uint32_t> before;
     bool is_enabled = true;
-    RecipeBook::Key recipe = 0;  // of its latest change
+    // Where it is done: by the executor, here, or first here and then there (copies from pageable memory) or the other way round.
+    std::uint32_t part_stage = kNone;
+    std::uint32_t part_node = kNone;
+    std::uint32_t host_stage = kNone;
+    std::shared_ptr<GraphStaging> staging;
+  };
+  struct Stage {
+    std::unique_ptr<ExecPart> part;         // null: the executor has nothing to do
+    std::vector<std::uint32_t> part_nodes;  // nodes of the graph, by their number in the part
+    std::vector<std::uint32_t> host_nodes;  // done here afterwards, in this order
   };
 
-  [[nodiscard]] std::vector<std::byte> description() const;
-  [[nodiscard]] CUresult post_description();
-  [[nodiscard]] CUresult call_instantiate(Failure& failure);
+  void place(std::uint32_t index);
+  [[nodiscard]] Stage& stage(std::uint32_t number);
+  [[nodiscard]] CUresult instantiate_parts(Failure& failure);
+  [[nodiscard]] CUresult make_staging(Entry& entry, const NodeWork& work);
+  [[nodiscard]] static WorkRef part_work(const Entry& entry, const WorkRef& work);
   [[nodiscard]] Entry* find(proto::GraphNodeId node);
-  [[nodiscard]] CUresult post_change(std::uint32_t index, const WorkRef& work, bool is_enabled);
-  [[nodiscard]] CUresult apply(std::uint32_t index, const WorkRef& work);
+  [[nodiscard]] CUresult apply(Entry& entry, const WorkRef& work);
+  [[nodiscard]] CUresult wait_for_events(Stream& stream);
+  [[nodiscard]] CUresult launch_stages(Stream& stream);
   [[nodiscard]] CUresult post_events(Stream& stream);
 
   proto::GraphExecId id_;
@@ -73,9 +89,10 @@ class GraphExec {
   std::mutex mutex_;
   std::vector<Entry> nodes_;
   std::unordered_map<std::uint64_t, std::uint32_t> index_;  // of a graph's node, by its id
+  std::vector<Stage> stages_;
   std::vector<std::uint32_t> event_records_;
   std::vector<std::uint32_t> event_waits_;
-  std::vector<RecipeBook::Key> recipes_;  // description and instantiation
+  Event* last_launch_ = nullptr;  // where there are several stages: launches of one graph follow each other
   UserObjects::References user_objects_;
 };
 

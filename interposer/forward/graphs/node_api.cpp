@@ -144,6 +144,12 @@ CUresult cuGraphAddEventWaitNode(CUgraphNode* phGraphNode, CUgraph hGraph, const
   return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, [&](WorkRef& work) { return make_event_work(event, true, work); });
 }
 
+CUresult cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies,
+                            const CUDA_HOST_NODE_PARAMS* nodeParams) {
+  if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, [&](WorkRef& work) { return make_host_work(*nodeParams, work); });
+}
+
 CUresult cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies,
                         CUgraphNodeParams* nodeParams) {
   return api::cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, nullptr, numDependencies, nodeParams);
@@ -241,6 +247,15 @@ CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS* 
 CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS* nodeParams) {
   if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return set<FillWork>(hNode, [&](WorkRef& work) { return make_fill_work(*nodeParams, nullptr, work); });
+}
+
+CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS* nodeParams) {
+  if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return get<HostWork>(hNode, [&](const HostWork& host) { *nodeParams = host.params; });
+}
+CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS* nodeParams) {
+  if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return set<HostWork>(hNode, [&](WorkRef& work) { return make_host_work(*nodeParams, work); });
 }
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph* phGraph) {

@@ -77,6 +77,7 @@ CUgraphNodeType type_of(const NodeWork& work) {
     CUgraphNodeType operator()(const ChildWork&) const { return CU_GRAPH_NODE_TYPE_GRAPH; }
     CUgraphNodeType operator()(const EventRecordWork&) const { return CU_GRAPH_NODE_TYPE_EVENT_RECORD; }
     CUgraphNodeType operator()(const EventWaitWork&) const { return CU_GRAPH_NODE_TYPE_WAIT_EVENT; }
+    CUgraphNodeType operator()(const HostWork&) const { return CU_GRAPH_NODE_TYPE_HOST; }
   };
   return std::visit(Types{}, work);
 }
@@ -159,6 +160,12 @@ WorkRef make_fill_work(const proto::FillRecord& record) {
   return share(FillWork{params, nullptr});
 }
 
+CUresult make_host_work(const CUDA_HOST_NODE_PARAMS& params, WorkRef& work) {
+  if (params.fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  work = share(HostWork{params});
+  return CUDA_SUCCESS;
+}
+
 CUresult make_event_work(CUevent event, bool is_wait, WorkRef& work) {
   if (event == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (Events::instance().resolve(event) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -181,7 +188,7 @@ CUresult make_work(const CUgraphNodeParams& params, WorkRef& work, CUgraph& chil
     case CU_GRAPH_NODE_TYPE_EMPTY: work = share(EmptyWork{}); return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return make_event_work(params.eventWait.event, true, work);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return make_event_work(params.eventRecord.event, false, work);
-    case CU_GRAPH_NODE_TYPE_HOST:
+    case CU_GRAPH_NODE_TYPE_HOST: return make_host_work({params.host.fn, params.host.userData}, work);
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
@@ -262,6 +269,19 @@ std::vector<std::byte> payload_of(const FillWork& fill) {
 }
 
 }  // namespace
+
+bool are_same(const NodeWork& one, const NodeWork& other) {
+  if (one.index() != other.index()) return false;
+  if (const auto* host = std::get_if<HostWork>(&one)) {
+    const auto& params = std::get<HostWork>(other).params;
+    return host->params.fn == params.fn && host->params.userData == params.userData;
+  }
+  if (const auto* wait = std::get_if<EventWaitWork>(&one)) return wait->event == std::get<EventWaitWork>(other).event;
+  std::vector<std::byte> first, second;
+  encode(one, 0, true, {}, first);
+  encode(other, 0, true, {}, second);
+  return first == second;
+}
 
 void encode(const NodeWork& work, std::uint32_t index, bool is_enabled, std::span<const std::uint32_t> dependencies, std::vector<std::byte>& bytes) {
   proto::GraphNodeHeader header;

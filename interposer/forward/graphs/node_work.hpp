@@ -38,11 +38,18 @@ struct CopyWork {
   CUcontext context = nullptr;
   proto::GraphCopy copy{};
   [[nodiscard]] bool is_linear() const { return copy.height == 1 && copy.depth == 1; }
+  // Memory that the executor cannot see: copies from and to it are made here (host_steps.hpp).
+  [[nodiscard]] bool is_from_pageable() const { return copy.source_space == static_cast<std::uint8_t>(Space::pageable); }
+  [[nodiscard]] bool is_to_pageable() const { return copy.destination_space == static_cast<std::uint8_t>(Space::pageable); }
 };
 
 struct FillWork {
   CUDA_MEMSET_NODE_PARAMS params{};
   CUcontext context = nullptr;
+};
+
+struct HostWork {
+  CUDA_HOST_NODE_PARAMS params{};
 };
 
 struct ChildWork {};  // the graph is the node's: Node::child
@@ -54,7 +61,7 @@ struct EventWaitWork {
   CUevent event = nullptr;
 };
 
-using NodeWork = std::variant<EmptyWork, KernelWork, CopyWork, FillWork, ChildWork, EventRecordWork, EventWaitWork>;
+using NodeWork = std::variant<EmptyWork, KernelWork, CopyWork, FillWork, ChildWork, EventRecordWork, EventWaitWork, HostWork>;
 using WorkRef = std::shared_ptr<const NodeWork>;
 
 [[nodiscard]] CUgraphNodeType type_of(const NodeWork& work);
@@ -63,6 +70,7 @@ using WorkRef = std::shared_ptr<const NodeWork>;
 [[nodiscard]] CUresult make_kernel_work(const CUDA_KERNEL_NODE_PARAMS_v3& params, WorkRef& work);
 [[nodiscard]] CUresult make_copy_work(const CUDA_MEMCPY3D& params, CUcontext context, WorkRef& work);
 [[nodiscard]] CUresult make_fill_work(const CUDA_MEMSET_NODE_PARAMS& params, CUcontext context, WorkRef& work);
+[[nodiscard]] CUresult make_host_work(const CUDA_HOST_NODE_PARAMS& params, WorkRef& work);
 [[nodiscard]] CUresult make_event_work(CUevent event, bool is_wait, WorkRef& work);
 // Any of them, by their type; `child` takes the graph of a child node.
 [[nodiscard]] CUresult make_work(const CUgraphNodeParams& params, WorkRef& work, CUgraph& child);
@@ -79,6 +87,8 @@ using WorkRef = std::shared_ptr<const NodeWork>;
 
 // Whether an executable graph's node that does `before` may come to do `after` (cuGraphExec*NodeSetParams).
 [[nodiscard]] CUgraphExecUpdateResult can_become(const NodeWork& before, const NodeWork& after);
+
+[[nodiscard]] bool are_same(const NodeWork& one, const NodeWork& other);
 
 // Appends a node to a description.
 void encode(const NodeWork& work, std::uint32_t index, bool is_enabled, std::span<const std::uint32_t> dependencies, std::vector<std::byte>& bytes);

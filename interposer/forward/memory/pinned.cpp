@@ -98,6 +98,11 @@ CUresult PinnedMemory::free(void* pointer) {
     if (!allocations_.contains(address)) return CUDA_ERROR_INVALID_VALUE;
   }
   if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
+  return release(pointer);
+}
+
+CUresult PinnedMemory::release(void* pointer) {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   Allocation allocation;
   {
     const std::lock_guard lock(mutex_);

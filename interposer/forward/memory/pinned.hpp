@@ -24,6 +24,8 @@ class PinnedMemory {
   [[nodiscard]] CUresult allocate(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer);
   // CUDA_ERROR_INVALID_VALUE if `pointer` is no allocation's base. Waits for this process's own work.
   [[nodiscard]] CUresult free(void* pointer);
+  // The same without waiting: work under way may use it to its end, in the executor; nobody here does.
+  [[nodiscard]] CUresult release(void* pointer);
   struct Found {
     AddressRange range;
     std::uint32_t flags = 0;
