@@ -124,6 +124,7 @@ void handle(Incoming& incoming, const proto::GraphExecDestroyRecord& record) {
   if (entry->graph->is_being_made()) return incoming.malformed("its graph is being instantiated");
   std::shared_ptr<SessionGraph> graph = session.graphs().take(record.exec);
   session.when_completed([&session, graph = std::move(graph)] {
+    if (!graph->is_in_driver()) return session.graphs().forget({graph});
     session.graphs().give_back(graph);
     destroy_ended(session.shared_from_this());
   });

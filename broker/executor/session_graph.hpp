@@ -52,6 +52,8 @@ class SessionGraph {
   [[nodiscard]] std::uint32_t local_bytes() const { return local_bytes_; }
   [[nodiscard]] const LoadedFunction* last_kernel() const { return last_kernel_; }
 
+  // Whether the driver has something of it.
+  [[nodiscard]] bool is_in_driver() const { return graph_ != nullptr; }
   void destroy();
 
  private:

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Descriptions of executable graphs: what no correct client can send ends its session, what a wrong program can ask for is its error.
+#include "proto/graph_nodes.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/wire/support/wire_fixture.hpp"
+
+namespace mpsshim::test {
+namespace {
+
+using proto::GraphNodeHeader;
+using proto::GraphNodeKind;
+
+constexpr auto kExec = proto::GraphExecId::make(3, 1);
+
+struct Description {
+  std::vector<std::byte> bytes;
+
+  template <typename Payload>
+  Description& node(std::uint32_t index, GraphNodeKind kind, const std::vector<std::uint32_t>& before, const Payload& payload) {
+    return node(index, kind, before, std::as_bytes(std::span(&payload, 1)));
+  }
+  Description& node(std::uint32_t index, GraphNodeKind kind, const std::vector<std::uint32_t>& before = {}, std::span<const std::byte> payload = {}) {
+    const GraphNodeHeader header{index, kind, 1, static_cast<std::uint32_t>(before.size()), static_cast<std::uint32_t>(payload.size())};
+    put(std::as_bytes(std::span(&header, 1)));
+    put(std::as_bytes(std::span(before)));
+    put(payload);
+    return *this;
+  }
+  void put(std::span<const std::byte> more) {
+    bytes.insert(bytes.end(), more.begin(), more.end());
+    bytes.resize((bytes.size() + 7) / 8 * 8);
+  }
+};
+
+struct Fixture {
+  WireExecutor executor;
+  WireClient client{executor};
+
+  void describe(std::span<const std::byte> bytes) { client.post(proto::GraphNodesRecord{kExec}, proto::kNullStream, bytes); }
+  void instantiate(std::uint32_t nodes, std::uint32_t restores = 0) { client.call(proto::GraphInstantiateRecord{kExec, 0, nodes, restores}); }
+  void check_ended() {
+    client.turn();
+    CHECK(client.has_failed());
+  }
+  // The error of a description that a wrong program may have caused, and the node it is found in.
+  void check_refused(CUresult error, std::uint32_t node) {
+    client.turn();
+    REQUIRE_FALSE(client.has_failed());
+    REQUIRE(client.is_answered(0));
+    CHECK(client.status(0) == error);
+    CHECK(client.body<proto::GraphInstantiateReply>(0).failed_node == node);
+    // The id can be given back, and nothing of it is left to launch.
+    client.post(proto::GraphLaunchRecord{kExec});
+    client.turn();
+    CHECK(client.take_async_error() == CUDA_ERROR_INVALID_HANDLE);
+    client.post(proto::GraphExecDestroyRecord{kExec});
+    client.turn();
+    CHECK(client.take_async_error() == CUDA_SUCCESS);
+    CHECK_FALSE(client.has_failed());
+  }
+};
+
+proto::GraphCopy copy_between(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes) {
+  proto::GraphCopy copy;
+  copy.destination = destination;
+  copy.source = source;
+  copy.width_bytes = bytes;
+  copy.height = copy.depth = 1;
+  return copy;
+}
+
+}  // namespace
+
+TEST_CASE("descriptions that contradict themselves end the session") {
+  SECTION("a dependency on a later node") {
+    Fixture f;
+    f.describe(Description().node(0, GraphNodeKind::empty, {1}).node(1, GraphNodeKind::empty).bytes);
+    f.instantiate(2);
+    f.check_ended();
+  }
+  SECTION("a dependency on itself") {
+    Fixture f;
+    f.describe(Description().node(0, GraphNodeKind::empty, {0}).bytes);
+    f.instantiate(1);
+    f.check_ended();
+  }
+  SECTION("numbers out of order") {
+    Fixture f;
+    f.describe(Description().node(1, GraphNodeKind::empty).bytes);
+    f.instantiate(1);
+    f.check_ended();
+  }
+  SECTION("another count of nodes") {
+    Fixture f;
+    f.describe(Description().node(0, GraphNodeKind::empty).bytes);
+    f.instantiate(2);
+    f.check_ended();
+  }
+  SECTION("half a node") {
+    Fixture f;
+    const Description whole = Description().node(0, GraphNodeKind::copy, {}, proto::GraphCopy{});
+    f.describe(std::span(whole.bytes).first(whole.bytes.size() - 8));
+    f.instantiate(1);
+    f.check_ended();
+  }
+  SECTION("a length that no record could have") {
+    Fixture f;
+    const GraphNodeHeader header{0, GraphNodeKind::empty, 1, ~0u, ~0u};
+    f.describe(std::as_bytes(std::span(&header, 1)));
+    f.instantiate(1);
+    f.check_ended();
+  }
+  SECTION("an unknown kind") {
+    Fixture f;
+    f.describe(Description().node(0, static_cast<GraphNodeKind>(proto::kGraphNodeKinds)).bytes);
+    f.instantiate(1);
+    f.check_ended();
+  }
+  SECTION("a kernel node that is too short") {
+    Fixture f;
+    f.describe(Description().node(0, GraphNodeKind::kernel, {}, std::uint64_t{1}).bytes);
+    f.instantiate(1);
+    f.check_ended();
+  }
+  SECTION("a kernel node without the parameters that its function takes") {
+    Fixture f;
+    FakeFunction function;
+    proto::LaunchRecord launch{};
+    launch.function = f.client.add_function(function);
+    launch.grid_x = launch.grid_y = launch.grid_z = launch.block_x = launch.block_y = launch.block_z = 1;
+    launch.parameter_bytes = 8;
+    f.describe(Description().node(0, GraphNodeKind::kernel, {}, launch).bytes);
+    f.instantiate(1);
+    f.check_ended();
+  }
+  SECTION("an id of another kind") {
+    Fixture f;
+    f.client.post(proto::GraphLaunchRecord{proto::GraphExecId{kExec.value ^ (1ull << 56)}});
+    f.check_ended();
+  }
+}
+
+TEST_CASE("what a wrong program may put into a graph is its error") {
+  SECTION("a function that is gone") {
+    Fixture f;
+    proto::LaunchRecord launch{};
+    launch.function = proto::FunctionId::make(9, 1);
+    f.describe(Description().node(0, GraphNodeKind::empty).node(1, GraphNodeKind::kernel, {0}, launch).bytes);
+    f.instantiate(2);
+    f.check_refused(CUDA_ERROR_INVALID_HANDLE, 1);
+  }
+  SECTION("memory of another session") {
+    Fixture f;
+    const std::uint64_t own = f.client.add_chunk(2u << 20);
+    f.describe(Description().node(0, GraphNodeKind::copy, {}, copy_between(own, kDeviceLease + kLeaseBytes, 64)).bytes);
+    f.instantiate(1);
+    f.check_refused(CUDA_ERROR_INVALID_VALUE, 0);
+  }
+  SECTION("a box whose end leaves the memory, or any address space") {
+    for (const std::uint64_t pitch : {std::uint64_t{1} << 20, ~std::uint64_t{0}}) {
+      Fixture f;
+      const std::uint64_t own = f.client.add_chunk(2u << 20);
+      proto::GraphCopy copy = copy_between(own, own, 64);
+      copy.height = 3;
+      copy.destination_pitch_bytes = 64;
+      copy.source_pitch_bytes = pitch;
+      f.describe(Description().node(0, GraphNodeKind::copy, {}, copy).bytes);
+      f.instantiate(1);
+      f.check_refused(CUDA_ERROR_INVALID_VALUE, 0);
+    }
+  }
+  SECTION("a fill beyond the end") {
+    Fixture f;
+    const std::uint64_t own = f.client.add_chunk(2u << 20);
+    f.describe(Description().node(0, GraphNodeKind::fill, {}, proto::FillRecord{own, 0, 1u << 20, 1, 0, 4}).bytes);
+    f.instantiate(1);
+    f.check_refused(CUDA_ERROR_INVALID_VALUE, 0);
+  }
+  SECTION("an event that is gone") {
+    Fixture f;
+    f.describe(Description().node(0, GraphNodeKind::event_record, {}, proto::EventId::make(5, 1)).bytes);
+    f.instantiate(1);
+    f.check_refused(CUDA_ERROR_INVALID_HANDLE, 0);
+  }
+  SECTION("a graph that is none") {
+    Fixture f;
+    f.client.post(proto::GraphLaunchRecord{kExec});
+    f.client.turn();
+    CHECK(f.client.take_async_error() == CUDA_ERROR_INVALID_HANDLE);
+    f.client.post(proto::GraphExecDestroyRecord{kExec});
+    f.client.turn();
+    CHECK(f.client.take_async_error() == CUDA_ERROR_INVALID_HANDLE);
+    CHECK_FALSE(f.client.has_failed());
+  }
+}
+
+TEST_CASE("a graph of an earlier executor may name what is gone: it is there and cannot be launched") {
+  Fixture f;
+  proto::LaunchRecord launch{};
+  launch.function = proto::FunctionId::make(9, 1);
+  f.describe(Description().node(0, GraphNodeKind::kernel, {}, launch).bytes);
+  f.instantiate(1, 1);
+  f.client.turn();
+  REQUIRE(f.client.is_answered(0));
+  CHECK(f.client.status(0) == CUDA_SUCCESS);
+  CHECK(f.client.body<proto::GraphInstantiateReply>(0).failed_node == 1);
+  f.client.post(proto::GraphSetNodesRecord{kExec, 1, 0}, proto::kNullStream, Description().node(0, GraphNodeKind::kernel, {}, launch).bytes);
+  f.client.turn();
+  CHECK(f.client.take_async_error() == CUDA_SUCCESS);
+  f.client.post(proto::GraphLaunchRecord{kExec});
+  f.client.turn();
+  CHECK(f.client.take_async_error() == CUDA_ERROR_INVALID_HANDLE);
+  CHECK_FALSE(f.client.has_failed());
+}
+
+}  // namespace mpsshim::test
