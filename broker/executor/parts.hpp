@@ -75,7 +75,6 @@ struct ExecutorParts : ExecutorPartsInput {
   std::atomic<bool> is_crowded{false};                   // more streams are at work than the device has connections; set by FaultWatch
   std::atomic<bool> draining{false};                     // about to be replaced: rings are read no more, what was read is issued
   std::atomic<bool> chains_refused{false};               // the driver refused a graph call that chains need
-  CUstream upload_stream = nullptr;                      // of graphs, in quiet windows: the window's thread makes it
   std::atomic<bool> batches_refused{false};              // the driver has no batched memory operations
 };
 

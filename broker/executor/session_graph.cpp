@@ -110,10 +110,13 @@ CUresult SessionGraph::instantiate(std::uint64_t flags) {
   for (std::uint32_t i = 0; i < nodes_.size() && result == CUDA_SUCCESS; ++i) {
     if (!nodes_[i].is_enabled) result = driver->cuGraphNodeSetEnabled(exec_, nodes_[i].handle, 0);
   }
-  CUstream& stream = parts_.upload_stream;
-  if (result == CUDA_SUCCESS && stream == nullptr) result = driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-  if (result == CUDA_SUCCESS) result = driver->cuGraphUpload(exec_, stream);
-  return result == CUDA_SUCCESS ? driver->cuStreamSynchronize(stream) : result;
+  std::unique_ptr<PooledStream> stream;  // of nobody: a new one is in the load log, and its memory comes back with the next executor
+  if (result == CUDA_SUCCESS) result = parts_.streams.take(0, 0, stream);
+  if (result != CUDA_SUCCESS) return result;
+  result = driver->cuGraphUpload(exec_, stream->handle);
+  if (result == CUDA_SUCCESS) result = driver->cuStreamSynchronize(stream->handle);
+  parts_.streams.give_back(std::move(stream));
+  return result;
 }
 
 NodeFault SessionGraph::update(Session& session, std::span<const std::byte> nodes) {
