@@ -3,6 +3,7 @@
 #include "interposer/forward/events.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/modules.hpp"
 #include "interposer/forward/streams.hpp"
@@ -16,6 +17,7 @@ void release_context_objects(CUcontext context) {
   Streams::instance().destroy_all_of(context);
   Modules::instance().unload_all_of(context);
   PinnedMemory::instance().free_all_of(context);
+  MemoryPools::instance().free_all_of(context);
   DeviceMemory::instance().free_all_of(context);
 }
 

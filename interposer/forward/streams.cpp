@@ -5,6 +5,7 @@
 
 #include "interposer/entry.hpp"
 #include "interposer/forward/hooks.hpp"
+#include "interposer/forward/memory/memory_pools.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -171,6 +172,7 @@ CUresult Streams::wait_many(const Targets& targets, std::size_t count) {
     const CUresult error = session().wait_fence(targets[i].word, targets[i].value, "a stream's work");
     if (error != CUDA_SUCCESS) return error;
   }
+  MemoryPools::instance().after_synchronize();
   return session().take_error();
 }
 

@@ -20,7 +20,7 @@ constexpr const char* kOtherProcess = "the GPU works in the executor's address s
 constexpr const char* kManaged = "managed memory is not offered";
 constexpr const char* kRegister = "cuMemHostRegister is not offered";
 constexpr const char* kVirtual = "the virtual memory functions are not offered: the broker maps all memory";
-constexpr const char* kPools = "stream-ordered allocation is not offered";
+constexpr const char* kPools = "pools are this library's own: of the device, and of one process";
 constexpr const char* kMemOps = "stream memory operations are not offered";
 constexpr const char* kImport = "objects of other processes and interfaces cannot be imported";
 
@@ -43,7 +43,7 @@ constexpr std::array kOverrides = {
     Override{CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED, 0, "sparse arrays are not offered"},                   // 112
     Override{CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 0, kRegister},                                   // 113
     Override{CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED, 0, kImport},                                  // 114
-    Override{CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 0, kPools},                                                 // 115
+    Override{CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1, kPools},                                                 // 115
     Override{CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED, 0, "peer drivers look for the memory in this process"},  // 116
     Override{CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, 0, "GPUDirect RDMA is not offered"},          // 117
     Override{CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, 0, kPools},                                         // 119

@@ -6,7 +6,7 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
-#include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/device_ranges.hpp"
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 
@@ -49,9 +49,9 @@ CUresult classify(std::uint64_t address, std::uint64_t bytes, Named named, Space
     }
   }
   if (DeviceLeases::instance().holds(address)) {
-    const auto allocation = DeviceMemory::instance().find(address);
+    const auto allocation = find_device_range(address);
     space = Space::device;
-    return allocation && allocation->holds(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return allocation && allocation->range.holds(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
   if (is_in(session().pinned_lease(), address)) {
     const auto allocation = PinnedMemory::instance().find(address);

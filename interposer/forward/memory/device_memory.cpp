@@ -18,7 +18,7 @@ bool DeviceMemory::try_allocate(std::uint64_t bytes, CUcontext context, std::uin
   const std::optional<std::uint64_t> found = arena_.allocate(bytes);
   if (!found) return false;
   address = *found;
-  owners_[address] = {context, ++last_buffer_id_};
+  owners_[address] = {context, next_buffer_id()};
   return true;
 }
 
@@ -89,6 +89,10 @@ CUresult DeviceMemory::release(std::span<const AddressRange> chunks) {
 CUresult DeviceMemory::free(std::uint64_t address) {
   // Kernels of this process may still use it. The lock is not held: other threads go on allocating.
   if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
+  return give_back(address);
+}
+
+CUresult DeviceMemory::give_back(std::uint64_t address) {
   std::vector<AddressRange> leaving;
   {
     const std::lock_guard lock(mutex_);

@@ -12,6 +12,7 @@
 #include "gen/cuda_api.hpp"
 #include "interposer/channel/lock.hpp"
 #include "interposer/forward/begin.hpp"
+#include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/memory/device_arena.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -23,12 +24,11 @@ class DeviceMemory {
   [[nodiscard]] CUresult allocate(std::uint64_t bytes, CUcontext context, std::uint64_t& address);
   // Waits for this process's own work, then gives the room back. CUDA_ERROR_INVALID_VALUE if `address` is no allocation's base.
   [[nodiscard]] CUresult free(std::uint64_t address);
+  // The same for memory that nothing uses any more.
+  [[nodiscard]] CUresult give_back(std::uint64_t address);
   // The allocation that holds `address`.
   [[nodiscard]] std::optional<AddressRange> find(std::uint64_t address) const;
-  struct Owner {
-    CUcontext context = nullptr;  // current where cuMemAlloc was called
-    std::uint64_t buffer_id = 0;  // never reused in this process
-  };
+  using Owner = AllocationOwner;
   [[nodiscard]] Owner owner_of(std::uint64_t base) const;
   void free_all_of(CUcontext context);
   // Of chunks that are kept though nothing is in them: free to this process, taken to the driver.
@@ -46,7 +46,6 @@ class DeviceMemory {
   mutable ChannelLock mutex_;  // held for a few map operations: contending threads look for a moment before they sleep
   DeviceArena arena_;
   std::map<std::uint64_t, Owner> owners_;  // by base
-  std::uint64_t last_buffer_id_ = 0;
 };
 
 }  // namespace mpsshim::interposer::forward

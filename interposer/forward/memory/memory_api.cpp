@@ -3,8 +3,11 @@
 #include <algorithm>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/device_ranges.hpp"
 #include "interposer/forward/memory/globals.hpp"
+#include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 
 namespace mpsshim::interposer::api {
@@ -23,7 +26,11 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
 CUresult cuMemFree_v2(CUdeviceptr dptr) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   if (dptr == 0) return CUDA_SUCCESS;
-  return DeviceMemory::instance().free(dptr);
+  const auto allocation = find_device_range(dptr);
+  if (!allocation || allocation->range.address != dptr) return CUDA_ERROR_INVALID_VALUE;
+  if (allocation->pool == nullptr) return DeviceMemory::instance().free(dptr);
+  if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
+  return MemoryPools::instance().give_back(dptr);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes) {
@@ -51,7 +58,8 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  std::optional<AddressRange> range = DeviceMemory::instance().find(dptr);
+  std::optional<AddressRange> range;
+  if (const auto allocation = find_device_range(dptr)) range = allocation->range;
   if (!range) range = Globals::instance().find(dptr);
   if (!range) {
     if (const auto pinned = PinnedMemory::instance().find(dptr)) range = pinned->range;

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "gen/api_declarations.hpp"
-#include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/device_ranges.hpp"
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/local/devices.hpp"
@@ -21,6 +21,7 @@ struct Pointed {
   CUmemorytype type = CU_MEMORYTYPE_DEVICE;
   CUcontext context = nullptr;
   std::uint64_t buffer_id = 0;
+  CUmemoryPool pool = nullptr;
 };
 
 std::optional<Pointed> find_pointed(std::uint64_t address) {
@@ -28,9 +29,8 @@ std::optional<Pointed> find_pointed(std::uint64_t address) {
   if (const auto variable = Globals::instance().find(address)) {
     return Pointed{*variable, CU_MEMORYTYPE_DEVICE, current_context(), variable->address};
   }
-  if (const auto allocation = DeviceMemory::instance().find(address)) {
-    const DeviceMemory::Owner owner = DeviceMemory::instance().owner_of(allocation->address);
-    return Pointed{*allocation, CU_MEMORYTYPE_DEVICE, owner.context, owner.buffer_id};
+  if (const auto allocation = find_device_range(address)) {
+    return Pointed{allocation->range, CU_MEMORYTYPE_DEVICE, allocation->owner.context, allocation->owner.buffer_id, allocation->pool};
   }
   if (const auto pinned = PinnedMemory::instance().find(address)) {
     return Pointed{pinned->range, CU_MEMORYTYPE_HOST, pinned->context, pinned->range.address};
@@ -64,7 +64,7 @@ CUresult attribute_of(const Pointed& pointed, CUpointer_attribute attribute, std
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return store(data, std::uint64_t{0});
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return store(data, false);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return store(data, static_cast<unsigned int>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return store(data, static_cast<CUmemoryPool>(nullptr));
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return store(data, pointed.pool);
     default: return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
