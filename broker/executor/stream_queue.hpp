@@ -120,6 +120,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] CUresult launch(const LaunchOp& launch);
   [[nodiscard]] CUresult launch_with_attributes(const LaunchOp& launch);
   void issue_copy(const CopyOp& copy);
+  void issue_copy_box(const CopyBoxOp& copy);
   void issue_fill(const FillOp& fill);
   void issue_record(RecordOp& record);
   void record_event(CUevent event);

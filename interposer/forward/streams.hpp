@@ -110,9 +110,9 @@ template <typename Record, typename Fill>
 }
 
 // Posts a copy from staging memory to device memory; `fill` as above.
-template <typename Fill>
+template <typename Record, typename Fill>
 [[nodiscard]] CUresult post_upload(Stream& stream, Fill&& fill) {
-  return session().channel().post<proto::CopyRecord>(stream.id, 0, [&](proto::CopyRecord& record, std::byte* trailing, Place) {
+  return session().channel().post<Record>(stream.id, 0, [&](Record& record, std::byte* trailing, Place) {
     fill(record, trailing);
     stream.has_work.store(true, std::memory_order_relaxed);
   });
