@@ -52,6 +52,7 @@ using StreamId = Id<HandleKind::stream>;
 using EventId = Id<HandleKind::event>;
 using ModuleId = Id<HandleKind::module>;
 using FunctionId = Id<HandleKind::function>;
+using MemoryId = Id<HandleKind::allocation>;  // of cuMemCreate
 
 static_assert(sizeof(StreamId) == 8 && std::is_trivially_copyable_v<StreamId>);
 static_assert(StreamId::make(7, 3).index() == 7 && StreamId::make(7, 3).generation() == 3 && StreamId::make(7, 3).has_kind());

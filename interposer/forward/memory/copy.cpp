@@ -49,9 +49,8 @@ CUresult classify(std::uint64_t address, std::uint64_t bytes, Named named, Space
     }
   }
   if (DeviceLeases::instance().holds(address)) {
-    const auto allocation = find_device_range(address);
     space = Space::device;
-    return allocation && allocation->range.holds(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return is_usable(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
   if (is_in(session().pinned_lease(), address)) {
     const auto allocation = PinnedMemory::instance().find(address);

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "interposer/forward/hooks.hpp"
-#include "interposer/forward/memory/device_leases.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -105,6 +104,16 @@ CUresult DeviceMemory::give_back(std::uint64_t address) {
     (void)release(leaving);
   }
   return CUDA_SUCCESS;
+}
+
+bool DeviceMemory::release_empty() {
+  const std::lock_guard growing(growth_mutex_);
+  std::vector<AddressRange> empty;
+  {
+    const std::lock_guard lock(mutex_);
+    empty = arena_.take_empty();
+  }
+  return release(empty) == CUDA_SUCCESS && !empty.empty();
 }
 
 std::optional<AddressRange> DeviceMemory::find(std::uint64_t address) const {

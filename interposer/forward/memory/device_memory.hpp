@@ -14,6 +14,7 @@
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/memory/device_arena.hpp"
+#include "interposer/forward/memory/device_leases.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -31,10 +32,24 @@ class DeviceMemory {
   using Owner = AllocationOwner;
   [[nodiscard]] Owner owner_of(std::uint64_t base) const;
   void free_all_of(CUcontext context);
+  // f(DeviceLeases&), with nobody else asking for leases or ending them: for ranges of addresses beside the chunks (VirtualMemory).
+  template <typename F>
+  auto with_leases(F&& f) {
+    const std::lock_guard growing(growth_mutex_);
+    return f(DeviceLeases::instance());
+  }
+  // A call that takes device memory: where there is none, what is kept for later is given back and the call made again.
+  template <typename Record, typename Reply>
+  [[nodiscard]] CUresult call_with_room(const Record& record, Reply& reply) {
+    const CUresult error = session().channel().call({}, record, {}, Repeat::never, reply);
+    return error == CUDA_ERROR_OUT_OF_MEMORY && release_empty() ? session().channel().call({}, record, {}, Repeat::never, reply) : error;
+  }
   // Of chunks that are kept though nothing is in them: free to this process, taken to the driver.
   [[nodiscard]] std::uint64_t kept_bytes() const;
 
  private:
+  // True if there was something to give back.
+  [[nodiscard]] bool release_empty();
   [[nodiscard]] bool try_allocate(std::uint64_t bytes, CUcontext context, std::uint64_t& address);
   [[nodiscard]] CUresult add_chunk(std::uint64_t bytes);
   [[nodiscard]] CUresult create_chunk(std::uint64_t chunk_bytes, AddressRange& chunk);

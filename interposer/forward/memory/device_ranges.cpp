@@ -3,6 +3,7 @@
 
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
+#include "interposer/forward/memory/virtual_memory.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -10,11 +11,33 @@ std::optional<DeviceRange> find_device_range(std::uint64_t address) {
   // First the pools: their segments are allocations of DeviceMemory, which the application does not know.
   std::optional<MemoryPools::Found> pooled;
   if (MemoryPools::instance().look(address, pooled)) {
-    return pooled ? std::optional(DeviceRange{pooled->range, pooled->owner, pooled->pool}) : std::nullopt;
+    if (!pooled) return std::nullopt;
+    DeviceRange range;
+    range.range = pooled->range;
+    range.owner = pooled->owner;
+    range.pool = pooled->pool;
+    return range;
+  }
+  if (const auto mapped = VirtualMemory::instance().find(address)) {
+    return DeviceRange{mapped->range, {nullptr, mapped->buffer_id}, nullptr, true, mapped->is_accessible, mapped->is_exportable};
   }
   const std::optional<AddressRange> allocation = DeviceMemory::instance().find(address);
   if (!allocation) return std::nullopt;
-  return DeviceRange{*allocation, DeviceMemory::instance().owner_of(allocation->address), nullptr};
+  DeviceRange range;
+  range.range = *allocation;
+  range.owner = DeviceMemory::instance().owner_of(allocation->address);
+  return range;
+}
+
+bool is_usable(std::uint64_t address, std::uint64_t bytes) {
+  for (;;) {
+    const std::optional<DeviceRange> here = find_device_range(address);
+    if (!here || !here->is_accessible) return false;
+    if (here->range.holds(address, bytes)) return true;
+    if (!here->is_mapped) return false;
+    bytes -= here->range.end() - address;
+    address = here->range.end();
+  }
 }
 
 }  // namespace mpsshim::interposer::forward

@@ -15,9 +15,15 @@ struct DeviceRange {
   AddressRange range;  // of the allocation, with the size that was asked for
   AllocationOwner owner;
   CUmemoryPool pool = nullptr;  // of stream-ordered memory
+  bool is_mapped = false;       // by the application: VirtualMemory
+  bool is_accessible = true;
+  bool is_exportable = false;
 };
 
 // The allocation of this process that holds `address`. Variables of modules are no allocations: see Globals.
 [[nodiscard]] std::optional<DeviceRange> find_device_range(std::uint64_t address);
+
+// True if [address, address + bytes) is device memory that may be used: within one allocation, or mappings of the application side by side.
+[[nodiscard]] bool is_usable(std::uint64_t address, std::uint64_t bytes);
 
 }  // namespace mpsshim::interposer::forward

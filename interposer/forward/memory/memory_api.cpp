@@ -27,7 +27,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   if (dptr == 0) return CUDA_SUCCESS;
   const auto allocation = find_device_range(dptr);
-  if (!allocation || allocation->range.address != dptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!allocation || allocation->range.address != dptr || allocation->is_mapped) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->pool == nullptr) return DeviceMemory::instance().free(dptr);
   if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
   return MemoryPools::instance().give_back(dptr);
