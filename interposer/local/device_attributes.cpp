@@ -17,7 +17,7 @@ struct Override {
 };
 
 constexpr const char* kOtherProcess = "the GPU works in the executor's address space: it cannot see this process's pageable memory";
-constexpr const char* kManaged = "managed memory is not offered";
+constexpr const char* kManaged = "managed memory is host memory, whatever the driver has";
 constexpr const char* kRegister = "cuMemHostRegister is not offered";
 constexpr const char* kVirtual = "memory is of the device alone, and no handle of it leaves the process";
 constexpr const char* kPools = "pools are this library's own: of the device, and of one process";
@@ -25,9 +25,9 @@ constexpr const char* kMemOps = "stream memory operations are not offered";
 constexpr const char* kImport = "objects of other processes and interfaces cannot be imported";
 
 constexpr std::array kOverrides = {
-    Override{CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 0, kManaged},                                                       // 83
+    Override{CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1, kManaged},                                                       // 83
     Override{CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0, kOtherProcess},                                          // 88
-    Override{CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0, kManaged},                                            // 89
+    Override{CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1, kManaged},                                            // 89
     Override{CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0, kRegister},                             // 91
     Override{CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1, 0, kMemOps},                                             // 92
     Override{CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1, 0, kMemOps},                                      // 93

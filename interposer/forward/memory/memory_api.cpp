@@ -26,6 +26,9 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
 CUresult cuMemFree_v2(CUdeviceptr dptr) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   if (dptr == 0) return CUDA_SUCCESS;
+  if (const auto host = PinnedMemory::instance().find(dptr); host && host->is_managed) {
+    return PinnedMemory::instance().free(reinterpret_cast<void*>(dptr));  // NOLINT(performance-no-int-to-ptr)
+  }
   const auto allocation = find_device_range(dptr);
   if (!allocation || allocation->range.address != dptr || allocation->is_mapped) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->pool == nullptr) return DeviceMemory::instance().free(dptr);
@@ -86,7 +89,8 @@ CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) { return api::cuMemHostAl
 CUresult cuMemFreeHost(void* p) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   if (p == nullptr) return CUDA_SUCCESS;
-  return PinnedMemory::instance().free(p);
+  const auto found = PinnedMemory::instance().find(reinterpret_cast<std::uintptr_t>(p));
+  return found && !found->is_managed ? PinnedMemory::instance().free(p) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int Flags) {
@@ -102,7 +106,7 @@ CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
   if (pFlags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   const auto found = PinnedMemory::instance().find(reinterpret_cast<std::uintptr_t>(p));
-  if (!found) return CUDA_ERROR_INVALID_VALUE;
+  if (!found || found->is_managed) return CUDA_ERROR_INVALID_VALUE;
   // With unified addressing every pinned allocation is mapped and portable, and the driver says so of the former.
   *pFlags = found->flags | CU_MEMHOSTALLOC_DEVICEMAP;
   return CUDA_SUCCESS;

@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 
 #include "interposer/forward/hooks.hpp"
+#include "interposer/forward/memory/allocation_owner.hpp"
+#include "interposer/forward/memory/managed_advice.hpp"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -73,15 +75,28 @@ CUresult PinnedMemory::map(std::uint64_t address, std::uint32_t flags, Allocatio
 }
 
 CUresult PinnedMemory::allocate(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer) {
-  if (bytes > UINT64_MAX - proto::kPageBytes) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation allocation;
   allocation.size_bytes = bytes;
-  allocation.mapped_bytes = (bytes + proto::kPageBytes - 1) / proto::kPageBytes * proto::kPageBytes;
   allocation.flags = flags;
   allocation.context = context;
+  return allocate(allocation, pointer);
+}
+
+CUresult PinnedMemory::allocate_managed(std::uint64_t bytes, CUcontext context, void*& pointer) {
+  Allocation allocation;
+  allocation.size_bytes = bytes;
+  allocation.context = context;
+  allocation.is_managed = true;
+  return allocate(allocation, pointer);
+}
+
+CUresult PinnedMemory::allocate(Allocation allocation, void*& pointer) {
+  if (allocation.size_bytes > UINT64_MAX - proto::kPageBytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  allocation.mapped_bytes = (allocation.size_bytes + proto::kPageBytes - 1) / proto::kPageBytes * proto::kPageBytes;
+  allocation.buffer_id = next_buffer_id();
   std::uint64_t address = 0;
   if (const CUresult error = choose_address(allocation.mapped_bytes, address); error != CUDA_SUCCESS) return error;
-  if (const CUresult error = map(address, flags, allocation); error != CUDA_SUCCESS) {
+  if (const CUresult error = map(address, allocation.flags, allocation); error != CUDA_SUCCESS) {
     give_back(address, allocation.mapped_bytes);
     return error;
   }
@@ -110,6 +125,7 @@ CUresult PinnedMemory::free(void* pointer) {
   record.segment = allocation.segment;
   const CUresult error = session().channel().post({}, record);
   give_back(address, allocation.mapped_bytes);
+  if (allocation.is_managed) ManagedAdvice::instance().forget({address, allocation.mapped_bytes});
   return error;
 }
 
@@ -118,7 +134,8 @@ std::optional<PinnedMemory::Found> PinnedMemory::find(std::uint64_t address) con
   auto after = allocations_.upper_bound(address);
   if (after == allocations_.begin()) return std::nullopt;
   --after;
-  const Found found{{after->first, after->second.size_bytes}, after->second.flags, after->second.context};
+  const Allocation& allocation = after->second;
+  const Found found{{after->first, allocation.size_bytes}, allocation.flags, allocation.context, allocation.is_managed, allocation.buffer_id};
   return found.range.holds(address, 1) ? std::optional(found) : std::nullopt;
 }
 

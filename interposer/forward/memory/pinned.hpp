@@ -22,12 +22,16 @@ class PinnedMemory {
   [[nodiscard]] static PinnedMemory& instance();
 
   [[nodiscard]] CUresult allocate(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer);
+  // cuMemAllocManaged: the same memory under another name.
+  [[nodiscard]] CUresult allocate_managed(std::uint64_t bytes, CUcontext context, void*& pointer);
   // CUDA_ERROR_INVALID_VALUE if `pointer` is no allocation's base. Waits for this process's own work.
   [[nodiscard]] CUresult free(void* pointer);
   struct Found {
     AddressRange range;
     std::uint32_t flags = 0;
     CUcontext context = nullptr;
+    bool is_managed = false;
+    std::uint64_t buffer_id = 0;
   };
   // The allocation that holds `address`.
   [[nodiscard]] std::optional<Found> find(std::uint64_t address) const;
@@ -40,8 +44,11 @@ class PinnedMemory {
     std::uint64_t segment = 0;
     std::uint32_t flags = 0;
     CUcontext context = nullptr;
+    bool is_managed = false;
+    std::uint64_t buffer_id = 0;
   };
 
+  [[nodiscard]] CUresult allocate(Allocation allocation, void*& pointer);
   [[nodiscard]] CUresult choose_address(std::uint64_t mapped_bytes, std::uint64_t& address);
   [[nodiscard]] CUresult map(std::uint64_t address, std::uint32_t flags, Allocation& allocation);
   void give_back(std::uint64_t address, std::uint64_t mapped_bytes);

@@ -22,6 +22,7 @@ struct Pointed {
   CUcontext context = nullptr;
   std::uint64_t buffer_id = 0;
   CUmemoryPool pool = nullptr;
+  bool is_managed = false;
 };
 
 std::optional<Pointed> find_pointed(std::uint64_t address) {
@@ -33,7 +34,9 @@ std::optional<Pointed> find_pointed(std::uint64_t address) {
     return Pointed{allocation->range, CU_MEMORYTYPE_DEVICE, allocation->owner.context, allocation->owner.buffer_id, allocation->pool};
   }
   if (const auto pinned = PinnedMemory::instance().find(address)) {
-    return Pointed{pinned->range, CU_MEMORYTYPE_HOST, pinned->context, pinned->range.address};
+    // Managed memory counts as the device's, though the host has it too.
+    const CUmemorytype type = pinned->is_managed ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    return Pointed{pinned->range, type, pinned->context, pinned->buffer_id, nullptr, pinned->is_managed};
   }
   return std::nullopt;
 }
@@ -46,16 +49,16 @@ CUresult store(void* data, T value) {
 
 // Attributes of memory that is known. CUDA_ERROR_NOT_SUPPORTED: not built; CUDA_ERROR_INVALID_VALUE: it has no such attribute.
 CUresult attribute_of(const Pointed& pointed, CUpointer_attribute attribute, std::uint64_t address, void* data) {
-  const bool is_host = pointed.type == CU_MEMORYTYPE_HOST;
+  const bool is_host = pointed.type == CU_MEMORYTYPE_HOST || pointed.is_managed;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: return store(data, pointed.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return store(data, static_cast<unsigned int>(pointed.type));
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return store(data, static_cast<CUdeviceptr>(address));
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: return is_host ? store(data, address) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return store(data, false);
-    // Counted for device memory; pinned memory and variables use their address, which no count reaches.
+    // Counted; variables use their address, which no count reaches.
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return store(data, static_cast<unsigned long long>(pointed.buffer_id));
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return store(data, false);
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return store(data, pointed.is_managed);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return store(data, static_cast<int>(session_device()));
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return store(data, false);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return store(data, static_cast<CUdeviceptr>(pointed.range.address));
