@@ -5,6 +5,7 @@
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/pinned.hpp"
+#include "interposer/forward/memory/registered.hpp"
 #include "interposer/forward/modules.hpp"
 #include "interposer/forward/streams.hpp"
 
@@ -16,6 +17,7 @@ void release_context_objects(CUcontext context) {
   Events::instance().destroy_all_of(context);
   Streams::instance().destroy_all_of(context);
   Modules::instance().unload_all_of(context);
+  RegisteredMemory::instance().remove_all_of(context);
   PinnedMemory::instance().free_all_of(context);
   MemoryPools::instance().free_all_of(context);
   DeviceMemory::instance().free_all_of(context);

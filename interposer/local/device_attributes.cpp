@@ -18,7 +18,7 @@ struct Override {
 
 constexpr const char* kOtherProcess = "the GPU works in the executor's address space: it cannot see this process's pageable memory";
 constexpr const char* kManaged = "managed memory is host memory, whatever the driver has";
-constexpr const char* kRegister = "cuMemHostRegister is not offered";
+constexpr const char* kRegister = "registered memory has another address on the device, if any";
 constexpr const char* kVirtual = "memory is of the device alone, and no handle of it leaves the process";
 constexpr const char* kPools = "pools are this library's own: of the device, and of one process";
 constexpr const char* kMemOps = "stream memory operations are not offered";
@@ -34,7 +34,7 @@ constexpr std::array kOverrides = {
     Override{CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1, 0, kMemOps},                                      // 94
     Override{CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 0, "cooperative launches are not offered"},                     // 95
     Override{CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH, 0, "a session has one device"},                    // 96
-    Override{CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 0, kRegister},                                             // 99
+    Override{CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1, kRegister},                                             // 99
     Override{CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0, kOtherProcess},                    // 100
     Override{CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0, kManaged},                                  // 101
     Override{CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1, kVirtual},                                  // 102

@@ -17,7 +17,7 @@ bool is_one_run(const BoxSide& side, const BoxSize& size) {
   return rows_touch && slices_touch;
 }
 
-CUresult classify_side(const BoxSide& side, const BoxSize& size, Space& space) {
+CUresult classify_side(BoxSide& side, const BoxSize& size, Space& space) {
   const std::optional<std::uint64_t> bytes = side.extent(size);
   return bytes ? classify(side.address, *bytes, side.named, space) : CUDA_ERROR_INVALID_VALUE;
 }
@@ -45,7 +45,7 @@ std::optional<std::uint64_t> BoxSide::extent(const BoxSize& size) const {
   return bytes;
 }
 
-CUresult copy_box(Stream& stream, const BoxCopy& box, Completion completion) {
+CUresult copy_box(Stream& stream, BoxCopy box, Completion completion) {
   if (box.size.is_empty()) return CUDA_SUCCESS;
   if (is_one_run(box.destination, box.size) && is_one_run(box.source, box.size)) {
     const std::optional<std::uint64_t> bytes = box.source.extent(box.size);

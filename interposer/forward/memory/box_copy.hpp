@@ -35,6 +35,6 @@ struct BoxCopy {
   BoxSize size;
 };
 
-[[nodiscard]] CUresult copy_box(Stream& stream, const BoxCopy& box, Completion completion);
+[[nodiscard]] CUresult copy_box(Stream& stream, BoxCopy box, Completion completion);
 
 }  // namespace mpsshim::interposer::forward

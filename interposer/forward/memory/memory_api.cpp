@@ -9,6 +9,7 @@
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/pinned.hpp"
+#include "interposer/forward/memory/registered.hpp"
 
 namespace mpsshim::interposer::api {
 
@@ -90,13 +91,18 @@ CUresult cuMemFreeHost(void* p) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   if (p == nullptr) return CUDA_SUCCESS;
   const auto found = PinnedMemory::instance().find(reinterpret_cast<std::uintptr_t>(p));
-  return found && !found->is_managed ? PinnedMemory::instance().free(p) : CUDA_ERROR_INVALID_VALUE;
+  return found && !found->is_managed && !found->is_alias ? PinnedMemory::instance().free(p) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int Flags) {
   if (pdptr == nullptr || Flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   const auto address = reinterpret_cast<std::uintptr_t>(p);
+  if (const auto registered = RegisteredMemory::instance().find(address)) {
+    if (registered->alias == 0) return CUDA_ERROR_NOT_SUPPORTED;
+    *pdptr = registered->alias + (address - registered->range.address);
+    return CUDA_SUCCESS;
+  }
   if (!PinnedMemory::instance().find(address)) return CUDA_ERROR_INVALID_VALUE;
   *pdptr = address;
   return CUDA_SUCCESS;
@@ -106,10 +112,28 @@ CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
   if (pFlags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   const auto found = PinnedMemory::instance().find(reinterpret_cast<std::uintptr_t>(p));
-  if (!found || found->is_managed) return CUDA_ERROR_INVALID_VALUE;
+  if (!found || found->is_managed || found->is_alias) return CUDA_ERROR_INVALID_VALUE;
   // With unified addressing every pinned allocation is mapped and portable, and the driver says so of the former.
   *pFlags = found->flags | CU_MEMHOSTALLOC_DEVICEMAP;
   return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
+  constexpr unsigned int kKnown =
+      CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+  if (p == nullptr || bytesize == 0 || (Flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+  // Memory of a device's, and what the GPU must not write (attribute 113): neither could be kept up.
+  if ((Flags & (CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY)) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  const AddressRange range{reinterpret_cast<std::uintptr_t>(p), bytesize};
+  if (range.size_bytes > UINT64_MAX - range.address) return CUDA_ERROR_INVALID_VALUE;
+  return RegisteredMemory::instance().add(range, Flags, current_context());
+}
+
+CUresult cuMemHostUnregister(void* p) {
+  if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult error = begin();
+  return error == CUDA_SUCCESS ? RegisteredMemory::instance().remove(reinterpret_cast<std::uintptr_t>(p)) : error;
 }
 
 }  // namespace mpsshim::interposer::api

@@ -2,6 +2,7 @@
 #include "interposer/forward/memory/pinned.hpp"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/allocation_owner.hpp"
@@ -71,6 +72,12 @@ CUresult PinnedMemory::map(std::uint64_t address, std::uint32_t flags, Allocatio
   error = session().channel().call({}, record, {}, Repeat::harmless, reply);
   // One address for host and device: what unified addressing promises, and what a copy between the two is recognised by.
   if (error == CUDA_SUCCESS && reply.device_address != address) error = CUDA_ERROR_NOT_SUPPORTED;
+  struct stat made {};
+  if (error == CUDA_SUCCESS && allocation.is_alias && fstat(file.get(), &made) == 0) {
+    allocation.device = made.st_dev;
+    allocation.inode = made.st_ino;
+    allocation.file = std::make_shared<proto::FileDescriptor>(std::move(file));
+  }
   return error;
 }
 
@@ -88,6 +95,28 @@ CUresult PinnedMemory::allocate_managed(std::uint64_t bytes, CUcontext context, 
   allocation.context = context;
   allocation.is_managed = true;
   return allocate(allocation, pointer);
+}
+
+CUresult PinnedMemory::allocate_alias(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer) {
+  Allocation allocation;
+  allocation.size_bytes = bytes;
+  allocation.flags = flags;
+  allocation.context = context;
+  allocation.is_alias = true;
+  return allocate(allocation, pointer);
+}
+
+bool PinnedMemory::map_private(std::uint64_t alias, void* to) {
+  const std::lock_guard lock(mutex_);
+  const auto found = allocations_.find(alias);
+  if (found == allocations_.end() || !found->second.file) return false;
+  const int fd = found->second.file->get();
+  struct stat now {};
+  if (fstat(fd, &now) != 0 || now.st_dev != found->second.device || now.st_ino != found->second.inode) {
+    (void)found->second.file->release();  // the number is somebody else's
+    return false;
+  }
+  return mmap(to, found->second.mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, 0) != MAP_FAILED;
 }
 
 CUresult PinnedMemory::allocate(Allocation allocation, void*& pointer) {
@@ -135,7 +164,8 @@ std::optional<PinnedMemory::Found> PinnedMemory::find(std::uint64_t address) con
   if (after == allocations_.begin()) return std::nullopt;
   --after;
   const Allocation& allocation = after->second;
-  const Found found{{after->first, allocation.size_bytes}, allocation.flags, allocation.context, allocation.is_managed, allocation.buffer_id};
+  const Found found{
+      {after->first, allocation.size_bytes}, allocation.flags, allocation.context, allocation.is_managed, allocation.is_alias, allocation.buffer_id};
   return found.range.holds(address, 1) ? std::optional(found) : std::nullopt;
 }
 
@@ -144,7 +174,7 @@ void PinnedMemory::free_all_of(CUcontext context) {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [address, allocation] : allocations_) {
-      if (allocation.context == context) ended.push_back(address);
+      if (allocation.context == context && !allocation.is_alias) ended.push_back(address);
     }
   }
   for (const std::uint64_t address : ended) (void)free(at(address));

@@ -8,6 +8,7 @@
 #include "interposer/forward/memory/device_ranges.hpp"
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/memory/pinned.hpp"
+#include "interposer/forward/memory/registered.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::api {
@@ -23,7 +24,19 @@ struct Pointed {
   std::uint64_t buffer_id = 0;
   CUmemoryPool pool = nullptr;
   bool is_managed = false;
+  // Registered memory has two addresses; 0: no device address.
+  bool is_registered = false;
+  std::uint64_t device_address = 0;
+  std::uint64_t host_address = 0;
 };
+
+Pointed registered_at(const RegisteredMemory::Found& found, std::uint64_t offset) {
+  Pointed pointed{found.range, CU_MEMORYTYPE_HOST, found.context, found.buffer_id};
+  pointed.is_registered = true;
+  pointed.device_address = found.alias != 0 ? found.alias + offset : 0;
+  pointed.host_address = found.range.address + offset;
+  return pointed;
+}
 
 std::optional<Pointed> find_pointed(std::uint64_t address) {
   if (!session().is_attached()) return std::nullopt;
@@ -33,6 +46,11 @@ std::optional<Pointed> find_pointed(std::uint64_t address) {
   if (const auto allocation = find_device_range(address)) {
     return Pointed{allocation->range, CU_MEMORYTYPE_DEVICE, allocation->owner.context, allocation->owner.buffer_id, allocation->pool};
   }
+  auto registered = RegisteredMemory::instance().find(address);
+  const std::uint64_t offset = registered ? address - registered->range.address : 0;
+  if (registered) return registered_at(*registered, offset);
+  registered = RegisteredMemory::instance().find_alias(address);
+  if (registered) return registered_at(*registered, address - registered->alias);
   if (const auto pinned = PinnedMemory::instance().find(address)) {
     // Managed memory counts as the device's, though the host has it too.
     const CUmemorytype type = pinned->is_managed ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
@@ -53,8 +71,12 @@ CUresult attribute_of(const Pointed& pointed, CUpointer_attribute attribute, std
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: return store(data, pointed.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return store(data, static_cast<unsigned int>(pointed.type));
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return store(data, static_cast<CUdeviceptr>(address));
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER: return is_host ? store(data, address) : CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      if (pointed.is_registered && pointed.device_address == 0) return CUDA_ERROR_INVALID_VALUE;
+      return store(data, static_cast<CUdeviceptr>(pointed.is_registered ? pointed.device_address : address));
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      if (pointed.is_registered) return store(data, pointed.host_address);
+      return is_host ? store(data, address) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return store(data, false);
     // Counted; variables use their address, which no count reaches.
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return store(data, static_cast<unsigned long long>(pointed.buffer_id));
@@ -63,7 +85,7 @@ CUresult attribute_of(const Pointed& pointed, CUpointer_attribute attribute, std
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return store(data, false);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return store(data, static_cast<CUdeviceptr>(pointed.range.address));
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return store(data, static_cast<std::size_t>(pointed.range.size_bytes));
-    case CU_POINTER_ATTRIBUTE_MAPPED: return store(data, true);
+    case CU_POINTER_ATTRIBUTE_MAPPED: return store(data, !pointed.is_registered || pointed.device_address != 0);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return store(data, std::uint64_t{0});
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return store(data, false);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return store(data, static_cast<unsigned int>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));

@@ -11,6 +11,7 @@ HeldObjects::HeldObjects(const Device& device, std::size_t largest_words) : devi
   for (const std::size_t count : counts) words_.emplace_back(count, static_cast<unsigned>(count) + 17);
   words_.emplace_back(20'000, 3, Words::Origin::pooled);
   words_.emplace_back(std::min<std::size_t>(largest_words, 600'000), 4, Words::Origin::mapped);
+  words_.emplace_back(30'000, 5, Words::Origin::managed);
   int least = 0, greatest = 0;
   CU(cuCtxGetStreamPriorityRange(&least, &greatest));
   CU(cuStreamCreate(&streams_[1], CU_STREAM_DEFAULT));
