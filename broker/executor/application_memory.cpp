@@ -40,13 +40,7 @@ CUresult ApplicationMemory::create(proto::MemoryId id, std::uint64_t size_bytes)
     const proto::FileDescriptor exported(fd);
     if (result != CUDA_SUCCESS) driver_->cuMemRelease(handle);
     if (result == CUDA_SUCCESS) result = add(id, size_bytes, handle);
-    if (result == CUDA_SUCCESS) {
-      ExecutorPacket packet;
-      packet.header = {ExecutorMessage::chunk_created, 0, session_};
-      packet.object = id.value;
-      packet.size_bytes = size_bytes;
-      control_.send(packet, std::array{exported.get()});  // before the client hears of it
-    }
+    if (result == CUDA_SUCCESS) tell_created(id, size_bytes, exported);  // before the client hears of it
   }
   if (result != CUDA_SUCCESS) map_.give_back_descriptor();
   return result;
@@ -63,6 +57,20 @@ CUresult ApplicationMemory::adopt(proto::MemoryId id, std::uint64_t size_bytes, 
   if (result == CUDA_SUCCESS) result = add(id, size_bytes, handle);
   if (result != CUDA_SUCCESS) map_.give_back_descriptor();
   return result;
+}
+
+CUresult ApplicationMemory::adopt_shared(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle) {
+  const CUresult result = adopt(id, size_bytes, handle);
+  if (result == CUDA_SUCCESS) tell_created(id, size_bytes, handle);
+  return result;
+}
+
+void ApplicationMemory::tell_created(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle) {
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::chunk_created, 0, session_};
+  packet.object = id.value;
+  packet.size_bytes = size_bytes;
+  control_.send(packet, std::array{handle.get()});
 }
 
 bool ApplicationMemory::release(proto::MemoryId id) {

@@ -31,8 +31,10 @@ class ApplicationMemory {
   [[nodiscard]] static bool is_piece(std::uint64_t object) { return proto::MemoryId{object}.has_kind(); }
 
   [[nodiscard]] CUresult create(proto::MemoryId id, std::uint64_t size_bytes);
-  // A piece that an earlier executor had, or that another process has exported.
+  // A piece that an earlier executor had.
   [[nodiscard]] CUresult adopt(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle);
+  // One that another session shares: from now on this session's as well.
+  [[nodiscard]] CUresult adopt_shared(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle);
   // The client has no handle to it any more.
   [[nodiscard]] bool release(proto::MemoryId id);
 
@@ -65,6 +67,8 @@ class ApplicationMemory {
   using Mappings = std::map<std::uint64_t, Mapping>;
 
   [[nodiscard]] CUresult add(proto::MemoryId id, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle);
+  // The control process keeps the handle.
+  void tell_created(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle);
   [[nodiscard]] CUresult set_driver_access(std::uint64_t address, std::uint64_t size_bytes, bool is_accessible);
   // Whether usable mappings fill the range, none of them in part.
   [[nodiscard]] bool is_filled(std::uint64_t address, std::uint64_t size_bytes) const;

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint64_t kQuickBytes = 64u << 20;  // mapping so much takes a worker tens of microseconds
 constexpr unsigned kSettleTimeoutMs = 2'000;
+constexpr unsigned kAnnouncedTimeoutMs = 10'000;  // to learn whether the control process has announced it
 
 bool is_range(std::uint64_t address, std::uint64_t size_bytes) { return size_bytes != 0 && size_bytes <= UINT64_MAX - address; }
 
@@ -90,6 +91,21 @@ void handle(Incoming& incoming, const proto::MemoryCreateRecord& record) {
       return self->finish_job([self, record, reply] { create_after_releases(*self, record, reply); });
     }
     reply->answer_with(result, proto::MemoryCreateReply{});
+    self->finish_job();
+  });
+}
+
+void handle(Incoming& incoming, const proto::MemoryAdoptRecord& record) {
+  incoming.session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
+    ExecutorParts& parts = self->parts();
+    const auto piece = parts.control.take_piece(self->id(), record.memory.value, kAnnouncedTimeoutMs, [&] { return self->is_gone(); });
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    if (piece) {
+      const ScopedMark mark(self->id(), "cuMemMap", Patience::patient);
+      result = self->memory().application().adopt_shared(record.memory, piece->size_bytes, piece->handle);
+      result = parts.faults.check(result, self->id(), "cuMemImportFromShareableHandle");
+    }
+    reply->answer_with(result, proto::MemoryAdoptReply{piece ? piece->size_bytes : 0});
     self->finish_job();
   });
 }

@@ -19,7 +19,7 @@ struct Override {
 constexpr const char* kOtherProcess = "the GPU works in the executor's address space: it cannot see this process's pageable memory";
 constexpr const char* kManaged = "managed memory is host memory, whatever the driver has";
 constexpr const char* kRegister = "registered memory has another address on the device, if any";
-constexpr const char* kVirtual = "memory is of the device alone, and no handle of it leaves the process";
+constexpr const char* kVirtual = "memory is of the device alone; its handles are descriptors that other clients know";
 constexpr const char* kPools = "pools are this library's own: of the device, and of one process";
 constexpr const char* kMemOps = "stream memory operations are not offered";
 constexpr const char* kImport = "objects of other processes and interfaces cannot be imported";
@@ -38,7 +38,7 @@ constexpr std::array kOverrides = {
     Override{CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0, kOtherProcess},                    // 100
     Override{CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0, kManaged},                                  // 101
     Override{CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1, kVirtual},                                  // 102
-    Override{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0, kVirtual},                          // 103
+    Override{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1, kVirtual},                          // 103
     Override{CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0, kVirtual},                              // 110
     Override{CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED, 0, "sparse arrays are not offered"},                   // 112
     Override{CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 0, kRegister},                                   // 113

@@ -121,6 +121,11 @@ std::optional<AddressRange> DeviceMemory::find(std::uint64_t address) const {
   return arena_.find(address);
 }
 
+std::optional<std::uint64_t> DeviceMemory::chunk_of(std::uint64_t address) const {
+  const std::lock_guard lock(mutex_);
+  return arena_.chunk_of(address);
+}
+
 DeviceMemory::Owner DeviceMemory::owner_of(std::uint64_t base) const {
   const std::lock_guard lock(mutex_);
   const auto found = owners_.find(base);

@@ -29,6 +29,7 @@ class DeviceMemory {
   [[nodiscard]] CUresult give_back(std::uint64_t address);
   // The allocation that holds `address`.
   [[nodiscard]] std::optional<AddressRange> find(std::uint64_t address) const;
+  [[nodiscard]] std::optional<std::uint64_t> chunk_of(std::uint64_t address) const;
   using Owner = AllocationOwner;
   [[nodiscard]] Owner owner_of(std::uint64_t base) const;
   void free_all_of(CUcontext context);

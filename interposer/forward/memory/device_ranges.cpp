@@ -2,6 +2,7 @@
 #include "interposer/forward/memory/device_ranges.hpp"
 
 #include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/ipc_memory.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/virtual_memory.hpp"
 
@@ -18,8 +19,24 @@ std::optional<DeviceRange> find_device_range(std::uint64_t address) {
     range.pool = pooled->pool;
     return range;
   }
+  // Likewise what is mapped for another process's memory.
+  std::optional<IpcMemory::Found> imported;
+  if (IpcMemory::instance().look(address, imported)) {
+    if (!imported) return std::nullopt;
+    DeviceRange range;
+    range.range = imported->range;
+    range.owner = imported->owner;
+    range.is_imported = true;
+    return range;
+  }
   if (const auto mapped = VirtualMemory::instance().find(address)) {
-    return DeviceRange{mapped->range, {nullptr, mapped->buffer_id}, nullptr, true, mapped->is_accessible, mapped->is_exportable};
+    DeviceRange range;
+    range.range = mapped->range;
+    range.owner = {nullptr, mapped->buffer_id};
+    range.is_mapped = true;
+    range.is_accessible = mapped->is_accessible;
+    range.is_exportable = mapped->is_exportable;
+    return range;
   }
   const std::optional<AddressRange> allocation = DeviceMemory::instance().find(address);
   if (!allocation) return std::nullopt;

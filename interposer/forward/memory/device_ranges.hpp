@@ -16,6 +16,7 @@ struct DeviceRange {
   AllocationOwner owner;
   CUmemoryPool pool = nullptr;  // of stream-ordered memory
   bool is_mapped = false;       // by the application: VirtualMemory
+  bool is_imported = false;     // another process's allocation: IpcMemory
   bool is_accessible = true;
   bool is_exportable = false;
 };

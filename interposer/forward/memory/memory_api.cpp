@@ -31,7 +31,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
     return PinnedMemory::instance().free(reinterpret_cast<void*>(dptr));  // NOLINT(performance-no-int-to-ptr)
   }
   const auto allocation = find_device_range(dptr);
-  if (!allocation || allocation->range.address != dptr || allocation->is_mapped) return CUDA_ERROR_INVALID_VALUE;
+  if (!allocation || allocation->range.address != dptr || allocation->is_mapped || allocation->is_imported) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->pool == nullptr) return DeviceMemory::instance().free(dptr);
   if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
   return MemoryPools::instance().give_back(dptr);

@@ -24,6 +24,8 @@ struct Pointed {
   std::uint64_t buffer_id = 0;
   CUmemoryPool pool = nullptr;
   bool is_managed = false;
+  bool has_ipc_handle = false;
+  bool is_exportable = false;
   // Registered memory has two addresses; 0: no device address.
   bool is_registered = false;
   std::uint64_t device_address = 0;
@@ -44,7 +46,10 @@ std::optional<Pointed> find_pointed(std::uint64_t address) {
     return Pointed{*variable, CU_MEMORYTYPE_DEVICE, current_context(), variable->address};
   }
   if (const auto allocation = find_device_range(address)) {
-    return Pointed{allocation->range, CU_MEMORYTYPE_DEVICE, allocation->owner.context, allocation->owner.buffer_id, allocation->pool};
+    Pointed pointed{allocation->range, CU_MEMORYTYPE_DEVICE, allocation->owner.context, allocation->owner.buffer_id, allocation->pool};
+    pointed.has_ipc_handle = allocation->pool == nullptr && !allocation->is_mapped && !allocation->is_imported;
+    pointed.is_exportable = allocation->is_exportable;
+    return pointed;
   }
   auto registered = RegisteredMemory::instance().find(address);
   const std::uint64_t offset = registered ? address - registered->range.address : 0;
@@ -82,11 +87,12 @@ CUresult attribute_of(const Pointed& pointed, CUpointer_attribute attribute, std
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return store(data, static_cast<unsigned long long>(pointed.buffer_id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return store(data, pointed.is_managed);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return store(data, static_cast<int>(session_device()));
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return store(data, false);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return store(data, pointed.has_ipc_handle);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return store(data, static_cast<CUdeviceptr>(pointed.range.address));
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return store(data, static_cast<std::size_t>(pointed.range.size_bytes));
     case CU_POINTER_ATTRIBUTE_MAPPED: return store(data, !pointed.is_registered || pointed.device_address != 0);
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return store(data, std::uint64_t{0});
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return store(data, std::uint64_t{pointed.is_exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE});
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return store(data, false);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return store(data, static_cast<unsigned int>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return store(data, pointed.pool);

@@ -5,6 +5,7 @@
 
 #include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/shared_memory.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -91,6 +92,24 @@ CUresult VirtualMemory::create(std::uint64_t size_bytes, bool is_exportable, CUm
   Memory memory;
   memory.size_bytes = size_bytes;
   memory.is_exportable = is_exportable;
+  memory.buffer_id = next_buffer_id();
+  memories_.emplace(handle, memory);
+  return CUDA_SUCCESS;
+}
+
+CUresult VirtualMemory::open(const proto::MemoryName& name, CUmemGenericAllocationHandle& handle, bool& is_own) {
+  const std::lock_guard ordering(order_mutex_);
+  const proto::MemoryId id = proto::MemoryId::make(++last_memory_, 1);
+  if (const CUresult error = open_shared_memory(name, id, is_own); error != CUDA_SUCCESS) return error;
+  proto::MemoryAdoptRecord record{};
+  record.memory = id;
+  proto::MemoryAdoptReply reply{};
+  if (const CUresult error = session().channel().call({}, record, {}, Repeat::never, reply); error != CUDA_SUCCESS) return error;
+  handle = id.value;
+  const std::lock_guard lock(mutex_);
+  Memory memory;
+  memory.size_bytes = reply.size_bytes;
+  memory.is_exportable = true;
   memory.buffer_id = next_buffer_id();
   memories_.emplace(handle, memory);
   return CUDA_SUCCESS;

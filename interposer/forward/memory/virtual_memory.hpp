@@ -32,6 +32,8 @@ class VirtualMemory {
   [[nodiscard]] CUresult unmap(std::uint64_t address, std::uint64_t size_bytes);
   [[nodiscard]] CUresult set_access(std::uint64_t address, std::uint64_t size_bytes, bool is_accessible);
 
+  // Memory of another process, by its name; `is_own`: it is of this one.
+  [[nodiscard]] CUresult open(const proto::MemoryName& name, CUmemGenericAllocationHandle& handle, bool& is_own);
   // A further reference to what is mapped at `address`.
   [[nodiscard]] std::optional<CUmemGenericAllocationHandle> retain(std::uint64_t address);
   struct Properties {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA Driver API manual, "Virtual Memory Management": memory of the session's device, read and written by it or by nobody.
 #include <algorithm>
+#include <cstring>
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/memory/device_arena.hpp"
+#include "interposer/forward/memory/shared_memory.hpp"
 #include "interposer/forward/memory/virtual_memory.hpp"
 #include "interposer/local/devices.hpp"
 
@@ -106,6 +108,32 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
   if (!found) return CUDA_ERROR_INVALID_VALUE;
   *flags = found->is_accessible ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
+}
+
+CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handleType,
+                                      unsigned long long flags) {
+  if (shareableHandle == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+  const auto found = memory().properties(handle);
+  if (!found || !found->is_exportable) return CUDA_ERROR_INVALID_VALUE;
+  proto::MemoryName name;
+  if (const CUresult error = share_memory(handle, name); error != CUDA_SUCCESS) return error;
+  proto::FileDescriptor file = write_name(name);
+  if (!file.valid()) return CUDA_ERROR_OPERATING_SYSTEM;
+  const int fd = file.release();
+  std::memcpy(shareableHandle, &fd, sizeof fd);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* osHandle, CUmemAllocationHandleType shHandleType) {
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+  proto::MemoryName name;
+  if (!read_name(static_cast<int>(reinterpret_cast<std::intptr_t>(osHandle)), name)) return CUDA_ERROR_INVALID_VALUE;
+  bool is_own = false;
+  return memory().open(name, *handle, is_own);
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
