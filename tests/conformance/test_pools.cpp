@@ -158,6 +158,31 @@ TEST_CASE("memory freed in the NULL stream is free behind the blocking streams' 
   OK(CU(cuCtxSynchronize)());
 }
 
+TEST_CASE("memory freed in a blocking stream is free behind the NULL stream's work", "[forwarded]") {
+  const DeviceContext context;
+  NEEDS_POOLS();
+  const OwnStream blocking(CU_STREAM_DEFAULT), other;
+  CUmemoryPool pool = nullptr;
+  CUmemPoolProps props = on_device();
+  OK(CU(cuMemPoolCreate)(&pool, &props));
+  set_threshold(pool, ~cuuint64_t{0});
+  constexpr size_t kBytes = size_t{24} << 20;  // two of them do not fit into a segment
+  for (unsigned round = 0; round < 20; ++round) {
+    CUdeviceptr memory = 0, its = 0;
+    OK(CU(cuMemAllocFromPoolAsync)(&memory, kBytes, pool, blocking.handle));
+    for (int fill = 0; fill < 10; ++fill) OK(CU(cuMemsetD32Async)(memory, 0xdead0000u, kBytes / 4, nullptr));
+    OK(CU(cuMemFreeAsync)(memory, blocking.handle));
+    OK(CU(cuMemAllocFromPoolAsync)(&its, kBytes, pool, other.handle));
+    OK(CU(cuMemsetD32Async)(its, round, kBytes / 4, other.handle));
+    OK(CU(cuCtxSynchronize)());
+    CHECK(word_at(its) == round);
+    CHECK(word_at(its + kBytes - 4) == round);
+    OK(CU(cuMemFreeAsync)(its, other.handle));
+  }
+  OK(CU(cuCtxSynchronize)());
+  OK(CU(cuMemPoolDestroy)(pool));
+}
+
 TEST_CASE("a pool counts what it holds and gives it back", "[forwarded]") {
   const DeviceContext context;
   NEEDS_POOLS();

@@ -173,9 +173,17 @@ CUresult MemoryPools::internal_event(Event*& event) {
   return CUDA_SUCCESS;
 }
 
+// Legacy order: the NULL stream comes behind the blocking streams, and each of those behind the NULL stream.
+bool MemoryPools::stands_behind_others(const Stream& stream) {
+  if (stream.id == proto::kNullStream || !stream.is_blocking) return stream.id == proto::kNullStream;
+  const Stream* null = Streams::instance().resolve(nullptr);
+  const std::uint32_t last = session().fences().posted(null->word).load(std::memory_order_acquire);
+  return null->has_work.load(std::memory_order_relaxed) || !session().fences().reached(null->word, last);
+}
+
 CUresult MemoryPools::mark(Stream& stream, PoolHeap::Mark& mark) {
   mark.word = stream.word;
-  if (stream.id != proto::kNullStream) {
+  if (!stands_behind_others(stream)) {
     mark.value = session().channel().locked([&](Link&) {
       const std::uint32_t last = session().fences().posted(stream.word).load(std::memory_order_relaxed);
       if (!stream.has_work.load(std::memory_order_relaxed)) return last;
@@ -183,7 +191,7 @@ CUresult MemoryPools::mark(Stream& stream, PoolHeap::Mark& mark) {
     });
     return CUDA_SUCCESS;
   }
-  // Behind the blocking streams' work, and in front of what they do later: only a record there has that place.
+  // Behind the other streams' work, and in front of what they do later: only a record there has that place.
   const std::lock_guard ordering(order_mutex_);
   Event* event = nullptr;
   if (const CUresult error = internal_event(event); error != CUDA_SUCCESS) return error;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stream-ordered allocation (CUDA Driver API manual, "Stream Ordered Memory Allocator"): the pools of this process. A pool carves from
 // segments of DeviceMemory; an allocation or a free is bookkeeping alone, no record and no driver call, unless the pool has to grow. The one
-// exception is a free in the NULL stream: it stands behind the blocking streams' work, so an event is recorded there.
+// exception is a free that legacy order puts behind other streams' work (in the NULL stream; in a blocking one while the NULL stream is at work):
+// an event is recorded there.
 //
 // Any thread. Pools belong to the device of the session, not to a context; their handles are ids. A destroyed pool with allocations goes on
 // until the last of them is freed. What a pool holds outlives an executor as all device memory does, and so does this bookkeeping.
@@ -83,6 +84,7 @@ class MemoryPools {
                                                  std::uint64_t& address);
   // Has all streams with pending blocks write fences that cover them, so that the blocks become idle some time.
   void fence_pending(Pool& pool);
+  [[nodiscard]] static bool stands_behind_others(const Stream& stream);
   [[nodiscard]] CUresult mark(Stream& stream, PoolHeap::Mark& mark);
   [[nodiscard]] CUresult free_marked(std::uint64_t address, std::optional<PoolHeap::Mark> mark, const Stream* stream);
   [[nodiscard]] CUresult give_back_segments(Pool& pool, std::uint64_t keep_bytes);
