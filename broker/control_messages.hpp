@@ -16,6 +16,8 @@
 //                                                                                       to the session's next executor
 //   SegmentAdd + [memory file]                             →  (used by SegmentMap; sent before the client learns the id)
 //   SegmentRestore + [memory file]                         →  (recovery: registered already before the epoch, at its address)
+//   PieceAdd + [memory handle]                             →  (memory that another session shares, used by MemoryAdopt; sent before the client
+//                                                          learns that it may)
 //   LeaseAdd                                               →  (a further device range, used by LeaseUse; sent before the client learns of it)
 //   LeaseRestore                                           →  (recovery: before the session's ChunkRestore)
 //                                                          ←  LeaseReleased              nothing of that range is reserved or mapped any more
@@ -96,6 +98,7 @@ enum class ExecutorMessage : std::uint32_t {
   variables_restore,
   variables_forget,
   quiesced,
+  piece_add,
 };
 
 // An entry of the load log. Streams and graphs stand in it because they take device memory as loads do: only if a new life makes the same things

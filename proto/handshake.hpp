@@ -10,6 +10,8 @@
 //   ImageSeal                             →  Done            content is sealed, and given the id of equal content if there is any (by its digest)
 //   SegmentCreate                         →  SegmentCreated + [memory file]           staging or pinned memory; known to the executor before the answer
 //   LeaseAdd                              →  LeaseAdded      a further device range; known to the executor before the answer, used after LeaseUse
+//   MemoryShare                           →  MemoryShared    a name for memory of this session, to be given to other clients
+//   MemoryOpen                            →  MemoryOpened    memory of that name; known to the executor before the answer, used by MemoryAdopt
 //   LeaseReplace                          →  LeaseReplaced   the client could not keep that address range free in its own process
 //   (hang-up or the pidfd readable)          the session ends
 //
@@ -45,6 +47,10 @@ enum class MessageType : std::uint32_t {
   image_offer = 13,
   lease_add = 15,
   lease_added = 16,
+  memory_share = 17,
+  memory_shared = 18,
+  memory_open = 19,
+  memory_opened = 20,
 };
 
 // `status` is a CUresult (0 in requests). An answer with another status has no file descriptors and only a header that counts.
@@ -155,6 +161,35 @@ struct LeaseAdd {
 struct LeaseAdded {
   MessageHeader header{.type = MessageType::lease_added};
   Lease lease;
+};
+
+// A random number: who has it has been given it. It means the memory for as long as its session holds that.
+struct MemoryName {
+  std::uint64_t word[2] = {};
+  bool operator==(const MemoryName&) const = default;
+};
+
+struct MemoryShare {
+  MessageHeader header{.type = MessageType::memory_share};
+  std::uint64_t object = 0;  // address of a chunk, or id of memory made by MemoryCreate
+};
+
+struct MemoryShared {
+  MessageHeader header{.type = MessageType::memory_shared};
+  MemoryName name;
+};
+
+struct MemoryOpen {
+  MessageHeader header{.type = MessageType::memory_open};
+  MemoryName name;
+  std::uint64_t memory = 0;  // the id that it is to have in this session
+};
+
+struct MemoryOpened {
+  MessageHeader header{.type = MessageType::memory_opened};
+  std::uint64_t size_bytes = 0;
+  std::uint32_t is_own = 0;  // 1: it is of the asking session itself
+  std::uint32_t reserved = 0;
 };
 
 static_assert(sizeof(MessageHeader) == 16 && sizeof(Hello) == 32 && sizeof(Attached) == 72);

@@ -56,6 +56,7 @@ using ArrayId = Id<HandleKind::array>;  // arrays and mipmapped arrays
 using GraphId = Id<HandleKind::graph>;
 using GraphNodeId = Id<HandleKind::graph_node>;
 using GraphExecId = Id<HandleKind::graph_exec>;
+using MemoryId = Id<HandleKind::allocation>;  // of cuMemCreate
 
 static_assert(sizeof(StreamId) == 8 && std::is_trivially_copyable_v<StreamId>);
 static_assert(StreamId::make(7, 3).index() == 7 && StreamId::make(7, 3).generation() == 3 && StreamId::make(7, 3).has_kind());

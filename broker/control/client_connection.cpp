@@ -130,6 +130,8 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
     case MessageType::image_offer: return with(proto::ImageOffer{}, [&](const auto& body) { on_image_offer(body); });
     case MessageType::image_seal: return with(proto::ImageSeal{}, [&](const auto& body) { on_image_seal(body); });
     case MessageType::segment_create: return with(proto::SegmentCreate{}, [&](const auto& body) { on_segment_create(body); });
+    case MessageType::memory_share: return with(proto::MemoryShare{}, [&](const auto& body) { on_memory_share(body); });
+    case MessageType::memory_open: return with(proto::MemoryOpen{}, [&](const auto& body) { on_memory_open(body); });
     case MessageType::lease_add: return with(proto::LeaseAdd{}, [&](const auto& body) { on_lease_add(body); });
     case MessageType::lease_replace: return with(proto::LeaseReplace{}, [&](const auto& body) { on_lease_replace(body); });
     case MessageType::welcome:
@@ -138,6 +140,8 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
     case MessageType::done:
     case MessageType::segment_created:
     case MessageType::lease_replaced:
+    case MessageType::memory_shared:
+    case MessageType::memory_opened:
     case MessageType::lease_added: break;
   }
   malformed("sent a message of an unknown type");
@@ -290,6 +294,27 @@ void ClientConnection::on_segment_create(const proto::SegmentCreate& request) {
   int file = -1;
   status = manager_.create_segment(*session, request, message.segment, file);
   answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
+}
+
+void ClientConnection::on_memory_share(const proto::MemoryShare& request) {
+  proto::MemoryShared message;
+  CUresult status = CUDA_SUCCESS;
+  const Session* session = live_session(status);
+  if (session == nullptr) return answer(message, status);
+  const auto name = manager_.share_memory(*session, request.object);
+  message.name = name.value_or(proto::MemoryName{});
+  answer(message, name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+void ClientConnection::on_memory_open(const proto::MemoryOpen& request) {
+  proto::MemoryOpened message;
+  CUresult status = CUDA_SUCCESS;
+  Session* session = live_session(status);
+  if (session == nullptr) return answer(message, status);
+  bool is_own = false;
+  status = manager_.open_memory(*session, request, message.size_bytes, is_own);
+  message.is_own = is_own ? 1 : 0;
+  answer(message, status);
 }
 
 void ClientConnection::on_lease_add(const proto::LeaseAdd& request) {

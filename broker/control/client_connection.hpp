@@ -46,6 +46,8 @@ class ClientConnection {
   template <typename Open>
   void open_image(std::uint64_t size_bytes, Open&& open);
   void on_image_seal(const proto::ImageSeal& request);
+  void on_memory_share(const proto::MemoryShare& request);
+  void on_memory_open(const proto::MemoryOpen& request);
   void on_segment_create(const proto::SegmentCreate& request);
   void on_lease_add(const proto::LeaseAdd& request);
   void on_lease_replace(const proto::LeaseReplace& request);

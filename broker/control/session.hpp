@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,7 @@ struct Session {
   std::optional<ChannelMemory> channel;
   SegmentStore segments;
   ChunkStore chunks;
+  std::set<std::uint64_t> announced;  // memory of other sessions that its executor has been handed and has not adopted yet
   proto::FileDescriptor variables;  // broker/kept_variables.hpp; not valid: none of its modules ever had any
 
   std::optional<Relocation> relocation;

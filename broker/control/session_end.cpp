@@ -93,6 +93,7 @@ void SessionManager::erase(Session& session) {
   images_.release_session(session.id);
   Executor* const executor = session.executor;
   forget_variables(session);
+  shares_.forget_session(session.id);
   sessions_.erase(session.id);
   if (executor != nullptr) release(*executor);
 }

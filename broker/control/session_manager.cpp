@@ -173,6 +173,7 @@ void SessionManager::restore_memory(Session& session, Executor& executor) {
 }
 
 void SessionManager::send_open(Session& session, Executor& executor) {
+  session.announced.clear();  // to the one before
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::session_open, 0, session.id};
   packet.epoch = session.epoch;

@@ -26,6 +26,7 @@
 #include "broker/control/remnants.hpp"
 #include "broker/control/resource_limits.hpp"
 #include "broker/control/session.hpp"
+#include "broker/control/share_table.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -70,6 +71,9 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] CUresult create(const ClientIdentity& client, unsigned device, Session*& session);
   // Answers once, now or later, unless the session ends first. CUDA_SUCCESS with lost_error set: the session did not survive its executor.
   void attach(Session& session, Session::Answer answer);
+  // A name for memory that the session holds; nothing: it holds no such memory.
+  [[nodiscard]] std::optional<proto::MemoryName> share_memory(const Session& session, std::uint64_t object);
+  [[nodiscard]] CUresult open_memory(Session& session, const proto::MemoryOpen& request, std::uint64_t& size_bytes, bool& is_own);
   [[nodiscard]] CUresult create_segment(Session& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file);
   // `refused` is one of the session's two leases; the answer means that it has another one in its place.
   void replace_lease(Session& session, const proto::Lease& refused, Session::Answer answer);
@@ -147,6 +151,7 @@ class SessionManager final : public ExecutorOwner {
   void settle(Executor& executor, const ExecutorPacket& packet);
   void lease_released(Session& session, std::uint64_t address);
   void give_image(Executor& executor, const ExecutorPacket& packet);
+  void chunk_released(Session& session, std::uint64_t object);
   void chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds);
   [[nodiscard]] static SessionCondition condition_of(const Session& session, const DeathReport& report, bool busy);
   [[nodiscard]] Guilt investigate(const Executor& executor, const DeathReport& report, std::span<const SessionCondition> conditions);
@@ -169,6 +174,7 @@ class SessionManager final : public ExecutorOwner {
   const SessionLimits limits_;
   const Events events_;
   ImageStore images_;
+  ShareTable shares_;
   std::unique_ptr<LeaseTable> leases_;  // made when the devices' memory is known
   proto::FileDescriptor facts_file_;
   std::uint64_t next_session_ = 1;

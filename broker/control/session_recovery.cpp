@@ -136,7 +136,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
       if (session != nullptr) chunk_created(*session, packet, fds);
       return;
     case ExecutorMessage::chunk_released:
-      if (session != nullptr) session->chunks.release(packet.object);
+      if (session != nullptr) chunk_released(*session, packet.object);
       return;
     case ExecutorMessage::segment_released:
       if (session != nullptr) session->segments.release(packet.object);
@@ -168,6 +168,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::fault: return;  // Executor's own
     case ExecutorMessage::session_open:
     case ExecutorMessage::chunk_restore:
+    case ExecutorMessage::piece_add:
     case ExecutorMessage::segment_add:
     case ExecutorMessage::segment_restore:
     case ExecutorMessage::session_close:
@@ -195,6 +196,7 @@ void SessionManager::chunk_created(Session& session, const ExecutorPacket& packe
               fds.count);
     return;
   }
+  session.announced.erase(packet.object);
   session.chunks.add(packet.object, packet.size_bytes, std::move(fds.fds[0]));
 }
 
@@ -281,6 +283,7 @@ void SessionManager::lose(Session& session, CUresult error) {
   }
   if (session.channel) session.channel->tell_failed(error);
   forget_variables(session);
+  shares_.forget_session(session.id);
   session.chunks.clear();  // nobody can use it again: the device gets it back now, not when the client ends
   session.segments.clear();
   drop_relocation(session);

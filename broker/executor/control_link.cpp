@@ -75,6 +75,12 @@ void ControlLink::file(const ExecutorPacket& packet, proto::ReceivedFds& fds, co
     arrived_.notify_all();
     return;
   }
+  if (packet.header.type == ExecutorMessage::piece_add && fds.count == 1) {
+    std::lock_guard lock(mutex_);
+    pieces_[{packet.header.session, packet.object}] = {packet.size_bytes, std::move(fds.fds[0])};
+    arrived_.notify_all();
+    return;
+  }
   if (packet.header.type == ExecutorMessage::segment_add && fds.count == 1) {
     std::lock_guard lock(mutex_);
     segments_[{packet.header.session, packet.object}] = {static_cast<proto::SegmentPurpose>(packet.purpose), packet.address, packet.size_bytes,
@@ -114,6 +120,17 @@ std::optional<ReceivedSegment> ControlLink::take_segment(std::uint64_t session, 
   return take();
 }
 
+std::optional<ReceivedPiece> ControlLink::take_piece(std::uint64_t session, std::uint64_t memory, unsigned timeout_ms, const IsGone& is_gone) {
+  const auto take = [&]() -> std::optional<ReceivedPiece> {
+    std::lock_guard lock(mutex_);
+    auto node = pieces_.extract(std::pair{session, memory});
+    return node.empty() ? std::nullopt : std::optional(std::move(node.mapped()));
+  };
+  if (std::optional<ReceivedPiece> here = take()) return here;
+  settle(timeout_ms, is_gone);
+  return take();
+}
+
 std::optional<proto::Lease> ControlLink::take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms, const IsGone& is_gone) {
   const auto take = [&]() -> std::optional<proto::Lease> {
     std::lock_guard lock(mutex_);
@@ -143,6 +160,7 @@ void ControlLink::settle(unsigned timeout_ms, const IsGone& is_gone) {
 void ControlLink::forget_session(std::uint64_t session) {
   std::lock_guard lock(mutex_);
   segments_.erase(segments_.lower_bound({session, 0}), segments_.lower_bound({session + 1, 0}));
+  pieces_.erase(pieces_.lower_bound({session, 0}), pieces_.lower_bound({session + 1, 0}));
   leases_.erase(leases_.lower_bound({session, 0}), leases_.lower_bound({session + 1, 0}));
 }
 

@@ -25,6 +25,11 @@ struct ReceivedSegment {
   proto::FileDescriptor file;
 };
 
+struct ReceivedPiece {
+  std::uint64_t size_bytes = 0;
+  proto::FileDescriptor handle;
+};
+
 class ControlLink {
  public:
   using Handler = std::function<void(const ExecutorPacket&, proto::ReceivedFds&)>;
@@ -34,7 +39,7 @@ class ControlLink {
   void send(const ExecutorPacket& packet, std::span<const int> fds = {});
   // Adds to the load log, which the executor's next life makes again. Sent before the driver is called. `session`: for the log file.
   void note(LogKind kind, std::uint64_t object, std::uint64_t copy = 0, std::uint64_t session = 0);
-  // Receives until the control process hangs up or sends quit. `handler` sees all but image_give, segment_add, lease_add and settled.
+  // Receives until the control process hangs up or sends quit. `handler` sees all but image_give, segment_add, piece_add, lease_add and settled.
   void run(const Handler& handler);
 
   // The same until that message comes, which is true, or the control process hangs up or sends quit. Nothing else is due meanwhile.
@@ -50,6 +55,8 @@ class ControlLink {
   [[nodiscard]] std::optional<ReceivedSegment> take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms, const IsGone& is_gone);
   // The further device range at `address` that the control process announced; as take_segment.
   [[nodiscard]] std::optional<proto::Lease> take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms, const IsGone& is_gone);
+  // The memory of another session that the control process announced under this id; as take_segment.
+  [[nodiscard]] std::optional<ReceivedPiece> take_piece(std::uint64_t session, std::uint64_t memory, unsigned timeout_ms, const IsGone& is_gone);
   void look_again();
   // Waits, at most `timeout_ms`, until the control process has dealt with all that was sent so far. Called by helper threads.
   void settle(
@@ -75,6 +82,7 @@ class ControlLink {
   std::map<std::uint64_t, Arrival> images_;                                      // asked for and not yet taken by all who asked
   std::map<std::pair<std::uint64_t, std::uint64_t>, proto::Lease> leases_;       // (session, address)
   std::map<std::pair<std::uint64_t, std::uint64_t>, ReceivedSegment> segments_;  // (session, segment)
+  std::map<std::pair<std::uint64_t, std::uint64_t>, ReceivedPiece> pieces_;
 };
 
 }  // namespace mpsshim::broker

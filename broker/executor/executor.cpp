@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "broker/executor/application_memory.hpp"
 #include "broker/executor/device_facts.hpp"
 #include "broker/executor/session.hpp"
 #include "broker/log.hpp"
@@ -203,7 +204,9 @@ CUresult Executor::restore(Session& session, const std::vector<Restore>& pieces)
     if (piece.packet.header.type == ExecutorMessage::lease_restore) {
       result = session.memory().add_lease(piece.packet.device_lease);
     } else if (piece.packet.header.type == ExecutorMessage::chunk_restore) {
-      result = session.memory().restore_chunk(piece.packet.object, piece.packet.size_bytes, piece.file.get());
+      const std::uint64_t object = piece.packet.object;
+      result = ApplicationMemory::is_piece(object) ? session.memory().application().adopt(proto::MemoryId{object}, piece.packet.size_bytes, piece.file)
+                                                   : session.memory().restore_chunk(object, piece.packet.size_bytes, piece.file.get());
     } else if (piece.packet.header.type == ExecutorMessage::variables_restore) {
       if (!session.variables().adopt(piece.file)) result = CUDA_ERROR_OUT_OF_MEMORY;
     } else {

@@ -38,7 +38,41 @@ std::optional<std::uint64_t> extent(const proto::FillRecord& record) {
   return all;
 }
 
+// Bytes from the first to the last one of a side of a box; nullopt: the box is none, or fits no address space.
+std::optional<std::uint64_t> extent(const proto::CopyBoxRecord& record, std::uint64_t pitch, std::uint64_t rows) {
+  std::uint64_t before = 0;
+  std::uint64_t all = 0;
+  if (pitch < record.width || (record.depth > 1 && rows < record.height)) return std::nullopt;
+  if (__builtin_mul_overflow(record.depth - 1, record.depth > 1 ? rows : 0, &before)) return std::nullopt;
+  if (__builtin_add_overflow(before, record.height - 1, &before)) return std::nullopt;
+  if (__builtin_mul_overflow(before, pitch, &all) || __builtin_add_overflow(all, record.width, &all)) return std::nullopt;
+  return all;
+}
+
 }  // namespace
+
+void handle(Incoming& incoming, const proto::CopyBoxRecord& record) {
+  StreamQueue* queue = incoming.stream();
+  if (queue == nullptr) return;
+  if (record.destination_space > Space::staging || record.source_space > Space::staging) return incoming.malformed("it names an unknown space");
+  if (record.width == 0 || record.height == 0 || record.depth == 0) return;
+  const std::optional<std::uint64_t> to = extent(record, record.destination_pitch, record.destination_rows);
+  const std::optional<std::uint64_t> from = extent(record, record.source_pitch, record.source_rows);
+  if (!to || !from) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
+  const MemoryMap& memory = incoming.session.memory();
+  const auto destination = resolve(memory, record.destination_space, record.destination, *to);
+  const auto source = resolve(memory, record.source_space, record.source, *from);
+  if (!destination || !source) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
+  CopyBoxOp op;
+  op.destination = {*destination, record.destination_pitch, record.destination_rows, record.destination_space != Space::device};
+  op.source = {*source, record.source_pitch, record.source_rows, record.source_space != Space::device};
+  op.width = record.width;
+  op.height = record.height;
+  op.depth = record.depth;
+  StreamSet& streams = incoming.session.streams();
+  streams.append(*queue, op);
+  if ((record.flags & kBeforeAllLater) != 0) streams.order_all_behind(*queue);
+}
 
 void handle(Incoming& incoming, const proto::CopyRecord& record) {
   StreamQueue* queue = incoming.stream();

@@ -114,6 +114,7 @@ void handle(Incoming& incoming, const proto::LeaseEndRecord& record) {
   session.when_completed([&session, address = record.address] {
     session.start_job([address](const std::shared_ptr<Session>& self) {
       (void)self->memory().release_leaving();
+      self->memory().release_ranges(address, self->memory().find_lease(address).value_or(0));
       constexpr unsigned kNoWait = 0;  // one that was never used is there, since its client knows of it
       const bool was_announced = self->parts().control.take_lease(self->id(), address, kNoWait, [] { return true; }).has_value();
       if (was_announced || self->memory().remove_lease(address)) {

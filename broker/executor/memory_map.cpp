@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "broker/executor/application_memory.hpp"
 #include "broker/executor/control_link.hpp"
 #include "broker/log.hpp"
 
@@ -63,7 +64,8 @@ MemoryMap::MemoryMap(const Driver& driver, ControlLink& control, CUdevice device
       session_(session),
       device_lease_(device_lease),
       pinned_lease_(pinned_lease),
-      all_chunks_(all_chunks) {}
+      all_chunks_(all_chunks),
+      application_(std::make_unique<ApplicationMemory>(driver, control, device, session, *this)) {}
 
 MemoryMap::~MemoryMap() = default;
 
@@ -112,8 +114,10 @@ bool MemoryMap::remove_lease(std::uint64_t address) {
   std::lock_guard lock(mutex_);
   const auto found = leases_.find(address);
   if (found == leases_.end() || address == device_lease_.address) return false;
-  const auto inside = taken_.lower_bound(address);
-  if (inside != taken_.end() && inside->first < address + found->second.size_bytes) return false;
+  for (const auto* pieces : {&taken_, &ranges_}) {
+    const auto inside = pieces->lower_bound(address);
+    if (inside != pieces->end() && inside->first < address + found->second.size_bytes) return false;
+  }
   driver_->cuMemAddressFree(found->second.reserved.address, found->second.reserved.size_bytes);
   leases_.erase(found);
   return true;
@@ -145,17 +149,26 @@ CUresult MemoryMap::restore_chunk(std::uint64_t address, std::uint64_t size_byte
   return CUDA_SUCCESS;
 }
 
-// First fit between the chunks; the leases are wide and the chunks are few.
-std::uint64_t MemoryMap::find_room(std::uint64_t size_bytes) const {
+// First fit between what is there; the leases are wide and the pieces are few.
+std::uint64_t MemoryMap::find_room(std::uint64_t size_bytes, std::uint64_t alignment) const {
   for (const auto& [begin, lease] : leases_) {
     if (lease.is_closed) continue;
-    std::uint64_t candidate = begin;
     const std::uint64_t end = begin + lease.size_bytes;
-    for (auto taken = taken_.lower_bound(begin); taken != taken_.end() && taken->first < end; ++taken) {
-      if (size_bytes <= taken->first - candidate) return candidate;
-      candidate = taken->first + taken->second;
+    std::uint64_t candidate = begin;
+    for (;;) {
+      const std::uint64_t aligned = (candidate + alignment - 1) / alignment * alignment;
+      if (aligned < candidate || aligned > end || size_bytes > end - aligned) break;
+      // The first thing of either kind in the way.
+      const auto in_the_way = [&](const std::map<std::uint64_t, std::uint64_t>& pieces) -> std::uint64_t {
+        auto piece = pieces.lower_bound(aligned + size_bytes);
+        if (piece == pieces.begin()) return 0;
+        --piece;
+        return piece->first + piece->second > aligned ? piece->first + piece->second : 0;
+      };
+      const std::uint64_t next = std::max(in_the_way(taken_), in_the_way(ranges_));
+      if (next == 0) return aligned;
+      candidate = next;
     }
-    if (size_bytes <= end - candidate) return candidate;
   }
   return 0;
 }
@@ -167,8 +180,8 @@ CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   std::uint64_t address = 0;
   {
     std::lock_guard lock(mutex_);
-    if (taken_.size() >= descriptor_limit() / kShareOfOneSession || all_chunks_ >= descriptor_limit() / kShareOfAllChunks) return refuse_chunk();
-    address = find_room(rounded);
+    if (!has_descriptors()) return refuse_chunk();
+    address = find_room(rounded, granularity_);
     if (address == 0) return kNoRoomInLeases;
     taken_.emplace(address, rounded);
   }
@@ -193,13 +206,18 @@ CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   return CUDA_SUCCESS;
 }
 
+// Under the lock.
+bool MemoryMap::has_descriptors() const {
+  return taken_.size() + application_pieces_ < descriptor_limit() / kShareOfOneSession && all_chunks_ < descriptor_limit() / kShareOfAllChunks;
+}
+
 // Under the lock. Told once: a client may ask again and again.
 CUresult MemoryMap::refuse_chunk() {
   if (!std::exchange(has_been_refused_, true)) {
     log_warning(
         "Session {}: has {} chunks of memory, all sessions {}, which is what a limit of {} open files allows; it gets no more. Raise the "
         "broker's limit (ulimit -n)",
-        session_, taken_.size(), all_chunks_.load(), descriptor_limit());
+        session_, taken_.size() + application_pieces_, all_chunks_.load(), descriptor_limit());
   }
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -337,7 +355,11 @@ void MemoryMap::release_segment(std::uint64_t segment) {
 }
 
 void MemoryMap::release_all() {
+  application_->release_all();
   std::lock_guard lock(mutex_);
+  ranges_.clear();
+  leaving_ranges_.clear();
+  regions_.clear();
   staging_ = nullptr;
   pinned_.clear();
   for (auto& [id, segment] : segments_) driver_->cuMemHostUnregister(segment.mapping.data());
@@ -359,19 +381,23 @@ void MemoryMap::add_global(std::uint64_t address, std::uint64_t size_bytes) {
 
 bool MemoryMap::owns_device(std::uint64_t address, std::uint64_t size_bytes) const {
   std::lock_guard lock(mutex_);
-  if (!contains(chunks_, address, 1, [](const Mapped& chunk) { return chunk.size_bytes; })) {
-    return contains(globals_, address, size_bytes, plain_size);
-  }
-  // An allocation lies in one chunk, but a copy may span neighbouring ones that the client carved as one.
-  std::uint64_t at = address;
-  std::uint64_t left = size_bytes;
-  for (;;) {
-    auto chunk = chunks_.upper_bound(at);
-    if (chunk == chunks_.begin()) return false;
-    --chunk;
-    const std::uint64_t offset = at - chunk->first;
-    if (offset >= chunk->second.size_bytes) return false;
-    const std::uint64_t here = chunk->second.size_bytes - offset;
+  // The bytes from `at` to the end of the piece that holds it; 0: none does.
+  const auto left_here = [&](std::uint64_t at) -> std::uint64_t {
+    if (auto chunk = chunks_.upper_bound(at); chunk != chunks_.begin()) {
+      --chunk;
+      if (at - chunk->first < chunk->second.size_bytes) return chunk->second.size_bytes - (at - chunk->first);
+    }
+    if (auto region = regions_.upper_bound(at); region != regions_.begin()) {
+      --region;
+      if (at - region->first < region->second) return region->second - (at - region->first);
+    }
+    return 0;
+  };
+  if (left_here(address) == 0) return contains(globals_, address, size_bytes, plain_size);
+  // An allocation lies in one chunk, but a copy may span neighbouring ones that the client carved as one, or has mapped side by side.
+  for (std::uint64_t at = address, left = size_bytes;;) {
+    const std::uint64_t here = left_here(at);
+    if (here == 0) return false;
     if (left <= here) return true;
     left -= here;
     at += here;

@@ -10,8 +10,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 
 #include "broker/driver/driver.hpp"
 #include "proto/handshake.hpp"
@@ -19,6 +21,7 @@
 
 namespace mpsshim::broker {
 
+class ApplicationMemory;
 class ControlLink;
 
 class MemoryMap {
@@ -53,6 +56,21 @@ class MemoryMap {
   bool release_leaving();
   [[nodiscard]] bool is_releasing() const;
 
+  // Address ranges that the client maps memory in by itself (ApplicationMemory): no chunk is put there. `wanted`: 0, or where it is to be.
+  [[nodiscard]] CUresult reserve_range(std::uint64_t size_bytes, std::uint64_t alignment, std::uint64_t wanted, std::uint64_t& address);
+  [[nodiscard]] bool is_reserved(std::uint64_t address, std::uint64_t size_bytes) const;
+  // Nothing more is mapped there (false: something is, or it is no range). release_ranges() ends such ranges within the given addresses, once
+  // their work has ended.
+  [[nodiscard]] bool leave_range(std::uint64_t address, std::uint64_t size_bytes);
+  void release_ranges(std::uint64_t address, std::uint64_t size_bytes);
+  // What is mapped there and may be used.
+  void add_region(std::uint64_t address, std::uint64_t size_bytes);
+  void remove_region(std::uint64_t address);
+  // A piece of memory costs descriptors. False: the session has as many as it may have.
+  [[nodiscard]] bool claim_descriptor();
+  void give_back_descriptor();
+  [[nodiscard]] ApplicationMemory& application() { return *application_; }
+
   // Maps and registers a segment. `staging`: offset-addressed, at most one. `pinned`: at `address`, inside the pinned lease.
   [[nodiscard]] CUresult map_segment(std::uint64_t segment, proto::SegmentPurpose purpose, std::uint64_t address, unsigned flags,
                                      const proto::FileDescriptor& file, std::uint64_t& device_address);
@@ -83,7 +101,9 @@ class MemoryMap {
     bool forgotten = false;
   };
 
-  [[nodiscard]] std::uint64_t find_room(std::uint64_t size_bytes) const;
+  [[nodiscard]] std::uint64_t find_room(std::uint64_t size_bytes, std::uint64_t alignment) const;
+  [[nodiscard]] bool is_free(std::uint64_t address, std::uint64_t size_bytes) const;
+  [[nodiscard]] bool has_descriptors() const;
   [[nodiscard]] CUresult refuse_chunk();
   [[nodiscard]] CUresult make_chunk(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle& handle,
                                     proto::FileDescriptor& exported);
@@ -109,6 +129,10 @@ class MemoryMap {
   std::map<std::uint64_t, Mapped> chunks_;        // by address; usable
   std::map<std::uint64_t, Mapped> leaving_;       // forgotten, still mapped
   std::map<std::uint64_t, std::uint64_t> taken_;  // address -> size of all addresses in use: those two, chunks in the making and being unmapped
+  std::map<std::uint64_t, std::uint64_t> ranges_;   // address -> size: the client's own
+  std::set<std::uint64_t> leaving_ranges_;
+  std::map<std::uint64_t, std::uint64_t> regions_;  // address -> size: mapped there and usable
+  std::uint64_t application_pieces_ = 0;
   bool has_been_refused_ = false;
   unsigned releasing_ = 0;  // chunks being unmapped just now
   std::condition_variable released_;
@@ -116,6 +140,7 @@ class MemoryMap {
   std::map<std::uint64_t, Segment> segments_;       // by id
   std::map<std::uint64_t, std::uint64_t> pinned_;   // address -> size
   const Segment* staging_ = nullptr;
+  const std::unique_ptr<ApplicationMemory> application_;
 };
 
 }  // namespace mpsshim::broker

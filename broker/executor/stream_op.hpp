@@ -46,6 +46,21 @@ struct CopyOp {
   CopyKind kind{};
 };
 
+// Rows of bytes, more than one of them.
+struct CopyBoxOp {
+  struct Side {
+    std::uint64_t address = 0;
+    std::uint64_t pitch = 0;  // bytes from row to row
+    std::uint64_t rows = 0;   // from slice to slice
+    bool is_host = false;
+  };
+  Side destination;
+  Side source;
+  std::uint64_t width = 0;
+  std::uint64_t height = 0;
+  std::uint64_t depth = 0;
+};
+
 struct FillOp {
   std::uint64_t destination = 0;
   std::uint64_t pitch_bytes = 0;
@@ -114,6 +129,6 @@ struct GraphOp {
   std::vector<PointRef> points;  // that it records
 };
 
-using StreamOp = std::variant<LaunchOp, CopyOp, FillOp, RecordOp, WaitOp, FenceOp, HostOp, ValueWaitOp, ValueWriteOp, ArrayCopyOp, GraphOp>;
+using StreamOp = std::variant<LaunchOp, CopyOp, CopyBoxOp, FillOp, RecordOp, WaitOp, FenceOp, HostOp, ValueWaitOp, ValueWriteOp, ArrayCopyOp, GraphOp>;
 
 }  // namespace mpsshim::broker

@@ -181,7 +181,7 @@ void StreamQueue::issue_head() {
     issue_graph(*graph);
     return pop_head();
   }
-  if (std::holds_alternative<CopyOp>(head) || std::holds_alternative<FillOp>(head) || std::holds_alternative<ValueWriteOp>(head) ||
+  if (std::holds_alternative<CopyOp>(head) || std::holds_alternative<CopyBoxOp>(head) || std::holds_alternative<FillOp>(head) || std::holds_alternative<ValueWriteOp>(head) ||
       std::holds_alternative<ArrayCopyOp>(head)) {
     begin_change(1);
     context_.parts.window.note_launch(stream_->progress_index, nullptr);
@@ -190,6 +190,8 @@ void StreamQueue::issue_head() {
   }
   if (auto* copy = std::get_if<CopyOp>(&head))
     issue_copy(*copy);
+  else if (auto* box = std::get_if<CopyBoxOp>(&head))
+    issue_copy_box(*box);
   else if (auto* fill = std::get_if<FillOp>(&head))
     issue_fill(*fill);
   else if (auto* record = std::get_if<RecordOp>(&head))
@@ -369,6 +371,40 @@ void StreamQueue::issue_copy(const CopyOp& copy) {
     case CopyKind::host_to_host: result = driver()->cuMemcpyAsync(copy.destination, copy.source, copy.size_bytes, stream); break;
   }
   context_.check(result, "cuMemcpyAsync");
+  submitted(1);
+}
+
+void StreamQueue::issue_copy_box(const CopyBoxOp& copy) {
+  const ScopedCall call(context_.session, "cuMemcpy3DAsync", {"bytes", copy.width * copy.height * copy.depth});
+  const auto describe = [&](auto& description) {
+    const auto host = [](const CopyBoxOp::Side& side) { return side.is_host ? reinterpret_cast<void*>(side.address) : nullptr; };
+    const auto type = [](const CopyBoxOp::Side& side) { return side.is_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; };
+    description.srcMemoryType = type(copy.source);
+    description.srcHost = host(copy.source);
+    description.srcDevice = copy.source.is_host ? 0 : copy.source.address;
+    description.srcPitch = copy.source.pitch;
+    description.dstMemoryType = type(copy.destination);
+    description.dstHost = host(copy.destination);
+    description.dstDevice = copy.destination.is_host ? 0 : copy.destination.address;
+    description.dstPitch = copy.destination.pitch;
+    description.WidthInBytes = copy.width;
+    description.Height = copy.height;
+  };
+  CUresult result = CUDA_SUCCESS;
+  const std::lock_guard lock(context_.parts.issue_lock);
+  if (copy.depth == 1) {
+    CUDA_MEMCPY2D plane{};
+    describe(plane);
+    result = driver()->cuMemcpy2DAsync_v2(&plane, stream_->handle);
+  } else {
+    CUDA_MEMCPY3D volume{};
+    describe(volume);
+    volume.srcHeight = copy.source.rows;
+    volume.dstHeight = copy.destination.rows;
+    volume.Depth = copy.depth;
+    result = driver()->cuMemcpy3DAsync_v2(&volume, stream_->handle);
+  }
+  context_.check(result, "cuMemcpy3DAsync");
   submitted(1);
 }
 

@@ -124,6 +124,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void issue_graph(const GraphOp& op);
   [[nodiscard]] CUresult launch_graph(const GraphOp& op);
   void issue_copy(const CopyOp& copy);
+  void issue_copy_box(const CopyBoxOp& copy);
   void issue_fill(const FillOp& fill);
   void issue_record(RecordOp& record);
   void record_event(CUevent event);

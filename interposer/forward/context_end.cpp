@@ -4,7 +4,9 @@
 #include "interposer/forward/events.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/pinned.hpp"
+#include "interposer/forward/memory/registered.hpp"
 #include "interposer/forward/modules.hpp"
 #include "interposer/forward/streams.hpp"
 
@@ -18,7 +20,9 @@ void release_context_objects(CUcontext context) {
   destroy_samplers_of(context);
   Arrays::instance().destroy_all_of(context);
   Modules::instance().unload_all_of(context);
+  RegisteredMemory::instance().remove_all_of(context);
   PinnedMemory::instance().free_all_of(context);
+  MemoryPools::instance().free_all_of(context);
   DeviceMemory::instance().free_all_of(context);
 }
 

@@ -6,6 +6,7 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/graphs/capture.hpp"
+#include "interposer/forward/memory/memory_pools.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -86,6 +87,7 @@ CUresult Events::synchronize(Event& event) {
         session().wait_fence(word, static_cast<std::uint32_t>(position), "an event", sleeps ? WaitStyle::sleep : Wait::style_of_thread());
     if (error != CUDA_SUCCESS) return error;
   }
+  MemoryPools::instance().after_synchronize();
   return session().take_error();
 }
 

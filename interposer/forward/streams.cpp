@@ -6,6 +6,7 @@
 #include "interposer/entry.hpp"
 #include "interposer/forward/graphs/capture.hpp"
 #include "interposer/forward/hooks.hpp"
+#include "interposer/forward/memory/memory_pools.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -182,6 +183,7 @@ CUresult Streams::wait_many(const Targets& targets, std::size_t count, WaitStyle
     const CUresult error = session().wait_fence(targets[i].word, targets[i].value, "a stream's work", style);
     if (error != CUDA_SUCCESS) return error;
   }
+  MemoryPools::instance().after_synchronize();
   return session().take_error();
 }
 

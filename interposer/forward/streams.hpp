@@ -134,12 +134,12 @@ template <typename Record, typename Fill>
 }
 
 // Posts a copy from staging memory to device memory; `fill` as above.
-template <typename Fill>
+template <typename Record, typename Fill>
 [[nodiscard]] CUresult post_upload(Stream& stream, Fill&& fill) {
   // Its source is gone by the time a graph is launched.
   if (stream.is_captured.load(std::memory_order_relaxed)) [[unlikely]]
-    return capture_post(stream, proto::CopyRecord::kId, {}, {});
-  return session().channel().post<proto::CopyRecord>(stream.id, 0, [&](proto::CopyRecord& record, std::byte* trailing, Place) {
+    return capture_post(stream, Record::kId, {}, {});
+  return session().channel().post<Record>(stream.id, 0, [&](Record& record, std::byte* trailing, Place) {
     fill(record, trailing);
     stream.has_work.store(true, std::memory_order_relaxed);
   });

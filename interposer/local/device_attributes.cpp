@@ -17,33 +17,33 @@ struct Override {
 };
 
 constexpr const char* kOtherProcess = "the GPU works in the executor's address space: it cannot see this process's pageable memory";
-constexpr const char* kManaged = "managed memory is not offered";
-constexpr const char* kRegister = "cuMemHostRegister is not offered";
-constexpr const char* kVirtual = "the virtual memory functions are not offered: the broker maps all memory";
-constexpr const char* kPools = "stream-ordered allocation is not offered";
+constexpr const char* kManaged = "managed memory is host memory, whatever the driver has";
+constexpr const char* kRegister = "registered memory has another address on the device, if any";
+constexpr const char* kVirtual = "memory is of the device alone; its handles are descriptors that other clients know";
+constexpr const char* kPools = "pools are this library's own: of the device, and of one process";
 constexpr const char* kMemOps = "stream memory operations are not offered";
 constexpr const char* kImport = "objects of other processes and interfaces cannot be imported";
 
 constexpr std::array kOverrides = {
-    Override{CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 0, kManaged},                                                       // 83
+    Override{CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1, kManaged},                                                       // 83
     Override{CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0, kOtherProcess},                                          // 88
-    Override{CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0, kManaged},                                            // 89
+    Override{CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 1, kManaged},                                            // 89
     Override{CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0, kRegister},                             // 91
     Override{CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1, 0, kMemOps},                                             // 92
     Override{CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1, 0, kMemOps},                                      // 93
     Override{CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1, 0, kMemOps},                                      // 94
     Override{CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 0, "cooperative launches are not offered"},                     // 95
     Override{CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH, 0, "a session has one device"},                    // 96
-    Override{CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 0, kRegister},                                             // 99
+    Override{CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1, kRegister},                                             // 99
     Override{CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0, kOtherProcess},                    // 100
     Override{CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0, kManaged},                                  // 101
-    Override{CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0, kVirtual},                                  // 102
-    Override{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0, kVirtual},                          // 103
+    Override{CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1, kVirtual},                                  // 102
+    Override{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1, kVirtual},                          // 103
     Override{CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0, kVirtual},                              // 110
     Override{CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED, 0, "sparse arrays are not offered"},                   // 112
     Override{CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 0, kRegister},                                   // 113
     Override{CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED, 0, kImport},                                  // 114
-    Override{CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 0, kPools},                                                 // 115
+    Override{CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1, kPools},                                                 // 115
     Override{CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED, 0, "peer drivers look for the memory in this process"},  // 116
     Override{CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, 0, "GPUDirect RDMA is not offered"},          // 117
     Override{CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, 0, kPools},                                         // 119

@@ -48,7 +48,7 @@ TEST_CASE("device facts", "[forwarded]") {
   OK(CU(cuDeviceGetAttribute)(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, device));
   CHECK(value == 32);
   OK(CU(cuDeviceGetAttribute)(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device));
-  CHECK(value == (driver_kind() == DriverKind::forwarded ? 0 : 1));  // docs/coverage.md: planned
+  CHECK(value == 1);
   CHECK(CU(cuDeviceGetAttribute)(&value, beyond<CUdevice_attribute>(0), device) == CUDA_ERROR_INVALID_VALUE);
   CHECK(CU(cuDeviceGetAttribute)(&value, beyond<CUdevice_attribute>(1023), device) == CUDA_ERROR_INVALID_VALUE);
 }

@@ -89,6 +89,35 @@ TEST_CASE("copies reach the driver only inside the session's memory") {
   }
 }
 
+TEST_CASE("boxes are checked to their last byte on both sides, without overflow") {
+  Fixture f;
+  const std::uint64_t chunk = f.client.add_chunk(kChunk);
+  const auto copy = [&](std::uint64_t destination, std::uint64_t width, std::uint64_t height, std::uint64_t depth, std::uint64_t pitch,
+                        std::uint64_t rows) {
+    proto::CopyBoxRecord box{};
+    box.destination = destination;
+    box.source = chunk;
+    box.width = width;
+    box.height = height;
+    box.depth = depth;
+    box.destination_pitch = pitch;
+    box.destination_rows = rows;
+    box.source_pitch = width;
+    box.source_rows = height;
+    f.client.post(box);
+    f.client.turn();
+    return f.client.take_async_error();
+  };
+  CHECK(copy(chunk, 64, kChunk / 4096, 1, 4096, 0) != CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(chunk, 64, kChunk / 4096 + 1, 1, 4096, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(chunk + kChunk - 64, 64, 2, 1, 64, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(chunk, 64, 2, 1, 63, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(chunk, 64, 2, 2, 64, 1) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(chunk, 64, ~0ull, 1, ~0ull, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(chunk, 64, 2, ~0ull, 64, ~0ull) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(chunk, ~0ull, 1, 1, ~0ull, 1) == CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_CASE("fills are checked to their last element, without overflow") {
   Fixture f;
   const std::uint64_t chunk = f.client.add_chunk(kChunk);

@@ -8,9 +8,10 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/graphs/capture.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
-#include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/device_ranges.hpp"
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/memory/pinned.hpp"
+#include "interposer/forward/memory/registered.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -50,7 +51,7 @@ CUresult copy_on_host(Stream& stream, std::uint64_t destination, std::uint64_t s
 
 }  // namespace
 
-CUresult classify(std::uint64_t address, std::uint64_t bytes, Named named, Space& space) {
+CUresult classify(std::uint64_t& address, std::uint64_t bytes, Named named, Space& space) {
   if (address == 0) return CUDA_ERROR_INVALID_VALUE;
   // Variables of modules lie where the driver puts them and may coincide with a host mapping: only a pointer named host is spared.
   if (named != Named::host) {
@@ -60,14 +61,19 @@ CUresult classify(std::uint64_t address, std::uint64_t bytes, Named named, Space
     }
   }
   if (DeviceLeases::instance().holds(address)) {
-    const auto allocation = DeviceMemory::instance().find(address);
     space = Space::device;
-    return allocation && allocation->holds(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return is_usable(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
   if (is_in(session().pinned_lease(), address)) {
     const auto allocation = PinnedMemory::instance().find(address);
     space = Space::registered_host;
     return allocation && allocation->range.holds(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
+  if (const auto registered = RegisteredMemory::instance().find(address);
+      registered && registered->alias != 0 && registered->range.holds(address, bytes)) {
+    space = Space::registered_host;
+    address += registered->alias - registered->range.address;
+    return CUDA_SUCCESS;
   }
   space = Space::pageable;
   return named == Named::device ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -89,7 +95,8 @@ CUresult copy(Stream& stream, CopySide destination, CopySide source, std::size_t
     // As CUDA: the stream's work ends first; the source has been read when the function returns, the destination may be written later.
     const bool is_synchronous = completion == Completion::host_safe && !host_sees;
     if (is_synchronous) error = Streams::instance().synchronize_visible(stream);
-    if (error == CUDA_SUCCESS) error = Staging::instance().upload(stream, destination.address, to, host_pointer(source.address), bytes, is_synchronous);
+    if (error == CUDA_SUCCESS)
+      error = Staging::instance().upload(stream, destination.address, to, host_pointer(source.address), bytes, is_synchronous);
   } else {
     error = copy_by_record(stream, destination.address, to, source.address, from, bytes);
   }

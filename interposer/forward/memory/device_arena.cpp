@@ -90,6 +90,11 @@ std::optional<AddressRange> DeviceArena::find(std::uint64_t address) const {
   return large_.find(address);
 }
 
+std::optional<std::uint64_t> DeviceArena::chunk_of(std::uint64_t address) const {
+  if (const auto found = small_.chunk_of(address)) return found;
+  return large_.chunk_of(address);
+}
+
 std::uint64_t DeviceArena::mapped_bytes() const { return small_.chunk_bytes() + large_.chunk_bytes(); }
 
 }  // namespace mpsshim::interposer::forward

@@ -77,4 +77,9 @@ std::optional<AddressRange> DeviceHeap::find(std::uint64_t address) const {
   return range;
 }
 
+std::optional<std::uint64_t> DeviceHeap::chunk_of(std::uint64_t address) const {
+  if (!find(address)) return std::nullopt;
+  return std::prev(blocks_.upper_bound(address))->second.chunk;
+}
+
 }  // namespace mpsshim::interposer::forward

@@ -36,6 +36,9 @@ class DeviceHeap {
   // The allocation that holds `address`, with the size that was asked for.
   [[nodiscard]] std::optional<AddressRange> find(std::uint64_t address) const;
 
+  // The address of the chunk in which it lies.
+  [[nodiscard]] std::optional<std::uint64_t> chunk_of(std::uint64_t address) const;
+
   [[nodiscard]] std::uint64_t free_bytes() const { return free_bytes_; }
   [[nodiscard]] std::uint64_t chunk_bytes() const { return chunk_bytes_; }
   [[nodiscard]] std::size_t allocation_count() const { return allocations_; }

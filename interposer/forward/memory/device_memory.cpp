@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "interposer/forward/hooks.hpp"
-#include "interposer/forward/memory/device_leases.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -18,7 +17,7 @@ bool DeviceMemory::try_allocate(std::uint64_t bytes, CUcontext context, std::uin
   const std::optional<std::uint64_t> found = arena_.allocate(bytes);
   if (!found) return false;
   address = *found;
-  owners_[address] = {context, ++last_buffer_id_};
+  owners_[address] = {context, next_buffer_id()};
   return true;
 }
 
@@ -89,6 +88,10 @@ CUresult DeviceMemory::release(std::span<const AddressRange> chunks) {
 CUresult DeviceMemory::free(std::uint64_t address) {
   // Kernels of this process may still use it. The lock is not held: other threads go on allocating.
   if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
+  return give_back(address);
+}
+
+CUresult DeviceMemory::give_back(std::uint64_t address) {
   std::vector<AddressRange> leaving;
   {
     const std::lock_guard lock(mutex_);
@@ -103,9 +106,24 @@ CUresult DeviceMemory::free(std::uint64_t address) {
   return CUDA_SUCCESS;
 }
 
+bool DeviceMemory::release_empty() {
+  const std::lock_guard growing(growth_mutex_);
+  std::vector<AddressRange> empty;
+  {
+    const std::lock_guard lock(mutex_);
+    empty = arena_.take_empty();
+  }
+  return release(empty) == CUDA_SUCCESS && !empty.empty();
+}
+
 std::optional<AddressRange> DeviceMemory::find(std::uint64_t address) const {
   const std::lock_guard lock(mutex_);
   return arena_.find(address);
+}
+
+std::optional<std::uint64_t> DeviceMemory::chunk_of(std::uint64_t address) const {
+  const std::lock_guard lock(mutex_);
+  return arena_.chunk_of(address);
 }
 
 DeviceMemory::Owner DeviceMemory::owner_of(std::uint64_t base) const {

@@ -12,7 +12,9 @@
 #include "gen/cuda_api.hpp"
 #include "interposer/channel/lock.hpp"
 #include "interposer/forward/begin.hpp"
+#include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/memory/device_arena.hpp"
+#include "interposer/forward/memory/device_leases.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -23,18 +25,32 @@ class DeviceMemory {
   [[nodiscard]] CUresult allocate(std::uint64_t bytes, CUcontext context, std::uint64_t& address);
   // Waits for this process's own work, then gives the room back. CUDA_ERROR_INVALID_VALUE if `address` is no allocation's base.
   [[nodiscard]] CUresult free(std::uint64_t address);
+  // The same for memory that nothing uses any more.
+  [[nodiscard]] CUresult give_back(std::uint64_t address);
   // The allocation that holds `address`.
   [[nodiscard]] std::optional<AddressRange> find(std::uint64_t address) const;
-  struct Owner {
-    CUcontext context = nullptr;  // current where cuMemAlloc was called
-    std::uint64_t buffer_id = 0;  // never reused in this process
-  };
+  [[nodiscard]] std::optional<std::uint64_t> chunk_of(std::uint64_t address) const;
+  using Owner = AllocationOwner;
   [[nodiscard]] Owner owner_of(std::uint64_t base) const;
   void free_all_of(CUcontext context);
+  // f(DeviceLeases&), with nobody else asking for leases or ending them: for ranges of addresses beside the chunks (VirtualMemory).
+  template <typename F>
+  auto with_leases(F&& f) {
+    const std::lock_guard growing(growth_mutex_);
+    return f(DeviceLeases::instance());
+  }
+  // A call that takes device memory: where there is none, what is kept for later is given back and the call made again.
+  template <typename Record, typename Reply>
+  [[nodiscard]] CUresult call_with_room(const Record& record, Reply& reply) {
+    const CUresult error = session().channel().call({}, record, {}, Repeat::never, reply);
+    return error == CUDA_ERROR_OUT_OF_MEMORY && release_empty() ? session().channel().call({}, record, {}, Repeat::never, reply) : error;
+  }
   // Of chunks that are kept though nothing is in them: free to this process, taken to the driver.
   [[nodiscard]] std::uint64_t kept_bytes() const;
 
  private:
+  // True if there was something to give back.
+  [[nodiscard]] bool release_empty();
   [[nodiscard]] bool try_allocate(std::uint64_t bytes, CUcontext context, std::uint64_t& address);
   [[nodiscard]] CUresult add_chunk(std::uint64_t bytes);
   [[nodiscard]] CUresult create_chunk(std::uint64_t chunk_bytes, AddressRange& chunk);
@@ -46,7 +62,6 @@ class DeviceMemory {
   mutable ChannelLock mutex_;  // held for a few map operations: contending threads look for a moment before they sleep
   DeviceArena arena_;
   std::map<std::uint64_t, Owner> owners_;  // by base
-  std::uint64_t last_buffer_id_ = 0;
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -10,7 +10,7 @@ using namespace forward;
 namespace {
 
 struct Fill {
-  CUdeviceptr destination;
+  std::uint64_t destination;
   std::size_t pitch_bytes;
   std::uint32_t value;
   std::uint32_t element_bytes;
@@ -30,7 +30,7 @@ bool extent_of(const Fill& fill, std::uint64_t& bytes) {
   return !__builtin_mul_overflow(fill.pitch_bytes, fill.height - 1, &rows) && !__builtin_add_overflow(rows, row, &bytes);
 }
 
-CUresult post_fill(const Fill& fill, Stream& stream, bool host_waits) {
+CUresult post_fill(Fill fill, Stream& stream, bool host_waits) {
   if (fill.width == 0 || fill.height == 0) return CUDA_SUCCESS;
   std::uint64_t bytes = 0;
   if (fill.destination % fill.element_bytes != 0 || !extent_of(fill, bytes)) return CUDA_ERROR_INVALID_VALUE;

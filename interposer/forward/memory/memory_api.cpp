@@ -4,9 +4,13 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/graphs/capture.hpp"
+#include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/device_ranges.hpp"
 #include "interposer/forward/memory/globals.hpp"
+#include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/pinned.hpp"
+#include "interposer/forward/memory/registered.hpp"
 
 namespace mpsshim::interposer::api {
 
@@ -34,7 +38,14 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
 CUresult cuMemFree_v2(CUdeviceptr dptr) {
   if (const CUresult error = begin_unsafe(); error != CUDA_SUCCESS) return error;
   if (dptr == 0) return CUDA_SUCCESS;
-  return DeviceMemory::instance().free(dptr);
+  if (const auto host = PinnedMemory::instance().find(dptr); host && host->is_managed) {
+    return PinnedMemory::instance().free(reinterpret_cast<void*>(dptr));  // NOLINT(performance-no-int-to-ptr)
+  }
+  const auto allocation = find_device_range(dptr);
+  if (!allocation || allocation->range.address != dptr || allocation->is_mapped || allocation->is_imported) return CUDA_ERROR_INVALID_VALUE;
+  if (allocation->pool == nullptr) return DeviceMemory::instance().free(dptr);
+  if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
+  return MemoryPools::instance().give_back(dptr);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes) {
@@ -62,7 +73,8 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  std::optional<AddressRange> range = DeviceMemory::instance().find(dptr);
+  std::optional<AddressRange> range;
+  if (const auto allocation = find_device_range(dptr)) range = allocation->range;
   if (!range) range = Globals::instance().find(dptr);
   if (!range) {
     if (const auto pinned = PinnedMemory::instance().find(dptr)) range = pinned->range;
@@ -89,13 +101,19 @@ CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) { return api::cuMemHostAl
 CUresult cuMemFreeHost(void* p) {
   if (const CUresult error = begin_unsafe(); error != CUDA_SUCCESS) return error;
   if (p == nullptr) return CUDA_SUCCESS;
-  return PinnedMemory::instance().free(p);
+  const auto found = PinnedMemory::instance().find(reinterpret_cast<std::uintptr_t>(p));
+  return found && !found->is_managed && !found->is_alias ? PinnedMemory::instance().free(p) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int Flags) {
   if (pdptr == nullptr || Flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   const auto address = reinterpret_cast<std::uintptr_t>(p);
+  if (const auto registered = RegisteredMemory::instance().find(address)) {
+    if (registered->alias == 0) return CUDA_ERROR_NOT_SUPPORTED;
+    *pdptr = registered->alias + (address - registered->range.address);
+    return CUDA_SUCCESS;
+  }
   if (!PinnedMemory::instance().find(address)) return CUDA_ERROR_INVALID_VALUE;
   *pdptr = address;
   return CUDA_SUCCESS;
@@ -105,10 +123,28 @@ CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
   if (pFlags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   const auto found = PinnedMemory::instance().find(reinterpret_cast<std::uintptr_t>(p));
-  if (!found) return CUDA_ERROR_INVALID_VALUE;
+  if (!found || found->is_managed || found->is_alias) return CUDA_ERROR_INVALID_VALUE;
   // With unified addressing every pinned allocation is mapped and portable, and the driver says so of the former.
   *pFlags = found->flags | CU_MEMHOSTALLOC_DEVICEMAP;
   return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
+  constexpr unsigned int kKnown =
+      CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+  if (p == nullptr || bytesize == 0 || (Flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+  // Memory of a device's, and what the GPU must not write (attribute 113): neither could be kept up.
+  if ((Flags & (CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY)) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  const AddressRange range{reinterpret_cast<std::uintptr_t>(p), bytesize};
+  if (range.size_bytes > UINT64_MAX - range.address) return CUDA_ERROR_INVALID_VALUE;
+  return RegisteredMemory::instance().add(range, Flags, current_context());
+}
+
+CUresult cuMemHostUnregister(void* p) {
+  if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult error = begin();
+  return error == CUDA_SUCCESS ? RegisteredMemory::instance().remove(reinterpret_cast<std::uintptr_t>(p)) : error;
 }
 
 }  // namespace mpsshim::interposer::api

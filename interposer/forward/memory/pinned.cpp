@@ -2,8 +2,11 @@
 #include "interposer/forward/memory/pinned.hpp"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "interposer/forward/hooks.hpp"
+#include "interposer/forward/memory/allocation_owner.hpp"
+#include "interposer/forward/memory/managed_advice.hpp"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -69,19 +72,60 @@ CUresult PinnedMemory::map(std::uint64_t address, std::uint32_t flags, Allocatio
   error = session().channel().call({}, record, {}, Repeat::harmless, reply);
   // One address for host and device: what unified addressing promises, and what a copy between the two is recognised by.
   if (error == CUDA_SUCCESS && reply.device_address != address) error = CUDA_ERROR_NOT_SUPPORTED;
+  struct stat made {};
+  if (error == CUDA_SUCCESS && allocation.is_alias && fstat(file.get(), &made) == 0) {
+    allocation.device = made.st_dev;
+    allocation.inode = made.st_ino;
+    allocation.file = std::make_shared<proto::FileDescriptor>(std::move(file));
+  }
   return error;
 }
 
 CUresult PinnedMemory::allocate(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer) {
-  if (bytes > UINT64_MAX - proto::kPageBytes) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation allocation;
   allocation.size_bytes = bytes;
-  allocation.mapped_bytes = (bytes + proto::kPageBytes - 1) / proto::kPageBytes * proto::kPageBytes;
   allocation.flags = flags;
   allocation.context = context;
+  return allocate(allocation, pointer);
+}
+
+CUresult PinnedMemory::allocate_managed(std::uint64_t bytes, CUcontext context, void*& pointer) {
+  Allocation allocation;
+  allocation.size_bytes = bytes;
+  allocation.context = context;
+  allocation.is_managed = true;
+  return allocate(allocation, pointer);
+}
+
+CUresult PinnedMemory::allocate_alias(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer) {
+  Allocation allocation;
+  allocation.size_bytes = bytes;
+  allocation.flags = flags;
+  allocation.context = context;
+  allocation.is_alias = true;
+  return allocate(allocation, pointer);
+}
+
+bool PinnedMemory::map_private(std::uint64_t alias, void* to) {
+  const std::lock_guard lock(mutex_);
+  const auto found = allocations_.find(alias);
+  if (found == allocations_.end() || !found->second.file) return false;
+  const int fd = found->second.file->get();
+  struct stat now {};
+  if (fstat(fd, &now) != 0 || now.st_dev != found->second.device || now.st_ino != found->second.inode) {
+    (void)found->second.file->release();  // the number is somebody else's
+    return false;
+  }
+  return mmap(to, found->second.mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, 0) != MAP_FAILED;
+}
+
+CUresult PinnedMemory::allocate(Allocation allocation, void*& pointer) {
+  if (allocation.size_bytes > UINT64_MAX - proto::kPageBytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  allocation.mapped_bytes = (allocation.size_bytes + proto::kPageBytes - 1) / proto::kPageBytes * proto::kPageBytes;
+  allocation.buffer_id = next_buffer_id();
   std::uint64_t address = 0;
   if (const CUresult error = choose_address(allocation.mapped_bytes, address); error != CUDA_SUCCESS) return error;
-  if (const CUresult error = map(address, flags, allocation); error != CUDA_SUCCESS) {
+  if (const CUresult error = map(address, allocation.flags, allocation); error != CUDA_SUCCESS) {
     give_back(address, allocation.mapped_bytes);
     return error;
   }
@@ -115,6 +159,7 @@ CUresult PinnedMemory::release(void* pointer) {
   record.segment = allocation.segment;
   const CUresult error = session().channel().post({}, record);
   give_back(address, allocation.mapped_bytes);
+  if (allocation.is_managed) ManagedAdvice::instance().forget({address, allocation.mapped_bytes});
   return error;
 }
 
@@ -123,7 +168,9 @@ std::optional<PinnedMemory::Found> PinnedMemory::find(std::uint64_t address) con
   auto after = allocations_.upper_bound(address);
   if (after == allocations_.begin()) return std::nullopt;
   --after;
-  const Found found{{after->first, after->second.size_bytes}, after->second.flags, after->second.context};
+  const Allocation& allocation = after->second;
+  const Found found{
+      {after->first, allocation.size_bytes}, allocation.flags, allocation.context, allocation.is_managed, allocation.is_alias, allocation.buffer_id};
   return found.range.holds(address, 1) ? std::optional(found) : std::nullopt;
 }
 
@@ -132,7 +179,7 @@ void PinnedMemory::free_all_of(CUcontext context) {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [address, allocation] : allocations_) {
-      if (allocation.context == context) ended.push_back(address);
+      if (allocation.context == context && !allocation.is_alias) ended.push_back(address);
     }
   }
   for (const std::uint64_t address : ended) (void)free(at(address));

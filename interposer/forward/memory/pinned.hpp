@@ -6,14 +6,18 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/device_heap.hpp"
+#include "proto/segment.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -22,6 +26,12 @@ class PinnedMemory {
   [[nodiscard]] static PinnedMemory& instance();
 
   [[nodiscard]] CUresult allocate(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer);
+  // cuMemAllocManaged: the same memory under another name.
+  [[nodiscard]] CUresult allocate_managed(std::uint64_t bytes, CUcontext context, void*& pointer);
+  // For RegisteredMemory: its own table says what the memory is.
+  [[nodiscard]] CUresult allocate_alias(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer);
+  // Maps an alias's content at `to`, for this process alone. False: its file cannot be had any more.
+  [[nodiscard]] bool map_private(std::uint64_t alias, void* to);
   // CUDA_ERROR_INVALID_VALUE if `pointer` is no allocation's base. Waits for this process's own work.
   [[nodiscard]] CUresult free(void* pointer);
   // The same without waiting: work under way may use it to its end, in the executor; nobody here does.
@@ -30,6 +40,9 @@ class PinnedMemory {
     AddressRange range;
     std::uint32_t flags = 0;
     CUcontext context = nullptr;
+    bool is_managed = false;
+    bool is_alias = false;
+    std::uint64_t buffer_id = 0;
   };
   // The allocation that holds `address`.
   [[nodiscard]] std::optional<Found> find(std::uint64_t address) const;
@@ -42,8 +55,16 @@ class PinnedMemory {
     std::uint64_t segment = 0;
     std::uint32_t flags = 0;
     CUcontext context = nullptr;
+    bool is_managed = false;
+    bool is_alias = false;
+    std::uint64_t buffer_id = 0;
+    // Of an alias. The host program may close descriptors that it does not know: the file is known again by these.
+    std::shared_ptr<proto::FileDescriptor> file;
+    dev_t device = 0;
+    ino_t inode = 0;
   };
 
+  [[nodiscard]] CUresult allocate(Allocation allocation, void*& pointer);
   [[nodiscard]] CUresult choose_address(std::uint64_t mapped_bytes, std::uint64_t& address);
   [[nodiscard]] CUresult map(std::uint64_t address, std::uint32_t flags, Allocation& allocation);
   void give_back(std::uint64_t address, std::uint64_t mapped_bytes);

@@ -192,16 +192,13 @@ void Staging::give_back(const StagingPiece& piece) {
 }
 
 CUresult Staging::pass_on(Stream& stream, const StagingPiece& piece, std::uint64_t destination, Space space, bool is_synchronous) {
-  std::uint32_t target = 0;
-  const auto fill = [&](proto::CopyRecord& record, std::byte*) {
+  return pass_on<proto::CopyRecord>(stream, piece, space, [&](proto::CopyRecord& record) {
     describe(record, destination, space, piece.address, Space::registered_host, piece.size_bytes);
     if (is_synchronous) record.flags = kBeforeAllLater;
-    target = session().fences().posted(stream.word).load(std::memory_order_relaxed) + 1;  // what the stream's next fence will write
-    if (target == 0) target = 1;
-  };
-  // Only what the host can see afterwards is something to wait for.
-  const CUresult error = space == Space::device ? post_upload(stream, fill) : post_work<proto::CopyRecord>(stream, 0, fill);
-  if (error != CUDA_SUCCESS) return error;
+  });
+}
+
+void Staging::lend(Stream& stream, const StagingPiece& piece, std::uint32_t target) {
   {
     const std::lock_guard lock(mutex_);
     area_.lend({piece, stream.id, target});
@@ -209,11 +206,10 @@ CUresult Staging::pass_on(Stream& stream, const StagingPiece& piece, std::uint64
   // A fence now and then, so that room comes back before it is missed.
   const std::uint64_t taken = std::max(piece.size_bytes, StagingArea::kGranuleBytes);
   const std::uint64_t unfenced = unfenced_bytes_.fetch_add(taken, std::memory_order_relaxed) + taken;
-  if (unfenced < total_bytes_.load(std::memory_order_relaxed) / 8) return CUDA_SUCCESS;
+  if (unfenced < total_bytes_.load(std::memory_order_relaxed) / 8) return;
   unfenced_bytes_.store(0, std::memory_order_relaxed);
   // The piece is out of the caller's hands. An error here is the session's, which the next call meets as well.
   (void)Streams::instance().fence(stream, target);
-  return CUDA_SUCCESS;
 }
 
 CUresult Staging::upload(Stream& stream, std::uint64_t destination, Space space, const void* source, std::size_t bytes, bool is_synchronous) {

@@ -32,6 +32,28 @@ class Staging {
   [[nodiscard]] CUresult upload(Stream& stream, std::uint64_t destination, Space space, const void* source, std::size_t bytes, bool is_synchronous);
   [[nodiscard]] CUresult download(Stream& stream, void* destination, std::uint64_t source, Space space, std::size_t bytes);
 
+  // Parts for copies of more dimensions (box_staging.cpp). Before all: the first block is there.
+  [[nodiscard]] CUresult open();
+  // Room now, or nothing.
+  [[nodiscard]] bool try_take(const Stream& stream, std::size_t bytes, StagingPiece& piece);
+  [[nodiscard]] CUresult take(const Stream& stream, std::size_t bytes, StagingPiece& piece);
+  void give_back(const StagingPiece& piece);
+  // Posts what fill(record) describes, a copy from the piece to memory of `space`; the piece comes back by itself. After an error the caller
+  // still has it.
+  template <typename Record, typename Fill>
+  [[nodiscard]] CUresult pass_on(Stream& stream, const StagingPiece& piece, Space space, Fill&& fill) {
+    std::uint32_t target = 0;
+    const auto fill_all = [&](Record& record, std::byte*) {
+      fill(record);
+      target = session().fences().posted(stream.word).load(std::memory_order_relaxed) + 1;  // what the stream's next fence will write
+      if (target == 0) target = 1;
+    };
+    // Only what the host can see afterwards is something to wait for.
+    const CUresult error = space == Space::device ? post_upload<Record>(stream, fill_all) : post_work<Record>(stream, 0, fill_all);
+    if (error == CUDA_SUCCESS) lend(stream, piece, target);
+    return error;
+  }
+
  private:
   static constexpr std::uint64_t kFirstBlockBytes = 1 << 20;
   static constexpr std::uint64_t kBlockBytes = 4 << 20;
@@ -40,20 +62,15 @@ class Staging {
   static constexpr std::uint64_t kUseForGrowth = 8;       // grows when so many times its size has gone through it
   static constexpr std::size_t kMostPieceBytes = 1 << 20;
 
-  [[nodiscard]] CUresult open();
   [[nodiscard]] CUresult add_block(std::uint64_t bytes);
   void grow_if_used();
   [[nodiscard]] std::size_t piece_bytes(std::size_t left);
-  // Room now, or nothing.
-  [[nodiscard]] bool try_take(const Stream& stream, std::size_t bytes, StagingPiece& piece);
-  [[nodiscard]] CUresult take(const Stream& stream, std::size_t bytes, StagingPiece& piece);
   // A piece of a copy that has `left` bytes to go; none if there is no room now and the caller may not wait.
   [[nodiscard]] CUresult next_piece(const Stream& stream, std::size_t left, bool may_wait, std::optional<StagingPiece>& piece);
   [[nodiscard]] CUresult wait_for_room(const Stream& stream, std::size_t bytes);
   // Nothing to wait for any more: the piece has come back within a moment, or there is new room.
   [[nodiscard]] bool has_grown_for(const StagingArea::Lent& oldest);
-  void give_back(const StagingPiece& piece);
-  // The piece's copy to `destination` is posted; the piece comes back by itself. After an error the caller still has it.
+  void lend(Stream& stream, const StagingPiece& piece, std::uint32_t target);
   [[nodiscard]] CUresult pass_on(Stream& stream, const StagingPiece& piece, std::uint64_t destination, Space space, bool is_synchronous);
   [[nodiscard]] CUresult upload_in_pieces(Stream& stream, std::uint64_t destination, Space space, const std::byte* source, std::size_t bytes,
                                           bool is_synchronous);

@@ -149,9 +149,37 @@ CUresult Device::launch_wait_flag(CUdeviceptr flag) const {
   return cuLaunchKernel(wait_flag, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr);
 }
 
-Words::Words(std::size_t count, unsigned seed) : expected(count) {
+namespace {
+
+CUdeviceptr map_pieces(std::size_t bytes) {
+  constexpr std::size_t kPiece = std::size_t{2} << 20;
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUdeviceptr range = 0;
+  CU(cuMemAddressReserve(&range, (bytes / kPiece + 8) * kPiece, 0, 0, 0));
+  for (std::size_t at = 0; at < bytes; at += kPiece) {
+    CUmemGenericAllocationHandle handle = 0;
+    CU(cuMemCreate(&handle, kPiece, &properties, 0));
+    CU(cuMemMap(range + at, kPiece, 0, handle, 0));
+    CU(cuMemSetAccess(range + at, kPiece, &access, 1));
+    if (at == 0) CU(cuMemRelease(handle));  // one without a handle
+  }
+  return range;
+}
+
+}  // namespace
+
+Words::Words(std::size_t count, unsigned seed, Origin origin) : expected(count) {
   for (std::size_t i = 0; i < count; ++i) expected[i] = static_cast<unsigned>(i) * 2654435761u + seed;
-  CU(cuMemAlloc(&address, count * sizeof(unsigned)));
+  const std::size_t bytes = count * sizeof(unsigned);
+  switch (origin) {
+    case Origin::allocated: CU(cuMemAlloc(&address, bytes)); break;
+    case Origin::pooled: CU(cuMemAllocAsync(&address, bytes, nullptr)); break;
+    case Origin::mapped: address = map_pieces(bytes); break;
+    case Origin::managed: CU(cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL)); break;
+  }
   CU(cuMemcpyHtoD(address, expected.data(), count * sizeof(unsigned)));
 }
 

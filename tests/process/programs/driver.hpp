@@ -47,10 +47,16 @@ extern const char kGlobalPtx[];  // .global u32 counter = 5; kernel count(u64 ou
 
 // Device words and what they are to be. Values differ from word to word, so that nothing passes by chance.
 struct Words {
+  enum class Origin : std::uint8_t {
+    allocated,
+    pooled,  // stream-ordered
+    mapped,  // by the virtual memory functions, in pieces of 2 MiB
+    managed,
+  };
   CUdeviceptr address = 0;
   std::vector<unsigned> expected;
 
-  Words(std::size_t count, unsigned seed);  // allocates and fills
+  Words(std::size_t count, unsigned seed, Origin origin = Origin::allocated);  // allocates and fills
   [[nodiscard]] unsigned count() const { return static_cast<unsigned>(expected.size()); }
   void add(unsigned value);  // to what is expected
   void check() const;        // throws with the first wrong word

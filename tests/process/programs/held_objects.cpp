@@ -9,6 +9,9 @@ HeldObjects::HeldObjects(const Device& device, std::size_t largest_words) : devi
   // Three share a chunk, the fourth needs a larger one and the last a chunk of its own, with an odd size.
   const std::size_t counts[] = {1, 250, 4096, std::min<std::size_t>(largest_words, 800'000), largest_words};
   for (const std::size_t count : counts) words_.emplace_back(count, static_cast<unsigned>(count) + 17);
+  words_.emplace_back(20'000, 3, Words::Origin::pooled);
+  words_.emplace_back(std::min<std::size_t>(largest_words, 600'000), 4, Words::Origin::mapped);
+  words_.emplace_back(30'000, 5, Words::Origin::managed);
   int least = 0, greatest = 0;
   CU(cuCtxGetStreamPriorityRange(&least, &greatest));
   CU(cuStreamCreate(&streams_[1], CU_STREAM_DEFAULT));

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that one session lets another have.
+#include "broker/control/complaints.hpp"
+#include "broker/control/session_manager.hpp"
+#include "broker/log.hpp"
+#include "proto/ids.hpp"
+
+namespace mpsshim::broker::control {
+
+std::optional<proto::MemoryName> SessionManager::share_memory(const Session& session, std::uint64_t object) {
+  if (!session.chunks.all().contains(object)) return std::nullopt;
+  return shares_.name({session.id, object});
+}
+
+CUresult SessionManager::open_memory(Session& session, const proto::MemoryOpen& request, std::uint64_t& size_bytes, bool& is_own) {
+  if (session.phase != SessionPhase::active) return CUDA_ERROR_MPS_SERVER_NOT_READY;
+  constexpr std::size_t kMostAnnounced = 64;  // and not yet adopted
+  if (!proto::MemoryId{request.memory}.has_kind() || session.chunks.all().contains(request.memory)) return CUDA_ERROR_INVALID_VALUE;
+  const std::optional<ShareTable::Shared> shared = shares_.find(request.name);
+  const Session* owner = shared ? find(shared->session) : nullptr;
+  const auto chunk = owner != nullptr ? owner->chunks.all().find(shared->object) : decltype(owner->chunks.all().end()){};
+  if (owner == nullptr || chunk == owner->chunks.all().end()) return CUDA_ERROR_INVALID_VALUE;
+  if (owner->client.uid != session.client.uid) {
+    complain("{}: memory of {} is another user's; it is not opened.", session.name(), owner->name());
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (owner->device != session.device) return CUDA_ERROR_NOT_SUPPORTED;
+  if (session.announced.size() >= kMostAnnounced) return CUDA_ERROR_OUT_OF_MEMORY;
+  session.announced.insert(request.memory);
+  size_bytes = chunk->second.size_bytes;
+  is_own = owner == &session;
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::piece_add, 0, session.id};
+  packet.object = request.memory;
+  packet.size_bytes = size_bytes;
+  const int fd = chunk->second.handle.get();
+  session.executor->send(packet, {&fd, 1});
+  return CUDA_SUCCESS;
+}
+
+void SessionManager::chunk_released(Session& session, std::uint64_t object) {
+  shares_.forget({session.id, object});
+  session.chunks.release(object);
+}
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that a client creates and maps by itself, in ranges of addresses that it has reserved (CUDA's virtual memory management): a *piece* is
+// what cuMemCreate made, by an id of the client's; a *mapping* is one piece, whole, at one address. The control process holds a handle of each
+// piece until the client has released it and no mapping of it is left, so pieces outlive this executor; mappings are the client's recipes.
+//
+// Owned by MemoryMap, which knows the ranges and answers whether memory may be used. Thread safe (one lock, held around the driver's calls:
+// they are short, but for creating much). Ids, addresses and sizes come from the client and are not trusted.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "broker/driver/driver.hpp"
+#include "proto/ids.hpp"
+#include "proto/segment.hpp"
+
+namespace mpsshim::broker {
+
+class ControlLink;
+class MemoryMap;
+
+class ApplicationMemory {
+ public:
+  ApplicationMemory(const Driver& driver, ControlLink& control, CUdevice device, std::uint64_t session, MemoryMap& map)
+      : driver_(driver), control_(control), device_(device), session_(session), map_(map) {}
+  ApplicationMemory(const ApplicationMemory&) = delete;
+
+  // Whether the control process's name of a piece of memory is one of these, not the address of a chunk.
+  [[nodiscard]] static bool is_piece(std::uint64_t object) { return proto::MemoryId{object}.has_kind(); }
+
+  [[nodiscard]] CUresult create(proto::MemoryId id, std::uint64_t size_bytes);
+  // A piece that an earlier executor had.
+  [[nodiscard]] CUresult adopt(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle);
+  // One that another session shares: from now on this session's as well.
+  [[nodiscard]] CUresult adopt_shared(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle);
+  // The client has no handle to it any more.
+  [[nodiscard]] bool release(proto::MemoryId id);
+
+  [[nodiscard]] CUresult map(std::uint64_t address, std::uint64_t size_bytes, proto::MemoryId id, bool is_accessible);
+  // Of whole mappings that lie side by side. What is forbidden is refused from forbid() on, and made known to the driver by set_access() once its
+  // work has ended.
+  [[nodiscard]] bool forbid(std::uint64_t address, std::uint64_t size_bytes);
+  [[nodiscard]] CUresult set_access(std::uint64_t address, std::uint64_t size_bytes, bool is_accessible);
+  // Refused from now on; taken out by unmap_forgotten() once its work has ended.
+  [[nodiscard]] bool forget(std::uint64_t address);
+  void unmap_forgotten(std::uint64_t address, std::uint64_t size_bytes);
+  [[nodiscard]] std::vector<std::uint64_t> forgotten() const;  // addresses
+  [[nodiscard]] bool has_forgotten(std::uint64_t address, std::uint64_t size_bytes) const;
+  [[nodiscard]] bool has_mappings(std::uint64_t address, std::uint64_t size_bytes) const;
+  // In a quiet window, when the session has ended.
+  void release_all();
+
+ private:
+  struct Piece {
+    std::uint64_t size_bytes = 0;
+    CUmemGenericAllocationHandle handle = 0;
+    unsigned mappings = 0;
+    bool is_released = false;
+  };
+  struct Mapping {
+    std::uint64_t size_bytes = 0;
+    std::uint64_t piece = 0;
+    bool is_forgotten = false;
+  };
+  using Mappings = std::map<std::uint64_t, Mapping>;
+
+  [[nodiscard]] CUresult add(proto::MemoryId id, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle);
+  // The control process keeps the handle.
+  void tell_created(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle);
+  [[nodiscard]] CUresult set_driver_access(std::uint64_t address, std::uint64_t size_bytes, bool is_accessible);
+  // Whether usable mappings fill the range, none of them in part.
+  [[nodiscard]] bool is_filled(std::uint64_t address, std::uint64_t size_bytes) const;
+  void drop_if_unused(std::uint64_t id);
+  // The first mapping that touches the range.
+  [[nodiscard]] Mappings::iterator touching(std::uint64_t address, std::uint64_t size_bytes);
+
+  const Driver& driver_;
+  ControlLink& control_;
+  const CUdevice device_;
+  const std::uint64_t session_;
+  MemoryMap& map_;
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, Piece> pieces_;  // by id
+  Mappings mappings_;                      // by address
+};
+
+}  // namespace mpsshim::broker

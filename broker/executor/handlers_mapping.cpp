@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that clients create and map by themselves. None of these calls of the driver waits for kernels (docs/measurements.md); what may take
+// long is a helper's.
+#include "broker/executor/application_memory.hpp"
+#include "broker/executor/control_link.hpp"
+#include "broker/executor/dispatch.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+constexpr std::uint64_t kQuickBytes = 64u << 20;  // mapping so much takes a worker tens of microseconds
+constexpr unsigned kSettleTimeoutMs = 2'000;
+constexpr unsigned kAnnouncedTimeoutMs = 10'000;  // to learn whether the control process has announced it
+
+bool is_range(std::uint64_t address, std::uint64_t size_bytes) { return size_bytes != 0 && size_bytes <= UINT64_MAX - address; }
+
+CUresult map(Session& session, const proto::MappingCreateRecord& record) {
+  const ScopedMark mark(session.id(), "cuMemMap", Patience::patient);
+  const proto::trace::Span span("driver", "cuMemMap", {"session", session.id()});
+  const CUresult result = session.memory().application().map(record.address, record.size_bytes, record.memory, record.is_accessible != 0);
+  return session.parts().faults.check(result, session.id(), "cuMemMap");
+}
+
+void map_in_job(Session& session, const proto::MappingCreateRecord& record, const SharedReply& reply) {
+  session.start_job([record, reply](const std::shared_ptr<Session>& self) {
+    self->memory().application().unmap_forgotten(record.address, record.size_bytes);
+    reply->answer_with(map(*self, record), proto::MappingCreateReply{});
+    self->finish_job();
+  });
+}
+
+CUresult create(Session& session, const proto::MemoryCreateRecord& record) {
+  const ScopedMark mark(session.id(), "cuMemCreate", Patience::patient);
+  const proto::trace::Span span("driver", "cuMemCreate", {"session", session.id()});
+  const CUresult result = session.memory().application().create(record.memory, record.size_bytes);
+  return session.parts().faults.check(result, session.id(), "cuMemCreate");
+}
+
+CUresult set_access(Session& session, const proto::MappingAccessRecord& record) {
+  const ScopedMark mark(session.id(), "cuMemMap", Patience::patient);
+  const CUresult result = session.memory().application().set_access(record.address, record.size_bytes, record.is_accessible != 0);
+  return session.parts().faults.check(result, session.id(), "cuMemSetAccess");
+}
+
+// The device is full, but what the session has given back is perhaps still there: awaited, as for chunks.
+void create_after_releases(Session& session, const proto::MemoryCreateRecord& record, const SharedReply& reply) {
+  session.when_completed([&session, record, reply, forgotten = session.memory().application().forgotten()] {
+    session.start_job([record, reply, forgotten](const std::shared_ptr<Session>& self) {
+      for (const std::uint64_t address : forgotten) self->memory().application().unmap_forgotten(address, 1);
+      self->memory().release_leaving();
+      self->parts().control.settle(kSettleTimeoutMs);
+      reply->answer_with(create(*self, record), proto::MemoryCreateReply{});
+      self->finish_job();
+    });
+  });
+}
+
+}  // namespace
+
+void handle(Incoming& incoming, const proto::RangeReserveRecord& record) {
+  std::uint64_t address = 0;
+  const CUresult result = incoming.session.memory().reserve_range(record.size_bytes, record.alignment, record.address, address);
+  incoming.reply.answer_with(result, proto::RangeReserveReply{address});
+}
+
+void handle(Incoming& incoming, const proto::RangeFreeRecord& record) {
+  Session& session = incoming.session;
+  if (!is_range(record.address, record.size_bytes) || !session.memory().leave_range(record.address, record.size_bytes)) {
+    return incoming.reject(CUDA_ERROR_INVALID_VALUE);
+  }
+  session.when_completed([&session, record] {
+    session.start_job([record](const std::shared_ptr<Session>& self) {
+      self->memory().release_ranges(record.address, record.size_bytes);
+      self->finish_job();
+    });
+  });
+}
+
+void handle(Incoming& incoming, const proto::MemoryCreateRecord& record) {
+  Session& session = incoming.session;
+  const bool is_leaving = session.memory().is_releasing() || !session.memory().application().forgotten().empty();
+  if (record.size_bytes <= kQuickBytes) {
+    const CUresult result = create(session, record);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && is_leaving) return create_after_releases(session, record, incoming.share_reply());
+    return incoming.reply.answer_with(result, proto::MemoryCreateReply{});
+  }
+  session.start_job([record, is_leaving, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
+    const CUresult result = create(*self, record);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && is_leaving) {
+      return self->finish_job([self, record, reply] { create_after_releases(*self, record, reply); });
+    }
+    reply->answer_with(result, proto::MemoryCreateReply{});
+    self->finish_job();
+  });
+}
+
+void handle(Incoming& incoming, const proto::MemoryAdoptRecord& record) {
+  incoming.session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
+    ExecutorParts& parts = self->parts();
+    const auto piece = parts.control.take_piece(self->id(), record.memory.value, kAnnouncedTimeoutMs, [&] { return self->is_gone(); });
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    if (piece) {
+      const ScopedMark mark(self->id(), "cuMemMap", Patience::patient);
+      result = self->memory().application().adopt_shared(record.memory, piece->size_bytes, piece->handle);
+      result = parts.faults.check(result, self->id(), "cuMemImportFromShareableHandle");
+    }
+    reply->answer_with(result, proto::MemoryAdoptReply{piece ? piece->size_bytes : 0});
+    self->finish_job();
+  });
+}
+
+void handle(Incoming& incoming, const proto::MemoryReleaseRecord& record) {
+  if (!incoming.session.memory().application().release(record.memory)) incoming.reject(CUDA_ERROR_INVALID_VALUE);
+}
+
+void handle(Incoming& incoming, const proto::MappingCreateRecord& record) {
+  Session& session = incoming.session;
+  if (!is_range(record.address, record.size_bytes)) return incoming.reply.answer_with(CUDA_ERROR_INVALID_VALUE, proto::MappingCreateReply{});
+  // What lay there before is perhaps still in use by work under way.
+  if (session.memory().application().has_forgotten(record.address, record.size_bytes)) {
+    return session.when_completed([&session, record, reply = incoming.share_reply()] { map_in_job(session, record, reply); });
+  }
+  if (record.size_bytes > kQuickBytes) return map_in_job(session, record, incoming.share_reply());
+  incoming.reply.answer_with(map(session, record), proto::MappingCreateReply{});
+}
+
+void handle(Incoming& incoming, const proto::MappingAccessRecord& record) {
+  Session& session = incoming.session;
+  const bool is_wrong = !is_range(record.address, record.size_bytes) ||
+                        (record.is_accessible == 0 && !session.memory().application().forbid(record.address, record.size_bytes));
+  if (is_wrong) return incoming.reply.answer_with(CUDA_ERROR_INVALID_VALUE, proto::MappingAccessReply{});
+  if (record.is_accessible != 0) return incoming.reply.answer_with(set_access(session, record), proto::MappingAccessReply{});
+  // Work under way may still use it, and would bring down the context.
+  session.when_completed(
+      [&session, record, reply = incoming.share_reply()] { reply->answer_with(set_access(session, record), proto::MappingAccessReply{}); });
+}
+
+void handle(Incoming& incoming, const proto::MappingEndRecord& record) {
+  Session& session = incoming.session;
+  if (!session.memory().application().forget(record.address)) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
+  session.when_completed([&session, address = record.address] {
+    session.start_job([address](const std::shared_ptr<Session>& self) {
+      self->memory().application().unmap_forgotten(address, 1);
+      self->finish_job();
+    });
+  });
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// MemoryMap's part for memory that the client maps by itself: which addresses are its own, and what may be used there.
+#include "broker/executor/application_memory.hpp"
+#include "broker/executor/memory_map.hpp"
+
+namespace mpsshim::broker {
+
+// Under the lock.
+bool MemoryMap::is_free(std::uint64_t address, std::uint64_t size_bytes) const {
+  const auto touches = [&](const std::map<std::uint64_t, std::uint64_t>& pieces) {
+    auto piece = pieces.lower_bound(address + size_bytes);
+    if (piece == pieces.begin()) return false;
+    --piece;
+    return piece->first + piece->second > address;
+  };
+  for (const auto& [begin, lease] : leases_) {
+    if (lease.is_closed || address < begin || size_bytes > lease.size_bytes || address - begin > lease.size_bytes - size_bytes) continue;
+    return !touches(taken_) && !touches(ranges_);
+  }
+  return false;
+}
+
+CUresult MemoryMap::reserve_range(std::uint64_t size_bytes, std::uint64_t alignment, std::uint64_t wanted, std::uint64_t& address) {
+  const bool is_power_of_two = (alignment & (alignment - 1)) == 0;
+  if (size_bytes == 0 || size_bytes % granularity_ != 0 || alignment % granularity_ != 0 || alignment == 0 || !is_power_of_two) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  constexpr std::size_t kMostRanges = 65'536;
+  std::lock_guard lock(mutex_);
+  if (ranges_.size() >= kMostRanges) return CUDA_ERROR_OUT_OF_MEMORY;
+  const bool is_as_wanted = wanted != 0 && wanted % alignment == 0 && is_free(wanted, size_bytes);
+  address = is_as_wanted ? wanted : find_room(size_bytes, alignment);
+  if (address == 0) return kNoRoomInLeases;
+  ranges_.emplace(address, size_bytes);
+  return CUDA_SUCCESS;
+}
+
+bool MemoryMap::is_reserved(std::uint64_t address, std::uint64_t size_bytes) const {
+  std::lock_guard lock(mutex_);
+  auto range = ranges_.upper_bound(address);
+  if (range == ranges_.begin()) return false;
+  --range;
+  if (leaving_ranges_.contains(range->first)) return false;
+  const std::uint64_t offset = address - range->first;
+  return offset < range->second && size_bytes <= range->second - offset;
+}
+
+bool MemoryMap::leave_range(std::uint64_t address, std::uint64_t size_bytes) {
+  if (application_->has_mappings(address, size_bytes)) return false;
+  std::lock_guard lock(mutex_);
+  const auto range = ranges_.find(address);
+  return range != ranges_.end() && range->second == size_bytes && leaving_ranges_.insert(address).second;
+}
+
+void MemoryMap::release_ranges(std::uint64_t first, std::uint64_t bytes) {
+  std::map<std::uint64_t, std::uint64_t> leaving;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto range = leaving_ranges_.lower_bound(first); range != leaving_ranges_.end() && *range - first < bytes; ++range) {
+      leaving.emplace(*range, ranges_.at(*range));
+    }
+  }
+  for (const auto& [address, size_bytes] : leaving) application_->unmap_forgotten(address, size_bytes);
+  std::lock_guard lock(mutex_);
+  for (const auto& [address, size_bytes] : leaving) {  // unless another thread has ended it, and it is one anew
+    if (leaving_ranges_.erase(address) != 0) ranges_.erase(address);
+  }
+}
+
+void MemoryMap::add_region(std::uint64_t address, std::uint64_t size_bytes) {
+  std::lock_guard lock(mutex_);
+  regions_.insert_or_assign(address, size_bytes);
+}
+
+void MemoryMap::remove_region(std::uint64_t address) {
+  std::lock_guard lock(mutex_);
+  regions_.erase(address);
+}
+
+bool MemoryMap::claim_descriptor() {
+  std::lock_guard lock(mutex_);
+  if (!has_descriptors()) return refuse_chunk() == CUDA_SUCCESS;
+  ++application_pieces_;
+  ++all_chunks_;
+  return true;
+}
+
+void MemoryMap::give_back_descriptor() {
+  std::lock_guard lock(mutex_);
+  --application_pieces_;
+  --all_chunks_;
+}
+
+}  // namespace mpsshim::broker

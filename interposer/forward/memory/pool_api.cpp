@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA Driver API manual, "Stream Ordered Memory Allocator", and the device's pools from "Device Management".
+#include "gen/api_declarations.hpp"
+#include "interposer/forward/memory/memory_pools.hpp"
+#include "interposer/local/devices.hpp"
+
+namespace mpsshim::interposer::api {
+
+using namespace forward;
+
+namespace {
+
+MemoryPools& pools() { return MemoryPools::instance(); }
+
+// Pools are those of the session's device.
+CUresult check_device(CUdevice device) {
+  if (device_facts(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  return device == session_device() ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult check_location(const CUmemLocation* location) {
+  if (location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+  return check_device(location->id);
+}
+
+// Memory of a device for kernels and copies; the newer kinds (managed, on the host) have no pools here.
+CUresult check_place(const CUmemLocation* location, CUmemAllocationType type) {
+  return type == CU_MEM_ALLOCATION_TYPE_PINNED ? check_location(location) : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult allocate(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CUstream handle) {
+  if (address == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  Stream* stream = Streams::instance().resolve(handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  std::uint64_t found = 0;
+  const CUresult error = pools().allocate(pool, bytes, *stream, current_context(), found);
+  if (error == CUDA_SUCCESS) *address = found;
+  return error;
+}
+
+}  // namespace
+
+CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) { return allocate(dptr, bytesize, pools().current(), hStream); }
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) {
+  return allocate(dptr, bytesize, pool, hStream);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  Stream* stream = Streams::instance().resolve(hStream);
+  return stream != nullptr ? pools().free(dptr, *stream) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice dev) {
+  if (pool_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult error = check_device(dev);
+  if (error == CUDA_SUCCESS) *pool_out = pools().default_pool();
+  return error;
+}
+CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice dev) {
+  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult error = check_device(dev);
+  if (error == CUDA_SUCCESS) *pool = pools().current();
+  return error;
+}
+CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
+  const CUresult error = check_device(dev);
+  return error == CUDA_SUCCESS ? pools().set_current(pool) : error;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location, CUmemAllocationType type) {
+  const CUresult error = check_place(location, type);
+  return error == CUDA_SUCCESS ? api::cuDeviceGetDefaultMemPool(pool_out, location->id) : error;
+}
+CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  const CUresult error = check_place(location, type);
+  return error == CUDA_SUCCESS ? api::cuDeviceGetMemPool(pool, location->id) : error;
+}
+CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
+  const CUresult error = check_place(location, type);
+  return error == CUDA_SUCCESS ? api::cuDeviceSetMemPool(location->id, pool) : error;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
+  if (pool == nullptr || poolProps == nullptr || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = check_location(&poolProps->location); error != CUDA_SUCCESS) return error;
+  // Such a pool's allocations could be named in other processes; no handle of a pool leaves this one.
+  if (poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+  return pools().create(poolProps->maxSize, *pool);
+}
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  const CUresult error = begin();
+  return error == CUDA_SUCCESS ? pools().destroy(pool) : error;
+}
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
+  const CUresult error = begin();
+  return error == CUDA_SUCCESS ? pools().trim(pool, minBytesToKeep) : error;
+}
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) { return pools().get_attribute(pool, attr, value); }
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) { return pools().set_attribute(pool, attr, value); }
+
+// Only the session's device can reach the memory, and always can.
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, size_t count) {
+  if (!pools().is_pool(pool) || (map == nullptr && count != 0)) return CUDA_ERROR_INVALID_VALUE;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (const CUresult error = check_location(&map[i].location); error != CUDA_SUCCESS) return error;
+    if (map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool memPool, CUmemLocation* location) {
+  if (flags == nullptr || !pools().is_pool(memPool)) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult error = check_location(location);
+  if (error == CUDA_SUCCESS) *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return error;
+}
+
+}  // namespace mpsshim::interposer::api

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuMemHostRegister: memory of the application that the GPU is to reach. The GPU works in another process, so the pages must be shared with it:
+// they are exchanged for those of a segment, which lies at another address for the executor (the alias, in the pinned lease).
+//
+// *Exchanged* are whole pages that are private to this process, and only while no other thread of the application could store into them
+// meanwhile; such memory has a device pointer, the alias. Everything else is *kept*: registered, but copies from and to it go through staging
+// memory, and there is no device pointer (CUDA_ERROR_NOT_SUPPORTED). Both are right; kept memory is slower and its copies wait.
+// Unregistering makes exchanged pages private again without a copy, so no store is lost; a child of fork() gets a copy of its own, as it would.
+// Any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/forward/memory/address_range.hpp"
+
+namespace mpsshim::interposer::forward {
+
+class RegisteredMemory {
+ public:
+  [[nodiscard]] static RegisteredMemory& instance();
+
+  [[nodiscard]] CUresult add(AddressRange range, std::uint32_t flags, CUcontext context);
+  // CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED if `address` is not where a registration begins. Waits for this process's own work.
+  [[nodiscard]] CUresult remove(std::uint64_t address);
+  struct Found {
+    AddressRange range;
+    std::uint64_t alias = 0;  // of range.address; 0: kept
+    std::uint32_t flags = 0;
+    CUcontext context = nullptr;
+    std::uint64_t buffer_id = 0;
+  };
+  // The registration that holds `address`: the application's, or an alias.
+  [[nodiscard]] std::optional<Found> find(std::uint64_t address) const;
+  [[nodiscard]] std::optional<Found> find_alias(std::uint64_t address) const;
+  void remove_all_of(CUcontext context);
+
+ private:
+  struct Registration {
+    std::uint64_t size_bytes = 0;
+    std::uint64_t alias = 0;
+    std::uint32_t flags = 0;
+    CUcontext context = nullptr;
+    std::uint64_t buffer_id = 0;
+    void* snapshot = nullptr;  // while the process forks
+  };
+
+  // Between prepare and the end of a fork the lock is held.
+  static void before_fork();
+  static void after_fork_in_parent();
+  static void after_fork_in_child();
+
+  [[nodiscard]] std::uint64_t exchange(AddressRange range, std::uint32_t flags, CUcontext context);
+  void make_private(std::uint64_t address, const Registration& registration);
+
+  std::mutex order_mutex_;                               // registering and unregistering
+  mutable std::mutex mutex_;                             // registrations_
+  std::map<std::uint64_t, Registration> registrations_;  // by address
+  std::atomic<bool> has_been_used_{false};
+  bool watches_forks_ = false;  // under order_mutex_
+};
+
+}  // namespace mpsshim::interposer::forward

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/memory/shared_memory.hpp"
+
+#include <unistd.h>
+
+#include "interposer/channel/connection.hpp"
+#include "interposer/settle.hpp"
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+struct NameFile {
+  std::uint64_t magic = 0;
+  proto::MemoryName name;
+};
+constexpr std::uint64_t kMagic = 0x6d50'5368'6e61'6d65;
+
+}  // namespace
+
+CUresult share_memory(std::uint64_t object, proto::MemoryName& name) {
+  if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
+  proto::MemoryShare question;
+  question.object = object;
+  proto::MemoryShared answer;
+  proto::ReceivedFds received;
+  const CUresult error = connection().request(question, answer, received);
+  name = answer.name;
+  return error;
+}
+
+CUresult open_shared_memory(const proto::MemoryName& name, proto::MemoryId id, bool& is_own) {
+  if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
+  proto::MemoryOpen question;
+  question.name = name;
+  question.memory = id.value;
+  proto::MemoryOpened answer;
+  proto::ReceivedFds received;
+  const CUresult error = connection().request(question, answer, received);
+  is_own = answer.is_own != 0;
+  return error;
+}
+
+proto::FileDescriptor write_name(const proto::MemoryName& name) {
+  proto::FileDescriptor file = proto::create_memory_file("mpsshim-memory", sizeof(NameFile));
+  const NameFile content{kMagic, name};
+  if (!file.valid() || pwrite(file.get(), &content, sizeof content, 0) != static_cast<ssize_t>(sizeof content)) return {};
+  return file;
+}
+
+bool read_name(int fd, proto::MemoryName& name) {
+  NameFile content;
+  if (pread(fd, &content, sizeof content, 0) != static_cast<ssize_t>(sizeof content) || content.magic != kMagic) return false;
+  name = content.name;
+  return true;
+}
+
+}  // namespace mpsshim::interposer::forward

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that processes share, by names that the control process gives out and knows again (proto/handshake.hpp): what stands behind shareable
+// handles and inter-process handles. A name means the memory for as long as its maker holds it. Any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/forward/begin.hpp"
+#include "proto/handshake.hpp"
+#include "proto/segment.hpp"
+
+namespace mpsshim::interposer::forward {
+
+// `object`: address of a chunk, or handle of memory made by VirtualMemory.
+[[nodiscard]] CUresult share_memory(std::uint64_t object, proto::MemoryName& name);
+// Has the executor handed memory of that name, to be adopted under `id`.
+[[nodiscard]] CUresult open_shared_memory(const proto::MemoryName& name, proto::MemoryId id, bool& is_own);
+
+// A descriptor that carries a name to another process: what the application passes on as a POSIX handle.
+[[nodiscard]] proto::FileDescriptor write_name(const proto::MemoryName& name);
+// False if `fd` is none of those.
+[[nodiscard]] bool read_name(int fd, proto::MemoryName& name);
+
+}  // namespace mpsshim::interposer::forward

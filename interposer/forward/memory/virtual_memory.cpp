@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/memory/virtual_memory.hpp"
+
+#include <cstring>
+
+#include "interposer/forward/memory/allocation_owner.hpp"
+#include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/shared_memory.hpp"
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+// Makes a call whose record is its own recipe. `note` gets the recipe's key.
+template <typename Record, typename Reply>
+CUresult call_for_recipe(const Record& record, Reply& reply, RecipeBook::Key& key, auto&& recipe_for) {
+  Answer answer;
+  do {
+    answer = Answer{};
+    const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
+    if (error != CUDA_SUCCESS) return error;
+  } while (!session().keep_recipe(recipe_for(reply), answer, key));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+VirtualMemory& VirtualMemory::instance() {
+  static auto* memory = new VirtualMemory();  // never destroyed
+  return *memory;
+}
+
+CUresult VirtualMemory::ask_for_range(std::uint64_t size_bytes, std::uint64_t alignment, std::uint64_t wanted, std::uint64_t& address,
+                                      RecipeBook::Key& recipe) {
+  proto::RangeReserveRecord record{};
+  record.size_bytes = size_bytes;
+  record.alignment = alignment;
+  record.address = wanted;
+  proto::RangeReserveReply reply{};
+  const CUresult error = call_for_recipe(record, reply, recipe, [&](const proto::RangeReserveReply& given) {
+    proto::RangeReserveRecord again = record;
+    again.address = given.address;  // the application has seen it
+    return recipe_of({}, again, 0);
+  });
+  address = reply.address;
+  return error;
+}
+
+CUresult VirtualMemory::reserve(std::uint64_t size_bytes, std::uint64_t alignment, std::uint64_t wanted, std::uint64_t& address) {
+  const std::lock_guard ordering(order_mutex_);
+  Range range{size_bytes, 0};
+  const CUresult error = DeviceMemory::instance().with_leases([&](DeviceLeases& leases) {
+    CUresult result = ask_for_range(size_bytes, alignment, wanted, address, range.recipe);
+    if (result == CUDA_ERROR_MAP_FAILED) {
+      result = size_bytes <= UINT64_MAX - alignment ? leases.add(size_bytes + alignment) : CUDA_ERROR_OUT_OF_MEMORY;
+      if (result == CUDA_SUCCESS) result = ask_for_range(size_bytes, alignment, wanted, address, range.recipe);
+    }
+    if (result == CUDA_SUCCESS) leases.chunk_added(address);
+    return result == CUDA_ERROR_MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : result;
+  });
+  if (error != CUDA_SUCCESS) return error;
+  const std::lock_guard lock(mutex_);
+  ranges_.emplace(address, range);
+  has_been_used_.store(true, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+CUresult VirtualMemory::free_range(std::uint64_t address, std::uint64_t size_bytes) {
+  const std::lock_guard ordering(order_mutex_);
+  const auto range = ranges_.find(address);
+  if (range == ranges_.end() || range->second.size_bytes != size_bytes || !is_free(address, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult error = session().channel().post<proto::RangeFreeRecord>({}, 0, [&](proto::RangeFreeRecord& record, std::byte*, Place place) {
+    record.address = address;
+    record.size_bytes = size_bytes;
+    session().end_recipe(range->second.recipe, place);
+  });
+  DeviceMemory::instance().with_leases([&](DeviceLeases& leases) { leases.chunk_removed(address); });
+  const std::lock_guard lock(mutex_);
+  ranges_.erase(range);
+  return error;
+}
+
+CUresult VirtualMemory::create(std::uint64_t size_bytes, bool is_exportable, CUmemGenericAllocationHandle& handle) {
+  const std::lock_guard ordering(order_mutex_);
+  proto::MemoryCreateRecord record{};
+  record.memory = proto::MemoryId::make(++last_memory_, 1);  // numbers do not come back: a stale handle stays one
+  record.size_bytes = size_bytes;
+  proto::MemoryCreateReply reply{};
+  if (const CUresult error = DeviceMemory::instance().call_with_room(record, reply); error != CUDA_SUCCESS) return error;
+  handle = record.memory.value;
+  const std::lock_guard lock(mutex_);
+  Memory memory;
+  memory.size_bytes = size_bytes;
+  memory.is_exportable = is_exportable;
+  memory.buffer_id = next_buffer_id();
+  memories_.emplace(handle, memory);
+  return CUDA_SUCCESS;
+}
+
+CUresult VirtualMemory::open(const proto::MemoryName& name, CUmemGenericAllocationHandle& handle, bool& is_own) {
+  const std::lock_guard ordering(order_mutex_);
+  const proto::MemoryId id = proto::MemoryId::make(++last_memory_, 1);
+  if (const CUresult error = open_shared_memory(name, id, is_own); error != CUDA_SUCCESS) return error;
+  proto::MemoryAdoptRecord record{};
+  record.memory = id;
+  proto::MemoryAdoptReply reply{};
+  if (const CUresult error = session().channel().call({}, record, {}, Repeat::never, reply); error != CUDA_SUCCESS) return error;
+  handle = id.value;
+  const std::lock_guard lock(mutex_);
+  Memory memory;
+  memory.size_bytes = reply.size_bytes;
+  memory.is_exportable = true;
+  memory.buffer_id = next_buffer_id();
+  memories_.emplace(handle, memory);
+  return CUDA_SUCCESS;
+}
+
+CUresult VirtualMemory::release(CUmemGenericAllocationHandle handle) {
+  const std::lock_guard ordering(order_mutex_);
+  const auto found = memories_.find(handle);
+  if (found == memories_.end() || found->second.references == 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard lock(mutex_);
+  return --found->second.references == 0 && found->second.mappings == 0 ? end_memory(found) : CUDA_SUCCESS;
+}
+
+// With both locks held.
+CUresult VirtualMemory::end_memory(std::map<std::uint64_t, Memory>::iterator memory) {
+  proto::MemoryReleaseRecord record{};
+  record.memory = proto::MemoryId{memory->first};
+  memories_.erase(memory);
+  return session().channel().post({}, record);
+}
+
+CUresult VirtualMemory::map(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle) {
+  const std::lock_guard ordering(order_mutex_);
+  const auto memory = memories_.find(handle);
+  if (memory == memories_.end() || memory->second.references == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_reserved(address, size_bytes) || size_bytes > memory->second.size_bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (size_bytes != memory->second.size_bytes) return CUDA_ERROR_NOT_SUPPORTED;  // a part, as the driver says
+  if (!is_free(address, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  proto::MappingCreateRecord record{};
+  record.address = address;
+  record.size_bytes = size_bytes;
+  record.memory = proto::MemoryId{handle};
+  proto::MappingCreateReply reply{};
+  Mapping mapping{size_bytes, handle, false, 0};
+  const CUresult error = call_for_recipe(record, reply, mapping.recipe, [&](const proto::MappingCreateReply&) { return recipe_of({}, record, 0); });
+  if (error != CUDA_SUCCESS) return error;
+  const std::lock_guard lock(mutex_);
+  ++memory->second.mappings;
+  mappings_.emplace(address, mapping);
+  return CUDA_SUCCESS;
+}
+
+CUresult VirtualMemory::unmap(std::uint64_t address, std::uint64_t size_bytes) {
+  const std::lock_guard ordering(order_mutex_);
+  if (!is_filled(address, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  for (auto mapping = mappings_.find(address); mapping != mappings_.end() && mapping->first - address < size_bytes;) {
+    const std::uint64_t at = (mapping++)->first;
+    if (const CUresult error = end_mapping(at); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult VirtualMemory::end_mapping(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  const auto mapping = mappings_.find(address);
+  const auto memory = memories_.find(mapping->second.memory);
+  const CUresult error = session().channel().post<proto::MappingEndRecord>({}, 0, [&](proto::MappingEndRecord& record, std::byte*, Place place) {
+    record.address = address;
+    session().end_recipe(mapping->second.recipe, place);
+  });
+  mappings_.erase(mapping);
+  if (--memory->second.mappings != 0 || memory->second.references != 0 || error != CUDA_SUCCESS) return error;
+  return end_memory(memory);
+}
+
+CUresult VirtualMemory::set_access(std::uint64_t address, std::uint64_t size_bytes, bool is_accessible) {
+  const std::lock_guard ordering(order_mutex_);
+  if (!is_filled(address, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  proto::MappingAccessRecord record{};
+  record.address = address;
+  record.size_bytes = size_bytes;
+  record.is_accessible = is_accessible ? 1 : 0;
+  proto::MappingAccessReply reply{};
+  Answer answer;
+  const auto first = mappings_.find(address);
+  // The mappings' recipes make them as they are from now on; an executor that is gone meanwhile has taken the change with it.
+  const auto note = [&](Link& link) {
+    if (link.epoch() != answer.epoch || !Channel::is_active(link)) return false;
+    for (auto mapping = first; mapping != mappings_.end() && mapping->first - address < size_bytes; ++mapping) {
+      Recipe* recipe = session().recipes().find(mapping->second.recipe);
+      proto::MappingCreateRecord made{};
+      std::memcpy(&made, recipe->body.data(), proto::MappingCreateRecord::kBodyBytes);
+      made.is_accessible = record.is_accessible;
+      std::memcpy(recipe->body.data(), &made, proto::MappingCreateRecord::kBodyBytes);
+    }
+    return true;
+  };
+  do {
+    answer = Answer{};
+    if (const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer); error != CUDA_SUCCESS) return error;
+  } while (!session().channel().locked(note));
+  const std::lock_guard lock(mutex_);
+  for (auto mapping = first; mapping != mappings_.end() && mapping->first - address < size_bytes; ++mapping) {
+    mapping->second.is_accessible = is_accessible;
+  }
+  return CUDA_SUCCESS;
+}
+
+bool VirtualMemory::is_reserved(std::uint64_t address, std::uint64_t size_bytes) const {
+  auto range = ranges_.upper_bound(address);
+  if (size_bytes == 0 || range == ranges_.begin()) return false;
+  --range;
+  return AddressRange{range->first, range->second.size_bytes}.holds(address, size_bytes);
+}
+
+bool VirtualMemory::is_free(std::uint64_t address, std::uint64_t size_bytes) const {
+  auto mapping = mappings_.lower_bound(address + size_bytes);
+  if (mapping == mappings_.begin()) return true;
+  --mapping;
+  return mapping->first + mapping->second.size_bytes <= address;
+}
+
+bool VirtualMemory::is_filled(std::uint64_t address, std::uint64_t size_bytes) const {
+  if (size_bytes == 0) return false;
+  for (std::uint64_t left = size_bytes; left != 0;) {
+    const auto mapping = mappings_.find(address);
+    if (mapping == mappings_.end() || mapping->second.size_bytes > left) return false;
+    left -= mapping->second.size_bytes;
+    address += mapping->second.size_bytes;
+  }
+  return true;
+}
+
+std::optional<VirtualMemory::Found> VirtualMemory::find(std::uint64_t address) const {
+  if (!has_been_used_.load(std::memory_order_relaxed)) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  auto mapping = mappings_.upper_bound(address);
+  if (mapping == mappings_.begin()) return std::nullopt;
+  --mapping;
+  const AddressRange range{mapping->first, mapping->second.size_bytes};
+  if (!range.holds(address, 1)) return std::nullopt;
+  const Memory& memory = memories_.at(mapping->second.memory);
+  return Found{range, memory.buffer_id, mapping->second.is_accessible, memory.is_exportable};
+}
+
+std::optional<CUmemGenericAllocationHandle> VirtualMemory::retain(std::uint64_t address) {
+  const std::lock_guard ordering(order_mutex_);
+  const std::lock_guard lock(mutex_);
+  auto mapping = mappings_.upper_bound(address);
+  if (mapping == mappings_.begin()) return std::nullopt;
+  --mapping;
+  if (!AddressRange{mapping->first, mapping->second.size_bytes}.holds(address, 1)) return std::nullopt;
+  Memory& memory = memories_.at(mapping->second.memory);
+  ++memory.references;
+  return mapping->second.memory;
+}
+
+std::optional<VirtualMemory::Properties> VirtualMemory::properties(CUmemGenericAllocationHandle handle) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = memories_.find(handle);
+  if (found == memories_.end() || found->second.references == 0) return std::nullopt;
+  return Properties{found->second.size_bytes, found->second.is_exportable};
+}
+
+}  // namespace mpsshim::interposer::forward

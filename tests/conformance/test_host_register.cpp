@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Registered host memory.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "driver_under_test.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+constexpr size_t kBytes = size_t{1} << 20;
+
+struct Pages {
+  unsigned* words = nullptr;
+  Pages() {
+    void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    words = static_cast<unsigned*>(memory);
+    for (unsigned i = 0; i < kBytes / 4; ++i) words[i] = i;
+  }
+  ~Pages() { munmap(words, kBytes); }
+  Pages(const Pages&) = delete;
+};
+
+}  // namespace
+
+TEST_CASE("registered memory keeps what it held and is reached by the device", "[forwarded]") {
+  const DeviceContext context;
+  const Pages pages;
+  OK(CU(cuMemHostRegister)(pages.words, kBytes, CU_MEMHOSTREGISTER_DEVICEMAP));
+  CHECK(pages.words[1234] == 1234);
+  pages.words[1] = 77;
+  CUdeviceptr mapped = 0;
+  OK(CU(cuMemHostGetDevicePointer)(&mapped, pages.words, 0));
+  OK(CU(cuMemsetD32)(mapped + kBytes / 2, 5, 100));  // the device writes where the host reads
+  OK(CU(cuCtxSynchronize)());
+  CHECK(pages.words[kBytes / 8] == 5);
+  CHECK(pages.words[kBytes / 8 + 99] == 5);
+  CHECK(pages.words[kBytes / 8 + 100] == kBytes / 8 + 100);
+
+  CUstream stream = nullptr;
+  OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr device = 0;
+  OK(CU(cuMemAlloc)(&device, kBytes));
+  OK(CU(cuMemcpyHtoDAsync)(device, pages.words, kBytes, stream));
+  OK(CU(cuMemsetD32Async)(device, 9, 1, stream));
+  OK(CU(cuMemcpyDtoHAsync)(pages.words + 10, device, 8, stream));
+  OK(CU(cuStreamSynchronize)(stream));
+  CHECK(pages.words[10] == 9);
+  CHECK(pages.words[11] == 77);
+  OK(CU(cuMemHostUnregister)(pages.words));
+  CHECK(pages.words[10] == 9);
+  CHECK(pages.words[kBytes / 8] == 5);
+  CHECK(pages.words[kBytes / 4 - 1] == kBytes / 4 - 1);
+  pages.words[5] = 4711;
+  OK(CU(cuMemcpyHtoD)(device, pages.words, kBytes));  // pageable again
+  unsigned word = 0;
+  OK(CU(cuMemcpyDtoH)(&word, device + 20, 4));
+  CHECK(word == 4711);
+  OK(CU(cuMemHostRegister)(pages.words, kBytes, 0));  // once more
+  CHECK(pages.words[5] == 4711);
+  OK(CU(cuMemHostUnregister)(pages.words));
+  CHECK(pages.words[5] == 4711);
+  OK(CU(cuMemFree)(device));
+  OK(CU(cuStreamDestroy)(stream));
+}
+
+TEST_CASE("registration refuses what is wrong", "[forwarded]") {
+  const DeviceContext context;
+  const Pages pages;
+  CHECK(CU(cuMemHostRegister)(nullptr, kBytes, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuMemHostRegister)(pages.words, 0, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuMemHostRegister)(pages.words, kBytes, 0x100) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuMemHostRegister)(pages.words, kBytes, 0));
+  CHECK(CU(cuMemHostRegister)(pages.words, kBytes, 0) == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  CHECK(CU(cuMemHostUnregister)(pages.words + 1024) != CUDA_SUCCESS);
+  OK(CU(cuMemHostUnregister)(pages.words));
+  CHECK(CU(cuMemHostUnregister)(pages.words) == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  void* gone = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  munmap(gone, kBytes);
+  CHECK(CU(cuMemHostRegister)(gone, kBytes, 0) != CUDA_SUCCESS);
+}
+
+TEST_CASE("registered pointers say what they are", "[forwarded]") {
+  const DeviceContext context;
+  const Pages pages;
+  const auto address = reinterpret_cast<CUdeviceptr>(pages.words);
+  unsigned type = 0;
+  CHECK(CU(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuMemHostRegister)(pages.words, kBytes, CU_MEMHOSTREGISTER_PORTABLE));
+  OK(CU(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address + 4));
+  CHECK(type == CU_MEMORYTYPE_HOST);
+  void* host = nullptr;
+  OK(CU(cuPointerGetAttribute)(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, address + 4));
+  CHECK(host == pages.words + 1);
+  CUdeviceptr device = 0, mapped = 0;
+  OK(CU(cuPointerGetAttribute)(&device, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address + 4));
+  OK(CU(cuMemHostGetDevicePointer)(&mapped, pages.words + 1, 0));
+  CHECK(device == mapped);
+  unsigned flags = 0;
+  CHECK(CU(cuMemHostGetFlags)(&flags, pages.words) == CUDA_ERROR_INVALID_VALUE);  // of what cuMemHostAlloc made alone
+  OK(CU(cuMemHostUnregister)(pages.words));
+}
+
+TEST_CASE("odd ranges and busy processes register memory as well", "[forwarded]") {
+  const DeviceContext context;
+  const Pages pages;
+  CUdeviceptr device = 0;
+  OK(CU(cuMemAlloc)(&device, kBytes));
+  const auto round_trip = [&](unsigned* from, size_t bytes) {
+    OK(CU(cuMemHostRegister)(from, bytes, 0));
+    OK(CU(cuMemcpyHtoDAsync)(device, from, bytes, nullptr));
+    OK(CU(cuStreamSynchronize)(nullptr));
+    std::vector<unsigned> expected(from, from + bytes / 4);
+    std::memset(from, 0, bytes);
+    OK(CU(cuMemcpyDtoHAsync)(from, device, bytes, nullptr));
+    OK(CU(cuStreamSynchronize)(nullptr));
+    const bool is_equal = std::memcmp(expected.data(), from, bytes) == 0;
+    CHECK(is_equal);
+    OK(CU(cuMemHostUnregister)(from));
+  };
+  round_trip(pages.words + 3, 100000);  // no whole pages
+  // Another thread stores into the memory all the time: none of that may be lost.
+  std::atomic<bool> over{false};
+  auto* counter = reinterpret_cast<std::atomic<unsigned>*>(pages.words + kBytes / 8 + 1);
+  counter->store(0);
+  unsigned stored = 0;
+  std::thread writer([&] {
+    while (!over) counter->store(++stored);
+  });
+  for (int round = 0; round < 20; ++round) round_trip(pages.words, kBytes / 4);
+  for (int round = 0; round < 20; ++round) {
+    OK(CU(cuMemHostRegister)(pages.words, kBytes, 0));
+    OK(CU(cuMemHostUnregister)(pages.words));
+  }
+  over = true;
+  writer.join();
+  CHECK(counter->load() == stored);
+  OK(CU(cuMemFree)(device));
+}
+
+TEST_CASE("a child's registered memory is its own", "[forwarded]") {
+  const DeviceContext context;
+  const Pages pages;
+  OK(CU(cuMemHostRegister)(pages.words, kBytes, 0));
+  int ready[2], done[2];
+  REQUIRE(pipe(ready) == 0);
+  REQUIRE(pipe(done) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte = 0;
+    if (read(ready[0], &byte, 1) != 1) _exit(2);
+    const bool is_as_it_was = pages.words[100] == 100 && pages.words[2000] == 2000;  // the parent has written since
+    pages.words[100] = 1;
+    if (write(done[1], &byte, 1) != 1) _exit(2);
+    _exit(is_as_it_was ? 0 : 1);
+  }
+  pages.words[2000] = 3;
+  char byte = 0;
+  REQUIRE(write(ready[1], &byte, 1) == 1);
+  REQUIRE(read(done[0], &byte, 1) == 1);
+  CHECK(pages.words[100] == 100);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  OK(CU(cuMemHostUnregister)(pages.words));
+  CHECK(pages.words[2000] == 3);
+}

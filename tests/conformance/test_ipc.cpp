@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of one process that another uses: inter-process handles, shareable handles.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "driver_under_test.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+constexpr size_t kGranule = size_t{2} << 20;
+constexpr unsigned kWords = 1000;
+
+// The other process: started with the file descriptor number of a socket in this variable.
+constexpr char kSocketVariable[] = "MPSSHIM_TEST_SOCKET";
+
+struct Pair {
+  int ends[2] = {-1, -1};
+  Pair() { REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0); }
+  ~Pair() {
+    close(ends[0]);
+    close(ends[1]);
+  }
+};
+
+pid_t start_other(const char* name, const Pair& pair) {
+  setenv(kSocketVariable, std::to_string(pair.ends[1]).c_str(), 1);
+  const pid_t child = start_case(name);
+  unsetenv(kSocketVariable);
+  return child;
+}
+
+int own_socket() { return std::atoi(std::getenv(kSocketVariable)); }
+
+void say(int socket, const void* data, size_t bytes) { REQUIRE(send(socket, data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes)); }
+void hear(int socket, void* data, size_t bytes) { REQUIRE(recv(socket, data, bytes, 0) == static_cast<ssize_t>(bytes)); }
+
+union DescriptorMessage {
+  cmsghdr header;
+  char room[CMSG_SPACE(sizeof(int))];
+};
+
+void say_descriptor(int socket, int fd) {
+  char byte = 0;
+  iovec data{&byte, 1};
+  DescriptorMessage control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = &control;
+  message.msg_controllen = sizeof control.room;
+  control.header.cmsg_level = SOL_SOCKET;
+  control.header.cmsg_type = SCM_RIGHTS;
+  control.header.cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
+  REQUIRE(sendmsg(socket, &message, MSG_NOSIGNAL) == 1);
+}
+
+int hear_descriptor(int socket) {
+  char byte = 0;
+  iovec data{&byte, 1};
+  DescriptorMessage control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = &control;
+  message.msg_controllen = sizeof control.room;
+  REQUIRE(recvmsg(socket, &message, 0) == 1);
+  int fd = -1;
+  if (CMSG_FIRSTHDR(&message) != nullptr) std::memcpy(&fd, CMSG_DATA(&control.header), sizeof fd);
+  return fd;
+}
+
+int exit_of(pid_t child) {
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  return status;
+}
+
+std::vector<unsigned> words_at(CUdeviceptr address) {
+  std::vector<unsigned> words(kWords);
+  OK(CU(cuMemcpyDtoH)(words.data(), address, kWords * 4));
+  return words;
+}
+
+}  // namespace
+
+// Hidden: the other side.
+TEST_CASE("opens memory of another process", "[.]") {
+  const DeviceContext context;
+  const int socket = own_socket();
+  CUipcMemHandle handle{};
+  hear(socket, &handle, sizeof handle);
+  CUdeviceptr memory = 0, again = 0;
+  OK(CU(cuIpcOpenMemHandle)(&memory, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  CHECK(words_at(memory) == std::vector<unsigned>(kWords, 11));
+  OK(CU(cuIpcOpenMemHandle)(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  CHECK(again == memory);
+  OK(CU(cuIpcCloseMemHandle)(again));
+  CHECK(CU(cuMemFree)(memory) != CUDA_SUCCESS);
+  OK(CU(cuMemsetD32)(memory, 22, kWords));
+  OK(CU(cuCtxSynchronize)());
+  OK(CU(cuIpcCloseMemHandle)(memory));
+  CHECK(CU(cuMemsetD32)(memory, 33, kWords) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("an allocation is opened by another process", "[forwarded]") {
+  const DeviceContext context;
+  if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has no inter-process handles");
+  const Pair pair;
+  CUdeviceptr before = 0, memory = 0;
+  OK(CU(cuMemAlloc)(&before, 5000));  // so that it does not begin a chunk
+  OK(CU(cuMemAlloc)(&memory, kWords * 4));
+  OK(CU(cuMemsetD32)(before, 1, 1250));
+  OK(CU(cuMemsetD32)(memory, 11, kWords));
+  OK(CU(cuCtxSynchronize)());
+  CUipcMemHandle handle{};
+  OK(CU(cuIpcGetMemHandle)(&handle, memory));
+  const pid_t child = start_other("opens memory of another process", pair);
+  REQUIRE(child > 0);
+  say(pair.ends[0], &handle, sizeof handle);
+  CHECK(exit_of(child) == 0);
+  CHECK(words_at(memory) == std::vector<unsigned>(kWords, 22));
+  CHECK(words_at(before) == std::vector<unsigned>(kWords, 1));
+
+  CUdeviceptr own = 0;
+  CHECK(CU(cuIpcOpenMemHandle)(&own, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS);  // of this very process
+  CHECK(CU(cuIpcGetMemHandle)(&handle, 0x1234) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuIpcGetMemHandle)(nullptr, memory) == CUDA_ERROR_INVALID_VALUE);
+  CUipcMemHandle nonsense{};
+  CHECK(CU(cuIpcOpenMemHandle)(&own, nonsense, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS);
+  CHECK(CU(cuIpcCloseMemHandle)(memory) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuMemFree)(memory));
+  OK(CU(cuMemFree)(before));
+}
+
+TEST_CASE("imports memory of another process", "[.]") {
+  const DeviceContext context;
+  const int fd = hear_descriptor(own_socket());
+  REQUIRE(fd >= 0);
+  CUmemGenericAllocationHandle handle = 0;
+  OK(CU(cuMemImportFromShareableHandle)(&handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  close(fd);
+  CUdeviceptr range = 0;
+  OK(CU(cuMemAddressReserve)(&range, 16 * kGranule, 0, 0, 0));
+  OK(CU(cuMemMap)(range, 2 * kGranule, 0, handle, 0));
+  CUmemAccessDesc access{};
+  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  OK(CU(cuMemSetAccess)(range, 2 * kGranule, &access, 1));
+  CHECK(words_at(range + kGranule) == std::vector<unsigned>(kWords, 44));
+  OK(CU(cuMemsetD32)(range + kGranule, 55, kWords));
+  OK(CU(cuCtxSynchronize)());
+  OK(CU(cuMemUnmap)(range, 2 * kGranule));
+  OK(CU(cuMemRelease)(handle));
+  OK(CU(cuMemAddressFree)(range, 16 * kGranule));
+}
+
+TEST_CASE("exported memory is imported by another process", "[forwarded]") {
+  const DeviceContext context;
+  const Pair pair;
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemGenericAllocationHandle private_handle = 0, handle = 0;
+  int fd = -1;
+  OK(CU(cuMemCreate)(&private_handle, kGranule, &prop, 0));
+  CHECK(CU(cuMemExportToShareableHandle)(&fd, private_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS);
+  OK(CU(cuMemRelease)(private_handle));
+  prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  OK(CU(cuMemCreate)(&handle, 2 * kGranule, &prop, 0));
+  CUdeviceptr range = 0;
+  OK(CU(cuMemAddressReserve)(&range, 16 * kGranule, 0, 0, 0));
+  OK(CU(cuMemMap)(range, 2 * kGranule, 0, handle, 0));
+  CUmemAccessDesc access{};
+  access.location = prop.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  OK(CU(cuMemSetAccess)(range, 2 * kGranule, &access, 1));
+  OK(CU(cuMemsetD32)(range + kGranule, 44, kWords));
+  OK(CU(cuCtxSynchronize)());
+  OK(CU(cuMemExportToShareableHandle)(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  REQUIRE(fd >= 0);
+  const pid_t child = start_other("imports memory of another process", pair);
+  REQUIRE(child > 0);
+  say_descriptor(pair.ends[0], fd);
+  CHECK(exit_of(child) == 0);
+  CHECK(words_at(range + kGranule) == std::vector<unsigned>(kWords, 55));
+
+  // The same in this process.
+  CUmemGenericAllocationHandle own = 0;
+  OK(CU(cuMemImportFromShareableHandle)(&own, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  OK(CU(cuMemMap)(range + 8 * kGranule, 2 * kGranule, 0, own, 0));
+  OK(CU(cuMemSetAccess)(range + 8 * kGranule, 2 * kGranule, &access, 1));
+  CHECK(words_at(range + 9 * kGranule) == std::vector<unsigned>(kWords, 55));
+  OK(CU(cuMemUnmap)(range + 8 * kGranule, 2 * kGranule));
+  OK(CU(cuMemRelease)(own));
+  close(fd);
+
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  CHECK(CU(cuMemImportFromShareableHandle)(&own, reinterpret_cast<void*>(static_cast<std::intptr_t>(ends[0])),
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != CUDA_SUCCESS);
+  close(ends[0]);
+  close(ends[1]);
+  OK(CU(cuMemUnmap)(range, 2 * kGranule));
+  OK(CU(cuMemRelease)(handle));
+  OK(CU(cuMemAddressFree)(range, 16 * kGranule));
+}
