@@ -14,6 +14,7 @@ namespace mpsshim::broker::control {
 namespace {
 
 constexpr std::chrono::seconds kPatienceInPause{30};  // half the time after which a client takes its connection to be broken
+constexpr std::size_t kRangesLogged = 4;              // of a session
 
 double milliseconds_since(EventLoop::Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - start).count();
@@ -301,7 +302,10 @@ std::optional<proto::Lease> SessionManager::add_lease(Session& session, std::uin
     complain("{}: its range of addresses has no room for {} MiB more, and no other is free; widen --window.", session.name(), size_bytes >> 20);
     return std::nullopt;
   }
-  log_debug("{}: gets a further range of {} MiB at {:#x}.", session.name(), lease->size_bytes >> 20, lease->address);
+  // A client may ask for many.
+  if (session.more_leases.size() < kRangesLogged) {
+    log_info("{}: gets a further range of {} MiB at {:#x}.", session.name(), lease->size_bytes >> 20, lease->address);
+  }
   session.more_leases.push_back(*lease);
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::lease_add, 0, session.id};

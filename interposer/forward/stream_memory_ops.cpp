@@ -19,7 +19,7 @@ constexpr unsigned int kMostOperations = 256;
 CUresult check_word(CUdeviceptr address, std::uint64_t bytes) {
   if (address % bytes != 0) return CUDA_ERROR_INVALID_VALUE;
   Space space{};
-  if (const CUresult error = classify(address, bytes, Named::by_address, space); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = classify_fixed(address, bytes, Named::by_address, space); error != CUDA_SUCCESS) return error;
   return space == Space::pageable ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 

@@ -56,12 +56,12 @@ CUresult check_resource(const CUDA_RESOURCE_DESC& resource, bool is_surface, pro
     case CU_RESOURCE_TYPE_ARRAY: found = Arrays::instance().resolve(resource.res.array.hArray); break;
     case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY: found = is_surface ? nullptr : Arrays::instance().resolve(resource.res.mipmap.hMipmappedArray); break;
     case CU_RESOURCE_TYPE_LINEAR:
-      return is_surface ? CUDA_ERROR_INVALID_VALUE : classify(resource.res.linear.devPtr, resource.res.linear.sizeInBytes, Named::device, space);
+      return is_surface ? CUDA_ERROR_INVALID_VALUE : classify_fixed(resource.res.linear.devPtr, resource.res.linear.sizeInBytes, Named::device, space);
     case CU_RESOURCE_TYPE_PITCH2D: {
       std::uint64_t bytes = 0;
       if (is_surface || __builtin_mul_overflow(resource.res.pitch2D.pitchInBytes, resource.res.pitch2D.height, &bytes))
         return CUDA_ERROR_INVALID_VALUE;
-      return classify(resource.res.pitch2D.devPtr, bytes, Named::device, space);
+      return classify_fixed(resource.res.pitch2D.devPtr, bytes, Named::device, space);
     }
   }
   if (found == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -144,7 +144,7 @@ CUresult make_fill_work(const CUDA_MEMSET_NODE_PARAMS& params, CUcontext context
   if (__builtin_mul_overflow(params.width, std::size_t{params.elementSize}, &row)) return CUDA_ERROR_INVALID_VALUE;
   if (!proto::box_extent(row, params.height, 1, params.pitch, 0, bytes)) return CUDA_ERROR_INVALID_VALUE;
   Space space{};
-  if (const CUresult error = classify(params.dst, bytes, Named::device, space); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = classify_fixed(params.dst, bytes, Named::device, space); error != CUDA_SUCCESS) return error;
   work = share(FillWork{params, context});
   return CUDA_SUCCESS;
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions behind which two- and three-dimensional copies stand (CUDA Driver API manual, "Memory Management").
-// Arrays are no linear memory: a side of that type is refused where it is read (read_side).
+// Descriptions that name an array go to forward/arrays; between two devices' contexts there are none.
 #include <algorithm>
+#include <optional>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/arrays/array_copy.hpp"
 #include "interposer/forward/memory/box_copy.hpp"
 #include "interposer/local/devices.hpp"
 
@@ -87,23 +89,54 @@ CUresult read(const CUDA_MEMCPY3D_PEER* copy, BoxCopy& box) {
   return error == CUDA_SUCCESS ? read_volume(*copy, box) : error;
 }
 
+// As a copy of a volume, if it names an array (forward/arrays/array_copy.hpp).
+std::optional<CUDA_MEMCPY3D> with_array(const CUDA_MEMCPY3D* copy) {
+  return copy != nullptr && names_array(*copy) ? std::optional(*copy) : std::nullopt;
+}
+std::optional<CUDA_MEMCPY3D> with_array(const CUDA_MEMCPY2D* copy) {
+  if (copy == nullptr) return std::nullopt;
+  CUDA_MEMCPY3D volume{};
+  volume.srcXInBytes = copy->srcXInBytes;
+  volume.srcY = copy->srcY;
+  volume.srcMemoryType = copy->srcMemoryType;
+  volume.srcHost = copy->srcHost;
+  volume.srcDevice = copy->srcDevice;
+  volume.srcArray = copy->srcArray;
+  volume.srcPitch = copy->srcPitch;
+  volume.dstXInBytes = copy->dstXInBytes;
+  volume.dstY = copy->dstY;
+  volume.dstMemoryType = copy->dstMemoryType;
+  volume.dstHost = copy->dstHost;
+  volume.dstDevice = copy->dstDevice;
+  volume.dstArray = copy->dstArray;
+  volume.dstPitch = copy->dstPitch;
+  volume.WidthInBytes = copy->WidthInBytes;
+  volume.Height = copy->Height;
+  volume.Depth = 1;
+  return with_array(&volume);
+}
+std::optional<CUDA_MEMCPY3D> with_array(const CUDA_MEMCPY3D_PEER*) { return std::nullopt; }
+
+template <typename Description>
+CUresult copy(Stream& stream, const Description* description, Completion completion) {
+  if (const auto volume = with_array(description)) return copy_with_array(stream, *volume, completion);
+  BoxCopy box;
+  const CUresult error = read(description, box);
+  return error == CUDA_SUCCESS ? copy_box(stream, box, completion) : error;
+}
+
 template <typename Description>
 CUresult copy_now(const Description* description) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  BoxCopy box;
-  if (const CUresult error = read(description, box); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().default_stream();
-  return stream != nullptr ? copy_box(*stream, box, Completion::host_safe) : CUDA_ERROR_OUT_OF_MEMORY;
+  return stream != nullptr ? copy(*stream, description, Completion::host_safe) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 template <typename Description>
 CUresult copy_later(const Description* description, CUstream handle) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
-  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  BoxCopy box;
-  const CUresult error = read(description, box);
-  return error == CUDA_SUCCESS ? copy_box(*stream, box, Completion::as_posted) : error;
+  return stream != nullptr ? copy(*stream, description, Completion::as_posted) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 }  // namespace

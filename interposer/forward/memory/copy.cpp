@@ -79,6 +79,12 @@ CUresult classify(std::uint64_t& address, std::uint64_t bytes, Named named, Spac
   return named == Named::device ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
+CUresult classify_fixed(std::uint64_t address, std::uint64_t bytes, Named named, Space& space) {
+  std::uint64_t executors = address;
+  if (const CUresult error = classify(executors, bytes, named, space); error != CUDA_SUCCESS) return error;
+  return executors == address ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUresult copy(Stream& stream, CopySide destination, CopySide source, std::size_t bytes, Completion completion) {
   if (stream.is_captured.load(std::memory_order_relaxed)) return capture_copy(stream, destination, source, bytes, completion);
   if (bytes == 0) return CUDA_SUCCESS;

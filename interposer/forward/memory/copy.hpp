@@ -16,6 +16,8 @@ enum class Named : std::uint8_t { device, host, by_address };
 // The space of [address, address + bytes). CUDA_ERROR_INVALID_VALUE: device memory was named, or the address is in a lease, and the range is
 // not within one allocation. `address` becomes the executor's where that is another one (registered memory).
 [[nodiscard]] CUresult classify(std::uint64_t& address, std::uint64_t bytes, Named named, Space& space);
+// The same for an address that goes into an object or a description as it is: CUDA_ERROR_NOT_SUPPORTED where the executor's is another one.
+[[nodiscard]] CUresult classify_fixed(std::uint64_t address, std::uint64_t bytes, Named named, Space& space);
 
 enum class Completion : std::uint8_t {
   as_posted,  // the asynchronous functions: what CUDA leaves to the stream is left to it
