@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attributes of functions, launches and streams.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // the calls of old programs are tested too
 #include <cstring>
 #include <vector>
 
