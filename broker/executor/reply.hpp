@@ -28,7 +28,11 @@ class Reply {
   template <typename Body>
   void answer_with(CUresult status, const Body& body, std::span<const std::byte> trailing = {}) {
     static_assert(std::is_trivially_copyable_v<Body>);
-    answer(status, std::as_bytes(std::span(&body, 1)), trailing);
+    if constexpr (std::is_empty_v<Body>) {
+      answer(status, {}, trailing);  // an empty structure still has a byte, of any value
+    } else {
+      answer(status, std::as_bytes(std::span(&body, 1)), trailing);
+    }
   }
   [[nodiscard]] bool is_pending() const { return session_ != nullptr; }
 
