@@ -7,6 +7,8 @@ namespace mpsshim::broker::control {
 
 namespace {
 
+constexpr const char* kCpuDriver = "libcuda_cpu.so";
+
 namespace fs = std::filesystem;
 
 // Where container runtimes put the driver without telling the loader.
@@ -25,7 +27,7 @@ void add_cpu_driver(std::vector<std::string>& drivers) {
   std::error_code error;
   const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
   for (const char* folder : {".", "../lib", "../lib/mpsshim", "../lib64/mpsshim", "../lib/x86_64-linux-gnu/mpsshim"}) {
-    const fs::path library = here / folder / "libcuda_cpu.so";
+    const fs::path library = here / folder / kCpuDriver;
     if (!fs::exists(library, error)) continue;
     drivers.push_back(fs::canonical(library, error).string());
     return;
@@ -41,5 +43,7 @@ std::vector<std::string> drivers_to_try(const std::string& choice) {
   if (choice != "auto" && choice != "cuda" && choice != "cpu") drivers.push_back(choice);
   return drivers;
 }
+
+bool is_cpu_driver(const std::string& path) { return fs::path(path).filename() == kCpuDriver; }
 
 }  // namespace mpsshim::broker::control

@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "broker/control/driver_choice.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker::control {
@@ -271,7 +272,8 @@ void Executor::end_life(const std::string& end, bool fades) {
   if (serving_) {
     const ProgressFile& progress = serving_->progress();
     if (is_fault) {
-      const ProgressTick late = late_ends_begin(progress.table, fault_tick_, report_.error);
+      // The CPU driver writes no word behind work that has faulted.
+      const ProgressTick late = is_cpu_driver(driver()) ? fault_tick_ : late_ends_begin(progress.table, fault_tick_, report_.error);
       in_flight = busy_sessions(progress.table, late);
       report_.kernels = kernels_under_way(progress, late);
       for (const std::string& line : streams_under_way(progress, late, fault_tick_)) log_server(last_pid_, "{}.", line);

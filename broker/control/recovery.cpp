@@ -12,6 +12,11 @@ bool has_work(const StreamProgress& stream) {
          stream.completed.load(std::memory_order_acquire) != stream.issued.load(std::memory_order_acquire);
 }
 
+// Exceptions of a multiprocessor after which a grid may come to its end; seen on an H200 with the first, beside another client's kernel.
+bool writes_words_behind(CUresult error) {
+  return error == CUDA_ERROR_MISALIGNED_ADDRESS || error == CUDA_ERROR_INVALID_ADDRESS_SPACE || error == CUDA_ERROR_INVALID_PC;
+}
+
 }  // namespace
 
 std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCondition> sessions, const Guilt& guilt) {
@@ -47,8 +52,8 @@ ProgressTick late_ends_begin(const ProgressTable& table, ProgressTick report, CU
     any = true;
   }
   if (!any || standstill > kLongestStandstill) return report - kLateEnd;
-  // What was begun after the last end explains the fault as well, and better.
-  const bool is_explained = std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
+  // What was begun after the last end explains the fault as well, and better, unless words are known to be written behind such a fault.
+  const bool is_explained = !writes_words_behind(error) && std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
     const ProgressTick busy = stream.busy_seen.load(std::memory_order_acquire);
     return stream.session.load(std::memory_order_acquire) != 0 && has_work(stream) &&
            (busy == 0 || static_cast<std::int32_t>(report - busy) <= static_cast<std::int32_t>(standstill));

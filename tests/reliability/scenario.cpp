@@ -66,7 +66,9 @@ void play_idle(Side& side, const Fault& fault, std::vector<Result>& results) {
   for (auto& [bystander, client] : idle) {
     const std::string answer = client.answer(kLimit);
     const double next_ms = is_ok(answer) ? (value_of(answer) - static_cast<double>(stage.struck_at)) / 1e6 : -1;
-    results.push_back({fault.name, bystander->name, is_ok(answer) ? "ok" : answer, next_ms, keeps(bystander->promise, answer), {}});
+    const bool is_at_work = fault.lives_on && bystander->is_kept_at_rest;
+    const Promise promise = is_at_work ? Promise::goes_on_or_mps_error : bystander->promise;
+    results.push_back({fault.name, bystander->name, is_ok(answer) ? "ok" : answer, next_ms, keeps(promise, answer), {}});
     if (!results.back().is_kept) results.back().log = client.program().errors() + side.log();
   }
   if (!fault.errors.empty()) results.push_back(judge_guilty(stage, fault, true));
@@ -119,8 +121,8 @@ const std::vector<Bystander>& all_bystanders() {
       {"memory", "memory"},
       {"pinned", "pinned memory"},
       {"streams", "streams, events"},
-      {"variables", "variables"},
-      {"functions", "function pointers"},
+      {"variables", "variables", Promise::goes_on, true, true},
+      {"functions", "function pointers", Promise::goes_on, true, true},
       {"heap", "device heap", kEither},
       {"timed", "timed events", kEither},
       {"busy", "busy", kEither, false},

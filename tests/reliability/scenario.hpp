@@ -38,6 +38,7 @@ struct Fault {
   std::vector<int> errors;
   bool needs_server = false;  // natively there is none
   bool needs_broker = false;  // has no counterpart under NVIDIA MPS either
+  bool lives_on = false;      // the executor goes on for a moment, and who calls then is at work in it
 };
 [[nodiscard]] const std::vector<Fault>& all_faults();
 
@@ -51,6 +52,7 @@ struct Bystander {
   std::string name;
   Promise promise = Promise::goes_on;
   bool is_idle = true;
+  bool is_kept_at_rest = false;  // what it holds is copied once it has been idle for some 50 ms
 };
 [[nodiscard]] const std::vector<Bystander>& all_bystanders();
 
