@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One-dimensional copies to and from arrays (CUDA Driver API manual, "Memory Management"). An offset counts bytes; in an array of rows it goes on
-// from row to row, and the copy must be a part of one row, or whole rows.
+// from row to row, and the copy must be a part of one row.
 #include <algorithm>
 
 #include "gen/api_declarations.hpp"
@@ -17,17 +17,13 @@ struct Box {
   std::uint64_t x = 0;
   std::uint64_t y = 0;
   std::uint64_t width = 0;
-  std::uint64_t height = 0;
 };
 
 CUresult box_of(const Array& array, std::size_t offset, std::size_t bytes, Box& box) {
   const std::uint64_t row = array.descriptor.Width * element_bytes(array.descriptor);
   if (row == 0 || array.descriptor.Depth > 1) return CUDA_ERROR_INVALID_VALUE;
-  box = {offset % row, offset / row, bytes, 1};
-  if (box.x + bytes <= row) return CUDA_SUCCESS;
-  box.width = row;
-  box.height = bytes / row;
-  return box.x == 0 && bytes % row == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  box = {offset % row, offset / row, bytes};
+  return bytes <= row - box.x ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 // The linear side, or the other array, is in `copy`.
@@ -51,7 +47,7 @@ CUresult copy_array(CUarray handle, std::size_t offset, bool is_destination, std
     copy.srcY = box.y;
   }
   copy.WidthInBytes = box.width;
-  copy.Height = box.height;
+  copy.Height = 1;
   copy.Depth = 1;
   return copy_with_array(*stream, copy, completion);
 }
@@ -120,7 +116,6 @@ CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, s
     Box from, to;
     if (const CUresult error = box_of(*source, srcOffset, ByteCount, from); error != CUDA_SUCCESS) return error;
     if (const CUresult error = box_of(*destination, dstOffset, ByteCount, to); error != CUDA_SUCCESS) return error;
-    if (from.width != to.width) return CUDA_ERROR_INVALID_VALUE;
     CUDA_MEMCPY3D copy{};
     copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
     copy.srcArray = srcArray;
