@@ -94,6 +94,7 @@ CUresult Captures::end(Stream& stream, CUgraph* result) {
     capture->is_invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
+  if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id()) {
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   }
@@ -184,15 +185,15 @@ CUresult Captures::add(Stream& stream, WorkRef work) {
   const std::lock_guard lock(graphs_.mutex());
   Member* member = nullptr;
   if (const CUresult error = find(stream, member); error != CUDA_SUCCESS) return error;
-  return add_locked(*member, std::move(work), nullptr);
+  return add_locked(*member, std::move(work));
 }
 
-CUresult Captures::add_locked(Member& member, WorkRef work, const Graph* child) {
+CUresult Captures::add_locked(Member& member, WorkRef work) {
   Graph* graph = graphs_.resolve(to_handle<CUgraph>(member.capture->graph));
   if (graph == nullptr) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   Node* node = nullptr;
   const std::vector<Edge> before = edges_of(member.place);
-  const CUresult error = child != nullptr ? graphs_.add_child(*graph, *child, before, node) : graphs_.add(*graph, std::move(work), before, node);
+  const CUresult error = graphs_.add(*graph, std::move(work), before, node);
   if (error != CUDA_SUCCESS) {
     member.capture->is_invalid = true;
     return error;
@@ -202,24 +203,12 @@ CUresult Captures::add_locked(Member& member, WorkRef work, const Graph* child) 
   return CUDA_SUCCESS;
 }
 
-// A launch of a graph becomes a child graph: what the executable graph is now.
-CUresult Captures::add_launch(Stream& stream, GraphExec& exec) {
-  const std::lock_guard lock(graphs_.mutex());
-  Member* member = nullptr;
-  if (const CUresult error = find(stream, member); error != CUDA_SUCCESS) return error;
-  Graph* launched = nullptr;
-  if (const CUresult error = exec.as_graph(launched); error != CUDA_SUCCESS) return error;
-  const CUresult error = add_locked(*member, nullptr, launched);
-  graphs_.destroy(*launched);
-  return error;
-}
-
 CUresult Captures::record(Event& event, Stream& stream, bool is_external) {
   const std::lock_guard lock(graphs_.mutex());
   Member* member = nullptr;
   if (const CUresult error = find(stream, member); error != CUDA_SUCCESS) return error;
   if (is_external) {
-    return add_locked(*member, std::make_shared<const NodeWork>(EventRecordWork{to_handle<CUevent>(event.id)}), nullptr);
+    return add_locked(*member, std::make_shared<const NodeWork>(EventRecordWork{to_handle<CUevent>(event.id)}));
   }
   events_[&event] = *member;
   event.is_captured.store(true, std::memory_order_relaxed);
@@ -232,7 +221,7 @@ CUresult Captures::wait(Event& event, Stream& stream, bool is_external) {
   const bool captures = own != streams_.end();
   if (captures && own->second.capture->is_invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (captures && is_external) {
-    return add_locked(own->second, std::make_shared<const NodeWork>(EventWaitWork{to_handle<CUevent>(event.id)}), nullptr);
+    return add_locked(own->second, std::make_shared<const NodeWork>(EventWaitWork{to_handle<CUevent>(event.id)}));
   }
   const auto recorded = event.is_captured.load(std::memory_order_relaxed) ? events_.find(&event) : events_.end();
   if (recorded == events_.end() || recorded->second.capture->is_over) {

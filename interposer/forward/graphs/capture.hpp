@@ -24,8 +24,6 @@
 
 namespace mpsshim::interposer::forward {
 
-class GraphExec;
-
 class Captures {
  public:
   [[nodiscard]] static Captures& instance();
@@ -50,7 +48,6 @@ class Captures {
 
   // --- calls that meet a stream or an event with is_captured ---
   [[nodiscard]] CUresult add(Stream& stream, WorkRef work);
-  [[nodiscard]] CUresult add_launch(Stream& stream, GraphExec& exec);
   [[nodiscard]] CUresult record(Event& event, Stream& stream, bool is_external);
   [[nodiscard]] CUresult wait(Event& event, Stream& stream, bool is_external);
   // Something that cannot be captured: the error, and the end of what the stream's or the event's capture was good for.
@@ -94,7 +91,7 @@ class Captures {
   [[nodiscard]] CUresult refuse_null_stream();
   // The stream's capture if it is good; else the error.
   [[nodiscard]] CUresult find(Stream& stream, Member*& member);
-  [[nodiscard]] CUresult add_locked(Member& member, WorkRef work, const Graph* child);
+  [[nodiscard]] CUresult add_locked(Member& member, WorkRef work);
   [[nodiscard]] std::vector<Edge> edges_of(const Place& place) const;
   [[nodiscard]] bool is_joined(const Capture& capture);
   void join(Stream& stream, const CaptureRef& capture, Place place);

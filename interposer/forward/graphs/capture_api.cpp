@@ -43,7 +43,6 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUg
 }
 
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
-  if (phGraph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return with_stream(hStream, [&](Stream& stream) { return Captures::instance().end(stream, phGraph); });
 }
 

@@ -147,7 +147,7 @@ CUresult GraphExec::destroy() {
 }
 
 CUresult GraphExec::launch(Stream& stream) {
-  if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().add_launch(stream, *this);
+  if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(stream);
   const std::lock_guard lock(mutex_);
   if (const CUresult error = wait_for_events(stream); error != CUDA_SUCCESS) return error;
   if (last_launch_ != nullptr) {
@@ -195,28 +195,6 @@ CUresult GraphExec::post_events(Stream& stream) {
       }
     }
   });
-}
-
-CUresult GraphExec::as_graph(Graph*& graph) {
-  const std::lock_guard lock(mutex_);
-  Graphs& graphs = Graphs::instance();
-  graph = graphs.create();
-  if (graph == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  std::vector<Node*> made;
-  for (const Entry& entry : nodes_) {
-    std::vector<Edge> before;
-    for (const std::uint32_t index : entry.before) before.push_back({made[index], {}});
-    Node* node = nullptr;
-    const WorkRef& work = entry.is_enabled ? entry.work : std::make_shared<const NodeWork>(EmptyWork{});
-    if (const CUresult error = graphs.add(*graph, work, before, node); error != CUDA_SUCCESS) {
-      graphs.destroy(*graph);
-      return error;
-    }
-    made.push_back(node);
-  }
-  graph->user_objects = user_objects_;
-  UserObjects::instance().retain_all(graph->user_objects);
-  return CUDA_SUCCESS;
 }
 
 GraphExec::Entry* GraphExec::find(proto::GraphNodeId node) {
@@ -292,15 +270,16 @@ CUresult GraphExec::update(const Graph& graph, Failure& failure) {
 
 CUresult GraphExec::update_child(const Graph& child, const Graph& graph) {
   std::vector<FlatNode> before, after;
-  if (!flatten(child, before) || !flatten(graph, after) || before.size() != after.size()) return CUDA_ERROR_INVALID_VALUE;
+  if (!flatten(child, before) || !flatten(graph, after)) return CUDA_ERROR_INVALID_VALUE;
+  if (before.size() != after.size()) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < before.size(); ++i) {
-    if (before[i].before != after[i].before || before[i].work->index() != after[i].work->index()) return CUDA_ERROR_INVALID_VALUE;
+    if (before[i].before != after[i].before || before[i].work->index() != after[i].work->index()) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     if (before[i].source == proto::GraphNodeId{}) continue;
     const Entry* entry = find(before[i].source);
     if (entry == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const bool can = can_become(*entry->work, *after[i].work) == CU_GRAPH_EXEC_UPDATE_SUCCESS;
-    if (!can && !are_same(*entry->work, *after[i].work)) return CUDA_ERROR_INVALID_VALUE;
+    if (!can && !are_same(*entry->work, *after[i].work)) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   }
   for (std::size_t i = 0; i < before.size(); ++i) {
     if (before[i].source == proto::GraphNodeId{}) continue;

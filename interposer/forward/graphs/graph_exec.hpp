@@ -42,8 +42,6 @@ class GraphExec {
   [[nodiscard]] std::uint64_t flags() const { return flags_; }
 
   [[nodiscard]] CUresult launch(Stream& stream);
-  // The graph of a node that stands for a launch of this one: nodes and order as they are now. The graphs' mutex is held.
-  [[nodiscard]] CUresult as_graph(Graph*& graph);
 
   // CUDA_ERROR_INVALID_VALUE: the node is not of the graph that this was made of, or may not change so.
   [[nodiscard]] CUresult set_work(proto::GraphNodeId node, const WorkRef& work);
@@ -51,7 +49,8 @@ class GraphExec {
   [[nodiscard]] CUresult is_enabled(proto::GraphNodeId node, bool& is_enabled);
   // All nodes become those of `graph`. The graphs' mutex is held.
   [[nodiscard]] CUresult update(const Graph& graph, Failure& failure);
-  // The nodes of one child graph become those of another. `child` is the graph of the child node. The graphs' mutex is held.
+  // The nodes of one child graph become those of another, or it is CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE. `child` is the graph of the child
+  // node. The graphs' mutex is held.
   [[nodiscard]] CUresult update_child(const Graph& child, const Graph& graph);
 
  private:

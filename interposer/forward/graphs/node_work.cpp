@@ -88,8 +88,7 @@ CUresult make_kernel_work(const CUDA_KERNEL_NODE_PARAMS_v3& params, WorkRef& wor
   kernel.kernel = params.func == nullptr ? params.kern : nullptr;
   kernel.context = params.ctx;
   const CUfunction handle = params.func != nullptr ? params.func : reinterpret_cast<CUfunction>(params.kern);
-  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const Function* function = Functions::instance().resolve(handle);
+  const Function* function = handle != nullptr ? Functions::instance().resolve(handle) : nullptr;
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const LaunchShape shape{params.gridDimX,  params.gridDimY,  params.gridDimZ,      params.blockDimX,
                           params.blockDimY, params.blockDimZ, params.sharedMemBytes};
