@@ -134,7 +134,7 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned int* pFlags, void* p) {
   return entry(Needs::context, [&] {
     if (pFlags == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const auto range = MemoryMap::get().containing(reinterpret_cast<std::uint64_t>(p));
-    if (!range || range->kind != MemoryKind::pinned_host) return CUDA_ERROR_INVALID_VALUE;
+    if (!range || !range->is_host()) return CUDA_ERROR_INVALID_VALUE;
     *pFlags = range->flags | CU_MEMHOSTALLOC_DEVICEMAP;  // with unified addressing all of it is mapped
     return CUDA_SUCCESS;
   });

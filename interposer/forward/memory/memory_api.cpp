@@ -122,7 +122,12 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int 
 CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
   if (pFlags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  const auto found = PinnedMemory::instance().find(reinterpret_cast<std::uintptr_t>(p));
+  const auto address = reinterpret_cast<std::uintptr_t>(p);
+  if (const auto registered = RegisteredMemory::instance().find(address)) {
+    *pFlags = registered->flags | CU_MEMHOSTALLOC_DEVICEMAP;  // the two kinds of memory have the same bits
+    return CUDA_SUCCESS;
+  }
+  const auto found = PinnedMemory::instance().find(address);
   if (!found || found->is_managed || found->is_alias) return CUDA_ERROR_INVALID_VALUE;
   // With unified addressing every pinned allocation is mapped and portable, and the driver says so of the former.
   *pFlags = found->flags | CU_MEMHOSTALLOC_DEVICEMAP;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA Driver API manual, "Stream Ordered Memory Allocator", and the device's pools from "Device Management".
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/device_ranges.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/local/devices.hpp"
 
@@ -30,14 +32,25 @@ CUresult check_place(const CUmemLocation* location, CUmemAllocationType type) {
 }
 
 CUresult allocate(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CUstream handle) {
-  if (address == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (bytes == 0) {
+    *address = 0;
+    return CUDA_SUCCESS;
+  }
   std::uint64_t found = 0;
   const CUresult error = pools().allocate(pool, bytes, *stream, current_context(), found);
   if (error == CUDA_SUCCESS) *address = found;
   return error;
+}
+
+// cuMemAlloc's memory, which may be freed in stream order as well. Only pools can remember what a free stands behind, so this one waits.
+CUresult free_ordinary(const DeviceRange& allocation, CUdeviceptr address, CUstream stream) {
+  if (allocation.range.address != address || allocation.is_mapped || allocation.is_imported) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = api::cuStreamSynchronize(stream); error != CUDA_SUCCESS) return error;
+  return DeviceMemory::instance().give_back(address);
 }
 
 }  // namespace
@@ -50,7 +63,11 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPoo
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(hStream);
-  return stream != nullptr ? pools().free(dptr, *stream) : CUDA_ERROR_INVALID_HANDLE;
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (dptr == 0) return CUDA_SUCCESS;
+  const auto allocation = find_device_range(dptr);
+  if (allocation && allocation->pool == nullptr) return free_ordinary(*allocation, dptr, hStream);
+  return pools().free(dptr, *stream);
 }
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice dev) {
