@@ -40,7 +40,8 @@ CUresult check(const CUstreamBatchMemOpParams& operation) {
     }
     case CU_STREAM_MEM_OP_WRITE_VALUE_32:
     case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-      if ((operation.writeValue.flags & ~static_cast<unsigned int>(CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)) != 0) return CUDA_ERROR_INVALID_VALUE;
+      // CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER belongs to the first version of these calls.
+      if (operation.writeValue.flags != CU_STREAM_WRITE_VALUE_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
       return check_word(operation.writeValue.address, operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ? 4 : 8);
     case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
       return has_attribute(CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES) ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;

@@ -133,9 +133,7 @@ CUresult check_one(const CUstreamBatchMemOpParams& operation) {
   }
   if (is_write(type)) {
     const auto& write = operation.writeValue;
-    if ((write.flags & ~static_cast<unsigned>(CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)) != 0) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+    if (write.flags != CU_STREAM_WRITE_VALUE_DEFAULT) return CUDA_ERROR_INVALID_VALUE;  // the other flag is the first version's
     return is_usable(write.address, size_of(type), true) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
   const bool is_fence = type == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES || type == CU_STREAM_MEM_OP_BARRIER;
