@@ -17,7 +17,6 @@ namespace {
 
 constexpr std::uint32_t kMaxRank = 5;
 constexpr std::uint32_t kMinIm2colRank = 3;
-constexpr std::uintptr_t kMapAlignment = 64;
 enum Kind : std::uint32_t { kTiled = 0, kIm2col = 1, kIm2colWide = 2 };
 
 using Question = proto::TensorMapEncodeRecord;
@@ -34,11 +33,11 @@ class Answers {
     static auto* answers = new Answers();  // never destroyed
     return *answers;
   }
-  [[nodiscard]] bool find(const Question& question, CUtensorMap& map) {
+  [[nodiscard]] bool find(const Question& question, Map& map) {
     const std::lock_guard lock(mutex_);
     const auto found = known_.find(question);
     if (found == known_.end()) return false;
-    std::memcpy(&map, found->second.data(), sizeof map);
+    map = found->second;
     return true;
   }
   void add(const Question& question, const Map& map) {
@@ -53,18 +52,18 @@ class Answers {
   std::map<Question, Map, BytesLess> known_;
 };
 
-bool is_a_place_for(const CUtensorMap* map) { return map != nullptr && reinterpret_cast<std::uintptr_t>(map) % kMapAlignment == 0; }
-
+// `map` may lie anywhere, whatever its type says: the driver writes it there.
 CUresult encode(CUtensorMap* map, const Question& question) {
   if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
-  if (Answers::instance().find(question, *map)) return CUDA_SUCCESS;
-  proto::TensorMapEncodeReply reply{};
-  if (const CUresult error = session().channel().call({}, question, {}, Repeat::harmless, reply); error != CUDA_SUCCESS) return error;
   Map bytes;
-  static_assert(sizeof reply.map == sizeof bytes);
-  std::memcpy(bytes.data(), reply.map, sizeof bytes);
-  Answers::instance().add(question, bytes);
-  std::memcpy(map, bytes.data(), sizeof bytes);
+  if (!Answers::instance().find(question, bytes)) {
+    proto::TensorMapEncodeReply reply{};
+    if (const CUresult error = session().channel().call({}, question, {}, Repeat::harmless, reply); error != CUDA_SUCCESS) return error;
+    static_assert(sizeof reply.map == sizeof bytes);
+    std::memcpy(bytes.data(), reply.map, sizeof bytes);
+    Answers::instance().add(question, bytes);
+  }
+  std::memcpy(static_cast<void*>(map), bytes.data(), sizeof bytes);
   return CUDA_SUCCESS;
 }
 
@@ -84,7 +83,7 @@ struct Common {
 };
 
 CUresult ask(const Common& common, Kind kind, std::uint32_t least_rank, Question& question) {
-  if (!is_a_place_for(common.map) || common.rank < least_rank || common.rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
+  if (common.map == nullptr || common.rank < least_rank || common.rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
   if (common.dimensions == nullptr || common.element_strides == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (common.strides == nullptr && common.rank > 1) return CUDA_ERROR_INVALID_VALUE;
   question.kind = kind;
@@ -155,14 +154,14 @@ CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* tensorMap, CUtensorMapDataType
 }
 
 CUresult cuTensorMapReplaceAddress(CUtensorMap* tensorMap, void* globalAddress) {
-  if (!is_a_place_for(tensorMap)) return CUDA_ERROR_INVALID_VALUE;
+  if (tensorMap == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
   proto::TensorMapReplaceRecord record{};
   record.address = reinterpret_cast<std::uintptr_t>(globalAddress);
-  std::memcpy(record.map, tensorMap, sizeof record.map);
+  std::memcpy(record.map, static_cast<const void*>(tensorMap), sizeof record.map);
   proto::TensorMapReplaceReply reply{};
   const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply);
-  if (error == CUDA_SUCCESS) std::memcpy(tensorMap, reply.map, sizeof reply.map);
+  if (error == CUDA_SUCCESS) std::memcpy(static_cast<void*>(tensorMap), reply.map, sizeof reply.map);
   return error;
 }
 

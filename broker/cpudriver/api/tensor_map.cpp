@@ -94,12 +94,10 @@ CUresult write(CUtensorMap* map, const Tensor& tensor, std::uint64_t digest) {
   }
   mix(digest, static_cast<std::uint64_t>(tensor.interleave) << 32 | static_cast<std::uint64_t>(tensor.swizzle));
   const Encoded encoded{tensor.address, kMagic, tensor.rank << 16 | static_cast<std::uint32_t>(tensor.type), digest};
-  *map = CUtensorMap{};
-  std::memcpy(map, &encoded, sizeof encoded);
+  std::memset(static_cast<void*>(map), 0, sizeof *map);  // which may lie anywhere, whatever its type says
+  std::memcpy(static_cast<void*>(map), &encoded, sizeof encoded);
   return CUDA_SUCCESS;
 }
-
-bool is_a_place_for(const CUtensorMap* map) { return map != nullptr && reinterpret_cast<std::uintptr_t>(map) % 64 == 0; }
 
 }  // namespace
 
@@ -110,7 +108,7 @@ CUresult CUDAAPI cuTensorMapEncodeTiled(CUtensorMap* tensorMap, CUtensorMapDataT
   return entry(Needs::initialised, [&] {
     const Tensor tensor{tensorDataType, tensorRank, reinterpret_cast<std::uint64_t>(globalAddress), globalDim, globalStrides, elementStrides,
                         interleave,     swizzle};
-    if (!is_a_place_for(tensorMap) || !is_valid(tensor) || !is_valid_box(tensor, boxDim)) return CUDA_ERROR_INVALID_VALUE;
+    if (tensorMap == nullptr || !is_valid(tensor) || !is_valid_box(tensor, boxDim)) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t digest = 1;
     for (cuuint32_t i = 0; i < tensorRank; ++i) mix(digest, boxDim[i]);
     mix(digest, static_cast<std::uint64_t>(l2Promotion) << 32 | static_cast<std::uint64_t>(oobFill));
@@ -126,7 +124,7 @@ CUresult CUDAAPI cuTensorMapEncodeIm2col(CUtensorMap* tensorMap, CUtensorMapData
   return entry(Needs::initialised, [&] {
     const Tensor tensor{tensorDataType, tensorRank, reinterpret_cast<std::uint64_t>(globalAddress), globalDim, globalStrides, elementStrides,
                         interleave,     swizzle};
-    if (!is_a_place_for(tensorMap) || !is_valid(tensor) || tensorRank < 3) return CUDA_ERROR_INVALID_VALUE;
+    if (tensorMap == nullptr || !is_valid(tensor) || tensorRank < 3) return CUDA_ERROR_INVALID_VALUE;
     if (pixelBoxLowerCorner == nullptr || pixelBoxUpperCorner == nullptr || channelsPerPixel > 256 || pixelsPerColumn > 1024) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -144,7 +142,7 @@ CUresult CUDAAPI cuTensorMapEncodeIm2col(CUtensorMap* tensorMap, CUtensorMapData
 CUresult CUDAAPI cuTensorMapReplaceAddress(CUtensorMap* tensorMap, void* globalAddress) {
   return entry(Needs::initialised, [&] {
     Encoded encoded;
-    if (!is_a_place_for(tensorMap) || reinterpret_cast<std::uint64_t>(globalAddress) % 16 != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (tensorMap == nullptr || reinterpret_cast<std::uint64_t>(globalAddress) % 16 != 0) return CUDA_ERROR_INVALID_VALUE;
     std::memcpy(&encoded, tensorMap, sizeof encoded);
     if (encoded.magic != kMagic) return CUDA_ERROR_INVALID_VALUE;
     encoded.address = reinterpret_cast<std::uint64_t>(globalAddress);
