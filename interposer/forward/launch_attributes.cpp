@@ -2,6 +2,7 @@
 #include "interposer/forward/launch_attributes.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "gen/api_declarations.hpp"
 #include "interposer/local/devices.hpp"
@@ -110,10 +111,13 @@ CUresult get_stream_attribute(Stream& stream, CUstreamAttrID id, CUstreamAttrVal
     case CU_LAUNCH_ATTRIBUTE_PRIORITY:
     case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
     case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN: break;
-    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY: {
+      const std::uint32_t policy = stream.sync_policy.load(std::memory_order_relaxed);  // perhaps none of the enumeration's values
+      static_assert(sizeof policy == sizeof value.syncPolicy);
       value = {};
-      value.syncPolicy = static_cast<CUsynchronizationPolicy>(stream.sync_policy.load(std::memory_order_relaxed));
+      std::memcpy(&value.syncPolicy, &policy, sizeof policy);
       return CUDA_SUCCESS;
+    }
     default: return CUDA_ERROR_INVALID_VALUE;
   }
   const std::lock_guard lock(stream.attributes_mutex);

@@ -42,7 +42,7 @@ struct Stream {
 
   // cuStreamSetAttribute: launch_attributes.hpp.
   std::atomic<bool> has_launch_attributes{false};
-  std::atomic<std::uint32_t> sync_policy{CU_SYNC_POLICY_AUTO};  // how to wait for this stream
+  std::atomic<std::uint32_t> sync_policy{UINT32_MAX};  // how to wait for this stream; the first value, which is told as it is, is none
   std::mutex attributes_mutex;
   std::vector<CUlaunchAttribute> launch_attributes;
 };

@@ -103,6 +103,8 @@ TEST_CASE("memory keeps its content wherever it is mapped, and while its handle 
   OK(CU(cuMemUnmap)(range, 2 * kGranule));
   OK(CU(cuMemsetD32)(range + 9 * kGranule, 0x4321, 1));
 
+  OK(CU(cuCtxSynchronize)());  // the fill of device memory does not wait, and what it fills goes away
+
   CUmemGenericAllocationHandle again = 0;
   OK(CU(cuMemRetainAllocationHandle)(&again, reinterpret_cast<void*>(range + 8 * kGranule)));
   OK(CU(cuMemUnmap)(range + 8 * kGranule, 2 * kGranule));
@@ -166,17 +168,20 @@ TEST_CASE("virtual memory management refuses what is wrong", "[forwarded]") {
   handle = create(2 * kGranule);
   CHECK(CU(cuMemMap)(range, kGranule, 0, handle, 0) == CUDA_ERROR_NOT_SUPPORTED);       // a part of it
   CHECK(CU(cuMemMap)(0x1000, 2 * kGranule, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);  // no range
-  CHECK(CU(cuMemMap)(range + 15 * kGranule, 2 * kGranule, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);
+  if (driver_kind() != DriverKind::real) {                                              // whose ranges go on behind their ends
+    CHECK(CU(cuMemMap)(range + 15 * kGranule, 2 * kGranule, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);
+  }
   OK(CU(cuMemMap)(range, 2 * kGranule, 0, handle, 0));
   CHECK(CU(cuMemMap)(range + kGranule, 2 * kGranule, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);  // occupied
   CHECK(CU(cuMemAddressFree)(range, 16 * kGranule) != CUDA_SUCCESS);                              // in use
   CHECK(CU(cuMemUnmap)(range, kGranule) == CUDA_ERROR_INVALID_VALUE);                             // a part of it
   CHECK(CU(cuMemFree)(range) == CUDA_ERROR_INVALID_VALUE);
   OK(CU(cuMemUnmap)(range, 2 * kGranule));
-  CHECK(CU(cuMemUnmap)(range, 2 * kGranule) == CUDA_ERROR_INVALID_VALUE);
+  // The real driver unmaps what is not mapped.
+  CHECK(CU(cuMemUnmap)(range, 2 * kGranule) == (driver_kind() == DriverKind::real ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE));
   OK(CU(cuMemRelease)(handle));
   CHECK(CU(cuMemRelease)(handle) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(CU(cuMemMap)(range, 2 * kGranule, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);
+  if (refuses_dead_handles()) CHECK(CU(cuMemMap)(range, 2 * kGranule, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(CU(cuMemAddressFree)(range, kGranule) == CUDA_ERROR_INVALID_VALUE);
   OK(CU(cuMemAddressFree)(range, 16 * kGranule));
   CHECK(CU(cuMemAddressFree)(range, 16 * kGranule) == CUDA_ERROR_INVALID_VALUE);
