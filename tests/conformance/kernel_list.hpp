@@ -40,7 +40,10 @@ class KernelList {
     for (unsigned i = 0; i < count_[0]; ++i) all.push_back(values_[i]);
     return all;
   }
-  void clear() { OK(CU(cuMemsetD8)(count_.address(), 0, sizeof(unsigned))); }
+  void clear() {
+    OK(CU(cuMemsetD8)(count_.address(), 0, sizeof(unsigned)));
+    OK(CU(cuStreamSynchronize)(nullptr));
+  }
 
  private:
   CUfunction append_;

@@ -46,12 +46,14 @@ CUresult launch(CUfunction function, CUstream stream, unsigned blocks, unsigned 
   return CU(cuLaunchKernel)(function, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, nullptr);
 }
 
+// Zeroed when it is made, for streams as well that do not wait for the NULL stream.
 template <class T>
 class DeviceArray {
  public:
   explicit DeviceArray(size_t count) {
     OK(CU(cuMemAlloc)(&address_, count * sizeof(T)));
     OK(CU(cuMemsetD8)(address_, 0, count * sizeof(T)));
+    OK(CU(cuStreamSynchronize)(nullptr));
   }
   ~DeviceArray() { CU(cuMemFree)(address_); }
   DeviceArray(const DeviceArray&) = delete;
