@@ -205,13 +205,14 @@ TEST_CASE("what a capture refuses before it begins and at its end", "[forwarded]
   CHECK(status_of(side) == CU_STREAM_CAPTURE_STATUS_NONE);
 
   // Not from the stream it began in.
-  OK(CU(cuStreamBeginCapture)(stream, kGlobal));
-  OK(CU(cuEventRecord)(fork, stream));
-  OK(CU(cuStreamWaitEvent)(side, fork, 0));
-  CHECK(CU(cuStreamEndCapture)(side, &graph) == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
-  CHECK(status_of(stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
-  CHECK(CU(cuStreamEndCapture)(side, nullptr) == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);  // not the null pointer
-  (void)CU(cuStreamEndCapture)(stream, &graph);
+  for (CUgraph* const place : {&graph, static_cast<CUgraph*>(nullptr)}) {  // which is not what is wrong
+    OK(CU(cuStreamBeginCapture)(stream, kGlobal));
+    OK(CU(cuEventRecord)(fork, stream));
+    OK(CU(cuStreamWaitEvent)(side, fork, 0));
+    CHECK(CU(cuStreamEndCapture)(side, place) == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+    CHECK(status_of(stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    (void)CU(cuStreamEndCapture)(stream, &graph);
+  }
 
   // Nor from another thread, unless it is relaxed.
   for (const CUstreamCaptureMode mode : {kGlobal, kThreadLocal, kRelaxed}) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One-dimensional copies to and from arrays (CUDA Driver API manual, "Memory Management"). An offset counts bytes; in an array of rows it goes on
 // from row to row, and the copy must be a part of one row.
-#include <algorithm>
-
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/arrays/array_copy.hpp"
 #include "interposer/forward/arrays/arrays.hpp"

@@ -6,7 +6,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "interposer/forward/graphs/graph_exec.hpp"
 #include "interposer/forward/hooks.hpp"
 
 namespace mpsshim::interposer::forward {
