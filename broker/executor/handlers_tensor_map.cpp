@@ -43,7 +43,7 @@ void handle(Incoming& incoming, const proto::TensorMapEncodeRecord& record) {
   Session& session = incoming.session;
   // The driver reads as many entries as the rank says.
   if (record.rank > kMaxRank) return incoming.malformed("its rank is beyond the largest");
-  alignas(64) CUtensorMap map{};
+  CUtensorMap map{};
   const CUresult result = encode(session.parts().driver, record, map);
   proto::TensorMapEncodeReply reply{};
   static_assert(sizeof map == sizeof reply.map);
@@ -53,7 +53,7 @@ void handle(Incoming& incoming, const proto::TensorMapEncodeRecord& record) {
 
 void handle(Incoming& incoming, const proto::TensorMapReplaceRecord& record) {
   Session& session = incoming.session;
-  alignas(64) CUtensorMap map{};
+  CUtensorMap map{};
   std::memcpy(&map, record.map, sizeof map);
   const CUresult result =
       session.parts().driver->cuTensorMapReplaceAddress(&map, reinterpret_cast<void*>(record.address));  // NOLINT(performance-no-int-to-ptr)

@@ -136,7 +136,7 @@ void add_random(Input& input, Random& random, proto::StreamId stream) {
       return add(input, random, proto::ChunkReleaseRecord{random() % 2 == 0 ? random() : kFirstChunk + kChunkBytes * (1 + random() % 8)}, {});
     case 0x800d: return add(input, random, proto::SegmentMapRecord{random() % 8, 0, 0}, {});
     case 0x800e: return add(input, random, proto::SegmentUnmapRecord{random() % 8}, {});
-    case 0x800f: return add(input, random, proto::ModuleLoadRecord{module, random() % 8}, {});
+    case 0x800f: return add(input, random, proto::ModuleLoadRecord{module, random() % 8, 0, 0}, {});
     case 0x8010: return add(input, random, proto::ModuleUnloadRecord{module}, {});
     case 0x8011: return add(input, random, proto::FunctionLookupRecord{module, function}, {}, random() % 40);
     case 0x8012: return add(input, random, proto::FunctionListRecord{module, static_cast<std::uint32_t>(random() % 100), 0}, {});
