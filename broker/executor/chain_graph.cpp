@@ -41,6 +41,21 @@ void** parameter_addresses(const LaunchOp& launch, std::vector<void*>& addresses
   return addresses.empty() ? nullptr : addresses.data();
 }
 
+CUDA_KERNEL_NODE_PARAMS kernel_node_params(const LaunchOp& launch, CUcontext context, std::vector<void*>& addresses) {
+  CUDA_KERNEL_NODE_PARAMS params{};
+  params.func = launch.function->handle;
+  params.gridDimX = launch.grid[0];
+  params.gridDimY = launch.grid[1];
+  params.gridDimZ = launch.grid[2];
+  params.blockDimX = launch.block[0];
+  params.blockDimY = launch.block[1];
+  params.blockDimZ = launch.block[2];
+  params.sharedMemBytes = launch.shared_bytes;
+  params.kernelParams = parameter_addresses(launch, addresses);
+  params.ctx = context;
+  return params;
+}
+
 bool ChainGraph::Node::holds(const LaunchOp& launch) const {
   return function == launch.function->handle && std::memcmp(grid, launch.grid, sizeof grid) == 0 &&
          std::memcmp(block, launch.block, sizeof block) == 0 && shared_bytes == launch.shared_bytes && parameters.size() == launch.parameter_bytes &&
@@ -108,16 +123,7 @@ CUresult ChainGraph::fill(std::span<const LaunchOp* const> launches, const WordW
 
 CUresult ChainGraph::set_kernel(Node& kernel, const LaunchOp& launch) {
   if (kernel.holds(launch)) return CUDA_SUCCESS;
-  CUDA_KERNEL_NODE_PARAMS params{};
-  params.func = launch.function->handle;
-  params.gridDimX = launch.grid[0];
-  params.gridDimY = launch.grid[1];
-  params.gridDimZ = launch.grid[2];
-  params.blockDimX = launch.block[0];
-  params.blockDimY = launch.block[1];
-  params.blockDimZ = launch.block[2];
-  params.sharedMemBytes = launch.shared_bytes;
-  params.kernelParams = parameter_addresses(launch, addresses_);
+  const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(launch, nullptr, addresses_);
   kernel.function = nullptr;  // unknown contents, should the driver fail half way
   const CUresult result = parts_.driver->cuGraphExecKernelNodeSetParams_v2(exec_, kernel.node, &params);
   if (result == CUDA_SUCCESS) kernel.hold(launch);

@@ -37,6 +37,8 @@ struct ChainShape {
 
 // kernelParams of a launch: the address of each parameter in the launch's buffer. `addresses` is scratch of the caller.
 void** parameter_addresses(const LaunchOp& launch, std::vector<void*>& addresses);
+// The launch as a graph's node takes it; with a null context, in the current one. Points to `addresses`.
+[[nodiscard]] CUDA_KERNEL_NODE_PARAMS kernel_node_params(const LaunchOp& launch, CUcontext context, std::vector<void*>& addresses);
 
 class ChainGraph {
  public:

@@ -119,21 +119,6 @@ NodeFault read_node_work(Session& session, const proto::GraphNodeHeader& header,
   return malformed("a node is of an unknown kind");
 }
 
-CUDA_KERNEL_NODE_PARAMS kernel_node_params(const LaunchOp& launch, CUcontext context, std::vector<void*>& addresses) {
-  CUDA_KERNEL_NODE_PARAMS params{};
-  params.func = launch.function->handle;
-  params.gridDimX = launch.grid[0];
-  params.gridDimY = launch.grid[1];
-  params.gridDimZ = launch.grid[2];
-  params.blockDimX = launch.block[0];
-  params.blockDimY = launch.block[1];
-  params.blockDimZ = launch.block[2];
-  params.sharedMemBytes = launch.shared_bytes;
-  params.kernelParams = parameter_addresses(launch, addresses);
-  params.ctx = context;
-  return params;
-}
-
 CUDA_MEMCPY3D copy_node_params(const proto::GraphCopy& copy) {
   CUDA_MEMCPY3D params{};
   if (copy.source_space == 0) {

@@ -57,8 +57,7 @@ struct NodeFault {
 // On the session's worker.
 [[nodiscard]] NodeFault read_node_work(Session& session, const proto::GraphNodeHeader& header, std::span<const std::byte> payload, NodeWork& work);
 
-// As the driver takes them. `addresses` is scratch that the parameters point to.
-[[nodiscard]] CUDA_KERNEL_NODE_PARAMS kernel_node_params(const LaunchOp& launch, CUcontext context, std::vector<void*>& addresses);
+// As the driver takes them; a kernel's: kernel_node_params().
 [[nodiscard]] CUDA_MEMCPY3D copy_node_params(const proto::GraphCopy& copy);
 [[nodiscard]] CUDA_MEMSET_NODE_PARAMS fill_node_params(const FillOp& fill);
 

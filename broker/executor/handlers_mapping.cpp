@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that clients create and map by themselves. None of these calls of the driver waits for kernels (docs/measurements.md); what may take
-// long is a helper's.
+// Memory that clients create and map by themselves. Not in quiet windows: whether any of these calls waits for running kernels on a GPU is not
+// measured. What may take long is a helper's.
 #include "broker/executor/application_memory.hpp"
 #include "broker/executor/control_link.hpp"
 #include "broker/executor/dispatch.hpp"

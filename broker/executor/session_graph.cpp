@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "broker/executor/chain_graph.hpp"
 #include "broker/executor/session.hpp"
 
 namespace mpsshim::broker {

@@ -129,6 +129,10 @@ struct GraphOp {
   std::vector<PointRef> points;  // that it records
 };
 
-using StreamOp = std::variant<LaunchOp, CopyOp, CopyBoxOp, FillOp, RecordOp, WaitOp, FenceOp, HostOp, ValueWaitOp, ValueWriteOp, ArrayCopyOp, GraphOp>;
+using StreamOp =
+    std::variant<LaunchOp, CopyOp, CopyBoxOp, FillOp, RecordOp, WaitOp, FenceOp, HostOp, ValueWaitOp, ValueWriteOp, ArrayCopyOp, GraphOp>;
+
+// Of its kernels; 0: it launches none.
+[[nodiscard]] std::uint32_t local_bytes_of(const StreamOp& op);
 
 }  // namespace mpsshim::broker

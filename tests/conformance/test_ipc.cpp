@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "descriptor_message.hpp"
 #include "driver_under_test.hpp"
 
 using namespace mpsshim::test;
@@ -38,42 +39,6 @@ int own_socket() { return std::atoi(std::getenv(kSocketVariable)); }
 
 void say(int socket, const void* data, size_t bytes) { REQUIRE(send(socket, data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes)); }
 void hear(int socket, void* data, size_t bytes) { REQUIRE(recv(socket, data, bytes, 0) == static_cast<ssize_t>(bytes)); }
-
-union DescriptorMessage {
-  cmsghdr header;
-  char room[CMSG_SPACE(sizeof(int))];
-};
-
-void say_descriptor(int socket, int fd) {
-  char byte = 0;
-  iovec data{&byte, 1};
-  DescriptorMessage control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = &control;
-  message.msg_controllen = sizeof control.room;
-  control.header.cmsg_level = SOL_SOCKET;
-  control.header.cmsg_type = SCM_RIGHTS;
-  control.header.cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
-  REQUIRE(sendmsg(socket, &message, MSG_NOSIGNAL) == 1);
-}
-
-int hear_descriptor(int socket) {
-  char byte = 0;
-  iovec data{&byte, 1};
-  DescriptorMessage control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = &control;
-  message.msg_controllen = sizeof control.room;
-  REQUIRE(recvmsg(socket, &message, 0) == 1);
-  int fd = -1;
-  if (CMSG_FIRSTHDR(&message) != nullptr) std::memcpy(&fd, CMSG_DATA(&control.header), sizeof fd);
-  return fd;
-}
 
 int exit_of(pid_t child) {
   int status = 0;
@@ -140,7 +105,7 @@ TEST_CASE("an allocation is opened by another process", "[forwarded]") {
 
 TEST_CASE("imports memory of another process", "[.]") {
   const DeviceContext context;
-  const int fd = hear_descriptor(own_socket());
+  const int fd = receive_descriptor(own_socket());
   REQUIRE(fd >= 0);
   CUmemGenericAllocationHandle handle = 0;
   OK(CU(cuMemImportFromShareableHandle)(&handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
@@ -186,7 +151,7 @@ TEST_CASE("exported memory is imported by another process", "[forwarded]") {
   REQUIRE(fd >= 0);
   const pid_t child = start_other("imports memory of another process", pair);
   REQUIRE(child > 0);
-  say_descriptor(pair.ends[0], fd);
+  send_descriptor(pair.ends[0], fd);
   CHECK(exit_of(child) == 0);
   CHECK(words_at(range + kGranule) == std::vector<unsigned>(kWords, 55));
 

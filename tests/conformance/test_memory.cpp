@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "descriptor_message.hpp"
 #include "driver_under_test.hpp"
 
 using namespace mpsshim::test;
@@ -31,43 +32,6 @@ CUmemAccessDesc read_write() {
   desc.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
   desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return desc;
-}
-
-// One message: a byte and a descriptor. (Opening /proc/PID/fd/N would open the GPU's device file anew instead.)
-union DescriptorMessage {
-  cmsghdr header;
-  char room[CMSG_SPACE(sizeof(int))];
-};
-
-void send_descriptor(int socket, int fd) {
-  char byte = 0;
-  iovec data{&byte, 1};
-  DescriptorMessage control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = &control;
-  message.msg_controllen = sizeof control.room;
-  control.header.cmsg_level = SOL_SOCKET;
-  control.header.cmsg_type = SCM_RIGHTS;
-  control.header.cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
-  REQUIRE(sendmsg(socket, &message, 0) == 1);
-}
-
-int receive_descriptor(int socket) {
-  char byte = 0;
-  iovec data{&byte, 1};
-  DescriptorMessage control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = &control;
-  message.msg_controllen = sizeof control.room;
-  REQUIRE(recvmsg(socket, &message, MSG_CMSG_CLOEXEC) == 1);
-  int fd = -1;
-  if (CMSG_FIRSTHDR(&message) != nullptr) std::memcpy(&fd, CMSG_DATA(&control.header), sizeof fd);
-  return fd;
 }
 
 }  // namespace

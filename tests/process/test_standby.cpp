@@ -112,6 +112,8 @@ TEST_CASE("from a fault to the bystander's next launch, with 1 GiB and 64 chunks
     guilty.begin("fault");
     const auto began = std::chrono::steady_clock::now();
     sleep_briefly();
+    // On a busy machine the CPU driver's kernel may not have run yet, and the bystander be at work beside it.
+    if (!on_gpu()) REQUIRE(eventually(std::chrono::seconds(10), [&] { return broker.log().find("lost its context") != std::string::npos; }));
     const std::string answer = bystander.ask("touch");
     const auto from_fault = std::chrono::duration_cast<Milliseconds>(std::chrono::steady_clock::now() - began).count();
     INFO(answer << "\n" << bystander.program().errors() << broker.log());
