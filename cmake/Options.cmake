@@ -6,6 +6,7 @@ include_guard(GLOBAL)
 
 option(MPSSHIM_WERROR "Treat warnings as errors" OFF)
 option(MPSSHIM_FUZZ "Build the fuzzers of this tree (needs clang); off, they are built by clang beside it where clang is present" OFF)
+option(MPSSHIM_LIBRARY_EXAMPLES "Build examples/libraries: programs that need NVIDIA's libraries and a GPU" OFF)
 set(MPSSHIM_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize takes them: address,undefined or thread")
 set(MPSSHIM_CUDA_ARCH "" CACHE STRING "-arch for nvcc in examples and benchmarks, such as sm_90; empty: nvcc's default")
 set(MPSSHIM_FUZZ_SECONDS 10 CACHE STRING "How long each fuzzer runs in the test suite")

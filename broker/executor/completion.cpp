@@ -24,7 +24,9 @@ constexpr std::chrono::microseconds kShortestPause{5};
 constexpr std::chrono::microseconds kShortestPauseOfFew{50};
 constexpr std::chrono::milliseconds kLongestPause{5};
 constexpr std::chrono::seconds kSleepLimit{1};
-constexpr int kPauseShare = 64;  // of the time waited already
+// Of the time waited already.
+constexpr int kPauseShare = 256;
+constexpr int kPauseShareOfFew = 64;
 constexpr unsigned kFewCores = 2;
 constexpr std::uint64_t kOwnEvent = ~0ull;  // epoll data of the wake event; sessions have their ids
 
@@ -37,7 +39,7 @@ bool has_spare_cores() {
 
 std::chrono::nanoseconds completion_pause(std::chrono::nanoseconds waited, bool spare_cores) {
   const std::chrono::nanoseconds shortest = spare_cores ? kShortestPause : kShortestPauseOfFew;
-  return std::clamp<std::chrono::nanoseconds>(waited / kPauseShare, shortest, kLongestPause);
+  return std::clamp<std::chrono::nanoseconds>(waited / (spare_cores ? kPauseShare : kPauseShareOfFew), shortest, kLongestPause);
 }
 
 Completion::Completion()

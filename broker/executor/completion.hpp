@@ -4,7 +4,7 @@
 //
 // Fences are words in memory that the GPU writes without telling anybody, so the thread looks again and again: first after microseconds, then
 // ever more rarely, in proportion to how long the youngest waiter of a session has waited already (completion_pause). A wait is so prolonged by
-// a few per cent at most, and a long one costs next to nothing (docs/measurements.md).
+// a small part, and a long one costs next to nothing (docs/measurements.md).
 //
 // Threads: add and remove from any; neither waits for the GPU. Trust: a waiter's fence index is checked; a client that scribbles into its
 // waiters or fences wakes or does not wake its own threads.
@@ -29,8 +29,8 @@ class ClientChannel;
 [[nodiscard]] bool has_spare_cores();
 inline constexpr unsigned long kTimerSlackNs = 1'000;  // of threads that look: the kernel's 50 us would be ten times the shortest pause
 
-// Until the next look at waiters of which the youngest has waited so long: 1.6 % of that, at least 5 us, at most 5 ms. Where there are no cores
-// to spare at least 50 us, so that the thread does not take a core from the kernels' launching.
+// Until the next look at waiters of which the youngest has waited so long: 0.4 % of that, at least 5 us, at most 5 ms. Where there are no cores
+// to spare 1.6 % and at least 50 us, so that the thread does not take a core from the kernels' launching.
 [[nodiscard]] std::chrono::nanoseconds completion_pause(std::chrono::nanoseconds waited, bool spare_cores);
 
 class Completion {

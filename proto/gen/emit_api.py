@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver API itself: its types, ids, the function table, and the static assertions that compare the spec with cuda.h."""
 
-from emit import header, if_toolkit_has, if_toolkit_lacks, namespace, source
+from emit import BANNER, header, if_toolkit_has, if_toolkit_lacks, namespace, source
 from model import OLDEST_TOOLKIT, WIRE_SIZES
 
 CUDA_API = '''
@@ -96,3 +96,8 @@ def checks(spec):
     for name in sorted(spec.types.enums):
         wire += if_toolkit_has(newer.get(name, 0), OLDEST_TOOLKIT, f'static_assert(sizeof({name}) == 4, "proto/spec/types.toml: {name}");')
     return source(namespace("mpsshim", rows + "\n" + wire), ("<type_traits>", '"gen/driver_table.hpp"'), "Compiled for its assertions alone.")
+
+
+def device_attributes(spec):
+    return (BANNER + "// MPSSHIM_DEVICE_ATTRIBUTE(number, value), ascending.\n"
+            + "".join(f"MPSSHIM_DEVICE_ATTRIBUTE({row.number}, {row.value})  // {row.name}\n" for row in spec.attribute_overrides))

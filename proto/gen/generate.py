@@ -22,6 +22,7 @@ import emit_records
 import load
 from model import MODES, OLDEST_TOOLKIT, SpecError
 
+TESTS = Path(__file__).resolve().parent.parent.parent / "tests"
 OUTPUTS = {
     "api_declarations.hpp": emit_exports.api_declarations,
     "api_forwards.hpp": emit_exports.api_forwards,
@@ -29,6 +30,7 @@ OUTPUTS = {
     "arguments.hpp": emit_records.arguments,
     "checks.cpp": emit_api.checks,
     "cuda_api.hpp": emit_api.cuda_api,
+    "device_attributes.inc": emit_api.device_attributes,
     "dispatch.inc": emit_records.dispatch,
     "driver_calls.hpp": emit_records.driver_calls,
     "driver_table.hpp": emit_api.driver_table,
@@ -92,8 +94,8 @@ def main(argv):
         for name, emit in OUTPUTS.items():
             write_if_changed(options.out / "gen" / name, emit(spec))
     if options.coverage and not options.check:
-        write_if_changed(options.coverage, emit_coverage.coverage(spec))
-    elif options.coverage and not is_current(options.coverage, emit_coverage.coverage(spec)):
+        write_if_changed(options.coverage, emit_coverage.coverage(spec, TESTS))
+    elif options.coverage and not is_current(options.coverage, emit_coverage.coverage(spec, TESTS)):
         print(f"error: {options.coverage} is not what the spec says: run generate.py --spec {options.spec} --coverage {options.coverage}", file=sys.stderr)
         return 1
     counts = Counter(function.mode for function in spec.functions)

@@ -5,7 +5,7 @@ import re
 import tomllib
 
 import automatic
-from model import FIRST_RECORD_ID, MODES, ORDERS, PER_THREAD, RECOVERIES, WIRE_SIZES, Argument, Field, Function, Record, Spec, SpecError, Types
+from model import FIRST_RECORD_ID, MODES, ORDERS, PER_THREAD, RECOVERIES, WIRE_SIZES, Argument, AttributeOverride, Field, Function, Record, Spec, SpecError, Types
 
 FUNCTION_KEYS = {"name", "id", "since", "mode", "recover", "reason", "per_thread", "order", "arguments", "same_as"}
 RECORD_KEYS = {"name", "id", "mode", "order", "doc", "fields", "trailing", "reply", "reply_trailing"}
@@ -19,6 +19,7 @@ def load(folder):
         raise SpecError(f"{folder} has no types.toml: name the spec folder with --spec")
     types = _types(files.pop("types"))
     records_file = files.pop("records", {})
+    overrides = _overrides(files.pop("device_attributes", {}))
     functions = [_function(group, entry) for group, content in files.items() for entry in content.get("function", [])]
     _check_ids(functions)
     _resolve_same_as(functions)
@@ -29,7 +30,15 @@ def load(folder):
     records += [_record(entry) for entry in records_file.get("record", [])]
     records.sort(key=lambda record: record.id)
     _check_records(records)
-    return Spec(types, functions, records)
+    return Spec(types, functions, records, overrides)
+
+
+def _overrides(content):
+    found = [AttributeOverride(**entry) for entry in content.get("override", [])]
+    for before, after in zip(found, found[1:]):
+        if before.number >= after.number:
+            raise SpecError(f"device_attributes.toml: {after.name} ({after.number}) stands behind {before.name} ({before.number}): sort by number")
+    return found
 
 
 def _read(path):

@@ -170,10 +170,19 @@ class Record:
 
 
 @dataclass
+class AttributeOverride:
+    number: int
+    name: str    # without CU_DEVICE_ATTRIBUTE_
+    value: int
+    reason: str
+
+
+@dataclass
 class Spec:
     types: Types
     functions: list[Function]  # by id
     records: list[Record]      # by id, automatic calls included
+    attribute_overrides: list[AttributeOverride] = field(default_factory=list)  # by number
 
     def by_name(self):
         return {function.name: function for function in self.functions}

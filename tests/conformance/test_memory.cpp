@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "descriptor_message.hpp"
@@ -172,6 +173,30 @@ TEST_CASE("allocation, its limit, and giving it back", "[forwarded]") {
   OK(CU(cuMemFree)(0));
   CHECK(CU(cuMemAlloc)(&address, total + 1) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(CU(cuMemAlloc)(&address, 0) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("a thread without a context may ask what a pointer is", "[forwarded]") {
+  const DeviceContext context;
+  CUdeviceptr address = 0;
+  OK(CU(cuMemAlloc)(&address, 4096));
+  void* pinned = nullptr;
+  OK(CU(cuMemHostAlloc)(&pinned, 4096, 0));
+  std::thread([&] {
+    CUcontext current = nullptr;
+    OK(CU(cuCtxGetCurrent)(&current));
+    CHECK(current == nullptr);
+    unsigned type = 0, pinned_type = 0;
+    CHECK(CU(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address + 8) == CUDA_SUCCESS);
+    CHECK(type == CU_MEMORYTYPE_DEVICE);
+    CUcontext owner = nullptr;
+    CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_CONTEXT};
+    void* answers[] = {&pinned_type, &owner};
+    CHECK(CU(cuPointerGetAttributes)(2, which, answers, reinterpret_cast<CUdeviceptr>(pinned)) == CUDA_SUCCESS);
+    CHECK(pinned_type == CU_MEMORYTYPE_HOST);
+    CHECK(owner == context.handle());
+  }).join();
+  OK(CU(cuMemFreeHost)(pinned));
+  OK(CU(cuMemFree)(address));
 }
 
 TEST_CASE("pinned host memory has its own address on the device", "[forwarded]") {

@@ -132,6 +132,7 @@ TEST_CASE("mapped memory is used by nobody without access", "[forwarded]") {
   OK(CU(cuMemGetAccess)(&flags, &here, range));
   CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
   OK(CU(cuMemsetD8)(range, 1, kGranule));
+  OK(CU(cuCtxSynchronize)());  // a fill under way would fault without access
   const CUmemAccessDesc none = access_of(CU_MEM_ACCESS_FLAGS_PROT_NONE);
   OK(CU(cuMemSetAccess)(range, kGranule, &none, 1));
   CHECK(CU(cuMemsetD8)(range, 0, 1) == CUDA_ERROR_INVALID_VALUE);

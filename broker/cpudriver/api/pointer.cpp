@@ -64,7 +64,7 @@ void clear(void* data, CUpointer_attribute attribute) {
 }  // namespace
 
 CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute_id, CUdeviceptr ptr) {
-  return entry(Needs::context, [&] {
+  return entry(Needs::initialised, [&] {
     if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const auto range = MemoryMap::get().containing(ptr);
     return range ? attribute(data, attribute_id, ptr, *range) : CUDA_ERROR_INVALID_VALUE;
@@ -73,7 +73,7 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
 
 CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes, void** data,
                                         CUdeviceptr ptr) {
-  return entry(Needs::context, [&]() -> CUresult {
+  return entry(Needs::initialised, [&]() -> CUresult {
     if (numAttributes == 0 || attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const auto range = MemoryMap::get().containing(ptr);
     for (unsigned i = 0; i < numAttributes; ++i) {

@@ -270,7 +270,9 @@ CUresult Captures::refuse(Stream& stream) {
 CUresult Captures::refuse(Event& event) {
   const std::lock_guard lock(graphs_.mutex());
   const auto found = events_.find(&event);
-  if (found != events_.end() && !found->second.capture->is_over) found->second.capture->is_invalid = true;
+  // Of a capture that has ended, the driver finds fault with the event itself (seen on an H200, driver 580).
+  if (found != events_.end() && found->second.capture->is_over) return CUDA_ERROR_INVALID_VALUE;
+  if (found != events_.end()) found->second.capture->is_invalid = true;
   return CUDA_ERROR_CAPTURED_EVENT;
 }
 

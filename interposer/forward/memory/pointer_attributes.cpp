@@ -117,16 +117,17 @@ void store_unknown(CUpointer_attribute attribute, void* data) {
 
 }  // namespace
 
+// Addresses mean the same in every context: neither needs a current one, and threads without one do ask.
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
+  if (are_calls_forbidden()) return CUDA_ERROR_NOT_PERMITTED;
   const auto pointed = find_pointed(ptr);
   return pointed ? attribute_of(*pointed, attribute, ptr, data) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes, void** data, CUdeviceptr ptr) {
   if (numAttributes == 0 || attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
+  if (are_calls_forbidden()) return CUDA_ERROR_NOT_PERMITTED;
   const auto pointed = find_pointed(ptr);
   for (unsigned int i = 0; i < numAttributes; ++i) {
     if (data[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
