@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interposer/forward/memory/pinned.hpp"
 
+#include <algorithm>
+
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -97,6 +99,14 @@ CUresult PinnedMemory::allocate_managed(std::uint64_t bytes, CUcontext context, 
   return allocate(allocation, pointer);
 }
 
+CUresult PinnedMemory::allocate_variables(std::uint64_t bytes, std::vector<AddressRange> variables, void*& pointer) {
+  Allocation allocation;
+  allocation.size_bytes = bytes;
+  allocation.is_managed = true;
+  allocation.variables = std::move(variables);
+  return allocate(allocation, pointer);
+}
+
 CUresult PinnedMemory::allocate_alias(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer) {
   Allocation allocation;
   allocation.size_bytes = bytes;
@@ -169,8 +179,22 @@ std::optional<PinnedMemory::Found> PinnedMemory::find(std::uint64_t address) con
   if (after == allocations_.begin()) return std::nullopt;
   --after;
   const Allocation& allocation = after->second;
-  const Found found{
-      {after->first, allocation.size_bytes}, allocation.flags, allocation.context, allocation.is_managed, allocation.is_alias, allocation.buffer_id};
+  Found found{{after->first, allocation.size_bytes},
+              allocation.flags,
+              allocation.context,
+              allocation.is_managed,
+              false,
+              allocation.is_alias,
+              allocation.buffer_id};
+  if (!allocation.variables.empty()) {
+    const std::uint64_t offset = address - after->first;
+    auto variable = std::ranges::upper_bound(allocation.variables, offset, {}, &AddressRange::address);
+    if (variable == allocation.variables.begin()) return std::nullopt;
+    --variable;
+    found.range = {after->first + variable->address, variable->size_bytes};
+    found.is_variable = true;
+    found.buffer_id = found.range.address;  // as of other variables
+  }
   return found.range.holds(address, 1) ? std::optional(found) : std::nullopt;
 }
 

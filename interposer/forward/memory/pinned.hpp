@@ -28,6 +28,8 @@ class PinnedMemory {
   [[nodiscard]] CUresult allocate(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer);
   // cuMemAllocManaged: the same memory under another name.
   [[nodiscard]] CUresult allocate_managed(std::uint64_t bytes, CUcontext context, void*& pointer);
+  // The same for variables of modules, which lie in it at `variables`, relative to its start and in order. They are found one by one.
+  [[nodiscard]] CUresult allocate_variables(std::uint64_t bytes, std::vector<AddressRange> variables, void*& pointer);
   // For RegisteredMemory: its own table says what the memory is.
   [[nodiscard]] CUresult allocate_alias(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer);
   // Maps an alias's content at `to`, for this process alone. False: its file cannot be had any more.
@@ -41,10 +43,11 @@ class PinnedMemory {
     std::uint32_t flags = 0;
     CUcontext context = nullptr;
     bool is_managed = false;
+    bool is_variable = false;  // a module's: managed, and not to be freed
     bool is_alias = false;
     std::uint64_t buffer_id = 0;
   };
-  // The allocation that holds `address`.
+  // The allocation or variable that holds `address`.
   [[nodiscard]] std::optional<Found> find(std::uint64_t address) const;
   void free_all_of(CUcontext context);
 
@@ -58,6 +61,7 @@ class PinnedMemory {
     bool is_managed = false;
     bool is_alias = false;
     std::uint64_t buffer_id = 0;
+    std::vector<AddressRange> variables;  // relative to its start; empty: not of modules
     // Of an alias. The host program may close descriptors that it does not know: the file is known again by these.
     std::shared_ptr<proto::FileDescriptor> file;
     dev_t device = 0;
