@@ -51,7 +51,7 @@ constexpr std::array kOverrides = {
     Override{CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 0, kMemOps},                                         // 122
     Override{CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 0, kMemOps},                                         // 123
     Override{CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0, kVirtual},                                                    // 124
-    Override{CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 0, kImport},                                                   // 125
+    Override{CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1, "such events are words that clients share"},                // 125
     Override{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 0, kVirtual},                                         // 128
     Override{CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS, 0, "cuLibraryGetUnifiedFunction is not offered"},        // 129
     Override{CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 0, "multicast objects are not offered"},                       // 132

@@ -9,6 +9,7 @@
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/memory/managed_advice.hpp"
+#include "proto/shared_events.hpp"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -59,7 +60,8 @@ void PinnedMemory::give_back(std::uint64_t address, std::uint64_t mapped_bytes) 
 
 CUresult PinnedMemory::map(std::uint64_t address, std::uint32_t flags, Allocation& allocation) {
   proto::FileDescriptor file;
-  CUresult error = session().create_segment(proto::SegmentPurpose::pinned, allocation.mapped_bytes, address, file, allocation.segment);
+  CUresult error = allocation.opens ? session().open_segment(*allocation.opens, allocation.mapped_bytes, address, file, allocation.segment)
+                                    : session().create_segment(allocation.purpose, allocation.mapped_bytes, address, file, allocation.segment);
   if (error != CUDA_SUCCESS) return error;
   if (mmap(at(address), allocation.mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0) == MAP_FAILED) {
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -105,6 +107,18 @@ CUresult PinnedMemory::allocate_variables(std::uint64_t bytes, std::vector<Addre
   allocation.is_managed = true;
   allocation.variables = std::move(variables);
   return allocate(allocation, pointer);
+}
+
+CUresult PinnedMemory::allocate_events(const proto::MemoryName* opens, void*& pointer, std::uint64_t& segment) {
+  Allocation allocation;
+  allocation.size_bytes = proto::kSharedEventBytes;
+  allocation.purpose = proto::SegmentPurpose::events;
+  allocation.is_alias = true;  // the program knows nothing of it
+  if (opens != nullptr) allocation.opens = *opens;
+  if (const CUresult error = allocate(allocation, pointer); error != CUDA_SUCCESS) return error;
+  const std::lock_guard lock(mutex_);
+  segment = allocations_.at(reinterpret_cast<std::uintptr_t>(pointer)).segment;
+  return CUDA_SUCCESS;
 }
 
 CUresult PinnedMemory::allocate_alias(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer) {
