@@ -8,12 +8,12 @@
 //   ImageOpen                             →  ImageOpened + [memory file to fill]
 //   ImageOffer                            →  ImageOpened     the same with the content's digest: no file if the content is known
 //   ImageSeal                             →  Done            content is sealed, and given the id of equal content if there is any (by its digest)
-//   SegmentCreate                         →  SegmentCreated + [memory file]           staging or pinned memory; known to the executor before the answer
-//   LeaseAdd                              →  LeaseAdded      a further device range; known to the executor before the answer, used after LeaseUse
-//   MemoryShare                           →  MemoryShared    a name for memory of this session, to be given to other clients
-//   MemoryOpen                            →  MemoryOpened    memory of that name; known to the executor before the answer, used by MemoryAdopt
-//   LeaseReplace                          →  LeaseReplaced   the client could not keep that address range free in its own process
-//   (hang-up or the pidfd readable)          the session ends
+//   SegmentCreate                         →  SegmentCreated + [memory file]           staging or pinned memory; known to the executor before the
+//   answer LeaseAdd                              →  LeaseAdded      a further device range; known to the executor before the answer, used after
+//   LeaseUse MemoryShare                           →  MemoryShared    a name for memory of this session, to be given to other clients MemoryOpen →
+//   MemoryOpened    memory of that name; known to the executor before the answer, used by MemoryAdopt SegmentOpen                           →
+//   SegmentCreated + [memory file]           a segment of events of another session, as one of its own LeaseReplace                          →
+//   LeaseReplaced   the client could not keep that address range free in its own process (hang-up or the pidfd readable)          the session ends
 //
 // These structures keep their sizes for good: what is added is a message of its own, which an older client does not send.
 // After SessionState::moved the client sends Attach again on the same connection and gets a new channel and epoch with its memory in place.
@@ -51,6 +51,7 @@ enum class MessageType : std::uint32_t {
   memory_shared = 18,
   memory_open = 19,
   memory_opened = 20,
+  segment_open = 21,
 };
 
 // `status` is a CUresult (0 in requests). An answer with another status has no file descriptors and only a header that counts.
@@ -93,15 +94,15 @@ struct Attached {
   std::uint64_t epoch = 0;
   Lease device_lease;
   Lease pinned_lease;
-  std::uint32_t lost = 0;     // CUresult: not 0 if this session did not survive its executor; sticky for the process
+  std::uint32_t lost = 0;  // CUresult: not 0 if this session did not survive its executor; sticky for the process
   std::uint32_t reserved = 0;
 };
 
 struct ImageOpen {
   MessageHeader header{.type = MessageType::image_open};
   std::uint64_t size_bytes = 0;
-  std::uint64_t hash = 0;     // not used: see ImageOffer
-  std::uint32_t source = 0;   // reserved for file-backed images
+  std::uint64_t hash = 0;    // not used: see ImageOffer
+  std::uint32_t source = 0;  // reserved for file-backed images
   std::uint32_t reserved = 0;
 };
 
@@ -127,14 +128,15 @@ struct Done {
   std::uint64_t image = 0;
 };
 
-enum class SegmentPurpose : std::uint32_t { staging = 1, pinned = 2 };
+enum class SegmentPurpose : std::uint32_t { staging = 1, pinned = 2, events = 3 };  // events: pinned, see shared_events.hpp
+[[nodiscard]] constexpr bool has_own_address(SegmentPurpose purpose) { return purpose != SegmentPurpose::staging; }
 
 struct SegmentCreate {
   MessageHeader header{.type = MessageType::segment_create};
   SegmentPurpose purpose{};
   std::uint32_t reserved = 0;
   std::uint64_t size_bytes = 0;
-  std::uint64_t address = 0;  // pinned: chosen by the client inside its pinned lease; staging: 0
+  std::uint64_t address = 0;  // pinned, events: chosen by the client inside its pinned lease; staging: 0
 };
 
 struct SegmentCreated {
@@ -171,7 +173,7 @@ struct MemoryName {
 
 struct MemoryShare {
   MessageHeader header{.type = MessageType::memory_share};
-  std::uint64_t object = 0;  // address of a chunk, or id of memory made by MemoryCreate
+  std::uint64_t object = 0;  // address of a chunk, id of memory made by MemoryCreate, or id of a segment of events
 };
 
 struct MemoryShared {
@@ -190,6 +192,13 @@ struct MemoryOpened {
   std::uint64_t size_bytes = 0;
   std::uint32_t is_own = 0;  // 1: it is of the asking session itself
   std::uint32_t reserved = 0;
+};
+
+struct SegmentOpen {
+  MessageHeader header{.type = MessageType::segment_open};
+  MemoryName name;
+  std::uint64_t size_bytes = 0;  // as its maker has it
+  std::uint64_t address = 0;     // as of SegmentCreate
 };
 
 static_assert(sizeof(MessageHeader) == 16 && sizeof(Hello) == 32 && sizeof(Attached) == 72);

@@ -130,6 +130,7 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
     case MessageType::image_offer: return with(proto::ImageOffer{}, [&](const auto& body) { on_image_offer(body); });
     case MessageType::image_seal: return with(proto::ImageSeal{}, [&](const auto& body) { on_image_seal(body); });
     case MessageType::segment_create: return with(proto::SegmentCreate{}, [&](const auto& body) { on_segment_create(body); });
+    case MessageType::segment_open: return with(proto::SegmentOpen{}, [&](const auto& body) { on_segment_open(body); });
     case MessageType::memory_share: return with(proto::MemoryShare{}, [&](const auto& body) { on_memory_share(body); });
     case MessageType::memory_open: return with(proto::MemoryOpen{}, [&](const auto& body) { on_memory_open(body); });
     case MessageType::lease_add: return with(proto::LeaseAdd{}, [&](const auto& body) { on_lease_add(body); });
@@ -156,9 +157,10 @@ CUresult ClientConnection::check_identity(const proto::Hello& request, proto::Re
   const proto::Version version{request.layout_major, request.layout_minor};
   const proto::Agreement agreement = proto::agree(proto::kVersion, version);
   if (agreement != proto::Agreement::served) {
-    complain("pid {} ({}) is refused: its libmpsshim.so speaks protocol {}.{}, which is too {} for this broker's {}.{}; {}.", client_.pid, client_.command,
-                version.major, version.minor, agreement == proto::Agreement::too_old ? "old" : "new", proto::kLayoutMajor, proto::kLayoutMinor,
-                agreement == proto::Agreement::too_old ? "install the library of this release" : "install the newer mpsbroker and run `mpsctl restart`");
+    complain("pid {} ({}) is refused: its libmpsshim.so speaks protocol {}.{}, which is too {} for this broker's {}.{}; {}.", client_.pid,
+             client_.command, version.major, version.minor, agreement == proto::Agreement::too_old ? "old" : "new", proto::kLayoutMajor,
+             proto::kLayoutMinor,
+             agreement == proto::Agreement::too_old ? "install the library of this release" : "install the newer mpsbroker and run `mpsctl restart`");
     return CUDA_ERROR_MPS_CONNECTION_FAILED;
   }
   client_.layout_minor = version.minor;
@@ -293,6 +295,16 @@ void ClientConnection::on_segment_create(const proto::SegmentCreate& request) {
   if (session == nullptr) return answer(message, status);
   int file = -1;
   status = manager_.create_segment(*session, request, message.segment, file);
+  answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
+}
+
+void ClientConnection::on_segment_open(const proto::SegmentOpen& request) {
+  proto::SegmentCreated message;
+  CUresult status = CUDA_SUCCESS;
+  Session* session = live_session(status);
+  if (session == nullptr) return answer(message, status);
+  int file = -1;
+  status = manager_.open_segment(*session, request, message.segment, file);
   answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
 }
 

@@ -49,6 +49,7 @@ class ClientConnection {
   void on_memory_share(const proto::MemoryShare& request);
   void on_memory_open(const proto::MemoryOpen& request);
   void on_segment_create(const proto::SegmentCreate& request);
+  void on_segment_open(const proto::SegmentOpen& request);
   void on_lease_add(const proto::LeaseAdd& request);
   void on_lease_replace(const proto::LeaseReplace& request);
 

@@ -94,6 +94,7 @@ void SessionManager::erase(Session& session) {
   Executor* const executor = session.executor;
   forget_variables(session);
   shares_.forget_session(session.id);
+  abandon_events(session);
   sessions_.erase(session.id);
   if (executor != nullptr) release(*executor);
 }

@@ -33,10 +33,10 @@ namespace mpsshim::broker::control {
 struct SessionLimits {
   AddressWindow window;
   std::size_t max_clients = kMaxLeases;
-  std::chrono::milliseconds orphan{200};    // how long work of a client that is gone may run on
-  std::chrono::milliseconds drain{200};     // how long others' work is waited for before an executor is replaced
-  std::chrono::milliseconds answer{10'000}; // how long a client waits for an executor
-  std::chrono::milliseconds pause{1'000};   // how long the work of a session that is to be moved may take to end
+  std::chrono::milliseconds orphan{200};     // how long work of a client that is gone may run on
+  std::chrono::milliseconds drain{200};      // how long others' work is waited for before an executor is replaced
+  std::chrono::milliseconds answer{10'000};  // how long a client waits for an executor
+  std::chrono::milliseconds pause{1'000};    // how long the work of a session that is to be moved may take to end
   QuarantineLimits quarantine;
   PoolLimits pool;
   ResourceLimits resources = limits_of_this_machine();
@@ -46,9 +46,9 @@ struct SessionLimits {
 class SessionManager final : public ExecutorOwner {
  public:
   struct Events {
-    std::function<void()> facts_published;                        // the first time
+    std::function<void()> facts_published;  // the first time
     std::function<void(const std::string& why)> cannot_start;
-    std::function<void()> stopped;                                // after quit(): every executor is gone
+    std::function<void()> stopped;  // after quit(): every executor is gone
   };
   SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits, Events events);
 
@@ -75,6 +75,8 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] std::optional<proto::MemoryName> share_memory(const Session& session, std::uint64_t object);
   [[nodiscard]] CUresult open_memory(Session& session, const proto::MemoryOpen& request, std::uint64_t& size_bytes, bool& is_own);
   [[nodiscard]] CUresult create_segment(Session& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file);
+  // A segment of events of another session of the same user.
+  [[nodiscard]] CUresult open_segment(Session& session, const proto::SegmentOpen& request, std::uint64_t& segment, int& file);
   // `refused` is one of the session's two leases; the answer means that it has another one in its place.
   void replace_lease(Session& session, const proto::Lease& refused, Session::Answer answer);
   // A further device range of at least `size_bytes`; empty: there is none.
@@ -146,6 +148,9 @@ class SessionManager final : public ExecutorOwner {
   void replay_loads(const Executor& executor, ExecutorInstance& instance);
   void feed_standby(Executor& executor);
   void forget_variables(Session& session);
+  template <typename Make>
+  [[nodiscard]] CUresult add_segment(Session& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file, Make&& make);
+  static void abandon_events(const Session& session);
   void release_copies(const Session& session, Executor& executor);  // of images, that are kept there for its variables
   [[nodiscard]] std::uint64_t owner_of(const Executor& executor, const ImageStore::Entry& entry) const;
   void settle(Executor& executor, const ExecutorPacket& packet);

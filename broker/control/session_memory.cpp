@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "proto/channel.hpp"
+#include "proto/shared_events.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -15,6 +16,9 @@ const char* refusal(const proto::SegmentCreate& request, const proto::Lease& lea
     case proto::SegmentPurpose::staging:
       if (request.size_bytes > SegmentStore::kMaxStagingBytes) return "a staging segment is at most 1 GiB";
       return request.address == 0 ? nullptr : "a staging segment has no address of its own";
+    case proto::SegmentPurpose::events:
+      if (request.size_bytes != proto::kSharedEventBytes) return "a segment of events has another size";
+      [[fallthrough]];
     case proto::SegmentPurpose::pinned:
       if (request.address % proto::kPageBytes != 0) return "its address is not that of a page";
       if (request.address < lease.address || request.size_bytes > lease.size_bytes ||
@@ -28,25 +32,39 @@ const char* refusal(const proto::SegmentCreate& request, const proto::Lease& lea
 
 }  // namespace
 
-CUresult SegmentStore::create(std::uint64_t id, const proto::SegmentCreate& request, const proto::Lease& pinned_lease, const char*& why) {
+CUresult SegmentStore::check(const proto::SegmentCreate& request, const proto::Lease& pinned_lease, const char*& why) const {
   why = refusal(request, pinned_lease);
   if (why != nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (request.purpose == proto::SegmentPurpose::pinned && overlaps(request.address, request.size_bytes)) {
+  if (proto::has_own_address(request.purpose) && overlaps(request.address, request.size_bytes)) {
     why = "it overlaps another segment of the session";
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (segments_.size() >= kMaxSegments) {
-    why = "the session has as many segments as it may have";
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
+  if (segments_.size() < kMaxSegments) return CUDA_SUCCESS;
+  why = "the session has as many segments as it may have";
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult SegmentStore::create(std::uint64_t id, const proto::SegmentCreate& request, const proto::Lease& pinned_lease, const char*& why) {
+  if (const CUresult status = check(request, pinned_lease, why); status != CUDA_SUCCESS) return status;
   const char* name = request.purpose == proto::SegmentPurpose::staging ? "mpsshim-staging" : "mpsshim-pinned";
   Segment segment{request.purpose, request.address, request.size_bytes, proto::create_memory_file(name, request.size_bytes)};
   if (!segment.file.valid() || !proto::seal(segment.file, proto::Seal::size)) {
     why = "the system gives no memory file (see the broker's limit of open files and its memory limit)";
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  segments_.emplace(id, std::move(segment));
-  total_bytes_ += request.size_bytes;
+  adopt(id, std::move(segment));
+  return CUDA_SUCCESS;
+}
+
+CUresult SegmentStore::open(std::uint64_t id, const proto::SegmentCreate& request, const Segment& shared, const proto::Lease& pinned_lease,
+                            const char*& why) {
+  if (const CUresult status = check(request, pinned_lease, why); status != CUDA_SUCCESS) return status;
+  Segment segment{request.purpose, request.address, request.size_bytes, shared.file.duplicate()};
+  if (!segment.file.valid()) {
+    why = "the system gives no descriptor (see the broker's limit of open files)";
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  adopt(id, std::move(segment));
   return CUDA_SUCCESS;
 }
 
@@ -71,7 +89,7 @@ const Segment* SegmentStore::find(std::uint64_t id) const {
 bool SegmentStore::overlaps(std::uint64_t address, std::uint64_t size_bytes) const {
   return std::ranges::any_of(segments_, [&](const auto& entry) {
     const Segment& other = entry.second;
-    return other.purpose == proto::SegmentPurpose::pinned && address < other.address + other.size_bytes && other.address < address + size_bytes;
+    return proto::has_own_address(other.purpose) && address < other.address + other.size_bytes && other.address < address + size_bytes;
   });
 }
 

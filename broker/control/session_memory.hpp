@@ -24,22 +24,26 @@ struct Segment {
 
 class SegmentStore {
  public:
-  static constexpr std::size_t kMaxSegments = 4096;                  // of one session
+  static constexpr std::size_t kMaxSegments = 4096;  // of one session
   static constexpr std::uint64_t kMaxStagingBytes = 1ull << 30;
 
   // Makes the memory file with its size sealed. On failure `why` says what was wrong with the request.
   [[nodiscard]] CUresult create(std::uint64_t id, const proto::SegmentCreate& request, const proto::Lease& pinned_lease, const char*& why);
+  // The same of another session's segment.
+  [[nodiscard]] CUresult open(std::uint64_t id, const proto::SegmentCreate& request, const Segment& shared, const proto::Lease& pinned_lease,
+                              const char*& why);
   [[nodiscard]] const Segment* find(std::uint64_t id) const;
   bool release(std::uint64_t id);
   void clear();
   [[nodiscard]] const std::map<std::uint64_t, Segment>& all() const { return segments_; }
-  void adopt(std::uint64_t id, Segment segment) {  // from a hand-over
+  void adopt(std::uint64_t id, Segment segment) {
     total_bytes_ += segment.size_bytes;
     segments_.insert_or_assign(id, std::move(segment));
   }
   [[nodiscard]] std::uint64_t total_bytes() const { return total_bytes_; }
 
  private:
+  [[nodiscard]] CUresult check(const proto::SegmentCreate& request, const proto::Lease& pinned_lease, const char*& why) const;
   [[nodiscard]] bool overlaps(std::uint64_t address, std::uint64_t size_bytes) const;
   std::map<std::uint64_t, Segment> segments_;
   std::uint64_t total_bytes_ = 0;

@@ -285,6 +285,7 @@ void SessionManager::lose(Session& session, CUresult error) {
   forget_variables(session);
   shares_.forget_session(session.id);
   session.chunks.clear();  // nobody can use it again: the device gets it back now, not when the client ends
+  abandon_events(session);
   session.segments.clear();
   drop_relocation(session);
   report_stopped(session);

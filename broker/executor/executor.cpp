@@ -214,7 +214,7 @@ CUresult Executor::restore(Session& session, const std::vector<Restore>& pieces)
       result = session.memory().map_segment(piece.packet.object, static_cast<proto::SegmentPurpose>(piece.packet.purpose), piece.packet.address,
                                             piece.packet.flags, piece.file, device_address);
       // The client goes by one address for host and device.
-      const bool is_pinned = static_cast<proto::SegmentPurpose>(piece.packet.purpose) == proto::SegmentPurpose::pinned;
+      const bool is_pinned = proto::has_own_address(static_cast<proto::SegmentPurpose>(piece.packet.purpose));
       if (result == CUDA_SUCCESS && is_pinned && device_address != piece.packet.address) result = CUDA_ERROR_MPS_SERVER_NOT_READY;
     }
     if (result != CUDA_SUCCESS) return faults_->check(result, piece.packet.header.session, "restoring a session's memory");

@@ -8,6 +8,7 @@
 #include "broker/executor/dispatch.hpp"
 #include "broker/executor/module_store.hpp"
 #include "broker/log.hpp"
+#include "proto/managed_variables.hpp"
 
 namespace mpsshim::broker {
 
@@ -33,6 +34,23 @@ void finish_load(const std::shared_ptr<Session>& session, const SharedReply& rep
   session->finish_job([session, reply, id, result, use = std::move(use), log = std::move(log)] {
     if (result != CUDA_SUCCESS) return reply->answer_with(result, proto::ModuleLoadReply{}, as_bytes_of(log));
     add_module(*session, *reply, id, use);
+  });
+}
+
+// Nothing was loaded: the client places these and comes again.
+void answer_managed(const std::shared_ptr<Session>& session, const SharedReply& reply, const std::vector<image::ManagedVariable>& variables) {
+  std::vector<std::byte> table;
+  for (const image::ManagedVariable& variable : variables) {
+    proto::append_managed_entry(table, variable.name, variable.size_bytes, variable.starts_as_zeroes);
+  }
+  const bool fits = table.size() <= proto::kMaxReplyBytes - sizeof(proto::ModuleLoadReply);
+  if (!fits) {
+    log_warning("Session {} (pid {}): the names of an image's {} __managed__ variables are more than a reply holds ({} bytes); it is not loaded",
+                session->id(), session->client_pid(), variables.size(), table.size());
+  }
+  session->finish_job([reply, fits, table = std::move(table)] {
+    if (!fits) return reply->answer_with(CUDA_ERROR_NOT_SUPPORTED, proto::ModuleLoadReply{});
+    reply->answer_with(CUDA_SUCCESS, proto::ModuleLoadReply{0, proto::kNeedsPlaces}, table);
   });
 }
 
@@ -107,9 +125,14 @@ void handle(Incoming& incoming, const proto::ModuleLoadRecord& record) {
     return add_module(incoming.session, incoming.reply, record.module, std::move(known));
   }
   incoming.session.start_job([reply = incoming.share_reply(), record](const std::shared_ptr<Session>& session) {
-    session->parts().modules.load(session->id(), record.image, [session, reply, id = record.module](CUresult result, ImageUse use, std::string log) {
+    const auto done = [session, reply, id = record.module](CUresult result, ImageUse use, std::string log) {
       finish_load(session, reply, id, result, std::move(use), std::move(log));
-    });
+    };
+    ModuleStore::NeedsPlaces needs_places;
+    if (record.places_managed != 0) {
+      needs_places = [&](const std::vector<image::ManagedVariable>& variables) { answer_managed(session, reply, variables); };
+    }
+    session->parts().modules.load(session->id(), record.image, done, needs_places);
   });
 }
 
@@ -145,13 +168,15 @@ void handle(Incoming& incoming, const proto::FunctionLookupRecord& record) {
   if (const LoadedFunction* known = ModuleStore::find_function(*module->image, incoming.text())) {
     return answer_function(incoming.reply, add_function(incoming.session, record, module->image, known), known);
   }
-  incoming.session.start_job([reply = incoming.share_reply(), record, image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
-    session->parts().modules.find_function(session->id(), image, name, [session, reply, record, image](CUresult result, const LoadedFunction* loaded) {
-      session->finish_job([session, reply, record, image, result, loaded] {
-        answer_function(*reply, result == CUDA_SUCCESS ? add_function(*session, record, image, loaded) : result, loaded);
+  incoming.session.start_job(
+      [reply = incoming.share_reply(), record, image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
+        session->parts().modules.find_function(
+            session->id(), image, name, [session, reply, record, image](CUresult result, const LoadedFunction* loaded) {
+              session->finish_job([session, reply, record, image, result, loaded] {
+                answer_function(*reply, result == CUDA_SUCCESS ? add_function(*session, record, image, loaded) : result, loaded);
+              });
+            });
       });
-    });
-  });
 }
 
 void handle(Incoming& incoming, const proto::FunctionListRecord& record) {
@@ -168,13 +193,25 @@ void handle(Incoming& incoming, const proto::FunctionListRecord& record) {
 void handle(Incoming& incoming, const proto::GlobalLookupRecord& record) {
   const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
   if (!module) return;
-  incoming.session.start_job([reply = incoming.share_reply(), image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
-    session->parts().modules.find_global(session->id(), image, name, [session, reply](CUresult result, CUdeviceptr address, std::size_t size) {
-      if (result == CUDA_SUCCESS) session->memory().add_global(address, size);
-      reply->answer_with(result, proto::GlobalLookupReply{address, size});
-      session->finish_job();
-    });
-  });
+  incoming.session.start_job(
+      [reply = incoming.share_reply(), image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
+        session->parts().modules.find_global(session->id(), image, name, [session, reply](CUresult result, CUdeviceptr address, std::size_t size) {
+          if (result == CUDA_SUCCESS) session->memory().add_global(address, size);
+          reply->answer_with(result, proto::GlobalLookupReply{address, size});
+          session->finish_job();
+        });
+      });
+}
+
+void handle(Incoming& incoming, const proto::VariableReadRecord& record) {
+  const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
+  if (!module) return;
+  const LoadedImage& image = *module->image;
+  const auto found = image.placed.find(incoming.text());
+  if (found == image.placed.end()) return incoming.reply.answer_with(CUDA_ERROR_NOT_FOUND, proto::VariableReadReply{});
+  const auto rest = std::span(found->second).subspan(std::min<std::size_t>(record.offset, found->second.size()));
+  incoming.reply.answer_with(CUDA_SUCCESS, proto::VariableReadReply{found->second.size()},
+                             rest.first(std::min(rest.size(), proto::kMaxReplyBytes - sizeof(proto::VariableReadReply))));
 }
 
 }  // namespace mpsshim::broker

@@ -15,11 +15,13 @@
 #include "broker/image/image.hpp"
 #include "broker/image/ptx_text.hpp"
 #include "broker/log.hpp"
+#include "proto/managed_variables.hpp"
 
 namespace mpsshim::broker {
 
 namespace {
 
+constexpr const char* kEmptyKernel = ".version 6.4\n.target sm_75\n.address_size 64\n.visible .entry nothing() { ret; }\n";
 constexpr std::size_t kMaxUnpackedBytes = std::size_t{1} << 30;
 
 bool read_all(const proto::FileDescriptor& file, std::vector<std::byte>& content) {
@@ -40,6 +42,7 @@ void note_variables_of_cubin(std::span<const std::byte> cubin, PreparedImage& pr
   prepared.uses_device_heap = info && info->uses_device_heap;
   prepared.variables.reset();
   if (info && info->variables.empty() != info->has_writable_globals) prepared.variables = std::move(info->variables);
+  prepared.managed = image::managed_of_cubin(cubin);
 }
 
 void note_variables_of_ptx(std::string_view text, PreparedImage& prepared) {
@@ -53,11 +56,49 @@ void note_variables_of_ptx(std::string_view text, PreparedImage& prepared) {
   prepared.uses_device_heap = image::ptx_uses_device_heap(text);
   prepared.variables.reset();
   if (all_are_known) prepared.variables = std::move(variables);
+  prepared.managed = image::managed_of_ptx(text);
+}
+
+using Placements = std::vector<image::Placement>;
+
+// A placed image becomes the image it was made of.
+Placements take_placements(std::vector<std::byte>& content) {
+  Placements placements;
+  const auto placed = proto::read_placed_image(content);
+  if (!placed) return placements;
+  const auto add = [&](std::string_view name, const proto::ManagedEntry& entry) {
+    placements.push_back({std::string(name), entry.value, entry.starts_as_zeroes != 0});
+  };
+  if (!proto::read_managed_entries(placed->table, add)) return {};
+  content.erase(content.begin(), content.end() - static_cast<std::ptrdiff_t>(placed->image.size()));
+  return placements;
+}
+
+void set_placed_apart(const Placements& placements, PreparedImage& prepared) {
+  for (const image::Placement& placement : placements) {
+    prepared.placed.push_back({placement.name, placement.starts_as_zeroes});
+    if (prepared.variables) std::erase_if(*prepared.variables, [&](const image::Variable& one) { return one.name == placement.name; });
+  }
+  if (prepared.variables && prepared.variables->empty()) prepared.has_writable_globals = false;
+}
+
+CUresult place(std::vector<std::byte> cubin, const Placements& placements, PreparedImage& prepared, std::string& log) {
+  if (!image::place_in_cubin(cubin, placements, log)) return CUDA_ERROR_NOT_SUPPORTED;
+  note_variables_of_cubin(cubin, prepared);
+  set_placed_apart(placements, prepared);
+  prepared.content = std::move(cubin);
+  return CUDA_SUCCESS;
 }
 
 std::string_view as_text(std::span<const std::byte> bytes) {
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return text.substr(0, text.find('\0'));
+}
+
+void note_text(const std::string& text, PreparedImage& prepared) {
+  note_variables_of_ptx(text, prepared);
+  prepared.content.resize(text.size() + 1);
+  std::memcpy(prepared.content.data(), text.c_str(), text.size() + 1);
 }
 
 // The entries of a container that serve a device: machine code of its own major version, else the newest PTX that is not newer than it.
@@ -94,11 +135,15 @@ ImageCompiler::ImageCompiler(const Driver& driver, CUdevice device) : driver_(dr
 
 CUresult ImageCompiler::prepare(const proto::FileDescriptor& file, PreparedImage& prepared, std::string& log) const {
   if (!read_all(file, prepared.content)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const Placements placements = take_placements(prepared.content);
   const std::span<const std::byte> content(prepared.content);
   switch (image::form_of(content)) {
-    case image::Form::fatbin: return prepare_fatbin(prepared, log);
-    case image::Form::ptx: return prepare_ptx(std::string(as_text(content)), prepared, log);
-    case image::Form::elf: note_variables_of_cubin(content, prepared); return CUDA_SUCCESS;
+    case image::Form::fatbin: return prepare_fatbin(placements, prepared, log);
+    case image::Form::ptx: return prepare_ptx(std::string(as_text(content)), placements, prepared, log);
+    case image::Form::elf:
+      if (!placements.empty()) return place(std::move(prepared.content), placements, prepared, log);
+      note_variables_of_cubin(content, prepared);
+      return CUDA_SUCCESS;
     case image::Form::fatbin_wrapper:
     case image::Form::archive:
     case image::Form::unknown: log = "the image is neither a fat binary, nor a cubin, nor PTX"; return CUDA_ERROR_INVALID_IMAGE;
@@ -106,7 +151,7 @@ CUresult ImageCompiler::prepare(const proto::FileDescriptor& file, PreparedImage
   return CUDA_ERROR_INVALID_IMAGE;
 }
 
-CUresult ImageCompiler::prepare_fatbin(PreparedImage& prepared, std::string& log) const {
+CUresult ImageCompiler::prepare_fatbin(const Placements& placements, PreparedImage& prepared, std::string& log) const {
   std::vector<image::FatbinEntry> entries;
   const std::span<const std::byte> content(prepared.content);
   if (image::length_of(content) == 0 || !image::read_fatbin(content, entries)) {
@@ -115,14 +160,19 @@ CUresult ImageCompiler::prepare_fatbin(PreparedImage& prepared, std::string& log
   }
   const Choice choice = choose(entries, static_cast<unsigned>(compute_major_), static_cast<unsigned>(compute_minor_));
   const image::FatbinEntry* wanted = choice.cubin != nullptr ? choice.cubin : choice.ptx != nullptr ? choice.ptx : choice.newer_ptx;
+  // Otherwise the driver takes its entry from the whole container.
+  if (!placements.empty() && wanted == choice.cubin && choice.ptx != nullptr && !makes_machine_code()) wanted = choice.ptx;
   if (wanted == nullptr) return CUDA_ERROR_NO_BINARY_FOR_GPU;
   std::vector<std::byte> unpacked;
   if (const image::UnpackError error = image::unpack(*wanted, kMaxUnpackedBytes, unpacked); error != image::UnpackError::none) {
     log = std::string("an entry of the fat binary could not be unpacked: ") + image::to_text(error);
     return CUDA_ERROR_INVALID_IMAGE;
   }
-  if (wanted == choice.ptx) return prepare_ptx(std::string(as_text(unpacked)), prepared, log);
+  if (wanted == choice.ptx || (wanted == choice.newer_ptx && !placements.empty())) {
+    return prepare_ptx(std::string(as_text(unpacked)), placements, prepared, log);
+  }
   if (wanted == choice.cubin) {
+    if (!placements.empty()) return place(std::move(unpacked), placements, prepared, log);
     note_variables_of_cubin(unpacked, prepared);
   } else {
     note_variables_of_ptx(as_text(unpacked), prepared);
@@ -130,12 +180,20 @@ CUresult ImageCompiler::prepare_fatbin(PreparedImage& prepared, std::string& log
   return CUDA_SUCCESS;  // the driver takes its entry from the whole container
 }
 
-CUresult ImageCompiler::prepare_ptx(const std::string& text, PreparedImage& prepared, std::string& log) const {
+// Machine code is changed where it has an address, a text where it has a name: whoever compiles while it loads (the CPU driver) takes that.
+CUresult ImageCompiler::prepare_ptx(const std::string& text, const Placements& placements, PreparedImage& prepared, std::string& log) const {
   std::vector<std::byte> cubin;
   const CUresult result = compile_ptx(text, cubin, log);
+  const bool is_machine_code = result == CUDA_SUCCESS && image::form_of(cubin) == image::Form::elf;
+  if (!placements.empty() && is_machine_code) return place(std::move(cubin), placements, prepared, log);
+  if (!placements.empty() && (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_SUPPORTED)) {
+    note_text(image::place_in_ptx(text, placements), prepared);
+    set_placed_apart(placements, prepared);
+    return CUDA_SUCCESS;
+  }
   if (result == CUDA_SUCCESS) {
     // From the cubin: a later executor gets it instead of the text, and must say the same. (The CPU driver's linker makes no machine code.)
-    prepared.was_compiled = image::form_of(cubin) == image::Form::elf;
+    prepared.was_compiled = is_machine_code;
     if (prepared.was_compiled) {
       note_variables_of_cubin(cubin, prepared);
     } else {
@@ -146,10 +204,15 @@ CUresult ImageCompiler::prepare_ptx(const std::string& text, PreparedImage& prep
   }
   if (result != CUDA_ERROR_NOT_SUPPORTED) return result;
   // No linker in this driver: it compiles while it loads.
-  note_variables_of_ptx(text, prepared);
-  prepared.content.resize(text.size() + 1);
-  std::memcpy(prepared.content.data(), text.c_str(), text.size() + 1);
+  note_text(text, prepared);
   return CUDA_SUCCESS;
+}
+
+// The CPU driver runs texts, and its linker gives them back.
+bool ImageCompiler::makes_machine_code() const {
+  std::vector<std::byte> cubin;
+  std::string log;
+  return compile_ptx(kEmptyKernel, cubin, log) == CUDA_SUCCESS && image::form_of(cubin) == image::Form::elf;
 }
 
 CUresult ImageCompiler::compile_ptx(const std::string& text, std::vector<std::byte>& cubin, std::string& log) const {

@@ -11,6 +11,7 @@
 
 #include "broker/driver/driver.hpp"
 #include "broker/image/cubin.hpp"
+#include "broker/image/managed.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
@@ -22,6 +23,11 @@ struct PreparedImage {
   bool was_compiled = false;
   // Those variables, if all their names could be read.
   std::optional<std::vector<image::Variable>> variables;
+  // __managed__ variables without a place.
+  std::vector<image::ManagedVariable> managed;
+  // Those of a placed image (proto/managed_variables.hpp). They count as no variables: what the image still has of them nothing uses, and it
+  // holds their initial values.
+  std::vector<image::Variable> placed;
 };
 
 class ImageCompiler {
@@ -31,8 +37,10 @@ class ImageCompiler {
   [[nodiscard]] CUresult prepare(const proto::FileDescriptor& file, PreparedImage& prepared, std::string& log) const;
 
  private:
-  [[nodiscard]] CUresult prepare_fatbin(PreparedImage& prepared, std::string& log) const;
-  [[nodiscard]] CUresult prepare_ptx(const std::string& text, PreparedImage& prepared, std::string& log) const;
+  using Placements = std::vector<image::Placement>;
+  [[nodiscard]] CUresult prepare_fatbin(const Placements& placements, PreparedImage& prepared, std::string& log) const;
+  [[nodiscard]] CUresult prepare_ptx(const std::string& text, const Placements& placements, PreparedImage& prepared, std::string& log) const;
+  [[nodiscard]] bool makes_machine_code() const;
   [[nodiscard]] CUresult compile_ptx(const std::string& text, std::vector<std::byte>& cubin, std::string& log) const;
 
   const Driver& driver_;

@@ -14,10 +14,10 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr unsigned kEagerFunctions = 64;             // a module with at most so many has all of them looked up in the window that loads it
-constexpr std::size_t kMaxSavedBytes = 64u << 20;    // of variables with contents; beyond, a copy serves one client
+constexpr unsigned kEagerFunctions = 64;           // a module with at most so many has all of them looked up in the window that loads it
+constexpr std::size_t kMaxSavedBytes = 64u << 20;  // of variables with contents; beyond, a copy serves one client
 constexpr std::size_t kMaxDescriptionBytes = proto::kMaxReplyBytes - sizeof(proto::ModuleLoadReply);
-constexpr std::size_t kSmallFillBytes = 64u << 10;   // copied rather than filled: a fill is a kernel, and waits for room on the GPU
+constexpr std::size_t kSmallFillBytes = 64u << 10;  // copied rather than filled: a fill is a kernel, and waits for room on the GPU
 
 CUresult describe(const Driver& driver, CUfunction handle, LoadedFunction& function) {
   function.handle = handle;
@@ -95,28 +95,53 @@ CUresult save_variables(const Driver& driver, const std::vector<image::Variable>
   return CUDA_SUCCESS;
 }
 
+// For the client, which has the variables. Once more than kMaxSavedBytes it does without the rest, and the load fails there.
+CUresult save_placed(const Driver& driver, const std::vector<image::Variable>& names, LoadedImage& image) {
+  std::size_t saved_bytes = 0;
+  for (const image::Variable& variable : names) {
+    if (variable.starts_as_zeroes) continue;
+    CUdeviceptr address = 0;
+    std::size_t size_bytes = 0;
+    const CUresult found = driver->cuModuleGetGlobal_v2(&address, &size_bytes, image.handle, variable.name.c_str());
+    if (found != CUDA_SUCCESS) return found;
+    saved_bytes += size_bytes;
+    if (saved_bytes > kMaxSavedBytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    std::vector<std::byte>& content = image.placed[variable.name];
+    content.resize(size_bytes);
+    const CUresult copied = driver->cuMemcpyDtoH_v2(content.data(), address, size_bytes);
+    if (copied != CUDA_SUCCESS) return copied;
+  }
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedImage& image, std::string& log) {
   std::array<char, 4096> error_log{};
   std::array options{CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
   std::array<void*, 2> values{error_log.data(), reinterpret_cast<void*>(error_log.size())};
-  const CUresult result = driver->cuModuleLoadDataEx(&image.handle, prepared.content.data(), static_cast<unsigned>(options.size()), options.data(),
-                                                     values.data());
+  const CUresult result =
+      driver->cuModuleLoadDataEx(&image.handle, prepared.content.data(), static_cast<unsigned>(options.size()), options.data(), values.data());
   if (result != CUDA_SUCCESS) {
     image.handle = nullptr;
     log.assign(error_log.data());
     return result;
   }
   image.has_writable_globals = prepared.has_writable_globals;
+  image.has_managed = !prepared.managed.empty();
   image.uses_device_heap = prepared.uses_device_heap;
   unsigned count = 0;
   if (driver->cuModuleGetFunctionCount(&count, image.handle) == CUDA_SUCCESS) image.function_count = count;
   look_up_all(driver, image);
+  if (const CUresult placed = save_placed(driver, prepared.placed, image); placed != CUDA_SUCCESS) {
+    log_warning("Image {}: initial values of its __managed__ variables could not be read ({}); at most {} bytes are. Its load fails", image.image,
+                driver.describe(placed), kMaxSavedBytes);
+    image.placed.clear();
+  }
   if (!image.has_writable_globals) return CUDA_SUCCESS;
   const CUresult saved = prepared.variables ? save_variables(driver, *prepared.variables, image) : CUDA_ERROR_NOT_FOUND;
-  image.can_be_restored = saved == CUDA_SUCCESS;
-  if (!image.can_be_restored) {
+  image.can_be_restored = saved == CUDA_SUCCESS && !image.has_managed;
+  if (saved != CUDA_SUCCESS) {
     image.variables.clear();
     log_debug("Image {}: not all of its variables can be saved ({}), so each of its copies serves one client", image.image, driver.describe(saved));
   }

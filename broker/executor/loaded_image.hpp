@@ -49,11 +49,13 @@ struct LoadedImage {
   std::uint64_t copy = 0;                  // this executor's number for it, in the load log
   CUmodule handle = nullptr;
   bool has_writable_globals = false;
+  bool has_managed = false;                // loaded for a client that does not place them: nobody else's
   bool uses_device_heap = false;           // what its kernels allocate there ends with the context
   bool can_be_restored = true;             // all variables are known: another client may have this copy later
   std::uint32_t function_count = 0;
   std::size_t cost_bytes = 0;              // against the cache's limit
   std::vector<Variable> variables;
+  std::map<std::string, std::vector<std::byte>, std::less<>> placed;  // initial values of placed variables that do not start as zeroes
   std::vector<std::byte> description;      // proto/module_functions.hpp, as the reply to ModuleLoad carries it
   std::vector<const LoadedFunction*> described;  // the same functions, by number
 

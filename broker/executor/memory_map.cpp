@@ -292,7 +292,7 @@ bool MemoryMap::is_releasing() const {
 CUresult MemoryMap::map_segment(std::uint64_t segment, proto::SegmentPurpose purpose, std::uint64_t address, unsigned flags,
                                 const proto::FileDescriptor& file, std::uint64_t& device_address) {
   const std::optional<std::size_t> size = proto::sealed_size(file);
-  const bool is_pinned = purpose == proto::SegmentPurpose::pinned;
+  const bool is_pinned = proto::has_own_address(purpose);
   if (!size || *size == 0) return CUDA_ERROR_INVALID_VALUE;
   if (is_pinned &&
       (address < pinned_lease_.address || *size > pinned_lease_.size_bytes || address - pinned_lease_.address > pinned_lease_.size_bytes - *size)) {
@@ -337,7 +337,7 @@ bool MemoryMap::forget_segment(std::uint64_t segment) {
   if (found == segments_.end() || found->second.forgotten) return false;
   found->second.forgotten = true;
   if (staging_ == &found->second) staging_ = nullptr;
-  if (found->second.purpose == proto::SegmentPurpose::pinned) pinned_.erase(reinterpret_cast<std::uint64_t>(found->second.mapping.data()));
+  if (proto::has_own_address(found->second.purpose)) pinned_.erase(reinterpret_cast<std::uint64_t>(found->second.mapping.data()));
   return true;
 }
 

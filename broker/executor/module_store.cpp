@@ -67,6 +67,7 @@ ImageUse ModuleStore::take(std::uint64_t image, bool only_clean, bool& is_clean)
   const auto [first, last] = cache_.equal_range(image);
   for (auto entry = first; entry != last; ++entry) {
     Cached& cached = entry->second;
+    if (cached.image->has_managed) continue;
     if (cached.image->has_writable_globals && (cached.users != 0 || cached.owner != 0 || (only_clean && !cached.is_clean))) continue;
     is_clean = cached.is_clean;
     return use_of(cached);
@@ -141,7 +142,7 @@ std::vector<ImageRef> ModuleStore::beyond_limit() {
   return evicted;
 }
 
-void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done) {
+void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done, const NeedsPlaces& needs_places) {
   if (ImageUse known = take_or_restore(session, image)) return done(CUDA_SUCCESS, std::move(known), {});
   const std::optional<proto::FileDescriptor> file = control_.fetch_image(image, kImageTimeoutMs);
   auto loading = std::make_shared<Loading>();
@@ -156,6 +157,7 @@ void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done
   }();
   if (result != CUDA_SUCCESS) return loading->done(result, nullptr, std::move(log));
   if (loading->prepared.was_compiled) tell_compiled(image, loading->prepared);
+  if (needs_places && !loading->prepared.managed.empty()) return needs_places(loading->prepared.managed);
   window_.submit({.what = "cuModuleLoadData",
                   .session = session,
                   .run =

@@ -48,8 +48,11 @@ class ModuleStore {
   [[nodiscard]] ImageUse find(std::uint64_t image);
   [[nodiscard]] static const LoadedFunction* find_function(LoadedImage& image, std::string_view name);
 
+  // Called with neither error nor image: the image has these __managed__ variables, and the client is to place them first.
+  using NeedsPlaces = std::function<void(const std::vector<image::ManagedVariable>&)>;
   // All four may answer from the calling thread or, later, from the window's. `session` is for logs and the load log.
-  void load(std::uint64_t session, std::uint64_t image, LoadDone done);
+  // Without `needs_places` such an image is loaded as it is.
+  void load(std::uint64_t session, std::uint64_t image, LoadDone done, const NeedsPlaces& needs_places);
   void find_function(std::uint64_t session, const ImageRef& image, std::string name, FunctionDone done);
   void find_global(std::uint64_t session, const ImageRef& image, std::string name, GlobalDone done);
   void list_functions(std::uint64_t session, const ImageRef& image, NamesDone done);

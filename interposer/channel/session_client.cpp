@@ -185,6 +185,20 @@ CUresult SessionClient::create_segment(proto::SegmentPurpose purpose, std::uint6
   question.purpose = purpose;
   question.size_bytes = size_bytes;
   question.address = address;
+  return request_segment(question, file, segment);
+}
+
+CUresult SessionClient::open_segment(const proto::MemoryName& name, std::uint64_t size_bytes, std::uint64_t address, proto::FileDescriptor& file,
+                                     std::uint64_t& segment) {
+  proto::SegmentOpen question;
+  question.name = name;
+  question.size_bytes = size_bytes;
+  question.address = address;
+  return request_segment(question, file, segment);
+}
+
+template <typename Request>
+CUresult SessionClient::request_segment(const Request& question, proto::FileDescriptor& file, std::uint64_t& segment) {
   proto::SegmentCreated answer;
   proto::ReceivedFds received;
   for (;;) {

@@ -73,6 +73,9 @@ class SessionClient final : private Channel::Guardian {
   [[nodiscard]] CUresult upload_image(std::span<const std::byte> content, std::uint64_t& image);
   [[nodiscard]] CUresult create_segment(proto::SegmentPurpose purpose, std::uint64_t size_bytes, std::uint64_t address, proto::FileDescriptor& file,
                                         std::uint64_t& segment);
+  // A segment of events of another session; CUDA_ERROR_INVALID_HANDLE: there is none of that name (any more).
+  [[nodiscard]] CUresult open_segment(const proto::MemoryName& name, std::uint64_t size_bytes, std::uint64_t address, proto::FileDescriptor& file,
+                                      std::uint64_t& segment);
 
  private:
   friend class Recovery;
@@ -84,6 +87,8 @@ class SessionClient final : private Channel::Guardian {
   CUresult request_link(proto::Attached& attached, std::shared_ptr<Link>& link, proto::FileDescriptor& fences);
   CUresult reserve(proto::Lease& lease, proto::Reservation& reservation);
 
+  template <typename Request>
+  CUresult request_segment(const Request& question, proto::FileDescriptor& file, std::uint64_t& segment);
   CUresult give_image(std::span<const std::byte> content, const proto::ImageOffer& offer, std::uint64_t& image);
 
   CUresult recover(std::uint64_t epoch) override;

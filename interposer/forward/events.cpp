@@ -15,11 +15,12 @@ Events& Events::instance() {
   return *events;
 }
 
-CUresult Events::create(std::uint32_t flags, CUcontext context, Event*& event) {
+CUresult Events::create(std::uint32_t flags, CUcontext context, Event*& event, std::optional<SharedEvent> shared) {
   auto object = std::make_unique<Event>();
   event = object.get();
   event->flags = flags;
   event->context = context;
+  event->shared = shared;
   {
     const std::lock_guard lock(mutex_);
     const proto::EventId id = table_.add(std::move(object));
@@ -35,6 +36,7 @@ CUresult Events::create(std::uint32_t flags, CUcontext context, Event*& event) {
 
 CUresult Events::destroy(Event& event) {
   Captures::instance().forget(event);
+  if (event.shared) SharedEvents::instance().destroy(*event.shared);
   const CUresult error = session().channel().post<proto::EventDestroyRecord>({}, 0, [&](proto::EventDestroyRecord& record, std::byte*, Place place) {
     record.event = event.id;
     session().end_recipe(event.recipe, place);
@@ -45,6 +47,7 @@ CUresult Events::destroy(Event& event) {
 }
 
 CUresult Events::record(Event& event, Stream& stream, std::uint32_t flags) {
+  if (event.shared) return flags == CU_EVENT_RECORD_DEFAULT ? SharedEvents::record(*event.shared, stream) : CUDA_ERROR_ILLEGAL_STATE;
   if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().record(event, stream, flags == CU_EVENT_RECORD_EXTERNAL);
   Captures::instance().forget(event);
   // Outside a capture CU_EVENT_RECORD_EXTERNAL is refused by the driver.
@@ -67,6 +70,7 @@ bool Events::is_complete(Event& event) {
 }
 
 CUresult Events::wait_on_stream(Event& event, Stream& stream, std::uint32_t flags) {
+  if (event.shared) return SharedEvents::wait_on_stream(*event.shared, stream);
   if (stream.is_captured.load(std::memory_order_relaxed) || event.is_captured.load(std::memory_order_relaxed)) {
     return Captures::instance().wait(event, stream, flags == CU_EVENT_WAIT_EXTERNAL);
   }
@@ -78,6 +82,7 @@ CUresult Events::wait_on_stream(Event& event, Stream& stream, std::uint32_t flag
 }
 
 CUresult Events::synchronize(Event& event) {
+  if (event.shared) return SharedEvents::synchronize(*event.shared, (event.flags & CU_EVENT_BLOCKING_SYNC) != 0);
   if (event.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(event);
   const std::uint64_t position = event.position.load(std::memory_order_acquire);
   if (!is_complete(event)) {
@@ -94,6 +99,7 @@ CUresult Events::synchronize(Event& event) {
 CUresult Events::query(Event& event) {
   if (event.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(event);
   if (const CUresult error = Captures::instance().check_unsafe_call(); error != CUDA_SUCCESS) return error;
+  if (event.shared) return SharedEvents::query(*event.shared);
   if (is_complete(event)) return session().take_error();
   if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
   return CUDA_ERROR_NOT_READY;
@@ -142,17 +148,43 @@ CUresult with_event(CUevent handle, F&& f) {
   return event != nullptr ? f(*event) : CUDA_ERROR_INVALID_HANDLE;
 }
 
+CUresult add_event(unsigned int flags, std::optional<SharedEvent> shared, CUevent* handle) {
+  Event* event = nullptr;
+  const CUresult error = Events::instance().create(flags, current_context(), event, shared);
+  if (error == CUDA_SUCCESS) *handle = to_handle<CUevent>(event->id);
+  return error;
+}
+
 }  // namespace
 
 CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) {
   constexpr unsigned int kKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
   if (phEvent == nullptr || (Flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if ((Flags & CU_EVENT_INTERPROCESS) != 0) return (Flags & CU_EVENT_DISABLE_TIMING) != 0 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+  const bool is_shared = (Flags & CU_EVENT_INTERPROCESS) != 0;
+  if (is_shared && (Flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  Event* event = nullptr;
-  if (const CUresult error = Events::instance().create(Flags, current_context(), event); error != CUDA_SUCCESS) return error;
-  *phEvent = to_handle<CUevent>(event->id);
-  return CUDA_SUCCESS;
+  std::optional<SharedEvent> shared;
+  if (is_shared) {
+    if (const CUresult error = SharedEvents::instance().create(shared.emplace()); error != CUDA_SUCCESS) return error;
+  }
+  return add_event(Flags, shared, phEvent);
+}
+
+CUresult cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
+  if (pHandle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return with_event(event, [&](Event& found) {
+    return found.shared && found.shared->is_own ? SharedEvents::instance().name(*found.shared, *pHandle) : CUDA_ERROR_INVALID_HANDLE;
+  });
+}
+
+CUresult cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle handle) {
+  if (phEvent == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  SharedEvent shared;
+  const CUresult error = SharedEvents::instance().open(handle, shared);
+  if (error == CUDA_SUCCESS) return add_event(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, shared, phEvent);
+  if (shared.slot != nullptr) SharedEvents::instance().destroy(shared);  // the page is there, the event is gone
+  return error;
 }
 
 CUresult cuEventDestroy_v2(CUevent hEvent) {

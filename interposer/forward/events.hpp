@@ -8,8 +8,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 
 #include "gen/cuda_api.hpp"
+#include "interposer/forward/shared_events.hpp"
 #include "interposer/forward/streams.hpp"
 #include "proto/handle_table.hpp"
 
@@ -28,6 +30,7 @@ struct Event {
   CUcontext context = nullptr;
   RecipeBook::Key recipe = 0;
   std::atomic<std::uint64_t> position{kNeverRecorded};
+  std::optional<SharedEvent> shared;     // with other processes: it has no position then
   std::atomic<bool> is_captured{false};  // last recorded in a stream that captured (graphs/capture.hpp)
 };
 
@@ -38,7 +41,8 @@ class Events {
   // Null if the handle is none.
   [[nodiscard]] Event* resolve(CUevent handle) { return table_.find(id_of<proto::HandleKind::event>(handle)).get(); }
 
-  [[nodiscard]] CUresult create(std::uint32_t flags, CUcontext context, Event*& event);
+  // `shared`: what it shares with other processes.
+  [[nodiscard]] CUresult create(std::uint32_t flags, CUcontext context, Event*& event, std::optional<SharedEvent> shared = std::nullopt);
   [[nodiscard]] CUresult destroy(Event& event);
   [[nodiscard]] CUresult record(Event& event, Stream& stream, std::uint32_t flags);
   [[nodiscard]] CUresult wait_on_stream(Event& event, Stream& stream, std::uint32_t flags);

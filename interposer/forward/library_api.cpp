@@ -90,6 +90,18 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library,
   });
 }
 
+CUresult cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
+  if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return with_library(library, [&](Library& found) {
+    Global global;
+    const CUresult error = Modules::get_managed(*found.module, name, global);
+    if (error != CUDA_SUCCESS) return error;
+    if (dptr != nullptr) *dptr = global.address;
+    if (bytes != nullptr) *bytes = global.size_bytes;
+    return error;
+  });
+}
+
 // A pointer by which the host and every device call the same function: devices have such only where host and device share all memory.
 CUresult cuLibraryGetUnifiedFunction(void** fptr, CUlibrary library, const char* symbol) {
   if (fptr == nullptr || symbol == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -9,6 +9,7 @@
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/read_file.hpp"
 #include "interposer/forward/streams.hpp"
+#include "proto/managed_variables.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -65,10 +66,53 @@ CUresult Modules::load_bytes(std::span<const std::byte> content, JitOptions& opt
   if (content.empty()) return CUDA_ERROR_INVALID_IMAGE;
   std::uint64_t image = 0;
   if (const CUresult error = session().upload_image(content, image); error != CUDA_SUCCESS) return error;
-  return load_image(image, options, context, module);
+  std::unique_ptr<ManagedBlock> block = ManagedBlocks::instance().take(image);
+  if (block != nullptr) return load_placed(std::move(block), options, context, module);
+  std::vector<std::byte> wanted;
+  const CUresult error = load_image(image, options, context, module, wanted);
+  if (error != CUDA_SUCCESS || module != nullptr) return error;
+  if (const CUresult made = ManagedBlocks::instance().make(image, content, wanted, block); made != CUDA_SUCCESS) return made;
+  return load_placed(std::move(block), options, context, module);
 }
 
-CUresult Modules::load_image(std::uint64_t image, JitOptions& options, CUcontext context, Module*& module) {
+CUresult Modules::load_placed(std::unique_ptr<ManagedBlock> block, JitOptions& options, CUcontext context, Module*& module) {
+  std::vector<std::byte> none;
+  CUresult error = load_image(block->image, options, context, module, none);
+  if (error == CUDA_SUCCESS && module == nullptr) error = CUDA_ERROR_MPS_RPC_FAILURE;
+  if (error != CUDA_SUCCESS) {
+    ManagedBlocks::instance().give_back(std::move(block));
+    return error;
+  }
+  module->managed = std::move(block);
+  error = initialise_managed(*module);
+  if (error == CUDA_SUCCESS) return error;
+  (void)unload(*module);
+  module = nullptr;
+  return error;
+}
+
+CUresult Modules::initialise_managed(Module& module) {
+  for (const auto& [name, variable] : module.managed->variables) {
+    const AddressRange range = variable.range;
+    auto* const memory = reinterpret_cast<std::byte*>(range.address);  // NOLINT(performance-no-int-to-ptr)
+    std::memset(memory, 0, range.size_bytes);
+    for (std::uint64_t offset = 0; !variable.starts_as_zeroes && offset < range.size_bytes;) {
+      const proto::VariableReadRecord record{module.id, offset};
+      proto::VariableReadReply reply{};
+      Answer answer;
+      const CUresult error = session().channel().call({}, record, std::as_bytes(std::span(name)), Repeat::harmless, reply, &answer);
+      if (error != CUDA_SUCCESS) return error;
+      const auto bytes = std::span(answer.payload).subspan(std::min(answer.payload.size(), proto::VariableReadReply::kBodyBytes));
+      if (bytes.empty() || reply.size_bytes != range.size_bytes || bytes.size() > range.size_bytes - offset) return CUDA_ERROR_MPS_RPC_FAILURE;
+      std::memcpy(memory + offset, bytes.data(), bytes.size());
+      offset += bytes.size();
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Modules::load_image(std::uint64_t image, JitOptions& options, CUcontext context, Module*& module, std::vector<std::byte>& wanted) {
+  module = nullptr;
   auto object = std::make_unique<Module>();
   Module* loaded = object.get();
   loaded->context = context;
@@ -79,8 +123,8 @@ CUresult Modules::load_image(std::uint64_t image, JitOptions& options, CUcontext
     if (id == proto::ModuleId{}) return CUDA_ERROR_OUT_OF_MEMORY;  // the table is full, the object gone
     loaded->id = id;
   }
-  const CUresult error = call_load(*loaded, options);
-  if (error != CUDA_SUCCESS) {
+  const CUresult error = call_load(*loaded, options, wanted);
+  if (error != CUDA_SUCCESS || !wanted.empty()) {
     const std::lock_guard lock(mutex_);
     (void)modules_.take(loaded->id);
     return error;
@@ -89,10 +133,11 @@ CUresult Modules::load_image(std::uint64_t image, JitOptions& options, CUcontext
   return CUDA_SUCCESS;
 }
 
-CUresult Modules::call_load(Module& module, JitOptions& options) {
+CUresult Modules::call_load(Module& module, JitOptions& options, std::vector<std::byte>& wanted) {
   proto::ModuleLoadRecord record{};
   record.module = module.id;
   record.image = module.image;
+  record.places_managed = 1;
   proto::ModuleLoadReply reply{};
   Answer answer;
   Recipe recipe;
@@ -105,6 +150,10 @@ CUresult Modules::call_load(Module& module, JitOptions& options) {
       options.report({reinterpret_cast<const char*>(log.data()), log.size()});
       return error;
     }
+    if (reply.has_writable_globals == proto::kNeedsPlaces) {
+      wanted.assign(answer.payload.begin() + proto::ModuleLoadReply::kBodyBytes, answer.payload.end());
+      return wanted.empty() ? CUDA_ERROR_MPS_RPC_FAILURE : CUDA_SUCCESS;
+    }
     recipe = reply.has_writable_globals == 0 ? recipe_of({}, record, 0) : restoring_recipe(record, reply, answer);
   } while (!session().keep_recipe(std::move(recipe), answer, module.recipe));
   options.report({});
@@ -115,6 +164,11 @@ CUresult Modules::call_load(Module& module, JitOptions& options) {
 }
 
 CUresult Modules::unload(Module& module) {
+  // Its next owner writes there.
+  if (module.managed != nullptr) {
+    if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
+    ManagedBlocks::instance().give_back(std::move(module.managed));
+  }
   const CUresult error = session().channel().post<proto::ModuleUnloadRecord>({}, 0, [&](proto::ModuleUnloadRecord& record, std::byte*, Place place) {
     record.module = module.id;
     session().end_recipe(module.recipe, place);
@@ -142,7 +196,16 @@ CUresult Modules::get_function(Module& module, std::string_view name, Function*&
   return CUDA_SUCCESS;
 }
 
+CUresult Modules::get_managed(const Module& module, std::string_view name, Global& global) {
+  if (module.managed == nullptr) return CUDA_ERROR_NOT_FOUND;
+  const auto found = module.managed->variables.find(name);
+  if (found == module.managed->variables.end()) return CUDA_ERROR_NOT_FOUND;
+  global = {found->second.range.address, found->second.range.size_bytes};
+  return CUDA_SUCCESS;
+}
+
 CUresult Modules::get_global(Module& module, std::string_view name, Global& global) {
+  if (get_managed(module, name, global) == CUDA_SUCCESS) return CUDA_SUCCESS;
   const std::lock_guard lock(module.mutex);
   if (const auto found = module.globals.find(name); found != module.globals.end()) {
     global = found->second;
@@ -228,8 +291,14 @@ CUresult Modules::renew(Library& library) {
   Module* const old = library.module;
   Module* fresh = nullptr;
   JitOptions none;
-  if (const CUresult error = load_image(old->image, none, nullptr, fresh); error != CUDA_SUCCESS) return error;
+  std::vector<std::byte> wanted;
+  if (const CUresult error = load_image(old->image, none, nullptr, fresh, wanted); error != CUDA_SUCCESS) return error;
+  if (fresh == nullptr) return CUDA_ERROR_MPS_RPC_FAILURE;
   library.module = fresh;
+  fresh->managed = std::move(old->managed);  // a reset has waited for all work
+  if (fresh->managed != nullptr) {
+    if (const CUresult error = initialise_managed(*fresh); error != CUDA_SUCCESS) return error;
+  }
   for (const auto& [name, kernel] : library.kernels) {
     Function* function = nullptr;
     if (const CUresult error = get_function(*fresh, name, function); error != CUDA_SUCCESS) return error;
@@ -245,7 +314,7 @@ CUresult Modules::renew_libraries() {
   {
     const std::lock_guard lock(mutex_);
     libraries_.for_each([&](LibraryId, Library& library) {
-      if (library.module->has_writable_globals) changed.push_back(&library);
+      if (library.module->has_writable_globals || library.module->managed != nullptr) changed.push_back(&library);
     });
   }
   for (Library* library : changed) {

@@ -19,6 +19,7 @@
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/functions.hpp"
 #include "interposer/forward/jit_options.hpp"
+#include "interposer/forward/memory/managed_blocks.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -32,8 +33,9 @@ struct Module {
   std::uint32_t function_count = 0;
   CUcontext context = nullptr;  // null: of a library, which belongs to the process
   RecipeBook::Key recipe = 0;
-  std::uint64_t image = 0;            // known to the control process for the life of the session
-  bool has_writable_globals = false;  // kernels may have changed what loading gives
+  std::uint64_t image = 0;                // known to the control process for the life of the session
+  std::unique_ptr<ManagedBlock> managed;  // its __managed__ variables, if it has any: `image` is the placed one
+  bool has_writable_globals = false;      // kernels may have changed what loading gives
 
   std::vector<std::byte> described;  // the executor's reply to ModuleLoad: functions that need not be asked for
 
@@ -65,6 +67,8 @@ class Modules {
 
   [[nodiscard]] CUresult get_function(Module& module, std::string_view name, Function*& function);
   [[nodiscard]] CUresult get_global(Module& module, std::string_view name, Global& global);
+  // CUDA_ERROR_NOT_FOUND: it has no __managed__ variable of that name.
+  [[nodiscard]] static CUresult get_managed(const Module& module, std::string_view name, Global& global);
   // Names of all functions of the module.
   [[nodiscard]] CUresult function_names(Module& module, std::vector<std::string>& names);
 
@@ -78,8 +82,12 @@ class Modules {
 
  private:
   [[nodiscard]] CUresult load_bytes(std::span<const std::byte> content, JitOptions& options, CUcontext context, Module*& module);
-  [[nodiscard]] CUresult load_image(std::uint64_t image, JitOptions& options, CUcontext context, Module*& module);
-  [[nodiscard]] CUresult call_load(Module& module, JitOptions& options);
+  // CUDA_SUCCESS without a module: __managed__ variables need places, `wanted` says which.
+  [[nodiscard]] CUresult load_image(std::uint64_t image, JitOptions& options, CUcontext context, Module*& module, std::vector<std::byte>& wanted);
+  [[nodiscard]] CUresult load_placed(std::unique_ptr<ManagedBlock> block, JitOptions& options, CUcontext context, Module*& module);
+  [[nodiscard]] CUresult call_load(Module& module, JitOptions& options, std::vector<std::byte>& wanted);
+  // Its __managed__ variables hold what loading gives.
+  [[nodiscard]] CUresult initialise_managed(Module& module);
   [[nodiscard]] CUresult renew(Library& library);
 
   proto::HandleTable<proto::HandleKind::module, Module> modules_;

@@ -108,6 +108,34 @@ TEST_CASE("images that nobody uses go when the cache is full") {
   REQUIRE(later.ask("count") == "ok 6");
 }
 
+TEST_CASE("a managed variable outlives the executor, and a client that dies with one leaves nothing") {
+  const BrokerFixture broker;
+  Client idle = start(broker), other = start(broker);
+  for (Client* client : {&idle, &other}) {
+    REQUIRE(client->ask("load_managed") == "ok");
+    REQUIRE(client->ask("seen") == "ok 5");
+    REQUIRE(client->ask("count") == "ok 6");
+  }
+  REQUIRE(idle.ask("count") == "ok 7");
+  REQUIRE(idle.ask("seen") == "ok 7");
+  REQUIRE(other.ask("seen") == "ok 6");
+  end(std::move(other), broker, 1);
+  const pid_t executor = broker.servers().front();
+  REQUIRE(kill(executor, SIGKILL) == 0);
+  REQUIRE(eventually(std::chrono::seconds(10), [&] {
+    const auto servers = broker.servers();
+    return servers.size() == 1 && servers.front() != executor;
+  }));
+  INFO(broker.log());
+  REQUIRE(idle.ask("seen") == "ok 7");
+  REQUIRE(idle.ask("count") == "ok 8");
+  REQUIRE(idle.ask("seen") == "ok 8");
+  Client later = start(broker);
+  REQUIRE(later.ask("load_managed") == "ok");
+  REQUIRE(later.ask("count") == "ok 6");
+  REQUIRE(idle.ask("count") == "ok 9");
+}
+
 TEST_CASE("the next executor has the same images, and serves old and new clients with them") {
   const BrokerFixture broker;
   Client idle = start(broker);

@@ -167,7 +167,9 @@ CUresult make_host_work(const CUDA_HOST_NODE_PARAMS& params, WorkRef& work) {
 
 CUresult make_event_work(CUevent event, bool is_wait, WorkRef& work) {
   if (event == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (Events::instance().resolve(event) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const Event* found = Events::instance().resolve(event);
+  if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (found->shared) return CUDA_ERROR_NOT_SUPPORTED;  // it has no place among a graph's driver events
   work = is_wait ? share(EventWaitWork{event}) : share(EventRecordWork{event});
   return CUDA_SUCCESS;
 }

@@ -39,6 +39,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
   if (const CUresult error = begin_unsafe(); error != CUDA_SUCCESS) return error;
   if (dptr == 0) return CUDA_SUCCESS;
   if (const auto host = PinnedMemory::instance().find(dptr); host && host->is_managed) {
+    if (host->is_variable) return CUDA_ERROR_INVALID_VALUE;
     return PinnedMemory::instance().free(reinterpret_cast<void*>(dptr));  // NOLINT(performance-no-int-to-ptr)
   }
   const auto allocation = find_device_range(dptr);

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interposer/forward/memory/pinned.hpp"
 
+#include <algorithm>
+
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/memory/managed_advice.hpp"
+#include "proto/shared_events.hpp"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -57,7 +60,8 @@ void PinnedMemory::give_back(std::uint64_t address, std::uint64_t mapped_bytes) 
 
 CUresult PinnedMemory::map(std::uint64_t address, std::uint32_t flags, Allocation& allocation) {
   proto::FileDescriptor file;
-  CUresult error = session().create_segment(proto::SegmentPurpose::pinned, allocation.mapped_bytes, address, file, allocation.segment);
+  CUresult error = allocation.opens ? session().open_segment(*allocation.opens, allocation.mapped_bytes, address, file, allocation.segment)
+                                    : session().create_segment(allocation.purpose, allocation.mapped_bytes, address, file, allocation.segment);
   if (error != CUDA_SUCCESS) return error;
   if (mmap(at(address), allocation.mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0) == MAP_FAILED) {
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -95,6 +99,26 @@ CUresult PinnedMemory::allocate_managed(std::uint64_t bytes, CUcontext context, 
   allocation.context = context;
   allocation.is_managed = true;
   return allocate(allocation, pointer);
+}
+
+CUresult PinnedMemory::allocate_variables(std::uint64_t bytes, std::vector<AddressRange> variables, void*& pointer) {
+  Allocation allocation;
+  allocation.size_bytes = bytes;
+  allocation.is_managed = true;
+  allocation.variables = std::move(variables);
+  return allocate(allocation, pointer);
+}
+
+CUresult PinnedMemory::allocate_events(const proto::MemoryName* opens, void*& pointer, std::uint64_t& segment) {
+  Allocation allocation;
+  allocation.size_bytes = proto::kSharedEventBytes;
+  allocation.purpose = proto::SegmentPurpose::events;
+  allocation.is_alias = true;  // the program knows nothing of it
+  if (opens != nullptr) allocation.opens = *opens;
+  if (const CUresult error = allocate(allocation, pointer); error != CUDA_SUCCESS) return error;
+  const std::lock_guard lock(mutex_);
+  segment = allocations_.at(reinterpret_cast<std::uintptr_t>(pointer)).segment;
+  return CUDA_SUCCESS;
 }
 
 CUresult PinnedMemory::allocate_alias(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer) {
@@ -169,8 +193,22 @@ std::optional<PinnedMemory::Found> PinnedMemory::find(std::uint64_t address) con
   if (after == allocations_.begin()) return std::nullopt;
   --after;
   const Allocation& allocation = after->second;
-  const Found found{
-      {after->first, allocation.size_bytes}, allocation.flags, allocation.context, allocation.is_managed, allocation.is_alias, allocation.buffer_id};
+  Found found{{after->first, allocation.size_bytes},
+              allocation.flags,
+              allocation.context,
+              allocation.is_managed,
+              false,
+              allocation.is_alias,
+              allocation.buffer_id};
+  if (!allocation.variables.empty()) {
+    const std::uint64_t offset = address - after->first;
+    auto variable = std::ranges::upper_bound(allocation.variables, offset, {}, &AddressRange::address);
+    if (variable == allocation.variables.begin()) return std::nullopt;
+    --variable;
+    found.range = {after->first + variable->address, variable->size_bytes};
+    found.is_variable = true;
+    found.buffer_id = found.range.address;  // as of other variables
+  }
   return found.range.holds(address, 1) ? std::optional(found) : std::nullopt;
 }
 

@@ -17,6 +17,7 @@
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/device_heap.hpp"
+#include "proto/handshake.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -28,8 +29,12 @@ class PinnedMemory {
   [[nodiscard]] CUresult allocate(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer);
   // cuMemAllocManaged: the same memory under another name.
   [[nodiscard]] CUresult allocate_managed(std::uint64_t bytes, CUcontext context, void*& pointer);
+  // The same for variables of modules, which lie in it at `variables`, relative to its start and in order. They are found one by one.
+  [[nodiscard]] CUresult allocate_variables(std::uint64_t bytes, std::vector<AddressRange> variables, void*& pointer);
   // For RegisteredMemory: its own table says what the memory is.
   [[nodiscard]] CUresult allocate_alias(std::uint64_t bytes, std::uint32_t flags, CUcontext context, void*& pointer);
+  // A segment of events (proto/shared_events.hpp): an own one, or one that `opens` names. `segment` is its id.
+  [[nodiscard]] CUresult allocate_events(const proto::MemoryName* opens, void*& pointer, std::uint64_t& segment);
   // Maps an alias's content at `to`, for this process alone. False: its file cannot be had any more.
   [[nodiscard]] bool map_private(std::uint64_t alias, void* to);
   // CUDA_ERROR_INVALID_VALUE if `pointer` is no allocation's base. Waits for this process's own work.
@@ -41,10 +46,11 @@ class PinnedMemory {
     std::uint32_t flags = 0;
     CUcontext context = nullptr;
     bool is_managed = false;
+    bool is_variable = false;  // a module's: managed, and not to be freed
     bool is_alias = false;
     std::uint64_t buffer_id = 0;
   };
-  // The allocation that holds `address`.
+  // The allocation or variable that holds `address`.
   [[nodiscard]] std::optional<Found> find(std::uint64_t address) const;
   void free_all_of(CUcontext context);
 
@@ -57,7 +63,10 @@ class PinnedMemory {
     CUcontext context = nullptr;
     bool is_managed = false;
     bool is_alias = false;
+    proto::SegmentPurpose purpose = proto::SegmentPurpose::pinned;
+    std::optional<proto::MemoryName> opens;  // another session's segment
     std::uint64_t buffer_id = 0;
+    std::vector<AddressRange> variables;  // relative to its start; empty: not of modules
     // Of an alias. The host program may close descriptors that it does not know: the file is known again by these.
     std::shared_ptr<proto::FileDescriptor> file;
     dev_t device = 0;

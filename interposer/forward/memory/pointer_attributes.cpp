@@ -59,7 +59,8 @@ std::optional<Pointed> find_pointed(std::uint64_t address) {
   if (const auto pinned = PinnedMemory::instance().find(address)) {
     // Managed memory counts as the device's, though the host has it too.
     const CUmemorytype type = pinned->is_managed ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-    return Pointed{pinned->range, type, pinned->context, pinned->buffer_id, nullptr, pinned->is_managed};
+    const CUcontext context = pinned->is_variable ? current_context() : pinned->context;
+    return Pointed{pinned->range, type, context, pinned->buffer_id, nullptr, pinned->is_managed};
   }
   return std::nullopt;
 }

@@ -97,6 +97,26 @@ const char kGlobalPtx[] = R"ptx(
 }
 )ptx";
 
+const char kManagedPtx[] = R"ptx(
+.version 6.4
+.target sm_75
+.address_size 64
+
+.visible .global .attribute(.managed) .align 4 .u32 counter = 5;
+
+.visible .entry count(.param .u64 out)
+{
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [out];
+    ld.global.u32 %r1, [counter];
+    add.u32 %r1, %r1, 1;
+    st.global.u32 [counter], %r1;
+    st.global.u32 [%rd1], %r1;
+    ret;
+}
+)ptx";
+
 std::string describe(CUresult result) {
   const char* name = nullptr;
   if (cuGetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr) name = "(no name)";

@@ -43,6 +43,7 @@ struct Device {
 };
 
 extern const char kPlainPtx[];   // the kernels above
+extern const char kManagedPtx[];  // the same with a managed counter
 extern const char kGlobalPtx[];  // .global u32 counter = 5; kernel count(u64 out): *out = ++counter
 
 // Device words and what they are to be. Values differ from word to word, so that nothing passes by chance.

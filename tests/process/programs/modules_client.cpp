@@ -2,8 +2,10 @@
 // A client for the module tests: a command a line on standard input, an answer a line on standard output, as test_client.
 //
 //   load, unload     the module with the counter, kept
+//   load_managed     one whose counter is managed
 //   count            its kernel counts up: "ok N", the counter's value behind it
 //   counter          the counter read by cuMemcpyDtoH: "ok N"
+//   seen             the managed counter as the host sees it: "ok N"
 //   set N            the counter written by cuMemcpyHtoD
 //   plain            a module without variables loaded, a kernel of it run and checked, unloaded
 //   cycle N          N rounds of load, look up, allocate, launch, free, unload: "ok NS" for a round
@@ -26,6 +28,7 @@ class Client {
  private:
   std::string count();
   [[nodiscard]] unsigned counter() const;
+  [[nodiscard]] unsigned seen() const;
   void set(unsigned value) const;
   void plain() const;
   [[nodiscard]] long cycle(unsigned rounds) const;
@@ -63,6 +66,12 @@ unsigned Client::counter() const {
   unsigned value = 0;
   CU(cuMemcpyDtoH(&value, address, sizeof value));
   return value;
+}
+
+unsigned Client::seen() const {
+  CUdeviceptr address = 0;
+  CU(cuModuleGetGlobal(&address, nullptr, module_, "counter"));
+  return *reinterpret_cast<const volatile unsigned*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
 void Client::set(unsigned value) const {
@@ -111,6 +120,8 @@ std::string Client::answer(const std::string& line) {
   unsigned number = 0;
   words >> command >> number;
   if (command == "load") return require_success(cuModuleLoadData(&module_, kGlobalPtx), "cuModuleLoadData"), "ok";
+  if (command == "load_managed") return require_success(cuModuleLoadData(&module_, kManagedPtx), "cuModuleLoadData"), "ok";
+  if (command == "seen") return "ok " + std::to_string(seen());
   if (command == "unload") return require_success(cuModuleUnload(module_), "cuModuleUnload"), "ok";
   if (command == "count") return count();
   if (command == "counter") return "ok " + std::to_string(counter());

@@ -33,6 +33,15 @@ __global__ void texts_only(int* p) {
 extern "C" __global__ void allocates(int** out) { *out = static_cast<int*>(malloc(4)); }
 #endif
 
+#ifdef WITH_MANAGED
+__managed__ int shared_counter = 5;
+__managed__ double shared_table[100];
+extern "C" __global__ void counts(int n) {
+  shared_counter += n;
+  shared_table[n] += shared_counter;
+}
+#endif
+
 #ifdef WITH_VARIABLES
 __device__ int counter = 5;
 __constant__ float table[4];

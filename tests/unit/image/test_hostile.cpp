@@ -8,6 +8,7 @@
 #include "broker/image/cubin.hpp"
 #include "broker/image/fatbin.hpp"
 #include "broker/image/image.hpp"
+#include "broker/image/managed.hpp"
 #include "broker/image/ptx_text.hpp"
 #include "image_files.hpp"
 #include "tests/support/catch.hpp"
@@ -33,12 +34,18 @@ void look_at_everything(const Image& image) {
   (void)read_cubin(exact);
   (void)ptx_has_writable_globals(as_text(exact));
   (void)ptx_uses_device_heap(as_text(exact));
+  std::vector<Placement> placements;
+  for (const ManagedVariable& variable : managed_of_cubin(exact)) placements.push_back({variable.name, 0x2000'0000'1000});
+  Image placed = exact;
+  std::string why;
+  (void)place_in_cubin(placed, placements, why);
+  (void)managed_of_ptx(as_text(exact));
 }
 
 }  // namespace
 
 TEST_CASE("images cut anywhere") {
-  for (const char* file : {"default.fatbin", "kernels.cubin", "kernels.ptx"}) {
+  for (const char* file : {"default.fatbin", "kernels.cubin", "kernels.ptx", "managed.cubin", "managed.ptx"}) {
     const Image image = load_image(file);
     const std::size_t step = std::max<std::size_t>(1, image.size() / 200);
     for (std::size_t size = 0; size < image.size(); size += size < 300 ? 1 : step) {
@@ -49,7 +56,7 @@ TEST_CASE("images cut anywhere") {
 
 TEST_CASE("images with bytes changed") {
   std::mt19937 random(4711);  // the same images every time
-  for (const char* file : {"default.fatbin", "uncompressed.fatbin", "variables.cubin", "variables.ptx"}) {
+  for (const char* file : {"default.fatbin", "uncompressed.fatbin", "variables.cubin", "variables.ptx", "managed.cubin", "managed_debug.cubin"}) {
     const Image image = load_image(file);
     for (int round = 0; round < 300; ++round) {
       Image changed = image;

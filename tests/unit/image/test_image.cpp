@@ -3,8 +3,10 @@
 #include <cstring>
 
 #include "broker/image/cubin.hpp"
+#include "broker/image/elf.hpp"
 #include "broker/image/fatbin.hpp"
 #include "broker/image/image.hpp"
+#include "broker/image/managed.hpp"
 #include "broker/image/ptx_text.hpp"
 #include "image_files.hpp"
 #include "tests/support/catch.hpp"
@@ -152,6 +154,60 @@ TEST_CASE("whether an image uses the device's heap") {
   CHECK(!ptx_uses_device_heap(as_text(load_image("variables.ptx"))));
   CHECK(ptx_uses_device_heap(as_text(load_image("heap.ptx"))));
   CHECK(!ptx_uses_device_heap(".version 9.0 .extern .func f; .entry malloc() { ret; } // .extern malloc"));
+}
+
+TEST_CASE("managed variables of a cubin are given addresses") {
+  const char* const file = GENERATE("managed.cubin", "managed_80.cubin", "managed_debug.cubin");
+  Image cubin = load_image(file);
+  const auto variables = managed_of_cubin(cubin);
+  REQUIRE(variables.size() == 2);
+  const auto is_counter = [](const ManagedVariable& one) { return one.name == "shared_counter"; };
+  const auto counter = std::find_if(variables.begin(), variables.end(), is_counter);
+  const auto table = std::find_if_not(variables.begin(), variables.end(), is_counter);
+  REQUIRE(counter != variables.end());
+  CHECK((counter->size_bytes == 4 && !counter->starts_as_zeroes));
+  CHECK((table->name == "shared_table" && table->size_bytes == 800 && table->starts_as_zeroes));
+
+  const std::uint64_t counter_at = 0x2345'6780'1230, table_at = 0x2345'9abc'de00;
+  std::string why;
+  Image refused = cubin;
+  CHECK(!place_in_cubin(refused, std::vector<Placement>{{"shared_counter", counter_at}}, why));
+  CHECK(why.find("shared_table has no place") != std::string::npos);
+  REQUIRE(place_in_cubin(cubin, std::vector<Placement>{{"shared_counter", counter_at}, {"shared_table", table_at}}, why));
+  CHECK(managed_of_cubin(cubin).empty());
+  CHECK(read_cubin(cubin)->variables.size() == 2);  // ordinary ones now
+  const auto elf = ElfFile::read(cubin);
+  REQUIRE(elf);
+  // The addresses stand in the code or in the bank of addresses, whole or in halves.
+  const auto holds = [&](const auto& value) {
+    const auto bytes = std::as_bytes(std::span(&value, 1));
+    return std::any_of(elf->sections().begin(), elf->sections().end(), [&](const ElfSection& section) {
+      return (section.name.starts_with(".text") || section.name == ".nv.constant4") &&
+             std::search(section.content.begin(), section.content.end(), bytes.begin(), bytes.end()) != section.content.end();
+    });
+  };
+  for (const std::uint64_t address : {counter_at, table_at}) {
+    const auto low = static_cast<std::uint32_t>(address), high = static_cast<std::uint32_t>(address >> 32);
+    CHECK((holds(address) || (holds(low) && holds(high))));
+  }
+}
+
+TEST_CASE("managed variables of a text are given addresses") {
+  const Image file = load_image("managed.ptx");
+  const auto variables = managed_of_ptx(as_text(file));
+  REQUIRE(variables.size() == 2);
+  CHECK((variables[0].name == "shared_counter" && variables[0].size_bytes == 4 && !variables[0].starts_as_zeroes));
+  CHECK((variables[1].name == "shared_table" && variables[1].size_bytes == 800 && variables[1].starts_as_zeroes));
+  const char text[] =
+      ".version 9.0\n.global .attribute( .managed ) .align 8 .v2 .u64 a[3][2] = {1}; // a\n.global .u32 ab;\n"
+      ".entry k() { mov.u64 %rd1, a; ld.global.u32 %r1, [a+4]; st.global.u32 [ab], %r1; }";
+  const auto found = managed_of_ptx(text);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].size_bytes == 96);
+  const std::string placed = place_in_ptx(text, std::vector<Placement>{{"a", 35184372088832}});
+  CHECK(managed_of_ptx(placed).empty());
+  CHECK(placed.find(".align 8 .v2 .u64 a[3][2] = {1}; // a\n") != std::string::npos);
+  CHECK(placed.find("mov.u64 %rd1, 35184372088832; ld.global.u32 %r1, [35184372088832+4]; st.global.u32 [ab], %r1;") != std::string::npos);
 }
 
 TEST_CASE("whether a PTX text has variables") {

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Events that processes share (CU_EVENT_INTERPROCESS; CUDA Driver API manual, "cuIpcGetEventHandle"): words in memory that all of them map
+// (proto/shared_events.hpp), written and waited for by stream memory operations. The maker's slots lie in pages of its own, which it names;
+// who opens a handle maps the page. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <vector>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/forward/streams.hpp"
+#include "proto/handshake.hpp"
+#include "proto/shared_events.hpp"
+
+namespace mpsshim::interposer::forward {
+
+// What an Event has of it.
+struct SharedEvent {
+  proto::SharedEventSlot* slot = nullptr;
+  std::uint32_t generation = 0;
+  bool is_own = false;
+};
+
+class SharedEvents {
+ public:
+  [[nodiscard]] static SharedEvents& instance();
+
+  [[nodiscard]] CUresult create(SharedEvent& event);
+  [[nodiscard]] CUresult open(const CUipcEventHandle& handle, SharedEvent& event);
+  [[nodiscard]] CUresult name(const SharedEvent& event, CUipcEventHandle& handle);
+  void destroy(const SharedEvent& event);
+
+  // CUDA_ERROR_INVALID_HANDLE, of all of these: its maker has destroyed it.
+  [[nodiscard]] static CUresult record(const SharedEvent& event, Stream& stream);
+  [[nodiscard]] static CUresult wait_on_stream(const SharedEvent& event, Stream& stream);
+  // CUDA_ERROR_MPS_CLIENT_TERMINATED: whoever recorded it has ended before that was complete.
+  [[nodiscard]] static CUresult synchronize(const SharedEvent& event, bool sleeps);
+  [[nodiscard]] static CUresult query(const SharedEvent& event);
+
+ private:
+  struct Page {
+    proto::SharedEventSlot* slots = nullptr;
+    std::uint64_t segment = 0;
+    proto::MemoryName name;
+    bool is_own = false;
+    bool is_named = false;
+    unsigned users = 0;
+    std::vector<std::uint32_t> free;  // own: not in use; records may still be under way there
+  };
+  struct Content {  // of a handle
+    std::uint64_t magic = 0;
+    proto::MemoryName page;
+    std::uint32_t slot = 0;
+    std::uint32_t generation = 0;
+    std::uint64_t reserved[4] = {};
+  };
+  static_assert(sizeof(Content) == sizeof(CUipcEventHandle));
+
+  [[nodiscard]] CUresult add_page(const proto::MemoryName* opens, Page*& page);
+  [[nodiscard]] Page* page_of(const proto::SharedEventSlot* slot);
+
+  std::mutex mutex_;
+  std::list<Page> pages_;
+};
+
+}  // namespace mpsshim::interposer::forward
