@@ -16,7 +16,7 @@ struct Version {
 };
 
 inline constexpr std::uint32_t kLayoutMajor = 1;
-inline constexpr std::uint32_t kLayoutMinor = 2;  // grows with every release that adds a record, a message or a field
+inline constexpr std::uint32_t kLayoutMinor = 3;  // grows with every release that adds a record, a message or a field
 inline constexpr Version kVersion{kLayoutMajor, kLayoutMinor};
 
 enum class Agreement : std::uint8_t { served, too_old, too_new };

@@ -109,6 +109,15 @@ void StreamSet::order_all_behind(StreamQueue& queue) {
   queue.notes.barrier_version = ++barrier_version_;
 }
 
+void StreamSet::order_behind_all(StreamQueue& queue) {
+  std::vector<std::shared_ptr<StreamQueue>> others = retiring_;
+  table_.for_each([&](proto::StreamId, const Entry& entry) { others.push_back(entry.queue); });
+  for (const std::shared_ptr<StreamQueue>& other : others) {
+    if (other.get() == &queue || other->is_finished() || other->is_idle()) continue;
+    if (PointRef point = record_point(*other)) put(queue, WaitOp{std::move(point)});
+  }
+}
+
 void StreamSet::order_behind_barriers(StreamQueue& queue) {
   queue.notes.barrier_version = barrier_version_;
   std::erase_if(barriers_, [](const Barrier& barrier) { return barrier.queue->has_completed(barrier.position); });

@@ -44,6 +44,8 @@ class StreamSet {
   void append(StreamQueue& queue, StreamOp op);
   // Work appended from now on, to whatever stream, comes after what `queue` holds now.
   void order_all_behind(StreamQueue& queue);
+  // `queue` goes on once all that other streams hold now, destroyed ones included, has ended.
+  void order_behind_all(StreamQueue& queue);
   [[nodiscard]] const QueuedTotal& queued() const { return total_; }
   // All operations ever appended, and the fences among them.
   struct Pace {
