@@ -8,12 +8,12 @@
 //   ImageOpen                             →  ImageOpened + [memory file to fill]
 //   ImageOffer                            →  ImageOpened     the same with the content's digest: no file if the content is known
 //   ImageSeal                             →  Done            content is sealed, and given the id of equal content if there is any (by its digest)
-//   SegmentCreate                         →  SegmentCreated + [memory file]           staging or pinned memory; known to the executor before the answer
-//   LeaseAdd                              →  LeaseAdded      a further device range; known to the executor before the answer, used after LeaseUse
-//   MemoryShare                           →  MemoryShared    a name for memory of this session, to be given to other clients
-//   MemoryOpen                            →  MemoryOpened    memory of that name; known to the executor before the answer, used by MemoryAdopt
-//   LeaseReplace                          →  LeaseReplaced   the client could not keep that address range free in its own process
-//   (hang-up or the pidfd readable)          the session ends
+//   SegmentCreate                         →  SegmentCreated + [memory file]           staging or pinned memory; known to the executor before the
+//   answer LeaseAdd                              →  LeaseAdded      a further device range; known to the executor before the answer, used after
+//   LeaseUse MemoryShare                           →  MemoryShared    a name for memory of this session, to be given to other clients MemoryOpen →
+//   MemoryOpened    memory of that name; known to the executor before the answer, used by MemoryAdopt OutputTake                            →
+//   OutputTaken     text that its kernels have printed, in their order LeaseReplace                          →  LeaseReplaced   the client could not
+//   keep that address range free in its own process (hang-up or the pidfd readable)          the session ends
 //
 // These structures keep their sizes for good: what is added is a message of its own, which an older client does not send.
 // After SessionState::moved the client sends Attach again on the same connection and gets a new channel and epoch with its memory in place.
@@ -51,6 +51,8 @@ enum class MessageType : std::uint32_t {
   memory_shared = 18,
   memory_open = 19,
   memory_opened = 20,
+  output_take = 23,
+  output_taken = 24,
 };
 
 // `status` is a CUresult (0 in requests). An answer with another status has no file descriptors and only a header that counts.
@@ -192,6 +194,21 @@ struct MemoryOpened {
   std::uint32_t reserved = 0;
 };
 
-static_assert(sizeof(MessageHeader) == 16 && sizeof(Hello) == 32 && sizeof(Attached) == 72);
+// Asked until nothing is left, where ChannelHeader::output_waiting says so, and once when a session has failed.
+struct OutputTake {
+  MessageHeader header{.type = MessageType::output_take};
+};
+
+struct OutputTaken {
+  MessageHeader header{.type = MessageType::output_taken};
+  std::uint32_t stream = 0;  // 1: for standard output, 2: for standard error; 0: nothing is left
+  std::uint32_t size_bytes = 0;
+  std::uint64_t dropped_bytes = 0;  // came before and were too much to keep
+  char text[3968] = {};
+};
+
+inline constexpr std::uint32_t kOutputSinceMinor = 3;  // clients that speak less have their text in the broker's log
+
+static_assert(sizeof(MessageHeader) == 16 && sizeof(Hello) == 32 && sizeof(Attached) == 72 && sizeof(OutputTaken) == 4000);
 
 }  // namespace mpsshim::proto

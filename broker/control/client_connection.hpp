@@ -50,6 +50,7 @@ class ClientConnection {
   void on_memory_open(const proto::MemoryOpen& request);
   void on_segment_create(const proto::SegmentCreate& request);
   void on_lease_add(const proto::LeaseAdd& request);
+  void on_output_take();
   void on_lease_replace(const proto::LeaseReplace& request);
 
   [[nodiscard]] CUresult check_identity(const proto::Hello& request, proto::ReceivedFds& fds);

@@ -34,15 +34,22 @@ bool read_all(const proto::FileDescriptor& file, std::vector<std::byte>& content
   return true;
 }
 
-void note_variables_of_cubin(std::span<const std::byte> cubin, PreparedImage& prepared) {
+void note_contents_of_cubin(std::span<const std::byte> cubin, PreparedImage& prepared) {
   std::optional<image::CubinInfo> info = image::read_cubin(cubin);
   prepared.has_writable_globals = !info || info->has_writable_globals;
   prepared.uses_device_heap = info && info->uses_device_heap;
+  prepared.all_may_print = !info;
+  prepared.printing_kernels.clear();
+  if (info) {
+    for (const image::KernelLayout& kernel : info->kernels) {
+      if (kernel.prints) prepared.printing_kernels.insert(kernel.name);
+    }
+  }
   prepared.variables.reset();
   if (info && info->variables.empty() != info->has_writable_globals) prepared.variables = std::move(info->variables);
 }
 
-void note_variables_of_ptx(std::string_view text, PreparedImage& prepared) {
+void note_contents_of_ptx(std::string_view text, PreparedImage& prepared) {
   std::vector<image::Variable> variables;
   bool all_are_known = true;
   for (std::string& name : image::ptx_variables(text)) {
@@ -51,6 +58,9 @@ void note_variables_of_ptx(std::string_view text, PreparedImage& prepared) {
   }
   prepared.has_writable_globals = !variables.empty();
   prepared.uses_device_heap = image::ptx_uses_device_heap(text);
+  prepared.all_may_print = false;
+  prepared.printing_kernels.clear();
+  for (std::string& name : image::ptx_printing_kernels(text)) prepared.printing_kernels.insert(std::move(name));
   prepared.variables.reset();
   if (all_are_known) prepared.variables = std::move(variables);
 }
@@ -98,7 +108,7 @@ CUresult ImageCompiler::prepare(const proto::FileDescriptor& file, PreparedImage
   switch (image::form_of(content)) {
     case image::Form::fatbin: return prepare_fatbin(prepared, log);
     case image::Form::ptx: return prepare_ptx(std::string(as_text(content)), prepared, log);
-    case image::Form::elf: note_variables_of_cubin(content, prepared); return CUDA_SUCCESS;
+    case image::Form::elf: note_contents_of_cubin(content, prepared); return CUDA_SUCCESS;
     case image::Form::fatbin_wrapper:
     case image::Form::archive:
     case image::Form::unknown: log = "the image is neither a fat binary, nor a cubin, nor PTX"; return CUDA_ERROR_INVALID_IMAGE;
@@ -123,9 +133,9 @@ CUresult ImageCompiler::prepare_fatbin(PreparedImage& prepared, std::string& log
   }
   if (wanted == choice.ptx) return prepare_ptx(std::string(as_text(unpacked)), prepared, log);
   if (wanted == choice.cubin) {
-    note_variables_of_cubin(unpacked, prepared);
+    note_contents_of_cubin(unpacked, prepared);
   } else {
-    note_variables_of_ptx(as_text(unpacked), prepared);
+    note_contents_of_ptx(as_text(unpacked), prepared);
   }
   return CUDA_SUCCESS;  // the driver takes its entry from the whole container
 }
@@ -137,16 +147,16 @@ CUresult ImageCompiler::prepare_ptx(const std::string& text, PreparedImage& prep
     // From the cubin: a later executor gets it instead of the text, and must say the same. (The CPU driver's linker makes no machine code.)
     prepared.was_compiled = image::form_of(cubin) == image::Form::elf;
     if (prepared.was_compiled) {
-      note_variables_of_cubin(cubin, prepared);
+      note_contents_of_cubin(cubin, prepared);
     } else {
-      note_variables_of_ptx(text, prepared);
+      note_contents_of_ptx(text, prepared);
     }
     prepared.content = std::move(cubin);
     return result;
   }
   if (result != CUDA_ERROR_NOT_SUPPORTED) return result;
   // No linker in this driver: it compiles while it loads.
-  note_variables_of_ptx(text, prepared);
+  note_contents_of_ptx(text, prepared);
   prepared.content.resize(text.size() + 1);
   std::memcpy(prepared.content.data(), text.c_str(), text.size() + 1);
   return CUDA_SUCCESS;

@@ -145,15 +145,33 @@ StreamSet::Issue StreamSet::issue() {
         case StreamQueue::Stop::held: issue.waits_for_gpu = true; break;
         case StreamQueue::Stop::event: waits_for_event = true; break;
         case StreamQueue::Stop::host: break;  // the client's doorbell wakes the worker
+        case StreamQueue::Stop::output:
         case StreamQueue::Stop::value: issue.lacks_credit = issue.waits_for_gpu = true; break;
         case StreamQueue::Stop::needs_window: issue.needs_window = queue; break;
       }
       again |= total_.records != before;
+      if (queue->has_output()) note_output(queue);
     }
     issue.any |= again;
     again &= waits_for_event;  // a record issued just now may have been what it waits for
   }
   return issue;
+}
+
+void StreamSet::note_output(const std::shared_ptr<StreamQueue>& queue) {
+  if (std::find(printing_.begin(), printing_.end(), queue) == printing_.end()) printing_.push_back(queue);
+}
+
+std::shared_ptr<StreamQueue> StreamSet::begin_output() {
+  const auto due = std::find_if(printing_.begin(), printing_.end(), [](const auto& queue) { return queue->is_output_due(); });
+  if (due == printing_.end()) return nullptr;
+  (*due)->begin_output();
+  return *due;
+}
+
+void StreamSet::end_output(StreamQueue& queue) {
+  queue.end_output();
+  std::erase_if(printing_, [&](const auto& one) { return one.get() == &queue; });
 }
 
 void StreamSet::own_borrowed() {

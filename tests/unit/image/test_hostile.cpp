@@ -33,6 +33,7 @@ void look_at_everything(const Image& image) {
   (void)read_cubin(exact);
   (void)ptx_has_writable_globals(as_text(exact));
   (void)ptx_uses_device_heap(as_text(exact));
+  (void)ptx_printing_kernels(as_text(exact));
 }
 
 }  // namespace

@@ -154,6 +154,24 @@ TEST_CASE("whether an image uses the device's heap") {
   CHECK(!ptx_uses_device_heap(".version 9.0 .extern .func f; .entry malloc() { ret; } // .extern malloc"));
 }
 
+TEST_CASE("which kernels print") {
+  const auto printing = [](const CubinInfo& info) {
+    std::vector<std::string> names;
+    for (const KernelLayout& kernel : info.kernels) {
+      if (kernel.prints) names.push_back(kernel.name);
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  const std::vector<std::string> expected = {"prints_deep", "texts_only"};
+  CHECK(printing(read_cubin(load_image("kernels.cubin")).value()) == expected);
+  CHECK(ptx_printing_kernels(as_text(load_image("kernels.ptx"))) == expected);
+  CHECK(ptx_printing_kernels(".version 9.0 .extern .func (.param .b32 r) vprintf(.param .b64 a); .entry silent() { ret; }").empty());
+  CHECK(ptx_printing_kernels(".version 9.0 .extern .func (.param .b32 r) vprintf(.param .b64 a); .entry any() { call (r), %rd1, (p), proto; }") ==
+        std::vector<std::string>{"any"});
+  CHECK(ptx_printing_kernels(".version 9.0 .entry cut_off() { call vpr").empty());
+}
+
 TEST_CASE("whether a PTX text has variables") {
   CHECK(!ptx_has_writable_globals(as_text(load_image("kernels.ptx"))));
   CHECK(ptx_has_writable_globals(as_text(load_image("variables.ptx"))));
