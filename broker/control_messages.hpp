@@ -49,6 +49,9 @@
 //                                                                                       a pause that was asked for
 //                                                          ←  Settle                     answered once all that came before has been dealt with:
 //   Settled                                                →                             handles of released chunks are closed, their memory is free
+//                                                          ←  Printed                    so many bytes of its standard output, from there on, are
+//                                                          what
+//                                                                                       kernels of `session` have printed
 //   Quit                                                   →
 #pragma once
 
@@ -62,6 +65,7 @@ inline constexpr int kExecutorControlFd = 3;   // the socket
 inline constexpr int kExecutorFactsFd = 4;     // DriverFacts, writable by the executor
 inline constexpr int kExecutorProgressFd = 5;  // ProgressTable (broker/progress_table.hpp), shared with the control process only
 inline constexpr int kExecutorCallsFd = 6;     // CallTable (broker/call_table.hpp), likewise
+// Its standard output is a memory file: see Printed. Its standard error is a pipe that the control process passes on: failed assertions.
 
 enum class ExecutorMessage : std::uint32_t {
   ready = 1,
@@ -99,6 +103,7 @@ enum class ExecutorMessage : std::uint32_t {
   variables_forget,
   quiesced,
   piece_add,
+  printed,
 };
 
 // An entry of the load log. Streams and graphs stand in it because they take device memory as loads do: only if a new life makes the same things
@@ -118,7 +123,7 @@ struct ExecutorHeader {
 // One structure serves all types; unused members are 0.
 struct ExecutorPacket {
   ExecutorHeader header;
-  std::uint64_t object = 0;      // chunk: address; segment: id; image: id; starved: the session that blocks;
+  std::uint64_t object = 0;      // printed: where it begins; chunk: address; segment: id; image: id; starved: the session that blocks;
                                  // module_note, load_replay: image id, a stream's priority (as int64), a graph's ChainShape::index
   std::uint64_t address = 0;     // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
   std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment

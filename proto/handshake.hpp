@@ -2,18 +2,22 @@
 // Messages between a client and the control process, over the socket `mpsshim.sock` in the pipe directory. One request, one answer; a client
 // process uses one connection under a lock. Each message is one packet: a MessageHeader, a plain structure, file descriptors where noted.
 //
-//   client                                   control process
-//   Hello      + [pidfd of itself]        →  Welcome + [driver facts, read only]      no session yet: facts only
-//   Attach                                →  Attached + [channel, fences, ring doorbell, completion doorbell]
-//   ImageOpen                             →  ImageOpened + [memory file to fill]
-//   ImageOffer                            →  ImageOpened     the same with the content's digest: no file if the content is known
-//   ImageSeal                             →  Done            content is sealed, and given the id of equal content if there is any (by its digest)
-//   SegmentCreate                         →  SegmentCreated + [memory file]           staging or pinned memory; known to the executor before the
-//   answer LeaseAdd                              →  LeaseAdded      a further device range; known to the executor before the answer, used after
-//   LeaseUse MemoryShare                           →  MemoryShared    a name for memory of this session, to be given to other clients MemoryOpen →
-//   MemoryOpened    memory of that name; known to the executor before the answer, used by MemoryAdopt SegmentOpen                           →
-//   SegmentCreated + [memory file]           a segment of events of another session, as one of its own LeaseReplace                          →
-//   LeaseReplaced   the client could not keep that address range free in its own process (hang-up or the pidfd readable)          the session ends
+// clang-format off
+//   client                             control process
+//   Hello + [pidfd of itself]       →  Welcome + [driver facts, read only]     no session yet: facts only
+//   Attach                          →  Attached + [channel, fences, ring doorbell, completion doorbell]
+//   ImageOpen                       →  ImageOpened + [memory file to fill]
+//   ImageOffer                      →  ImageOpened     the same with the content's digest: no file if the content is known
+//   ImageSeal                       →  Done            the content is sealed and given the id of equal content, if there is any
+//   SegmentCreate                   →  SegmentCreated + [memory file]          staging or pinned memory; the executor knows it first
+//   LeaseAdd                        →  LeaseAdded      a further device range; the executor knows it first, used after LeaseUse
+//   LeaseReplace                    →  LeaseReplaced   the client could not keep that address range free in its own process
+//   MemoryShare                     →  MemoryShared    a name for memory of this session, to be given to other clients
+//   MemoryOpen                      →  MemoryOpened    memory of that name; the executor knows it first, used by MemoryAdopt
+//   SegmentOpen                     →  SegmentCreated + [memory file]          a segment of events of another session, as one of its own
+//   OutputTake                      →  OutputTaken     text that its kernels have printed, in their order
+//   (hang-up or the pidfd readable)    the session ends
+// clang-format on
 //
 // These structures keep their sizes for good: what is added is a message of its own, which an older client does not send.
 // After SessionState::moved the client sends Attach again on the same connection and gets a new channel and epoch with its memory in place.
@@ -52,6 +56,8 @@ enum class MessageType : std::uint32_t {
   memory_open = 19,
   memory_opened = 20,
   segment_open = 21,
+  output_take = 23,
+  output_taken = 24,
 };
 
 // `status` is a CUresult (0 in requests). An answer with another status has no file descriptors and only a header that counts.
@@ -201,6 +207,21 @@ struct SegmentOpen {
   std::uint64_t address = 0;     // as of SegmentCreate
 };
 
-static_assert(sizeof(MessageHeader) == 16 && sizeof(Hello) == 32 && sizeof(Attached) == 72);
+// Asked until nothing is left, where ChannelHeader::output_waiting says so, and once when a session has failed.
+struct OutputTake {
+  MessageHeader header{.type = MessageType::output_take};
+};
+
+struct OutputTaken {
+  MessageHeader header{.type = MessageType::output_taken};
+  std::uint32_t stream = 0;  // 1: for standard output, 2: for standard error; 0: nothing is left
+  std::uint32_t size_bytes = 0;
+  std::uint64_t dropped_bytes = 0;  // came before and were too much to keep
+  char text[3968] = {};
+};
+
+inline constexpr std::uint32_t kOutputSinceMinor = 3;  // clients that speak less have their text in the broker's log
+
+static_assert(sizeof(MessageHeader) == 16 && sizeof(Hello) == 32 && sizeof(Attached) == 72 && sizeof(OutputTaken) == 4000);
 
 }  // namespace mpsshim::proto

@@ -29,6 +29,8 @@ class ChannelMemory {
   // Wakes whoever sleeps for an answer, a fence or room; one that was about to sleep looks at its session's state after 20 ms.
   void tell_moved();
   void tell_failed(std::uint32_t error);
+  // Whether there is text of its kernels for it to take.
+  void tell_output(bool is_waiting);
   // Advice, for what hurts that client alone if it lies: the error an executor ended the session with, 0 if none.
   [[nodiscard]] std::uint32_t failure() const;
   [[nodiscard]] bool is_unused() const;  // no record was ever published

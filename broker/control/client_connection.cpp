@@ -134,6 +134,7 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
     case MessageType::memory_share: return with(proto::MemoryShare{}, [&](const auto& body) { on_memory_share(body); });
     case MessageType::memory_open: return with(proto::MemoryOpen{}, [&](const auto& body) { on_memory_open(body); });
     case MessageType::lease_add: return with(proto::LeaseAdd{}, [&](const auto& body) { on_lease_add(body); });
+    case MessageType::output_take: return with(proto::OutputTake{}, [&](const auto&) { on_output_take(); });
     case MessageType::lease_replace: return with(proto::LeaseReplace{}, [&](const auto& body) { on_lease_replace(body); });
     case MessageType::welcome:
     case MessageType::attached:
@@ -143,6 +144,7 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
     case MessageType::lease_replaced:
     case MessageType::memory_shared:
     case MessageType::memory_opened:
+    case MessageType::output_taken:
     case MessageType::lease_added: break;
   }
   malformed("sent a message of an unknown type");
@@ -337,6 +339,13 @@ void ClientConnection::on_lease_add(const proto::LeaseAdd& request) {
   const auto lease = manager_.add_lease(*session, request.size_bytes);
   message.lease = lease.value_or(proto::Lease{});
   answer(message, lease ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+// Also after the session has failed: a kernel's last words are an assertion's.
+void ClientConnection::on_output_take() {
+  proto::OutputTaken message;
+  if (Session* session = manager_.find(session_)) manager_.take_output(*session, message);
+  answer(message, CUDA_SUCCESS);
 }
 
 void ClientConnection::on_lease_replace(const proto::LeaseReplace& request) {

@@ -51,6 +51,7 @@ class ClientConnection {
   void on_segment_create(const proto::SegmentCreate& request);
   void on_segment_open(const proto::SegmentOpen& request);
   void on_lease_add(const proto::LeaseAdd& request);
+  void on_output_take();
   void on_lease_replace(const proto::LeaseReplace& request);
 
   [[nodiscard]] CUresult check_identity(const proto::Hello& request, proto::ReceivedFds& fds);

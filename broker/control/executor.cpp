@@ -193,7 +193,7 @@ void Executor::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   if (packet.header.type == ExecutorMessage::ready) return became_ready(packet);
   if (packet.header.type == ExecutorMessage::fault) {
     const auto error = packet.header.status == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : static_cast<CUresult>(packet.header.status);
-    report_ = {DeathReport::Cause::fault, error, packet.header.session, packet.text, {}, -1};
+    report_ = {DeathReport::Cause::fault, error, packet.header.session, packet.text, {}, -1, {}};
     fault_tick_ = static_cast<ProgressTick>(packet.size_bytes);
     end_noticed_at_ = EventLoop::Clock::now();
     limit_ = loop_.after(milliseconds(0), [this] { give_up_life(); });  // not from inside the link that is calling
@@ -283,6 +283,7 @@ void Executor::end_life(const std::string& end, bool fades) {
     }
   }
   report_.pid = last_pid_;
+  if (serving_ && report_.error == CUDA_ERROR_ASSERT) report_.assertions = serving_->assertions();
   if (fades) {
     const milliseconds linger = may_linger() ? settings_.linger : milliseconds(0);
     fading_.add(std::move(serving_), linger);

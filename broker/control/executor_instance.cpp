@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/executor_instance.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <string_view>
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include "broker/control/output_box.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker::control {
+
+namespace {
+constexpr std::size_t kMaxErrors = 64u << 10;
+}
 
 ExecutorInstance::ExecutorInstance(EventLoop& loop, ExecutorLauncher& launcher, ExecutorLife life)
     : launcher_(launcher),
@@ -21,10 +30,44 @@ ExecutorInstance::ExecutorInstance(EventLoop& loop, ExecutorLauncher& launcher, 
         if (const auto arrived = handlers_.arrived) arrived(packet, fds);
       },
       [this] { kill(); });
+  if (life_.errors.valid()) errors_watch_ = loop.watch(life_.errors.get(), EPOLLIN, [this](EventLoop::Events) { pass_errors_on(); });
   death_ = loop.watch(life_.pidfd.get(), EPOLLIN, [this](EventLoop::Events) {
     death_.reset();
     if (const auto died = handlers_.died) died();  // a copy: this object may be gone afterwards
   });
+}
+
+// To our own standard error, at once.
+void ExecutorInstance::pass_errors_on() {
+  std::array<char, 4096> buffer;
+  ssize_t got = 0;
+  while ((got = read(life_.errors.get(), buffer.data(), buffer.size())) > 0) {
+    (void)!write(STDERR_FILENO, buffer.data(), static_cast<std::size_t>(got));
+    errors_.append(buffer.data(), static_cast<std::size_t>(got));
+    if (errors_.size() > kMaxErrors) errors_.erase(0, errors_.size() - kMaxErrors);
+  }
+  if (got == 0) errors_watch_.reset();  // nobody has the other end any more
+}
+
+std::string ExecutorInstance::assertions() {
+  if (life_.errors.valid()) pass_errors_on();
+  std::string found;
+  for (std::size_t at = 0; at < errors_.size();) {
+    const std::size_t end = std::min(errors_.find('\n', at), errors_.size() - 1) + 1;
+    const std::string_view line = std::string_view(errors_).substr(at, end - at);
+    if (line.find(" Assertion `") != std::string_view::npos) found += line;
+    at = end;
+  }
+  return found;
+}
+
+std::string ExecutorInstance::read_output(std::uint64_t offset, std::uint64_t size_bytes) {
+  const std::uint64_t wanted = std::min<std::uint64_t>(size_bytes, OutputBox::kMaxBytes);
+  std::string text(wanted, '\0');
+  const ssize_t got = pread(life_.output.get(), text.data(), text.size(), static_cast<off_t>(offset + size_bytes - wanted));
+  text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  fallocate(life_.output.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(size_bytes));
+  return text;
 }
 
 std::unique_ptr<ExecutorInstance> ExecutorInstance::launch(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorOptions& options) {

@@ -43,6 +43,10 @@ class ExecutorInstance {
 
   // Copied from its file. nullptr: of another layout, or without that device.
   [[nodiscard]] std::unique_ptr<proto::DriverFacts> read_facts(unsigned device) const;
+  // A part of what it has written to its standard output, which it keeps no longer. At most the last 4 MiB of it.
+  [[nodiscard]] std::string read_output(std::uint64_t offset, std::uint64_t size_bytes);
+  // What its driver has said on standard error about failed assertions.
+  [[nodiscard]] std::string assertions();
   [[nodiscard]] pid_t pid() const { return life_.pid; }
   [[nodiscard]] const ProgressFile& progress() const { return *reinterpret_cast<const ProgressFile*>(progress_.data()); }
   [[nodiscard]] CallWatch& calls() { return calls_; }
@@ -53,6 +57,7 @@ class ExecutorInstance {
 
  private:
   ExecutorInstance(EventLoop& loop, ExecutorLauncher& launcher, ExecutorLife life);
+  void pass_errors_on();
 
   ExecutorLauncher& launcher_;
   ExecutorLife life_;
@@ -62,6 +67,8 @@ class ExecutorInstance {
   Handlers handlers_;
   std::unique_ptr<ExecutorLink> link_;
   EventLoop::Watch death_;
+  EventLoop::Watch errors_watch_;
+  std::string errors_;  // the end of what came
 };
 
 // Processes that nobody needs any more, until they are gone: a dead context takes the driver some 300 ms to take down.

@@ -71,11 +71,11 @@ Command make_command(const ExecutorOptions& options) {
   return command;
 }
 
-using Descriptors = std::array<int, 4>;
+using Descriptors = std::array<int, 6>;
 
 // Puts the descriptors where the executor looks for them. Copies above the targets first: a source may be one of the targets.
 bool place_descriptors(const Descriptors& sources) {
-  constexpr Descriptors kTargets{kExecutorControlFd, kExecutorFactsFd, kExecutorProgressFd, kExecutorCallsFd};
+  constexpr Descriptors kTargets{STDOUT_FILENO, STDERR_FILENO, kExecutorControlFd, kExecutorFactsFd, kExecutorProgressFd, kExecutorCallsFd};
   Descriptors copies{};
   for (std::size_t i = 0; i < sources.size(); ++i) copies[i] = fcntl(sources[i], F_DUPFD_CLOEXEC, 10);
   for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -119,11 +119,18 @@ std::optional<ExecutorLife> ProcessLauncher::launch(const ExecutorOptions& optio
   life.progress = sealed_file("mpsshim-progress", sizeof(ProgressFile));
   life.calls = sealed_file("mpsshim-calls", sizeof(CallTable));
   if (!ends[0].valid() || !life.facts.valid() || !life.progress.valid() || !life.calls.valid()) return std::nullopt;
+  life.output = proto::create_memory_file("mpsshim-output", 0);
+  std::array<int, 2> errors{};
+  if (!life.output.valid() || pipe2(errors.data(), O_CLOEXEC | O_NONBLOCK) != 0) return std::nullopt;
+  life.errors = proto::FileDescriptor(errors[0]);
+  const proto::FileDescriptor errors_in(errors[1]);
+  fcntl(errors_in.get(), F_SETFL, 0);  // the executor waits where the pipe is full
   const Command command = make_command(options);
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) return std::nullopt;
-  if (child == 0) become_executor(command, {ends[1].fd(), life.facts.get(), life.progress.get(), life.calls.get()}, parent);
+  if (child == 0)
+    become_executor(command, {life.output.get(), errors_in.get(), ends[1].fd(), life.facts.get(), life.progress.get(), life.calls.get()}, parent);
   life.pid = child;
   life.link = std::move(ends[0]);
   life.pidfd = open_pidfd(child);

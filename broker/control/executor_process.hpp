@@ -23,6 +23,8 @@ struct ExecutorLife {
   proto::FileDescriptor facts;     // DriverFacts, filled by the executor
   proto::FileDescriptor progress;  // ProgressTable
   proto::FileDescriptor calls;     // CallTable
+  proto::FileDescriptor output;    // its standard output, a file
+  proto::FileDescriptor errors;    // the end of its standard error that is read
 };
 
 class ExecutorLauncher {

@@ -86,6 +86,7 @@ StateReader::StateReader(const proto::FileDescriptor& state, std::string& why) {
     why = fmt::format("what was handed over has version {}, this mpsbroker reads {} to {}", header.version, kOldestHandover, kHandoverVersion);
     return;
   }
+  version_ = header.version;
   content_.resize(header.content_bytes);
   ok_ = read_all(state.get(), content_.data(), content_.size(), sizeof header);
   if (!ok_) why = "what was handed over cannot be read";

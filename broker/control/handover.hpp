@@ -20,7 +20,7 @@
 
 namespace mpsshim::broker::control {
 
-inline constexpr std::uint32_t kHandoverVersion = 1;  // written
+inline constexpr std::uint32_t kHandoverVersion = 2;  // written
 inline constexpr std::uint32_t kOldestHandover = 1;   // still read
 
 class StateWriter {
@@ -54,6 +54,8 @@ class StateReader {
   // `why`: what is wrong with the file, if anything is.
   StateReader(const proto::FileDescriptor& state, std::string& why);
 
+  // 2: sessions have text of their kernels.
+  [[nodiscard]] std::uint32_t version() const { return version_; }
   // False once anything was missing; values read from then on are 0 or empty.
   [[nodiscard]] bool ok() const { return ok_; }
   void fail() { ok_ = false; }
@@ -76,6 +78,7 @@ class StateReader {
 
  private:
   std::string content_;
+  std::uint32_t version_ = 0;
   std::size_t at_ = 0;
   bool ok_ = true;
   std::vector<int> inherited_;

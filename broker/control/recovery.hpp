@@ -35,7 +35,8 @@ struct DeathReport {
   std::uint64_t named_session = 0;  // whom the executor has shown guilty, or in whose driver call it crashed or hung; 0: nobody
   std::string text = {};            // for the log
   KernelsUnderWay kernels = {};
-  pid_t pid = -1;  // of the executor
+  pid_t pid = -1;               // of the executor
+  std::string assertions = {};  // the driver's lines about those that failed
 };
 
 struct SessionCondition {

@@ -15,6 +15,7 @@
 
 #include "broker/control/channel_memory.hpp"
 #include "broker/control/event_loop.hpp"
+#include "broker/control/output_box.hpp"
 #include "broker/control/quarantine.hpp"
 #include "broker/control/session_memory.hpp"
 #include "proto/handshake.hpp"
@@ -75,6 +76,7 @@ struct Session {
   SegmentStore segments;
   ChunkStore chunks;
   std::set<std::uint64_t> announced;  // memory of other sessions that its executor has been handed and has not adopted yet
+  OutputBox output;                   // of its kernels, for its client to take
   proto::FileDescriptor variables;  // broker/kept_variables.hpp; not valid: none of its modules ever had any
 
   std::optional<Relocation> relocation;

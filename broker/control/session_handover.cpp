@@ -81,6 +81,11 @@ void save_session(StateWriter& state, const Session& session) {
   save_leases(state, session.more_leases);
   save_leases(state, session.refused);
   save_memory(state, session);
+  state.number(session.output.pieces().size());
+  for (const OutputBox::Piece& piece : session.output.pieces()) {
+    state.number(piece.stream);
+    state.text(piece.text);
+  }
 }
 
 }  // namespace
@@ -122,6 +127,10 @@ void SessionManager::restore_session(StateReader& state) {
   session.more_leases = restore_leases(state);
   session.refused = restore_leases(state);
   restore_memory_of(state, session);
+  for (std::uint64_t left = state.version() >= 2 ? state.number() : 0; left > 0 && state.ok(); --left) {
+    const auto stream = static_cast<std::uint32_t>(state.number());
+    session.output.add(stream, state.text());
+  }
   const bool waits = session.phase == SessionPhase::waiting || session.phase == SessionPhase::moved || session.phase == SessionPhase::lost;
   bool claimed = leases_->claim(session.device_lease) && leases_->claim(session.pinned_lease);
   for (const proto::Lease& lease : session.more_leases) claimed = claimed && leases_->claim(lease);

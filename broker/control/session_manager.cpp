@@ -128,6 +128,7 @@ void SessionManager::open_in_executor(Session& session) {
               std::strerror(errno));
     return refuse(session, CUDA_ERROR_OUT_OF_MEMORY);
   }
+  if (!session.output.is_empty()) session.channel->tell_output(true);
   session.delivered = false;
   restore_memory(session, executor);
   send_open(session, executor);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions and executors together: places sessions in executors, opens them there, brings their memory into the next one, moves those that
 // starve, ends them, decides by recovery.hpp what a death costs whom. Knows neither sockets of clients nor the text of commands.
-// In eight files: session_manager.cpp (opening), session_limits.cpp (what one may hold), session_end.cpp (ending), session_placement.cpp (which
+// In nine files: session_manager.cpp (opening), session_limits.cpp (what one may hold), session_end.cpp (ending), session_placement.cpp (which
 // executor), session_rest.cpp (restarts), session_handover.cpp (to another program), session_recovery.cpp
-// (executors' messages and deaths), session_faults.cpp (who has caused a fault).
+// (executors' messages and deaths), session_faults.cpp (who has caused a fault), session_output.cpp (what kernels print).
 // Owned by Server; the control process's thread. Requests come from ClientConnection, which has checked their form; here ids and ranges are
 // checked against the session's own objects. Executors are ours, but may crash at any point.
 #pragma once
@@ -77,6 +77,7 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] CUresult create_segment(Session& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file);
   // A segment of events of another session of the same user.
   [[nodiscard]] CUresult open_segment(Session& session, const proto::SegmentOpen& request, std::uint64_t& segment, int& file);
+  void take_output(Session& session, proto::OutputTaken& message);
   // `refused` is one of the session's two leases; the answer means that it has another one in its place.
   void replace_lease(Session& session, const proto::Lease& refused, Session::Answer answer);
   // A further device range of at least `size_bytes`; empty: there is none.
@@ -114,6 +115,8 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] Executor* place_in_quarantine(const Session& session);
   [[nodiscard]] Executor* choose_other(const Session& session, const Executor& than);
   [[nodiscard]] Executor* find_quarantine(const Session& session) const;
+  void printed(const Executor& executor, const ExecutorPacket& packet);
+  void add_output(Session& session, std::uint32_t stream, std::string_view text);
   void note_fault(const std::vector<std::uint64_t>& suspects);
   void arm_release();
   [[nodiscard]] bool is_used(const Executor& executor) const;

@@ -164,6 +164,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::starved: return starved(executor, packet);
     case ExecutorMessage::settle: return settle(executor, packet);
     case ExecutorMessage::quiesced: return quiesced(executor);
+    case ExecutorMessage::printed: return printed(executor, packet);
     case ExecutorMessage::ready:
     case ExecutorMessage::fault: return;  // Executor's own
     case ExecutorMessage::session_open:
@@ -236,6 +237,7 @@ void SessionManager::executor_died(Executor& executor, const DeathReport& report
   }
   const Guilt guilt = report.cause == DeathReport::Cause::fault ? investigate(executor, report, conditions) : Guilt{};
   if (report.cause == DeathReport::Cause::crash && report.named_session != 0) note_fault({report.named_session});
+  if (guilt.proof != Proof::none) add_output(sessions_.at(guilt.session), OutputBox::kStandardError, report.assertions);
   for (const Verdict& verdict : judge(report, conditions, guilt)) apply(verdict, report);
   log_server(report.pid, "Destroyed server context on device {}.", executor.device());
 }

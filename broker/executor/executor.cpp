@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 
@@ -107,6 +108,12 @@ CUresult Executor::start() {
   window_->set_on_open([this] { workers_->wake_all(); });
   window_->set_used_streams([this] { return parts_->progress.used(); });
   window_->set_on_starved([this](std::uint64_t session, std::uint64_t blocker, const char* what) { tell_starved(session, blocker, what); });
+  // What kernels have printed, and what has failed in an assertion, is written by the driver when somebody synchronises.
+  faults_->set_last_words([this](CUresult error) {
+    if (error == CUDA_ERROR_ASSERT) (*driver_)->cuCtxSynchronize();
+    std::fflush(stderr);
+    parts_->output.deliver_last();
+  });
   watch_ = std::make_unique<FaultWatch>(*parts_, enter_thread);
   if (options_.standby) parts_->warm_up();
   log_info("Executor of device {} ready: {} workers, driver {}; context {} ms, the rest {} ms", options_.device, workers, options_.driver_path,

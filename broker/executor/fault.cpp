@@ -39,6 +39,7 @@ void FaultReporter::report_and_stop(CUresult result, std::uint64_t session, cons
   if (reported.test_and_set()) {
     for (;;) pause();  // another thread reports; the process ends any moment
   }
+  if (last_words_) last_words_(result);
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::fault, static_cast<std::uint32_t>(result), 0};
   packet.object = session;

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 #include "broker/driver/driver.hpp"
 
@@ -24,11 +26,14 @@ class FaultReporter {
       report_and_stop(result, session, call);
     return result;
   }
+  // Called with the error before it is reported, by whatever thread has met it.
+  void set_last_words(std::function<void(CUresult)> last_words) { last_words_ = std::move(last_words); }
   [[noreturn]] void report_and_stop(CUresult result, std::uint64_t session, const char* call) const;
 
  private:
   const Driver& driver_;
   ControlLink& control_;
+  std::function<void(CUresult)> last_words_;
 };
 
 }  // namespace mpsshim::broker

@@ -41,6 +41,14 @@ void handle(Incoming& incoming, const proto::StreamWaitEventRecord& record) {
   incoming.session.streams().append(*queue, WaitOp{event->last});
 }
 
+void handle(Incoming& incoming, const proto::StreamJoinRecord& record) {
+  StreamQueue* queue = incoming.stream();
+  if (queue == nullptr) return;
+  StreamSet& streams = incoming.session.streams();
+  if (record.waits != 0) streams.order_behind_all(*queue);
+  if (record.precedes != 0) streams.order_all_behind(*queue);
+}
+
 void handle(Incoming& incoming, const proto::EventElapsedRecord& record) {
   Session& session = incoming.session;
   const proto::Known<SessionEvent> start = incoming.find(session.events(), record.start);

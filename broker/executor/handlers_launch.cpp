@@ -40,6 +40,7 @@ void handle(Incoming& incoming, const proto::LaunchRecord& record) {
   op.parameter_bytes = static_cast<std::uint32_t>(padded);
   op.attribute_count = record.attribute_count;
   op.is_cooperative = (record.flags & kCooperative) != 0;
+  op.is_single = op.is_cooperative || op.function->prints;
   op.data = data;
   incoming.session.streams().append(*queue, std::move(op));
 }

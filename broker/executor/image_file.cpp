@@ -36,16 +36,23 @@ bool read_all(const proto::FileDescriptor& file, std::vector<std::byte>& content
   return true;
 }
 
-void note_variables_of_cubin(std::span<const std::byte> cubin, PreparedImage& prepared) {
+void note_contents_of_cubin(std::span<const std::byte> cubin, PreparedImage& prepared) {
   std::optional<image::CubinInfo> info = image::read_cubin(cubin);
   prepared.has_writable_globals = !info || info->has_writable_globals;
   prepared.uses_device_heap = info && info->uses_device_heap;
+  prepared.all_may_print = !info;
+  prepared.printing_kernels.clear();
+  if (info) {
+    for (const image::KernelLayout& kernel : info->kernels) {
+      if (kernel.prints) prepared.printing_kernels.insert(kernel.name);
+    }
+  }
   prepared.variables.reset();
   if (info && info->variables.empty() != info->has_writable_globals) prepared.variables = std::move(info->variables);
   prepared.managed = image::managed_of_cubin(cubin);
 }
 
-void note_variables_of_ptx(std::string_view text, PreparedImage& prepared) {
+void note_contents_of_ptx(std::string_view text, PreparedImage& prepared) {
   std::vector<image::Variable> variables;
   bool all_are_known = true;
   for (std::string& name : image::ptx_variables(text)) {
@@ -54,6 +61,9 @@ void note_variables_of_ptx(std::string_view text, PreparedImage& prepared) {
   }
   prepared.has_writable_globals = !variables.empty();
   prepared.uses_device_heap = image::ptx_uses_device_heap(text);
+  prepared.all_may_print = false;
+  prepared.printing_kernels.clear();
+  for (std::string& name : image::ptx_printing_kernels(text)) prepared.printing_kernels.insert(std::move(name));
   prepared.variables.reset();
   if (all_are_known) prepared.variables = std::move(variables);
   prepared.managed = image::managed_of_ptx(text);
@@ -84,7 +94,7 @@ void set_placed_apart(const Placements& placements, PreparedImage& prepared) {
 
 CUresult place(std::vector<std::byte> cubin, const Placements& placements, PreparedImage& prepared, std::string& log) {
   if (!image::place_in_cubin(cubin, placements, log)) return CUDA_ERROR_NOT_SUPPORTED;
-  note_variables_of_cubin(cubin, prepared);
+  note_contents_of_cubin(cubin, prepared);
   set_placed_apart(placements, prepared);
   prepared.content = std::move(cubin);
   return CUDA_SUCCESS;
@@ -96,7 +106,7 @@ std::string_view as_text(std::span<const std::byte> bytes) {
 }
 
 void note_text(const std::string& text, PreparedImage& prepared) {
-  note_variables_of_ptx(text, prepared);
+  note_contents_of_ptx(text, prepared);
   prepared.content.resize(text.size() + 1);
   std::memcpy(prepared.content.data(), text.c_str(), text.size() + 1);
 }
@@ -142,7 +152,7 @@ CUresult ImageCompiler::prepare(const proto::FileDescriptor& file, PreparedImage
     case image::Form::ptx: return prepare_ptx(std::string(as_text(content)), placements, prepared, log);
     case image::Form::elf:
       if (!placements.empty()) return place(std::move(prepared.content), placements, prepared, log);
-      note_variables_of_cubin(content, prepared);
+      note_contents_of_cubin(content, prepared);
       return CUDA_SUCCESS;
     case image::Form::fatbin_wrapper:
     case image::Form::archive:
@@ -173,9 +183,9 @@ CUresult ImageCompiler::prepare_fatbin(const Placements& placements, PreparedIma
   }
   if (wanted == choice.cubin) {
     if (!placements.empty()) return place(std::move(unpacked), placements, prepared, log);
-    note_variables_of_cubin(unpacked, prepared);
+    note_contents_of_cubin(unpacked, prepared);
   } else {
-    note_variables_of_ptx(as_text(unpacked), prepared);
+    note_contents_of_ptx(as_text(unpacked), prepared);
   }
   return CUDA_SUCCESS;  // the driver takes its entry from the whole container
 }
@@ -195,9 +205,9 @@ CUresult ImageCompiler::prepare_ptx(const std::string& text, const Placements& p
     // From the cubin: a later executor gets it instead of the text, and must say the same. (The CPU driver's linker makes no machine code.)
     prepared.was_compiled = is_machine_code;
     if (prepared.was_compiled) {
-      note_variables_of_cubin(cubin, prepared);
+      note_contents_of_cubin(cubin, prepared);
     } else {
-      note_variables_of_ptx(text, prepared);
+      note_contents_of_ptx(text, prepared);
     }
     prepared.content = std::move(cubin);
     return result;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct PreparedImage {
   bool has_writable_globals = false;
   bool uses_device_heap = false;  // image::CubinInfo
   bool was_compiled = false;
+  bool all_may_print = false;  // it is not known which
+  std::set<std::string, std::less<>> printing_kernels;
   // Those variables, if all their names could be read.
   std::optional<std::vector<image::Variable>> variables;
   // __managed__ variables without a place.

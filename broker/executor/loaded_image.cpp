@@ -130,6 +130,8 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
   image.has_writable_globals = prepared.has_writable_globals;
   image.has_managed = !prepared.managed.empty();
   image.uses_device_heap = prepared.uses_device_heap;
+  image.all_may_print = prepared.all_may_print;
+  image.printing_kernels = prepared.printing_kernels;
   unsigned count = 0;
   if (driver->cuModuleGetFunctionCount(&count, image.handle) == CUDA_SUCCESS) image.function_count = count;
   look_up_all(driver, image);
@@ -154,6 +156,7 @@ CUresult look_up(const Driver& driver, LoadedImage& image, const std::string& na
   if (result != CUDA_SUCCESS) return result;
   auto function = std::make_unique<LoadedFunction>();
   function->name = name;
+  function->prints = image.all_may_print || image.printing_kernels.contains(name);
   result = describe(driver, handle, *function);
   if (result != CUDA_SUCCESS) return result;
   std::lock_guard lock(image.mutex);

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -32,6 +33,7 @@ struct LoadedFunction {
   mutable std::atomic<std::uint32_t> name_offset{0};  // FunctionNameTable's, once a client has bound it
   std::uint32_t parameter_bytes = 0;
   std::uint32_t local_bytes = 0;          // per thread; growth of the context's local memory waits for everybody
+  bool prints = false;                    // it may call printf(): device_output.hpp
   std::vector<ParameterLayout> parameters;
   std::int32_t attribute[16] = {};
   std::uint32_t attribute_valid = 0;
@@ -51,6 +53,8 @@ struct LoadedImage {
   bool has_writable_globals = false;
   bool has_managed = false;                // loaded for a client that does not place them: nobody else's
   bool uses_device_heap = false;           // what its kernels allocate there ends with the context
+  bool all_may_print = false;              // PreparedImage's
+  std::set<std::string, std::less<>> printing_kernels;
   bool can_be_restored = true;             // all variables are known: another client may have this copy later
   std::uint32_t function_count = 0;
   std::size_t cost_bytes = 0;              // against the cache's limit

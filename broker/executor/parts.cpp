@@ -52,6 +52,7 @@ ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
               [this](int priority) { control.note(LogKind::stream, static_cast<std::uint64_t>(static_cast<std::int64_t>(priority))); }),
       events(input.driver),
       chain_pool(*this),
+      output(input.control),
       variables(input.driver, input.faults, progress, issue_lock),
       first_in_flight(FlightLimit::kFirst) {}
 

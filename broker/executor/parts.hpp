@@ -10,6 +10,7 @@
 #include "broker/executor/activity_bell.hpp"
 #include "broker/executor/chain_pool.hpp"
 #include "broker/executor/completion.hpp"
+#include "broker/executor/device_output.hpp"
 #include "broker/executor/event_pool.hpp"
 #include "broker/executor/function_names.hpp"
 #include "broker/executor/issue_lock.hpp"
@@ -61,6 +62,7 @@ struct ExecutorParts : ExecutorPartsInput {
   Completion completion;
   ActivityBell bell;
   ChainPool chain_pool;
+  DeviceOutput output;
 
   std::atomic<std::uint64_t> chunks{0};  // of memory, of all sessions
 

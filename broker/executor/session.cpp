@@ -17,7 +17,8 @@ namespace {
 constexpr std::size_t kMaxQueuedRecords = 4'096;
 constexpr std::size_t kMaxQueuedBytes = 4u << 20;
 constexpr std::size_t kMaxRetiredImages = 16;
-constexpr std::size_t kMaxUnderWay = 1'024;  // jobs elsewhere and acts that wait
+constexpr std::size_t kMaxUnderWay = 1'024;   // jobs elsewhere and acts that wait
+constexpr unsigned kOutputTimeoutMs = 1'000;  // for the control process to take text; later it comes all the same
 
 }  // namespace
 
@@ -71,7 +72,7 @@ void Session::fail(const char* record, const std::string& reason) {
   log_error("Session {} (pid {}): {} is malformed: {}. The session ends; its client gets CUDA_ERROR_MPS_RPC_FAILURE. Other sessions go on", id_,
             client_pid_, record, reason);
   channel_.set_failed(CUDA_ERROR_MPS_RPC_FAILURE);
-  streams_.drop_queued();
+  drop_queued();
   waiting_.clear();  // never looked at again; its calls are answered by that
   abandon_jobs();
 }
@@ -101,7 +102,7 @@ void Session::start_job(std::function<void(const std::shared_ptr<Session>&)> job
   ++jobs_;
   parts_.helpers.submit(id_, [self = shared_from_this(), job = std::move(job)] {
     const ScopedMark mark(self->id(), "a call out of line", Patience::patient);  // it may wait for the control process
-    if (self->is_gone()) return self->finish_job();  // nobody waits for it, and what it was to do ends with the session
+    if (self->is_gone()) return self->finish_job();                              // nobody waits for it, and what it was to do ends with the session
     job(self);
   });
 }
@@ -122,6 +123,33 @@ void Session::start_window_call(const char* what, std::function<void(WindowResul
                         }});
 }
 
+// Whoever waited for it may be gone: the text must not become another client's.
+void Session::start_output(const std::shared_ptr<StreamQueue>& queue) {
+  ++jobs_;
+  parts_.helpers.submit(id_, [self = shared_from_this(), queue] {
+    {
+      const ScopedMark mark(self->id(), "a call out of line");  // its work has ended: this is for the driver to write what was printed
+      self->parts_.faults.check(queue->flush_output(), self->id(), "cuStreamSynchronize");
+    }
+    // The client looks for its text when its fence comes, which is behind this.
+    if (self->parts_.output.deliver()) self->parts_.control.settle(kOutputTimeoutMs);
+    self->finish_job([self, queue] {
+      self->streams_.end_output(*queue);
+      if (!self->streams_.has_output()) self->parts_.output.leave(self->id());
+    });
+  });
+}
+
+bool Session::poll_output() {
+  while (const std::shared_ptr<StreamQueue> queue = streams_.begin_output()) start_output(queue);
+  return streams_.has_output();
+}
+
+void Session::drop_queued() {
+  streams_.drop_queued();
+  if (!streams_.has_output()) parts_.output.leave(id_);
+}
+
 void Session::finish_job(std::function<void()> act) {
   run_on_worker([self = shared_from_this(), act = std::move(act)] {
     if (act) act();
@@ -132,14 +160,17 @@ void Session::finish_job(std::function<void()> act) {
 void Session::launch_in_window(const std::shared_ptr<StreamQueue>& queue) {
   ++jobs_;
   const std::shared_ptr<StreamOp> launch = queue->take_window_launch();
-  parts_.window.submit({"a launch that needs more local memory", id_, false, [self = shared_from_this(), queue, launch](WindowResult window) {
+  if (queue->has_output()) streams_.note_output(queue);
+  parts_.window.submit({"a launch that needs more local memory", id_, false,
+                        [self = shared_from_this(), queue, launch](WindowResult window) {
                           if (window == WindowResult::open) {
                             queue->launch_in_window(*launch);
                           } else {
                             self->channel_.set_async_error(CUDA_ERROR_MPS_SERVER_NOT_READY);
                           }
                           self->finish_job([queue] { queue->window_launch_done(); });
-                        }, true});
+                        },
+                        true});
 }
 
 // The session may be given away before its worker gets to the act: then that one sends it on.
@@ -218,7 +249,7 @@ void Session::retire_image(ImageRef image) {
 void Session::begin_close(std::function<void()> closed) {
   closing_ = true;
   closed_ = std::move(closed);
-  streams_.drop_queued();
+  drop_queued();
   streams_.retire_all();
   abandon_jobs();
 }
@@ -228,7 +259,7 @@ bool Session::advance_close() {
   if (streams_.reap() || jobs_ > 0) return false;
   handed_over_ = true;
   release_modules();  // a window may take its time
-  waiting_.clear();  // what they would release goes with everything else
+  waiting_.clear();   // what they would release goes with everything else
   parts_.window.submit({"taking down a session", id_, true, [self = shared_from_this()](WindowResult) { self->release_everything(); }});
   return true;
 }

@@ -95,6 +95,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Its executor is to be replaced: as pause(), but calls under way are waited for too, and resume() always lets it go on. A second one takes the
   // place of the first.
   void rest(bool despite_variables, std::function<void(CUresult)> answer);
+  // Has helpers see to what kernels have printed. True while there is such a stream.
+  bool poll_output();
   // Answers rest() once it is so. True while that is awaited.
   bool poll_rest();
 
@@ -125,6 +127,8 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(ExecutorParts& parts, const ExecutorPacket& packet);
   void answer_pause(const std::function<void(CUresult)>& answer);
   void abandon_jobs();
+  void start_output(const std::shared_ptr<StreamQueue>& queue);
+  void drop_queued();
   void release_modules();
   void release_links();
   void release_everything();

@@ -46,6 +46,7 @@ void SessionGraph::note_kernel(const NodeWork& work) {
   if (kernel == nullptr) return;
   local_bytes_ = std::max(local_bytes_, kernel->launch.function->local_bytes);
   last_kernel_ = kernel->launch.function;
+  may_print_ |= kernel->launch.function->prints;
 }
 
 CUresult SessionGraph::build(std::uint32_t& failed_node) {

@@ -51,6 +51,7 @@ class SessionGraph {
   [[nodiscard]] const void* identity() const { return exec_; }
   [[nodiscard]] std::uint32_t local_bytes() const { return local_bytes_; }
   [[nodiscard]] const LoadedFunction* last_kernel() const { return last_kernel_; }
+  [[nodiscard]] bool may_print() const { return may_print_; }
 
   // Whether the driver has something of it.
   [[nodiscard]] bool is_in_driver() const { return graph_ != nullptr; }
@@ -72,6 +73,7 @@ class SessionGraph {
   State state_ = State::described;
   std::uint32_t local_bytes_ = 0;
   const LoadedFunction* last_kernel_ = nullptr;
+  bool may_print_ = false;                             // one of its kernels, or one that was in its place before
   std::shared_ptr<std::vector<GraphUpdate>> updates_;  // of no launch yet
   std::size_t update_bytes_ = 0;
   std::uint64_t posted_ = 0;

@@ -18,6 +18,12 @@ std::uint32_t local_bytes_of(const StreamOp& op) {
   return graph != nullptr ? graph->graph->local_bytes() : 0;
 }
 
+bool may_print(const StreamOp& op) {
+  if (const auto* launch = std::get_if<LaunchOp>(&op)) return launch->function->prints;
+  const auto* graph = std::get_if<GraphOp>(&op);
+  return graph != nullptr && graph->graph->may_print();
+}
+
 std::size_t StreamQueue::plain_launches_at_head() const {
   const std::uint32_t high_water = context_.parts.local_bytes_high_water.load(std::memory_order_relaxed);
   const std::size_t most = limit_.longest_chain();
@@ -41,6 +47,7 @@ void StreamQueue::issue_launches() {
   context_.parts.window.note_launch(stream_->progress_index, std::get<LaunchOp>(ops_.front()).function->handle);
   note_kernel(issued_ + 1, *std::get<LaunchOp>(ops_.front()).function);
   begin_change(1);
+  if (std::get<LaunchOp>(ops_.front()).function->prints) note_output();
   context_.check(launch(std::get<LaunchOp>(ops_.front())), "cuLaunchKernel");
   submitted(1);
   count_launches(1, false);
@@ -130,6 +137,7 @@ void StreamQueue::issue_graph(const GraphOp& op) {
   context_.parts.window.note_launch(stream_->progress_index, op.graph->identity());
   if (const LoadedFunction* kernel = op.graph->last_kernel()) note_kernel(issued_ + 1, *kernel);
   begin_change(1);
+  if (op.graph->may_print()) note_output();
   context_.check(launch_graph(op), "cuGraphLaunch");
   submitted(1);
   op.graph->note_issued(op);
@@ -139,6 +147,7 @@ std::shared_ptr<StreamOp> StreamQueue::take_window_launch() {
   window_op_ = std::make_shared<StreamOp>(std::move(ops_.front()));  // what its cost is reckoned by stays behind
   if (auto* launch = std::get_if<LaunchOp>(window_op_.get())) launch->own();
   pop_head();
+  if (may_print(*window_op_)) note_output();
   in_window_ = true;
   return window_op_;
 }

@@ -24,10 +24,11 @@ struct LaunchOp {
   std::uint32_t parameter_bytes = 0;  // padded to 8; the attributes follow
   std::uint32_t attribute_count = 0;
   bool is_cooperative = false;
+  bool is_single = false;           // may not be in a chain whatever its attributes: it is cooperative, or prints
   const std::byte* data = nullptr;  // parameters and attributes: in the worker's batch until own(), then in `owned`
   std::unique_ptr<std::byte[]> owned;
 
-  [[nodiscard]] bool is_plain() const { return attribute_count == 0 && !is_cooperative; }
+  [[nodiscard]] bool is_plain() const { return attribute_count == 0 && !is_single; }
   [[nodiscard]] std::size_t data_bytes() const { return parameter_bytes + attribute_count * sizeof(CUlaunchAttribute); }
   void own() {
     if (owned || data_bytes() == 0) return;
@@ -132,6 +133,8 @@ struct GraphOp {
 using StreamOp =
     std::variant<LaunchOp, CopyOp, CopyBoxOp, FillOp, RecordOp, WaitOp, FenceOp, HostOp, ValueWaitOp, ValueWriteOp, ArrayCopyOp, GraphOp>;
 
+// It launches a kernel that may call printf().
+[[nodiscard]] bool may_print(const StreamOp& op);
 // Of its kernels; 0: it launches none.
 [[nodiscard]] std::uint32_t local_bytes_of(const StreamOp& op);
 

@@ -115,6 +115,8 @@ std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() {
   const StreamOp& head = ops_.front();
   const void* const function = function_of(head);
   if (context_.parts.window.holds(stream_->progress_index, function)) return Stop::held;
+  if ((has_output() || may_print(head)) && waits_for_output(head)) [[unlikely]]
+    return Stop::output;
   if (const auto* graph = std::get_if<GraphOp>(&head)) {
     if (!graph->graph->is_turn(*graph)) return Stop::event;
   } else if (function != nullptr && expects_fence()) {
@@ -136,7 +138,7 @@ StreamQueue::Stop StreamQueue::issue(std::uint32_t budget) {
   const std::uint32_t first = submissions_;
   while (!in_window_ && !ops_.empty()) {
     if (const std::optional<Stop> stop = blocked_by_head()) {
-      if (*stop == Stop::held || *stop == Stop::value) write_progress();  // what it waits for is to be seen
+      if (*stop == Stop::held || *stop == Stop::value || *stop == Stop::output) write_progress();  // what it waits for is to be seen
       return *stop;
     }
     if (!has_credit()) {

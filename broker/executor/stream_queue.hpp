@@ -50,6 +50,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
     event,         // waits for an event's record to be issued in another stream
     host,          // waits for a host function of the client, which rings when it has returned
     value,         // waits for a word's value
+    output,        // what its kernels have printed is to be with the client first, or another session's
     needs_window,  // the head is a launch that would wait for every kernel: see take_window_launch()
     in_window,     // that launch is under way
   };
@@ -75,6 +76,14 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void launch_in_window(const StreamOp& op);  // the window's thread
   void window_launch_done();
 
+  // A kernel that may print was issued, and the driver has not been made to write since.
+  [[nodiscard]] bool has_output() const { return has_output_; }
+  // All that was issued has ended, so the driver can be: by flush_output(), between begin_ and end_output() of the worker.
+  [[nodiscard]] bool is_output_due() const { return has_output() && !is_flushing_output_ && !in_window_ && has_completed(issued_); }
+  void begin_output() { is_flushing_output_ = true; }
+  [[nodiscard]] CUresult flush_output() const { return driver()->cuStreamSynchronize(stream_->handle); }
+  void end_output();
+
   void set_held(bool held) {
     if (!is_finished()) word().held.store(held ? 1 : 0, std::memory_order_release);
   }
@@ -82,7 +91,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] bool is_blocking() const { return is_blocking_; }
   [[nodiscard]] bool is_empty() const { return ops_.empty() && !in_window_; }
   [[nodiscard]] bool has_unwritten_progress() const { return written_ != issued_; }
-  [[nodiscard]] bool is_idle() const { return is_empty() && has_completed(appended_) && !is_probing(); }
+  [[nodiscard]] bool is_idle() const { return is_empty() && has_completed(appended_) && !is_probing() && !has_output(); }
   [[nodiscard]] std::uint32_t position() const { return appended_; }  // of the last operation appended
   [[nodiscard]] bool has_issued(std::uint32_t position) const { return progress_reached(issued_, position) && !in_window_; }
   [[nodiscard]] bool has_completed(std::uint32_t position) const;
@@ -114,6 +123,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void learn_progress();
   [[nodiscard]] bool expects_fence();
   [[nodiscard]] std::optional<Stop> blocked_by_head();
+  [[nodiscard]] bool waits_for_output(const StreamOp& head);
+  void note_output();
   void issue_head();
   [[nodiscard]] std::size_t plain_launches_at_head() const;
   void issue_launches();
@@ -162,6 +173,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   std::size_t issue_singly_ = 0;  // so many launches at the head go out plainly: their chain was refused
   bool has_expected_fence_ = false;
   std::uint32_t probes_ = 0;  // sent: see send_probe()
+  bool has_output_ = false;
+  bool is_flushing_output_ = false;
   bool in_window_ = false;
   std::shared_ptr<StreamOp> window_op_;  // meanwhile
   std::uint32_t appended_ = 0;

@@ -109,6 +109,15 @@ void StreamSet::order_all_behind(StreamQueue& queue) {
   queue.notes.barrier_version = ++barrier_version_;
 }
 
+void StreamSet::order_behind_all(StreamQueue& queue) {
+  std::vector<std::shared_ptr<StreamQueue>> others = retiring_;
+  table_.for_each([&](proto::StreamId, const Entry& entry) { others.push_back(entry.queue); });
+  for (const std::shared_ptr<StreamQueue>& other : others) {
+    if (other.get() == &queue || other->is_finished() || other->is_idle()) continue;
+    if (PointRef point = record_point(*other)) put(queue, WaitOp{std::move(point)});
+  }
+}
+
 void StreamSet::order_behind_barriers(StreamQueue& queue) {
   queue.notes.barrier_version = barrier_version_;
   std::erase_if(barriers_, [](const Barrier& barrier) { return barrier.queue->has_completed(barrier.position); });
@@ -136,15 +145,33 @@ StreamSet::Issue StreamSet::issue() {
         case StreamQueue::Stop::held: issue.waits_for_gpu = true; break;
         case StreamQueue::Stop::event: waits_for_event = true; break;
         case StreamQueue::Stop::host: break;  // the client's doorbell wakes the worker
+        case StreamQueue::Stop::output:
         case StreamQueue::Stop::value: issue.lacks_credit = issue.waits_for_gpu = true; break;
         case StreamQueue::Stop::needs_window: issue.needs_window = queue; break;
       }
       again |= total_.records != before;
+      if (queue->has_output()) note_output(queue);
     }
     issue.any |= again;
     again &= waits_for_event;  // a record issued just now may have been what it waits for
   }
   return issue;
+}
+
+void StreamSet::note_output(const std::shared_ptr<StreamQueue>& queue) {
+  if (std::find(printing_.begin(), printing_.end(), queue) == printing_.end()) printing_.push_back(queue);
+}
+
+std::shared_ptr<StreamQueue> StreamSet::begin_output() {
+  const auto due = std::find_if(printing_.begin(), printing_.end(), [](const auto& queue) { return queue->is_output_due(); });
+  if (due == printing_.end()) return nullptr;
+  (*due)->begin_output();
+  return *due;
+}
+
+void StreamSet::end_output(StreamQueue& queue) {
+  queue.end_output();
+  std::erase_if(printing_, [&](const auto& one) { return one.get() == &queue; });
 }
 
 void StreamSet::own_borrowed() {

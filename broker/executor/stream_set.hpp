@@ -44,6 +44,8 @@ class StreamSet {
   void append(StreamQueue& queue, StreamOp op);
   // Work appended from now on, to whatever stream, comes after what `queue` holds now.
   void order_all_behind(StreamQueue& queue);
+  // `queue` goes on once all that other streams hold now, destroyed ones included, has ended.
+  void order_behind_all(StreamQueue& queue);
   [[nodiscard]] const QueuedTotal& queued() const { return total_; }
   // All operations ever appended, and the fences among them.
   struct Pace {
@@ -60,6 +62,12 @@ class StreamSet {
   void write_progress();
   // Passes on fences whose work has ended since they were issued; true if none is left. To be called again and again until then.
   bool settle_fences();
+  // Streams whose kernels may have printed what the driver has not written yet.
+  [[nodiscard]] bool has_output() const { return !printing_.empty(); }
+  void note_output(const std::shared_ptr<StreamQueue>& queue);
+  // One whose output is due, which is begun; null: none.
+  [[nodiscard]] std::shared_ptr<StreamQueue> begin_output();
+  void end_output(StreamQueue& queue);
   // Gives streams of destroyed queues back whose work has ended. True while some are left.
   bool reap();
 
@@ -107,6 +115,7 @@ class StreamSet {
   std::uint64_t null_version_ = 0;                       // counts the NULL stream's work
   std::uint64_t null_point_version_ = 0;                 // the version that null_point_ stands behind
   PointRef null_point_;
+  std::vector<std::shared_ptr<StreamQueue>> printing_;
   std::vector<Barrier> barriers_;  // one a stream at most
   std::uint64_t barrier_version_ = 0;
 };

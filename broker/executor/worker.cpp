@@ -159,6 +159,7 @@ Worker::Visit Worker::visit(Session& session) {
   // A window that is wanted waits for progress, of streams beside those that still have work as well.
   if (session.dry_visits == kDryVisits || parts_.window.is_pending() || session.is_closing()) streams.write_progress();
   if (streams.reap()) visit.polls = true;
+  if (session.poll_output()) visit.polls = visit.lacks_credit = true;
   if (session.poll_waiting() || session.is_closing()) visit.polls = true;
   if (session.poll_rest()) visit.polls = true;
   return visit;

@@ -17,13 +17,16 @@ namespace {
 
 constexpr std::string_view kInfoPrefix = ".nv.info.";
 constexpr std::string_view kSharedPrefix = ".nv.shared.";
-constexpr std::uint32_t kMaxParameterBytes = 32764;  // CUDA 12.1 and newer
-constexpr std::uint8_t kSymbolIsKernel = 0x10;       // in st_other
+constexpr std::uint32_t kMaxParameterBytes = 32764;    // CUDA 12.1 and newer
+constexpr std::uint8_t kSymbolIsKernel = 0x10;         // in st_other
+constexpr std::string_view kPrint = "vprintf";         // what printf() becomes
+constexpr std::string_view kDeviceLaunch = "cudaCDP";  // within the names of what kernels launch kernels by
 
 // Records of .nv.info sections: { u8 format; u8 attribute; u16 value }, and for kSized `value` bytes after it.
 enum Format : std::uint8_t { kNoValue = 1, kByteValue = 2, kHalfValue = 3, kSized = 4 };
 enum Attribute : std::uint8_t {
   kMaxThreads = 0x05,
+  kExternals = 0x0f,  // numbers of the symbols outside the image that the function or what it calls needs
   kParameter = 0x17,
   kParameterBytes = 0x19,
   kParameterV2 = 0x45,  // from parameters of some 4 KiB up
@@ -75,8 +78,18 @@ bool read_parameter(const Record& record, NumberedParameter& numbered) {
   return true;
 }
 
-bool read_record(const Record& record, KernelLayout& kernel, std::vector<NumberedParameter>& parameters) {
-  if (record.attribute == kParameterBytes) {
+bool names_print(const Record& record, const ElfFile& elf) {
+  std::uint32_t number = 0;
+  for (std::size_t at = 0; read_at(record.content, at, number); at += sizeof number) {
+    if (number < elf.symbols().size() && elf.symbols()[number].name == kPrint) return true;
+  }
+  return false;
+}
+
+bool read_record(const ElfFile& elf, const Record& record, KernelLayout& kernel, std::vector<NumberedParameter>& parameters) {
+  if (record.attribute == kExternals) {
+    kernel.prints |= names_print(record, elf);
+  } else if (record.attribute == kParameterBytes) {
     kernel.parameter_bytes = record.value;
   } else if (record.attribute == kMaxThreads) {
     for (std::size_t i = 0; i < 3; ++i) {
@@ -90,12 +103,12 @@ bool read_record(const Record& record, KernelLayout& kernel, std::vector<Numbere
   return true;
 }
 
-bool read_kernel(const ElfSection& info, KernelLayout& kernel) {
+bool read_kernel(const ElfFile& elf, const ElfSection& info, KernelLayout& kernel) {
   std::vector<NumberedParameter> parameters;
   std::span<const std::byte> rest = info.content;
   Record record;
   while (next_record(rest, record)) {
-    if (!read_record(record, kernel, parameters)) return false;
+    if (!read_record(elf, record, kernel, parameters)) return false;
   }
   std::sort(parameters.begin(), parameters.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   // A gap in the ordinals, or an argument that sticks out of the total, is not a layout.
@@ -109,8 +122,7 @@ bool read_kernel(const ElfSection& info, KernelLayout& kernel) {
 
 bool holds_variables(const ElfSection& section) {
   // Constant bank 3 is the program's; the others hold parameters, addresses and the compiler's own constants.
-  return section.size_bytes != 0 &&
-         (section.name == ".nv.global" || section.name == ".nv.global.init" || section.name == ".nv.constant3");
+  return section.size_bytes != 0 && (section.name == ".nv.global" || section.name == ".nv.global.init" || section.name == ".nv.constant3");
 }
 
 std::vector<Variable> program_variables(const ElfFile& elf) {
@@ -126,9 +138,7 @@ std::vector<Variable> program_variables(const ElfFile& elf) {
 
 }  // namespace
 
-bool is_compiler_text(std::string_view variable_name) {
-  return variable_name.starts_with("$str") || variable_name.starts_with("__unnamed_");
-}
+bool is_compiler_text(std::string_view variable_name) { return variable_name.starts_with("$str") || variable_name.starts_with("__unnamed_"); }
 
 std::optional<CubinInfo> read_cubin(std::span<const std::byte> cubin) {
   const auto elf = ElfFile::read(cubin);
@@ -146,15 +156,20 @@ std::optional<CubinInfo> read_cubin(std::span<const std::byte> cubin) {
     if (!section.name.starts_with(kInfoPrefix)) continue;
     const std::string_view name = section.name.substr(kInfoPrefix.size());
     KernelLayout kernel;
-    if (!kernels.contains(name) || !read_kernel(section, kernel)) continue;
+    if (!kernels.contains(name) || !read_kernel(*elf, section, kernel)) continue;
     kernel.name = name;
     kernel.static_shared_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(shared_bytes[name], UINT32_MAX));
     info.kernels.push_back(std::move(kernel));
   }
+  // Whom a kernel launches from the device is not written down.
+  const auto any_symbol = [&](auto&& is_one) { return std::ranges::any_of(elf->symbols(), is_one); };
+  if (any_symbol([](const ElfSymbol& symbol) { return symbol.name == kPrint; }) &&
+      any_symbol([](const ElfSymbol& symbol) { return symbol.name.find(kDeviceLaunch) != std::string_view::npos; })) {
+    for (KernelLayout& kernel : info.kernels) kernel.prints = true;
+  }
   const auto& sections = elf->sections();
   info.variables = program_variables(*elf);
-  info.has_writable_globals = elf->symbols().empty() ? std::any_of(sections.begin(), sections.end(), holds_variables)
-                                                     : !info.variables.empty();
+  info.has_writable_globals = elf->symbols().empty() ? std::any_of(sections.begin(), sections.end(), holds_variables) : !info.variables.empty();
   info.uses_device_heap = std::ranges::any_of(
       elf->symbols(), [](const ElfSymbol& symbol) { return symbol.section == SHN_UNDEF && symbol.type == STT_FUNC && symbol.name == "malloc"; });
   return info;

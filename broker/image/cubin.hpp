@@ -25,6 +25,7 @@ struct KernelLayout {
   std::uint32_t parameter_bytes = 0;
   std::uint32_t static_shared_bytes = 0;
   std::uint32_t max_threads[3] = {0, 0, 0};  // __launch_bounds__; 0: none given
+  bool prints = false;                       // it, or what it calls, calls printf()
 };
 
 // A variable of the program, as cuModuleGetGlobal finds it.

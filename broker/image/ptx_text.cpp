@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/image/ptx_text.hpp"
 
+#include <algorithm>
 #include <cstddef>
+#include <map>
 #include <utility>
 
 #include "broker/image/cubin.hpp"
@@ -26,6 +28,49 @@ std::string_view declared_name(std::string_view& text) {
     if (token.front() != '.') name = token;
   }
   return name;
+}
+
+struct PtxFunction {
+  bool is_kernel = false;
+  bool calls_by_pointer = false;
+  bool prints = false;
+  std::vector<std::string_view> names;  // that its calls mention: functions, parameters and registers
+};
+
+// The words of a call, up to its end. One through a pointer has a register or a prototype where others have nothing.
+void read_call(std::string_view& text, PtxFunction& function) {
+  for (std::string_view token = next_token(text); !token.empty() && token != ";"; token = next_token(text)) {
+    if (token.front() == '%') function.calls_by_pointer = true;
+    if (is_word(token.front())) function.names.push_back(token);
+  }
+}
+
+// The next .entry or .func of the text, with its body if it has one. False: there is none.
+bool read_function(std::string_view& text, std::map<std::string_view, PtxFunction>& functions) {
+  std::string_view token;
+  do {
+    token = next_token(text);
+    if (token.empty()) return false;
+  } while (token != ".entry" && token != ".func");
+  PtxFunction read;
+  read.is_kernel = token == ".entry";
+  std::string_view name;
+  int parentheses = 0;  // around what is returned, and around the parameters
+  for (token = next_token(text); !token.empty() && token != "{" && token != ";"; token = next_token(text)) {
+    if (token == "(") ++parentheses;
+    if (token == ")") --parentheses;
+    if (parentheses == 0 && name.empty() && is_word(token.front())) name = token;
+  }
+  int depth = token == "{" ? 1 : 0;
+  while (depth > 0 && !token.empty()) {
+    token = next_token(text);
+    if (token == "{") ++depth;
+    if (token == "}") --depth;
+    if (token == "call") read_call(text, read);
+  }
+  PtxFunction& kept = functions[name];
+  if (!read.names.empty() || kept.names.empty()) kept = std::move(read);
+  return true;
 }
 
 }  // namespace
@@ -55,6 +100,28 @@ std::vector<std::string> ptx_variables(std::string_view text) {
     if (!is_compiler_text(name)) names.emplace_back(name);
   }
   return names;
+}
+
+std::vector<std::string> ptx_printing_kernels(std::string_view text) {
+  std::map<std::string_view, PtxFunction> functions;
+  while (read_function(text, functions)) {
+  }
+  std::vector<std::string_view> printing = {"vprintf"};
+  for (auto& [name, function] : functions) {
+    // A function whose address is taken may be called from anywhere.
+    if (function.calls_by_pointer && functions.contains("vprintf")) function.names.emplace_back("vprintf");
+  }
+  for (std::size_t i = 0; i < printing.size(); ++i) {
+    for (auto& [name, function] : functions) {
+      const bool calls = std::find(function.names.begin(), function.names.end(), printing[i]) != function.names.end();
+      if (calls && !std::exchange(function.prints, true)) printing.push_back(name);
+    }
+  }
+  std::vector<std::string> kernels;
+  for (const auto& [name, function] : functions) {
+    if (function.prints && function.is_kernel) kernels.emplace_back(name);
+  }
+  return kernels;
 }
 
 bool ptx_uses_device_heap(std::string_view text) {

@@ -17,6 +17,9 @@ namespace mpsshim::image {
 // Their names. Where the text is in doubt a name may be none.
 [[nodiscard]] std::vector<std::string> ptx_variables(std::string_view text);
 
+// Its kernels that call printf(), themselves or by functions that they call; with calls through pointers all that might.
+[[nodiscard]] std::vector<std::string> ptx_printing_kernels(std::string_view text);
+
 // Declares the device's malloc() (see CubinInfo::uses_device_heap).
 [[nodiscard]] bool ptx_uses_device_heap(std::string_view text);
 

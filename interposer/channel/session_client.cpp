@@ -2,6 +2,7 @@
 #include "interposer/channel/session_client.hpp"
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -220,11 +221,30 @@ CUresult SessionClient::request_segment(const Request& question, proto::FileDesc
 CUresult SessionClient::fail(CUresult error) {
   CUresult expected = CUDA_SUCCESS;
   if (!sticky_.compare_exchange_strong(expected, error, std::memory_order_acq_rel)) return expected;
+  write_output();  // an assertion's text
   log_line(
       "The session of process %d with the broker is over (CUresult %d): every later CUDA call of this process gives the same error; "
       "start the program again. The broker's log names the reason.",
       static_cast<int>(getpid()), static_cast<int>(error));
   return error;
+}
+
+// By way of the streams that the program's own printf() writes to, as NVIDIA's driver does it.
+void SessionClient::write_output() {
+  const std::lock_guard lock(output_mutex_);
+  for (;;) {
+    proto::OutputTaken piece;
+    proto::ReceivedFds none;
+    if (connection().request(proto::OutputTake{}, piece, none) != CUDA_SUCCESS) return;
+    if (piece.dropped_bytes != 0) {
+      log_line("%llu bytes that kernels had printed were too much to keep until a call waited for the GPU; the rest follows.",
+               static_cast<unsigned long long>(piece.dropped_bytes));
+    }
+    if (piece.stream == 0 || piece.size_bytes > sizeof piece.text) return;
+    std::FILE* const file = piece.stream == 2 ? stderr : stdout;
+    std::fwrite(piece.text, 1, piece.size_bytes, file);
+    std::fflush(file);
+  }
 }
 
 CUresult SessionClient::recover(std::uint64_t epoch) {

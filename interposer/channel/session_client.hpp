@@ -46,6 +46,12 @@ class SessionClient final : private Channel::Guardian {
       return error;
     return take_error();
   }
+  // Writes what this process's kernels have printed to its standard output, or error. What a call that has waited for the GPU ends with: one
+  // load where there is none.
+  void take_output() {
+    if (header_.load(std::memory_order_acquire)->output_waiting.load(std::memory_order_acquire) != 0) [[unlikely]]
+      write_output();
+  }
   // Looks at the session's state without waiting, for queries that a program may repeat for ever. Recovers if the session has moved.
   [[nodiscard]] CUresult look();
 
@@ -91,6 +97,7 @@ class SessionClient final : private Channel::Guardian {
   CUresult request_segment(const Request& question, proto::FileDescriptor& file, std::uint64_t& segment);
   CUresult give_image(std::span<const std::byte> content, const proto::ImageOffer& offer, std::uint64_t& image);
 
+  void write_output();
   CUresult recover(std::uint64_t epoch) override;
   CUresult fail(CUresult error) override;
   static bool has_hung_up(const void* self);
@@ -101,6 +108,7 @@ class SessionClient final : private Channel::Guardian {
   Channel channel_;
   FenceMemory fences_;
   RecipeBook recipes_;
+  std::mutex output_mutex_;  // pieces are written in their order
   std::mutex images_mutex_;
   std::map<std::pair<std::uint64_t, proto::ContentDigest>, std::uint64_t> images_;  // size and digest -> id
   proto::Lease device_lease_;

@@ -93,6 +93,7 @@ CUresult Events::synchronize(Event& event) {
     if (error != CUDA_SUCCESS) return error;
   }
   MemoryPools::instance().after_synchronize();
+  session().take_output();
   return session().take_error();
 }
 

@@ -106,6 +106,7 @@ void HostFunctions::serve(Lane& lane) {
 
 void HostFunctions::run(Lane& lane, const Item& item) {
   const CUresult status = session().wait_fence(lane.word, item.fence_value, "the work in front of a host function");
+  if (status == CUDA_SUCCESS) session().take_output();
   const HostTask& task = item.task;
   {
     const std::lock_guard one_at_a_time(running_);

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stream memory operations (CUDA Driver API manual, "Stream Memory Operations"). A batch is posted one by one: its operations are in stream
 // order anyway, which is all that a barrier among them asks for.
-#include <span>
+#include "interposer/forward/stream_memory_ops.hpp"
 
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/graphs/capture.hpp"
+#include "interposer/forward/graphs/node_work.hpp"
 #include "interposer/forward/memory/copy.hpp"
-#include "interposer/forward/streams.hpp"
 #include "interposer/local/devices.hpp"
 
-namespace mpsshim::interposer::api {
-
-using namespace forward;
+namespace mpsshim::interposer::forward {
 
 namespace {
-
-constexpr unsigned int kMostOperations = 256;
 
 CUresult check_word(CUdeviceptr address, std::uint64_t bytes) {
   if (address % bytes != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -82,17 +79,37 @@ CUresult post(Stream& stream, const CUstreamBatchMemOpParams& operation) {
   }
 }
 
+}  // namespace
+
+CUresult check_memory_operations(std::span<const CUstreamBatchMemOpParams> operations) {
+  for (const CUstreamBatchMemOpParams& operation : operations) {
+    if (const CUresult error = check(operation); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult post_memory_operations(Stream& stream, std::span<const CUstreamBatchMemOpParams> operations) {
+  for (const CUstreamBatchMemOpParams& operation : operations) {
+    if (const CUresult error = post(stream, operation); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace mpsshim::interposer::forward
+
+namespace mpsshim::interposer::api {
+
+using namespace forward;
+
+namespace {
+
 CUresult post_all(CUstream handle, std::span<const CUstreamBatchMemOpParams> operations) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  for (const CUstreamBatchMemOpParams& operation : operations) {
-    if (const CUresult error = check(operation); error != CUDA_SUCCESS) return error;
-  }
-  for (const CUstreamBatchMemOpParams& operation : operations) {
-    if (const CUresult error = post(*stream, operation); error != CUDA_SUCCESS) return error;
-  }
-  return CUDA_SUCCESS;
+  if (const CUresult error = check_memory_operations(operations); error != CUDA_SUCCESS) return error;
+  if (!stream->is_captured.load(std::memory_order_relaxed)) return post_memory_operations(*stream, operations);
+  return Captures::instance().add(*stream, make_memory_operations_work(operations));
 }
 
 // 32-bit values lie in the lower half of the 64-bit ones.
@@ -129,7 +146,7 @@ CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t v
   return write_to(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags);
 }
 CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
-  if (flags != 0 || count == 0 || count > kMostOperations || paramArray == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (flags != 0 || count == 0 || count > kMostMemoryOperations || paramArray == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return post_all(stream, {paramArray, count});
 }
 

@@ -184,6 +184,7 @@ CUresult Streams::wait_many(const Targets& targets, std::size_t count, WaitStyle
     if (error != CUDA_SUCCESS) return error;
   }
   MemoryPools::instance().after_synchronize();
+  session().take_output();
   return session().take_error();
 }
 

@@ -179,6 +179,19 @@ CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib, CUdev
   }
 }
 
+// Devices that are no peers of one another have no operation that their link supports.
+CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations, unsigned int count, CUdevice srcDevice,
+                                          CUdevice dstDevice) {
+  constexpr unsigned kOperations = 13;  // CU_ATOMIC_OPERATION_MAX
+  if (device_facts(srcDevice) == nullptr || device_facts(dstDevice) == nullptr || srcDevice == dstDevice) return CUDA_ERROR_INVALID_DEVICE;
+  if (capabilities == nullptr || operations == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (std::any_of(operations, operations + count, [](CUatomicOperation one) { return static_cast<unsigned>(one) >= kOperations; })) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::fill_n(capabilities, count, 0u);
+  return CUDA_SUCCESS;
+}
+
 // All contexts of a process are of one device, whose contexts are no peers of one another.
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
   if (Flags != 0) return CUDA_ERROR_INVALID_VALUE;

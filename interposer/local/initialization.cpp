@@ -38,5 +38,7 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
 // Without a profiler these do nothing, and no profiler can attach through this library (docs/undocumented-tables.md).
 CUresult cuProfilerStart() { return require_context(); }
 CUresult cuProfilerStop() { return require_context(); }
+// "Starting with CUDA 12.0, it always returns error code CUDA_ERROR_NOT_SUPPORTED" (manual, "Profiler Control [DEPRECATED]").
+CUresult cuProfilerInitialize(const char*, const char*, CUoutput_mode) { return CUDA_ERROR_NOT_SUPPORTED; }
 
 }  // namespace mpsshim::interposer::api

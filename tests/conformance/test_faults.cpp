@@ -213,6 +213,6 @@ TEST_CASE("overruns end the context with their own error", "[forwarded]") {
 
 TEST_CASE("an illegal instruction ends the context with its own error", "[forwarded]") { CHECK(run_case("child: illegal instruction") == 0); }
 
-TEST_CASE("the text of a failed assertion comes on standard error") { CHECK(run_case("child: assertion's text") == 0); }
+TEST_CASE("the text of a failed assertion comes on standard error", "[forwarded]") { CHECK(run_case("child: assertion's text") == 0); }
 
 TEST_CASE("a fault ends the kernels and waits of others") { CHECK(run_case("child: a fault ends the kernels and waits of others") == 0); }

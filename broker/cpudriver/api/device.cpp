@@ -7,6 +7,7 @@
 #include "broker/cpudriver/config.hpp"
 #include "broker/cpudriver/context/error_names.hpp"
 #include "broker/cpudriver/device/attributes.hpp"
+#include "broker/cpudriver/memory/array.hpp"
 
 using namespace mpsshim::cpudriver;
 
@@ -107,3 +108,48 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevic
     return CUDA_SUCCESS;
   });
 }
+
+CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* maxWidthInElements, CUarray_format format, unsigned numChannels, CUdevice dev) {
+  return entry(Needs::initialised, [&] {
+    if (maxWidthInElements == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+    CUDA_ARRAY3D_DESCRIPTOR description{};
+    description.Width = 1;
+    description.Format = format;
+    description.NumChannels = numChannels;
+    if (const CUresult checked = Array::check(description); checked != CUDA_SUCCESS) return checked;
+    *maxWidthInElements = static_cast<size_t>(attribute_of(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH));
+    return CUDA_SUCCESS;
+  });
+}
+
+// Nobody else writes to this device's memory.
+CUresult CUDAAPI cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target, CUflushGPUDirectRDMAWritesScope scope) {
+  return entry(Needs::context, [&] {
+    const bool is_scope = scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER || scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES;
+    return is_scope && target == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+// No line of its cache persists.
+CUresult CUDAAPI cuCtxResetPersistingL2Cache(void) {
+  return entry(Needs::context, [] { return CUDA_SUCCESS; });
+}
+
+#if CUDA_VERSION >= 13000
+// The device's memory is the host's: whatever a kernel may do to the one it may do to the other.
+CUresult CUDAAPI cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations, unsigned int count,
+                                                   CUdevice dev) {
+  return entry(Needs::initialised, [&] {
+    if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+    if (capabilities == nullptr || operations == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; ++i) {
+      const int number = operations[i];
+      if (number < CU_ATOMIC_OPERATION_INTEGER_ADD || number > CU_ATOMIC_OPERATION_FLOAT_MAX) return CUDA_ERROR_INVALID_VALUE;
+      capabilities[i] = CU_ATOMIC_CAPABILITY_REDUCTION | CU_ATOMIC_CAPABILITY_SCALAR_32 | CU_ATOMIC_CAPABILITY_SCALAR_64;
+      if (number < CU_ATOMIC_OPERATION_FLOAT_ADD) capabilities[i] |= CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+#endif

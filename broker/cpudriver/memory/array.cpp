@@ -30,14 +30,17 @@ Array::~Array() {
   if (address != 0) free_device(address, MemoryKind::device);
 }
 
-CUresult Array::create(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::shared_ptr<Array>& array) {
+CUresult Array::check(const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
   const bool is_shape = descriptor.Width != 0 && descriptor.Width <= kMaxExtent && descriptor.Height <= kMaxExtent &&
                         descriptor.Depth <= kMaxExtent && (descriptor.NumChannels == 1 || descriptor.NumChannels == 2 || descriptor.NumChannels == 4);
-  const std::size_t bytes = channel_bytes(descriptor.Format);
-  if (!is_shape || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  return is_shape && channel_bytes(descriptor.Format) != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult Array::create(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::shared_ptr<Array>& array) {
+  if (const CUresult checked = check(descriptor); checked != CUDA_SUCCESS) return checked;
   auto made = std::make_shared<Array>();
   made->descriptor = descriptor;
-  made->row_bytes = descriptor.Width * bytes * descriptor.NumChannels;
+  made->row_bytes = descriptor.Width * channel_bytes(descriptor.Format) * descriptor.NumChannels;
   made->rows = std::max<std::size_t>(descriptor.Height, 1);
   made->slices = std::max<std::size_t>(descriptor.Depth, 1);
   const CUresult result = allocate_device(made->row_bytes * made->rows * made->slices, MemoryKind::device, made->address);

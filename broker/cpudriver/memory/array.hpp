@@ -19,6 +19,7 @@ struct Array {
   ~Array();
 
   // CUDA_ERROR_INVALID_VALUE: a description that is none. Formats without elements are not supported.
+  static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR& descriptor);
   static CUresult create(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::shared_ptr<Array>& array);
 
   CUDA_ARRAY3D_DESCRIPTOR descriptor{};

@@ -20,6 +20,7 @@ const char* name_of(CUgraphNodeType type) {
     case CU_GRAPH_NODE_TYPE_HOST: return "HOST";
     case CU_GRAPH_NODE_TYPE_GRAPH: return "GRAPH";
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return "EVENT_WAIT";
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return "BATCH_MEM_OP";
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return "EVENT_RECORD";
     default: return "EMPTY";
   }

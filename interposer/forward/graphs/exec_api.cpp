@@ -164,6 +164,10 @@ CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
   if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return set_node(hGraphExec, hNode, [&](WorkRef& work) { return make_host_work(*nodeParams, work); });
 }
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+  if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return set_node(hGraphExec, hNode, [&](WorkRef& work) { return make_memory_operations_work(*nodeParams, work); });
+}
 CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event) {
   return set_node(hGraphExec, hNode, [&](WorkRef& work) { return make_event_work(event, false, work); });
 }

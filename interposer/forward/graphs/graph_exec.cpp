@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "interposer/forward/graphs/capture.hpp"
+#include "interposer/forward/stream_memory_ops.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -62,7 +63,7 @@ void GraphExec::place(std::uint32_t index) {
   const auto* copy = std::get_if<CopyWork>(entry.work.get());
   const bool is_upload = copy != nullptr && is_staged(*copy) && copy->is_from_pageable();
   const bool is_download = copy != nullptr && is_staged(*copy) && copy->is_to_pageable();
-  const bool is_here = does<HostWork>(entry.work) || (copy != nullptr && is_on_host(*copy));
+  const bool is_here = does<HostWork>(entry.work) || does<MemoryOperationsWork>(entry.work) || (copy != nullptr && is_on_host(*copy));
   if (is_download) host_stage = part_stage;
   if (is_upload) part_stage = host_stage + 1;
   if (is_here || is_upload || is_download) {
@@ -122,7 +123,8 @@ CUresult GraphExec::instantiate(std::unique_ptr<GraphExec> prepared, GraphExec*&
   made->id_ = GraphExecs::instance().table_.add(std::move(prepared));
   if (made->id_ == proto::GraphExecId{}) return CUDA_ERROR_OUT_OF_MEMORY;  // the object is gone
   CUresult error = made->instantiate_parts(failure);
-  if (error == CUDA_SUCCESS && made->stages_.size() > 1) error = Events::instance().create(CU_EVENT_DISABLE_TIMING, nullptr, made->last_launch_);
+  const bool is_one_launch = made->stages_.size() <= 1 && (made->stages_.empty() || made->stages_.front().host_nodes.empty());
+  if (error == CUDA_SUCCESS && !is_one_launch) error = Events::instance().create(CU_EVENT_DISABLE_TIMING, nullptr, made->last_launch_);
   if (error == CUDA_SUCCESS) {
     exec = made;
     return CUDA_SUCCESS;
@@ -174,15 +176,26 @@ CUresult GraphExec::launch_stages(Stream& stream) {
     if (stage.part != nullptr) {
       if (const CUresult error = stage.part->launch(stream); error != CUDA_SUCCESS) return error;
     }
-    std::vector<HostStep> steps;
-    for (const std::uint32_t index : stage.host_nodes) {
-      const Entry& entry = nodes_[index];
-      if (entry.is_enabled) steps.push_back({entry.work, entry.staging});
-    }
-    if (steps.empty()) continue;
-    if (const CUresult error = post_host_steps(stream, std::move(steps)); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = launch_host_nodes(stage, stream); error != CUDA_SUCCESS) return error;
   }
   return CUDA_SUCCESS;
+}
+
+// In their order, of which runs of steps are one host function.
+CUresult GraphExec::launch_host_nodes(const Stage& stage, Stream& stream) {
+  std::vector<HostStep> steps;
+  const auto post_steps = [&] { return steps.empty() ? CUDA_SUCCESS : post_host_steps(stream, std::exchange(steps, {})); };
+  for (const std::uint32_t index : stage.host_nodes) {
+    const Entry& entry = nodes_[index];
+    if (!entry.is_enabled) continue;
+    if (const auto* memory = std::get_if<MemoryOperationsWork>(entry.work.get())) {
+      if (const CUresult error = post_steps(); error != CUDA_SUCCESS) return error;
+      if (const CUresult error = post_memory_operations(stream, memory->operations); error != CUDA_SUCCESS) return error;
+    } else {
+      steps.push_back({entry.work, entry.staging});
+    }
+  }
+  return post_steps();
 }
 
 // A fence behind the graph: its events are complete when it is reached.

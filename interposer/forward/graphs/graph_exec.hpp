@@ -81,6 +81,7 @@ class GraphExec {
   [[nodiscard]] CUresult apply(Entry& entry, const WorkRef& work);
   [[nodiscard]] CUresult wait_for_events(Stream& stream);
   [[nodiscard]] CUresult launch_stages(Stream& stream);
+  [[nodiscard]] CUresult launch_host_nodes(const Stage& stage, Stream& stream);
   [[nodiscard]] CUresult post_events(Stream& stream);
 
   proto::GraphExecId id_;
@@ -91,7 +92,7 @@ class GraphExec {
   std::vector<Stage> stages_;
   std::vector<std::uint32_t> event_records_;
   std::vector<std::uint32_t> event_waits_;
-  Event* last_launch_ = nullptr;  // where there are several stages: launches of one graph follow each other
+  Event* last_launch_ = nullptr;  // where a launch is several operations of its stream: launches of one graph follow each other
   UserObjects::References user_objects_;
 };
 

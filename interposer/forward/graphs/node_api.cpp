@@ -150,6 +150,13 @@ CUresult cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgr
   return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies}, [&](WorkRef& work) { return make_host_work(*nodeParams, work); });
 }
 
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies,
+                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+  if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return add(phGraphNode, hGraph, {dependencies, nullptr, numDependencies},
+             [&](WorkRef& work) { return make_memory_operations_work(*nodeParams, work); });
+}
+
 CUresult cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies,
                         CUgraphNodeParams* nodeParams) {
   return api::cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, nullptr, numDependencies, nodeParams);
@@ -256,6 +263,19 @@ CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS* node
 CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS* nodeParams) {
   if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return set<HostWork>(hNode, [&](WorkRef& work) { return make_host_work(*nodeParams, work); });
+}
+
+// The operations are the node's: they are there until it is changed or ends.
+CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams_out) {
+  if (nodeParams_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return get<MemoryOperationsWork>(hNode, [&](const MemoryOperationsWork& work) {
+    *nodeParams_out = {work.context, static_cast<unsigned int>(work.operations.size()), const_cast<CUstreamBatchMemOpParams*>(work.operations.data()),
+                       0};
+  });
+}
+CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+  if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return set<MemoryOperationsWork>(hNode, [&](WorkRef& work) { return make_memory_operations_work(*nodeParams, work); });
 }
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph* phGraph) {

@@ -8,6 +8,7 @@
 #include "interposer/forward/events.hpp"
 #include "interposer/forward/launch.hpp"
 #include "interposer/forward/memory/copy.hpp"
+#include "interposer/forward/stream_memory_ops.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -53,6 +54,18 @@ bool is_node_attribute(CUlaunchAttributeID id) {
   }
 }
 
+// Addresses, values and what is waited for may change in an executable graph; what is done, and whether a wait flushes, may not.
+bool are_of_one_kind(const CUstreamBatchMemOpParams& one, const CUstreamBatchMemOpParams& other) {
+  if (one.operation != other.operation) return false;
+  switch (static_cast<int>(one.operation)) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64: return ((one.waitValue.flags ^ other.waitValue.flags) & CU_STREAM_WAIT_VALUE_FLUSH) == 0;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64: return one.writeValue.flags == other.writeValue.flags;
+    default: return std::memcmp(&one, &other, sizeof one) == 0;  // a barrier, a flush
+  }
+}
+
 void set_attribute(KernelWork& kernel, const CUlaunchAttribute& attribute) {
   if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
     kernel.launch.flags = attribute.value.cooperative != 0 ? kCooperative : 0;
@@ -78,6 +91,7 @@ CUgraphNodeType type_of(const NodeWork& work) {
     CUgraphNodeType operator()(const EventRecordWork&) const { return CU_GRAPH_NODE_TYPE_EVENT_RECORD; }
     CUgraphNodeType operator()(const EventWaitWork&) const { return CU_GRAPH_NODE_TYPE_WAIT_EVENT; }
     CUgraphNodeType operator()(const HostWork&) const { return CU_GRAPH_NODE_TYPE_HOST; }
+    CUgraphNodeType operator()(const MemoryOperationsWork&) const { return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP; }
   };
   return std::visit(Types{}, work);
 }
@@ -174,6 +188,18 @@ CUresult make_event_work(CUevent event, bool is_wait, WorkRef& work) {
   return CUDA_SUCCESS;
 }
 
+CUresult make_memory_operations_work(const CUDA_BATCH_MEM_OP_NODE_PARAMS& params, WorkRef& work) {
+  if (params.flags != 0 || params.count == 0 || params.count > kMostMemoryOperations || params.paramArray == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const std::span<const CUstreamBatchMemOpParams> operations(params.paramArray, params.count);
+  if (const CUresult error = check_memory_operations(operations); error != CUDA_SUCCESS) return error;
+  work = share(MemoryOperationsWork{params.ctx, {operations.begin(), operations.end()}});
+  return CUDA_SUCCESS;
+}
+
+WorkRef make_memory_operations_work(std::span<const CUstreamBatchMemOpParams> checked) {
+  return share(MemoryOperationsWork{current_context(), {checked.begin(), checked.end()}});
+}
+
 CUresult make_work(const CUgraphNodeParams& params, WorkRef& work, CUgraph& child) {
   switch (params.type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return make_kernel_work(params.kernel, work);
@@ -190,11 +216,12 @@ CUresult make_work(const CUgraphNodeParams& params, WorkRef& work, CUgraph& chil
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return make_event_work(params.eventWait.event, true, work);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return make_event_work(params.eventRecord.event, false, work);
     case CU_GRAPH_NODE_TYPE_HOST: return make_host_work({params.host.fn, params.host.userData}, work);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+      return make_memory_operations_work({params.memOp.ctx, params.memOp.count, params.memOp.paramArray, params.memOp.flags}, work);
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
-    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
     case CU_GRAPH_NODE_TYPE_CONDITIONAL: return CUDA_ERROR_NOT_SUPPORTED;
   }
   return CUDA_ERROR_INVALID_VALUE;
@@ -245,6 +272,11 @@ CUgraphExecUpdateResult can_become(const NodeWork& before, const NodeWork& after
       const bool same_shape = fill->params.height == next.height && fill->params.width == next.width && fill->params.elementSize == next.elementSize;
       if (!same_shape) return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
     }
+  } else if (const auto* memory = std::get_if<MemoryOperationsWork>(&before)) {
+    const auto& next = std::get<MemoryOperationsWork>(after);
+    const bool same = memory->context == next.context && std::equal(memory->operations.begin(), memory->operations.end(), next.operations.begin(),
+                                                                    next.operations.end(), are_of_one_kind);
+    if (!same) return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
   }
   return CU_GRAPH_EXEC_UPDATE_SUCCESS;
 }
@@ -276,6 +308,11 @@ bool are_same(const NodeWork& one, const NodeWork& other) {
   if (const auto* host = std::get_if<HostWork>(&one)) {
     const auto& params = std::get<HostWork>(other).params;
     return host->params.fn == params.fn && host->params.userData == params.userData;
+  }
+  if (const auto* memory = std::get_if<MemoryOperationsWork>(&one)) {
+    const auto& operations = std::get<MemoryOperationsWork>(other).operations;
+    return memory->operations.size() == operations.size() &&
+           std::memcmp(memory->operations.data(), operations.data(), operations.size() * sizeof(CUstreamBatchMemOpParams)) == 0;
   }
   if (const auto* wait = std::get_if<EventWaitWork>(&one)) return wait->event == std::get<EventWaitWork>(other).event;
   std::vector<std::byte> first, second;

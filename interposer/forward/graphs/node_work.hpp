@@ -61,7 +61,13 @@ struct EventWaitWork {
   CUevent event = nullptr;
 };
 
-using NodeWork = std::variant<EmptyWork, KernelWork, CopyWork, FillWork, ChildWork, EventRecordWork, EventWaitWork, HostWork>;
+// Done by the stream between parts of the graph, because a wait for a value is not given to the GPU.
+struct MemoryOperationsWork {
+  CUcontext context = nullptr;
+  std::vector<CUstreamBatchMemOpParams> operations;
+};
+
+using NodeWork = std::variant<EmptyWork, KernelWork, CopyWork, FillWork, ChildWork, EventRecordWork, EventWaitWork, HostWork, MemoryOperationsWork>;
 using WorkRef = std::shared_ptr<const NodeWork>;
 
 [[nodiscard]] CUgraphNodeType type_of(const NodeWork& work);
@@ -72,12 +78,14 @@ using WorkRef = std::shared_ptr<const NodeWork>;
 [[nodiscard]] CUresult make_fill_work(const CUDA_MEMSET_NODE_PARAMS& params, CUcontext context, WorkRef& work);
 [[nodiscard]] CUresult make_host_work(const CUDA_HOST_NODE_PARAMS& params, WorkRef& work);
 [[nodiscard]] CUresult make_event_work(CUevent event, bool is_wait, WorkRef& work);
+[[nodiscard]] CUresult make_memory_operations_work(const CUDA_BATCH_MEM_OP_NODE_PARAMS& params, WorkRef& work);
 // Any of them, by their type; `child` takes the graph of a child node.
 [[nodiscard]] CUresult make_work(const CUgraphNodeParams& params, WorkRef& work, CUgraph& child);
 
 // From records that a stream would have got.
 [[nodiscard]] CUresult make_kernel_work(const proto::LaunchRecord& record, std::span<const std::byte> trailing, WorkRef& work);
 [[nodiscard]] WorkRef make_fill_work(const proto::FillRecord& record);
+[[nodiscard]] WorkRef make_memory_operations_work(std::span<const CUstreamBatchMemOpParams> checked);
 [[nodiscard]] CUresult make_linear_copy_work(const CopySide& destination, const CopySide& source, std::size_t bytes, WorkRef& work);
 
 // A copy with this attribute set. Null: kernel nodes do not have it.

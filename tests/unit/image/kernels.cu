@@ -12,7 +12,10 @@ struct Large {
   unsigned char bytes[20001];
 };
 
+__device__ __noinline__ void say_deep(int number) { printf("deep %d\n", number); }
+
 extern "C" {
+__global__ void prints_deep(int number) { say_deep(number); }
 __global__ void no_parameters() {}
 __global__ void mixed_parameters(float* out, Mixed mixed, char letter, float3 vector, short s, double d) {
   *out = static_cast<float>(mixed.number) + mixed.three[2] + letter + vector.z + s + static_cast<float>(d);

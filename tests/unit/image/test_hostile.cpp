@@ -40,6 +40,7 @@ void look_at_everything(const Image& image) {
   std::string why;
   (void)place_in_cubin(placed, placements, why);
   (void)managed_of_ptx(as_text(exact));
+  (void)ptx_printing_kernels(as_text(exact));
 }
 
 }  // namespace

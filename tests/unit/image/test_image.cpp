@@ -208,6 +208,23 @@ TEST_CASE("managed variables of a text are given addresses") {
   CHECK(managed_of_ptx(placed).empty());
   CHECK(placed.find(".align 8 .v2 .u64 a[3][2] = {1}; // a\n") != std::string::npos);
   CHECK(placed.find("mov.u64 %rd1, 35184372088832; ld.global.u32 %r1, [35184372088832+4]; st.global.u32 [ab], %r1;") != std::string::npos);
+
+TEST_CASE("which kernels print") {
+  const auto printing = [](const CubinInfo& info) {
+    std::vector<std::string> names;
+    for (const KernelLayout& kernel : info.kernels) {
+      if (kernel.prints) names.push_back(kernel.name);
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  const std::vector<std::string> expected = {"prints_deep", "texts_only"};
+  CHECK(printing(read_cubin(load_image("kernels.cubin")).value()) == expected);
+  CHECK(ptx_printing_kernels(as_text(load_image("kernels.ptx"))) == expected);
+  CHECK(ptx_printing_kernels(".version 9.0 .extern .func (.param .b32 r) vprintf(.param .b64 a); .entry silent() { ret; }").empty());
+  CHECK(ptx_printing_kernels(".version 9.0 .extern .func (.param .b32 r) vprintf(.param .b64 a); .entry any() { call (r), %rd1, (p), proto; }") ==
+        std::vector<std::string>{"any"});
+  CHECK(ptx_printing_kernels(".version 9.0 .entry cut_off() { call vpr").empty());
 }
 
 TEST_CASE("whether a PTX text has variables") {
