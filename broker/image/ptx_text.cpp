@@ -39,9 +39,9 @@ struct PtxFunction {
 
 // The words of a call, up to its end. One through a pointer has a register or a prototype where others have nothing.
 void read_call(std::string_view& text, PtxFunction& function) {
-  for (std::string_view token = next_token(text); !token.empty() && token != ";"; token = next_token(text)) {
+  for (std::string_view token = next_ptx_token(text); !token.empty() && token != ";"; token = next_ptx_token(text)) {
     if (token.front() == '%') function.calls_by_pointer = true;
-    if (is_word(token.front())) function.names.push_back(token);
+    if (is_ptx_word(token.front())) function.names.push_back(token);
   }
 }
 
@@ -49,21 +49,21 @@ void read_call(std::string_view& text, PtxFunction& function) {
 bool read_function(std::string_view& text, std::map<std::string_view, PtxFunction>& functions) {
   std::string_view token;
   do {
-    token = next_token(text);
+    token = next_ptx_token(text);
     if (token.empty()) return false;
   } while (token != ".entry" && token != ".func");
   PtxFunction read;
   read.is_kernel = token == ".entry";
   std::string_view name;
   int parentheses = 0;  // around what is returned, and around the parameters
-  for (token = next_token(text); !token.empty() && token != "{" && token != ";"; token = next_token(text)) {
+  for (token = next_ptx_token(text); !token.empty() && token != "{" && token != ";"; token = next_ptx_token(text)) {
     if (token == "(") ++parentheses;
     if (token == ")") --parentheses;
-    if (parentheses == 0 && name.empty() && is_word(token.front())) name = token;
+    if (parentheses == 0 && name.empty() && is_ptx_word(token.front())) name = token;
   }
   int depth = token == "{" ? 1 : 0;
   while (depth > 0 && !token.empty()) {
-    token = next_token(text);
+    token = next_ptx_token(text);
     if (token == "{") ++depth;
     if (token == "}") --depth;
     if (token == "call") read_call(text, read);

@@ -9,8 +9,6 @@ namespace {
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '$' || c == '%'; }
-
 }  // namespace
 
 void skip_ptx_blanks(std::string_view& text) {
@@ -32,6 +30,8 @@ void skip_ptx_blanks(std::string_view& text) {
   }
 }
 
+bool is_ptx_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '$' || c == '%'; }
+
 std::string_view next_ptx_token(std::string_view& text) {
   skip_ptx_blanks(text);
   std::size_t length = 0;
@@ -39,8 +39,8 @@ std::string_view next_ptx_token(std::string_view& text) {
     length = text.find('"', 1);
     length = length == std::string_view::npos ? text.size() : length + 1;
   } else {
-    if (!text.empty() && (text.front() == '.' || is_word(text.front()))) length = 1;
-    while (length != 0 && length < text.size() && is_word(text[length])) ++length;
+    if (!text.empty() && (text.front() == '.' || is_ptx_word(text.front()))) length = 1;
+    while (length != 0 && length < text.size() && is_ptx_word(text[length])) ++length;
     if (length == 0 && !text.empty()) length = 1;
   }
   const std::string_view token = text.substr(0, length);

@@ -13,4 +13,7 @@ void skip_ptx_blanks(std::string_view& text);
 // Takes one off the front: a word with its dot (".global", "%r1"), a string, or one character. Empty: the text has ended.
 [[nodiscard]] std::string_view next_ptx_token(std::string_view& text);
 
+// Whether words are made of such characters (a dot begins one).
+[[nodiscard]] bool is_ptx_word(char c);
+
 }  // namespace mpsshim::image

@@ -106,10 +106,13 @@ struct Store {
   ImageUse load(std::uint64_t image) {
     ImageUse loaded;
     CUresult status = CUDA_ERROR_UNKNOWN;
-    store.load(1, image, [&](CUresult result, ImageUse use, std::string) {
-      status = result;
-      loaded = std::move(use);
-    });
+    store.load(
+        1, image,
+        [&](CUresult result, ImageUse use, std::string) {
+          status = result;
+          loaded = std::move(use);
+        },
+        [](const std::vector<image::ManagedVariable>&) { FAIL("the image has no managed variables"); });
     REQUIRE(status == CUDA_SUCCESS);  // from memory: at once
     return loaded;
   }
