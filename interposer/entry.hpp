@@ -54,6 +54,9 @@ class PerThreadDefaultStream {
   static inline thread_local bool active_ = false;
 };
 
+// For the log of failed calls: local/error_log.hpp.
+[[gnu::cold]] void note_error(ApiId id, CUresult result);
+
 // What the exported _ptsz variants make of their stream argument.
 [[nodiscard]] inline CUstream per_thread_stream(CUstream stream) { return stream == nullptr ? CU_STREAM_PER_THREAD : stream; }
 
@@ -97,6 +100,7 @@ template <typename... Parameters>
   const std::uint64_t began_ns = proto::trace::enabled() ? proto::trace::now_ns() : 0;
   if (decision.way == Decision::Way::implementation) {
     result = guarded(implementation, arguments...);
+    if (result != CUDA_SUCCESS) note_error(id, result);
   } else if (decision.way == Decision::Way::real_driver) {
     const auto function = real_driver().*real;
     result = function != nullptr ? function(arguments...) : missing_in_real_driver(id);
@@ -116,7 +120,10 @@ CUresult entry(CUresult (CUDAAPI* DriverTable::*real)(Parameters...), CUresult (
     if (is_self_query(arguments...)) return CUDA_SUCCESS;  // before anything is settled
   }
   if (process_state() == ProcessState::ready) [[likely]] {
-    return guarded(implementation, arguments...);
+    const CUresult result = guarded(implementation, arguments...);
+    if (result != CUDA_SUCCESS) [[unlikely]]
+      note_error(Id, result);
+    return result;
   }
   return decided(Id, real, implementation, arguments...);
 }

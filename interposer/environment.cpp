@@ -30,6 +30,7 @@ constexpr std::array kTable = {
     Row{Variable::module_loading, "CUDA_MODULE_LOADING", "LAZY or EAGER, as cuModuleGetLoadingMode answers"},
     Row{Variable::copy_threads, "MPSSHIM_COPY_THREADS", "threads that share a large copy from or to pageable memory; 1: the calling one alone"},
     Row{Variable::trace, "MPSSHIM_TRACE", "file: a timeline of this process is written to file.<pid> (docs/tracing.md)"},
+    Row{Variable::log_file, "CUDA_LOG_FILE", "stdout, stderr or a file: calls that fail are written there, a line each"},
 };
 
 constexpr bool in_order() {

@@ -23,6 +23,7 @@ enum class Variable : std::uint8_t {
   module_loading,
   copy_threads,
   trace,
+  log_file,
 };
 
 [[nodiscard]] const char* variable_name(Variable variable);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "broker/log.hpp"
@@ -11,6 +12,8 @@
 namespace mpsshim::broker {
 
 namespace {
+
+constexpr std::chrono::seconds kPatience{2};
 
 // How far the file is written; -1: standard output is no file (tests).
 std::int64_t written() {
@@ -29,14 +32,24 @@ bool DeviceOutput::enter(std::uint64_t session) {
   if (holder_ != 0 || !is_next) {
     if (std::find(waiting_.begin(), waiting_.end(), session) == waiting_.end()) waiting_.push_back(session);
     is_wanted_.store(true, std::memory_order_relaxed);
+    complain(session);
     return false;
   }
   if (!waiting_.empty()) waiting_.pop_front();
   is_wanted_.store(!waiting_.empty(), std::memory_order_relaxed);
   holder_ = session;
   has_launched_ = false;
+  is_late_ = false;
+  taken_at_ = Clock::now();
   drop_strays();
   return true;
+}
+
+void DeviceOutput::complain(std::uint64_t session) {
+  if (holder_ == 0 || is_late_ || Clock::now() - taken_at_ < kPatience) return;
+  is_late_ = true;
+  log_warning("Session {}: has kernels that may print, and waits for those of session {}, which have run for {} s: one client prints at a time",
+              session, holder_, kPatience.count());
 }
 
 void DeviceOutput::note_launch() {
@@ -78,6 +91,7 @@ void DeviceOutput::deliver_last() {
 void DeviceOutput::drop_strays() {
   const std::int64_t end = written();
   if (end <= delivered_) return;
+  fallocate(STDOUT_FILENO, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, delivered_, end - delivered_);
   log_info("{} bytes of text came while no client had kernels that print: they are nobody's", end - delivered_);
   delivered_ = end;
 }

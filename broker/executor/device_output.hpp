@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -35,13 +36,18 @@ class DeviceOutput {
   void deliver_last();
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  void complain(std::uint64_t session);
   [[nodiscard]] bool deliver_locked();
   void drop_strays();
 
   ControlLink& control_;
   std::mutex mutex_;
   std::uint64_t holder_ = 0;
-  bool has_launched_ = false;  // the holder
+  bool has_launched_ = false;   // the holder
+  Clock::time_point taken_at_;  // by the holder
+  bool is_late_ = false;        // the log has said so
   std::deque<std::uint64_t> waiting_;
   std::atomic<bool> is_wanted_{false};  // waiting_ is not empty; a late look costs a launch more or less
   std::int64_t delivered_ = 0;          // so much of the file
