@@ -306,4 +306,65 @@ TEST_CASE("a batch of copies is as many copies in order", "[forwarded]") {
   CHECK(CU(cuMemcpyBatchAsync)(to, from, sizes, 0, &attributes, &first, 1, stream) == CUDA_ERROR_INVALID_VALUE);
   OK(CU(cuStreamDestroy)(stream));
 }
+
+TEST_CASE("a batch of 3D copies moves boxes between pointers and arrays", "[forwarded]") {
+  const DeviceContext context;
+  if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has no batches: they are taken apart in the client");
+  CUstream stream = nullptr;
+  OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+  constexpr size_t kRow = 64, kHeight = 5, kDepth = 3, kBytes = kRow * kHeight * kDepth;
+  Memory device(Kind::device, kBytes), source(Kind::pinned, kBytes), back(Kind::pinned, kBytes), packed(Kind::pinned, kBytes);
+  source.set(noise(kBytes, 4));
+  CUDA_ARRAY3D_DESCRIPTOR descriptor{};
+  descriptor.Width = 16;  // of four bytes
+  descriptor.Height = 8;
+  descriptor.Depth = 4;
+  descriptor.Format = CU_AD_FORMAT_UNSIGNED_INT32;
+  descriptor.NumChannels = 1;
+  CUarray array = nullptr;
+  OK(CU(cuArray3DCreate)(&array, &descriptor));
+  const auto pointer = [](CUdeviceptr address, size_t row, size_t height) {
+    CUmemcpy3DOperand operand{};
+    operand.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+    operand.op.ptr.ptr = address;
+    operand.op.ptr.rowLength = row;
+    operand.op.ptr.layerHeight = height;
+    return operand;
+  };
+  const auto in_array = [&](size_t x, size_t y, size_t z) {
+    CUmemcpy3DOperand operand{};
+    operand.type = CU_MEMCPY_OPERAND_TYPE_ARRAY;
+    operand.op.array.array = array;
+    operand.op.array.offset = {x, y, z};
+    return operand;
+  };
+  const auto host = [](Memory& memory) { return reinterpret_cast<CUdeviceptr>(memory.host()); };
+  const auto in_order = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  const auto run = [&](std::vector<CUDA_MEMCPY3D_BATCH_OP> operations) {
+    return driver_symbol<CUresult (*)(size_t, CUDA_MEMCPY3D_BATCH_OP*, unsigned long long, CUstream)>("cuMemcpy3DBatchAsync_v2")(
+        operations.size(), operations.data(), 0, stream);
+  };
+  // All of it to the device; a box of 40 bytes, 3 rows and 2 slices of that back, packed.
+  OK(run({{pointer(host(source), 0, 0), pointer(device.device(), kRow, kHeight), {kRow, kHeight, kDepth}, in_order, 0}}));
+  OK(run({{pointer(device.device() + 8, kRow, kHeight), pointer(host(packed), 0, 0), {40, 3, 2}, in_order, 0}}));
+  OK(CU(cuStreamSynchronize)(stream));
+  for (size_t z = 0; z < 2; ++z) {
+    for (size_t y = 0; y < 3; ++y) {
+      CHECK(std::memcmp(packed.host() + (z * 3 + y) * 40, source.host() + (z * kHeight + y) * kRow + 8, 40) == 0);
+    }
+  }
+  // Into the array, in its elements, and out of it.
+  OK(run({{pointer(host(source), 16, kHeight), in_array(2, 1, 1), {14, kHeight, 2}, in_order, 0}}));
+  OK(run({{in_array(2, 1, 1), pointer(host(back), 16, kHeight), {14, kHeight, 2}, in_order, 0}}));
+  OK(CU(cuStreamSynchronize)(stream));
+  for (size_t row = 0; row < kHeight * 2; ++row) CHECK(std::memcmp(back.host() + row * kRow, source.host() + row * kRow, 56) == 0);
+
+  CHECK(run({}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(run({{pointer(host(source), 0, 0), pointer(device.device(), 0, 0), {0, 1, 1}, in_order, 0}}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(run({{pointer(host(source), 8, 0), pointer(device.device(), 0, 0), {16, 1, 1}, in_order, 0}}) == CUDA_ERROR_INVALID_VALUE);
+  const auto no_order = static_cast<CUmemcpySrcAccessOrder>(0);
+  CHECK(run({{pointer(host(source), 0, 0), pointer(device.device(), 0, 0), {16, 1, 1}, no_order, 0}}) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuArrayDestroy)(array));
+  OK(CU(cuStreamDestroy)(stream));
+}
 #endif

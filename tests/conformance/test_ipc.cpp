@@ -354,3 +354,89 @@ TEST_CASE("nobody waits for an event of a process that was killed", "[forwarded]
   OK(CU(cuEventDestroy)(complete));
   CHECK(CU(cuIpcOpenEventHandle)(&late, shared.done) == CUDA_ERROR_INVALID_HANDLE);
 }
+
+TEST_CASE("imports a pool of another process", "[.]") {
+  const DeviceContext context;
+  const int fd = receive_descriptor(own_socket());
+  REQUIRE(fd >= 0);
+  CUmemPoolPtrExportData exported[2];
+  hear(own_socket(), exported, sizeof exported);
+  CUmemoryPool pool = nullptr, current = nullptr;
+  OK(CU(cuMemPoolImportFromShareableHandle)(&pool, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                            0));
+  close(fd);
+  CUstream stream = nullptr;
+  OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr first = 0, second = 0, own = 0;
+  OK(CU(cuMemPoolImportPointer)(&first, pool, &exported[0]));
+  OK(CU(cuMemPoolImportPointer)(&second, pool, &exported[1]));
+  CHECK(words_at(first) == std::vector<unsigned>(kWords, 71));
+  CHECK(words_at(second) == std::vector<unsigned>(kWords, 72));
+  OK(CU(cuMemsetD32)(second, 73, kWords));
+  OK(CU(cuCtxSynchronize)());
+  CHECK(CU(cuMemAllocFromPoolAsync)(&own, 1024, pool, stream) != CUDA_SUCCESS);  // its maker's alone
+  CHECK(CU(cuDeviceSetMemPool)(0, pool) != CUDA_SUCCESS);
+  OK(CU(cuDeviceGetMemPool)(&current, 0));
+  CHECK(CU(cuMemPoolImportPointer)(&own, current, &exported[0]) != CUDA_SUCCESS);
+  OK(CU(cuMemFreeAsync)(first, stream));
+  OK(CU(cuMemFree)(second));
+  OK(CU(cuStreamSynchronize)(stream));
+  OK(CU(cuMemPoolDestroy)(pool));
+  OK(CU(cuStreamDestroy)(stream));
+}
+
+TEST_CASE("memory of a pool is imported by another process", "[forwarded]") {
+  const DeviceContext context;
+  if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has no memory pools: they are made in the client");
+  const Pair pair;
+  int types = 0;
+  OK(CU(cuDeviceGetAttribute)(&types, CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, 0));
+  CHECK((types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0);
+  CUstream stream = nullptr;
+  OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemoryPool pool = nullptr, private_pool = nullptr;
+  OK(CU(cuMemPoolCreate)(&private_pool, &props));
+  props.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  OK(CU(cuMemPoolCreate)(&pool, &props));
+  int fd = -1;
+  CHECK(CU(cuMemPoolExportToShareableHandle)(&fd, private_pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS);
+  CHECK(CU(cuMemPoolExportToShareableHandle)(nullptr, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuMemPoolExportToShareableHandle)(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  REQUIRE(fd >= 0);
+  CUdeviceptr first = 0, second = 0, other = 0;
+  OK(CU(cuMemAllocFromPoolAsync)(&first, kWords * 4, pool, stream));
+  OK(CU(cuMemAllocFromPoolAsync)(&second, kWords * 4, pool, stream));
+  OK(CU(cuMemAllocFromPoolAsync)(&other, kWords * 4, private_pool, stream));
+  OK(CU(cuMemsetD32Async)(first, 71, kWords, stream));
+  OK(CU(cuMemsetD32Async)(second, 72, kWords, stream));
+  OK(CU(cuStreamSynchronize)(stream));
+  CUmemPoolPtrExportData exported[2];
+  OK(CU(cuMemPoolExportPointer)(&exported[0], first));
+  OK(CU(cuMemPoolExportPointer)(&exported[1], second));
+  CUmemPoolPtrExportData none;
+  CHECK(CU(cuMemPoolExportPointer)(&none, other) != CUDA_SUCCESS);
+  CHECK(CU(cuMemPoolExportPointer)(nullptr, first) == CUDA_ERROR_INVALID_VALUE);
+  const pid_t child = start_other("imports a pool of another process", pair);
+  REQUIRE(child > 0);
+  send_descriptor(pair.ends[0], fd);
+  say(pair.ends[0], exported, sizeof exported);
+  CHECK(exit_of(child) == 0);
+  CHECK(words_at(first) == std::vector<unsigned>(kWords, 71));
+  CHECK(words_at(second) == std::vector<unsigned>(kWords, 73));
+  close(fd);
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  CUmemoryPool imported = nullptr;
+  CHECK(CU(cuMemPoolImportFromShareableHandle)(&imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(ends[0])),
+                                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS);
+  close(ends[0]);
+  close(ends[1]);
+  for (const CUdeviceptr memory : {first, second, other}) OK(CU(cuMemFreeAsync)(memory, stream));
+  OK(CU(cuStreamSynchronize)(stream));
+  OK(CU(cuMemPoolDestroy)(pool));
+  OK(CU(cuMemPoolDestroy)(private_pool));
+  OK(CU(cuStreamDestroy)(stream));
+}

@@ -152,3 +152,37 @@ TEST_CASE("what is advised about managed memory is answered", "[forwarded]") {
   if (driver_kind() != DriverKind::real) CHECK(CU(cuStreamAttachMemAsync)(stream, address, 0, 0) == CUDA_ERROR_INVALID_VALUE);  // which crashes
   OK(CU(cuStreamDestroy)(stream));
 }
+
+#if CUDA_VERSION >= 13000
+TEST_CASE("batches of prefetches and discards", "[forwarded]") {
+  const DeviceContext context;
+  NEEDS_MANAGED_MEMORY();
+  CUstream stream = nullptr;
+  OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+  const Managed first, second, third;
+  third.words()[7] = 77;
+  CUdeviceptr addresses[] = {first.address(), second.address(), third.address()};
+  size_t sizes[] = {kBytes, kBytes, kBytes};
+  CUmemLocation locations[] = {on_device(), on_host()};
+  size_t indices[] = {0, 2};
+  OK(CU(cuMemPrefetchBatchAsync)(addresses, sizes, 3, locations, indices, 2, 0, stream));
+  OK(CU(cuStreamSynchronize)(stream));
+  CHECK(attribute(second.address(), kBytes, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) == 0);
+  CHECK(attribute(third.address(), kBytes, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) == CU_DEVICE_CPU);
+  CHECK(third.words()[7] == 77);
+  OK(CU(cuMemDiscardBatchAsync)(addresses, sizes, 2, 0, stream));
+  OK(CU(cuMemDiscardAndPrefetchBatchAsync)(addresses, sizes, 2, locations, indices, 1, 0, stream));
+  OK(CU(cuStreamSynchronize)(stream));
+  first.words()[1] = 11;  // what is written after a discard counts
+  CHECK(first.words()[1] == 11);
+  size_t wrong[] = {0, 3};
+  CHECK(CU(cuMemPrefetchBatchAsync)(addresses, sizes, 3, locations, wrong, 2, 0, stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuMemPrefetchBatchAsync)(addresses, sizes, 0, locations, indices, 2, 0, stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuMemDiscardBatchAsync)(addresses, sizes, 2, 1, stream) == CUDA_ERROR_INVALID_VALUE);
+  CUdeviceptr ordinary = 0;
+  OK(CU(cuMemAlloc)(&ordinary, kBytes));
+  CHECK(CU(cuMemDiscardBatchAsync)(&ordinary, sizes, 1, 0, stream) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuMemFree)(ordinary));
+  OK(CU(cuStreamDestroy)(stream));
+}
+#endif

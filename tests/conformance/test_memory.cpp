@@ -301,3 +301,32 @@ TEST_CASE("copies and fills in two dimensions") {
   if (is_cpu_driver()) CHECK(CU(cuMemcpy2D)(&copy) == CUDA_ERROR_INVALID_VALUE);
   OK(CU(cuMemFree)(device));
 }
+
+TEST_CASE("synchronous operations on memory that asks for it are done when they return", "[forwarded]") {
+  const DeviceContext context;
+  if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver's pointer attributes are read-only: this one is kept in the client");
+  CUdeviceptr memory = 0, other = 0;
+  OK(CU(cuMemAlloc)(&memory, 4096));
+  OK(CU(cuMemAlloc)(&other, 4096));
+  unsigned on = 1, off = 0;
+  const auto is_synchronous = [](CUdeviceptr address) {
+    unsigned value = 0;
+    OK(CU(cuPointerGetAttribute)(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
+    return (value & 0xff) != 0;
+  };
+  CHECK(!is_synchronous(memory));
+  OK(CU(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory));
+  CHECK(is_synchronous(memory + 100));
+  CHECK(!is_synchronous(other));
+  OK(CU(cuMemsetD32)(memory, 5, 1024));
+  OK(CU(cuStreamQuery)(nullptr));
+  OK(CU(cuMemcpyDtoD)(other, memory, 4096));
+  OK(CU(cuStreamQuery)(nullptr));
+  OK(CU(cuPointerSetAttribute)(&off, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory));
+  CHECK(!is_synchronous(memory));
+  CHECK(CU(cuPointerSetAttribute)(nullptr, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuPointerSetAttribute)(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, 0x1234) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuMemFree)(other));
+  OK(CU(cuMemFree)(memory));
+}

@@ -10,6 +10,7 @@
 #include "broker/image/cubin.hpp"
 #include "broker/image/fatbin.hpp"
 #include "broker/image/image.hpp"
+#include "broker/image/managed.hpp"
 #include "broker/image/ptx_text.hpp"
 #include "tests/fuzz/support/fuzz_target.hpp"
 
@@ -39,6 +40,18 @@ void read_text(std::span<const std::byte> bytes) {
   (void)image::looks_like_ptx(text);
   (void)image::ptx_has_writable_globals(text);
   (void)image::ptx_variables(text);
+  std::vector<image::Placement> placements;
+  for (const image::ManagedVariable& variable : image::managed_of_ptx(text)) placements.push_back({variable.name, 0x2000'0000'1000});
+  (void)image::place_in_ptx(text, placements);
+}
+
+void read_machine_code(std::span<const std::byte> bytes) {
+  (void)image::read_cubin(bytes);
+  std::vector<std::byte> cubin(bytes.begin(), bytes.end());
+  std::vector<image::Placement> placements;
+  for (const image::ManagedVariable& variable : image::managed_of_cubin(cubin)) placements.push_back({variable.name, 0x2000'0000'1000});
+  std::string why;
+  (void)image::place_in_cubin(cubin, placements, why);
 }
 
 // An ELF file of a few sections whose tables hold together.
@@ -159,12 +172,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require(image::length_of(bytes) <= bytes.size(), "an image is longer than its bytes");
   switch (data[0] % 3) {
     case 0: read_container(bytes); break;
-    case 1: (void)image::read_cubin(bytes); break;
+    case 1: read_machine_code(bytes); break;
     default: read_text(bytes); break;
   }
   switch (image::form_of(bytes)) {
     case image::Form::fatbin: read_container(bytes); break;
-    case image::Form::elf: (void)image::read_cubin(bytes); break;
+    case image::Form::elf: read_machine_code(bytes); break;
     case image::Form::ptx: read_text(bytes); break;
     case image::Form::unknown:
     case image::Form::fatbin_wrapper:

@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "interposer/forward/graphs/memory_nodes.hpp"
 #include "interposer/forward/hooks.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -187,12 +188,13 @@ CUresult Captures::add(Stream& stream, WorkRef work) {
   return add_locked(*member, std::move(work));
 }
 
-CUresult Captures::add_locked(Member& member, WorkRef work) {
+template <typename Add>
+CUresult Captures::add_node(Member& member, Add&& add) {
   Graph* graph = graphs_.resolve(to_handle<CUgraph>(member.capture->graph));
   if (graph == nullptr) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   Node* node = nullptr;
-  const std::vector<Edge> before = edges_of(member.place);
-  const CUresult error = graphs_.add(*graph, std::move(work), before, node);
+  const CUresult error = add(*graph, edges_of(member.place), node);
+  if (error == kNeedsBlock) return error;
   if (error != CUDA_SUCCESS) {
     member.capture->is_invalid = true;
     return error;
@@ -200,6 +202,29 @@ CUresult Captures::add_locked(Member& member, WorkRef work) {
   member.place = {};
   member.place.add(to_handle<CUgraphNode>(node->id), {});
   return CUDA_SUCCESS;
+}
+
+CUresult Captures::add_locked(Member& member, WorkRef work) {
+  return add_node(member,
+                  [&](Graph& graph, const std::vector<Edge>& before, Node*& node) { return graphs_.add(graph, std::move(work), before, node); });
+}
+
+CUresult Captures::allocate(Stream& stream, const CUDA_MEM_ALLOC_NODE_PARAMS& params, std::uint64_t& address) {
+  return with_new_block(params.bytesize, [&](const BlockRef& spare) {
+    const std::lock_guard lock(graphs_.mutex());
+    Member* member = nullptr;
+    if (const CUresult error = find(stream, member); error != CUDA_SUCCESS) return error;
+    return add_node(*member, [&](Graph& graph, const std::vector<Edge>& before, Node*& node) {
+      return add_allocation(graph, before, params, spare, node, address);
+    });
+  });
+}
+
+CUresult Captures::free(Stream& stream, std::uint64_t address) {
+  const std::lock_guard lock(graphs_.mutex());
+  Member* member = nullptr;
+  if (const CUresult error = find(stream, member); error != CUDA_SUCCESS) return error;
+  return add_node(*member, [&](Graph& graph, const std::vector<Edge>& before, Node*& node) { return add_free(graph, before, address, node); });
 }
 
 CUresult Captures::record(Event& event, Stream& stream, bool is_external) {

@@ -48,6 +48,9 @@ class Captures {
 
   // --- calls that meet a stream or an event with is_captured ---
   [[nodiscard]] CUresult add(Stream& stream, WorkRef work);
+  // cuMemAllocAsync and cuMemFreeAsync.
+  [[nodiscard]] CUresult allocate(Stream& stream, const CUDA_MEM_ALLOC_NODE_PARAMS& params, std::uint64_t& address);
+  [[nodiscard]] CUresult free(Stream& stream, std::uint64_t address);
   [[nodiscard]] CUresult record(Event& event, Stream& stream, bool is_external);
   [[nodiscard]] CUresult wait(Event& event, Stream& stream, bool is_external);
   // Something that cannot be captured: the error, and the end of what the stream's or the event's capture was good for.
@@ -92,6 +95,9 @@ class Captures {
   // The stream's capture if it is good; else the error.
   [[nodiscard]] CUresult find(Stream& stream, Member*& member);
   [[nodiscard]] CUresult add_locked(Member& member, WorkRef work);
+  // add(Graph&, before, Node*&) adds a node, which the capture goes on behind.
+  template <typename Add>
+  [[nodiscard]] CUresult add_node(Member& member, Add&& add);
   [[nodiscard]] std::vector<Edge> edges_of(const Place& place) const;
   [[nodiscard]] bool is_joined(const Capture& capture);
   void join(Stream& stream, const CaptureRef& capture, Place place);

@@ -79,6 +79,7 @@ CUresult Graphs::add_child(Graph& graph, const Graph& child, const std::vector<E
 }
 
 CUresult Graphs::clone(const Graph& original, Graph*& clone) {
+  if (original.has_memory_nodes) return CUDA_ERROR_NOT_SUPPORTED;
   Graph* copy = create();
   if (copy == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   copy->original = original.id;

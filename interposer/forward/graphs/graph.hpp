@@ -6,6 +6,7 @@
 // functions of graphs/*_api.cpp and by Captures, keeps a mistake from becoming a crash: whoever calls the functions below holds it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -43,7 +44,15 @@ struct Graph {
   Node* owner = nullptr;     // the child node whose graph it is
   proto::GraphId original;   // what it is a clone of
   bool is_captured_into = false;
-  std::map<std::uint64_t, unsigned> user_objects;  // references that it holds, by object
+  // Memory that its nodes allocate, one entry a block; `freed`: the node that frees it last, if nothing allocates it behind that.
+  struct Block {
+    std::shared_ptr<GraphBlock> block;
+    const Node* freed = nullptr;
+  };
+  std::vector<Block> blocks;
+  bool has_memory_nodes = false;  // then it is neither cloned nor taken apart, and instantiated once at a time
+  std::shared_ptr<std::atomic<bool>> instance = std::make_shared<std::atomic<bool>>(false);  // such a graph is instantiated
+  std::map<std::uint64_t, unsigned> user_objects;                                            // references that it holds, by object
 };
 
 class Graphs {

@@ -5,6 +5,7 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/graphs/graph.hpp"
 #include "interposer/forward/graphs/graph_access.hpp"
+#include "interposer/forward/graphs/graph_memory.hpp"
 #include "interposer/forward/graphs/user_objects.hpp"
 
 namespace mpsshim::interposer::api {
@@ -86,6 +87,7 @@ CUresult cuGraphDestroy(CUgraph hGraph) {
     return CUDA_SUCCESS;
   });
   UserObjects::instance().run_destructors();
+  GraphMemory::instance().reap();
   return error;
 }
 
@@ -113,6 +115,7 @@ CUresult cuGraphNodeFindInClone(CUgraphNode* phNode, CUgraphNode hOriginalNode, 
 
 CUresult cuGraphDestroyNode(CUgraphNode hNode) {
   return with_node(hNode, [](Node& node) {
+    if (node.graph->has_memory_nodes) return CUDA_ERROR_NOT_SUPPORTED;
     Graphs::instance().remove(node);
     return CUDA_SUCCESS;
   });
@@ -202,7 +205,9 @@ CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode* from, cons
 }
 CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData*,
                                       size_t numDependencies) {
-  return for_each_pair(hGraph, from, to, numDependencies, [](Node& first, Node& second, size_t) { return Graphs::disconnect(first, second); });
+  return for_each_pair(hGraph, from, to, numDependencies, [](Node& first, Node& second, size_t) {
+    return first.graph->has_memory_nodes ? CUDA_ERROR_NOT_SUPPORTED : Graphs::disconnect(first, second);
+  });
 }
 
 }  // namespace mpsshim::interposer::api

@@ -2,9 +2,11 @@
 #include "interposer/forward/graphs/graph_exec.hpp"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "interposer/forward/graphs/capture.hpp"
+#include "interposer/forward/graphs/memory_nodes.hpp"
 #include "interposer/forward/stream_memory_ops.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -14,6 +16,12 @@ namespace {
 template <typename Work>
 bool does(const WorkRef& work) {
   return std::holds_alternative<Work>(*work);
+}
+
+template <typename Work>
+constexpr bool is_nothing_to_the_executor(const Work&) {
+  return std::is_same_v<Work, EmptyWork> || std::is_same_v<Work, EventWaitWork> || std::is_same_v<Work, AllocationWork> ||
+         std::is_same_v<Work, FreeWork>;
 }
 
 }  // namespace
@@ -29,8 +37,14 @@ CUresult GraphExec::prepare(const Graph& graph, std::uint64_t flags, std::unique
     failure.is_cycle = true;
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (graph.has_memory_nodes && graph.instance->load()) return CUDA_ERROR_NOT_SUPPORTED;
   exec = std::make_unique<GraphExec>();
   exec->flags_ = flags;
+  if (graph.has_memory_nodes) {
+    exec->memory_ = memory_use(flat);
+    exec->instance_ = graph.instance;
+    exec->instance_->store(true);
+  }
   for (FlatNode& node : flat) {
     const auto index = static_cast<std::uint32_t>(exec->nodes_.size());
     if (node.source != proto::GraphNodeId{}) exec->index_.emplace(node.source.value, index);
@@ -84,7 +98,9 @@ WorkRef GraphExec::part_work(const Entry& entry, const WorkRef& work) {
 CUresult GraphExec::instantiate_parts(Failure& failure) {
   for (std::uint32_t number = 0; number < stages_.size(); ++number) {
     Stage& stage = stages_[number];
-    const auto is_nothing = [&](std::uint32_t index) { return does<EmptyWork>(nodes_[index].work) || does<EventWaitWork>(nodes_[index].work); };
+    const auto is_nothing = [&](std::uint32_t index) {
+      return std::visit([](const auto& work) { return is_nothing_to_the_executor(work); }, *nodes_[index].work);
+    };
     if (stages_.size() > 1 && std::all_of(stage.part_nodes.begin(), stage.part_nodes.end(), is_nothing)) continue;
     stage.part = std::make_unique<ExecPart>();
     for (const std::uint32_t index : stage.part_nodes) {
@@ -145,12 +161,15 @@ CUresult GraphExec::destroy() {
   UserObjects::instance().release_all(std::move(user_objects_));
   (void)GraphExecs::instance().table_.take(id_);  // this object ends here
   GraphStaging::reap();
+  GraphMemory::instance().reap();
   return error;
 }
 
 CUresult GraphExec::launch(Stream& stream) {
   if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(stream);
   const std::lock_guard lock(mutex_);
+  const bool frees_first = (flags_ & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+  if (const CUresult error = GraphMemory::instance().begin_launch(memory_, frees_first, stream); error != CUDA_SUCCESS) return error;
   if (const CUresult error = wait_for_events(stream); error != CUDA_SUCCESS) return error;
   if (last_launch_ != nullptr) {
     if (const CUresult error = Events::instance().wait_on_stream(*last_launch_, stream, 0); error != CUDA_SUCCESS) return error;

@@ -9,6 +9,7 @@
 // while it waits for the executor.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -19,6 +20,7 @@
 #include "interposer/forward/events.hpp"
 #include "interposer/forward/graphs/exec_part.hpp"
 #include "interposer/forward/graphs/graph.hpp"
+#include "interposer/forward/graphs/graph_memory.hpp"
 #include "interposer/forward/graphs/host_steps.hpp"
 #include "interposer/forward/graphs/user_objects.hpp"
 
@@ -26,6 +28,12 @@ namespace mpsshim::interposer::forward {
 
 class GraphExec {
  public:
+  GraphExec() = default;
+  ~GraphExec() {
+    if (instance_ != nullptr) instance_->store(false);
+  }
+  GraphExec(const GraphExec&) = delete;
+  GraphExec& operator=(const GraphExec&) = delete;
   // Where an instantiation or an update failed, by the graph's own node.
   struct Failure {
     proto::GraphNodeId node;
@@ -34,6 +42,7 @@ class GraphExec {
   };
 
   // The graph's nodes, taken with the graphs' mutex held; then the executor is asked without it.
+  // CUDA_ERROR_NOT_SUPPORTED: it has memory nodes and is instantiated already.
   [[nodiscard]] static CUresult prepare(const Graph& graph, std::uint64_t flags, std::unique_ptr<GraphExec>& exec, Failure& failure);
   [[nodiscard]] static CUresult instantiate(std::unique_ptr<GraphExec> prepared, GraphExec*& exec, Failure& failure);
   [[nodiscard]] CUresult destroy();
@@ -86,6 +95,8 @@ class GraphExec {
 
   proto::GraphExecId id_;
   std::uint64_t flags_ = 0;
+  GraphMemoryUse memory_;
+  std::shared_ptr<std::atomic<bool>> instance_;  // Graph::instance, of a graph with memory nodes
   std::mutex mutex_;
   std::vector<Entry> nodes_;
   std::unordered_map<std::uint64_t, std::uint32_t> index_;  // of a graph's node, by its id

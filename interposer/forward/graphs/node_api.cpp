@@ -164,6 +164,16 @@ CUresult cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphN
 CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData,
                            size_t numDependencies, CUgraphNodeParams* nodeParams) {
   if (nodeParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (nodeParams->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
+    return api::cuGraphAddMemFreeNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams->free.dptr);
+  }
+  if (nodeParams->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+    CUDA_MEM_ALLOC_NODE_PARAMS_v2& given = nodeParams->alloc;
+    CUDA_MEM_ALLOC_NODE_PARAMS params{given.poolProps, given.accessDescs, given.accessDescCount, given.bytesize, 0};
+    const CUresult error = api::cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies, numDependencies, &params);
+    if (error == CUDA_SUCCESS) given.dptr = params.dptr;
+    return error;
+  }
   CUgraph child = nullptr;
   const CUresult error = add(
       phGraphNode, hGraph, {dependencies, dependencyData, numDependencies}, [&](WorkRef& work) { return make_work(*nodeParams, work, child); },

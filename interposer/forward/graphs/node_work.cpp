@@ -92,6 +92,8 @@ CUgraphNodeType type_of(const NodeWork& work) {
     CUgraphNodeType operator()(const EventWaitWork&) const { return CU_GRAPH_NODE_TYPE_WAIT_EVENT; }
     CUgraphNodeType operator()(const HostWork&) const { return CU_GRAPH_NODE_TYPE_HOST; }
     CUgraphNodeType operator()(const MemoryOperationsWork&) const { return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP; }
+    CUgraphNodeType operator()(const AllocationWork&) const { return CU_GRAPH_NODE_TYPE_MEM_ALLOC; }
+    CUgraphNodeType operator()(const FreeWork&) const { return CU_GRAPH_NODE_TYPE_MEM_FREE; }
   };
   return std::visit(Types{}, work);
 }
@@ -255,6 +257,8 @@ CUlaunchAttributeValue attribute_of(const KernelWork& kernel, CUlaunchAttributeI
 
 CUgraphExecUpdateResult can_become(const NodeWork& before, const NodeWork& after) {
   if (before.index() != after.index()) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+  const bool is_memory = std::holds_alternative<AllocationWork>(before) || std::holds_alternative<FreeWork>(before);
+  if (is_memory) return are_same(before, after) ? CU_GRAPH_EXEC_UPDATE_SUCCESS : CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
   if (const auto* kernel = std::get_if<KernelWork>(&before)) {
     const auto& next = std::get<KernelWork>(after);
     const auto bytes_of = [](const KernelWork& work) { return work.attributes.size() * sizeof(CUlaunchAttribute); };
@@ -314,6 +318,8 @@ bool are_same(const NodeWork& one, const NodeWork& other) {
     return memory->operations.size() == operations.size() &&
            std::memcmp(memory->operations.data(), operations.data(), operations.size() * sizeof(CUstreamBatchMemOpParams)) == 0;
   }
+  if (const auto* allocation = std::get_if<AllocationWork>(&one)) return allocation->block == std::get<AllocationWork>(other).block;
+  if (const auto* free = std::get_if<FreeWork>(&one)) return free->block == std::get<FreeWork>(other).block;
   if (const auto* wait = std::get_if<EventWaitWork>(&one)) return wait->event == std::get<EventWaitWork>(other).event;
   std::vector<std::byte> first, second;
   encode(one, 0, true, {}, first);

@@ -67,7 +67,19 @@ struct MemoryOperationsWork {
   std::vector<CUstreamBatchMemOpParams> operations;
 };
 
-using NodeWork = std::variant<EmptyWork, KernelWork, CopyWork, FillWork, ChildWork, EventRecordWork, EventWaitWork, HostWork, MemoryOperationsWork>;
+// Of memory nodes: empty to the executor (graph_memory.hpp).
+class GraphBlock;
+struct AllocationWork {
+  CUDA_MEM_ALLOC_NODE_PARAMS params{};
+  std::vector<CUmemAccessDesc> access;
+  std::shared_ptr<GraphBlock> block;
+};
+struct FreeWork {
+  std::shared_ptr<GraphBlock> block;
+};
+
+using NodeWork = std::variant<EmptyWork, KernelWork, CopyWork, FillWork, ChildWork, EventRecordWork, EventWaitWork, HostWork, MemoryOperationsWork,
+                              AllocationWork, FreeWork>;
 using WorkRef = std::shared_ptr<const NodeWork>;
 
 [[nodiscard]] CUgraphNodeType type_of(const NodeWork& work);

@@ -7,6 +7,7 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/arrays/array_copy.hpp"
 #include "interposer/forward/memory/box_copy.hpp"
+#include "interposer/forward/memory/sync_memops.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::api {
@@ -129,7 +130,8 @@ template <typename Description>
 CUresult copy_now(const Description* description) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().default_stream();
-  return stream != nullptr ? copy(*stream, description, Completion::host_safe) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (stream == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  return SyncMemops::instance().finish(copy(*stream, description, Completion::host_safe), *stream);
 }
 
 template <typename Description>
@@ -162,3 +164,9 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
 }
 
 }  // namespace mpsshim::interposer::api
+
+namespace mpsshim::interposer::forward {
+
+CUresult copy_volume(Stream& stream, const CUDA_MEMCPY3D& description, Completion completion) { return api::copy(stream, &description, completion); }
+
+}  // namespace mpsshim::interposer::forward

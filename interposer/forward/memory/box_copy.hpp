@@ -36,5 +36,7 @@ struct BoxCopy {
 };
 
 [[nodiscard]] CUresult copy_box(Stream& stream, BoxCopy box, Completion completion);
+// Any copy that cuMemcpy3D may describe, arrays as well.
+[[nodiscard]] CUresult copy_volume(Stream& stream, const CUDA_MEMCPY3D& description, Completion completion);
 
 }  // namespace mpsshim::interposer::forward

@@ -12,6 +12,7 @@
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/registered.hpp"
+#include "interposer/forward/memory/sync_memops.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -125,7 +126,8 @@ CopySide any_side(CUdeviceptr address) { return {address, Named::by_address}; }
 CUresult copy_now(CopySide destination, CopySide source, std::size_t bytes) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().default_stream();
-  return stream != nullptr ? copy(*stream, destination, source, bytes, Completion::host_safe) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (stream == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  return SyncMemops::instance().finish(copy(*stream, destination, source, bytes, Completion::host_safe), *stream);
 }
 
 CUresult copy_later(CopySide destination, CopySide source, std::size_t bytes, CUstream handle) {

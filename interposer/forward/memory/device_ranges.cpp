@@ -26,6 +26,7 @@ std::optional<DeviceRange> find_device_range(std::uint64_t address) {
     DeviceRange range;
     range.range = imported->range;
     range.owner = imported->owner;
+    range.pool = imported->pool;
     range.is_imported = true;
     return range;
   }

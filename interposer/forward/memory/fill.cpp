@@ -2,6 +2,7 @@
 // Memory fills (CUDA Driver API manual, "Memory Management"): all of cuMemsetD8/16/32 and cuMemsetD2D8/16/32 are one record.
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/memory/copy.hpp"
+#include "interposer/forward/memory/sync_memops.hpp"
 
 namespace mpsshim::interposer::api {
 
@@ -47,7 +48,8 @@ CUresult post_fill(Fill fill, Stream& stream, bool host_waits) {
 CUresult fill_now(const Fill& fill) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().default_stream();
-  return stream != nullptr ? post_fill(fill, *stream, true) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (stream == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  return SyncMemops::instance().finish(post_fill(fill, *stream, true), *stream);
 }
 
 CUresult fill_later(const Fill& fill, CUstream handle) {

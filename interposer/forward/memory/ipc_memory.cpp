@@ -24,28 +24,32 @@ IpcMemory& IpcMemory::instance() {
   return *memory;
 }
 
+CUresult IpcMemory::place_of(const AddressRange& allocation, Place& place) {
+  const std::optional<std::uint64_t> chunk = DeviceMemory::instance().chunk_of(allocation.address);
+  if (!chunk) return CUDA_ERROR_INVALID_VALUE;
+  place.offset = allocation.address - *chunk;
+  place.size_bytes = allocation.size_bytes;
+  return share_memory(*chunk, place.chunk);
+}
+
 CUresult IpcMemory::name(std::uint64_t address, CUipcMemHandle& handle) {
   const std::optional<DeviceRange> range = find_device_range(address);
   if (!range || range->pool != nullptr || range->is_mapped || range->is_imported) return CUDA_ERROR_INVALID_VALUE;
-  const std::optional<std::uint64_t> chunk = DeviceMemory::instance().chunk_of(address);
-  if (!chunk) return CUDA_ERROR_INVALID_VALUE;
   Content content;
   content.magic = kMagic;
-  content.offset = range->range.address - *chunk;
-  content.size_bytes = range->range.size_bytes;
-  if (const CUresult error = share_memory(*chunk, content.chunk); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = place_of(range->range, content.place); error != CUDA_SUCCESS) return error;
   std::memcpy(&handle, &content, sizeof content);
   return CUDA_SUCCESS;
 }
 
-CUresult IpcMemory::map(const Content& content, AddressRange& mapped) {
+CUresult IpcMemory::map(const Place& place, AddressRange& mapped) {
   VirtualMemory& memory = VirtualMemory::instance();
   CUmemGenericAllocationHandle chunk = 0;
   bool is_own = false;
-  if (const CUresult error = memory.open(content.chunk, chunk, is_own); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = memory.open(place.chunk, chunk, is_own); error != CUDA_SUCCESS) return error;
   const std::uint64_t bytes = memory.properties(chunk).value_or(VirtualMemory::Properties{}).size_bytes;
   CUresult error = is_own ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
-  if (error == CUDA_SUCCESS && (content.offset > bytes || content.size_bytes > bytes - content.offset)) error = CUDA_ERROR_INVALID_VALUE;
+  if (error == CUDA_SUCCESS && (place.offset > bytes || place.size_bytes > bytes - place.offset)) error = CUDA_ERROR_INVALID_VALUE;
   std::uint64_t address = 0;
   if (error == CUDA_SUCCESS) error = memory.reserve(bytes, DeviceArena::kGranularityBytes, 0, address);
   if (error == CUDA_SUCCESS) {
@@ -64,22 +68,26 @@ CUresult IpcMemory::map(const Content& content, AddressRange& mapped) {
 CUresult IpcMemory::open(const CUipcMemHandle& handle, CUcontext context, std::uint64_t& address) {
   Content content;
   std::memcpy(static_cast<void*>(&content), &handle, sizeof content);
-  if (content.magic != kMagic || content.size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  return content.magic == kMagic ? open(content.place, nullptr, context, address) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult IpcMemory::open(const Place& place, CUmemoryPool pool, CUcontext context, std::uint64_t& address) {
+  if (place.size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard ordering(order_mutex_);
   {
     const std::lock_guard lock(mutex_);
     for (auto& [begin, opened] : opened_) {
-      if (std::memcmp(&opened.content, &content, sizeof content) != 0) continue;
+      if (!(opened.place == place) || opened.pool != pool) continue;
       ++opened.times;
       address = opened.allocation.address;
       return CUDA_SUCCESS;
     }
   }
   AddressRange mapped;
-  if (const CUresult error = map(content, mapped); error != CUDA_SUCCESS) return error;
-  address = mapped.address + content.offset;
+  if (const CUresult error = map(place, mapped); error != CUDA_SUCCESS) return error;
+  address = mapped.address + place.offset;
   const std::lock_guard lock(mutex_);
-  opened_.emplace(mapped.address, Opened{content, mapped, {address, content.size_bytes}, {context, next_buffer_id()}, 1});
+  opened_.emplace(mapped.address, Opened{place, pool, mapped, {address, place.size_bytes}, {context, next_buffer_id()}, 1});
   has_been_used_.store(true, std::memory_order_relaxed);
   return CUDA_SUCCESS;
 }
@@ -107,7 +115,9 @@ bool IpcMemory::look(std::uint64_t address, std::optional<Found>& found) const {
   if (opened == opened_.begin()) return false;
   --opened;
   if (!opened->second.mapped.holds(address, 1)) return false;
-  if (opened->second.allocation.holds(address, 1)) found = Found{opened->second.allocation, opened->second.owner};
+  if (opened->second.allocation.holds(address, 1)) {
+    found = Found{opened->second.allocation, opened->second.owner, opened->second.pool};
+  }
   return true;
 }
 

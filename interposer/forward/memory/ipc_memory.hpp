@@ -25,9 +25,20 @@ class IpcMemory {
   // The same handle again is the same address, to be closed as often. CUDA_ERROR_INVALID_CONTEXT for memory of this process.
   [[nodiscard]] CUresult open(const CUipcMemHandle& handle, CUcontext context, std::uint64_t& address);
   [[nodiscard]] CUresult close(std::uint64_t address);
+
+  // The same for memory of a pool (SharedPools): where an allocation lies. What is opened is closed by cuMemFree and cuMemFreeAsync.
+  struct Place {
+    proto::MemoryName chunk;
+    std::uint64_t offset = 0;
+    std::uint64_t size_bytes = 0;
+    bool operator==(const Place&) const = default;
+  };
+  [[nodiscard]] static CUresult place_of(const AddressRange& allocation, Place& place);
+  [[nodiscard]] CUresult open(const Place& place, CUmemoryPool pool, CUcontext context, std::uint64_t& address);
   struct Found {
     AddressRange range;
     AllocationOwner owner;
+    CUmemoryPool pool = nullptr;
   };
   // True if `address` lies in what is mapped for an opened handle; `found` is then the allocation, if that holds it.
   [[nodiscard]] bool look(std::uint64_t address, std::optional<Found>& found) const;
@@ -35,21 +46,20 @@ class IpcMemory {
  private:
   struct Content {  // of a handle
     std::uint64_t magic = 0;
-    proto::MemoryName chunk;
-    std::uint64_t offset = 0;
-    std::uint64_t size_bytes = 0;
+    Place place;
     std::uint64_t reserved[3] = {};
   };
   static_assert(sizeof(Content) == sizeof(CUipcMemHandle));
   struct Opened {
-    Content content;
+    Place place;
+    CUmemoryPool pool = nullptr;
     AddressRange mapped;
     AddressRange allocation;
     AllocationOwner owner;
     std::uint64_t times = 1;
   };
 
-  [[nodiscard]] CUresult map(const Content& content, AddressRange& mapped);
+  [[nodiscard]] CUresult map(const Place& place, AddressRange& mapped);
 
   std::mutex order_mutex_;                  // opening and closing
   mutable std::mutex mutex_;                // opened_

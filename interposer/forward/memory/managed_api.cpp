@@ -60,6 +60,41 @@ CUresult prefetch(CUdeviceptr address, std::size_t bytes, const CUmemLocation& l
   return CUDA_SUCCESS;
 }
 
+struct Ranges {
+  const CUdeviceptr* addresses;
+  const std::size_t* sizes;
+  std::size_t count;
+};
+
+// What a batch of discards or prefetches begins with: every range is managed memory, or nothing is done.
+CUresult check_batch(const Ranges& ranges, unsigned long long flags, CUstream handle) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (ranges.addresses == nullptr || ranges.sizes == nullptr || ranges.count == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) return CUDA_ERROR_INVALID_VALUE;  // as the manual has it
+  if (Streams::instance().resolve(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  for (std::size_t i = 0; i < ranges.count; ++i) {
+    if (!managed_pages(ranges.addresses[i], ranges.sizes[i])) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+// Locations name ranges by their first: ascending, from 0.
+CUresult prefetch_batch(const Ranges& ranges, const CUmemLocation* locations, const std::size_t* first, std::size_t count, unsigned long long flags,
+                        CUstream handle) {
+  if (const CUresult error = check_batch(ranges, flags, handle); error != CUDA_SUCCESS) return error;
+  if (locations == nullptr || first == nullptr || count == 0 || count > ranges.count || first[0] != 0) return CUDA_ERROR_INVALID_VALUE;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i != 0 && (first[i] <= first[i - 1] || first[i] >= ranges.count)) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult error = check_location(locations[i]); error != CUDA_SUCCESS) return error;
+  }
+  for (std::size_t i = 0, at = 0; i < ranges.count; ++i) {
+    if (at + 1 < count && first[at + 1] <= i) ++at;
+    ManagedAdvice::instance().change(*managed_pages(ranges.addresses[i], ranges.sizes[i]),
+                                     [&](Advice& advice) { advice.last_prefetch = locations[at]; });
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult advise(CUdeviceptr address, std::size_t bytes, CUmem_advise advice, const CUmemLocation& location) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   const auto pages = managed_pages(address, bytes);
@@ -149,6 +184,18 @@ CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice
 }
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags, CUstream hStream) {
   return flags == 0 ? prefetch(devPtr, count, location, hStream) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemPrefetchBatchAsync(CUdeviceptr* dptrs, size_t* sizes, size_t count, CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs,
+                                 size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
+  return prefetch_batch({dptrs, sizes, count}, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+}
+// What is discarded may be read as anything: it stays what it is.
+CUresult cuMemDiscardBatchAsync(CUdeviceptr* dptrs, size_t* sizes, size_t count, unsigned long long flags, CUstream hStream) {
+  return check_batch({dptrs, sizes, count}, flags, hStream);
+}
+CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* dptrs, size_t* sizes, size_t count, CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs,
+                                           size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
+  return prefetch_batch({dptrs, sizes, count}, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
 }
 CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device) {
   return advise(devPtr, count, advice, location_of(device));

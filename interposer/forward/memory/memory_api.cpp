@@ -4,10 +4,12 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/graphs/capture.hpp"
+#include "interposer/forward/graphs/graph_memory.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/forward/memory/device_ranges.hpp"
 #include "interposer/forward/memory/globals.hpp"
+#include "interposer/forward/memory/ipc_memory.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/registered.hpp"
@@ -42,7 +44,14 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
     if (host->is_variable) return CUDA_ERROR_INVALID_VALUE;
     return PinnedMemory::instance().free(reinterpret_cast<void*>(dptr));  // NOLINT(performance-no-int-to-ptr)
   }
+  if (GraphMemory::instance().holds(dptr)) {
+    if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
+    const CUresult error = GraphMemory::instance().free(dptr, nullptr);
+    GraphMemory::instance().reap();
+    return error;
+  }
   const auto allocation = find_device_range(dptr);
+  if (allocation && allocation->is_imported && allocation->pool != nullptr) return IpcMemory::instance().close(dptr);
   if (!allocation || allocation->range.address != dptr || allocation->is_mapped || allocation->is_imported) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->pool == nullptr) return DeviceMemory::instance().free(dptr);
   if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;

@@ -9,6 +9,7 @@
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/registered.hpp"
+#include "interposer/forward/memory/sync_memops.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::api {
@@ -83,7 +84,7 @@ CUresult attribute_of(const Pointed& pointed, CUpointer_attribute attribute, std
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       if (pointed.is_registered) return store(data, pointed.host_address);
       return is_host ? store(data, address) : CUDA_ERROR_INVALID_VALUE;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return store(data, false);
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return store(data, SyncMemops::instance().holds(pointed.buffer_id));
     // Counted; variables use their address, which no count reaches.
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return store(data, static_cast<unsigned long long>(pointed.buffer_id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return store(data, pointed.is_managed);
@@ -136,6 +137,17 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute*
     if (error == CUDA_ERROR_NOT_SUPPORTED) return error;
     if (error != CUDA_SUCCESS) store_unknown(attributes[i], data[i]);
   }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;  // the others are what they are
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  const auto pointed = find_pointed(ptr);
+  if (!pointed || pointed->type == CU_MEMORYTYPE_HOST || pointed->is_managed) return CUDA_ERROR_INVALID_VALUE;
+  unsigned int synchronous = 0;
+  std::memcpy(&synchronous, value, sizeof synchronous);
+  SyncMemops::instance().set(pointed->buffer_id, synchronous != 0);
   return CUDA_SUCCESS;
 }
 

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA Driver API manual, "Stream Ordered Memory Allocator", and the device's pools from "Device Management".
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/graphs/capture.hpp"
+#include "interposer/forward/graphs/graph_memory.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/forward/memory/device_ranges.hpp"
+#include "interposer/forward/memory/ipc_memory.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
+#include "interposer/forward/memory/shared_pools.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::api {
@@ -31,11 +35,27 @@ CUresult check_place(const CUmemLocation* location, CUmemAllocationType type) {
   return type == CU_MEM_ALLOCATION_TYPE_PINNED ? check_location(location) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
+// Under capture it becomes a node, with memory of the graph's.
+CUresult allocate_in_graph(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, Stream& stream) {
+  if (!pools().is_pool(pool)) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_MEM_ALLOC_NODE_PARAMS params{};
+  params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  params.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  params.poolProps.location.id = session_device();
+  params.bytesize = bytes;
+  std::uint64_t found = 0;
+  const CUresult error = Captures::instance().allocate(stream, params, found);
+  if (error == CUDA_SUCCESS) *address = found;
+  return error;
+}
+
 CUresult allocate(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CUstream handle) {
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (SharedPools::instance().is_imported(pool)) return CUDA_ERROR_INVALID_VALUE;
+  if (stream->is_captured.load(std::memory_order_relaxed)) return allocate_in_graph(address, bytes, pool, *stream);
   if (bytes == 0) {
     *address = 0;
     return CUDA_SUCCESS;
@@ -64,8 +84,11 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(hStream);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream->is_captured.load(std::memory_order_relaxed)) return Captures::instance().free(*stream, dptr);
   if (dptr == 0) return CUDA_SUCCESS;
+  if (GraphMemory::instance().holds(dptr)) return GraphMemory::instance().free(dptr, stream);
   const auto allocation = find_device_range(dptr);
+  if (allocation && allocation->is_imported && allocation->pool != nullptr) return IpcMemory::instance().close(dptr);
   if (allocation && allocation->pool == nullptr) return free_ordinary(*allocation, dptr, hStream);
   return pools().free(dptr, *stream);
 }
@@ -83,6 +106,7 @@ CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice dev) {
   return error;
 }
 CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
+  if (SharedPools::instance().is_imported(pool)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult error = check_device(dev);
   return error == CUDA_SUCCESS ? pools().set_current(pool) : error;
 }
@@ -103,13 +127,18 @@ CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUme
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
   if (pool == nullptr || poolProps == nullptr || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = check_location(&poolProps->location); error != CUDA_SUCCESS) return error;
-  // Such a pool's allocations could be named in other processes; no handle of a pool leaves this one.
-  if (poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
-  return pools().create(poolProps->maxSize, *pool);
+  const bool is_shared = poolProps->handleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  if (!is_shared && poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult error = pools().create(poolProps->maxSize, *pool);
+  if (error == CUDA_SUCCESS && is_shared) SharedPools::instance().add(*pool);
+  return error;
 }
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   const CUresult error = begin();
-  return error == CUDA_SUCCESS ? pools().destroy(pool) : error;
+  if (error != CUDA_SUCCESS) return error;
+  const CUresult destroyed = pools().destroy(pool);
+  if (destroyed == CUDA_SUCCESS) SharedPools::instance().forget(pool);
+  return destroyed;
 }
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
   const CUresult error = begin();
@@ -131,6 +160,34 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool memPool, CUme
   if (flags == nullptr || !pools().is_pool(memPool)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult error = check_location(location);
   if (error == CUDA_SUCCESS) *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return error;
+}
+
+CUresult cuMemPoolExportToShareableHandle(void* handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType, unsigned long long flags) {
+  if (handle_out == nullptr || flags != 0 || !pools().is_pool(pool)) return CUDA_ERROR_INVALID_VALUE;
+  if (handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  proto::FileDescriptor file;
+  const CUresult error = SharedPools::instance().export_pool(pool, file);
+  if (error == CUDA_SUCCESS) *static_cast<int*>(handle_out) = file.release();
+  return error;
+}
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void* handle, CUmemAllocationHandleType handleType, unsigned long long flags) {
+  if (pool_out == nullptr || flags != 0 || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  return SharedPools::instance().import_pool(static_cast<int>(reinterpret_cast<std::intptr_t>(handle)), *pool_out);
+}
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* shareData_out, CUdeviceptr ptr) {
+  if (shareData_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult error = begin();
+  return error == CUDA_SUCCESS ? SharedPools::instance().export_pointer(ptr, *shareData_out) : error;
+}
+CUresult cuMemPoolImportPointer(CUdeviceptr* ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData* shareData) {
+  if (ptr_out == nullptr || shareData == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  std::uint64_t address = 0;
+  const CUresult error = SharedPools::instance().import_pointer(pool, *shareData, current_context(), address);
+  if (error == CUDA_SUCCESS) *ptr_out = address;
   return error;
 }
 

@@ -17,9 +17,10 @@ namespace mpsshim::interposer::forward {
 // Has the executor handed memory of that name, to be adopted under `id`.
 [[nodiscard]] CUresult open_shared_memory(const proto::MemoryName& name, proto::MemoryId id, bool& is_own);
 
+enum class NameOf : std::uint32_t { memory = 0, pool = 1 };
 // A descriptor that carries a name to another process: what the application passes on as a POSIX handle.
-[[nodiscard]] proto::FileDescriptor write_name(const proto::MemoryName& name);
+[[nodiscard]] proto::FileDescriptor write_name(const proto::MemoryName& name, NameOf what = NameOf::memory);
 // False if `fd` is none of those.
-[[nodiscard]] bool read_name(int fd, proto::MemoryName& name);
+[[nodiscard]] bool read_name(int fd, proto::MemoryName& name, NameOf what = NameOf::memory);
 
 }  // namespace mpsshim::interposer::forward

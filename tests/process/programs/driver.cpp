@@ -189,6 +189,22 @@ CUdeviceptr map_pieces(std::size_t bytes) {
   return range;
 }
 
+// The executable graph stays, as a program's would.
+CUdeviceptr allocate_in_graph(std::size_t bytes) {
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  CUdeviceptr address = 0;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  CU(cuMemAllocAsync(&address, bytes, stream));
+  CU(cuStreamEndCapture(stream, &graph));
+  CU(cuGraphInstantiateWithFlags(&exec, graph, 0));
+  CU(cuGraphLaunch(exec, stream));
+  CU(cuStreamSynchronize(stream));
+  return address;
+}
+
 }  // namespace
 
 Words::Words(std::size_t count, unsigned seed, Origin origin) : expected(count) {
@@ -199,6 +215,7 @@ Words::Words(std::size_t count, unsigned seed, Origin origin) : expected(count) 
     case Origin::pooled: CU(cuMemAllocAsync(&address, bytes, nullptr)); break;
     case Origin::mapped: address = map_pieces(bytes); break;
     case Origin::managed: CU(cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL)); break;
+    case Origin::of_graph: address = allocate_in_graph(bytes); break;
   }
   CU(cuMemcpyHtoD(address, expected.data(), count * sizeof(unsigned)));
 }

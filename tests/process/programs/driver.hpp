@@ -53,6 +53,7 @@ struct Words {
     pooled,  // stream-ordered
     mapped,  // by the virtual memory functions, in pieces of 2 MiB
     managed,
+    of_graph,  // allocated by a graph's launch and left
   };
   CUdeviceptr address = 0;
   std::vector<unsigned> expected;

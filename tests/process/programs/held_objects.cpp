@@ -12,6 +12,7 @@ HeldObjects::HeldObjects(const Device& device, std::size_t largest_words) : devi
   words_.emplace_back(20'000, 3, Words::Origin::pooled);
   words_.emplace_back(std::min<std::size_t>(largest_words, 600'000), 4, Words::Origin::mapped);
   words_.emplace_back(30'000, 5, Words::Origin::managed);
+  words_.emplace_back(10'000, 6, Words::Origin::of_graph);
   int least = 0, greatest = 0;
   CU(cuCtxGetStreamPriorityRange(&least, &greatest));
   CU(cuStreamCreate(&streams_[1], CU_STREAM_DEFAULT));
@@ -25,6 +26,7 @@ HeldObjects::HeldObjects(const Device& device, std::size_t largest_words) : devi
     CU(cuEventRecord(events_[i], streams_[i]));
   }
   CU(cuEventCreate(&never_recorded_, CU_EVENT_DEFAULT));
+  CU(cuEventCreate(&shared_, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
   use();
 }
 
@@ -34,6 +36,7 @@ void HeldObjects::check() const {
     CU(cuEventSynchronize(event));
   }
   CU(cuEventQuery(never_recorded_));
+  CU(cuEventQuery(shared_));
   for (const CUstream stream : streams_) CU(cuStreamQuery(stream));
   for (const Words& words : words_) words.check();
   check_words("pinned memory", pinned_, pinned_expected_);
@@ -51,7 +54,10 @@ void HeldObjects::use() {
     }
     CU(cuEventRecord(events_[turn], streams_[turn]));
   }
+  CU(cuEventRecord(shared_, streams_[1]));
+  CU(cuStreamWaitEvent(streams_[2], shared_, 0));
   for (const CUevent event : events_) CU(cuEventSynchronize(event));
+  CU(cuEventSynchronize(shared_));
   use_pinned();
   graphs_.use();
   for (const CUstream stream : streams_) CU(cuStreamSynchronize(stream));

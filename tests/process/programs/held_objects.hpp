@@ -30,6 +30,7 @@ class HeldObjects {
   std::array<CUstream, 4> streams_{};  // legacy, blocking, non-blocking, with a priority
   std::array<CUevent, 4> events_{};
   CUevent never_recorded_ = nullptr;
+  CUevent shared_ = nullptr;  // with other processes
   unsigned* pinned_ = nullptr;
   std::vector<unsigned> pinned_expected_;
   HeldGraphs graphs_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an attached client asks of the control process, and what its executor is told of it.
+#include "proto/shared_events.hpp"
 #include "tests/unit/control/support/control_fixture.hpp"
 
 using namespace mpsshim;
@@ -69,6 +70,57 @@ TEST_CASE("a segment that was released gives its address back") {
   broker.executor().send(released);
   turn_for(broker.loop, 10);
   CHECK(client.ask<proto::SegmentCreated>(request).header.status == CUDA_SUCCESS);
+}
+
+TEST_CASE("events of one session are opened by another, and completed when their recorder ends") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached owner, other;
+  TestClient a = broker.attach(&owner), b = broker.attach(&other);
+  const auto wrong_size = segment_request(proto::SegmentPurpose::events, owner.pinned_lease.address, 8192);
+  CHECK(a.ask<proto::SegmentCreated>(wrong_size).header.status == CUDA_ERROR_INVALID_VALUE);
+  const auto pinned = a.ask<proto::SegmentCreated>(segment_request(proto::SegmentPurpose::pinned, owner.pinned_lease.address, 8192));
+  REQUIRE(pinned.header.status == CUDA_SUCCESS);
+  proto::MemoryShare share;
+  share.object = pinned.segment;
+  CHECK(a.ask<proto::MemoryShared>(share).header.status == CUDA_ERROR_INVALID_VALUE);  // not a segment of events
+  const std::uint64_t place = owner.pinned_lease.address + 8192;
+  const auto created = a.ask<proto::SegmentCreated>(segment_request(proto::SegmentPurpose::events, place, proto::kSharedEventBytes));
+  REQUIRE(created.header.status == CUDA_SUCCESS);
+  const proto::Mapping mine = proto::Mapping::map(a.fds.fds[0], 0, proto::kSharedEventBytes, proto::Access::read_write);
+  REQUIRE(mine);
+  share.object = created.segment;
+  const auto shared = a.ask<proto::MemoryShared>(share);
+  REQUIRE(shared.header.status == CUDA_SUCCESS);
+
+  proto::SegmentOpen open;
+  open.size_bytes = proto::kSharedEventBytes;
+  open.address = other.pinned_lease.address;
+  CHECK(b.ask<proto::SegmentCreated>(open).header.status == CUDA_ERROR_INVALID_HANDLE);  // no such name
+  open.name = shared.name;
+  open.address = owner.pinned_lease.address;
+  CHECK(b.ask<proto::SegmentCreated>(open).header.status == CUDA_ERROR_INVALID_VALUE);  // not in its own range
+  open.address = other.pinned_lease.address;
+  const auto opened = b.ask<proto::SegmentCreated>(open);
+  REQUIRE(opened.header.status == CUDA_SUCCESS);
+  const proto::Mapping theirs = proto::Mapping::map(b.fds.fds[0], 0, proto::kSharedEventBytes, proto::Access::read_write);
+  REQUIRE(theirs);
+
+  // Two records of the owner, of which one is complete, and one of the other session's.
+  auto& slot = reinterpret_cast<proto::SharedEventSlot*>(mine.data())[3];
+  slot.recorded = 3;
+  slot.recorder[1] = slot.recorder[2] = owner.session;
+  slot.recorder[3] = other.session;
+  slot.completed[1] = 1;
+  a.hang_up();
+  turn_for(broker.loop, 10);
+  broker.executor().send(ExecutorMessage::session_closed, owner.session);
+  const auto& seen = reinterpret_cast<const proto::SharedEventSlot*>(theirs.data())[3];
+  CHECK(turn_until(broker.loop, [&] { return seen.completed[2] == 2; }));
+  CHECK(seen.abandoned[1] == 0);
+  CHECK(seen.abandoned[2] == 2);
+  CHECK(seen.completed[3] == 0);
+  CHECK(b.ask<proto::SegmentCreated>(open).header.status == CUDA_ERROR_INVALID_HANDLE);  // the name has ended with its session
 }
 
 TEST_CASE("requests that need a session are refused without one") {
