@@ -25,7 +25,7 @@ constexpr std::chrono::microseconds kShortestPauseOfFew{50};
 constexpr std::chrono::milliseconds kLongestPause{5};
 constexpr std::chrono::seconds kSleepLimit{1};
 // Of the time waited already.
-constexpr int kPauseShare = 256;
+constexpr int kPauseShare = 192;
 constexpr int kPauseShareOfFew = 64;
 constexpr unsigned kFewCores = 2;
 constexpr std::uint64_t kOwnEvent = ~0ull;  // epoll data of the wake event; sessions have their ids

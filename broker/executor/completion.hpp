@@ -29,7 +29,7 @@ class ClientChannel;
 [[nodiscard]] bool has_spare_cores();
 inline constexpr unsigned long kTimerSlackNs = 1'000;  // of threads that look: the kernel's 50 us would be ten times the shortest pause
 
-// Until the next look at waiters of which the youngest has waited so long: 0.4 % of that, at least 5 us, at most 5 ms. Where there are no cores
+// Until the next look at waiters of which the youngest has waited so long: 0.5 % of that, at least 5 us, at most 5 ms. Where there are no cores
 // to spare 1.6 % and at least 50 us, so that the thread does not take a core from the kernels' launching.
 [[nodiscard]] std::chrono::nanoseconds completion_pause(std::chrono::nanoseconds waited, bool spare_cores);
 

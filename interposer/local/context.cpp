@@ -53,7 +53,12 @@ CUresult cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int n
 CUresult cuCtxGetExecAffinity(CUexecAffinityParam* pExecAffinity, CUexecAffinityType type) {
   if (pExecAffinity == nullptr || type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
-  return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;  // as cuDeviceGetExecAffinitySupport says
+  int multiprocessors = 0;
+  const CUresult error = api::cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, current_device());
+  if (error != CUDA_SUCCESS) return error;
+  pExecAffinity->type = type;
+  pExecAffinity->param.smCount.val = static_cast<unsigned int>(multiprocessors);  // all of them: contexts with fewer are not made
+  return CUDA_SUCCESS;
 }
 
 CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) {

@@ -196,8 +196,7 @@ CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities, const CUat
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
   if (Flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
-  if (!find_context(peerContext) || peerContext == current_context()) return CUDA_ERROR_INVALID_CONTEXT;
-  return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  return find_context(peerContext) ? CUDA_ERROR_PEER_ACCESS_UNSUPPORTED : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {

@@ -31,6 +31,7 @@ class LoadedImage {
   CUfunction function(const char* name) const {
     CUfunction found = nullptr;
     OK(CU(cuModuleGetFunction)(&found, module_, name));
+    OK(CU(cuFuncLoad)(found));  // a first launch that loads waits for whatever runs, which may wait for this thread
     return found;
   }
 

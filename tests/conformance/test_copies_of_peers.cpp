@@ -43,7 +43,7 @@ TEST_CASE("copies between contexts of one device are copies", "[forwarded]") {
   OK(CU(cuMemcpy3DPeerAsync)(&box, stream));
   OK(CU(cuStreamSynchronize)(stream));
   CHECK(to[200] == 7);
-  CHECK(CU(cuMemcpy3DPeer)(nullptr) == CUDA_ERROR_INVALID_VALUE);
+  if (driver_kind() != DriverKind::real) CHECK(CU(cuMemcpy3DPeer)(nullptr) == CUDA_ERROR_INVALID_VALUE);  // which reads what is not there
   OK(CU(cuStreamDestroy)(stream));
 }
 

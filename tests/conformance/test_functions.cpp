@@ -89,7 +89,9 @@ TEST_CASE("shared memory that is left for a block", "[forwarded]") {
   OK(CU(cuOccupancyAvailableDynamicSMemPerBlock)(&shared, function, 4, 128));
   CHECK(alone >= 48 << 10);
   CHECK(shared <= alone);
-  CHECK(CU(cuOccupancyAvailableDynamicSMemPerBlock)(nullptr, function, 1, 128) == CUDA_ERROR_INVALID_VALUE);
+  if (driver_kind() != DriverKind::real) {  // which writes to nowhere
+    CHECK(CU(cuOccupancyAvailableDynamicSMemPerBlock)(nullptr, function, 1, 128) == CUDA_ERROR_INVALID_VALUE);
+  }
 }
 
 TEST_CASE("clusters that fit", "[forwarded]") {

@@ -8,10 +8,10 @@ using namespace std::chrono_literals;
 
 TEST_CASE("completion: pauses grow with the time waited, to five milliseconds") {
   CHECK(completion_pause(0ns, true) == 5us);
-  CHECK(completion_pause(1280us, true) == 5us);
-  CHECK(completion_pause(2560us, true) == 10us);
-  CHECK(completion_pause(256ms, true) == 1ms);
-  CHECK(completion_pause(1280ms, true) == 5ms);
+  CHECK(completion_pause(960us, true) == 5us);
+  CHECK(completion_pause(1920us, true) == 10us);
+  CHECK(completion_pause(192ms, true) == 1ms);
+  CHECK(completion_pause(960ms, true) == 5ms);
   CHECK(completion_pause(1h, true) == 5ms);
 }
 

@@ -76,7 +76,7 @@ TEST_CASE("attributes are the executor's, but for the overrides") {
   int value = -1;
   REQUIRE(device_attribute(device, CU_DEVICE_ATTRIBUTE_WARP_SIZE, value) == CUDA_SUCCESS);
   CHECK(value == 1000);
-  for (const int id : {88, 91, 95, 100, 101, 110, 124, 146}) {
+  for (const int id : {88, 91, 96, 100, 101, 110, 124, 146}) {
     value = -1;
     REQUIRE(device_attribute(device, id, value) == CUDA_SUCCESS);
     CHECK(value == 0);
