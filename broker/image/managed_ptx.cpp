@@ -62,6 +62,22 @@ std::optional<ManagedVariable> read_declaration(std::string_view& text) {
   return is_managed ? std::optional(std::move(variable)) : std::nullopt;
 }
 
+// Takes "+8", "-8" or "+-8" off the front if it is there: a number has no offset in PTX.
+std::uint64_t take_offset(std::string_view& text) {
+  std::string_view rest = text;
+  std::string_view token = next_ptx_token(rest);
+  if (token != "+" && token != "-") return 0;
+  bool is_negative = token == "-";
+  token = next_ptx_token(rest);
+  if (token == "-" && !is_negative) {
+    is_negative = true;
+    token = next_ptx_token(rest);
+  }
+  if (token.empty() || token.find_first_not_of("0123456789") != std::string_view::npos) return 0;
+  text = rest;
+  return is_negative ? 0 - number_of(token) : number_of(token);
+}
+
 }  // namespace
 
 std::vector<ManagedVariable> managed_of_ptx(std::string_view text) {
@@ -96,7 +112,9 @@ std::string place_in_ptx(std::string_view text, std::span<const Placement> place
     if (token == ".attribute" && take_managed(text)) replace(token.data(), text.data(), {});
     if (declares) continue;
     const auto placement = std::ranges::find_if(placements, [&](const Placement& one) { return one.name == token; });
-    if (placement != placements.end()) replace(token.data(), token.data() + token.size(), std::to_string(placement->address));
+    if (placement == placements.end()) continue;
+    const std::uint64_t address = placement->address + take_offset(text);
+    replace(token.data(), text.data(), std::to_string(address));
   }
   return placed.append(copied, text.data() + text.size());
 }

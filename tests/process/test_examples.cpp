@@ -21,8 +21,13 @@ struct Example {
 };
 
 const std::vector<Example> kExamples = {
-    {"process1", {}, "Process 1 done."},     {"process2", {}, "Process 2 done."},           {"vector_add_drv", {}, "sums on"},
-    {"matrix_mul", {"96"}, "product right"}, {"stream_overlap", {"8192"}, "streams right"}, {"launch_storm", {"20000"}, "dependent launches right"},
+    {"process1", {}, "Process 1 done."},
+    {"process2", {}, "Process 2 done."},
+    {"vector_add_drv", {}, "sums on"},
+    {"matrix_mul", {"96"}, "product right"},
+    {"stream_overlap", {"8192"}, "streams right"},
+    {"launch_storm", {"20000"}, "dependent launches right"},
+    {"managed_histogram", {"2000"}, "bins right"},
 };
 
 const Example& example(std::string_view name) {
@@ -75,12 +80,14 @@ TEST_CASE("vector_add_drv runs alone") { runs_alone("vector_add_drv"); }
 TEST_CASE("matrix_mul runs alone") { runs_alone("matrix_mul"); }
 TEST_CASE("stream_overlap runs alone") { runs_alone("stream_overlap"); }
 TEST_CASE("launch_storm runs alone") { runs_alone("launch_storm"); }
+TEST_CASE("managed_histogram runs alone") { runs_alone("managed_histogram"); }
 
 TEST_CASE("four of process1 at once") { run_together(std::vector<Example>(4, example("process1"))); }
 TEST_CASE("four of vector_add_drv at once") { run_together(std::vector<Example>(4, example("vector_add_drv"))); }
 TEST_CASE("four of matrix_mul at once") { run_together(std::vector<Example>(4, example("matrix_mul"))); }
 TEST_CASE("four of stream_overlap at once") { run_together(std::vector<Example>(4, example("stream_overlap"))); }
 TEST_CASE("four of launch_storm at once") { run_together(std::vector<Example>(4, example("launch_storm"))); }
+TEST_CASE("four of managed_histogram at once") { run_together(std::vector<Example>(4, example("managed_histogram"))); }
 TEST_CASE("one of each example at once") { run_together(kExamples); }
 
 TEST_CASE("sixteen programs at once, one process on the GPU") {
