@@ -54,7 +54,7 @@ CUresult cuCtxGetExecAffinity(CUexecAffinityParam* pExecAffinity, CUexecAffinity
   if (pExecAffinity == nullptr || type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
   int multiprocessors = 0;
-  const CUresult error = api::cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, current_device());
+  const CUresult error = device_attribute(*device_facts(current_device()), CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, multiprocessors);
   if (error != CUDA_SUCCESS) return error;
   pExecAffinity->type = type;
   pExecAffinity->param.smCount.val = static_cast<unsigned int>(multiprocessors);  // all of them: contexts with fewer are not made
