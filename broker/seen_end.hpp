@@ -18,7 +18,9 @@ namespace mpsshim::broker {
 // 100 us each, of the machine's monotonic clock; goes round after five days.
 using ProgressTick = std::uint32_t;
 inline constexpr ProgressTick kLateEnd = 20;              // so long before the report, or before the last end of all
-inline constexpr ProgressTick kLongestStandstill = 2000;  // an H200 reports 4 to 140 ms after a fault
+inline constexpr ProgressTick kLongestStandstill = 2'000;  // an H200 reports 4 to 140 ms after a fault
+// Where nobody has work any more, whoever ended last has faulted, and a GPU that other processes share may report it late.
+inline constexpr ProgressTick kLongestStandstillAtRest = 20'000;
 
 [[nodiscard]] inline ProgressTick progress_tick() {
   timespec now{};

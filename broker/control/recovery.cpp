@@ -51,7 +51,9 @@ ProgressTick late_ends_begin(const ProgressTable& table, ProgressTick report, CU
     standstill = any ? std::min(standstill, before) : before;
     any = true;
   }
-  if (!any || standstill > kLongestStandstill) return report - kLateEnd;
+  const bool is_at_rest = std::ranges::none_of(
+      table.stream, [](const StreamProgress& stream) { return stream.session.load(std::memory_order_acquire) != 0 && has_work(stream); });
+  if (!any || standstill > (is_at_rest ? kLongestStandstillAtRest : kLongestStandstill)) return report - kLateEnd;
   // What was begun after the last end explains the fault as well, and better, unless words are known to be written behind such a fault.
   const bool is_explained = !writes_words_behind(error) && std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
     const ProgressTick busy = stream.busy_seen.load(std::memory_order_acquire);

@@ -55,13 +55,13 @@ std::string ErrorLog::line_of(const Entry& entry) {
   tm when{};
   localtime_r(&entry.time.tv_sec, &when);
   const char* name = nullptr;
-  const char* meaning = nullptr;
   if (api::cuGetErrorName(entry.result, &name) != CUDA_SUCCESS) name = "unknown";
-  if (api::cuGetErrorString(entry.result, &meaning) != CUDA_SUCCESS) meaning = "unknown error";
   const std::string_view call = name_of(entry.call);
   std::array<char, 256> text;
-  std::snprintf(text.data(), text.size(), "[%02d:%02d:%02d.%03ld][%d][CUDA][E][%.*s] %s (%s)", when.tm_hour, when.tm_min, when.tm_sec,
-                entry.time.tv_nsec / 1'000'000, static_cast<int>(entry.thread), static_cast<int>(call.size()), call.data(), meaning, name);
+  // In the driver's words (580), which has a line of explanation before this one.
+  std::snprintf(text.data(), text.size(), "[%02d:%02d:%02d.%03ld][%d][CUDA][E] Returning %d (%s) from %.*s", when.tm_hour, when.tm_min, when.tm_sec,
+                entry.time.tv_nsec / 1'000'000, static_cast<int>(entry.thread), static_cast<int>(entry.result), name, static_cast<int>(call.size()),
+                call.data());
   return text.data();
 }
 
@@ -128,15 +128,16 @@ bool ErrorLog::remove_callback(std::uintptr_t handle) {
 
 namespace mpsshim::interposer::api {
 
-CUresult cuLogsCurrent(CUlogIterator* iterator_out, unsigned int flags) {
-  if (iterator_out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+// The driver takes any flags (580).
+CUresult cuLogsCurrent(CUlogIterator* iterator_out, unsigned int /*flags*/) {
+  if (iterator_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *iterator_out = ErrorLog::instance().next();
   return CUDA_SUCCESS;
 }
 
-CUresult cuLogsDumpToMemory(CUlogIterator* iterator, char* buffer, size_t* size, unsigned int flags) {
+CUresult cuLogsDumpToMemory(CUlogIterator* iterator, char* buffer, size_t* size, unsigned int /*flags*/) {
   constexpr size_t kMaxBytes = 25'600;
-  if (buffer == nullptr || size == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (buffer == nullptr || size == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::string text;
   const size_t room = std::min(*size, kMaxBytes);
   *size = 0;
@@ -146,8 +147,8 @@ CUresult cuLogsDumpToMemory(CUlogIterator* iterator, char* buffer, size_t* size,
   return CUDA_SUCCESS;
 }
 
-CUresult cuLogsDumpToFile(CUlogIterator* iterator, const char* pathToFile, unsigned int flags) {
-  if (pathToFile == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+CUresult cuLogsDumpToFile(CUlogIterator* iterator, const char* pathToFile, unsigned int /*flags*/) {
+  if (pathToFile == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::FILE* file = std::fopen(pathToFile, "we");
   if (file == nullptr) return CUDA_ERROR_OPERATING_SYSTEM;
   std::string text;
@@ -157,8 +158,9 @@ CUresult cuLogsDumpToFile(CUlogIterator* iterator, const char* pathToFile, unsig
 }
 
 CUresult cuLogsRegisterCallback(CUlogsCallback callbackFunc, void* userData, CUlogsCallbackHandle* callback_out) {
-  if (callbackFunc == nullptr || callback_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *callback_out = reinterpret_cast<CUlogsCallbackHandle>(ErrorLog::instance().add_callback(callbackFunc, userData));
+  if (callbackFunc == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const std::uintptr_t handle = ErrorLog::instance().add_callback(callbackFunc, userData);
+  if (callback_out != nullptr) *callback_out = reinterpret_cast<CUlogsCallbackHandle>(handle);
   return CUDA_SUCCESS;
 }
 

@@ -119,6 +119,7 @@ void check_copy(const Box& box, Kind to_kind, Kind from_kind, size_t bytes, Copi
   const auto before = noise(bytes, 1), source = noise(bytes, 2);
   to.set(before);
   from.set(source);
+  OK(CU(cuCtxSynchronize)());  // the copier's stream does not wait for these
   copier(to, from);
   auto expected = before;
   for (size_t z = 0; z < box.depth; ++z) {

@@ -35,7 +35,12 @@ std::string dump(CUlogIterator* iterator, size_t room = 25600) {
   return {buffer.data(), size};
 }
 
-size_t lines_of(const std::string& text) { return static_cast<size_t>(std::count(text.begin(), text.end(), '\n')); }
+// Of calls that failed; the real driver has lines of explanation beside them.
+size_t calls_in(const std::string& text) {
+  size_t count = 0;
+  for (size_t at = text.find("Returning "); at != std::string::npos; at = text.find("Returning ", at + 1)) ++count;
+  return count;
+}
 
 struct Heard {
   std::vector<std::string> messages;
@@ -53,13 +58,13 @@ TEST_CASE("failed calls are in the log from an iterator on", "[forwarded]") {
   fail_once();
   const std::string one = dump(&iterator);
   INFO(one);
-  CHECK(one.find("[E][cuLogsDumpToMemory] ") != std::string::npos);
+  CHECK(one.find("[CUDA][E] Returning 1 (CUDA_ERROR_INVALID_VALUE) from cuLogsDumpToMemory\n") != std::string::npos);
   CHECK(one.back() == '\n');
-  CHECK(lines_of(one) == 1);
+  CHECK(calls_in(one) == 1);
   CHECK(dump(&iterator) == "");
   for (int i = 0; i < 3; ++i) fail_once();
-  CHECK(lines_of(dump(&iterator)) == 3);
-  CHECK(lines_of(dump(nullptr)) >= 4);
+  CHECK(calls_in(dump(&iterator)) == 3);
+  CHECK(calls_in(dump(nullptr)) >= 4);
 }
 
 TEST_CASE("the newest entries of the log have precedence", "[forwarded]") {
@@ -67,11 +72,11 @@ TEST_CASE("the newest entries of the log have precedence", "[forwarded]") {
   OK(CU(cuInit)(0));
   for (int i = 0; i < 150; ++i) fail_once();
   const std::string all = dump(nullptr);
-  CHECK(lines_of(all) >= 50);
-  CHECK(lines_of(all) <= 101);
+  CHECK(calls_in(all) >= 50);
+  CHECK(calls_in(all) <= 101);
   const std::string some = dump(nullptr, 600);
   INFO(some);
-  CHECK(lines_of(some) >= 2);
+  CHECK(calls_in(some) >= 2);
   CHECK(all.substr(all.rfind('\n', all.size() - 2)) == some.substr(some.rfind('\n', some.size() - 2)));
   char small[8];
   size_t size = sizeof small;
@@ -93,7 +98,7 @@ TEST_CASE("the log is written to a file", "[forwarded]") {
   std::ifstream written(path);
   const std::string text{std::istreambuf_iterator<char>(written), std::istreambuf_iterator<char>()};
   unlink(path);
-  CHECK(text.find("[cuLogsDumpToMemory]") != std::string::npos);
+  CHECK(text.find("from cuLogsDumpToMemory\n") != std::string::npos);
   CHECK(dump(&iterator) == "");
 }
 
@@ -104,11 +109,12 @@ TEST_CASE("callbacks hear of failed calls", "[forwarded]") {
   CUlogsCallbackHandle handle = nullptr;
   OK(CU(cuLogsRegisterCallback)(hear, &heard, &handle));
   fail_once();
-  REQUIRE(heard.messages.size() == 1);
-  CHECK(heard.messages[0].find("cuLogsDumpToMemory") != std::string::npos);
+  const size_t heard_of_one = heard.messages.size();
+  REQUIRE(heard_of_one >= 1);
+  CHECK(heard.messages.back().find("cuLogsDumpToMemory") != std::string::npos);
   OK(CU(cuLogsUnregisterCallback)(handle));
   fail_once();
-  CHECK(heard.messages.size() == 1);
+  CHECK(heard.messages.size() == heard_of_one);
 }
 
 TEST_CASE("the log's calls with wrong arguments", "[forwarded]") {
@@ -116,15 +122,16 @@ TEST_CASE("the log's calls with wrong arguments", "[forwarded]") {
   OK(CU(cuInit)(0));
   CUlogIterator iterator = 0;
   CHECK(CU(cuLogsCurrent)(nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(CU(cuLogsCurrent)(&iterator, 1) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuLogsCurrent)(&iterator, 1));  // flags are not looked at
   char buffer[256];
   size_t size = sizeof buffer;
   CHECK(CU(cuLogsDumpToMemory)(&iterator, buffer, nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(CU(cuLogsDumpToMemory)(&iterator, buffer, &size, 1) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuLogsDumpToMemory)(&iterator, buffer, &size, 1));
   CHECK(CU(cuLogsDumpToFile)(&iterator, nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
   CUlogsCallbackHandle handle = nullptr;
   CHECK(CU(cuLogsRegisterCallback)(nullptr, nullptr, &handle) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(CU(cuLogsRegisterCallback)(hear, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  static Heard heard;  // nobody can take it back
+  OK(CU(cuLogsRegisterCallback)(hear, &heard, nullptr));
 }
 
 #endif

@@ -91,10 +91,18 @@ TEST_CASE("which ends are late ones") {
   CHECK(busy_sessions(*table, late_ends_begin(*table, report, CUDA_ERROR_LAUNCH_FAILED)) == Sessions{4});
   CHECK(busy_sessions(*table, late_ends_begin(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{1, 2, 4});  // may end all the same
   table->stream[3].session = 0;
-  end(0, 7, kLongestStandstill + 1);  // long ago: not what has faulted
-  end(1, 3, kLongestStandstill + 1);
-  end(2, 3, kLongestStandstill + 1);
+  end(0, 7, kLongestStandstillAtRest + 1);  // long ago: not what has faulted
+  end(1, 3, kLongestStandstillAtRest + 1);
+  end(2, 3, kLongestStandstillAtRest + 1);
   CHECK(busy_sessions(*table, late_ends_begin(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)).empty());
+  end(1, 3, kLongestStandstill + 1);  // the last, and nobody is at work
+  CHECK(busy_sessions(*table, late_ends_begin(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{2});
+  table->stream[3].session = 4;  // who is at work has faulted
+  table->stream[3].issued = 2;
+  table->stream[3].completed = 1;
+  note_end(table->stream[3], 1, report - kLongestStandstillAtRest - 1);
+  CHECK(busy_sessions(*table, late_ends_begin(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{4});
+  table->stream[3].session = 0;
   table->stream[2].completed = 4;  // since the watch looked
   table->stream[2].issued = 4;
   CHECK(busy_sessions(*table, late_ends_begin(*table, report, CUDA_ERROR_ILLEGAL_ADDRESS)) == Sessions{3});
