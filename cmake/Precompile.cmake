@@ -2,7 +2,10 @@
 # Precompiled headers, off unless MPSSHIM_PCH asks: reading the standard library and cuda.h is half of what a build of
 # everything costs, and scripts/test and scripts/demo build everything. Sources stand without them: the presets used by
 # hand leave them off, so that a missing #include is noticed.
+#
+# Several sources compiled as one, off unless MPSSHIM_UNITY asks: for the same reason, and with the same remedy.
 include_guard(GLOBAL)
+option(MPSSHIM_UNITY "Compile several sources of the broker and the CPU driver as one (set by scripts/test and scripts/demo)" OFF)
 option(MPSSHIM_PCH "Precompile the headers that most sources read (set by scripts/test and scripts/demo)" OFF)
 
 function(_mpsshim_precompile target)
@@ -36,5 +39,14 @@ if(MPSSHIM_PCH)
   get_property(_tests GLOBAL PROPERTY MPSSHIM_TESTS_OF_MANY_SOURCES)
   foreach(_test IN LISTS _tests)
     _mpsshim_precompile(${_test} ${_standard} "${PROJECT_SOURCE_DIR}/tests/support/catch.hpp")
+  endforeach()
+endif()
+
+# Not the interposer: its tables of the driver's functions declare those in a way of their own.
+if(MPSSHIM_UNITY)
+  foreach(_target IN ITEMS mpsbroker_control mpsbroker_executor cuda_cpu mpsshim_ptx)
+    if(TARGET ${_target})
+      set_target_properties(${_target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    endif()
   endforeach()
 endif()

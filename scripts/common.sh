@@ -53,7 +53,7 @@ build_preset() { # PRESET [cmake arguments for the configuration...]
         export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:+$CCACHE_SLOPPINESS,}pch_defines,time_macros,include_file_mtime,include_file_ctime
     fi
     step "Configure (preset $preset)"
-    if ! (cd "$project_root" && cmake --preset "$preset" -DMPSSHIM_PCH=ON "$@") >"$log" 2>&1; then
+    if ! (cd "$project_root" && cmake --preset "$preset" -DMPSSHIM_PCH=ON -DMPSSHIM_UNITY=ON "$@") >"$log" 2>&1; then
         tail -n 40 "$log" >&2
         die "the configuration failed; all of it is in $log"
     fi

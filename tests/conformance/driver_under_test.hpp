@@ -40,11 +40,7 @@ inline const char* driver_path() {
 
 template <class Function>
 Function driver_symbol(const char* name) {
-  static void* const library = [] {
-    // A stream that waits holds up what shares its hardware connection; the broker gives its executors enough of them.
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
-    return dlopen(driver_path(), RTLD_NOW | RTLD_LOCAL);
-  }();
+  static void* const library = dlopen(driver_path(), RTLD_NOW | RTLD_LOCAL);
   void* const found = library == nullptr ? nullptr : dlsym(library, name);
   if (found == nullptr) {
     std::fprintf(stderr, "%s has no %s: %s\n", driver_path(), name, dlerror());

@@ -47,6 +47,16 @@ CUresult launch(CUfunction function, CUstream stream, unsigned blocks, unsigned 
   return CU(cuLaunchKernel)(function, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, nullptr);
 }
 
+// The real driver may keep the first launch of a kernel from returning until streams that stand have gone on: for cases that let
+// them go on behind such a launch. `store` is the kernel of that name.
+inline void launch_once(CUfunction store) {
+  CUdeviceptr word = 0;
+  OK(CU(cuMemAlloc)(&word, sizeof(unsigned)));
+  OK(launch(store, nullptr, 1, 1, word, 0u));
+  OK(CU(cuCtxSynchronize)());
+  OK(CU(cuMemFree)(word));
+}
+
 // Zeroed when it is made, for streams as well that do not wait for the NULL stream.
 template <class T>
 class DeviceArray {

@@ -69,6 +69,7 @@ TEST_CASE("a host function sees the work before it and is seen by the work behin
 TEST_CASE("while a host function stands, its stream is busy and others go on", "[forwarded]") {
   const DeviceContext context;
   const Kernels kernels;
+  launch_once(kernels.store);
   SharedWord held;
   SharedWord other_word;
   Door door;

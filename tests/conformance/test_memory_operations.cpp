@@ -42,6 +42,7 @@ TEST_CASE("words written by streams", "[forwarded]") {
 TEST_CASE("a stream waits for a word that the host, a kernel or another stream writes", "[forwarded]") {
   const DeviceContext context;
   const Kernels kernels;
+  launch_once(kernels.store);
   const DeviceArray<unsigned> memory(2);
   SharedWord pinned;
   SharedWord done;
@@ -102,6 +103,11 @@ TEST_CASE("a word is looked at when the work before the wait is done", "[forward
 TEST_CASE("two streams take turns by words", "[forwarded]") {
   const DeviceContext context;
   const Kernels kernels;
+  {
+    const DeviceArray<unsigned> list(1), count(1);
+    OK(launch(kernels.append, nullptr, 1, 1, list.address(), count.address(), 0u));  // as launch_once()
+    OK(CU(cuCtxSynchronize)());
+  }
   constexpr unsigned kTurns = 50;
   const DeviceArray<unsigned> turn(1);
   const DeviceArray<unsigned> count(1);
