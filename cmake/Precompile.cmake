@@ -5,7 +5,7 @@
 #
 # Several sources compiled as one, off unless MPSSHIM_UNITY asks: for the same reason, and with the same remedy.
 include_guard(GLOBAL)
-option(MPSSHIM_UNITY "Compile several sources of the broker and the CPU driver as one (set by scripts/test and scripts/demo)" OFF)
+option(MPSSHIM_UNITY "Compile several sources of the control process and the CPU driver as one (set by scripts/test and scripts/demo)" OFF)
 option(MPSSHIM_PCH "Precompile the headers that most sources read (set by scripts/test and scripts/demo)" OFF)
 
 function(_mpsshim_precompile target)
@@ -42,9 +42,9 @@ if(MPSSHIM_PCH)
   endforeach()
 endif()
 
-# Not the interposer: its tables of the driver's functions declare those in a way of their own.
+# Those whose sources have no two names alike in their unnamed namespaces.
 if(MPSSHIM_UNITY)
-  foreach(_target IN ITEMS mpsbroker_control mpsbroker_executor cuda_cpu mpsshim_ptx)
+  foreach(_target IN ITEMS mpsbroker_control cuda_cpu mpsshim_ptx)
     if(TARGET ${_target})
       set_target_properties(${_target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
     endif()
