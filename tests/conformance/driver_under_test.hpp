@@ -54,6 +54,12 @@ Function driver_symbol(const char* name) {
 #define CU(name) MPSSHIM_DRIVER_SYMBOL(name)
 #define OK(call) REQUIRE((call) == CUDA_SUCCESS)
 
+// For functions that cuda.h names only under another version, or as deprecated.
+template <class... Arguments>
+CUresult call(const char* name, Arguments... arguments) {
+  return driver_symbol<CUresult (*)(Arguments...)>(name)(arguments...);
+}
+
 // By the file that the library was loaded from, since libmpsshim.so bears the real driver's name.
 inline DriverKind driver_kind() {
   static const DriverKind kind = [] {

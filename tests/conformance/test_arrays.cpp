@@ -208,3 +208,43 @@ TEST_CASE("arrays that are none", "[forwarded]") {
   CHECK(CU(cuArrayDestroy)(nullptr) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(CU(cuTexObjectDestroy)(12345) == CUDA_ERROR_INVALID_VALUE);
 }
+
+TEST_CASE("arrays with memory of their own are neither sparse nor deferred, and of one plane", "[forwarded]") {
+  if (is_cpu_driver()) MPSSHIM_SKIP("asked of the library in front of the CPU driver");
+  const DeviceContext context;
+  const CUarray array = new_array(floats(64, 64, 0));
+  const CUDA_ARRAY3D_DESCRIPTOR descriptor = floats(64, 64, 0);
+  CUmipmappedArray mipmapped = nullptr;
+  OK(CU(cuMipmappedArrayCreate)(&mipmapped, &descriptor, 3));
+  CUDA_ARRAY_SPARSE_PROPERTIES sparse{};
+  CHECK(CU(cuArrayGetSparseProperties)(&sparse, array) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuMipmappedArrayGetSparseProperties)(&sparse, mipmapped) == CUDA_ERROR_INVALID_VALUE);
+  CUDA_ARRAY_MEMORY_REQUIREMENTS needs{};
+  CHECK(CU(cuArrayGetMemoryRequirements)(&needs, array, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuMipmappedArrayGetMemoryRequirements)(&needs, mipmapped, 0) == CUDA_ERROR_INVALID_VALUE);
+  CUarray plane = nullptr;
+  CHECK(CU(cuArrayGetPlane)(&plane, array, 0) == (is_cpu_device() ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE));  // which has no planes
+  OK(CU(cuMipmappedArrayDestroy)(mipmapped));
+  OK(CU(cuArrayDestroy)(array));
+}
+
+TEST_CASE("a texture's view is the one it was given", "[forwarded]") {
+  if (is_cpu_driver()) MPSSHIM_SKIP("asked of the library in front of the CPU driver");
+  const DeviceContext context;
+  const CUarray array = new_array(floats(64, 64, 0));
+  CUDA_RESOURCE_DESC of_array{};
+  of_array.resType = CU_RESOURCE_TYPE_ARRAY;
+  of_array.res.array.hArray = array;
+  CUDA_RESOURCE_VIEW_DESC view{};
+  view.format = CU_RES_VIEW_FORMAT_UINT_1X32;
+  view.width = view.height = 64;
+  const CUDA_TEXTURE_DESC texture = clamped_points();
+  CUtexObject object = 0;
+  OK(CU(cuTexObjectCreate)(&object, &of_array, &texture, &view));
+  CUDA_RESOURCE_VIEW_DESC found{};
+  OK(CU(cuTexObjectGetResourceViewDesc)(&found, object));
+  CHECK(found.format == CU_RES_VIEW_FORMAT_UINT_1X32);
+  CHECK((found.width == 64 && found.height == 64));
+  OK(CU(cuTexObjectDestroy)(object));
+  OK(CU(cuArrayDestroy)(array));
+}

@@ -211,4 +211,11 @@ TEST_CASE("a launch by parameter block", "[forwarded]") {
   OK(CU(cuLaunchGrid)(store, 2, 2));
   CHECK(out[0] == 56);
   CHECK(CU(cuFuncSetBlockShape)(store, 0, 1, 1) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuParamSetf)(store, 8, 1.0F));
+  const CUstream stream = new_stream();
+  OK(CU(cuCtxSynchronize)());
+  OK(CU(cuLaunchGridAsync)(store, 1, 1, stream));
+  OK(CU(cuStreamSynchronize)(stream));
+  OK(CU(cuStreamDestroy)(stream));
+  CHECK(out[0] == 0x3f800000u);
 }

@@ -150,6 +150,17 @@ TEST_CASE("events carry a capture to other streams and back", "[forwarded]") {
   CHECK(info_of(origin).before.size() == 2);
   OK(list.launch_one(origin, 3));
   CHECK(info_of(origin).before.size() == 1);
+  {  // the version of CUDA 12
+    CUstreamCaptureStatus status{};
+    cuuint64_t id = 0;
+    CUgraph captured = nullptr;
+    const CUgraphNode* nodes = nullptr;
+    size_t count = 0;
+    OK(call("cuStreamGetCaptureInfo_v2", origin, &status, &id, &captured, &nodes, &count));
+    CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    CHECK(id == info_of(origin).id);
+    CHECK(count == 1);
+  }
   const CUgraph graph = end_capture(origin);
   CHECK(status_of(side) == CU_STREAM_CAPTURE_STATUS_NONE);
   CHECK(node_count(graph) == 3);

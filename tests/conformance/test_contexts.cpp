@@ -9,12 +9,6 @@ using namespace mpsshim::test;
 
 namespace {
 
-// Functions that cuda.h names only under another version.
-template <class... Arguments>
-CUresult call(const char* name, Arguments... arguments) {
-  return driver_symbol<CUresult (*)(Arguments...)>(name)(arguments...);
-}
-
 template <class Enumeration>
 Enumeration beyond(int number) {
   volatile int hidden = number;
@@ -187,4 +181,18 @@ TEST_CASE("a profiler may be started and stopped where there is none", "[forward
   OK(call("cuProfilerStart"));
   OK(call("cuProfilerStop"));
   OK(call("cuProfilerStop"));
+}
+
+TEST_CASE("the profiler's output cannot be configured", "[forwarded]") {
+  if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has no profiler interface");
+  const DeviceContext context;
+  CHECK(call("cuProfilerInitialize", "", "", 0) == CUDA_ERROR_NOT_SUPPORTED);
+}
+
+TEST_CASE("a table that nobody exports", "[forwarded]") {
+  OK(CU(cuInit)(0));
+  const void* table = nullptr;
+  const CUuuid unknown{{1, 2, 3}};
+  CHECK(CU(cuGetExportTable)(&table, &unknown) != CUDA_SUCCESS);
+  CHECK(table == nullptr);
 }

@@ -360,6 +360,12 @@ TEST_CASE("a batch of 3D copies moves boxes between pointers and arrays", "[forw
   OK(CU(cuStreamSynchronize)(stream));
   for (size_t row = 0; row < kHeight * 2; ++row) CHECK(std::memcmp(back.host() + row * kRow, source.host() + row * kRow, 56) == 0);
 
+  // The first version, which also tells which operation failed.
+  CUDA_MEMCPY3D_BATCH_OP one{pointer(host(source), 0, 0), pointer(device.device(), 0, 0), {64, 1, 1}, in_order, 0};
+  size_t failed = 77;
+  OK(call("cuMemcpy3DBatchAsync", size_t{1}, &one, &failed, 0ULL, stream));
+  OK(CU(cuStreamSynchronize)(stream));
+
   CHECK(run({}) == CUDA_ERROR_INVALID_VALUE);
   CHECK(run({{pointer(host(source), 0, 0), pointer(device.device(), 0, 0), {0, 1, 1}, in_order, 0}}) == CUDA_ERROR_INVALID_VALUE);
   CHECK(run({{pointer(host(source), 8, 0), pointer(device.device(), 0, 0), {16, 1, 1}, in_order, 0}}) == CUDA_ERROR_INVALID_VALUE);

@@ -139,6 +139,18 @@ TEST_CASE("what is advised about managed memory is answered", "[forwarded]") {
   OK(CU(cuStreamSynchronize)(stream));
   CHECK(attribute(address, kBytes, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) == CU_DEVICE_CPU);
 
+  // By the first versions, whose places are devices' numbers.
+  OK(call("cuMemAdvise", address, kBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, CUdevice{CU_DEVICE_CPU}));
+  OK(call("cuMemPrefetchAsync", address, kBytes, CUdevice{0}, stream));
+  OK(CU(cuStreamSynchronize)(stream));
+  int preferred = 77, prefetched = 77;
+  void* answers[] = {&preferred, &prefetched};
+  size_t sizes[] = {sizeof preferred, sizeof prefetched};
+  CUmem_range_attribute which[] = {CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION};
+  OK(CU(cuMemRangeGetAttributes)(answers, sizes, which, 2, address, kBytes));
+  CHECK(preferred == CU_DEVICE_CPU);
+  CHECK(prefetched == 0);
+
   CUdeviceptr ordinary = 0;
   OK(CU(cuMemAlloc)(&ordinary, kBytes));
   CHECK(prefetch(ordinary, kBytes, on_device(), stream) == CUDA_ERROR_INVALID_VALUE);

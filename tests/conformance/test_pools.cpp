@@ -251,6 +251,19 @@ TEST_CASE("a device has a default pool and a current one", "[forwarded]") {
   CUmemPoolProps props = on_device();
   OK(CU(cuMemPoolCreate)(&own, &props));
   CHECK(own != standard);
+  CUmemAccessDesc access{props.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  OK(CU(cuMemPoolSetAccess)(own, &access, 1));
+  int version = 0;
+  OK(CU(cuDriverGetVersion)(&version));
+  if (version >= 13000) {  // the same by place and kind
+    CUmemLocation here = props.location;
+    OK(call("cuMemGetDefaultMemPool", &current, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
+    CHECK(current == standard);
+    OK(call("cuMemSetMemPool", &here, CU_MEM_ALLOCATION_TYPE_PINNED, own));
+    OK(call("cuMemGetMemPool", &current, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
+    CHECK(current == own);
+    OK(CU(cuDeviceSetMemPool)(0, standard));
+  }
   OK(CU(cuDeviceSetMemPool)(0, own));
   OK(CU(cuDeviceGetMemPool)(&current, 0));
   CHECK(current == own);

@@ -227,3 +227,15 @@ TEST_CASE("many large ranges fit beside each other", "[forwarded]") {
   OK(CU(cuMemRelease)(handle));
   for (const CUdeviceptr range : ranges) OK(CU(cuMemAddressFree)(range, bytes));
 }
+
+TEST_CASE("a handle's memory is described as it was asked for", "[forwarded]") {
+  const DeviceContext context;
+  const CUmemGenericAllocationHandle handle = create(kGranule);
+  CUmemAllocationProp found{};
+  OK(CU(cuMemGetAllocationPropertiesFromHandle)(&found, handle));
+  CHECK(found.type == CU_MEM_ALLOCATION_TYPE_PINNED);
+  CHECK(found.location.type == CU_MEM_LOCATION_TYPE_DEVICE);
+  CHECK(found.location.id == 0);
+  CHECK(CU(cuMemGetAllocationPropertiesFromHandle)(nullptr, handle) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuMemRelease)(handle));
+}
