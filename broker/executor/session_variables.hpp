@@ -46,6 +46,11 @@ class SessionVariables {
     if (KeptVariablesFile* file = file_.load(std::memory_order_relaxed)) file->changes.fetch_add(1, std::memory_order_release);
   }
 
+  [[nodiscard]] std::uint64_t changes() const {
+    const KeptVariablesFile* const file = file_.load(std::memory_order_acquire);
+    return file == nullptr ? 0 : file->changes.load(std::memory_order_acquire);
+  }
+
   // Whether the next executor can have all of it, and whether it has all of it by now.
   [[nodiscard]] bool can_be_kept() const;
   [[nodiscard]] bool are_kept() const;  // cheap

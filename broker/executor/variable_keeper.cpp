@@ -28,7 +28,7 @@ bool VariableKeeper::turn(Clock::time_point now) {
   for (std::size_t looks = std::min(entries_.size(), kLooksPerTurn); looks > 0 && !under_way_; --looks) {
     if (next_ >= entries_.size()) next_ = 0;
     Entry& entry = entries_[next_++];
-    if (entry.due <= now && !entry.variables->are_kept()) begin(entry, now);
+    if (entry.look <= now && !entry.variables->are_kept() && is_time(entry, now)) begin(entry, now);
   }
   return under_way_.has_value();
 }
@@ -51,8 +51,19 @@ bool VariableKeeper::open() {
   return !is_refused_;
 }
 
+bool VariableKeeper::is_time(Entry& entry, Clock::time_point now) {
+  entry.look = now + kLook;
+  const std::uint64_t changes = entry.variables->changes();  // before the look at the streams
+  if (!is_idle(entry.variables->session()) || changes != entry.changes) {
+    entry.changes = changes;
+    entry.rest_since = now;
+    return false;
+  }
+  const Clock::duration rest = now - entry.rest_since;
+  return rest >= kLongRest ? entry.due != Clock::time_point::max() : rest >= kShortRest && entry.due <= now;
+}
+
 void VariableKeeper::begin(Entry& entry, Clock::time_point now) {
-  entry.due = now + kBusyPause;
   SessionVariables::Copies copies = entry.variables->copies();  // before the look at the streams
   if (copies.variables.empty() || !is_idle(entry.variables->session()) || !open()) return;
   entry.due = now + entry.interval;

@@ -2,6 +2,7 @@
 // Eight busy clients, of which one faults: how many of the others go on. What is promised: nobody but the guilty gets the guilty's error, and
 // whoever goes on has right results. How many do is measured and printed; it depends on how much of the time each has work in flight.
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,20 @@ struct Tally {
   int unhurt = 0;
   int mps_errors = 0;
   int guilty_shown = 0;
+  std::string rounds;  // of each who was taken for busy, and why
 };
+
+// The lines of the broker's log from the fault on, as far as they are about it.
+std::string verdicts(const std::string& log) {
+  std::istringstream lines(log);
+  std::string told;
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_about_it = line.find("lost its context") != std::string::npos || line.find("is guilty") != std::string::npos ||
+                             line.find("had work in flight") != std::string::npos;
+    if (is_about_it) told += line + "\n";
+  }
+  return told;
+}
 
 // One fault, among clients that all do `command`.
 void run_round(const std::string& command, Tally& tally) {
@@ -45,6 +59,7 @@ void run_round(const std::string& command, Tally& tally) {
     (unhurt ? tally.unhurt : tally.mps_errors) += 1;
     if (unhurt) REQUIRE(bystander->ask("storm 20").rfind("ok ", 0) == 0);
   }
+  tally.rounds += verdicts(broker.log());
   Client newcomer(broker);
   REQUIRE(newcomer.ask("hold") == "ok");
 }
@@ -67,6 +82,7 @@ TEST_CASE("eight clients that launch, wait and pause 1 ms, one faults") { (void)
 
 TEST_CASE("eight clients that launch, wait and pause 20 ms, one faults") {
   const Tally tally = survive("pause of 20 ms", "pulse 20000 1500");
+  INFO(tally.rounds);
   // In flight for a small part of the time; the rest is how long a fault goes unnoticed.
   if (on_gpu()) REQUIRE(tally.unhurt >= kRounds * kBystanders / 2);
 }

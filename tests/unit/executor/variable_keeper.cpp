@@ -42,6 +42,8 @@ std::unique_ptr<Driver> make_driver() {
   return Driver::from_table(table);
 }
 
+constexpr std::chrono::milliseconds kTick{1};
+
 // One session with a module of one variable, working on one stream.
 struct Keeper {
   Keeper() {
@@ -62,6 +64,10 @@ struct Keeper {
   }
   void complete() { stream->completed = stream->issued.load(); }
   void turn_after(std::chrono::milliseconds time) { (void)keeper.turn(now += time); }
+  void rest(std::chrono::milliseconds time = VariableKeeper::kLook) {
+    for (const auto end = now + time; now < end;) turn_after(kTick);
+    turn_after(kTick);
+  }
 
   std::unique_ptr<Driver> driver = make_driver();
   std::array<proto::Socket, 2> sockets = proto::Socket::pair();
@@ -79,63 +85,73 @@ struct Keeper {
   Clock::time_point now = Clock::now();
 };
 
-constexpr std::chrono::milliseconds kTick{1};
-
 }  // namespace
 
-TEST_CASE("variables are copied once their session is idle, and not again until something is issued") {
+TEST_CASE("variables are copied once their session has been idle for a moment, and not again until something is issued") {
   Keeper k;
-  k.turn_after(kTick);
+  k.rest();
   CHECK(copies == 0);  // as loaded
   k.issue();
-  k.turn_after(kTick);
+  k.rest();
   CHECK(copies == 0);  // at work
   CHECK_FALSE(k.session->are_kept());
   k.complete();
   k.variable = 6;
-  k.turn_after(VariableKeeper::kBusyPause);
+  k.rest(2 * VariableKeeper::kLook);
   CHECK(copies == 1);
-  k.turn_after(kTick);
   REQUIRE(k.session->are_kept());
   const auto kept = k.session->kept(k.module, 7);
   REQUIRE(kept);
   CHECK(std::memcmp(kept->variables.at(0).content.data(), &k.variable, sizeof k.variable) == 0);
-  k.turn_after(VariableKeeper::kInterval);
+  k.rest(2 * VariableKeeper::kInterval);
   CHECK(copies == 1);
+}
+
+TEST_CASE("a session that works again and again is not copied in between") {
+  Keeper k;
+  for (int i = 0; i < 100; ++i) {
+    k.issue();
+    k.complete();
+    k.turn_after(2 * kTick);
+  }
+  CHECK(copies == 0);
+  k.rest(2 * VariableKeeper::kLook);
+  CHECK(k.session->are_kept());
 }
 
 TEST_CASE("copies of a session keep their distance") {
   Keeper k;
   k.issue();
   k.complete();
-  k.turn_after(kTick);
-  k.turn_after(kTick);
+  k.rest(2 * VariableKeeper::kLook);
   REQUIRE(k.session->are_kept());
   k.issue();
   k.complete();
-  k.turn_after(kTick);
+  k.rest(2 * VariableKeeper::kLook);
   CHECK(copies == 1);
-  k.turn_after(VariableKeeper::kInterval);
+  k.rest(VariableKeeper::kInterval);
   CHECK(copies == 2);
 }
 
-TEST_CASE("a copy that the session's work has overtaken is worthless, and the next one waits longer") {
+// Each copy is under way for so long that the session's next work overtakes it.
+TEST_CASE("where copies are overtaken they come more rarely; after a long rest one comes at once") {
   Keeper k;
-  k.issue();
-  k.complete();
-  is_done = false;
-  CHECK(k.keeper.turn(k.now += kTick));
-  CHECK(copies == 1);
-  k.issue();
-  k.complete();
-  is_done = true;
-  k.turn_after(kTick);
-  CHECK_FALSE(k.session->are_kept());
-  k.turn_after(VariableKeeper::kInterval);
-  CHECK(copies == 1);  // twice as long by now
-  k.turn_after(VariableKeeper::kInterval);
-  CHECK(copies == 2);
-  k.turn_after(kTick);
+  for (int i = 0; i < 200; ++i) {
+    k.issue();
+    k.complete();
+    is_done = false;
+    k.rest(2 * VariableKeeper::kLook);
+    k.issue();
+    k.complete();
+    is_done = true;
+    k.turn_after(kTick);
+    CHECK_FALSE(k.session->are_kept());
+  }
+  CHECK(copies > 3);
+  CHECK(copies < 20);
+  const int before = copies;
+  k.rest(VariableKeeper::kLongRest + VariableKeeper::kLook);
+  CHECK(copies == before + 1);
   CHECK(k.session->are_kept());
 }
 
@@ -148,12 +164,12 @@ TEST_CASE("another session's work does not matter, and who is gone is not copied
   k.issue();
   k.complete();
   SECTION("still there") {
-    k.turn_after(kTick);
+    k.rest(2 * VariableKeeper::kLook);
     CHECK(copies == 1);
   }
   SECTION("gone") {
     k.keeper.remove(42);
-    k.turn_after(kTick);
+    k.rest(2 * VariableKeeper::kLook);
     CHECK(copies == 0);
   }
 }
