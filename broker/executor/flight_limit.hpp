@@ -39,8 +39,10 @@ class FlightLimit {
   // A stream that was full, with so many operations in flight, has seen their progress so long after it was asked for.
   void learn(Clock::duration took, std::uint32_t in_flight) {
     const Clock::duration sample = took / std::max(1u, in_flight);
-    if (two_chains_) {  // the time includes what others in the connection hold it up
-      operation_time_ = std::min(sample, operation_time_ + operation_time_ / 8);
+    if (two_chains_) {
+      // The time includes what others in the connection hold it up, so the least of late is believed; far more than that is a longer kernel.
+      const int share = sample > kLonger * operation_time_ ? 8 : 128;
+      operation_time_ = std::min(sample, operation_time_ + operation_time_ / share);
       return;
     }
     operation_time_ = sample;
@@ -53,6 +55,7 @@ class FlightLimit {
   static constexpr std::chrono::microseconds kLong{4'000};
   static constexpr std::chrono::microseconds kNotTiny{10};  // below, a chain is over before it holds up anybody
   static constexpr std::chrono::microseconds kChainTime{1'000};
+  static constexpr int kLonger = 4;
   std::uint32_t operations_;
   Clock::duration operation_time_{0};
   bool two_chains_ = false;

@@ -124,6 +124,11 @@ TEST_CASE("a fault: the guilty has the driver's error for good, the idle moves w
   request.size_bytes = 8192;
   const auto segment = b.ask<proto::SegmentCreated>(request);
   const std::uint64_t image = load_image(broker, b, "module image");
+  ExecutorPacket placed;
+  placed.header.type = ExecutorMessage::module_placed;
+  placed.object = image;
+  placed.size_bytes = 0x768004400000;
+  broker.executor().send(placed);
 
   broker.executor().set_progress(0, guilty.session, 2, 1);
   broker.executor().set_progress(1, idle.session, 9, 9);
@@ -136,7 +141,7 @@ TEST_CASE("a fault: the guilty has the driver's error for good, the idle moves w
 
   const Arrived replay = next.expect(ExecutorMessage::load_replay);
   CHECK(replay.packet.object == image);
-  CHECK(replay.packet.size_bytes == 12);
+  CHECK(replay.packet.size_bytes == 0x768004400000);  // where its variables were
   CHECK(replay.fds.count == 1);
 
   b.send(proto::Attach{});
