@@ -27,7 +27,6 @@
 //                                                          ←  ImageWant
 //   ImageGive + [sealed memory file]                       →
 //                                                          ←  ModuleNote                 an entry of the load log, before the driver call is issued
-//                                                          ←  ModulePlaced               where the variables of what was loaded lie
 //   LoadReplay + [sealed memory file]                      →  (recovery: the entries in their order, before the first SessionOpen; `session` has
 //                                                              kept variables of that copy: nobody else gets it. A standby
 //                                                           gets them as they are logged)
@@ -105,7 +104,6 @@ enum class ExecutorMessage : std::uint32_t {
   quiesced,
   piece_add,
   printed,
-  module_placed,
 };
 
 // An entry of the load log. Streams and graphs stand in it because they take device memory as loads do: only if a new life makes the same things
@@ -126,9 +124,9 @@ struct ExecutorHeader {
 struct ExecutorPacket {
   ExecutorHeader header;
   std::uint64_t object = 0;      // printed: where it begins; chunk: address; segment: id; image: id; starved: the session that blocks;
-                                 // module_note, module_placed, load_replay: image id, a stream's priority (as int64), a graph's ChainShape::index
-  std::uint64_t address = 0;     // segment_add/restore (pinned): where to map; module_note, module_placed, load_replay: number of the loaded copy
-  std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment; module_placed, load_replay: where its first variable lies, 0: unknown
+                                 // module_note, load_replay: image id, a stream's priority (as int64), a graph's ChainShape::index
+  std::uint64_t address = 0;     // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
+  std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment
   std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note, load_replay: LogKind
   std::uint32_t flags = 0;       // segment_restore: registration flags; session_pause: kPause...
   std::uint64_t epoch = 0;       // session_open

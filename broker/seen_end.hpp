@@ -2,14 +2,14 @@
 // When a stream's work was last seen to end. After a fault the GPU stands still until the driver tells of it, but words behind the faulted work
 // may be written all the same: when it is taken off the GPU, or, after an exception of a multiprocessor beside another client's kernel, at once
 // (seen on an H200 with misaligned accesses). So what ended last counts as under way: before the report, and before the standstill if nothing
-// that still runs was begun later.
+// that still runs was begun later. Where the kernel log has told when the fault was, what ended about then counts instead.
 // Written by the fault watch, read by the control process after the report.
 #pragma once
 
 #include <algorithm>
-#include <ctime>
-
 #include <cstdint>
+#include <ctime>
+#include <optional>
 
 #include "broker/progress_table.hpp"
 
@@ -17,8 +17,9 @@ namespace mpsshim::broker {
 
 // 100 us each, of the machine's monotonic clock; goes round after five days.
 using ProgressTick = std::uint32_t;
-inline constexpr ProgressTick kLateEnd = 20;              // so long before the report, or before the last end of all
+inline constexpr ProgressTick kLateEnd = 20;               // so long before the report, or before the last end of all
 inline constexpr ProgressTick kLongestStandstill = 2'000;  // an H200 reports 4 to 140 ms after a fault
+inline constexpr ProgressTick kLogDelay = 100;             // the kernel log tells of an exception 1 to 6 ms after the launch that raises it
 // Where nobody has work any more, whoever ended last has faulted, and a GPU that other processes share may report it late.
 inline constexpr ProgressTick kLongestStandstillAtRest = 20'000;
 
@@ -41,11 +42,25 @@ inline void note_work(StreamProgress& stream, bool is_busy, ProgressTick now) {
   stream.busy_seen.store(is_busy ? std::max(now, ProgressTick{1}) : 0, std::memory_order_release);
 }
 
-// Something of it ended at `since` or later, or has ended since the watch last looked.
-[[nodiscard]] inline bool ended_since(const StreamProgress& stream, ProgressTick since) {
+// Ends that are not believed: those at `from` or later, and those around the fault, where it is known when that was.
+struct LateEnds {
+  struct Span {
+    ProgressTick from = 0;
+    ProgressTick to = 0;
+  };
+  ProgressTick from = 0;
+  std::optional<Span> at_fault = std::nullopt;
+};
+
+[[nodiscard]] inline bool is_not_before(ProgressTick tick, ProgressTick other) { return static_cast<std::int32_t>(tick - other) >= 0; }
+
+// Something of it ended then, or has ended since the watch last looked.
+[[nodiscard]] inline bool ended_late(const StreamProgress& stream, const LateEnds& late) {
   const std::uint64_t seen = stream.end_seen.load(std::memory_order_acquire);
   if (static_cast<std::uint32_t>(seen) != stream.completed.load(std::memory_order_acquire)) return true;
-  return seen >> 32 != 0 && static_cast<std::int32_t>(static_cast<ProgressTick>(seen >> 32) - since) >= 0;
+  const auto end = static_cast<ProgressTick>(seen >> 32);
+  if (end == 0) return false;
+  return is_not_before(end, late.from) || (late.at_fault && is_not_before(end, late.at_fault->from) && is_not_before(late.at_fault->to, end));
 }
 
 }  // namespace mpsshim::broker

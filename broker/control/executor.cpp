@@ -273,7 +273,8 @@ void Executor::end_life(const std::string& end, bool fades) {
     const ProgressFile& progress = serving_->progress();
     if (is_fault) {
       // The CPU driver writes no word behind work that has faulted.
-      const ProgressTick late = is_cpu_driver(driver()) ? fault_tick_ : late_ends_begin(progress.table, fault_tick_, report_.error);
+      const LateEnds late =
+          is_cpu_driver(driver()) ? LateEnds{fault_tick_} : late_ends(progress.table, fault_tick_, report_.error, owner_.fault_heard(last_pid_));
       in_flight = busy_sessions(progress.table, late);
       report_.kernels = kernels_under_way(progress, late);
       for (const std::string& line : streams_under_way(progress, late, fault_tick_)) log_server(last_pid_, "{}.", line);

@@ -46,6 +46,8 @@ class ExecutorOwner {
   // No driver could be made to serve at all; `why` is for the log and the person who started the broker.
   virtual void executor_cannot_start(Executor& executor, const std::string& why) = 0;
   virtual void executor_stopped(Executor& executor) = 0;  // after quit(), or retire()
+  // When something else than the executor told of a fault of process `pid`.
+  [[nodiscard]] virtual std::optional<ProgressTick> fault_heard(pid_t pid) = 0;
 };
 
 struct ExecutorSettings {

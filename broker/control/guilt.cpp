@@ -26,8 +26,8 @@ bool has_kernel_under_way(const StreamProgress& stream) {
   return completed != issued && static_cast<std::int32_t>(completed - stream.launched.load(std::memory_order_relaxed)) < 0;
 }
 
-bool had_kernel_until(const StreamProgress& stream, ProgressTick late) {
-  return stream.launches.load(std::memory_order_relaxed) != 0 && ended_since(stream, late);
+bool had_kernel_until(const StreamProgress& stream, const LateEnds& late) {
+  return stream.launches.load(std::memory_order_relaxed) != 0 && ended_late(stream, late);
 }
 
 // The guard gap belongs to it: a kernel that runs past its own memory faults there.
@@ -80,7 +80,7 @@ bool is_a_programs_doing(CUresult error) {
   return error != CUDA_ERROR_ECC_UNCORRECTABLE && error != CUDA_ERROR_NVLINK_UNCORRECTABLE && error != CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-KernelsUnderWay kernels_under_way(const ProgressFile& file, std::optional<ProgressTick> late) {
+KernelsUnderWay kernels_under_way(const ProgressFile& file, const std::optional<LateEnds>& late) {
   std::map<std::uint64_t, std::set<std::string>> names;
   for (const StreamProgress& stream : file.table.stream) {
     const std::uint64_t session = stream.session.load(std::memory_order_acquire);
@@ -101,7 +101,7 @@ KernelsUnderWay kernels_under_way(const ProgressFile& file, std::optional<Progre
   return kernels;
 }
 
-std::vector<std::string> streams_under_way(const ProgressFile& file, ProgressTick late, ProgressTick report) {
+std::vector<std::string> streams_under_way(const ProgressFile& file, const LateEnds& late, ProgressTick report) {
   std::vector<std::string> lines;
   for (std::uint32_t index = 0; index < kProgressStreams; ++index) {
     const StreamProgress& stream = file.table.stream[index];

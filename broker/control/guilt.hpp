@@ -40,11 +40,11 @@ struct Guilt {
 [[nodiscard]] bool is_a_programs_doing(CUresult error);
 
 // Sessions with a kernel under way, and the names of those launched last, one a stream. Exact once the executor is dead. After a fault also
-// those with a stream whose work ended late, at `late` or after (seen_end.hpp).
+// those with a stream whose work ended late (seen_end.hpp).
 using KernelsUnderWay = std::map<std::uint64_t, std::string>;
-[[nodiscard]] KernelsUnderWay kernels_under_way(const ProgressFile& file, std::optional<ProgressTick> late = std::nullopt);
+[[nodiscard]] KernelsUnderWay kernels_under_way(const ProgressFile& file, const std::optional<LateEnds>& late = std::nullopt);
 // The evidence, a line for each stream that had a kernel under way: positions, and how long before the report its last end was.
-[[nodiscard]] std::vector<std::string> streams_under_way(const ProgressFile& file, ProgressTick late, ProgressTick report);
+[[nodiscard]] std::vector<std::string> streams_under_way(const ProgressFile& file, const LateEnds& late, ProgressTick report);
 // As a person writes it: "axpy(float*, int)" for "_Z4axpyPfi". Cut to 200 characters.
 [[nodiscard]] std::string readable_function(const std::string& name);
 

@@ -175,7 +175,7 @@ void ImageStore::save(StateWriter& state) const {
   state.number(log_.size());
   for (const Entry& entry : log_) {
     for (const std::uint64_t value : {std::uint64_t{entry.executor.device}, std::uint64_t{entry.executor.ordinal}, entry.object,
-                                      std::uint64_t{static_cast<std::uint32_t>(entry.kind)}, entry.copy, entry.variables_at}) {
+                                      std::uint64_t{static_cast<std::uint32_t>(entry.kind)}, entry.copy}) {
       state.number(value);
     }
   }
@@ -207,7 +207,6 @@ void ImageStore::restore(StateReader& state) {
     entry.object = state.number();
     entry.kind = static_cast<LogKind>(state.number());
     entry.copy = state.number();
-    if (state.version() >= 3) entry.variables_at = state.number();
     if (!note(entry)) return state.fail();
   }
 }
@@ -278,14 +277,6 @@ bool ImageStore::note(const Entry& entry) {
   ++undone_;
   if (!keeps_undone_ && (undone_ > kMaxUndoneLoads || undone_bytes() > kMaxUndoneBytes)) strike_undone();
   return true;
-}
-
-// A load's place is told right behind it.
-void ImageStore::note_place(ExecutorId executor, std::uint64_t image, std::uint64_t copy, std::uint64_t address) {
-  const auto found = std::find_if(log_.rbegin(), log_.rend(), [&](const Entry& entry) {
-    return entry.executor == executor && entry.kind == LogKind::load && entry.object == image && entry.copy == copy;
-  });
-  if (found != log_.rend()) found->variables_at = address;
 }
 
 void ImageStore::copy_log(ExecutorId from, ExecutorId to) {

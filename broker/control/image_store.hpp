@@ -48,9 +48,8 @@ class ImageStore {
   struct Entry {
     ExecutorId executor;
     LogKind kind = LogKind::load;
-    std::uint64_t object = 0;        // an image, or what LogKind says
-    std::uint64_t copy = 0;          // the executor's number for what it loaded: an image may be loaded more than once
-    std::uint64_t variables_at = 0;  // where the first of its variables lies, 0: it has none, or the load has not ended
+    std::uint64_t object = 0;  // an image, or what LogKind says
+    std::uint64_t copy = 0;    // the executor's number for what it loaded: an image may be loaded more than once
   };
 
   explicit ImageStore(EventLoop& loop) : loop_(loop) {}
@@ -67,8 +66,6 @@ class ImageStore {
   [[nodiscard]] int sealed_file(std::uint64_t session, std::uint64_t image, std::uint64_t& size_bytes) const;
   // False if there is no such image.
   [[nodiscard]] bool note(const Entry& entry);
-  // Where a load that the log names has put its variables.
-  void note_place(ExecutorId executor, std::uint64_t image, std::uint64_t copy, std::uint64_t address);
   // What the executor of a device has compiled from the image: given out instead of the image from now on. The file's content is sealed.
   void keep_compiled(unsigned device, std::uint64_t image, proto::FileDescriptor file);
   [[nodiscard]] int compiled_file(unsigned device, std::uint64_t image);  // -1: none

@@ -5,8 +5,10 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <utility>
 
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 namespace mpsshim::broker::control {
@@ -69,19 +71,58 @@ KernelLog::KernelLog(const char* path) : file_(open(path, O_RDONLY | O_NONBLOCK 
   if (file_.valid() && lseek(file_.get(), 0, SEEK_END) < 0) file_.reset();
 }
 
-std::optional<XidLine> KernelLog::find(pid_t pid) {
-  std::optional<XidLine> found;
-  if (!file_.valid()) return found;
+void KernelLog::listen(EventLoop& loop) {
+  if (file_.valid()) watch_ = loop.watch(file_.get(), EPOLLIN, [this](EventLoop::Events) { read_on(); });
+}
+
+void KernelLog::read_on() {
+  if (!file_.valid()) return;
   std::array<char, 8192> record;  // the kernel gives one record a read, and refuses a buffer that is too small
   for (int i = 0; i < kMostLines; ++i) {
     const ssize_t bytes = read(file_.get(), record.data(), record.size());
     if (bytes < 0 && (errno == EPIPE || errno == EINTR)) continue;  // EPIPE: records were overwritten before we came
-    if (bytes <= 0) break;
-    std::optional<XidLine> line = parse_xid({record.data(), static_cast<std::size_t>(bytes)});
-    if (!line || line->pid != pid || (found && found->address && !line->address)) continue;
-    found = std::move(line);
+    if (bytes < 0 && errno == EAGAIN) return;
+    if (bytes <= 0) {
+      watch_ = {};  // it would be ready for ever
+      return;
+    }
+    if (std::optional<XidLine> line = parse_xid({record.data(), static_cast<std::size_t>(bytes)}); line && line->pid > 0) note(std::move(*line));
   }
-  return found;
+}
+
+// Of very many processes the one that was heard of longest ago is forgotten. A pid that comes again after a while is another process.
+void KernelLog::note(XidLine line) {
+  const ProgressTick now = progress_tick();
+  const auto age = [&](const auto& entry) { return now - entry.second.last; };
+  auto known = heard_.find(line.pid);
+  if (known != heard_.end() && age(*known) > kLongestStandstillAtRest) {
+    heard_.erase(known);
+    known = heard_.end();
+  }
+  if (known == heard_.end()) {
+    if (heard_.size() >= kMostProcesses) heard_.erase(std::ranges::max_element(heard_, {}, age));
+    const pid_t pid = line.pid;
+    heard_[pid] = {std::move(line), now, now};
+    return;
+  }
+  known->second.last = now;
+  if (!known->second.line.address || line.address) known->second.line = std::move(line);
+}
+
+std::optional<XidLine> KernelLog::find(pid_t pid) {
+  read_on();
+  const auto known = heard_.find(pid);
+  if (known == heard_.end()) return std::nullopt;
+  std::optional<XidLine> line = std::move(known->second.line);
+  heard_.erase(known);
+  return line;
+}
+
+std::optional<ProgressTick> KernelLog::first_heard(pid_t pid) {
+  read_on();
+  const auto known = heard_.find(pid);
+  if (!watch_ || known == heard_.end() || progress_tick() - known->second.first > kLongestStandstillAtRest) return std::nullopt;
+  return known->second.first;
 }
 
 }  // namespace mpsshim::broker::control

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the GPU's kernel module says about faults: "NVRM: Xid" lines of the kernel log. Where /dev/kmsg may not be read (most users, containers)
 // there is nothing to be had, and nothing is said about it.
-// Owned by SessionManager; the control process's thread. Lines are others' text: parsed, never trusted further than a guess at the address.
+// When a line comes says when the fault was, far better than the driver's report (docs/measurements.md): within milliseconds, except for memory
+// faults, which the kernel module itself learns of late.
+// Owned by SessionManager; the control process's thread. Lines are others' text: parsed, never trusted further than a guess at address and time.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include <sys/types.h>
 
+#include "broker/control/event_loop.hpp"
+#include "broker/seen_end.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker::control {
@@ -29,11 +34,27 @@ struct XidLine {
 class KernelLog {
  public:
   explicit KernelLog(const char* path = "/dev/kmsg");  // from its present end on
-  // Reads on, and returns the last line about process `pid`, preferably one with an address.
+  KernelLog(const KernelLog&) = delete;
+  // Reads each line when it comes. Otherwise lines come when somebody asks.
+  void listen(EventLoop& loop);
+  // The last line about process `pid`, preferably one with an address; its lines are forgotten then.
   [[nodiscard]] std::optional<XidLine> find(pid_t pid);
+  // When its first line of late came; nullopt without listen().
+  [[nodiscard]] std::optional<ProgressTick> first_heard(pid_t pid);
 
  private:
+  static constexpr std::size_t kMostProcesses = 64;
+  struct Heard {
+    XidLine line;
+    ProgressTick first = 0;
+    ProgressTick last = 0;
+  };
+  void read_on();
+  void note(XidLine line);
+
   proto::FileDescriptor file_;
+  EventLoop::Watch watch_;
+  std::map<pid_t, Heard> heard_;
 };
 
 }  // namespace mpsshim::broker::control

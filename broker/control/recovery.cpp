@@ -40,8 +40,10 @@ std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCon
   return verdicts;
 }
 
-ProgressTick late_ends_begin(const ProgressTable& table, ProgressTick report, CUresult error) {
-  if (error == CUDA_ERROR_ILLEGAL_ADDRESS) return report - kLateEnd;
+namespace {
+
+// Without the kernel log: what ended last of all may have been the fault.
+LateEnds ends_before_standstill(const ProgressTable& table, ProgressTick report, CUresult error) {
   ProgressTick standstill = 0;  // how long before the report the last end of all was
   bool any = false;
   for (const StreamProgress& stream : table.stream) {
@@ -53,14 +55,25 @@ ProgressTick late_ends_begin(const ProgressTable& table, ProgressTick report, CU
   }
   const bool is_at_rest = std::ranges::none_of(
       table.stream, [](const StreamProgress& stream) { return stream.session.load(std::memory_order_acquire) != 0 && has_work(stream); });
-  if (!any || standstill > (is_at_rest ? kLongestStandstillAtRest : kLongestStandstill)) return report - kLateEnd;
+  if (!any || standstill > (is_at_rest ? kLongestStandstillAtRest : kLongestStandstill)) return {report - kLateEnd};
   // What was begun after the last end explains the fault as well, and better, unless words are known to be written behind such a fault.
   const bool is_explained = !writes_words_behind(error) && std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
     const ProgressTick busy = stream.busy_seen.load(std::memory_order_acquire);
     return stream.session.load(std::memory_order_acquire) != 0 && has_work(stream) &&
            (busy == 0 || static_cast<std::int32_t>(report - busy) <= static_cast<std::int32_t>(standstill));
   });
-  return report - kLateEnd - (is_explained ? 0 : standstill);
+  return {report - kLateEnd - (is_explained ? 0 : standstill)};
+}
+
+}  // namespace
+
+LateEnds late_ends(const ProgressTable& table, ProgressTick report, CUresult error, std::optional<ProgressTick> heard) {
+  if (error == CUDA_ERROR_ILLEGAL_ADDRESS) return {report - kLateEnd};
+  if (heard) {
+    const LateEnds around{report - kLateEnd, LateEnds::Span{*heard - kLogDelay, *heard + kLateEnd}};
+    if (!busy_sessions(table, around).empty()) return around;  // the log was late as well, if it explains nothing
+  }
+  return ends_before_standstill(table, report, error);
 }
 
 std::set<std::uint64_t> busy_sessions(const ProgressTable& table) {
@@ -72,11 +85,11 @@ std::set<std::uint64_t> busy_sessions(const ProgressTable& table) {
   return busy;
 }
 
-std::set<std::uint64_t> busy_sessions(const ProgressTable& table, ProgressTick late) {
+std::set<std::uint64_t> busy_sessions(const ProgressTable& table, const LateEnds& late) {
   std::set<std::uint64_t> busy = busy_sessions(table);
   for (const StreamProgress& stream : table.stream) {
     const std::uint64_t session = stream.session.load(std::memory_order_acquire);
-    if (session != 0 && ended_since(stream, late)) busy.insert(session);
+    if (session != 0 && ended_late(stream, late)) busy.insert(session);
   }
   return busy;
 }

@@ -60,10 +60,11 @@ struct Verdict {
 
 // Sessions that have issued what is not passed yet. Exact once the executor is dead; a moment's view while it lives.
 [[nodiscard]] std::set<std::uint64_t> busy_sessions(const ProgressTable& table);
-// From when on ends are late ones, at a fault that was reported at `report`. An illegal address stops the GPU before any word is written.
-[[nodiscard]] ProgressTick late_ends_begin(const ProgressTable& table, ProgressTick report, CUresult error);
-// The same after a fault: what ended late, at `late` or after, counts too (seen_end.hpp).
-[[nodiscard]] std::set<std::uint64_t> busy_sessions(const ProgressTable& table, ProgressTick late);
+// Which ends are late ones, at a fault that was reported at `report`, and that the kernel log told of at `heard`. An illegal address stops the
+// GPU before any word is written, and the log tells of it late.
+[[nodiscard]] LateEnds late_ends(const ProgressTable& table, ProgressTick report, CUresult error, std::optional<ProgressTick> heard = std::nullopt);
+// The same after a fault: what ended late counts too.
+[[nodiscard]] std::set<std::uint64_t> busy_sessions(const ProgressTable& table, const LateEnds& late);
 [[nodiscard]] bool is_busy(const ProgressTable& table, std::uint64_t session);
 // False once the executor has ended all work of the session and will begin none: its streams are given back.
 [[nodiscard]] bool has_streams(const ProgressTable& table, std::uint64_t session);

@@ -33,7 +33,10 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       pool_(loop, launcher, executors, limits.pool, *this),
       quarantine_(limits.quarantine) {}
 
-void SessionManager::start() { (void)pool_.first(0); }
+void SessionManager::start() {
+  kernel_log_.listen(loop_);
+  (void)pool_.first(0);
+}
 
 void SessionManager::quit(CUresult error) {
   quitting_ = true;

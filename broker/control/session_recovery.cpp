@@ -80,7 +80,6 @@ void SessionManager::replay_loads(const Executor& executor, ExecutorInstance& in
     packet.header.session = owner_of(executor, entry);
     int fd = images_.compiled_file(executor.id().device, entry.object);
     if (fd < 0) fd = images_.sealed_file(0, entry.object, packet.size_bytes);
-    packet.size_bytes = entry.variables_at;
     instance.send(packet, {&fd, 1});
   }
 }
@@ -159,7 +158,6 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
       // Later, when the load has not been the executor's end.
       if (executor.standby() != nullptr) standby_feeds_[executor.id()] = loop_.after(kFeedDelay, [this, &executor] { feed_standby(executor); });
       return;
-    case ExecutorMessage::module_placed: return images_.note_place(executor.id(), packet.object, packet.address, packet.size_bytes);
     case ExecutorMessage::image_compiled:
       if (fds.count == 1) images_.keep_compiled(executor.id().device, packet.object, std::move(fds.fds[0]));
       return;

@@ -34,15 +34,6 @@ void ControlLink::note(LogKind kind, std::uint64_t object, std::uint64_t copy, s
   send(packet);
 }
 
-void ControlLink::place(std::uint64_t image, std::uint64_t copy, std::uint64_t address) {
-  ExecutorPacket packet;
-  packet.header.type = ExecutorMessage::module_placed;
-  packet.object = image;
-  packet.address = copy;
-  packet.size_bytes = address;
-  send(packet);
-}
-
 void ControlLink::run(const Handler& handler) {
   for (;;) {
     ExecutorPacket packet;

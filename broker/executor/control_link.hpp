@@ -37,8 +37,6 @@ class ControlLink {
   explicit ControlLink(proto::Socket socket) : socket_(std::move(socket)) {}
 
   void send(const ExecutorPacket& packet, std::span<const int> fds = {});
-  // Where the first variable of that copy lies: its next life is given that address again.
-  void place(std::uint64_t image, std::uint64_t copy, std::uint64_t address);
   // Adds to the load log, which the executor's next life makes again. Sent before the driver is called. `session`: for the log file.
   void note(LogKind kind, std::uint64_t object, std::uint64_t copy = 0, std::uint64_t session = 0);
   // Receives until the control process hangs up or sends quit. `handler` sees all but image_give, segment_add, piece_add, lease_add and settled.

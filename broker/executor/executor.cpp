@@ -180,8 +180,7 @@ void Executor::replay(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
     case LogKind::graph: return parts_->chain_pool.make_again(packet.object);
     case LogKind::load: break;
   }
-  const ModuleStore::Earlier earlier{packet.object, packet.address, packet.header.session, packet.size_bytes};
-  if (fds.count == 1 && modules_->replay(earlier, fds.fds[0]) != CUDA_SUCCESS) {
+  if (fds.count == 1 && modules_->replay(packet.object, packet.address, packet.header.session, fds.fds[0]) != CUDA_SUCCESS) {
     log_error("Image {} of an earlier executor is lost; its clients will be told", packet.object);
   }
 }

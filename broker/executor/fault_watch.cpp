@@ -36,13 +36,14 @@ FaultWatch::FaultWatch(ExecutorParts& parts, std::function<void()> enter_thread)
     : parts_(parts),
       enter_thread_(std::move(enter_thread)),
       spare_cores_(std::thread::hardware_concurrency() >= kManyCores),
-      sense_(spare_cores_ ? kBusyPause : kBusyPauseOfFew),
-      thread_([this] { loop(); }) {}
+      sense_(spare_cores_ ? kBusyPause : kBusyPauseOfFew) {
+  if (open()) thread_ = std::thread([this] { loop(); });
+}
 
 FaultWatch::~FaultWatch() {
   stopping_ = true;
   parts_.bell.ring();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 bool FaultWatch::open() {
@@ -62,7 +63,6 @@ bool FaultWatch::open() {
 
 void FaultWatch::loop() {
   enter_thread_();
-  if (!open()) return;
   if (spare_cores_) prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   while (!stopping_) {
     const Clock::time_point now = Clock::now();

@@ -25,7 +25,8 @@ namespace mpsshim::broker {
 
 class FaultWatch {
  public:
-  // `enter_thread` makes the context current in the watch's thread. `parts` is started.
+  // `enter_thread` makes the context current in the watch's thread. `parts` is started. The watch's stream is made here, with the context
+  // current: streams take device memory, so each has its place in the order in which a new life makes everything again.
   FaultWatch(ExecutorParts& parts, std::function<void()> enter_thread);
   FaultWatch(const FaultWatch&) = delete;
   ~FaultWatch();

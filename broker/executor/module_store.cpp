@@ -31,7 +31,7 @@ std::string where(const LoadedImage& image) {
 
 ModuleStore::ModuleStore(const Driver& driver, ControlLink& control, QuietWindow& window, const FaultReporter& faults, CUdevice device,
                          std::size_t limit_bytes)
-    : driver_(driver), control_(control), window_(window), faults_(faults), compiler_(driver, device), places_(driver), limit_bytes_(limit_bytes) {}
+    : driver_(driver), control_(control), window_(window), faults_(faults), compiler_(driver, device), limit_bytes_(limit_bytes) {}
 
 ModuleStore::~ModuleStore() {
   for (const auto& [id, cached] : cache_) cached.image->handle = nullptr;
@@ -184,14 +184,9 @@ void ModuleStore::load_in_window(Loading& loading) {
   if (result != CUDA_SUCCESS) return loading.done(result, nullptr, std::move(log));
   log_info("Session {}: image {} of {} bytes loaded in {} us{}", loading.session, loading.image, loading.prepared.content.size(),
            std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count(), where(*image));
-  tell_place(*image);
   ImageUse use;
   insert(image, &use);
   loading.done(CUDA_SUCCESS, std::move(use), {});
-}
-
-void ModuleStore::tell_place(const LoadedImage& image) {
-  if (const CUdeviceptr address = ModulePlaces::place_of(image); address != 0) control_.place(image.image, image.copy, address);
 }
 
 // The next executor gets the machine code instead of the text.
@@ -279,30 +274,24 @@ void ModuleStore::list_functions(std::uint64_t session, const ImageRef& image, N
 }
 
 // Every copy stays where it was loaded, so that later ones come back at their addresses; it serves clients to come like any other.
-CUresult ModuleStore::replay(const Earlier& earlier, const proto::FileDescriptor& file) {
+CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t owner, const proto::FileDescriptor& file) {
   PreparedImage prepared;
   std::string log;
   CUresult result = compiler_.prepare(file, prepared, log);
   if (result != CUDA_SUCCESS) return result;
-  if (prepared.was_compiled) tell_compiled(earlier.image, prepared);
-  next_copy_ = std::max(next_copy_, earlier.copy + 1);
-  ImageRef image;
-  result = places_.load_at(
-      earlier.variables_at,
-      [&] {
-        image = new_image(earlier.image, earlier.copy);
-        image->cost_bytes = std::max(prepared.content.size(), kLeastCostBytes);
-        return load_image(driver_, prepared, *image, log);
-      },
-      image);
+  if (prepared.was_compiled) tell_compiled(id, prepared);
+  const ImageRef image = new_image(id, copy);
+  next_copy_ = std::max(next_copy_, copy + 1);
+  image->cost_bytes = std::max(prepared.content.size(), kLeastCostBytes);
+  result = load_image(driver_, prepared, *image, log);
   if (result != CUDA_SUCCESS) {
-    log_error("Image {} could not be loaded again: {} {}", earlier.image, driver_.describe(result), log);
+    log_error("Image {} could not be loaded again: {} {}", id, driver_.describe(result), log);
     return result;
   }
-  log_info("Image {} loaded again{}", earlier.image, where(*image));
+  log_info("Image {} loaded again{}", id, where(*image));
   std::lock_guard lock(mutex_);  // no eviction here: the log goes on
   total_bytes_ += image->cost_bytes;
-  cache_.emplace(earlier.image, Cached{image, 0, true, ++uses_, image->has_writable_globals ? earlier.owner : 0});
+  cache_.emplace(id, Cached{image, 0, true, ++uses_, image->has_writable_globals ? owner : 0});
   return CUDA_SUCCESS;
 }
 

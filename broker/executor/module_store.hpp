@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "broker/executor/loaded_image.hpp"
-#include "broker/executor/module_places.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
@@ -57,15 +56,9 @@ class ModuleStore {
   void find_function(std::uint64_t session, const ImageRef& image, std::string name, FunctionDone done);
   void find_global(std::uint64_t session, const ImageRef& image, std::string name, GlobalDone done);
   void list_functions(std::uint64_t session, const ImageRef& image, NamesDone done);
-  // What an earlier executor had loaded.
-  struct Earlier {
-    std::uint64_t image = 0;
-    std::uint64_t copy = 0;
-    std::uint64_t owner = 0;         // the session that had this copy then, and is to have it again with its variables; 0: none
-    std::uint64_t variables_at = 0;  // the first of them; 0: it had none
-  };
-  // Loads it again, its variables where they were (module_places.hpp). In the order of the log, before the first session.
-  [[nodiscard]] CUresult replay(const Earlier& earlier, const proto::FileDescriptor& file);
+  // Loads again what an earlier executor had loaded, in its order; before the first session. `owner`: the session that had this copy then, and
+  // is to have it again with its variables; 0: none.
+  [[nodiscard]] CUresult replay(std::uint64_t image, std::uint64_t copy, std::uint64_t owner, const proto::FileDescriptor& file);
   // That copy, its variables holding `kept` when this returns; by a helper. CUDA_ERROR_MPS_SERVER_NOT_READY: it is not there, or they have moved.
   [[nodiscard]] CUresult take_kept(std::uint64_t session, std::uint64_t image, std::uint64_t copy, std::span<const LoadedImage::Variable> kept,
                                    ImageUse& use);
@@ -96,14 +89,12 @@ class ModuleStore {
   [[nodiscard]] std::vector<ImageRef> beyond_limit();
   void unload(LoadedImage* image);
   void tell_compiled(std::uint64_t image, const PreparedImage& prepared);
-  void tell_place(const LoadedImage& image);
 
   const Driver& driver_;
   ControlLink& control_;
   QuietWindow& window_;
   const FaultReporter& faults_;
   const ImageCompiler compiler_;
-  ModulePlaces places_;
   const std::size_t limit_bytes_;
   std::mutex mutex_;
   Cache cache_;

@@ -101,7 +101,7 @@ const std::string kCounter = std::string(kHead) + ".visible .global .u32 counter
 struct Store {
   explicit Store(std::size_t limit_bytes = 1u << 20) : store(*driver, link, window, faults, 0, limit_bytes) {}
   void add(std::uint64_t image, const std::string& text, std::uint64_t owner = 0) {
-    REQUIRE(store.replay({image, next_copy++, owner, 0}, image_file(text)) == CUDA_SUCCESS);
+    REQUIRE(store.replay(image, next_copy++, owner, image_file(text)) == CUDA_SUCCESS);
   }
   ImageUse load(std::uint64_t image) {
     ImageUse loaded;
