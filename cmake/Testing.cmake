@@ -30,9 +30,10 @@ endforeach()
 # One executable, one CTest entry per TEST_CASE. The label is the folder under tests/ (unit where there is none).
 # A target named in LIBS or DEPENDS that does not exist leaves the test out, with a line in the summary.
 # A case leaves early with MPSSHIM_SKIP("why"); CTest counts and names it as skipped.
+# LOCK names what one case at a time may use.
 # CASES takes only those that a Catch2 test specification names; RUN_BY runs each as "program executable case".
 function(mpsshim_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "LABEL;TIMEOUT;CASES;RUN_BY" "SOURCES;LIBS;DEPENDS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "LABEL;TIMEOUT;CASES;RUN_BY;LOCK" "SOURCES;LIBS;DEPENDS")
   if(NOT BUILD_TESTING OR NOT Catch2_FOUND)
     return()
   endif()
@@ -76,6 +77,9 @@ function(mpsshim_add_test name)
   set(properties LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT} SKIP_REGULAR_EXPRESSION "mpsshim-skip: ")
   if(arg_SERIAL)
     list(APPEND properties RUN_SERIAL TRUE)
+  endif()
+  if(arg_LOCK)
+    list(APPEND properties RESOURCE_LOCK ${arg_LOCK})
   endif()
   if(arg_RUN_BY)
     set_target_properties(${name} PROPERTIES CROSSCOMPILING_EMULATOR "${arg_RUN_BY}")

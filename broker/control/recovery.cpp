@@ -42,6 +42,11 @@ std::vector<Verdict> judge(const DeathReport& report, std::span<const SessionCon
 
 namespace {
 
+bool is_at_rest(const ProgressTable& table) {
+  return std::ranges::none_of(table.stream,
+                              [](const StreamProgress& stream) { return stream.session.load(std::memory_order_acquire) != 0 && has_work(stream); });
+}
+
 // Without the kernel log: what ended last of all may have been the fault.
 LateEnds ends_before_standstill(const ProgressTable& table, ProgressTick report, CUresult error) {
   ProgressTick standstill = 0;  // how long before the report the last end of all was
@@ -53,9 +58,7 @@ LateEnds ends_before_standstill(const ProgressTable& table, ProgressTick report,
     standstill = any ? std::min(standstill, before) : before;
     any = true;
   }
-  const bool is_at_rest = std::ranges::none_of(
-      table.stream, [](const StreamProgress& stream) { return stream.session.load(std::memory_order_acquire) != 0 && has_work(stream); });
-  if (!any || standstill > (is_at_rest ? kLongestStandstillAtRest : kLongestStandstill)) return {report - kLateEnd};
+  if (!any || standstill > (is_at_rest(table) ? kLongestStandstillAtRest : kLongestStandstill)) return {report - kLateEnd};
   // What was begun after the last end explains the fault as well, and better, unless words are known to be written behind such a fault.
   const bool is_explained = !writes_words_behind(error) && std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
     const ProgressTick busy = stream.busy_seen.load(std::memory_order_acquire);
@@ -69,7 +72,7 @@ LateEnds ends_before_standstill(const ProgressTable& table, ProgressTick report,
 
 LateEnds late_ends(const ProgressTable& table, ProgressTick report, CUresult error, std::optional<ProgressTick> heard) {
   if (error == CUDA_ERROR_ILLEGAL_ADDRESS) return {report - kLateEnd};
-  if (heard) {
+  if (heard && (writes_words_behind(error) || is_at_rest(table))) {
     const LateEnds around{report - kLateEnd, LateEnds::Span{*heard - kLogDelay, *heard + kLateEnd}};
     if (!busy_sessions(table, around).empty()) return around;  // the log was late as well, if it explains nothing
   }
