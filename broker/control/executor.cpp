@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::size_t kDeathsForFault = 5;
 constexpr std::chrono::seconds kDeathWindow{10};
+constexpr milliseconds kReportLimit{5'000};  // an H200's driver takes up to 0.8 s
 
 long long since_ms(EventLoop::Clock::time_point start) { return std::chrono::duration_cast<milliseconds>(EventLoop::Clock::now() - start).count(); }
 
@@ -124,10 +125,23 @@ void Executor::release() {
   if (state_ == ExecutorState::draining) state_ = ExecutorState::active;
 }
 
-void Executor::prepare_next() { standby_.start(milliseconds(0), options(true)); }
+void Executor::prepare_next() {
+  expectation_.reset();
+  standby_.start(milliseconds(0), options(true));
+}
 
 void Executor::drop_next() {
   if (!settings_.standby) standby_.stop();
+}
+
+void Executor::expect_fault() {
+  if (state_ != ExecutorState::active || expectation_ || has_next()) return;
+  log_info("Executor {} (pid {}): the kernel log tells of a fault; the next executor is started before the driver reports it.", label_, pid());
+  prepare_next();
+  expectation_ = loop_.after(kReportLimit, [this] {
+    expectation_.reset();
+    drop_next();
+  });
 }
 
 void Executor::renew() {
@@ -266,6 +280,7 @@ void Executor::give_up_life() {
 void Executor::end_life(const std::string& end, bool fades) {
   limit_.reset();
   call_look_.reset();
+  expectation_.reset();
   const bool was_ready = state_ == ExecutorState::active || state_ == ExecutorState::draining;
   const bool is_fault = report_.cause == DeathReport::Cause::fault;
   std::set<std::uint64_t> in_flight;

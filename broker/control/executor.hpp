@@ -81,6 +81,9 @@ class Executor {
   void release();
   void prepare_next();  // starts the process that is to be the next life, if there is none
   void drop_next();     // unless there is always a standby
+  // Something else than this executor tells of a fault of it. Its own report may take most of a second (docs/measurements.md), so the process
+  // of its next life is started by then; it goes again if no report follows.
+  void expect_fault();
   [[nodiscard]] bool has_next() const { return standby_.is_waiting(); }
   void renew();   // as replace(), and it counts as no death
   void retire();  // as renew(), but executor_stopped follows instead of the next life; start() is possible then
@@ -156,6 +159,7 @@ class Executor {
   ProgressTick fault_tick_ = 0;  // when it was made, if it is of a fault
   EventLoop::Timer limit_;       // for coming up, or for going away
   EventLoop::Timer call_look_;
+  EventLoop::Timer expectation_;  // of a fault
   std::deque<EventLoop::Clock::time_point> deaths_;
   EventLoop::Clock::time_point started_at_;
   EventLoop::Clock::time_point end_noticed_at_;

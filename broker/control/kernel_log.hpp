@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -35,8 +36,8 @@ class KernelLog {
  public:
   explicit KernelLog(const char* path = "/dev/kmsg");  // from its present end on
   KernelLog(const KernelLog&) = delete;
-  // Reads each line when it comes. Otherwise lines come when somebody asks.
-  void listen(EventLoop& loop);
+  // Reads each line when it comes, and calls `told` with the process it is about. Otherwise lines come when somebody asks.
+  void listen(EventLoop& loop, std::function<void(pid_t)> told);
   // The last line about process `pid`, preferably one with an address; its lines are forgotten then.
   [[nodiscard]] std::optional<XidLine> find(pid_t pid);
   // When its first line of late came; nullopt without listen().
@@ -51,6 +52,8 @@ class KernelLog {
   };
   void read_on();
   void note(XidLine line);
+
+  std::function<void(pid_t)> told_;
 
   proto::FileDescriptor file_;
   EventLoop::Watch watch_;

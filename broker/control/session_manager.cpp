@@ -34,8 +34,14 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       quarantine_(limits.quarantine) {}
 
 void SessionManager::start() {
-  kernel_log_.listen(loop_);
+  kernel_log_.listen(loop_, [this](pid_t pid) { fault_told(pid); });
   (void)pool_.first(0);
+}
+
+void SessionManager::fault_told(pid_t pid) {
+  for (const auto& [id, executor] : pool_.all()) {
+    if (executor->pid() == pid) executor->expect_fault();
+  }
 }
 
 void SessionManager::quit(CUresult error) {

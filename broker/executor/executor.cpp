@@ -115,7 +115,7 @@ CUresult Executor::start() {
     parts_->output.deliver_last();
   });
   watch_ = std::make_unique<FaultWatch>(*parts_, enter_thread);
-  if (options_.standby) parts_->warm_up();
+  parts_->warm_up();
   log_info("Executor of device {} ready: {} workers, driver {}; context {} ms, the rest {} ms", options_.device, workers, options_.driver_path,
            milliseconds(context_made - began), milliseconds(Clock::now() - context_made));
   return CUDA_SUCCESS;

@@ -53,7 +53,8 @@ struct ExecutorParts : ExecutorPartsInput {
   // words are written by memory operations, which is logged.
   [[nodiscard]] CUresult start();
 
-  // Work of our own, so that the first client does not wait for what the driver does at the first launch. Failures are for later calls to find.
+  // Work of our own, so that the first client does not wait for what the driver does at the first launch, and so that this comes before the
+  // loads in every life. Failures are for later calls to find.
   void warm_up();
 
   Progress progress;

@@ -88,6 +88,23 @@ TEST_CASE("a standby that is not ready yet takes over as an executor that starts
   CHECK(turn_until(broker.loop, [&] { return first(broker).state() == ExecutorState::active; }));
 }
 
+TEST_CASE("where the kernel log tells of a fault first, the next executor is started before the report") {
+  ControlFixture broker;
+  broker.serve();
+  ExecutorPeer& serving = broker.executor();
+  broker.manager.fault_told(serving.pid + 1);  // somebody else's
+  broker.manager.fault_told(serving.pid);
+  broker.manager.fault_told(serving.pid);  // another line about it
+  ExecutorPeer& next = started_standby(broker, 2);
+  next.ready();
+  REQUIRE(turn_until(broker.loop, [&] { return first(broker).has_next(); }));
+  CHECK(first(broker).pid() == serving.pid);
+  serving.report_fault(CUDA_ERROR_LAUNCH_FAILED);
+  REQUIRE(turn_until(broker.loop, [&] { return first(broker).pid() == next.pid; }));
+  CHECK(first(broker).state() == ExecutorState::active);
+  CHECK(broker.launcher.lives.size() == 2);  // it is no broker with a standby
+}
+
 TEST_CASE("a standby that the driver refuses is ended, and the executor goes on") {
   ControlFixture broker(ControlFixture::quick_limits(), with_standby());
   broker.serve();
