@@ -44,9 +44,12 @@ endif()
 
 # Those whose sources have no two names alike in their unnamed namespaces.
 if(MPSSHIM_UNITY)
-  foreach(_target IN ITEMS mpsbroker_control cuda_cpu mpsshim_ptx)
+  foreach(_target IN ITEMS mpsshim mpsbroker_control mpsbroker_executor cuda_cpu mpsshim_ptx)
     if(TARGET ${_target})
       set_target_properties(${_target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
     endif()
   endforeach()
+  # It declares the driver's functions in a way of its own.
+  set_source_files_properties("${PROJECT_SOURCE_DIR}/interposer/local/proc_address_table.cpp" TARGET_DIRECTORY mpsshim
+    PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endif()

@@ -12,25 +12,26 @@ namespace mpsshim::interposer {
 
 namespace {
 
-struct Row {
+struct VariableRow {
   Variable variable;
   const char* name;
   const char* meaning;
 };
 
 constexpr std::array kTable = {
-    Row{Variable::pipe_directory, "CUDA_MPS_PIPE_DIRECTORY", "directory of the broker's sockets"},
-    Row{Variable::runtime_directory, "XDG_RUNTIME_DIR", "its folder mpsshim is the pipe directory where none is named"},
-    Row{Variable::disable, "MPSSHIM_DISABLE", "1: never look for a broker, every call goes to the real driver"},
-    Row{Variable::require, "MPSSHIM_REQUIRE", "1: without a broker every call fails (CUDA_ERROR_MPS_CONNECTION_FAILED)"},
-    Row{Variable::real_driver, "MPSSHIM_REAL_DRIVER", "path of the real libcuda.so.1, for calls that pass through"},
-    Row{Variable::debug, "MPSSHIM_DEBUG", "topics, by commas: env, settle, calls, unsupported, wait, channel, all"},
-    Row{Variable::visible_devices, "CUDA_VISIBLE_DEVICES", "devices this process sees, by index or UUID; read by cuInit"},
-    Row{Variable::library_path, "LD_LIBRARY_PATH", "searched for the real libcuda.so.1, for calls that pass through"},
-    Row{Variable::module_loading, "CUDA_MODULE_LOADING", "LAZY or EAGER, as cuModuleGetLoadingMode answers"},
-    Row{Variable::copy_threads, "MPSSHIM_COPY_THREADS", "threads that share a large copy from or to pageable memory; 1: the calling one alone"},
-    Row{Variable::trace, "MPSSHIM_TRACE", "file: a timeline of this process is written to file.<pid> (docs/tracing.md)"},
-    Row{Variable::log_file, "CUDA_LOG_FILE", "stdout, stderr or a file: calls that fail are written there, a line each"},
+    VariableRow{Variable::pipe_directory, "CUDA_MPS_PIPE_DIRECTORY", "directory of the broker's sockets"},
+    VariableRow{Variable::runtime_directory, "XDG_RUNTIME_DIR", "its folder mpsshim is the pipe directory where none is named"},
+    VariableRow{Variable::disable, "MPSSHIM_DISABLE", "1: never look for a broker, every call goes to the real driver"},
+    VariableRow{Variable::require, "MPSSHIM_REQUIRE", "1: without a broker every call fails (CUDA_ERROR_MPS_CONNECTION_FAILED)"},
+    VariableRow{Variable::real_driver, "MPSSHIM_REAL_DRIVER", "path of the real libcuda.so.1, for calls that pass through"},
+    VariableRow{Variable::debug, "MPSSHIM_DEBUG", "topics, by commas: env, settle, calls, unsupported, wait, channel, all"},
+    VariableRow{Variable::visible_devices, "CUDA_VISIBLE_DEVICES", "devices this process sees, by index or UUID; read by cuInit"},
+    VariableRow{Variable::library_path, "LD_LIBRARY_PATH", "searched for the real libcuda.so.1, for calls that pass through"},
+    VariableRow{Variable::module_loading, "CUDA_MODULE_LOADING", "LAZY or EAGER, as cuModuleGetLoadingMode answers"},
+    VariableRow{Variable::copy_threads, "MPSSHIM_COPY_THREADS",
+                "threads that share a large copy from or to pageable memory; 1: the calling one alone"},
+    VariableRow{Variable::trace, "MPSSHIM_TRACE", "file: a timeline of this process is written to file.<pid> (docs/tracing.md)"},
+    VariableRow{Variable::log_file, "CUDA_LOG_FILE", "stdout, stderr or a file: calls that fail are written there, a line each"},
 };
 
 constexpr bool in_order() {
@@ -69,7 +70,7 @@ std::string pipe_directory() {
 
 void print_environment() {
   if (!debug_enabled(DebugTopic::env)) return;
-  for (const Row& row : kTable) {
+  for (const VariableRow& row : kTable) {
     const char* value = raw_value(row.variable);
     log_line("%s is %s%s%s (%s).", row.name, value == nullptr ? "not set" : "\"", value == nullptr ? "" : value, value == nullptr ? "" : "\"",
              row.meaning);

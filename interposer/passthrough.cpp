@@ -26,8 +26,8 @@ constexpr char kLoaderCache[] = "/etc/ld.so.cache";
 constexpr std::array<std::string_view, 6> kUsualDirectories = {
     "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib"};
 
-DriverTable table;            // filled once, before the state says pass_through
-std::string* path = nullptr;  // leaked: late calls
+DriverTable real_table;            // filled once, before the state says pass_through
+std::string* real_path = nullptr;  // leaked: late calls
 
 void add_library_path(std::vector<std::string>& candidates) {
   std::string_view rest = environment_value(Variable::library_path);
@@ -81,7 +81,7 @@ bool is_interposer(void* library) {
 void fill_table(void* library) {
   for (const DriverSymbol& symbol : kDriverSymbols) {
     void* address = dlsym(library, symbol.name);
-    std::memcpy(reinterpret_cast<std::byte*>(&table) + symbol.offset, &address, sizeof address);
+    std::memcpy(reinterpret_cast<std::byte*>(&real_table) + symbol.offset, &address, sizeof address);
   }
 }
 
@@ -98,14 +98,14 @@ bool try_load(const std::string& candidate) {
     return false;
   }
   fill_table(library);
-  path = new std::string(candidate);
+  real_path = new std::string(candidate);
   return true;
 }
 
 }  // namespace
 
 bool load_real_driver() {
-  if (path != nullptr) return true;
+  if (real_path != nullptr) return true;
   const std::string named(environment_value(Variable::real_driver));
   if (!named.empty()) {
     if (try_load(named)) return true;
@@ -122,7 +122,7 @@ bool is_self_query(const void** answer, const CUuuid* id) {
   return true;
 }
 
-const DriverTable& real_driver() { return table; }
-const char* real_driver_path() { return path == nullptr ? "" : path->c_str(); }
+const DriverTable& real_driver() { return real_table; }
+const char* real_driver_path() { return real_path == nullptr ? "" : real_path->c_str(); }
 
 }  // namespace mpsshim::interposer

@@ -124,7 +124,7 @@ std::string readable_function(const std::string& name) {
   std::string text = status == 0 && demangled ? demangled.get() : name;
   std::ranges::replace_if(
       text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
-  if (text.size() > kLongestName) text = text.substr(0, kLongestName - 3) + "...";
+  if (text.size() > kLongestName) text.replace(kLongestName - 3, std::string::npos, "...");
   return text;
 }
 

@@ -59,8 +59,9 @@ class ControlLink {
   [[nodiscard]] std::optional<ReceivedPiece> take_piece(std::uint64_t session, std::uint64_t memory, unsigned timeout_ms, const IsGone& is_gone);
   void look_again();
   // Waits, at most `timeout_ms`, until the control process has dealt with all that was sent so far. Called by helper threads.
+  static constexpr unsigned kSettleTimeoutMs = 2'000;
   void settle(
-      unsigned timeout_ms, const IsGone& is_gone = [] { return false; });
+      unsigned timeout_ms = kSettleTimeoutMs, const IsGone& is_gone = [] { return false; });
   void forget_session(std::uint64_t session);
 
  private:

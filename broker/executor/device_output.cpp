@@ -13,7 +13,7 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr std::chrono::seconds kPatience{2};
+constexpr std::chrono::seconds kHolderPatience{2};
 
 // How far the file is written; -1: standard output is no file (tests).
 std::int64_t written() {
@@ -46,10 +46,10 @@ bool DeviceOutput::enter(std::uint64_t session) {
 }
 
 void DeviceOutput::complain(std::uint64_t session) {
-  if (holder_ == 0 || is_late_ || Clock::now() - taken_at_ < kPatience) return;
+  if (holder_ == 0 || is_late_ || Clock::now() - taken_at_ < kHolderPatience) return;
   is_late_ = true;
   log_warning("Session {}: has kernels that may print, and waits for those of session {}, which have run for {} s: one client prints at a time",
-              session, holder_, kPatience.count());
+              session, holder_, kHolderPatience.count());
 }
 
 void DeviceOutput::note_launch() {

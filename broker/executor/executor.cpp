@@ -26,7 +26,9 @@ constexpr std::chrono::milliseconds kDevicePause{2};
 
 long long milliseconds(Clock::duration time) { return std::chrono::duration_cast<std::chrono::milliseconds>(time).count(); }
 
-long long microseconds(Clock::duration time) { return std::chrono::duration_cast<std::chrono::microseconds>(time).count(); }
+long long elapsed_us(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(to - from).count();
+}
 
 unsigned worker_count(unsigned asked) {
   if (asked != 0) return asked;
@@ -194,8 +196,8 @@ void Executor::open_session(const ExecutorPacket& packet, proto::ReceivedFds& fd
   const Clock::time_point opened = Clock::now();
   if (session && !pieces.empty()) {
     result = restore(*session, pieces.mapped());
-    log_info("Session {}: opened in {} us, {} pieces of its memory brought back in {} us", packet.header.session, microseconds(opened - began),
-             pieces.mapped().size(), microseconds(Clock::now() - opened));
+    log_info("Session {}: opened in {} us, {} pieces of its memory brought back in {} us", packet.header.session, elapsed_us(began, opened),
+             pieces.mapped().size(), elapsed_us(opened, Clock::now()));
   }
   if (session && result == CUDA_SUCCESS) workers_->add(session);
   if (session && result != CUDA_SUCCESS) Session::discard(session);
@@ -212,8 +214,9 @@ CUresult Executor::restore(Session& session, const std::vector<Restore>& pieces)
       result = session.memory().add_lease(piece.packet.device_lease);
     } else if (piece.packet.header.type == ExecutorMessage::chunk_restore) {
       const std::uint64_t object = piece.packet.object;
-      result = ApplicationMemory::is_piece(object) ? session.memory().application().adopt(proto::MemoryId{object}, piece.packet.size_bytes, piece.file)
-                                                   : session.memory().restore_chunk(object, piece.packet.size_bytes, piece.file.get());
+      result = ApplicationMemory::is_piece(object)
+                   ? session.memory().application().adopt(proto::MemoryId{object}, piece.packet.size_bytes, piece.file)
+                   : session.memory().restore_chunk(object, piece.packet.size_bytes, piece.file.get());
     } else if (piece.packet.header.type == ExecutorMessage::variables_restore) {
       if (!session.variables().adopt(piece.file)) result = CUDA_ERROR_OUT_OF_MEMORY;
     } else {

@@ -21,7 +21,7 @@ constexpr std::chrono::microseconds kStalledPause{50};  // a fault is suspected:
 constexpr std::chrono::milliseconds kRecent{2};         // clients that wait for each launch are idle most of the time
 constexpr std::chrono::milliseconds kIdlePause{2};
 constexpr std::chrono::milliseconds kAttentive{100};  // nothing in flight for so long: sleep until somebody sends something
-constexpr std::chrono::milliseconds kSleepLimit{200};
+constexpr std::chrono::milliseconds kProbeSleepLimit{200};
 constexpr std::chrono::milliseconds kRung{10};        // time for what was sent to reach the driver
 constexpr std::chrono::milliseconds kQuiet{1};        // nothing ended for so long: probe
 constexpr std::chrono::microseconds kLeastRest{200};  // between two probes of overdue streams
@@ -88,7 +88,7 @@ void FaultWatch::pause(Clock::time_point now, bool is_at_work) {
     return std::this_thread::sleep_for(is_stalled ? kStalledPause : spare_cores_ ? kBusyPause : kBusyPauseOfFew);
   }
   if (now < attentive_until_) return std::this_thread::sleep_for(kIdlePause);
-  parts_.bell.wait(kSleepLimit);
+  parts_.bell.wait(kProbeSleepLimit);
   attentive_until_ = Clock::now() + kRung;
 }
 

@@ -8,12 +8,11 @@
 #include "broker/executor/launch_attributes.hpp"
 #include "broker/executor/session.hpp"
 #include "gen/records.hpp"
+#include "proto/record_flags.hpp"
 
 namespace mpsshim::broker {
 
 namespace {
-
-constexpr std::uint32_t kCooperative = 1u << 0;  // LaunchRecord::flags
 
 template <typename T>
 bool take(std::span<const std::byte>& bytes, T& value) {
@@ -50,7 +49,7 @@ NodeFault read_kernel(Session& session, std::span<const std::byte> payload, Node
   node.launch.shared_bytes = record.shared_bytes;
   node.launch.parameter_bytes = static_cast<std::uint32_t>(padded);
   node.launch.attribute_count = record.attribute_count;
-  node.launch.is_cooperative = (record.flags & kCooperative) != 0;
+  node.launch.is_cooperative = (record.flags & proto::kLaunchIsCooperative) != 0;
   node.launch.data = payload.data();
   node.launch.own();
   work = std::move(node);

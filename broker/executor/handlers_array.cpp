@@ -13,7 +13,7 @@ namespace {
 
 enum ArrayKind : std::uint32_t { kArray = 0, kMipmapped = 1, kLevel = 2, kPlane = 3 };
 enum ObjectKind : std::uint32_t { kArrayObject = 0, kTexture = 1, kSurface = 2 };
-enum Space : std::uint32_t { kDevice = 0, kRegisteredHost = 1, kOfArray = 3 };
+enum ArrayCopySpace : std::uint32_t { kDevice = 0, kRegisteredHost = 1, kOfArray = 3 };
 
 CUDA_ARRAY3D_DESCRIPTOR descriptor_of(const proto::ArrayCreateRecord& record) {
   CUDA_ARRAY3D_DESCRIPTOR descriptor{};

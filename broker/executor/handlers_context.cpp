@@ -37,7 +37,7 @@ bool is_affordable(const ExecutorParts& parts, CUlimit limit, std::uint64_t valu
   }
 }
 
-CUresult raise(const ExecutorParts& parts, CUlimit limit, std::uint64_t value) {
+CUresult raise_limit(const ExecutorParts& parts, CUlimit limit, std::uint64_t value) {
   std::size_t current = 0;
   const CUresult result = parts.driver->cuCtxGetLimit(&current, limit);
   return result != CUDA_SUCCESS || current >= value ? result : parts.driver->cuCtxSetLimit(limit, value);
@@ -51,7 +51,7 @@ void handle(Incoming& incoming, const proto::ContextLimitRecord& record) {
   if (!is_affordable(session.parts(), limit, record.value)) return incoming.reject(CUDA_ERROR_NOT_SUPPORTED);
   // A larger stack is memory for all threads: the driver waits for every kernel before it takes another.
   session.start_window_call("cuCtxSetLimit", [reply = incoming.share_reply(), &session, limit, value = record.value](WindowResult window) {
-    const CUresult result = window == WindowResult::open ? raise(session.parts(), limit, value) : CUDA_ERROR_MPS_SERVER_NOT_READY;
+    const CUresult result = window == WindowResult::open ? raise_limit(session.parts(), limit, value) : CUDA_ERROR_MPS_SERVER_NOT_READY;
     reply->answer(session.parts().faults.check(result, session.id(), "cuCtxSetLimit"));
   });
 }

@@ -3,20 +3,19 @@
 #include <optional>
 
 #include "broker/executor/dispatch.hpp"
+#include "proto/record_flags.hpp"
 
 namespace mpsshim::broker {
 
 namespace {
 
-constexpr std::uint16_t kBeforeAllLater = 1u << 0;
-
-enum Space : std::uint8_t { device = 0, pinned = 1, staging = 2 };
+enum CopySpace : std::uint8_t { device = 0, pinned = 1, staging = 2 };
 
 // The address the driver gets; nullopt: not the session's.
 std::optional<std::uint64_t> resolve(const MemoryMap& memory, std::uint8_t space, std::uint64_t address, std::uint64_t size_bytes) {
   switch (space) {
-    case Space::device: return memory.owns_device(address, size_bytes) ? std::optional(address) : std::nullopt;
-    case Space::pinned: return memory.owns_pinned(address, size_bytes) ? std::optional(address) : std::nullopt;
+    case CopySpace::device: return memory.owns_device(address, size_bytes) ? std::optional(address) : std::nullopt;
+    case CopySpace::pinned: return memory.owns_pinned(address, size_bytes) ? std::optional(address) : std::nullopt;
     default: return memory.staging(address, size_bytes);
   }
 }
@@ -54,7 +53,8 @@ std::optional<std::uint64_t> extent(const proto::CopyBoxRecord& record, std::uin
 void handle(Incoming& incoming, const proto::CopyBoxRecord& record) {
   StreamQueue* queue = incoming.stream();
   if (queue == nullptr) return;
-  if (record.destination_space > Space::staging || record.source_space > Space::staging) return incoming.malformed("it names an unknown space");
+  if (record.destination_space > CopySpace::staging || record.source_space > CopySpace::staging)
+    return incoming.malformed("it names an unknown space");
   if (record.width == 0 || record.height == 0 || record.depth == 0) return;
   const std::optional<std::uint64_t> to = extent(record, record.destination_pitch, record.destination_rows);
   const std::optional<std::uint64_t> from = extent(record, record.source_pitch, record.source_rows);
@@ -64,29 +64,30 @@ void handle(Incoming& incoming, const proto::CopyBoxRecord& record) {
   const auto source = resolve(memory, record.source_space, record.source, *from);
   if (!destination || !source) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   CopyBoxOp op;
-  op.destination = {*destination, record.destination_pitch, record.destination_rows, record.destination_space != Space::device};
-  op.source = {*source, record.source_pitch, record.source_rows, record.source_space != Space::device};
+  op.destination = {*destination, record.destination_pitch, record.destination_rows, record.destination_space != CopySpace::device};
+  op.source = {*source, record.source_pitch, record.source_rows, record.source_space != CopySpace::device};
   op.width = record.width;
   op.height = record.height;
   op.depth = record.depth;
   StreamSet& streams = incoming.session.streams();
   streams.append(*queue, op);
-  if ((record.flags & kBeforeAllLater) != 0) streams.order_all_behind(*queue);
+  if ((record.flags & proto::kCopyComesBeforeAllLater) != 0) streams.order_all_behind(*queue);
 }
 
 void handle(Incoming& incoming, const proto::CopyRecord& record) {
   StreamQueue* queue = incoming.stream();
   if (queue == nullptr) return;
-  if (record.destination_space > Space::staging || record.source_space > Space::staging) return incoming.malformed("it names an unknown space");
+  if (record.destination_space > CopySpace::staging || record.source_space > CopySpace::staging)
+    return incoming.malformed("it names an unknown space");
   if (record.size_bytes == 0) return;
   const MemoryMap& memory = incoming.session.memory();
   const auto destination = resolve(memory, record.destination_space, record.destination, record.size_bytes);
   const auto source = resolve(memory, record.source_space, record.source, record.size_bytes);
   if (!destination || !source) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
-  const CopyKind kind = kind_of(record.source_space != Space::device, record.destination_space != Space::device);
+  const CopyKind kind = kind_of(record.source_space != CopySpace::device, record.destination_space != CopySpace::device);
   StreamSet& streams = incoming.session.streams();
   streams.append(*queue, CopyOp{*destination, *source, record.size_bytes, kind});
-  if ((record.flags & kBeforeAllLater) != 0) streams.order_all_behind(*queue);
+  if ((record.flags & proto::kCopyComesBeforeAllLater) != 0) streams.order_all_behind(*queue);
 }
 
 void handle(Incoming& incoming, const proto::FillRecord& record) {
@@ -101,7 +102,8 @@ void handle(Incoming& incoming, const proto::FillRecord& record) {
   if (!bytes || (!memory.owns_device(record.destination, *bytes) && !memory.owns_pinned(record.destination, *bytes))) {
     return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   }
-  incoming.session.streams().append(*queue, FillOp{record.destination, record.pitch_bytes, record.width, record.height, record.value, record.element_bytes});
+  incoming.session.streams().append(*queue,
+                                    FillOp{record.destination, record.pitch_bytes, record.width, record.height, record.value, record.element_bytes});
 }
 
 }  // namespace mpsshim::broker

@@ -4,14 +4,9 @@
 
 #include "broker/executor/dispatch.hpp"
 #include "broker/executor/launch_attributes.hpp"
+#include "proto/record_flags.hpp"
 
 namespace mpsshim::broker {
-
-namespace {
-
-constexpr std::uint32_t kCooperative = 1u << 0;
-
-}  // namespace
 
 void handle(Incoming& incoming, const proto::LaunchRecord& record) {
   StreamQueue* queue = incoming.stream();
@@ -39,7 +34,7 @@ void handle(Incoming& incoming, const proto::LaunchRecord& record) {
   op.shared_bytes = record.shared_bytes;
   op.parameter_bytes = static_cast<std::uint32_t>(padded);
   op.attribute_count = record.attribute_count;
-  op.is_cooperative = (record.flags & kCooperative) != 0;
+  op.is_cooperative = (record.flags & proto::kLaunchIsCooperative) != 0;
   op.is_single = op.is_cooperative || op.function->prints;
   op.data = data;
   incoming.session.streams().append(*queue, std::move(op));

@@ -10,7 +10,6 @@ namespace mpsshim::broker {
 namespace {
 
 constexpr std::uint64_t kQuickBytes = 64u << 20;  // mapping so much takes a worker tens of microseconds
-constexpr unsigned kSettleTimeoutMs = 2'000;
 constexpr unsigned kAnnouncedTimeoutMs = 10'000;  // to learn whether the control process has announced it
 
 bool is_range(std::uint64_t address, std::uint64_t size_bytes) { return size_bytes != 0 && size_bytes <= UINT64_MAX - address; }
@@ -49,7 +48,7 @@ void create_after_releases(Session& session, const proto::MemoryCreateRecord& re
     session.start_job([record, reply, forgotten](const std::shared_ptr<Session>& self) {
       for (const std::uint64_t address : forgotten) self->memory().application().unmap_forgotten(address, 1);
       self->memory().release_leaving();
-      self->parts().control.settle(kSettleTimeoutMs);
+      self->parts().control.settle();
       reply->answer_with(create(*self, record), proto::MemoryCreateReply{});
       self->finish_job();
     });

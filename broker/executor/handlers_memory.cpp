@@ -10,8 +10,7 @@ namespace mpsshim::broker {
 namespace {
 
 constexpr std::uint64_t kQuickChunkBytes = 64u << 20;  // mapping so much takes a worker tens of microseconds
-constexpr unsigned kSettleTimeoutMs = 2'000;
-constexpr unsigned kSegmentTimeoutMs = 10'000;  // to learn whether the control process has announced it
+constexpr unsigned kSegmentTimeoutMs = 10'000;         // to learn whether the control process has announced it
 
 CUresult create_chunk(Session& session, std::uint64_t size_bytes, MemoryMap::Chunk& chunk) {
   const ScopedMark mark(session.id(), "cuMemCreate", Patience::patient);  // the largest take their time
@@ -31,7 +30,7 @@ void create_after_releases(Session& session, std::uint64_t size_bytes, const Sha
   session.when_completed([&session, size_bytes, reply] {
     session.start_job([size_bytes, reply](const std::shared_ptr<Session>& self) {
       self->memory().release_leaving();
-      self->parts().control.settle(kSettleTimeoutMs);
+      self->parts().control.settle();
       MemoryMap::Chunk chunk;
       const CUresult result = create_chunk(*self, size_bytes, chunk);
       answer(*reply, result, chunk);

@@ -25,12 +25,12 @@ namespace {
 constexpr std::size_t kQuantumBytes = 64 * 1024;
 static_assert(kQuantumBytes >= proto::kMaxRecordBytes);
 constexpr unsigned kDryVisits = 4;  // visits without work after which progress is written
-constexpr std::chrono::microseconds kShortestPause{20};
-constexpr std::chrono::microseconds kLongestPause{1'000};
+constexpr std::chrono::microseconds kShortestIdlePause{20};
+constexpr std::chrono::microseconds kLongestIdlePause{1'000};
 constexpr std::chrono::microseconds kLongestPauseForCredit{100};  // a full stream's work lasts some hundred microseconds at least
 constexpr std::chrono::milliseconds kRebalanceInterval{5};
 constexpr unsigned kTurnsBetweenLooks = 16;  // at the clock, for the interval
-constexpr std::chrono::microseconds kSleepLimit{1'000'000};
+constexpr std::chrono::microseconds kIdleSleepLimit{1'000'000};
 
 // How long a worker without work spins before it sleeps: a spinning worker must not take the core from the client it waits for.
 std::chrono::microseconds spin_time() {
@@ -115,7 +115,7 @@ void Worker::loop() {
     if (++turns_ % kTurnsBetweenLooks == 0) rebalance();
     if (visit.worked) {
       idle_since = {};
-      pause_ = kShortestPause;
+      pause_ = kShortestIdlePause;
       continue;
     }
     const Clock::time_point now = Clock::now();
@@ -255,8 +255,8 @@ void Worker::drop(std::size_t index) {
 }
 
 void Worker::sleep(const Visit& visit, Clock::duration idle) {
-  std::chrono::nanoseconds limit = visit.polls ? pause_ : kSleepLimit;
-  pause_ = visit.polls ? std::min(pause_ * 2, visit.lacks_credit ? kLongestPauseForCredit : kLongestPause) : kShortestPause;
+  std::chrono::nanoseconds limit = visit.polls ? pause_ : kIdleSleepLimit;
+  pause_ = visit.polls ? std::min(pause_ * 2, visit.lacks_credit ? kLongestPauseForCredit : kLongestIdlePause) : kShortestIdlePause;
   if (visit.awaits_fences) limit = std::min(limit, completion_pause(idle, has_spare_cores()));  // a client waits for what the GPU does
   pollfd ready{epoll_.get(), POLLIN, 0};
   const timespec timeout{limit.count() / 1'000'000'000, limit.count() % 1'000'000'000};

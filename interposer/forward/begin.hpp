@@ -27,4 +27,7 @@ template <proto::HandleKind Kind, typename Handle>
   return proto::Id<Kind>{reinterpret_cast<std::uintptr_t>(handle)};
 }
 
+// Addresses of this process, which travel as numbers.
+[[nodiscard]] inline void* host_pointer(std::uint64_t address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
+
 }  // namespace mpsshim::interposer::forward

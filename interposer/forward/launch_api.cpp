@@ -13,6 +13,7 @@
 #include "interposer/forward/occupancy.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/devices.hpp"
+#include "proto/record_flags.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -45,8 +46,6 @@ namespace mpsshim::interposer::api {
 using namespace forward;
 
 namespace {
-
-constexpr std::uint32_t kCooperative = 1;  // LaunchRecord::flags
 
 // A cooperative grid must be on the device as a whole.
 CUresult check_cooperative(Function& function, const LaunchShape& shape) {
@@ -108,7 +107,7 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
   if (const CUresult error = find_arguments(kernel_params, extra, function->parameter_bytes, arguments); error != CUDA_SUCCESS) [[unlikely]] {
     return error;
   }
-  if ((flags & kCooperative) != 0) {
+  if ((flags & proto::kLaunchIsCooperative) != 0) {
     if (const CUresult error = check_cooperative(*function, shape); error != CUDA_SUCCESS) return error;
   }
   if (function->has_launch_attributes.load(std::memory_order_relaxed) | stream->has_launch_attributes.load(std::memory_order_relaxed)) [[unlikely]] {
@@ -160,7 +159,8 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
                                    unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
                                    void** kernelParams) {
-  return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes}, hStream, {}, kCooperative, kernelParams, nullptr);
+  return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes}, hStream, {}, proto::kLaunchIsCooperative,
+                kernelParams, nullptr);
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra) {
@@ -168,7 +168,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** ker
   std::uint32_t flags = 0;
   const std::span<const CUlaunchAttribute> attributes(config->attrs, config->numAttrs);
   for (const CUlaunchAttribute& attribute : attributes) {
-    if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && attribute.value.cooperative != 0) flags |= kCooperative;
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && attribute.value.cooperative != 0) flags |= proto::kLaunchIsCooperative;
   }
   CUstream stream = config->hStream;
   if (stream == nullptr && PerThreadDefaultStream::active()) stream = CU_STREAM_PER_THREAD;

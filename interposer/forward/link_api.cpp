@@ -25,7 +25,7 @@ namespace {
 using LinkId = proto::Id<proto::HandleKind::link_state>;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kPieceBytes = 60 * 1024;
+constexpr std::size_t kInputPieceBytes = 60 * 1024;
 
 struct WireOption {
   std::uint32_t option;
@@ -118,8 +118,8 @@ class Timed {
 };
 
 CUresult send_input(Link& link, std::span<const std::byte> input) {
-  for (std::size_t done = 0; done < input.size(); done += kPieceBytes) {
-    const auto piece = input.subspan(done, std::min(kPieceBytes, input.size() - done));
+  for (std::size_t done = 0; done < input.size(); done += kInputPieceBytes) {
+    const auto piece = input.subspan(done, std::min(kInputPieceBytes, input.size() - done));
     if (const CUresult error = session().channel().post({}, proto::LinkDataRecord{link.id}, piece); error != CUDA_SUCCESS) return error;
   }
   return CUDA_SUCCESS;
@@ -169,8 +169,9 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** 
   Link* link = object.get();
   link->logs = read.logs;
   link->wall_time = read.wall_time;
-  link->id = links().add(std::move(object));
-  if (link->id == LinkId{}) return CUDA_ERROR_OUT_OF_MEMORY;
+  const LinkId id = links().add(std::move(object));
+  if (id == LinkId{}) return CUDA_ERROR_OUT_OF_MEMORY;  // and the link is gone
+  link->id = id;
   proto::LinkCreateRecord record{};
   record.link = link->id;
   record.option_count = static_cast<std::uint32_t>(read.plain.size());

@@ -82,7 +82,7 @@ using namespace forward;
 namespace {
 
 template <typename F>
-CUresult with_function(CUfunction handle, F&& f) {
+CUresult with_function_in_context(CUfunction handle, F&& f) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Function* function = Functions::instance().resolve(handle);
   return function != nullptr ? f(*function) : CUDA_ERROR_INVALID_HANDLE;
@@ -122,7 +122,7 @@ enum ClusterQuery : std::uint32_t { kMaxActiveClusters = 0, kMaxClusterSize = 1 
 
 CUresult ask_of_clusters(int* answer, CUfunction handle, const CUlaunchConfig* config, ClusterQuery query) {
   if (answer == nullptr || config == nullptr || (config->numAttrs > 0 && config->attrs == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-  return with_function(handle, [&](Function& function) {
+  return with_function_in_context(handle, [&](Function& function) {
     const proto::ClusterOccupancyRecord record{function.id,
                                                config->gridDimX,
                                                config->gridDimY,
@@ -149,7 +149,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CU
   if (numBlocks == nullptr || blockSize <= 0 || (flags & ~static_cast<unsigned int>(CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE)) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  return with_function(func, [&](Function& function) { return max_active_blocks(function, blockSize, dynamicSMemSize, flags, *numBlocks); });
+  return with_function_in_context(func,
+                                  [&](Function& function) { return max_active_blocks(function, blockSize, dynamicSMemSize, flags, *numBlocks); });
 }
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize) {
@@ -159,7 +160,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* numBlocks, CUfunction 
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize,
                                                    size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags) {
   if (minGridSize == nullptr || blockSize == nullptr || blockSizeLimit < 0) return CUDA_ERROR_INVALID_VALUE;
-  return with_function(func, [&](Function& function) {
+  return with_function_in_context(func, [&](Function& function) {
     return best_block_size(function, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags, *minGridSize, *blockSize);
   });
 }
@@ -172,7 +173,7 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfu
 
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func, int numBlocks, int blockSize) {
   if (dynamicSmemSize == nullptr || numBlocks <= 0 || blockSize <= 0) return CUDA_ERROR_INVALID_VALUE;
-  return with_function(func, [&](Function& function) {
+  return with_function_in_context(func, [&](Function& function) {
     proto::OccupancyRecord record{};
     record.query = kAvailableSharedMemory;
     record.block_size = blockSize;

@@ -17,7 +17,7 @@ namespace {
 
 using Slot = proto::SharedEventSlot;
 
-constexpr std::uint64_t kMagic = 0x6d50'5368'4576'6e74;
+constexpr std::uint64_t kEventMagic = 0x6d50'5368'4576'6e74;
 constexpr std::uint64_t kShortestSleepUs = 5;
 constexpr std::uint64_t kLongestSleepUs = 1000;
 
@@ -122,7 +122,7 @@ CUresult SharedEvents::name(const SharedEvent& event, CUipcEventHandle& handle) 
     page->is_named = true;
   }
   Content content;
-  content.magic = kMagic;
+  content.magic = kEventMagic;
   content.page = page->name;
   content.slot = static_cast<std::uint32_t>(event.slot - page->slots);
   content.generation = event.generation;
@@ -133,7 +133,7 @@ CUresult SharedEvents::name(const SharedEvent& event, CUipcEventHandle& handle) 
 CUresult SharedEvents::open(const CUipcEventHandle& handle, SharedEvent& event) {
   Content content;
   std::memcpy(static_cast<void*>(&content), &handle, sizeof content);
-  if (content.magic != kMagic || content.slot >= proto::kSharedEventSlots) return CUDA_ERROR_INVALID_HANDLE;
+  if (content.magic != kEventMagic || content.slot >= proto::kSharedEventSlots) return CUDA_ERROR_INVALID_HANDLE;
   const std::lock_guard lock(mutex_);
   const auto found = std::ranges::find_if(pages_, [&](const Page& page) { return page.is_named && page.name == content.page; });
   Page* page = found != pages_.end() ? &*found : nullptr;

@@ -93,7 +93,8 @@ CUresult initialise_devices() {
     for (std::uint32_t i = 0; i < facts.device_count; ++i) visible[visible_count++] = i;
   }
   if (visible_count != 0) return CUDA_SUCCESS;
-  debug_line(DebugTopic::settle, "No device is visible: the broker has %u, and CUDA_VISIBLE_DEVICES counts the broker's devices.", facts.device_count);
+  debug_line(DebugTopic::settle, "No device is visible: the broker has %u, and CUDA_VISIBLE_DEVICES counts the broker's devices.",
+             facts.device_count);
   return CUDA_ERROR_NO_DEVICE;
 }
 
@@ -120,5 +121,10 @@ CUresult claim_session_device(CUdevice device) {
 }
 
 CUdevice session_device() { return std::max(claimed.load(std::memory_order_relaxed), 0); }
+
+CUresult check_session_device(CUdevice device) {
+  if (device_facts(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  return device == session_device() ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
 
 }  // namespace mpsshim::interposer

@@ -21,7 +21,7 @@ struct Size {
   std::uint64_t depth = 0;
 };
 
-struct Side {
+struct ArraySide {
   bool is_array = false;
   Space space = Space::device;
   std::uint64_t place = 0;  // an array's id, or the address of the first byte
@@ -30,8 +30,8 @@ struct Side {
   std::uint64_t offset[3] = {};  // into an array: bytes, rows, slices
 
   // The side from (x, y, z) of the copy on.
-  [[nodiscard]] Side from(std::uint64_t x, std::uint64_t y, std::uint64_t z) const {
-    Side part = *this;
+  [[nodiscard]] ArraySide from(std::uint64_t x, std::uint64_t y, std::uint64_t z) const {
+    ArraySide part = *this;
     if (is_array) {
       part.offset[0] += x;
       part.offset[1] += y;
@@ -55,7 +55,7 @@ struct Described {
   std::uint64_t x, y, z;
 };
 
-CUresult read_array(const Described& given, const Size& size, Side& side) {
+CUresult read_array(const Described& given, const Size& size, ArraySide& side) {
   Array* array = Arrays::instance().resolve(given.array);
   if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   side.is_array = true;
@@ -73,7 +73,7 @@ CUresult read_array(const Described& given, const Size& size, Side& side) {
   return fits && given.x % bytes == 0 && size.width % bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult read_linear(const Described& given, const Size& size, Named named, Side& side) {
+CUresult read_linear(const Described& given, const Size& size, Named named, ArraySide& side) {
   const std::uint64_t base = given.type == CU_MEMORYTYPE_HOST ? reinterpret_cast<std::uintptr_t>(given.host) : given.device;
   std::uint64_t right = 0, below = 0, before = 0, offset = 0, last = 0, extent = 0;
   if (__builtin_add_overflow(given.x, size.width, &right) || __builtin_add_overflow(given.y, size.height, &below)) return CUDA_ERROR_INVALID_VALUE;
@@ -89,7 +89,7 @@ CUresult read_linear(const Described& given, const Size& size, Named named, Side
   return fits ? classify(side.place, extent, named, side.space) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult read_side(const Described& given, const Size& size, Side& side) {
+CUresult read_side(const Described& given, const Size& size, ArraySide& side) {
   switch (given.type) {
     case CU_MEMORYTYPE_ARRAY: return read_array(given, size, side);
     case CU_MEMORYTYPE_HOST: return read_linear(given, size, Named::host, side);
@@ -99,7 +99,7 @@ CUresult read_side(const Described& given, const Size& size, Side& side) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult post(Stream& stream, const Side& destination, const Side& source, const Size& size) {
+CUresult post(Stream& stream, const ArraySide& destination, const ArraySide& source, const Size& size) {
   return post_work<proto::ArrayCopyRecord>(stream, 0, [&](proto::ArrayCopyRecord& record, std::byte*) {
     record.destination = destination.place;
     record.source = source.place;
@@ -138,7 +138,7 @@ class Bounce {
 };
 
 // Rows between pageable memory and the bounce buffer, where they lie one behind the other.
-void copy_rows(std::byte* packed, const Side& pageable, const Size& piece, bool is_upload) {
+void copy_rows(std::byte* packed, const ArraySide& pageable, const Size& piece, bool is_upload) {
   for (std::uint64_t y = 0; y < piece.height; ++y) {
     auto* row = reinterpret_cast<std::byte*>(pageable.place + y * pageable.pitch);  // NOLINT(performance-no-int-to-ptr)
     std::byte* at = packed + y * piece.width;
@@ -146,9 +146,9 @@ void copy_rows(std::byte* packed, const Side& pageable, const Size& piece, bool 
   }
 }
 
-CUresult copy_piece(Stream& stream, std::byte* packed, const Side& destination, const Side& source, const Size& piece) {
+CUresult copy_piece(Stream& stream, std::byte* packed, const ArraySide& destination, const ArraySide& source, const Size& piece) {
   const bool is_upload = source.is_pageable();
-  Side bounce;
+  ArraySide bounce;
   bounce.space = Space::registered_host;
   bounce.place = reinterpret_cast<std::uintptr_t>(packed);
   bounce.pitch = piece.width;
@@ -160,7 +160,7 @@ CUresult copy_piece(Stream& stream, std::byte* packed, const Side& destination, 
   return error;
 }
 
-CUresult copy_pageable(Stream& stream, const Side& destination, const Side& source, const Size& size) {
+CUresult copy_pageable(Stream& stream, const ArraySide& destination, const ArraySide& source, const Size& size) {
   Bounce& bounce = Bounce::instance();
   const std::lock_guard lock(bounce.mutex);
   std::byte* packed = nullptr;
@@ -185,7 +185,7 @@ CUresult copy_with_array(Stream& stream, const CUDA_MEMCPY3D& copy, Completion c
   const Size size{copy.WidthInBytes, copy.Height, copy.Depth};
   if (copy.srcLOD != 0 || copy.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   if (size.width == 0 || size.height == 0 || size.depth == 0) return CUDA_SUCCESS;
-  Side source, destination;
+  ArraySide source, destination;
   CUresult error = read_side(
       {copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcArray, copy.srcPitch, copy.srcHeight, copy.srcXInBytes, copy.srcY, copy.srcZ}, size,
       source);

@@ -61,8 +61,9 @@ CUresult Arrays::make(const proto::ArrayCreateRecord& what, CUcontext context, A
   array->levels = what.kind == kMipmapped ? what.number : 0;
   {
     const std::lock_guard lock(mutex_);
-    array->id = table_.add(std::move(object));
-    if (array->id == proto::ArrayId{}) return CUDA_ERROR_OUT_OF_MEMORY;
+    const proto::ArrayId id = table_.add(std::move(object));
+    if (id == proto::ArrayId{}) return CUDA_ERROR_OUT_OF_MEMORY;  // and the array is gone
+    array->id = id;
   }
   proto::ArrayCreateRecord record = what;
   record.array = array->id;

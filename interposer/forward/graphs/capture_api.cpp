@@ -10,7 +10,7 @@ using namespace forward;
 namespace {
 
 template <typename F>
-CUresult with_stream(CUstream handle, F&& f) {
+CUresult with_captured_stream(CUstream handle, F&& f) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   return stream != nullptr ? f(*stream) : CUDA_ERROR_INVALID_HANDLE;
@@ -31,19 +31,19 @@ CUresult cuStreamBeginCapture(CUstream hStream) { return api::cuStreamBeginCaptu
 
 CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
   if (!is_mode(mode)) return CUDA_ERROR_INVALID_VALUE;
-  return with_stream(hStream, [&](Stream& stream) { return Captures::instance().begin(stream, mode, nullptr, {}, nullptr); });
+  return with_captured_stream(hStream, [&](Stream& stream) { return Captures::instance().begin(stream, mode, nullptr, {}, nullptr); });
 }
 
 CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData,
                                      size_t numDependencies, CUstreamCaptureMode mode) {
   if (!is_mode(mode) || hGraph == nullptr || (numDependencies != 0 && dependencies == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-  return with_stream(hStream, [&](Stream& stream) {
+  return with_captured_stream(hStream, [&](Stream& stream) {
     return Captures::instance().begin(stream, mode, hGraph, {dependencies, numDependencies}, dependencyData);
   });
 }
 
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
-  return with_stream(hStream, [&](Stream& stream) { return Captures::instance().end(stream, phGraph); });
+  return with_captured_stream(hStream, [&](Stream& stream) { return Captures::instance().end(stream, phGraph); });
 }
 
 CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
@@ -70,7 +70,7 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus* capt
 CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus* captureStatus_out, cuuint64_t* id_out, CUgraph* graph_out,
                                    const CUgraphNode** dependencies_out, const CUgraphEdgeData** edgeData_out, size_t* numDependencies_out) {
   if (captureStatus_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return with_stream(hStream, [&](Stream& stream) {
+  return with_captured_stream(hStream, [&](Stream& stream) {
     Captures::Info info;
     const CUresult error = Captures::instance().info(stream, info);
     if (error != CUDA_SUCCESS) return error;
@@ -92,7 +92,7 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode* dep
                                               size_t numDependencies, unsigned int flags) {
   if (flags != CU_STREAM_ADD_CAPTURE_DEPENDENCIES && flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES) return CUDA_ERROR_INVALID_VALUE;
   if (numDependencies != 0 && dependencies == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return with_stream(hStream, [&](Stream& stream) {
+  return with_captured_stream(hStream, [&](Stream& stream) {
     return Captures::instance().set_dependencies(stream, {dependencies, numDependencies}, dependencyData,
                                                  flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES);
   });

@@ -7,25 +7,25 @@ namespace mpsshim::interposer::forward {
 
 namespace {
 
-struct Side {
+struct NodeSide {
   CUmemorytype type{};
   std::uint64_t address = 0;
   std::size_t x = 0, y = 0, z = 0;
   std::size_t pitch = 0, rows = 0;
 };
 
-Side source_of(const CUDA_MEMCPY3D& p) {
+NodeSide source_of(const CUDA_MEMCPY3D& p) {
   const auto address = p.srcMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<std::uintptr_t>(p.srcHost) : p.srcDevice;
   return {p.srcMemoryType, address, p.srcXInBytes, p.srcY, p.srcZ, p.srcPitch, p.srcHeight};
 }
 
-Side destination_of(const CUDA_MEMCPY3D& p) {
+NodeSide destination_of(const CUDA_MEMCPY3D& p) {
   const auto address = p.dstMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<std::uintptr_t>(p.dstHost) : p.dstDevice;
   return {p.dstMemoryType, address, p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch, p.dstHeight};
 }
 
 // The address of the first byte, and in what memory the box lies.
-CUresult locate(Side& side, const CUDA_MEMCPY3D& p, Space& space) {
+CUresult locate(NodeSide& side, const CUDA_MEMCPY3D& p, Space& space) {
   if (side.type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
   if (side.type != CU_MEMORYTYPE_HOST && side.type != CU_MEMORYTYPE_DEVICE && side.type != CU_MEMORYTYPE_UNIFIED) return CUDA_ERROR_INVALID_VALUE;
   if (p.Height == 1 && p.Depth == 1 && side.pitch == 0) side.pitch = side.x + p.WidthInBytes;
@@ -47,8 +47,8 @@ CUresult locate(Side& side, const CUDA_MEMCPY3D& p, Space& space) {
 
 CUresult make_copy_work(const CUDA_MEMCPY3D& params, CUcontext context, WorkRef& work) {
   if (params.WidthInBytes == 0 || params.Height == 0 || params.Depth == 0) return CUDA_ERROR_INVALID_VALUE;
-  Side source = source_of(params);
-  Side destination = destination_of(params);
+  NodeSide source = source_of(params);
+  NodeSide destination = destination_of(params);
   Space from{}, to{};
   if (const CUresult error = locate(source, params, from); error != CUDA_SUCCESS) return error;
   if (const CUresult error = locate(destination, params, to); error != CUDA_SUCCESS) return error;

@@ -9,7 +9,7 @@ namespace mpsshim::interposer::forward {
 
 namespace {
 
-constexpr std::size_t kPieceBytes = 48 << 10;  // of a description in one record: well below the longest, so that several fit in the ring
+constexpr std::size_t kDescriptionPieceBytes = 48 << 10;  // of a description in one record: well below the longest, so that several fit in the ring
 
 // Ids of parts; the objects are GraphExec's.
 struct Taken {};
@@ -37,8 +37,8 @@ CUresult ExecPart::instantiate(std::uint64_t flags, std::uint32_t& failed_node) 
 
 CUresult ExecPart::post_description() {
   const std::vector<std::byte> bytes = std::exchange(description_, {});
-  for (std::size_t at = 0; at < bytes.size(); at += kPieceBytes) {
-    const auto piece = std::span(bytes).subspan(at, std::min(kPieceBytes, bytes.size() - at));
+  for (std::size_t at = 0; at < bytes.size(); at += kDescriptionPieceBytes) {
+    const auto piece = std::span(bytes).subspan(at, std::min(kDescriptionPieceBytes, bytes.size() - at));
     const CUresult error =
         session().channel().post<proto::GraphNodesRecord>({}, piece.size(), [&](proto::GraphNodesRecord& record, std::byte* trailing, Place place) {
           record.exec = id_;

@@ -16,9 +16,9 @@ namespace {
 
 // Lists as CUDA answers them: without room for them how long they are; with room for *count that many, the rest null.
 template <typename Item>
-class Answer {
+class ListAnswer {
  public:
-  Answer(Item* first, size_t room) : first_(first), room_(room) {}
+  ListAnswer(Item* first, size_t room) : first_(first), room_(room) {}
   void operator()(size_t index, const Item& item) {
     if (first_ != nullptr && index < room_) first_[index] = item;
   }
@@ -154,8 +154,8 @@ CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to, siz
 CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* edgeData, size_t* numEdges) {
   if (numEdges == nullptr || (from == nullptr) != (to == nullptr) || (edgeData != nullptr && from == nullptr)) return CUDA_ERROR_INVALID_VALUE;
   return with_graph(hGraph, [&](const Graph& graph) {
-    Answer<CUgraphNode> first(from, *numEdges), second(to, *numEdges);
-    Answer<CUgraphEdgeData> data(edgeData, *numEdges);
+    ListAnswer<CUgraphNode> first(from, *numEdges), second(to, *numEdges);
+    ListAnswer<CUgraphEdgeData> data(edgeData, *numEdges);
     size_t count = 0;
     for (const Node* node : graph.nodes) {
       for (const Edge& edge : node->before) {

@@ -23,11 +23,6 @@ CUresult read(Graph& graph, const CUgraphNode* nodes, size_t count, std::vector<
   return CUDA_SUCCESS;
 }
 
-CUresult check_device(CUdevice device) {
-  if (device_facts(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  return device == session_device() ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
-}
-
 }  // namespace
 
 CUresult cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies,
@@ -85,16 +80,16 @@ CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr* dptr_out) {
 
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void* value) {
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = check_device(device);
+  const CUresult error = check_session_device(device);
   return error == CUDA_SUCCESS ? GraphMemory::instance().get_attribute(attr, *static_cast<cuuint64_t*>(value)) : error;
 }
 CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void* value) {
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = check_device(device);
+  const CUresult error = check_session_device(device);
   return error == CUDA_SUCCESS ? GraphMemory::instance().set_attribute(attr, *static_cast<const cuuint64_t*>(value)) : error;
 }
 CUresult cuDeviceGraphMemTrim(CUdevice device) {
-  const CUresult error = check_device(device);
+  const CUresult error = check_session_device(device);
   if (error == CUDA_SUCCESS) GraphMemory::instance().reap();
   return error;
 }

@@ -9,12 +9,11 @@
 #include "interposer/forward/launch.hpp"
 #include "interposer/forward/memory/copy.hpp"
 #include "interposer/forward/stream_memory_ops.hpp"
+#include "proto/record_flags.hpp"
 
 namespace mpsshim::interposer::forward {
 
 namespace {
-
-constexpr std::uint32_t kCooperative = 1;  // LaunchRecord::flags
 
 template <typename Work>
 WorkRef share(Work work) {
@@ -68,7 +67,7 @@ bool are_of_one_kind(const CUstreamBatchMemOpParams& one, const CUstreamBatchMem
 
 void set_attribute(KernelWork& kernel, const CUlaunchAttribute& attribute) {
   if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
-    kernel.launch.flags = attribute.value.cooperative != 0 ? kCooperative : 0;
+    kernel.launch.flags = attribute.value.cooperative != 0 ? proto::kLaunchIsCooperative : 0;
     return;
   }
   const auto is_it = [&](const CUlaunchAttribute& known) { return known.id == attribute.id; };
@@ -248,7 +247,7 @@ WorkRef with_attributes_of(const KernelWork& kernel, const KernelWork& from) {
 
 CUlaunchAttributeValue attribute_of(const KernelWork& kernel, CUlaunchAttributeID id) {
   CUlaunchAttributeValue value{};
-  if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) value.cooperative = (kernel.launch.flags & kCooperative) != 0 ? 1 : 0;
+  if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) value.cooperative = (kernel.launch.flags & proto::kLaunchIsCooperative) != 0 ? 1 : 0;
   for (const CUlaunchAttribute& attribute : kernel.attributes) {
     if (attribute.id == id) value = attribute.value;
   }

@@ -43,7 +43,7 @@ static_assert(kPointer == CU_MEMCPY_OPERAND_TYPE_POINTER && kArray == CU_MEMCPY_
 static_assert(kLastAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_ANY);
 #endif
 
-struct Side {
+struct BatchSide {
   CUmemorytype type = CU_MEMORYTYPE_UNIFIED;
   CUdeviceptr pointer = 0;
   CUarray array = nullptr;
@@ -65,7 +65,7 @@ CUresult element_of(const Operand& operand, std::uint64_t& bytes) {
   return CUDA_SUCCESS;
 }
 
-CUresult read_side(const Operand& operand, const Operation& operation, std::uint64_t element, Side& side) {
+CUresult read_side(const Operand& operand, const Operation& operation, std::uint64_t element, BatchSide& side) {
   if (operand.type == kArray) {
     side.type = CU_MEMORYTYPE_ARRAY;
     side.array = reinterpret_cast<CUarray>(operand.object);  // NOLINT(performance-no-int-to-ptr)
@@ -87,7 +87,7 @@ CUresult read(const Operation& operation, CUDA_MEMCPY3D& copy) {
   if (const CUresult error = element_of(operation.source, element); error != CUDA_SUCCESS) return error;
   if (const CUresult error = element_of(operation.destination, element); error != CUDA_SUCCESS) return error;
   if (element == 0) element = 1;  // between two pointers
-  Side from, to;
+  BatchSide from, to;
   if (const CUresult error = read_side(operation.source, operation, element, from); error != CUDA_SUCCESS) return error;
   if (const CUresult error = read_side(operation.destination, operation, element, to); error != CUDA_SUCCESS) return error;
   copy = {};

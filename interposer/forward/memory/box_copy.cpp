@@ -9,8 +9,6 @@ namespace mpsshim::interposer::forward {
 
 namespace {
 
-void* host_pointer(std::uint64_t address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
-
 bool is_one_run(const BoxSide& side, const BoxSize& size) {
   const bool rows_touch = size.height == 1 || side.pitch == size.width;
   const bool slices_touch = size.depth == 1 || (side.pitch == size.width && side.rows == size.height);

@@ -5,15 +5,15 @@
 #include <cstring>
 #include <deque>
 
+#include "interposer/forward/begin.hpp"
+#include "proto/record_flags.hpp"
+
 namespace mpsshim::interposer::forward {
 
 namespace {
 
-constexpr std::uint64_t kPieceBytes = 256 << 10;
+constexpr std::uint64_t kPartBytes = 256 << 10;
 constexpr std::size_t kFlights = 4;  // pieces that the GPU fills ahead
-constexpr std::uint16_t kBeforeAllLater = 1u << 0;
-
-std::byte* memory_at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }  // NOLINT(performance-no-int-to-ptr)
 
 // Walks a box in parts of whole rows of one slice, or of one row where a row is longer than a piece.
 class Parts {
@@ -27,8 +27,8 @@ class Parts {
   [[nodiscard]] bool is_over() const { return at_.z == size_.depth; }
   [[nodiscard]] Part next() {
     Part part = at_;
-    part.width = std::min(size_.width - at_.x, kPieceBytes);
-    part.height = size_.width <= kPieceBytes ? std::min(size_.height - at_.y, kPieceBytes / size_.width) : 1;
+    part.width = std::min(size_.width - at_.x, kPartBytes);
+    part.height = size_.width <= kPartBytes ? std::min(size_.height - at_.y, kPartBytes / size_.width) : 1;
     at_.x += part.width;
     if (at_.x == size_.width) {
       at_.x = 0;
@@ -53,22 +53,22 @@ BoxSide side_of(const StagingPiece& piece, const Parts::Part& part) { return {pi
 // Between the caller's rows and the piece.
 void pack(const StagingPiece& piece, const BoxSide& source, const Parts::Part& part) {
   for (std::uint64_t y = 0; y < part.height; ++y) {
-    std::memcpy(memory_at(piece.address + y * part.width), memory_at(source.row(part.y + y, part.z) + part.x), part.width);
+    std::memcpy(host_pointer(piece.address + y * part.width), host_pointer(source.row(part.y + y, part.z) + part.x), part.width);
   }
 }
 void unpack(const BoxSide& destination, const StagingPiece& piece, const Parts::Part& part) {
   for (std::uint64_t y = 0; y < part.height; ++y) {
-    std::memcpy(memory_at(destination.row(part.y + y, part.z) + part.x), memory_at(piece.address + y * part.width), part.width);
+    std::memcpy(host_pointer(destination.row(part.y + y, part.z) + part.x), host_pointer(piece.address + y * part.width), part.width);
   }
 }
 
-struct Flight {
+struct PartInFlight {
   StagingPiece piece;
   Parts::Part part;
   std::uint32_t fence = 0;
 };
 
-CUresult land(Stream& stream, const BoxSide& destination, const Flight& flight) {
+CUresult land(Stream& stream, const BoxSide& destination, const PartInFlight& flight) {
   const CUresult error = session().wait_fence(stream.word, flight.fence, "a copy to pageable memory");
   if (error != CUDA_SUCCESS) return error;  // the session is over; a piece whose copy may still run is not used again
   unpack(destination, flight.piece, flight.part);
@@ -102,7 +102,7 @@ CUresult upload_box(Stream& stream, const BoxCopy& box, Space space, bool is_syn
     const BoxCopy here{side_of(box.destination, part), side_of(piece, part), {part.width, part.height, 1}};
     const CUresult error = Staging::instance().pass_on<proto::CopyBoxRecord>(stream, piece, space, [&](proto::CopyBoxRecord& record) {
       describe_box(record, here, space, Space::registered_host);
-      if (is_synchronous) record.flags = kBeforeAllLater;
+      if (is_synchronous) record.flags = proto::kCopyComesBeforeAllLater;
     });
     if (error != CUDA_SUCCESS) {
       Staging::instance().give_back(piece);
@@ -115,9 +115,9 @@ CUresult upload_box(Stream& stream, const BoxCopy& box, Space space, bool is_syn
 // A thread that has pieces in hand does not wait for room: it first empties what it has (staging.hpp).
 CUresult download_box(Stream& stream, const BoxCopy& box, Space space) {
   if (const CUresult error = Staging::instance().open(); error != CUDA_SUCCESS) return error;
-  std::deque<Flight> flights;
+  std::deque<PartInFlight> flights;
   for (Parts parts(box.size); !parts.is_over();) {
-    Flight flight;
+    PartInFlight flight;
     flight.part = parts.next();
     const std::size_t bytes = flight.part.width * flight.part.height;
     while (flights.size() == kFlights || (!flights.empty() && !Staging::instance().try_take(stream, bytes, flight.piece))) {

@@ -20,8 +20,6 @@ namespace {
 
 bool is_in(const proto::Lease& lease, std::uint64_t address) { return address - lease.address < lease.size_bytes; }
 
-void* host_pointer(std::uint64_t address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
-
 // A call that waits cannot be captured.
 CUresult capture_copy(Stream& stream, const CopySide& destination, const CopySide& source, std::size_t bytes, Completion completion) {
   if (completion == Completion::host_safe) return Captures::instance().refuse(stream);

@@ -17,7 +17,7 @@ namespace mpsshim::interposer::forward {
 
 namespace {
 
-constexpr std::chrono::seconds kIdleTime{5};
+constexpr std::chrono::seconds kHelperIdleTime{5};
 constexpr unsigned kMostThreads = 4;  // more were slower (docs/measurements.md)
 constexpr std::uint64_t kSleepUs = 20'000;
 
@@ -122,7 +122,7 @@ void CopyCrew::work(Helper& self) {
     }
     if (stopping_) break;
     ++asleep_;
-    const bool is_called = submitted_.wait_for(lock, kIdleTime, [&] { return first_ != nullptr || stopping_; });
+    const bool is_called = submitted_.wait_for(lock, kHelperIdleTime, [&] { return first_ != nullptr || stopping_; });
     --asleep_;
     if (!is_called) break;
   }

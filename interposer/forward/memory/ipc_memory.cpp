@@ -15,7 +15,7 @@ namespace mpsshim::interposer::forward {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x6d50'5368'4d65'6d48;
+constexpr std::uint64_t kMemoryMagic = 0x6d50'5368'4d65'6d48;
 
 }  // namespace
 
@@ -36,7 +36,7 @@ CUresult IpcMemory::name(std::uint64_t address, CUipcMemHandle& handle) {
   const std::optional<DeviceRange> range = find_device_range(address);
   if (!range || range->pool != nullptr || range->is_mapped || range->is_imported) return CUDA_ERROR_INVALID_VALUE;
   Content content;
-  content.magic = kMagic;
+  content.magic = kMemoryMagic;
   if (const CUresult error = place_of(range->range, content.place); error != CUDA_SUCCESS) return error;
   std::memcpy(&handle, &content, sizeof content);
   return CUDA_SUCCESS;
@@ -68,7 +68,7 @@ CUresult IpcMemory::map(const Place& place, AddressRange& mapped) {
 CUresult IpcMemory::open(const CUipcMemHandle& handle, CUcontext context, std::uint64_t& address) {
   Content content;
   std::memcpy(static_cast<void*>(&content), &handle, sizeof content);
-  return content.magic == kMagic ? open(content.place, nullptr, context, address) : CUDA_ERROR_INVALID_VALUE;
+  return content.magic == kMemoryMagic ? open(content.place, nullptr, context, address) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult IpcMemory::open(const Place& place, CUmemoryPool pool, CUcontext context, std::uint64_t& address) {

@@ -34,7 +34,7 @@ CUmemLocation location_of(CUdevice device) {
   return location;
 }
 
-CUresult check_location(const CUmemLocation& location) {
+CUresult check_managed_location(const CUmemLocation& location) {
   switch (location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE: return device_facts(location.id) != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
     case CU_MEM_LOCATION_TYPE_HOST:
@@ -52,7 +52,7 @@ int device_of(const CUmemLocation& location) {
 
 CUresult prefetch(CUdeviceptr address, std::size_t bytes, const CUmemLocation& location, CUstream handle) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  if (const CUresult error = check_location(location); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = check_managed_location(location); error != CUDA_SUCCESS) return error;
   if (Streams::instance().resolve(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const auto pages = managed_pages(address, bytes);
   if (!pages) return CUDA_ERROR_INVALID_VALUE;
@@ -85,7 +85,7 @@ CUresult prefetch_batch(const Ranges& ranges, const CUmemLocation* locations, co
   if (locations == nullptr || first == nullptr || count == 0 || count > ranges.count || first[0] != 0) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i) {
     if (i != 0 && (first[i] <= first[i - 1] || first[i] >= ranges.count)) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult error = check_location(locations[i]); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = check_managed_location(locations[i]); error != CUDA_SUCCESS) return error;
   }
   for (std::size_t i = 0, at = 0; i < ranges.count; ++i) {
     if (at + 1 < count && first[at + 1] <= i) ++at;
@@ -101,7 +101,7 @@ CUresult advise(CUdeviceptr address, std::size_t bytes, CUmem_advise advice, con
   if (!pages) return CUDA_ERROR_INVALID_VALUE;
   const bool has_location =
       advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
-  if (const CUresult error = has_location ? check_location(location) : CUDA_SUCCESS; error != CUDA_SUCCESS) return error;
+  if (const CUresult error = has_location ? check_managed_location(location) : CUDA_SUCCESS; error != CUDA_SUCCESS) return error;
   const auto change = [&](auto&& how) {
     ManagedAdvice::instance().change(*pages, how);
     return CUDA_SUCCESS;

@@ -17,11 +17,7 @@
 
 namespace mpsshim::interposer::forward {
 
-namespace {
-
-void* at(std::uint64_t address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
-
-}  // namespace
+namespace {}  // namespace
 
 PinnedMemory& PinnedMemory::instance() {
   static auto* memory = new PinnedMemory();  // never destroyed
@@ -49,10 +45,10 @@ CUresult PinnedMemory::choose_address(std::uint64_t mapped_bytes, std::uint64_t&
 
 void PinnedMemory::give_back(std::uint64_t address, std::uint64_t mapped_bytes) {
   // Back to what the lease's reservation was: kept free, nothing behind it.
-  if (mmap(at(address), mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
-    (void)mprotect(at(address), mapped_bytes, PROT_NONE);
+  if (mmap(host_pointer(address), mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    (void)mprotect(host_pointer(address), mapped_bytes, PROT_NONE);
   } else {
-    madvise(at(address), mapped_bytes, MADV_DONTFORK);
+    madvise(host_pointer(address), mapped_bytes, MADV_DONTFORK);
   }
   const std::lock_guard lock(mutex_);
   resting_.push_back(address);
@@ -63,12 +59,12 @@ CUresult PinnedMemory::map(std::uint64_t address, std::uint32_t flags, Allocatio
   CUresult error = allocation.opens ? session().open_segment(*allocation.opens, allocation.mapped_bytes, address, file, allocation.segment)
                                     : session().create_segment(allocation.purpose, allocation.mapped_bytes, address, file, allocation.segment);
   if (error != CUDA_SUCCESS) return error;
-  if (mmap(at(address), allocation.mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0) == MAP_FAILED) {
+  if (mmap(host_pointer(address), allocation.mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0) == MAP_FAILED) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  madvise(at(address), allocation.mapped_bytes, MADV_DONTFORK);
+  madvise(host_pointer(address), allocation.mapped_bytes, MADV_DONTFORK);
   // Registering pins every page; those not yet there would be charged to the executor. Older kernels populate at the first touch.
-  madvise(at(address), allocation.mapped_bytes, MADV_POPULATE_WRITE);
+  madvise(host_pointer(address), allocation.mapped_bytes, MADV_POPULATE_WRITE);
   proto::SegmentMapRecord record{};
   record.segment = allocation.segment;
   record.flags = flags;
@@ -155,7 +151,7 @@ CUresult PinnedMemory::allocate(Allocation allocation, void*& pointer) {
   }
   const std::lock_guard lock(mutex_);
   allocations_.emplace(address, allocation);
-  pointer = at(address);
+  pointer = host_pointer(address);
   return CUDA_SUCCESS;
 }
 
@@ -220,7 +216,7 @@ void PinnedMemory::free_all_of(CUcontext context) {
       if (allocation.context == context && !allocation.is_alias) ended.push_back(address);
     }
   }
-  for (const std::uint64_t address : ended) (void)free(at(address));
+  for (const std::uint64_t address : ended) (void)free(host_pointer(address));
 }
 
 }  // namespace mpsshim::interposer::forward

@@ -19,20 +19,15 @@ namespace {
 MemoryPools& pools() { return MemoryPools::instance(); }
 
 // Pools are those of the session's device.
-CUresult check_device(CUdevice device) {
-  if (device_facts(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  return device == session_device() ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult check_location(const CUmemLocation* location) {
+CUresult check_pool_location(const CUmemLocation* location) {
   if (location == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-  return check_device(location->id);
+  return check_session_device(location->id);
 }
 
 // Memory of a device for kernels and copies; the newer kinds (managed, on the host) have no pools here.
 CUresult check_place(const CUmemLocation* location, CUmemAllocationType type) {
-  return type == CU_MEM_ALLOCATION_TYPE_PINNED ? check_location(location) : CUDA_ERROR_NOT_SUPPORTED;
+  return type == CU_MEM_ALLOCATION_TYPE_PINNED ? check_pool_location(location) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 // Under capture it becomes a node, with memory of the graph's.
@@ -95,19 +90,19 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice dev) {
   if (pool_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = check_device(dev);
+  const CUresult error = check_session_device(dev);
   if (error == CUDA_SUCCESS) *pool_out = pools().default_pool();
   return error;
 }
 CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice dev) {
   if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = check_device(dev);
+  const CUresult error = check_session_device(dev);
   if (error == CUDA_SUCCESS) *pool = pools().current();
   return error;
 }
 CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
   if (SharedPools::instance().is_imported(pool)) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = check_device(dev);
+  const CUresult error = check_session_device(dev);
   return error == CUDA_SUCCESS ? pools().set_current(pool) : error;
 }
 
@@ -126,7 +121,7 @@ CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUme
 
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
   if (pool == nullptr || poolProps == nullptr || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = check_location(&poolProps->location); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = check_pool_location(&poolProps->location); error != CUDA_SUCCESS) return error;
   const bool is_shared = poolProps->handleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   if (!is_shared && poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult error = pools().create(poolProps->maxSize, *pool);
@@ -151,14 +146,14 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, size_t count) {
   if (!pools().is_pool(pool) || (map == nullptr && count != 0)) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i) {
-    if (const CUresult error = check_location(&map[i].location); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = check_pool_location(&map[i].location); error != CUDA_SUCCESS) return error;
     if (map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool memPool, CUmemLocation* location) {
   if (flags == nullptr || !pools().is_pool(memPool)) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = check_location(location);
+  const CUresult error = check_pool_location(location);
   if (error == CUDA_SUCCESS) *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return error;
 }

@@ -21,8 +21,6 @@ namespace mpsshim::interposer::forward {
 
 namespace {
 
-void* at(std::uint64_t address) { return reinterpret_cast<void*>(address); }  // NOLINT(performance-no-int-to-ptr)
-
 // All of it is private memory of this process, which it may read and write.
 bool is_private(AddressRange range) {
   std::FILE* maps = std::fopen("/proc/self/maps", "re");
@@ -55,7 +53,7 @@ bool is_mapped(AddressRange range) {
   unsigned char resident[256];
   for (std::uint64_t page = first; page < range.end();) {
     const std::uint64_t bytes = std::min<std::uint64_t>(range.end() - page, sizeof resident * proto::kPageBytes);
-    if (mincore(at(page), bytes, resident) != 0) return false;
+    if (mincore(host_pointer(page), bytes, resident) != 0) return false;
     page += (bytes + proto::kPageBytes - 1) / proto::kPageBytes * proto::kPageBytes;
   }
   return true;
@@ -96,13 +94,13 @@ std::uint64_t RegisteredMemory::exchange(AddressRange range, std::uint32_t flags
   void* alias = nullptr;
   if (PinnedMemory::instance().allocate_alias(range.size_bytes, flags, context, alias) != CUDA_SUCCESS) return 0;
   // Alone: nobody stores here between the copy and the exchange.
-  std::memcpy(alias, at(range.address), range.size_bytes);
+  std::memcpy(alias, host_pointer(range.address), range.size_bytes);
   // An old size of 0: a second mapping of the same pages.
-  if (mremap(alias, 0, range.size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at(range.address)) == MAP_FAILED) {
+  if (mremap(alias, 0, range.size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(range.address)) == MAP_FAILED) {
     (void)PinnedMemory::instance().free(alias);
     return 0;
   }
-  madvise(at(range.address), range.size_bytes, MADV_DOFORK);  // unlike the alias
+  madvise(host_pointer(range.address), range.size_bytes, MADV_DOFORK);  // unlike the alias
   return reinterpret_cast<std::uintptr_t>(alias);
 }
 
@@ -120,19 +118,19 @@ CUresult RegisteredMemory::remove(std::uint64_t address) {
   }
   if (registration.alias == 0) return CUDA_SUCCESS;
   make_private(address, registration);
-  return PinnedMemory::instance().free(at(registration.alias));
+  return PinnedMemory::instance().free(host_pointer(registration.alias));
 }
 
 // A private view of the same file: what was stored so far is in it, what is stored from now on is this process's alone. Nobody else writes to
 // the file any more, so nothing changes under it.
 void RegisteredMemory::make_private(std::uint64_t address, const Registration& registration) {
   const std::uint64_t bytes = registration.size_bytes;
-  if (PinnedMemory::instance().map_private(registration.alias, at(address))) return;
+  if (PinnedMemory::instance().map_private(registration.alias, host_pointer(address))) return;
   // The program has closed our descriptor: a copy, and what other threads store meanwhile is lost only where they exist.
   void* copy = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (copy == MAP_FAILED) return;  // the pages stay shared with nobody
-  std::memcpy(copy, at(address), bytes);
-  (void)mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at(address));
+  std::memcpy(copy, host_pointer(address), bytes);
+  (void)mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(address));
 }
 
 std::optional<RegisteredMemory::Found> RegisteredMemory::find(std::uint64_t address) const {
@@ -176,10 +174,10 @@ void RegisteredMemory::before_fork() {
     if (registration.alias == 0) continue;
     void* copy = mmap(nullptr, registration.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED) {
-      madvise(at(address), registration.size_bytes, MADV_DONTFORK);  // no copy: the child has nothing there rather than what is not its own
+      madvise(host_pointer(address), registration.size_bytes, MADV_DONTFORK);  // no copy: the child has nothing there rather than what is not its own
       continue;
     }
-    std::memcpy(copy, at(registration.alias), registration.size_bytes);
+    std::memcpy(copy, host_pointer(registration.alias), registration.size_bytes);
     registration.snapshot = copy;
   }
 }
@@ -188,7 +186,7 @@ void RegisteredMemory::after_fork_in_parent() {
   RegisteredMemory& self = instance();
   for (auto& [address, registration] : self.registrations_) {
     if (registration.alias == 0) continue;
-    madvise(at(address), registration.size_bytes, MADV_DOFORK);
+    madvise(host_pointer(address), registration.size_bytes, MADV_DOFORK);
     if (registration.snapshot != nullptr) munmap(registration.snapshot, registration.size_bytes);
     registration.snapshot = nullptr;
   }
@@ -199,7 +197,7 @@ void RegisteredMemory::after_fork_in_child() {
   RegisteredMemory& self = instance();
   for (auto& [address, registration] : self.registrations_) {
     const std::uint64_t bytes = registration.size_bytes;
-    if (registration.snapshot != nullptr) (void)mremap(registration.snapshot, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at(address));
+    if (registration.snapshot != nullptr) (void)mremap(registration.snapshot, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(address));
     registration.snapshot = nullptr;
     registration.alias = 0;  // a fork of the child finds private memory
   }

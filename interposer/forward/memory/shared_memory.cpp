@@ -16,7 +16,7 @@ struct NameFile {
   NameOf what = NameOf::memory;
   std::uint32_t reserved = 0;
 };
-constexpr std::uint64_t kMagic = 0x6d50'5368'6e61'6d65;
+constexpr std::uint64_t kNameMagic = 0x6d50'5368'6e61'6d65;
 
 }  // namespace
 
@@ -45,14 +45,14 @@ CUresult open_shared_memory(const proto::MemoryName& name, proto::MemoryId id, b
 
 proto::FileDescriptor write_name(const proto::MemoryName& name, NameOf what) {
   proto::FileDescriptor file = proto::create_memory_file("mpsshim-memory", sizeof(NameFile));
-  const NameFile content{kMagic, name, what};
+  const NameFile content{kNameMagic, name, what};
   if (!file.valid() || pwrite(file.get(), &content, sizeof content, 0) != static_cast<ssize_t>(sizeof content)) return {};
   return file;
 }
 
 bool read_name(int fd, proto::MemoryName& name, NameOf what) {
   NameFile content;
-  if (pread(fd, &content, sizeof content, 0) != static_cast<ssize_t>(sizeof content) || content.magic != kMagic) return false;
+  if (pread(fd, &content, sizeof content, 0) != static_cast<ssize_t>(sizeof content) || content.magic != kNameMagic) return false;
   if (content.what != what) return false;
   name = content.name;
   return true;

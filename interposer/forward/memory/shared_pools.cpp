@@ -13,7 +13,7 @@ namespace mpsshim::interposer::forward {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x6d50'5368'506f'6f6c;
+constexpr std::uint64_t kPoolMagic = 0x6d50'5368'506f'6f6c;
 
 struct ExportedPointer {
   std::uint64_t magic = 0;
@@ -59,7 +59,7 @@ CUresult SharedPools::export_pointer(std::uint64_t address, CUmemPoolPtrExportDa
   proto::MemoryName pool;
   if (const CUresult error = name_of(found->pool, pool); error != CUDA_SUCCESS) return error;
   ExportedPointer content;
-  content.magic = kMagic;
+  content.magic = kPoolMagic;
   content.pool = pool.word[0];
   if (const CUresult error = IpcMemory::place_of(found->range, content.place); error != CUDA_SUCCESS) return error;
   data = {};
@@ -84,7 +84,7 @@ CUresult SharedPools::import_pointer(CUmemoryPool pool, const CUmemPoolPtrExport
     const std::lock_guard lock(mutex_);
     const auto found = imported_.find(pool);
     if (found == imported_.end()) return CUDA_ERROR_INVALID_VALUE;
-    if (content.magic != kMagic || content.pool != found->second.word[0]) return CUDA_ERROR_INVALID_VALUE;
+    if (content.magic != kPoolMagic || content.pool != found->second.word[0]) return CUDA_ERROR_INVALID_VALUE;
   }
   return IpcMemory::instance().open(content.place, pool, context, address);
 }

@@ -11,12 +11,12 @@
 #include "interposer/forward/memory/copy_crew.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "proto/futex.hpp"
+#include "proto/record_flags.hpp"
 
 namespace mpsshim::interposer::forward {
 
 namespace {
 
-constexpr std::uint16_t kBeforeAllLater = 1u << 0;  // CopyRecord's flags
 constexpr std::size_t kMostFlights = 16;
 constexpr std::size_t kLeastPieceBytes = 128 << 10;
 // From here on threads share a copy: below, waking them takes longer than they save.
@@ -194,7 +194,7 @@ void Staging::give_back(const StagingPiece& piece) {
 CUresult Staging::pass_on(Stream& stream, const StagingPiece& piece, std::uint64_t destination, Space space, bool is_synchronous) {
   return pass_on<proto::CopyRecord>(stream, piece, space, [&](proto::CopyRecord& record) {
     describe(record, destination, space, piece.address, Space::registered_host, piece.size_bytes);
-    if (is_synchronous) record.flags = kBeforeAllLater;
+    if (is_synchronous) record.flags = proto::kCopyComesBeforeAllLater;
   });
 }
 
