@@ -6,8 +6,8 @@ if(BUILD_TESTING)
   find_package(Catch2 QUIET)
   if(Catch2_FOUND)
     include(Catch)
-    if(Catch2_VERSION VERSION_LESS 3)
-      # Version 2 is one header; its main() is compiled once, here, and not in every test.
+    if(Catch2_VERSION VERSION_LESS 3 AND (MPSSHIM_SANITIZE OR NOT TARGET Catch2::Catch2WithMain))
+      # Version 2 is one header; where its main() comes as no library it is compiled once, here, and not in every test.
       add_library(mpsshim_catch2 STATIC EXCLUDE_FROM_ALL "${PROJECT_SOURCE_DIR}/tests/support/catch_main_v2.cpp")
       target_link_libraries(mpsshim_catch2 PUBLIC Catch2::Catch2 PRIVATE mpsshim_options)
       target_compile_options(mpsshim_catch2 PRIVATE -O0 -g0) # optimising it takes longer than all tests run
@@ -24,6 +24,18 @@ endif()
 foreach(kind IN ITEMS unit wire process faults)
   add_custom_target(tests_${kind})
 endforeach()
+
+# mpsshim_test_code(TARGET): the sources of this program or static library are the tests' own. They are built more often than they run, so they
+# get less optimisation than what they test, and all alike: one precompiled header serves them (cmake/Precompile.cmake).
+function(mpsshim_test_code target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "STATIC_LIBRARY") # for programs alone
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE ${CMAKE_CXX_COMPILE_OPTIONS_PIE})
+  endif()
+  set_property(GLOBAL APPEND PROPERTY MPSSHIM_TEST_CODE ${target})
+endfunction()
 
 # mpsshim_add_test(NAME SOURCES file... [LIBS target...] [LABEL unit|wire|process|faults|gpu] [TIMEOUT seconds]
 #                  [DEPENDS target...] [SERIAL] [CASES spec] [RUN_BY program])
@@ -61,12 +73,7 @@ function(mpsshim_add_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBS} mpsshim_options mpsshim_warnings mpsshim_catch2 Threads::Threads)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
-  # A test is built more often than it runs: what it tests keeps its own optimisation, the test itself gets less.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
-  list(LENGTH arg_SOURCES count)
-  if(count GREATER 3)
-    set_property(GLOBAL APPEND PROPERTY MPSSHIM_TESTS_OF_MANY_SOURCES ${name})
-  endif()
+  mpsshim_test_code(${name})
   if(NOT TARGET tests_${arg_LABEL})
     add_custom_target(tests_${arg_LABEL})
   endif()

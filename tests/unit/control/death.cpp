@@ -10,10 +10,6 @@ using namespace mpsshim::broker::control::testing;
 
 namespace {
 
-std::uint32_t state_in(const proto::Mapping& page) { return header_of(page).session_state; }
-constexpr auto kMoved = static_cast<std::uint32_t>(proto::SessionState::moved);
-constexpr auto kFailed = static_cast<std::uint32_t>(proto::SessionState::failed);
-
 void create_chunk(ControlFixture& broker, std::uint64_t session, std::uint64_t address, const char* content) {
   const proto::FileDescriptor file = proto::create_memory_file("test-chunk", 4096);
   REQUIRE(pwrite(file.get(), content, strlen(content), 0) == static_cast<ssize_t>(strlen(content)));

@@ -16,13 +16,13 @@ namespace {
 
 using Sessions = std::vector<SessionCondition>;
 
-constexpr std::uint64_t kGiB = 1ull << 30;
+constexpr std::uint64_t kMemoryBytes = 1ull << 30;  // of each session
 const DeathReport kFault{DeathReport::Cause::fault, CUDA_ERROR_ILLEGAL_ADDRESS, 0};
 
 SessionCondition with_kernel(std::uint64_t id) {
   SessionCondition condition{id, true};
   condition.kernels = "k";
-  condition.ranges = {{id * 64 * kGiB, kGiB}};
+  condition.ranges = {{id * 64 * kMemoryBytes, kMemoryBytes}};
   return condition;
 }
 
@@ -58,15 +58,15 @@ TEST_CASE("of several with kernels none is shown guilty, nor of several without"
 
 TEST_CASE("an address shows guilty whose ranges it lies in, if that one is a suspect") {
   const Sessions sessions{with_kernel(1), with_kernel(2), {3, true}};
-  check(find_guilty(kFault, sessions, 128 * kGiB + 4096), 2, Proof::address);
-  check(find_guilty(kFault, sessions, 64 * kGiB + kGiB + kLeaseGuardBytes - 1), 1, Proof::address);  // just behind its memory
-  check(find_guilty(kFault, sessions, 64 * kGiB - kLeaseGuardBytes), 1, Proof::address);
-  check(find_guilty(kFault, sessions, 64 * kGiB + kGiB + kLeaseGuardBytes), 0, Proof::none);
+  check(find_guilty(kFault, sessions, 128 * kMemoryBytes + 4096), 2, Proof::address);
+  check(find_guilty(kFault, sessions, 64 * kMemoryBytes + kMemoryBytes + kLeaseGuardBytes - 1), 1, Proof::address);  // just behind its memory
+  check(find_guilty(kFault, sessions, 64 * kMemoryBytes - kLeaseGuardBytes), 1, Proof::address);
+  check(find_guilty(kFault, sessions, 64 * kMemoryBytes + kMemoryBytes + kLeaseGuardBytes), 0, Proof::none);
   check(find_guilty(kFault, sessions, 0x10), 0, Proof::none);
   check(find_guilty(kFault, sessions, ~0ull), 0, Proof::none);
   Sessions others = sessions;
-  others[2].ranges = {{192 * kGiB, kGiB}};
-  check(find_guilty(kFault, others, 192 * kGiB), 0, Proof::none);  // memory of one that had no kernel under way
+  others[2].ranges = {{192 * kMemoryBytes, kMemoryBytes}};
+  check(find_guilty(kFault, others, 192 * kMemoryBytes), 0, Proof::none);  // memory of one that had no kernel under way
 }
 
 TEST_CASE("nobody is guilty of a crash or a replacement") {

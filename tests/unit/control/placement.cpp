@@ -12,9 +12,6 @@ using namespace mpsshim::broker::control::testing;
 
 namespace {
 
-constexpr auto kMoved = static_cast<std::uint32_t>(proto::SessionState::moved);
-constexpr auto kActive = static_cast<std::uint32_t>(proto::SessionState::active);
-
 SessionLimits limits_with(unsigned executors, int idle_ms = 10'000) {
   SessionLimits limits = ControlFixture::quick_limits();
   limits.answer = std::chrono::milliseconds(2000);

@@ -34,25 +34,25 @@ void check(const Verdict& verdict, Fate fate, CUresult error = CUDA_SUCCESS) {
   CHECK(verdict.error == error);
 }
 
-const DeathReport kFault{Cause::fault, CUDA_ERROR_ILLEGAL_ADDRESS, 0, "t"};
+const DeathReport kFaultOfServer{Cause::fault, CUDA_ERROR_ILLEGAL_ADDRESS, 0, "t"};
 
 }  // namespace
 
 TEST_CASE("the only busy session is guilty of a fault, idle ones move") {
-  const auto verdicts = judge(kFault, std::vector{kIdle, kBusy});
+  const auto verdicts = judge(kFaultOfServer, std::vector{kIdle, kBusy});
   check(verdict_on(1, verdicts), Fate::moved);
   check(verdict_on(2, verdicts), Fate::failed, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 TEST_CASE("of several busy sessions none is shown guilty") {
-  const auto verdicts = judge(kFault, std::vector{kIdle, kBusy, kOtherBusy});
+  const auto verdicts = judge(kFaultOfServer, std::vector{kIdle, kBusy, kOtherBusy});
   check(verdict_on(1, verdicts), Fate::moved);
   check(verdict_on(2, verdicts), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
   check(verdict_on(3, verdicts), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
 }
 
 TEST_CASE("a named session alone gets the driver's error") {
-  DeathReport report = kFault;
+  DeathReport report = kFaultOfServer;
   report.named_session = 3;
   const auto verdicts = judge(report, std::vector{kBusy, kOtherBusy});
   check(verdict_on(2, verdicts), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
@@ -60,13 +60,13 @@ TEST_CASE("a named session alone gets the driver's error") {
 }
 
 TEST_CASE("a named session gets the error even if the table shows it idle") {
-  DeathReport report = kFault;
+  DeathReport report = kFaultOfServer;
   report.named_session = 1;
   check(verdict_on(1, judge(report, std::vector{kIdle})), Fate::failed, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 TEST_CASE("a gone client's work is a suspect too") {
-  const auto verdicts = judge(kFault, std::vector{kBusy, kGoneBusy, kGoneIdle});
+  const auto verdicts = judge(kFaultOfServer, std::vector{kBusy, kGoneBusy, kGoneIdle});
   check(verdict_on(2, verdicts), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
   check(verdict_on(4, verdicts), Fate::dropped);
   check(verdict_on(5, verdicts), Fate::dropped);
@@ -79,7 +79,7 @@ TEST_CASE("a terminated client keeps that error whatever its executor died of") 
           CUDA_ERROR_MPS_CLIENT_TERMINATED);
   }
   // Its work is a suspect, so nobody else is the only one.
-  check(verdict_on(2, judge(kFault, std::vector{kBusy, terminated})), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
+  check(verdict_on(2, judge(kFaultOfServer, std::vector{kBusy, terminated})), Fate::failed, CUDA_ERROR_MPS_SERVER_NOT_READY);
 }
 
 TEST_CASE("a crash and a replacement show nobody guilty") {
@@ -97,9 +97,7 @@ TEST_CASE("a crash in a session's driver call costs that session, idle or not") 
   check(verdict_on(5, judge(DeathReport{Cause::crash, CUDA_SUCCESS, 5, "t"}, std::vector{kGoneIdle})), Fate::dropped);
 }
 
-TEST_CASE("a fault with everybody idle costs nobody") {
-  check(verdict_on(1, judge(kFault, std::vector{kIdle})), Fate::moved);
-}
+TEST_CASE("a fault with everybody idle costs nobody") { check(verdict_on(1, judge(kFaultOfServer, std::vector{kIdle})), Fate::moved); }
 
 TEST_CASE("busy is what is issued and not completed, in a stream that belongs to a session") {
   const auto table = std::make_unique<ProgressTable>();

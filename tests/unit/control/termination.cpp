@@ -12,10 +12,6 @@ using namespace mpsshim::broker::control::testing;
 
 namespace {
 
-constexpr auto kFailed = static_cast<std::uint32_t>(proto::SessionState::failed);
-constexpr auto kMoved = static_cast<std::uint32_t>(proto::SessionState::moved);
-constexpr auto kActive = static_cast<std::uint32_t>(proto::SessionState::active);
-
 struct Broker : ControlFixture {
   explicit Broker(SessionLimits limits = quick_limits()) : ControlFixture(limits) { serve(); }
   // Terminates one session. (By the command it would be all of this process.)
@@ -24,8 +20,6 @@ struct Broker : ControlFixture {
   }
   int stopped_sessions = 0;
 };
-
-std::uint32_t state_in(const proto::Mapping& page) { return header_of(page).session_state; }
 
 }  // namespace
 

@@ -20,7 +20,7 @@ std::vector<std::byte> pinned;
 int copies = 0;
 bool is_done = true;
 
-CUresult CUDAAPI make_stream(CUstream* stream, unsigned) { return *stream = reinterpret_cast<CUstream>(16), CUDA_SUCCESS; }
+CUresult CUDAAPI give_stream(CUstream* stream, unsigned) { return *stream = reinterpret_cast<CUstream>(16), CUDA_SUCCESS; }
 CUresult CUDAAPI allocate(void** memory, std::size_t bytes, unsigned) {
   pinned.assign(bytes, std::byte{0});
   return *memory = pinned.data(), CUDA_SUCCESS;
@@ -31,11 +31,11 @@ CUresult CUDAAPI copy_out(void* to, CUdeviceptr from, std::size_t bytes, CUstrea
 }
 CUresult CUDAAPI query(CUstream) { return is_done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; }
 
-std::unique_ptr<Driver> make_driver() {
+std::unique_ptr<Driver> make_copying_driver() {
   copies = 0;
   is_done = true;
   DriverTable table;
-  table.cuStreamCreate = make_stream;
+  table.cuStreamCreate = give_stream;
   table.cuMemHostAlloc = allocate;
   table.cuMemcpyDtoHAsync_v2 = copy_out;
   table.cuStreamQuery = query;
@@ -69,7 +69,7 @@ struct Keeper {
     turn_after(kTick);
   }
 
-  std::unique_ptr<Driver> driver = make_driver();
+  std::unique_ptr<Driver> driver = make_copying_driver();
   std::array<proto::Socket, 2> sockets = proto::Socket::pair();
   ControlLink link{std::move(sockets[1])};
   FaultReporter faults{*driver, link};

@@ -64,10 +64,15 @@ class ControlFixture {
   explicit ControlFixture(SessionLimits limits = quick_limits(), std::vector<std::string> drivers = {"libtest.so"})
       : ControlFixture(limits, settings(std::move(drivers))) {}
   ControlFixture(SessionLimits limits, const ExecutorSettings& executors)
-      : launcher(loop), manager(loop, launcher, executors, limits,
-                                {.facts_published = [this] { for (auto& connection : connections_) if (connection) connection->facts_published(); },
-                                 .cannot_start = [this](const std::string& why) { cannot_start = why; },
-                                 .stopped = [this] { stopped = true; }}) {
+      : launcher(loop),
+        manager(loop, launcher, executors, limits,
+                {.facts_published =
+                     [this] {
+                       for (auto& connection : connections_)
+                         if (connection) connection->facts_published();
+                     },
+                 .cannot_start = [this](const std::string& why) { cannot_start = why; },
+                 .stopped = [this] { stopped = true; }}) {
     manager.start();
   }
   static SessionLimits quick_limits() {
@@ -94,9 +99,8 @@ class ControlFixture {
     auto ends = proto::Socket::pair();
     ends[1].set_blocking(false);
     const std::size_t place = connections_.size();
-    connections_.push_back(std::make_unique<ClientConnection>(loop, manager, std::move(ends[1]), [this, place] {
-      loop.defer([this, place] { connections_[place].reset(); });
-    }));
+    connections_.push_back(std::make_unique<ClientConnection>(loop, manager, std::move(ends[1]),
+                                                              [this, place] { loop.defer([this, place] { connections_[place].reset(); }); }));
     return TestClient(*this, std::move(ends[0]));
   }
   // A client with a session that is open in the current executor.
@@ -145,7 +149,8 @@ inline proto::Welcome TestClient::hello() {
 }
 
 inline bool TestClient::is_closed() {
-  return turn_until(fixture_.loop, [&] { return socket_.peer_has_hung_up(); }, 500);
+  return turn_until(
+      fixture_.loop, [&] { return socket_.peer_has_hung_up(); }, 500);
 }
 
 // What a client sees in its channel.
@@ -153,5 +158,10 @@ inline proto::Mapping map_header(const proto::ReceivedFds& fds) {
   return proto::Mapping::map(fds.fds[0], 0, proto::kPageBytes, proto::Access::read_write);
 }
 inline proto::ChannelHeader& header_of(const proto::Mapping& page) { return *reinterpret_cast<proto::ChannelHeader*>(page.data()); }
+// Its word for what has become of the session.
+inline std::uint32_t state_in(const proto::Mapping& page) { return header_of(page).session_state; }
+inline constexpr auto kFailed = static_cast<std::uint32_t>(proto::SessionState::failed);
+inline constexpr auto kMoved = static_cast<std::uint32_t>(proto::SessionState::moved);
+inline constexpr auto kActive = static_cast<std::uint32_t>(proto::SessionState::active);
 
 }  // namespace mpsshim::broker::control::testing
