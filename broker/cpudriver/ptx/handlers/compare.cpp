@@ -13,12 +13,12 @@ struct Eq {
     return a == b;
   }
 };
-struct Ne {
+struct Ne {  // False for NaN.
   template <class T>
   static bool f(T a, T b) {
     return a < b || a > b;
   }
-};  // False for NaN.
+};
 struct Lt {
   template <class T>
   static bool f(T a, T b) {
@@ -31,37 +31,28 @@ struct Le {
     return a <= b;
   }
 };
-struct Gt {
-  template <class T>
-  static bool f(T a, T b) {
-    return a > b;
-  }
-};
-struct Ge {
-  template <class T>
-  static bool f(T a, T b) {
-    return a >= b;
-  }
-};
 struct Num {
   template <class T>
   static bool f(T a, T b) {
     return a == a && b == b;
   }
 };
-struct IntNe {
-  template <class T>
-  static bool f(T a, T b) {
-    return a != b;
-  }
+
+// The others follow from these, with the operands the other way round or the answer inverted.
+template <class F, bool Swapped, bool Inverted>
+struct Relation {
+  using Basic = F;
+  static constexpr bool kSwapped = Swapped;
+  static constexpr bool kInverted = Inverted;
 };
 template <class F>
-struct Negated {
-  template <class T>
-  static bool f(T a, T b) {
-    return !F::f(a, b);
-  }
-};
+using As = Relation<F, false, false>;
+template <class F>
+using Swapped = Relation<F, true, false>;
+template <class F>
+using Not = Relation<F, false, true>;
+template <class F>
+using NotSwapped = Relation<F, true, true>;
 
 template <class Codec>
 struct FlushingCodec {
@@ -70,11 +61,18 @@ struct FlushingCodec {
   [[gnu::always_inline]] static float get(Cell c) { return flush(Codec::get(c)); }
 };
 
+// Compiled once for each basic relation of a type, not for each handler: calling it costs little beside its 32 lanes.
 template <class Codec, class F>
-[[gnu::always_inline]] inline std::uint32_t compare(const Warp& warp, const Instruction& in) {
-  const auto* a = row<const typename Codec::Cell>(warp, in.a);
-  const auto* b = row<const typename Codec::Cell>(warp, in.b);
+[[gnu::noinline]] std::uint32_t compare_rows(const typename Codec::Cell* a, const typename Codec::Cell* b) {
   return mask_where([&](std::uint32_t i) __attribute__((always_inline)) { return F::f(Codec::get(a[i]), Codec::get(b[i])); });
+}
+
+template <class Codec, class R>
+[[gnu::always_inline]] inline std::uint32_t compare(const Warp& warp, const Instruction& in) {
+  const auto* a = row<const typename Codec::Cell>(warp, R::kSwapped ? in.b : in.a);
+  const auto* b = row<const typename Codec::Cell>(warp, R::kSwapped ? in.a : in.b);
+  const std::uint32_t mask = compare_rows<Codec, typename R::Basic>(a, b);
+  return R::kInverted ? ~mask : mask;
 }
 
 // The optional third operand, combined as imm says: 0 none, 1 and, 2 or, 3 xor.
@@ -85,9 +83,7 @@ template <class Codec, class F>
   return in.imm == 1 ? (value & c) : in.imm == 2 ? (value | c) : (value ^ c);
 }
 
-template <class Codec, class F>
-Flow setp(Warp& warp, const Instruction& in) {
-  const std::uint32_t value = compare<Codec, F>(warp, in);
+[[gnu::noinline]] Flow store_predicates(Warp& warp, const Instruction& in, std::uint32_t value) {
   const std::uint32_t first = combine(warp, in, value);
   const std::uint32_t second = in.e == kNoOperand ? 0 : combine(warp, in, ~value);
   if (in.d != kNoOperand) set_predicate(warp, in.d, first);
@@ -95,51 +91,59 @@ Flow setp(Warp& warp, const Instruction& in) {
   return Flow::next;
 }
 
-template <class Codec, class F, bool ToFloat>
-Flow set(Warp& warp, const Instruction& in) {
-  const std::uint32_t value = combine(warp, in, compare<Codec, F>(warp, in));
-  constexpr std::uint32_t kTrue = ToFloat ? 0x3f800000 : 0xffffffff;
+[[gnu::noinline]] Flow store_truth(Warp& warp, const Instruction& in, std::uint32_t value, std::uint32_t if_true) {
+  const std::uint32_t combined = combine(warp, in, value);
   store_lanes<std::uint32_t, false>(
       row<std::uint32_t>(warp, in.d),
-      warp.exec, [&](std::uint32_t i) __attribute__((always_inline)) { return (value & kLaneBit[i]) != 0 ? kTrue : 0U; });
+      warp.exec, [&](std::uint32_t i) __attribute__((always_inline)) { return (combined & kLaneBit[i]) != 0 ? if_true : 0U; });
   return Flow::next;
 }
 
-template <class Codec, class F>
+template <class Codec, class R>
+Flow setp(Warp& warp, const Instruction& in) {
+  return store_predicates(warp, in, compare<Codec, R>(warp, in));
+}
+
+template <class Codec, class R, bool ToFloat>
+Flow set(Warp& warp, const Instruction& in) {
+  return store_truth(warp, in, compare<Codec, R>(warp, in), ToFloat ? 0x3f800000 : 0xffffffff);
+}
+
+template <class Codec, class R>
 Handler finish(const Form& f) {
-  if (f.op == Op::setp) return setp<Codec, F>;
-  if (f.type2 == Type::f32) return set<Codec, F, true>;
-  return f.type2 == Type::u32 || f.type2 == Type::s32 ? set<Codec, F, false> : nullptr;
+  if (f.op == Op::setp) return setp<Codec, R>;
+  if (f.type2 == Type::f32) return set<Codec, R, true>;
+  return f.type2 == Type::u32 || f.type2 == Type::s32 ? set<Codec, R, false> : nullptr;
 }
 
 template <class Codec>
 Handler pick_integer(const Form& f, bool is_signed, bool is_bits) {
-  if (f.has(Mod::eq)) return finish<Codec, Eq>(f);
-  if (f.has(Mod::ne)) return finish<Codec, IntNe>(f);
+  if (f.has(Mod::eq)) return finish<Codec, As<Eq>>(f);
+  if (f.has(Mod::ne)) return finish<Codec, Not<Eq>>(f);
   if (is_bits) return nullptr;
-  if (f.has(Mod::lt) || (!is_signed && f.has(Mod::lo))) return finish<Codec, Lt>(f);
-  if (f.has(Mod::le) || (!is_signed && f.has(Mod::ls))) return finish<Codec, Le>(f);
-  if (f.has(Mod::gt) || (!is_signed && f.has(Mod::hi))) return finish<Codec, Gt>(f);
-  if (f.has(Mod::ge) || (!is_signed && f.has(Mod::hs))) return finish<Codec, Ge>(f);
+  if (f.has(Mod::lt) || (!is_signed && f.has(Mod::lo))) return finish<Codec, As<Lt>>(f);
+  if (f.has(Mod::le) || (!is_signed && f.has(Mod::ls))) return finish<Codec, NotSwapped<Lt>>(f);
+  if (f.has(Mod::gt) || (!is_signed && f.has(Mod::hi))) return finish<Codec, Swapped<Lt>>(f);
+  if (f.has(Mod::ge) || (!is_signed && f.has(Mod::hs))) return finish<Codec, Not<Lt>>(f);
   return nullptr;
 }
 
 template <class Codec>
 Handler pick_float(const Form& f) {
-  if (f.has(Mod::eq)) return finish<Codec, Eq>(f);
-  if (f.has(Mod::ne)) return finish<Codec, Ne>(f);
-  if (f.has(Mod::lt)) return finish<Codec, Lt>(f);
-  if (f.has(Mod::le)) return finish<Codec, Le>(f);
-  if (f.has(Mod::gt)) return finish<Codec, Gt>(f);
-  if (f.has(Mod::ge)) return finish<Codec, Ge>(f);
-  if (f.has(Mod::equ)) return finish<Codec, Negated<Ne>>(f);
-  if (f.has(Mod::neu)) return finish<Codec, Negated<Eq>>(f);
-  if (f.has(Mod::ltu)) return finish<Codec, Negated<Ge>>(f);
-  if (f.has(Mod::leu)) return finish<Codec, Negated<Gt>>(f);
-  if (f.has(Mod::gtu)) return finish<Codec, Negated<Le>>(f);
-  if (f.has(Mod::geu)) return finish<Codec, Negated<Lt>>(f);
-  if (f.has(Mod::num)) return finish<Codec, Num>(f);
-  if (f.has(Mod::nan)) return finish<Codec, Negated<Num>>(f);
+  if (f.has(Mod::eq)) return finish<Codec, As<Eq>>(f);
+  if (f.has(Mod::ne)) return finish<Codec, As<Ne>>(f);
+  if (f.has(Mod::lt)) return finish<Codec, As<Lt>>(f);
+  if (f.has(Mod::le)) return finish<Codec, As<Le>>(f);
+  if (f.has(Mod::gt)) return finish<Codec, Swapped<Lt>>(f);
+  if (f.has(Mod::ge)) return finish<Codec, Swapped<Le>>(f);
+  if (f.has(Mod::equ)) return finish<Codec, Not<Ne>>(f);
+  if (f.has(Mod::neu)) return finish<Codec, Not<Eq>>(f);
+  if (f.has(Mod::ltu)) return finish<Codec, NotSwapped<Le>>(f);
+  if (f.has(Mod::leu)) return finish<Codec, NotSwapped<Lt>>(f);
+  if (f.has(Mod::gtu)) return finish<Codec, Not<Le>>(f);
+  if (f.has(Mod::geu)) return finish<Codec, Not<Lt>>(f);
+  if (f.has(Mod::num)) return finish<Codec, As<Num>>(f);
+  if (f.has(Mod::nan)) return finish<Codec, Not<Num>>(f);
   return nullptr;
 }
 

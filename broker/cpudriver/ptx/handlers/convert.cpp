@@ -24,34 +24,78 @@ template <class T>
     return static_cast<Cell>(v);
 }
 
-template <class D, class S, bool Sat>
+// A conversion of a warp is at most three loops, each compiled once: the source's lanes are brought to a common form in a row of their own, and
+// from there into the destination. Only the commonest go in one step.
+
+// What one integer type is to another that is not larger: its low bits.
+template <class D, class S>
+using LowBits = std::conditional_t<(sizeof(D) > sizeof(S)), S, std::conditional_t<sizeof(S) == 8, std::uint64_t, std::uint32_t>>;
+
+template <class D, class S>
 Flow int_to_int(Warp& warp, const Instruction& in) {
   const auto* a = row<const typename Plain<S>::Cell>(warp, in.a);
   using Cell = typename CellOf<sizeof(D)>::type;
   store_lanes<Cell, false>(
-      row<Cell>(warp, in.d), warp.exec, [&](std::uint32_t i) __attribute__((always_inline)) {
-        const S v = Plain<S>::get(a[i]);
-        if constexpr (Sat) {
-          const bool below = kSigned<S> && (kSigned<D> ? static_cast<std::int64_t>(v) < static_cast<std::int64_t>(kMin<D>) : v < S{0});
-          const bool above = !(kSigned<S> && v < S{0}) && static_cast<std::uint64_t>(v) > static_cast<std::uint64_t>(kMax<D>);
-          return extended(below ? kMin<D> : above ? kMax<D> : static_cast<D>(v));
-        } else {
-          return extended(static_cast<D>(v));
-        }
-      });
+      row<Cell>(warp, in.d),
+      warp.exec, [&](std::uint32_t i) __attribute__((always_inline)) { return extended(static_cast<D>(Plain<S>::get(a[i]))); });
   return Flow::next;
 }
 
-template <class Codec, class S, bool Sat, Round R>
-Flow int_to_float(Warp& warp, const Instruction& in) {
-  const RoundingScope<R> rounding;
-  const auto* a = row<const typename Plain<S>::Cell>(warp, in.a);
+template <class S>
+using Widest = std::conditional_t<kSigned<S>, std::int64_t, std::uint64_t>;
+template <class S>
+[[gnu::noinline]] void widen(const typename Plain<S>::Cell* from, Widest<S>* to) {
+  MPSSHIM_LANE_LOOP
+  for (std::uint32_t i = 0; i < kLanes; ++i) to[i] = Plain<S>::get(from[i]);
+}
+template <class D, class W>
+[[gnu::noinline]] void store_saturated(Warp& warp, const Instruction& in, const W* wide) {
+  using Cell = typename CellOf<sizeof(D)>::type;
+  store_lanes<Cell, false>(
+      row<Cell>(warp, in.d), warp.exec, [&](std::uint32_t i) __attribute__((always_inline)) {
+        const W v = wide[i];
+        const bool below = kSigned<W> && (kSigned<D> ? static_cast<std::int64_t>(v) < static_cast<std::int64_t>(kMin<D>) : v < W{0});
+        const bool above = !(kSigned<W> && v < W{0}) && static_cast<std::uint64_t>(v) > static_cast<std::uint64_t>(kMax<D>);
+        return extended(below ? kMin<D> : above ? kMax<D> : static_cast<D>(v));
+      });
+}
+template <class D, class S>
+Flow int_to_int_saturated(Warp& warp, const Instruction& in) {
+  alignas(64) Widest<S> wide[kLanes];
+  widen<S>(row<const typename Plain<S>::Cell>(warp, in.a), wide);
+  store_saturated<D>(warp, in, wide);
+  return Flow::next;
+}
+
+// The last step of what gives a floating-point number.
+template <class Codec, bool Sat>
+[[gnu::noinline]] void store_float(Warp& warp, const Instruction& in, const typename Codec::Value* value) {
   store_lanes<typename Codec::Cell, false>(
       row<typename Codec::Cell>(warp, in.d), warp.exec, [&](std::uint32_t i) __attribute__((always_inline)) {
-        auto v = static_cast<typename Codec::Value>(Plain<S>::get(a[i]));
+        auto v = value[i];
         if constexpr (Sat) v = saturate(v);
         return Codec::put(v);
       });
+}
+
+template <class V, class S>
+[[gnu::noinline]] Flow int_to_float(Warp& warp, const Instruction& in) {
+  const auto* a = row<const typename Plain<S>::Cell>(warp, in.a);
+  store_lanes<typename Plain<V>::Cell, false>(
+      row<typename Plain<V>::Cell>(warp, in.d),
+      warp.exec, [&](std::uint32_t i) __attribute__((always_inline)) { return Plain<V>::put(static_cast<V>(Plain<S>::get(a[i]))); });
+  return Flow::next;
+}
+template <class V, class S>
+[[gnu::noinline]] void int_to_float_row(const typename Plain<S>::Cell* from, V* to) {
+  MPSSHIM_LANE_LOOP
+  for (std::uint32_t i = 0; i < kLanes; ++i) to[i] = static_cast<V>(Plain<S>::get(from[i]));
+}
+template <class Codec, class S, bool Sat>
+Flow int_to_narrow_float(Warp& warp, const Instruction& in) {
+  alignas(64) typename Codec::Value value[kLanes];
+  int_to_float_row<typename Codec::Value, S>(row<const typename Plain<S>::Cell>(warp, in.a), value);
+  store_float<Codec, Sat>(warp, in, value);
   return Flow::next;
 }
 
@@ -78,11 +122,24 @@ template <Round R, class T>
   }
 }
 
+// Halves are never denormal as floats: for them, as for f64, there is nothing to flush.
+template <class Codec>
+constexpr bool kFlushes = sizeof(typename Codec::Value) == 4 && !std::is_same_v<Codec, HalfCodec>;
+
+template <class Codec, bool Ftz>
+[[gnu::noinline]] void load_float(const typename Codec::Cell* from, typename Codec::Value* to) {
+  MPSSHIM_LANE_LOOP
+  for (std::uint32_t i = 0; i < kLanes; ++i) to[i] = flush_if<Ftz>(Codec::get(from[i]));
+}
+template <class Codec, bool Ftz, Round R>
+[[gnu::noinline]] void load_integral(const typename Codec::Cell* from, typename Codec::Value* to) {
+  MPSSHIM_LANE_LOOP
+  for (std::uint32_t i = 0; i < kLanes; ++i) to[i] = integral<R>(flush_if<Ftz>(Codec::get(from[i])));
+}
+
 // Clamps; NaN gives 0, or the sign bit alone where source or destination has 64 bits (PTX ISA, cvt).
-template <class Codec, class D, bool Ftz, Round R>
-Flow float_to_int(Warp& warp, const Instruction& in) {
-  using V = typename Codec::Value;
-  const auto* a = row<const typename Codec::Cell>(warp, in.a);
+template <class D, class V>
+[[gnu::noinline]] void store_clamped(Warp& warp, const Instruction& in, const V* value) {
   using Cell = typename CellOf<sizeof(D)>::type;
   constexpr V kUpper = static_cast<V>(std::uint64_t{1} << (sizeof(D) * 8 - (kSigned<D> ? 1 : 0) - 1)) * V{2};
   constexpr V kLower = kSigned<D> ? -kUpper : V{0};
@@ -90,7 +147,7 @@ Flow float_to_int(Warp& warp, const Instruction& in) {
   constexpr D kNan = kWide ? static_cast<D>(std::uint64_t{1} << (sizeof(D) * 8 - 1)) : D{0};
   store_lanes<Cell, false>(
       row<Cell>(warp, in.d), warp.exec, [&](std::uint32_t i) __attribute__((always_inline)) {
-        const V v = integral<R>(flush_if<Ftz>(Codec::get(a[i])));
+        const V v = value[i];
         const bool fits = v < kUpper && v >= kLower;
         D result = static_cast<D>(fits ? v : V{0});
         result = v >= kUpper ? kMax<D> : result;
@@ -98,12 +155,17 @@ Flow float_to_int(Warp& warp, const Instruction& in) {
         result = v != v ? kNan : result;
         return extended(result);
       });
+}
+template <class Codec, class D, bool Ftz, Round R>
+Flow float_to_int(Warp& warp, const Instruction& in) {
+  alignas(64) typename Codec::Value value[kLanes];
+  load_integral<Codec, Ftz && kFlushes<Codec>, R>(row<const typename Codec::Cell>(warp, in.a), value);
+  store_clamped<D>(warp, in, value);
   return Flow::next;
 }
 
-template <class DCodec, class SCodec, bool Ftz, bool Sat, Round R>
-Flow float_to_float(Warp& warp, const Instruction& in) {
-  const RoundingScope<R> rounding;
+template <class DCodec, class SCodec, bool Ftz, bool Sat>
+[[gnu::noinline]] Flow float_to_float(Warp& warp, const Instruction& in) {
   const auto* a = row<const typename SCodec::Cell>(warp, in.a);
   store_lanes<typename DCodec::Cell, false>(
       row<typename DCodec::Cell>(warp, in.d), warp.exec, [&](std::uint32_t i) __attribute__((always_inline)) {
@@ -118,14 +180,13 @@ Flow float_to_float(Warp& warp, const Instruction& in) {
 // Same type: rounds to an integral value, or only saturates or flushes.
 template <class Codec, bool Ftz, bool Sat, bool ToIntegral, Round R>
 Flow float_round(Warp& warp, const Instruction& in) {
+  alignas(64) typename Codec::Value value[kLanes];
   const auto* a = row<const typename Codec::Cell>(warp, in.a);
-  store_lanes<typename Codec::Cell, false>(
-      row<typename Codec::Cell>(warp, in.d), warp.exec, [&](std::uint32_t i) __attribute__((always_inline)) {
-        auto v = flush_if<Ftz>(Codec::get(a[i]));
-        if constexpr (ToIntegral) v = integral<R>(v);
-        if constexpr (Sat) v = saturate(v);
-        return Codec::put(v);
-      });
+  if constexpr (ToIntegral)
+    load_integral<Codec, Ftz && kFlushes<Codec>, R>(a, value);
+  else
+    load_float<Codec, Ftz && kFlushes<Codec>>(a, value);
+  store_float<Codec, Sat>(warp, in, value);
   return Flow::next;
 }
 
@@ -198,6 +259,14 @@ Handler with_float(Type type, Visitor visit) {
 
 bool is_float(Type t) { return t == Type::f16 || t == Type::bf16 || t == Type::f32 || t == Type::f64; }
 
+// Into f32 and f64 in one step; the narrow types round to nearest alone.
+template <class V, class S>
+Handler pick_int_rounding(const Form& f) {
+  if (f.has(Mod::rn)) return int_to_float<V, S>;
+  if (f.has(Mod::rz)) return rounded<int_to_float<V, S>, Round::zero>;
+  if (f.has(Mod::rm)) return rounded<int_to_float<V, S>, Round::down>;
+  return f.has(Mod::rp) ? rounded<int_to_float<V, S>, Round::up> : nullptr;
+}
 Handler pick_int_to_float(const Form& f) {
   const bool wide = f.type2 == Type::f32 || f.type2 == Type::f64;
   if (!wide && !f.has(Mod::rn)) return nullptr;
@@ -205,11 +274,11 @@ Handler pick_int_to_float(const Form& f) {
     using S = decltype(source);
     return with_float(f.type2, [&](auto codec) -> Handler {
       using C = decltype(codec);
-      if (f.has(Mod::sat)) return f.has(Mod::rn) ? int_to_float<C, S, true, Round::nearest> : nullptr;
-      if (f.has(Mod::rn)) return int_to_float<C, S, false, Round::nearest>;
-      if (f.has(Mod::rz)) return int_to_float<C, S, false, Round::zero>;
-      if (f.has(Mod::rm)) return int_to_float<C, S, false, Round::down>;
-      return f.has(Mod::rp) ? int_to_float<C, S, false, Round::up> : nullptr;
+      if (f.has(Mod::sat)) return f.has(Mod::rn) ? int_to_narrow_float<C, S, true> : nullptr;
+      if constexpr (std::is_same_v<C, Plain<typename C::Value>>)
+        return pick_int_rounding<typename C::Value, S>(f);
+      else
+        return int_to_narrow_float<C, S, false>;
     });
   });
 }
@@ -243,10 +312,10 @@ Handler pick_same(const Form& f) {
 
 template <class D, class S, bool Ftz, bool Sat>
 Handler pick_float_rounding(const Form& f) {
-  if (f.has(Mod::rz)) return float_to_float<D, S, Ftz, Sat, Round::zero>;
-  if (f.has(Mod::rm)) return float_to_float<D, S, Ftz, Sat, Round::down>;
-  if (f.has(Mod::rp)) return float_to_float<D, S, Ftz, Sat, Round::up>;
-  return float_to_float<D, S, Ftz, Sat, Round::nearest>;
+  if (f.has(Mod::rz)) return rounded<float_to_float<D, S, Ftz, Sat>, Round::zero>;
+  if (f.has(Mod::rm)) return rounded<float_to_float<D, S, Ftz, Sat>, Round::down>;
+  if (f.has(Mod::rp)) return rounded<float_to_float<D, S, Ftz, Sat>, Round::up>;
+  return float_to_float<D, S, Ftz, Sat>;
 }
 
 Handler pick_float_to_float(const Form& f) {
@@ -274,15 +343,11 @@ Handler pick_float_to_float(const Form& f) {
   }
   if (f.type2 == Type::f64 && f.type == Type::f32) {
     if (sat) return nullptr;
-    return ftz ? float_to_float<G, F, true, false, Round::nearest> : float_to_float<G, F, false, false, Round::nearest>;
+    return ftz ? float_to_float<G, F, true, false> : float_to_float<G, F, false, false>;
   }
   if (ftz || sat) return nullptr;
-  if (f.type2 == Type::f32)
-    return f.type == Type::f16 ? float_to_float<F, HalfCodec, false, false, Round::nearest>
-                               : float_to_float<F, BfloatCodec, false, false, Round::nearest>;
-  if (f.type2 == Type::f64)
-    return f.type == Type::f16 ? float_to_float<G, HalfCodec, false, false, Round::nearest>
-                               : float_to_float<G, BfloatCodec, false, false, Round::nearest>;
+  if (f.type2 == Type::f32) return f.type == Type::f16 ? float_to_float<F, HalfCodec, false, false> : float_to_float<F, BfloatCodec, false, false>;
+  if (f.type2 == Type::f64) return f.type == Type::f16 ? float_to_float<G, HalfCodec, false, false> : float_to_float<G, BfloatCodec, false, false>;
   return nullptr;
 }
 
@@ -301,7 +366,7 @@ Handler select_convert(const Form& f) {
     using S = decltype(source);
     return with_integer(f.type2, [&](auto target) -> Handler {
       using D = decltype(target);
-      return f.has(Mod::sat) ? int_to_int<D, S, true> : int_to_int<D, S, false>;
+      return f.has(Mod::sat) ? int_to_int_saturated<D, S> : int_to_int<D, LowBits<D, S>>;
     });
   });
 }

@@ -100,9 +100,8 @@ struct RsqrtHighOp {
   static double f(double a) { return high_word(1.0 / __builtin_sqrt(flush64(high_word(a)))); }
 };
 
-template <class T, template <class> class O, bool Ftz, bool Sat, Round R>
-Flow float2(Warp& warp, const Instruction& in) {
-  const RoundingScope<R> rounding;
+template <class T, template <class> class O, bool Ftz, bool Sat>
+[[gnu::noinline]] Flow float2(Warp& warp, const Instruction& in) {
   using P = Plain<T>;
   const auto* a = row<const typename P::Cell>(warp, in.a);
   const auto* b = row<const typename P::Cell>(warp, in.b);
@@ -115,9 +114,8 @@ Flow float2(Warp& warp, const Instruction& in) {
       });
   return Flow::next;
 }
-template <class T, bool Ftz, bool Sat, Round R>
-Flow float_fma(Warp& warp, const Instruction& in) {
-  const RoundingScope<R> rounding;
+template <class T, bool Ftz, bool Sat>
+[[gnu::noinline]] Flow float_fma(Warp& warp, const Instruction& in) {
   using P = Plain<T>;
   const auto* a = row<const typename P::Cell>(warp, in.a);
   const auto* b = row<const typename P::Cell>(warp, in.b);
@@ -131,9 +129,8 @@ Flow float_fma(Warp& warp, const Instruction& in) {
       });
   return Flow::next;
 }
-template <class T, class O, bool Ftz, Round R>
-Flow float1(Warp& warp, const Instruction& in) {
-  const RoundingScope<R> rounding;
+template <class T, class O, bool Ftz>
+[[gnu::noinline]] Flow float1(Warp& warp, const Instruction& in) {
   using P = Plain<T>;
   const auto* a = row<const typename P::Cell>(warp, in.a);
   store_lanes<typename P::Cell, O::kPerLane>(
@@ -201,10 +198,10 @@ Handler pick_min_max(const Form& f) {
 
 template <class T, template <class> class O, bool Ftz, bool Sat>
 Handler pick_rounding(const Form& f) {
-  if (f.has(Mod::rm)) return float2<T, O, Ftz, Sat, Round::down>;
-  if (f.has(Mod::rp)) return float2<T, O, Ftz, Sat, Round::up>;
-  if (f.has(Mod::rz)) return float2<T, O, Ftz, Sat, Round::zero>;
-  return float2<T, O, Ftz, Sat, Round::nearest>;
+  if (f.has(Mod::rm)) return rounded<float2<T, O, Ftz, Sat>, Round::down>;
+  if (f.has(Mod::rp)) return rounded<float2<T, O, Ftz, Sat>, Round::up>;
+  if (f.has(Mod::rz)) return rounded<float2<T, O, Ftz, Sat>, Round::zero>;
+  return float2<T, O, Ftz, Sat>;
 }
 template <template <class> class O>
 Handler pick2(const Form& f) {
@@ -217,10 +214,10 @@ Handler pick2(const Form& f) {
 }
 template <class T, bool Ftz, bool Sat>
 Handler pick_fma_rounding(const Form& f) {
-  if (f.has(Mod::rm)) return float_fma<T, Ftz, Sat, Round::down>;
-  if (f.has(Mod::rp)) return float_fma<T, Ftz, Sat, Round::up>;
-  if (f.has(Mod::rz)) return float_fma<T, Ftz, Sat, Round::zero>;
-  return f.has(Mod::rn) ? float_fma<T, Ftz, Sat, Round::nearest> : nullptr;
+  if (f.has(Mod::rm)) return rounded<float_fma<T, Ftz, Sat>, Round::down>;
+  if (f.has(Mod::rp)) return rounded<float_fma<T, Ftz, Sat>, Round::up>;
+  if (f.has(Mod::rz)) return rounded<float_fma<T, Ftz, Sat>, Round::zero>;
+  return f.has(Mod::rn) ? float_fma<T, Ftz, Sat> : nullptr;
 }
 Handler pick_fma(const Form& f) {
   const bool ftz = f.has(Mod::ftz);
@@ -232,10 +229,10 @@ Handler pick_fma(const Form& f) {
 }
 template <class T, class O, bool Ftz>
 Handler pick1_rounding(const Form& f) {
-  if (f.has(Mod::rm)) return float1<T, O, Ftz, Round::down>;
-  if (f.has(Mod::rp)) return float1<T, O, Ftz, Round::up>;
-  if (f.has(Mod::rz)) return float1<T, O, Ftz, Round::zero>;
-  return float1<T, O, Ftz, Round::nearest>;
+  if (f.has(Mod::rm)) return rounded<float1<T, O, Ftz>, Round::down>;
+  if (f.has(Mod::rp)) return rounded<float1<T, O, Ftz>, Round::up>;
+  if (f.has(Mod::rz)) return rounded<float1<T, O, Ftz>, Round::zero>;
+  return float1<T, O, Ftz>;
 }
 template <template <class> class O>
 Handler pick1(const Form& f) {  // rcp and sqrt: rounded or approximate.
@@ -246,7 +243,7 @@ Handler pick1(const Form& f) {  // rcp and sqrt: rounded or approximate.
 template <class O>
 Handler approximate(const Form& f) {  // f32 only.
   if (f.type != Type::f32 || !f.has(Mod::approx)) return nullptr;
-  return f.has(Mod::ftz) ? float1<float, O, true, Round::nearest> : float1<float, O, false, Round::nearest>;
+  return f.has(Mod::ftz) ? float1<float, O, true> : float1<float, O, false>;
 }
 
 Handler pick_sign(const Form& f) {
@@ -259,8 +256,8 @@ Handler pick_sign(const Form& f) {
 Handler pick_extreme(const Form& f) {
   const bool max = f.op == Op::max;
   if (f.type == Type::f64) {
-    if (f.has(Mod::ftz) || f.has(Mod::NaN) || f.has(Mod::xorsign)) return nullptr;
-    return max ? pick_min_max<double, true, false>(f) : pick_min_max<double, false, false>(f);
+    if (f.has(Mod::ftz) || f.has(Mod::NaN) || f.has(Mod::xorsign) || f.has(Mod::abs)) return nullptr;
+    return max ? map2<MinMax<double, true, false, false, false>> : map2<MinMax<double, false, false, false, false>>;
   }
   if (f.has(Mod::ftz)) return max ? pick_min_max<float, true, true>(f) : pick_min_max<float, false, true>(f);
   return max ? pick_min_max<float, true, false>(f) : pick_min_max<float, false, false>(f);
@@ -281,12 +278,12 @@ Handler select_float(const Form& f) {
     case Op::fma:
     case Op::mad: return pick_fma(f);
     case Op::rcp:
-      if (is64 && approx) return f.has(Mod::ftz) ? float1<double, RcpHighOp, false, Round::nearest> : nullptr;
+      if (is64 && approx) return f.has(Mod::ftz) ? float1<double, RcpHighOp, false> : nullptr;
       return rounded == approx ? nullptr : pick1<RcpOp>(f);
     case Op::sqrt: return rounded == approx || (is64 && approx) ? nullptr : pick1<SqrtOp>(f);
     case Op::rsqrt:
       if (!approx || rounded) return nullptr;
-      if (is64) return f.has(Mod::ftz) ? float1<double, RsqrtHighOp, false, Round::nearest> : float1<double, RsqrtOp<double>, false, Round::nearest>;
+      if (is64) return f.has(Mod::ftz) ? float1<double, RsqrtHighOp, false> : float1<double, RsqrtOp<double>, false>;
       return approximate<RsqrtOp<float>>(f);
     case Op::sin: return approximate<SinOp>(f);
     case Op::cos: return approximate<CosOp>(f);

@@ -36,6 +36,13 @@ class RoundingScope {
   unsigned saved_ = 0;
 };
 
+// The handler that runs `Lanes` under a rounding. The loop itself is compiled once for all of them, and to nearest it is the handler.
+template <Handler Lanes, Round R>
+Flow rounded(Warp& warp, const Instruction& in) {
+  const RoundingScope<R> rounding;
+  return Lanes(warp, in);
+}
+
 [[gnu::always_inline]] inline float flush(float v) {
   const auto bits = __builtin_bit_cast(std::uint32_t, v);
   return (bits & 0x7f800000) == 0 ? __builtin_bit_cast(float, bits & 0x80000000) : v;
