@@ -13,8 +13,8 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 
+#include "broker/command_line.hpp"
 #include "broker/control/daemon.hpp"
 #include "broker/control/driver_choice.hpp"
 #include "broker/control/handover.hpp"
@@ -61,68 +61,54 @@ struct Arguments {
   std::uint64_t host_mib = 0;
 };
 
-void describe(CLI::App& app, Arguments& arguments) {
-  auto* daemon = app.add_flag("-d,--daemon", arguments.daemon, "Run in the background; returns when the first executor is ready");
-  app.add_flag("-f,--foreground", arguments.foreground, "Run in the foreground and log to standard error too")->excludes(daemon);
-  app.add_option("--driver", arguments.driver, "auto (the GPU's driver, else the CPU driver), cuda, cpu, or the path of a library")
-      ->capture_default_str();
-  app.add_option("--pipe-dir", arguments.pipe_dir,
-                 "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>)");
-  app.add_option("--log-dir", arguments.log_dir,
-                 "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
-  app.add_option("--workers", arguments.workers, "Threads of the executor that serve clients; 0: half the processors, 1 to 8")->capture_default_str();
-  app.add_option("--connections", arguments.connections,
-                 "Hardware connections of the context (CUDA_DEVICE_MAX_CONNECTIONS): more for programs that copy and record events in many streams "
-                 "at once; each makes an executor's start, and so recovery, 16 to 25 ms longer")
-      ->check(CLI::Range(1u, 32u))
-      ->capture_default_str();
-  app.add_option("--max-clients", arguments.max_clients, "Clients at a time")->check(CLI::Range(1u, kMaxLeases))->capture_default_str();
-  app.add_option("--executors", arguments.executors,
-                 "Executors a GPU may have: further ones serve clients that a kernel without end keeps waiting in the first, and programs "
-                 "in quarantine")
-      ->check(CLI::Range(1u, 8u))
-      ->capture_default_str();
-  app.add_option("--idle-executor-ms", arguments.idle_ms, "Milliseconds after its last client that a further executor ends")->capture_default_str();
-  app.add_option("--quarantine-faults", arguments.quarantine_faults,
-                 "Faults of a program within --quarantine-s that put it in quarantine: its next clients get an executor of their own; 0: never")
-      ->capture_default_str();
-  app.add_option("--quarantine-s", arguments.quarantine_s, "Seconds without a fault after which a program leaves quarantine")
-      ->check(CLI::Range(1u, 1'000'000u))
-      ->capture_default_str();
-  app.add_option("--module-cache", arguments.module_cache_mib,
-                 "MiB of module images that stay loaded in an executor after their last client, for the next one that loads the same")
-      ->capture_default_str();
-  app.add_option("--orphan-ms", arguments.orphan_ms, "Milliseconds that work of a client that is gone may run on before the executor is replaced")
-      ->capture_default_str();
-  app.add_option("--drain-ms", arguments.drain_ms, "Milliseconds that other clients' work is waited for before an executor is replaced")
-      ->capture_default_str();
-  app.add_flag("--standby", arguments.standby,
-               "Keep a second executor process of each GPU warm, its context made and all images loaded: when the first ends it takes over within "
-               "milliseconds. It takes device memory for a context (about half a GiB on an H200) and for a copy of all loaded images");
-  app.add_option("--hang-ms", arguments.hang_ms,
-                 "Milliseconds after which a driver call that has not returned costs the executor; calls that may take long, such as loads, get 12 "
-                 "times as much; 0: no limit")
-      ->capture_default_str();
-  app.add_flag("--multiuser-server", arguments.all_users,
-               "Serve clients of every user, not only of the broker's own; they share executors, and the pipe directory must let them in");
-  app.add_option("--client-host-mib", arguments.client_host_mib,
-                 "MiB of pinned and staging memory and module images for one client; 0: half the machine's memory")
-      ->capture_default_str();
-  app.add_option("--host-mib", arguments.host_mib, "The same for all clients together; 0: three quarters of the machine's memory")
-      ->capture_default_str();
-  app.add_option("--window", arguments.window, "Address range for clients' memory, BEGIN-END in hexadecimal, multiples of 1 GiB")
-      ->capture_default_str();
-  app.add_flag("--verbose", arguments.verbose, "Log each connection");
-  app.add_flag("--executor", arguments.executor)->group("");
-  app.add_option("--device", arguments.device)->group("");
-  app.add_option("--label", arguments.label)->group("");
-  app.add_flag("--context-on-take-over", arguments.context_on_take_over)->group("");
-  app.add_option("--device-patience-ms", arguments.device_patience_ms)->group("");
-  app.add_flag("--handover-versions", arguments.handover_versions)->group("");
-  app.add_option("--resume", arguments.resume)->group("");
-  app.add_option("--former", arguments.former)->group("");
-  app.add_option("--resume-failed", arguments.resume_failed)->group("");
-  app.set_version_flag("--version", MPSSHIM_VERSION);
+void describe(CommandLine& line, Arguments& arguments) {
+  line.flag("-d,--daemon", arguments.daemon, "Run in the background; returns when the first executor is ready");
+  line.flag("-f,--foreground", arguments.foreground, "Run in the foreground and log to standard error too", "--daemon");
+  line.option("--driver", &arguments.driver, "auto (the GPU's driver, else the CPU driver), cuda, cpu, or the path of a library");
+  line.option("--pipe-dir", &arguments.pipe_dir,
+              "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>)");
+  line.option("--log-dir", &arguments.log_dir, "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
+  line.option("--workers", &arguments.workers, "Threads of the executor that serve clients; 0: half the processors, 1 to 8");
+  line.option("--connections", &arguments.connections,
+              "Hardware connections of the context (CUDA_DEVICE_MAX_CONNECTIONS): more for programs that copy and record events in many streams "
+              "at once; each makes an executor's start, and so recovery, 16 to 25 ms longer",
+              CommandLine::Range{1u, 32u});
+  line.option("--max-clients", &arguments.max_clients, "Clients at a time", CommandLine::Range{1u, kMaxLeases});
+  line.option("--executors", &arguments.executors,
+              "Executors a GPU may have: further ones serve clients that a kernel without end keeps waiting in the first, and programs "
+              "in quarantine",
+              CommandLine::Range{1u, 8u});
+  line.option("--idle-executor-ms", &arguments.idle_ms, "Milliseconds after its last client that a further executor ends");
+  line.option("--quarantine-faults", &arguments.quarantine_faults,
+              "Faults of a program within --quarantine-s that put it in quarantine: its next clients get an executor of their own; 0: never");
+  line.option("--quarantine-s", &arguments.quarantine_s, "Seconds without a fault after which a program leaves quarantine",
+              CommandLine::Range{1u, 1'000'000u});
+  line.option("--module-cache", &arguments.module_cache_mib,
+              "MiB of module images that stay loaded in an executor after their last client, for the next one that loads the same");
+  line.option("--orphan-ms", &arguments.orphan_ms, "Milliseconds that work of a client that is gone may run on before the executor is replaced");
+  line.option("--drain-ms", &arguments.drain_ms, "Milliseconds that other clients' work is waited for before an executor is replaced");
+  line.flag("--standby", arguments.standby,
+            "Keep a second executor process of each GPU warm, its context made and all images loaded: when the first ends it takes over within "
+            "milliseconds. It takes device memory for a context (about half a GiB on an H200) and for a copy of all loaded images");
+  line.option("--hang-ms", &arguments.hang_ms,
+              "Milliseconds after which a driver call that has not returned costs the executor; calls that may take long, such as loads, get 12 "
+              "times as much; 0: no limit");
+  line.flag("--multiuser-server", arguments.all_users,
+            "Serve clients of every user, not only of the broker's own; they share executors, and the pipe directory must let them in");
+  line.option("--client-host-mib", &arguments.client_host_mib,
+              "MiB of pinned and staging memory and module images for one client; 0: half the machine's memory");
+  line.option("--host-mib", &arguments.host_mib, "The same for all clients together; 0: three quarters of the machine's memory");
+  line.option("--window", &arguments.window, "Address range for clients' memory, BEGIN-END in hexadecimal, multiples of 1 GiB");
+  line.flag("--verbose", arguments.verbose, "Log each connection");
+  line.hidden_flag("--executor", arguments.executor);
+  line.hidden_option("--device", &arguments.device);
+  line.hidden_option("--label", &arguments.label);
+  line.hidden_flag("--context-on-take-over", arguments.context_on_take_over);
+  line.hidden_option("--device-patience-ms", &arguments.device_patience_ms);
+  line.hidden_flag("--handover-versions", arguments.handover_versions);
+  line.hidden_option("--resume", &arguments.resume);
+  line.hidden_option("--former", &arguments.former);
+  line.hidden_option("--resume-failed", &arguments.resume_failed);
 }
 
 int fail(const std::string& why) {
@@ -284,9 +270,9 @@ int take_over(Arguments& arguments, const std::vector<std::string>& words) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("mpsbroker: executes many CUDA processes' work in one context per GPU");
-  describe(app, arguments);
-  CLI11_PARSE(app, argc, argv);
+  CommandLine line("mpsbroker: executes many CUDA processes' work in one context per GPU");
+  describe(line, arguments);
+  if (const std::optional<int> status = line.parse(argc, argv)) return *status;
   if (arguments.handover_versions) return std::printf("handover %u %u\n", kOldestHandover, kHandoverVersion) > 0 ? 0 : 1;
   if (arguments.executor) return executor_main(executor_options(arguments));
   if (!arguments.daemon && !arguments.foreground) return fail("say -d (background) or -f (foreground); see --help");

@@ -5,7 +5,7 @@
 #
 # Several sources compiled as one, off unless MPSSHIM_UNITY asks: for the same reason, and with the same remedy.
 include_guard(GLOBAL)
-option(MPSSHIM_UNITY "Compile several sources of the control process and the CPU driver as one (set by scripts/test and scripts/demo)" OFF)
+option(MPSSHIM_UNITY "Compile several sources of the larger parts as one (set by scripts/test and scripts/demo)" OFF)
 option(MPSSHIM_PCH "Precompile the headers that most sources read (set by scripts/test and scripts/demo)" OFF)
 
 function(_mpsshim_precompile target)

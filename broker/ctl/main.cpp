@@ -4,11 +4,11 @@
 #include <array>
 #include <cstdio>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
+#include "broker/command_line.hpp"
 #include "broker/control/pipe_directory.hpp"
 #include "proto/handshake.hpp"
 #include "proto/socket.hpp"
@@ -64,17 +64,15 @@ int execute_lines(const std::string& directory) {
 
 int main(int argc, char** argv) {
   std::string pipe_dir;
-  CLI::App app("mpsctl: commands for a running mpsbroker; without a command, one a line from standard input");
-  app.add_option("--pipe-dir", pipe_dir,
-                 "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>)");
-  app.set_version_flag("--version", MPSSHIM_VERSION);
-  app.footer(
+  broker::CommandLine line("mpsctl: commands for a running mpsbroker; without a command, one a line from standard input");
+  line.option("--pipe-dir", &pipe_dir,
+              "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>)");
+  line.take_remaining(
       "Commands: get_server_list, get_server_status PID, get_client_list PID, ps [-l] [-p PID], terminate_client SERVER PID, "
       "restart [-f] [-t SECONDS] [executors], quit [-t SECONDS], help");
-  app.prefix_command();
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = line.parse(argc, argv)) return *status;
   const std::string directory = mpsshim::broker::control::choose_pipe_directory(pipe_dir);
-  const std::vector<std::string> words = app.remaining();
+  const std::vector<std::string> words = line.remaining();
   if (words.empty()) return execute_lines(directory);
   std::string command;
   for (const std::string& word : words) command += (command.empty() ? "" : " ") + word;
