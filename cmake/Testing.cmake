@@ -81,7 +81,8 @@ function(mpsshim_add_test name)
   if(arg_DEPENDS)
     add_dependencies(${name} ${arg_DEPENDS})
   endif()
-  set(properties LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT} SKIP_REGULAR_EXPRESSION "mpsshim-skip: ")
+  # What may take long begins first, so that nothing long is left alone at the end.
+  set(properties LABELS "${arg_LABEL}" TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT} SKIP_REGULAR_EXPRESSION "mpsshim-skip: ")
   if(arg_SERIAL)
     list(APPEND properties RUN_SERIAL TRUE)
   endif()
@@ -140,7 +141,7 @@ function(mpsshim_add_fuzzer name)
   endif()
   add_test(NAME "${name}" COMMAND ${command})
   # A fuzzed executor just goes, with what its sessions still hold: that is no leak of a process that lives on.
-  set_tests_properties("${name}" PROPERTIES LABELS fuzz TIMEOUT 120 ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
+  set_tests_properties("${name}" PROPERTIES LABELS fuzz TIMEOUT 120 COST 180 ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
 endfunction()
 
 # Another compiler's tree needs a clang that can link libFuzzer: its runtime is a package of its own on some systems.
