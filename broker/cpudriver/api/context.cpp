@@ -3,6 +3,7 @@
 #include "broker/cpudriver/context/context.hpp"
 
 #include "broker/cpudriver/api/entry.hpp"
+#include "broker/cpudriver/context/green_context.hpp"
 #include "broker/cpudriver/device/attributes.hpp"
 
 using namespace mpsshim::cpudriver;
@@ -12,7 +13,7 @@ namespace {
 // CU_CTX_SCHED_* (0, 1, 2, 4), MAP_HOST, LMEM_RESIZE_TO_MAX, COREDUMP_ENABLE, USER_COREDUMP_ENABLE, SYNC_MEMOPS
 constexpr unsigned kKnownFlags = CU_CTX_FLAGS_MASK;
 
-bool is_known(CUcontext context) { return Context::primary().is_mine(context); }
+bool is_known(CUcontext context) { return Context::primary().is_mine(context) || GreenContext::find(context) != nullptr; }
 
 }  // namespace
 
@@ -115,7 +116,8 @@ CUresult CUDAAPI cuCtxGetId(CUcontext ctx, unsigned long long* ctxId) {
     if (ctxId == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (ctx == nullptr) ctx = Context::current();
     if (!is_known(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
-    *ctxId = Context::kId;
+    const GreenContextPtr green = GreenContext::find(ctx);
+    *ctxId = green != nullptr ? green->id() : Context::kId;
     return CUDA_SUCCESS;
   });
 }
@@ -130,7 +132,10 @@ CUresult CUDAAPI cuCtxGetApiVersion(CUcontext ctx, unsigned int* version) {
 }
 
 CUresult CUDAAPI cuCtxSynchronize(void) {
-  return entry(Needs::context, [] { return Scheduler::get().wait_for_everything(); });
+  return entry(Needs::context, [] {
+    const GreenContextPtr green = GreenContext::current();
+    return Scheduler::get().wait_for_everything(green != nullptr ? green->null_stream().get() : nullptr);
+  });
 }
 
 CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {

@@ -56,15 +56,13 @@ CUresult copy_sync(const Copy& copy) {
     const auto range = MemoryMap::get().containing(place.address);
     return range && range->is_host();
   };
-  const StreamPtr& stream = Stream::legacy_default();
+  const StreamPtr stream = stream_of(nullptr);
   if (has_host_side || is_pinned(copy.destination) || is_pinned(copy.source)) return copy_and_wait(stream, copy);
   return copy_async(stream, copy);
 }
 
 // A side that the call's name says is device memory must be just that.
-CUresult named_device(const BoxPlace& place, std::size_t bytes) {
-  return place.is_device || bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
+CUresult named_device(const BoxPlace& place, std::size_t bytes) { return place.is_device || bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "broker/cpudriver/context/context.hpp"
+#include "broker/cpudriver/context/green_context.hpp"
 
 namespace mpsshim::cpudriver {
 namespace {
@@ -18,14 +19,19 @@ CUresult check(Needs needs) {
   if (needs == Needs::nothing) return CUDA_SUCCESS;
   if (!is_initialised.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
   if (needs == Needs::initialised) return CUDA_SUCCESS;
-  if (Context::current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  const CUcontext current = Context::current();
+  if (current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!Context::primary().is_mine(current) && GreenContext::find(current) == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (!Context::primary().is_active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return Scheduler::get().failure();
 }
 
 StreamPtr stream_of(CUstream handle) {
-  if (handle == nullptr || handle == CU_STREAM_LEGACY) return Stream::legacy_default();
-  if (handle == CU_STREAM_PER_THREAD) return Stream::per_thread_default();
+  const bool is_per_thread = handle == CU_STREAM_PER_THREAD;
+  if (handle == nullptr || handle == CU_STREAM_LEGACY || is_per_thread) {
+    if (const GreenContextPtr green = GreenContext::current()) return is_per_thread ? nullptr : green->null_stream();
+    return is_per_thread ? Stream::per_thread_default() : Stream::legacy_default();
+  }
   return HandleTable<Stream>::get().find(handle);
 }
 

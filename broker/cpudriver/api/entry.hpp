@@ -36,8 +36,13 @@ CUresult entry(Needs needs, Body&& body) noexcept {
 }
 
 // The stream that a handle names; null if none. NULL and CU_STREAM_LEGACY are the context's, CU_STREAM_PER_THREAD the
-// thread's own.
+// thread's own, which green contexts do not have.
 StreamPtr stream_of(CUstream handle);
+// What a call is told that names such a stream.
+inline CUresult usable(const StreamPtr& stream) {
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  return stream->is_orphan() ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
+}
 
 inline bool is_device(CUdevice device) { return device == 0; }
 

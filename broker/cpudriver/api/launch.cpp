@@ -14,25 +14,19 @@ struct LaunchExtras {
   CUevent completion_event = nullptr;  // recorded behind the launch
 };
 
-bool is_single(const unsigned (&dimensions)[3]) {
-  return dimensions[0] <= 1 && dimensions[1] <= 1 && dimensions[2] <= 1;
-}
+bool is_single(const unsigned (&dimensions)[3]) { return dimensions[0] <= 1 && dimensions[1] <= 1 && dimensions[2] <= 1; }
 
 CUresult read_attribute(const CUlaunchAttribute& attribute, LaunchExtras& extras) {
   const CUlaunchAttributeValue& value = attribute.value;
   switch (static_cast<int>(attribute.id)) {
-    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-      extras.is_cooperative = value.cooperative != 0;
-      return CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: extras.is_cooperative = value.cooperative != 0; return CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
       const unsigned dimensions[3] = {value.clusterDim.x, value.clusterDim.y, value.clusterDim.z};
       return is_single(dimensions) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CLUSTER_SIZE;
     }
     // Whole kernels run one after the other in a stream, so "may begin early" is kept by not beginning early, and an
     // event that may be seen early is seen at the end.
-    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
-      extras.completion_event = value.programmaticEvent.event;
-      return CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT: extras.completion_event = value.programmaticEvent.event; return CUDA_SUCCESS;
     case 12:  // CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT, newer than CUDA 12.4's first headers
       extras.completion_event = value.launchCompletionEvent.event;
       return CUDA_SUCCESS;
@@ -48,15 +42,13 @@ CUresult read_attribute(const CUlaunchAttribute& attribute, LaunchExtras& extras
     case 14:  // preferred shared memory carve-out
     case 16:  // NVLink utilisation
       return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
-CUresult launch(CUfunction handle, CUstream stream_handle, const LaunchShape& shape, void** parameters, void** extra,
-                const LaunchExtras& extras) {
+CUresult launch(CUfunction handle, CUstream stream_handle, const LaunchShape& shape, void** parameters, void** extra, const LaunchExtras& extras) {
   const StreamPtr stream = stream_of(stream_handle);
-  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult refused = usable(stream); refused != CUDA_SUCCESS) return refused;
   const auto event = HandleTable<Event>::get().find(extras.completion_event);
   if (extras.completion_event != nullptr && event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const auto function = HandleTable<Function>::get().find(handle);
@@ -71,18 +63,17 @@ CUresult launch(CUfunction handle, CUstream stream_handle, const LaunchShape& sh
 
 }  // namespace
 
-CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-                                unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
-                                unsigned int sharedMemBytes, CUstream hStream, void** kernelParams, void** extra) {
+CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
+                                unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void** kernelParams,
+                                void** extra) {
   return entry(Needs::context, [&] {
     const LaunchShape shape{{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, false};
     return launch(f, hStream, shape, kernelParams, extra, {});
   });
 }
 
-CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-                                           unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
-                                           unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
+                                           unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
                                            void** kernelParams) {
   return entry(Needs::context, [&] {
     const LaunchShape shape{{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, true};

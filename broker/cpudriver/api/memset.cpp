@@ -34,91 +34,62 @@ CUresult fill(const StreamPtr& stream, CUdeviceptr destination, const Elements& 
 
 // Waits only for pinned host memory ("API synchronization behavior").
 CUresult fill_sync(CUdeviceptr destination, const Elements& elements) {
-  const CUresult result = fill(Stream::legacy_default(), destination, elements);
+  const StreamPtr stream = stream_of(nullptr);
+  const CUresult result = fill(stream, destination, elements);
   const auto range = MemoryMap::get().containing(destination);
   if (result != CUDA_SUCCESS || !range || !range->is_host()) return result;
-  return Scheduler::get().wait(Scheduler::get().last_of(Stream::legacy_default()));
+  return Scheduler::get().wait(Scheduler::get().last_of(stream));
 }
 
 }  // namespace
 
 CUresult CUDAAPI cuMemsetD8(CUdeviceptr dstDevice, unsigned char uc, size_t N) {
-  return entry(Needs::context, [&] {
-    return fill_sync(dstDevice, {.size = 1, .value = uc, .width = N});
-  });
+  return entry(Needs::context, [&] { return fill_sync(dstDevice, {.size = 1, .value = uc, .width = N}); });
 }
 
 CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream) {
-  return entry(Needs::context, [&] {
-    return fill(stream_of(hStream), dstDevice, {.size = 1, .value = uc, .width = N});
-  });
+  return entry(Needs::context, [&] { return fill(stream_of(hStream), dstDevice, {.size = 1, .value = uc, .width = N}); });
 }
 
-CUresult CUDAAPI cuMemsetD2D8(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
-                               size_t Height) {
-  return entry(Needs::context, [&] {
-    return fill_sync(dstDevice, {.size = 1, .value = uc, .width = Width, .height = Height, .pitch = dstPitch});
-  });
+CUresult CUDAAPI cuMemsetD2D8(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height) {
+  return entry(Needs::context, [&] { return fill_sync(dstDevice, {.size = 1, .value = uc, .width = Width, .height = Height, .pitch = dstPitch}); });
 }
 
-CUresult CUDAAPI cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width,
-                                    size_t Height, CUstream hStream) {
-  return entry(Needs::context, [&] {
-    return fill(stream_of(hStream), dstDevice,
-                {.size = 1, .value = uc, .width = Width, .height = Height, .pitch = dstPitch});
-  });
+CUresult CUDAAPI cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream) {
+  return entry(Needs::context,
+               [&] { return fill(stream_of(hStream), dstDevice, {.size = 1, .value = uc, .width = Width, .height = Height, .pitch = dstPitch}); });
 }
 
 CUresult CUDAAPI cuMemsetD16(CUdeviceptr dstDevice, unsigned short us, size_t N) {
-  return entry(Needs::context, [&] {
-    return fill_sync(dstDevice, {.size = 2, .value = us, .width = N});
-  });
+  return entry(Needs::context, [&] { return fill_sync(dstDevice, {.size = 2, .value = us, .width = N}); });
 }
 
 CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream) {
-  return entry(Needs::context, [&] {
-    return fill(stream_of(hStream), dstDevice, {.size = 2, .value = us, .width = N});
-  });
+  return entry(Needs::context, [&] { return fill(stream_of(hStream), dstDevice, {.size = 2, .value = us, .width = N}); });
 }
 
-CUresult CUDAAPI cuMemsetD2D16(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
-                               size_t Height) {
-  return entry(Needs::context, [&] {
-    return fill_sync(dstDevice, {.size = 2, .value = us, .width = Width, .height = Height, .pitch = dstPitch});
-  });
+CUresult CUDAAPI cuMemsetD2D16(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height) {
+  return entry(Needs::context, [&] { return fill_sync(dstDevice, {.size = 2, .value = us, .width = Width, .height = Height, .pitch = dstPitch}); });
 }
 
-CUresult CUDAAPI cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width,
-                                    size_t Height, CUstream hStream) {
-  return entry(Needs::context, [&] {
-    return fill(stream_of(hStream), dstDevice,
-                {.size = 2, .value = us, .width = Width, .height = Height, .pitch = dstPitch});
-  });
+CUresult CUDAAPI cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream) {
+  return entry(Needs::context,
+               [&] { return fill(stream_of(hStream), dstDevice, {.size = 2, .value = us, .width = Width, .height = Height, .pitch = dstPitch}); });
 }
 
 CUresult CUDAAPI cuMemsetD32(CUdeviceptr dstDevice, unsigned int ui, size_t N) {
-  return entry(Needs::context, [&] {
-    return fill_sync(dstDevice, {.size = 4, .value = ui, .width = N});
-  });
+  return entry(Needs::context, [&] { return fill_sync(dstDevice, {.size = 4, .value = ui, .width = N}); });
 }
 
 CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream) {
-  return entry(Needs::context, [&] {
-    return fill(stream_of(hStream), dstDevice, {.size = 4, .value = ui, .width = N});
-  });
+  return entry(Needs::context, [&] { return fill(stream_of(hStream), dstDevice, {.size = 4, .value = ui, .width = N}); });
 }
 
-CUresult CUDAAPI cuMemsetD2D32(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
-                               size_t Height) {
-  return entry(Needs::context, [&] {
-    return fill_sync(dstDevice, {.size = 4, .value = ui, .width = Width, .height = Height, .pitch = dstPitch});
-  });
+CUresult CUDAAPI cuMemsetD2D32(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height) {
+  return entry(Needs::context, [&] { return fill_sync(dstDevice, {.size = 4, .value = ui, .width = Width, .height = Height, .pitch = dstPitch}); });
 }
 
-CUresult CUDAAPI cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width,
-                                    size_t Height, CUstream hStream) {
-  return entry(Needs::context, [&] {
-    return fill(stream_of(hStream), dstDevice,
-                {.size = 4, .value = ui, .width = Width, .height = Height, .pitch = dstPitch});
-  });
+CUresult CUDAAPI cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, CUstream hStream) {
+  return entry(Needs::context,
+               [&] { return fill(stream_of(hStream), dstDevice, {.size = 4, .value = ui, .width = Width, .height = Height, .pitch = dstPitch}); });
 }

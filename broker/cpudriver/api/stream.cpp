@@ -4,6 +4,7 @@
 
 #include "broker/cpudriver/api/entry.hpp"
 #include "broker/cpudriver/context/context.hpp"
+#include "broker/cpudriver/context/green_context.hpp"
 #include "broker/cpudriver/streams/commands.hpp"
 #include "broker/cpudriver/streams/event.hpp"
 
@@ -16,7 +17,8 @@ template <class Body>
 CUresult with_stream(Needs needs, CUstream handle, Body&& body) {
   return entry(needs, [&]() -> CUresult {
     const StreamPtr stream = stream_of(handle);
-    return stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(stream);
+    const CUresult refused = usable(stream);
+    return refused != CUDA_SUCCESS ? refused : body(stream);
   });
 }
 
@@ -54,21 +56,21 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* phStream, unsigned int fla
     }
     Scheduler::get().wait_for_windows();
     const int clamped = std::clamp(priority, Context::kGreatestPriority, Context::kLeastPriority);
-    auto stream = std::make_shared<Stream>(Stream::Kind::ordinary, flags, clamped);
+    auto stream = std::make_shared<Stream>(Stream::Kind::ordinary, flags, clamped, GreenContext::current());
     *phStream = static_cast<CUstream>(HandleTable<Stream>::get().add(std::move(stream)));
     return CUDA_SUCCESS;
   });
 }
 
-CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int Flags) {
-  return cuStreamCreateWithPriority(phStream, Flags, 0);
-}
+CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int Flags) { return cuStreamCreateWithPriority(phStream, Flags, 0); }
 
 // What is queued still runs; the scheduler keeps the stream until then.
 CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
   return entry(Needs::context, [&] {
     Scheduler::get().wait_for_windows();
-    return HandleTable<Stream>::get().remove(hStream) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+    const CUresult refused = usable(HandleTable<Stream>::get().find(hStream));
+    if (refused == CUDA_SUCCESS) HandleTable<Stream>::get().remove(hStream);
+    return refused;
   });
 }
 
@@ -80,9 +82,7 @@ CUresult CUDAAPI cuStreamQuery(CUstream hStream) {
 }
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream hStream) {
-  return with_stream(Needs::context, hStream, [](const StreamPtr& stream) {
-    return Scheduler::get().wait(Scheduler::get().last_of(stream));
-  });
+  return with_stream(Needs::context, hStream, [](const StreamPtr& stream) { return Scheduler::get().wait(Scheduler::get().last_of(stream)); });
 }
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
@@ -124,9 +124,10 @@ CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
 }
 
 CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
-  return with_stream(Needs::context, hStream, [&](const StreamPtr&) {
+  return with_stream(Needs::context, hStream, [&](const StreamPtr& stream) {
     if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *pctx = Context::primary().handle();
+    const GreenContextPtr green = stream->green();
+    *pctx = green != nullptr ? green->context() : Context::primary().handle();
     return CUDA_SUCCESS;
   });
 }
@@ -168,11 +169,9 @@ CUresult CUDAAPI cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, cuuint64
   });
 }
 
-CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* paramArray,
-                                    unsigned int flags) {
-  return with_stream(Needs::context, stream, [&](const StreamPtr& target) {
-    return flags == 0 ? memory_operations(target, count, paramArray) : CUDA_ERROR_INVALID_VALUE;
-  });
+CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
+  return with_stream(Needs::context, stream,
+                     [&](const StreamPtr& target) { return flags == 0 ? memory_operations(target, count, paramArray) : CUDA_ERROR_INVALID_VALUE; });
 }
 
 CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {

@@ -52,10 +52,7 @@ Scheduler& Scheduler::get() {
 Position Scheduler::submit(const StreamPtr& stream, Operation operation) {
   Lock lock(mutex_);
   if (operation.is_launch) {
-    progress_.wait(lock, [&] {
-      return failure() != CUDA_SUCCESS ||
-             (windows_holding_launches_ == 0 && stream->launches_ < kMaxLaunchesPerStream);
-    });
+    progress_.wait(lock, [&] { return failure() != CUDA_SUCCESS || (windows_holding_launches_ == 0 && stream->launches_ < kMaxLaunchesPerStream); });
     ++stream->launches_;
   }
   order_with_default_stream(stream, operation);
@@ -77,10 +74,10 @@ CUresult Scheduler::submit_and_wait(const StreamPtr& stream, Operation operation
 void Scheduler::order_with_default_stream(const StreamPtr& stream, Operation& operation) {
   if (stream->is_legacy_default()) {
     for (const StreamPtr& other : busy_) {
-      if (other->is_blocking()) operation.after.push_back({other, other->submitted_});
+      if (other->is_blocking() && other->default_stream() == stream.get()) operation.after.push_back({other, other->submitted_});
     }
   } else if (stream->is_blocking()) {
-    const StreamPtr& null_stream = Stream::legacy_default();
+    const StreamPtr& null_stream = stream->default_stream_;
     if (null_stream->completed_ < null_stream->submitted_) {
       operation.after.push_back({null_stream, null_stream->submitted_});
     }
@@ -89,9 +86,8 @@ void Scheduler::order_with_default_stream(const StreamPtr& stream, Operation& op
 
 bool Scheduler::is_ready(const Operation& operation) const {
   if (failure() != CUDA_SUCCESS) return true;  // it will be dropped, whatever it waits for
-  return std::all_of(operation.after.begin(), operation.after.end(), [](const Position& place) {
-    return place.stream == nullptr || place.stream->completed_ >= place.sequence;
-  });
+  return std::all_of(operation.after.begin(), operation.after.end(),
+                     [](const Position& place) { return place.stream == nullptr || place.stream->completed_ >= place.sequence; });
 }
 
 // True if the submitting thread has done the operation. False leaves it to be queued.
@@ -208,17 +204,17 @@ bool Scheduler::reached(const Position& position) {
 CUresult Scheduler::wait(const Position& position) {
   if (position.stream == nullptr) return failure();
   Lock lock(mutex_);
-  progress_.wait(lock, [&] {
-    return failure() != CUDA_SUCCESS || position.stream->completed_ >= position.sequence;
-  });
+  progress_.wait(lock, [&] { return failure() != CUDA_SUCCESS || position.stream->completed_ >= position.sequence; });
   return failure();
 }
 
-CUresult Scheduler::wait_for_everything() {
+CUresult Scheduler::wait_for_everything(const Stream* default_stream) {
   std::vector<Position> places;
   {
     Lock lock(mutex_);
-    for (const StreamPtr& stream : busy_) places.push_back({stream, stream->submitted_});
+    for (const StreamPtr& stream : busy_) {
+      if (default_stream == nullptr || stream->default_stream() == default_stream) places.push_back({stream, stream->submitted_});
+    }
   }
   for (const Position& place : places) wait(place);
   return failure();
@@ -264,9 +260,7 @@ Scheduler::QuietWindow::QuietWindow(Scheduler& scheduler, bool launches_pass) : 
   holds_ = !launches_pass;
   if (holds_) ++scheduler_.windows_holding_launches_;
   const std::uint64_t next = scheduler_.next_activity_;
-  scheduler_.progress_.wait(lock, [&] {
-    return scheduler_.active_.empty() || *scheduler_.active_.begin() >= next;
-  });
+  scheduler_.progress_.wait(lock, [&] { return scheduler_.active_.empty() || *scheduler_.active_.begin() >= next; });
 }
 
 Scheduler::QuietWindow::~QuietWindow() {

@@ -57,7 +57,8 @@ class Scheduler {
 
   bool reached(const Position& position);
   CUresult wait(const Position& position);
-  CUresult wait_for_everything();
+  // Of all streams, or of those that this default stream's context has.
+  CUresult wait_for_everything(const Stream* default_stream = nullptr);
   Position last_of(const StreamPtr& stream);
 
   CUresult failure() const { return failure_.load(std::memory_order_acquire); }

@@ -3,6 +3,8 @@
 
 #include <atomic>
 
+#include "broker/cpudriver/context/green_context.hpp"
+
 namespace mpsshim::cpudriver {
 namespace {
 
@@ -11,10 +13,21 @@ std::uint64_t next_stream_id() {
   return ++last;
 }
 
+StreamPtr default_stream_of(Stream::Kind kind, const GreenContextPtr& green) {
+  if (kind == Stream::Kind::legacy_default) return nullptr;
+  return green != nullptr ? green->null_stream() : Stream::legacy_default();
+}
+
 }  // namespace
 
-Stream::Stream(Kind kind, unsigned flags, int priority)
-    : kind_(kind), flags_(flags), priority_(priority), id_(next_stream_id()) {}
+Stream::Stream(Kind kind, unsigned flags, int priority, const std::shared_ptr<GreenContext>& green)
+    : kind_(kind),
+      flags_(flags),
+      priority_(priority),
+      id_(next_stream_id()),
+      is_green_(green != nullptr),
+      green_(green),
+      default_stream_(default_stream_of(kind, green)) {}
 
 const StreamPtr& Stream::legacy_default() {
   // Leaked on purpose: workers may use it while static destructors run.

@@ -8,24 +8,34 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "broker/cpudriver/streams/scheduler.hpp"
 
 namespace mpsshim::cpudriver {
 
+class GreenContext;
+
 class Stream {
  public:
   enum class Kind { ordinary, legacy_default };
 
-  Stream(Kind kind, unsigned flags, int priority);
+  // `green`: the context whose multiprocessors it has; null: the primary.
+  Stream(Kind kind, unsigned flags, int priority, const std::shared_ptr<GreenContext>& green = nullptr);
 
   unsigned flags() const { return flags_; }
   int priority() const { return priority_; }
   std::uint64_t id() const { return id_; }
   bool is_legacy_default() const { return kind_ == Kind::legacy_default; }
-  // Ordered against the legacy default stream.
+  // Ordered against the default stream of its context.
   bool is_blocking() const { return kind_ == Kind::ordinary && (flags_ & CU_STREAM_NON_BLOCKING) == 0; }
+
+  std::shared_ptr<GreenContext> green() const { return green_.lock(); }
+  // Its green context has been destroyed.
+  bool is_orphan() const { return is_green_ && green_.expired(); }
+  // The default stream of its context: who has the same one is ordered with each other.
+  const Stream* default_stream() const { return is_legacy_default() ? this : default_stream_.get(); }
 
   CUstream handle() { return reinterpret_cast<CUstream>(this); }
 
@@ -40,12 +50,15 @@ class Stream {
   const unsigned flags_;
   const int priority_;
   const std::uint64_t id_;
+  const bool is_green_;
+  const std::weak_ptr<GreenContext> green_;
+  const StreamPtr default_stream_;  // null in a default stream
 
   std::deque<Operation> queue_;
   std::uint64_t submitted_ = 0;
   std::uint64_t completed_ = 0;
   unsigned launches_ = 0;
-  bool has_worker_ = false;             // scheduled, running or run by its submitter
+  bool has_worker_ = false;            // scheduled, running or run by its submitter
   std::vector<StreamPtr> dependents_;  // streams whose first operation waits for a place in this one
 };
 
