@@ -29,6 +29,7 @@ enum class HandleKind : std::uint8_t {
   surface = 15,
   green_context = 16,
   link_state = 17,
+  resource_descriptor = 18,  // the client's alone
 };
 
 inline constexpr std::uint32_t kGenerationBits = 24;
@@ -56,6 +57,7 @@ using ArrayId = Id<HandleKind::array>;  // arrays and mipmapped arrays
 using GraphId = Id<HandleKind::graph>;
 using GraphNodeId = Id<HandleKind::graph_node>;
 using GraphExecId = Id<HandleKind::graph_exec>;
+using GreenContextId = Id<HandleKind::green_context>;
 using MemoryId = Id<HandleKind::allocation>;  // of cuMemCreate
 
 static_assert(sizeof(StreamId) == 8 && std::is_trivially_copyable_v<StreamId>);

@@ -10,19 +10,19 @@ namespace mpsshim::broker {
 
 void ChainCache::clear() {
   for (std::unique_ptr<ChainGraph>& chain : chains_) {
-    if (chain) parts_.chain_pool.give_back(std::move(chain));
+    if (chain) pool_.give_back(std::move(chain));
   }
 }
 
 bool ChainCache::launch(CUstream stream, std::span<const LaunchOp* const> launches, const WordWrites* words) {
-  if (parts_.nop_function == nullptr || parts_.chains_refused.load(std::memory_order_relaxed)) return false;
+  if (parts_.nop_function == nullptr || pool_.is_refused()) return false;
   if (words != nullptr && parts_.writer_function == nullptr) return false;
   const ChainShape shape{launches.size(), words != nullptr};
   std::unique_ptr<ChainGraph>& chain = chains_[shape.index()];
-  if (!chain && !(chain = parts_.chain_pool.take(shape))) return false;
+  if (!chain && !(chain = pool_.take(shape))) return false;
   // A launch that a node cannot hold is the client's affair: issued plainly it gets the driver's own error.
   const CUresult filled = chain->fill(launches, words);
-  if (filled == CUDA_ERROR_NOT_SUPPORTED || filled == CUDA_ERROR_NOT_FOUND) parts_.chain_pool.refuse(filled, "cuGraphExecKernelNodeSetParams_v2");
+  if (filled == CUDA_ERROR_NOT_SUPPORTED || filled == CUDA_ERROR_NOT_FOUND) pool_.refuse(filled, "cuGraphExecKernelNodeSetParams_v2");
   if (filled != CUDA_SUCCESS) return false;
   const std::lock_guard lock(parts_.issue_lock);
   return parts_.driver->cuGraphLaunch(chain->exec(), stream) == CUDA_SUCCESS;

@@ -2,7 +2,8 @@
 // Runs of launches as prepared linear graphs: setting the parameters of a kernel node costs a fraction of a launch, and a whole run is one
 // submission. The last node may be the kernel that writes the client's fence and the progress word (word_writes.hpp).
 //
-// A ChainCache belongs to one stream and its worker. It takes graphs out of the pool when their shape is first needed and keeps them.
+// A ChainCache belongs to one stream and its worker. It takes graphs out of the pool of the stream's context, green or not, when their shape is
+// first needed and keeps them: no other stream launches them meanwhile, and no stream of another context ever does.
 // A driver that refuses a graph call gets plain launches from then on, in all streams (logged once).
 #pragma once
 
@@ -11,12 +12,13 @@
 #include <span>
 
 #include "broker/executor/chain_graph.hpp"
+#include "broker/executor/chain_pool.hpp"
 
 namespace mpsshim::broker {
 
 class ChainCache {
  public:
-  explicit ChainCache(ExecutorParts& parts) : parts_(parts) {}
+  ChainCache(ExecutorParts& parts, ChainPool& pool) : parts_(parts), pool_(pool) {}
   ChainCache(const ChainCache&) = delete;
   ~ChainCache() { clear(); }
 
@@ -28,6 +30,7 @@ class ChainCache {
 
  private:
   ExecutorParts& parts_;
+  ChainPool& pool_;
   std::array<std::unique_ptr<ChainGraph>, ChainShape::kShapes> chains_;
 };
 

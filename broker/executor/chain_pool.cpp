@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::chrono::microseconds kShareOfWindow{2'000};  // a graph takes 20 to 500 us
 
-// How many of a shape there are at first.
-std::size_t stock_of(ChainShape shape) {
+// How many of a shape the executor's context has at first.
+std::size_t first_stock_of(ChainShape shape) {
   if (shape.length == 0) return 8;
   if (shape.length == 1) return shape.has_words ? 32 : 16;
   if (shape.length <= kLongestExactChain) return shape.has_words ? 4 : 2;
@@ -36,18 +36,24 @@ void for_each_shape(F&& f) {
 
 }  // namespace
 
+ChainPool::ChainPool(ExecutorParts& parts) : parts_(parts), refused_(parts.chains_refused) {}
+ChainPool::ChainPool(ExecutorParts& parts, CUcontext green) : parts_(parts), green_(green), refused_(own_refused_) {}
+
+// A green context's streams are its session's alone, and it is made while others wait.
+std::size_t ChainPool::stock_of(ChainShape shape) const { return green_ == nullptr ? first_stock_of(shape) : shape.length <= 1 ? 2 : 0; }
+
 void ChainPool::stock() {
   for_each_shape([this](ChainShape shape) {
     Shelf& shelf = shelves_[shape.index()];
     shelf.shape = shape;
-    for (std::size_t i = stock_of(shape); i > 0 && !parts_.chains_refused.load(std::memory_order_relaxed); --i) {
+    for (std::size_t i = stock_of(shape); i > 0 && !is_refused(); --i) {
       add(shelf, make(shape));
     }
   });
 }
 
 void ChainPool::make_again(std::size_t shape_index) {
-  if (shape_index >= shelves_.size() || parts_.chains_refused.load(std::memory_order_relaxed)) return;
+  if (shape_index >= shelves_.size() || is_refused()) return;
   std::unique_ptr<ChainGraph> chain = make(shelves_[shape_index].shape);
   std::lock_guard lock(mutex_);
   add(shelves_[shape_index], std::move(chain));
@@ -72,9 +78,9 @@ void ChainPool::give_back(std::unique_ptr<ChainGraph> chain) {
 }
 
 void ChainPool::want_more(Shelf& shelf) {
-  if (shelf.wanted == 0) shelf.wanted = std::max(stock_of(shelf.shape), shelf.made / 2);
+  if (shelf.wanted == 0) shelf.wanted = std::max({stock_of(shelf.shape), shelf.made / 2, std::size_t{1}});
   if (std::exchange(is_asked_, true)) return;
-  WindowJob job{"making graphs for launches", 0, true, [this](WindowResult) { make_wanted(); }};
+  WindowJob job{"making graphs for launches", 0, true, [this, keeper = keeper_.lock()](WindowResult) { make_wanted(); }};
   job.presses = true;
   parts_.window.submit(std::move(job));
 }
@@ -84,11 +90,11 @@ void ChainPool::make_wanted() {
   std::unique_lock lock(mutex_);
   is_asked_ = false;
   for (Shelf& shelf : shelves_) {
-    while (shelf.wanted > 0 && !parts_.chains_refused.load(std::memory_order_relaxed)) {
+    while (shelf.wanted > 0 && !is_refused()) {
       if (std::chrono::steady_clock::now() - start > kShareOfWindow) return want_more(shelf);
       const ChainShape shape = shelf.shape;
       lock.unlock();
-      parts_.control.note(LogKind::graph, shape.index());
+      if (green_ == nullptr) parts_.control.note(LogKind::graph, shape.index());
       std::unique_ptr<ChainGraph> chain = make(shape);
       lock.lock();
       --shelf.wanted;
@@ -106,15 +112,19 @@ void ChainPool::add(Shelf& shelf, std::unique_ptr<ChainGraph> chain) {
 std::unique_ptr<ChainGraph> ChainPool::make(ChainShape shape) {
   CUresult error = CUDA_SUCCESS;
   const char* call = nullptr;
+  if (green_ != nullptr) (void)parts_.driver->cuCtxPushCurrent_v2(green_);
   std::unique_ptr<ChainGraph> chain = ChainGraph::make(parts_, shape, error, call);
+  CUcontext popped = nullptr;
+  if (green_ != nullptr) (void)parts_.driver->cuCtxPopCurrent_v2(&popped);
   if (!chain) refuse(error, call);
   return chain;
 }
 
 void ChainPool::refuse(CUresult result, const char* call) {
   if (is_fatal(result)) return;  // no refusal: the context is lost, which the plain launch that follows reports
-  if (parts_.chains_refused.exchange(true, std::memory_order_relaxed)) return;
-  log_warning("Launches are issued one by one from now on, not in chains: the driver refused {}: {}", call, parts_.driver.describe(result));
+  if (refused_.exchange(true, std::memory_order_relaxed)) return;
+  log_warning("Launches{} are issued one by one from now on, not in chains: the driver refused {}: {}",
+              green_ == nullptr ? "" : " in a green context", call, parts_.driver.describe(result));
 }
 
 }  // namespace mpsshim::broker

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The prepared graphs of an executor, shared by its streams. Instantiating a graph may take device memory, and then the driver waits for
+// The prepared graphs of a context, shared by its streams: the executor's one context has a pool, and each green context, since a graph runs
+// where its nodes were added. Instantiating a graph may take device memory, and then the driver waits for
 // every running kernel of the context and holds all other calls meanwhile (docs/measurements.md). So graphs are made before the executor
 // serves anybody and in quiet windows, never when one is wanted: who finds none issues plainly and has more made.
 //
@@ -7,9 +8,11 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "broker/executor/chain_graph.hpp"
@@ -18,10 +21,15 @@ namespace mpsshim::broker {
 
 class ChainPool {
  public:
-  explicit ChainPool(ExecutorParts& parts) : parts_(parts) {}
+  // Of the executor's context. A driver that refuses graphs gets plain launches from then on (ExecutorParts::chains_refused).
+  explicit ChainPool(ExecutorParts& parts);
+  // Of a green context, as a CUcontext: made when asked for, but for a few. Refusals are this pool's alone.
+  ChainPool(ExecutorParts& parts, CUcontext green);
   ChainPool(const ChainPool&) = delete;
+  // Who is kept while a window makes graphs for this pool. Of a green context.
+  void set_keeper(std::weak_ptr<void> keeper) { keeper_ = std::move(keeper); }
 
-  // Makes the first stock. Called once, nothing runs yet. A driver that refuses graphs gets plain launches (ExecutorParts::chains_refused).
+  // Makes the first stock. Called once, nothing runs yet.
   void stock();
   // One more of the shape with that index, as a new life does what the load log says; nothing runs yet.
   void make_again(std::size_t shape_index);
@@ -31,6 +39,7 @@ class ChainPool {
   void give_back(std::unique_ptr<ChainGraph> chain);
   // The driver refused a graph call that chains need.
   void refuse(CUresult result, const char* call);
+  [[nodiscard]] bool is_refused() const { return refused_.load(std::memory_order_relaxed); }
 
  private:
   struct Shelf {
@@ -42,10 +51,15 @@ class ChainPool {
 
   void want_more(Shelf& shelf);  // mutex_ is held
   void make_wanted();            // in a quiet window
+  [[nodiscard]] std::size_t stock_of(ChainShape shape) const;
   [[nodiscard]] std::unique_ptr<ChainGraph> make(ChainShape shape);
   static void add(Shelf& shelf, std::unique_ptr<ChainGraph> chain);
 
   ExecutorParts& parts_;
+  const CUcontext green_ = nullptr;  // null: the executor's context, which is current everywhere
+  std::weak_ptr<void> keeper_;
+  std::atomic<bool> own_refused_{false};
+  std::atomic<bool>& refused_;
   std::mutex mutex_;
   std::array<Shelf, ChainShape::kShapes> shelves_;
   bool is_asked_ = false;  // a window for make_wanted()

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "broker/executor/event_pool.hpp"
+#include "broker/executor/green_context.hpp"
 #include "broker/executor/module_store.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/ids.hpp"
@@ -19,7 +21,7 @@ struct SessionEvent {
 
 struct SessionModule {
   ImageRef image;
-  ImageUse use;  // while it lasts nobody else gets this copy, if the image has variables
+  ImageUse use;                              // while it lasts nobody else gets this copy, if the image has variables
   std::vector<proto::FunctionId> functions;  // found in it; they end with it
 };
 
@@ -28,8 +30,16 @@ struct SessionFunction {
   ImageUse use{};                          // that image: graphs that name the function keep it
 };
 
+struct LegacyOrder;
+
+struct SessionGreen {
+  GreenContextRef green;
+  std::shared_ptr<LegacyOrder> order;  // of its blocking streams
+};
+
 using EventTable = proto::HandleTable<proto::HandleKind::event, SessionEvent>;
 using ModuleTable = proto::HandleTable<proto::HandleKind::module, SessionModule>;
 using FunctionTable = proto::HandleTable<proto::HandleKind::function, SessionFunction>;
+using GreenTable = proto::HandleTable<proto::HandleKind::green_context, SessionGreen>;
 
 }  // namespace mpsshim::broker

@@ -80,7 +80,7 @@ void ExecutorParts::warm_up() {
   if (!word || writer_function == nullptr) return;
   const ScopedMark mark(0, "cuGraphLaunch", Patience::patient);
   if (driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
-    ChainCache chains(*this);
+    ChainCache chains(*this, chain_pool);
     const WordWrites words{.progress = progress.completed_address(*word)};
     if (chains.launch(stream, {}, &words)) {
       driver->cuLaunchKernel(nop_function, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);

@@ -13,6 +13,7 @@
 #include "broker/executor/device_output.hpp"
 #include "broker/executor/event_pool.hpp"
 #include "broker/executor/function_names.hpp"
+#include "broker/executor/green_resources.hpp"
 #include "broker/executor/interrupts.hpp"
 #include "broker/executor/issue_lock.hpp"
 #include "broker/executor/progress.hpp"
@@ -42,7 +43,7 @@ struct ExecutorPartsInput {
   ProgressTable& progress_table;
   CUdeviceptr progress_address = 0;  // of the table, as the GPU sees it
   FunctionNames& names;
-  unsigned connections = 8;          // of the device to the context
+  unsigned connections = 8;  // of the device to the context
 };
 
 struct ExecutorParts : ExecutorPartsInput {
@@ -67,7 +68,9 @@ struct ExecutorParts : ExecutorPartsInput {
   ChainPool chain_pool;
   DeviceOutput output;
 
-  std::atomic<std::uint64_t> chunks{0};  // of memory, of all sessions
+  std::atomic<std::uint64_t> chunks{0};     // of memory, of all sessions
+  std::atomic<unsigned> green_contexts{0};  // in the driver, of all sessions
+  ResourceDescriptors descriptors;
 
   IssueLock issue_lock;
   VariableKeeper variables;

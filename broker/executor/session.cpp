@@ -279,6 +279,17 @@ void Session::release_links() {
   for (const auto id : links) (void)links_.take(id);
 }
 
+// In a quiet window, their streams given back.
+void Session::release_greens() {
+  parts_.descriptors.forget_session(id_);
+  std::vector<proto::GreenContextId> greens;
+  greens_.for_each([&](proto::GreenContextId id, SessionGreen&) { greens.push_back(id); });
+  for (const proto::GreenContextId id : greens) {
+    const std::unique_ptr<SessionGreen> entry = greens_.take(id);
+    if (entry->green.use_count() == 1) entry->green->end();  // else by whoever lets go last, in the next window
+  }
+}
+
 // In a quiet window: nothing of the session is in flight, and no worker has it.
 void Session::release_everything() {
   parts_.completion.remove(id_);
@@ -289,6 +300,7 @@ void Session::release_everything() {
   release_modules();
   release_links();
   arrays_.release_all();
+  release_greens();
   if (closed_) std::exchange(closed_, nullptr)();
 }
 

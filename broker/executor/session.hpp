@@ -54,6 +54,9 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] LinkTable& links() { return links_; }
   [[nodiscard]] SessionArrays& arrays() { return arrays_; }
   [[nodiscard]] GraphSet& graphs() { return graphs_; }
+  [[nodiscard]] GreenTable& greens() { return greens_; }
+  // Of this session, in the driver; those included that are about to be made, or to end.
+  [[nodiscard]] const GreenContextCount& green_count() const { return green_count_; }
 
   // Ends this session because its client broke the protocol. `record` names what was read, `reason` is a clause ("its id is unknown").
   void fail(const char* record, const std::string& reason);
@@ -131,6 +134,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void drop_queued();
   void release_modules();
   void release_links();
+  void release_greens();
   void release_everything();
   [[nodiscard]] bool has_variables();
 
@@ -147,6 +151,8 @@ class Session : public std::enable_shared_from_this<Session> {
   FunctionTable functions_;
   LinkTable links_;
   GraphSet graphs_;
+  GreenTable greens_;
+  const GreenContextCount green_count_ = std::make_shared<std::atomic<unsigned>>(0);
   StreamSet streams_;
   std::vector<Waiting> waiting_;
   std::vector<ImageRef> retired_images_;

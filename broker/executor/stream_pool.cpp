@@ -20,15 +20,30 @@ CUresult StreamPool::take(std::uint64_t session, int priority, std::unique_ptr<P
   }
   if (!stream) {
     if (before_make_) before_make_(priority);
-    const CUresult result = make(priority, stream);  // outside the lock: the driver may take its time
-    if (result != CUDA_SUCCESS) {
-      std::lock_guard lock(mutex_);
-      note_end(session);
-      return result;
-    }
+    return make_for(session, priority, stream, nullptr);
   }
   progress_[stream->progress_index].session.store(session, std::memory_order_release);
   return CUDA_SUCCESS;
+}
+
+CUresult StreamPool::take_green(std::uint64_t session, const GreenContextRef& green, int priority, std::unique_ptr<PooledStream>& stream) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!may_take(session)) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return make_for(session, priority, stream, green);
+}
+
+// Outside the lock: the driver may take its time.
+CUresult StreamPool::make_for(std::uint64_t session, int priority, std::unique_ptr<PooledStream>& stream, const GreenContextRef& green) {
+  const CUresult result = make(priority, stream, green);
+  if (result == CUDA_SUCCESS) {
+    progress_[stream->progress_index].session.store(session, std::memory_order_release);
+  } else {
+    std::lock_guard lock(mutex_);
+    note_end(session);
+  }
+  return result;
 }
 
 // Under the lock.
@@ -64,22 +79,28 @@ bool StreamPool::give_one_up() {
     stream = std::move(filled->second.back());
     filled->second.pop_back();
   }
-  driver_->cuStreamDestroy_v2(stream->handle);
-  progress_.give_back(stream->progress_index);
+  destroy(std::move(stream));
   return true;
 }
 
-CUresult StreamPool::make(int priority, std::unique_ptr<PooledStream>& stream) {
+// It is idle. The last stream of a green context may let go of that.
+void StreamPool::destroy(std::unique_ptr<PooledStream> stream) {
+  driver_->cuStreamDestroy_v2(stream->handle);
+  progress_.give_back(stream->progress_index);
+}
+
+CUresult StreamPool::make(int priority, std::unique_ptr<PooledStream>& stream, const GreenContextRef& green) {
   std::optional<std::uint32_t> index = progress_.take();
   if (!index && give_one_up()) index = progress_.take();
   if (!index) return CUDA_ERROR_OUT_OF_MEMORY;
   CUstream handle = nullptr;
-  const CUresult result = driver_->cuStreamCreateWithPriority(&handle, CU_STREAM_NON_BLOCKING, priority);
+  const CUresult result = green != nullptr ? driver_->cuGreenCtxStreamCreate(&handle, green->handle(), CU_STREAM_NON_BLOCKING, priority)
+                                           : driver_->cuStreamCreateWithPriority(&handle, CU_STREAM_NON_BLOCKING, priority);
   if (result != CUDA_SUCCESS) {
     progress_.give_back(*index);
     return result;
   }
-  stream = std::make_unique<PooledStream>(PooledStream{handle, *index, priority});
+  stream = std::make_unique<PooledStream>(PooledStream{handle, *index, priority, green});
   return CUDA_SUCCESS;
 }
 
@@ -94,9 +115,11 @@ CUresult StreamPool::add(int priority) {
 
 void StreamPool::give_back(std::unique_ptr<PooledStream> stream) {
   const std::uint64_t session = progress_[stream->progress_index].session.exchange(0, std::memory_order_acq_rel);
+  const bool is_green = stream->green != nullptr;
+  if (is_green) destroy(std::move(stream));
   std::lock_guard lock(mutex_);
   note_end(session);
-  free_[stream->priority].push_back(std::move(stream));
+  if (!is_green) free_[stream->priority].push_back(std::move(stream));
 }
 
 }  // namespace mpsshim::broker

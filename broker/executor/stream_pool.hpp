@@ -3,6 +3,7 @@
 // context's NULL stream, and legacy ordering is a matter of each session (stream_set.hpp). Thread safe.
 // All sessions share the words of the progress table. The last quarter of them is for sessions that have few streams, so that one with very
 // many takes nobody's first; and what lies in the pool under a priority that nobody asks for is given up where words run out.
+// Streams of green contexts count as well, and are never used again: they end with their queue, and so before their context.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/green_context.hpp"
 #include "broker/progress_table.hpp"
 
 namespace mpsshim::broker {
@@ -25,6 +27,7 @@ struct PooledStream {
   CUstream handle = nullptr;
   std::uint32_t progress_index = 0;
   int priority = 0;
+  GreenContextRef green{};  // null: of the executor's context
 };
 
 class StreamPool {
@@ -39,6 +42,7 @@ class StreamPool {
 
   // CUDA_ERROR_OUT_OF_MEMORY: there are no more, for this session at least.
   [[nodiscard]] CUresult take(std::uint64_t session, int priority, std::unique_ptr<PooledStream>& stream);
+  [[nodiscard]] CUresult take_green(std::uint64_t session, const GreenContextRef& green, int priority, std::unique_ptr<PooledStream>& stream);
   // One more that lies ready, of which nobody hears.
   [[nodiscard]] CUresult add(int priority);
   // The stream is idle by its progress word.
@@ -47,7 +51,9 @@ class StreamPool {
  private:
   [[nodiscard]] bool may_take(std::uint64_t session);
   void note_end(std::uint64_t session);
-  [[nodiscard]] CUresult make(int priority, std::unique_ptr<PooledStream>& stream);
+  [[nodiscard]] CUresult make(int priority, std::unique_ptr<PooledStream>& stream, const GreenContextRef& green = nullptr);
+  [[nodiscard]] CUresult make_for(std::uint64_t session, int priority, std::unique_ptr<PooledStream>& stream, const GreenContextRef& green);
+  void destroy(std::unique_ptr<PooledStream> stream);
   [[nodiscard]] bool give_one_up();
 
   const Driver& driver_;

@@ -35,7 +35,7 @@ StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::u
       fence_index_(fence_index),
       is_blocking_(is_blocking),
       stream_(std::move(stream)),
-      chains_(context.parts),
+      chains_(context.parts, stream_->green ? stream_->green->chains() : context.parts.chain_pool),
       limit_(context.parts.first_in_flight) {
   probes_ = word().probe_number.load(std::memory_order_relaxed);
   appended_ = issued_ = written_ = known_done_.position = word().issued.load(std::memory_order_relaxed);

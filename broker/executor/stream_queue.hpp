@@ -24,6 +24,8 @@ namespace mpsshim::broker {
 
 inline constexpr std::uint32_t kCredit = 900;
 
+struct LegacyOrder;
+
 // Queued and not yet issued, over all streams of a session.
 struct QueuedTotal {
   std::size_t records = 0;
@@ -34,10 +36,11 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
  public:
   // StreamSet's notes on this stream.
   struct Notes {
-    bool is_active = false;             // in its list of streams with something to do
-    bool has_new_work = false;          // a blocking stream: since the NULL stream last waited for it
-    std::uint64_t null_version = 0;     // a blocking stream: the NULL stream's work that it has waited for
-    std::uint64_t barrier_version = 0;  // the barriers it has waited for
+    bool is_active = false;              // in its list of streams with something to do
+    bool has_new_work = false;           // a blocking stream: since the NULL stream last waited for it
+    std::uint64_t null_version = 0;      // a blocking stream: the NULL stream's work that it has waited for
+    std::uint64_t barrier_version = 0;   // the barriers it has waited for
+    std::shared_ptr<LegacyOrder> order;  // of a NULL stream, and of the streams that it is ordered with
   };
   Notes notes;
 
@@ -103,6 +106,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   // Gives the driver's stream back; the queue is idle. From then on every position counts as completed.
   void finish();
   [[nodiscard]] bool is_finished() const { return stream_ == nullptr; }
+  // Whose multiprocessors it has; null: the whole device's, or it is finished.
+  [[nodiscard]] const GreenContext* green() const { return stream_ != nullptr ? stream_->green.get() : nullptr; }
 
  private:
   struct Written {  // a progress write on its way

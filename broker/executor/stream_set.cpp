@@ -11,6 +11,12 @@ constexpr std::uint32_t kIssueBudget = 256;  // submissions a stream makes befor
 
 }  // namespace
 
+// Streams and their order know each other.
+StreamSet::~StreamSet() {
+  table_.for_each([](proto::StreamId, Entry& entry) { entry.queue->notes.order.reset(); });
+  for (const std::shared_ptr<StreamQueue>& queue : retiring_) queue->notes.order.reset();
+}
+
 CUresult StreamSet::open() {
   const CUresult result = create(proto::kNullStream, true, 0);
   if (result == CUDA_SUCCESS) null_stream_ = table_.find(proto::kNullStream)->queue;
@@ -21,11 +27,26 @@ CUresult StreamSet::create(proto::StreamId id, bool is_blocking, int priority) {
   if (table_.find(id) || id.index() >= proto::kFenceWords) return CUDA_ERROR_INVALID_HANDLE;
   std::unique_ptr<PooledStream> stream;
   const CUresult result = context_.parts.streams.take(context_.session, priority, stream);
-  if (result != CUDA_SUCCESS) return result;
+  return result == CUDA_SUCCESS ? add(id, std::move(stream), is_blocking ? order_ : nullptr, id == proto::kNullStream) : result;
+}
+
+CUresult StreamSet::create_green(proto::StreamId id, const GreenContextRef& green, std::shared_ptr<LegacyOrder> order, bool is_null_stream,
+                                 int priority) {
+  if (table_.find(id) || id.index() >= proto::kFenceWords) return CUDA_ERROR_INVALID_HANDLE;
+  std::unique_ptr<PooledStream> stream;
+  const CUresult result = context_.parts.streams.take_green(context_.session, green, priority, stream);
+  return result == CUDA_SUCCESS ? add(id, std::move(stream), std::move(order), is_null_stream) : result;
+}
+
+CUresult StreamSet::add(proto::StreamId id, std::unique_ptr<PooledStream> stream, std::shared_ptr<LegacyOrder> order, bool is_null_stream) {
   auto entry = std::make_unique<Entry>();
-  entry->queue = std::make_shared<StreamQueue>(context_, total_, id.index(), is_blocking, std::move(stream));
+  entry->queue = std::make_shared<StreamQueue>(context_, total_, id.index(), order != nullptr, std::move(stream));
   const std::shared_ptr<StreamQueue> queue = entry->queue;
-  if (table_.insert(id, std::move(entry))) return CUDA_SUCCESS;
+  if (table_.insert(id, std::move(entry))) {
+    if (is_null_stream) order->null_stream = queue.get();
+    queue->notes.order = std::move(order);
+    return CUDA_SUCCESS;
+  }
   queue->finish();
   return CUDA_ERROR_INVALID_HANDLE;
 }
@@ -50,14 +71,16 @@ void StreamSet::append(StreamQueue& queue, StreamOp op) {
   ++pace_.operations;
   if (!is_work) ++pace_.fences;
   if (is_work && queue.notes.barrier_version != barrier_version_) order_behind_barriers(queue);
-  if (&queue == null_stream_.get()) {
-    if (!unordered_.empty()) order_null_stream();
-    if (is_work) ++null_version_;
-  } else if (queue.is_blocking() && is_work) {
-    if (queue.notes.null_version != null_version_) order_blocking_stream(queue);
-    if (!queue.notes.has_new_work) {
-      queue.notes.has_new_work = true;
-      unordered_.push_back(queue.shared_from_this());
+  if (LegacyOrder* const order = queue.notes.order.get()) {
+    if (&queue == order->null_stream) {
+      if (!order->unordered.empty()) order_null_stream(*order);
+      if (is_work) ++order->null_version;
+    } else if (is_work) {
+      if (queue.notes.null_version != order->null_version) order_blocking_stream(*order, queue);
+      if (!queue.notes.has_new_work) {
+        queue.notes.has_new_work = true;
+        order->unordered.push_back(queue.shared_from_this());
+      }
     }
   }
   // Behind whatever the stream had to be ordered behind: the fence says that all of it is done.
@@ -81,39 +104,39 @@ PointRef StreamSet::record_point(StreamQueue& queue) {
   return point;
 }
 
-void StreamSet::order_null_stream() {
-  for (const std::shared_ptr<StreamQueue>& queue : unordered_) {
+void StreamSet::order_null_stream(LegacyOrder& order) {
+  for (const std::shared_ptr<StreamQueue>& queue : order.unordered) {
     queue->notes.has_new_work = false;
     if (queue->is_finished() || queue->is_idle()) continue;
-    if (PointRef point = record_point(*queue)) put(*null_stream_, WaitOp{std::move(point)});
+    if (PointRef point = record_point(*queue)) put(*order.null_stream, WaitOp{std::move(point)});
   }
-  unordered_.clear();
+  order.unordered.clear();
 }
 
-void StreamSet::order_blocking_stream(StreamQueue& queue) {
-  queue.notes.null_version = null_version_;
-  if (null_stream_->is_idle()) return;
-  if (null_point_version_ != null_version_) {
-    null_point_ = record_point(*null_stream_);
-    null_point_version_ = null_version_;
+void StreamSet::order_blocking_stream(LegacyOrder& order, StreamQueue& queue) {
+  queue.notes.null_version = order.null_version;
+  if (order.null_stream == nullptr || order.null_stream->is_idle()) return;
+  if (order.null_point_version != order.null_version) {
+    order.null_point = record_point(*order.null_stream);
+    order.null_point_version = order.null_version;
   }
-  if (null_point_) put(queue, WaitOp{null_point_});
+  if (order.null_point) put(queue, WaitOp{order.null_point});
 }
 
 // The stream itself is in order anyway.
-void StreamSet::order_all_behind(StreamQueue& queue) {
-  const auto is_its = [&](const Barrier& barrier) { return barrier.queue.get() == &queue; };
+void StreamSet::order_all_behind(StreamQueue& queue, const GreenContext* of) {
+  const auto is_its = [&](const Barrier& barrier) { return barrier.queue.get() == &queue && barrier.of == of; };
   const auto found = std::find_if(barriers_.begin(), barriers_.end(), is_its);
   Barrier& barrier = found != barriers_.end() ? *found : barriers_.emplace_back();
-  barrier = Barrier{queue.shared_from_this(), queue.position(), nullptr};
+  barrier = Barrier{queue.shared_from_this(), queue.position(), nullptr, of};
   queue.notes.barrier_version = ++barrier_version_;
 }
 
-void StreamSet::order_behind_all(StreamQueue& queue) {
+void StreamSet::order_behind_all(StreamQueue& queue, const GreenContext* of) {
   std::vector<std::shared_ptr<StreamQueue>> others = retiring_;
   table_.for_each([&](proto::StreamId, const Entry& entry) { others.push_back(entry.queue); });
   for (const std::shared_ptr<StreamQueue>& other : others) {
-    if (other.get() == &queue || other->is_finished() || other->is_idle()) continue;
+    if (other.get() == &queue || other->is_finished() || other->is_idle() || (of != nullptr && other->green() != of)) continue;
     if (PointRef point = record_point(*other)) put(queue, WaitOp{std::move(point)});
   }
 }
@@ -122,7 +145,7 @@ void StreamSet::order_behind_barriers(StreamQueue& queue) {
   queue.notes.barrier_version = barrier_version_;
   std::erase_if(barriers_, [](const Barrier& barrier) { return barrier.queue->has_completed(barrier.position); });
   for (Barrier& barrier : barriers_) {
-    if (barrier.queue.get() == &queue) continue;
+    if (barrier.queue.get() == &queue || (barrier.of != nullptr && barrier.of != queue.green())) continue;
     if (!barrier.point) barrier.point = record_point(*barrier.queue);
     if (barrier.point) put(queue, WaitOp{barrier.point});
   }
@@ -197,7 +220,10 @@ bool StreamSet::reap() {
   std::erase_if(retiring_, [this](const std::shared_ptr<StreamQueue>& queue) {
     if (!queue->is_idle()) return false;
     queue->finish();
-    if (queue->notes.has_new_work) std::erase(unordered_, queue);
+    if (LegacyOrder* const order = queue->notes.order.get()) {
+      if (queue->notes.has_new_work) std::erase(order->unordered, queue);
+      if (order->null_stream == queue.get()) order->null_stream = nullptr;
+    }
     return true;
   });
   return !retiring_.empty();

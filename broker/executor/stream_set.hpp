@@ -18,6 +18,15 @@
 
 namespace mpsshim::broker {
 
+// A NULL stream and the blocking streams that it is ordered with: the session's, and those of each green context.
+struct LegacyOrder {
+  StreamQueue* null_stream = nullptr;                   // null once it has ended
+  std::vector<std::shared_ptr<StreamQueue>> unordered;  // blocking streams with work that the NULL stream has not waited for
+  std::uint64_t null_version = 0;                       // counts the NULL stream's work
+  std::uint64_t null_point_version = 0;                 // the version that null_point stands behind
+  PointRef null_point;
+};
+
 class StreamSet {
  public:
   // How far every stream had been filled at some moment.
@@ -34,18 +43,22 @@ class StreamSet {
 
   explicit StreamSet(const IssueContext& context) : context_(context) {}
   StreamSet(const StreamSet&) = delete;
+  ~StreamSet();
 
   [[nodiscard]] CUresult open();  // the NULL stream
   [[nodiscard]] CUresult create(proto::StreamId id, bool is_blocking, int priority);
+  // On the multiprocessors of a green context. `order`: of its NULL stream, and of blocking ones.
+  [[nodiscard]] CUresult create_green(proto::StreamId id, const GreenContextRef& green, std::shared_ptr<LegacyOrder> order, bool is_null_stream,
+                                      int priority);
   // The id is free from now on; the queue goes on until its work has ended. False if there is no such stream.
   [[nodiscard]] bool retire(proto::StreamId id);
   [[nodiscard]] StreamQueue* find(proto::StreamId id) const;
 
   void append(StreamQueue& queue, StreamOp op);
-  // Work appended from now on, to whatever stream, comes after what `queue` holds now.
-  void order_all_behind(StreamQueue& queue);
-  // `queue` goes on once all that other streams hold now, destroyed ones included, has ended.
-  void order_behind_all(StreamQueue& queue);
+  // Work appended from now on, to whatever stream, or to those of a green context, comes after what `queue` holds now.
+  void order_all_behind(StreamQueue& queue, const GreenContext* of = nullptr);
+  // `queue` goes on once all that other streams, or those of a green context, hold now has ended, destroyed ones included.
+  void order_behind_all(StreamQueue& queue, const GreenContext* of = nullptr);
   [[nodiscard]] const QueuedTotal& queued() const { return total_; }
   // All operations ever appended, and the fences among them.
   struct Pace {
@@ -97,12 +110,14 @@ class StreamSet {
   struct Barrier {
     std::shared_ptr<StreamQueue> queue;
     std::uint32_t position = 0;
-    PointRef point;  // once somebody waits for it
+    PointRef point;                    // once somebody waits for it
+    const GreenContext* of = nullptr;  // whose streams come behind it; null: all. Compared, never used
   };
 
-  void order_null_stream();
+  [[nodiscard]] CUresult add(proto::StreamId id, std::unique_ptr<PooledStream> stream, std::shared_ptr<LegacyOrder> order, bool is_null_stream);
+  void order_null_stream(LegacyOrder& order);
   void order_behind_barriers(StreamQueue& queue);
-  void order_blocking_stream(StreamQueue& queue);
+  void order_blocking_stream(LegacyOrder& order, StreamQueue& queue);
   void retire(std::shared_ptr<StreamQueue> queue);
   [[nodiscard]] PointRef record_point(StreamQueue& queue);
   void put(StreamQueue& queue, StreamOp op);
@@ -114,12 +129,9 @@ class StreamSet {
   std::shared_ptr<StreamQueue> null_stream_;
   std::vector<std::shared_ptr<StreamQueue>> active_;  // have something queued, progress not yet written or late fences
   std::vector<std::shared_ptr<StreamQueue>> retiring_;
-  std::vector<std::shared_ptr<StreamQueue>> unordered_;  // blocking streams with work that the NULL stream has not waited for
-  std::uint64_t null_version_ = 0;                       // counts the NULL stream's work
-  std::uint64_t null_point_version_ = 0;                 // the version that null_point_ stands behind
-  PointRef null_point_;
+  const std::shared_ptr<LegacyOrder> order_ = std::make_shared<LegacyOrder>();
   std::vector<std::shared_ptr<StreamQueue>> printing_;
-  std::vector<Barrier> barriers_;  // one a stream at most
+  std::vector<Barrier> barriers_;  // one for a stream and a context at most
   std::uint64_t barrier_version_ = 0;
 };
 

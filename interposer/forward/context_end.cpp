@@ -2,6 +2,7 @@
 // What contexts have to do with the executor: what one takes with it when it ends (cuCtxDestroy, cuDevicePrimaryCtxReset), and its limits.
 #include "interposer/forward/arrays/arrays.hpp"
 #include "interposer/forward/events.hpp"
+#include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
@@ -15,6 +16,7 @@ namespace mpsshim::interposer::forward {
 void release_context_objects(CUcontext context) {
   // After a sticky error there is nobody to tell; the control process releases all of it when this process ends.
   if (synchronize_all_streams() != CUDA_SUCCESS || !session().is_attached()) return;
+  if (const auto found = find_context(context); found && found->primary) GreenContexts::instance().destroy_all();
   Events::instance().destroy_all_of(context);
   Streams::instance().destroy_all_of(context);
   destroy_samplers_of(context);

@@ -9,6 +9,7 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/events.hpp"
 #include "interposer/forward/graphs/capture.hpp"
+#include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/streams.hpp"
 
 namespace mpsshim::interposer::api {
@@ -47,6 +48,8 @@ CUresult begin_on(CUcontext context, CUevent handle, Event*& event) {
 }  // namespace
 
 CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
+  if (const GreenObject* green = GreenContexts::instance().of_context(hCtx))
+    return api::cuGreenCtxRecordEvent(to_handle<CUgreenCtx>(green->id), hEvent);
   Event* event = nullptr;
   if (const CUresult error = begin_on(hCtx, hEvent, event); error != CUDA_SUCCESS) return error;
   if (event->context != hCtx) return CUDA_ERROR_INVALID_HANDLE;
@@ -59,6 +62,8 @@ CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
 }
 
 CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
+  if (const GreenObject* green = GreenContexts::instance().of_context(hCtx))
+    return api::cuGreenCtxWaitEvent(to_handle<CUgreenCtx>(green->id), hEvent);
   Event* event = nullptr;
   if (const CUresult error = begin_on(hCtx, hEvent, event); error != CUDA_SUCCESS) return error;
   if (const CUresult error = Captures::instance().check_wait_for_all(); error != CUDA_SUCCESS) return error;

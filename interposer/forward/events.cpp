@@ -151,7 +151,7 @@ CUresult with_event(CUevent handle, F&& f) {
 
 CUresult add_event(unsigned int flags, std::optional<SharedEvent> shared, CUevent* handle) {
   Event* event = nullptr;
-  const CUresult error = Events::instance().create(flags, current_context(), event, shared);
+  const CUresult error = Events::instance().create(flags, owning_context(), event, shared);
   if (error == CUDA_SUCCESS) *handle = to_handle<CUevent>(event->id);
   return error;
 }
@@ -199,7 +199,8 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Event* event = Events::instance().resolve(hEvent);
   Stream* stream = Streams::instance().resolve(hStream);
-  if (event == nullptr || stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream == nullptr) return Streams::instance().missing(hStream);
   return Events::instance().record(*event, *stream, flags);
 }
 

@@ -17,8 +17,8 @@ namespace mpsshim::interposer::forward {
 // sticky error, if there is one. Without a session there is no work: CUDA_SUCCESS.
 [[nodiscard]] CUresult synchronize_all_streams();
 
-// The same for cuCtxSynchronize, which is refused while a stream captures.
-[[nodiscard]] CUresult synchronize_context();
+// The same for cuCtxSynchronize, which is refused while a stream captures. Of a green context: what its own streams have.
+[[nodiscard]] CUresult synchronize_context(CUcontext context);
 
 // cuStreamGetId without its checks: never 0 for a live stream, never reused in a process. 0, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are
 // resolved for the calling thread. cuBLAS orders its workspace between streams by these numbers. 0 if the handle is not a live stream.

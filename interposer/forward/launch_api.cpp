@@ -96,7 +96,7 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
     return CUDA_ERROR_INVALID_HANDLE;
   Stream* stream = Streams::instance().resolve(stream_handle);
   if (stream == nullptr) [[unlikely]]
-    return CUDA_ERROR_INVALID_HANDLE;
+    return Streams::instance().missing(stream_handle);
   const CUresult refused = check_launch(shape, launch_limits(), function->max_threads_per_block.load(std::memory_order_relaxed),
                                         function->max_dynamic_shared_bytes.load(std::memory_order_relaxed));
   if (refused != CUDA_SUCCESS) [[unlikely]] {

@@ -24,7 +24,7 @@ CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int nu
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   JitOptions jit(numOptions, options, optionValues);
   Module* loaded = nullptr;
-  if (const CUresult error = Modules::instance().load(image, jit, current_context(), loaded); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = Modules::instance().load(image, jit, owning_context(), loaded); error != CUDA_SUCCESS) return error;
   *module = to_handle<CUmodule>(loaded->id);
   return CUDA_SUCCESS;
 }
@@ -37,7 +37,7 @@ CUresult cuModuleLoad(CUmodule* module, const char* fname) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   JitOptions none;
   Module* loaded = nullptr;
-  if (const CUresult error = Modules::instance().load_file(fname, none, current_context(), loaded); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = Modules::instance().load_file(fname, none, owning_context(), loaded); error != CUDA_SUCCESS) return error;
   *module = to_handle<CUmodule>(loaded->id);
   return CUDA_SUCCESS;
 }

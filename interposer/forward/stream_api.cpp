@@ -4,6 +4,7 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/events.hpp"
+#include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/devices.hpp"
 
@@ -18,7 +19,7 @@ template <typename F>
 CUresult with_stream(CUstream handle, F&& f) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
-  return stream != nullptr ? f(*stream) : CUDA_ERROR_INVALID_HANDLE;
+  return stream != nullptr ? f(*stream) : Streams::instance().missing(handle);
 }
 
 CUresult create_stream(CUstream* handle, unsigned int flags, int priority) {
@@ -29,7 +30,9 @@ CUresult create_stream(CUstream* handle, unsigned int flags, int priority) {
     priority = std::clamp(priority, std::min(facts->greatest_stream_priority, 0), std::max(facts->least_stream_priority, 0));
   }
   Stream* stream = nullptr;
-  if (const CUresult error = Streams::instance().create(flags, priority, current_context(), stream); error != CUDA_SUCCESS) return error;
+  StreamShape shape{flags, priority, current_context(), {}, false};
+  if (const GreenObject* green = GreenContexts::instance().current()) shape.green = green->id;
+  if (const CUresult error = Streams::instance().create(shape, stream); error != CUDA_SUCCESS) return error;
   *handle = to_handle<CUstream>(stream->id);
   return CUDA_SUCCESS;
 }
@@ -43,7 +46,8 @@ CUresult cuStreamDestroy_v2(CUstream hStream) {
   if (hStream == nullptr || hStream == CU_STREAM_LEGACY || hStream == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult error = session().ensure_attached(); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(hStream);
-  if (stream == nullptr || stream->id == proto::kNullStream) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream == nullptr) return Streams::instance().missing(hStream);
+  if (stream->is_null_stream) return CUDA_ERROR_INVALID_HANDLE;
   return Streams::instance().destroy(*stream);
 }
 
@@ -90,10 +94,14 @@ CUresult cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
     return CUDA_SUCCESS;
   });
 }
+// Of a stream of a green context: that, and the primary context.
 CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
-  if (pGreenCtx == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *pGreenCtx = nullptr;
-  return api::cuStreamGetCtx(hStream, pCtx);
+  if (pCtx == nullptr || pGreenCtx == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return with_stream(hStream, [&](Stream& stream) {
+    *pCtx = owning_context(stream.context != nullptr ? stream.context : current_context());
+    *pGreenCtx = to_handle<CUgreenCtx>(stream.green);
+    return CUDA_SUCCESS;
+  });
 }
 CUresult cuStreamGetDevice(CUstream hStream, CUdevice* device) {
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -5,6 +5,7 @@
 
 #include "interposer/entry.hpp"
 #include "interposer/forward/graphs/capture.hpp"
+#include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
 
@@ -56,6 +57,24 @@ Streams& Streams::instance() {
 }
 
 Stream* Streams::null_stream() {
+  if (GreenContexts::any()) [[unlikely]] {
+    if (GreenObject* green = GreenContexts::instance().current()) return GreenContexts::instance().null_stream(*green);
+  }
+  return session_null_stream();
+}
+
+Stream* Streams::null_stream_of(const Stream& stream) {
+  if (stream.green == proto::GreenContextId{}) return session_null_stream();
+  GreenObject* green = GreenContexts::instance().resolve(to_handle<CUgreenCtx>(stream.green));
+  return green != nullptr ? GreenContexts::instance().null_stream(*green) : nullptr;
+}
+
+CUresult Streams::missing(CUstream handle) {
+  const std::lock_guard lock(mutex_);
+  return orphans_.contains(reinterpret_cast<std::uintptr_t>(handle)) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_HANDLE;
+}
+
+Stream* Streams::session_null_stream() {
   if (Stream* stream = null_.load(std::memory_order_acquire)) [[likely]]
     return stream;
   const std::lock_guard lock(mutex_);
@@ -63,6 +82,7 @@ Stream* Streams::null_stream() {
   auto object = std::make_unique<Stream>();
   Stream* stream = object.get();
   stream->id = proto::kNullStream;
+  stream->is_null_stream = true;
   stream->unique_id = last_unique_id_.fetch_add(1, std::memory_order_relaxed) + 1;
   live_.reserve(proto::kFenceWords);
   live_.push_back(stream);
@@ -74,6 +94,8 @@ Stream* Streams::null_stream() {
 }
 
 Stream* Streams::per_thread() {
+  if (GreenContexts::any() && GreenContexts::instance().current() != nullptr) [[unlikely]]
+    return nullptr;
   if (per_thread_own.handle != nullptr) {
     return table_.find(proto::StreamId{reinterpret_cast<std::uintptr_t>(per_thread_own.handle)}).get();
   }
@@ -107,13 +129,15 @@ CUresult Streams::wait_for_word(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-CUresult Streams::create(std::uint32_t flags, int priority, CUcontext context, Stream*& stream) {
-  if (null_stream() == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;  // takes id 0 first
+CUresult Streams::create(const StreamShape& shape, Stream*& stream) {
+  if (session_null_stream() == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;  // takes id 0 first
   auto object = std::make_unique<Stream>();
-  object->is_blocking = (flags & CU_STREAM_NON_BLOCKING) == 0;
-  object->flags = flags;
-  object->priority = priority;
-  object->context = context;
+  object->is_blocking = (shape.flags & CU_STREAM_NON_BLOCKING) == 0;
+  object->flags = shape.flags;
+  object->priority = shape.priority;
+  object->context = shape.context;
+  object->green = shape.green;
+  object->is_null_stream = shape.is_null_stream;
   object->unique_id = last_unique_id_.fetch_add(1, std::memory_order_relaxed) + 1;
   {
     std::unique_lock lock(mutex_);
@@ -125,11 +149,18 @@ CUresult Streams::create(std::uint32_t flags, int priority, CUcontext context, S
     stream->word = id.index();
     live_.push_back(stream);
   }
-  return session().channel().post<proto::StreamCreateRecord>(stream->id, 0, [&](proto::StreamCreateRecord& record, std::byte*, Place place) {
-    record.flags = flags;
-    record.priority = priority;
-    stream->recipe = session().recipes().add(recipe_of(stream->id, record, place.position));
-  });
+  return post_create(*stream);
+}
+
+CUresult Streams::post_create(Stream& stream) {
+  const auto post = [&]<typename Record>(const Record& content) {
+    return session().channel().post<Record>(stream.id, 0, [&](Record& record, std::byte*, Place place) {
+      record = content;
+      stream.recipe = session().recipes().add(recipe_of(stream.id, record, place.position));
+    });
+  };
+  if (stream.green == proto::GreenContextId{}) return post(proto::StreamCreateRecord{stream.flags, stream.priority});
+  return post(proto::GreenStreamCreateRecord{stream.green, stream.flags, stream.priority, stream.is_null_stream ? 1u : 0u, 0});
 }
 
 CUresult Streams::destroy(Stream& stream) {
@@ -157,17 +188,18 @@ CUresult Streams::fence(Stream& stream, std::uint32_t& target) {
   return CUDA_SUCCESS;
 }
 
-CUresult Streams::fence_many(Which which, Targets& targets, std::size_t& count) {
+CUresult Streams::fence_many(Which which, proto::GreenContextId green, Targets& targets, std::size_t& count) {
   const std::lock_guard lock(mutex_);
   count = 0;
   for (Stream* stream : live_) {
     if (which == Which::blocking && !stream->is_blocking) continue;
+    if (which != Which::all && stream->green != green) continue;
     std::uint32_t value = 0;
     if (const CUresult error = fence(*stream, value); error != CUDA_SUCCESS) return error;
     if (session().fences().reached(stream->word, value)) continue;
     targets[count++] = {stream->word, value};
   }
-  if (which == Which::blocking) return CUDA_SUCCESS;
+  if (which != Which::all) return CUDA_SUCCESS;
   for (const Retiring& retired : retiring_) {  // destroyed streams finish their work
     if (count < targets.size() && !session().fences().reached(retired.word, retired.value)) targets[count++] = {retired.word, retired.value};
   }
@@ -190,10 +222,10 @@ CUresult Streams::wait_many(const Targets& targets, std::size_t count, WaitStyle
 
 CUresult Streams::synchronize(Stream& stream) {
   if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(stream);
-  if (stream.id == proto::kNullStream) {
+  if (stream.is_null_stream) {
     Targets targets;  // NOLINT: filled up to `count`
     std::size_t count = 0;
-    if (const CUresult error = fence_many(Which::blocking, targets, count); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = fence_many(Which::blocking, stream.green, targets, count); error != CUDA_SUCCESS) return error;
     return wait_many(targets, count);
   }
   return wait_for_own_work(stream);
@@ -222,14 +254,14 @@ CUresult Streams::synchronize_visible(Stream& stream) {
   Targets targets;  // NOLINT: filled up to `count`
   std::size_t count = 0;
   bool is_pending = false;
-  if (stream.id != proto::kNullStream) {
+  if (!stream.is_null_stream) {
     if (const CUresult error = fence_visible(stream, targets[0], is_pending); error != CUDA_SUCCESS) return error;
     return is_pending ? wait_many(targets, 1) : CUDA_SUCCESS;
   }
   {
     const std::lock_guard lock(mutex_);
     for (Stream* live : live_) {
-      if (!live->is_blocking) continue;
+      if (!live->is_blocking || live->green != stream.green) continue;
       if (const CUresult error = fence_visible(*live, targets[count], is_pending); error != CUDA_SUCCESS) return error;
       if (is_pending) ++count;
     }
@@ -240,10 +272,10 @@ CUresult Streams::synchronize_visible(Stream& stream) {
 CUresult Streams::query(Stream& stream) {
   if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(stream);
   if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
-  if (stream.id == proto::kNullStream) {
+  if (stream.is_null_stream) {
     Targets targets;  // NOLINT: filled up to `count`
     std::size_t count = 0;
-    if (const CUresult error = fence_many(Which::blocking, targets, count); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = fence_many(Which::blocking, stream.green, targets, count); error != CUDA_SUCCESS) return error;
     return count == 0 ? session().take_error() : CUDA_ERROR_NOT_READY;
   }
   std::uint32_t target = 0;
@@ -254,8 +286,28 @@ CUresult Streams::query(Stream& stream) {
 CUresult Streams::synchronize_all() {
   Targets targets;  // NOLINT: filled up to `count`
   std::size_t count = 0;
-  if (const CUresult error = fence_many(Which::all, targets, count); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = fence_many(Which::all, {}, targets, count); error != CUDA_SUCCESS) return error;
   return wait_many(targets, count);
+}
+
+CUresult Streams::synchronize_all_of(proto::GreenContextId green) {
+  Targets targets;  // NOLINT: filled up to `count`
+  std::size_t count = 0;
+  if (const CUresult error = fence_many(Which::green, green, targets, count); error != CUDA_SUCCESS) return error;
+  return wait_many(targets, count);
+}
+
+void Streams::orphan_all_of(proto::GreenContextId green) {
+  std::vector<Stream*> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    for (Stream* stream : live_) {
+      if (stream->green != green) continue;
+      ended.push_back(stream);
+      if (!stream->is_null_stream) orphans_.insert(stream->id.value);
+    }
+  }
+  for (Stream* stream : ended) (void)destroy(*stream);
 }
 
 void Streams::destroy_all_of(CUcontext context) {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,15 @@
 #include "proto/handle_table.hpp"
 
 namespace mpsshim::interposer::forward {
+
+// What a stream is made as.
+struct StreamShape {
+  std::uint32_t flags = 0;
+  int priority = 0;
+  CUcontext context = nullptr;    // null: of no context
+  proto::GreenContextId green{};  // {}: of none
+  bool is_null_stream = false;    // that green context's own
+};
 
 struct Stream {
   proto::StreamId id;
@@ -38,6 +48,8 @@ struct Stream {
   int priority = 0;
   std::uint64_t unique_id = 0;  // never reused in this process
   CUcontext context = nullptr;
+  proto::GreenContextId green{};  // whose multiprocessors it has; {}: the whole device's
+  bool is_null_stream = false;    // the session's, or a green context's
   RecipeBook::Key recipe = 0;
 
   // cuStreamSetAttribute: launch_attributes.hpp.
@@ -54,17 +66,32 @@ class Streams {
  public:
   [[nodiscard]] static Streams& instance();
 
-  // The stream behind a handle: 0 and CU_STREAM_LEGACY are the NULL stream, CU_STREAM_PER_THREAD the calling thread's own (made at its
-  // first use). Null if the handle is none, or the thread's own could not be made. The session is open.
+  // The stream behind a handle: 0 and CU_STREAM_LEGACY are the NULL stream of the current context, CU_STREAM_PER_THREAD the calling thread's
+  // own (made at its first use; green contexts have none). Null if the handle is none, or could not be made. The session is open.
   [[nodiscard]] Stream* resolve(CUstream handle) {
     if (handle == nullptr || handle == CU_STREAM_LEGACY) return null_stream();
     if (handle == CU_STREAM_PER_THREAD) return per_thread();
     return table_.find(proto::StreamId{reinterpret_cast<std::uintptr_t>(handle)}).get();
   }
+  // What a call is told whose handle is none: the stream may have ended with its green context.
+  [[nodiscard]] CUresult missing(CUstream handle);
   // The stream of calls that name none: the NULL stream, or the thread's own in _ptds variants.
   [[nodiscard]] Stream* default_stream();
 
-  [[nodiscard]] CUresult create(std::uint32_t flags, int priority, CUcontext context, Stream*& stream);
+  // The NULL stream that this one is ordered with if it is a blocking one.
+  [[nodiscard]] Stream* null_stream_of(const Stream& stream);
+  template <typename F>
+  void for_each_null_stream(F&& f) {
+    const std::lock_guard lock(mutex_);
+    for (Stream* stream : live_) {
+      if (stream->is_null_stream) f(*stream);
+    }
+  }
+
+  [[nodiscard]] CUresult create(std::uint32_t flags, int priority, CUcontext context, Stream*& stream) {
+    return create(StreamShape{flags, priority, context, {}, false}, stream);
+  }
+  [[nodiscard]] CUresult create(const StreamShape& shape, Stream*& stream);
   [[nodiscard]] CUresult destroy(Stream& stream);
 
   // Posts a fence if there is work after the last; `target` is the value that covers all work so far.
@@ -77,10 +104,13 @@ class Streams {
   // CUDA_ERROR_NOT_READY while work is pending.
   [[nodiscard]] CUresult query(Stream& stream);
   [[nodiscard]] CUresult synchronize_all();
+  [[nodiscard]] CUresult synchronize_all_of(proto::GreenContextId green);
   void destroy_all_of(CUcontext context);
+  // The streams of a green context end; their handles stay known.
+  void orphan_all_of(proto::GreenContextId green);
 
  private:
-  enum class Which : std::uint8_t { all, blocking };
+  enum class Which : std::uint8_t { all, blocking, green };
   struct Target {
     std::uint32_t word;
     std::uint32_t value;
@@ -92,10 +122,13 @@ class Streams {
   };
 
   [[nodiscard]] Stream* null_stream();
+  [[nodiscard]] Stream* session_null_stream();
   [[nodiscard]] Stream* per_thread();
   // A fence behind the stream's visible work; true if it has not been reached, `target` is its value then.
   [[nodiscard]] CUresult fence_visible(Stream& stream, Target& target, bool& is_pending);
-  [[nodiscard]] CUresult fence_many(Which which, Targets& targets, std::size_t& count);
+  // `blocking`: those that the given green context's (or the session's) NULL stream is ordered with; `green`: all of that context.
+  [[nodiscard]] CUresult fence_many(Which which, proto::GreenContextId green, Targets& targets, std::size_t& count);
+  [[nodiscard]] CUresult post_create(Stream& stream);
   [[nodiscard]] CUresult wait_many(const Targets& targets, std::size_t count) { return wait_many(targets, count, Wait::style_of_thread()); }
   [[nodiscard]] CUresult wait_many(const Targets& targets, std::size_t count, WaitStyle style);
   void reuse_retired();
@@ -105,9 +138,10 @@ class Streams {
   proto::HandleTable<proto::HandleKind::stream, Stream> table_;
   std::atomic<Stream*> null_{nullptr};
   std::atomic<std::uint64_t> last_unique_id_{0};
-  std::mutex mutex_;  // live_ and retiring_
+  std::mutex mutex_;  // live_, retiring_ and orphans_
   std::vector<Stream*> live_;
-  std::vector<Retiring> retiring_;  // destroyed; the index is free once the last value has been written
+  std::vector<Retiring> retiring_;              // destroyed; the index is free once the last value has been written
+  std::unordered_set<std::uintptr_t> orphans_;  // handles of streams whose green context is gone
 };
 
 // What becomes of a record of work whose stream captures: a node, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. In graphs/capture.cpp.

@@ -65,7 +65,8 @@ CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) {
   if (pctx == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   proto::Known<ContextObject> context;
   if (const CUresult error = require_context(context); error != CUDA_SUCCESS) return error;
-  if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;  // those are counted by cuDevicePrimaryCtxRetain
+  if (context->primary || context->green != proto::GreenContextId{})
+    return CUDA_ERROR_INVALID_CONTEXT;  // those are counted by cuDevicePrimaryCtxRetain
   context->usage_count.fetch_add(1, std::memory_order_relaxed);
   *pctx = current_context();
   return CUDA_SUCCESS;
@@ -73,7 +74,8 @@ CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) {
 
 CUresult cuCtxDetach(CUcontext ctx) {
   const auto context = find_context(ctx);
-  if (!context || context->primary || ctx != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  const bool is_counted = context && !context->primary && context->green == proto::GreenContextId{};
+  if (!is_counted || ctx != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
   return context->usage_count.fetch_sub(1, std::memory_order_acq_rel) == 1 ? destroy_context(ctx) : CUDA_SUCCESS;
 }
 
@@ -112,14 +114,14 @@ CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext ctx) {
 
 CUresult cuCtxSynchronize() {
   if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
-  return forward::synchronize_context();
+  return forward::synchronize_context(current_context());
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext ctx) {
   if (ctx == nullptr) return api::cuCtxSynchronize();
   if (are_calls_forbidden()) return CUDA_ERROR_NOT_PERMITTED;
   if (!find_context(ctx)) return CUDA_ERROR_INVALID_CONTEXT;
-  return forward::synchronize_context();
+  return forward::synchronize_context(ctx);
 }
 
 CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int* version) {

@@ -91,8 +91,12 @@ void restore_defaults(ContextObject& context) {
 
 }  // namespace
 
-ContextObject::ContextObject(CUdevice on_device, bool is_primary, unsigned initial_flags)
-    : device(on_device), primary(is_primary), unique_id(next_unique_id.fetch_add(1, std::memory_order_relaxed)), flags(initial_flags) {
+ContextObject::ContextObject(CUdevice on_device, bool is_primary, unsigned initial_flags, proto::GreenContextId of_green)
+    : device(on_device),
+      primary(is_primary),
+      green(of_green),
+      unique_id(next_unique_id.fetch_add(1, std::memory_order_relaxed)),
+      flags(initial_flags) {
   restore_defaults(*this);
   Wait::set_style_source(&wait_style);
 }
@@ -109,6 +113,12 @@ proto::Known<ContextObject> find_context(CUcontext handle) { return table().find
 proto::Known<ContextObject> find_context_or_current(CUcontext handle) { return find_context(handle != nullptr ? handle : current_context()); }
 
 CUcontext current_context() { return stack.size == 0 ? nullptr : stack.entries()[stack.size - 1]; }
+
+CUcontext owning_context(CUcontext context) {
+  const auto found = find_context(context);
+  return found && found->green != proto::GreenContextId{} ? primary_context(found->device) : context;
+}
+CUcontext owning_context() { return owning_context(current_context()); }
 
 void forbid_calls() { calls_forbidden = true; }
 bool are_calls_forbidden() { return calls_forbidden; }
@@ -224,11 +234,27 @@ CUresult create_context(CUdevice device, unsigned flags, CUcontext& handle) {
 // In other threads the handle stays current and is found to be stale there.
 CUresult destroy_context(CUcontext handle) {
   const auto context = find_context(handle);
-  if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context || context->primary || context->green != proto::GreenContextId{}) return CUDA_ERROR_INVALID_CONTEXT;
   end_context(*context, handle);
   if (current_context() == handle) set_current_context(nullptr);
   (void)table().take(to_id(handle));
   return CUDA_SUCCESS;
+}
+
+CUresult create_green_context(CUdevice device, proto::GreenContextId green, CUcontext& handle, std::uint64_t& unique_id) {
+  auto object = std::make_unique<ContextObject>(device, false, primary_object(device)->flags.load(std::memory_order_relaxed), green);
+  unique_id = object->unique_id;
+  const ContextId id = table().add(std::move(object));
+  if (!id.has_kind()) return CUDA_ERROR_OUT_OF_MEMORY;
+  handle = to_handle(id);
+  return CUDA_SUCCESS;
+}
+
+void destroy_green_context(CUcontext handle) {
+  const auto context = find_context(handle);
+  if (!context) return;
+  context->storage.clear(handle);
+  (void)table().take(to_id(handle));
 }
 
 }  // namespace mpsshim::interposer

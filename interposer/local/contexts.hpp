@@ -22,11 +22,12 @@ namespace mpsshim::interposer {
 using ContextId = proto::Id<proto::HandleKind::context>;
 
 struct ContextObject {
-  ContextObject(CUdevice on_device, bool is_primary, unsigned initial_flags);
+  ContextObject(CUdevice on_device, bool is_primary, unsigned initial_flags, proto::GreenContextId of_green = {});
 
   const CUdevice device;
   const bool primary;
-  const std::uint64_t unique_id;  // cuCtxGetId: never reused in this process
+  const proto::GreenContextId green;  // of which it is the other handle; {}: it is none
+  const std::uint64_t unique_id;      // cuCtxGetId: never reused in this process
   ContextStorage storage;
   std::atomic<unsigned> flags;
   std::atomic<CUfunc_cache> cache_config{CU_FUNC_CACHE_PREFER_NONE};
@@ -53,6 +54,9 @@ struct ContextObject {
 
 // The calling thread's stack. `current_context` is null where it is empty; the handle may be stale.
 [[nodiscard]] CUcontext current_context();
+// Whose is what a call makes: the current context, or the primary one where that is green.
+[[nodiscard]] CUcontext owning_context();
+[[nodiscard]] CUcontext owning_context(CUcontext context);
 void set_current_context(CUcontext handle);  // replaces the top; null pops it
 [[nodiscard]] CUresult push_context(CUcontext handle);
 [[nodiscard]] CUresult pop_context(CUcontext* handle);
@@ -78,5 +82,9 @@ void forbid_calls();
 // Created contexts: `create_context` makes it current.
 [[nodiscard]] CUresult create_context(CUdevice device, unsigned flags, CUcontext& handle);
 [[nodiscard]] CUresult destroy_context(CUcontext handle);
+
+// The handle of a green context as a CUcontext. It ends with the green context alone, and in no thread's stack is anything changed.
+[[nodiscard]] CUresult create_green_context(CUdevice device, proto::GreenContextId green, CUcontext& handle, std::uint64_t& unique_id);
+void destroy_green_context(CUcontext handle);
 
 }  // namespace mpsshim::interposer

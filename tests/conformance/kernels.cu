@@ -39,6 +39,12 @@ __global__ void spin(volatile unsigned* until_not_zero) {
   }
 }
 
+// Whoever asks for many blocks learns which multiprocessors they ran on.
+__global__ void mark_multiprocessor(unsigned* seen) {
+  unsigned number;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(number));
+  atomicAdd(&seen[number], 1u);
+}
 __global__ void __launch_bounds__(64) bounded(int* out) { *out = static_cast<int>(blockDim.x); }
 __global__ void shared_memory(int* out) {
   extern __shared__ int dynamic[];

@@ -24,7 +24,7 @@ CUresult with_array(Handle handle, F&& f) {
 CUresult create(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::uint32_t levels, Array*& array) {
   if ((descriptor.Flags & kWithoutMemory) != 0) return unsupported(ApiId::cuArray3DCreate_v2);
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  return Arrays::instance().create(descriptor, levels, current_context(), array);
+  return Arrays::instance().create(descriptor, levels, owning_context(), array);
 }
 
 template <typename Handle>

@@ -56,7 +56,8 @@ CUresult check_resource(const CUDA_RESOURCE_DESC& resource, bool is_surface, pro
     case CU_RESOURCE_TYPE_ARRAY: found = Arrays::instance().resolve(resource.res.array.hArray); break;
     case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY: found = is_surface ? nullptr : Arrays::instance().resolve(resource.res.mipmap.hMipmappedArray); break;
     case CU_RESOURCE_TYPE_LINEAR:
-      return is_surface ? CUDA_ERROR_INVALID_VALUE : classify_fixed(resource.res.linear.devPtr, resource.res.linear.sizeInBytes, Named::device, space);
+      return is_surface ? CUDA_ERROR_INVALID_VALUE
+                        : classify_fixed(resource.res.linear.devPtr, resource.res.linear.sizeInBytes, Named::device, space);
     case CU_RESOURCE_TYPE_PITCH2D: {
       std::uint64_t bytes = 0;
       if (is_surface || __builtin_mul_overflow(resource.res.pitch2D.pitchInBytes, resource.res.pitch2D.height, &bytes))
@@ -146,7 +147,7 @@ CUresult cuTexObjectCreate(CUtexObject* pTexObject, const CUDA_RESOURCE_DESC* pR
                            const CUDA_RESOURCE_VIEW_DESC* pResViewDesc) {
   if (pTexObject == nullptr || pResDesc == nullptr || pTexDesc == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  Sampler sampler{*pResDesc, *pTexDesc, std::nullopt, current_context(), 0};
+  Sampler sampler{*pResDesc, *pTexDesc, std::nullopt, owning_context(), 0};
   if (pResViewDesc != nullptr) sampler.view = *pResViewDesc;
   std::uint64_t handle = 0;
   const CUresult error = Samplers::of(false).create(sampler, handle);
@@ -187,7 +188,7 @@ CUresult cuSurfObjectCreate(CUsurfObject* pSurfObject, const CUDA_RESOURCE_DESC*
   if (pSurfObject == nullptr || pResDesc == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   std::uint64_t handle = 0;
-  const CUresult error = Samplers::of(true).create({*pResDesc, {}, std::nullopt, current_context(), 0}, handle);
+  const CUresult error = Samplers::of(true).create({*pResDesc, {}, std::nullopt, owning_context(), 0}, handle);
   if (error == CUDA_SUCCESS) *pSurfObject = handle;
   return error;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "interposer/forward/graphs/memory_nodes.hpp"
+#include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/hooks.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -40,7 +41,7 @@ std::vector<Edge> Captures::edges_of(const Place& place) const {
 }
 
 CUresult Captures::begin(Stream& stream, CUstreamCaptureMode mode, CUgraph into, std::span<const CUgraphNode> before, const CUgraphEdgeData* edges) {
-  if (stream.id == proto::kNullStream) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (stream.is_null_stream) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const std::lock_guard lock(graphs_.mutex());
   if (stream.is_captured.load(std::memory_order_relaxed)) return CUDA_ERROR_ILLEGAL_STATE;
   Graph* graph = into != nullptr ? graphs_.resolve(into) : graphs_.create();
@@ -78,11 +79,15 @@ void Captures::leave(Stream& stream) {
   stream.is_captured.store(false, std::memory_order_relaxed);
 }
 
+// A green context's that was never used is made with the first capture that it is ordered with.
 void Captures::guard_null_stream() {
-  Stream* null_stream = Streams::instance().resolve(nullptr);
-  if (null_stream == nullptr) return;
-  const auto is_ordered_with = [](const auto& entry) { return entry.first->is_blocking; };
-  null_stream->is_captured.store(std::any_of(streams_.begin(), streams_.end(), is_ordered_with), std::memory_order_relaxed);
+  for (const auto& [stream, member] : streams_) {
+    if (stream->is_blocking) (void)Streams::instance().null_stream_of(*stream);
+  }
+  Streams::instance().for_each_null_stream([this](Stream& null_stream) {
+    const auto is_ordered_with = [&](const auto& entry) { return entry.first->is_blocking && entry.first->green == null_stream.green; };
+    null_stream.is_captured.store(std::any_of(streams_.begin(), streams_.end(), is_ordered_with), std::memory_order_relaxed);
+  });
 }
 
 CUresult Captures::end(Stream& stream, CUgraph* result) {
@@ -175,7 +180,7 @@ CUresult Captures::set_dependencies(Stream& stream, std::span<const CUgraphNode>
 
 CUresult Captures::find(Stream& stream, Member*& member) {
   const auto found = streams_.find(&stream);
-  if (found == streams_.end()) return refuse_null_stream();
+  if (found == streams_.end()) return refuse_null_stream(stream);
   if (found->second.capture->is_invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   member = &found->second;
   return CUDA_SUCCESS;
@@ -249,13 +254,13 @@ CUresult Captures::wait(Event& event, Stream& stream, bool is_external) {
   }
   const auto recorded = event.is_captured.load(std::memory_order_relaxed) ? events_.find(&event) : events_.end();
   if (recorded == events_.end() || recorded->second.capture->is_over) {
-    if (!captures) return recorded == events_.end() ? refuse_null_stream() : CUDA_ERROR_CAPTURED_EVENT;
+    if (!captures) return recorded == events_.end() ? refuse_null_stream(stream) : CUDA_ERROR_CAPTURED_EVENT;
     own->second.capture->is_invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
   const Member& from = recorded->second;
   if (from.capture->is_invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  if (stream.id == proto::kNullStream) {
+  if (stream.is_null_stream) {
     from.capture->is_invalid = true;
     return stream.is_captured.load(std::memory_order_relaxed) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
@@ -272,16 +277,16 @@ CUresult Captures::wait(Event& event, Stream& stream, bool is_external) {
 }
 
 // Of the NULL stream: it would have to wait for what captures.
-CUresult Captures::refuse_null_stream() {
+CUresult Captures::refuse_null_stream(const Stream& null_stream) {
   for (const auto& [stream, member] : streams_) {
-    if (stream->is_blocking) member.capture->is_invalid = true;
+    if (stream->is_blocking && stream->green == null_stream.green) member.capture->is_invalid = true;
   }
   return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
 CUresult Captures::refuse_locked(Stream& stream) {
   const auto found = streams_.find(&stream);
-  if (found == streams_.end()) return refuse_null_stream();
+  if (found == streams_.end()) return refuse_null_stream(stream);
   if (found->second.capture->is_invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   found->second.capture->is_invalid = true;
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -343,6 +348,17 @@ CUresult Captures::refuse_wait_for_all() {
   return captures_.empty() ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
+CUresult Captures::refuse_wait_for_green(proto::GreenContextId green) {
+  const std::lock_guard lock(graphs_.mutex());
+  CUresult result = CUDA_SUCCESS;
+  for (const CaptureRef& capture : captures_) {
+    if (std::none_of(capture->streams.begin(), capture->streams.end(), [&](const Stream* stream) { return stream->green == green; })) continue;
+    capture->is_invalid = true;
+    result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return result;
+}
+
 // What a stream would have got: the slow half of post_work().
 CUresult capture_post(Stream& stream, proto::RecordId id, std::span<const std::byte> body, std::span<const std::byte> trailing) {
   Captures& captures = Captures::instance();
@@ -361,9 +377,15 @@ CUresult capture_post(Stream& stream, proto::RecordId id, std::span<const std::b
   return captures.refuse(stream);
 }
 
-CUresult synchronize_context() {
-  if (const CUresult error = Captures::instance().check_wait_for_all(); error != CUDA_SUCCESS) return error;
-  return synchronize_all_streams();
+CUresult synchronize_context(CUcontext context) {
+  const GreenObject* green = GreenContexts::instance().of_context(context);
+  if (green == nullptr) {
+    if (const CUresult error = Captures::instance().check_wait_for_all(); error != CUDA_SUCCESS) return error;
+    return synchronize_all_streams();
+  }
+  if (const CUresult error = Captures::instance().check_wait_for_all(green->id); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
+  return Streams::instance().synchronize_all_of(green->id);
 }
 
 }  // namespace mpsshim::interposer::forward

@@ -63,6 +63,10 @@ class Captures {
   // A call that CUDA calls potentially unsafe while something captures, such as cuMemAlloc, or one that waits for all of a context.
   [[nodiscard]] CUresult check_unsafe_call() { return count_.load(std::memory_order_relaxed) == 0 ? CUDA_SUCCESS : refuse_unsafe_call(); }
   [[nodiscard]] CUresult check_wait_for_all() { return count_.load(std::memory_order_relaxed) == 0 ? CUDA_SUCCESS : refuse_wait_for_all(); }
+  // The same for a call that waits for all of a green context.
+  [[nodiscard]] CUresult check_wait_for_all(proto::GreenContextId green) {
+    return count_.load(std::memory_order_relaxed) == 0 ? CUDA_SUCCESS : refuse_wait_for_green(green);
+  }
 
  private:
   struct Capture {
@@ -90,8 +94,9 @@ class Captures {
 
   [[nodiscard]] CUresult refuse_unsafe_call();
   [[nodiscard]] CUresult refuse_wait_for_all();
+  [[nodiscard]] CUresult refuse_wait_for_green(proto::GreenContextId green);
   [[nodiscard]] CUresult refuse_locked(Stream& stream);
-  [[nodiscard]] CUresult refuse_null_stream();
+  [[nodiscard]] CUresult refuse_null_stream(const Stream& null_stream);
   // The stream's capture if it is good; else the error.
   [[nodiscard]] CUresult find(Stream& stream, Member*& member);
   [[nodiscard]] CUresult add_locked(Member& member, WorkRef work);

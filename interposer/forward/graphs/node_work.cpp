@@ -198,7 +198,7 @@ CUresult make_memory_operations_work(const CUDA_BATCH_MEM_OP_NODE_PARAMS& params
 }
 
 WorkRef make_memory_operations_work(std::span<const CUstreamBatchMemOpParams> checked) {
-  return share(MemoryOperationsWork{current_context(), {checked.begin(), checked.end()}});
+  return share(MemoryOperationsWork{owning_context(), {checked.begin(), checked.end()}});
 }
 
 CUresult make_work(const CUgraphNodeParams& params, WorkRef& work, CUgraph& child) {

@@ -137,7 +137,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsign
   if (pdptr == nullptr || Flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   std::uint64_t address = 0;
-  const CUresult error = IpcMemory::instance().open(handle, current_context(), address);
+  const CUresult error = IpcMemory::instance().open(handle, owning_context(), address);
   if (error == CUDA_SUCCESS) *pdptr = address;
   return error;
 }

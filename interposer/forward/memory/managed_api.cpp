@@ -174,7 +174,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flag
   if (dptr == nullptr || bytesize == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   void* memory = nullptr;
-  const CUresult error = PinnedMemory::instance().allocate_managed(bytesize, current_context(), memory);
+  const CUresult error = PinnedMemory::instance().allocate_managed(bytesize, owning_context(), memory);
   if (error == CUDA_SUCCESS) *dptr = reinterpret_cast<std::uintptr_t>(memory);
   return error;
 }

@@ -32,7 +32,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   if (dptr == nullptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin_unsafe(); error != CUDA_SUCCESS) return error;
   std::uint64_t address = 0;
-  const CUresult error = DeviceMemory::instance().allocate(bytesize, current_context(), address);
+  const CUresult error = DeviceMemory::instance().allocate(bytesize, owning_context(), address);
   if (error == CUDA_SUCCESS) *dptr = address;
   return error;
 }
@@ -103,7 +103,7 @@ CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {
     *pp = nullptr;
     return CUDA_SUCCESS;
   }
-  return PinnedMemory::instance().allocate(bytesize, Flags, current_context(), *pp);
+  return PinnedMemory::instance().allocate(bytesize, Flags, owning_context(), *pp);
 }
 
 CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) { return api::cuMemHostAlloc(pp, bytesize, 0); }
@@ -153,7 +153,7 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   const AddressRange range{reinterpret_cast<std::uintptr_t>(p), bytesize};
   if (range.size_bytes > UINT64_MAX - range.address) return CUDA_ERROR_INVALID_VALUE;
-  return RegisteredMemory::instance().add(range, Flags, current_context());
+  return RegisteredMemory::instance().add(range, Flags, owning_context());
 }
 
 CUresult cuMemHostUnregister(void* p) {

@@ -175,8 +175,9 @@ CUresult MemoryPools::internal_event(Event*& event) {
 
 // Legacy order: the NULL stream comes behind the blocking streams, and each of those behind the NULL stream.
 bool MemoryPools::stands_behind_others(const Stream& stream) {
-  if (stream.id == proto::kNullStream || !stream.is_blocking) return stream.id == proto::kNullStream;
-  const Stream* null = Streams::instance().resolve(nullptr);
+  if (stream.is_null_stream || !stream.is_blocking) return stream.is_null_stream;
+  const Stream* null = Streams::instance().null_stream_of(stream);
+  if (null == nullptr) return true;
   const std::uint32_t last = session().fences().posted(null->word).load(std::memory_order_acquire);
   return null->has_work.load(std::memory_order_relaxed) || !session().fences().reached(null->word, last);
 }

@@ -44,7 +44,7 @@ Pointed registered_at(const RegisteredMemory::Found& found, std::uint64_t offset
 std::optional<Pointed> find_pointed(std::uint64_t address) {
   if (!session().is_attached()) return std::nullopt;
   if (const auto variable = Globals::instance().find(address)) {
-    return Pointed{*variable, CU_MEMORYTYPE_DEVICE, current_context(), variable->address};
+    return Pointed{*variable, CU_MEMORYTYPE_DEVICE, owning_context(), variable->address};
   }
   if (const auto allocation = find_device_range(address)) {
     Pointed pointed{allocation->range, CU_MEMORYTYPE_DEVICE, allocation->owner.context, allocation->owner.buffer_id, allocation->pool};
@@ -60,7 +60,7 @@ std::optional<Pointed> find_pointed(std::uint64_t address) {
   if (const auto pinned = PinnedMemory::instance().find(address)) {
     // Managed memory counts as the device's, though the host has it too.
     const CUmemorytype type = pinned->is_managed ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-    const CUcontext context = pinned->is_variable ? current_context() : pinned->context;
+    const CUcontext context = pinned->is_variable ? owning_context() : pinned->context;
     return Pointed{pinned->range, type, context, pinned->buffer_id, nullptr, pinned->is_managed};
   }
   return std::nullopt;

@@ -56,7 +56,7 @@ CUresult allocate(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CU
     return CUDA_SUCCESS;
   }
   std::uint64_t found = 0;
-  const CUresult error = pools().allocate(pool, bytes, *stream, current_context(), found);
+  const CUresult error = pools().allocate(pool, bytes, *stream, owning_context(), found);
   if (error == CUDA_SUCCESS) *address = found;
   return error;
 }
@@ -181,7 +181,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* ptr_out, CUmemoryPool pool, CUmemPo
   if (ptr_out == nullptr || shareData == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   std::uint64_t address = 0;
-  const CUresult error = SharedPools::instance().import_pointer(pool, *shareData, current_context(), address);
+  const CUresult error = SharedPools::instance().import_pointer(pool, *shareData, owning_context(), address);
   if (error == CUDA_SUCCESS) *ptr_out = address;
   return error;
 }

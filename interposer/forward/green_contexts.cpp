@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/green_contexts.hpp"
+
+#include <cstring>
+#include <memory>
+
+#include "interposer/forward/events.hpp"
+#include "interposer/local/devices.hpp"
+
+namespace mpsshim::interposer::forward {
+
+std::atomic<bool> GreenContexts::any_{false};
+
+GreenContexts& GreenContexts::instance() {
+  static auto* contexts = new GreenContexts();  // never destroyed
+  return *contexts;
+}
+
+GreenObject* GreenContexts::of_context(CUcontext context) {
+  const auto found = find_context(context);
+  return found && found->green != proto::GreenContextId{} ? table_.find(found->green).get() : nullptr;
+}
+
+CUresult GreenContexts::create(std::span<const proto::ResourceShare> shares, CUdevice device, GreenObject*& green) {
+  auto object = std::make_unique<GreenObject>();
+  green = object.get();
+  green->device = device;
+  {
+    const std::lock_guard lock(mutex_);
+    green->id = table_.add(std::move(object));
+  }
+  if (green->id == proto::GreenContextId{}) return CUDA_ERROR_OUT_OF_MEMORY;
+  const proto::GreenContextCreateRecord record{green->id};
+  proto::GreenContextCreateReply reply{};
+  Answer answer;
+  CUresult error = CUDA_SUCCESS;
+  do {
+    error = session().channel().call({}, record, std::as_bytes(shares), Repeat::harmless, reply, &answer);
+  } while (error == CUDA_SUCCESS && !session().keep_recipe(recipe_of({}, record, 0, std::as_bytes(shares)), answer, green->recipe));
+  if (error == CUDA_SUCCESS) error = create_green_context(device, green->id, green->context, green->unique_id);
+  if (error != CUDA_SUCCESS) {
+    const std::lock_guard lock(mutex_);
+    (void)table_.take(green->id);
+    return error;
+  }
+  green->told.type = reply.type;
+  std::memcpy(green->told.content, reply.content, sizeof reply.content);
+  any_.store(true, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+CUresult GreenContexts::destroy(GreenObject& green) {
+  for (Stream* helper : {green.behind_all, green.before_all}) {
+    if (helper != nullptr) (void)Streams::instance().destroy(*helper);
+  }
+  Streams::instance().orphan_all_of(green.id);
+  const CUresult error =
+      session().channel().post<proto::GreenContextDestroyRecord>({}, 0, [&](proto::GreenContextDestroyRecord& record, std::byte*, Place place) {
+        record.green = green.id;
+        session().end_recipe(green.recipe, place);
+      });
+  destroy_green_context(green.context);
+  const std::lock_guard lock(mutex_);
+  (void)table_.take(green.id);
+  return error;
+}
+
+void GreenContexts::destroy_all() {
+  if (!any()) return;
+  std::vector<GreenObject*> all;
+  {
+    const std::lock_guard lock(mutex_);
+    table_.for_each([&](proto::GreenContextId, GreenObject& green) { all.push_back(&green); });
+  }
+  for (GreenObject* green : all) (void)destroy(*green);
+}
+
+Stream* GreenContexts::null_stream(GreenObject& green) {
+  if (Stream* stream = green.null_stream.load(std::memory_order_acquire)) return stream;
+  const std::lock_guard lock(green.mutex);
+  if (Stream* stream = green.null_stream.load(std::memory_order_relaxed)) return stream;
+  Stream* stream = nullptr;
+  const StreamShape shape{CU_STREAM_DEFAULT, 0, green.context, green.id, true};
+  if (Streams::instance().create(shape, stream) != CUDA_SUCCESS) return nullptr;
+  green.null_stream.store(stream, std::memory_order_release);
+  return stream;
+}
+
+// Belongs to no context, as those of the session do not: it stands for the green context, and is not one of its streams.
+CUresult GreenContexts::helper_stream(GreenObject& green, Stream*& stream) {
+  const std::lock_guard lock(green.mutex);
+  if (stream != nullptr) return CUDA_SUCCESS;
+  return Streams::instance().create(StreamShape{CU_STREAM_NON_BLOCKING, 0, nullptr, {}, false}, stream);
+}
+
+CUresult GreenContexts::join(GreenObject& green, Stream& stream, bool waits, bool precedes) {
+  return post_work<proto::GreenContextJoinRecord>(stream, 0, [&](proto::GreenContextJoinRecord& record, std::byte*) {
+    record = {green.id, waits ? 1u : 0u, precedes ? 1u : 0u};
+  });
+}
+
+CUresult GreenContexts::record(GreenObject& green, Event& event) {
+  if (const CUresult error = helper_stream(green, green.behind_all); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = join(green, *green.behind_all, true, false); error != CUDA_SUCCESS) return error;
+  return Events::instance().record(event, *green.behind_all, CU_EVENT_RECORD_DEFAULT);
+}
+
+CUresult GreenContexts::wait(GreenObject& green, Event& event) {
+  if (const CUresult error = helper_stream(green, green.before_all); error != CUDA_SUCCESS) return error;
+  const CUresult error = Events::instance().wait_on_stream(event, *green.before_all, CU_EVENT_WAIT_DEFAULT);
+  return error == CUDA_SUCCESS ? join(green, *green.before_all, false, true) : error;
+}
+
+}  // namespace mpsshim::interposer::forward
