@@ -11,6 +11,7 @@ namespace mpsshim::test {
 namespace {
 
 FakeDriver* the_driver = nullptr;
+thread_local std::vector<CUcontext> pushed;  // contexts, above the executor's own
 
 struct FakeGraph {
   struct Node {
@@ -18,6 +19,7 @@ struct FakeGraph {
     CUDA_KERNEL_NODE_PARAMS kernel{};
     std::vector<std::byte> parameters;
     std::vector<CUstreamBatchMemOpParams> writes;
+    CUcontext context = nullptr;
   };
   std::vector<std::unique_ptr<Node>> nodes;
 };
@@ -134,6 +136,57 @@ struct FakeEntry {
   }
 
   static CUresult CUDAAPI stream_create(CUstream* stream, unsigned, int) { return make(stream); }
+  // A green context is its own handle as a context; streams count it.
+  static CUresult CUDAAPI device_resource(CUdevice, CUdevResource* resource, CUdevResourceType type) {
+    *resource = CUdevResource{};
+    resource->type = type;
+    resource->sm.smCount = 16;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI split(CUdevResource* result, unsigned* groups, const CUdevResource* input, CUdevResource* remaining, unsigned,
+                                unsigned min_count) {
+    for (unsigned i = 0; result != nullptr && i < *groups; ++i) {
+      result[i] = *input;
+      result[i].sm.smCount = min_count;
+    }
+    if (remaining != nullptr) *remaining = *input;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI describe(CUdevResourceDesc* descriptor, CUdevResource*, unsigned) { return make(descriptor); }
+  static CUresult CUDAAPI green_create(CUgreenCtx* green, CUdevResourceDesc, CUdevice, unsigned) {
+    ++the_driver->greens;
+    return make(green);
+  }
+  static CUresult CUDAAPI green_destroy(CUgreenCtx) {
+    --the_driver->greens;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI green_resource(CUgreenCtx, CUdevResource* resource, CUdevResourceType type) { return device_resource(0, resource, type); }
+  static CUresult CUDAAPI green_context(CUcontext* context, CUgreenCtx green) {
+    *context = reinterpret_cast<CUcontext>(green);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI green_stream(CUstream* stream, CUgreenCtx green, unsigned, int) {
+    make(stream);
+    std::lock_guard lock(the_driver->mutex_);
+    the_driver->streams_[*stream].context = reinterpret_cast<CUcontext>(green);
+    ++the_driver->green_streams;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI stream_destroy(CUstream stream) {
+    std::lock_guard lock(the_driver->mutex_);
+    if (the_driver->streams_[stream].context != nullptr) --the_driver->green_streams;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI push(CUcontext context) {
+    pushed.push_back(context);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI pop(CUcontext* context) {
+    *context = pushed.back();
+    pushed.pop_back();
+    return CUDA_SUCCESS;
+  }
   static CUresult CUDAAPI event_create(CUevent* event, unsigned) { return make(event); }
   static CUresult CUDAAPI module_load(CUmodule* module, const void*) { return make(module); }
   static CUresult CUDAAPI get_function(CUfunction* function, CUmodule, const char* name) {
@@ -233,6 +286,7 @@ struct FakeEntry {
     auto& nodes = reinterpret_cast<FakeGraph*>(graph)->nodes;
     nodes.push_back(std::make_unique<FakeGraph::Node>());
     assign(*nodes.back(), *params);
+    nodes.back()->context = pushed.empty() ? nullptr : pushed.back();
     *node = reinterpret_cast<CUgraphNode>(nodes.back().get());
     return CUDA_SUCCESS;
   }
@@ -281,10 +335,12 @@ struct FakeEntry {
         call.function = reinterpret_cast<const FakeFunction*>(node->kernel.func);
         call.grid_x = node->kernel.gridDimX;
         call.parameters = node->parameters;
+        call.graph_context = node->context;
         calls.push_back(std::move(call));
       }
       for (const auto& operation : node->writes) {
         calls.push_back(write_call(operation));
+        calls.back().graph_context = node->context;
         writes.push_back(operation);
       }
     }
@@ -321,7 +377,17 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuMemGetInfo_v2 = FakeEntry::memory_info;
   table.cuStreamCreate = [](CUstream* stream, unsigned flags) { return FakeEntry::stream_create(stream, flags, 0); };
   table.cuStreamCreateWithPriority = FakeEntry::stream_create;
-  table.cuStreamDestroy_v2 = [](CUstream) { return CUDA_SUCCESS; };
+  table.cuStreamDestroy_v2 = FakeEntry::stream_destroy;
+  table.cuDeviceGetDevResource = FakeEntry::device_resource;
+  table.cuDevSmResourceSplitByCount = FakeEntry::split;
+  table.cuDevResourceGenerateDesc = FakeEntry::describe;
+  table.cuGreenCtxCreate = FakeEntry::green_create;
+  table.cuGreenCtxDestroy = FakeEntry::green_destroy;
+  table.cuGreenCtxGetDevResource = FakeEntry::green_resource;
+  table.cuCtxFromGreenCtx = FakeEntry::green_context;
+  table.cuGreenCtxStreamCreate = FakeEntry::green_stream;
+  table.cuCtxPushCurrent_v2 = FakeEntry::push;
+  table.cuCtxPopCurrent_v2 = FakeEntry::pop;
   table.cuEventCreate = FakeEntry::event_create;
   table.cuModuleLoadData = FakeEntry::module_load;
   table.cuModuleGetFunction = FakeEntry::get_function;
@@ -362,6 +428,7 @@ void FakeDriver::submit_all(CUstream stream, std::vector<FakeCall> calls, std::f
   std::lock_guard lock(mutex_);
   for (FakeCall& call : calls) {
     call.stream = stream;
+    call.stream_context = streams_[stream].context;
     calls_.push_back(std::move(call));
   }
   if (!effect) effect = [] {};

@@ -41,6 +41,8 @@ struct FakeCall {
   std::uint64_t bytes_or_value = 0;
   unsigned chain = 0;  // number of the graph launch, 0: issued by itself
   std::size_t chain_length = 0;
+  CUcontext stream_context = nullptr;  // whose multiprocessors the stream has; null: the whole device's
+  CUcontext graph_context = nullptr;   // of a graph's node: what was current when it was added
 };
 
 class FakeDriver {
@@ -63,12 +65,15 @@ class FakeDriver {
   bool has_graphs = true;
   bool has_batches = true;
   std::atomic<unsigned> graphs_made{0};
+  std::atomic<unsigned> greens{0};  // green contexts there are
+  std::atomic<unsigned> green_streams{0};
   CUresult launch_result = CUDA_SUCCESS;  // of the next plain launches
 
  private:
   friend struct FakeEntry;
   struct Stream {
     std::deque<std::function<void()>> pending;
+    CUcontext context = nullptr;
   };
   void submit(CUstream stream, FakeCall call, std::function<void()> effect = {});
   void submit_all(CUstream stream, std::vector<FakeCall> calls, std::function<void()> effect);

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Green contexts on a real worker thread: chains go by stream and context, nothing of one is used for another, and all of it ends.
+#include <chrono>
+#include <functional>
+#include <set>
+
+#include <unistd.h>
+
+#include "proto/resource_share.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/wire/support/wire_fixture.hpp"
+
+namespace mpsshim::test {
+namespace {
+
+constexpr std::uint16_t kSlot = 1;
+
+bool eventually(const std::function<bool()>& holds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (std::chrono::steady_clock::now() < end) {
+    if (holds()) return true;
+    usleep(200);
+  }
+  return holds();
+}
+
+struct Fixture {
+  WireExecutor executor;
+  WireClient client{executor};
+  FakeFunction function{"f", {8}};
+  proto::FunctionId id = client.add_function(function);
+  std::uint32_t fences = 0;
+
+  Fixture() {
+    executor.start_workers();
+    executor.workers->add(client.shared_session());
+  }
+  // A check that fails leaves the test early: the worker must be gone before its session.
+  ~Fixture() { executor.workers.reset(); }
+  void close() {
+    std::atomic<bool> closed{false};
+    executor.workers->close(1, [&] { closed = true; });
+    REQUIRE(eventually([&] { return closed.load(); }));
+  }
+
+  template <typename Record>
+  CUresult ask(const Record& record, std::span<const proto::ResourceShare> shares) {
+    client.call(record, kSlot, std::as_bytes(shares));
+    REQUIRE(eventually([&] { return client.is_answered(kSlot) || client.has_failed(); }));
+    return client.has_failed() ? CUDA_ERROR_MPS_RPC_FAILURE : client.status(kSlot);
+  }
+  CUresult make_green(std::uint32_t index, proto::ResourceShare share = group(0)) {
+    return ask(proto::GreenContextCreateRecord{green(index)}, std::span(&share, 1));
+  }
+  void add_stream(std::uint32_t index, std::uint32_t of_green, unsigned flags = CU_STREAM_NON_BLOCKING, bool is_default = false) {
+    client.post(proto::GreenStreamCreateRecord{green(of_green), flags, 0, is_default ? 1u : 0u, 0}, stream(index));
+  }
+  void run(std::uint32_t index, std::uint64_t launches) {
+    for (std::uint64_t i = 0; i < launches; ++i) client.post_launch(id, i, stream(index));
+    client.post_fence(++fences, stream(index));
+    REQUIRE(eventually([&] { return client.fence(index) == fences; }));
+  }
+  std::vector<FakeCall> launches() { return executor.fake.calls(FakeCall::launch); }
+
+  static proto::GreenContextId green(std::uint32_t index) { return proto::GreenContextId::make(index, 1); }
+  static proto::StreamId stream(std::uint32_t index) { return proto::StreamId::make(index, 1); }
+  static proto::ResourceShare group(std::int32_t part) { return {{}, 1, 2, 0, 4, part}; }
+};
+
+}  // namespace
+
+TEST_CASE("a graph made for one context is never launched in a stream of another") {
+  Fixture f;
+  REQUIRE(f.make_green(1) == CUDA_SUCCESS);
+  REQUIRE(f.make_green(2, Fixture::group(1)) == CUDA_SUCCESS);
+  f.client.add_stream(1);
+  f.add_stream(2, 1);
+  f.add_stream(3, 2);
+  f.add_stream(4, 2);
+  std::set<CUcontext> chained;
+  // Again and again: a green context's graphs are made as they are found wanting.
+  REQUIRE(eventually([&] {
+    for (const std::uint32_t stream : {1u, 2u, 3u, 4u}) f.run(stream, 1 + stream % 3);
+    for (const FakeCall& call : f.executor.fake.calls()) {
+      if (call.chain == 0) continue;
+      REQUIRE(call.graph_context == call.stream_context);
+      if (call.kind == FakeCall::launch) chained.insert(call.stream_context);
+    }
+    return chained.size() == 3;  // the executor's, and both green ones
+  }));
+  f.close();
+  CHECK(eventually([&] { return f.executor.fake.greens == 0; }));
+  CHECK(f.executor.fake.green_streams == 0);
+}
+
+TEST_CASE("streams of a green context end with it and are not used again") {
+  Fixture f;
+  REQUIRE(f.make_green(1) == CUDA_SUCCESS);
+  f.add_stream(1, 1);
+  f.run(1, 5);
+  REQUIRE(f.executor.fake.green_streams == 1);
+  f.client.post(proto::StreamDestroyRecord{}, Fixture::stream(1));
+  f.client.post(proto::GreenContextDestroyRecord{Fixture::green(1)});
+  REQUIRE(eventually([&] { return f.executor.fake.greens == 0; }));
+  CHECK(f.executor.fake.green_streams == 0);
+  f.client.post(proto::StreamCreateRecord{CU_STREAM_NON_BLOCKING, 0}, proto::StreamId::make(1, 2));
+  f.executor.fake.forget_calls();
+  f.client.post_launch(f.id, 7, proto::StreamId::make(1, 2));
+  REQUIRE(eventually([&] { return f.launches().size() == 1; }));
+  CHECK(f.launches()[0].stream_context == nullptr);
+  f.close();
+}
+
+TEST_CASE("blocking streams of a green context are ordered with its NULL stream and no other") {
+  Fixture f;
+  REQUIRE(f.make_green(1) == CUDA_SUCCESS);
+  f.add_stream(1, 1, CU_STREAM_DEFAULT, true);
+  f.add_stream(2, 1, CU_STREAM_DEFAULT);
+  f.run(2, 1);
+  f.executor.fake.hold_work();
+  f.executor.fake.forget_calls();
+  f.client.post_launch(f.id, 1, Fixture::stream(1));  // its own NULL stream
+  f.client.post_launch(f.id, 2, Fixture::stream(2));
+  REQUIRE(eventually([&] { return f.launches().size() == 2; }));
+  CHECK(f.executor.fake.calls(FakeCall::wait).size() == 1);
+  f.executor.fake.forget_calls();
+  f.client.post_launch(f.id, 3, proto::kNullStream);  // the session's
+  REQUIRE(eventually([&] { return f.launches().size() == 1; }));
+  CHECK(f.executor.fake.calls(FakeCall::wait).empty());
+  f.executor.fake.resume_work();
+  f.close();
+}
+
+TEST_CASE("green contexts of a session are bounded, and what is none is refused") {
+  Fixture f;
+  for (std::uint32_t i = 1; i <= broker::kMaxGreenContexts; ++i) REQUIRE(f.make_green(i) == CUDA_SUCCESS);
+  CHECK(f.make_green(40) == CUDA_ERROR_OUT_OF_MEMORY);
+  proto::ResourceShare of_nobody = Fixture::group(0);
+  of_nobody.origin = Fixture::green(41);
+  CHECK(f.make_green(42, of_nobody) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(f.ask(proto::ResourceDescribeRecord{}, std::span(&of_nobody, 1)) == CUDA_ERROR_INVALID_HANDLE);
+  for (const std::int32_t part : {2, 4'711, -3}) {
+    const proto::ResourceShare wrong = Fixture::group(part);
+    CHECK(f.ask(proto::ResourceDescribeRecord{}, std::span(&wrong, 1)) == CUDA_ERROR_INVALID_RESOURCE_TYPE);
+  }
+  proto::ResourceShare many = Fixture::group(0);
+  many.groups = proto::kMaxResourceGroups + 1;
+  CHECK(f.ask(proto::ResourceDescribeRecord{}, std::span(&many, 1)) == CUDA_ERROR_INVALID_RESOURCE_TYPE);
+  CHECK_FALSE(f.client.has_failed());
+  f.client.post(proto::GreenContextDestroyRecord{Fixture::green(1)});
+  CHECK(f.make_green(1 + broker::kMaxGreenContexts) == CUDA_SUCCESS);
+  f.close();
+  CHECK(eventually([&] { return f.executor.fake.greens == 0; }));
+}
+
+TEST_CASE("records about green contexts that no correct client sends end the session") {
+  Fixture f;
+  REQUIRE(f.make_green(1) == CUDA_SUCCESS);
+  const std::byte few[31] = {};
+  SECTION("half a share") { f.client.call(proto::ResourceDescribeRecord{}, kSlot, few); }
+  SECTION("no share") { f.client.call(proto::GreenContextCreateRecord{Fixture::green(2)}, kSlot); }
+  SECTION("an origin of another kind") {
+    proto::ResourceShare share = Fixture::group(0);
+    share.origin.value = Fixture::stream(1).value;
+    f.client.call(proto::ResourceSplitRecord{1, 0, 1, 0}, kSlot, std::as_bytes(std::span(&share, 1)));
+  }
+  SECTION("more groups than there can be") {
+    const proto::ResourceShare share = Fixture::group(0);
+    f.client.call(proto::ResourceSplitRecord{proto::kMaxResourceGroups + 1, 0, 1, 0}, kSlot, std::as_bytes(std::span(&share, 1)));
+  }
+  SECTION("a stream id beyond the fence words") {
+    f.client.post(proto::GreenStreamCreateRecord{Fixture::green(1), 0, 0, 0, 0}, proto::StreamId::make(1u << 20, 1));
+  }
+  SECTION("two NULL streams") {
+    f.add_stream(1, 1, CU_STREAM_DEFAULT, true);
+    f.add_stream(2, 1, CU_STREAM_DEFAULT, true);
+  }
+  CHECK(eventually([&] { return f.client.has_failed(); }));
+  f.close();
+}
+
+}  // namespace mpsshim::test
