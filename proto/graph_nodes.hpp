@@ -17,12 +17,13 @@ namespace mpsshim::proto {
 // Numbers are on the wire: append only.
 enum class GraphNodeKind : std::uint16_t {
   empty = 0,
-  kernel = 1,        // LaunchRecord, and what trails it
+  kernel = 1,        // LaunchRecord, and what trails it; with kKernelOfGreenContext in its flags the green context's id behind that
   copy = 2,          // GraphCopy
   fill = 3,          // FillRecord
   event_record = 4,  // an event's id
 };
 inline constexpr std::uint16_t kGraphNodeKinds = 5;
+inline constexpr std::uint32_t kKernelOfGreenContext = 1u << 1;  // runs on its multiprocessors, wherever the graph is launched
 
 struct GraphNodeHeader {
   std::uint32_t index = 0;  // of the node, counted from 0

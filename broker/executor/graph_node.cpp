@@ -38,6 +38,14 @@ NodeFault read_kernel(Session& session, std::span<const std::byte> payload, Node
   const CUresult result = check_launch_attributes(session, payload.data() + padded, record.attribute_count);
   if (result != CUDA_SUCCESS) return refused(result);
   KernelNode node;
+  if ((record.flags & proto::kKernelOfGreenContext) != 0) {
+    std::span<const std::byte> behind = payload.subspan(padded + record.attribute_count * sizeof(CUlaunchAttribute));
+    proto::GreenContextId id;
+    if (!take(behind, id) || !id.has_kind()) return malformed("a kernel node has no green context's id");
+    const proto::Known<SessionGreen> green = session.greens().find(id);
+    if (!green) return refused(CUDA_ERROR_INVALID_CONTEXT);
+    node.green = green->green;
+  }
   node.image = function->use;
   node.launch.function = function->loaded;
   node.launch.grid[0] = record.grid_x;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/green_context.hpp"
 #include "broker/executor/stream_op.hpp"
 #include "proto/graph_nodes.hpp"
 #include "proto/ids.hpp"
@@ -23,6 +24,7 @@ struct EmptyNode {};
 struct KernelNode {
   LaunchOp launch;  // owns its parameters and attributes
   ImageUse image;
+  GreenContextRef green;  // whose multiprocessors it runs on; null: the whole device's
 };
 
 // Records a driver event of the node's own. At each launch of the graph the client's event comes to mean that one.

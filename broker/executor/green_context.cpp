@@ -40,10 +40,9 @@ CUresult GreenContext::open(CUdevResourceDesc descriptor) {
   CUdevResource resource{};
   result = parts_.driver->cuGreenCtxGetDevResource(handle_, &resource, CU_DEV_RESOURCE_TYPE_SM);
   told_ = told_of(resource);
-  CUcontext context = nullptr;
-  if (result == CUDA_SUCCESS) result = parts_.driver->cuCtxFromGreenCtx(&context, handle_);
+  if (result == CUDA_SUCCESS) result = parts_.driver->cuCtxFromGreenCtx(&context_, handle_);
   if (result != CUDA_SUCCESS) return result;
-  chains_ = std::make_unique<ChainPool>(parts_, context);
+  chains_ = std::make_unique<ChainPool>(parts_, context_);
   chains_->stock();
   return CUDA_SUCCESS;
 }

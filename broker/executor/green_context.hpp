@@ -43,6 +43,7 @@ class GreenContext {
   void end();
 
   [[nodiscard]] CUgreenCtx handle() const { return handle_; }
+  [[nodiscard]] CUcontext context() const { return context_; }  // itself, to be made current
   [[nodiscard]] const proto::ResourceTold& told() const { return told_; }
   [[nodiscard]] const std::string& identity() const { return identity_; }
   [[nodiscard]] ChainPool& chains() { return *chains_; }
@@ -57,6 +58,7 @@ class GreenContext {
   const std::string identity_;
   GreenContextSlot slot_;
   CUgreenCtx handle_ = nullptr;
+  CUcontext context_ = nullptr;
   proto::ResourceTold told_;
   std::unique_ptr<ChainPool> chains_;
 };

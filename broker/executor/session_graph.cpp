@@ -83,8 +83,12 @@ CUresult SessionGraph::add_node(GraphNode& node) {
 }
 
 CUresult SessionGraph::add_kernel(GraphNode& node, const KernelNode& kernel, const std::vector<CUgraphNode>& after) {
-  const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(kernel.launch, parts_.context, addresses_);
+  const CUcontext context = kernel.green != nullptr ? kernel.green->context() : parts_.context;
+  const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(kernel.launch, context, addresses_);
+  if (kernel.green != nullptr) (void)parts_.driver->cuCtxPushCurrent_v2(context);
   const CUresult result = parts_.driver->cuGraphAddKernelNode_v2(&node.handle, graph_, after.data(), after.size(), &params);
+  CUcontext popped = nullptr;
+  if (kernel.green != nullptr) (void)parts_.driver->cuCtxPopCurrent_v2(&popped);
   return result == CUDA_SUCCESS ? set_attributes(node.handle, kernel.launch) : result;
 }
 

@@ -8,6 +8,7 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/entry.hpp"
 #include "interposer/forward/events.hpp"
+#include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/launch.hpp"
 #include "interposer/forward/launch_attributes.hpp"
 #include "interposer/forward/occupancy.hpp"
@@ -48,11 +49,13 @@ using namespace forward;
 namespace {
 
 // A cooperative grid must be on the device as a whole.
-CUresult check_cooperative(Function& function, const LaunchShape& shape) {
+CUresult check_cooperative(Function& function, const LaunchShape& shape, const Stream& stream) {
   int blocks_per_sm = 0;
   const auto block_size = static_cast<int>(shape.block_x * shape.block_y * shape.block_z);
   if (const CUresult error = max_active_blocks(function, block_size, shape.shared_bytes, 0, blocks_per_sm); error != CUDA_SUCCESS) return error;
-  const std::uint64_t sms = limit_of(device_facts(session_device()), CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 1);
+  const GreenObject* green = GreenContexts::instance().resolve(to_handle<CUgreenCtx>(stream.green));
+  const std::uint64_t sms =
+      green != nullptr ? multiprocessors_of(green->told) : limit_of(device_facts(session_device()), CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 1);
   const std::uint64_t blocks = static_cast<std::uint64_t>(shape.grid_x) * shape.grid_y * shape.grid_z;
   return blocks <= sms * static_cast<std::uint64_t>(blocks_per_sm) ? CUDA_SUCCESS : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
 }
@@ -108,7 +111,7 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
     return error;
   }
   if ((flags & proto::kLaunchIsCooperative) != 0) {
-    if (const CUresult error = check_cooperative(*function, shape); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = check_cooperative(*function, shape, *stream); error != CUDA_SUCCESS) return error;
   }
   if (function->has_launch_attributes.load(std::memory_order_relaxed) | stream->has_launch_attributes.load(std::memory_order_relaxed)) [[unlikely]] {
     return post_launch(*function, *stream, shape, with_defaults(*function, *stream, attributes), flags, arguments);

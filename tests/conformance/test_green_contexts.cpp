@@ -493,6 +493,83 @@ TEST_CASE("kernels keep to the multiprocessors of their green context, in runs a
   for (const CUstream stream : streams) OK(CU(cuStreamDestroy)(stream));
 }
 
+TEST_CASE("a graph's kernels keep to the green context that they were captured or added in", "[forwarded]") {
+  if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver captures nothing: libmpsshim.so does");
+  const DeviceContext context;
+  const LoadedImage image;
+  const CUfunction mark = image.function("mark_multiprocessor");
+  const Green green;
+  CUdevResource has{};
+  OK(CU(cuGreenCtxGetDevResource)(green.handle(), &has, CU_DEV_RESOURCE_TYPE_SM));
+  DeviceArray<unsigned> seen(1024);
+  CUdeviceptr address = seen.address();
+  void* arguments[] = {&address};
+  const CUstream own = green.stream();
+  const CUstream ordinary = new_stream();
+  CUgraph graphs[2] = {};
+  OK(CU(cuStreamBeginCapture)(own, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  OK(launch(mark, own, 2048, 64, address));
+  OK(CU(cuStreamEndCapture)(own, &graphs[0]));
+  graphs[1] = new_graph();
+  {
+    const Current current(green.context());
+    CUDA_KERNEL_NODE_PARAMS params{};
+    params.func = mark;
+    params.gridDimX = 2048;
+    params.blockDimX = 64;
+    params.gridDimY = params.gridDimZ = params.blockDimY = params.blockDimZ = 1;
+    params.kernelParams = arguments;
+    CUgraphNode node = nullptr;
+    OK(CU(cuGraphAddKernelNode)(&node, graphs[1], nullptr, 0, &params));
+  }
+  for (CUgraph graph : graphs) {
+    const CUgraphExec exec = instantiated(graph);
+    for (const CUstream stream : {ordinary, own}) {
+      OK(CU(cuMemsetD8)(address, 0, 1024 * sizeof(unsigned)));
+      OK(CU(cuCtxSynchronize)());
+      OK(CU(cuGraphLaunch)(exec, stream));
+      OK(CU(cuStreamSynchronize)(stream));
+      std::vector<unsigned> marks(1024);
+      OK(CU(cuMemcpyDtoH)(marks.data(), address, marks.size() * sizeof(unsigned)));
+      unsigned used = 0;
+      unsigned threads = 0;
+      for (const unsigned each : marks) {
+        used += each != 0 ? 1 : 0;
+        threads += each;
+      }
+      INFO((graph == graphs[0] ? "captured" : "added")
+           << ", launched in " << (stream == own ? "its own" : "an ordinary") << " stream: " << used << " multiprocessors of " << has.sm.smCount);
+      CHECK(threads == 2048 * 64);
+      if (!is_cpu_device()) CHECK(used <= has.sm.smCount + 2);
+    }
+    OK(CU(cuGraphExecDestroy)(exec));
+    OK(CU(cuGraphDestroy)(graph));
+  }
+  for (const CUstream stream : {own, ordinary}) OK(CU(cuStreamDestroy)(stream));
+}
+
+TEST_CASE("a cooperative grid has to fit the green context", "[forwarded]") {
+  const DeviceContext context;
+  const LoadedImage image;
+  const CUfunction add = image.function("add_to");
+  const Green green;
+  CUdevResource has{};
+  OK(CU(cuGreenCtxGetDevResource)(green.handle(), &has, CU_DEV_RESOURCE_TYPE_SM));
+  int resident = 0;
+  OK(CU(cuOccupancyMaxActiveBlocksPerMultiprocessor)(&resident, add, 128, 0));
+  DeviceArray<unsigned> sum(1);
+  CUdeviceptr address = sum.address();
+  unsigned one = 1;
+  void* arguments[] = {&address, &one};
+  const unsigned most = static_cast<unsigned>(resident) * has.sm.smCount;
+  const CUstream stream = green.stream();
+  OK(CU(cuLaunchCooperativeKernel)(add, most, 1, 1, 128, 1, 1, 0, stream, arguments));
+  OK(CU(cuStreamSynchronize)(stream));
+  CHECK(sum[0] == most * 128);
+  CHECK(CU(cuLaunchCooperativeKernel)(add, most + 1, 1, 1, 128, 1, 1, 0, stream, arguments) == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+  OK(CU(cuStreamDestroy)(stream));
+}
+
 TEST_CASE("an event of a green context comes behind its streams alone", "[forwarded]") {
   if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has no events of contexts: libmpsshim.so makes them of its streams");
   const DeviceContext context;

@@ -3,6 +3,7 @@
 #include "broker/cpudriver/modules/launch.hpp"
 
 #include "broker/cpudriver/api/entry.hpp"
+#include "broker/cpudriver/context/green_context.hpp"
 #include "broker/cpudriver/streams/event.hpp"
 
 using namespace mpsshim::cpudriver;
@@ -53,7 +54,9 @@ CUresult launch(CUfunction handle, CUstream stream_handle, const LaunchShape& sh
   if (extras.completion_event != nullptr && event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const auto function = HandleTable<Function>::get().find(handle);
   KernelLaunch kernel;
-  const CUresult made = KernelLaunch::make(function, shape, parameters, extra, kernel);
+  LaunchShape own = shape;
+  if (const GreenContextPtr green = stream->green()) own.multiprocessors = green->share().count();
+  const CUresult made = KernelLaunch::make(function, own, parameters, extra, kernel);
   if (made != CUDA_SUCCESS) return made;
   bring_to_device(*function);
   Scheduler::get().submit(stream, as_operation(std::move(kernel)));

@@ -17,9 +17,8 @@ namespace {
 
 ptx::Engine& engine() {
   // Leaked: kernels may still run while static destructors do. 0 would mean "as many as processors", so 1 at least.
-  static ptx::Engine& engine = *new ptx::Engine({.thread_count = std::max(1u, Config::get().threads - 1),
-                                                 .use_baseline_isa = false,
-                                                 .multiprocessors = kMultiprocessors});
+  static ptx::Engine& engine =
+      *new ptx::Engine({.thread_count = std::max(1u, Config::get().threads - 1), .use_baseline_isa = false, .multiprocessors = kMultiprocessors});
   return engine;
 }
 
@@ -33,7 +32,8 @@ bool is_within(const unsigned (&size)[3], const CUdevice_attribute (&limits)[3])
 CUresult check_cooperative(const Function& function, const LaunchShape& shape, int threads) {
   const auto resident = static_cast<std::uint64_t>(resident_blocks(function, threads, shape.dynamic_shared_bytes));
   const std::uint64_t blocks = std::uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
-  return blocks <= resident * kMultiprocessors ? CUDA_SUCCESS : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  return blocks <= resident * (shape.multiprocessors != 0 ? shape.multiprocessors : kMultiprocessors) ? CUDA_SUCCESS
+                                                                                                      : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
 }
 
 CUresult check_shape(const Function& function, const LaunchShape& shape) {
@@ -61,8 +61,7 @@ void print_assertion(std::string_view text) { std::fwrite(text.data(), 1, text.s
 
 }  // namespace
 
-CUresult KernelLaunch::make(std::shared_ptr<Function> function, const LaunchShape& shape, void** parameters,
-                            void** extra, KernelLaunch& launch) {
+CUresult KernelLaunch::make(std::shared_ptr<Function> function, const LaunchShape& shape, void** parameters, void** extra, KernelLaunch& launch) {
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const CUresult checked = check_shape(*function, shape);
   if (checked != CUDA_SUCCESS) return checked;

@@ -20,13 +20,13 @@ struct LaunchShape {
   unsigned block[3] = {1, 1, 1};
   unsigned dynamic_shared_bytes = 0;
   bool is_cooperative = false;
+  unsigned multiprocessors = 0;  // that a cooperative grid has to fit; 0: the device's
 };
 
 class KernelLaunch {
  public:
   // Arguments as cuLaunchKernel takes them: one of the two is given, or neither if the kernel has none.
-  static CUresult make(std::shared_ptr<Function> function, const LaunchShape& shape, void** parameters, void** extra,
-                       KernelLaunch& launch);
+  static CUresult make(std::shared_ptr<Function> function, const LaunchShape& shape, void** parameters, void** extra, KernelLaunch& launch);
 
   const std::shared_ptr<Function>& function() const { return function_; }
   const LaunchShape& shape() const { return shape_; }

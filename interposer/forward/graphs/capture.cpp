@@ -366,7 +366,7 @@ CUresult capture_post(Stream& stream, proto::RecordId id, std::span<const std::b
   if (id == proto::RecordId::Launch) {
     proto::LaunchRecord record;
     std::memcpy(&record, body.data(), sizeof record);
-    if (const CUresult error = make_kernel_work(record, trailing, work); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = make_kernel_work(stream, record, trailing, work); error != CUDA_SUCCESS) return error;
     return captures.add(stream, std::move(work));
   }
   if (id == proto::RecordId::Fill) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "interposer/forward/events.hpp"
+#include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/launch.hpp"
 #include "interposer/forward/memory/copy.hpp"
 #include "interposer/forward/stream_memory_ops.hpp"
@@ -102,6 +103,7 @@ CUresult make_kernel_work(const CUDA_KERNEL_NODE_PARAMS_v3& params, WorkRef& wor
   kernel.function = params.func;
   kernel.kernel = params.func == nullptr ? params.kern : nullptr;
   kernel.context = params.ctx;
+  if (const GreenObject* green = GreenContexts::instance().current()) kernel.green = green->id;
   const CUfunction handle = params.func != nullptr ? params.func : reinterpret_cast<CUfunction>(params.kern);
   const Function* function = handle != nullptr ? Functions::instance().resolve(handle) : nullptr;
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -131,8 +133,9 @@ CUresult make_kernel_work(const CUDA_KERNEL_NODE_PARAMS_v3& params, WorkRef& wor
   return CUDA_SUCCESS;
 }
 
-CUresult make_kernel_work(const proto::LaunchRecord& record, std::span<const std::byte> trailing, WorkRef& work) {
+CUresult make_kernel_work(const Stream& stream, const proto::LaunchRecord& record, std::span<const std::byte> trailing, WorkRef& work) {
   KernelWork kernel;
+  kernel.green = stream.green;
   kernel.function = to_handle<CUfunction>(record.function);
   const Function* function = Functions::instance().resolve(kernel.function);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -242,6 +245,7 @@ WorkRef with_attributes_of(const KernelWork& kernel, const KernelWork& from) {
   KernelWork changed = kernel;
   changed.attributes = from.attributes;
   changed.launch.flags = from.launch.flags;
+  changed.green = from.green;
   return share_kernel(std::move(changed), *function);
 }
 
@@ -264,6 +268,7 @@ CUgraphExecUpdateResult can_become(const NodeWork& before, const NodeWork& after
     const bool same = kernel->launch.flags == next.launch.flags && bytes_of(*kernel) == bytes_of(next) &&
                       (next.attributes.empty() || std::memcmp(kernel->attributes.data(), next.attributes.data(), bytes_of(next)) == 0);
     if (!same) return CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED;
+    if (kernel->green != next.green) return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
   } else if (const auto* copy = std::get_if<CopyWork>(&before)) {
     const auto& next = std::get<CopyWork>(after);
     const bool same_memory = copy->copy.destination_space == next.copy.destination_space && copy->copy.source_space == next.copy.source_space;
@@ -290,9 +295,12 @@ std::vector<std::byte> payload_of(const KernelWork& kernel) {
   std::vector<std::byte> bytes;
   proto::LaunchRecord record = kernel.launch;
   record.attribute_count = static_cast<std::uint32_t>(kernel.attributes.size());
+  const bool is_green = kernel.green != proto::GreenContextId{};
+  if (is_green) record.flags |= proto::kKernelOfGreenContext;
   put(bytes, &record, proto::LaunchRecord::kBodyBytes);
   put(bytes, kernel.parameters.data(), kernel.parameters.size());
   put(bytes, kernel.attributes.data(), kernel.attributes.size() * sizeof(CUlaunchAttribute));
+  if (is_green) put(bytes, &kernel.green, sizeof kernel.green);
   return bytes;
 }
 

@@ -27,6 +27,7 @@ struct KernelWork {
   CUfunction function = nullptr;  // as it was given: one of the two
   CUkernel kernel = nullptr;
   CUcontext context = nullptr;
+  proto::GreenContextId green{};      // whose multiprocessors it runs on: that of the stream, or what was current when the node was made
   proto::LaunchRecord launch{};       // but for its attributes, which follow here
   std::vector<std::byte> parameters;  // padded to 8
   std::vector<void*> addresses;       // of each parameter in `parameters`: what the Get functions answer
@@ -95,7 +96,7 @@ using WorkRef = std::shared_ptr<const NodeWork>;
 [[nodiscard]] CUresult make_work(const CUgraphNodeParams& params, WorkRef& work, CUgraph& child);
 
 // From records that a stream would have got.
-[[nodiscard]] CUresult make_kernel_work(const proto::LaunchRecord& record, std::span<const std::byte> trailing, WorkRef& work);
+[[nodiscard]] CUresult make_kernel_work(const Stream& stream, const proto::LaunchRecord& record, std::span<const std::byte> trailing, WorkRef& work);
 [[nodiscard]] WorkRef make_fill_work(const proto::FillRecord& record);
 [[nodiscard]] WorkRef make_memory_operations_work(std::span<const CUstreamBatchMemOpParams> checked);
 [[nodiscard]] CUresult make_linear_copy_work(const CopySide& destination, const CopySide& source, std::size_t bytes, WorkRef& work);
