@@ -17,6 +17,7 @@ namespace {
 static_assert(sizeof(CUdevResource) == 144 && sizeof(CUdevResource::_oversize) == sizeof(proto::ResourceTold::content));
 
 constexpr std::size_t kMaxIdentityBytes = 16'384;
+constexpr std::size_t kToldBytes = 24;  // numbers of CUdevSmResource; newer drivers have an address behind, which is nobody else's
 
 CUresult whole_resource(const ExecutorParts& parts, const GreenContextRef& origin, CUdevResource& resource) {
   if (origin != nullptr) return parts.driver->cuGreenCtxGetDevResource(origin->handle(), &resource, CU_DEV_RESOURCE_TYPE_SM);
@@ -62,7 +63,7 @@ bool identify(std::span<const KnownShare> shares, std::string& identity) {
 proto::ResourceTold told_of(const CUdevResource& resource) {
   proto::ResourceTold told;
   told.type = static_cast<std::uint32_t>(resource.type);
-  std::memcpy(told.content, resource._oversize, sizeof told.content);
+  std::memcpy(told.content, resource._oversize, kToldBytes);
   return told;
 }
 
