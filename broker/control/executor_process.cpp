@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "broker/call_table.hpp"
+#include "broker/control/process_identity.hpp"
 #include "broker/control_messages.hpp"
 #include "broker/progress_table.hpp"
 #include "proto/device_facts.hpp"
@@ -101,8 +102,6 @@ bool place_descriptors(const Descriptors& sources) {
   execve("/proc/self/exe", command.argv.data(), command.envp.data());
   _exit(127);
 }
-
-proto::FileDescriptor open_pidfd(pid_t pid) { return proto::FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
 
 proto::FileDescriptor sealed_file(const char* name, std::size_t bytes) {
   proto::FileDescriptor file = proto::create_memory_file(name, bytes);

@@ -47,8 +47,6 @@ SlotPool pinned_pool(const AddressWindow& window) {
   return SlotPool(begin, std::bit_floor((window.end - begin) / kMaxLeases), kMaxLeases);
 }
 
-bool same_range(const proto::Lease& a, const proto::Lease& b) { return a.address == b.address && a.size_bytes == b.size_bytes; }
-
 }  // namespace
 
 std::optional<AddressWindow> parse_window(const std::string& text) {

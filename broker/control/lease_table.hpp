@@ -26,6 +26,10 @@ struct AddressWindow {
 // "0x200000000000-0x500000000000"; nullopt if malformed, not page-aligned, or too small to hold kMaxLeases leases of 1 GiB.
 [[nodiscard]] std::optional<AddressWindow> parse_window(const std::string& text);
 
+[[nodiscard]] inline bool same_range(const proto::Lease& a, const proto::Lease& b) {
+  return a.address == b.address && a.size_bytes == b.size_bytes;
+}
+
 inline constexpr std::uint32_t kMaxLeases = 512;
 inline constexpr std::uint64_t kLeaseGuardBytes = 2ull << 20;
 

@@ -20,8 +20,6 @@ double milliseconds_since(EventLoop::Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - start).count();
 }
 
-bool same_range(const proto::Lease& a, const proto::Lease& b) { return a.address == b.address && a.size_bytes == b.size_bytes; }
-
 }  // namespace
 
 SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits,
