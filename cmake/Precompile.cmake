@@ -3,7 +3,8 @@
 # everything costs, and scripts/test and scripts/demo build everything. Sources stand without them: the presets used by
 # hand leave them off, so that a missing #include is noticed.
 #
-# Several sources compiled as one, off unless MPSSHIM_UNITY asks: for the same reason, and with the same remedy.
+# Several sources compiled as one, off unless MPSSHIM_UNITY asks: for the same reason, and with the same remedy. Two sources of a target must not
+# have the same name in their unnamed namespaces: another name for one of them, or one place for both.
 include_guard(GLOBAL)
 option(MPSSHIM_UNITY "Compile several sources of the larger parts as one (set by scripts/test and scripts/demo)" OFF)
 option(MPSSHIM_PCH "Precompile the headers that most sources read (set by scripts/test and scripts/demo)" OFF)
@@ -52,7 +53,6 @@ if(MPSSHIM_PCH)
   endif()
 endif()
 
-# Those whose sources have no two names alike in their unnamed namespaces.
 if(MPSSHIM_UNITY)
   foreach(_target IN ITEMS mpsshim mpsbroker_control mpsbroker_executor cuda_cpu mpsshim_ptx unit_control unit_executor)
     if(TARGET ${_target})
