@@ -59,7 +59,11 @@ if(MPSSHIM_UNITY)
       set_target_properties(${_target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
     endif()
   endforeach()
-  # It declares the driver's functions in a way of its own.
+  # These declare the driver's functions in ways of their own.
   set_source_files_properties("${PROJECT_SOURCE_DIR}/interposer/local/proc_address_table.cpp" TARGET_DIRECTORY mpsshim
     PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  if(TARGET cuda_cpu)
+    set_source_files_properties("${PROJECT_SOURCE_DIR}/broker/cpudriver/api/old_names.cpp" TARGET_DIRECTORY cuda_cpu
+      PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
 endif()
