@@ -65,7 +65,7 @@ CUresult mpsshim::interposer::forward::ensure_session() {
   ++recorder.sessions;
   return recorder.session_result;
 }
-CUresult mpsshim::interposer::forward::synchronize_context() {
+CUresult mpsshim::interposer::forward::synchronize_context(CUcontext) {
   ++recorder.synchronised;
   return CUDA_SUCCESS;
 }
