@@ -13,7 +13,6 @@
 #include <sys/prctl.h>
 
 #include "broker/executor/client_channel.hpp"
-#include "broker/executor/interrupts.hpp"
 #include "broker/log.hpp"
 #include "proto/futex.hpp"
 
@@ -91,7 +90,6 @@ Completion::Scan Completion::scan(ClientChannel& channel) {
     const bool reached = fence >= proto::kFenceWords || proto::fence_reached(channel.fence(fence).value.load(std::memory_order_acquire), target);
     if (!reached) {
       scan.armed = true;
-      scan.fence = fence;
       continue;
     }
     // The client may have taken the waiter back meanwhile; then there is nobody to wake.
@@ -117,15 +115,9 @@ Completion::Clock::time_point Completion::look_around(Clock::time_point now) {
   for (auto entry = active_.begin(); entry != active_.end();) {
     Active& active = entry->second;
     if (active.look <= now) {
-      const Scan seen = scan(*active.channel);
-      if (!seen.armed) {  // the next arming rings the doorbell again
+      if (!scan(*active.channel).armed) {  // the next arming rings the doorbell again
         entry = active_.erase(entry);
         continue;
-      }
-      if (now - active.armed >= active.tell) {
-        active.tell = 2 * (now - active.armed);
-        active.channel->note_long_wait(seen.fence);
-        eventfd_write(active.channel->ring_doorbell(), 1);
       }
       active.look = now + completion_pause(now - active.armed, spare_cores_);
     }
@@ -147,7 +139,7 @@ void Completion::wait(Clock::duration pause) {
   for (int i = 0; i < count; ++i) {
     const std::uint64_t id = edges[static_cast<std::size_t>(i)].data.u64;  // a copy: the structure is packed, no reference may bind to it
     const auto session = sessions_.find(id);
-    if (session != sessions_.end()) active_[id] = {session->second, now, now, Interrupts::kLongWait};
+    if (session != sessions_.end()) active_[id] = {session->second, now, now};
   }
 }
 

@@ -51,7 +51,6 @@ ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
       streams(input.driver, progress,
               [this](int priority) { control.note(LogKind::stream, static_cast<std::uint64_t>(static_cast<std::int64_t>(priority))); }),
       events(input.driver),
-      interrupts(input.driver, input.context),
       chain_pool(*this),
       output(input.control),
       variables(input.driver, input.faults, progress, issue_lock),

@@ -176,6 +176,8 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* phDesc, CUdevResource* res
   for (const CUdevResource& resource : std::span(resources, nbResources)) {
     Resource read;
     if (const CUresult error = read_resource(resource, read); error != CUDA_SUCCESS) return error;
+    // "They must originate from the same split API call" (manual).
+    if (!descriptor->shares.empty() && read.share.instance != descriptor->shares.front().instance) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
     descriptor->shares.push_back(read.share);
   }
   if (const CUresult error = session().ensure_attached(); error != CUDA_SUCCESS) return error;

@@ -69,16 +69,6 @@ TEST_CASE("a client that asked to spin or yield does not sleep") {
   }
 }
 
-TEST_CASE("the end of a long wait is told by an interrupt") {
-  const BrokerFixture broker;
-  REQUIRE(broker.servers().size() == 1);
-  const pid_t executor = broker.servers().front();
-  REQUIRE(time_of_thread(executor, "completion") != 0);  // there is such a thread
-  CHECK(time_of_thread(executor, "interrupts") == -1);
-  REQUIRE(cost_of(broker, "block").waited_us > 0);
-  CHECK(time_of_thread(executor, "interrupts") >= 0);  // it sleeps in the driver
-}
-
 // Some 200 looks in 200 ms: 0.4 % of a core where waking up takes 5 us, more where others want the cores.
 TEST_CASE("watching for a long kernel's end costs the executor next to nothing") {
   const BrokerFixture broker;

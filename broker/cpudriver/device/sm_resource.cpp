@@ -83,10 +83,7 @@ std::optional<SmShare> share_of(const CUdevResource& resource) {
 }
 
 CUresult plan_split(const SmShare& input, unsigned flags, unsigned min_count, SmSplit& plan) {
-  constexpr unsigned kIgnoreCoscheduling = 1;
-  constexpr unsigned kLargestClusters = 2;  // a wish that any split fulfils, of devices that have clusters
-  const bool has_clusters = Config::get().capability_major >= 9;
-  if ((flags & ~(kIgnoreCoscheduling | (has_clusters ? kLargestClusters : 0u))) != 0) return CUDA_ERROR_INVALID_VALUE;
+  constexpr unsigned kIgnoreCoscheduling = 1;  // others are not looked at, as by NVIDIA's driver 580
   if (min_count > input.count()) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
   if (input.instance != 0) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;  // only what a device or a context has is split
   const Granularity steps = granularity((flags & kIgnoreCoscheduling) == 0);
