@@ -25,13 +25,15 @@ bool ControlLink::receive(ExecutorPacket& packet, proto::ReceivedFds& fds) {
   }
 }
 
-void ControlLink::note(LogKind kind, std::uint64_t object, std::uint64_t copy, std::uint64_t session) {
+ControlLink::InOrder ControlLink::note(LogKind kind, std::uint64_t object, std::uint64_t copy, std::uint64_t session) {
+  InOrder in_order(order_mutex_);
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::module_note, 0, session};
   packet.object = object;
   packet.address = copy;
   packet.purpose = static_cast<std::uint32_t>(kind);
   send(packet);
+  return in_order;
 }
 
 void ControlLink::run(const Handler& handler) {

@@ -37,8 +37,10 @@ class ControlLink {
   explicit ControlLink(proto::Socket socket) : socket_(std::move(socket)) {}
 
   void send(const ExecutorPacket& packet, std::span<const int> fds = {});
-  // Adds to the load log, which the executor's next life makes again. Sent before the driver is called. `session`: for the log file.
-  void note(LogKind kind, std::uint64_t object, std::uint64_t copy = 0, std::uint64_t session = 0);
+  // Adds to the load log, which the executor's next life makes again. Sent before the driver is called. Hold what it returns until the driver has
+  // been: so the driver gets everything in the log's order, whichever threads ask. `session`: for the log file.
+  using InOrder = std::unique_lock<std::mutex>;
+  [[nodiscard]] InOrder note(LogKind kind, std::uint64_t object, std::uint64_t copy = 0, std::uint64_t session = 0);
   // Receives until the control process hangs up or sends quit. `handler` sees all but image_give, segment_add, piece_add, lease_add and settled.
   void run(const Handler& handler);
 
@@ -76,6 +78,7 @@ class ControlLink {
 
   proto::Socket socket_;
   std::mutex send_mutex_;
+  std::mutex order_mutex_;  // of the load log
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::uint64_t settles_asked_ = 0;

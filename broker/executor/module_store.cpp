@@ -178,9 +178,11 @@ void ModuleStore::load_in_window(Loading& loading) {
     image = new_image(loading.image, next_copy_++);
   }
   image->cost_bytes = std::max(loading.prepared.content.size(), kLeastCostBytes);
-  control_.note(LogKind::load, image->image, image->copy, loading.session);
   std::string log;
-  const CUresult result = faults_.check(load_image(driver_, loading.prepared, *image, log), 0, "cuModuleLoadDataEx");
+  const CUresult result = [&] {
+    const auto in_order = control_.note(LogKind::load, image->image, image->copy, loading.session);
+    return faults_.check(load_image(driver_, loading.prepared, *image, log), 0, "cuModuleLoadDataEx");
+  }();
   if (result != CUDA_SUCCESS) return loading.done(result, nullptr, std::move(log));
   log_info("Session {}: image {} of {} bytes loaded in {} us{}", loading.session, loading.image, loading.prepared.content.size(),
            std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count(), where(*image));
@@ -208,7 +210,7 @@ void ModuleStore::unload(LoadedImage* image) {
   std::shared_ptr<LoadedImage> last(image);
   if (image->handle == nullptr) return;
   window_.submit({.what = "cuModuleUnload", .deferrable = true, .run = [this, last](WindowResult) {
-                    control_.note(LogKind::unload, last->image, last->copy);
+                    const auto in_order = control_.note(LogKind::unload, last->image, last->copy);
                     faults_.check(driver_->cuModuleUnload(last->handle), 0, "cuModuleUnload");
                     log_info("Image {} of {} bytes unloaded", last->image, last->cost_bytes);
                   }});

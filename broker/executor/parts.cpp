@@ -49,7 +49,7 @@ ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
       progress(input.progress_table, input.progress_address),
       function_names(input.names),
       streams(input.driver, progress,
-              [this](int priority) { control.note(LogKind::stream, static_cast<std::uint64_t>(static_cast<std::int64_t>(priority))); }),
+              [this](int priority) { return control.note(LogKind::stream, static_cast<std::uint64_t>(static_cast<std::int64_t>(priority))); }),
       events(input.driver),
       chain_pool(*this),
       output(input.control),

@@ -19,7 +19,7 @@ CUresult StreamPool::take(std::uint64_t session, int priority, std::unique_ptr<P
     }
   }
   if (!stream) {
-    if (before_make_) before_make_(priority);
+    const auto in_order = before_make_ ? before_make_(priority) : std::unique_lock<std::mutex>();
     return make_for(session, priority, stream, nullptr);
   }
   progress_[stream->progress_index].session.store(session, std::memory_order_release);

@@ -32,8 +32,9 @@ struct PooledStream {
 
 class StreamPool {
  public:
-  // `before_make` hears of each stream with its priority, before the driver is asked for it.
-  StreamPool(const Driver& driver, Progress& progress, std::function<void(int)> before_make = nullptr)
+  // `before_make` hears of each stream with its priority, before the driver is asked for it; what it returns is held until the driver has been.
+  using BeforeMake = std::function<std::unique_lock<std::mutex>(int)>;
+  StreamPool(const Driver& driver, Progress& progress, BeforeMake before_make = nullptr)
       : driver_(driver), progress_(progress), before_make_(std::move(before_make)) {}
   StreamPool(const StreamPool&) = delete;
 
@@ -58,7 +59,7 @@ class StreamPool {
 
   const Driver& driver_;
   Progress& progress_;
-  const std::function<void(int)> before_make_;
+  const BeforeMake before_make_;
   std::mutex mutex_;
   std::map<int, std::vector<std::unique_ptr<PooledStream>>> free_;  // by priority
   std::map<std::uint64_t, std::uint32_t> taken_;                    // by session
