@@ -53,10 +53,9 @@ class KernelLog {
   void read_on();
   void note(XidLine line);
 
-  std::function<void(pid_t)> told_;
-
   proto::FileDescriptor file_;
   EventLoop::Watch watch_;
+  std::function<void(pid_t)> told_;
   std::map<pid_t, Heard> heard_;
 };
 

@@ -15,15 +15,6 @@ namespace {
 
 constexpr std::uint16_t kSlot = 1;
 
-bool eventually(const std::function<bool()>& holds) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (std::chrono::steady_clock::now() < end) {
-    if (holds()) return true;
-    usleep(200);
-  }
-  return holds();
-}
-
 struct Fixture {
   WireExecutor executor;
   WireClient client{executor};

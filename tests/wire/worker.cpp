@@ -18,15 +18,6 @@ namespace {
 // Launches that are out when credit is used up: a progress write behind each at worst, since the client writes its records one by one.
 constexpr std::size_t kCreditAtLeast = broker::kCredit / 2 - 10;
 
-bool eventually(const std::function<bool()>& holds) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (std::chrono::steady_clock::now() < end) {
-    if (holds()) return true;
-    usleep(200);
-  }
-  return holds();
-}
-
 struct Fixture {
   WireExecutor executor;
   WireClient client{executor};

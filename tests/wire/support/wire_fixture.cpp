@@ -166,4 +166,13 @@ void WireClient::post_launch(proto::FunctionId function, std::uint64_t argument,
   post(launch, stream, std::as_bytes(std::span(&argument, 1)));
 }
 
+bool eventually(const std::function<bool()>& holds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (std::chrono::steady_clock::now() < end) {
+    if (holds()) return true;
+    usleep(200);
+  }
+  return holds();
+}
+
 }  // namespace mpsshim::test

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -129,5 +130,8 @@ class WireClient {
   std::uint32_t sequence_ = 0;
   std::uint32_t functions_ = 0;
 };
+
+// Whether it comes to hold within ten seconds.
+[[nodiscard]] bool eventually(const std::function<bool()>& holds);
 
 }  // namespace mpsshim::test
