@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program of the broker takes on its command line: the one place that sees CLI11, which is slow to compile and used once in a process's
+// What a program takes on its command line: the one place that sees CLI11, which is slow to compile and used once in a process's
 // life. Names are CLI11's: "-d,--daemon", "--driver". What is bound must outlive parse(). One thread.
 //
 //   CommandLine line("mpsctl: ...");
@@ -27,7 +27,7 @@ class CommandLine {
     unsigned most;
   };
   // What an option is read into.
-  using Value = std::variant<std::string*, unsigned*, std::uint64_t*, int*>;
+  using Value = std::variant<std::string*, unsigned*, std::uint64_t*, int*, double*>;
 
   explicit CommandLine(const std::string& description);  // and --help, and --version
   ~CommandLine();

@@ -54,7 +54,8 @@ if(MPSSHIM_PCH)
 endif()
 
 if(MPSSHIM_UNITY)
-  foreach(_target IN ITEMS mpsshim mpsbroker_control mpsbroker_executor cuda_cpu mpsshim_ptx unit_control unit_executor)
+  foreach(_target IN ITEMS mpsshim mpsbroker_control mpsbroker_executor cuda_cpu mpsshim_ptx unit_control unit_executor
+      conformance_test mpsbench)
     if(TARGET ${_target})
       set_target_properties(${_target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
     endif()

@@ -221,7 +221,7 @@ CUresult Executor::restore(Session& session, const std::vector<Restore>& pieces)
       if (!session.variables().adopt(piece.file)) result = CUDA_ERROR_OUT_OF_MEMORY;
     } else {
       std::uint64_t device_address = 0;
-      result = session.memory().map_segment(piece.packet.object, static_cast<proto::SegmentPurpose>(piece.packet.purpose), piece.packet.address,
+      result = session.memory().segments().map(piece.packet.object, static_cast<proto::SegmentPurpose>(piece.packet.purpose), piece.packet.address,
                                             piece.packet.flags, piece.file, device_address);
       // The client goes by one address for host and device.
       const bool is_pinned = proto::has_own_address(static_cast<proto::SegmentPurpose>(piece.packet.purpose));

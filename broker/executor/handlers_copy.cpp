@@ -16,7 +16,7 @@ std::optional<std::uint64_t> resolve(const MemoryMap& memory, std::uint8_t space
   switch (space) {
     case CopySpace::device: return memory.owns_device(address, size_bytes) ? std::optional(address) : std::nullopt;
     case CopySpace::pinned: return memory.owns_pinned(address, size_bytes) ? std::optional(address) : std::nullopt;
-    default: return memory.staging(address, size_bytes);
+    default: return memory.segments().staging(address, size_bytes);
   }
 }
 

@@ -41,7 +41,7 @@ void create_after_releases(Session& session, std::uint64_t size_bytes, const Sha
 
 CUresult map_segment(Session& session, const proto::SegmentMapRecord& record, std::uint64_t& device_address) {
   // The executor before this one may have ended between the segment's creation and this record: then it has come with the session's memory.
-  if (const std::optional<CUdeviceptr> restored = session.memory().find_segment(record.segment)) {
+  if (const std::optional<CUdeviceptr> restored = session.memory().segments().find(record.segment)) {
     device_address = *restored;
     return CUDA_SUCCESS;
   }
@@ -52,7 +52,7 @@ CUresult map_segment(Session& session, const proto::SegmentMapRecord& record, st
   const ScopedMark mark(session.id(), "cuMemHostRegister", Patience::patient);
   const proto::trace::Span span("driver", "cuMemHostRegister", {"session", session.id()});
   const CUresult result =
-      session.memory().map_segment(record.segment, segment->purpose, segment->address, record.flags, segment->file, device_address);
+      session.memory().segments().map(record.segment, segment->purpose, segment->address, record.flags, segment->file, device_address);
   return parts.faults.check(result, session.id(), "cuMemHostRegister");
 }
 
@@ -138,9 +138,9 @@ void handle(Incoming& incoming, const proto::SegmentMapRecord& record) {
 
 void handle(Incoming& incoming, const proto::SegmentUnmapRecord& record) {
   Session& session = incoming.session;
-  if (!session.memory().forget_segment(record.segment)) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
+  if (!session.memory().segments().forget(record.segment)) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   session.when_completed([&session, segment = record.segment] {
-    session.start_window_job("cuMemHostUnregister", [&memory = session.memory(), segment] { memory.release_segment(segment); });
+    session.start_window_job("cuMemHostUnregister", [&segments = session.memory().segments(), segment] { segments.release(segment); });
   });
 }
 

@@ -41,19 +41,6 @@ CUmemAllocationProp allocation_properties(CUdevice device) {
   return properties;
 }
 
-// [address, address + size) lies in one entry of a map address -> size, without overflow.
-template <typename Map, typename SizeOf>
-bool contains(const Map& map, std::uint64_t address, std::uint64_t size_bytes, SizeOf size_of) {
-  auto entry = map.upper_bound(address);
-  if (entry == map.begin()) return false;
-  --entry;
-  const std::uint64_t offset = address - entry->first;
-  const std::uint64_t length = size_of(entry->second);
-  return offset < length && size_bytes <= length - offset;
-}
-
-std::uint64_t plain_size(std::uint64_t size) { return size; }
-
 }  // namespace
 
 MemoryMap::MemoryMap(const Driver& driver, ControlLink& control, CUdevice device, std::uint64_t session, proto::Lease device_lease,
@@ -63,8 +50,8 @@ MemoryMap::MemoryMap(const Driver& driver, ControlLink& control, CUdevice device
       device_(device),
       session_(session),
       device_lease_(device_lease),
-      pinned_lease_(pinned_lease),
       all_chunks_(all_chunks),
+      segments_(driver, control, session, pinned_lease),
       application_(std::make_unique<ApplicationMemory>(driver, control, device, session, *this)) {}
 
 MemoryMap::~MemoryMap() = default;
@@ -289,81 +276,13 @@ bool MemoryMap::is_releasing() const {
   return releasing_ != 0 || !leaving_.empty();
 }
 
-CUresult MemoryMap::map_segment(std::uint64_t segment, proto::SegmentPurpose purpose, std::uint64_t address, unsigned flags,
-                                const proto::FileDescriptor& file, std::uint64_t& device_address) {
-  const std::optional<std::size_t> size = proto::sealed_size(file);
-  const bool is_pinned = proto::has_own_address(purpose);
-  if (!size || *size == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (is_pinned &&
-      (address < pinned_lease_.address || *size > pinned_lease_.size_bytes || address - pinned_lease_.address > pinned_lease_.size_bytes - *size)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  proto::Mapping mapping = proto::Mapping::map(file, 0, *size, proto::Access::read_write, is_pinned ? address : 0);
-  if (!mapping) return CUDA_ERROR_OUT_OF_MEMORY;
-  const unsigned register_flags = CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE | (flags & CU_MEMHOSTREGISTER_IOMEMORY);
-  CUresult result = driver_->cuMemHostRegister_v2(mapping.data(), *size, register_flags);
-  if (result != CUDA_SUCCESS) return result;
-  CUdeviceptr device = 0;
-  result = driver_->cuMemHostGetDevicePointer_v2(&device, mapping.data(), 0);
-  std::lock_guard lock(mutex_);
-  if (result == CUDA_SUCCESS && (segments_.contains(segment) || (!is_pinned && staging_ != nullptr))) result = CUDA_ERROR_INVALID_VALUE;
-  if (result != CUDA_SUCCESS) {
-    // Registered but of no use: released with the session, in a quiet window.
-    Segment& unused = segments_[~segment];
-    unused = {std::move(mapping), purpose, 0, true};
-    return result;
-  }
-  Segment& added = segments_[segment];
-  added = {std::move(mapping), purpose, device, false};
-  if (is_pinned) {
-    pinned_[address] = *size;
-  } else {
-    staging_ = &added;
-  }
-  device_address = device;
-  return CUDA_SUCCESS;
-}
-
-std::optional<CUdeviceptr> MemoryMap::find_segment(std::uint64_t segment) const {
-  std::lock_guard lock(mutex_);
-  const auto found = segments_.find(segment);
-  if (found == segments_.end() || found->second.forgotten) return std::nullopt;
-  return found->second.device_address;
-}
-
-bool MemoryMap::forget_segment(std::uint64_t segment) {
-  std::lock_guard lock(mutex_);
-  const auto found = segments_.find(segment);
-  if (found == segments_.end() || found->second.forgotten) return false;
-  found->second.forgotten = true;
-  if (staging_ == &found->second) staging_ = nullptr;
-  if (proto::has_own_address(found->second.purpose)) pinned_.erase(reinterpret_cast<std::uint64_t>(found->second.mapping.data()));
-  return true;
-}
-
-void MemoryMap::release_segment(std::uint64_t segment) {
-  {
-    std::lock_guard lock(mutex_);
-    auto node = segments_.extract(segment);
-    if (node.empty()) return;
-    driver_->cuMemHostUnregister(node.mapped().mapping.data());
-  }
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::segment_released, 0, session_};
-  packet.object = segment;
-  control_.send(packet);
-}
-
 void MemoryMap::release_all() {
   application_->release_all();
+  segments_.release_all();
   std::lock_guard lock(mutex_);
   ranges_.clear();
   leaving_ranges_.clear();
   regions_.clear();
-  staging_ = nullptr;
-  pinned_.clear();
-  for (auto& [id, segment] : segments_) driver_->cuMemHostUnregister(segment.mapping.data());
-  segments_.clear();
   for (auto* chunks : {&chunks_, &leaving_}) {
     for (const auto& [address, chunk] : *chunks) unmap_chunk(address, chunk);
     chunks->clear();
@@ -383,17 +302,13 @@ bool MemoryMap::owns_device(std::uint64_t address, std::uint64_t size_bytes) con
   std::lock_guard lock(mutex_);
   // The bytes from `at` to the end of the piece that holds it; 0: none does.
   const auto left_here = [&](std::uint64_t at) -> std::uint64_t {
-    if (auto chunk = chunks_.upper_bound(at); chunk != chunks_.begin()) {
-      --chunk;
-      if (at - chunk->first < chunk->second.size_bytes) return chunk->second.size_bytes - (at - chunk->first);
-    }
-    if (auto region = regions_.upper_bound(at); region != regions_.begin()) {
-      --region;
-      if (at - region->first < region->second) return region->second - (at - region->first);
-    }
+    const auto chunk = entry_before(chunks_, at);
+    if (chunk != chunks_.end() && at - chunk->first < chunk->second.size_bytes) return chunk->second.size_bytes - (at - chunk->first);
+    const auto region = entry_before(regions_, at);
+    if (region != regions_.end() && at - region->first < region->second) return region->second - (at - region->first);
     return 0;
   };
-  if (left_here(address) == 0) return contains(globals_, address, size_bytes, plain_size);
+  if (left_here(address) == 0) return contains(globals_, address, size_bytes);
   // An allocation lies in one chunk, but a copy may span neighbouring ones that the client carved as one, or has mapped side by side.
   for (std::uint64_t at = address, left = size_bytes;;) {
     const std::uint64_t here = left_here(at);
@@ -402,19 +317,6 @@ bool MemoryMap::owns_device(std::uint64_t address, std::uint64_t size_bytes) con
     left -= here;
     at += here;
   }
-}
-
-bool MemoryMap::owns_pinned(std::uint64_t address, std::uint64_t size_bytes) const {
-  std::lock_guard lock(mutex_);
-  return contains(pinned_, address, size_bytes, plain_size);
-}
-
-std::optional<CUdeviceptr> MemoryMap::staging(std::uint64_t offset, std::uint64_t size_bytes) const {
-  std::lock_guard lock(mutex_);
-  if (staging_ == nullptr) return std::nullopt;
-  const std::size_t size = staging_->mapping.size();
-  if (offset > size || size_bytes > size - offset) return std::nullopt;
-  return staging_->device_address + offset;
 }
 
 }  // namespace mpsshim::broker

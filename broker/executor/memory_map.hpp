@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of one session: device chunks in its lease, registered host segments, its modules' globals. Answers whether an address range
-// belongs to the session, which every API call that takes a pointer asks before the driver sees it.
+// The memory of one session: device chunks in its lease, host segments, its modules' globals. Answers whether an address range belongs to the
+// session, which every API call that takes a pointer asks before the driver sees it.
 //
-// Thread safe (one short lock): workers check and create chunks; helpers map segments; window jobs take them down.
+// Thread safe (one short lock): workers check and create chunks, helpers unmap them.
 // Addresses and sizes in questions come from the client and are not trusted; nothing overflows.
 #pragma once
 
@@ -16,8 +16,9 @@
 #include <set>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/address_ranges.hpp"
+#include "broker/executor/segment_map.hpp"
 #include "proto/handshake.hpp"
-#include "proto/segment.hpp"
 
 namespace mpsshim::broker {
 
@@ -70,35 +71,21 @@ class MemoryMap {
   [[nodiscard]] bool claim_descriptor();
   void give_back_descriptor();
   [[nodiscard]] ApplicationMemory& application() { return *application_; }
+  [[nodiscard]] SegmentMap& segments() { return segments_; }
+  [[nodiscard]] const SegmentMap& segments() const { return segments_; }
 
-  // Maps and registers a segment. `staging`: offset-addressed, at most one. `pinned`: at `address`, inside the pinned lease.
-  [[nodiscard]] CUresult map_segment(std::uint64_t segment, proto::SegmentPurpose purpose, std::uint64_t address, unsigned flags,
-                                     const proto::FileDescriptor& file, std::uint64_t& device_address);
-  // The device address of a segment that is mapped.
-  [[nodiscard]] std::optional<CUdeviceptr> find_segment(std::uint64_t segment) const;
-  // forget: no new use; release (in a quiet window): cuMemHostUnregister and unmap.
-  [[nodiscard]] bool forget_segment(std::uint64_t segment);
-  void release_segment(std::uint64_t segment);
   // All segments and chunks, in a quiet window, when the session has ended.
   void release_all();
 
   void add_global(std::uint64_t address, std::uint64_t size_bytes);
 
   [[nodiscard]] bool owns_device(std::uint64_t address, std::uint64_t size_bytes) const;  // chunk or global, wholly
-  [[nodiscard]] bool owns_pinned(std::uint64_t address, std::uint64_t size_bytes) const;
-  // Device address of [offset, offset + size) in the staging segment.
-  [[nodiscard]] std::optional<CUdeviceptr> staging(std::uint64_t offset, std::uint64_t size_bytes) const;
+  [[nodiscard]] bool owns_pinned(std::uint64_t address, std::uint64_t size_bytes) const { return segments_.owns_pinned(address, size_bytes); }
 
  private:
   struct Mapped {
     std::uint64_t size_bytes = 0;
     CUmemGenericAllocationHandle handle = 0;
-  };
-  struct Segment {
-    proto::Mapping mapping;
-    proto::SegmentPurpose purpose{};
-    CUdeviceptr device_address = 0;
-    bool forgotten = false;
   };
 
   [[nodiscard]] std::uint64_t find_room(std::uint64_t size_bytes, std::uint64_t alignment) const;
@@ -115,7 +102,6 @@ class MemoryMap {
   const CUdevice device_;
   const std::uint64_t session_;
   const proto::Lease device_lease_;
-  const proto::Lease pinned_lease_;
   std::atomic<std::uint64_t>& all_chunks_;
   std::uint64_t granularity_ = 0;
 
@@ -125,21 +111,19 @@ class MemoryMap {
     proto::Lease reserved;  // what the driver keeps free for it
     bool is_closed = false;
   };
-  std::map<std::uint64_t, Leased> leases_;        // device ranges, by address
-  std::map<std::uint64_t, Mapped> chunks_;        // by address; usable
-  std::map<std::uint64_t, Mapped> leaving_;       // forgotten, still mapped
-  std::map<std::uint64_t, std::uint64_t> taken_;  // address -> size of all addresses in use: those two, chunks in the making and being unmapped
-  std::map<std::uint64_t, std::uint64_t> ranges_;   // address -> size: the client's own
+  std::map<std::uint64_t, Leased> leases_;   // device ranges, by address
+  std::map<std::uint64_t, Mapped> chunks_;   // by address; usable
+  std::map<std::uint64_t, Mapped> leaving_;  // forgotten, still mapped
+  AddressRanges taken_;                      // all addresses in use: those two, chunks in the making and being unmapped
+  AddressRanges ranges_;                     // the client's own
   std::set<std::uint64_t> leaving_ranges_;
-  std::map<std::uint64_t, std::uint64_t> regions_;  // address -> size: mapped there and usable
+  AddressRanges regions_;  // mapped there and usable
   std::uint64_t application_pieces_ = 0;
   bool has_been_refused_ = false;
   unsigned releasing_ = 0;  // chunks being unmapped just now
   std::condition_variable released_;
-  std::map<std::uint64_t, std::uint64_t> globals_;  // address -> size
-  std::map<std::uint64_t, Segment> segments_;       // by id
-  std::map<std::uint64_t, std::uint64_t> pinned_;   // address -> size
-  const Segment* staging_ = nullptr;
+  AddressRanges globals_;
+  SegmentMap segments_;
   const std::unique_ptr<ApplicationMemory> application_;
 };
 

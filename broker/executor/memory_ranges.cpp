@@ -7,7 +7,7 @@ namespace mpsshim::broker {
 
 // Under the lock.
 bool MemoryMap::is_free(std::uint64_t address, std::uint64_t size_bytes) const {
-  const auto touches = [&](const std::map<std::uint64_t, std::uint64_t>& pieces) {
+  const auto touches = [&](const AddressRanges& pieces) {
     auto piece = pieces.lower_bound(address + size_bytes);
     if (piece == pieces.begin()) return false;
     --piece;
@@ -37,12 +37,8 @@ CUresult MemoryMap::reserve_range(std::uint64_t size_bytes, std::uint64_t alignm
 
 bool MemoryMap::is_reserved(std::uint64_t address, std::uint64_t size_bytes) const {
   std::lock_guard lock(mutex_);
-  auto range = ranges_.upper_bound(address);
-  if (range == ranges_.begin()) return false;
-  --range;
-  if (leaving_ranges_.contains(range->first)) return false;
-  const std::uint64_t offset = address - range->first;
-  return offset < range->second && size_bytes <= range->second - offset;
+  const auto range = entry_before(ranges_, address);
+  return range != ranges_.end() && !leaving_ranges_.contains(range->first) && lies_in(range->first, range->second, address, size_bytes);
 }
 
 bool MemoryMap::leave_range(std::uint64_t address, std::uint64_t size_bytes) {
@@ -53,7 +49,7 @@ bool MemoryMap::leave_range(std::uint64_t address, std::uint64_t size_bytes) {
 }
 
 void MemoryMap::release_ranges(std::uint64_t first, std::uint64_t bytes) {
-  std::map<std::uint64_t, std::uint64_t> leaving;
+  AddressRanges leaving;
   {
     std::lock_guard lock(mutex_);
     for (auto range = leaving_ranges_.lower_bound(first); range != leaving_ranges_.end() && *range - first < bytes; ++range) {

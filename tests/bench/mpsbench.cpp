@@ -1,28 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // mpsbench: measures one side (native, NVIDIA MPS, ours) with worker processes of its own, and writes figures as lines and as JSON.
 // scripts/bench starts the services, runs it for each side and puts the table together.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
+#include "broker/command_line.hpp"
 #include "tests/bench/rows.hpp"
 #include "tests/bench/system.hpp"
 #include "tests/bench/worker.hpp"
 
 using namespace mpsshim::bench;
+using mpsshim::broker::CommandLine;
 
 namespace {
 
 struct Options {
   Settings settings;
+  std::string side = "native";
   std::string shim;
   std::string pipe_dir;
   std::string json;
-  std::vector<std::string> only;
+  std::string only;               // as it is given
+  std::vector<std::string> rows;  // its parts
   bool quick = false;
   bool tiny = false;
   bool list = false;
@@ -84,7 +92,7 @@ int measure(const Options& options) {
   Bench bench(options.settings);
   bool all_measured = true;
   for (const Row& row : rows()) {
-    if (!options.only.empty() && std::find(options.only.begin(), options.only.end(), row.name) == options.only.end()) continue;
+    if (!options.rows.empty() && std::find(options.rows.begin(), options.rows.end(), row.name) == options.rows.end()) continue;
     all_measured &= run_row(bench, row);
     write_json(options.json, bench);
   }
@@ -97,10 +105,23 @@ int list() {
   return 0;
 }
 
+std::vector<std::string> parts_of(const std::string& list) {
+  std::vector<std::string> parts;
+  std::istringstream text(list);
+  for (std::string part; std::getline(text, part, ',');) parts.push_back(part);
+  return parts;
+}
+
 // Sets what follows from the other options; what is wrong, or nothing.
 std::string complete(Options& options) {
   Settings& settings = options.settings;
-  for (const std::string& name : options.only) {
+  const std::map<std::string, Side> sides{{"native", Side::native}, {"mps", Side::mps}, {"ours", Side::ours}};
+  const auto side = sides.find(options.side);
+  if (side == sides.end()) return "--side is native, mps or ours, not " + options.side;
+  settings.side = side->second;
+  if (settings.interval_s < 0.001 || settings.interval_s > 60) return "--interval is 0.001 to 60 seconds, not " + std::to_string(settings.interval_s);
+  options.rows = parts_of(options.only);
+  for (const std::string& name : options.rows) {
     if (std::none_of(rows().begin(), rows().end(), [&name](const Row& row) { return name == row.name; }))
       return "no row is called " + name + ": see --list";
   }
@@ -120,6 +141,7 @@ std::string complete(Options& options) {
     return {};
   }
   if (options.shim.empty()) return "name the library to preload with --shim (build/<preset>/lib/libmpsshim.so)";
+  if (!std::filesystem::is_regular_file(options.shim)) return "--shim " + options.shim + " is no file";
   settings.environment.push_back("LD_PRELOAD=" + options.shim);
   settings.environment.push_back("MPSSHIM_REQUIRE=1");
   return {};
@@ -130,30 +152,27 @@ std::string complete(Options& options) {
 int main(int argc, char** argv) {
   // What a worker needs to start, and no more: its start is measured.
   if (argc == 4 && std::string_view(argv[1]) == "--worker") return run_worker(std::atoi(argv[2]), static_cast<unsigned>(std::atoi(argv[3])));
-  CLI::App app{
-      "Measures the CUDA driver API on one side: native, through NVIDIA MPS, or through mpsshim. Starts its own worker processes; the side's "
-      "service\n"
-      "must be running (scripts/bench starts it). Exit status: 0 measured, 1 a row failed, 2 wrong usage."};
   Options options;
   Settings& settings = options.settings;
-  const std::map<std::string, Side> sides{{"native", Side::native}, {"mps", Side::mps}, {"ours", Side::ours}};
-  app.add_option("--side", settings.side, "native, mps or ours (default: native)")->transform(CLI::Transformer(sides));
-  app.add_option("--shim", options.shim, "libmpsshim.so to preload (side ours)")->check(CLI::ExistingFile);
-  app.add_option("--pipe-dir", options.pipe_dir, "CUDA_MPS_PIPE_DIRECTORY of the workers; for native, a folder without a service");
-  app.add_option("--only", options.only, "rows, by commas (default: all; see --list)")->delimiter(',');
-  app.add_option("--json", options.json, "file to write the figures to");
-  app.add_option("--repeats", settings.repeats, "intervals a figure is taken over")->capture_default_str()->check(CLI::Range(1, 1000));
-  app.add_option("--interval", settings.interval_s, "length of one, in seconds")->capture_default_str()->check(CLI::Range(0.001, 60.0));
-  app.add_option("--crowd", settings.crowd, "clients of the row crowd512, an eighth of them busy")
-      ->capture_default_str()
-      ->check(CLI::Range(1u, kMaxWorkers));
-  app.add_option("--memory-baseline-mib", options.memory_baseline_mib,
-                 "device memory used before any service was started, for the rows of GPU memory (MiB)");
-  app.add_option("--broker-pid", settings.broker_pid, "broker whose processor time the row crowd512 counts, with its descendants'");
-  app.add_flag("--quick", options.quick, "shorter: intervals of 0.2 s, rows of neighbours 1.6 s");
-  app.add_flag("--tiny", options.tiny, "as short as can be, for a test of this program: its figures mean nothing");
-  app.add_flag("--list", options.list, "print the rows and end");
-  CLI11_PARSE(app, argc, argv);
+  CommandLine line(
+      "Measures the CUDA driver API on one side: native, through NVIDIA MPS, or through mpsshim. Starts its own worker processes; the side's "
+      "service\n"
+      "must be running (scripts/bench starts it). Exit status: 0 measured, 1 a row failed, others wrong usage.");
+  line.option("--side", &options.side, "native, mps or ours");
+  line.option("--shim", &options.shim, "libmpsshim.so to preload (side ours)");
+  line.option("--pipe-dir", &options.pipe_dir, "CUDA_MPS_PIPE_DIRECTORY of the workers; for native, a folder without a service");
+  line.option("--only", &options.only, "rows, by commas (default: all; see --list)");
+  line.option("--json", &options.json, "file to write the figures to");
+  line.option("--repeats", &settings.repeats, "intervals a figure is taken over", CommandLine::Range{1, 1000});
+  line.option("--interval", &settings.interval_s, "length of one, in seconds");
+  line.option("--crowd", &settings.crowd, "clients of the row crowd512, an eighth of them busy", CommandLine::Range{1, kMaxWorkers});
+  line.option("--memory-baseline-mib", &options.memory_baseline_mib,
+              "device memory used before any service was started, for the rows of GPU memory (MiB; below 0: not known)");
+  line.option("--broker-pid", &settings.broker_pid, "broker whose processor time the row crowd512 counts, with its descendants' (0: none)");
+  line.flag("--quick", options.quick, "shorter: intervals of 0.2 s, rows of neighbours 1.6 s");
+  line.flag("--tiny", options.tiny, "as short as can be, for a test of this program: its figures mean nothing");
+  line.flag("--list", options.list, "print the rows and end");
+  if (const std::optional<int> status = line.parse(argc, argv)) return *status;
   if (options.list) return list();
   if (const std::string wrong = complete(options); !wrong.empty()) {
     std::fprintf(stderr, "mpsbench: %s\n", wrong.c_str());

@@ -55,22 +55,4 @@ class KernelList {
   void* arguments_[3] = {};
 };
 
-inline CUgraph new_graph() {
-  CUgraph graph = nullptr;
-  OK(CU(cuGraphCreate)(&graph, 0));
-  return graph;
-}
-
-inline CUgraphExec instantiated(CUgraph graph) {
-  CUgraphExec exec = nullptr;
-  OK(CU(cuGraphInstantiateWithFlags)(&exec, graph, 0));
-  return exec;
-}
-
-inline size_t node_count(CUgraph graph) {
-  size_t count = 0;
-  OK(CU(cuGraphGetNodes)(graph, nullptr, &count));
-  return count;
-}
-
 }  // namespace mpsshim::test

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
+#include "graph_calls.hpp"
 #include "kernel_list.hpp"
 #include "loaded_image.hpp"
 #include "shared_word.hpp"
 
 using namespace mpsshim::test;
-
-#define SKIP_ON_CPU_DRIVER() \
-  if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver plays what the broker asks of it, not these calls")
 
 TEST_CASE("nodes that record events and wait for them", "[forwarded]") {
   SKIP_ON_CPU_DRIVER();

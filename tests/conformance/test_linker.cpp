@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuLink*: results, logs, and what is refused. (What is linked and runs: test_launch.cpp.)
+// cuLink*: results, logs, and what is refused. (What is linked and runs: test_images.cpp.)
 #include <cstring>
 #include <string>
 

@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "graph_calls.hpp"
 #include "kernel_list.hpp"
 #include "loaded_image.hpp"
 #include "shared_word.hpp"

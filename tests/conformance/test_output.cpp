@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <string>
 
-#include "kernel_list.hpp"
+#include "graph_calls.hpp"
 #include "loaded_image.hpp"
 #include "shared_word.hpp"
 

@@ -71,8 +71,8 @@ void map_segments(Reader& reader) {
     const std::uint64_t pages = reader.word();
     ++records;
     if (action % 4 == 3) {
-      (void)map.forget_segment(object);
-      map.release_segment(object);
+      (void)map.segments().forget(object);
+      map.segments().release(object);
       continue;
     }
     const bool is_pinned = action % 2 == 0;
@@ -81,7 +81,7 @@ void map_segments(Reader& reader) {
     const proto::FileDescriptor file = make_file(kind % 4, bytes);
     std::uint64_t device = 0;
     const auto purpose = is_pinned ? proto::SegmentPurpose::pinned : proto::SegmentPurpose::staging;
-    const CUresult result = map.map_segment(object, purpose, address, static_cast<unsigned>(kind >> 2), file, device);
+    const CUresult result = map.segments().map(object, purpose, address, static_cast<unsigned>(kind >> 2), file, device);
     const bool is_mappable = kind % 4 == Kind::right || kind % 4 == Kind::short_file;
     const bool is_inside = !is_pinned || address >= test::kPinnedLease;  // the lease's end is out of reach
     require(result != CUDA_SUCCESS || is_mappable, "a segment is mapped whose size is not sealed");

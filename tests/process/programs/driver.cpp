@@ -220,8 +220,8 @@ Words::Words(std::size_t count, unsigned seed, Origin origin) : expected(count) 
   CU(cuMemcpyHtoD(address, expected.data(), count * sizeof(unsigned)));
 }
 
-void Words::add(unsigned value) {
-  for (unsigned& word : expected) word += value;
+void Words::add(unsigned value, std::size_t first, std::size_t words) {
+  for (std::size_t i = first; i < first + words; ++i) expected[i] += value;
 }
 
 void Words::check() const {

@@ -42,9 +42,9 @@ struct Device {
   [[nodiscard]] CUresult launch_wait_flag(CUdeviceptr flag) const;
 };
 
-extern const char kPlainPtx[];   // the kernels above
+extern const char kPlainPtx[];    // the kernels above
 extern const char kManagedPtx[];  // the same with a managed counter
-extern const char kGlobalPtx[];  // .global u32 counter = 5; kernel count(u64 out): *out = ++counter
+extern const char kGlobalPtx[];   // .global u32 counter = 5; kernel count(u64 out): *out = ++counter
 
 // Device words and what they are to be. Values differ from word to word, so that nothing passes by chance.
 struct Words {
@@ -60,8 +60,9 @@ struct Words {
 
   Words(std::size_t count, unsigned seed, Origin origin = Origin::allocated);  // allocates and fills
   [[nodiscard]] unsigned count() const { return static_cast<unsigned>(expected.size()); }
-  void add(unsigned value);  // to what is expected
-  void check() const;        // throws with the first wrong word
+  void add(unsigned value) { add(value, 0, expected.size()); }     // to what is expected
+  void add(unsigned value, std::size_t first, std::size_t words);  // to a part of it
+  void check() const;                                              // throws with the first wrong word
 };
 
 void check_words(const char* what, const unsigned* words, const std::vector<unsigned>& expected);

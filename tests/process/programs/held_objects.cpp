@@ -49,8 +49,11 @@ void HeldObjects::use() {
     const std::size_t before = (turn + streams_.size() - 1) % streams_.size();
     CU(cuStreamWaitEvent(streams_[turn], events_[before], 0));
     for (Words& words : words_) {
-      CU(device_.launch_add(words.address, words.count(), ++value, streams_[turn]));
-      words.add(value);
+      // Of large ones a part: the first, then further on, then the last.
+      const std::size_t part = std::min(kUsedWords, words.expected.size());
+      const std::size_t first = (words.expected.size() - part) * turn / (streams_.size() - 1);
+      CU(device_.launch_add(words.address + first * sizeof(unsigned), static_cast<unsigned>(part), ++value, streams_[turn]));
+      words.add(value, first, part);
     }
     CU(cuEventRecord(events_[turn], streams_[turn]));
   }

@@ -25,6 +25,7 @@ class HeldObjects {
   void use_pinned();
 
   static constexpr std::size_t kPinnedWords = 50'000;
+  static constexpr std::size_t kUsedWords = 100'000;  // of one piece of memory by one kernel: the CPU driver takes 30 ns each
   const Device& device_;
   std::vector<Words> words_;
   std::array<CUstream, 4> streams_{};  // legacy, blocking, non-blocking, with a priority
