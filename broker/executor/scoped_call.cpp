@@ -11,7 +11,7 @@ namespace mpsshim::broker {
 
 namespace {
 
-std::atomic<CallTable*> table{nullptr};
+std::atomic<CallTable*> call_table{nullptr};
 std::atomic<std::uint32_t> slots_taken{0};
 
 constexpr std::array kCrashes = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
@@ -34,7 +34,7 @@ namespace detail {
 // A thread that finds no slot has one that nobody looks at.
 CallSlot& take_call_slot() {
   static thread_local CallSlot unwatched{};
-  CallTable* const shared = table.load(std::memory_order_acquire);
+  CallTable* const shared = call_table.load(std::memory_order_acquire);
   if (shared == nullptr) return unwatched;  // asked again next time: the table may be there by then
   const std::uint32_t index = slots_taken.fetch_add(1, std::memory_order_relaxed);
   call_slot = index < kCallSlots ? &shared->slot[index] : &unwatched;
@@ -43,7 +43,7 @@ CallSlot& take_call_slot() {
 
 }  // namespace detail
 
-void publish_calls(CallTable& shared) { table.store(&shared, std::memory_order_release); }
+void publish_calls(CallTable& shared) { call_table.store(&shared, std::memory_order_release); }
 
 void note_crashes() {
   struct sigaction action {};
