@@ -10,7 +10,6 @@ namespace mpsshim::bench {
 
 namespace {
 
-constexpr double kReadyLimitS = 30;
 constexpr std::int64_t kPaceNs = 200'000;  // B: one launch + synchronisation every 200 us
 
 Order order_of(Task task, std::int64_t first = 0, std::int64_t second = 0) { return Order{task, 0, 0, {first, second, 0}}; }

@@ -11,8 +11,6 @@ namespace mpsshim::bench {
 
 namespace {
 
-constexpr double kReadyLimitS = 40;
-
 // One interval of the row's task on all clients at once.
 std::vector<Outcome> run_interval(Bench& bench, Crowd& crowd, unsigned clients, const Order& task, double& seconds) {
   const Order order = timed(task, bench.settings.interval_s);

@@ -13,6 +13,8 @@
 
 namespace mpsshim::bench {
 
+inline constexpr double kReadyLimitS = 40;  // until workers have started
+
 enum class Side { native, mps, ours };
 [[nodiscard]] const char* side_name(Side side);
 

@@ -79,6 +79,21 @@ inline bool is_cpu_device() {
   return CU(cuDeviceGetName)(name, sizeof name, 0) == CUDA_SUCCESS && std::strstr(name, "CPU reference") != nullptr;
 }
 
+constexpr size_t kGranule = size_t{2} << 20;  // device memory is mapped in pieces of this
+
+// An enumerator that there is not.
+template <class Enumeration>
+Enumeration beyond(int number) {
+  volatile int hidden = number;  // from the compiler, which warns about numbers it can see
+  return static_cast<Enumeration>(hidden);
+}
+
+inline unsigned word_at(CUdeviceptr address) {
+  unsigned word = 0;
+  OK(CU(cuMemcpyDtoH)(&word, address, sizeof word));
+  return word;
+}
+
 // The real driver follows a handle that is gone wherever it leads, often to a segmentation fault. Ours say CUDA_ERROR_INVALID_HANDLE.
 inline bool refuses_dead_handles() { return driver_kind() != DriverKind::real; }
 

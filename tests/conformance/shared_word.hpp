@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One word of pinned memory that host and device both see, and the streams and events that cases wait with.
+// One word of pinned memory that host and device both see, and the streams, events and kernels that cases wait with.
 #pragma once
 
 #include <atomic>
 #include <thread>
 
-#include "driver_under_test.hpp"
+#include "loaded_image.hpp"
 
 namespace mpsshim::test {
 
@@ -30,6 +30,14 @@ class SharedWord {
 
  private:
   std::atomic<unsigned>* word_ = nullptr;
+};
+
+// Streams are held by kernels that spin on a gate, which every driver can, rather than by memory operations. Functions are looked up before
+// anything runs: a driver that loads lazily waits there for every running kernel.
+struct GateKernels {
+  LoadedImage image;
+  CUfunction spin = image.function("spin");    // until the gate is open (not 0)
+  CUfunction store = image.function("store");  // a value
 };
 
 inline CUstream new_stream(unsigned flags = CU_STREAM_NON_BLOCKING) {

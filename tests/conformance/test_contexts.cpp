@@ -9,12 +9,6 @@ using namespace mpsshim::test;
 
 namespace {
 
-template <class Enumeration>
-Enumeration beyond(int number) {
-  volatile int hidden = number;
-  return static_cast<Enumeration>(hidden);
-}
-
 // A context that cuCtxCreate_v2 made, current, and gone at its end.
 class OwnContext {
  public:

@@ -5,17 +5,6 @@
 
 using namespace mpsshim::test;
 
-namespace {
-
-// A number that the enumeration of cuda.h does not have, as a caller in C may give it.
-template <class Enumeration>
-Enumeration beyond(int number) {
-  volatile int hidden = number;  // from the compiler, which warns about numbers it can see
-  return static_cast<Enumeration>(hidden);
-}
-
-}  // namespace
-
 TEST_CASE("calls before cuInit are refused", "[forwarded]") {
   int count = 0;
   CUcontext context = nullptr;

@@ -2,8 +2,8 @@
 // Memory nodes of graphs: added by hand and by capture, used by other nodes, left behind for the application.
 #include <vector>
 
-#include "driver_under_test.hpp"
 #include "loaded_image.hpp"
+#include "shared_word.hpp"
 
 using namespace mpsshim::test;
 
@@ -13,12 +13,6 @@ namespace {
   if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has no memory nodes: they are made in the client")
 
 constexpr unsigned kWords = 1024;
-
-CUstream new_stream() {
-  CUstream stream = nullptr;
-  OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
-  return stream;
-}
 
 CUDA_MEM_ALLOC_NODE_PARAMS allocation(size_t bytes = kWords * 4) {
   CUDA_MEM_ALLOC_NODE_PARAMS params{};
@@ -60,7 +54,7 @@ struct Leaving {
   }
 };
 
-cuuint64_t level(CUgraphMem_attribute attribute) {
+cuuint64_t graph_memory_level(CUgraphMem_attribute attribute) {
   cuuint64_t value = ~cuuint64_t{0};
   OK(CU(cuDeviceGetGraphMemAttribute)(0, attribute, &value));
   return value;
@@ -105,11 +99,11 @@ TEST_CASE("stream-ordered memory is allocated and freed within a captured graph"
     CHECK(words_at(second.address()) == std::vector<unsigned>(kWords, 19));
   }
   // One block served all of them.
-  if (driver_kind() == DriverKind::forwarded) CHECK(level(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == kWords * 4);
+  if (driver_kind() == DriverKind::forwarded) CHECK(graph_memory_level(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == kWords * 4);
   OK(CU(cuGraphExecDestroy)(exec));
   OK(CU(cuGraphDestroy)(graph));
   OK(CU(cuDeviceGraphMemTrim)(0));
-  CHECK(level(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0);
+  CHECK(graph_memory_level(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0);
   OK(CU(cuStreamDestroy)(stream));
 }
 
@@ -186,7 +180,7 @@ TEST_CASE("what a graph leaves allocated is the application's until it is freed"
   OK(CU(cuGraphInstantiate)(&exec, leaving.graph, 0));
   OK(CU(cuGraphLaunch)(exec, stream));
   OK(CU(cuStreamSynchronize)(stream));
-  CHECK(level(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) >= kWords * 4);
+  CHECK(graph_memory_level(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) >= kWords * 4);
   CHECK(words_at(leaving.memory) == std::vector<unsigned>(kWords, 7));
   CHECK(CU(cuGraphLaunch)(exec, stream) == CUDA_ERROR_INVALID_VALUE);  // not freed
   OK(CU(cuMemsetD32Async)(leaving.memory, 8, kWords, stream));
@@ -201,7 +195,7 @@ TEST_CASE("what a graph leaves allocated is the application's until it is freed"
   OK(CU(cuMemFree)(leaving.memory));
   if (refuses_dead_handles()) CHECK(CU(cuMemFree)(leaving.memory) == CUDA_ERROR_INVALID_VALUE);
   OK(CU(cuDeviceGraphMemTrim)(0));
-  CHECK(level(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0);
+  CHECK(graph_memory_level(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0);
   cuuint64_t zero = 0, one = 1;
   OK(CU(cuDeviceSetGraphMemAttribute)(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &zero));
   CHECK(CU(cuDeviceSetGraphMemAttribute)(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &one) == CUDA_ERROR_INVALID_VALUE);

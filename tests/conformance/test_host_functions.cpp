@@ -13,12 +13,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Kernels {
-  LoadedImage image;
-  CUfunction spin = image.function("spin");
-  CUfunction store = image.function("store");
-};
-
 // A host function that stands in its stream until it is let go.
 struct Door {
   std::atomic<bool> is_reached{false};
@@ -38,7 +32,7 @@ struct Door {
 
 TEST_CASE("a host function sees the work before it and is seen by the work behind", "[forwarded]") {
   const DeviceContext context;
-  const Kernels kernels;
+  const GateKernels kernels;
   SharedWord before;
   SharedWord behind;
   const CUstream stream = new_stream();
@@ -68,7 +62,7 @@ TEST_CASE("a host function sees the work before it and is seen by the work behin
 
 TEST_CASE("while a host function stands, its stream is busy and others go on", "[forwarded]") {
   const DeviceContext context;
-  const Kernels kernels;
+  const GateKernels kernels;
   launch_once(kernels.store);
   SharedWord held;
   SharedWord other_word;
@@ -102,7 +96,7 @@ TEST_CASE("while a host function stands, its stream is busy and others go on", "
 
 TEST_CASE("the NULL stream and blocking streams wait for host functions as for other work", "[forwarded]") {
   const DeviceContext context;
-  const Kernels kernels;
+  const GateKernels kernels;
   SharedWord word;
   Door in_blocking;
   Door in_null;
@@ -199,7 +193,7 @@ TEST_CASE("host functions of a stream run in order, those of all streams one at 
 
 TEST_CASE("a stream destroyed while its host function stands ends behind it", "[forwarded]") {
   const DeviceContext context;
-  const Kernels kernels;
+  const GateKernels kernels;
   SharedWord word;
   Door door;
   const CUstream stream = new_stream();

@@ -6,12 +6,6 @@
 
 using namespace mpsshim::test;
 
-namespace {
-
-constexpr size_t kGranule = size_t{2} << 20;
-
-}  // namespace
-
 // Hidden: the other side.
 TEST_CASE("opens memory of another process", "[.]") {
   const DeviceContext context;

@@ -16,7 +16,6 @@ TEST_CASE("first light: mapped memory, a fat binary, a launch, a fence") {
   const DeviceContext context;
   const LoadedImage image;
   constexpr int kCount = 10'000;
-  constexpr size_t kGranule = size_t{2} << 20;
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};

@@ -12,11 +12,11 @@ namespace {
 #define NEEDS_MANAGED_MEMORY() \
   if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has no managed memory: it is made in the client")
 
-constexpr size_t kBytes = size_t{1} << 20;
+constexpr size_t kManagedBytes = size_t{1} << 20;
 
 class Managed {
  public:
-  explicit Managed(size_t bytes = kBytes) { OK(CU(cuMemAllocManaged)(&address_, bytes, CU_MEM_ATTACH_GLOBAL)); }
+  explicit Managed(size_t bytes = kManagedBytes) { OK(CU(cuMemAllocManaged)(&address_, bytes, CU_MEM_ATTACH_GLOBAL)); }
   ~Managed() { CU(cuMemFree)(address_); }
   Managed(const Managed&) = delete;
   CUdeviceptr address() const { return address_; }
@@ -26,7 +26,7 @@ class Managed {
   CUdeviceptr address_ = 0;
 };
 
-int attribute(CUdeviceptr address, size_t bytes, CUmem_range_attribute which) {
+int range_attribute(CUdeviceptr address, size_t bytes, CUmem_range_attribute which) {
   int value = 12345;
   OK(CU(cuMemRangeGetAttribute)(&value, sizeof value, which, address, bytes));
   return value;
@@ -49,19 +49,19 @@ TEST_CASE("host and device see managed memory at one address", "[forwarded]") {
   const DeviceContext context;
   NEEDS_MANAGED_MEMORY();
   const Managed memory;
-  for (unsigned i = 0; i < kBytes / 4; ++i) memory.words()[i] = i;
-  OK(CU(cuMemsetD32)(memory.address() + kBytes / 2, 7, 100));
+  for (unsigned i = 0; i < kManagedBytes / 4; ++i) memory.words()[i] = i;
+  OK(CU(cuMemsetD32)(memory.address() + kManagedBytes / 2, 7, 100));
   OK(CU(cuCtxSynchronize)());
-  CHECK(memory.words()[kBytes / 8] == 7);
-  CHECK(memory.words()[kBytes / 8 - 1] == kBytes / 8 - 1);
+  CHECK(memory.words()[kManagedBytes / 8] == 7);
+  CHECK(memory.words()[kManagedBytes / 8 - 1] == kManagedBytes / 8 - 1);
   std::vector<unsigned> copy(1000);
   OK(CU(cuMemcpyDtoH)(copy.data(), memory.address(), 4000));
   CHECK(copy[999] == 999);
   const Managed other;
-  OK(CU(cuMemcpyDtoD)(other.address(), memory.address(), kBytes));
+  OK(CU(cuMemcpyDtoD)(other.address(), memory.address(), kManagedBytes));
   OK(CU(cuCtxSynchronize)());
   CHECK(other.words()[1234] == 1234);
-  CHECK(CU(cuMemsetD8)(memory.address() + kBytes - 1, 0, 2) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuMemsetD8)(memory.address() + kManagedBytes - 1, 0, 2) == CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("managed pointers say what they are", "[forwarded]") {
@@ -84,7 +84,7 @@ TEST_CASE("managed pointers say what they are", "[forwarded]") {
   size_t bytes = 0;
   OK(CU(cuMemGetAddressRange)(&base, &bytes, memory.address() + 100));
   CHECK(base == memory.address());
-  CHECK(bytes == kBytes);
+  CHECK(bytes == kManagedBytes);
 }
 
 TEST_CASE("managed memory is allocated and freed as device memory", "[forwarded]") {
@@ -110,54 +110,54 @@ TEST_CASE("what is advised about managed memory is answered", "[forwarded]") {
   OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
   const Managed memory;
   const CUdeviceptr address = memory.address();
-  CHECK(attribute(address, kBytes, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY) == 0);
-  CHECK(attribute(address, kBytes, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION) == CU_DEVICE_INVALID);
-  CHECK(attribute(address, kBytes, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) == CU_DEVICE_INVALID);
+  CHECK(range_attribute(address, kManagedBytes, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY) == 0);
+  CHECK(range_attribute(address, kManagedBytes, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION) == CU_DEVICE_INVALID);
+  CHECK(range_attribute(address, kManagedBytes, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) == CU_DEVICE_INVALID);
 
-  OK(advise(address, kBytes / 2, CU_MEM_ADVISE_SET_READ_MOSTLY, on_device()));
-  CHECK(attribute(address, kBytes / 2, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY) == 1);
-  CHECK(attribute(address, kBytes, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY) == 0);  // not all of it
-  OK(advise(address, kBytes, CU_MEM_ADVISE_UNSET_READ_MOSTLY, on_device()));
-  CHECK(attribute(address, kBytes / 2, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY) == 0);
+  OK(advise(address, kManagedBytes / 2, CU_MEM_ADVISE_SET_READ_MOSTLY, on_device()));
+  CHECK(range_attribute(address, kManagedBytes / 2, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY) == 1);
+  CHECK(range_attribute(address, kManagedBytes, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY) == 0);  // not all of it
+  OK(advise(address, kManagedBytes, CU_MEM_ADVISE_UNSET_READ_MOSTLY, on_device()));
+  CHECK(range_attribute(address, kManagedBytes / 2, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY) == 0);
 
-  OK(advise(address, kBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_device()));
-  CHECK(attribute(address, kBytes, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION) == 0);
-  OK(advise(address, kBytes / 4, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_host()));
-  CHECK(attribute(address, kBytes / 4, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION) == CU_DEVICE_CPU);
-  CHECK(attribute(address, kBytes, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION) == CU_DEVICE_INVALID);
+  OK(advise(address, kManagedBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_device()));
+  CHECK(range_attribute(address, kManagedBytes, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION) == 0);
+  OK(advise(address, kManagedBytes / 4, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_host()));
+  CHECK(range_attribute(address, kManagedBytes / 4, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION) == CU_DEVICE_CPU);
+  CHECK(range_attribute(address, kManagedBytes, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION) == CU_DEVICE_INVALID);
 
-  OK(advise(address, kBytes, CU_MEM_ADVISE_SET_ACCESSED_BY, on_device()));
+  OK(advise(address, kManagedBytes, CU_MEM_ADVISE_SET_ACCESSED_BY, on_device()));
   int devices[2] = {77, 77};
-  OK(CU(cuMemRangeGetAttribute)(devices, sizeof devices, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, address, kBytes));
+  OK(CU(cuMemRangeGetAttribute)(devices, sizeof devices, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, address, kManagedBytes));
   CHECK(devices[0] == 0);
   CHECK(devices[1] == CU_DEVICE_INVALID);
 
-  OK(prefetch(address, kBytes, on_device(), stream));
+  OK(prefetch(address, kManagedBytes, on_device(), stream));
   OK(CU(cuStreamSynchronize)(stream));
-  CHECK(attribute(address, kBytes, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) == 0);
-  OK(prefetch(address, kBytes, on_host(), stream));
+  CHECK(range_attribute(address, kManagedBytes, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) == 0);
+  OK(prefetch(address, kManagedBytes, on_host(), stream));
   OK(CU(cuStreamSynchronize)(stream));
-  CHECK(attribute(address, kBytes, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) == CU_DEVICE_CPU);
+  CHECK(range_attribute(address, kManagedBytes, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) == CU_DEVICE_CPU);
 
   // By the first versions, whose places are devices' numbers.
-  OK(call("cuMemAdvise", address, kBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, CUdevice{CU_DEVICE_CPU}));
-  OK(call("cuMemPrefetchAsync", address, kBytes, CUdevice{0}, stream));
+  OK(call("cuMemAdvise", address, kManagedBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, CUdevice{CU_DEVICE_CPU}));
+  OK(call("cuMemPrefetchAsync", address, kManagedBytes, CUdevice{0}, stream));
   OK(CU(cuStreamSynchronize)(stream));
   int preferred = 77, prefetched = 77;
   void* answers[] = {&preferred, &prefetched};
   size_t sizes[] = {sizeof preferred, sizeof prefetched};
   CUmem_range_attribute which[] = {CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION};
-  OK(CU(cuMemRangeGetAttributes)(answers, sizes, which, 2, address, kBytes));
+  OK(CU(cuMemRangeGetAttributes)(answers, sizes, which, 2, address, kManagedBytes));
   CHECK(preferred == CU_DEVICE_CPU);
   CHECK(prefetched == 0);
 
   CUdeviceptr ordinary = 0;
-  OK(CU(cuMemAlloc)(&ordinary, kBytes));
-  CHECK(prefetch(ordinary, kBytes, on_device(), stream) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(advise(ordinary, kBytes, CU_MEM_ADVISE_SET_READ_MOSTLY, on_device()) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuMemAlloc)(&ordinary, kManagedBytes));
+  CHECK(prefetch(ordinary, kManagedBytes, on_device(), stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(advise(ordinary, kManagedBytes, CU_MEM_ADVISE_SET_READ_MOSTLY, on_device()) == CUDA_ERROR_INVALID_VALUE);
   int value = 0;
-  CHECK(CU(cuMemRangeGetAttribute)(&value, sizeof value, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, ordinary, kBytes) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(CU(cuMemRangeGetAttribute)(&value, 3, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, address, kBytes) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuMemRangeGetAttribute)(&value, sizeof value, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, ordinary, kManagedBytes) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuMemRangeGetAttribute)(&value, 3, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, address, kManagedBytes) == CUDA_ERROR_INVALID_VALUE);
   OK(CU(cuMemFree)(ordinary));
 
   OK(CU(cuStreamAttachMemAsync)(stream, address, 0, CU_MEM_ATTACH_SINGLE));
@@ -174,13 +174,13 @@ TEST_CASE("batches of prefetches and discards", "[forwarded]") {
   const Managed first, second, third;
   third.words()[7] = 77;
   CUdeviceptr addresses[] = {first.address(), second.address(), third.address()};
-  size_t sizes[] = {kBytes, kBytes, kBytes};
+  size_t sizes[] = {kManagedBytes, kManagedBytes, kManagedBytes};
   CUmemLocation locations[] = {on_device(), on_host()};
   size_t indices[] = {0, 2};
   OK(CU(cuMemPrefetchBatchAsync)(addresses, sizes, 3, locations, indices, 2, 0, stream));
   OK(CU(cuStreamSynchronize)(stream));
-  CHECK(attribute(second.address(), kBytes, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) == 0);
-  CHECK(attribute(third.address(), kBytes, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) == CU_DEVICE_CPU);
+  CHECK(range_attribute(second.address(), kManagedBytes, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) == 0);
+  CHECK(range_attribute(third.address(), kManagedBytes, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION) == CU_DEVICE_CPU);
   CHECK(third.words()[7] == 77);
   OK(CU(cuMemDiscardBatchAsync)(addresses, sizes, 2, 0, stream));
   OK(CU(cuMemDiscardAndPrefetchBatchAsync)(addresses, sizes, 2, locations, indices, 1, 0, stream));
@@ -192,7 +192,7 @@ TEST_CASE("batches of prefetches and discards", "[forwarded]") {
   CHECK(CU(cuMemPrefetchBatchAsync)(addresses, sizes, 0, locations, indices, 2, 0, stream) == CUDA_ERROR_INVALID_VALUE);
   CHECK(CU(cuMemDiscardBatchAsync)(addresses, sizes, 2, 1, stream) == CUDA_ERROR_INVALID_VALUE);
   CUdeviceptr ordinary = 0;
-  OK(CU(cuMemAlloc)(&ordinary, kBytes));
+  OK(CU(cuMemAlloc)(&ordinary, kManagedBytes));
   CHECK(CU(cuMemDiscardBatchAsync)(&ordinary, sizes, 1, 0, stream) == CUDA_ERROR_INVALID_VALUE);
   OK(CU(cuMemFree)(ordinary));
   OK(CU(cuStreamDestroy)(stream));

@@ -15,7 +15,6 @@ using namespace mpsshim::test;
 
 namespace {
 
-constexpr size_t kGranule = size_t{2} << 20;
 constexpr CUdeviceptr kLeaseAddress = 0x300000000000;
 // A GPU's driver gives a wanted address to reservations of 32 MiB and more, at multiples of 32 MiB; smaller ones lie where it likes.
 constexpr size_t kReservation = size_t{32} << 20;

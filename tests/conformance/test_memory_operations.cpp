@@ -11,10 +11,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Kernels {
-  LoadedImage image;
-  CUfunction spin = image.function("spin");
-  CUfunction store = image.function("store");
+struct Kernels : GateKernels {
   CUfunction append = image.function("append");
 };
 

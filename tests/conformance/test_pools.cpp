@@ -14,7 +14,7 @@ namespace {
 #define NEEDS_POOLS() \
   if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has no memory pools: they are made in the client")
 
-CUmemPoolProps on_device() {
+CUmemPoolProps pool_on_device() {
   CUmemPoolProps props{};
   props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   props.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
@@ -27,19 +27,13 @@ struct OwnStream {
   ~OwnStream() { CU(cuStreamDestroy)(handle); }
 };
 
-cuuint64_t level(CUmemoryPool pool, CUmemPool_attribute attribute) {
+cuuint64_t pool_level(CUmemoryPool pool, CUmemPool_attribute attribute) {
   cuuint64_t value = ~cuuint64_t{0};
   OK(CU(cuMemPoolGetAttribute)(pool, attribute, &value));
   return value;
 }
 
 void set_threshold(CUmemoryPool pool, cuuint64_t bytes) { OK(CU(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes)); }
-
-unsigned word_at(CUdeviceptr address) {
-  unsigned word = 0;
-  OK(CU(cuMemcpyDtoH)(&word, address, sizeof word));
-  return word;
-}
 
 }  // namespace
 
@@ -98,7 +92,7 @@ TEST_CASE("a stream has what it freed again at once", "[forwarded]") {
   NEEDS_POOLS();
   const OwnStream stream;
   CUmemoryPool pool = nullptr;
-  const CUmemPoolProps props = on_device();
+  const CUmemPoolProps props = pool_on_device();
   OK(CU(cuMemPoolCreate)(&pool, &props));
   CUdeviceptr first = 0;
   OK(CU(cuMemAllocFromPoolAsync)(&first, size_t{1} << 20, pool, stream.handle));
@@ -107,7 +101,7 @@ TEST_CASE("a stream has what it freed again at once", "[forwarded]") {
     OK(CU(cuMemFreeAsync)(first, stream.handle));
     OK(CU(cuMemAllocFromPoolAsync)(&first, size_t{1} << 20, pool, stream.handle));
   }
-  CHECK(level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) <= size_t{64} << 20);
+  CHECK(pool_level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) <= size_t{64} << 20);
   OK(CU(cuMemFreeAsync)(first, stream.handle));
   OK(CU(cuStreamSynchronize)(stream.handle));
   OK(CU(cuMemPoolDestroy)(pool));
@@ -119,7 +113,7 @@ TEST_CASE("memory freed in one stream is another's only behind its use", "[forwa
   const LoadedImage image("kernels.fatbin");
   const OwnStream busy, other;
   CUmemoryPool pool = nullptr;
-  CUmemPoolProps props = on_device();
+  CUmemPoolProps props = pool_on_device();
   OK(CU(cuMemPoolCreate)(&pool, &props));
   set_threshold(pool, ~cuuint64_t{0});
   constexpr size_t kBytes = size_t{8} << 20;
@@ -166,7 +160,7 @@ TEST_CASE("memory freed in a blocking stream is free behind the NULL stream's wo
   NEEDS_POOLS();
   const OwnStream blocking(CU_STREAM_DEFAULT), other;
   CUmemoryPool pool = nullptr;
-  CUmemPoolProps props = on_device();
+  CUmemPoolProps props = pool_on_device();
   OK(CU(cuMemPoolCreate)(&pool, &props));
   set_threshold(pool, ~cuuint64_t{0});
   constexpr size_t kBytes = size_t{24} << 20;  // two of them do not fit into a segment
@@ -191,11 +185,11 @@ TEST_CASE("a pool counts what it holds and gives it back", "[forwarded]") {
   NEEDS_POOLS();
   const OwnStream stream;
   CUmemoryPool pool = nullptr;
-  CUmemPoolProps props = on_device();
+  CUmemPoolProps props = pool_on_device();
   OK(CU(cuMemPoolCreate)(&pool, &props));
-  CHECK(level(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) == 0);
-  CHECK(level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);
-  CHECK(level(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
+  CHECK(pool_level(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) == 0);
+  CHECK(pool_level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);
+  CHECK(pool_level(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
   int flag = -1;
   for (const auto attribute : {CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC,
                                CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES}) {
@@ -211,28 +205,28 @@ TEST_CASE("a pool counts what it holds and gives it back", "[forwarded]") {
 
   CUdeviceptr memory = 0;
   OK(CU(cuMemAllocFromPoolAsync)(&memory, size_t{4} << 20, pool, stream.handle));
-  CHECK(level(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == size_t{4} << 20);
-  const cuuint64_t reserved = level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+  CHECK(pool_level(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == size_t{4} << 20);
+  const cuuint64_t reserved = pool_level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
   CHECK(reserved >= size_t{4} << 20);
   OK(CU(cuMemFreeAsync)(memory, stream.handle));
   OK(CU(cuStreamSynchronize)(stream.handle));
-  CHECK(level(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
-  CHECK(level(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH) == size_t{4} << 20);
-  CHECK(level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == reserved);  // below the threshold
+  CHECK(pool_level(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
+  CHECK(pool_level(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH) == size_t{4} << 20);
+  CHECK(pool_level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == reserved);  // below the threshold
   cuuint64_t zero = 0, one = 1;
   OK(CU(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero));
-  CHECK(level(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 0);
+  CHECK(pool_level(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 0);
   CHECK(CU(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &one) == CUDA_ERROR_INVALID_VALUE);
   CHECK(CU(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &zero) == CUDA_ERROR_INVALID_VALUE);
 
   OK(CU(cuMemPoolTrimTo)(pool, 0));
-  CHECK(level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);
+  CHECK(pool_level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);
 
   set_threshold(pool, 0);
   OK(CU(cuMemAllocFromPoolAsync)(&memory, size_t{4} << 20, pool, stream.handle));
   OK(CU(cuMemFreeAsync)(memory, stream.handle));
   OK(CU(cuStreamSynchronize)(stream.handle));
-  CHECK(level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);  // a wait gives back what is above the threshold
+  CHECK(pool_level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);  // a wait gives back what is above the threshold
   OK(CU(cuMemPoolDestroy)(pool));
 }
 
@@ -248,7 +242,7 @@ TEST_CASE("a device has a default pool and a current one", "[forwarded]") {
   CHECK(CU(cuDeviceGetDefaultMemPool)(&standard, 99) == CUDA_ERROR_INVALID_DEVICE);
   CHECK(CU(cuMemPoolDestroy)(standard) == CUDA_ERROR_INVALID_VALUE);
 
-  CUmemPoolProps props = on_device();
+  CUmemPoolProps props = pool_on_device();
   OK(CU(cuMemPoolCreate)(&own, &props));
   CHECK(own != standard);
   CUmemAccessDesc access{props.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -272,7 +266,7 @@ TEST_CASE("a device has a default pool and a current one", "[forwarded]") {
   CUmemoryPool its = nullptr;
   OK(CU(cuPointerGetAttribute)(&its, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, memory));
   CHECK(its == own);
-  CHECK(level(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) != 0);
+  CHECK(pool_level(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) != 0);
   // Destroyed while it has an allocation: that one goes on, the default pool is the current one.
   OK(CU(cuMemPoolDestroy)(own));
   OK(CU(cuDeviceGetMemPool)(&current, 0));
@@ -296,7 +290,7 @@ TEST_CASE("a stream that has ended leaves what it freed to others", "[forwarded]
   const DeviceContext context;
   NEEDS_POOLS();
   CUmemoryPool pool = nullptr;
-  CUmemPoolProps props = on_device();
+  CUmemPoolProps props = pool_on_device();
   OK(CU(cuMemPoolCreate)(&pool, &props));
   set_threshold(pool, ~cuuint64_t{0});
   for (int round = 0; round < 50; ++round) {
@@ -308,9 +302,9 @@ TEST_CASE("a stream that has ended leaves what it freed to others", "[forwarded]
     if (round % 2 == 0) OK(CU(cuStreamSynchronize)(stream.handle));
   }
   OK(CU(cuCtxSynchronize)());
-  CHECK(level(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
-  CHECK(level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) <= size_t{320} << 20);
+  CHECK(pool_level(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
+  CHECK(pool_level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) <= size_t{320} << 20);
   OK(CU(cuMemPoolTrimTo)(pool, 0));
-  CHECK(level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);
+  CHECK(pool_level(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);
   OK(CU(cuMemPoolDestroy)(pool));
 }

@@ -10,18 +10,6 @@
 using namespace mpsshim::test;
 using namespace std::chrono_literals;
 
-namespace {
-
-// Streams are held by kernels that spin on a gate, which every driver can, rather than by memory operations. Functions are looked up before
-// anything runs: a driver that loads lazily waits there for every running kernel.
-struct StreamKernels {
-  LoadedImage image;
-  CUfunction spin = image.function("spin");    // until the gate is open (not 0)
-  CUfunction store = image.function("store");  // a value
-};
-
-}  // namespace
-
 TEST_CASE("a stream waits for a value and then writes another") {
   const DeviceContext context;
   SharedWord gate;
@@ -72,7 +60,7 @@ TEST_CASE("memory operations in a batch run in order") {
 
 TEST_CASE("an event stands for the place where it was recorded", "[forwarded]") {
   const DeviceContext context;
-  const StreamKernels kernels;
+  const GateKernels kernels;
   SharedWord gate;
   SharedWord second_gate;
   SharedWord result;
@@ -106,7 +94,7 @@ TEST_CASE("an event stands for the place where it was recorded", "[forwarded]") 
 
 TEST_CASE("events measure time", "[forwarded]") {
   const DeviceContext context;
-  const StreamKernels kernels;
+  const GateKernels kernels;
   SharedWord gate;
   const CUstream stream = new_stream();
   const CUevent start = new_event();
@@ -133,7 +121,7 @@ TEST_CASE("events measure time", "[forwarded]") {
 
 TEST_CASE("the legacy default stream and blocking streams wait for each other, others do not", "[forwarded]") {
   const DeviceContext context;
-  const StreamKernels kernels;
+  const GateKernels kernels;
   SharedWord gate;
   SharedWord from_null;
   SharedWord from_blocking;
@@ -160,7 +148,7 @@ TEST_CASE("the legacy default stream and blocking streams wait for each other, o
 
 TEST_CASE("a destroyed stream still does what it had", "[forwarded]") {
   const DeviceContext context;
-  const StreamKernels kernels;
+  const GateKernels kernels;
   SharedWord gate;
   SharedWord result;
   const CUstream stream = new_stream();
@@ -218,7 +206,7 @@ TEST_CASE("a host function runs after what stands before it in its stream, and b
 
 TEST_CASE("pageable memory given to an asynchronous copy may be reused at once", "[forwarded]") {
   const DeviceContext context;
-  const StreamKernels kernels;
+  const GateKernels kernels;
   SharedWord gate;
   const CUstream stream = new_stream();
   CUdeviceptr device = 0;

@@ -8,9 +8,7 @@ using namespace mpsshim::test;
 
 namespace {
 
-constexpr size_t kGranule = size_t{2} << 20;
-
-CUmemAllocationProp on_device() {
+CUmemAllocationProp memory_on_device() {
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
@@ -25,7 +23,7 @@ CUmemAccessDesc access_of(CUmemAccess_flags flags) {
 }
 
 CUmemGenericAllocationHandle create(size_t bytes) {
-  const CUmemAllocationProp prop = on_device();
+  const CUmemAllocationProp prop = memory_on_device();
   CUmemGenericAllocationHandle handle = 0;
   OK(CU(cuMemCreate)(&handle, bytes, &prop, 0));
   return handle;
@@ -36,17 +34,11 @@ void allow(CUdeviceptr address, size_t bytes) {
   OK(CU(cuMemSetAccess)(address, bytes, &desc, 1));
 }
 
-unsigned word_at(CUdeviceptr address) {
-  unsigned word = 0;
-  OK(CU(cuMemcpyDtoH)(&word, address, sizeof word));
-  return word;
-}
-
 }  // namespace
 
 TEST_CASE("memory is mapped into a reserved range, piece by piece", "[forwarded]") {
   const DeviceContext context;
-  const CUmemAllocationProp prop = on_device();
+  const CUmemAllocationProp prop = memory_on_device();
   size_t granularity = 0;
   OK(CU(cuMemGetAllocationGranularity)(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   REQUIRE(granularity == kGranule);
@@ -155,7 +147,7 @@ TEST_CASE("virtual memory management refuses what is wrong", "[forwarded]") {
   CHECK(CU(cuMemAddressReserve)(&range, kGranule, 3, 0, 0) == CUDA_ERROR_INVALID_VALUE);
   OK(CU(cuMemAddressReserve)(&range, 16 * kGranule, 0, 0, 0));
 
-  CUmemAllocationProp prop = on_device();
+  CUmemAllocationProp prop = memory_on_device();
   CUmemGenericAllocationHandle handle = 0;
   CHECK(CU(cuMemCreate)(nullptr, kGranule, &prop, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(CU(cuMemCreate)(&handle, kGranule, nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
