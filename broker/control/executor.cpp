@@ -18,7 +18,6 @@ namespace {
 
 constexpr std::size_t kDeathsForFault = 5;
 constexpr std::chrono::seconds kDeathWindow{10};
-constexpr milliseconds kReportLimit{5'000};  // an H200's driver takes up to 0.8 s
 
 long long since_ms(EventLoop::Clock::time_point start) { return std::chrono::duration_cast<milliseconds>(EventLoop::Clock::now() - start).count(); }
 
@@ -138,8 +137,10 @@ void Executor::expect_fault() {
   if (state_ != ExecutorState::active || expectation_ || has_next()) return;
   log_info("Executor {} (pid {}): the kernel log tells of a fault; the next executor is started before the driver reports it.", label_, pid());
   prepare_next();
-  expectation_ = loop_.after(kReportLimit, [this] {
+  expectation_ = loop_.after(settings_.report_limit, [this] {
     expectation_.reset();
+    log_info("Executor {} (pid {}): the driver has reported no fault within {} ms; the next executor is not needed.", label_, pid(),
+             settings_.report_limit.count());
     drop_next();
   });
 }

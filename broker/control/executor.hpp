@@ -62,7 +62,9 @@ struct ExecutorSettings {
   std::chrono::milliseconds quit_limit{1'000};
   std::chrono::milliseconds retry_delay{10'000};
   std::chrono::milliseconds hang_limit{10'000};  // of a driver call; 0: none
-  std::chrono::milliseconds linger{400};         // of a life that has lost its context, and by which the next one serves
+  // From the kernel log's word of a fault to the driver's, or there was none: an H200's driver takes up to 0.8 s.
+  std::chrono::milliseconds report_limit{5'000};
+  std::chrono::milliseconds linger{400};  // of a life that has lost its context, and by which the next one serves
 };
 
 class Executor {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <sys/types.h>
 
@@ -34,7 +35,8 @@ struct XidLine {
 
 class KernelLog {
  public:
-  explicit KernelLog(const char* path = "/dev/kmsg");  // from its present end on
+  explicit KernelLog(const char* path = "/dev/kmsg");                               // from its present end on
+  explicit KernelLog(proto::FileDescriptor records) : file_(std::move(records)) {}  // a record a read, as there
   KernelLog(const KernelLog&) = delete;
   // Reads each line when it comes, and calls `told` with the process it is about. Otherwise lines come when somebody asks.
   void listen(EventLoop& loop, std::function<void(pid_t)> told);

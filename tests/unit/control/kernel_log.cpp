@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/kernel_log.hpp"
 
-#include <fstream>
+#include <fcntl.h>
 
+#include <chrono>
+#include <fstream>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "proto/socket.hpp"
 #include "tests/support/broker_fixture.hpp"
 #include "tests/support/catch.hpp"
 
@@ -66,4 +73,34 @@ TEST_CASE("the log is read from where it was, a log that cannot be read says not
   CHECK(found->address == 0x7f0c'7fe0'0000ull);
   CHECK_FALSE(log.find(4711));
   CHECK_FALSE(KernelLog("/nonexistent").find(4711));
+}
+
+TEST_CASE("who listens to the log is told of each process at once, and since when it is spoken of") {
+  auto ends = mpsshim::proto::Socket::pair();
+  const auto say = [&](const std::string& line) { REQUIRE(ends[0].send(std::as_bytes(std::span(line))) == mpsshim::proto::SocketStatus::ok); };
+  ends[1].set_blocking(false);
+  EventLoop loop;
+  std::vector<pid_t> told;
+  KernelLog log(mpsshim::proto::FileDescriptor(fcntl(ends[1].fd(), F_DUPFD_CLOEXEC, 0)));
+  CHECK_FALSE(log.first_heard(4711));  // nobody listens
+  log.listen(loop, [&](pid_t pid) { told.push_back(pid); });
+  say("6,1,2,-;eth0: link is up");
+  const mpsshim::broker::ProgressTick before = mpsshim::broker::progress_tick();
+  say("4,1,2,-;" + kMemoryFault);
+  loop.turn(1'000);
+  CHECK(told == std::vector<pid_t>{4711});
+  const auto first = log.first_heard(4711);
+  REQUIRE(first);
+  CHECK(*first - before < 10'000);  // a second
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  say("4,1,2,-;NVRM: Xid (PCI:0000:17:00): 43, pid=4711, name=mpsbroker, Ch 00000008");
+  loop.turn(1'000);
+  CHECK(told.size() == 2);
+  CHECK(log.first_heard(4711) == first);
+  CHECK(log.find(4711).value().number == 31);  // the line with the address
+  CHECK_FALSE(log.first_heard(4711));
+  ends[0].reset();  // a log that ends is read no more
+  loop.turn(0);
+  loop.turn(0);
+  CHECK(told.size() == 2);
 }

@@ -105,6 +105,23 @@ TEST_CASE("where the kernel log tells of a fault first, the next executor is sta
   CHECK(broker.launcher.lives.size() == 2);  // it is no broker with a standby
 }
 
+TEST_CASE("a fault that the kernel log tells of and the driver does not: the next executor is ended, and started again at the next word") {
+  ExecutorSettings settings = ControlFixture::settings({"libtest.so"});
+  settings.report_limit = std::chrono::milliseconds(20);
+  ControlFixture broker(ControlFixture::quick_limits(), settings);
+  broker.serve();
+  const ExecutorPeer& serving = broker.executor();
+  for (const std::size_t lives : {2, 3}) {
+    broker.manager.fault_told(serving.pid);
+    ExecutorPeer& next = started_standby(broker, lives);
+    next.ready();
+    REQUIRE(turn_until(broker.loop, [&] { return next.killed; }));
+    CHECK_FALSE(first(broker).has_next());
+  }
+  CHECK(first(broker).pid() == serving.pid);
+  CHECK(first(broker).state() == ExecutorState::active);
+}
+
 TEST_CASE("a standby that the driver refuses is ended, and the executor goes on") {
   ControlFixture broker(ControlFixture::quick_limits(), with_standby());
   broker.serve();
