@@ -207,8 +207,8 @@ TEST_CASE("the completion thread wakes a client that sleeps on a fence") {
 }
 
 TEST_CASE("a session that posts long runs goes to another worker and comes back when it waits for each launch, its order unharmed") {
-#ifdef __SANITIZE_THREAD__
-  MPSSHIM_SKIP("under ThreadSanitizer launches are too slow to be worth a worker of their own");
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  MPSSHIM_SKIP("under sanitizers launches are too slow to be worth a worker of their own");
 #endif
   WireExecutor executor(1, 3);
   WireClient client(executor, 1);
