@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/wire/support/fake_driver.hpp"
 
-#include <atomic>
-#include <cstring>
-
 #include <sys/mman.h>
+
+#include "tests/wire/support/fake_work.hpp"
 
 namespace mpsshim::test {
 
@@ -13,80 +12,7 @@ namespace {
 FakeDriver* the_driver = nullptr;
 thread_local std::vector<CUcontext> pushed;  // contexts, above the executor's own
 
-struct FakeGraph {
-  struct Node {
-    bool is_kernel = true;
-    CUDA_KERNEL_NODE_PARAMS kernel{};
-    std::vector<std::byte> parameters;
-    std::vector<CUstreamBatchMemOpParams> writes;
-    CUcontext context = nullptr;
-  };
-  std::vector<std::unique_ptr<Node>> nodes;
-};
-
-std::vector<std::byte> gather(const FakeFunction& function, void* const* parameters) {
-  std::vector<std::byte> bytes;
-  const auto layout = function.layout();
-  for (std::size_t i = 0; i < layout.size(); ++i) {
-    bytes.resize(layout[i].first + layout[i].second);
-    std::memcpy(bytes.data() + layout[i].first, parameters[i], layout[i].second);
-  }
-  return bytes;
-}
-
-constexpr char kWriter[] = "mpsshim_write_words";
-
-CUstreamBatchMemOpParams write_operation(CUdeviceptr address, std::uint32_t value) {
-  CUstreamBatchMemOpParams operation{};
-  operation.writeValue.address = address;
-  operation.writeValue.value = value;
-  return operation;
-}
-
-// What the executor's own writing kernel does with these parameters (broker/executor/word_writes.hpp).
-std::vector<CUstreamBatchMemOpParams> writes_of_kernel(const std::vector<std::byte>& parameters) {
-  struct {
-    CUdeviceptr fence, progress;
-    std::uint32_t fence_value, progress_value;
-  } words;
-  std::memcpy(&words, parameters.data(), sizeof words);
-  std::vector<CUstreamBatchMemOpParams> writes;
-  if (words.fence != 0) writes.push_back(write_operation(words.fence, words.fence_value));
-  writes.push_back(write_operation(words.progress, words.progress_value));
-  return writes;
-}
-
-void write_value(const CUstreamBatchMemOpParams& operation) {
-  // Seen by other threads as a GPU's write is: after everything before it in its stream.
-  auto& word = *reinterpret_cast<std::uint32_t*>(operation.writeValue.address);
-  std::atomic_ref(word).store(static_cast<std::uint32_t>(operation.writeValue.value), std::memory_order_release);
-}
-
-FakeCall write_call(const CUstreamBatchMemOpParams& operation) {
-  FakeCall call(FakeCall::write);
-  call.destination = operation.writeValue.address;
-  call.bytes_or_value = operation.writeValue.value;
-  return call;
-}
-
-void assign(FakeGraph::Node& node, const CUDA_KERNEL_NODE_PARAMS& params) {
-  node.kernel = params;
-  const auto* function = reinterpret_cast<const FakeFunction*>(params.func);
-  node.parameters = params.kernelParams != nullptr ? gather(*function, params.kernelParams) : std::vector<std::byte>{};
-}
-
 }  // namespace
-
-std::vector<std::pair<std::size_t, std::size_t>> FakeFunction::layout() const {
-  std::vector<std::pair<std::size_t, std::size_t>> layout;
-  std::size_t end = 0;
-  for (const std::size_t size : parameter_sizes) {
-    const std::size_t offset = (end + size - 1) / size * size;
-    layout.emplace_back(offset, size);
-    end = offset + size;
-  }
-  return layout;
-}
 
 // The functions behind the table.
 struct FakeEntry {
@@ -272,91 +198,13 @@ struct FakeEntry {
     });
     return CUDA_SUCCESS;
   }
-
-  static CUresult CUDAAPI graph_create(CUgraph* graph, unsigned) {
-    if (!the_driver->has_graphs) return CUDA_ERROR_NOT_SUPPORTED;
-    *graph = reinterpret_cast<CUgraph>(new FakeGraph());
-    return CUDA_SUCCESS;
-  }
-  static CUresult CUDAAPI graph_destroy(CUgraph graph) {
-    delete reinterpret_cast<FakeGraph*>(graph);
-    return CUDA_SUCCESS;
-  }
-  static CUresult CUDAAPI add_kernel(CUgraphNode* node, CUgraph graph, const CUgraphNode*, std::size_t, const CUDA_KERNEL_NODE_PARAMS* params) {
-    auto& nodes = reinterpret_cast<FakeGraph*>(graph)->nodes;
-    nodes.push_back(std::make_unique<FakeGraph::Node>());
-    assign(*nodes.back(), *params);
-    nodes.back()->context = pushed.empty() ? nullptr : pushed.back();
-    *node = reinterpret_cast<CUgraphNode>(nodes.back().get());
-    return CUDA_SUCCESS;
-  }
-  static CUresult CUDAAPI add_batch(CUgraphNode* node, CUgraph graph, const CUgraphNode*, std::size_t, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
-    auto& nodes = reinterpret_cast<FakeGraph*>(graph)->nodes;
-    nodes.push_back(std::make_unique<FakeGraph::Node>());
-    nodes.back()->is_kernel = false;
-    nodes.back()->writes.assign(params->paramArray, params->paramArray + params->count);
-    *node = reinterpret_cast<CUgraphNode>(nodes.back().get());
-    return CUDA_SUCCESS;
-  }
-  // An exec is its graph: the code under test has one of each other.
-  static CUresult CUDAAPI instantiate(CUgraphExec* exec, CUgraph graph, unsigned long long) {
-    ++the_driver->graphs_made;
-    *exec = reinterpret_cast<CUgraphExec>(graph);
-    return CUDA_SUCCESS;
-  }
-  static CUresult CUDAAPI exec_destroy(CUgraphExec) { return CUDA_SUCCESS; }
-  static CUresult CUDAAPI set_kernel(CUgraphExec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
-    if (!the_driver->has_graphs) return CUDA_ERROR_NOT_SUPPORTED;
-    assign(*reinterpret_cast<FakeGraph::Node*>(node), *params);
-    return CUDA_SUCCESS;
-  }
-  static CUresult CUDAAPI set_batch(CUgraphExec, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
-    reinterpret_cast<FakeGraph::Node*>(node)->writes.assign(params->paramArray, params->paramArray + params->count);
-    return CUDA_SUCCESS;
-  }
-  static CUresult CUDAAPI graph_launch(CUgraphExec exec, CUstream stream) {
-    const auto& nodes = reinterpret_cast<FakeGraph*>(exec)->nodes;
-    std::vector<FakeCall> calls;
-    std::vector<CUstreamBatchMemOpParams> writes;
-    std::size_t kernels = 0;
-    const auto is_writer = [](const FakeGraph::Node& node) {
-      return node.is_kernel && reinterpret_cast<const FakeFunction*>(node.kernel.func)->name == kWriter;
-    };
-    for (const auto& node : nodes) {
-      if (is_writer(*node))
-        node->writes = writes_of_kernel(node->parameters);
-      else if (node->is_kernel)
-        ++kernels;
-    }
-    const unsigned number = ++the_driver->graph_launches_;
-    for (const auto& node : nodes) {
-      if (node->is_kernel && !is_writer(*node)) {
-        FakeCall call(FakeCall::launch);
-        call.function = reinterpret_cast<const FakeFunction*>(node->kernel.func);
-        call.grid_x = node->kernel.gridDimX;
-        call.parameters = node->parameters;
-        call.graph_context = node->context;
-        calls.push_back(std::move(call));
-      }
-      for (const auto& operation : node->writes) {
-        calls.push_back(write_call(operation));
-        calls.back().graph_context = node->context;
-        writes.push_back(operation);
-      }
-    }
-    for (FakeCall& call : calls) {
-      call.chain = number;
-      call.chain_length = kernels;
-    }
-    the_driver->submit_all(stream, std::move(calls), [writes] {
-      for (const auto& operation : writes) write_value(operation);
-    });
-    return CUDA_SUCCESS;
-  }
 };
 
 FakeDriver::FakeDriver() { the_driver = this; }
 FakeDriver::~FakeDriver() { the_driver = nullptr; }
+
+FakeDriver& FakeDriver::current() { return *the_driver; }
+CUcontext FakeDriver::pushed_context() { return pushed.empty() ? nullptr : pushed.back(); }
 
 std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   DriverTable table;
@@ -406,15 +254,7 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuStreamWaitEvent = FakeEntry::wait;
   table.cuStreamWriteValue32_v2 = FakeEntry::write;
   table.cuStreamBatchMemOp_v2 = FakeEntry::batch;
-  table.cuGraphCreate = FakeEntry::graph_create;
-  table.cuGraphDestroy = FakeEntry::graph_destroy;
-  table.cuGraphAddKernelNode_v2 = FakeEntry::add_kernel;
-  table.cuGraphAddBatchMemOpNode = FakeEntry::add_batch;
-  table.cuGraphInstantiateWithFlags = FakeEntry::instantiate;
-  table.cuGraphExecDestroy = FakeEntry::exec_destroy;
-  table.cuGraphExecKernelNodeSetParams_v2 = FakeEntry::set_kernel;
-  table.cuGraphExecBatchMemOpNodeSetParams = FakeEntry::set_batch;
-  table.cuGraphLaunch = FakeEntry::graph_launch;
+  FakeGraphs::fill(table);
   return broker::Driver::from_table(table);
 }
 

@@ -62,6 +62,9 @@ class FakeDriver {
   void complete(std::size_t submissions = ~std::size_t{0});
   void resume_work();
 
+  [[nodiscard]] static FakeDriver& current();
+  [[nodiscard]] static CUcontext pushed_context();  // of the calling thread, above the executor's own; null: none
+
   bool has_graphs = true;
   bool has_batches = true;
   std::atomic<unsigned> graphs_made{0};
@@ -71,6 +74,7 @@ class FakeDriver {
 
  private:
   friend struct FakeEntry;
+  friend struct FakeGraphs;
   struct Stream {
     std::deque<std::function<void()>> pending;
     CUcontext context = nullptr;

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tests/wire/support/fake_work.hpp"
+
+namespace mpsshim::test {
+
+namespace {
+
+struct FakeGraph {
+  struct Node {
+    bool is_kernel = true;
+    CUDA_KERNEL_NODE_PARAMS kernel{};
+    std::vector<std::byte> parameters;
+    std::vector<CUstreamBatchMemOpParams> writes;
+    CUcontext context = nullptr;
+  };
+  std::vector<std::unique_ptr<Node>> nodes;
+};
+
+void assign(FakeGraph::Node& node, const CUDA_KERNEL_NODE_PARAMS& params) {
+  node.kernel = params;
+  const auto* function = reinterpret_cast<const FakeFunction*>(params.func);
+  node.parameters = params.kernelParams != nullptr ? gather(*function, params.kernelParams) : std::vector<std::byte>{};
+}
+
+CUresult CUDAAPI graph_create(CUgraph* graph, unsigned) {
+  if (!FakeDriver::current().has_graphs) return CUDA_ERROR_NOT_SUPPORTED;
+  *graph = reinterpret_cast<CUgraph>(new FakeGraph());
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI graph_destroy(CUgraph graph) {
+  delete reinterpret_cast<FakeGraph*>(graph);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI add_kernel(CUgraphNode* node, CUgraph graph, const CUgraphNode*, std::size_t, const CUDA_KERNEL_NODE_PARAMS* params) {
+  auto& nodes = reinterpret_cast<FakeGraph*>(graph)->nodes;
+  nodes.push_back(std::make_unique<FakeGraph::Node>());
+  assign(*nodes.back(), *params);
+  nodes.back()->context = FakeDriver::pushed_context();
+  *node = reinterpret_cast<CUgraphNode>(nodes.back().get());
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI add_batch(CUgraphNode* node, CUgraph graph, const CUgraphNode*, std::size_t, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  auto& nodes = reinterpret_cast<FakeGraph*>(graph)->nodes;
+  nodes.push_back(std::make_unique<FakeGraph::Node>());
+  nodes.back()->is_kernel = false;
+  nodes.back()->writes.assign(params->paramArray, params->paramArray + params->count);
+  *node = reinterpret_cast<CUgraphNode>(nodes.back().get());
+  return CUDA_SUCCESS;
+}
+
+// An exec is its graph: the code under test has one of each other.
+CUresult CUDAAPI instantiate(CUgraphExec* exec, CUgraph graph, unsigned long long) {
+  ++FakeDriver::current().graphs_made;
+  *exec = reinterpret_cast<CUgraphExec>(graph);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI exec_destroy(CUgraphExec) { return CUDA_SUCCESS; }
+CUresult CUDAAPI set_kernel(CUgraphExec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+  if (!FakeDriver::current().has_graphs) return CUDA_ERROR_NOT_SUPPORTED;
+  assign(*reinterpret_cast<FakeGraph::Node*>(node), *params);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI set_batch(CUgraphExec, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  reinterpret_cast<FakeGraph::Node*>(node)->writes.assign(params->paramArray, params->paramArray + params->count);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult CUDAAPI FakeGraphs::launch(CUgraphExec exec, CUstream stream) {
+  const auto& nodes = reinterpret_cast<FakeGraph*>(exec)->nodes;
+  std::vector<FakeCall> calls;
+  std::vector<CUstreamBatchMemOpParams> writes;
+  std::size_t kernels = 0;
+  const auto is_writer = [](const FakeGraph::Node& node) {
+    return node.is_kernel && reinterpret_cast<const FakeFunction*>(node.kernel.func)->name == kWriter;
+  };
+  for (const auto& node : nodes) {
+    if (is_writer(*node))
+      node->writes = writes_of_kernel(node->parameters);
+    else if (node->is_kernel)
+      ++kernels;
+  }
+  const unsigned number = ++FakeDriver::current().graph_launches_;
+  for (const auto& node : nodes) {
+    if (node->is_kernel && !is_writer(*node)) {
+      FakeCall call(FakeCall::launch);
+      call.function = reinterpret_cast<const FakeFunction*>(node->kernel.func);
+      call.grid_x = node->kernel.gridDimX;
+      call.parameters = node->parameters;
+      call.graph_context = node->context;
+      calls.push_back(std::move(call));
+    }
+    for (const auto& operation : node->writes) {
+      calls.push_back(write_call(operation));
+      calls.back().graph_context = node->context;
+      writes.push_back(operation);
+    }
+  }
+  for (FakeCall& call : calls) {
+    call.chain = number;
+    call.chain_length = kernels;
+  }
+  FakeDriver::current().submit_all(stream, std::move(calls), [writes] {
+    for (const auto& operation : writes) write_value(operation);
+  });
+  return CUDA_SUCCESS;
+}
+
+void FakeGraphs::fill(DriverTable& table) {
+  table.cuGraphCreate = graph_create;
+  table.cuGraphDestroy = graph_destroy;
+  table.cuGraphAddKernelNode_v2 = add_kernel;
+  table.cuGraphAddBatchMemOpNode = add_batch;
+  table.cuGraphInstantiateWithFlags = instantiate;
+  table.cuGraphExecDestroy = exec_destroy;
+  table.cuGraphExecKernelNodeSetParams_v2 = set_kernel;
+  table.cuGraphExecBatchMemOpNodeSetParams = set_batch;
+  table.cuGraphLaunch = FakeGraphs::launch;
+}
+
+}  // namespace mpsshim::test

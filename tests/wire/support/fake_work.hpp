@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the operations of a fake stream do, and how they are recorded: kernels' parameters, and words that are written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tests/wire/support/fake_driver.hpp"
+
+namespace mpsshim::test {
+
+inline constexpr char kWriter[] = "mpsshim_write_words";
+
+[[nodiscard]] std::vector<std::byte> gather(const FakeFunction& function, void* const* parameters);
+[[nodiscard]] CUstreamBatchMemOpParams write_operation(CUdeviceptr address, std::uint32_t value);
+// What the executor's own writing kernel does with these parameters (broker/executor/word_writes.hpp).
+[[nodiscard]] std::vector<CUstreamBatchMemOpParams> writes_of_kernel(const std::vector<std::byte>& parameters);
+void write_value(const CUstreamBatchMemOpParams& operation);
+[[nodiscard]] FakeCall write_call(const CUstreamBatchMemOpParams& operation);
+
+// The functions that make and launch graphs.
+struct FakeGraphs {
+  static void fill(DriverTable& table);
+  static CUresult CUDAAPI launch(CUgraphExec exec, CUstream stream);
+};
+
+}  // namespace mpsshim::test
