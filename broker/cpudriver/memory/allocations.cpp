@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "broker/cpudriver/memory/module_area.hpp"
 #include "broker/cpudriver/memory/physical_memory.hpp"
 #include "broker/cpudriver/streams/scheduler.hpp"
 
@@ -26,8 +27,13 @@ void* pages(std::size_t size) {
   return got == MAP_FAILED ? nullptr : got;
 }
 
-void release_pages_when_quiet(void* pointer, std::size_t size) {
-  Scheduler::get().when_quiet([pointer, size] { munmap(pointer, size); });
+void* device_pages(MemoryKind kind, std::size_t size) {
+  return kind == MemoryKind::module_global ? take_module_pages(round_up(size, page_size())) : pages(size);
+}
+
+void release_device_pages(MemoryKind kind, void* pointer, std::size_t size) {
+  if (kind == MemoryKind::module_global) return give_back_module_pages(pointer, round_up(size, page_size()));
+  munmap(pointer, size);
 }
 
 bool is_mapped(std::uint64_t begin, std::size_t size) {
@@ -42,13 +48,13 @@ CUresult allocate_device(std::size_t size, MemoryKind kind, std::uint64_t& addre
   const std::size_t rounded = round_up(size, kDeviceGranule);
   if (size == 0 || rounded < size) return size == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
   if (!MemoryBudget::get().take(rounded)) return CUDA_ERROR_OUT_OF_MEMORY;
-  void* pointer = pages(rounded);
+  void* pointer = device_pages(kind, rounded);
   MemoryRange range;
   range.begin = reinterpret_cast<std::uint64_t>(pointer);
   range.size = rounded;
   range.kind = kind;
   if (pointer == nullptr || !MemoryMap::get().insert(range)) {
-    if (pointer != nullptr) munmap(pointer, rounded);
+    if (pointer != nullptr) release_device_pages(kind, pointer, rounded);
     MemoryBudget::get().give_back(rounded);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -60,7 +66,7 @@ CUresult free_device(std::uint64_t address, MemoryKind kind) {
   const auto range = MemoryMap::get().remove(address, kind);
   if (!range) return CUDA_ERROR_INVALID_VALUE;
   MemoryBudget::get().give_back(range->size);
-  release_pages_when_quiet(reinterpret_cast<void*>(range->begin), range->size);
+  Scheduler::get().when_quiet([kind, range = *range] { release_device_pages(kind, reinterpret_cast<void*>(range.begin), range.size); });
   return CUDA_SUCCESS;
 }
 
@@ -84,7 +90,7 @@ CUresult allocate_pinned(std::size_t size, unsigned flags, void*& pointer) {
 CUresult free_pinned(void* pointer) {
   const auto range = MemoryMap::get().remove(reinterpret_cast<std::uint64_t>(pointer), MemoryKind::pinned_host);
   if (!range) return CUDA_ERROR_INVALID_VALUE;
-  release_pages_when_quiet(pointer, range->size);
+  Scheduler::get().when_quiet([pointer, size = range->size] { munmap(pointer, size); });
   return CUDA_SUCCESS;
 }
 
@@ -103,8 +109,7 @@ CUresult register_host(void* pointer, std::size_t size, unsigned flags) {
 CUresult unregister_host(void* pointer) {
   const auto begin = reinterpret_cast<std::uint64_t>(pointer);
   if (pointer == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return MemoryMap::get().remove(begin, MemoryKind::registered_host) ? CUDA_SUCCESS
-                                                                     : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  return MemoryMap::get().remove(begin, MemoryKind::registered_host) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
 }  // namespace mpsshim::cpudriver
