@@ -22,22 +22,6 @@ void create_chunk(ControlFixture& broker, std::uint64_t session, std::uint64_t a
   REQUIRE(turn_until(broker.loop, [&] { return broker.session(session).chunks.all().contains(address); }));
 }
 
-std::uint64_t load_image(ControlFixture& broker, TestClient& client, const std::string& content) {
-  proto::ImageOpen open;
-  open.size_bytes = content.size();
-  const auto opened = client.ask<proto::ImageOpened>(open);
-  REQUIRE(pwrite(client.fds.fds[0].get(), content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
-  proto::ImageSeal seal;
-  seal.image = opened.image;
-  const std::uint64_t image = client.ask<proto::Done>(seal).image;
-  ExecutorPacket note;
-  note.header.type = ExecutorMessage::module_note;
-  note.object = image;
-  note.purpose = 1;
-  broker.executor().send(note);
-  return image;
-}
-
 }  // namespace
 
 TEST_CASE("what ends at the last moment before a fault counts as under way") {
@@ -61,72 +45,6 @@ TEST_CASE("what ends at the last moment before a fault counts as under way") {
   CHECK(state_in(idle_page) == kMoved);
 }
 
-TEST_CASE("which ends are late ones where the kernel log has told of the fault") {
-  auto table = std::make_unique<ProgressTable>();
-  const ProgressTick report = 1'000'000;
-  const ProgressTick heard = report - 1'000;
-  const auto end = [&](std::size_t stream, ProgressTick when) {
-    table->stream[stream].session = stream + 1;
-    table->stream[stream].issued = 7;
-    table->stream[stream].completed = 7;
-    note_end(table->stream[stream], 7, when);
-  };
-  end(0, heard - kLogDelay);      // about when the fault was
-  end(1, heard - kLogDelay - 1);  // before
-  end(2, heard + kLateEnd + 1);   // later
-  end(3, report - kLateEnd);      // when the work was taken off the GPU
-  using Sessions = std::set<std::uint64_t>;
-  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS, heard)) == Sessions{1, 4});
-  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_ILLEGAL_ADDRESS, heard)) == Sessions{4});
-  end(0, report - 1'500);  // nothing ended about then: the log was late, and says nothing
-  end(1, report - 1'500 - kLateEnd - 1);
-  table->stream[2].session = table->stream[3].session = 0;
-  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS, heard)) == Sessions{1});
-}
-
-TEST_CASE("which ends are late ones") {
-  auto table = std::make_unique<ProgressTable>();
-  const ProgressTick report = 1'000'000;
-  const auto end = [&](std::size_t stream, std::uint32_t completed, ProgressTick before_report) {
-    table->stream[stream].session = stream + 1;
-    table->stream[stream].issued = completed;
-    table->stream[stream].completed = completed;
-    note_end(table->stream[stream], completed, report - before_report);
-  };
-  end(0, 7, 540);                 // the last end of all: the GPU has stood still for 54 ms
-  end(1, 3, 540 + kLateEnd);      // just before
-  end(2, 3, 540 + kLateEnd + 1);  // earlier
-  using Sessions = std::set<std::uint64_t>;
-  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{1, 2});
-  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_ILLEGAL_ADDRESS)).empty());
-  table->stream[3].session = 4;  // at work since the time before that: it may have faulted, or stream 0
-  table->stream[3].issued = 2;
-  table->stream[3].completed = 1;
-  note_end(table->stream[3], 1, report - 700);
-  note_work(table->stream[3], true, report - 700);
-  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{1, 2, 4});
-  note_work(table->stream[3], false, report - 540);
-  note_work(table->stream[3], true, report - 530);  // begun after the last end
-  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_LAUNCH_FAILED)) == Sessions{4});
-  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{1, 2, 4});  // may end all the same
-  table->stream[3].session = 0;
-  end(0, 7, kLongestStandstillAtRest + 1);  // long ago: not what has faulted
-  end(1, 3, kLongestStandstillAtRest + 1);
-  end(2, 3, kLongestStandstillAtRest + 1);
-  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)).empty());
-  end(1, 3, kLongestStandstill + 1);  // the last, and nobody is at work
-  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{2});
-  table->stream[3].session = 4;  // who is at work has faulted
-  table->stream[3].issued = 2;
-  table->stream[3].completed = 1;
-  note_end(table->stream[3], 1, report - kLongestStandstillAtRest - 1);
-  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{4});
-  table->stream[3].session = 0;
-  table->stream[2].completed = 4;  // since the watch looked
-  table->stream[2].issued = 4;
-  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_ILLEGAL_ADDRESS)) == Sessions{3});
-}
-
 TEST_CASE("a fault: the guilty has the driver's error for good, the idle moves with all it has") {
   ControlFixture broker;
   broker.serve();
@@ -142,7 +60,7 @@ TEST_CASE("a fault: the guilty has the driver's error for good, the idle moves w
   request.address = idle.pinned_lease.address;
   request.size_bytes = 8192;
   const auto segment = b.ask<proto::SegmentCreated>(request);
-  const std::uint64_t image = load_image(broker, b, "module image");
+  const std::uint64_t image = broker.load_image(broker.executor(), b, "module image");
 
   broker.executor().set_progress(0, guilty.session, 2, 1);
   broker.executor().set_progress(1, idle.session, 9, 9);

@@ -12,18 +12,9 @@ using namespace mpsshim::broker::control::testing;
 
 namespace {
 
-SessionLimits limits_with(unsigned executors, int idle_ms = 10'000) {
-  SessionLimits limits = ControlFixture::quick_limits();
-  limits.answer = std::chrono::milliseconds(2000);
-  limits.pause = std::chrono::milliseconds(60);
-  limits.pool.executors = executors;
-  limits.pool.idle = std::chrono::milliseconds(idle_ms);
-  return limits;
-}
-
 // Two clients in the first executor: one runs a kernel without end on stream 0, the other's call waits for it.
 struct Starving : ControlFixture {
-  explicit Starving(SessionLimits limits = limits_with(2)) : ControlFixture(limits) {
+  explicit Starving(SessionLimits limits = ControlFixture::limits_with(2)) : ControlFixture(limits) {
     serve();
     endless = std::make_unique<TestClient>(attach(&blocker));
     waiting = std::make_unique<TestClient>(attach(&starved));
@@ -139,7 +130,7 @@ TEST_CASE("a pause that comes too late is a move all the same") {
 
 TEST_CASE("with one executor who starves stays, as does who waits for itself") {
   {
-    Starving broker(limits_with(1));
+    Starving broker(ControlFixture::limits_with(1));
     broker.starve();
     CHECK(broker.stays());
     CHECK(broker.launcher.lives.size() == 1);
@@ -171,7 +162,7 @@ TEST_CASE("a GPU that takes one process only is asked once") {
 }
 
 TEST_CASE("the second executor ends after its last session, a third begins with nothing") {
-  Starving broker(limits_with(2, 50));
+  Starving broker(ControlFixture::limits_with(2, 50));
   broker.move();
   broker.waiting->send(proto::Attach{});
   broker.second().open_session();
@@ -244,7 +235,7 @@ TEST_CASE("what an executor says of a session that has left it changes nothing")
 }
 
 TEST_CASE("addresses are taken until the executor that was left has let go of them") {
-  SessionLimits limits = limits_with(2);
+  SessionLimits limits = ControlFixture::limits_with(2);
   Starving broker(limits);
   broker.move();
   const std::uint64_t address = broker.starved.device_lease.address;
@@ -295,7 +286,7 @@ TEST_CASE("quit ends all executors") {
 }
 
 TEST_CASE("a client that leaves while its move is prepared leaves nothing") {
-  Starving broker(limits_with(2, 30));
+  Starving broker(ControlFixture::limits_with(2, 30));
   broker.starve();
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
   broker.waiting->hang_up();
@@ -335,104 +326,4 @@ TEST_CASE("with variables it moves to an executor that makes the same loads firs
     broker.starve();
     CHECK(broker.stays());
   }
-}
-
-namespace {
-
-// All clients are this process, so all are of one program; its first fault puts it in quarantine.
-struct Quarantined : ControlFixture {
-  explicit Quarantined(unsigned executors = 2, std::chrono::seconds window = std::chrono::seconds(300)) : ControlFixture(limits(executors, window)) {
-    serve();
-    there = std::make_unique<TestClient>(attach(&stays));
-    proto::Attached attached;
-    const TestClient guilty = attach(&attached);
-    executor().set_progress(0, attached.session, 2, 1);
-    executor().report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
-    executor().die();
-    next_life(2);
-    newcomer = std::make_unique<TestClient>(connect());
-    REQUIRE(newcomer->hello().header.status == CUDA_SUCCESS);
-    newcomer->send(proto::Attach{});
-  }
-  static SessionLimits limits(unsigned executors, std::chrono::seconds window) {
-    SessionLimits limits = limits_with(executors);
-    limits.quarantine = {1, window};
-    return limits;
-  }
-  ExecutorPeer& quarantine() {
-    REQUIRE(turn_until(loop, [&] { return launcher.lives.size() == 3; }));
-    return executor();
-  }
-  const Executor* executor_of(std::uint64_t id) { return session(id).executor; }
-  ExecutorPeer& first() { return *launcher.lives.at(1); }
-
-  proto::Attached stays;
-  std::unique_ptr<TestClient> there, newcomer;
-};
-
-}  // namespace
-
-TEST_CASE("quarantine: newcomers of the program share an executor of its own, who is there stays") {
-  Quarantined broker;
-  broker.quarantine().ready();
-  broker.quarantine().open_session();
-  const auto attached = broker.newcomer->await<proto::Attached>();
-  REQUIRE(attached.header.status == CUDA_SUCCESS);
-  CHECK_FALSE(broker.executor_of(attached.session)->is_first());
-  proto::Attached also;
-  const TestClient another = broker.attach(&also);
-  CHECK(broker.executor_of(also.session) == broker.executor_of(attached.session));
-  broker.there->send(proto::Attach{});
-  CHECK(broker.first().expect(ExecutorMessage::session_open).packet.header.session == broker.stays.session);
-  CHECK(broker.launcher.lives.size() == 3);
-}
-
-TEST_CASE("quarantine: on a GPU that takes one process only it goes on in the first executor") {
-  Quarantined broker;
-  broker.quarantine().ready(CUDA_ERROR_DEVICE_UNAVAILABLE);
-  broker.first().open_session();
-  const auto attached = broker.newcomer->await<proto::Attached>();
-  REQUIRE(attached.header.status == CUDA_SUCCESS);
-  CHECK(broker.executor_of(attached.session)->is_first());
-  TestClient another = broker.connect();
-  REQUIRE(another.hello().header.status == CUDA_SUCCESS);
-  another.send(proto::Attach{});
-  broker.first().open_session();
-  CHECK(another.await<proto::Attached>().header.status == CUDA_SUCCESS);
-  CHECK(broker.launcher.lives.size() == 3);
-}
-
-TEST_CASE("quarantine: with one executor the program is served there as before") {
-  Quarantined broker(1);
-  broker.first().open_session();
-  CHECK(broker.newcomer->await<proto::Attached>().header.status == CUDA_SUCCESS);
-  CHECK(broker.launcher.lives.size() == 2);
-}
-
-TEST_CASE("quarantine: a fault there is felt there alone") {
-  Quarantined broker;
-  broker.quarantine().ready();
-  broker.quarantine().open_session();
-  const auto attached = broker.newcomer->await<proto::Attached>();
-  const auto page = map_header(broker.newcomer->fds);
-  broker.quarantine().set_progress(0, attached.session, 1, 0);
-  broker.quarantine().report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
-  broker.quarantine().die();
-  REQUIRE(turn_until(broker.loop, [&] { return header_of(page).session_error == CUDA_ERROR_ILLEGAL_ADDRESS; }));
-  CHECK_FALSE(broker.first().dead);
-}
-
-TEST_CASE("quarantine ends after its time, its executor is then one like others") {
-  Quarantined broker(2, std::chrono::seconds(1));
-  broker.quarantine().ready();
-  broker.quarantine().open_session();
-  const auto attached = broker.newcomer->await<proto::Attached>();
-  turn_for(broker.loop, 1100);
-  TestClient later = broker.connect();
-  REQUIRE(later.hello().header.status == CUDA_SUCCESS);
-  later.send(proto::Attach{});
-  broker.first().open_session();
-  const auto placed = later.await<proto::Attached>();
-  CHECK(broker.executor_of(placed.session)->is_first());
-  CHECK_FALSE(broker.executor_of(attached.session)->is_first());
 }

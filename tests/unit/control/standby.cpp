@@ -24,23 +24,6 @@ ExecutorPeer& started_standby(ControlFixture& broker, std::size_t lives) {
   return broker.launcher.last();
 }
 
-std::uint64_t load_image(ControlFixture& broker, ExecutorPeer& executor, TestClient& client, const std::string& content) {
-  proto::ImageOpen open;
-  open.size_bytes = content.size();
-  const auto opened = client.ask<proto::ImageOpened>(open);
-  REQUIRE(pwrite(client.fds.fds[0].get(), content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
-  proto::ImageSeal seal;
-  seal.image = opened.image;
-  ExecutorPacket note;
-  note.header.type = ExecutorMessage::module_note;
-  note.object = client.ask<proto::Done>(seal).image;
-  note.purpose = 1;
-  const std::size_t before = broker.manager.images().log().size();
-  executor.send(note);
-  REQUIRE(turn_until(broker.loop, [&] { return broker.manager.images().log().size() == before + 1; }));
-  return note.object;
-}
-
 }  // namespace
 
 TEST_CASE("a standby is given what is loaded, takes over at once, and a new one is started") {
@@ -56,11 +39,11 @@ TEST_CASE("a standby is given what is loaded, takes over at once, and a new one 
     attached = made.await<proto::Attached>();
     return made;
   }();
-  const std::uint64_t before = load_image(broker, serving, client, "loaded before");
+  const std::uint64_t before = broker.load_image(serving, client, "loaded before");
   ExecutorPeer& standby = started_standby(broker, 2);
   standby.ready();
   CHECK(standby.expect(ExecutorMessage::load_replay).packet.object == before);
-  const std::uint64_t after = load_image(broker, serving, client, "loaded after");
+  const std::uint64_t after = broker.load_image(serving, client, "loaded after");
   CHECK(standby.expect(ExecutorMessage::load_replay).packet.object == after);
 
   serving.die();

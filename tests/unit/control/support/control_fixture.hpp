@@ -82,6 +82,14 @@ class ControlFixture {
     limits.answer = std::chrono::milliseconds(400);
     return limits;
   }
+  static SessionLimits limits_with(unsigned executors, int idle_ms = 10'000) {
+    SessionLimits limits = quick_limits();
+    limits.answer = std::chrono::milliseconds(2000);
+    limits.pause = std::chrono::milliseconds(60);
+    limits.pool.executors = executors;
+    limits.pool.idle = std::chrono::milliseconds(idle_ms);
+    return limits;
+  }
   static ExecutorSettings settings(std::vector<std::string> drivers) {
     ExecutorSettings settings;
     settings.drivers = std::move(drivers);
@@ -122,6 +130,8 @@ class ControlFixture {
     REQUIRE(turn_until(loop, [&] { return manager.executors().at({0, 0})->state() == ExecutorState::active; }));
     return executor();
   }
+  // An image of the client's that `peer` says it has loaded; its number.
+  std::uint64_t load_image(ExecutorPeer& peer, TestClient& client, const std::string& content);
   const Session& session(std::uint64_t id) { return manager.sessions().at(id); }
   bool has_session(std::uint64_t id) { return manager.sessions().contains(id); }
 
@@ -140,6 +150,23 @@ Answer TestClient::await() {
   Answer answer;
   REQUIRE(turn_until(fixture_.loop, [&] { return poll(answer); }));
   return answer;
+}
+
+inline std::uint64_t ControlFixture::load_image(ExecutorPeer& peer, TestClient& client, const std::string& content) {
+  proto::ImageOpen open;
+  open.size_bytes = content.size();
+  const auto opened = client.ask<proto::ImageOpened>(open);
+  REQUIRE(pwrite(client.fds.fds[0].get(), content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
+  proto::ImageSeal seal;
+  seal.image = opened.image;
+  ExecutorPacket note;
+  note.header.type = ExecutorMessage::module_note;
+  note.object = client.ask<proto::Done>(seal).image;
+  note.purpose = 1;
+  const std::size_t before = manager.images().log().size();
+  peer.send(note);
+  REQUIRE(turn_until(loop, [&] { return manager.images().log().size() == before + 1; }));
+  return note.object;
 }
 
 inline proto::Welcome TestClient::hello() {

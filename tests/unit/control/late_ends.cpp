@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which ends of work may be those of the work that has faulted.
+#include <memory>
+#include <set>
+
+#include "broker/control/recovery.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+
+TEST_CASE("which ends are late ones where the kernel log has told of the fault") {
+  auto table = std::make_unique<ProgressTable>();
+  const ProgressTick report = 1'000'000;
+  const ProgressTick heard = report - 1'000;
+  const auto end = [&](std::size_t stream, ProgressTick when) {
+    table->stream[stream].session = stream + 1;
+    table->stream[stream].issued = 7;
+    table->stream[stream].completed = 7;
+    note_end(table->stream[stream], 7, when);
+  };
+  end(0, heard - kLogDelay);      // about when the fault was
+  end(1, heard - kLogDelay - 1);  // before
+  end(2, heard + kLateEnd + 1);   // later
+  end(3, report - kLateEnd);      // when the work was taken off the GPU
+  using Sessions = std::set<std::uint64_t>;
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS, heard)) == Sessions{1, 4});
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_ILLEGAL_ADDRESS, heard)) == Sessions{4});
+  end(0, report - 1'500);  // nothing ended about then: the log was late, and says nothing
+  end(1, report - 1'500 - kLateEnd - 1);
+  table->stream[2].session = table->stream[3].session = 0;
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS, heard)) == Sessions{1});
+}
+
+TEST_CASE("which ends are late ones") {
+  auto table = std::make_unique<ProgressTable>();
+  const ProgressTick report = 1'000'000;
+  const auto end = [&](std::size_t stream, std::uint32_t completed, ProgressTick before_report) {
+    table->stream[stream].session = stream + 1;
+    table->stream[stream].issued = completed;
+    table->stream[stream].completed = completed;
+    note_end(table->stream[stream], completed, report - before_report);
+  };
+  end(0, 7, 540);                 // the last end of all: the GPU has stood still for 54 ms
+  end(1, 3, 540 + kLateEnd);      // just before
+  end(2, 3, 540 + kLateEnd + 1);  // earlier
+  using Sessions = std::set<std::uint64_t>;
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{1, 2});
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_ILLEGAL_ADDRESS)).empty());
+  table->stream[3].session = 4;  // at work since the time before that: it may have faulted, or stream 0
+  table->stream[3].issued = 2;
+  table->stream[3].completed = 1;
+  note_end(table->stream[3], 1, report - 700);
+  note_work(table->stream[3], true, report - 700);
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{1, 2, 4});
+  note_work(table->stream[3], false, report - 540);
+  note_work(table->stream[3], true, report - 530);  // begun after the last end
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_LAUNCH_FAILED)) == Sessions{4});
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{1, 2, 4});  // may end all the same
+  table->stream[3].session = 0;
+  end(0, 7, kLongestStandstillAtRest + 1);  // long ago: not what has faulted
+  end(1, 3, kLongestStandstillAtRest + 1);
+  end(2, 3, kLongestStandstillAtRest + 1);
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)).empty());
+  end(1, 3, kLongestStandstill + 1);  // the last, and nobody is at work
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{2});
+  table->stream[3].session = 4;  // who is at work has faulted
+  table->stream[3].issued = 2;
+  table->stream[3].completed = 1;
+  note_end(table->stream[3], 1, report - kLongestStandstillAtRest - 1);
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS)) == Sessions{4});
+  table->stream[3].session = 0;
+  table->stream[2].completed = 4;  // since the watch looked
+  table->stream[2].issued = 4;
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_ILLEGAL_ADDRESS)) == Sessions{3});
+}
