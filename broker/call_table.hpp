@@ -54,6 +54,7 @@ inline constexpr std::array kCallNames = std::to_array<std::string_view>({
     "a call out of line",
     "cuGraphInstantiate",
     "destroying graphs",
+    "cuEventRecord",
 });
 
 class CallName {

@@ -5,6 +5,7 @@
 // Trust: the client may write all of it at any time. What is read here is either checked or only concerns the client itself.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 
@@ -43,6 +44,11 @@ class ClientChannel {
   [[nodiscard]] int ring_doorbell() const { return ring_doorbell_.get(); }
   [[nodiscard]] int completion_doorbell() const { return completion_doorbell_.get(); }
 
+  // A thread of the client has waited long for that fence: told by the completion thread, taken by the worker (interrupts.hpp).
+  void note_long_wait(std::uint32_t fence) { long_wait_.store(fence + 1, std::memory_order_relaxed); }
+  [[nodiscard]] bool has_long_wait() const { return long_wait_.load(std::memory_order_relaxed) != 0; }
+  [[nodiscard]] std::uint32_t take_long_wait() { return long_wait_.exchange(0, std::memory_order_relaxed) - 1; }
+
   // The control process has said that another executor will serve the client.
   [[nodiscard]] bool has_moved() const {
     return header().session_state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(proto::SessionState::moved);
@@ -67,6 +73,7 @@ class ClientChannel {
   proto::RingConsumer ring_;
   proto::FileDescriptor ring_doorbell_;
   proto::FileDescriptor completion_doorbell_;
+  std::atomic<std::uint32_t> long_wait_{0};  // the fence and 1; 0: nobody
 };
 
 }  // namespace mpsshim::broker

@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 
 #include "broker/executor/client_channel.hpp"
+#include "broker/executor/interrupts.hpp"
 #include "broker/log.hpp"
 #include "proto/futex.hpp"
 
@@ -80,6 +81,16 @@ void Completion::remove(std::uint64_t session) {
   sessions_.erase(found);
 }
 
+void Completion::look(std::uint64_t session) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto active = active_.find(session);
+    if (active == active_.end()) return;
+    active->second.look = {};
+  }
+  eventfd_write(wake_event_.get(), 1);
+}
+
 Completion::Scan Completion::scan(ClientChannel& channel) {
   Scan scan;
   for (proto::FenceWaiter& waiter : channel.waiters()) {
@@ -90,6 +101,7 @@ Completion::Scan Completion::scan(ClientChannel& channel) {
     const bool reached = fence >= proto::kFenceWords || proto::fence_reached(channel.fence(fence).value.load(std::memory_order_acquire), target);
     if (!reached) {
       scan.armed = true;
+      scan.fence = fence;
       continue;
     }
     // The client may have taken the waiter back meanwhile; then there is nobody to wake.
@@ -115,9 +127,15 @@ Completion::Clock::time_point Completion::look_around(Clock::time_point now) {
   for (auto entry = active_.begin(); entry != active_.end();) {
     Active& active = entry->second;
     if (active.look <= now) {
-      if (!scan(*active.channel).armed) {  // the next arming rings the doorbell again
+      const Scan seen = scan(*active.channel);
+      if (!seen.armed) {  // the next arming rings the doorbell again
         entry = active_.erase(entry);
         continue;
+      }
+      if (now - active.armed >= active.tell) {
+        active.tell = 2 * (now - active.armed);
+        active.channel->note_long_wait(seen.fence);
+        eventfd_write(active.channel->ring_doorbell(), 1);
       }
       active.look = now + completion_pause(now - active.armed, spare_cores_);
     }
@@ -139,7 +157,7 @@ void Completion::wait(Clock::duration pause) {
   for (int i = 0; i < count; ++i) {
     const std::uint64_t id = edges[static_cast<std::size_t>(i)].data.u64;  // a copy: the structure is packed, no reference may bind to it
     const auto session = sessions_.find(id);
-    if (session != sessions_.end()) active_[id] = {session->second, now, now};
+    if (session != sessions_.end()) active_[id] = {session->second, now, now, Interrupts::kLongWait};
   }
 }
 

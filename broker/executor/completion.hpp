@@ -4,9 +4,10 @@
 //
 // Fences are words in memory that the GPU writes without telling anybody, so the thread looks again and again: first after microseconds, then
 // ever more rarely, in proportion to how long the youngest waiter of a session has waited already (completion_pause). A wait is so prolonged by
-// a small part, and a long one costs next to nothing (docs/measurements.md).
+// a small part, and a long one costs next to nothing (docs/measurements.md). After Interrupts::kLongWait the session's worker is told, which has
+// an interrupt say when the work has ended.
 //
-// Threads: add and remove from any; neither waits for the GPU. Trust: a waiter's fence index is checked; a client that scribbles into its
+// Threads: add, remove and look from any; none waits for the GPU. Trust: a waiter's fence index is checked; a client that scribbles into its
 // waiters or fences wakes or does not wake its own threads.
 #pragma once
 
@@ -42,9 +43,12 @@ class Completion {
   // `channel` stays mapped until remove(session) has returned.
   void add(std::uint64_t session, ClientChannel& channel);
   void remove(std::uint64_t session);
+  // Looks at the session's waiters at once, if there are any.
+  void look(std::uint64_t session);
 
   struct Scan {
-    bool armed = false;  // some waiter's fence has not come yet
+    bool armed = false;       // some waiter's fence has not come yet
+    std::uint32_t fence = 0;  // the last such one's
     bool fired = false;
   };
   // Looks once at all waiters of a channel; public for tests.
@@ -57,6 +61,7 @@ class Completion {
     ClientChannel* channel = nullptr;
     Clock::time_point armed;  // when the last doorbell was heard
     Clock::time_point look;   // at its waiters, next
+    Clock::duration tell;     // the worker, after such a wait
   };
 
   void loop();

@@ -51,6 +51,7 @@ ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
       streams(input.driver, progress,
               [this](int priority) { return control.note(LogKind::stream, static_cast<std::uint64_t>(static_cast<std::int64_t>(priority))); }),
       events(input.driver),
+      interrupts(input.driver, input.context, [this](std::uint64_t session) { completion.look(session); }),
       chain_pool(*this),
       output(input.control),
       variables(input.driver, input.faults, progress, issue_lock),
@@ -85,6 +86,16 @@ void ExecutorParts::warm_up() {
       driver->cuLaunchKernel(nop_function, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
       driver->cuStreamSynchronize(stream);
     }
+    std::atomic<std::uint32_t>& gate = progress[*word].completed;
+    gate = 0;
+    CUstreamBatchMemOpParams wait{};
+    wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    wait.waitValue.address = progress.completed_address(*word);
+    wait.waitValue.value = 1;
+    wait.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+    if (driver->cuStreamBatchMemOp_v2(stream, 1, &wait, 0) == CUDA_SUCCESS) interrupts.warm_up(stream, [&] { gate = 1; });
+    driver->cuStreamSynchronize(stream);
+    gate = 0;
     driver->cuStreamDestroy_v2(stream);
   }
   progress.give_back(*word);

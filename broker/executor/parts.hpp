@@ -14,6 +14,7 @@
 #include "broker/executor/event_pool.hpp"
 #include "broker/executor/function_names.hpp"
 #include "broker/executor/green_resources.hpp"
+#include "broker/executor/interrupts.hpp"
 #include "broker/executor/issue_lock.hpp"
 #include "broker/executor/progress.hpp"
 #include "broker/executor/scoped_call.hpp"
@@ -62,6 +63,7 @@ struct ExecutorParts : ExecutorPartsInput {
   StreamPool streams;
   EventPool events;
   Completion completion;
+  Interrupts interrupts;
   ActivityBell bell;
   ChainPool chain_pool;
   DeviceOutput output;

@@ -95,6 +95,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] bool is_empty() const { return ops_.empty() && !in_window_; }
   [[nodiscard]] bool has_unwritten_progress() const { return written_ != issued_; }
   [[nodiscard]] bool is_idle() const { return is_empty() && has_completed(appended_) && !is_probing() && !has_output(); }
+  [[nodiscard]] std::uint32_t fence_index() const { return fence_index_; }
+  [[nodiscard]] CUstream handle() const { return stream_->handle; }   // of one that is not finished
   [[nodiscard]] std::uint32_t position() const { return appended_; }  // of the last operation appended
   [[nodiscard]] bool has_issued(std::uint32_t position) const { return progress_reached(issued_, position) && !in_window_; }
   [[nodiscard]] bool has_completed(std::uint32_t position) const;

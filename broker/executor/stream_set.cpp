@@ -237,6 +237,14 @@ bool StreamSet::is_idle() const {
   return idle;
 }
 
+CUstream StreamSet::busy_stream(std::uint32_t fence) const {
+  CUstream found = nullptr;
+  table_.for_each([&](proto::StreamId, const Entry& entry) {
+    if (entry.queue->fence_index() == fence && !entry.queue->is_finished() && !entry.queue->is_idle()) found = entry.queue->handle();
+  });
+  return found;
+}
+
 StreamSet::Mark StreamSet::mark() const {
   Mark mark;
   const auto note = [&](const std::shared_ptr<StreamQueue>& queue) {

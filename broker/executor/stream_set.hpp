@@ -89,6 +89,9 @@ class StreamSet {
   // Says in the progress table that records were taken out of the ring whose work is not all issued: should the executor end now, they are lost.
   void set_held(bool held) { null_stream_->set_held(held); }
 
+  // The driver's stream whose work that fence stands behind; nullptr: all of it has ended.
+  [[nodiscard]] CUstream busy_stream(std::uint32_t fence) const;
+
   [[nodiscard]] Mark mark() const;
   [[nodiscard]] static bool has_issued(const Mark& mark);
   [[nodiscard]] static bool has_completed(const Mark& mark);

@@ -158,6 +158,8 @@ Worker::Visit Worker::visit(Session& session) {
   session.dry_visits = visit.worked ? 0 : session.dry_visits + 1;
   // A window that is wanted waits for progress, of streams beside those that still have work as well.
   if (session.dry_visits == kDryVisits || parts_.window.is_pending() || session.is_closing()) streams.write_progress();
+  if (session.channel().has_long_wait()) [[unlikely]]
+    await_interrupt(session);
   if (streams.reap()) visit.polls = true;
   if (session.poll_output()) visit.polls = visit.lacks_credit = true;
   if (session.poll_waiting() || session.is_closing()) visit.polls = true;
@@ -202,6 +204,16 @@ void Worker::issue(Session& session, Visit& visit) {
   visit.worked |= issued.any;
   visit.polls |= issued.waits_for_gpu;
   visit.lacks_credit |= issued.lacks_credit;
+}
+
+// While a window closes it is asked again.
+void Worker::await_interrupt(Session& session) {
+  if (!gate_.enter()) return;
+  if (const CUstream stream = session.streams().busy_stream(session.channel().take_long_wait())) {
+    const ScopedMark mark(session.id(), "cuEventRecord");
+    parts_.faults.check(parts_.interrupts.ask(session.id(), stream), session.id(), "cuEventRecord");
+  }
+  gate_.leave();
 }
 
 // False if a record came meanwhile. A session whose ring is not read for the moment keeps the worker polling, not awake.

@@ -59,6 +59,7 @@ class Worker {
   [[nodiscard]] Visit visit(Session& session);
   [[nodiscard]] bool read_ring(Session& session);
   void issue(Session& session, Visit& visit);
+  void await_interrupt(Session& session);
   void drop(std::size_t index);  // one of sessions_, which is over or another worker's
   void start_watching(const std::shared_ptr<Session>& session);
   void rebalance();
