@@ -217,7 +217,7 @@ bool StreamSet::settle_fences() {
 
 bool StreamSet::reap() {
   if (retiring_.empty()) return false;
-  std::erase_if(retiring_, [this](const std::shared_ptr<StreamQueue>& queue) {
+  std::erase_if(retiring_, [](const std::shared_ptr<StreamQueue>& queue) {
     if (!queue->is_idle()) return false;
     queue->finish();
     if (LegacyOrder* const order = queue->notes.order.get()) {

@@ -19,6 +19,7 @@ constexpr int kKernelMs = 200;
 struct Cost {
   long long waited_us = 0;
   long long computing_us = 0;
+  long long displaced = 0;  // by others, on its core
 };
 
 Cost cost_of(const BrokerFixture& broker, const std::string& how) {
@@ -28,7 +29,8 @@ Cost cost_of(const BrokerFixture& broker, const std::string& how) {
   INFO(how << ": " << outcome.explain() << "--- broker\n" << broker.log());
   REQUIRE(outcome.ok());
   Cost cost;
-  REQUIRE(std::sscanf(outcome.output.c_str(), "waited %lld us, computing %lld us", &cost.waited_us, &cost.computing_us) == 2);
+  REQUIRE(std::sscanf(outcome.output.c_str(), "waited %lld us, computing %lld us, displaced %lld times", &cost.waited_us, &cost.computing_us,
+                      &cost.displaced) == 3);
   CHECK(cost.waited_us >= kKernelMs * 900);
   return cost;
 }
@@ -67,13 +69,13 @@ TEST_CASE("a client that did not ask spins briefly and sleeps") {
   CHECK(least_computing_us(broker, "auto") < 10'000);
 }
 
-// How much it gets depends on who else wants the cores; a sleeping one would get a hundredth of this.
+// How much it gets depends on who else wants the cores. A sleeping one would get a hundredth of this, and nobody would displace it.
 TEST_CASE("a client that asked to spin or yield does not sleep") {
   const BrokerFixture broker;
   for (const char* how : {"spin", "yield"}) {
     const Cost cost = cost_of(broker, how);
-    INFO(how << ": " << cost.computing_us << " of " << cost.waited_us << " us");
-    CHECK(cost.computing_us > cost.waited_us / 20);
+    INFO(how << ": " << cost.computing_us << " of " << cost.waited_us << " us, displaced " << cost.displaced << " times");
+    CHECK((cost.computing_us > cost.waited_us / 20 || cost.displaced > 10));
   }
 }
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // waits HOW MILLISECONDS: waits for a kernel that runs so long, and says what the waiting cost the waiting thread:
-// "waited 203000 us, computing 150 us". HOW is how the program asks CUDA to wait:
+// "waited 203000 us, computing 150 us, displaced 0 times": how often another thread got its core while it wanted it. HOW is how the program asks CUDA
+// to wait:
 //   auto, spin, yield, block   flags of the primary context, cuCtxSynchronize
 //   created                    a context made with CU_CTX_SCHED_BLOCKING_SYNC, cuStreamSynchronize
 //   event                      an event with CU_EVENT_BLOCKING_SYNC in a context without flags
+#include <sys/resource.h>
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -25,6 +28,12 @@ long long microseconds(clockid_t clock) {
   timespec now{};
   clock_gettime(clock, &now);
   return now.tv_sec * 1'000'000ll + now.tv_nsec / 1000;
+}
+
+long long displacements() {
+  rusage used{};
+  getrusage(RUSAGE_THREAD, &used);
+  return used.ru_nivcsw;
 }
 
 CUstream non_blocking_stream() {
@@ -89,9 +98,10 @@ void run(const std::string& how, std::chrono::milliseconds duration) {
 #endif
   const CUstream stream = non_blocking_stream();
   const LongKernel kernel(stream, duration);
-  const long long began = microseconds(CLOCK_MONOTONIC), computed = microseconds(CLOCK_THREAD_CPUTIME_ID);
+  const long long began = microseconds(CLOCK_MONOTONIC), computed = microseconds(CLOCK_THREAD_CPUTIME_ID), displaced = displacements();
   wait(how, stream);
-  std::printf("waited %lld us, computing %lld us\n", microseconds(CLOCK_MONOTONIC) - began, microseconds(CLOCK_THREAD_CPUTIME_ID) - computed);
+  std::printf("waited %lld us, computing %lld us, displaced %lld times\n", microseconds(CLOCK_MONOTONIC) - began,
+              microseconds(CLOCK_THREAD_CPUTIME_ID) - computed, displacements() - displaced);
 }
 
 }  // namespace
