@@ -222,7 +222,7 @@ CUresult Executor::restore(Session& session, const std::vector<Restore>& pieces)
     } else {
       std::uint64_t device_address = 0;
       result = session.memory().segments().map(piece.packet.object, static_cast<proto::SegmentPurpose>(piece.packet.purpose), piece.packet.address,
-                                            piece.packet.flags, piece.file, device_address);
+                                               piece.packet.flags, piece.file, device_address);
       // The client goes by one address for host and device.
       const bool is_pinned = proto::has_own_address(static_cast<proto::SegmentPurpose>(piece.packet.purpose));
       if (result == CUDA_SUCCESS && is_pinned && device_address != piece.packet.address) result = CUDA_ERROR_MPS_SERVER_NOT_READY;
