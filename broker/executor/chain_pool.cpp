@@ -94,9 +94,11 @@ void ChainPool::make_wanted() {
       if (std::chrono::steady_clock::now() - start > kShareOfWindow) return want_more(shelf);
       const ChainShape shape = shelf.shape;
       lock.unlock();
-      auto in_order = green_ == nullptr ? parts_.control.note(LogKind::graph, shape.index()) : ControlLink::InOrder();
-      std::unique_ptr<ChainGraph> chain = make(shape);
-      if (in_order) in_order.unlock();
+      std::unique_ptr<ChainGraph> chain;
+      {
+        const auto in_order = green_ == nullptr ? parts_.control.note(LogKind::graph, shape.index()) : ControlLink::InOrder();
+        chain = make(shape);
+      }
       lock.lock();
       --shelf.wanted;
       add(shelf, std::move(chain));

@@ -8,10 +8,8 @@ namespace mpsshim::broker {
 // Under the lock.
 bool MemoryMap::is_free(std::uint64_t address, std::uint64_t size_bytes) const {
   const auto touches = [&](const AddressRanges& pieces) {
-    auto piece = pieces.lower_bound(address + size_bytes);
-    if (piece == pieces.begin()) return false;
-    --piece;
-    return piece->first + piece->second > address;
+    const auto piece = entry_before(pieces, address + size_bytes - 1);
+    return piece != pieces.end() && piece->first + piece->second > address;
   };
   for (const auto& [begin, lease] : leases_) {
     if (lease.is_closed || address < begin || size_bytes > lease.size_bytes || address - begin > lease.size_bytes - size_bytes) continue;

@@ -86,6 +86,7 @@ void ExecutorParts::warm_up() {
       driver->cuLaunchKernel(nop_function, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
       driver->cuStreamSynchronize(stream);
     }
+    // The sleepers have to fall asleep for once: their events stand behind a wait for a word that is written after that.
     std::atomic<std::uint32_t>& gate = progress[*word].completed;
     gate = 0;
     CUstreamBatchMemOpParams wait{};

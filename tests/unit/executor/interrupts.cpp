@@ -95,6 +95,20 @@ TEST_CASE("interrupts: all threads and events are there before the first wait, a
   CHECK(created == static_cast<int>(Interrupts::kSleepers));
 }
 
+TEST_CASE("interrupts: warming up has each sleeper sleep once, and all are free afterwards") {
+  Fixture f;
+  int asleep_at_release = 0;
+  f.interrupts->warm_up(reinterpret_cast<CUstream>(16), [&] {
+    (void)becomes([] { return asleep == static_cast<int>(Interrupts::kSleepers); });
+    asleep_at_release = asleep;
+    due = static_cast<int>(Interrupts::kSleepers);
+  });
+  CHECK(asleep_at_release == static_cast<int>(Interrupts::kSleepers));
+  CHECK(asleep == 0);
+  for (std::uint64_t session = 1; session <= Interrupts::kSleepers; ++session) REQUIRE(f.ask(session) == CUDA_SUCCESS);
+  CHECK(recorded == 2 * static_cast<int>(Interrupts::kSleepers));
+}
+
 TEST_CASE("interrupts: a record that is refused wakes nobody") {
   Fixture f;
   record_result = CUDA_ERROR_INVALID_HANDLE;

@@ -11,6 +11,9 @@
 namespace mpsshim::ptx {
 namespace {
 
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+
 // in: d, e = member masks, a = value, b and c = shfl's lane and clamp, aux = second destination, imm = what.
 enum class What : std::uint8_t {
   shfl_idx,
@@ -267,42 +270,41 @@ Handler select_redux(const Form& f) {
   const bool is_signed = f.type == Type::s32;
   if (!is_bits && !is_signed && f.type != Type::u32) return nullptr;
   if (is_bits) {
-    if (f.has(Mod::and_)) return collective<std::uint32_t, What::redux_and>;
-    if (f.has(Mod::or_)) return collective<std::uint32_t, What::redux_or>;
-    return f.has(Mod::xor_) ? collective<std::uint32_t, What::redux_xor> : nullptr;
+    if (f.has(Mod::and_)) return collective<u32, What::redux_and>;
+    if (f.has(Mod::or_)) return collective<u32, What::redux_or>;
+    return f.has(Mod::xor_) ? collective<u32, What::redux_xor> : nullptr;
   }
-  if (f.has(Mod::add)) return collective<std::uint32_t, What::redux_add>;
-  if (f.has(Mod::min)) return is_signed ? collective<std::uint32_t, What::redux_min> : collective<std::uint32_t, What::redux_umin>;
-  if (f.has(Mod::max)) return is_signed ? collective<std::uint32_t, What::redux_max> : collective<std::uint32_t, What::redux_umax>;
+  if (f.has(Mod::add)) return collective<u32, What::redux_add>;
+  if (f.has(Mod::min)) return is_signed ? collective<u32, What::redux_min> : collective<u32, What::redux_umin>;
+  if (f.has(Mod::max)) return is_signed ? collective<u32, What::redux_max> : collective<u32, What::redux_umax>;
   return nullptr;
 }
 
 }  // namespace
 
 Handler select_warp(const Form& f) {
-  using u64 = std::uint64_t;
   if (f.op == Op::activemask) return f.type == Type::b32 ? active_mask : nullptr;
   if (!f.has(Mod::sync)) return nullptr;  // Forms before sm_70, which have no member mask.
   switch (f.op) {
     case Op::shfl:
       if (f.type != Type::b32) return nullptr;
-      if (f.has(Mod::idx)) return collective<std::uint32_t, What::shfl_idx>;
-      if (f.has(Mod::up)) return collective<std::uint32_t, What::shfl_up>;
-      if (f.has(Mod::down)) return collective<std::uint32_t, What::shfl_down>;
-      return f.has(Mod::bfly) ? collective<std::uint32_t, What::shfl_bfly> : nullptr;
+      if (f.has(Mod::idx)) return collective<u32, What::shfl_idx>;
+      if (f.has(Mod::up)) return collective<u32, What::shfl_up>;
+      if (f.has(Mod::down)) return collective<u32, What::shfl_down>;
+      return f.has(Mod::bfly) ? collective<u32, What::shfl_bfly> : nullptr;
     case Op::vote:
-      if (f.has(Mod::ballot)) return f.type == Type::b32 ? collective<std::uint32_t, What::vote_ballot> : nullptr;
+      if (f.has(Mod::ballot)) return f.type == Type::b32 ? collective<u32, What::vote_ballot> : nullptr;
       if (f.type != Type::pred) return nullptr;
-      if (f.has(Mod::all)) return collective<std::uint32_t, What::vote_all>;
-      if (f.has(Mod::any)) return collective<std::uint32_t, What::vote_any>;
-      return f.has(Mod::uni) ? collective<std::uint32_t, What::vote_uni> : nullptr;
+      if (f.has(Mod::all)) return collective<u32, What::vote_all>;
+      if (f.has(Mod::any)) return collective<u32, What::vote_any>;
+      return f.has(Mod::uni) ? collective<u32, What::vote_uni> : nullptr;
     case Op::match:
       if (f.type != Type::b32 && f.type != Type::b64) return nullptr;
-      if (f.has(Mod::any)) return f.type == Type::b64 ? collective<u64, What::match_any> : collective<std::uint32_t, What::match_any>;
-      if (f.has(Mod::all)) return f.type == Type::b64 ? collective<u64, What::match_all> : collective<std::uint32_t, What::match_all>;
+      if (f.has(Mod::any)) return f.type == Type::b64 ? collective<u64, What::match_any> : collective<u32, What::match_any>;
+      if (f.has(Mod::all)) return f.type == Type::b64 ? collective<u64, What::match_all> : collective<u32, What::match_all>;
       return nullptr;
     case Op::redux: return select_redux(f);
-    case Op::bar: return collective<std::uint32_t, What::sync>;
+    case Op::bar: return collective<u32, What::sync>;
     default: return nullptr;
   }
 }

@@ -1,63 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// A control process without its listening sockets: loop, SessionManager, executors played by the test, and clients at the other end of a
-// socket pair. Clients are this process, so their pidfd is our own unless a test brings another.
+// A control process without its listening sockets: loop, SessionManager, executors played by the test, and clients (test_client.hpp) at
+// the other end of a socket pair.
 #pragma once
 
-#include <cstring>
 #include <memory>
 #include <vector>
 
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "broker/control/client_connection.hpp"
 #include "broker/control/session_manager.hpp"
 #include "proto/handshake.hpp"
 #include "tests/unit/control/support/executor_peer.hpp"
+#include "tests/unit/control/support/test_client.hpp"
 
 namespace mpsshim::broker::control::testing {
-
-class ControlFixture;
-
-class TestClient {
- public:
-  TestClient(ControlFixture& fixture, proto::Socket socket) : fixture_(fixture), socket_(std::move(socket)) { socket_.set_blocking(false); }
-
-  template <typename Message>
-  void send(const Message& message, std::span<const int> with = {}) {
-    REQUIRE(proto::send_message(socket_, message, with) == proto::SocketStatus::ok);
-  }
-  void send_bytes(std::size_t count) {
-    const std::vector<std::byte> bytes(count);
-    REQUIRE(socket_.send(bytes) == proto::SocketStatus::ok);
-  }
-  // The answer, if it is there. `fds` holds what came with it.
-  template <typename Message>
-  bool poll(Message& message) {
-    std::array<std::byte, proto::kMaxMessageBytes> buffer;
-    std::size_t bytes = 0;
-    if (socket_.receive(buffer, bytes, fds) != proto::SocketStatus::ok) return false;
-    REQUIRE(bytes == sizeof message);
-    std::memcpy(&message, buffer.data(), bytes);
-    return true;
-  }
-  template <typename Answer>
-  Answer await();
-  template <typename Answer, typename Message>
-  Answer ask(const Message& message, std::span<const int> with = {}) {
-    send(message, with);
-    return await<Answer>();
-  }
-  proto::Welcome hello();
-  bool is_closed();  // by the broker, within a moment
-  void hang_up() { socket_.reset(); }
-
-  proto::ReceivedFds fds;
-
- private:
-  ControlFixture& fixture_;
-  proto::Socket socket_;
-};
 
 class ControlFixture {
  public:
@@ -109,7 +66,7 @@ class ControlFixture {
     const std::size_t place = connections_.size();
     connections_.push_back(std::make_unique<ClientConnection>(loop, manager, std::move(ends[1]),
                                                               [this, place] { loop.defer([this, place] { connections_[place].reset(); }); }));
-    return TestClient(*this, std::move(ends[0]));
+    return TestClient(loop, std::move(ends[0]));
   }
   // A client with a session that is open in the current executor.
   TestClient attach(proto::Attached* answer = nullptr) {
@@ -145,13 +102,6 @@ class ControlFixture {
   std::vector<std::unique_ptr<ClientConnection>> connections_;
 };
 
-template <typename Answer>
-Answer TestClient::await() {
-  Answer answer;
-  REQUIRE(turn_until(fixture_.loop, [&] { return poll(answer); }));
-  return answer;
-}
-
 inline std::uint64_t ControlFixture::load_image(ExecutorPeer& peer, TestClient& client, const std::string& content) {
   proto::ImageOpen open;
   open.size_bytes = content.size();
@@ -168,27 +118,5 @@ inline std::uint64_t ControlFixture::load_image(ExecutorPeer& peer, TestClient& 
   REQUIRE(turn_until(loop, [&] { return manager.images().log().size() == before + 1; }));
   return note.object;
 }
-
-inline proto::Welcome TestClient::hello() {
-  const proto::FileDescriptor self(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
-  const int fd = self.get();
-  return ask<proto::Welcome>(proto::Hello{}, {&fd, 1});
-}
-
-inline bool TestClient::is_closed() {
-  return turn_until(
-      fixture_.loop, [&] { return socket_.peer_has_hung_up(); }, 500);
-}
-
-// What a client sees in its channel.
-inline proto::Mapping map_header(const proto::ReceivedFds& fds) {
-  return proto::Mapping::map(fds.fds[0], 0, proto::kPageBytes, proto::Access::read_write);
-}
-inline proto::ChannelHeader& header_of(const proto::Mapping& page) { return *reinterpret_cast<proto::ChannelHeader*>(page.data()); }
-// Its word for what has become of the session.
-inline std::uint32_t state_in(const proto::Mapping& page) { return header_of(page).session_state; }
-inline constexpr auto kFailed = static_cast<std::uint32_t>(proto::SessionState::failed);
-inline constexpr auto kMoved = static_cast<std::uint32_t>(proto::SessionState::moved);
-inline constexpr auto kActive = static_cast<std::uint32_t>(proto::SessionState::active);
 
 }  // namespace mpsshim::broker::control::testing
