@@ -13,11 +13,14 @@ namespace mpsshim::broker {
 
 namespace {
 
-// Any GPU since Maxwell. The writer (word_writes.hpp): what ran before it in its stream is seen by whoever sees its words.
+// Any GPU since Maxwell. The writer (word_writes.hpp): what ran before it in its stream is seen by whoever sees its words. The variable is
+// nobody's: the block of device memory in which the driver puts it is where clients' variables go later, so that block is at the same place
+// in every life, whatever else the driver has taken memory for by the time they come.
 constexpr char kOwnPtx[] = R"(
 .version 6.0
 .target sm_50
 .address_size 64
+.visible .global .align 4 .u32 mpsshim_first_variable;
 .visible .entry mpsshim_nop()
 {
   ret;
