@@ -42,6 +42,7 @@ class Work {
   explicit Work(std::uint64_t seed) : random_(seed) {
     for (int i = 0; i < 2; ++i) add_lane();
     add_block();
+    use_module();  // what a module leaves in the broker is there after the first client
   }
 
   void operate();
