@@ -2,7 +2,8 @@
 // When a stream's work was last seen to end. After a fault the GPU stands still until the driver tells of it, but words behind the faulted work
 // may be written all the same: when it is taken off the GPU, or, after an exception of a multiprocessor beside another client's kernel, at once
 // (seen on an H200 with misaligned accesses). So what ended last counts as under way: before the report, and before the standstill if nothing
-// that still runs was begun later. Where the kernel log has told when the fault was, what ended about then counts instead.
+// that still runs was begun later. Where the kernel log has told when the fault was, what ended about then counts instead, and after a fault with
+// words behind it whatever ended since: those may come as late as the report, if other processes have the GPU meanwhile.
 // Written by the fault watch, read by the control process after the report.
 #pragma once
 

@@ -73,7 +73,9 @@ LateEnds ends_before_standstill(const ProgressTable& table, ProgressTick report,
 LateEnds late_ends(const ProgressTable& table, ProgressTick report, CUresult error, std::optional<ProgressTick> heard) {
   if (error == CUDA_ERROR_ILLEGAL_ADDRESS) return {report - kLateEnd};
   if (heard && (writes_words_behind(error) || is_at_rest(table))) {
-    const LateEnds around{report - kLateEnd, LateEnds::Span{*heard - kLogDelay, *heard + kLateEnd}};
+    // Words behind the fault come at once, or, where processes share the GPU, when this one has its turn again.
+    const ProgressTick to = writes_words_behind(error) ? report : *heard + kLateEnd;
+    const LateEnds around{report - kLateEnd, LateEnds::Span{*heard - kLogDelay, to}};
     if (!busy_sessions(table, around).empty()) return around;  // the log was late as well, if it explains nothing
   }
   return ends_before_standstill(table, report, error);

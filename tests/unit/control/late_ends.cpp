@@ -21,10 +21,11 @@ TEST_CASE("which ends are late ones where the kernel log has told of the fault")
   };
   end(0, heard - kLogDelay);      // about when the fault was
   end(1, heard - kLogDelay - 1);  // before
-  end(2, heard + kLateEnd + 1);   // later
+  end(2, heard + kLateEnd + 1);   // later, which nothing does but words behind a fault after which there are such
   end(3, report - kLateEnd);      // when the work was taken off the GPU
   using Sessions = std::set<std::uint64_t>;
-  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS, heard)) == Sessions{1, 4});
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS, heard)) == Sessions{1, 3, 4});
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_LAUNCH_FAILED, heard)) == Sessions{1, 4});
   CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_ILLEGAL_ADDRESS, heard)) == Sessions{4});
   end(0, report - 1'500);  // nothing ended about then: the log was late, and says nothing
   end(1, report - 1'500 - kLateEnd - 1);
