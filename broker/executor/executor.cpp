@@ -170,6 +170,7 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
       return;
     case ExecutorMessage::load_replay: return replay(packet, fds);
     case ExecutorMessage::variables_forget: return modules_->forget_owner(packet.header.session);
+    case ExecutorMessage::take_over: return;  // for those that have waited for it with their context
     default: log_error("Message {} from the control process is not known to the executor", static_cast<unsigned>(packet.header.type));
   }
 }
