@@ -84,7 +84,7 @@ void add_green(Session& session, Reply& reply, proto::GreenContextId id, CUresul
   if (result == CUDA_SUCCESS) {
     body.type = made->told().type;
     std::memcpy(body.content, made->told().content, sizeof body.content);
-    auto entry = std::make_unique<SessionGreen>(SessionGreen{made, std::make_shared<LegacyOrder>()});
+    auto entry = std::make_unique<SessionGreen>(SessionGreen{made});
     if (live_greens(session) >= kMaxGreenContexts) {
       result = CUDA_ERROR_OUT_OF_MEMORY;
     } else if (!session.greens().insert(id, std::move(entry))) {
@@ -174,11 +174,8 @@ void handle(Incoming& incoming, const proto::GreenStreamCreateRecord& record) {
   if (session.streams().find(id) != nullptr) return incoming.malformed("its stream id is in use");
   const proto::Known<SessionGreen> green = incoming.find(session.greens(), record.green);
   if (!green) return;
-  const bool is_null_stream = record.is_default != 0;
-  if (is_null_stream && green->order->null_stream != nullptr) return incoming.malformed("its green context has a NULL stream already");
-  const bool is_blocking = is_null_stream || (record.flags & CU_STREAM_NON_BLOCKING) == 0;
   const int priority = std::clamp(record.priority, -kGreenPriorityBound, kGreenPriorityBound);
-  const CUresult made = session.streams().create_green(id, green->green, is_blocking ? green->order : nullptr, is_null_stream, priority);
+  const CUresult made = session.streams().create_green(id, green->green, priority);
   session.context().check(made, "cuGreenCtxStreamCreate");
 }
 

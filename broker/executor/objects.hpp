@@ -30,11 +30,8 @@ struct SessionFunction {
   ImageUse use{};                          // that image: graphs that name the function keep it
 };
 
-struct LegacyOrder;
-
 struct SessionGreen {
   GreenContextRef green;
-  std::shared_ptr<LegacyOrder> order;  // of its blocking streams
 };
 
 using EventTable = proto::HandleTable<proto::HandleKind::event, SessionEvent>;

@@ -24,8 +24,6 @@ namespace mpsshim::broker {
 
 inline constexpr std::uint32_t kCredit = 900;
 
-struct LegacyOrder;
-
 // Queued and not yet issued, over all streams of a session.
 struct QueuedTotal {
   std::size_t records = 0;
@@ -36,11 +34,10 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
  public:
   // StreamSet's notes on this stream.
   struct Notes {
-    bool is_active = false;              // in its list of streams with something to do
-    bool has_new_work = false;           // a blocking stream: since the NULL stream last waited for it
-    std::uint64_t null_version = 0;      // a blocking stream: the NULL stream's work that it has waited for
-    std::uint64_t barrier_version = 0;   // the barriers it has waited for
-    std::shared_ptr<LegacyOrder> order;  // of a NULL stream, and of the streams that it is ordered with
+    bool is_active = false;             // in its list of streams with something to do
+    bool has_new_work = false;          // a blocking stream: since the NULL stream last waited for it
+    std::uint64_t null_version = 0;     // a blocking stream: the NULL stream's work that it has waited for
+    std::uint64_t barrier_version = 0;  // the barriers it has waited for
   };
   Notes notes;
 

@@ -11,12 +11,6 @@ constexpr std::uint32_t kIssueBudget = 256;  // submissions a stream makes befor
 
 }  // namespace
 
-// Streams and their order know each other.
-StreamSet::~StreamSet() {
-  table_.for_each([](proto::StreamId, Entry& entry) { entry.queue->notes.order.reset(); });
-  for (const std::shared_ptr<StreamQueue>& queue : retiring_) queue->notes.order.reset();
-}
-
 CUresult StreamSet::open() {
   const CUresult result = create(proto::kNullStream, true, 0);
   if (result == CUDA_SUCCESS) null_stream_ = table_.find(proto::kNullStream)->queue;
@@ -27,26 +21,21 @@ CUresult StreamSet::create(proto::StreamId id, bool is_blocking, int priority) {
   if (table_.find(id) || id.index() >= proto::kFenceWords) return CUDA_ERROR_INVALID_HANDLE;
   std::unique_ptr<PooledStream> stream;
   const CUresult result = context_.parts.streams.take(context_.session, priority, stream);
-  return result == CUDA_SUCCESS ? add(id, std::move(stream), is_blocking ? order_ : nullptr, id == proto::kNullStream) : result;
+  return result == CUDA_SUCCESS ? add(id, std::move(stream), is_blocking) : result;
 }
 
-CUresult StreamSet::create_green(proto::StreamId id, const GreenContextRef& green, std::shared_ptr<LegacyOrder> order, bool is_null_stream,
-                                 int priority) {
+CUresult StreamSet::create_green(proto::StreamId id, const GreenContextRef& green, int priority) {
   if (table_.find(id) || id.index() >= proto::kFenceWords) return CUDA_ERROR_INVALID_HANDLE;
   std::unique_ptr<PooledStream> stream;
   const CUresult result = context_.parts.streams.take_green(context_.session, green, priority, stream);
-  return result == CUDA_SUCCESS ? add(id, std::move(stream), std::move(order), is_null_stream) : result;
+  return result == CUDA_SUCCESS ? add(id, std::move(stream), false) : result;
 }
 
-CUresult StreamSet::add(proto::StreamId id, std::unique_ptr<PooledStream> stream, std::shared_ptr<LegacyOrder> order, bool is_null_stream) {
+CUresult StreamSet::add(proto::StreamId id, std::unique_ptr<PooledStream> stream, bool is_blocking) {
   auto entry = std::make_unique<Entry>();
-  entry->queue = std::make_shared<StreamQueue>(context_, total_, id.index(), order != nullptr, std::move(stream));
+  entry->queue = std::make_shared<StreamQueue>(context_, total_, id.index(), is_blocking, std::move(stream));
   const std::shared_ptr<StreamQueue> queue = entry->queue;
-  if (table_.insert(id, std::move(entry))) {
-    if (is_null_stream) order->null_stream = queue.get();
-    queue->notes.order = std::move(order);
-    return CUDA_SUCCESS;
-  }
+  if (table_.insert(id, std::move(entry))) return CUDA_SUCCESS;
   queue->finish();
   return CUDA_ERROR_INVALID_HANDLE;
 }
@@ -71,16 +60,14 @@ void StreamSet::append(StreamQueue& queue, StreamOp op) {
   ++pace_.operations;
   if (!is_work) ++pace_.fences;
   if (is_work && queue.notes.barrier_version != barrier_version_) order_behind_barriers(queue);
-  if (LegacyOrder* const order = queue.notes.order.get()) {
-    if (&queue == order->null_stream) {
-      if (!order->unordered.empty()) order_null_stream(*order);
-      if (is_work) ++order->null_version;
-    } else if (is_work) {
-      if (queue.notes.null_version != order->null_version) order_blocking_stream(*order, queue);
-      if (!queue.notes.has_new_work) {
-        queue.notes.has_new_work = true;
-        order->unordered.push_back(queue.shared_from_this());
-      }
+  if (&queue == null_stream_.get()) {
+    if (!unordered_.empty()) order_null_stream();
+    if (is_work) ++null_version_;
+  } else if (queue.is_blocking() && is_work) {
+    if (queue.notes.null_version != null_version_) order_blocking_stream(queue);
+    if (!queue.notes.has_new_work) {
+      queue.notes.has_new_work = true;
+      unordered_.push_back(queue.shared_from_this());
     }
   }
   // Behind whatever the stream had to be ordered behind: the fence says that all of it is done.
@@ -104,23 +91,23 @@ PointRef StreamSet::record_point(StreamQueue& queue) {
   return point;
 }
 
-void StreamSet::order_null_stream(LegacyOrder& order) {
-  for (const std::shared_ptr<StreamQueue>& queue : order.unordered) {
+void StreamSet::order_null_stream() {
+  for (const std::shared_ptr<StreamQueue>& queue : unordered_) {
     queue->notes.has_new_work = false;
     if (queue->is_finished() || queue->is_idle()) continue;
-    if (PointRef point = record_point(*queue)) put(*order.null_stream, WaitOp{std::move(point)});
+    if (PointRef point = record_point(*queue)) put(*null_stream_, WaitOp{std::move(point)});
   }
-  order.unordered.clear();
+  unordered_.clear();
 }
 
-void StreamSet::order_blocking_stream(LegacyOrder& order, StreamQueue& queue) {
-  queue.notes.null_version = order.null_version;
-  if (order.null_stream == nullptr || order.null_stream->is_idle()) return;
-  if (order.null_point_version != order.null_version) {
-    order.null_point = record_point(*order.null_stream);
-    order.null_point_version = order.null_version;
+void StreamSet::order_blocking_stream(StreamQueue& queue) {
+  queue.notes.null_version = null_version_;
+  if (null_stream_->is_idle()) return;
+  if (null_point_version_ != null_version_) {
+    null_point_ = record_point(*null_stream_);
+    null_point_version_ = null_version_;
   }
-  if (order.null_point) put(queue, WaitOp{order.null_point});
+  if (null_point_) put(queue, WaitOp{null_point_});
 }
 
 // The stream itself is in order anyway.
@@ -217,13 +204,10 @@ bool StreamSet::settle_fences() {
 
 bool StreamSet::reap() {
   if (retiring_.empty()) return false;
-  std::erase_if(retiring_, [](const std::shared_ptr<StreamQueue>& queue) {
+  std::erase_if(retiring_, [this](const std::shared_ptr<StreamQueue>& queue) {
     if (!queue->is_idle()) return false;
     queue->finish();
-    if (LegacyOrder* const order = queue->notes.order.get()) {
-      if (queue->notes.has_new_work) std::erase(order->unordered, queue);
-      if (order->null_stream == queue.get()) order->null_stream = nullptr;
-    }
+    if (queue->notes.has_new_work) std::erase(unordered_, queue);
     return true;
   });
   return !retiring_.empty();

@@ -18,15 +18,6 @@
 
 namespace mpsshim::broker {
 
-// A NULL stream and the blocking streams that it is ordered with: the session's, and those of each green context.
-struct LegacyOrder {
-  StreamQueue* null_stream = nullptr;                   // null once it has ended
-  std::vector<std::shared_ptr<StreamQueue>> unordered;  // blocking streams with work that the NULL stream has not waited for
-  std::uint64_t null_version = 0;                       // counts the NULL stream's work
-  std::uint64_t null_point_version = 0;                 // the version that null_point stands behind
-  PointRef null_point;
-};
-
 class StreamSet {
  public:
   // How far every stream had been filled at some moment.
@@ -43,13 +34,11 @@ class StreamSet {
 
   explicit StreamSet(const IssueContext& context) : context_(context) {}
   StreamSet(const StreamSet&) = delete;
-  ~StreamSet();
 
   [[nodiscard]] CUresult open();  // the NULL stream
   [[nodiscard]] CUresult create(proto::StreamId id, bool is_blocking, int priority);
-  // On the multiprocessors of a green context. `order`: of its NULL stream, and of blocking ones.
-  [[nodiscard]] CUresult create_green(proto::StreamId id, const GreenContextRef& green, std::shared_ptr<LegacyOrder> order, bool is_null_stream,
-                                      int priority);
+  // On the multiprocessors of a green context; ordered with no NULL stream.
+  [[nodiscard]] CUresult create_green(proto::StreamId id, const GreenContextRef& green, int priority);
   // The id is free from now on; the queue goes on until its work has ended. False if there is no such stream.
   [[nodiscard]] bool retire(proto::StreamId id);
   [[nodiscard]] StreamQueue* find(proto::StreamId id) const;
@@ -114,10 +103,10 @@ class StreamSet {
     const GreenContext* of = nullptr;  // whose streams come behind it; null: all. Compared, never used
   };
 
-  [[nodiscard]] CUresult add(proto::StreamId id, std::unique_ptr<PooledStream> stream, std::shared_ptr<LegacyOrder> order, bool is_null_stream);
-  void order_null_stream(LegacyOrder& order);
+  [[nodiscard]] CUresult add(proto::StreamId id, std::unique_ptr<PooledStream> stream, bool is_blocking);
+  void order_null_stream();
   void order_behind_barriers(StreamQueue& queue);
-  void order_blocking_stream(LegacyOrder& order, StreamQueue& queue);
+  void order_blocking_stream(StreamQueue& queue);
   void retire(std::shared_ptr<StreamQueue> queue);
   [[nodiscard]] PointRef record_point(StreamQueue& queue);
   void put(StreamQueue& queue, StreamOp op);
@@ -129,7 +118,10 @@ class StreamSet {
   std::shared_ptr<StreamQueue> null_stream_;
   std::vector<std::shared_ptr<StreamQueue>> active_;  // have something queued, progress not yet written or late fences
   std::vector<std::shared_ptr<StreamQueue>> retiring_;
-  const std::shared_ptr<LegacyOrder> order_ = std::make_shared<LegacyOrder>();
+  std::vector<std::shared_ptr<StreamQueue>> unordered_;  // blocking streams with work that the NULL stream has not waited for
+  std::uint64_t null_version_ = 0;                       // counts the NULL stream's work
+  std::uint64_t null_point_version_ = 0;                 // the version that null_point_ stands behind
+  PointRef null_point_;
   std::vector<std::shared_ptr<StreamQueue>> printing_;
   std::vector<Barrier> barriers_;  // one for a stream and a context at most
   std::uint64_t barrier_version_ = 0;

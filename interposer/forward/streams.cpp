@@ -60,13 +60,7 @@ Stream* Streams::null_stream() {
   if (GreenContexts::any()) [[unlikely]] {
     if (GreenObject* green = GreenContexts::instance().current()) return GreenContexts::instance().null_stream(*green);
   }
-  return session_null_stream();
-}
-
-Stream* Streams::null_stream_of(const Stream& stream) {
-  if (stream.green == proto::GreenContextId{}) return session_null_stream();
-  GreenObject* green = GreenContexts::instance().resolve(to_handle<CUgreenCtx>(stream.green));
-  return green != nullptr ? GreenContexts::instance().null_stream(*green) : nullptr;
+  return legacy_default();
 }
 
 CUresult Streams::missing(CUstream handle) {
@@ -74,7 +68,7 @@ CUresult Streams::missing(CUstream handle) {
   return orphans_.contains(reinterpret_cast<std::uintptr_t>(handle)) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_HANDLE;
 }
 
-Stream* Streams::session_null_stream() {
+Stream* Streams::legacy_default() {
   if (Stream* stream = null_.load(std::memory_order_acquire)) [[likely]]
     return stream;
   const std::lock_guard lock(mutex_);
@@ -130,9 +124,9 @@ CUresult Streams::wait_for_word(std::unique_lock<std::mutex>& lock) {
 }
 
 CUresult Streams::create(const StreamShape& shape, Stream*& stream) {
-  if (session_null_stream() == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;  // takes id 0 first
+  if (legacy_default() == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;  // takes id 0 first
   auto object = std::make_unique<Stream>();
-  object->is_blocking = (shape.flags & CU_STREAM_NON_BLOCKING) == 0;
+  object->is_blocking = (shape.flags & CU_STREAM_NON_BLOCKING) == 0 && shape.green == proto::GreenContextId{};
   object->flags = shape.flags;
   object->priority = shape.priority;
   object->context = shape.context;
@@ -160,7 +154,7 @@ CUresult Streams::post_create(Stream& stream) {
     });
   };
   if (stream.green == proto::GreenContextId{}) return post(proto::StreamCreateRecord{stream.flags, stream.priority});
-  return post(proto::GreenStreamCreateRecord{stream.green, stream.flags, stream.priority, stream.is_null_stream ? 1u : 0u, 0});
+  return post(proto::GreenStreamCreateRecord{stream.green, stream.priority, 0});
 }
 
 CUresult Streams::destroy(Stream& stream) {
@@ -193,7 +187,7 @@ CUresult Streams::fence_many(Which which, proto::GreenContextId green, Targets& 
   count = 0;
   for (Stream* stream : live_) {
     if (which == Which::blocking && !stream->is_blocking) continue;
-    if (which != Which::all && stream->green != green) continue;
+    if (which == Which::green && stream->green != green) continue;
     std::uint32_t value = 0;
     if (const CUresult error = fence(*stream, value); error != CUDA_SUCCESS) return error;
     if (session().fences().reached(stream->word, value)) continue;
@@ -222,10 +216,10 @@ CUresult Streams::wait_many(const Targets& targets, std::size_t count, WaitStyle
 
 CUresult Streams::synchronize(Stream& stream) {
   if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(stream);
-  if (stream.is_null_stream) {
+  if (stream.is_legacy_default()) {
     Targets targets;  // NOLINT: filled up to `count`
     std::size_t count = 0;
-    if (const CUresult error = fence_many(Which::blocking, stream.green, targets, count); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = fence_many(Which::blocking, {}, targets, count); error != CUDA_SUCCESS) return error;
     return wait_many(targets, count);
   }
   return wait_for_own_work(stream);
@@ -254,14 +248,14 @@ CUresult Streams::synchronize_visible(Stream& stream) {
   Targets targets;  // NOLINT: filled up to `count`
   std::size_t count = 0;
   bool is_pending = false;
-  if (!stream.is_null_stream) {
+  if (!stream.is_legacy_default()) {
     if (const CUresult error = fence_visible(stream, targets[0], is_pending); error != CUDA_SUCCESS) return error;
     return is_pending ? wait_many(targets, 1) : CUDA_SUCCESS;
   }
   {
     const std::lock_guard lock(mutex_);
     for (Stream* live : live_) {
-      if (!live->is_blocking || live->green != stream.green) continue;
+      if (!live->is_blocking) continue;
       if (const CUresult error = fence_visible(*live, targets[count], is_pending); error != CUDA_SUCCESS) return error;
       if (is_pending) ++count;
     }
@@ -272,10 +266,10 @@ CUresult Streams::synchronize_visible(Stream& stream) {
 CUresult Streams::query(Stream& stream) {
   if (stream.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(stream);
   if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
-  if (stream.is_null_stream) {
+  if (stream.is_legacy_default()) {
     Targets targets;  // NOLINT: filled up to `count`
     std::size_t count = 0;
-    if (const CUresult error = fence_many(Which::blocking, stream.green, targets, count); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = fence_many(Which::blocking, {}, targets, count); error != CUDA_SUCCESS) return error;
     return count == 0 ? session().take_error() : CUDA_ERROR_NOT_READY;
   }
   std::uint32_t target = 0;

@@ -43,7 +43,7 @@ struct Stream {
   std::atomic<std::uint32_t> visible_fence{0};
   // It captures (graphs/capture.hpp), or it is the NULL stream and one captures that it is ordered with: nothing is posted then.
   std::atomic<bool> is_captured{false};
-  bool is_blocking = true;  // ordered with the NULL stream
+  bool is_blocking = true;  // ordered with the session's NULL stream; never one of a green context, whatever its flags
   std::uint32_t flags = 0;
   int priority = 0;
   std::uint64_t unique_id = 0;  // never reused in this process
@@ -51,6 +51,8 @@ struct Stream {
   proto::GreenContextId green{};  // whose multiprocessors it has; {}: the whole device's
   bool is_null_stream = false;    // the session's, or a green context's
   RecipeBook::Key recipe = 0;
+
+  [[nodiscard]] bool is_legacy_default() const { return id == proto::kNullStream; }
 
   // cuStreamSetAttribute: launch_attributes.hpp.
   std::atomic<bool> has_launch_attributes{false};
@@ -78,15 +80,8 @@ class Streams {
   // The stream of calls that name none: the NULL stream, or the thread's own in _ptds variants.
   [[nodiscard]] Stream* default_stream();
 
-  // The NULL stream that this one is ordered with if it is a blocking one.
-  [[nodiscard]] Stream* null_stream_of(const Stream& stream);
-  template <typename F>
-  void for_each_null_stream(F&& f) {
-    const std::lock_guard lock(mutex_);
-    for (Stream* stream : live_) {
-      if (stream->is_null_stream) f(*stream);
-    }
-  }
+  // The session's NULL stream, whatever context is current.
+  [[nodiscard]] Stream* legacy_default();
 
   [[nodiscard]] CUresult create(std::uint32_t flags, int priority, CUcontext context, Stream*& stream) {
     return create(StreamShape{flags, priority, context, {}, false}, stream);
@@ -122,11 +117,10 @@ class Streams {
   };
 
   [[nodiscard]] Stream* null_stream();
-  [[nodiscard]] Stream* session_null_stream();
   [[nodiscard]] Stream* per_thread();
   // A fence behind the stream's visible work; true if it has not been reached, `target` is its value then.
   [[nodiscard]] CUresult fence_visible(Stream& stream, Target& target, bool& is_pending);
-  // `blocking`: those that the given green context's (or the session's) NULL stream is ordered with; `green`: all of that context.
+  // `blocking`: the session's NULL stream and those that are ordered with it; `green`: all of that context.
   [[nodiscard]] CUresult fence_many(Which which, proto::GreenContextId green, Targets& targets, std::size_t& count);
   [[nodiscard]] CUresult post_create(Stream& stream);
   [[nodiscard]] CUresult wait_many(const Targets& targets, std::size_t count) { return wait_many(targets, count, Wait::style_of_thread()); }

@@ -70,7 +70,7 @@ TEST_CASE("events order green and ordinary streams", "[forwarded]") {
   for (const CUstream stream : streams) OK(CU(cuStreamDestroy)(stream));
 }
 
-TEST_CASE("a green context's NULL stream is its own", "[forwarded]") {
+TEST_CASE("a green context's NULL stream is its own and ordered with none", "[forwarded]") {
   const DeviceContext context;
   const LoadedImage image;
   const CUfunction spin = image.function("spin");
@@ -83,16 +83,32 @@ TEST_CASE("a green context's NULL stream is its own", "[forwarded]") {
     const Current current(green.context());
     OK(CU(cuStreamCreate)(&blocking, CU_STREAM_DEFAULT));
     OK(launch(spin, nullptr, 1, 1, until.address()));
-    OK(launch(store, blocking, 1, 1, word.address(), 1u));
     until.wait_for_spinning();
-    CHECK(CU(cuStreamQuery)(blocking) == CUDA_ERROR_NOT_READY);  // behind the context's NULL stream
+    OK(launch(store, blocking, 1, 1, word.address(), 1u));
+    OK(CU(cuStreamSynchronize)(blocking));
+    CHECK(CU(cuStreamQuery)(blocking) == CUDA_SUCCESS);
     CHECK(CU(cuStreamQuery)(nullptr) == CUDA_ERROR_NOT_READY);
   }
-  OK(launch(store, nullptr, 1, 1, word.address(), 2u));
-  OK(CU(cuStreamSynchronize)(nullptr));  // the primary context's is ordered with neither
+  CHECK(word[0] == 1);
+  OK(launch(store, nullptr, 1, 1, word.address(), 2u));  // the primary context's
+  OK(CU(cuStreamSynchronize)(nullptr));
+  CHECK(word[0] == 2);
+  {
+    const Current current(green.context());
+    *until = 1;
+    OK(CU(cuStreamSynchronize)(nullptr));
+    CHECK(CU(cuStreamQuery)(nullptr) == CUDA_SUCCESS);
+    // Nor does it wait for a stream that blocks elsewhere.
+    *until = 0;
+    OK(launch(spin, blocking, 1, 1, until.address()));
+    until.wait_for_spinning();
+    OK(launch(store, nullptr, 1, 1, word.address(), 3u));
+    OK(CU(cuStreamSynchronize)(nullptr));
+    CHECK(CU(cuStreamQuery)(blocking) == CUDA_ERROR_NOT_READY);
+  }
+  CHECK(word[0] == 3);
   *until = 1;
   OK(CU(cuStreamSynchronize)(blocking));
-  CHECK(word[0] == 1);
   OK(CU(cuStreamDestroy)(blocking));
 }
 

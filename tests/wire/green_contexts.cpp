@@ -43,9 +43,7 @@ struct Fixture {
   CUresult make_green(std::uint32_t index, proto::ResourceShare share = group(0)) {
     return ask(proto::GreenContextCreateRecord{green(index)}, std::span(&share, 1));
   }
-  void add_stream(std::uint32_t index, std::uint32_t of_green, unsigned flags = CU_STREAM_NON_BLOCKING, bool is_default = false) {
-    client.post(proto::GreenStreamCreateRecord{green(of_green), flags, 0, is_default ? 1u : 0u, 0}, stream(index));
-  }
+  void add_stream(std::uint32_t index, std::uint32_t of_green) { client.post(proto::GreenStreamCreateRecord{green(of_green), 0, 0}, stream(index)); }
   void run(std::uint32_t index, std::uint64_t launches) {
     for (std::uint64_t i = 0; i < launches; ++i) client.post_launch(id, i, stream(index));
     client.post_fence(++fences, stream(index));
@@ -105,22 +103,23 @@ TEST_CASE("streams of a green context end with it and are not used again") {
   f.close();
 }
 
-TEST_CASE("blocking streams of a green context are ordered with its NULL stream and no other") {
+TEST_CASE("streams of a green context are ordered with no NULL stream") {
   Fixture f;
   REQUIRE(f.make_green(1) == CUDA_SUCCESS);
-  f.add_stream(1, 1, CU_STREAM_DEFAULT, true);
-  f.add_stream(2, 1, CU_STREAM_DEFAULT);
+  f.add_stream(1, 1);
+  f.add_stream(2, 1);
+  f.client.add_stream(3);  // a blocking one, which is
   f.run(2, 1);
   f.executor.fake.hold_work();
   f.executor.fake.forget_calls();
-  f.client.post_launch(f.id, 1, Fixture::stream(1));  // its own NULL stream
+  f.client.post_launch(f.id, 1, Fixture::stream(1));
   f.client.post_launch(f.id, 2, Fixture::stream(2));
-  REQUIRE(eventually([&] { return f.launches().size() == 2; }));
-  CHECK(f.executor.fake.calls(FakeCall::wait).size() == 1);
-  f.executor.fake.forget_calls();
-  f.client.post_launch(f.id, 3, proto::kNullStream);  // the session's
-  REQUIRE(eventually([&] { return f.launches().size() == 1; }));
+  f.client.post_launch(f.id, 3, proto::kNullStream);
+  f.client.post_launch(f.id, 4, Fixture::stream(1));
+  REQUIRE(eventually([&] { return f.launches().size() == 4; }));
   CHECK(f.executor.fake.calls(FakeCall::wait).empty());
+  f.client.post_launch(f.id, 5, Fixture::stream(3));
+  CHECK(eventually([&] { return f.executor.fake.calls(FakeCall::wait).size() == 1; }));
   f.executor.fake.resume_work();
   f.close();
 }
@@ -163,11 +162,7 @@ TEST_CASE("records about green contexts that no correct client sends end the ses
     f.client.call(proto::ResourceSplitRecord{proto::kMaxResourceGroups + 1, 0, 1, 0}, kSlot, std::as_bytes(std::span(&share, 1)));
   }
   SECTION("a stream id beyond the fence words") {
-    f.client.post(proto::GreenStreamCreateRecord{Fixture::green(1), 0, 0, 0, 0}, proto::StreamId::make(1u << 20, 1));
-  }
-  SECTION("two NULL streams") {
-    f.add_stream(1, 1, CU_STREAM_DEFAULT, true);
-    f.add_stream(2, 1, CU_STREAM_DEFAULT, true);
+    f.client.post(proto::GreenStreamCreateRecord{Fixture::green(1), 0, 0}, proto::StreamId::make(1u << 20, 1));
   }
   CHECK(eventually([&] { return f.client.has_failed(); }));
   f.close();

@@ -22,7 +22,7 @@ GreenContext::GreenContext(const SmShare& share) : share_(share), id_(next_conte
 
 GreenContextPtr GreenContext::make(const SmShare& share, CUresult& error) {
   auto green = std::make_shared<GreenContext>(share);
-  green->null_stream_ = std::make_shared<Stream>(Stream::Kind::legacy_default, 0u, 0, green);
+  green->null_stream_ = std::make_shared<Stream>(Stream::Kind::null_stream, 0u, 0, green);
   error = Context::primary().retain();
   if (error != CUDA_SUCCESS) return nullptr;
   GreenTable::get().add(green);

@@ -74,7 +74,7 @@ CUresult Scheduler::submit_and_wait(const StreamPtr& stream, Operation operation
 void Scheduler::order_with_default_stream(const StreamPtr& stream, Operation& operation) {
   if (stream->is_legacy_default()) {
     for (const StreamPtr& other : busy_) {
-      if (other->is_blocking() && other->default_stream() == stream.get()) operation.after.push_back({other, other->submitted_});
+      if (other->is_blocking()) operation.after.push_back({other, other->submitted_});
     }
   } else if (stream->is_blocking()) {
     const StreamPtr& null_stream = stream->default_stream_;

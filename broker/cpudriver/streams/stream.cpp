@@ -14,7 +14,7 @@ std::uint64_t next_stream_id() {
 }
 
 StreamPtr default_stream_of(Stream::Kind kind, const GreenContextPtr& green) {
-  if (kind == Stream::Kind::legacy_default) return nullptr;
+  if (kind == Stream::Kind::null_stream) return nullptr;
   return green != nullptr ? green->null_stream() : Stream::legacy_default();
 }
 
@@ -31,7 +31,7 @@ Stream::Stream(Kind kind, unsigned flags, int priority, const std::shared_ptr<Gr
 
 const StreamPtr& Stream::legacy_default() {
   // Leaked on purpose: workers may use it while static destructors run.
-  static const StreamPtr& stream = *new StreamPtr(std::make_shared<Stream>(Kind::legacy_default, 0u, 0));
+  static const StreamPtr& stream = *new StreamPtr(std::make_shared<Stream>(Kind::null_stream, 0u, 0));
   return stream;
 }
 

@@ -19,7 +19,7 @@ class GreenContext;
 
 class Stream {
  public:
-  enum class Kind { ordinary, legacy_default };
+  enum class Kind { ordinary, null_stream };
 
   // `green`: the context whose multiprocessors it has; null: the primary.
   Stream(Kind kind, unsigned flags, int priority, const std::shared_ptr<GreenContext>& green = nullptr);
@@ -27,15 +27,16 @@ class Stream {
   unsigned flags() const { return flags_; }
   int priority() const { return priority_; }
   std::uint64_t id() const { return id_; }
-  bool is_legacy_default() const { return kind_ == Kind::legacy_default; }
-  // Ordered against the default stream of its context.
-  bool is_blocking() const { return kind_ == Kind::ordinary && (flags_ & CU_STREAM_NON_BLOCKING) == 0; }
+  // The primary context's NULL stream, and what is ordered with it. The streams of a green context are ordered with none, whatever their flags
+  // (as on an H200).
+  bool is_legacy_default() const { return kind_ == Kind::null_stream && !is_green_; }
+  bool is_blocking() const { return kind_ == Kind::ordinary && !is_green_ && (flags_ & CU_STREAM_NON_BLOCKING) == 0; }
 
   std::shared_ptr<GreenContext> green() const { return green_.lock(); }
   // Its green context has been destroyed.
   bool is_orphan() const { return is_green_ && green_.expired(); }
-  // The default stream of its context: who has the same one is ordered with each other.
-  const Stream* default_stream() const { return is_legacy_default() ? this : default_stream_.get(); }
+  // The NULL stream of its context.
+  const Stream* default_stream() const { return kind_ == Kind::null_stream ? this : default_stream_.get(); }
 
   CUstream handle() { return reinterpret_cast<CUstream>(this); }
 
@@ -52,7 +53,7 @@ class Stream {
   const std::uint64_t id_;
   const bool is_green_;
   const std::weak_ptr<GreenContext> green_;
-  const StreamPtr default_stream_;  // null in a default stream
+  const StreamPtr default_stream_;  // null in a NULL stream
 
   std::deque<Operation> queue_;
   std::uint64_t submitted_ = 0;

@@ -79,15 +79,11 @@ void Captures::leave(Stream& stream) {
   stream.is_captured.store(false, std::memory_order_relaxed);
 }
 
-// A green context's that was never used is made with the first capture that it is ordered with.
 void Captures::guard_null_stream() {
-  for (const auto& [stream, member] : streams_) {
-    if (stream->is_blocking) (void)Streams::instance().null_stream_of(*stream);
-  }
-  Streams::instance().for_each_null_stream([this](Stream& null_stream) {
-    const auto is_ordered_with = [&](const auto& entry) { return entry.first->is_blocking && entry.first->green == null_stream.green; };
-    null_stream.is_captured.store(std::any_of(streams_.begin(), streams_.end(), is_ordered_with), std::memory_order_relaxed);
-  });
+  Stream* const null_stream = Streams::instance().legacy_default();
+  if (null_stream == nullptr) return;
+  const bool is_ordered = std::any_of(streams_.begin(), streams_.end(), [](const auto& entry) { return entry.first->is_blocking; });
+  null_stream->is_captured.store(is_ordered, std::memory_order_relaxed);
 }
 
 CUresult Captures::end(Stream& stream, CUgraph* result) {
@@ -180,7 +176,7 @@ CUresult Captures::set_dependencies(Stream& stream, std::span<const CUgraphNode>
 
 CUresult Captures::find(Stream& stream, Member*& member) {
   const auto found = streams_.find(&stream);
-  if (found == streams_.end()) return refuse_null_stream(stream);
+  if (found == streams_.end()) return refuse_null_stream();
   if (found->second.capture->is_invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   member = &found->second;
   return CUDA_SUCCESS;
@@ -254,7 +250,7 @@ CUresult Captures::wait(Event& event, Stream& stream, bool is_external) {
   }
   const auto recorded = event.is_captured.load(std::memory_order_relaxed) ? events_.find(&event) : events_.end();
   if (recorded == events_.end() || recorded->second.capture->is_over) {
-    if (!captures) return recorded == events_.end() ? refuse_null_stream(stream) : CUDA_ERROR_CAPTURED_EVENT;
+    if (!captures) return recorded == events_.end() ? refuse_null_stream() : CUDA_ERROR_CAPTURED_EVENT;
     own->second.capture->is_invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
@@ -277,16 +273,16 @@ CUresult Captures::wait(Event& event, Stream& stream, bool is_external) {
 }
 
 // Of the NULL stream: it would have to wait for what captures.
-CUresult Captures::refuse_null_stream(const Stream& null_stream) {
+CUresult Captures::refuse_null_stream() {
   for (const auto& [stream, member] : streams_) {
-    if (stream->is_blocking && stream->green == null_stream.green) member.capture->is_invalid = true;
+    if (stream->is_blocking) member.capture->is_invalid = true;
   }
   return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
 CUresult Captures::refuse_locked(Stream& stream) {
   const auto found = streams_.find(&stream);
-  if (found == streams_.end()) return refuse_null_stream(stream);
+  if (found == streams_.end()) return refuse_null_stream();
   if (found->second.capture->is_invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   found->second.capture->is_invalid = true;
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

@@ -96,7 +96,7 @@ class Captures {
   [[nodiscard]] CUresult refuse_wait_for_all();
   [[nodiscard]] CUresult refuse_wait_for_green(proto::GreenContextId green);
   [[nodiscard]] CUresult refuse_locked(Stream& stream);
-  [[nodiscard]] CUresult refuse_null_stream(const Stream& null_stream);
+  [[nodiscard]] CUresult refuse_null_stream();
   // The stream's capture if it is good; else the error.
   [[nodiscard]] CUresult find(Stream& stream, Member*& member);
   [[nodiscard]] CUresult add_locked(Member& member, WorkRef work);

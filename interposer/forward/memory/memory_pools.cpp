@@ -175,8 +175,8 @@ CUresult MemoryPools::internal_event(Event*& event) {
 
 // Legacy order: the NULL stream comes behind the blocking streams, and each of those behind the NULL stream.
 bool MemoryPools::stands_behind_others(const Stream& stream) {
-  if (stream.is_null_stream || !stream.is_blocking) return stream.is_null_stream;
-  const Stream* null = Streams::instance().null_stream_of(stream);
+  if (stream.is_legacy_default() || !stream.is_blocking) return stream.is_legacy_default();
+  const Stream* null = Streams::instance().legacy_default();
   if (null == nullptr) return true;
   const std::uint32_t last = session().fences().posted(null->word).load(std::memory_order_acquire);
   return null->has_work.load(std::memory_order_relaxed) || !session().fences().reached(null->word, last);
