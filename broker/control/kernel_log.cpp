@@ -111,7 +111,7 @@ void KernelLog::note(XidLine line) {
     return;
   }
   known->second.last = now;
-  if (!known->second.line.address || line.address) known->second.line = std::move(line);
+  if (!known->second.line.address) known->second.line = std::move(line);
 }
 
 std::optional<XidLine> KernelLog::find(pid_t pid) {

@@ -40,7 +40,7 @@ class KernelLog {
   KernelLog(const KernelLog&) = delete;
   // Reads each line when it comes, and calls `told` with the process it is about. Otherwise lines come when somebody asks.
   void listen(EventLoop& loop, std::function<void(pid_t)> told);
-  // The last line about process `pid`, preferably one with an address; its lines are forgotten then.
+  // The first line about process `pid` with an address, or else its last; its lines are forgotten then. A fault may have others as consequences.
   [[nodiscard]] std::optional<XidLine> find(pid_t pid);
   // When its first line of late came; nullopt without listen().
   [[nodiscard]] std::optional<ProgressTick> first_heard(pid_t pid);

@@ -126,8 +126,10 @@ CUresult Streams::wait_for_word(std::unique_lock<std::mutex>& lock) {
 CUresult Streams::create(const StreamShape& shape, Stream*& stream) {
   if (legacy_default() == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;  // takes id 0 first
   auto object = std::make_unique<Stream>();
-  object->is_blocking = (shape.flags & CU_STREAM_NON_BLOCKING) == 0 && shape.green == proto::GreenContextId{};
-  object->flags = shape.flags;
+  // Of a green context there are no others, whatever was asked for (as natively).
+  const bool is_green = shape.green != proto::GreenContextId{} && !shape.is_null_stream;
+  object->flags = is_green ? shape.flags | CU_STREAM_NON_BLOCKING : shape.flags;
+  object->is_blocking = (object->flags & CU_STREAM_NON_BLOCKING) == 0 && !shape.is_null_stream;
   object->priority = shape.priority;
   object->context = shape.context;
   object->green = shape.green;

@@ -43,7 +43,7 @@ struct Stream {
   std::atomic<std::uint32_t> visible_fence{0};
   // It captures (graphs/capture.hpp), or it is the NULL stream and one captures that it is ordered with: nothing is posted then.
   std::atomic<bool> is_captured{false};
-  bool is_blocking = true;  // ordered with the session's NULL stream; never one of a green context, whatever its flags
+  bool is_blocking = true;  // ordered with the session's NULL stream; none of a green context is
   std::uint32_t flags = 0;
   int priority = 0;
   std::uint64_t unique_id = 0;  // never reused in this process

@@ -78,15 +78,18 @@ TEST_CASE("a green context's NULL stream is its own and ordered with none", "[fo
   DeviceArray<unsigned> word(1);
   SharedWord until;
   const Green green;
-  CUstream blocking = nullptr;
+  CUstream other = nullptr;
   {
     const Current current(green.context());
-    OK(CU(cuStreamCreate)(&blocking, CU_STREAM_DEFAULT));
+    OK(CU(cuStreamCreate)(&other, CU_STREAM_DEFAULT));
+    unsigned flags = 0;
+    OK(CU(cuStreamGetFlags)(other, &flags));
+    CHECK(flags == CU_STREAM_NON_BLOCKING);  // whatever was asked for
     OK(launch(spin, nullptr, 1, 1, until.address()));
     until.wait_for_spinning();
-    OK(launch(store, blocking, 1, 1, word.address(), 1u));
-    OK(CU(cuStreamSynchronize)(blocking));
-    CHECK(CU(cuStreamQuery)(blocking) == CUDA_SUCCESS);
+    OK(launch(store, other, 1, 1, word.address(), 1u));
+    OK(CU(cuStreamSynchronize)(other));
+    CHECK(CU(cuStreamQuery)(other) == CUDA_SUCCESS);
     CHECK(CU(cuStreamQuery)(nullptr) == CUDA_ERROR_NOT_READY);
   }
   CHECK(word[0] == 1);
@@ -98,18 +101,18 @@ TEST_CASE("a green context's NULL stream is its own and ordered with none", "[fo
     *until = 1;
     OK(CU(cuStreamSynchronize)(nullptr));
     CHECK(CU(cuStreamQuery)(nullptr) == CUDA_SUCCESS);
-    // Nor does it wait for a stream that blocks elsewhere.
+    // Nor does it wait for another stream.
     *until = 0;
-    OK(launch(spin, blocking, 1, 1, until.address()));
+    OK(launch(spin, other, 1, 1, until.address()));
     until.wait_for_spinning();
     OK(launch(store, nullptr, 1, 1, word.address(), 3u));
     OK(CU(cuStreamSynchronize)(nullptr));
-    CHECK(CU(cuStreamQuery)(blocking) == CUDA_ERROR_NOT_READY);
+    CHECK(CU(cuStreamQuery)(other) == CUDA_ERROR_NOT_READY);
   }
   CHECK(word[0] == 3);
   *until = 1;
-  OK(CU(cuStreamSynchronize)(blocking));
-  OK(CU(cuStreamDestroy)(blocking));
+  OK(CU(cuStreamSynchronize)(other));
+  OK(CU(cuStreamDestroy)(other));
 }
 
 TEST_CASE("streams whose green context is gone", "[forwarded]") {

@@ -22,7 +22,7 @@ StreamPtr default_stream_of(Stream::Kind kind, const GreenContextPtr& green) {
 
 Stream::Stream(Kind kind, unsigned flags, int priority, const std::shared_ptr<GreenContext>& green)
     : kind_(kind),
-      flags_(flags),
+      flags_(kind == Kind::ordinary && green != nullptr ? flags | CU_STREAM_NON_BLOCKING : flags),
       priority_(priority),
       id_(next_stream_id()),
       is_green_(green != nullptr),

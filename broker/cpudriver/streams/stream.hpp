@@ -21,16 +21,15 @@ class Stream {
  public:
   enum class Kind { ordinary, null_stream };
 
-  // `green`: the context whose multiprocessors it has; null: the primary.
+  // `green`: the context whose multiprocessors it has, and then the stream is non-blocking, whatever the flags (as on an H200); null: the primary.
   Stream(Kind kind, unsigned flags, int priority, const std::shared_ptr<GreenContext>& green = nullptr);
 
   unsigned flags() const { return flags_; }
   int priority() const { return priority_; }
   std::uint64_t id() const { return id_; }
-  // The primary context's NULL stream, and what is ordered with it. The streams of a green context are ordered with none, whatever their flags
-  // (as on an H200).
+  // The primary context's NULL stream, and what is ordered with it: nothing of a green context.
   bool is_legacy_default() const { return kind_ == Kind::null_stream && !is_green_; }
-  bool is_blocking() const { return kind_ == Kind::ordinary && !is_green_ && (flags_ & CU_STREAM_NON_BLOCKING) == 0; }
+  bool is_blocking() const { return kind_ == Kind::ordinary && (flags_ & CU_STREAM_NON_BLOCKING) == 0; }
 
   std::shared_ptr<GreenContext> green() const { return green_.lock(); }
   // Its green context has been destroyed.

@@ -94,13 +94,16 @@ TEST_CASE("who listens to the log is told of each process at once, and since whe
   CHECK(*first - before < 10'000);  // a second
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
   say("4,1,2,-;NVRM: Xid (PCI:0000:17:00): 43, pid=4711, name=mpsbroker, Ch 00000008");
+  std::string consequence = kMemoryFault;
+  consequence.replace(consequence.find("7f0c"), 4, "4080");
+  say("4,1,2,-;" + consequence);
   loop.turn(1'000);
-  CHECK(told.size() == 2);
+  CHECK(told.size() == 3);
   CHECK(log.first_heard(4711) == first);
-  CHECK(log.find(4711).value().number == 31);  // the line with the address
+  CHECK(log.find(4711).value().address == 0x7f0c'7fe0'0000ull);
   CHECK_FALSE(log.first_heard(4711));
   ends[0].reset();  // a log that ends is read no more
   loop.turn(0);
   loop.turn(0);
-  CHECK(told.size() == 2);
+  CHECK(told.size() == 3);
 }
