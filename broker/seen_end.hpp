@@ -2,8 +2,8 @@
 // When a stream's work was last seen to end. After a fault the GPU stands still until the driver tells of it, but words behind the faulted work
 // may be written all the same: when it is taken off the GPU, or, after an exception of a multiprocessor beside another client's kernel, at once
 // (seen on an H200 with misaligned accesses). So what ended last counts as under way: before the report, and before the standstill if nothing
-// that still runs was begun later. Where the kernel log has told when the fault was, what ended about then counts instead, and after a fault with
-// words behind it whatever ended since: those may come as late as the report, if other processes have the GPU meanwhile.
+// that still runs was begun later. Where the kernel log has told of the fault, what ended about then counts instead; after a fault with words
+// behind it, whatever ended since the standstill.
 // Written by the fault watch, read by the control process after the report.
 #pragma once
 
@@ -21,6 +21,7 @@ using ProgressTick = std::uint32_t;
 inline constexpr ProgressTick kLateEnd = 20;               // so long before the report, or before the last end of all
 inline constexpr ProgressTick kLongestStandstill = 2'000;  // an H200 reports 4 to 140 ms after a fault
 inline constexpr ProgressTick kLogDelay = 100;             // the kernel log tells of an exception 1 to 6 ms after the launch that raises it
+inline constexpr ProgressTick kLongestLogDelay = 1'000;    // 17 to 27 ms seen where processes share the GPU
 // Where nobody has work any more, whoever ended last has faulted, and a GPU that other processes share may report it late.
 inline constexpr ProgressTick kLongestStandstillAtRest = 20'000;
 

@@ -2,6 +2,7 @@
 #include "broker/control/recovery.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace mpsshim::broker::control {
 
@@ -47,6 +48,25 @@ bool is_at_rest(const ProgressTable& table) {
                               [](const StreamProgress& stream) { return stream.session.load(std::memory_order_acquire) != 0 && has_work(stream); });
 }
 
+// Since when nothing has ended, by what was at work besides: the last end before the log's line, if work begun at once behind it still runs. The
+// line's time, if there is none such: it may be late where other processes have the GPU in turn.
+ProgressTick standstill_before(const ProgressTable& table, ProgressTick heard) {
+  const auto before = [&](ProgressTick tick) { return static_cast<std::int32_t>(heard - tick); };
+  std::int32_t last_end = std::numeric_limits<std::int32_t>::max();
+  for (const StreamProgress& stream : table.stream) {
+    const auto seen = static_cast<ProgressTick>(stream.end_seen.load(std::memory_order_acquire) >> 32);
+    if (seen == 0 || stream.session.load(std::memory_order_acquire) == 0 || before(seen) < 0) continue;
+    last_end = std::min(last_end, before(seen));
+  }
+  if (last_end > static_cast<std::int32_t>(kLongestLogDelay)) return heard;
+  const bool went_on = std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
+    const ProgressTick busy = stream.busy_seen.load(std::memory_order_acquire);
+    return stream.session.load(std::memory_order_acquire) != 0 && has_work(stream) && busy != 0 &&
+           before(busy) + static_cast<std::int32_t>(kLateEnd) >= last_end;
+  });
+  return went_on ? heard - static_cast<ProgressTick>(last_end) : heard;
+}
+
 // Without the kernel log: what ended last of all may have been the fault.
 LateEnds ends_before_standstill(const ProgressTable& table, ProgressTick report, CUresult error) {
   ProgressTick standstill = 0;  // how long before the report the last end of all was
@@ -72,13 +92,14 @@ LateEnds ends_before_standstill(const ProgressTable& table, ProgressTick report,
 
 LateEnds late_ends(const ProgressTable& table, ProgressTick report, CUresult error, std::optional<ProgressTick> heard) {
   if (error == CUDA_ERROR_ILLEGAL_ADDRESS) return {report - kLateEnd};
-  if (heard && (writes_words_behind(error) || is_at_rest(table))) {
-    // Words behind the fault come at once, or, where processes share the GPU, when this one has its turn again.
-    const ProgressTick to = writes_words_behind(error) ? report : *heard + kLateEnd;
-    const LateEnds around{report - kLateEnd, LateEnds::Span{*heard - kLogDelay, to}};
-    if (!busy_sessions(table, around).empty()) return around;  // the log was late as well, if it explains nothing
+  if (heard && writes_words_behind(error)) {
+    const LateEnds since{standstill_before(table, *heard) - kLogDelay};
+    if (!busy_sessions(table, since).empty()) return since;
+  } else if (heard && is_at_rest(table)) {
+    const LateEnds around{report - kLateEnd, LateEnds::Span{*heard - kLogDelay, *heard + kLateEnd}};
+    if (!busy_sessions(table, around).empty()) return around;
   }
-  return ends_before_standstill(table, report, error);
+  return ends_before_standstill(table, report, error);  // the log was late, if it explains nothing
 }
 
 std::set<std::uint64_t> busy_sessions(const ProgressTable& table) {

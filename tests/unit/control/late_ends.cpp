@@ -33,6 +33,38 @@ TEST_CASE("which ends are late ones where the kernel log has told of the fault")
   CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS, heard)) == Sessions{1});
 }
 
+TEST_CASE("where other work was under way, its last end tells when the fault was, however late the log is") {
+  auto table = std::make_unique<ProgressTable>();
+  const ProgressTick report = 1'000'000;
+  const ProgressTick heard = report - 1'600;
+  const ProgressTick standstill = heard - 270;  // both as on an H200 that six brokers shared
+  const auto stream = [&](std::size_t index, std::uint32_t issued, std::uint32_t completed, ProgressTick when) {
+    table->stream[index].session = index + 1;
+    table->stream[index].issued = issued;
+    table->stream[index].completed = completed;
+    note_end(table->stream[index], completed, when);
+  };
+  const auto suspects = [&] { return busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS, heard)); };
+  using Sessions = std::set<std::uint64_t>;
+  stream(0, 7, 7, standstill - 5);  // its words were written although it faulted
+  stream(1, 900, 880, standstill);  // launches without a pause
+  note_work(table->stream[1], true, standstill + 1);
+  stream(2, 3, 3, standstill - kLogDelay - 1);  // was idle
+  CHECK(suspects() == Sessions{1, 2});
+  note_work(table->stream[1], false, 0);
+  note_work(table->stream[1], true, standstill + kLateEnd + 1);  // begun later: nothing was under way at that end, and the log decides
+  CHECK(suspects() == Sessions{2});
+  note_end(table->stream[0], 7, heard + 500);  // later still
+  CHECK(suspects() == Sessions{1, 2});
+  // A kernel that has run for long says nothing about an end long ago.
+  note_work(table->stream[1], false, 0);
+  note_work(table->stream[1], true, heard - 5'000);
+  note_end(table->stream[0], 7, heard - kLongestLogDelay - 1);
+  note_end(table->stream[1], 880, heard - 5'001);
+  note_end(table->stream[2], 3, heard - 3'000);
+  CHECK(suspects() == Sessions{2});
+}
+
 TEST_CASE("which ends are late ones") {
   auto table = std::make_unique<ProgressTable>();
   const ProgressTick report = 1'000'000;
