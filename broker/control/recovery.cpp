@@ -2,7 +2,6 @@
 #include "broker/control/recovery.hpp"
 
 #include <algorithm>
-#include <limits>
 
 namespace mpsshim::broker::control {
 
@@ -48,44 +47,49 @@ bool is_at_rest(const ProgressTable& table) {
                               [](const StreamProgress& stream) { return stream.session.load(std::memory_order_acquire) != 0 && has_work(stream); });
 }
 
+// What was seen to end after `until`.
+enum class Later : std::uint8_t { counts_as_then, is_left_out };
+
+// How long before `until` the last end of all was; nullopt: there is none.
+std::optional<ProgressTick> last_end_before(const ProgressTable& table, ProgressTick until, Later later) {
+  std::optional<ProgressTick> least;
+  for (const StreamProgress& stream : table.stream) {
+    const auto seen = static_cast<ProgressTick>(stream.end_seen.load(std::memory_order_acquire) >> 32);
+    if (seen == 0 || stream.session.load(std::memory_order_acquire) == 0) continue;
+    const auto before = static_cast<std::int32_t>(until - seen);
+    if (before < 0 && later == Later::is_left_out) continue;
+    const auto ticks = static_cast<ProgressTick>(std::max(0, before));
+    least = least ? std::min(*least, ticks) : ticks;
+  }
+  return least;
+}
+
+// True if `holds` does so for the time since which some work has been under way.
+template <typename Holds>
+bool any_work_since(const ProgressTable& table, Holds holds) {
+  return std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
+    return stream.session.load(std::memory_order_acquire) != 0 && has_work(stream) && holds(stream.busy_seen.load(std::memory_order_acquire));
+  });
+}
+
 // Since when nothing has ended, by what was at work besides: the last end before the log's line, if work begun at once behind it still runs. The
 // line's time, if there is none such: it may be late where other processes have the GPU in turn.
 ProgressTick standstill_before(const ProgressTable& table, ProgressTick heard) {
-  const auto before = [&](ProgressTick tick) { return static_cast<std::int32_t>(heard - tick); };
-  std::int32_t last_end = std::numeric_limits<std::int32_t>::max();
-  for (const StreamProgress& stream : table.stream) {
-    const auto seen = static_cast<ProgressTick>(stream.end_seen.load(std::memory_order_acquire) >> 32);
-    if (seen == 0 || stream.session.load(std::memory_order_acquire) == 0 || before(seen) < 0) continue;
-    last_end = std::min(last_end, before(seen));
-  }
-  if (last_end > static_cast<std::int32_t>(kLongestLogDelay)) return heard;
-  const bool went_on = std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
-    const ProgressTick busy = stream.busy_seen.load(std::memory_order_acquire);
-    return stream.session.load(std::memory_order_acquire) != 0 && has_work(stream) && busy != 0 &&
-           before(busy) + static_cast<std::int32_t>(kLateEnd) >= last_end;
-  });
-  return went_on ? heard - static_cast<ProgressTick>(last_end) : heard;
+  const std::optional<ProgressTick> last_end = last_end_before(table, heard, Later::is_left_out);
+  if (!last_end || *last_end > kLongestLogDelay) return heard;
+  const ProgressTick end = heard - *last_end;
+  return any_work_since(table, [&](ProgressTick begun) { return begun != 0 && is_not_before(end + kLateEnd, begun); }) ? end : heard;
 }
 
 // Without the kernel log: what ended last of all may have been the fault.
 LateEnds ends_before_standstill(const ProgressTable& table, ProgressTick report, CUresult error) {
-  ProgressTick standstill = 0;  // how long before the report the last end of all was
-  bool any = false;
-  for (const StreamProgress& stream : table.stream) {
-    const auto seen = static_cast<ProgressTick>(stream.end_seen.load(std::memory_order_acquire) >> 32);
-    if (seen == 0 || stream.session.load(std::memory_order_acquire) == 0) continue;
-    const auto before = static_cast<ProgressTick>(std::max(0, static_cast<std::int32_t>(report - seen)));
-    standstill = any ? std::min(standstill, before) : before;
-    any = true;
-  }
-  if (!any || standstill > (is_at_rest(table) ? kLongestStandstillAtRest : kLongestStandstill)) return {report - kLateEnd};
+  const std::optional<ProgressTick> standstill = last_end_before(table, report, Later::counts_as_then);
+  if (!standstill || *standstill > (is_at_rest(table) ? kLongestStandstillAtRest : kLongestStandstill)) return {report - kLateEnd};
+  const ProgressTick end = report - *standstill;
   // What was begun after the last end explains the fault as well, and better, unless words are known to be written behind such a fault.
-  const bool is_explained = !writes_words_behind(error) && std::ranges::any_of(table.stream, [&](const StreamProgress& stream) {
-    const ProgressTick busy = stream.busy_seen.load(std::memory_order_acquire);
-    return stream.session.load(std::memory_order_acquire) != 0 && has_work(stream) &&
-           (busy == 0 || static_cast<std::int32_t>(report - busy) <= static_cast<std::int32_t>(standstill));
-  });
-  return {report - kLateEnd - (is_explained ? 0 : standstill)};
+  const bool is_explained =
+      !writes_words_behind(error) && any_work_since(table, [&](ProgressTick begun) { return begun == 0 || is_not_before(begun, end); });
+  return {(is_explained ? report : end) - kLateEnd};
 }
 
 }  // namespace

@@ -42,9 +42,9 @@ NodeFault read_kernel(Session& session, std::span<const std::byte> payload, Node
     std::span<const std::byte> behind = payload.subspan(padded + record.attribute_count * sizeof(CUlaunchAttribute));
     proto::GreenContextId id;
     if (!take(behind, id) || !id.has_kind()) return malformed("a kernel node has no green context's id");
-    const proto::Known<SessionGreen> green = session.greens().find(id);
+    const proto::Known<GreenContextRef> green = session.greens().find(id);
     if (!green) return refused(CUDA_ERROR_INVALID_CONTEXT);
-    node.green = green->green;
+    node.green = *green;
   }
   node.image = function->use;
   node.launch.function = function->loaded;

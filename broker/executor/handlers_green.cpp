@@ -27,9 +27,9 @@ std::optional<std::vector<KnownShare>> read_shares(Incoming& incoming) {
   for (std::size_t i = 0; i < count; ++i) {
     std::memcpy(&shares[i].share, incoming.trailing.data() + i * sizeof(proto::ResourceShare), sizeof(proto::ResourceShare));
     if (shares[i].share.origin.value == 0) continue;
-    const proto::Known<SessionGreen> origin = incoming.find(incoming.session.greens(), shares[i].share.origin);
+    const proto::Known<GreenContextRef> origin = incoming.find(incoming.session.greens(), shares[i].share.origin);
     if (!origin) return std::nullopt;
-    shares[i].origin = origin->green;
+    shares[i].origin = *origin;
   }
   return shares;
 }
@@ -74,7 +74,7 @@ CUresult make_green(Session& session, std::span<const KnownShare> shares, const 
 
 unsigned live_greens(Session& session) {
   unsigned count = 0;
-  session.greens().for_each([&](proto::GreenContextId, SessionGreen&) { ++count; });
+  session.greens().for_each([&](proto::GreenContextId, GreenContextRef&) { ++count; });
   return count;
 }
 
@@ -84,10 +84,9 @@ void add_green(Session& session, Reply& reply, proto::GreenContextId id, CUresul
   if (result == CUDA_SUCCESS) {
     body.type = made->told().type;
     std::memcpy(body.content, made->told().content, sizeof body.content);
-    auto entry = std::make_unique<SessionGreen>(SessionGreen{made});
     if (live_greens(session) >= kMaxGreenContexts) {
       result = CUDA_ERROR_OUT_OF_MEMORY;
-    } else if (!session.greens().insert(id, std::move(entry))) {
+    } else if (!session.greens().insert(id, std::make_unique<GreenContextRef>(made))) {
       result = CUDA_ERROR_INVALID_HANDLE;
     }
   }
@@ -172,21 +171,21 @@ void handle(Incoming& incoming, const proto::GreenStreamCreateRecord& record) {
   const proto::StreamId id = incoming.header.stream;
   if (!id.has_kind() || id.index() >= proto::kFenceWords) return incoming.malformed("its stream id is out of range");
   if (session.streams().find(id) != nullptr) return incoming.malformed("its stream id is in use");
-  const proto::Known<SessionGreen> green = incoming.find(session.greens(), record.green);
+  const proto::Known<GreenContextRef> green = incoming.find(session.greens(), record.green);
   if (!green) return;
   const int priority = std::clamp(record.priority, -kGreenPriorityBound, kGreenPriorityBound);
-  const CUresult made = session.streams().create_green(id, green->green, priority);
+  const CUresult made = session.streams().create_green(id, *green, priority);
   session.context().check(made, "cuGreenCtxStreamCreate");
 }
 
 void handle(Incoming& incoming, const proto::GreenContextJoinRecord& record) {
   StreamQueue* queue = incoming.stream();
   if (queue == nullptr) return;
-  const proto::Known<SessionGreen> green = incoming.find(incoming.session.greens(), record.green);
+  const proto::Known<GreenContextRef> green = incoming.find(incoming.session.greens(), record.green);
   if (!green) return;
   StreamSet& streams = incoming.session.streams();
-  if (record.waits != 0) streams.order_behind_all(*queue, green->green.get());
-  if (record.precedes != 0) streams.order_all_behind(*queue, green->green.get());
+  if (record.waits != 0) streams.order_behind_all(*queue, green->get());
+  if (record.precedes != 0) streams.order_all_behind(*queue, green->get());
 }
 
 }  // namespace mpsshim::broker

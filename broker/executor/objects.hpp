@@ -30,13 +30,9 @@ struct SessionFunction {
   ImageUse use{};                          // that image: graphs that name the function keep it
 };
 
-struct SessionGreen {
-  GreenContextRef green;
-};
-
 using EventTable = proto::HandleTable<proto::HandleKind::event, SessionEvent>;
 using ModuleTable = proto::HandleTable<proto::HandleKind::module, SessionModule>;
 using FunctionTable = proto::HandleTable<proto::HandleKind::function, SessionFunction>;
-using GreenTable = proto::HandleTable<proto::HandleKind::green_context, SessionGreen>;
+using GreenTable = proto::HandleTable<proto::HandleKind::green_context, GreenContextRef>;
 
 }  // namespace mpsshim::broker

@@ -283,10 +283,10 @@ void Session::release_links() {
 void Session::release_greens() {
   parts_.descriptors.forget_session(id_);
   std::vector<proto::GreenContextId> greens;
-  greens_.for_each([&](proto::GreenContextId id, SessionGreen&) { greens.push_back(id); });
+  greens_.for_each([&](proto::GreenContextId id, GreenContextRef&) { greens.push_back(id); });
   for (const proto::GreenContextId id : greens) {
-    const std::unique_ptr<SessionGreen> entry = greens_.take(id);
-    if (entry->green.use_count() == 1) entry->green->end();  // else by whoever lets go last, in the next window
+    const std::unique_ptr<GreenContextRef> green = greens_.take(id);
+    if (green->use_count() == 1) (*green)->end();  // else by whoever lets go last, in the next window
   }
 }
 
