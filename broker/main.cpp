@@ -37,6 +37,7 @@ struct Arguments {
   std::string log_dir;
   std::string window = "0x200000000000-0x500000000000";
   unsigned workers = 0;
+  unsigned side_contexts = 0;
   unsigned connections = 8;
   unsigned device = 0;
   unsigned orphan_ms = 200;
@@ -69,6 +70,10 @@ void describe(CommandLine& line, Arguments& arguments) {
               "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>)");
   line.option("--log-dir", &arguments.log_dir, "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
   line.option("--workers", &arguments.workers, "Threads of the executor that serve clients; 0: half the processors, 1 to 8");
+  line.option("--side-contexts", &arguments.side_contexts,
+              "Workers besides the first with a driver context of their own, to which clients go that wait after every few launches: more such "
+              "launches a second from 3 clients on, some 9 MiB of GPU memory each",
+              CommandLine::Range{0u, 7u});
   line.option("--connections", &arguments.connections,
               "Hardware connections of the context (CUDA_DEVICE_MAX_CONNECTIONS): more for programs that copy and record events in many streams "
               "at once; each makes an executor's start, and so recovery, 16 to 25 ms longer",
@@ -145,6 +150,7 @@ ExecutorOptions executor_options(const Arguments& arguments) {
           .workers = arguments.workers,
           .log_dir = arguments.log_dir,
           .connections = arguments.connections,
+          .side_contexts = arguments.side_contexts,
           .label = arguments.label,
           .module_cache_mib = arguments.module_cache_mib,
           .standby = arguments.standby,
@@ -187,6 +193,7 @@ ExecutorSettings executor_settings(const Arguments& arguments) {
   ExecutorSettings executors;
   executors.drivers = drivers_to_try(arguments.driver);
   executors.workers = arguments.workers;
+  executors.side_contexts = arguments.side_contexts;
   executors.connections = arguments.connections;
   executors.module_cache_mib = arguments.module_cache_mib;
   executors.standby = arguments.standby;

@@ -48,7 +48,14 @@ Executor::Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSe
 
 // A life that follows another may find that one's context still being taken down, and a GPU that takes one process at a time refuses it so long.
 ExecutorOptions Executor::options(bool as_standby) const {
-  ExecutorOptions options{driver(), id_.device, settings_.workers, settings_.log_dir, settings_.connections, label_, settings_.module_cache_mib};
+  ExecutorOptions options{.driver_path = driver(),
+                          .device = id_.device,
+                          .workers = settings_.workers,
+                          .log_dir = settings_.log_dir,
+                          .connections = settings_.connections,
+                          .side_contexts = settings_.side_contexts,
+                          .label = label_,
+                          .module_cache_mib = settings_.module_cache_mib};
   options.standby = as_standby;
   options.context_on_take_over = as_standby && is_exclusive();
   if (has_served_) options.device_patience_ms = static_cast<unsigned>(settings_.retry_delay.count());

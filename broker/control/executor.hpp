@@ -53,6 +53,7 @@ class ExecutorOwner {
 struct ExecutorSettings {
   std::vector<std::string> drivers;  // tried in order until one serves, which is then kept
   unsigned workers = 0;
+  unsigned side_contexts = 0;
   unsigned connections = 8;
   unsigned module_cache_mib = 1024;
   bool standby = false;                            // a process waits to be the next life

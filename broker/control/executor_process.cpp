@@ -58,6 +58,7 @@ Command make_command(const ExecutorOptions& options) {
                        "--driver",    options.driver_path,
                        "--device",    std::to_string(options.device),
                        "--workers",   std::to_string(options.workers),
+                       "--side-contexts", std::to_string(options.side_contexts),
                        "--log-dir",   options.log_dir,
                        "--label",     options.label,
                        "--module-cache", std::to_string(options.module_cache_mib),

@@ -5,26 +5,34 @@
 #include <utility>
 
 #include "broker/executor/parts.hpp"
+#include "broker/executor/scoped_context.hpp"
 
 namespace mpsshim::broker {
 
 void ChainCache::clear() {
   for (std::unique_ptr<ChainGraph>& chain : chains_) {
-    if (chain) pool_.give_back(std::move(chain));
+    if (chain) pool_->give_back(std::move(chain));
   }
 }
 
+void ChainCache::move_to(ChainPool& pool) {
+  clear();
+  pool_ = &pool;
+}
+
 bool ChainCache::launch(CUstream stream, std::span<const LaunchOp* const> launches, const WordWrites* words) {
-  if (parts_.nop_function == nullptr || pool_.is_refused()) return false;
+  if (parts_.nop_function == nullptr || pool_->is_refused()) return false;
   if (words != nullptr && parts_.writer_function == nullptr) return false;
   const ChainShape shape{launches.size(), words != nullptr};
   std::unique_ptr<ChainGraph>& chain = chains_[shape.index()];
-  if (!chain && !(chain = pool_.take(shape))) return false;
+  if (!chain && !(chain = pool_->take(shape))) return false;
+  const ScopedContext current(parts_.driver, pool_->green(), pool_->issue_lock());
   // A launch that a node cannot hold is the client's affair: issued plainly it gets the driver's own error.
   const CUresult filled = chain->fill(launches, words);
-  if (filled == CUDA_ERROR_NOT_SUPPORTED || filled == CUDA_ERROR_NOT_FOUND) pool_.refuse(filled, "cuGraphExecKernelNodeSetParams_v2");
+  if (filled == CUDA_ERROR_NOT_SUPPORTED || filled == CUDA_ERROR_NOT_FOUND) pool_->refuse(filled, "cuGraphExecKernelNodeSetParams_v2");
   if (filled != CUDA_SUCCESS) return false;
-  const std::lock_guard lock(parts_.issue_lock);
+  std::unique_lock lock(pool_->issue_lock(), std::defer_lock);
+  if (pool_->green() == nullptr) lock.lock();  // elsewhere it is held already
   return parts_.driver->cuGraphLaunch(chain->exec(), stream) == CUDA_SUCCESS;
 }
 

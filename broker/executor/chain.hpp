@@ -18,19 +18,22 @@ namespace mpsshim::broker {
 
 class ChainCache {
  public:
-  ChainCache(ExecutorParts& parts, ChainPool& pool) : parts_(parts), pool_(pool) {}
+  ChainCache(ExecutorParts& parts, ChainPool& pool) : parts_(parts), pool_(&pool) {}
   ChainCache(const ChainCache&) = delete;
   ~ChainCache() { clear(); }
 
   // Launches a chain of exactly `launches.size()` kernels, a length that chain_length() gives or 0, and the words behind them if there are
   // any (there are for length 0 and above kLongestExactChain). False: nothing was issued, issue it plainly.
   [[nodiscard]] bool launch(CUstream stream, std::span<const LaunchOp* const> launches, const WordWrites* words);
+  [[nodiscard]] ChainPool& pool() const { return *pool_; }
   // Gives all graphs back. One that is still running ends by itself.
   void clear();
+  // Launches of a stream of another context come now.
+  void move_to(ChainPool& pool);
 
  private:
   ExecutorParts& parts_;
-  ChainPool& pool_;
+  ChainPool* pool_;
   std::array<std::unique_ptr<ChainGraph>, ChainShape::kShapes> chains_;
 };
 

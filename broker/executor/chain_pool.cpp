@@ -9,6 +9,7 @@
 #include "broker/executor/fault.hpp"
 #include "broker/executor/parts.hpp"
 #include "broker/executor/quiet_window.hpp"
+#include "broker/executor/scoped_context.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker {
@@ -25,6 +26,13 @@ std::size_t first_stock_of(ChainShape shape) {
   return shape.length == kMaxChain ? 16 : 8;
 }
 
+// For few streams, whose launches come singly or in short bursts, mostly with a fence behind them.
+std::size_t stock_aside_of(ChainShape shape) {
+  if (shape.length > kLongestExactChain) return 0;
+  if (!shape.has_words) return shape.length <= 2 ? 2 : 0;
+  return shape.length == 1 ? 8 : shape.length == 0 ? 4 : 2;
+}
+
 template <typename F>
 void for_each_shape(F&& f) {
   for (std::size_t length = 0; length <= kMaxChain; length = chain_length(length < kLongestExactChain ? length + 1 : length * 2)) {
@@ -36,11 +44,15 @@ void for_each_shape(F&& f) {
 
 }  // namespace
 
-ChainPool::ChainPool(ExecutorParts& parts) : parts_(parts), refused_(parts.chains_refused) {}
-ChainPool::ChainPool(ExecutorParts& parts, CUcontext green) : parts_(parts), green_(green), refused_(own_refused_) {}
+ChainPool::ChainPool(ExecutorParts& parts) : parts_(parts), issue_lock_(parts.issue_lock), refused_(parts.chains_refused) {}
+ChainPool::ChainPool(ExecutorParts& parts, CUcontext green, IssueLock& issue_lock, unsigned number)
+    : parts_(parts), green_(green), side_(number), issue_lock_(issue_lock), refused_(own_refused_) {}
 
-// A green context's streams are its session's alone, and it is made while others wait.
-std::size_t ChainPool::stock_of(ChainShape shape) const { return green_ == nullptr ? first_stock_of(shape) : shape.length <= 1 ? 2 : 0; }
+// A client's green context has streams of its session alone, and it is made while others wait.
+std::size_t ChainPool::stock_of(ChainShape shape) const {
+  if (green_ == nullptr) return first_stock_of(shape);
+  return side_ != 0 ? stock_aside_of(shape) : shape.length <= 1 ? 2 : 0;
+}
 
 void ChainPool::stock() {
   for_each_shape([this](ChainShape shape) {
@@ -72,7 +84,10 @@ std::unique_ptr<ChainGraph> ChainPool::take(ChainShape shape) {
 }
 
 void ChainPool::give_back(std::unique_ptr<ChainGraph> chain) {
-  chain->clear();
+  {
+    const ScopedContext current(parts_.driver, green_, issue_lock_);
+    chain->clear();
+  }
   std::lock_guard lock(mutex_);
   shelves_[chain->shape().index()].free.push_back(std::move(chain));
 }
@@ -96,7 +111,9 @@ void ChainPool::make_wanted() {
       lock.unlock();
       std::unique_ptr<ChainGraph> chain;
       {
-        const auto in_order = green_ == nullptr ? parts_.control.note(LogKind::graph, shape.index()) : ControlLink::InOrder();
+        const bool is_logged = green_ == nullptr || side_ != 0;
+        const LogEntry entry{side_, static_cast<std::uint32_t>(shape.index())};
+        const auto in_order = is_logged ? parts_.control.note(LogKind::graph, entry.packed()) : ControlLink::InOrder();
         chain = make(shape);
       }
       lock.lock();
@@ -115,10 +132,11 @@ void ChainPool::add(Shelf& shelf, std::unique_ptr<ChainGraph> chain) {
 std::unique_ptr<ChainGraph> ChainPool::make(ChainShape shape) {
   CUresult error = CUDA_SUCCESS;
   const char* call = nullptr;
-  if (green_ != nullptr) (void)parts_.driver->cuCtxPushCurrent_v2(green_);
-  std::unique_ptr<ChainGraph> chain = ChainGraph::make(parts_, shape, error, call);
-  CUcontext popped = nullptr;
-  if (green_ != nullptr) (void)parts_.driver->cuCtxPopCurrent_v2(&popped);
+  std::unique_ptr<ChainGraph> chain;
+  {
+    const ScopedContext current(parts_.driver, green_, issue_lock_);
+    chain = ChainGraph::make(parts_, shape, error, call);
+  }
   if (!chain) refuse(error, call);
   return chain;
 }

@@ -101,9 +101,10 @@ CUresult Executor::start() {
   window_ = std::make_unique<QuietWindow>(progress, workers, QuietWindow::Limits{}, enter_thread);
   helpers_ = std::make_unique<HelperPool>(kHelperThreads, enter_thread);
   modules_ = std::make_unique<ModuleStore>(*driver_, link_, *window_, *faults_, device_, std::size_t{options_.module_cache_mib} << 20);
+  auto& progress_file = *reinterpret_cast<ProgressFile*>(progress_memory_.data());
   parts_ = std::make_unique<ExecutorParts>(ExecutorPartsInput{*driver_, link_, *window_, *modules_, *faults_, *helpers_, context_, device_,
-                                                              reinterpret_cast<ProgressFile*>(progress_memory_.data())->table, progress_address_,
-                                                              reinterpret_cast<ProgressFile*>(progress_memory_.data())->names, options_.connections});
+                                                              progress_file.table, progress_address_, progress_file.names, options_.connections,
+                                                              std::min(workers - 1, options_.side_contexts)});
   result = parts_->start();
   if (result != CUDA_SUCCESS) return result;
   workers_ = std::make_unique<WorkerSet>(*parts_, workers);
@@ -180,7 +181,7 @@ void Executor::replay(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   switch (static_cast<LogKind>(packet.purpose)) {
     case LogKind::unload: return modules_->replay_unload(packet.object, packet.address);
     case LogKind::stream: return static_cast<void>(parts_->streams.add(static_cast<int>(packet.object)));
-    case LogKind::graph: return parts_->chain_pool.make_again(packet.object);
+    case LogKind::graph: return parts_->make_graph_again(packet.object);
     case LogKind::load: break;
   }
   if (fds.count == 1 && modules_->replay(packet.object, packet.address, packet.header.session, fds.fds[0]) != CUDA_SUCCESS) {

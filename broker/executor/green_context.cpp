@@ -42,7 +42,7 @@ CUresult GreenContext::open(CUdevResourceDesc descriptor) {
   told_ = told_of(resource);
   if (result == CUDA_SUCCESS) result = parts_.driver->cuCtxFromGreenCtx(&context_, handle_);
   if (result != CUDA_SUCCESS) return result;
-  chains_ = std::make_unique<ChainPool>(parts_, context_);
+  chains_ = std::make_unique<ChainPool>(parts_, context_, issue_lock_);
   chains_->stock();
   return CUDA_SUCCESS;
 }

@@ -47,6 +47,7 @@ class GreenContext {
   [[nodiscard]] const proto::ResourceTold& told() const { return told_; }
   [[nodiscard]] const std::string& identity() const { return identity_; }
   [[nodiscard]] ChainPool& chains() { return *chains_; }
+  [[nodiscard]] IssueLock& issue_lock() { return issue_lock_; }
 
  private:
   GreenContext(ExecutorParts& parts, std::string identity, GreenContextSlot slot)
@@ -60,6 +61,7 @@ class GreenContext {
   CUgreenCtx handle_ = nullptr;
   CUcontext context_ = nullptr;
   proto::ResourceTold told_;
+  IssueLock issue_lock_;
   std::unique_ptr<ChainPool> chains_;
 };
 

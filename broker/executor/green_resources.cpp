@@ -20,7 +20,10 @@ constexpr std::size_t kMaxIdentityBytes = 16'384;
 constexpr std::size_t kToldBytes = 24;  // numbers of CUdevSmResource; newer drivers have an address behind, which is nobody else's
 
 CUresult whole_resource(const ExecutorParts& parts, const GreenContextRef& origin, CUdevResource& resource) {
-  if (origin != nullptr) return parts.driver->cuGreenCtxGetDevResource(origin->handle(), &resource, CU_DEV_RESOURCE_TYPE_SM);
+  if (origin != nullptr) {
+    const std::lock_guard lock(origin->issue_lock());
+    return parts.driver->cuGreenCtxGetDevResource(origin->handle(), &resource, CU_DEV_RESOURCE_TYPE_SM);
+  }
   return parts.driver->cuDeviceGetDevResource(parts.device, &resource, CU_DEV_RESOURCE_TYPE_SM);
 }
 

@@ -241,8 +241,8 @@ void handle(Incoming& incoming, const proto::ArrayObjectDestroyRecord& record) {
 
 void StreamQueue::issue_array_copy(const ArrayCopyOp& copy) {
   const ScopedCall call(context_.session, "cuMemcpy3DAsync");
-  const std::lock_guard lock(context_.parts.issue_lock);
-  context_.check(driver()->cuMemcpy3DAsync_v2(copy.description.get(), stream_->handle), "cuMemcpy3DAsync");
+  const std::lock_guard lock(issue_lock());
+  context_.check(driver()->cuMemcpy3DAsync_v2(copy.description.get(), handle()), "cuMemcpy3DAsync");
   submitted(1);
 }
 

@@ -2,7 +2,8 @@
 // Long waits end by the GPU's interrupt. Words that the GPU writes tell nobody, and looking for them again and again, ever more rarely, finds the
 // end of a long wait some time after it (completion.hpp). So behind work that a client has waited for longer than kLongWait an event is recorded,
 // and a thread sleeps in the driver until it comes; then the session's waiters are looked at. The looks go on meanwhile: where all sleepers are
-// taken, or an event says nothing of what is waited for, nothing is lost but that time.
+// taken, or an event says nothing of what is waited for, nothing is lost but that time. Streams of green contexts do without: one thread at a time
+// may use such a context, and a sleeper would be another.
 //
 // Threads: workers call; each sleeper is a thread of its own. Threads and events are made with this object, before an executor serves, so that
 // an executor's resources do not grow by them later. A sleeper whose kernel never ends sleeps until the process ends: it has nothing of the

@@ -2,6 +2,7 @@
 #include "broker/executor/parts.hpp"
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "broker/executor/chain.hpp"
@@ -70,9 +71,20 @@ CUresult ExecutorParts::start() {
     log_warning("Launches are issued one by one, not in chains: the driver does not load the executor's own kernels: {}", driver.describe(result));
   } else {
     chain_pool.stock();
+    for (unsigned number = 1; number <= side_contexts; ++number) {
+      std::unique_ptr<SideContext> side = SideContext::make(*this, number);
+      if (!side) break;
+      sides.push_back(std::move(side));
+    }
   }
   (void)variables.open();
   return modules.open();
+}
+
+void ExecutorParts::make_graph_again(std::uint64_t logged) {
+  const auto [pool, shape_index] = ChainPool::LogEntry::unpacked(logged);
+  if (pool == 0) return chain_pool.make_again(shape_index);
+  if (pool <= sides.size()) sides[pool - 1]->chains().make_again(shape_index);
 }
 
 // A graph, a kernel and words behind them in a stream of its own, which then goes: what is left in the pool or in the device's memory would not

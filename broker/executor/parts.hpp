@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/activity_bell.hpp"
@@ -18,6 +20,7 @@
 #include "broker/executor/issue_lock.hpp"
 #include "broker/executor/progress.hpp"
 #include "broker/executor/scoped_call.hpp"
+#include "broker/executor/side_context.hpp"
 #include "broker/executor/stream_pool.hpp"
 #include "broker/executor/variable_keeper.hpp"
 #include "broker/executor/word_writes.hpp"
@@ -43,20 +46,24 @@ struct ExecutorPartsInput {
   ProgressTable& progress_table;
   CUdeviceptr progress_address = 0;  // of the table, as the GPU sees it
   FunctionNames& names;
-  unsigned connections = 8;  // of the device to the context
+  unsigned connections = 8;    // of the device to the context
+  unsigned side_contexts = 0;  // one each for the second worker, the third, ...
 };
 
 struct ExecutorParts : ExecutorPartsInput {
   explicit ExecutorParts(const ExecutorPartsInput& input);
   ExecutorParts(const ExecutorParts&) = delete;
 
-  // Prepares what needs the driver: the kernels of our own, and graphs for launches. Without the kernels launches are issued one by one, and
-  // words are written by memory operations, which is logged.
+  // Prepares what needs the driver: the kernels of our own, graphs for launches, side contexts. Without the kernels launches are issued one by one,
+  // and words are written by memory operations, which is logged.
   [[nodiscard]] CUresult start();
 
   // Work of our own, so that the first client does not wait for what the driver does at the first launch, and so that this comes before the
   // loads in every life. Failures are for later calls to find.
   void warm_up();
+
+  // One more graph, as the load log says it (ChainPool::LogEntry).
+  void make_graph_again(std::uint64_t logged);
 
   Progress progress;
   FunctionNameTable function_names;
@@ -66,13 +73,14 @@ struct ExecutorParts : ExecutorPartsInput {
   Interrupts interrupts;
   ActivityBell bell;
   ChainPool chain_pool;
+  std::vector<std::unique_ptr<SideContext>> sides;  // made by start(): of the second worker, the third, ...
   DeviceOutput output;
 
   std::atomic<std::uint64_t> chunks{0};     // of memory, of all sessions
   std::atomic<unsigned> green_contexts{0};  // in the driver, of all sessions
   ResourceDescriptors descriptors;
 
-  IssueLock issue_lock;
+  IssueLock issue_lock;  // for what goes into streams of the executor's own context
   VariableKeeper variables;
   LastWriter last_writer;
   CUfunction nop_function = nullptr;                     // nullptr: launches are not chained

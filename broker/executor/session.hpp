@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -106,6 +107,18 @@ class Session : public std::enable_shared_from_this<Session> {
   // What it has done since the last call.
   [[nodiscard]] StreamSet::Pace take_pace();
 
+  // The worker it is with when it waits after every few launches, and in whose context its streams are then: they go there one by one, by
+  // move_streams(), as they are idle. The first one's is the executor's own.
+  [[nodiscard]] unsigned home() const { return home_; }
+  void set_home(unsigned worker);
+  // Now and then: whether it waits often at the moment. One that has not for a while has the first worker's home again, so that its streams aside
+  // are for others. Those that have been made since it came are looked for.
+  void note_waiting(bool waits_often, std::chrono::steady_clock::time_point now);
+  // Few streams, and not within a second: what a session seems to do in a few milliseconds is no reason to send it to and fro.
+  [[nodiscard]] bool may_change_home(std::chrono::steady_clock::time_point now) const;
+  [[nodiscard]] bool has_streams_to_move() const { return moves_left_ > 0; }
+  void move_streams();
+
   // --- any thread ---
   // Failed or closing: what waits on its behalf has no one to wait for.
   [[nodiscard]] bool is_gone() const { return is_gone_.load(std::memory_order_relaxed); }
@@ -160,6 +173,11 @@ class Session : public std::enable_shared_from_this<Session> {
   std::function<void(CUresult)> rest_answer_;
   std::atomic<Worker*> worker_{nullptr};
   StreamSet::Pace pace_seen_;
+  unsigned home_ = 0;
+  std::chrono::steady_clock::time_point home_since_{};
+  std::chrono::steady_clock::time_point waited_{};  // seen to wait often then
+  unsigned moves_left_ = 0;                         // attempts
+  bool has_streams_aside_ = false;                  // or may have
   unsigned jobs_ = 0;
   std::atomic<bool> is_gone_{false};  // stored by the worker, loaded by helpers: a late look costs a wait, nothing else
   bool failed_ = false;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "broker/executor/chain_graph.hpp"
+#include "broker/executor/scoped_context.hpp"
 #include "broker/executor/session.hpp"
 
 namespace mpsshim::broker {
@@ -85,10 +86,8 @@ CUresult SessionGraph::add_node(GraphNode& node) {
 CUresult SessionGraph::add_kernel(GraphNode& node, const KernelNode& kernel, const std::vector<CUgraphNode>& after) {
   const CUcontext context = kernel.green != nullptr ? kernel.green->context() : parts_.context;
   const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(kernel.launch, context, addresses_);
-  if (kernel.green != nullptr) (void)parts_.driver->cuCtxPushCurrent_v2(context);
+  const ScopedContext current(parts_.driver, kernel.green.get());
   const CUresult result = parts_.driver->cuGraphAddKernelNode_v2(&node.handle, graph_, after.data(), after.size(), &params);
-  CUcontext popped = nullptr;
-  if (kernel.green != nullptr) (void)parts_.driver->cuCtxPopCurrent_v2(&popped);
   return result == CUDA_SUCCESS ? set_attributes(node.handle, kernel.launch) : result;
 }
 
@@ -168,13 +167,13 @@ void SessionGraph::note_issued(const GraphOp& op) {
   for (const PointRef& point : op.points) point->is_issued = true;  // even if it failed: who waits for it must not wait for ever
 }
 
-CUresult SessionGraph::launch(const GraphOp& op, CUstream stream) {
+CUresult SessionGraph::launch(const GraphOp& op, CUstream stream, IssueLock& issue_lock) {
   if (op.updates) {
     for (const GraphUpdate& update : *op.updates) {
       if (const CUresult result = apply(update); result != CUDA_SUCCESS) return result;
     }
   }
-  const std::lock_guard lock(parts_.issue_lock);
+  const std::lock_guard lock(issue_lock);
   return parts_.driver->cuGraphLaunch(exec_, stream);
 }
 
@@ -189,7 +188,10 @@ CUresult SessionGraph::apply(const GraphUpdate& update) {
   }
   if (const auto* kernel = std::get_if<KernelNode>(&update.work)) {
     if (std::find(earlier_images_.begin(), earlier_images_.end(), kernel->image) == earlier_images_.end()) earlier_images_.push_back(kernel->image);
-    const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(kernel->launch, parts_.context, addresses_);
+    const auto* added = std::get_if<KernelNode>(&node.work);
+    GreenContext* const green = added != nullptr ? added->green.get() : nullptr;
+    const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(kernel->launch, green != nullptr ? green->context() : parts_.context, addresses_);
+    const ScopedContext current(driver, green);
     result = driver->cuGraphExecKernelNodeSetParams_v2(exec_, node.handle, &params);
   } else if (const auto* copy = std::get_if<proto::GraphCopy>(&update.work)) {
     const CUDA_MEMCPY3D params = copy_node_params(*copy);

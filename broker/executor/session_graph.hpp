@@ -46,7 +46,7 @@ class SessionGraph {
 
   // --- who issues ---
   // Updates, then the launch; only the latter under the issue lock.
-  [[nodiscard]] CUresult launch(const GraphOp& op, CUstream stream);
+  [[nodiscard]] CUresult launch(const GraphOp& op, CUstream stream, IssueLock& issue_lock);
   // What the quiet window knows the graph by, the greatest local memory of its kernels, and a kernel of it, to be named after a fault.
   [[nodiscard]] const void* identity() const { return exec_; }
   [[nodiscard]] std::uint32_t local_bytes() const { return local_bytes_; }

@@ -6,8 +6,8 @@ namespace mpsshim::broker {
 
 void StreamQueue::issue_copy(const CopyOp& copy) {
   const ScopedCall call(context_.session, "cuMemcpyAsync", {"bytes", copy.size_bytes});
-  const std::lock_guard lock(context_.parts.issue_lock);
-  const CUstream stream = stream_->handle;
+  const std::lock_guard lock(issue_lock());
+  const CUstream stream = handle();
   CUresult result = CUDA_SUCCESS;
   switch (copy.kind) {
     case CopyKind::device_to_device: result = driver()->cuMemcpyDtoDAsync_v2(copy.destination, copy.source, copy.size_bytes, stream); break;
@@ -40,18 +40,18 @@ void StreamQueue::issue_copy_box(const CopyBoxOp& copy) {
     description.Height = copy.height;
   };
   CUresult result = CUDA_SUCCESS;
-  const std::lock_guard lock(context_.parts.issue_lock);
+  const std::lock_guard lock(issue_lock());
   if (copy.depth == 1) {
     CUDA_MEMCPY2D plane{};
     describe(plane);
-    result = driver()->cuMemcpy2DAsync_v2(&plane, stream_->handle);
+    result = driver()->cuMemcpy2DAsync_v2(&plane, handle());
   } else {
     CUDA_MEMCPY3D volume{};
     describe(volume);
     volume.srcHeight = copy.source.rows;
     volume.dstHeight = copy.destination.rows;
     volume.Depth = copy.depth;
-    result = driver()->cuMemcpy3DAsync_v2(&volume, stream_->handle);
+    result = driver()->cuMemcpy3DAsync_v2(&volume, handle());
   }
   context_.check(result, "cuMemcpy3DAsync");
   submitted(1);
@@ -59,8 +59,8 @@ void StreamQueue::issue_copy_box(const CopyBoxOp& copy) {
 
 void StreamQueue::issue_fill(const FillOp& fill) {
   const ScopedCall call(context_.session, "cuMemsetAsync", {"bytes", fill.width * fill.height * fill.element_bytes});
-  const std::lock_guard lock(context_.parts.issue_lock);
-  const CUstream stream = stream_->handle;
+  const std::lock_guard lock(issue_lock());
+  const CUstream stream = handle();
   const bool is_flat = fill.height == 1;
   CUresult result = CUDA_SUCCESS;
   switch (fill.element_bytes) {

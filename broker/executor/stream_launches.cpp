@@ -72,7 +72,7 @@ bool StreamQueue::issue_chain(std::size_t length) {
   if (has_words && fence == nullptr) note_rhythm();
   const WordWrites writes = words(fence != nullptr ? std::optional(fence->value) : std::nullopt);
   const ScopedCall call(context_.session, "cuGraphLaunch", {"launches", length});
-  if (!chains_.launch(stream_->handle, std::span(launches.data(), length), has_words ? &writes : nullptr)) {
+  if (!chains_.launch(handle(), std::span(launches.data(), length), has_words ? &writes : nullptr)) {
     issued_ = before;  // the table may stay ahead for the moment: the launches follow at once
     return false;
   }
@@ -91,18 +91,17 @@ void StreamQueue::count_launches(std::uint32_t launches, bool are_chained) {
 
 CUresult StreamQueue::launch(const LaunchOp& launch) {
   const ScopedCall call(context_.session, "cuLaunchKernel");
-  const std::lock_guard lock(context_.parts.issue_lock);
+  const std::lock_guard lock(issue_lock());
   if (launch.attribute_count > 0) return launch_with_attributes(launch);
   void** parameters = parameter_addresses(launch, addresses_);
   const CUfunction function = launch.function->handle;
   const auto& [grid_x, grid_y, grid_z] = launch.grid;
   const auto& [block_x, block_y, block_z] = launch.block;
   if (launch.is_cooperative) {
-    return driver()->cuLaunchCooperativeKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, launch.shared_bytes, stream_->handle,
+    return driver()->cuLaunchCooperativeKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, launch.shared_bytes, handle(),
                                                parameters);
   }
-  return driver()->cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, launch.shared_bytes, stream_->handle, parameters,
-                                  nullptr);
+  return driver()->cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, launch.shared_bytes, handle(), parameters, nullptr);
 }
 
 CUresult StreamQueue::launch_with_attributes(const LaunchOp& launch) {
@@ -122,7 +121,7 @@ CUresult StreamQueue::launch_with_attributes(const LaunchOp& launch) {
   config.blockDimY = launch.block[1];
   config.blockDimZ = launch.block[2];
   config.sharedMemBytes = launch.shared_bytes;
-  config.hStream = stream_->handle;
+  config.hStream = handle();
   config.attrs = attributes.data();
   config.numAttrs = static_cast<unsigned>(attributes.size());
   return driver()->cuLaunchKernelEx(&config, launch.function->handle, parameter_addresses(launch, addresses_), nullptr);
@@ -130,7 +129,7 @@ CUresult StreamQueue::launch_with_attributes(const LaunchOp& launch) {
 
 CUresult StreamQueue::launch_graph(const GraphOp& op) {
   const ScopedCall call(context_.session, "cuGraphLaunch");
-  return op.graph->launch(op, stream_->handle);
+  return op.graph->launch(op, handle(), issue_lock());
 }
 
 void StreamQueue::issue_graph(const GraphOp& op) {

@@ -3,6 +3,8 @@
 // for the kernel's end is issued before the text is with the control process. What is not told the client goes on meanwhile.
 #include "broker/executor/stream_queue.hpp"
 
+#include <mutex>
+
 namespace mpsshim::broker {
 
 bool StreamQueue::waits_for_output(const StreamOp& head) {
@@ -18,6 +20,13 @@ bool StreamQueue::waits_for_output(const StreamOp& head) {
 void StreamQueue::note_output() {
   has_output_ = true;
   context_.parts.output.note_launch();
+}
+
+// All that was in the stream has ended, so nobody waits long for the lock.
+CUresult StreamQueue::flush_output() const {
+  std::unique_lock lock(issue_lock(), std::defer_lock);
+  if (is_in_green()) lock.lock();
+  return driver()->cuStreamSynchronize(handle());
 }
 
 void StreamQueue::end_output() {

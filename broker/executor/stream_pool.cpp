@@ -85,7 +85,11 @@ bool StreamPool::give_one_up() {
 
 // It is idle. The last stream of a green context may let go of that.
 void StreamPool::destroy(std::unique_ptr<PooledStream> stream) {
-  driver_->cuStreamDestroy_v2(stream->handle);
+  {
+    std::unique_lock<IssueLock> lock;
+    if (stream->green != nullptr) lock = std::unique_lock(stream->green->issue_lock());
+    driver_->cuStreamDestroy_v2(stream->handle);
+  }
   progress_.give_back(stream->progress_index);
 }
 
@@ -94,8 +98,13 @@ CUresult StreamPool::make(int priority, std::unique_ptr<PooledStream>& stream, c
   if (!index && give_one_up()) index = progress_.take();
   if (!index) return CUDA_ERROR_OUT_OF_MEMORY;
   CUstream handle = nullptr;
-  const CUresult result = green != nullptr ? driver_->cuGreenCtxStreamCreate(&handle, green->handle(), CU_STREAM_NON_BLOCKING, priority)
-                                           : driver_->cuStreamCreateWithPriority(&handle, CU_STREAM_NON_BLOCKING, priority);
+  CUresult result = CUDA_SUCCESS;
+  if (green != nullptr) {
+    const std::lock_guard lock(green->issue_lock());
+    result = driver_->cuGreenCtxStreamCreate(&handle, green->handle(), CU_STREAM_NON_BLOCKING, priority);
+  } else {
+    result = driver_->cuStreamCreateWithPriority(&handle, CU_STREAM_NON_BLOCKING, priority);
+  }
   if (result != CUDA_SUCCESS) {
     progress_.give_back(*index);
     return result;

@@ -76,7 +76,22 @@ void StreamQueue::drop_queued() {
 
 void StreamQueue::finish() {
   chains_.clear();
+  if (aside_ != nullptr) side_->give_back(std::exchange(aside_, nullptr));
+  side_ = nullptr;
   context_.parts.streams.give_back(std::move(stream_));
+}
+
+// What the stream it leaves has done has ended, so nothing is to be ordered; what is queued goes into the next one.
+bool StreamQueue::move_to(SideContext* side) {
+  if (side == side_ || is_finished() || stream_->green != nullptr || stream_->priority != 0 || (side != nullptr && stays_)) return true;
+  if (in_window_ || !has_completed(issued_) || is_probing() || has_output() || has_late_fences()) return false;
+  const CUstream next = side != nullptr ? side->take() : nullptr;
+  if (side != nullptr && next == nullptr) return false;
+  if (aside_ != nullptr) side_->give_back(aside_);
+  side_ = side;
+  aside_ = next;
+  chains_.move_to(side != nullptr ? side->chains() : context_.parts.chain_pool);
+  return true;
 }
 
 bool StreamQueue::has_completed(std::uint32_t position) const {
@@ -111,9 +126,22 @@ bool StreamQueue::expects_fence() {
   return true;
 }
 
+// Not everything is launched aside: what the driver keeps for a context (local memory, what kernels print) and what was made in the executor's own
+// (clients' graphs) stays there. False: its stream has yet to leave the side context.
+bool StreamQueue::has_left_for(const StreamOp& head) {
+  const auto* launch = std::get_if<LaunchOp>(&head);
+  const bool may_be_aside = launch != nullptr ? launch->is_plain() && !launch->function->prints && launch->function->local_bytes == 0
+                                              : !std::holds_alternative<GraphOp>(head);
+  if (may_be_aside) return true;
+  stays_ = true;
+  return move_to(nullptr);
+}
+
 std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() {
   const StreamOp& head = ops_.front();
   const void* const function = function_of(head);
+  if (side_ != nullptr && !has_left_for(head)) [[unlikely]]
+    return Stop::held;
   if (context_.parts.window.holds(stream_->progress_index, function)) return Stop::held;
   if ((has_output() || may_print(head)) && waits_for_output(head)) [[unlikely]]
     return Stop::output;

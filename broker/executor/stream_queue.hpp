@@ -81,7 +81,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   // All that was issued has ended, so the driver can be: by flush_output(), between begin_ and end_output() of the worker.
   [[nodiscard]] bool is_output_due() const { return has_output() && !is_flushing_output_ && !in_window_ && has_completed(issued_); }
   void begin_output() { is_flushing_output_ = true; }
-  [[nodiscard]] CUresult flush_output() const { return driver()->cuStreamSynchronize(stream_->handle); }
+  [[nodiscard]] CUresult flush_output() const;
   void end_output();
 
   void set_held(bool held) {
@@ -93,10 +93,16 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] bool has_unwritten_progress() const { return written_ != issued_; }
   [[nodiscard]] bool is_idle() const { return is_empty() && has_completed(appended_) && !is_probing() && !has_output(); }
   [[nodiscard]] std::uint32_t fence_index() const { return fence_index_; }
-  [[nodiscard]] CUstream handle() const { return stream_->handle; }   // of one that is not finished
-  [[nodiscard]] std::uint32_t position() const { return appended_; }  // of the last operation appended
+  [[nodiscard]] CUstream handle() const { return aside_ != nullptr ? aside_ : stream_->handle; }  // of one that is not finished
+  [[nodiscard]] std::uint32_t position() const { return appended_; }                              // of the last operation appended
   [[nodiscard]] bool has_issued(std::uint32_t position) const { return progress_reached(issued_, position) && !in_window_; }
   [[nodiscard]] bool has_completed(std::uint32_t position) const;
+
+  // In a green context, a side context or a client's: no other thread may touch it meanwhile.
+  [[nodiscard]] bool is_in_green() const { return chains_.pool().green() != nullptr; }
+  // From now on its work goes into a stream of that context; null: of the executor's own. False: what was issued has not ended, or there is no
+  // stream for it. A queue that cannot be aside stays where it is, and that is well.
+  [[nodiscard]] bool move_to(SideContext* side);
 
   // Graphs that name functions of a module that goes away.
   void forget_chains() { chains_.clear(); }
@@ -126,6 +132,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] bool has_credit();
   void learn_progress();
   [[nodiscard]] bool expects_fence();
+  [[nodiscard]] bool has_left_for(const StreamOp& head);
   [[nodiscard]] std::optional<Stop> blocked_by_head();
   [[nodiscard]] bool waits_for_output(const StreamOp& head);
   void note_output();
@@ -164,6 +171,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] CUresult write_words(std::optional<std::uint32_t> fence_value);
   [[nodiscard]] CUresult write_by_memory_operations(const WordWrites& words);
   [[nodiscard]] const Driver& driver() const { return context_.parts.driver; }
+  // Held around every call that names the driver's stream.
+  [[nodiscard]] IssueLock& issue_lock() const { return chains_.pool().issue_lock(); }
   [[nodiscard]] StreamProgress& word() const { return context_.parts.progress[stream_->progress_index]; }
 
   const IssueContext& context_;
@@ -171,6 +180,9 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   const std::uint32_t fence_index_;
   const bool is_blocking_;
   std::unique_ptr<PooledStream> stream_;
+  SideContext* side_ = nullptr;  // whose stream takes the place of stream_'s
+  CUstream aside_ = nullptr;     // that one
+  bool stays_ = false;           // in the executor's own context, for what it has launched
   ChainCache chains_;
   std::deque<StreamOp> ops_;
   std::size_t borrowed_ = 0;      // so many operations at the back may point into the batch

@@ -221,10 +221,10 @@ bool StreamSet::is_idle() const {
   return idle;
 }
 
-CUstream StreamSet::busy_stream(std::uint32_t fence) const {
-  CUstream found = nullptr;
+const StreamQueue* StreamSet::find_busy(std::uint32_t fence) const {
+  const StreamQueue* found = nullptr;
   table_.for_each([&](proto::StreamId, const Entry& entry) {
-    if (entry.queue->fence_index() == fence && !entry.queue->is_finished() && !entry.queue->is_idle()) found = entry.queue->handle();
+    if (entry.queue->fence_index() == fence && !entry.queue->is_finished() && !entry.queue->is_idle()) found = entry.queue.get();
   });
   return found;
 }
@@ -245,6 +245,18 @@ bool StreamSet::has_issued(const Mark& mark) {
 
 bool StreamSet::has_completed(const Mark& mark) {
   return std::all_of(mark.positions.begin(), mark.positions.end(), [](const auto& entry) { return entry.first->has_completed(entry.second); });
+}
+
+bool StreamSet::move_to(SideContext* side) {
+  bool all = true;
+  table_.for_each([&](proto::StreamId, Entry& entry) { all &= entry.queue->move_to(side); });
+  return all;
+}
+
+std::size_t StreamSet::count() const {
+  std::size_t count = 0;
+  table_.for_each([&](proto::StreamId, const Entry&) { ++count; });
+  return count;
 }
 
 void StreamSet::forget_chains() {

@@ -78,12 +78,16 @@ class StreamSet {
   // Says in the progress table that records were taken out of the ring whose work is not all issued: should the executor end now, they are lost.
   void set_held(bool held) { null_stream_->set_held(held); }
 
-  // The driver's stream whose work that fence stands behind; nullptr: all of it has ended.
-  [[nodiscard]] CUstream busy_stream(std::uint32_t fence) const;
+  // The stream whose work that fence stands behind; nullptr: all of it has ended.
+  [[nodiscard]] const StreamQueue* find_busy(std::uint32_t fence) const;
 
   [[nodiscard]] Mark mark() const;
   [[nodiscard]] static bool has_issued(const Mark& mark);
   [[nodiscard]] static bool has_completed(const Mark& mark);
+
+  // Streams that are idle go on in that context (StreamQueue::move_to). True if all of them are there.
+  [[nodiscard]] bool move_to(SideContext* side);
+  [[nodiscard]] std::size_t count() const;
 
   void forget_chains();
   void drop_queued();

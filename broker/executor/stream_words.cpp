@@ -23,14 +23,14 @@ void StreamQueue::issue_record(RecordOp& record) {
 }
 
 void StreamQueue::record_event(CUevent event) {
-  const std::lock_guard lock(context_.parts.issue_lock);
-  context_.check(driver()->cuEventRecord(event, stream_->handle), "cuEventRecord");
+  const std::lock_guard lock(issue_lock());
+  context_.check(driver()->cuEventRecord(event, handle()), "cuEventRecord");
   submitted(1);
 }
 
 void StreamQueue::issue_wait(const WaitOp& wait) {
-  const std::lock_guard lock(context_.parts.issue_lock);
-  context_.check(driver()->cuStreamWaitEvent(stream_->handle, wait.point->awaited(), CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent");
+  const std::lock_guard lock(issue_lock());
+  context_.check(driver()->cuStreamWaitEvent(handle(), wait.point->awaited(), CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent");
   submitted(1);
 }
 
@@ -106,7 +106,7 @@ bool StreamQueue::prefers_memory_operations() {
 
 CUresult StreamQueue::write_words(std::optional<std::uint32_t> fence_value) {
   const WordWrites writes = words(fence_value);
-  if (!prefers_memory_operations() && chains_.launch(stream_->handle, {}, &writes)) {
+  if (!prefers_memory_operations() && chains_.launch(handle(), {}, &writes)) {
     submitted(1);
     return CUDA_SUCCESS;
   }
@@ -115,10 +115,10 @@ CUresult StreamQueue::write_words(std::optional<std::uint32_t> fence_value) {
 
 CUresult StreamQueue::write_by_memory_operations(const WordWrites& words) {
   ExecutorParts& parts = context_.parts;
-  const std::lock_guard lock(parts.issue_lock);
+  const std::lock_guard lock(issue_lock());
   const auto write = [&](CUdeviceptr address, std::uint32_t value) {
     submitted(1);
-    return driver()->cuStreamWriteValue32_v2(stream_->handle, address, value, CU_STREAM_WRITE_VALUE_DEFAULT);
+    return driver()->cuStreamWriteValue32_v2(handle(), address, value, CU_STREAM_WRITE_VALUE_DEFAULT);
   };
   if (words.fence == 0) return write(words.progress, words.progress_value);
   if (!parts.batches_refused.load(std::memory_order_relaxed)) {
@@ -128,7 +128,7 @@ CUresult StreamQueue::write_by_memory_operations(const WordWrites& words) {
     writes[0].writeValue.value = words.fence_value;
     writes[1].writeValue.address = words.progress;
     writes[1].writeValue.value = words.progress_value;
-    const CUresult result = driver()->cuStreamBatchMemOp_v2(stream_->handle, 2, writes, 0);
+    const CUresult result = driver()->cuStreamBatchMemOp_v2(handle(), 2, writes, 0);
     if (result != CUDA_ERROR_NOT_SUPPORTED) {
       submitted(1);
       return result;

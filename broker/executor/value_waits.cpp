@@ -41,10 +41,10 @@ void StreamQueue::send_probe(ValueWaitOp& wait) {
   wait.probe = ++probes_;
   wait.was_probed = true;
   const CUdeviceptr row = context_.parts.progress.address(stream_->progress_index);
-  const std::lock_guard lock(context_.parts.issue_lock);
-  CUresult result = driver()->cuMemcpyAsync(row + offsetof(StreamProgress, probe), wait.address, wait.size_bytes, stream_->handle);
+  const std::lock_guard lock(issue_lock());
+  CUresult result = driver()->cuMemcpyAsync(row + offsetof(StreamProgress, probe), wait.address, wait.size_bytes, handle());
   if (result == CUDA_SUCCESS) {
-    result = driver()->cuStreamWriteValue32_v2(stream_->handle, row + offsetof(StreamProgress, probe_number), probes_, CU_STREAM_WRITE_VALUE_DEFAULT);
+    result = driver()->cuStreamWriteValue32_v2(handle(), row + offsetof(StreamProgress, probe_number), probes_, CU_STREAM_WRITE_VALUE_DEFAULT);
   }
   if (context_.check(result, "looking at a word that a stream waits for") == CUDA_SUCCESS) return;
   wait.condition = ~0u;  // it cannot be looked at: the client has the error, and its stream goes on
@@ -64,8 +64,8 @@ void StreamQueue::issue_write(const ValueWriteOp& write) {
     operation.writeValue.value64 = write.value;
     operation.writeValue.flags = write.flags;
   }
-  const std::lock_guard lock(context_.parts.issue_lock);
-  context_.check(driver()->cuStreamBatchMemOp_v2(stream_->handle, 1, &operation, 0), "a stream memory operation");
+  const std::lock_guard lock(issue_lock());
+  context_.check(driver()->cuStreamBatchMemOp_v2(handle(), 1, &operation, 0), "a stream memory operation");
   submitted(1);
 }
 

@@ -29,7 +29,8 @@ constexpr std::chrono::microseconds kShortestIdlePause{20};
 constexpr std::chrono::microseconds kLongestIdlePause{1'000};
 constexpr std::chrono::microseconds kLongestPauseForCredit{100};  // a full stream's work lasts some hundred microseconds at least
 constexpr std::chrono::milliseconds kRebalanceInterval{5};
-constexpr unsigned kTurnsBetweenLooks = 16;  // at the clock, for the interval
+constexpr std::chrono::milliseconds kCountsFor{100};  // what a worker has counted then
+constexpr unsigned kTurnsBetweenLooks = 16;           // at the clock, for the interval
 constexpr std::chrono::microseconds kIdleSleepLimit{1'000'000};
 
 // How long a worker without work spins before it sleeps: a spinning worker must not take the core from the client it waits for.
@@ -169,6 +170,8 @@ Worker::Visit Worker::visit(Session& session) {
 
 bool Worker::read_ring(Session& session) {
   if (!session.may_read() || !session.channel().ring().has_records()) return false;
+  if (session.has_streams_to_move()) [[unlikely]]
+    session.move_streams();
   session.streams().set_held(true);  // before the ring gives the room back
   // What came meanwhile belongs to it more often than not: the fence behind a launch.
   for (std::size_t used = 0; used <= kQuantumBytes && session.may_read() && session.channel().ring().has_records();) {
@@ -209,9 +212,10 @@ void Worker::issue(Session& session, Visit& visit) {
 // While a window closes it is asked again.
 void Worker::await_interrupt(Session& session) {
   if (!gate_.enter()) return;
-  if (const CUstream stream = session.streams().busy_stream(session.channel().take_long_wait())) {
+  const StreamQueue* const queue = session.streams().find_busy(session.channel().take_long_wait());
+  if (queue != nullptr && !queue->is_in_green()) {
     const ScopedMark mark(session.id(), "cuEventRecord");
-    parts_.faults.check(parts_.interrupts.ask(session.id(), stream), session.id(), "cuEventRecord");
+    parts_.faults.check(parts_.interrupts.ask(session.id(), queue->handle()), session.id(), "cuEventRecord");
   }
   gate_.leave();
 }
@@ -231,19 +235,44 @@ bool Worker::prepare_sleep(Visit& visit) {
 // Sessions whose pace of late says so go to another worker.
 void Worker::rebalance() {
   const Clock::time_point now = Clock::now();
-  if (now - rebalanced_ < kRebalanceInterval) return;
-  const auto elapsed_ms = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now - rebalanced_).count());
-  rebalanced_ = now;
+  const Clock::duration since = now - rebalanced_.load(std::memory_order_relaxed);
+  if (since < kRebalanceInterval) return;
+  const auto elapsed_ms = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
+  rebalanced_.store(now, std::memory_order_relaxed);
+  std::size_t waiting = 0;
+  std::shared_ptr<Session> last;
   for (std::size_t i = 0; i < sessions_.size();) {
     const std::shared_ptr<Session> session = sessions_[i];
     const StreamSet::Pace done = session->take_pace();
-    const Placement place = placement(done, elapsed_ms, set_.is_first(*this));
+    const bool waits = waits_often(done, elapsed_ms);
+    session->note_waiting(waits, now);
+    const bool is_at_home = session->home() == index_;
+    const Placement place = placement(done, elapsed_ms, is_at_home);
     if (place == Placement::stay || session->is_closing() || !set_.move(session, place)) {
+      waiting += is_at_home && waits ? 1 : 0;
+      if (is_at_home && waits && session->may_change_home(now)) last = session;
       ++i;
       continue;
     }
     drop(i);
   }
+  waiting_.store(waiting, std::memory_order_relaxed);
+  if (last) find_better_home(last, waiting);
+}
+
+// One at a time: the others' counts are to show it before the next one goes.
+void Worker::find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting) {
+  const std::optional<unsigned> home = set_.better_home(waiting, session->streams().count(), rebalanced_.load(std::memory_order_relaxed));
+  if (!home || session->is_closing()) return;
+  const unsigned before = session->home();
+  session->set_home(*home);
+  if (!set_.move(session, Placement::home)) return session->set_home(before);  // it is being closed
+  log_info("Session {}: waits often, as {} others do: worker {} serves it from now on", session->id(), waiting - 1, *home);
+  drop(static_cast<std::size_t>(std::find(sessions_.begin(), sessions_.end(), session) - sessions_.begin()));
+}
+
+std::size_t Worker::waiting(Clock::time_point now) const {
+  return now - rebalanced_.load(std::memory_order_relaxed) < kCountsFor ? waiting_.load(std::memory_order_relaxed) : 0;
 }
 
 void Worker::drop(std::size_t index) {
@@ -263,7 +292,7 @@ void Worker::sleep(const Visit& visit, Clock::duration idle) {
   (void)epoll_wait(epoll_.get(), edges.data(), static_cast<int>(edges.size()), 0);
 }
 
-WorkerSet::WorkerSet(ExecutorParts& parts, unsigned count) {
+WorkerSet::WorkerSet(ExecutorParts& parts, unsigned count) : parts_(parts), homes_(std::min<std::size_t>(count, parts.sides.size() + 1)) {
   for (unsigned i = 0; i < count; ++i) workers_.push_back(std::make_unique<Worker>(parts, *this, i));
 }
 
@@ -281,7 +310,7 @@ bool WorkerSet::move(const std::shared_ptr<Session>& session, Placement to) {
   std::lock_guard lock(mutex_);
   const auto found = sessions_.find(session->id());
   if (found == sessions_.end() || to == Placement::stay || workers_.size() < 2) return false;
-  Worker* target = workers_.front().get();
+  Worker* target = workers_[session->home()].get();
   if (to == Placement::elsewhere) {
     if (found->second.worker->load() == 1) return false;  // it has that one for itself already
     target = std::min_element(workers_.begin() + 1, workers_.end(), [](const auto& a, const auto& b) { return a->load() < b->load(); })->get();
@@ -289,9 +318,19 @@ bool WorkerSet::move(const std::shared_ptr<Session>& session, Placement to) {
   Worker* const source = std::exchange(found->second.worker, target);
   if (source == target) return false;
   source->subtract();
+  if (to == Placement::home) target->expect_waiting();
   target->add(session);
   log_debug("Session {}: goes to worker {}", session->id(), target->index());
   return true;
+}
+
+std::optional<unsigned> WorkerSet::better_home(std::size_t waiting, std::size_t streams, Worker::Clock::time_point now) const {
+  const Worker* fewest = workers_.front().get();
+  for (std::size_t home = 1; home < homes_; ++home) {
+    const bool has_room = parts_.sides[home - 1]->free_streams() >= streams;
+    if (has_room && workers_[home]->waiting(now) < fewest->waiting(now)) fewest = workers_[home].get();
+  }
+  return has_too_many(waiting, fewest->waiting(now)) ? std::optional(fewest->index()) : std::nullopt;
 }
 
 std::optional<unsigned> WorkerSet::worker_of(std::uint64_t session) {

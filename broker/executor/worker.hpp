@@ -44,6 +44,9 @@ class Worker {
   void wake() const;
   [[nodiscard]] unsigned index() const { return index_; }
   [[nodiscard]] std::size_t load() const { return load_.load(std::memory_order_relaxed); }
+  // Sessions that waited after every few launches, when it last looked; none if that was long ago.
+  [[nodiscard]] std::size_t waiting(Clock::time_point now) const;
+  void expect_waiting() { waiting_.fetch_add(1, std::memory_order_relaxed); }  // one more is on its way
 
  private:
   struct Visit {
@@ -63,6 +66,7 @@ class Worker {
   void drop(std::size_t index);  // one of sessions_, which is over or another worker's
   void start_watching(const std::shared_ptr<Session>& session);
   void rebalance();
+  void find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting);
   [[nodiscard]] bool prepare_sleep(Visit& visit);
   void sleep(const Visit& visit, Clock::duration idle);
 
@@ -80,7 +84,8 @@ class Worker {
   std::atomic<std::size_t> load_{0};
   std::vector<std::shared_ptr<Session>> sessions_;
   std::vector<std::byte> batch_;
-  Clock::time_point rebalanced_{};
+  std::atomic<std::size_t> waiting_{0};
+  std::atomic<Clock::time_point> rebalanced_{Clock::time_point{}};
   unsigned turns_ = 0;
   std::chrono::microseconds pause_{};
   std::thread thread_;
@@ -101,12 +106,14 @@ class WorkerSet {
   void rest(std::uint64_t session, bool despite_variables, std::function<void(CUresult)> answer);
   void pause(std::uint64_t session, std::function<void(CUresult)> answer);
   void resume(std::uint64_t session);
-  // A worker's own thread gives a session of its own away: to the first worker, or to another one that has the fewest. False, and nothing
-  // has changed: the session is being closed, or there is no better place. True: the caller no longer touches it.
+  // A worker's own thread gives a session of its own away: to its home, or to another worker that has the fewest. False, and nothing has
+  // changed: the session is being closed, or there is no better place. True: the caller no longer touches it.
   [[nodiscard]] bool move(const std::shared_ptr<Session>& session, Placement to);
   // The index of the worker that has a session; nullopt: none has.
   [[nodiscard]] std::optional<unsigned> worker_of(std::uint64_t session);
-  [[nodiscard]] bool is_first(const Worker& worker) const { return &worker == workers_.front().get(); }
+  // The worker with a context of its own that has the fewest sessions that wait often, and room for so many streams there; if one that has
+  // `waiting` of them has too many.
+  [[nodiscard]] std::optional<unsigned> better_home(std::size_t waiting, std::size_t streams, Worker::Clock::time_point now) const;
   // For QuietWindow::set_on_open: workers look at their queues again.
   void wake_all();
   // `done` is called by one of them once each has ended what it was at: it has seen what was stored before.
@@ -119,6 +126,8 @@ class WorkerSet {
   };
   [[nodiscard]] std::shared_ptr<Session> find(std::uint64_t session);
 
+  const ExecutorParts& parts_;
+  const std::size_t homes_;  // so many of the first workers have contexts of their own
   std::mutex mutex_;
   std::map<std::uint64_t, Placed> sessions_;
   std::vector<std::unique_ptr<Worker>> workers_;  // last: their threads use the rest

@@ -1,27 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which worker should have a session. Two threads that hand launches to the driver in turn get less done than one (docs/measurements.md), so
-// sessions that wait after every few launches are together with the first worker, which finds work of several at each turn. A session that
-// posts long runs costs decoding and filling graphs instead, and goes where there is least of that.
+// Which worker should have a session. Two threads that hand launches to the driver in one context in turn get less done than one
+// (docs/measurements.md), so sessions that wait after every few launches are with the worker in whose context their streams are: their home.
+// That is the first worker's, until there are more of them than one worker serves well; then they spread over the homes (side_context.hpp). A
+// session that posts long runs costs decoding and filling graphs instead, and goes where there is least of that.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "broker/executor/stream_set.hpp"
 
 namespace mpsshim::broker {
 
-enum class Placement : std::uint8_t { stay, first, elsewhere };
+enum class Placement : std::uint8_t { stay, home, elsewhere };
 
-// From what a session has done in some milliseconds. Between the two bounds it stays where it is.
-[[nodiscard]] constexpr Placement placement(const StreamSet::Pace& done, std::uint64_t milliseconds, bool is_with_first) {
-  constexpr std::uint64_t kMany = 200;      // operations a millisecond: worth a worker
-  constexpr std::uint64_t kSome = 10;       // enough to judge by
-  constexpr std::uint64_t kLongRun = 32;    // operations a fence
-  constexpr std::uint64_t kShortRun = 12;
-  if (is_with_first) {
-    return done.operations >= kMany * milliseconds && done.operations >= kLongRun * done.fences ? Placement::elsewhere : Placement::stay;
-  }
-  return done.operations >= kSome * milliseconds && done.operations < kShortRun * done.fences ? Placement::first : Placement::stay;
+// Whether a session waits after every few launches, from what it has done in some milliseconds.
+[[nodiscard]] constexpr bool waits_often(const StreamSet::Pace& done, std::uint64_t milliseconds) {
+  constexpr std::uint64_t kSome = 10;      // operations a millisecond: enough to judge by
+  constexpr std::uint64_t kShortRun = 12;  // operations a fence
+  return done.operations >= kSome * milliseconds && done.operations < kShortRun * done.fences;
+}
+
+// From the same. Between the two bounds it stays where it is.
+[[nodiscard]] constexpr Placement placement(const StreamSet::Pace& done, std::uint64_t milliseconds, bool is_at_home) {
+  constexpr std::uint64_t kMany = 200;    // operations a millisecond: worth a worker
+  constexpr std::uint64_t kLongRun = 32;  // operations a fence
+  if (!is_at_home) return waits_often(done, milliseconds) ? Placement::home : Placement::stay;
+  return done.operations >= kMany * milliseconds && done.operations >= kLongRun * done.fences ? Placement::elsewhere : Placement::stay;
+}
+
+// Whether a worker that has so many sessions that wait often gives one to a home that has so many.
+[[nodiscard]] constexpr bool has_too_many(std::size_t waiting, std::size_t elsewhere) {
+  constexpr std::size_t kEnough = 2;  // for one worker: more wait for it, not for the GPU
+  return waiting > kEnough && waiting >= elsewhere + 2;
 }
 
 }  // namespace mpsshim::broker

@@ -59,7 +59,7 @@ struct Bench {
     require(driver->cuDevicePrimaryCtxRetain(&real.context, real.device) == CUDA_SUCCESS, "context");
     require(driver->cuCtxSetCurrent(real.context) == CUDA_SUCCESS, "cuCtxSetCurrent");
     require(driver->cuModuleLoadData(&module, kKernels) == CUDA_SUCCESS, "module");
-    executor = std::make_unique<test::WireExecutor>(1, workers, std::move(real));
+    executor = std::make_unique<test::WireExecutor>(1, workers, std::move(real), workers - 1);
   }
   const broker::Driver& driver() const { return *executor->driver; }
   proto::FunctionId add(test::WireClient& client, const char* name) const {
@@ -123,7 +123,7 @@ void check_order(Bench& bench, test::WireClient& client, proto::FunctionId step)
 
 struct Load {
   unsigned launches_per_fence = 1;
-  bool waits = true;            // for each fence
+  bool waits = true;  // for each fence
   bool same_arguments = false;
 };
 
@@ -169,7 +169,8 @@ void measure(const char* name, std::vector<std::unique_ptr<test::WireClient>>& c
   std::sort(all.begin(), all.end());
   const double median = all.empty() ? 0 : all[all.size() / 2];
   const double late = all.empty() ? 0 : all[all.size() * 99 / 100];
-  std::printf("%-44s %2zu clients  %7.3f M launches/s  round median %7.1f us  p99 %7.1f us\n", name, count, static_cast<double>(total) / elapsed / 1e6, median, late);
+  std::printf("%-44s %2zu clients  %7.3f M launches/s  round median %7.1f us  p99 %7.1f us\n", name, count,
+              static_cast<double>(total) / elapsed / 1e6, median, late);
   std::fflush(stdout);
 }
 

@@ -266,7 +266,7 @@ TEST_CASE("where a session belongs follows from its pace") {
   CHECK(placement({5'000, 0}, 5, true) == Placement::elsewhere);
   CHECK(placement({5'000, 500}, 5, true) == Placement::stay);  // waits after every ten
   CHECK(placement({500, 0}, 5, true) == Placement::stay);      // hardly anything
-  CHECK(placement({500, 250}, 5, false) == Placement::first);
+  CHECK(placement({500, 250}, 5, false) == Placement::home);
   CHECK(placement({500, 20}, 5, false) == Placement::stay);
   CHECK(placement({20, 10}, 5, false) == Placement::stay);  // too little to judge by
 }

@@ -105,11 +105,13 @@ struct FakeEntry {
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI push(CUcontext context) {
+    the_driver->begin_green_use(context);
     pushed.push_back(context);
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI pop(CUcontext* context) {
     *context = pushed.back();
+    the_driver->end_green_use(*context);
     pushed.pop_back();
     return CUDA_SUCCESS;
   }
@@ -226,6 +228,7 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuStreamCreate = [](CUstream* stream, unsigned flags) { return FakeEntry::stream_create(stream, flags, 0); };
   table.cuStreamCreateWithPriority = FakeEntry::stream_create;
   table.cuStreamDestroy_v2 = FakeEntry::stream_destroy;
+  table.cuStreamSynchronize = [](CUstream) { return CUDA_SUCCESS; };  // asked before there is work that is held
   table.cuDeviceGetDevResource = FakeEntry::device_resource;
   table.cuDevSmResourceSplitByCount = FakeEntry::split;
   table.cuDevResourceGenerateDesc = FakeEntry::describe;
@@ -264,19 +267,44 @@ void FakeDriver::submit(CUstream stream, FakeCall call, std::function<void()> ef
   submit_all(stream, std::move(calls), std::move(effect));
 }
 
+void FakeDriver::begin_green_use(CUcontext context) {
+  {
+    const std::lock_guard lock(mutex_);
+    auto& users = green_users_[context];
+    if (users.size() != users.count(std::this_thread::get_id())) ++green_conflicts;
+    users.insert(std::this_thread::get_id());
+  }
+  std::this_thread::yield();  // so that another thread gets its chance to be wrong
+}
+
+void FakeDriver::end_green_use(CUcontext context) {
+  const std::lock_guard lock(mutex_);
+  auto& users = green_users_[context];
+  users.erase(users.find(std::this_thread::get_id()));
+}
+
 void FakeDriver::submit_all(CUstream stream, std::vector<FakeCall> calls, std::function<void()> effect) {
-  std::lock_guard lock(mutex_);
-  for (FakeCall& call : calls) {
-    call.stream = stream;
-    call.stream_context = streams_[stream].context;
-    calls_.push_back(std::move(call));
+  CUcontext context = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    context = streams_[stream].context;
   }
-  if (!effect) effect = [] {};
-  if (holding_) {
-    streams_[stream].pending.push_back(std::move(effect));
-  } else {
-    effect();
+  if (context != nullptr) begin_green_use(context);
+  {
+    const std::lock_guard lock(mutex_);
+    for (FakeCall& call : calls) {
+      call.stream = stream;
+      call.stream_context = context;
+      calls_.push_back(std::move(call));
+    }
+    if (!effect) effect = [] {};
+    if (holding_) {
+      streams_[stream].pending.push_back(std::move(effect));
+    } else {
+      effect();
+    }
   }
+  if (context != nullptr) end_green_use(context);
 }
 
 std::vector<FakeCall> FakeDriver::calls() const {

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "broker/driver/driver.hpp"
@@ -70,7 +71,8 @@ class FakeDriver {
   std::atomic<unsigned> graphs_made{0};
   std::atomic<unsigned> greens{0};  // green contexts there are
   std::atomic<unsigned> green_streams{0};
-  CUresult launch_result = CUDA_SUCCESS;  // of the next plain launches
+  std::atomic<unsigned> green_conflicts{0};  // calls that named a green context while another thread had it current or was in such a call
+  CUresult launch_result = CUDA_SUCCESS;     // of the next plain launches
 
  private:
   friend struct FakeEntry;
@@ -79,14 +81,17 @@ class FakeDriver {
     std::deque<std::function<void()>> pending;
     CUcontext context = nullptr;
   };
+  void begin_green_use(CUcontext context);
+  void end_green_use(CUcontext context);
   void submit(CUstream stream, FakeCall call, std::function<void()> effect = {});
   void submit_all(CUstream stream, std::vector<FakeCall> calls, std::function<void()> effect);
 
   mutable std::mutex mutex_;
   std::vector<FakeCall> calls_;
   std::map<CUstream, Stream> streams_;
+  std::map<CUcontext, std::multiset<std::thread::id>> green_users_;
   bool holding_ = false;
-  unsigned graph_launches_ = 0;
+  std::atomic<unsigned> graph_launches_{0};
   std::uintptr_t next_handle_ = 0x1000;
 };
 

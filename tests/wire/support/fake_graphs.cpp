@@ -65,6 +65,7 @@ CUresult CUDAAPI instantiate(CUgraphExec* exec, CUgraph graph, unsigned long lon
 CUresult CUDAAPI exec_destroy(CUgraphExec) { return CUDA_SUCCESS; }
 CUresult CUDAAPI set_kernel(CUgraphExec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
   if (!FakeDriver::current().has_graphs) return CUDA_ERROR_NOT_SUPPORTED;
+  if (reinterpret_cast<FakeGraph::Node*>(node)->context != FakeDriver::pushed_context()) return CUDA_ERROR_INVALID_VALUE;  // as NVIDIA's
   assign(*reinterpret_cast<FakeGraph::Node*>(node), *params);
   return CUDA_SUCCESS;
 }

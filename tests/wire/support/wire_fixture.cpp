@@ -15,7 +15,7 @@ constexpr std::size_t kModuleCacheBytes = 64u << 20;
 
 }  // namespace
 
-WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver real)
+WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver real, unsigned side_contexts)
     : driver(real.driver ? std::move(real.driver) : fake.driver()), worker_threads(threads) {
   auto sockets = proto::Socket::pair();
   control_end = std::move(sockets[0]);
@@ -34,6 +34,7 @@ WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver
   modules = std::make_unique<broker::ModuleStore>(*driver, *link, *window, *faults, real.device, kModuleCacheBytes);
   parts = std::make_unique<broker::ExecutorParts>(broker::ExecutorPartsInput{*driver, *link, *window, *modules, *faults, *helpers, real.context,
                                                                              real.device, *progress, progress_address, *names});
+  parts->side_contexts = side_contexts;
   if (parts->start() != CUDA_SUCCESS) throw std::bad_alloc();
   parts->first_in_flight = broker::FlightLimit::kMost;  // limits other than that one are looked at
 }

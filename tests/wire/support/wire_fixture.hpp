@@ -35,7 +35,7 @@ struct RealDriver {
 // The parts of an executor over a FakeDriver, or over a real one.
 class WireExecutor {
  public:
-  explicit WireExecutor(unsigned helper_threads = 1, unsigned worker_threads = 1, RealDriver real = {});
+  explicit WireExecutor(unsigned helper_threads = 1, unsigned worker_threads = 1, RealDriver real = {}, unsigned side_contexts = 0);
   ~WireExecutor();
 
   FakeDriver fake;

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/side_context.hpp"
+
+#include <optional>
+
+#include "broker/executor/chain.hpp"
+#include "broker/executor/parts.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker {
+
+std::unique_ptr<SideContext> SideContext::make(ExecutorParts& parts, unsigned number) {
+  std::unique_ptr<SideContext> side(new SideContext);
+  const char* call = nullptr;
+  const CUresult result = side->open(parts, number, call);
+  if (result == CUDA_SUCCESS) return side;
+  log_info("Clients that wait after every few launches are served by {} worker{} at most: the driver refused {}: {}", number, number == 1 ? "" : "s",
+           call, parts.driver.describe(result));
+  side->end(parts.driver);
+  return nullptr;
+}
+
+CUresult SideContext::open(ExecutorParts& parts, unsigned number, const char*& call) {
+  const Driver& driver = parts.driver;
+  CUdevResource all{};
+  CUdevResourceDesc descriptor = nullptr;
+  call = "cuDeviceGetDevResource";
+  CUresult result = driver->cuDeviceGetDevResource(parts.device, &all, CU_DEV_RESOURCE_TYPE_SM);
+  if (result != CUDA_SUCCESS) return result;
+  call = "cuDevResourceGenerateDesc";
+  result = driver->cuDevResourceGenerateDesc(&descriptor, &all, 1);
+  if (result != CUDA_SUCCESS) return result;
+  call = "cuGreenCtxCreate";
+  result = driver->cuGreenCtxCreate(&handle_, descriptor, parts.device, CU_GREEN_CTX_DEFAULT_STREAM);
+  if (result == CUDA_SUCCESS) result = driver->cuCtxFromGreenCtx(&context_, handle_);
+  if (result != CUDA_SUCCESS) return result;
+  chains_ = std::make_unique<ChainPool>(parts, context_, issue_lock_, number);
+  chains_->stock();
+  call = "cuGreenCtxStreamCreate";
+  for (unsigned i = 0; i < kStreams; ++i) {
+    CUstream stream = nullptr;
+    result = driver->cuGreenCtxStreamCreate(&stream, handle_, CU_STREAM_NON_BLOCKING, 0);
+    if (result != CUDA_SUCCESS) return result;
+    free_.push_back(stream);
+  }
+  free_count_ = free_.size();
+  call = "a first launch";
+  return warm_up(parts);
+}
+
+// What the driver makes at a first launch, of a kernel and of a graph, is made now.
+CUresult SideContext::warm_up(ExecutorParts& parts) {
+  const Driver& driver = parts.driver;
+  for (const CUstream stream : free_) {
+    CUresult result = driver->cuLaunchKernel(parts.nop_function, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
+    if (result == CUDA_SUCCESS) result = driver->cuStreamSynchronize(stream);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  const std::optional<std::uint32_t> word = parts.progress.take();
+  if (!word) return CUDA_ERROR_OUT_OF_MEMORY;
+  ChainCache chains(parts, *chains_);
+  const WordWrites words{.progress = parts.progress.completed_address(*word)};
+  (void)chains.launch(free_.front(), {}, &words);  // without it launches here will be plain ones
+  const CUresult result = driver->cuStreamSynchronize(free_.front());
+  parts.progress.give_back(*word);
+  return result;
+}
+
+void SideContext::end(const Driver& driver) {
+  for (const CUstream stream : free_) driver->cuStreamDestroy_v2(stream);
+  chains_.reset();
+  if (handle_ != nullptr) driver->cuGreenCtxDestroy(handle_);
+}
+
+CUstream SideContext::take() {
+  const std::lock_guard lock(mutex_);
+  if (free_.empty()) return nullptr;
+  const CUstream stream = free_.back();
+  free_.pop_back();
+  free_count_ = free_.size();
+  return stream;
+}
+
+void SideContext::give_back(CUstream stream) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(stream);
+  free_count_ = free_.size();
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// A green context of all the multiprocessors, for one worker to launch in. The driver's lock is a context's: threads that hand work to one context
+// hold each other up, threads that hand it to green contexts of their own do not (docs/measurements.md). The first worker has the executor's context,
+// the next ones may have a side context each (mpsbroker --side-contexts). Sessions that wait after every few launches have their streams there once
+// there are more of them than one worker serves well (worker_placement.hpp); their kernels run beside all others as before. Memory, functions,
+// faults, and what waits for every kernel, are the one context's.
+//
+// Its streams, and a stock of graphs, are made when the executor starts: streams and graphs take device memory, so each has its place in the
+// order in which a new life makes everything again. Streams are taken and given back by any worker.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "broker/driver/driver.hpp"
+#include "broker/executor/chain_pool.hpp"
+#include "broker/executor/issue_lock.hpp"
+
+namespace mpsshim::broker {
+
+struct ExecutorParts;
+
+class SideContext {
+ public:
+  static constexpr unsigned kStreams = 8;
+
+  // nullptr, which is logged: the driver refuses something, as those before 12.4 do. `number` counts from 1. Nothing runs yet.
+  [[nodiscard]] static std::unique_ptr<SideContext> make(ExecutorParts& parts, unsigned number);
+  SideContext(const SideContext&) = delete;
+
+  // nullptr: none is left. Of priority 0, and idle when it is given back.
+  [[nodiscard]] CUstream take();
+  void give_back(CUstream stream);
+
+  [[nodiscard]] std::size_t free_streams() const { return free_count_.load(std::memory_order_relaxed); }
+  [[nodiscard]] ChainPool& chains() { return *chains_; }
+
+ private:
+  SideContext() = default;
+  [[nodiscard]] CUresult open(ExecutorParts& parts, unsigned number, const char*& call);
+  [[nodiscard]] CUresult warm_up(ExecutorParts& parts);
+  void end(const Driver& driver);  // of one that could not be opened
+
+  CUgreenCtx handle_ = nullptr;  // goes with the process
+  CUcontext context_ = nullptr;
+  IssueLock issue_lock_;
+  std::unique_ptr<ChainPool> chains_;
+  std::mutex mutex_;
+  std::vector<CUstream> free_;
+  std::atomic<std::size_t> free_count_{0};
+};
+
+}  // namespace mpsshim::broker
