@@ -208,6 +208,19 @@ TEST_CASE("a session that waits no more gives its streams back") {
   CHECK(side.free_streams() == broker::SideContext::kStreams);
 }
 
+TEST_CASE("graphs that the load log names are made again for their context") {
+  const WireExecutor executor(1, 1, {}, 1);
+  broker::ChainPool& pool = executor.parts->sides.front()->chains();
+  const broker::ChainShape shape{broker::kMaxChain, true};  // of which it has none at first
+  const auto logged = [&](unsigned number) { return broker::ChainPool::LogEntry{number, static_cast<std::uint32_t>(shape.index())}.packed(); };
+  const unsigned before = executor.fake.graphs_made;
+  executor.parts->make_graph_again(logged(1));
+  CHECK(executor.fake.graphs_made == before + 1);
+  CHECK(pool.take(shape) != nullptr);
+  executor.parts->make_graph_again(logged(2));  // of a life that had more
+  CHECK(executor.fake.graphs_made == before + 1);
+}
+
 TEST_CASE("when a worker has too many sessions that wait often") {
   using broker::has_too_many;
   CHECK(has_too_many(3, 0));
