@@ -51,7 +51,8 @@ ChainPool::ChainPool(ExecutorParts& parts, CUcontext green, IssueLock& issue_loc
 // A client's green context has streams of its session alone, and it is made while others wait.
 std::size_t ChainPool::stock_of(ChainShape shape) const {
   if (green_ == nullptr) return first_stock_of(shape);
-  return side_ != 0 ? stock_aside_of(shape) : shape.length <= 1 ? 2 : 0;
+  if (side_ != 0) return stock_aside_of(shape);
+  return shape.length <= 1 ? 2 : 0;
 }
 
 void ChainPool::stock() {

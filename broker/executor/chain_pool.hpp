@@ -22,6 +22,14 @@ namespace mpsshim::broker {
 
 class ChainPool {
  public:
+  // What the load log says of a graph: which pool's, and its shape.
+  struct LogEntry {
+    unsigned pool = 0;  // 0: the executor's context, otherwise a side context's number
+    std::uint32_t shape_index = 0;
+    [[nodiscard]] std::uint64_t packed() const { return std::uint64_t{pool} << 32 | shape_index; }
+    [[nodiscard]] static LogEntry unpacked(std::uint64_t value) { return {static_cast<unsigned>(value >> 32), static_cast<std::uint32_t>(value)}; }
+  };
+
   // Of the executor's context. A driver that refuses graphs gets plain launches from then on (ExecutorParts::chains_refused).
   explicit ChainPool(ExecutorParts& parts);
   // Of a green context, as a CUcontext, and that one's lock. Refusals are this pool's alone. Of a client's: graphs are made when asked for, but
@@ -35,13 +43,6 @@ class ChainPool {
   void stock();
   // One more of a shape, as a new life does what the load log says; nothing runs yet.
   void make_again(std::size_t shape_index);
-  // What the load log says of a graph: which pool's, and its shape.
-  struct LogEntry {
-    unsigned pool = 0;  // 0: the executor's context, otherwise a side context's number
-    std::uint32_t shape_index = 0;
-    [[nodiscard]] std::uint64_t packed() const { return std::uint64_t{pool} << 32 | shape_index; }
-    [[nodiscard]] static LogEntry unpacked(std::uint64_t value) { return {static_cast<unsigned>(value >> 32), static_cast<std::uint32_t>(value)}; }
-  };
   // Null: there is none of that shape at the moment.
   [[nodiscard]] std::unique_ptr<ChainGraph> take(ChainShape shape);
   // It may still be running: what is set for its next launch does not touch that.

@@ -2,7 +2,6 @@
 #include "broker/executor/session.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "broker/executor/control_link.hpp"
@@ -19,11 +18,7 @@ constexpr std::size_t kMaxQueuedRecords = 4'096;
 constexpr std::size_t kMaxQueuedBytes = 4u << 20;
 constexpr std::size_t kMaxRetiredImages = 16;
 constexpr std::size_t kMaxUnderWay = 1'024;   // jobs elsewhere and acts that wait
-constexpr unsigned kMoveAttempts = 4;         // batches before which streams are looked at that are to go to another context
-constexpr std::size_t kMostStreamsAside = 4;  // of a session: half of what a side context has for all
-constexpr std::chrono::seconds kShortestStay{1};
-constexpr std::chrono::seconds kLongestRest{2};  // without waiting often
-constexpr unsigned kOutputTimeoutMs = 1'000;     // for the control process to take text; later it comes all the same
+constexpr unsigned kOutputTimeoutMs = 1'000;  // for the control process to take text; later it comes all the same
 
 }  // namespace
 
@@ -36,7 +31,8 @@ Session::Session(ExecutorParts& parts, const ExecutorPacket& packet)
       arrays_(parts.driver),
       memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease, parts.chunks),
       graphs_(parts),
-      streams_(context_) {}
+      streams_(context_),
+      home_(streams_, parts) {}
 
 Session::~Session() = default;
 
@@ -191,35 +187,6 @@ StreamSet::Pace Session::take_pace() {
   const StreamSet::Pace now = streams_.pace();
   const StreamSet::Pace seen = std::exchange(pace_seen_, now);
   return {now.operations - seen.operations, now.fences - seen.fences};
-}
-
-void Session::set_home(unsigned worker) {
-  home_ = worker;
-  home_since_ = std::chrono::steady_clock::now();
-  moves_left_ = kMoveAttempts;
-  has_streams_aside_ |= worker != 0;
-}
-
-void Session::note_waiting(bool waits_often, std::chrono::steady_clock::time_point now) {
-  if (!has_streams_aside_) return;
-  if (waits_often) waited_ = now;
-  if (home_ != 0 && now - std::max(waited_, home_since_) >= kLongestRest) {
-    set_home(0);
-    move_streams();
-  } else if (home_ == 0 || (waits_often && streams_.count() <= kMostStreamsAside)) {
-    moves_left_ = kMoveAttempts;
-  }
-}
-
-bool Session::may_change_home(std::chrono::steady_clock::time_point now) const {
-  return now - home_since_ >= kShortestStay && streams_.count() <= kMostStreamsAside;
-}
-
-void Session::move_streams() {
-  --moves_left_;
-  if (!streams_.move_to(home_ == 0 ? nullptr : parts_.sides[home_ - 1].get())) return;
-  moves_left_ = 0;
-  has_streams_aside_ = home_ != 0;
 }
 
 // What kernels wrote there, or arrays hold, would be gone: the client would have to be told so, and would end.

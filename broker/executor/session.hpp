@@ -8,7 +8,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,6 +22,7 @@
 #include "broker/executor/objects.hpp"
 #include "broker/executor/parts.hpp"
 #include "broker/executor/session_arrays.hpp"
+#include "broker/executor/session_home.hpp"
 #include "broker/executor/session_variables.hpp"
 #include "broker/executor/stream_set.hpp"
 #include "broker/executor/window_job.hpp"
@@ -107,17 +107,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // What it has done since the last call.
   [[nodiscard]] StreamSet::Pace take_pace();
 
-  // The worker it is with when it waits after every few launches, and in whose context its streams are then: they go there one by one, by
-  // move_streams(), as they are idle. The first one's is the executor's own.
-  [[nodiscard]] unsigned home() const { return home_; }
-  void set_home(unsigned worker);
-  // Now and then: whether it waits often at the moment. One that has not for a while has the first worker's home again, so that its streams aside
-  // are for others. Those that have been made since it came are looked for.
-  void note_waiting(bool waits_often, std::chrono::steady_clock::time_point now);
-  // Few streams, and not within a second: what a session seems to do in a few milliseconds is no reason to send it to and fro.
-  [[nodiscard]] bool may_change_home(std::chrono::steady_clock::time_point now) const;
-  [[nodiscard]] bool has_streams_to_move() const { return moves_left_ > 0; }
-  void move_streams();
+  [[nodiscard]] SessionHome& home() { return home_; }
 
   // --- any thread ---
   // Failed or closing: what waits on its behalf has no one to wait for.
@@ -167,17 +157,13 @@ class Session : public std::enable_shared_from_this<Session> {
   GreenTable greens_;
   const GreenContextCount green_count_ = std::make_shared<std::atomic<unsigned>>(0);
   StreamSet streams_;
+  SessionHome home_;
   std::vector<Waiting> waiting_;
   std::vector<ImageRef> retired_images_;
   std::function<void()> closed_;
   std::function<void(CUresult)> rest_answer_;
   std::atomic<Worker*> worker_{nullptr};
   StreamSet::Pace pace_seen_;
-  unsigned home_ = 0;
-  std::chrono::steady_clock::time_point home_since_{};
-  std::chrono::steady_clock::time_point waited_{};  // seen to wait often then
-  unsigned moves_left_ = 0;                         // attempts
-  bool has_streams_aside_ = false;                  // or may have
   unsigned jobs_ = 0;
   std::atomic<bool> is_gone_{false};  // stored by the worker, loaded by helpers: a late look costs a wait, nothing else
   bool failed_ = false;

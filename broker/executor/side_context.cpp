@@ -32,7 +32,11 @@ CUresult SideContext::open(ExecutorParts& parts, unsigned number, const char*& c
   if (result != CUDA_SUCCESS) return result;
   call = "cuGreenCtxCreate";
   result = driver->cuGreenCtxCreate(&handle_, descriptor, parts.device, CU_GREEN_CTX_DEFAULT_STREAM);
-  if (result == CUDA_SUCCESS) result = driver->cuCtxFromGreenCtx(&context_, handle_);
+  if (result != CUDA_SUCCESS) {
+    handle_ = nullptr;
+    return result;
+  }
+  result = driver->cuCtxFromGreenCtx(&context_, handle_);
   if (result != CUDA_SUCCESS) return result;
   chains_ = std::make_unique<ChainPool>(parts, context_, issue_lock_, number);
   chains_->stock();
@@ -43,7 +47,6 @@ CUresult SideContext::open(ExecutorParts& parts, unsigned number, const char*& c
     if (result != CUDA_SUCCESS) return result;
     free_.push_back(stream);
   }
-  free_count_ = free_.size();
   call = "a first launch";
   return warm_up(parts);
 }
@@ -72,19 +75,22 @@ void SideContext::end(const Driver& driver) {
   if (handle_ != nullptr) driver->cuGreenCtxDestroy(handle_);
 }
 
-CUstream SideContext::take() {
+std::unique_ptr<SideStream> SideContext::take() {
   const std::lock_guard lock(mutex_);
   if (free_.empty()) return nullptr;
-  const CUstream stream = free_.back();
+  auto stream = std::make_unique<SideStream>(*this, free_.back());
   free_.pop_back();
-  free_count_ = free_.size();
   return stream;
 }
 
-void SideContext::give_back(CUstream stream) {
+SideStream::~SideStream() {
+  const std::lock_guard lock(context_.mutex_);
+  context_.free_.push_back(handle_);
+}
+
+std::size_t SideContext::free_streams() {
   const std::lock_guard lock(mutex_);
-  free_.push_back(stream);
-  free_count_ = free_.size();
+  return free_.size();
 }
 
 }  // namespace mpsshim::broker

@@ -9,7 +9,6 @@
 // order in which a new life makes everything again. Streams are taken and given back by any worker.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -23,6 +22,22 @@ namespace mpsshim::broker {
 
 struct ExecutorParts;
 
+class SideContext;
+
+// A stream that a queue has of a side context, until this goes. Then it is idle.
+class SideStream {
+ public:
+  SideStream(SideContext& context, CUstream handle) : context_(context), handle_(handle) {}
+  SideStream(const SideStream&) = delete;
+  ~SideStream();
+  [[nodiscard]] SideContext& context() const { return context_; }
+  [[nodiscard]] CUstream handle() const { return handle_; }
+
+ private:
+  SideContext& context_;
+  const CUstream handle_;
+};
+
 class SideContext {
  public:
   static constexpr unsigned kStreams = 8;
@@ -31,14 +46,13 @@ class SideContext {
   [[nodiscard]] static std::unique_ptr<SideContext> make(ExecutorParts& parts, unsigned number);
   SideContext(const SideContext&) = delete;
 
-  // nullptr: none is left. Of priority 0, and idle when it is given back.
-  [[nodiscard]] CUstream take();
-  void give_back(CUstream stream);
-
-  [[nodiscard]] std::size_t free_streams() const { return free_count_.load(std::memory_order_relaxed); }
+  // Null: none is left. Of priority 0.
+  [[nodiscard]] std::unique_ptr<SideStream> take();
+  [[nodiscard]] std::size_t free_streams();
   [[nodiscard]] ChainPool& chains() { return *chains_; }
 
  private:
+  friend class SideStream;
   SideContext() = default;
   [[nodiscard]] CUresult open(ExecutorParts& parts, unsigned number, const char*& call);
   [[nodiscard]] CUresult warm_up(ExecutorParts& parts);
@@ -50,7 +64,6 @@ class SideContext {
   std::unique_ptr<ChainPool> chains_;
   std::mutex mutex_;
   std::vector<CUstream> free_;
-  std::atomic<std::size_t> free_count_{0};
 };
 
 }  // namespace mpsshim::broker

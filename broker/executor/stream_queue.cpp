@@ -76,20 +76,19 @@ void StreamQueue::drop_queued() {
 
 void StreamQueue::finish() {
   chains_.clear();
-  if (aside_ != nullptr) side_->give_back(std::exchange(aside_, nullptr));
-  side_ = nullptr;
+  aside_ = nullptr;
   context_.parts.streams.give_back(std::move(stream_));
 }
 
 // What the stream it leaves has done has ended, so nothing is to be ordered; what is queued goes into the next one.
 bool StreamQueue::move_to(SideContext* side) {
-  if (side == side_ || is_finished() || stream_->green != nullptr || stream_->priority != 0 || (side != nullptr && stays_)) return true;
+  if (side == (aside_ ? &aside_->context() : nullptr) || is_finished() || stream_->green != nullptr || stream_->priority != 0 ||
+      (side != nullptr && stays_))
+    return true;
   if (in_window_ || !has_completed(issued_) || is_probing() || has_output() || has_late_fences()) return false;
-  const CUstream next = side != nullptr ? side->take() : nullptr;
-  if (side != nullptr && next == nullptr) return false;
-  if (aside_ != nullptr) side_->give_back(aside_);
-  side_ = side;
-  aside_ = next;
+  std::unique_ptr<SideStream> next = side != nullptr ? side->take() : nullptr;
+  if (side != nullptr && !next) return false;
+  aside_ = std::move(next);
   chains_.move_to(side != nullptr ? side->chains() : context_.parts.chain_pool);
   return true;
 }
@@ -140,7 +139,7 @@ bool StreamQueue::has_left_for(const StreamOp& head) {
 std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() {
   const StreamOp& head = ops_.front();
   const void* const function = function_of(head);
-  if (side_ != nullptr && !has_left_for(head)) [[unlikely]]
+  if (aside_ && !has_left_for(head)) [[unlikely]]
     return Stop::held;
   if (context_.parts.window.holds(stream_->progress_index, function)) return Stop::held;
   if ((has_output() || may_print(head)) && waits_for_output(head)) [[unlikely]]

@@ -93,8 +93,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] bool has_unwritten_progress() const { return written_ != issued_; }
   [[nodiscard]] bool is_idle() const { return is_empty() && has_completed(appended_) && !is_probing() && !has_output(); }
   [[nodiscard]] std::uint32_t fence_index() const { return fence_index_; }
-  [[nodiscard]] CUstream handle() const { return aside_ != nullptr ? aside_ : stream_->handle; }  // of one that is not finished
-  [[nodiscard]] std::uint32_t position() const { return appended_; }                              // of the last operation appended
+  [[nodiscard]] CUstream handle() const { return aside_ ? aside_->handle() : stream_->handle; }  // of one that is not finished
+  [[nodiscard]] std::uint32_t position() const { return appended_; }                             // of the last operation appended
   [[nodiscard]] bool has_issued(std::uint32_t position) const { return progress_reached(issued_, position) && !in_window_; }
   [[nodiscard]] bool has_completed(std::uint32_t position) const;
 
@@ -180,9 +180,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   const std::uint32_t fence_index_;
   const bool is_blocking_;
   std::unique_ptr<PooledStream> stream_;
-  SideContext* side_ = nullptr;  // whose stream takes the place of stream_'s
-  CUstream aside_ = nullptr;     // that one
-  bool stays_ = false;           // in the executor's own context, for what it has launched
+  std::unique_ptr<SideStream> aside_;  // takes the place of stream_'s
+  bool stays_ = false;                 // in the executor's own context, for what it has launched
   ChainCache chains_;
   std::deque<StreamOp> ops_;
   std::size_t borrowed_ = 0;      // so many operations at the back may point into the batch

@@ -170,8 +170,8 @@ Worker::Visit Worker::visit(Session& session) {
 
 bool Worker::read_ring(Session& session) {
   if (!session.may_read() || !session.channel().ring().has_records()) return false;
-  if (session.has_streams_to_move()) [[unlikely]]
-    session.move_streams();
+  if (session.home().has_streams_to_move()) [[unlikely]]
+    session.home().move_streams();
   session.streams().set_held(true);  // before the ring gives the room back
   // What came meanwhile belongs to it more often than not: the fence behind a launch.
   for (std::size_t used = 0; used <= kQuantumBytes && session.may_read() && session.channel().ring().has_records();) {
@@ -245,12 +245,12 @@ void Worker::rebalance() {
     const std::shared_ptr<Session> session = sessions_[i];
     const StreamSet::Pace done = session->take_pace();
     const bool waits = waits_often(done, elapsed_ms);
-    session->note_waiting(waits, now);
-    const bool is_at_home = session->home() == index_;
+    session->home().note_waiting(waits, now);
+    const bool is_at_home = session->home().worker() == index_;
     const Placement place = placement(done, elapsed_ms, is_at_home);
     if (place == Placement::stay || session->is_closing() || !set_.move(session, place)) {
       waiting += is_at_home && waits ? 1 : 0;
-      if (is_at_home && waits && session->may_change_home(now)) last = session;
+      if (is_at_home && waits && session->home().may_change(now)) last = session;
       ++i;
       continue;
     }
@@ -264,9 +264,9 @@ void Worker::rebalance() {
 void Worker::find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting) {
   const std::optional<unsigned> home = set_.better_home(waiting, session->streams().count(), rebalanced_.load(std::memory_order_relaxed));
   if (!home || session->is_closing()) return;
-  const unsigned before = session->home();
-  session->set_home(*home);
-  if (!set_.move(session, Placement::home)) return session->set_home(before);  // it is being closed
+  const unsigned before = session->home().worker();
+  session->home().change_to(*home);
+  if (!set_.move(session, Placement::home)) return session->home().change_to(before);  // it is being closed
   log_info("Session {}: waits often, as {} others do: worker {} serves it from now on", session->id(), waiting - 1, *home);
   drop(static_cast<std::size_t>(std::find(sessions_.begin(), sessions_.end(), session) - sessions_.begin()));
 }
@@ -310,7 +310,7 @@ bool WorkerSet::move(const std::shared_ptr<Session>& session, Placement to) {
   std::lock_guard lock(mutex_);
   const auto found = sessions_.find(session->id());
   if (found == sessions_.end() || to == Placement::stay || workers_.size() < 2) return false;
-  Worker* target = workers_[session->home()].get();
+  Worker* target = workers_[session->home().worker()].get();
   if (to == Placement::elsewhere) {
     if (found->second.worker->load() == 1) return false;  // it has that one for itself already
     target = std::min_element(workers_.begin() + 1, workers_.end(), [](const auto& a, const auto& b) { return a->load() < b->load(); })->get();

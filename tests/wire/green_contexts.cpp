@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Green contexts on a real worker thread: chains go by stream and context, nothing of one is used for another, and all of it ends.
 #include <chrono>
+#include <cstring>
 #include <functional>
 #include <set>
 
 #include <unistd.h>
 
+#include "proto/graph_nodes.hpp"
 #include "proto/resource_share.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/wire/support/wire_fixture.hpp"
@@ -83,6 +85,38 @@ TEST_CASE("a graph made for one context is never launched in a stream of another
   f.close();
   CHECK(eventually([&] { return f.executor.fake.greens == 0; }));
   CHECK(f.executor.fake.green_streams == 0);
+}
+
+TEST_CASE("a graph's kernel in a green context is changed where that is current") {
+  struct KernelNode {
+    proto::GraphNodeHeader header;
+    proto::LaunchRecord launch;
+    std::uint64_t argument;
+    proto::GreenContextId green;
+  };
+  Fixture f;
+  REQUIRE(f.make_green(1) == CUDA_SUCCESS);
+  constexpr auto kExec = proto::GraphExecId::make(3, 1);
+  KernelNode node{{0, proto::GraphNodeKind::kernel, 1, 0, sizeof(KernelNode) - sizeof(proto::GraphNodeHeader)}, {}, 7, Fixture::green(1)};
+  node.launch.function = f.id;
+  node.launch.grid_x = node.launch.grid_y = node.launch.grid_z = node.launch.block_x = node.launch.block_y = node.launch.block_z = 1;
+  node.launch.parameter_bytes = sizeof node.argument;
+  node.launch.flags = proto::kKernelOfGreenContext;
+  f.client.post(proto::GraphNodesRecord{kExec}, proto::kNullStream, std::as_bytes(std::span(&node, 1)));
+  REQUIRE(f.ask(proto::GraphInstantiateRecord{kExec, 0, 1, 0}, {}) == CUDA_SUCCESS);
+  node.argument = 8;
+  f.client.post(proto::GraphSetNodesRecord{kExec, 0, 0}, proto::kNullStream, std::as_bytes(std::span(&node, 1)));
+  f.client.post(proto::GraphLaunchRecord{kExec});
+  f.client.post_fence(1);
+  REQUIRE(eventually([&] { return f.client.fence() == 1; }));
+  CHECK(f.client.take_async_error() == CUDA_SUCCESS);
+  const std::vector<FakeCall> launches = f.launches();
+  REQUIRE(launches.size() == 1);
+  std::uint64_t argument = 0;
+  std::memcpy(&argument, launches.front().parameters.data(), sizeof argument);
+  CHECK(argument == 8);
+  CHECK(launches.front().graph_context != nullptr);
+  f.close();
 }
 
 TEST_CASE("streams of a green context end with it and are not used again") {

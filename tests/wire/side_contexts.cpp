@@ -57,8 +57,8 @@ struct Fixture {
     return made.front().stream_context;
   }
   void go_to(unsigned home) {
-    client.session().set_home(home);
-    client.session().move_streams();
+    client.session().home().change_to(home);
+    client.session().home().move_streams();
   }
   static proto::StreamId stream(std::uint32_t index) { return index == 0 ? proto::kNullStream : proto::StreamId::make(index, 1); }
 };
@@ -73,7 +73,7 @@ TEST_CASE("idle streams go to their home's context with what is launched there, 
   const CUcontext side = f.context_of_launch(0);
   CHECK(side != nullptr);
   CHECK(f.context_of_launch(1) == side);
-  CHECK_FALSE(f.client.session().has_streams_to_move());
+  CHECK_FALSE(f.client.session().home().has_streams_to_move());
   CHECK(f.client.fence(0) == f.fences[0]);
   CHECK(f.client.fence(1) == f.fences[1]);
   f.go_to(0);
@@ -87,7 +87,7 @@ TEST_CASE("a stream with work under way stays until that has ended") {
   f.executor.fake.hold_work();
   f.post(1, 1);
   f.go_to(1);
-  CHECK(f.client.session().has_streams_to_move());
+  CHECK(f.client.session().home().has_streams_to_move());
   f.post(2, 1);
   f.post(3, 0);
   std::vector<FakeCall> launches = f.launches();
@@ -97,8 +97,8 @@ TEST_CASE("a stream with work under way stays until that has ended") {
   CHECK(launches[2].stream_context != nullptr);
   f.executor.fake.resume_work();
   (void)f.client.turn();
-  f.client.session().move_streams();
-  CHECK_FALSE(f.client.session().has_streams_to_move());
+  f.client.session().home().move_streams();
+  CHECK_FALSE(f.client.session().home().has_streams_to_move());
   CHECK(f.context_of_launch(1) == launches[2].stream_context);
 }
 
@@ -132,8 +132,8 @@ TEST_CASE("a side context lends so many streams, and gets them back when their s
   CHECK(side.take() == nullptr);
   f.client.session().streams().retire_all();
   CHECK_FALSE(f.client.session().streams().reap());
-  std::vector<CUstream> taken;
-  while (const CUstream stream = side.take()) taken.push_back(stream);
+  std::vector<std::unique_ptr<broker::SideStream>> taken;
+  while (std::unique_ptr<broker::SideStream> stream = side.take()) taken.push_back(std::move(stream));
   CHECK(taken.size() == broker::SideContext::kStreams);
 }
 
@@ -154,9 +154,9 @@ TEST_CASE("a side context is used by one thread at a time") {
     }
   };
   for (WireClient* client : {&first, &second}) {
-    client->session().set_home(1);
-    client->session().move_streams();
-    CHECK_FALSE(client->session().has_streams_to_move());
+    client->session().home().change_to(1);
+    client->session().home().move_streams();
+    CHECK_FALSE(client->session().home().has_streams_to_move());
   }
   executor.fake.forget_calls();
   std::thread other([&] { serve(second, 1); });
@@ -188,7 +188,7 @@ TEST_CASE("what the driver keeps something for in a context is launched in the e
   made = f.launches();
   CHECK(made.front().stream_context == nullptr);
   f.go_to(1);
-  CHECK_FALSE(f.client.session().has_streams_to_move());
+  CHECK_FALSE(f.client.session().home().has_streams_to_move());
   CHECK(f.context_of_launch(0) == nullptr);  // it stays
 }
 
@@ -198,13 +198,13 @@ TEST_CASE("a session that waits no more gives its streams back") {
   broker::SideContext& side = *f.executor.parts->sides.front();
   CHECK(side.free_streams() == broker::SideContext::kStreams - 1);
   const auto now = std::chrono::steady_clock::now();
-  f.client.session().note_waiting(false, now + std::chrono::seconds(1));
-  CHECK(f.client.session().home() == 1);
-  f.client.session().note_waiting(true, now + std::chrono::seconds(3));
-  f.client.session().note_waiting(false, now + std::chrono::milliseconds(4'900));
-  CHECK(f.client.session().home() == 1);
-  f.client.session().note_waiting(false, now + std::chrono::milliseconds(5'100));
-  CHECK(f.client.session().home() == 0);
+  f.client.session().home().note_waiting(false, now + std::chrono::seconds(1));
+  CHECK(f.client.session().home().worker() == 1);
+  f.client.session().home().note_waiting(true, now + std::chrono::seconds(3));
+  f.client.session().home().note_waiting(false, now + std::chrono::milliseconds(4'900));
+  CHECK(f.client.session().home().worker() == 1);
+  f.client.session().home().note_waiting(false, now + std::chrono::milliseconds(5'100));
+  CHECK(f.client.session().home().worker() == 0);
   CHECK(side.free_streams() == broker::SideContext::kStreams);
 }
 

@@ -123,6 +123,7 @@ void FakeGraphs::fill(DriverTable& table) {
   table.cuGraphAddKernelNode_v2 = add_kernel;
   table.cuGraphAddBatchMemOpNode = add_batch;
   table.cuGraphInstantiateWithFlags = instantiate;
+  table.cuGraphUpload = [](CUgraphExec, CUstream) { return CUDA_SUCCESS; };
   table.cuGraphExecDestroy = exec_destroy;
   table.cuGraphExecKernelNodeSetParams_v2 = set_kernel;
   table.cuGraphExecBatchMemOpNodeSetParams = set_batch;
