@@ -73,12 +73,11 @@ Worker::~Worker() {
 
 void Worker::wake() const { eventfd_write(wake_event_.get(), 1); }
 
+// Woken under the lock: once it has dealt with the mail, nobody who posted it touches this worker.
 void Worker::post(std::function<void()> act) {
-  {
-    std::lock_guard lock(mutex_);
-    mailbox_.push_back(std::move(act));
-    has_mail_.store(true, std::memory_order_release);
-  }
+  const std::lock_guard lock(mutex_);
+  mailbox_.push_back(std::move(act));
+  has_mail_.store(true, std::memory_order_release);
   wake();
 }
 

@@ -23,17 +23,21 @@ struct Fixture {
   FakeFunction function{"f", {8}};
   proto::FunctionId id = client.add_function(function);
   std::uint32_t fences = 0;
+  std::atomic<bool> is_closed{false};
 
   Fixture() {
     executor.start_workers();
     executor.workers->add(client.shared_session());
   }
-  // A check that fails leaves the test early: the worker must be gone before its session.
-  ~Fixture() { executor.workers.reset(); }
-  void close() {
-    std::atomic<bool> closed{false};
-    executor.workers->close(1, [&] { closed = true; });
-    REQUIRE(eventually([&] { return closed.load(); }));
+  // A check that fails leaves the test early: the worker must be gone before its session, and the session's jobs, which report to it, before that.
+  ~Fixture() {
+    if (!is_closed) (void)end_session();
+    executor.workers.reset();
+  }
+  void close() { REQUIRE(end_session()); }
+  bool end_session() {
+    executor.workers->close(1, [this] { is_closed = true; });
+    return eventually([this] { return is_closed.load(); });
   }
 
   template <typename Record>
