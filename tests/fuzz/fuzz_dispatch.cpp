@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The executor's decoder on hostile input: the bytes are a ring's contents, read by RingConsumer, dispatched, and issued to a FakeDriver.
 // Sequence numbers are filled in, or nothing behind the first record would ever be reached. Whatever comes, no copy or fill may leave the
-// session's memory. Jobs for helpers are queued and never run: what they do is not decoding.
+// session's memory. Jobs for helpers and quiet windows are queued and never run: what they do is not decoding.
 #include <cstring>
 #include <memory>
 
@@ -180,6 +180,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     (void)broker::open_log({.path = "", .identity = "Fuzz", .to_standard_error = false, .least = broker::LogLevel::error});
     executor.reset();
     executor = std::make_unique<test::WireExecutor>(0);
+    executor->window->shut();
   }
   test::FakeFunction function{"f", {8, 4}};
   test::WireClient client(*executor);
