@@ -55,6 +55,8 @@ inline constexpr std::array kCallNames = std::to_array<std::string_view>({
     "cuGraphInstantiate",
     "destroying graphs",
     "cuEventRecord",
+    "reporting a fault",
+    "making side contexts",
 });
 
 class CallName {

@@ -19,6 +19,17 @@ std::optional<PublishedCall> CallWatch::look() {
   return hanging;
 }
 
+std::optional<CallWatch::Instance> CallWatch::find(CallName name) const {
+  if (!memory_) return std::nullopt;
+  for (std::uint32_t i = 0; i < kCallSlots; ++i) {
+    const CallSlot& slot = table().slot[i];
+    const std::uint32_t count = slot.count.load(std::memory_order_relaxed);
+    const std::uint64_t call = slot.call.load(std::memory_order_relaxed);
+    if (call != 0 && PublishedCall::from(call).name.index() == name.index()) return Instance{i, count};
+  }
+  return std::nullopt;
+}
+
 std::optional<PublishedCall> CallWatch::crashed() const {
   if (!memory_) return std::nullopt;
   for (const CallSlot& slot : table().slot) {

@@ -29,6 +29,13 @@ class CallWatch {
   }
   // One look, `interval` after the one before. The call that has outlasted its limit, if there is one.
   [[nodiscard]] std::optional<PublishedCall> look();
+  // A call that is being made: as long as it is found again, it is the same one.
+  struct Instance {
+    std::uint32_t slot = 0;
+    std::uint32_t count = 0;
+    friend bool operator==(const Instance&, const Instance&) = default;
+  };
+  [[nodiscard]] std::optional<Instance> find(CallName name) const;
   // In which call a thread raised the signal that the process died of.
   [[nodiscard]] std::optional<PublishedCall> crashed() const;
 

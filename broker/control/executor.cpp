@@ -44,7 +44,8 @@ Executor::Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSe
       fading_(loop, label_),
       standby_(loop, launcher, label_, fading_,
                {[this] { owner_.standby_waits(*this); },
-                [this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { owner_.executor_sent(*this, packet, fds); }}) {}
+                [this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { owner_.executor_sent(*this, packet, fds); }}),
+      trap_sense_(loop) {}
 
 // A life that follows another may find that one's context still being taken down, and a GPU that takes one process at a time refuses it so long.
 ExecutorOptions Executor::options(bool as_standby) const {
@@ -140,8 +141,10 @@ void Executor::drop_next() {
   if (!settings_.standby) standby_.stop();
 }
 
-void Executor::expect_fault() {
-  if (state_ != ExecutorState::active || expectation_ || has_next()) return;
+void Executor::expect_fault(const XidLine& line) {
+  if (state_ != ExecutorState::active) return;
+  if (line.number == kXidStopped) trap_sense_.begin(serving_->calls(), [this, told = line.text] { found_trap(told); });
+  if (expectation_ || has_next()) return;
   log_info("Executor {} (pid {}): the kernel log tells of a fault; the next executor is started before the driver reports it.", label_, pid());
   prepare_next();
   expectation_ = loop_.after(settings_.report_limit, [this] {
@@ -150,6 +153,24 @@ void Executor::expect_fault() {
              settings_.report_limit.count());
     drop_next();
   });
+}
+
+// The driver would report it in the end, and until then nobody could take over. What others still run has to be off the GPU first: that is so once
+// the process is gone.
+void Executor::found_trap(const std::string& told) {
+  report_ = {DeathReport::Cause::fault,
+             CUDA_ERROR_LAUNCH_FAILED,
+             0,
+             fmt::format("the kernel log tells of {}, and the driver has not said within {} ms of what kind it is: a trap", told,
+                         TrapSense::kQueryLimit.count()),
+             {},
+             -1,
+             {}};
+  fault_tick_ = progress_tick();
+  end_noticed_at_ = EventLoop::Clock::now();
+  if (!may_linger()) return serving_->kill();
+  serving_->halt();
+  give_up_life();
 }
 
 void Executor::renew() {
@@ -289,6 +310,7 @@ void Executor::end_life(const std::string& end, bool fades) {
   limit_.reset();
   call_look_.reset();
   expectation_.reset();
+  trap_sense_.end();
   const bool was_ready = state_ == ExecutorState::active || state_ == ExecutorState::draining;
   const bool is_fault = report_.cause == DeathReport::Cause::fault;
   std::set<std::uint64_t> in_flight;

@@ -21,8 +21,10 @@
 #include "broker/control/event_loop.hpp"
 #include "broker/control/executor_id.hpp"
 #include "broker/control/executor_instance.hpp"
+#include "broker/control/kernel_log.hpp"
 #include "broker/control/recovery.hpp"
 #include "broker/control/standby.hpp"
+#include "broker/control/trap_sense.hpp"
 #include "proto/device_facts.hpp"
 
 namespace mpsshim::broker::control {
@@ -84,9 +86,10 @@ class Executor {
   void release();
   void prepare_next();  // starts the process that is to be the next life, if there is none
   void drop_next();     // unless there is always a standby
-  // Something else than this executor tells of a fault of it. Its own report may take most of a second (docs/measurements.md), so the process
-  // of its next life is started by then; it goes again if no report follows.
-  void expect_fault();
+  // The kernel log tells of a fault of it. The driver's report may take most of a second (docs/measurements.md), so the process of its next life is
+  // started by then; it goes again if no report follows. A trap ends this life without one.
+  void expect_fault(const XidLine& line);
+  void rule_out_trap() { trap_sense_.rule_out(); }  // the kernel log tells of another kind of fault, of some process
   [[nodiscard]] bool has_next() const { return standby_.is_waiting(); }
   void renew();   // as replace(), and it counts as no death
   void retire();  // as renew(), but executor_stopped follows instead of the next life; start() is possible then
@@ -131,6 +134,7 @@ class Executor {
   void watch_calls();
   void died();
   void give_up_life();
+  void found_trap(const std::string& told);
   [[nodiscard]] bool may_linger() const;
   void end_life(const std::string& end, bool fades);
   void start_again(bool was_ready, const std::string& why);
@@ -163,6 +167,7 @@ class Executor {
   EventLoop::Timer limit_;       // for coming up, or for going away
   EventLoop::Timer call_look_;
   EventLoop::Timer expectation_;  // of a fault
+  TrapSense trap_sense_;
   std::deque<EventLoop::Clock::time_point> deaths_;
   EventLoop::Clock::time_point started_at_;
   EventLoop::Clock::time_point end_noticed_at_;

@@ -39,6 +39,7 @@ class ExecutorInstance {
   void send(const ExecutorPacket& packet, std::span<const int> fds = {}) { link_->send(packet, fds); }
   void drain() { link_->drain(); }
   void kill() { launcher_.kill(life_); }
+  void halt() { launcher_.halt(life_); }
   [[nodiscard]] std::string reap() { return launcher_.reap(life_); }
 
   // Copied from its file. nullptr: of another layout, or without that device.

@@ -146,6 +146,8 @@ std::optional<ExecutorLife> ProcessLauncher::launch(const ExecutorOptions& optio
 
 void ProcessLauncher::kill(const ExecutorLife& life) { syscall(SYS_pidfd_send_signal, life.pidfd.get(), SIGKILL, nullptr, 0); }
 
+void ProcessLauncher::halt(const ExecutorLife& life) { syscall(SYS_pidfd_send_signal, life.pidfd.get(), SIGSTOP, nullptr, 0); }
+
 std::string ProcessLauncher::reap(const ExecutorLife& life) {
   int status = 0;
   pid_t reaped = 0;

@@ -18,7 +18,7 @@ namespace mpsshim::broker::control {
 // What one life of an executor consists of, seen from the control process.
 struct ExecutorLife {
   pid_t pid = -1;
-  proto::FileDescriptor pidfd;     // readable once the process is dead
+  proto::FileDescriptor pidfd;  // readable once the process is dead
   proto::Socket link;
   proto::FileDescriptor facts;     // DriverFacts, filled by the executor
   proto::FileDescriptor progress;  // ProgressTable
@@ -32,6 +32,7 @@ class ExecutorLauncher {
   virtual ~ExecutorLauncher() = default;
   [[nodiscard]] virtual std::optional<ExecutorLife> launch(const ExecutorOptions& options) = 0;  // nullopt on failure (errno)
   virtual void kill(const ExecutorLife& life) = 0;
+  virtual void halt(const ExecutorLife& life) = 0;  // it stands still until it is killed
   // Once dead: how it ended, as the end of a sentence ("was ended by signal 9").
   [[nodiscard]] virtual std::string reap(const ExecutorLife& life) = 0;
 };
@@ -40,6 +41,7 @@ class ProcessLauncher final : public ExecutorLauncher {
  public:
   [[nodiscard]] std::optional<ExecutorLife> launch(const ExecutorOptions& options) override;
   void kill(const ExecutorLife& life) override;
+  void halt(const ExecutorLife& life) override;
   [[nodiscard]] std::string reap(const ExecutorLife& life) override;
 };
 

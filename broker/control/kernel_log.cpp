@@ -71,7 +71,7 @@ KernelLog::KernelLog(const char* path) : file_(open(path, O_RDONLY | O_NONBLOCK 
   if (file_.valid() && lseek(file_.get(), 0, SEEK_END) < 0) file_.reset();
 }
 
-void KernelLog::listen(EventLoop& loop, std::function<void(pid_t)> told) {
+void KernelLog::listen(EventLoop& loop, std::function<void(const XidLine&)> told) {
   told_ = std::move(told);
   if (file_.valid()) watch_ = loop.watch(file_.get(), EPOLLIN, [this](EventLoop::Events) { read_on(); });
 }
@@ -87,11 +87,10 @@ void KernelLog::read_on() {
       watch_ = {};  // it would be ready for ever
       return;
     }
-    if (std::optional<XidLine> line = parse_xid({record.data(), static_cast<std::size_t>(bytes)}); line && line->pid > 0) {
-      const pid_t pid = line->pid;
-      note(std::move(*line));
-      if (told_) told_(pid);
-    }
+    const std::optional<XidLine> line = parse_xid({record.data(), static_cast<std::size_t>(bytes)});
+    if (!line) continue;
+    if (line->pid > 0) note(*line);
+    if (told_) told_(*line);
   }
 }
 

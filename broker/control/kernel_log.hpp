@@ -22,8 +22,11 @@
 
 namespace mpsshim::broker::control {
 
+inline constexpr unsigned kXidException = 13;  // the first lines about one say where it was, not whose kernel
+inline constexpr unsigned kXidStopped = 43;
+
 struct XidLine {
-  unsigned number = 0;                   // 31: memory fault; 13: exception in a kernel; 43: a channel was stopped
+  unsigned number = 0;                   // 31: memory fault; 13: exception in a kernel; 43: a channel was stopped, by a trap or an assertion
   pid_t pid = -1;                        // of the process that holds the context; -1: not said
   std::optional<std::uint64_t> address;  // of a memory fault
   std::string text;                      // from "Xid" on, without control characters
@@ -38,8 +41,8 @@ class KernelLog {
   explicit KernelLog(const char* path = "/dev/kmsg");                               // from its present end on
   explicit KernelLog(proto::FileDescriptor records) : file_(std::move(records)) {}  // a record a read, as there
   KernelLog(const KernelLog&) = delete;
-  // Reads each line when it comes, and calls `told` with the process it is about. Otherwise lines come when somebody asks.
-  void listen(EventLoop& loop, std::function<void(pid_t)> told);
+  // Reads each line when it comes, and calls `told` with it. Otherwise lines come when somebody asks.
+  void listen(EventLoop& loop, std::function<void(const XidLine&)> told);
   // The first line about process `pid` with an address, or else its last; its lines are forgotten then. A fault may have others as consequences.
   [[nodiscard]] std::optional<XidLine> find(pid_t pid);
   // When its first line of late came; nullopt without listen().
@@ -57,7 +60,7 @@ class KernelLog {
 
   proto::FileDescriptor file_;
   EventLoop::Watch watch_;
-  std::function<void(pid_t)> told_;
+  std::function<void(const XidLine&)> told_;
   std::map<pid_t, Heard> heard_;
 };
 

@@ -32,13 +32,14 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       quarantine_(limits.quarantine) {}
 
 void SessionManager::start() {
-  kernel_log_.listen(loop_, [this](pid_t pid) { fault_told(pid); });
+  kernel_log_.listen(loop_, [this](const XidLine& line) { fault_told(line); });
   (void)pool_.first(0);
 }
 
-void SessionManager::fault_told(pid_t pid) {
+void SessionManager::fault_told(const XidLine& line) {
   for (const auto& [id, executor] : pool_.all()) {
-    if (executor->pid() == pid) executor->expect_fault();
+    if (line.number == kXidException) executor->rule_out_trap();
+    if (executor->pid() == line.pid) executor->expect_fault(line);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "broker/executor/control_link.hpp"
+#include "broker/executor/scoped_call.hpp"
 #include "broker/log.hpp"
 #include "broker/seen_end.hpp"
 
@@ -39,6 +40,7 @@ void FaultReporter::report_and_stop(CUresult result, std::uint64_t session, cons
   if (reported.test_and_set()) {
     for (;;) pause();  // another thread reports; the process ends any moment
   }
+  const ScopedMark mark(session, "reporting a fault", Patience::patient);  // no longer the call that met it
   if (last_words_) last_words_(result);
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::fault, static_cast<std::uint32_t>(result), 0};

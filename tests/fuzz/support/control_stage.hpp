@@ -18,6 +18,7 @@ class ObligingExecutor final : public broker::control::ExecutorLauncher {
  public:
   std::optional<broker::control::ExecutorLife> launch(const broker::ExecutorOptions& options) override;
   void kill(const broker::control::ExecutorLife& life) override;
+  void halt(const broker::control::ExecutorLife&) override {}
   std::string reap(const broker::control::ExecutorLife&) override { return "ended"; }
 
   void ready();

@@ -54,6 +54,8 @@ class Client {
   std::string pulse(int pause_us, int duration_ms);
   std::string latency(int duration_ms);
   std::string fault();
+  std::string load_trap();
+  std::string trap();
   std::string spin();
   std::string stand();
   std::string release();
@@ -69,6 +71,7 @@ class Client {
   std::optional<HeldObjects> held_;
   std::unique_ptr<Words> own_;
   CUfunction count_ = nullptr;
+  CUfunction trap_ = nullptr;
   CUstream standing_ = nullptr;
   std::unique_ptr<Words> behind_;
   std::atomic<bool> is_standing_{false};
@@ -160,6 +163,20 @@ std::string Client::latency(int duration_ms) {
 
 std::string Client::fault() {
   CU(device_.launch_store(kNowhere));
+  CU(cuCtxSynchronize());
+  return "ok";
+}
+
+std::string Client::load_trap() {
+  constexpr const char* kImage = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry trap() {\n  trap;\n  ret;\n}\n";
+  CUmodule module = nullptr;
+  CU(cuModuleLoadData(&module, kImage));
+  CU(cuModuleGetFunction(&trap_, module, "trap"));
+  return "ok";
+}
+
+std::string Client::trap() {
+  CU(cuLaunchKernel(trap_, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));
   CU(cuCtxSynchronize());
   return "ok";
 }
@@ -293,6 +310,8 @@ std::string Client::answer(const std::string& line) {
   if (command == "pulse") return pulse(std::stoi(argument), std::stoi(second));
   if (command == "latency") return latency(std::stoi(argument));
   if (command == "fault") return fault();
+  if (command == "load_trap") return load_trap();
+  if (command == "trap") return trap();
   if (command == "spin") return spin();
   if (command == "stand") return stand();
   if (command == "release") return release();

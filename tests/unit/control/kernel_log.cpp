@@ -83,7 +83,7 @@ TEST_CASE("who listens to the log is told of each process at once, and since whe
   std::vector<pid_t> told;
   KernelLog log(mpsshim::proto::FileDescriptor(fcntl(ends[1].fd(), F_DUPFD_CLOEXEC, 0)));
   CHECK_FALSE(log.first_heard(4711));  // nobody listens
-  log.listen(loop, [&](pid_t pid) { told.push_back(pid); });
+  log.listen(loop, [&](const XidLine& line) { told.push_back(line.pid); });
   say("6,1,2,-;eth0: link is up");
   const mpsshim::broker::ProgressTick before = mpsshim::broker::progress_tick();
   say("4,1,2,-;" + kMemoryFault);
@@ -102,8 +102,11 @@ TEST_CASE("who listens to the log is told of each process at once, and since whe
   CHECK(log.first_heard(4711) == first);
   CHECK(log.find(4711).value().address == 0x7f0c'7fe0'0000ull);
   CHECK_FALSE(log.first_heard(4711));
+  say("4,1,2,-;NVRM: Xid (PCI:0000:17:00): 13, Graphics SM Warp Exception on (GPC 1, TPC 2, SM 0): Misaligned Address");
+  loop.turn(1'000);
+  CHECK(told.back() == -1);  // nobody's yet
   ends[0].reset();  // a log that ends is read no more
   loop.turn(0);
   loop.turn(0);
-  CHECK(told.size() == 3);
+  CHECK(told.size() == 4);
 }

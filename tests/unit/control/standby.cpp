@@ -24,6 +24,14 @@ ExecutorPeer& started_standby(ControlFixture& broker, std::size_t lives) {
   return broker.launcher.last();
 }
 
+XidLine told_of(pid_t pid, unsigned number = 31) {
+  XidLine line;
+  line.number = number;
+  line.pid = pid;
+  line.text = "Xid (PCI:0000:17:00): " + std::to_string(number);
+  return line;
+}
+
 }  // namespace
 
 TEST_CASE("a standby is given what is loaded, takes over at once, and a new one is started") {
@@ -75,9 +83,9 @@ TEST_CASE("where the kernel log tells of a fault first, the next executor is sta
   ControlFixture broker;
   broker.serve();
   ExecutorPeer& serving = broker.executor();
-  broker.manager.fault_told(serving.pid + 1);  // somebody else's
-  broker.manager.fault_told(serving.pid);
-  broker.manager.fault_told(serving.pid);  // another line about it
+  broker.manager.fault_told(told_of(serving.pid + 1));  // somebody else's
+  broker.manager.fault_told(told_of(serving.pid));
+  broker.manager.fault_told(told_of(serving.pid));  // another line about it
   ExecutorPeer& next = started_standby(broker, 2);
   next.ready();
   REQUIRE(turn_until(broker.loop, [&] { return first(broker).has_next(); }));
@@ -95,7 +103,7 @@ TEST_CASE("a fault that the kernel log tells of and the driver does not: the nex
   broker.serve();
   const ExecutorPeer& serving = broker.executor();
   for (const std::size_t lives : {2, 3}) {
-    broker.manager.fault_told(serving.pid);
+    broker.manager.fault_told(told_of(serving.pid));
     ExecutorPeer& next = started_standby(broker, lives);
     next.ready();
     REQUIRE(turn_until(broker.loop, [&] { return next.killed; }));
@@ -103,6 +111,81 @@ TEST_CASE("a fault that the kernel log tells of and the driver does not: the nex
   }
   CHECK(first(broker).pid() == serving.pid);
   CHECK(first(broker).state() == ExecutorState::active);
+}
+
+TEST_CASE("a trap is known by the kernel log's word and a query that stays out: nobody waits for the driver's report") {
+  ControlFixture broker;
+  broker.serve();
+  ExecutorPeer& serving = broker.executor();
+  proto::Attached guilty;
+  proto::Attached idle;
+  TestClient a = broker.attach(&guilty);
+  const auto guilty_page = map_header(a.fds);
+  TestClient b = broker.attach(&idle);
+  const auto idle_page = map_header(b.fds);
+  serving.set_progress(0, guilty.session, 2, 1);
+  serving.set_progress(1, idle.session, 9, 9, 2 * kLongestStandstill);
+  serving.set_call(3, {0, "cuStreamQuery"});
+  broker.manager.fault_told(told_of(serving.pid, kXidStopped));
+  ExecutorPeer& next = started_standby(broker, 2);
+  REQUIRE(turn_until(broker.loop, [&] { return serving.killed; }));
+  REQUIRE(turn_until(broker.loop, [&] { return first(broker).pid() == next.pid; }));
+  next.ready();
+  REQUIRE(turn_until(broker.loop, [&] { return first(broker).state() == ExecutorState::active; }));
+  CHECK(state_in(guilty_page) == static_cast<std::uint32_t>(proto::SessionState::failed));
+  CHECK(header_of(guilty_page).session_error == CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(state_in(idle_page) == static_cast<std::uint32_t>(proto::SessionState::moved));
+}
+
+TEST_CASE("a trap, and a standby is warm: the executor is halted, and killed when that one serves") {
+  ControlFixture broker(ControlFixture::quick_limits(), with_standby());
+  broker.serve();
+  ExecutorPeer& serving = broker.executor();
+  proto::Attached guilty;
+  TestClient client = broker.attach(&guilty);
+  const auto page = map_header(client.fds);
+  ExecutorPeer& standby = started_standby(broker, 2);
+  standby.ready();
+  REQUIRE(turn_until(broker.loop, [&] { return first(broker).has_next(); }));
+  serving.set_progress(0, guilty.session, 2, 1);
+  serving.set_call(3, {0, "cuStreamQuery"});
+  broker.manager.fault_told(told_of(serving.pid, kXidStopped));
+  REQUIRE(turn_until(broker.loop, [&] { return first(broker).pid() == standby.pid; }));
+  CHECK(serving.halted);
+  CHECK_FALSE(serving.killed);
+  CHECK(first(broker).state() == ExecutorState::active);
+  CHECK(header_of(page).session_error == CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(turn_until(broker.loop, [&] { return serving.killed; }));
+}
+
+TEST_CASE("no trap: another kind of fault, an exception, or a query that comes back") {
+  ControlFixture broker;
+  broker.serve();
+  ExecutorPeer& serving = broker.executor();
+  const auto turn_for = [&](std::chrono::milliseconds time, const std::function<void()>& act) {
+    const auto end = std::chrono::steady_clock::now() + time;
+    while (std::chrono::steady_clock::now() < end) {
+      act();
+      broker.loop.turn(1);
+    }
+  };
+  serving.set_call(3, {0, "cuStreamQuery"});
+  broker.manager.fault_told(told_of(serving.pid, 31));
+  turn_for(5 * TrapSense::kQueryLimit, [] {});
+  CHECK_FALSE(serving.killed);
+  broker.manager.fault_told(told_of(serving.pid, kXidStopped));
+  turn_for(5 * TrapSense::kQueryLimit, [&] { serving.set_call(3, {0, "cuStreamQuery"}); });
+  broker.manager.fault_told(told_of(-1, kXidException));
+  turn_for(5 * TrapSense::kQueryLimit, [] {});
+  CHECK_FALSE(serving.killed);
+  broker.manager.fault_told(told_of(serving.pid, kXidStopped));
+  turn_for(5 * TrapSense::kQueryLimit, [] {});
+  CHECK_FALSE(serving.killed);
+  serving.set_call(3, {0, "reporting a fault"});
+  turn_for(5 * TrapSense::kQueryLimit, [] {});
+  CHECK_FALSE(serving.killed);
+  serving.report_fault(CUDA_ERROR_ASSERT);
+  CHECK(turn_until(broker.loop, [&] { return serving.killed; }));
 }
 
 TEST_CASE("a standby that the driver refuses is ended, and the executor goes on") {

@@ -138,6 +138,7 @@ class ExecutorPeer {
   pid_t pid = -1;
   bool dead = false;
   bool killed = false;
+  bool halted = false;
   bool exclusive = false;  // compute mode of its devices
 
  private:
@@ -163,6 +164,9 @@ class PeerLauncher final : public ExecutorLauncher {
       peer->killed = true;
       peer->die();
     }
+  }
+  void halt(const ExecutorLife& life) override {
+    for (auto& peer : lives) peer->halted |= peer->pid == life.pid;
   }
   std::string reap(const ExecutorLife&) override { return "ended as the test wished"; }
   ExecutorPeer& last() { return *lives.back(); }
