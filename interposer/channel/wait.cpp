@@ -40,22 +40,15 @@ std::uint64_t Wait::clock_us() {
 
 void Wait::begin() {
   started_us_ = now_us_ = looked_us_ = clock_us();
-  switch (style_) {
-    case WaitStyle::automatic: budget_us_ = thread_budget().us(); break;
-    case WaitStyle::spin:
-      budget_us_ = ~0ull;
-      if (usable_cores() <= 2) style_ = WaitStyle::yield;
-      break;
-    case WaitStyle::yield: budget_us_ = ~0ull; break;
-    case WaitStyle::sleep: budget_us_ = 0; break;
-  }
+  if (style_ == WaitStyle::automatic) budget_us_ = thread_budget().us();
+  if (style_ == WaitStyle::spin && usable_cores() <= 2) style_ = WaitStyle::yield;
 }
 
 bool Wait::keeps_looking() {
   now_us_ = clock_us();
-  if (now_us_ - started_us_ >= budget_us_ && budget_us_ != ~0ull) return false;
-  if (style_ == WaitStyle::yield) sched_yield();
-  return true;
+  const WaitStep step = next_step(style_, now_us_ - started_us_, budget_us_);
+  if (step == WaitStep::yield) sched_yield();
+  return step != WaitStep::sleep;
 }
 
 WaitEnd Wait::end(WaitEnd found) {

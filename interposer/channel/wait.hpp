@@ -22,11 +22,14 @@ enum class WaitEnd : std::uint8_t {
 };
 
 enum class WaitStyle : std::uint8_t {
-  automatic,  // spins for a budget (SpinBudget), then sleeps
+  automatic,  // spins for a moment, yields for the rest of a budget (SpinBudget), then sleeps
   spin,       // never sleeps (CU_CTX_SCHED_SPIN); on one or two cores it yields, or the executor would not get on
   yield,      // never sleeps, gives its core away between looks (CU_CTX_SCHED_YIELD)
   sleep,      // sleeps at once (CU_CTX_SCHED_BLOCKING_SYNC, CU_EVENT_BLOCKING_SYNC)
 };
+
+// What comes after some looks in vain.
+enum class WaitStep : std::uint8_t { look, yield, sleep };
 
 // Tells whether the other end of the connection is there. A function pointer and a state, so that channel code needs no socket.
 struct PeerWatch {
@@ -38,6 +41,22 @@ class Wait {
  public:
   static constexpr std::uint64_t kStepUs = 20'000;
   static constexpr std::uint64_t kLogAfterUs = 10'000'000;
+  // Twice what a short kernel takes from its launch on. A wait that is not over by then may be for a worker of the executor that has no core, where
+  // more clients wait than there are cores: they give theirs away. Yielding earlier made the waits of a single client longer (docs/measurements.md).
+  static constexpr std::uint64_t kSpinUs = 20;
+
+  // A wait of that style, with that budget, has lasted for so long.
+  [[nodiscard]] static constexpr WaitStep next_step(WaitStyle style, std::uint64_t waited_us, std::uint64_t budget_us) {
+    switch (style) {
+      case WaitStyle::automatic:
+        if (waited_us >= budget_us) return WaitStep::sleep;
+        return waited_us < kSpinUs ? WaitStep::look : WaitStep::yield;
+      case WaitStyle::spin: return WaitStep::look;
+      case WaitStyle::yield: return WaitStep::yield;
+      case WaitStyle::sleep: break;
+    }
+    return WaitStep::sleep;
+  }
 
   // `reason` is a string literal that completes "waiting for ...".
   Wait(const char* reason, const proto::ChannelHeader& header, PeerWatch peer, WaitStyle style = WaitStyle::automatic)
@@ -97,9 +116,8 @@ class Wait {
   std::uint64_t looked_us_ = 0;
 };
 
-// How long an automatic wait spins before it sleeps: at most 50 us where cores can be spared, 20 on three or four, 2 on one or two. Waits
-// that last long in spite of it halve the budget, short ones double it again: threads that wait for long kernels soon do not spin at all,
-// nor do those of more clients than there are cores, whose spinning would keep the executor from what they wait for.
+// How long an automatic wait keeps looking before it sleeps: at most 50 us where cores can be spared, 20 on three or four, 2 on one or two. Waits
+// that last long in spite of it halve the budget, short ones double it again: threads that wait for long kernels soon do not spin at all.
 class SpinBudget {
  public:
   static constexpr std::uint64_t kLeastUs = 2;

@@ -72,6 +72,18 @@ TEST_CASE("waiting: by itself a wait spins, then sleeps") {
   CHECK(waited.sleeps > 0);
 }
 
+TEST_CASE("waiting: by itself a wait gives its core away before it sleeps, and not at once") {
+  constexpr std::uint64_t kBudgetUs = 50;
+  CHECK(Wait::next_step(WaitStyle::automatic, 0, kBudgetUs) == WaitStep::look);
+  CHECK(Wait::next_step(WaitStyle::automatic, Wait::kSpinUs - 1, kBudgetUs) == WaitStep::look);
+  CHECK(Wait::next_step(WaitStyle::automatic, Wait::kSpinUs, kBudgetUs) == WaitStep::yield);
+  CHECK(Wait::next_step(WaitStyle::automatic, kBudgetUs - 1, kBudgetUs) == WaitStep::yield);
+  CHECK(Wait::next_step(WaitStyle::automatic, kBudgetUs, kBudgetUs) == WaitStep::sleep);
+  CHECK(Wait::next_step(WaitStyle::automatic, 2, 2) == WaitStep::sleep);
+  CHECK(Wait::next_step(WaitStyle::spin, 1'000'000, kBudgetUs) == WaitStep::look);
+  CHECK(Wait::next_step(WaitStyle::yield, 0, kBudgetUs) == WaitStep::yield);
+}
+
 TEST_CASE("waiting: a session that moves or ends is noticed without sleeping") {
   for (const auto& [state, end] : {std::pair(proto::SessionState::moved, WaitEnd::moved), std::pair(proto::SessionState::failed, WaitEnd::failed)}) {
     auto header = std::make_unique<proto::ChannelHeader>();
