@@ -37,7 +37,7 @@ struct Arguments {
   std::string log_dir;
   std::string window = "0x200000000000-0x500000000000";
   unsigned workers = 0;
-  unsigned side_contexts = 0;
+  unsigned side_contexts = 5;
   unsigned connections = 8;
   unsigned device = 0;
   unsigned orphan_ms = 200;
@@ -70,11 +70,10 @@ void describe(CommandLine& line, Arguments& arguments) {
               "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>)");
   line.option("--log-dir", &arguments.log_dir, "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
   line.option("--workers", &arguments.workers, "Threads of the executor that serve clients; 0: half the processors, 1 to 8");
-  line.option(
-      "--side-contexts", &arguments.side_contexts,
-      "Workers besides the first with a driver context of their own, over which clients spread that wait after every few launches, once there "
-      "are more than two of them; some MiB of GPU memory each",
-      CommandLine::Range{0u, 7u});
+  line.option("--side-contexts", &arguments.side_contexts,
+              "At most so many workers besides the first get a driver context of their own, over which clients spread that wait after every few "
+              "launches, once there are more than two of them; some 12 MiB of GPU memory each",
+              CommandLine::Range{0u, 7u});
   line.option("--connections", &arguments.connections,
               "Hardware connections of the context (CUDA_DEVICE_MAX_CONNECTIONS): more for programs that copy and record events in many streams "
               "at once; each makes an executor's start, and so recovery, 16 to 25 ms longer",

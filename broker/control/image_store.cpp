@@ -263,7 +263,7 @@ int ImageStore::sealed_file(std::uint64_t session, std::uint64_t image, std::uin
 }
 
 bool ImageStore::note(const Entry& entry) {
-  if (entry.kind == LogKind::stream || entry.kind == LogKind::graph) {
+  if (entry.kind != LogKind::load && entry.kind != LogKind::unload) {
     if (log_.size() < kMaxLogEntries) log_.push_back(entry);
     return true;
   }

@@ -150,7 +150,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::image_want: return give_image(executor, packet);
     case ExecutorMessage::module_note:
       images_.keep_undone(std::ranges::any_of(pool_.all(), [](const auto& entry) { return entry.second->has_next(); }));
-      if (packet.purpose > static_cast<std::uint32_t>(LogKind::graph)) break;
+      if (packet.purpose > static_cast<std::uint32_t>(LogKind::side_contexts)) break;
       if (!images_.note({executor.id(), static_cast<LogKind>(packet.purpose), packet.object, packet.address})) {
         log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.",
                   executor.label(), packet.object);

@@ -57,6 +57,7 @@ ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
       events(input.driver),
       interrupts(input.driver, input.context, [this](std::uint64_t session) { completion.look(session); }),
       chain_pool(*this),
+      sides(*this),
       output(input.control),
       variables(input.driver, input.faults, progress, issue_lock),
       first_in_flight(FlightLimit::kFirst) {}
@@ -71,11 +72,6 @@ CUresult ExecutorParts::start() {
     log_warning("Launches are issued one by one, not in chains: the driver does not load the executor's own kernels: {}", driver.describe(result));
   } else {
     chain_pool.stock();
-    for (unsigned number = 1; number <= side_contexts; ++number) {
-      std::unique_ptr<SideContext> side = SideContext::make(*this, number);
-      if (!side) break;
-      sides.push_back(std::move(side));
-    }
   }
   (void)variables.open();
   return modules.open();
@@ -84,7 +80,7 @@ CUresult ExecutorParts::start() {
 void ExecutorParts::make_graph_again(std::uint64_t logged) {
   const auto [pool, shape_index] = ChainPool::LogEntry::unpacked(logged);
   if (pool == 0) return chain_pool.make_again(shape_index);
-  if (pool <= sides.size()) sides[pool - 1]->chains().make_again(shape_index);
+  if (pool <= sides.count()) sides[pool - 1].chains().make_again(shape_index);
 }
 
 // A graph, a kernel and words behind them in a stream of its own, which then goes: what is left in the pool or in the device's memory would not

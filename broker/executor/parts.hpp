@@ -47,14 +47,14 @@ struct ExecutorPartsInput {
   CUdeviceptr progress_address = 0;  // of the table, as the GPU sees it
   FunctionNames& names;
   unsigned connections = 8;    // of the device to the context
-  unsigned side_contexts = 0;  // one each for the second worker, the third, ...
+  unsigned side_contexts = 0;  // at most, of the second worker, the third, ...
 };
 
 struct ExecutorParts : ExecutorPartsInput {
   explicit ExecutorParts(const ExecutorPartsInput& input);
   ExecutorParts(const ExecutorParts&) = delete;
 
-  // Prepares what needs the driver: the kernels of our own, graphs for launches, side contexts. Without the kernels launches are issued one by one,
+  // Prepares what needs the driver: the kernels of our own, graphs for launches. Without the kernels launches are issued one by one,
   // and words are written by memory operations, which is logged.
   [[nodiscard]] CUresult start();
 
@@ -73,7 +73,7 @@ struct ExecutorParts : ExecutorPartsInput {
   Interrupts interrupts;
   ActivityBell bell;
   ChainPool chain_pool;
-  std::vector<std::unique_ptr<SideContext>> sides;  // made by start(): of the second worker, the third, ...
+  SideContexts sides;
   DeviceOutput output;
 
   std::atomic<std::uint64_t> chunks{0};     // of memory, of all sessions

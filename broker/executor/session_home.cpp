@@ -11,7 +11,6 @@ constexpr unsigned kMoveAttempts = 4;         // batches before which streams ar
 constexpr std::size_t kMostStreamsAside = 4;  // of a session
 static_assert(2 * kMostStreamsAside <= SideContext::kStreams);
 constexpr std::chrono::seconds kShortestStay{1};
-constexpr std::chrono::seconds kLongestRest{2};  // without waiting often
 
 }  // namespace
 
@@ -24,10 +23,12 @@ void SessionHome::change_to(unsigned worker) {
 
 bool SessionHome::may_change(Clock::time_point now) const { return now - since_ >= kShortestStay && streams_.count() <= kMostStreamsAside; }
 
+bool SessionHome::has_waited(Clock::time_point now) const { return now - waited_ < kWaitingCounts; }
+
 void SessionHome::note_waiting(bool waits_often, Clock::time_point now) {
-  if (!has_streams_aside_) return;
   if (waits_often) waited_ = now;
-  if (worker_ != 0 && now - std::max(waited_, since_) >= kLongestRest) {
+  if (!has_streams_aside_) return;
+  if (worker_ != 0 && now - std::max(waited_, since_) >= kWaitingCounts) {
     change_to(0);
     move_streams();
   } else if (worker_ == 0 || (waits_often && streams_.count() <= kMostStreamsAside)) {
@@ -37,7 +38,7 @@ void SessionHome::note_waiting(bool waits_often, Clock::time_point now) {
 
 void SessionHome::move_streams() {
   --moves_left_;
-  if (!streams_.move_to(worker_ == 0 ? nullptr : parts_.sides[worker_ - 1].get())) return;
+  if (!streams_.move_to(worker_ == 0 ? nullptr : &parts_.sides[worker_ - 1])) return;
   moves_left_ = 0;
   has_streams_aside_ = worker_ != 0;
 }

@@ -14,6 +14,7 @@ namespace mpsshim::broker {
 class SessionHome {
  public:
   using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds kWaitingCounts{2};  // so long: who pauses for a moment is about to go on
 
   SessionHome(StreamSet& streams, const ExecutorParts& parts) : streams_(streams), parts_(parts) {}
 
@@ -21,6 +22,8 @@ class SessionHome {
   void change_to(unsigned worker);
   // Few streams, and not within a second: what a session seems to do in a few milliseconds is no reason to send it to and fro.
   [[nodiscard]] bool may_change(Clock::time_point now) const;
+  // Waits often, or has not long ago.
+  [[nodiscard]] bool has_waited(Clock::time_point now) const;
   // Now and then: whether it waits often at the moment. One that has not for a while has the first worker's home again, so that its streams aside
   // are for others. Those that have been made since it came are looked for.
   void note_waiting(bool waits_often, Clock::time_point now);

@@ -2,9 +2,12 @@
 #include "broker/executor/side_context.hpp"
 
 #include <optional>
+#include <utility>
 
 #include "broker/executor/chain.hpp"
+#include "broker/executor/control_link.hpp"
 #include "broker/executor/parts.hpp"
+#include "broker/executor/quiet_window.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker {
@@ -81,6 +84,29 @@ std::unique_ptr<SideStream> SideContext::take() {
   auto stream = std::make_unique<SideStream>(*this, free_.back());
   free_.pop_back();
   return stream;
+}
+
+void SideContexts::want() {
+  if (parts_.side_contexts == 0 || wanted_.exchange(true, std::memory_order_relaxed)) return;
+  WindowJob job{"making side contexts", 0, true, [this](WindowResult) {
+                  const auto in_order = parts_.control.note(LogKind::side_contexts, parts_.side_contexts);
+                  make_again();
+                }};
+  job.presses = true;
+  parts_.window.submit(std::move(job));
+}
+
+void SideContexts::make_again() {
+  wanted_.store(true, std::memory_order_relaxed);
+  if (count() != 0) return;
+  contexts_.reserve(parts_.side_contexts);
+  while (contexts_.size() < parts_.side_contexts) {
+    std::unique_ptr<SideContext> side = SideContext::make(parts_, static_cast<unsigned>(contexts_.size()) + 1);
+    if (!side) break;
+    contexts_.push_back(std::move(side));
+  }
+  count_.store(contexts_.size(), std::memory_order_release);
+  log_info("{} workers have a context of their own from now on, for clients that wait often", contexts_.size() + 1);
 }
 
 SideStream::~SideStream() {

@@ -5,10 +5,11 @@
 // there are more of them than one worker serves well (worker_placement.hpp); their kernels run beside all others as before. Memory, functions,
 // faults, and what waits for every kernel, are the one context's.
 //
-// Its streams, and a stock of graphs, are made when the executor starts: streams and graphs take device memory, so each has its place in the
-// order in which a new life makes everything again. Streams are taken and given back by any worker.
+// All are made in a quiet window when such sessions first crowd, and stay: each makes everybody's chains of dependent kernels some percent slower,
+// used or not. Their streams, and a stock of graphs, are made along with them: these take device memory, so they have a place in the load log.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -64,6 +65,28 @@ class SideContext {
   std::unique_ptr<ChainPool> chains_;
   std::mutex mutex_;
   std::vector<CUstream> free_;
+};
+
+// The executor's. Threads: make_again() nothing else runs yet; the rest may be called by anybody.
+class SideContexts {
+ public:
+  explicit SideContexts(ExecutorParts& parts) : parts_(parts) {}
+  SideContexts(const SideContexts&) = delete;
+
+  // So many are there; it does not become less.
+  [[nodiscard]] std::size_t count() const { return count_.load(std::memory_order_acquire); }
+  // From 0; the worker behind the first has the first.
+  [[nodiscard]] SideContext& operator[](std::size_t index) const { return *contexts_[index]; }
+  // Has ExecutorParts::side_contexts of them made in the next quiet window, for the first who asks.
+  void want();
+  // As many, or fewer if the driver refuses. What a new life does where the load log says so.
+  void make_again();
+
+ private:
+  ExecutorParts& parts_;
+  std::vector<std::unique_ptr<SideContext>> contexts_;  // has room for all before the first is counted
+  std::atomic<std::size_t> count_{0};
+  std::atomic<bool> wanted_{false};
 };
 
 }  // namespace mpsshim::broker

@@ -29,8 +29,7 @@ constexpr std::chrono::microseconds kShortestIdlePause{20};
 constexpr std::chrono::microseconds kLongestIdlePause{1'000};
 constexpr std::chrono::microseconds kLongestPauseForCredit{100};  // a full stream's work lasts some hundred microseconds at least
 constexpr std::chrono::milliseconds kRebalanceInterval{5};
-constexpr std::chrono::milliseconds kCountsFor{100};  // what a worker has counted then
-constexpr unsigned kTurnsBetweenLooks = 16;           // at the clock, for the interval
+constexpr unsigned kTurnsBetweenLooks = 16;  // at the clock, for the interval
 constexpr std::chrono::microseconds kIdleSleepLimit{1'000'000};
 
 // How long a worker without work spins before it sleeps: a spinning worker must not take the core from the client it waits for.
@@ -248,7 +247,7 @@ void Worker::rebalance() {
     const bool is_at_home = session->home().worker() == index_;
     const Placement place = placement(done, elapsed_ms, is_at_home);
     if (place == Placement::stay || session->is_closing() || !set_.move(session, place)) {
-      waiting += is_at_home && waits ? 1 : 0;
+      waiting += is_at_home && session->home().has_waited(now) ? 1 : 0;
       if (is_at_home && waits && session->home().may_change(now)) last = session;
       ++i;
       continue;
@@ -262,6 +261,7 @@ void Worker::rebalance() {
 // One at a time: the others' counts are to show it before the next one goes.
 void Worker::find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting) {
   const std::optional<unsigned> home = set_.better_home(waiting, session->streams().count(), rebalanced_.load(std::memory_order_relaxed));
+  if (!home && needs_more_homes(waiting)) parts_.sides.want();
   if (!home || session->is_closing()) return;
   const unsigned before = session->home().worker();
   session->home().change_to(*home);
@@ -271,7 +271,7 @@ void Worker::find_better_home(const std::shared_ptr<Session>& session, std::size
 }
 
 std::size_t Worker::waiting(Clock::time_point now) const {
-  return now - rebalanced_.load(std::memory_order_relaxed) < kCountsFor ? waiting_.load(std::memory_order_relaxed) : 0;
+  return now - rebalanced_.load(std::memory_order_relaxed) < SessionHome::kWaitingCounts ? waiting_.load(std::memory_order_relaxed) : 0;
 }
 
 void Worker::drop(std::size_t index) {
@@ -291,7 +291,7 @@ void Worker::sleep(const Visit& visit, Clock::duration idle) {
   (void)epoll_wait(epoll_.get(), edges.data(), static_cast<int>(edges.size()), 0);
 }
 
-WorkerSet::WorkerSet(ExecutorParts& parts, unsigned count) : parts_(parts), homes_(std::min<std::size_t>(count, parts.sides.size() + 1)) {
+WorkerSet::WorkerSet(ExecutorParts& parts, unsigned count) : parts_(parts) {
   for (unsigned i = 0; i < count; ++i) workers_.push_back(std::make_unique<Worker>(parts, *this, i));
 }
 
@@ -325,8 +325,8 @@ bool WorkerSet::move(const std::shared_ptr<Session>& session, Placement to) {
 
 std::optional<unsigned> WorkerSet::better_home(std::size_t waiting, std::size_t streams, Worker::Clock::time_point now) const {
   const Worker* fewest = workers_.front().get();
-  for (std::size_t home = 1; home < homes_; ++home) {
-    const bool has_room = parts_.sides[home - 1]->free_streams() >= streams;
+  for (std::size_t home = 1; home <= parts_.sides.count(); ++home) {
+    const bool has_room = parts_.sides[home - 1].free_streams() >= streams;
     if (has_room && workers_[home]->waiting(now) < fewest->waiting(now)) fewest = workers_[home].get();
   }
   return has_too_many(waiting, fewest->waiting(now)) ? std::optional(fewest->index()) : std::nullopt;

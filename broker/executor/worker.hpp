@@ -127,7 +127,6 @@ class WorkerSet {
   [[nodiscard]] std::shared_ptr<Session> find(std::uint64_t session);
 
   const ExecutorParts& parts_;
-  const std::size_t homes_;  // so many of the first workers have contexts of their own
   std::mutex mutex_;
   std::map<std::uint64_t, Placed> sessions_;
   std::vector<std::unique_ptr<Worker>> workers_;  // last: their threads use the rest

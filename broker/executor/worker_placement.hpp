@@ -29,10 +29,12 @@ enum class Placement : std::uint8_t { stay, home, elsewhere };
   return done.operations >= kMany * milliseconds && done.operations >= kLongRun * done.fences ? Placement::elsewhere : Placement::stay;
 }
 
+// Whether one worker serves so many sessions that wait often badly: they wait for it, not for the GPU.
+[[nodiscard]] constexpr bool needs_more_homes(std::size_t waiting) { return waiting > 2; }
+
 // Whether a worker that has so many sessions that wait often gives one to a home that has so many.
 [[nodiscard]] constexpr bool has_too_many(std::size_t waiting, std::size_t elsewhere) {
-  constexpr std::size_t kEnough = 2;  // for one worker: more wait for it, not for the GPU
-  return waiting > kEnough && waiting >= elsewhere + 2;
+  return needs_more_homes(waiting) && waiting >= elsewhere + 2;
 }
 
 }  // namespace mpsshim::broker

@@ -30,7 +30,7 @@ void require_right(Program& client, const BrokerFixture& broker) {
 
 }  // namespace
 
-TEST_CASE("many clients that wait after every few launches are all right, also when some are killed") {
+TEST_CASE("many clients that wait after every few launches are all right, also when some are killed, and in the next executor") {
   BrokerOptions options;
   options.arguments = {"--workers", "4", "--side-contexts", "3"};
   const BrokerFixture broker(options);
@@ -42,6 +42,11 @@ TEST_CASE("many clients that wait after every few launches are all right, also w
     for (unsigned index = 0; index < kClients; ++index) clients.push_back(start_rounds(broker, "1.5", 10 * generation + index));
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     for (Program& victim : victims) victim.send(SIGKILL);
+    if (generation == 1) {  // what was made for them in this executor is made again in the next
+      const Outcome restarted = broker.ctl({"restart", "executors"});
+      INFO(restarted.explain() << broker.log());
+      REQUIRE(restarted.ok());
+    }
     for (Program& client : clients) require_right(client, broker);
     REQUIRE(broker.wait_for_clients(0));
   }

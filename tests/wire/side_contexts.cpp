@@ -128,7 +128,7 @@ TEST_CASE("a side context lends so many streams, and gets them back when their s
   std::size_t moved = 0;
   for (std::uint32_t index = 0; index <= broker::SideContext::kStreams; ++index) moved += f.context_of_launch(index) != nullptr ? 1 : 0;
   CHECK(moved == broker::SideContext::kStreams);
-  broker::SideContext& side = *f.executor.parts->sides.front();
+  broker::SideContext& side = f.executor.parts->sides[0];
   CHECK(side.take() == nullptr);
   f.client.session().streams().retire_all();
   CHECK_FALSE(f.client.session().streams().reap());
@@ -195,7 +195,7 @@ TEST_CASE("what the driver keeps something for in a context is launched in the e
 TEST_CASE("a session that waits no more gives its streams back") {
   Fixture f;
   f.go_to(1);
-  broker::SideContext& side = *f.executor.parts->sides.front();
+  broker::SideContext& side = f.executor.parts->sides[0];
   CHECK(side.free_streams() == broker::SideContext::kStreams - 1);
   const auto now = std::chrono::steady_clock::now();
   f.client.session().home().note_waiting(false, now + std::chrono::seconds(1));
@@ -210,7 +210,7 @@ TEST_CASE("a session that waits no more gives its streams back") {
 
 TEST_CASE("graphs that the load log names are made again for their context") {
   const WireExecutor executor(1, 1, {}, 1);
-  broker::ChainPool& pool = executor.parts->sides.front()->chains();
+  broker::ChainPool& pool = executor.parts->sides[0].chains();
   const broker::ChainShape shape{broker::kMaxChain, true};  // of which it has none at first
   const auto logged = [&](unsigned number) { return broker::ChainPool::LogEntry{number, static_cast<std::uint32_t>(shape.index())}.packed(); };
   const unsigned before = executor.fake.graphs_made;
@@ -230,9 +230,10 @@ TEST_CASE("when a worker has too many sessions that wait often") {
   CHECK_FALSE(has_too_many(8, 8));
 }
 
-TEST_CASE("sessions that wait often spread over the workers, and use no context from two threads") {
+TEST_CASE("sessions that wait often have side contexts made, spread over the workers, and use no context from two threads") {
   constexpr std::size_t kClients = 6;
-  WireExecutor executor(1, 2, {}, 1);
+  WireExecutor executor(1, 2);
+  executor.parts->side_contexts = 1;
   FakeFunction function{"f", {8}};
   std::vector<std::unique_ptr<WireClient>> clients;
   std::vector<proto::FunctionId> ids;
@@ -269,6 +270,7 @@ TEST_CASE("sessions that wait often spread over the workers, and use no context 
     are_spread = aside() == kClients / 2;
   }
   CHECK((are_spread || kIsSlow));
+  if (!kIsSlow) CHECK(executor.parts->sides.count() == 1);
   executor.fake.forget_calls();
   for (int i = 0; i < 100; ++i) play();
   REQUIRE(is_right);
