@@ -18,7 +18,7 @@
 #include "broker/executor/module_store.hpp"
 #include "broker/executor/parts.hpp"
 #include "broker/executor/quiet_window.hpp"
-#include "broker/executor/worker.hpp"
+#include "broker/executor/worker_set.hpp"
 #include "broker/progress_table.hpp"
 #include "proto/segment.hpp"
 

@@ -90,13 +90,13 @@ void SideContexts::want() {
   if (parts_.side_contexts == 0 || wanted_.exchange(true, std::memory_order_relaxed)) return;
   WindowJob job{"making side contexts", 0, true, [this](WindowResult) {
                   const auto in_order = parts_.control.note(LogKind::side_contexts, parts_.side_contexts);
-                  make_again();
+                  make();
                 }};
   job.presses = true;
   parts_.window.submit(std::move(job));
 }
 
-void SideContexts::make_again() {
+void SideContexts::make() {
   wanted_.store(true, std::memory_order_relaxed);
   if (count() != 0) return;
   contexts_.reserve(parts_.side_contexts);
@@ -106,7 +106,7 @@ void SideContexts::make_again() {
     contexts_.push_back(std::move(side));
   }
   count_.store(contexts_.size(), std::memory_order_release);
-  log_info("{} workers have a context of their own from now on, for clients that wait often", contexts_.size() + 1);
+  if (count() != 0) log_info("{} workers have a context of their own from now on, for clients that wait often", count() + 1);
 }
 
 SideStream::~SideStream() {

@@ -67,7 +67,7 @@ class SideContext {
   std::vector<CUstream> free_;
 };
 
-// The executor's. Threads: make_again() nothing else runs yet; the rest may be called by anybody.
+// The executor's. Any thread, but for make().
 class SideContexts {
  public:
   explicit SideContexts(ExecutorParts& parts) : parts_(parts) {}
@@ -79,8 +79,8 @@ class SideContexts {
   [[nodiscard]] SideContext& operator[](std::size_t index) const { return *contexts_[index]; }
   // Has ExecutorParts::side_contexts of them made in the next quiet window, for the first who asks.
   void want();
-  // As many, or fewer if the driver refuses. What a new life does where the load log says so.
-  void make_again();
+  // As many, or fewer if the driver refuses. In a quiet window, or where the load log says so while nothing runs yet.
+  void make();
 
  private:
   ExecutorParts& parts_;

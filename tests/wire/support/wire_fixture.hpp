@@ -15,7 +15,7 @@
 #include "broker/executor/helper_pool.hpp"
 #include "broker/executor/quiet_window.hpp"
 #include "broker/executor/session.hpp"
-#include "broker/executor/worker.hpp"
+#include "broker/executor/worker_set.hpp"
 #include "proto/ring_producer.hpp"
 #include "tests/wire/support/fake_driver.hpp"
 
