@@ -146,6 +146,7 @@ std::shared_ptr<StreamOp> StreamQueue::take_window_launch() {
   window_op_ = std::make_shared<StreamOp>(std::move(ops_.front()));  // what its cost is reckoned by stays behind
   if (auto* launch = std::get_if<LaunchOp>(window_op_.get())) launch->own();
   pop_head();
+  ++total_.records;  // until window_launch_done()
   if (may_print(*window_op_)) note_output();
   in_window_ = true;
   return window_op_;
@@ -169,6 +170,7 @@ void StreamQueue::launch_in_window(const StreamOp& op) {
 void StreamQueue::window_launch_done() {
   begin(1);
   submitted(1);
+  --total_.records;
   in_window_ = false;
   if (const auto* graph = std::get_if<GraphOp>(window_op_.get())) graph->graph->note_issued(*graph);
   window_op_ = nullptr;

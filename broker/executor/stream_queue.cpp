@@ -39,6 +39,7 @@ StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::u
       limit_(context.parts.first_in_flight) {
   probes_ = word().probe_number.load(std::memory_order_relaxed);
   appended_ = issued_ = written_ = known_done_.position = word().issued.load(std::memory_order_relaxed);
+  word().held.store(0, std::memory_order_relaxed);
   word().launches.store(0, std::memory_order_relaxed);
   word().chained.store(0, std::memory_order_relaxed);
   word().launched.store(issued_, std::memory_order_relaxed);

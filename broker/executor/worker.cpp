@@ -154,7 +154,7 @@ Worker::Visit Worker::visit(Session& session) {
   issue(session, visit);
   StreamSet& streams = session.streams();
   visit.awaits_fences = !streams.settle_fences();
-  if (visit.worked && streams.queued().records == 0) streams.set_held(false);
+  if (streams.queued().records == 0) streams.set_held(false);
   session.dry_visits = visit.worked ? 0 : session.dry_visits + 1;
   // A window that is wanted waits for progress, of streams beside those that still have work as well.
   if (session.dry_visits == kDryVisits || parts_.window.is_pending() || session.is_closing()) streams.write_progress();

@@ -34,6 +34,13 @@ struct Fixture {
     executor.workers->add(client.shared_session());
     if (other != nullptr) executor.workers->add(other->shared_session());
   }
+  // The table says that somebody's records were taken and not all issued.
+  bool holds_records() {
+    for (std::uint32_t i = 0; i < executor.parts->progress.used(); ++i) {
+      if (executor.parts->progress[i].held.load() != 0) return true;
+    }
+    return false;
+  }
   // Takes every session down, as the control process does before an executor is let go.
   void close(std::uint64_t session = 1) {
     std::atomic<bool> closed{false};
@@ -269,6 +276,43 @@ TEST_CASE("where a session belongs follows from its pace") {
   CHECK(placement({500, 250}, 5, false) == Placement::home);
   CHECK(placement({500, 20}, 5, false) == Placement::stay);
   CHECK(placement({20, 10}, 5, false) == Placement::stay);  // too little to judge by
+}
+
+TEST_CASE("the words of a session that goes with records taken and not issued hold nothing for who has them next") {
+  Fixture f;
+  f.start();
+  f.executor.fake.hold_work();
+  for (std::uint32_t i = 0; i < broker::kCredit + 50; ++i) f.client.post_launch(f.id, i);
+  REQUIRE(eventually([&] { return f.holds_records(); }));
+  std::atomic<bool> closed{false};
+  f.executor.workers->close(1, [&] { closed = true; });
+  f.executor.fake.resume_work();
+  REQUIRE(eventually([&] { return closed.load(); }));
+  CHECK_FALSE(f.holds_records());
+}
+
+TEST_CASE("a launch that waits for a window is held until the driver has it") {
+  Fixture f;
+  const proto::FunctionId big = f.client.add_function(f.function, 4096);
+  WireClient other(f.executor, 2);
+  other.add_chunk(1 << 20);
+  const proto::FunctionId id = other.add_function(f.function);
+  f.start(&other);
+  f.executor.fake.hold_work();
+  other.post_launch(id, 0);
+  REQUIRE(eventually([&] { return f.executor.fake.calls(FakeCall::launch).size() == 1; }));
+  REQUIRE(eventually([&] { return !f.holds_records(); }));
+  f.client.post_launch(f.id, 1);
+  f.client.post_launch(big, 2);
+  REQUIRE(eventually([&] { return f.executor.fake.calls(FakeCall::launch).size() == 2; }));
+  usleep(20'000);
+  CHECK(f.holds_records());
+  CHECK(f.executor.fake.calls(FakeCall::launch).size() == 2);
+  f.executor.fake.resume_work();
+  CHECK(eventually([&] { return f.executor.fake.calls(FakeCall::launch).size() == 3; }));
+  CHECK(eventually([&] { return !f.holds_records(); }));
+  f.close(1);
+  f.close(2);
 }
 
 }  // namespace mpsshim::test
