@@ -18,7 +18,7 @@ struct alignas(64) StreamProgress {
   std::atomic<std::uint32_t> probe_number;        // likewise, behind `probe`: what a word held that the stream waits for (value_waits.cpp)
   std::atomic<std::uint64_t> probe;
   alignas(64) std::atomic<std::uint32_t> issued;  // written by the worker that owns the session
-  std::atomic<std::uint32_t> held;      // 1: the session's worker has taken records out of the ring that are not all issued yet (NULL stream's word)
+  std::atomic<std::uint32_t> held;      // 1: the session's worker has records out of the ring that the driver has not got all of (NULL stream's word)
   std::atomic<std::uint64_t> session;   // 0: the stream is in the pool
   std::atomic<std::uint64_t> launches;  // handed to the driver since the session has the stream, and how many of them in graphs
   std::atomic<std::uint64_t> chained;
