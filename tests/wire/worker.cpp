@@ -282,7 +282,10 @@ TEST_CASE("the words of a session that goes with records taken and not issued ho
   Fixture f;
   f.start();
   f.executor.fake.hold_work();
-  for (std::uint32_t i = 0; i < broker::kCredit + 50; ++i) f.client.post_launch(f.id, i);
+  for (std::uint32_t i = 1; i <= broker::kCredit + 100; ++i) {
+    f.client.post_launch(f.id, i);
+    f.client.post_fence(i);  // cuts the chain
+  }
   REQUIRE(eventually([&] { return f.holds_records(); }));
   std::atomic<bool> closed{false};
   f.executor.workers->close(1, [&] { closed = true; });
