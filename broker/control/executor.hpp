@@ -21,6 +21,8 @@
 #include "broker/control/event_loop.hpp"
 #include "broker/control/executor_id.hpp"
 #include "broker/control/executor_instance.hpp"
+#include "broker/control/executor_owner.hpp"
+#include "broker/control/executor_settings.hpp"
 #include "broker/control/kernel_log.hpp"
 #include "broker/control/recovery.hpp"
 #include "broker/control/standby.hpp"
@@ -31,44 +33,6 @@ namespace mpsshim::broker::control {
 
 enum class ExecutorState { stopped, starting, active, draining, fault };
 [[nodiscard]] const char* state_name(ExecutorState state);  // as get_server_status prints it
-
-class Executor;
-
-class ExecutorOwner {
- public:
-  virtual ~ExecutorOwner() = default;
-  virtual void executor_ready(Executor& executor) = 0;
-  virtual void executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) = 0;
-  // Dead, its last messages handed on. `busy`: sessions with work in flight. The next life starts after this returns.
-  virtual void executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) = 0;
-  // A driver call does not return. The executor is to be replaced; whose call it is will be in its DeathReport.
-  virtual void executor_hangs(Executor& executor, const PublishedCall& call) = 0;
-  // A standby waits: it may be given what was loaded so far.
-  virtual void standby_waits(Executor& executor) = 0;
-  // No driver could be made to serve at all; `why` is for the log and the person who started the broker.
-  virtual void executor_cannot_start(Executor& executor, const std::string& why) = 0;
-  virtual void executor_stopped(Executor& executor) = 0;  // after quit(), or retire()
-  // When something else than the executor told of a fault of process `pid`.
-  [[nodiscard]] virtual std::optional<ProgressTick> fault_heard(pid_t pid) = 0;
-};
-
-struct ExecutorSettings {
-  std::vector<std::string> drivers;  // tried in order until one serves, which is then kept
-  unsigned workers = 0;
-  unsigned side_contexts = 0;
-  unsigned connections = 8;
-  unsigned module_cache_mib = 1024;
-  bool standby = false;                            // a process waits to be the next life
-  std::chrono::milliseconds standby_delay{1'000};  // after the executor has become ready: by then those who came back have their memory
-  std::string log_dir;
-  std::chrono::milliseconds start_limit{60'000};
-  std::chrono::milliseconds quit_limit{1'000};
-  std::chrono::milliseconds retry_delay{10'000};
-  std::chrono::milliseconds hang_limit{10'000};  // of a driver call; 0: none
-  // From the kernel log's word of a fault to the driver's, or there was none: an H200's driver takes up to 0.8 s.
-  std::chrono::milliseconds report_limit{5'000};
-  std::chrono::milliseconds linger{400};  // of a life that has lost its context, and by which the next one serves
-};
 
 class Executor {
  public:

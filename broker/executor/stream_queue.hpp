@@ -85,7 +85,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void end_output();
 
   void set_held(bool held) {
-    if (!is_finished()) word().held.store(held ? 1 : 0, std::memory_order_release);
+    const std::uint32_t value = held ? 1 : 0;
+    if (!is_finished() && word().held.load(std::memory_order_relaxed) != value) word().held.store(value, std::memory_order_release);
   }
 
   [[nodiscard]] bool is_blocking() const { return is_blocking_; }

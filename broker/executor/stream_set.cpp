@@ -264,10 +264,6 @@ void StreamSet::forget_chains() {
   for (const std::shared_ptr<StreamQueue>& queue : retiring_) queue->forget_chains();
 }
 
-void StreamSet::set_held(bool held) {
-  if (std::exchange(held_, held) != held) null_stream_->set_held(held);
-}
-
 void StreamSet::drop_queued() {
   for (const std::shared_ptr<StreamQueue>& queue : active_) queue->drop_queued();
   set_held(false);

@@ -76,7 +76,7 @@ class StreamSet {
   // Nothing queued, nothing in flight.
   [[nodiscard]] bool is_idle() const;
   // Says in the progress table that records were taken out of the ring whose work is not all issued: should the executor end now, they are lost.
-  void set_held(bool held);
+  void set_held(bool held) { null_stream_->set_held(held); }
 
   // The stream whose work that fence stands behind; nullptr: all of it has ended.
   [[nodiscard]] const StreamQueue* find_busy(std::uint32_t fence) const;
@@ -120,7 +120,6 @@ class StreamSet {
   Pace pace_;
   Table table_;
   std::shared_ptr<StreamQueue> null_stream_;
-  bool held_ = false;                                 // as the NULL stream's word has it
   std::vector<std::shared_ptr<StreamQueue>> active_;  // have something queued, progress not yet written or late fences
   std::vector<std::shared_ptr<StreamQueue>> retiring_;
   std::vector<std::shared_ptr<StreamQueue>> unordered_;  // blocking streams with work that the NULL stream has not waited for

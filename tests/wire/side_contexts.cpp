@@ -202,6 +202,8 @@ TEST_CASE("a session that waits no more gives its streams back") {
   CHECK(f.client.session().home().worker() == 1);
   f.client.session().home().note_waiting(true, now + std::chrono::seconds(3));
   f.client.session().home().note_waiting(false, now + std::chrono::milliseconds(4'900));
+  CHECK(f.client.session().home().has_waited(now + std::chrono::milliseconds(4'900)));
+  CHECK_FALSE(f.client.session().home().has_waited(now + std::chrono::milliseconds(5'100)));
   CHECK(f.client.session().home().worker() == 1);
   f.client.session().home().note_waiting(false, now + std::chrono::milliseconds(5'100));
   CHECK(f.client.session().home().worker() == 0);

@@ -243,6 +243,23 @@ TEST_CASE("a session its executor had failed stays failed through a move") {
   CHECK(state_in(page) == kFailed);
 }
 
+TEST_CASE("what takes device memory besides loads is made again in its order") {
+  ControlFixture broker;
+  broker.serve();
+  ExecutorPeer& serving = broker.executor();
+  const LogKind made[] = {LogKind::stream, LogKind::side_contexts, LogKind::graph};
+  for (const LogKind kind : made) {
+    ExecutorPacket note;
+    note.header.type = ExecutorMessage::module_note;
+    note.purpose = static_cast<std::uint32_t>(kind);
+    serving.send(note);
+  }
+  REQUIRE(turn_until(broker.loop, [&] { return broker.manager.images().log().size() == std::size(made); }));
+  serving.die();
+  ExecutorPeer& next = broker.next_life(2);
+  for (const LogKind kind : made) CHECK(next.expect(ExecutorMessage::load_replay).packet.purpose == static_cast<std::uint32_t>(kind));
+}
+
 TEST_CASE("five deaths within ten seconds: a client with a session is held until the pause is over, a new one gets an error") {
   ControlFixture broker;
   broker.serve();

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an executor is started with, and the times it goes by.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace mpsshim::broker::control {
+
+struct ExecutorSettings {
+  std::vector<std::string> drivers;  // tried in order until one serves, which is then kept
+  unsigned workers = 0;
+  unsigned side_contexts = 0;
+  unsigned connections = 8;
+  unsigned module_cache_mib = 1024;
+  bool standby = false;                            // a process waits to be the next life
+  std::chrono::milliseconds standby_delay{1'000};  // after the executor has become ready: by then those who came back have their memory
+  std::string log_dir;
+  std::chrono::milliseconds start_limit{60'000};
+  std::chrono::milliseconds quit_limit{1'000};
+  std::chrono::milliseconds retry_delay{10'000};
+  std::chrono::milliseconds hang_limit{10'000};  // of a driver call; 0: none
+  // From the kernel log's word of a fault to the driver's, or there was none: an H200's driver takes up to 0.8 s.
+  std::chrono::milliseconds report_limit{5'000};
+  std::chrono::milliseconds linger{400};  // of a life that has lost its context, and by which the next one serves
+};
+
+}  // namespace mpsshim::broker::control
