@@ -26,6 +26,8 @@ std::size_t chain_length(std::size_t launches) {
   return launches >= kMaxChain ? kMaxChain : std::bit_floor(launches);
 }
 
+bool always_has_words(std::size_t length) { return length == 0 || (length > kLongestExactChain && length < kMaxChain); }
+
 std::size_t ChainShape::index() const {
   const std::size_t lengths = length <= kLongestExactChain
                                   ? length

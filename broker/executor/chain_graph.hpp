@@ -26,10 +26,13 @@ inline constexpr std::size_t kLongestExactChain = 8;
 // The longest chain with which a run of `launches` begins: any number up to 8, then 16, 32 or 64. Bursts are short and often of the same
 // length, and long runs lose nothing by being cut.
 [[nodiscard]] std::size_t chain_length(std::size_t launches);
+// Chains of that length have words in any case: there is nothing else in them, or they cost little there. In a flood of the longest chains words
+// behind each of them would cost 6 to 9 % of the launches (docs/measurements.md).
+[[nodiscard]] bool always_has_words(std::size_t length);
 
 struct ChainShape {
   std::size_t length = 0;  // one that chain_length() gives, or 0: the words alone
-  bool has_words = false;  // true for length 0, and above kLongestExactChain, where words cost nothing to speak of
+  bool has_words = false;  // as always_has_words() says, or as wanted
 
   static constexpr std::size_t kShapes = 24;
   [[nodiscard]] std::size_t index() const;

@@ -23,7 +23,7 @@ std::size_t first_stock_of(ChainShape shape) {
   if (shape.length == 0) return 8;
   if (shape.length == 1) return shape.has_words ? 32 : 16;
   if (shape.length <= kLongestExactChain) return shape.has_words ? 4 : 2;
-  return shape.length == kMaxChain ? 16 : 8;
+  return 8;
 }
 
 // For few streams, whose launches come singly or in short bursts, mostly with a fence behind them.
@@ -36,7 +36,7 @@ std::size_t stock_aside_of(ChainShape shape) {
 template <typename F>
 void for_each_shape(F&& f) {
   for (std::size_t length = 0; length <= kMaxChain; length = chain_length(length < kLongestExactChain ? length + 1 : length * 2)) {
-    if (length != 0 && length <= kLongestExactChain) f(ChainShape{length, false});
+    if (!always_has_words(length)) f(ChainShape{length, false});
     f(ChainShape{length, true});
     if (length == kMaxChain) return;
   }

@@ -26,7 +26,7 @@ namespace mpsshim::broker {
 class Interrupts {
  public:
   static constexpr std::size_t kSleepers = 4;
-  static constexpr std::chrono::milliseconds kLongWait{20};
+  static constexpr std::chrono::milliseconds kLongWait{5};
 
   // `ended` is called by a sleeper when what was recorded for that session has ended, or failed; never after this object has gone.
   Interrupts(const Driver& driver, CUcontext context, std::function<void(std::uint64_t session)> ended);

@@ -56,7 +56,7 @@ void StreamQueue::issue_launches() {
 
 // The fence behind the run goes with its last chain, unless memory operations bring it sooner; progress that is due goes with any. So does
 // that of a chain behind which nothing is queued, unless a fence will follow soon: written later, by a graph of its own, it would hold up the
-// streams on the same connection until the chain has ended.
+// streams on the same connection until the chain has ended. And where there is no graph without words at the moment, one with them will do.
 bool StreamQueue::issue_chain(std::size_t length) {
   const auto* fence = length < ops_.size() ? std::get_if<FenceOp>(&ops_[length]) : nullptr;
   if (fence != nullptr && prefers_memory_operations()) fence = nullptr;
@@ -68,7 +68,7 @@ bool StreamQueue::issue_chain(std::size_t length) {
   note_kernel(before + static_cast<std::uint32_t>(length), *launches[length - 1]->function);
   begin_change(operations);
   const bool is_last = length == ops_.size() && !rhythm_.is_short();
-  const bool has_words = fence != nullptr || is_progress_due() || is_last || length > kLongestExactChain;
+  const bool has_words = fence != nullptr || is_progress_due() || is_last || always_has_words(length) || !chains_.has({length, false});
   if (has_words && fence == nullptr) note_rhythm();
   const WordWrites writes = words(fence != nullptr ? std::optional(fence->value) : std::nullopt);
   const ScopedCall call(context_.session, "cuGraphLaunch", {"launches", length});

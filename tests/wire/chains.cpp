@@ -80,6 +80,48 @@ TEST_CASE("a fence behind the run is the chain's last node, with the progress wo
   CHECK(f.executor.progress->stream[0].completed.load() == 10);
 }
 
+TEST_CASE("in a flood the longest chains have words as often as progress is due, not each of them") {
+  Fixture f;
+  f.executor.fake.hold_work();
+  std::uint64_t posted = 0;
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 0; i < 2'000 && f.client.has_room(); ++i) f.client.post_launch(f.id, posted++);
+    for (int i = 0; i < 3; ++i) f.client.turn(false);
+    f.executor.fake.complete();  // at once: the stream may have more and more in flight
+  }
+  f.executor.fake.resume_work();
+  for (int i = 0; i < 400 && f.launches().size() < posted; ++i) f.client.turn();
+  f.check_arguments(posted);
+  std::map<unsigned, bool> longest;  // chains, and whether they have words
+  for (const FakeCall& call : f.executor.fake.calls()) {
+    if (call.kind == FakeCall::launch && call.chain_length == broker::kMaxChain) longest.try_emplace(call.chain, false);
+    if (const auto chain = longest.find(call.chain); call.kind == FakeCall::write && chain != longest.end()) chain->second = true;
+  }
+  const auto with_words = static_cast<std::size_t>(std::ranges::count(longest, true, [](const auto& chain) { return chain.second; }));
+  INFO(longest.size() << " chains of the longest, of which " << with_words << " have words");
+  CHECK(longest.size() > 20);
+  CHECK(with_words > longest.size() / 8);
+  CHECK(with_words < longest.size() * 3 / 4);
+}
+
+TEST_CASE("where there is no graph without words, one with them will do") {
+  const bool is_there = GENERATE(true, false);
+  Fixture f;
+  const std::uint64_t chunk = f.client.add_chunk(4096);
+  std::vector<std::unique_ptr<broker::ChainGraph>> taken;
+  while (!is_there) {
+    taken.push_back(f.executor.parts->chain_pool.take({2, false}));
+    if (!taken.back()) break;
+  }
+  f.client.post_launch(f.id, 0);
+  f.client.post_launch(f.id, 1);
+  f.client.post(proto::FillRecord{chunk, 0, 4, 1, 0, 4});  // so that nothing wants words behind the launches
+  f.client.turn(false);
+  f.check_arguments(2);
+  CHECK(f.shape() == Shape{2});
+  CHECK(f.executor.fake.calls(FakeCall::write).size() == (is_there ? 0 : 1));
+}
+
 TEST_CASE("a graph that is used again gets the new arguments, functions and grids") {
   Fixture f;
   for (std::uint64_t round = 0; round < 12; ++round) {
