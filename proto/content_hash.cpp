@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
+#include <utility>
 
 namespace mpsshim::proto {
 
@@ -21,9 +23,9 @@ constexpr std::uint8_t kOrder[10][16] = {
     {12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11}, {13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10},
     {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5}, {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0}};
 
-constexpr unsigned kRounds = 12;
+constexpr std::size_t kRounds = 12;
 
-inline void mix(std::uint64_t& a, std::uint64_t& b, std::uint64_t& c, std::uint64_t& d, std::uint64_t x, std::uint64_t y) {
+[[gnu::always_inline]] inline void mix(std::uint64_t& a, std::uint64_t& b, std::uint64_t& c, std::uint64_t& d, std::uint64_t x, std::uint64_t y) {
   a += b + x;
   d = std::rotr(d ^ a, 32);
   c += d;
@@ -32,6 +34,19 @@ inline void mix(std::uint64_t& a, std::uint64_t& b, std::uint64_t& c, std::uint6
   d = std::rotr(d ^ a, 16);
   c += d;
   b = std::rotr(b ^ c, 63);
+}
+
+template <std::size_t round>
+[[gnu::always_inline]] inline void mix_round(std::uint64_t (&v)[16], const std::uint64_t (&m)[16]) {
+  constexpr auto& s = kOrder[round % std::size(kOrder)];
+  mix(v[0], v[4], v[8], v[12], m[s[0]], m[s[1]]);
+  mix(v[1], v[5], v[9], v[13], m[s[2]], m[s[3]]);
+  mix(v[2], v[6], v[10], v[14], m[s[4]], m[s[5]]);
+  mix(v[3], v[7], v[11], v[15], m[s[6]], m[s[7]]);
+  mix(v[0], v[5], v[10], v[15], m[s[8]], m[s[9]]);
+  mix(v[1], v[6], v[11], v[12], m[s[10]], m[s[11]]);
+  mix(v[2], v[7], v[8], v[13], m[s[12]], m[s[13]]);
+  mix(v[3], v[4], v[9], v[14], m[s[14]], m[s[15]]);
 }
 
 }  // namespace
@@ -50,17 +65,8 @@ void ContentHash::compress(const std::byte* block, bool is_last) {
   }
   v[12] ^= total_bytes_;  // the counter's upper half stays 0: no content is that long
   if (is_last) v[14] = ~v[14];
-  for (unsigned round = 0; round < kRounds; ++round) {
-    const std::uint8_t* s = kOrder[round % 10];
-    mix(v[0], v[4], v[8], v[12], m[s[0]], m[s[1]]);
-    mix(v[1], v[5], v[9], v[13], m[s[2]], m[s[3]]);
-    mix(v[2], v[6], v[10], v[14], m[s[4]], m[s[5]]);
-    mix(v[3], v[7], v[11], v[15], m[s[6]], m[s[7]]);
-    mix(v[0], v[5], v[10], v[15], m[s[8]], m[s[9]]);
-    mix(v[1], v[6], v[11], v[12], m[s[10]], m[s[11]]);
-    mix(v[2], v[7], v[8], v[13], m[s[12]], m[s[13]]);
-    mix(v[3], v[4], v[9], v[14], m[s[14]], m[s[15]]);
-  }
+  [&]<std::size_t... round>(std::index_sequence<round...>) { (mix_round<round>(v, m), ...); }
+  (std::make_index_sequence<kRounds>());
   for (std::size_t i = 0; i < 8; ++i) state_[i] ^= v[i] ^ v[i + 8];
 }
 

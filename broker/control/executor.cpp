@@ -203,7 +203,8 @@ void Executor::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
     report_ = {DeathReport::Cause::fault, error, packet.header.session, packet.text, {}, -1, {}};
     fault_tick_ = static_cast<ProgressTick>(packet.size_bytes);
     end_noticed_at_ = EventLoop::Clock::now();
-    limit_ = loop_.after(milliseconds(0), [this] { give_up_life(); });  // not from inside the link that is calling
+    serving_->halt();
+    limit_ = loop_.after(milliseconds(0), [this] { await_standstill(); });  // not from inside the link that is calling
     return;
   }
   owner_.executor_sent(*this, packet, fds);

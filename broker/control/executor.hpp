@@ -99,6 +99,7 @@ class Executor {
   void died();
   void give_up_life();
   void found_trap(const std::string& told);
+  void await_standstill();
   [[nodiscard]] bool may_linger() const;
   void end_life(const std::string& end, bool fades);
   void start_again(bool was_ready, const std::string& why);

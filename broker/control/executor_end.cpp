@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::size_t kDeathsForFault = 5;
 constexpr std::chrono::seconds kDeathWindow{10};
+constexpr milliseconds kStandstillLook{1};
+constexpr milliseconds kStandstillLimit{20};
 
 }  // namespace
 
@@ -47,7 +49,19 @@ void Executor::found_trap(const std::string& told) {
   end_noticed_at_ = EventLoop::Clock::now();
   if (!may_linger()) return serving_->kill();
   serving_->halt();
-  give_up_life();
+  await_standstill();
+}
+
+// Its workers may take records out of rings until its last thread stands, and who is busy is decided by what they have taken. A thread that is in the
+// kernel at the driver's will comes to stand later, and takes nothing before.
+void Executor::await_standstill() {
+  const auto waited = EventLoop::Clock::now() - end_noticed_at_;
+  if (serving_->stands_still()) return give_up_life();
+  if (waited >= kStandstillLimit) {
+    log_info("Executor {} (pid {}): a thread of it does not stand still after {} ms.", label_, pid(), kStandstillLimit.count());
+    return give_up_life();
+  }
+  limit_ = loop_.after(kStandstillLook, [this] { await_standstill(); });
 }
 
 void Executor::died() {

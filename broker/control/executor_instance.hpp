@@ -40,6 +40,7 @@ class ExecutorInstance {
   void drain() { link_->drain(); }
   void kill() { launcher_.kill(life_); }
   void halt() { launcher_.halt(life_); }
+  [[nodiscard]] bool stands_still() const { return launcher_.stands_still(life_); }
   [[nodiscard]] std::string reap() { return launcher_.reap(life_); }
 
   // Copied from its file. nullptr: of another layout, or without that device.

@@ -148,6 +148,12 @@ void ProcessLauncher::kill(const ExecutorLife& life) { syscall(SYS_pidfd_send_si
 
 void ProcessLauncher::halt(const ExecutorLife& life) { syscall(SYS_pidfd_send_signal, life.pidfd.get(), SIGSTOP, nullptr, 0); }
 
+// The kernel tells of a stop once the last thread has stopped. Nothing is taken from reap().
+bool ProcessLauncher::stands_still(const ExecutorLife& life) {
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(life.pid), &info, WSTOPPED | WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == life.pid;
+}
+
 std::string ProcessLauncher::reap(const ExecutorLife& life) {
   int status = 0;
   pid_t reaped = 0;

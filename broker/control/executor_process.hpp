@@ -32,7 +32,8 @@ class ExecutorLauncher {
   virtual ~ExecutorLauncher() = default;
   [[nodiscard]] virtual std::optional<ExecutorLife> launch(const ExecutorOptions& options) = 0;  // nullopt on failure (errno)
   virtual void kill(const ExecutorLife& life) = 0;
-  virtual void halt(const ExecutorLife& life) = 0;  // it stands still until it is killed
+  virtual void halt(const ExecutorLife& life) = 0;  // it is to stand still until it is killed
+  [[nodiscard]] virtual bool stands_still(const ExecutorLife& life) = 0;  // all of its threads do, or it is dead
   // Once dead: how it ended, as the end of a sentence ("was ended by signal 9").
   [[nodiscard]] virtual std::string reap(const ExecutorLife& life) = 0;
 };
@@ -42,6 +43,7 @@ class ProcessLauncher final : public ExecutorLauncher {
   [[nodiscard]] std::optional<ExecutorLife> launch(const ExecutorOptions& options) override;
   void kill(const ExecutorLife& life) override;
   void halt(const ExecutorLife& life) override;
+  [[nodiscard]] bool stands_still(const ExecutorLife& life) override;
   [[nodiscard]] std::string reap(const ExecutorLife& life) override;
 };
 

@@ -263,7 +263,7 @@ int ImageStore::sealed_file(std::uint64_t session, std::uint64_t image, std::uin
 }
 
 bool ImageStore::note(const Entry& entry) {
-  if (entry.kind != LogKind::load && entry.kind != LogKind::unload) {
+  if (!entry.is_of_image()) {
     if (log_.size() < kMaxLogEntries) log_.push_back(entry);
     return true;
   }
@@ -288,6 +288,17 @@ void ImageStore::copy_log(ExecutorId from, ExecutorId to) {
   }
 }
 
+std::size_t ImageStore::forget_extras(ExecutorId executor) {
+  const auto is_needed = [&](const Entry& entry) {
+    return entry.executor == executor && entry.kind == LogKind::load && !images_.at(entry.object).sessions.empty();
+  };
+  const auto behind = std::find_if(log_.rbegin(), log_.rend(), is_needed).base();
+  const auto gone = std::remove_if(behind, log_.end(), [&](const Entry& entry) { return entry.executor == executor && !entry.is_of_image(); });
+  const auto count = static_cast<std::size_t>(log_.end() - gone);
+  log_.erase(gone, log_.end());
+  return count;
+}
+
 bool ImageStore::has_log(ExecutorId executor) const {
   return std::ranges::any_of(log_, [&](const Entry& entry) { return entry.executor == executor; });
 }
@@ -304,14 +315,13 @@ std::uint64_t ImageStore::undone_bytes() const {
 void ImageStore::strike_undone() {
   using Copy = std::pair<ExecutorId, std::pair<std::uint64_t, std::uint64_t>>;
   const auto copy_of = [](const Entry& entry) { return Copy{entry.executor, {entry.object, entry.copy}}; };
-  const auto is_of_an_image = [](const Entry& entry) { return entry.kind == LogKind::load || entry.kind == LogKind::unload; };
   std::set<Copy> undone;
   for (const Entry& entry : log_) {
     if (entry.kind == LogKind::unload) undone.insert(copy_of(entry));
   }
   std::vector<Entry> gone;
   std::erase_if(log_, [&](const Entry& entry) {
-    if (!is_of_an_image(entry) || !undone.contains(copy_of(entry))) return false;
+    if (!entry.is_of_image() || !undone.contains(copy_of(entry))) return false;
     gone.push_back(entry);
     return true;
   });
@@ -324,7 +334,7 @@ void ImageStore::forget_log(ExecutorId executor) {
   std::vector<Entry> gone;
   std::erase_if(log_, [&](const Entry& entry) {
     if (entry.executor != executor) return false;
-    if (entry.kind == LogKind::load || entry.kind == LogKind::unload) gone.push_back(entry);
+    if (entry.is_of_image()) gone.push_back(entry);
     return true;
   });
   for (const Entry& entry : gone) {

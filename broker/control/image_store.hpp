@@ -50,6 +50,7 @@ class ImageStore {
     LogKind kind = LogKind::load;
     std::uint64_t object = 0;  // an image, or what LogKind says
     std::uint64_t copy = 0;    // the executor's number for what it loaded: an image may be loaded more than once
+    [[nodiscard]] bool is_of_image() const { return kind == LogKind::load || kind == LogKind::unload; }
   };
 
   explicit ImageStore(EventLoop& loop) : loop_(loop) {}
@@ -72,6 +73,9 @@ class ImageStore {
   // A new executor is to make the loads of another one first, in their order.
   void copy_log(ExecutorId from, ExecutorId to);
   [[nodiscard]] bool has_log(ExecutorId executor) const;
+  // The executor's next life begins. What was made besides loads, and behind the last one of an image that a session holds, no address depends on
+  // that anybody may have: it is made again when it is wanted. The number of entries that have left the log.
+  std::size_t forget_extras(ExecutorId executor);
   // The executor is gone for good; a later one of the same number begins with nothing.
   void forget_log(ExecutorId executor);
   [[nodiscard]] const std::vector<Entry>& log() const { return log_; }

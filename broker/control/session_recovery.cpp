@@ -20,6 +20,10 @@ void SessionManager::executor_ready(Executor& executor) {
   const bool first = !facts_file_.valid();
   if (executor.id() == ExecutorId{}) publish_facts(executor);
   if (!leases_) make_leases(*executor.facts());
+  if (executor.serving()->loads_given == 0) {
+    if (const std::size_t count = images_.forget_extras(executor.id()); count != 0)
+      log_info("Executor {}: {} streams, graphs and contexts aside of the life before are made again when they are wanted.", executor.label(), count);
+  }
   replay_loads(executor, *executor.serving());
   if (rest_) {
     executor.hold();

@@ -47,8 +47,8 @@ void FaultReporter::report_and_stop(CUresult result, std::uint64_t session, cons
   packet.object = session;
   packet.size_bytes = progress_tick();
   std::snprintf(packet.text, sizeof packet.text, "%s returned %s", call, driver_.describe(result).c_str());
-  control_.send(packet);
   log_error("The context is lost: {}, met by session {}", packet.text, session);
+  control_.send(packet);
   raise(SIGSTOP);
   _exit(3);
 }

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include <unistd.h>
@@ -141,20 +142,19 @@ bool SessionClient::keep_recipe(Recipe recipe, const Answer& answer, RecipeBook:
 }
 
 CUresult SessionClient::upload_image(std::span<const std::byte> content, std::uint64_t& image) {
+  std::optional<std::uint64_t> known = known_images_.find(content);
   proto::ImageOffer offer;
-  offer.size_bytes = content.size();
-  offer.digest = proto::digest_of(content);
-  const std::pair identity{offer.size_bytes, offer.digest};
-  {
-    const std::lock_guard lock(images_mutex_);
-    if (const auto found = images_.find(identity); found != images_.end()) {
-      image = found->second;
-      return CUDA_SUCCESS;
-    }
+  if (!known) {
+    offer.size_bytes = content.size();
+    offer.digest = proto::digest_of(content);
+    known = known_images_.find(content, offer.digest);
+  }
+  if (known) {
+    image = *known;
+    return CUDA_SUCCESS;
   }
   if (const CUresult error = give_image(content, offer, image); error != CUDA_SUCCESS) return error;
-  const std::lock_guard lock(images_mutex_);
-  images_.emplace(identity, image);
+  known_images_.add(content, offer.digest, image);
   return CUDA_SUCCESS;
 }
 

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -17,6 +16,7 @@
 #include "gen/cuda_api.hpp"
 #include "interposer/channel/channel.hpp"
 #include "interposer/channel/fences.hpp"
+#include "interposer/channel/known_images.hpp"
 #include "interposer/channel/recipe_book.hpp"
 #include "interposer/channel/wait.hpp"
 #include "proto/handshake.hpp"
@@ -109,8 +109,7 @@ class SessionClient final : private Channel::Guardian {
   FenceMemory fences_;
   RecipeBook recipes_;
   std::mutex output_mutex_;  // pieces are written in their order
-  std::mutex images_mutex_;
-  std::map<std::pair<std::uint64_t, proto::ContentDigest>, std::uint64_t> images_;  // size and digest -> id
+  KnownImages known_images_;
   proto::Lease device_lease_;
   proto::Lease pinned_lease_;
   proto::Reservation device_reservation_;

@@ -108,18 +108,24 @@ TEST_CASE("where there is no graph without words, one with them will do") {
   const bool is_there = GENERATE(true, false);
   Fixture f;
   const std::uint64_t chunk = f.client.add_chunk(4096);
+  f.executor.fake.hold_work();
+  f.client.post_launch(f.id, 0, f.client.add_stream(1));
+  f.client.turn(false);  // in flight: no window makes more graphs
   std::vector<std::unique_ptr<broker::ChainGraph>> taken;
   while (!is_there) {
     taken.push_back(f.executor.parts->chain_pool.take({2, false}));
     if (!taken.back()) break;
   }
-  f.client.post_launch(f.id, 0);
   f.client.post_launch(f.id, 1);
+  f.client.post_launch(f.id, 2);
   f.client.post(proto::FillRecord{chunk, 0, 4, 1, 0, 4});  // so that nothing wants words behind the launches
-  f.client.turn(false);
-  f.check_arguments(2);
-  CHECK(f.shape() == Shape{2});
-  CHECK(f.executor.fake.calls(FakeCall::write).size() == (is_there ? 0 : 1));
+  REQUIRE(eventually([&] {
+    f.client.turn(false);
+    return f.launches().size() == 3;
+  }));
+  CHECK(f.shape() == Shape{1, 2});
+  const auto writes = f.executor.fake.calls(FakeCall::write);
+  CHECK(std::ranges::count(writes, 2u, &FakeCall::chain) == (is_there ? 0 : 1));
 }
 
 TEST_CASE("a graph that is used again gets the new arguments, functions and grids") {

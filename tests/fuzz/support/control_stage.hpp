@@ -19,6 +19,7 @@ class ObligingExecutor final : public broker::control::ExecutorLauncher {
   std::optional<broker::control::ExecutorLife> launch(const broker::ExecutorOptions& options) override;
   void kill(const broker::control::ExecutorLife& life) override;
   void halt(const broker::control::ExecutorLife&) override {}
+  bool stands_still(const broker::control::ExecutorLife&) override { return true; }
   std::string reap(const broker::control::ExecutorLife&) override { return "ended"; }
 
   void ready();

@@ -243,21 +243,66 @@ TEST_CASE("a session its executor had failed stays failed through a move") {
   CHECK(state_in(page) == kFailed);
 }
 
-TEST_CASE("what takes device memory besides loads is made again in its order") {
+TEST_CASE("who is busy is decided once the executor stands still: until then its workers take records") {
   ControlFixture broker;
   broker.serve();
+  proto::Attached guilty;
+  TestClient a = broker.attach(&guilty);
+  proto::Attached late;
+  TestClient b = broker.attach(&late);
+  const auto late_page = map_header(b.fds);
   ExecutorPeer& serving = broker.executor();
+  serving.stands_still = false;
+  serving.set_progress(0, guilty.session, 2, 1);
+  serving.set_progress(1, late.session, 9, 9);
+  serving.report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+  REQUIRE(turn_until(broker.loop, [&] { return serving.halted; }));
+  for (int i = 0; i < 3; ++i) broker.loop.turn(1);
+  CHECK(state_in(late_page) == static_cast<std::uint32_t>(proto::SessionState::active));
+  serving.set_progress(1, late.session, 10, 9);
+  serving.stands_still = true;
+  REQUIRE(turn_until(broker.loop, [&] { return state_in(late_page) != static_cast<std::uint32_t>(proto::SessionState::active); }));
+  CHECK(state_in(late_page) == kFailed);
+}
+
+TEST_CASE("an executor of which a thread does not come to stand is waited for a moment only") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached idle;
+  TestClient client = broker.attach(&idle);
+  const auto page = map_header(client.fds);
+  ExecutorPeer& serving = broker.executor();
+  serving.stands_still = false;
+  serving.report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+  REQUIRE(turn_until(broker.loop, [&] { return state_in(page) == kMoved; }));
+  CHECK(serving.halted);
+}
+
+TEST_CASE("what takes device memory besides loads is made again in its order, up to the last load that a client has") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  ExecutorPeer& serving = broker.executor();
+  const auto note = [&](LogKind kind) {
+    const std::size_t before = broker.manager.images().log().size();
+    ExecutorPacket packet;
+    packet.header.type = ExecutorMessage::module_note;
+    packet.purpose = static_cast<std::uint32_t>(kind);
+    serving.send(packet);
+    REQUIRE(turn_until(broker.loop, [&] { return broker.manager.images().log().size() == before + 1; }));
+  };
   const LogKind made[] = {LogKind::stream, LogKind::side_contexts, LogKind::graph};
-  for (const LogKind kind : made) {
-    ExecutorPacket note;
-    note.header.type = ExecutorMessage::module_note;
-    note.purpose = static_cast<std::uint32_t>(kind);
-    serving.send(note);
-  }
-  REQUIRE(turn_until(broker.loop, [&] { return broker.manager.images().log().size() == std::size(made); }));
+  for (const LogKind kind : made) note(kind);
+  broker.load_image(serving, client, "module image");
+  for (const LogKind kind : made) note(kind);
   serving.die();
   ExecutorPeer& next = broker.next_life(2);
   for (const LogKind kind : made) CHECK(next.expect(ExecutorMessage::load_replay).packet.purpose == static_cast<std::uint32_t>(kind));
+  CHECK(next.expect(ExecutorMessage::load_replay).packet.purpose == static_cast<std::uint32_t>(LogKind::load));
+  client.send(proto::Attach{});
+  next.expect(ExecutorMessage::session_open);  // and nothing of what was made behind the load
+  CHECK(broker.manager.images().log().size() == std::size(made) + 1);
 }
 
 TEST_CASE("five deaths within ten seconds: a client with a session is held until the pause is over, a new one gets an error") {

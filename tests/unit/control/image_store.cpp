@@ -206,6 +206,35 @@ TEST_CASE("a session that ends while its image is being read is not answered") {
   CHECK(images.store.count() == 0);
 }
 
+TEST_CASE("a new life is spared what was made behind the last load that a session may use, loads excepted") {
+  Images images;
+  const ExecutorId executor{0, 0};
+  const ExecutorId other{0, 1};
+  const std::uint64_t held = images.add(1, "held");
+  const std::uint64_t left = images.add(2, "left");
+  (void)images.store.note({executor, LogKind::graph, 1});
+  (void)images.store.note({executor, LogKind::load, held, 1});
+  (void)images.store.note({executor, LogKind::graph, 2});
+  (void)images.store.note({executor, LogKind::load, left, 2});
+  (void)images.store.note({other, LogKind::stream, 3});
+  (void)images.store.note({executor, LogKind::stream, 4});
+  const auto in_log = [&] {
+    std::vector<std::uint64_t> objects;
+    for (const ImageStore::Entry& entry : images.store.log()) objects.push_back(entry.object);
+    return objects;
+  };
+  CHECK(images.store.forget_extras(executor) == 1);
+  CHECK(in_log() == std::vector<std::uint64_t>{1, held, 2, left, 3});
+  images.store.release_session(2);
+  CHECK(images.store.forget_extras(executor) == 1);
+  CHECK(in_log() == std::vector<std::uint64_t>{1, held, left, 3});
+  images.store.release_session(1);
+  CHECK(images.store.forget_extras(executor) == 1);
+  CHECK(in_log() == std::vector<std::uint64_t>{held, left, 3});
+  CHECK(images.store.forget_extras(other) == 1);
+  CHECK(in_log() == std::vector<std::uint64_t>{held, left});
+}
+
 TEST_CASE("loads that were undone leave the log beyond a limit, and images that nothing else names go with them") {
   Images images;
   const ExecutorId executor{0, 0};

@@ -3,6 +3,7 @@
 // test's one thread: whoever waits turns the broker's loop.
 #pragma once
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -139,7 +140,8 @@ class ExecutorPeer {
   bool dead = false;
   bool killed = false;
   bool halted = false;
-  bool exclusive = false;  // compute mode of its devices
+  bool stands_still = true;  // when it is halted
+  bool exclusive = false;    // compute mode of its devices
 
  private:
   EventLoop& loop_;
@@ -167,6 +169,10 @@ class PeerLauncher final : public ExecutorLauncher {
   }
   void halt(const ExecutorLife& life) override {
     for (auto& peer : lives) peer->halted |= peer->pid == life.pid;
+  }
+  bool stands_still(const ExecutorLife& life) override {
+    return std::ranges::any_of(lives,
+                               [&](const auto& peer) { return peer->pid == life.pid && (peer->dead || (peer->halted && peer->stands_still)); });
   }
   std::string reap(const ExecutorLife&) override { return "ended as the test wished"; }
   ExecutorPeer& last() { return *lives.back(); }
