@@ -124,7 +124,8 @@ struct ExecutorHeader {
 struct ExecutorPacket {
   ExecutorHeader header;
   std::uint64_t object = 0;      // printed: where it begins; chunk: address; segment: id; image: id; starved: the session that blocks;
-                                 // module_note, load_replay: image id, a stream's priority (as int64), a graph's ChainPool::LogEntry
+                                 // module_note, load_replay: image id, a stream's priority (as int64), a graph's ChainPool::LogEntry,
+                                 // how many side contexts there are with it
   std::uint64_t address = 0;     // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
   std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment
   std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note, load_replay: LogKind

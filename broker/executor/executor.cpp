@@ -182,7 +182,7 @@ void Executor::replay(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
     case LogKind::unload: return modules_->replay_unload(packet.object, packet.address);
     case LogKind::stream: return static_cast<void>(parts_->streams.add(static_cast<int>(packet.object)));
     case LogKind::graph: return parts_->make_graph_again(packet.object);
-    case LogKind::side_contexts: return parts_->sides.make();
+    case LogKind::side_contexts: return parts_->sides.make_up_to(packet.object);
     case LogKind::load: break;
   }
   if (fds.count == 1 && modules_->replay(packet.object, packet.address, packet.header.session, fds.fds[0]) != CUDA_SUCCESS) {

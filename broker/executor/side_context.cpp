@@ -87,26 +87,36 @@ std::unique_ptr<SideStream> SideContext::take() {
 }
 
 void SideContexts::want() {
-  if (parts_.side_contexts == 0 || wanted_.exchange(true, std::memory_order_relaxed)) return;
-  WindowJob job{"making side contexts", 0, true, [this](WindowResult) {
-                  const auto in_order = parts_.control.note(LogKind::side_contexts, parts_.side_contexts);
-                  make();
-                }};
-  job.presses = true;
-  parts_.window.submit(std::move(job));
+  if (!wanted_.exchange(true, std::memory_order_relaxed)) make_next_in_window();
 }
 
-void SideContexts::make() {
-  wanted_.store(true, std::memory_order_relaxed);
-  if (count() != 0) return;
+void SideContexts::make_next_in_window() {
+  if (parts_.side_contexts == 0) return;
+  parts_.window.submit({"making a side context", 0, true, [this](WindowResult) {
+                          {
+                            const std::size_t number = contexts_.size() + 1;
+                            const auto in_order = parts_.control.note(LogKind::side_contexts, number);
+                            make_up_to(number);
+                          }
+                          if (!is_complete()) make_next_in_window();
+                        }});
+}
+
+bool SideContexts::is_complete() const { return refused_ || contexts_.size() >= parts_.side_contexts; }
+
+void SideContexts::make_up_to(std::size_t count) {
   contexts_.reserve(parts_.side_contexts);
-  while (contexts_.size() < parts_.side_contexts) {
+  while (contexts_.size() < count && !is_complete()) {
     std::unique_ptr<SideContext> side = SideContext::make(parts_, static_cast<unsigned>(contexts_.size()) + 1);
-    if (!side) break;
-    contexts_.push_back(std::move(side));
+    if (!side)
+      refused_ = true;
+    else
+      contexts_.push_back(std::move(side));
   }
+  if (!is_complete() || this->count() != 0) return;
+  wanted_.store(true, std::memory_order_relaxed);
   count_.store(contexts_.size(), std::memory_order_release);
-  if (count() != 0) log_info("{} workers have a context of their own from now on, for clients that wait often", count() + 1);
+  if (!contexts_.empty()) log_info("{} workers have a context of their own from now on, for clients that wait often", contexts_.size() + 1);
 }
 
 SideStream::~SideStream() {

@@ -67,25 +67,30 @@ class SideContext {
   std::vector<CUstream> free_;
 };
 
-// The executor's. Any thread, but for make().
+// The executor's. Any thread, but for make_up_to().
 class SideContexts {
  public:
   explicit SideContexts(ExecutorParts& parts) : parts_(parts) {}
   SideContexts(const SideContexts&) = delete;
 
-  // So many are there; it does not become less.
+  // So many are there, which is none until all are; it does not become less.
   [[nodiscard]] std::size_t count() const { return count_.load(std::memory_order_acquire); }
   // From 0; the worker behind the first has the first.
   [[nodiscard]] SideContext& operator[](std::size_t index) const { return *contexts_[index]; }
-  // Has ExecutorParts::side_contexts of them made in the next quiet window, for the first who asks.
+  // Has ExecutorParts::side_contexts of them made, for the first who asks: each in a quiet window of its own, since nobody can launch meanwhile,
+  // and none is held for it before a second has gone by.
   void want();
-  // As many, or fewer if the driver refuses. In a quiet window, or where the load log says so while nothing runs yet.
-  void make();
+  // Until there are so many, or the driver refuses. In a quiet window, or where the load log says so while nothing runs yet.
+  void make_up_to(std::size_t count);
 
  private:
+  void make_next_in_window();
+  [[nodiscard]] bool is_complete() const;
+
   ExecutorParts& parts_;
   std::vector<std::unique_ptr<SideContext>> contexts_;  // has room for all before the first is counted
   std::atomic<std::size_t> count_{0};
+  bool refused_ = false;
   std::atomic<bool> wanted_{false};
 };
 

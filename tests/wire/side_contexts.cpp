@@ -223,6 +223,35 @@ TEST_CASE("graphs that the load log names are made again for their context") {
   CHECK(executor.fake.graphs_made == before + 1);
 }
 
+TEST_CASE("side contexts are made in windows of their own and logged one by one; once all are there they are used") {
+  WireExecutor executor(1, 4);
+  executor.parts->side_contexts = 3;
+  CHECK(executor.parts->sides.count() == 0);
+  executor.parts->sides.want();
+  executor.parts->sides.want();
+  REQUIRE(eventually([&] { return executor.parts->sides.count() != 0; }));
+  CHECK(executor.parts->sides.count() == 3);
+  for (std::uint64_t number = 1; number <= 3; ++number) {
+    broker::ExecutorPacket packet;
+    std::size_t received_bytes = 0;
+    proto::ReceivedFds fds;
+    REQUIRE(executor.control_end.receive(std::as_writable_bytes(std::span(&packet, 1)), received_bytes, fds) == proto::SocketStatus::ok);
+    CHECK(packet.header.type == broker::ExecutorMessage::module_note);
+    CHECK(packet.purpose == static_cast<std::uint32_t>(broker::LogKind::side_contexts));
+    CHECK(packet.object == number);
+  }
+}
+
+TEST_CASE("side contexts of which an earlier life had some are used once the rest is made") {
+  WireExecutor executor(1, 4);
+  executor.parts->side_contexts = 3;
+  executor.parts->sides.make_up_to(1);  // as the load log says
+  executor.parts->sides.make_up_to(2);
+  CHECK(executor.parts->sides.count() == 0);
+  executor.parts->sides.want();
+  REQUIRE(eventually([&] { return executor.parts->sides.count() == 3; }));
+}
+
 TEST_CASE("when a worker has too many sessions that wait often") {
   using broker::has_too_many;
   CHECK(has_too_many(3, 0));

@@ -36,7 +36,7 @@ WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver
                                                                              real.device, *progress, progress_address, *names});
   parts->side_contexts = side_contexts;
   if (parts->start() != CUDA_SUCCESS) throw std::bad_alloc();
-  if (side_contexts != 0) parts->sides.make();
+  if (side_contexts != 0) parts->sides.make_up_to(side_contexts);
   parts->first_in_flight = broker::FlightLimit::kMost;  // limits other than that one are looked at
 }
 
