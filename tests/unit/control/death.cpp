@@ -243,41 +243,6 @@ TEST_CASE("a session its executor had failed stays failed through a move") {
   CHECK(state_in(page) == kFailed);
 }
 
-TEST_CASE("who is busy is decided once the executor stands still: until then its workers take records") {
-  ControlFixture broker;
-  broker.serve();
-  proto::Attached guilty;
-  TestClient a = broker.attach(&guilty);
-  proto::Attached late;
-  TestClient b = broker.attach(&late);
-  const auto late_page = map_header(b.fds);
-  ExecutorPeer& serving = broker.executor();
-  serving.stands_still = false;
-  serving.set_progress(0, guilty.session, 2, 1);
-  serving.set_progress(1, late.session, 9, 9);
-  serving.report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
-  REQUIRE(turn_until(broker.loop, [&] { return serving.halted; }));
-  for (int i = 0; i < 3; ++i) broker.loop.turn(1);
-  CHECK(state_in(late_page) == static_cast<std::uint32_t>(proto::SessionState::active));
-  serving.set_progress(1, late.session, 10, 9);
-  serving.stands_still = true;
-  REQUIRE(turn_until(broker.loop, [&] { return state_in(late_page) != static_cast<std::uint32_t>(proto::SessionState::active); }));
-  CHECK(state_in(late_page) == kFailed);
-}
-
-TEST_CASE("an executor of which a thread does not come to stand is waited for a moment only") {
-  ControlFixture broker;
-  broker.serve();
-  proto::Attached idle;
-  TestClient client = broker.attach(&idle);
-  const auto page = map_header(client.fds);
-  ExecutorPeer& serving = broker.executor();
-  serving.stands_still = false;
-  serving.report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
-  REQUIRE(turn_until(broker.loop, [&] { return state_in(page) == kMoved; }));
-  CHECK(serving.halted);
-}
-
 TEST_CASE("what takes device memory besides loads is made again in its order, up to the last load that a client has") {
   ControlFixture broker;
   broker.serve();
