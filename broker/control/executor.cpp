@@ -204,6 +204,7 @@ void Executor::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
     fault_tick_ = static_cast<ProgressTick>(packet.size_bytes);
     end_noticed_at_ = EventLoop::Clock::now();
     serving_->halt();
+    trap_sense_.end();
     limit_ = loop_.after(milliseconds(0), [this] { await_standstill(); });  // not from inside the link that is calling
     return;
   }

@@ -21,7 +21,7 @@ constexpr milliseconds kStandstillLimit{20};
 }  // namespace
 
 void Executor::expect_fault(const XidLine& line) {
-  if (state_ != ExecutorState::active) return;
+  if (state_ != ExecutorState::active || report_.cause == DeathReport::Cause::fault) return;  // the driver has told of it
   if (line.number == kXidStopped) trap_sense_.begin(serving_->calls(), [this, told = line.text] { found_trap(told); });
   if (expectation_ || has_next()) return;
   log_info("Executor {} (pid {}): the kernel log tells of a fault; the next executor is started before the driver reports it.", label_, pid());

@@ -73,8 +73,8 @@ class ImageStore {
   // A new executor is to make the loads of another one first, in their order.
   void copy_log(ExecutorId from, ExecutorId to);
   [[nodiscard]] bool has_log(ExecutorId executor) const;
-  // The executor's next life begins. What was made besides loads, and behind the last one of an image that a session holds, no address depends on
-  // that anybody may have: it is made again when it is wanted. The number of entries that have left the log.
+  // The executor's next life begins. Drops what was made besides loads behind the last load of an image that a session holds: no address that
+  // anybody may have depends on it, and it is made again when it is wanted. Returns how many entries have left the log.
   std::size_t forget_extras(ExecutorId executor);
   // The executor is gone for good; a later one of the same number begins with nothing.
   void forget_log(ExecutorId executor);

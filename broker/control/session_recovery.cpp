@@ -22,7 +22,7 @@ void SessionManager::executor_ready(Executor& executor) {
   if (!leases_) make_leases(*executor.facts());
   if (executor.serving()->loads_given == 0) {
     if (const std::size_t count = images_.forget_extras(executor.id()); count != 0)
-      log_info("Executor {}: {} streams, graphs and contexts aside of the life before are made again when they are wanted.", executor.label(), count);
+      log_info("Executor {}: {} streams, graphs and side contexts of the life before are made again when they are wanted.", executor.label(), count);
   }
   replay_loads(executor, *executor.serving());
   if (rest_) {
