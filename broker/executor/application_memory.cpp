@@ -122,7 +122,7 @@ CUresult ApplicationMemory::map(std::uint64_t address, std::uint64_t size_bytes,
 bool ApplicationMemory::is_filled(std::uint64_t address, std::uint64_t size_bytes) const {
   for (std::uint64_t left = size_bytes; left != 0;) {
     const auto mapping = mappings_.find(address);
-    if (mapping == mappings_.end() || mapping->second.is_forgotten || mapping->second.size_bytes > left) return false;
+    if (mapping == mappings_.end() || mapping->second.given_up != 0 || mapping->second.size_bytes > left) return false;
     left -= mapping->second.size_bytes;
     address += mapping->second.size_bytes;
   }
@@ -152,16 +152,16 @@ CUresult ApplicationMemory::set_access(std::uint64_t address, std::uint64_t size
 bool ApplicationMemory::forget(std::uint64_t address) {
   const std::lock_guard lock(mutex_);
   const auto found = mappings_.find(address);
-  if (found == mappings_.end() || found->second.is_forgotten) return false;
-  found->second.is_forgotten = true;
+  if (found == mappings_.end() || found->second.given_up != 0) return false;
+  found->second.given_up = map_.give_up();
   map_.remove_region(address);
   return true;
 }
 
-void ApplicationMemory::unmap_forgotten(std::uint64_t address, std::uint64_t size_bytes) {
+void ApplicationMemory::unmap_forgotten(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t up_to) {
   const std::lock_guard lock(mutex_);
   for (auto mapping = touching(address, size_bytes); mapping != mappings_.end() && mapping->first - address < size_bytes;) {
-    if (!mapping->second.is_forgotten) {
+    if (mapping->second.given_up == 0 || mapping->second.given_up > up_to) {
       ++mapping;
       continue;
     }
@@ -173,19 +173,10 @@ void ApplicationMemory::unmap_forgotten(std::uint64_t address, std::uint64_t siz
   }
 }
 
-std::vector<std::uint64_t> ApplicationMemory::forgotten() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::uint64_t> addresses;
-  for (const auto& [address, mapping] : mappings_) {
-    if (mapping.is_forgotten) addresses.push_back(address);
-  }
-  return addresses;
-}
-
 bool ApplicationMemory::has_forgotten(std::uint64_t address, std::uint64_t size_bytes) const {
   const std::lock_guard lock(mutex_);
   for (const auto& [begin, mapping] : mappings_) {
-    if (mapping.is_forgotten && begin < address + size_bytes && address < begin + mapping.size_bytes) return true;
+    if (mapping.given_up != 0 && begin < address + size_bytes && address < begin + mapping.size_bytes) return true;
   }
   return false;
 }
@@ -193,7 +184,7 @@ bool ApplicationMemory::has_forgotten(std::uint64_t address, std::uint64_t size_
 bool ApplicationMemory::has_mappings(std::uint64_t address, std::uint64_t size_bytes) const {
   const std::lock_guard lock(mutex_);
   const auto mapping = mappings_.lower_bound(address);
-  return mapping != mappings_.end() && mapping->first - address < size_bytes && !mapping->second.is_forgotten;
+  return mapping != mappings_.end() && mapping->first - address < size_bytes && mapping->second.given_up == 0;
 }
 
 void ApplicationMemory::release_all() {

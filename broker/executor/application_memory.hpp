@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <vector>
 
 #include "broker/driver/driver.hpp"
 #include "proto/ids.hpp"
@@ -43,10 +42,9 @@ class ApplicationMemory {
   // work has ended.
   [[nodiscard]] bool forbid(std::uint64_t address, std::uint64_t size_bytes);
   [[nodiscard]] CUresult set_access(std::uint64_t address, std::uint64_t size_bytes, bool is_accessible);
-  // Refused from now on; taken out by unmap_forgotten() once its work has ended.
+  // Refused from now on; taken out by unmap_forgotten(), which names the last number of MemoryMap's whose work has ended.
   [[nodiscard]] bool forget(std::uint64_t address);
-  void unmap_forgotten(std::uint64_t address, std::uint64_t size_bytes);
-  [[nodiscard]] std::vector<std::uint64_t> forgotten() const;  // addresses
+  void unmap_forgotten(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t up_to);
   [[nodiscard]] bool has_forgotten(std::uint64_t address, std::uint64_t size_bytes) const;
   [[nodiscard]] bool has_mappings(std::uint64_t address, std::uint64_t size_bytes) const;
   // In a quiet window, when the session has ended.
@@ -62,7 +60,7 @@ class ApplicationMemory {
   struct Mapping {
     std::uint64_t size_bytes = 0;
     std::uint64_t piece = 0;
-    bool is_forgotten = false;
+    std::uint64_t given_up = 0;  // 0: it is not forgotten
   };
   using Mappings = std::map<std::uint64_t, Mapping>;
 

@@ -12,6 +12,8 @@ namespace {
 constexpr std::uint64_t kQuickBytes = 64u << 20;  // mapping so much takes a worker tens of microseconds
 constexpr unsigned kAnnouncedTimeoutMs = 10'000;  // to learn whether the control process has announced it
 
+constexpr std::uint64_t kEverywhere = UINT64_MAX;  // from address 0
+
 bool is_range(std::uint64_t address, std::uint64_t size_bytes) { return size_bytes != 0 && size_bytes <= UINT64_MAX - address; }
 
 CUresult map(Session& session, const proto::MappingCreateRecord& record) {
@@ -21,9 +23,9 @@ CUresult map(Session& session, const proto::MappingCreateRecord& record) {
   return session.parts().faults.check(result, session.id(), "cuMemMap");
 }
 
-void map_in_job(Session& session, const proto::MappingCreateRecord& record, const SharedReply& reply) {
-  session.start_job([record, reply](const std::shared_ptr<Session>& self) {
-    self->memory().application().unmap_forgotten(record.address, record.size_bytes);
+void map_in_job(Session& session, const proto::MappingCreateRecord& record, const SharedReply& reply, std::uint64_t up_to) {
+  session.start_job([record, reply, up_to](const std::shared_ptr<Session>& self) {
+    self->memory().application().unmap_forgotten(record.address, record.size_bytes, up_to);
     reply->answer_with(map(*self, record), proto::MappingCreateReply{});
     self->finish_job();
   });
@@ -44,10 +46,10 @@ CUresult set_access(Session& session, const proto::MappingAccessRecord& record) 
 
 // The device is full, but what the session has given back is perhaps still there: awaited, as for chunks.
 void create_after_releases(Session& session, const proto::MemoryCreateRecord& record, const SharedReply& reply) {
-  session.when_completed([&session, record, reply, forgotten = session.memory().application().forgotten()] {
-    session.start_job([record, reply, forgotten](const std::shared_ptr<Session>& self) {
-      for (const std::uint64_t address : forgotten) self->memory().application().unmap_forgotten(address, 1);
-      self->memory().release_leaving();
+  session.when_completed([&session, record, reply, up_to = session.memory().last_given_up()] {
+    session.start_job([record, reply, up_to](const std::shared_ptr<Session>& self) {
+      self->memory().application().unmap_forgotten(0, kEverywhere, up_to);
+      self->memory().release_leaving(up_to);
       self->parts().control.settle();
       reply->answer_with(create(*self, record), proto::MemoryCreateReply{});
       self->finish_job();
@@ -68,9 +70,9 @@ void handle(Incoming& incoming, const proto::RangeFreeRecord& record) {
   if (!is_range(record.address, record.size_bytes) || !session.memory().leave_range(record.address, record.size_bytes)) {
     return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   }
-  session.when_completed([&session, record] {
-    session.start_job([record](const std::shared_ptr<Session>& self) {
-      self->memory().release_ranges(record.address, record.size_bytes);
+  session.when_completed([&session, record, up_to = session.memory().last_given_up()] {
+    session.start_job([record, up_to](const std::shared_ptr<Session>& self) {
+      self->memory().release_ranges(record.address, record.size_bytes, up_to);
       self->finish_job();
     });
   });
@@ -78,7 +80,7 @@ void handle(Incoming& incoming, const proto::RangeFreeRecord& record) {
 
 void handle(Incoming& incoming, const proto::MemoryCreateRecord& record) {
   Session& session = incoming.session;
-  const bool is_leaving = session.memory().is_releasing() || !session.memory().application().forgotten().empty();
+  const bool is_leaving = session.memory().is_releasing() || session.memory().application().has_forgotten(0, kEverywhere);
   if (record.size_bytes <= kQuickBytes) {
     const CUresult result = create(session, record);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && is_leaving) return create_after_releases(session, record, incoming.share_reply());
@@ -118,9 +120,10 @@ void handle(Incoming& incoming, const proto::MappingCreateRecord& record) {
   if (!is_range(record.address, record.size_bytes)) return incoming.reply.answer_with(CUDA_ERROR_INVALID_VALUE, proto::MappingCreateReply{});
   // What lay there before is perhaps still in use by work under way.
   if (session.memory().application().has_forgotten(record.address, record.size_bytes)) {
-    return session.when_completed([&session, record, reply = incoming.share_reply()] { map_in_job(session, record, reply); });
+    return session.when_completed(
+        [&session, record, reply = incoming.share_reply(), up_to = session.memory().last_given_up()] { map_in_job(session, record, reply, up_to); });
   }
-  if (record.size_bytes > kQuickBytes) return map_in_job(session, record, incoming.share_reply());
+  if (record.size_bytes > kQuickBytes) return map_in_job(session, record, incoming.share_reply(), 0);
   incoming.reply.answer_with(map(session, record), proto::MappingCreateReply{});
 }
 
@@ -138,9 +141,9 @@ void handle(Incoming& incoming, const proto::MappingAccessRecord& record) {
 void handle(Incoming& incoming, const proto::MappingEndRecord& record) {
   Session& session = incoming.session;
   if (!session.memory().application().forget(record.address)) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
-  session.when_completed([&session, address = record.address] {
-    session.start_job([address](const std::shared_ptr<Session>& self) {
-      self->memory().application().unmap_forgotten(address, 1);
+  session.when_completed([&session, address = record.address, up_to = session.memory().last_given_up()] {
+    session.start_job([address, up_to](const std::shared_ptr<Session>& self) {
+      self->memory().application().unmap_forgotten(address, 1, up_to);
       self->finish_job();
     });
   });

@@ -27,9 +27,9 @@ bool is_lacking(CUresult result) { return result == CUDA_ERROR_OUT_OF_MEMORY || 
 // The device, or the lease, is full. What the session has given back counts as free for it, so that is awaited: its work, the unmapping, and the
 // control process, which holds a handle of each chunk.
 void create_after_releases(Session& session, std::uint64_t size_bytes, const SharedReply& reply) {
-  session.when_completed([&session, size_bytes, reply] {
-    session.start_job([size_bytes, reply](const std::shared_ptr<Session>& self) {
-      self->memory().release_leaving();
+  session.when_completed([&session, size_bytes, reply, up_to = session.memory().last_given_up()] {
+    session.start_job([size_bytes, reply, up_to](const std::shared_ptr<Session>& self) {
+      self->memory().release_leaving(up_to);
       self->parts().control.settle();
       MemoryMap::Chunk chunk;
       const CUresult result = create_chunk(*self, size_bytes, chunk);
@@ -80,11 +80,10 @@ void handle(Incoming& incoming, const proto::ChunkCreateRecord& record) {
 
 void handle(Incoming& incoming, const proto::ChunkReleaseRecord& record) {
   Session& session = incoming.session;
-  const std::optional<MemoryMap::Chunk> chunk = session.memory().forget_chunk(record.address);
-  if (!chunk) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
-  session.when_completed([&session, chunk = *chunk] {
-    session.start_job([chunk](const std::shared_ptr<Session>& self) {
-      self->memory().release_chunk(chunk);
+  if (!session.memory().forget_chunk(record.address)) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
+  session.when_completed([&session, address = record.address, up_to = session.memory().last_given_up()] {
+    session.start_job([address, up_to](const std::shared_ptr<Session>& self) {
+      self->memory().release_chunk(address, up_to);
       self->finish_job();
     });
   });
@@ -110,10 +109,10 @@ void handle(Incoming& incoming, const proto::LeaseUseRecord& record) {
 void handle(Incoming& incoming, const proto::LeaseEndRecord& record) {
   Session& session = incoming.session;
   session.memory().close_lease(record.address);
-  session.when_completed([&session, address = record.address] {
-    session.start_job([address](const std::shared_ptr<Session>& self) {
-      (void)self->memory().release_leaving();
-      self->memory().release_ranges(address, self->memory().find_lease(address).value_or(0));
+  session.when_completed([&session, address = record.address, up_to = session.memory().last_given_up()] {
+    session.start_job([address, up_to](const std::shared_ptr<Session>& self) {
+      (void)self->memory().release_leaving(up_to);
+      self->memory().release_ranges(address, self->memory().find_lease(address).value_or(0), up_to);
       constexpr unsigned kNoWait = 0;  // one that was never used is there, since its client knows of it
       const bool was_announced = self->parts().control.take_lease(self->id(), address, kNoWait, [] { return true; }).has_value();
       if (was_announced || self->memory().remove_lease(address)) {

@@ -222,13 +222,13 @@ CUresult MemoryMap::make_chunk(std::uint64_t address, std::uint64_t size_bytes, 
   return result;
 }
 
-std::optional<MemoryMap::Chunk> MemoryMap::forget_chunk(std::uint64_t address) {
+bool MemoryMap::forget_chunk(std::uint64_t address) {
   std::lock_guard lock(mutex_);
   auto node = chunks_.extract(address);
-  if (node.empty()) return std::nullopt;
-  const Chunk chunk{address, node.mapped().size_bytes};
+  if (node.empty()) return false;
+  node.mapped().given_up = give_up();
   leaving_.insert(std::move(node));
-  return chunk;
+  return true;
 }
 
 void MemoryMap::unmap_chunk(std::uint64_t address, const Mapped& chunk) {
@@ -236,36 +236,39 @@ void MemoryMap::unmap_chunk(std::uint64_t address, const Mapped& chunk) {
   driver_->cuMemRelease(chunk.handle);
 }
 
-void MemoryMap::release_chunk(const Chunk& chunk) {
+void MemoryMap::release_chunk(std::uint64_t address, std::uint64_t up_to) {
   std::map<std::uint64_t, Mapped>::node_type node;
   {
     std::lock_guard lock(mutex_);
-    node = leaving_.extract(chunk.address);
-    if (node.empty()) return;
+    const auto found = leaving_.find(address);
+    if (found == leaving_.end() || found->second.given_up > up_to) return;
+    node = leaving_.extract(found);
     ++releasing_;
   }
-  unmap_chunk(chunk.address, node.mapped());
+  unmap_chunk(address, node.mapped());
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::chunk_released, 0, session_};
-  packet.object = chunk.address;
+  packet.object = address;
   {
     // The control process hears of the release before the address can be another chunk's.
     std::lock_guard lock(mutex_);
     control_.send(packet);
-    all_chunks_ -= taken_.erase(chunk.address);
+    all_chunks_ -= taken_.erase(address);
     --releasing_;
   }
   released_.notify_all();
 }
 
-bool MemoryMap::release_leaving() {
-  std::vector<Chunk> chunks;
+bool MemoryMap::release_leaving(std::uint64_t up_to) {
+  std::vector<std::uint64_t> chunks;
   {
     std::unique_lock lock(mutex_);
-    for (const auto& [address, chunk] : leaving_) chunks.push_back({address, chunk.size_bytes});
+    for (const auto& [address, chunk] : leaving_) {
+      if (chunk.given_up <= up_to) chunks.push_back(address);
+    }
     if (chunks.empty() && releasing_ == 0) return false;
   }
-  for (const Chunk& chunk : chunks) release_chunk(chunk);
+  for (const std::uint64_t address : chunks) release_chunk(address, up_to);
   std::unique_lock lock(mutex_);
   released_.wait(lock, [this] { return releasing_ == 0; });  // those that other helpers are at
   return true;

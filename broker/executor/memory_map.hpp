@@ -13,7 +13,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/address_ranges.hpp"
@@ -50,20 +49,23 @@ class MemoryMap {
   // What create_chunk() answers where the device has memory perhaps, but no lease has room: the client asks for a further one.
   static constexpr CUresult kNoRoomInLeases = CUDA_ERROR_MAP_FAILED;
   [[nodiscard]] CUresult create_chunk(std::uint64_t size_bytes, Chunk& chunk);
-  // Takes the chunk out of the session (its addresses are refused from now on) and returns it for release_chunk once its work has ended.
-  [[nodiscard]] std::optional<Chunk> forget_chunk(std::uint64_t address);
-  void release_chunk(const Chunk& chunk);
-  // Releases every forgotten chunk and waits for those that other threads release. Their work has ended. False: there were none.
-  bool release_leaving();
+  // What is given up (a chunk, a range, a mapping) is numbered. Work under way may use it, so it is ended later, perhaps by another thread, which
+  // says up to which number that work has ended: the same address may be in use anew by then, and given up again.
+  [[nodiscard]] std::uint64_t last_given_up() const { return last_given_up_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t give_up() { return last_given_up_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  // Its addresses are refused from now on. False: there is no such chunk.
+  [[nodiscard]] bool forget_chunk(std::uint64_t address);
+  void release_chunk(std::uint64_t address, std::uint64_t up_to);
+  // Releases every forgotten chunk and waits for those that other threads release. False: there were none.
+  bool release_leaving(std::uint64_t up_to);
   [[nodiscard]] bool is_releasing() const;
 
   // Address ranges that the client maps memory in by itself (ApplicationMemory): no chunk is put there. `wanted`: 0, or where it is to be.
   [[nodiscard]] CUresult reserve_range(std::uint64_t size_bytes, std::uint64_t alignment, std::uint64_t wanted, std::uint64_t& address);
   [[nodiscard]] bool is_reserved(std::uint64_t address, std::uint64_t size_bytes) const;
-  // Nothing more is mapped there (false: something is, or it is no range). release_ranges() ends such ranges within the given addresses, once
-  // their work has ended.
+  // Nothing more is mapped there (false: something is, or it is no range). release_ranges() ends such ranges within the given addresses.
   [[nodiscard]] bool leave_range(std::uint64_t address, std::uint64_t size_bytes);
-  void release_ranges(std::uint64_t address, std::uint64_t size_bytes);
+  void release_ranges(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t up_to);
   // What is mapped there and may be used.
   void add_region(std::uint64_t address, std::uint64_t size_bytes);
   void remove_region(std::uint64_t address);
@@ -86,6 +88,7 @@ class MemoryMap {
   struct Mapped {
     std::uint64_t size_bytes = 0;
     CUmemGenericAllocationHandle handle = 0;
+    std::uint64_t given_up = 0;
   };
 
   [[nodiscard]] std::uint64_t find_room(std::uint64_t size_bytes, std::uint64_t alignment) const;
@@ -104,6 +107,7 @@ class MemoryMap {
   const proto::Lease device_lease_;
   std::atomic<std::uint64_t>& all_chunks_;
   std::uint64_t granularity_ = 0;
+  std::atomic<std::uint64_t> last_given_up_{0};
 
   mutable std::mutex mutex_;
   struct Leased {
@@ -111,13 +115,13 @@ class MemoryMap {
     proto::Lease reserved;  // what the driver keeps free for it
     bool is_closed = false;
   };
-  std::map<std::uint64_t, Leased> leases_;   // device ranges, by address
-  std::map<std::uint64_t, Mapped> chunks_;   // by address; usable
-  std::map<std::uint64_t, Mapped> leaving_;  // forgotten, still mapped
-  AddressRanges taken_;                      // all addresses in use: those two, chunks in the making and being unmapped
-  AddressRanges ranges_;                     // the client's own
-  std::set<std::uint64_t> leaving_ranges_;
-  AddressRanges regions_;  // mapped there and usable
+  std::map<std::uint64_t, Leased> leases_;                 // device ranges, by address
+  std::map<std::uint64_t, Mapped> chunks_;                 // by address; usable
+  std::map<std::uint64_t, Mapped> leaving_;                // forgotten, still mapped
+  AddressRanges taken_;                                    // all addresses in use: those two, chunks in the making and being unmapped
+  AddressRanges ranges_;                                   // the client's own
+  std::map<std::uint64_t, std::uint64_t> leaving_ranges_;  // by address: when it was given up
+  AddressRanges regions_;                                  // mapped there and usable
   std::uint64_t application_pieces_ = 0;
   bool has_been_refused_ = false;
   unsigned releasing_ = 0;  // chunks being unmapped just now

@@ -43,21 +43,24 @@ bool MemoryMap::leave_range(std::uint64_t address, std::uint64_t size_bytes) {
   if (application_->has_mappings(address, size_bytes)) return false;
   std::lock_guard lock(mutex_);
   const auto range = ranges_.find(address);
-  return range != ranges_.end() && range->second == size_bytes && leaving_ranges_.insert(address).second;
+  return range != ranges_.end() && range->second == size_bytes && leaving_ranges_.emplace(address, give_up()).second;
 }
 
-void MemoryMap::release_ranges(std::uint64_t first, std::uint64_t bytes) {
+void MemoryMap::release_ranges(std::uint64_t first, std::uint64_t bytes, std::uint64_t up_to) {
   AddressRanges leaving;
   {
     std::lock_guard lock(mutex_);
-    for (auto range = leaving_ranges_.lower_bound(first); range != leaving_ranges_.end() && *range - first < bytes; ++range) {
-      leaving.emplace(*range, ranges_.at(*range));
+    for (auto range = leaving_ranges_.lower_bound(first); range != leaving_ranges_.end() && range->first - first < bytes; ++range) {
+      if (range->second <= up_to) leaving.emplace(range->first, ranges_.at(range->first));
     }
   }
-  for (const auto& [address, size_bytes] : leaving) application_->unmap_forgotten(address, size_bytes);
+  for (const auto& [address, size_bytes] : leaving) application_->unmap_forgotten(address, size_bytes, up_to);
   std::lock_guard lock(mutex_);
-  for (const auto& [address, size_bytes] : leaving) {  // unless another thread has ended it, and it is one anew
-    if (leaving_ranges_.erase(address) != 0) ranges_.erase(address);
+  for (const auto& [address, size_bytes] : leaving) {
+    const auto range = leaving_ranges_.find(address);
+    if (range == leaving_ranges_.end() || range->second > up_to) continue;  // another thread has ended it, and it may be one anew
+    leaving_ranges_.erase(range);
+    ranges_.erase(address);
   }
 }
 
