@@ -20,7 +20,7 @@ void ChainCache::move_to(ChainPool& pool) {
   pool_ = &pool;
 }
 
-bool ChainCache::has(ChainShape shape) {
+bool ChainCache::ensure(ChainShape shape) {
   if (parts_.nop_function == nullptr || pool_->is_refused()) return false;
   if (shape.has_words && parts_.writer_function == nullptr) return false;
   std::unique_ptr<ChainGraph>& chain = chains_[shape.index()];
@@ -30,7 +30,7 @@ bool ChainCache::has(ChainShape shape) {
 
 bool ChainCache::launch(CUstream stream, std::span<const LaunchOp* const> launches, const WordWrites* words) {
   const ChainShape shape{launches.size(), words != nullptr};
-  if (!has(shape)) return false;
+  if (!ensure(shape)) return false;
   const std::unique_ptr<ChainGraph>& chain = chains_[shape.index()];
   const ScopedContext current(parts_.driver, pool_->green(), pool_->issue_lock());
   // A launch that a node cannot hold is the client's affair: issued plainly it gets the driver's own error.

@@ -22,8 +22,8 @@ class ChainCache {
   ChainCache(const ChainCache&) = delete;
   ~ChainCache() { clear(); }
 
-  // Whether there is a graph of that shape, here or in the pool.
-  [[nodiscard]] bool has(ChainShape shape);
+  // Takes a graph of that shape from the pool, unless there is one here. False: there is none at the moment.
+  [[nodiscard]] bool ensure(ChainShape shape);
   // Launches a chain of exactly `launches.size()` kernels, a length that chain_length() gives or 0, and the words behind them if there are
   // any (there are where always_has_words() says so). False: nothing was issued, issue it plainly.
   [[nodiscard]] bool launch(CUstream stream, std::span<const LaunchOp* const> launches, const WordWrites* words);

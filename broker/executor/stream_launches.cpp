@@ -68,7 +68,7 @@ bool StreamQueue::issue_chain(std::size_t length) {
   note_kernel(before + static_cast<std::uint32_t>(length), *launches[length - 1]->function);
   begin_change(operations);
   const bool is_last = length == ops_.size() && !rhythm_.is_short();
-  const bool has_words = fence != nullptr || is_progress_due() || is_last || always_has_words(length) || !chains_.has({length, false});
+  const bool has_words = fence != nullptr || is_progress_due() || is_last || always_has_words(length) || !chains_.ensure({length, false});
   if (has_words && fence == nullptr) note_rhythm();
   const WordWrites writes = words(fence != nullptr ? std::optional(fence->value) : std::nullopt);
   const ScopedCall call(context_.session, "cuGraphLaunch", {"launches", length});

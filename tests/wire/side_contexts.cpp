@@ -223,7 +223,7 @@ TEST_CASE("graphs that the load log names are made again for their context") {
   CHECK(executor.fake.graphs_made == before + 1);
 }
 
-TEST_CASE("side contexts are made in windows of their own and logged one by one; once all are there they are used") {
+TEST_CASE("side contexts are logged one by one, and used once all are there") {
   WireExecutor executor(1, 4);
   executor.parts->side_contexts = 3;
   CHECK(executor.parts->sides.count() == 0);
