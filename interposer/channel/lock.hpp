@@ -2,6 +2,10 @@
 // The short lock that makes one total order of a channel's records. Held for tens of nanoseconds by a launch, so a contender first looks a
 // few times; then it sleeps on a futex, because on two cores a spinning contender keeps the holder from finishing.
 // Meets the requirements of std::lock_guard. Not recursive, not fair between sleepers.
+//
+// Leaving is two plain instructions, since every launch pays for it: the store that frees the lock and the look for sleepers need a barrier
+// between them, and who wants to sleep makes that one for all threads (membarrier(2), process-wide) behind its mark. So either the one who
+// leaves sees the mark, or the sleeper sees the free lock.
 #pragma once
 
 #include <atomic>
@@ -14,35 +18,25 @@ namespace mpsshim::interposer {
 class ChannelLock {
  public:
   void lock() {
+    if (!try_lock()) lock_contended();
+  }
+  bool try_lock() {
     std::uint32_t expected = kFree;
-    if (state_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire, std::memory_order_relaxed)) return;
-    lock_contended();
+    return state_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire, std::memory_order_relaxed);
   }
   void unlock() {
-    if (state_.exchange(kFree, std::memory_order_release) == kHeldWithSleepers) proto::futex_wake_one(state_);
+    state_.store(kFree, std::memory_order_release);
+    if (sleepers_.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      proto::futex_wake_one(state_);
   }
 
  private:
-  enum : std::uint32_t { kFree = 0, kHeld = 1, kHeldWithSleepers = 2 };
-  static constexpr int kLooks = 100;  // about 1 us of pauses: longer than a record takes to write
-  static constexpr std::uint64_t kSleepUs = 20'000;
+  enum : std::uint32_t { kFree = 0, kHeld = 1 };
 
-  void lock_contended() {
-    for (int look = 0; look < kLooks; ++look) {
-      std::uint32_t expected = kFree;
-      if (state_.load(std::memory_order_relaxed) == kFree &&
-          state_.compare_exchange_weak(expected, kHeld, std::memory_order_acquire, std::memory_order_relaxed)) {
-        return;
-      }
-      proto::cpu_relax();
-    }
-    // From here on the lock is taken as "with sleepers": the one who leaves cannot know whether others still sleep.
-    while (state_.exchange(kHeldWithSleepers, std::memory_order_acquire) != kFree) {
-      proto::futex_wait(state_, kHeldWithSleepers, kSleepUs);
-    }
-  }
+  void lock_contended();
 
   std::atomic<std::uint32_t> state_{kFree};
+  std::atomic<std::uint32_t> sleepers_{0};  // threads that sleep or are about to
 };
 
 }  // namespace mpsshim::interposer

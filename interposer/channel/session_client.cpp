@@ -115,11 +115,11 @@ CUresult SessionClient::look() {
   return channel_.settle(state == proto::SessionState::moved ? WaitEnd::moved : WaitEnd::failed, *link);
 }
 
-CUresult SessionClient::wait_fence(std::uint32_t index, std::uint32_t target, const char* reason, WaitStyle style) {
+CUresult SessionClient::wait_fence(std::uint32_t index, std::uint32_t target, const char* reason, WaitPlan plan) {
   while (!fences_.reached(index, target)) {
     const std::shared_ptr<Link> link = channel_.link();
     FenceSleep sleep(*link, index, target);
-    Wait wait(reason, link->header(), channel_.peer(), style);
+    Wait wait(reason, link->header(), channel_.peer(), plan);
     const WaitEnd end = wait.until([&] { return fences_.reached(index, target); }, sleep);
     if (const CUresult error = channel_.settle(end, *link); error != CUDA_SUCCESS) return error;
   }

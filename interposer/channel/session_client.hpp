@@ -68,7 +68,7 @@ class SessionClient final : private Channel::Guardian {
   [[nodiscard]] CUresult wait_fence(std::uint32_t index, std::uint32_t target, const char* reason) {
     return wait_fence(index, target, reason, Wait::style_of_thread());
   }
-  [[nodiscard]] CUresult wait_fence(std::uint32_t index, std::uint32_t target, const char* reason, WaitStyle style);
+  [[nodiscard]] CUresult wait_fence(std::uint32_t index, std::uint32_t target, const char* reason, WaitPlan plan);
 
   // Address ranges of this session, kept free in this process.
   [[nodiscard]] const proto::Lease& device_lease() const { return device_lease_; }

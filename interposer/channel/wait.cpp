@@ -40,19 +40,19 @@ std::uint64_t Wait::clock_us() {
 
 void Wait::begin() {
   started_us_ = now_us_ = looked_us_ = clock_us();
-  if (style_ == WaitStyle::automatic) budget_us_ = thread_budget().us();
-  if (style_ == WaitStyle::spin && usable_cores() <= 2) style_ = WaitStyle::yield;
+  if (plan_.style == WaitStyle::automatic) budget_us_ = thread_budget().us();
+  if (plan_.style == WaitStyle::spin && usable_cores() <= 2) plan_.style = WaitStyle::yield;
 }
 
 bool Wait::keeps_looking() {
   now_us_ = clock_us();
-  const WaitStep step = next_step(style_, now_us_ - started_us_, budget_us_);
+  const WaitStep step = next_step(plan_, now_us_ - started_us_, budget_us_);
   if (step == WaitStep::yield) sched_yield();
   return step != WaitStep::sleep;
 }
 
 WaitEnd Wait::end(WaitEnd found) {
-  if (style_ == WaitStyle::automatic) thread_budget().learn(clock_us() - started_us_);
+  if (plan_.style == WaitStyle::automatic) thread_budget().learn(clock_us() - started_us_);
   if (proto::trace::enabled()) [[unlikely]]
     proto::trace::complete("wait", reason_, started_us_ * 1000, {{"slept", slept_ ? 1u : 0u}});
   return found;

@@ -6,6 +6,7 @@
 // because it dies with its connection.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -22,10 +23,17 @@ enum class WaitEnd : std::uint8_t {
 };
 
 enum class WaitStyle : std::uint8_t {
-  automatic,  // spins for a moment, yields for the rest of a budget (SpinBudget), then sleeps
+  automatic,  // spins for a moment, yields for the rest of a budget (SpinBudget), then sleeps; yields again when its end is about due
   spin,       // never sleeps (CU_CTX_SCHED_SPIN); on one or two cores it yields, or the executor would not get on
   yield,      // never sleeps, gives its core away between looks (CU_CTX_SCHED_YIELD)
   sleep,      // sleeps at once (CU_CTX_SCHED_BLOCKING_SYNC, CU_EVENT_BLOCKING_SYNC)
+};
+
+// How to wait for the GPU, and for how long that will be, as far as anybody can tell.
+struct WaitPlan {
+  WaitPlan(WaitStyle how, std::uint64_t expected = 0) : style(how), expected_us(expected) {}  // NOLINT: a style alone is a plan, too
+  WaitStyle style;
+  std::uint64_t expected_us;  // 0: not known
 };
 
 // What comes after some looks in vain.
@@ -45,11 +53,14 @@ class Wait {
   // more clients wait than there are cores: they give theirs away. Yielding earlier made the waits of a single client longer (docs/measurements.md).
   static constexpr std::uint64_t kSpinUs = 20;
 
-  // A wait of that style, with that budget, has lasted for so long.
-  [[nodiscard]] static constexpr WaitStep next_step(WaitStyle style, std::uint64_t waited_us, std::uint64_t budget_us) {
-    switch (style) {
+  // Shorter waits are not worth a second look: a thread wakes up some 0.1 ms late.
+  static constexpr std::uint64_t kLeastExpectedUs = 2'000;
+
+  // A wait with that plan and that budget has lasted for so long.
+  [[nodiscard]] static WaitStep next_step(const WaitPlan& plan, std::uint64_t waited_us, std::uint64_t budget_us) {
+    switch (plan.style) {
       case WaitStyle::automatic:
-        if (waited_us >= budget_us) return WaitStep::sleep;
+        if (waited_us >= budget_us) return is_about_due(plan, waited_us) ? WaitStep::yield : WaitStep::sleep;
         return waited_us < kSpinUs ? WaitStep::look : WaitStep::yield;
       case WaitStyle::spin: return WaitStep::look;
       case WaitStyle::yield: return WaitStep::yield;
@@ -57,27 +68,32 @@ class Wait {
     }
     return WaitStep::sleep;
   }
+  // How long a wait with that plan sleeps after so long: until its end is about due, kStepUs at most.
+  [[nodiscard]] static std::uint64_t sleep_us(const WaitPlan& plan, std::uint64_t waited_us) {
+    const std::uint64_t due_us = plan.expected_us - margin_us(plan);
+    return plan.expected_us >= kLeastExpectedUs && waited_us < due_us ? std::min(kStepUs, due_us - waited_us) : kStepUs;
+  }
 
   // `reason` is a string literal that completes "waiting for ...".
-  Wait(const char* reason, const proto::ChannelHeader& header, PeerWatch peer, WaitStyle style = WaitStyle::automatic)
-      : reason_(reason), header_(header), peer_(peer), style_(style) {}
+  Wait(const char* reason, const proto::ChannelHeader& header, PeerWatch peer, WaitPlan plan = WaitStyle::automatic)
+      : reason_(reason), header_(header), peer_(peer), plan_(plan) {}
 
   // `ready()` looks once; `sleep(timeout_us)` sleeps until something may have changed, at most so long.
   template <typename Ready, typename Sleep>
   [[nodiscard]] WaitEnd until(Ready&& ready, Sleep&& sleep) {
     if (ready()) return WaitEnd::ready;
     begin();
-    while (style_ != WaitStyle::sleep) {
-      for (int look = 0; look < kLooksPerClock; ++look) {
-        proto::cpu_relax();
-        if (ready()) return end(WaitEnd::ready);
-      }
-      if (!keeps_looking()) break;
-      if (const WaitEnd found = look_around(); found != WaitEnd::ready) return end(found);
-    }
     for (;;) {
+      while (plan_.style != WaitStyle::sleep) {
+        for (int look = 0; look < kLooksPerClock; ++look) {
+          proto::cpu_relax();
+          if (ready()) return end(WaitEnd::ready);
+        }
+        if (!keeps_looking()) break;
+        if (const WaitEnd found = look_around(); found != WaitEnd::ready) return end(found);
+      }
       slept_ = true;
-      sleep(kStepUs);
+      sleep(sleep_us(plan_, now_us_ - started_us_));
       if (ready()) return end(WaitEnd::ready);
       now_us_ = clock_us();
       if (const WaitEnd found = look_around(); found != WaitEnd::ready) return end(found);
@@ -94,6 +110,11 @@ class Wait {
  private:
   static constexpr int kLooksPerClock = 32;
 
+  // For so long before and after its expected end the end of a wait is about due.
+  [[nodiscard]] static std::uint64_t margin_us(const WaitPlan& plan) { return plan.expected_us / 32; }
+  [[nodiscard]] static bool is_about_due(const WaitPlan& plan, std::uint64_t waited_us) {
+    return plan.expected_us >= kLeastExpectedUs && waited_us + margin_us(plan) >= plan.expected_us && waited_us <= plan.expected_us + margin_us(plan);
+  }
   [[nodiscard]] static std::uint64_t clock_us();
   void begin();
   // False once it is time to sleep. Yields the core where the style says so.
@@ -107,7 +128,7 @@ class Wait {
   const char* reason_;
   const proto::ChannelHeader& header_;
   PeerWatch peer_;
-  WaitStyle style_;
+  WaitPlan plan_;
   bool slept_ = false;
   bool logged_ = false;
   std::uint64_t budget_us_ = 0;

@@ -203,12 +203,12 @@ CUresult Streams::fence_many(Which which, proto::GreenContextId green, Targets& 
 }
 
 // With nothing to wait for, the session may have ended all the same.
-CUresult Streams::wait_many(const Targets& targets, std::size_t count, WaitStyle style) {
+CUresult Streams::wait_many(const Targets& targets, std::size_t count, WaitPlan plan) {
   if (count == 0) {
     if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
   }
   for (std::size_t i = 0; i < count; ++i) {
-    const CUresult error = session().wait_fence(targets[i].word, targets[i].value, "a stream's work", style);
+    const CUresult error = session().wait_fence(targets[i].word, targets[i].value, "a stream's work", plan);
     if (error != CUDA_SUCCESS) return error;
   }
   MemoryPools::instance().after_synchronize();
@@ -227,12 +227,12 @@ CUresult Streams::synchronize(Stream& stream) {
   return wait_for_own_work(stream);
 }
 
-CUresult Streams::wait_for_own_work(Stream& stream) {
+CUresult Streams::wait_for_own_work(Stream& stream, std::uint64_t expected_us) {
   std::uint32_t target = 0;
   if (const CUresult error = fence(stream, target); error != CUDA_SUCCESS) return error;
   Targets targets;  // NOLINT: one is filled
   targets[0] = {stream.word, target};
-  return wait_many(targets, session().fences().reached(stream.word, target) ? 0 : 1, wait_style(stream));
+  return wait_many(targets, session().fences().reached(stream.word, target) ? 0 : 1, WaitPlan(wait_style(stream), expected_us));
 }
 
 CUresult Streams::fence_visible(Stream& stream, Target& target, bool& is_pending) {

@@ -92,8 +92,8 @@ class Streams {
   // Posts a fence if there is work after the last; `target` is the value that covers all work so far.
   [[nodiscard]] CUresult fence(Stream& stream, std::uint32_t& target);
   [[nodiscard]] CUresult synchronize(Stream& stream);
-  // Waits for what was posted on this stream alone, also where it is the NULL stream.
-  [[nodiscard]] CUresult wait_for_own_work(Stream& stream);
+  // Waits for what was posted on this stream alone, also where it is the NULL stream. `expected_us`: how long that will take, 0 if nobody knows.
+  [[nodiscard]] CUresult wait_for_own_work(Stream& stream, std::uint64_t expected_us = 0);
   // As synchronize(), but does not wait for uploads behind which nothing was posted: what a synchronous upload does first.
   [[nodiscard]] CUresult synchronize_visible(Stream& stream);
   // CUDA_ERROR_NOT_READY while work is pending.
@@ -124,7 +124,7 @@ class Streams {
   [[nodiscard]] CUresult fence_many(Which which, proto::GreenContextId green, Targets& targets, std::size_t& count);
   [[nodiscard]] CUresult post_create(Stream& stream);
   [[nodiscard]] CUresult wait_many(const Targets& targets, std::size_t count) { return wait_many(targets, count, Wait::style_of_thread()); }
-  [[nodiscard]] CUresult wait_many(const Targets& targets, std::size_t count, WaitStyle style);
+  [[nodiscard]] CUresult wait_many(const Targets& targets, std::size_t count, WaitPlan plan);
   void reuse_retired();
   // Until a fence word is free: waits for a destroyed stream's work where all are taken. CUDA_ERROR_OUT_OF_MEMORY: all are in use.
   [[nodiscard]] CUresult wait_for_word(std::unique_lock<std::mutex>& lock);

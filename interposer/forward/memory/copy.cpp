@@ -2,11 +2,13 @@
 // One-dimensional copies (CUDA Driver API manual, "Memory Management"; "API synchronization behavior").
 #include "interposer/forward/memory/copy.hpp"
 
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/graphs/capture.hpp"
+#include "interposer/forward/memory/copy_pace.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
 #include "interposer/forward/memory/device_ranges.hpp"
 #include "interposer/forward/memory/globals.hpp"
@@ -39,6 +41,15 @@ CUresult copy_by_record(Stream& stream, std::uint64_t destination, Space to, std
     record.destination_space = static_cast<std::uint8_t>(to);
     record.source_space = static_cast<std::uint8_t>(from);
   });
+}
+
+// Waits for a copy by record, the last work on the stream.
+CUresult wait_for_copy(Stream& stream, CopyPace& pace, std::size_t bytes) {
+  if (bytes < CopyPace::kLeastBytes) return Streams::instance().wait_for_own_work(stream);
+  const auto start = std::chrono::steady_clock::now();
+  const CUresult error = Streams::instance().wait_for_own_work(stream, pace.expected_us(bytes));
+  if (error == CUDA_SUCCESS) pace.learn(bytes, std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start));
+  return error;
 }
 
 // Host to host, at least one side pageable: in this process, at the stream's turn. As CUDA, it does not return before.
@@ -106,7 +117,8 @@ CUresult copy(Stream& stream, CopySide destination, CopySide source, std::size_t
     error = copy_by_record(stream, destination.address, to, source.address, from, bytes);
   }
   if (error != CUDA_SUCCESS || completion == Completion::as_posted || !host_sees) return error;
-  return Streams::instance().wait_for_own_work(stream);
+  static CopyPace to_device, to_host;
+  return wait_for_copy(stream, is_host(to) ? to_host : to_device, bytes);
 }
 
 }  // namespace mpsshim::interposer::forward

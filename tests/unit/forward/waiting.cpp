@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "interposer/channel/wait.hpp"
+#include "interposer/forward/memory/copy_pace.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim;
@@ -82,6 +83,40 @@ TEST_CASE("waiting: by itself a wait gives its core away before it sleeps, and n
   CHECK(Wait::next_step(WaitStyle::automatic, 2, 2) == WaitStep::sleep);
   CHECK(Wait::next_step(WaitStyle::spin, 1'000'000, kBudgetUs) == WaitStep::look);
   CHECK(Wait::next_step(WaitStyle::yield, 0, kBudgetUs) == WaitStep::yield);
+}
+
+TEST_CASE("waiting: a wait whose end is foreseen sleeps until shortly before it and looks until shortly after it") {
+  constexpr std::uint64_t kBudgetUs = 50;
+  const WaitPlan plan(WaitStyle::automatic, 32'000);
+  CHECK(Wait::next_step(plan, 0, kBudgetUs) == WaitStep::look);
+  CHECK(Wait::next_step(plan, kBudgetUs, kBudgetUs) == WaitStep::sleep);
+  CHECK(Wait::sleep_us(plan, kBudgetUs) == Wait::kStepUs);
+  CHECK(Wait::next_step(plan, 30'999, kBudgetUs) == WaitStep::sleep);
+  CHECK(Wait::sleep_us(plan, 30'900) == 100);
+  CHECK(Wait::next_step(plan, 31'000, kBudgetUs) == WaitStep::yield);
+  CHECK(Wait::next_step(plan, 33'000, kBudgetUs) == WaitStep::yield);
+  CHECK(Wait::next_step(plan, 33'001, kBudgetUs) == WaitStep::sleep);
+  CHECK(Wait::sleep_us(plan, 33'001) == Wait::kStepUs);
+  CHECK(Wait::next_step(WaitPlan(WaitStyle::sleep, 32'000), 32'000, kBudgetUs) == WaitStep::sleep);  // as it asked for
+}
+
+TEST_CASE("waiting: a short wait is not foreseen") {
+  const WaitPlan plan(WaitStyle::automatic, Wait::kLeastExpectedUs - 1);
+  CHECK(Wait::next_step(plan, Wait::kLeastExpectedUs - 1, 50) == WaitStep::sleep);
+  CHECK(Wait::sleep_us(plan, 100) == Wait::kStepUs);
+}
+
+TEST_CASE("waiting: how long a copy takes is told from the last one, for long copies") {
+  forward::CopyPace pace;
+  constexpr std::uint64_t kGiB = 1ull << 30;
+  CHECK(pace.expected_us(kGiB) == 0);
+  pace.learn(kGiB, std::chrono::microseconds(20'000));
+  CHECK(pace.expected_us(kGiB) == 20'000);
+  CHECK(pace.expected_us(kGiB / 4) == 5'000);
+  CHECK(pace.expected_us(forward::CopyPace::kLeastBytes - 1) == 0);
+  pace.learn(1, std::chrono::microseconds(1'000'000));  // says nothing
+  pace.learn(kGiB, std::chrono::microseconds(0));
+  CHECK(pace.expected_us(kGiB) == 20'000);
 }
 
 TEST_CASE("waiting: a session that moves or ends is noticed without sleeping") {
