@@ -3,7 +3,8 @@
 //   reliability --side native|mps|ours [--repeats N] [--only TEXT]
 // Plays all scenarios on one side and prints a line for each outcome, fields separated by tabs: side, fault, bystander (empty: the guilty
 // client), answer, milliseconds from the fault to the bystander's next completed launch (the median of all repeats that went on, -1 where none
-// did), repeats that went on, repeats, "kept" or "broken". scripts/reliability makes the table. Exit status 1: a promise of mpsshim's was broken.
+// did), repeats that went on, repeats, "kept" or "broken". scripts/reliability makes the table. To stderr goes, once a fault, what the broker said
+// where a promise was broken or took more than 500 ms. Exit status 1: a promise of mpsshim's was broken.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "tests/reliability/scenario.hpp"
 
@@ -74,7 +76,13 @@ bool measure(const Options& options, SideKind kind, const Fault& fault) {
   std::map<std::string, Row> rows;
   for (int i = 0; i < options.repeats; ++i) {
     try {
-      for (const Result& result : play(kind, fault)) add(rows[result.bystander], result);
+      bool is_told = false;
+      for (const Result& result : play(kind, fault)) {
+        add(rows[result.bystander], result);
+        if (result.log.empty() || std::exchange(is_told, true)) continue;  // the first will do: idle bystanders have one broker
+        std::fprintf(stderr, "reliability: %s, %s: %s after %.0f ms\n%s\n", fault.name.c_str(), result.bystander.c_str(), result.answer.c_str(),
+                     result.until_next_ms, result.log.c_str());
+      }
     } catch (const std::exception& failure) {
       std::fprintf(stderr, "reliability: %s, %s: %s\n", options.side.c_str(), fault.name.c_str(), failure.what());
       return kind != SideKind::ours;

@@ -53,6 +53,10 @@ Result judge_guilty(Stage& stage, const Fault& fault, bool is_alone) {
   return result;
 }
 
+void keep_log(Result& result, Client& client, Side& side) {
+  if (!result.is_kept || result.is_late()) result.log = client.program().errors() + side.log();
+}
+
 // All idle kinds at once. Each is asked as soon as the fault is over, in turn.
 void play_idle(Side& side, const Fault& fault, std::vector<Result>& results) {
   Stage stage(side);
@@ -72,7 +76,7 @@ void play_idle(Side& side, const Fault& fault, std::vector<Result>& results) {
     const bool is_at_work = fault.lives_on && bystander->is_kept_at_rest;
     const Promise promise = is_at_work ? Promise::goes_on_or_mps_error : bystander->promise;
     results.push_back({fault.name, bystander->name, is_ok(answer) ? "ok" : answer, next_ms, keeps(promise, answer), {}});
-    if (!results.back().is_kept) results.back().log = client.program().errors() + side.log();
+    keep_log(results.back(), client, side);
   }
   if (!fault.errors.empty()) results.push_back(judge_guilty(stage, fault, true));
 }
@@ -103,7 +107,7 @@ void play_at_work(Side& side, const Fault& fault, const Bystander& bystander, st
     results.back().is_kept = false;
     results.back().answer += ", then " + then;
   }
-  if (!results.back().is_kept) results.back().log = client.program().errors() + side.log();
+  keep_log(results.back(), client, side);
   if (fault.errors.empty()) return;
   const Result guilty = judge_guilty(stage, fault, false);
   if (!guilty.is_kept) results.push_back(guilty);

@@ -62,7 +62,8 @@ struct Result {
   std::string answer;         // "ok", or what failed
   double until_next_ms = -1;  // from the fault to the bystander's next completed launch; of one at work: its longest pause. -1: none
   bool is_kept = false;       // what the table promises
-  std::string log;            // the broker's and the client's words, where it is not kept
+  std::string log;            // the broker's and the client's words, where it is not kept, or late
+  [[nodiscard]] bool is_late() const { return until_next_ms > 500; }
 };
 
 // All bystanders' outcomes and the guilty one's, each scenario on a side of its own. Through mpsshim it throws where a
