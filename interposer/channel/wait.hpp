@@ -53,7 +53,7 @@ class Wait {
   // more clients wait than there are cores: they give theirs away. Yielding earlier made the waits of a single client longer (docs/measurements.md).
   static constexpr std::uint64_t kSpinUs = 20;
 
-  // Shorter waits are not worth a second look: a thread wakes up some 0.1 ms late.
+  // What is expected to take less is waited for as if nobody knew: a thread wakes up some 0.1 ms late, as much as such a wait's margin.
   static constexpr std::uint64_t kLeastExpectedUs = 2'000;
 
   // A wait with that plan and that budget has lasted for so long.

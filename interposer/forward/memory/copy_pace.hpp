@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a copy between device memory and pinned memory will take, reckoned from how fast the last one in its direction went. A thread that
-// waits for one sleeps until shortly before that and then looks: being woken costs 0.1 to 0.4 ms (docs/measurements.md). A wrong guess costs a
-// sixteenth of the copy's time in looks; the wait ends as it would without.
+// waits for one sleeps until shortly before that and then looks: being woken costs some 0.2 ms (docs/measurements.md, "Copies"). A wrong guess costs
+// looks for a sixteenth of the copy's time; the wait ends as it would without.
 // Any thread.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace mpsshim::interposer::forward {
 
 class CopyPace {
  public:
-  static constexpr std::uint64_t kLeastBytes = 64ull << 20;  // over in a millisecond
+  static constexpr std::uint64_t kLeastBytes = 64ull << 20;  // over in a millisecond on a fast bus; less is not worth the clock
 
   // 0: unknown, or a copy too short to ask for.
   [[nodiscard]] std::uint64_t expected_us(std::uint64_t bytes) const {
