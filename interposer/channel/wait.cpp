@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interposer/channel/wait.hpp"
 
-#include <algorithm>
 #include <ctime>
 
 #include <sched.h>
@@ -30,8 +29,6 @@ SpinBudget& thread_budget() {
 
 }  // namespace
 
-void SpinBudget::learn(std::uint64_t waited_us) { us_ = waited_us <= 2 * most_us_ ? std::min(us_ * 2, most_us_) : std::max(us_ / 2, kLeastUs); }
-
 std::uint64_t Wait::clock_us() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -46,7 +43,7 @@ void Wait::begin() {
 
 bool Wait::keeps_looking() {
   now_us_ = clock_us();
-  const WaitStep step = next_step(plan_, now_us_ - started_us_, budget_us_);
+  const WaitStep step = plan_.next_step(now_us_ - started_us_, budget_us_);
   if (step == WaitStep::yield) sched_yield();
   return step != WaitStep::sleep;
 }

@@ -75,35 +75,35 @@ TEST_CASE("waiting: by itself a wait spins, then sleeps") {
 
 TEST_CASE("waiting: by itself a wait gives its core away before it sleeps, and not at once") {
   constexpr std::uint64_t kBudgetUs = 50;
-  CHECK(Wait::next_step(WaitStyle::automatic, 0, kBudgetUs) == WaitStep::look);
-  CHECK(Wait::next_step(WaitStyle::automatic, Wait::kSpinUs - 1, kBudgetUs) == WaitStep::look);
-  CHECK(Wait::next_step(WaitStyle::automatic, Wait::kSpinUs, kBudgetUs) == WaitStep::yield);
-  CHECK(Wait::next_step(WaitStyle::automatic, kBudgetUs - 1, kBudgetUs) == WaitStep::yield);
-  CHECK(Wait::next_step(WaitStyle::automatic, kBudgetUs, kBudgetUs) == WaitStep::sleep);
-  CHECK(Wait::next_step(WaitStyle::automatic, 2, 2) == WaitStep::sleep);
-  CHECK(Wait::next_step(WaitStyle::spin, 1'000'000, kBudgetUs) == WaitStep::look);
-  CHECK(Wait::next_step(WaitStyle::yield, 0, kBudgetUs) == WaitStep::yield);
+  CHECK(WaitPlan(WaitStyle::automatic).next_step(0, kBudgetUs) == WaitStep::look);
+  CHECK(WaitPlan(WaitStyle::automatic).next_step(WaitPlan::kSpinUs - 1, kBudgetUs) == WaitStep::look);
+  CHECK(WaitPlan(WaitStyle::automatic).next_step(WaitPlan::kSpinUs, kBudgetUs) == WaitStep::yield);
+  CHECK(WaitPlan(WaitStyle::automatic).next_step(kBudgetUs - 1, kBudgetUs) == WaitStep::yield);
+  CHECK(WaitPlan(WaitStyle::automatic).next_step(kBudgetUs, kBudgetUs) == WaitStep::sleep);
+  CHECK(WaitPlan(WaitStyle::automatic).next_step(2, 2) == WaitStep::sleep);
+  CHECK(WaitPlan(WaitStyle::spin).next_step(1'000'000, kBudgetUs) == WaitStep::look);
+  CHECK(WaitPlan(WaitStyle::yield).next_step(0, kBudgetUs) == WaitStep::yield);
 }
 
 TEST_CASE("waiting: a wait whose end is foreseen sleeps until shortly before it and looks until shortly after it") {
   constexpr std::uint64_t kBudgetUs = 50;
   const WaitPlan plan(WaitStyle::automatic, 32'000);
-  CHECK(Wait::next_step(plan, 0, kBudgetUs) == WaitStep::look);
-  CHECK(Wait::next_step(plan, kBudgetUs, kBudgetUs) == WaitStep::sleep);
-  CHECK(Wait::sleep_us(plan, kBudgetUs) == Wait::kStepUs);
-  CHECK(Wait::next_step(plan, 30'999, kBudgetUs) == WaitStep::sleep);
-  CHECK(Wait::sleep_us(plan, 30'900) == 100);
-  CHECK(Wait::next_step(plan, 31'000, kBudgetUs) == WaitStep::yield);
-  CHECK(Wait::next_step(plan, 33'000, kBudgetUs) == WaitStep::yield);
-  CHECK(Wait::next_step(plan, 33'001, kBudgetUs) == WaitStep::sleep);
-  CHECK(Wait::sleep_us(plan, 33'001) == Wait::kStepUs);
-  CHECK(Wait::next_step(WaitPlan(WaitStyle::sleep, 32'000), 32'000, kBudgetUs) == WaitStep::sleep);  // as it asked for
+  CHECK(plan.next_step(0, kBudgetUs) == WaitStep::look);
+  CHECK(plan.next_step(kBudgetUs, kBudgetUs) == WaitStep::sleep);
+  CHECK(plan.sleep_us(kBudgetUs, Wait::kStepUs) == Wait::kStepUs);
+  CHECK(plan.next_step(30'999, kBudgetUs) == WaitStep::sleep);
+  CHECK(plan.sleep_us(30'900, Wait::kStepUs) == 100);
+  CHECK(plan.next_step(31'000, kBudgetUs) == WaitStep::yield);
+  CHECK(plan.next_step(33'000, kBudgetUs) == WaitStep::yield);
+  CHECK(plan.next_step(33'001, kBudgetUs) == WaitStep::sleep);
+  CHECK(plan.sleep_us(33'001, Wait::kStepUs) == Wait::kStepUs);
+  CHECK(WaitPlan(WaitStyle::sleep, 32'000).next_step(32'000, kBudgetUs) == WaitStep::sleep);  // as it asked for
 }
 
 TEST_CASE("waiting: a short wait is not foreseen") {
-  const WaitPlan plan(WaitStyle::automatic, Wait::kLeastExpectedUs - 1);
-  CHECK(Wait::next_step(plan, Wait::kLeastExpectedUs - 1, 50) == WaitStep::sleep);
-  CHECK(Wait::sleep_us(plan, 100) == Wait::kStepUs);
+  const WaitPlan plan(WaitStyle::automatic, WaitPlan::kLeastExpectedUs - 1);
+  CHECK(plan.next_step(WaitPlan::kLeastExpectedUs - 1, 50) == WaitStep::sleep);
+  CHECK(plan.sleep_us(100, Wait::kStepUs) == Wait::kStepUs);
 }
 
 TEST_CASE("waiting: how long a copy takes is told from the last one, for long copies") {

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a wait goes on: when it looks, when it gives its core away, when it sleeps and for how long. Decisions only; Wait (wait.hpp) acts on them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace mpsshim::interposer {
+
+enum class WaitStyle : std::uint8_t {
+  automatic,  // spins for a moment, yields for the rest of a budget (SpinBudget), then sleeps; yields again when its end is about due
+  spin,       // never sleeps (CU_CTX_SCHED_SPIN); on one or two cores it yields, or the executor would not get on
+  yield,      // never sleeps, gives its core away between looks (CU_CTX_SCHED_YIELD)
+  sleep,      // sleeps at once (CU_CTX_SCHED_BLOCKING_SYNC, CU_EVENT_BLOCKING_SYNC)
+};
+
+// What comes after some looks in vain.
+enum class WaitStep : std::uint8_t { look, yield, sleep };
+
+// A style, and how long the wait will be, as far as anybody can tell.
+struct WaitPlan {
+  // Twice what a short kernel takes from its launch on. A wait that is not over by then may be for a worker of the executor that has no core, where
+  // more clients wait than there are cores: they give theirs away. Yielding earlier made the waits of a single client longer (docs/measurements.md).
+  static constexpr std::uint64_t kSpinUs = 20;
+  // What is expected to take less is waited for as if nobody knew: a thread wakes up some 0.1 ms late, as much as such a wait's margin.
+  static constexpr std::uint64_t kLeastExpectedUs = 2'000;
+
+  constexpr WaitPlan(WaitStyle how, std::uint64_t expected = 0) : style(how), expected_us(expected) {}  // NOLINT: a style alone is a plan, too
+
+  // The wait has lasted for so long, and may keep looking for `budget_us`.
+  [[nodiscard]] constexpr WaitStep next_step(std::uint64_t waited_us, std::uint64_t budget_us) const {
+    switch (style) {
+      case WaitStyle::automatic:
+        if (waited_us >= budget_us) return is_about_due(waited_us) ? WaitStep::yield : WaitStep::sleep;
+        return waited_us < kSpinUs ? WaitStep::look : WaitStep::yield;
+      case WaitStyle::spin: return WaitStep::look;
+      case WaitStyle::yield: return WaitStep::yield;
+      case WaitStyle::sleep: break;
+    }
+    return WaitStep::sleep;
+  }
+  // How long it sleeps after so long: until its end is about due, `most_us` at most.
+  [[nodiscard]] constexpr std::uint64_t sleep_us(std::uint64_t waited_us, std::uint64_t most_us) const {
+    const std::uint64_t due_us = expected_us - margin_us();
+    return is_foreseen() && waited_us < due_us ? std::min(most_us, due_us - waited_us) : most_us;
+  }
+
+  WaitStyle style;
+  std::uint64_t expected_us;  // 0: not known
+
+ private:
+  [[nodiscard]] constexpr bool is_foreseen() const { return expected_us >= kLeastExpectedUs; }
+  // For so long before and after its expected end the end is about due.
+  [[nodiscard]] constexpr std::uint64_t margin_us() const { return expected_us / 32; }
+  [[nodiscard]] constexpr bool is_about_due(std::uint64_t waited_us) const {
+    return is_foreseen() && waited_us + margin_us() >= expected_us && waited_us <= expected_us + margin_us();
+  }
+};
+
+// How long an automatic wait keeps looking before it sleeps: at most 50 us where cores can be spared, 20 on three or four, 2 on one or two. Waits
+// that last long in spite of it halve the budget, short ones double it again: threads that wait for long kernels soon do not spin at all.
+class SpinBudget {
+ public:
+  static constexpr std::uint64_t kLeastUs = 2;
+
+  explicit constexpr SpinBudget(std::uint64_t most_us) : most_us_(most_us), us_(most_us) {}
+  // For the cores this thread may run on.
+  [[nodiscard]] static std::uint64_t most_us_for(int cores) { return cores <= 2 ? kLeastUs : cores <= 4 ? 20 : 50; }
+
+  [[nodiscard]] std::uint64_t us() const { return us_; }
+  // A wait that was not over at the first look took so long.
+  void learn(std::uint64_t waited_us) { us_ = waited_us <= 2 * most_us_ ? std::min(us_ * 2, most_us_) : std::max(us_ / 2, kLeastUs); }
+
+ private:
+  std::uint64_t most_us_;
+  std::uint64_t us_;
+};
+
+}  // namespace mpsshim::interposer
