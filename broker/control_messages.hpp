@@ -57,7 +57,7 @@
 
 #include <cstdint>
 
-#include "proto/handshake.hpp"
+#include "proto/client_requests.hpp"
 
 namespace mpsshim::broker {
 
@@ -106,8 +106,8 @@ enum class ExecutorMessage : std::uint32_t {
   printed,
 };
 
-// An entry of the load log. Streams, graphs and side contexts stand in it because they take device memory as loads do: only if a new life makes the same things
-// in the same order do modules' variables and functions come back at their addresses.
+// An entry of the load log. Streams, graphs and side contexts stand in it because they take device memory as loads do: only if a new life makes the
+// same things in the same order do modules' variables and functions come back at their addresses.
 enum class LogKind : std::uint32_t { unload, load, stream, graph, side_contexts };
 
 // Flags of SessionPause. To rest: SessionPaused 0 says besides that no call of it is under way, and Stay lets it go on even then.

@@ -12,7 +12,7 @@
 
 #include "broker/control/event_loop.hpp"
 #include "broker/control/session_manager.hpp"
-#include "proto/handshake.hpp"
+#include "proto/client_requests.hpp"
 #include "proto/socket.hpp"
 
 namespace mpsshim::broker::control {

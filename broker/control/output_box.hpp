@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "proto/handshake.hpp"
+#include "proto/client_requests.hpp"
 
 namespace mpsshim::broker::control {
 

@@ -10,7 +10,7 @@
 
 #include <cuda.h>
 
-#include "proto/handshake.hpp"
+#include "proto/client_requests.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker::control {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "proto/handshake.hpp"
+#include "proto/client_requests.hpp"
 
 namespace mpsshim::broker::control {
 

@@ -12,7 +12,7 @@
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/address_ranges.hpp"
-#include "proto/handshake.hpp"
+#include "proto/client_requests.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {

@@ -19,7 +19,7 @@
 #include "interposer/channel/known_images.hpp"
 #include "interposer/channel/recipe_book.hpp"
 #include "interposer/channel/wait.hpp"
-#include "proto/handshake.hpp"
+#include "proto/client_requests.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::interposer {

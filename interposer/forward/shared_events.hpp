@@ -11,7 +11,7 @@
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/streams.hpp"
-#include "proto/handshake.hpp"
+#include "proto/client_requests.hpp"
 #include "proto/shared_events.hpp"
 
 namespace mpsshim::interposer::forward {

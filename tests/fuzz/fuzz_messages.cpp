@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "proto/handshake.hpp"
+#include "proto/client_requests.hpp"
 #include "tests/fuzz/support/control_stage.hpp"
 #include "tests/fuzz/support/fuzz_target.hpp"
 

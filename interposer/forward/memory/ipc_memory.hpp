@@ -12,7 +12,7 @@
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/memory/address_range.hpp"
 #include "interposer/forward/memory/allocation_owner.hpp"
-#include "proto/handshake.hpp"
+#include "proto/client_requests.hpp"
 
 namespace mpsshim::interposer::forward {
 

@@ -7,7 +7,7 @@
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/begin.hpp"
-#include "proto/handshake.hpp"
+#include "proto/client_requests.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::interposer::forward {

@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "gen/cuda_api.hpp"
-#include "proto/handshake.hpp"
+#include "proto/client_requests.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::interposer::forward {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "gen/records.hpp"
-#include "proto/handshake.hpp"
+#include "proto/client_requests.hpp"
 #include "proto/ring_producer.hpp"
 #include "proto/segment.hpp"
 #include "proto/socket.hpp"

@@ -10,7 +10,7 @@
 
 #include "broker/control/client_connection.hpp"
 #include "broker/control/session_manager.hpp"
-#include "proto/handshake.hpp"
+#include "proto/client_requests.hpp"
 #include "tests/unit/control/support/executor_peer.hpp"
 #include "tests/unit/control/support/test_client.hpp"
 
