@@ -26,6 +26,7 @@ class ChannelLock {
   }
   void unlock() {
     state_.store(kFree, std::memory_order_release);
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // the other half of the sleeper's barrier: for the compiler alone
     if (sleepers_.load(std::memory_order_relaxed) != 0) [[unlikely]]
       proto::futex_wake_one(state_);
   }
