@@ -14,8 +14,6 @@
 //   SegmentOpen                     →  SegmentCreated + [memory file]          a segment of events of another session, as one of its own
 //   OutputTake                      →  OutputTaken     text that its kernels have printed, in their order
 // clang-format on
-//
-// These structures keep their sizes for good: what is added is a message of its own, which an older client does not send.
 #pragma once
 
 #include <cstdint>

@@ -100,6 +100,23 @@ TEST_CASE("waiting: a wait whose end is foreseen sleeps until shortly before it 
   CHECK(WaitPlan(WaitStyle::sleep, 32'000).next_step(32'000, kBudgetUs) == WaitStep::sleep);  // as it asked for
 }
 
+TEST_CASE("waiting: the first sleep of a wait whose end is foreseen is no longer than until then") {
+  constexpr std::uint64_t kExpectedUs = 16'000;
+  std::uint64_t first_us = Wait::kStepUs;
+  // Again where this thread had no core until the end was past.
+  for (int attempt = 0; attempt < 20 && first_us == Wait::kStepUs; ++attempt) {
+    auto header = std::make_unique<proto::ChannelHeader>();
+    Wait wait("a test", *header, {}, WaitPlan(WaitStyle::automatic, kExpectedUs));
+    bool has_slept = false;
+    CHECK(wait.until([&] { return has_slept; },
+                     [&](std::uint64_t timeout_us) {
+                       first_us = timeout_us;
+                       has_slept = true;
+                     }) == WaitEnd::ready);
+  }
+  CHECK(first_us < kExpectedUs);
+}
+
 TEST_CASE("waiting: a short wait is not foreseen") {
   const WaitPlan plan(WaitStyle::automatic, WaitPlan::kLeastExpectedUs - 1);
   CHECK(plan.next_step(WaitPlan::kLeastExpectedUs - 1, 50) == WaitStep::sleep);
