@@ -4,9 +4,8 @@
 //
 //   control process                                           executor
 //                                                          ←  Ready                      after the context exists; facts are in the facts segment
-//                                                          ←  StandingBy                 instead, where the context is to be made later: all is ready
-//                                                          but that
-//   TakeOver                                               →                             makes it now; Ready follows
+//                                                          ←  StandingBy                 before that, from a cold one: the driver is initialised
+//   MakeContext                                            →                             it goes on; Ready follows
 //   SessionOpen + [channel, fences, ring doorbell,         →  SessionOpened              status; on failure the session is refused
 //                  completion doorbell]
 //   ChunkRestore + [memory handle]                         →  (part of SessionOpen's set: sent before it, recovery only)
@@ -97,7 +96,7 @@ enum class ExecutorMessage : std::uint32_t {
   lease_released,
   image_compiled,
   standing_by,
-  take_over,
+  make_context,
   variables_file,
   variables_restore,
   variables_forget,

@@ -38,7 +38,7 @@ struct Arguments {
   std::string window = "0x200000000000-0x500000000000";
   unsigned workers = 0;
   unsigned side_contexts = 5;
-  unsigned connections = 8;
+  unsigned connections = ExecutorOptions{}.connections;
   unsigned device = 0;
   unsigned orphan_ms = 200;
   unsigned drain_ms = 200;
@@ -50,8 +50,9 @@ struct Arguments {
   std::string label = "0";
   unsigned module_cache_mib = 1024;
   bool standby = false;
+  bool no_standby = false;
   unsigned hang_ms = 10'000;
-  bool context_on_take_over = false;
+  bool is_cold = false;
   unsigned device_patience_ms = 0;
   bool handover_versions = false;
   int resume = -1;            // the state that the program before this one handed over
@@ -92,9 +93,12 @@ void describe(CommandLine& line, Arguments& arguments) {
               "MiB of module images that stay loaded in an executor after their last client, for the next one that loads the same");
   line.option("--orphan-ms", &arguments.orphan_ms, "Milliseconds that work of a client that is gone may run on before the executor is replaced");
   line.option("--drain-ms", &arguments.drain_ms, "Milliseconds that other clients' work is waited for before an executor is replaced");
-  line.flag("--standby", arguments.standby,
-            "Keep a second executor process of each GPU warm, its context made and all images loaded: when the first ends it takes over within "
-            "milliseconds. It takes device memory for a context (about half a GiB on an H200) and for a copy of all loaded images");
+  line.flag(
+      "--standby", arguments.standby,
+      "Keep a second executor process of each GPU warm, its context made and all images loaded: when the first ends it takes over within "
+      "milliseconds. It takes device memory for a context (about half a GiB on an H200) and for a copy of all loaded images. Without, a process "
+      "waits whose driver is initialised, which takes no device memory");
+  line.flag("--no-standby", arguments.no_standby, "Keep no process waiting: recoveries take some 30 to 80 ms longer", "--standby");
   line.option("--hang-ms", &arguments.hang_ms,
               "Milliseconds after which a driver call that has not returned costs the executor; calls that may take long, such as loads, get 12 "
               "times as much; 0: no limit");
@@ -108,7 +112,7 @@ void describe(CommandLine& line, Arguments& arguments) {
   line.hidden_flag("--executor", arguments.executor);
   line.hidden_option("--device", &arguments.device);
   line.hidden_option("--label", &arguments.label);
-  line.hidden_flag("--context-on-take-over", arguments.context_on_take_over);
+  line.hidden_flag("--cold", arguments.is_cold);
   line.hidden_option("--device-patience-ms", &arguments.device_patience_ms);
   line.hidden_flag("--handover-versions", arguments.handover_versions);
   line.hidden_option("--resume", &arguments.resume);
@@ -154,7 +158,7 @@ ExecutorOptions executor_options(const Arguments& arguments) {
           .label = arguments.label,
           .module_cache_mib = arguments.module_cache_mib,
           .standby = arguments.standby,
-          .context_on_take_over = arguments.context_on_take_over,
+          .is_cold = arguments.is_cold,
           .device_patience_ms = arguments.device_patience_ms};
 }
 
@@ -196,7 +200,8 @@ ExecutorSettings executor_settings(const Arguments& arguments) {
   executors.side_contexts = arguments.side_contexts;
   executors.connections = arguments.connections;
   executors.module_cache_mib = arguments.module_cache_mib;
-  executors.standby = arguments.standby;
+  if (arguments.standby) executors.standby = StandbyKind::warm;
+  if (arguments.no_standby) executors.standby = StandbyKind::none;
   executors.hang_limit = std::chrono::milliseconds(arguments.hang_ms);
   executors.log_dir = arguments.log_dir;
   return executors;

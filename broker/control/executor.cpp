@@ -44,7 +44,7 @@ Executor::Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSe
       trap_sense_(loop) {}
 
 // A life that follows another may find that one's context still being taken down, and a GPU that takes one process at a time refuses it so long.
-ExecutorOptions Executor::options(bool as_standby) const {
+ExecutorOptions Executor::options() const {
   ExecutorOptions options{.driver_path = driver(),
                           .device = id_.device,
                           .workers = settings_.workers,
@@ -53,9 +53,14 @@ ExecutorOptions Executor::options(bool as_standby) const {
                           .side_contexts = settings_.side_contexts,
                           .label = label_,
                           .module_cache_mib = settings_.module_cache_mib};
-  options.standby = as_standby;
-  options.context_on_take_over = as_standby && is_exclusive();
   if (has_served_) options.device_patience_ms = static_cast<unsigned>(settings_.retry_delay.count());
+  return options;
+}
+
+ExecutorOptions Executor::standby_options(StandbyKind kind) const {
+  ExecutorOptions options = this->options();
+  options.standby = true;
+  options.is_cold = kind == StandbyKind::cold || is_exclusive();
   return options;
 }
 
@@ -73,7 +78,7 @@ void Executor::start() {
   started_at_ = EventLoop::Clock::now();
   serving_ = standby_.take();
   const bool takes_over = serving_ != nullptr;
-  if (!takes_over) serving_ = ExecutorInstance::launch(loop_, launcher_, options(false));
+  if (!takes_over) serving_ = ExecutorInstance::launch(loop_, launcher_, options());
   if (!serving_) {
     log_error("Executor {} could not be started ({}); next try in {} ms.", label_, std::strerror(errno), settings_.retry_delay.count());
     state_ = ExecutorState::fault;
@@ -99,9 +104,7 @@ void Executor::take_over() {
            std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - end_noticed_at_).count(),
            is_warm ? fmt::format("its context is made, {} loads are in place", serving_->loads_given) : "its context is not made yet");
   if (is_warm) return activate();
-  ExecutorPacket packet;
-  packet.header.type = ExecutorMessage::take_over;
-  send(packet);
+  serving_->make_context();
 }
 
 void Executor::send(const ExecutorPacket& packet, std::span<const int> fds) {
@@ -128,13 +131,25 @@ void Executor::release() {
   if (state_ == ExecutorState::draining) state_ = ExecutorState::active;
 }
 
+void Executor::keep_standby() {
+  if (settings_.standby == StandbyKind::none || !is_first() || quitting_) return;
+  standby_.start(settings_.standby == StandbyKind::warm ? settings_.warm_delay : settings_.cold_delay, standby_options(settings_.standby));
+}
+
 void Executor::prepare_next() {
   expectation_.reset();
-  standby_.start(milliseconds(0), options(true));
+  if (is_exclusive()) return standby_.start(milliseconds(0), standby_options(StandbyKind::cold));
+  standby_.warm_up(standby_options(StandbyKind::warm));
 }
 
 void Executor::drop_next() {
-  if (!settings_.standby) standby_.stop();
+  if (settings_.standby == StandbyKind::warm) return;
+  standby_.stop();
+  keep_standby();
+}
+
+bool Executor::has_next() const {
+  return standby_.has_come_to(is_exclusive() ? ExecutorInstance::Stage::standing_by : ExecutorInstance::Stage::ready);
 }
 
 void Executor::renew() {
@@ -233,7 +248,7 @@ void Executor::activate() {
   log_info("Executor {} (pid {}) is ready after {} ms: {} with {}.", label_, pid(), since_ms(started_at_), facts_->device[id_.device].name, driver());
   watch_calls();
   owner_.executor_ready(*this);
-  if (settings_.standby && is_first() && !quitting_) standby_.start(settings_.standby_delay, options(true));
+  keep_standby();
 }
 
 // Until a call hangs: then the owner replaces the executor, which ends this.

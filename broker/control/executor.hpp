@@ -48,13 +48,13 @@ class Executor {
   // For restarts. Held, it serves whom it serves and its owner opens nothing new in it.
   void hold();
   void release();
-  void prepare_next();  // starts the process that is to be the next life, if there is none
-  void drop_next();     // unless there is always a standby
+  void prepare_next();  // a process gets as ready to be the next life as the GPU allows beside this one
+  void drop_next();     // unless there is always one
   // The kernel log tells of a fault of it. The driver's report may take most of a second (docs/measurements.md), so the process of its next life is
   // started by then; it goes again if no report follows. A trap ends this life without one.
   void expect_fault(const XidLine& line);
   void rule_out_trap() { trap_sense_.rule_out(); }  // the kernel log tells of another kind of fault, of some process
-  [[nodiscard]] bool has_next() const { return standby_.is_waiting(); }
+  [[nodiscard]] bool has_next() const;
   void renew();   // as replace(), and it counts as no death
   void retire();  // as renew(), but executor_stopped follows instead of the next life; start() is possible then
 
@@ -90,7 +90,9 @@ class Executor {
   [[nodiscard]] bool is_blocked();
 
  private:
-  [[nodiscard]] ExecutorOptions options(bool as_standby) const;
+  [[nodiscard]] ExecutorOptions options() const;
+  [[nodiscard]] ExecutorOptions standby_options(StandbyKind kind) const;
+  void keep_standby();
   void arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds);
   void became_ready(const ExecutorPacket& packet);
   void take_over();

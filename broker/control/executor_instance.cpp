@@ -82,6 +82,12 @@ std::unique_ptr<ExecutorInstance> ExecutorInstance::launch(EventLoop& loop, Exec
   return nullptr;
 }
 
+void ExecutorInstance::make_context() {
+  ExecutorPacket packet;
+  packet.header.type = ExecutorMessage::make_context;
+  send(packet);
+}
+
 std::unique_ptr<proto::DriverFacts> ExecutorInstance::read_facts(unsigned device) const {
   auto facts = std::make_unique<proto::DriverFacts>();
   const ssize_t got = pread(life_.facts.get(), facts.get(), sizeof *facts, 0);

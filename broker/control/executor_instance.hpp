@@ -24,7 +24,7 @@ class ExecutorInstance {
  public:
   enum class Stage {
     starting,
-    standing_by,  // all is ready but for the context, which it makes when it takes over
+    standing_by,  // cold: its driver is initialised, and it has no context
     ready,
   };
   struct Handlers {
@@ -38,6 +38,7 @@ class ExecutorInstance {
   void set_handlers(Handlers handlers) { handlers_ = std::move(handlers); }
   void send(const ExecutorPacket& packet, std::span<const int> fds = {}) { link_->send(packet, fds); }
   void drain() { link_->drain(); }
+  void make_context();  // if it is cold, now or once its driver is initialised
   void kill() { launcher_.kill(life_); }
   void halt() { launcher_.halt(life_); }
   [[nodiscard]] bool stands_still() const { return launcher_.stands_still(life_); }

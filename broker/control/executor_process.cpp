@@ -64,7 +64,7 @@ Command make_command(const ExecutorOptions& options) {
                        "--module-cache", std::to_string(options.module_cache_mib),
                        "--device-patience-ms", std::to_string(options.device_patience_ms)};
   if (options.standby) command.arguments.emplace_back("--standby");
-  if (options.context_on_take_over) command.arguments.emplace_back("--context-on-take-over");
+  if (options.is_cold) command.arguments.emplace_back("--cold");
   command.environment = executor_environment(options.connections);
   for (std::string& argument : command.arguments) command.argv.push_back(argument.data());
   for (std::string& entry : command.environment) command.envp.push_back(entry.data());

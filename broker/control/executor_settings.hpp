@@ -6,16 +6,27 @@
 #include <string>
 #include <vector>
 
+#include "broker/executor/executor_main.hpp"
+
 namespace mpsshim::broker::control {
+
+// What waits to be the next life of a GPU's first executor.
+enum class StandbyKind {
+  none,
+  cold,  // a process whose driver is initialised. On a GPU that takes one process at a time a warm one is cold, too
+  warm,  // and its context made, and all loaded that the executor has loaded
+};
 
 struct ExecutorSettings {
   std::vector<std::string> drivers;  // tried in order until one serves, which is then kept
   unsigned workers = 0;
   unsigned side_contexts = 0;
-  unsigned connections = 8;
+  unsigned connections = ExecutorOptions{}.connections;
   unsigned module_cache_mib = 1024;
-  bool standby = false;                            // a process waits to be the next life
-  std::chrono::milliseconds standby_delay{1'000};  // after the executor has become ready: by then those who came back have their memory
+  StandbyKind standby = StandbyKind::cold;
+  // After the executor has become ready. By the longer one those who came back have their memory.
+  std::chrono::milliseconds cold_delay{200};
+  std::chrono::milliseconds warm_delay{1'000};
   std::string log_dir;
   std::chrono::milliseconds start_limit{60'000};
   std::chrono::milliseconds quit_limit{1'000};

@@ -186,7 +186,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::lease_add:
     case ExecutorMessage::lease_restore:
     case ExecutorMessage::standing_by:
-    case ExecutorMessage::take_over:
+    case ExecutorMessage::make_context:
     case ExecutorMessage::variables_restore:
     case ExecutorMessage::variables_forget:
     case ExecutorMessage::stay: break;

@@ -19,6 +19,11 @@ void Standby::start(std::chrono::milliseconds delay, const ExecutorOptions& opti
   if (!instance_) timer_ = loop_.after(delay, [this] { launch(); });
 }
 
+void Standby::warm_up(const ExecutorOptions& options) {
+  if (!instance_) return start(std::chrono::milliseconds(0), options);
+  instance_->make_context();
+}
+
 void Standby::stop() {
   timer_.reset();
   if (instance_) fading_.add(std::move(instance_));
@@ -62,7 +67,7 @@ void Standby::waits(ExecutorInstance::Stage stage) {
   instance_->stage = stage;
   log_info("Executor {}: a standby (pid {}) is ready after {} ms{}.", label_, instance_->pid(),
            std::chrono::duration_cast<std::chrono::milliseconds>(EventLoop::Clock::now() - instance_->launched_at()).count(),
-           stage == ExecutorInstance::Stage::ready ? "" : ", but for its context, because the GPU takes one process at a time");
+           stage == ExecutorInstance::Stage::ready ? "" : ", but for its context");
   events_.waits();
 }
 

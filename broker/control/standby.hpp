@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that waits warm to be the next life of an executor: the driver loaded, the context made, our own kernels and all images of the load
-// log loaded. On a GPU that takes one process at a time it is ready but for the context. It has no sessions.
+// A process that waits to be the next life of an executor. Warm: the driver loaded, the context made, our own kernels and all images of the load
+// log loaded. Cold: the driver loaded and initialised; it costs no device memory, and may be warmed up. It has no sessions.
 // Started when things are calm; one that dies, or that the driver refuses, is tried again after a pause, which costs nobody anything.
 // Owned by Executor; the control process's thread.
 #pragma once
@@ -24,8 +24,10 @@ class Standby {
   Standby(EventLoop& loop, ExecutorLauncher& launcher, const std::string& label, FadingExecutors& fading, Events events)
       : loop_(loop), launcher_(launcher), label_(label), fading_(fading), events_(std::move(events)) {}
 
-  // In `delay`, if there is none by then.
+  // In `delay`, if there is none by then. Cold or warm: options.is_cold.
   void start(std::chrono::milliseconds delay, const ExecutorOptions& options);
+  // A cold one makes its context. If there is none, one is started with `options`.
+  void warm_up(const ExecutorOptions& options);
   // Ends the process, if there is one, and starts none.
   void stop();
 
@@ -33,7 +35,7 @@ class Standby {
   [[nodiscard]] std::unique_ptr<ExecutorInstance> take();
   // nullptr while there is none.
   [[nodiscard]] ExecutorInstance* instance() const { return instance_.get(); }
-  [[nodiscard]] bool is_waiting() const { return instance_ && instance_->stage != ExecutorInstance::Stage::starting; }
+  [[nodiscard]] bool has_come_to(ExecutorInstance::Stage stage) const { return instance_ && instance_->stage >= stage; }
 
  private:
   void launch();

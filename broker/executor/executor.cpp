@@ -45,9 +45,9 @@ Executor::~Executor() = default;
 int Executor::run() {
   publish();
   CUresult result = load_driver();
-  if (result == CUDA_SUCCESS && options_.context_on_take_over) {
+  if (result == CUDA_SUCCESS && options_.is_cold) {
     tell(ExecutorMessage::standing_by, result);
-    if (!link_.await(ExecutorMessage::take_over)) _exit(0);
+    if (!link_.await(ExecutorMessage::make_context)) _exit(0);
   }
   if (result == CUDA_SUCCESS) result = start();
   tell(ExecutorMessage::ready, result);
@@ -171,7 +171,7 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
       return;
     case ExecutorMessage::load_replay: return replay(packet, fds);
     case ExecutorMessage::variables_forget: return modules_->forget_owner(packet.header.session);
-    case ExecutorMessage::take_over: return;  // for those that have waited for it with their context
+    case ExecutorMessage::make_context: return;  // it has one
     default: log_error("Message {} from the control process is not known to the executor", static_cast<unsigned>(packet.header.type));
   }
 }

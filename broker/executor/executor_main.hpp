@@ -8,17 +8,17 @@
 namespace mpsshim::broker {
 
 struct ExecutorOptions {
-  std::string driver_path;  // as dlopen takes it: a file name for the loader's search, or a path
-  unsigned device = 0;      // ordinal in that driver
-  unsigned workers = 0;     // threads that serve sessions; 0: min(8, cores / 2), at least 1
-  std::string log_dir;      // server.log is appended there
-  unsigned connections = 8;  // CUDA_DEVICE_MAX_CONNECTIONS; each costs milliseconds of an executor's start
-  unsigned side_contexts = 0;  // of as many workers besides the first (side_context.hpp)
-  std::string label = "0";    // in its log lines; a device may have more than one executor
+  std::string driver_path;           // as dlopen takes it: a file name for the loader's search, or a path
+  unsigned device = 0;               // ordinal in that driver
+  unsigned workers = 0;              // threads that serve sessions; 0: min(8, cores / 2), at least 1
+  std::string log_dir;               // server.log is appended there
+  unsigned connections = 10;         // CUDA_DEVICE_MAX_CONNECTIONS; each costs milliseconds of an executor's start
+  unsigned side_contexts = 0;        // of as many workers besides the first (side_context.hpp)
+  std::string label = "0";           // in its log lines; a device may have more than one executor
   unsigned module_cache_mib = 1024;  // images of which nobody uses a copy stay loaded up to this size
-  bool standby = false;               // nobody waits for it yet: it does beforehand what the first client would wait for
-  bool context_on_take_over = false;  // no context before TakeOver: the GPU takes one process at a time
-  unsigned device_patience_ms = 0;    // so long a context is asked for again while another process has the device for itself
+  bool standby = false;              // nobody waits for it yet: it does beforehand what the first client would wait for
+  bool is_cold = false;              // no context before MakeContext: memory, or the GPU, is spared until then
+  unsigned device_patience_ms = 0;   // so long a context is asked for again while another process has the device for itself
 };
 
 // Runs until the control process says Quit or hangs up. The result is the process's exit status.

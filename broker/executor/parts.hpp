@@ -46,7 +46,7 @@ struct ExecutorPartsInput {
   ProgressTable& progress_table;
   CUdeviceptr progress_address = 0;  // of the table, as the GPU sees it
   FunctionNames& names;
-  unsigned connections = 8;    // of the device to the context
+  unsigned connections = 1;    // of the device to the context
   unsigned side_contexts = 0;  // at most, of the second worker, the third, ...
 };
 

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <thread>
 
 #include "tests/support/catch.hpp"
 
@@ -88,9 +87,8 @@ Scene::Scene(const std::vector<std::string>& arguments, const std::string& rehea
     end(raw);
   }
   REQUIRE(broker_.wait_for_clients(0));
-  settle();
+  resources_ = broker_.settled_resources();
   servers_ = broker_.servers();
-  resources_ = broker_.resources();
   memory_ = memory_of(processes());
   bystander_.emplace(broker_);
   REQUIRE(bystander_->ask("hold") == "ok");
@@ -158,18 +156,6 @@ std::vector<pid_t> Scene::processes() {
   std::vector<pid_t> all = broker_.servers();
   all.push_back(broker_.process().pid());
   return all;
-}
-
-// Sessions that have ended are taken down a moment after they are no longer listed.
-void Scene::settle() const {
-  Resources last = broker_.resources();
-  (void)eventually(std::chrono::seconds(10), [&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    const Resources now = broker_.resources();
-    const bool same = now == last;
-    last = now;
-    return same;
-  });
 }
 
 }  // namespace mpsshim::test

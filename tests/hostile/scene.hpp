@@ -52,7 +52,6 @@ class Scene {
 
  private:
   [[nodiscard]] std::vector<pid_t> processes();
-  void settle() const;
 
   BrokerFixture broker_;
   std::optional<Client> bystander_;

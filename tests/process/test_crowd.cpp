@@ -58,7 +58,7 @@ TEST_CASE("hundreds of clients at once") {
   BrokerFixture broker;
   REQUIRE(broker.run("memory_client").ok());  // what the first client alone costs is there
   REQUIRE(broker.wait_for_clients(0));
-  const Resources before = broker.resources();
+  const Resources before = broker.settled_resources();
   {
     std::vector<Client> crowd;
     crowd.reserve(count);

@@ -124,7 +124,7 @@ TEST_CASE("a broker serves one program after another and keeps nothing of them")
   // Caches and pools fill in the first runs; after that nothing may grow.
   for (int i = 0; i < 3; ++i) require_right(drv, broker.run(drv.name), broker);
   REQUIRE(broker.wait_for_clients(0));
-  const Resources before = broker.resources();
+  const Resources before = broker.settled_resources();
   for (int i = 0; i < 10; ++i) require_right(drv, broker.run(drv.name), broker);
   const bool back = eventually(std::chrono::seconds(5), [&] { return broker.resources().is_within(before); });
   INFO("before: " << before.explain() << "after: " << broker.resources().explain());

@@ -44,28 +44,16 @@ void kill_clients(const BrokerFixture& broker, int count) {
   }
 }
 
-// Sessions of clients that are gone are taken down when their work has ended, a moment after they are no longer listed.
-Resources settled(const BrokerFixture& broker) {
-  Resources last = broker.resources();
-  (void)eventually(std::chrono::seconds(10), [&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(700));
-    const Resources now = broker.resources();
-    const bool same = now == last;
-    last = now;
-    return same;
-  });
-  return last;
-}
-
 }  // namespace
 
 TEST_CASE("two hundred killed clients leave nothing at the broker") {
   BrokerFixture broker(patient());
   kill_clients(broker, 20);  // pools and caches fill
   // The broker keeps the images it has seen: each victim's own is among them before anything is counted.
-  for (const char* program : {"vector_add_drv", "process1", "process2", "launch_storm"}) REQUIRE(broker.run(program, std::vector<std::string>{}).ok());
+  for (const char* program : {"vector_add_drv", "process1", "process2", "launch_storm"})
+    REQUIRE(broker.run(program, std::vector<std::string>{}).ok());
   REQUIRE(broker.wait_for_clients(0));
-  const Resources before = settled(broker);
+  const Resources before = broker.settled_resources();
   kill_clients(broker, 200);
   REQUIRE(broker.wait_for_clients(0));
   const bool back = eventually(std::chrono::seconds(10), [&] { return broker.resources().is_within(before); });

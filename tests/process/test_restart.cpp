@@ -158,7 +158,7 @@ TEST_CASE("nothing is left behind by a restart") {
   require_ok(idle, "hold", broker);
   require_done(broker.ctl({"restart"}), broker);
   require_ok(idle, "use", broker);
-  const Resources before = without_copy_memory(broker.resources());
+  const Resources before = without_copy_memory(broker.settled_resources());
   for (int turn = 0; turn < 3; ++turn) {
     require_done(broker.ctl({"restart"}), broker);
     require_ok(idle, "use", broker);

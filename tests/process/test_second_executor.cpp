@@ -137,7 +137,7 @@ TEST_CASE("a fault in the second executor is felt there alone") {
 TEST_CASE("the second executor ends after its last client, and nothing stays of it") {
   const BrokerFixture broker(with({"--idle-executor-ms", "300"}));
   Client endless(broker);
-  const Resources before = broker.resources();
+  const Resources before = broker.settled_resources();
   {
     spin(endless);
     Client moving(broker);

@@ -14,7 +14,6 @@
 #include <random>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tests/support/broker_fixture.hpp"
@@ -174,11 +173,7 @@ void Soak::warm_up() {
   }
   crowd_.clear();
   (void)broker_.wait_for_clients(0);
-  (void)eventually(kBackLimit, [&, last = Resources()]() mutable {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    return std::exchange(last, broker_.resources()) == last;
-  });
-  before_ = broker_.resources();
+  before_ = broker_.settled_resources();
 }
 
 // A new executor has fewer threads than one that has served many: those of the driver come with work. It is descriptors and processes that

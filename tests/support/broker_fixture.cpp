@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 namespace mpsshim::test {
@@ -175,6 +176,18 @@ Resources BrokerFixture::resources() const {
   for (const pid_t pid : family(broker_.pid())) add_resources(pid, sum);
   std::sort(sum.fd_targets.begin(), sum.fd_targets.end());
   return sum;
+}
+
+Resources BrokerFixture::settled_resources() const {
+  Resources last = resources();
+  (void)eventually(std::chrono::seconds(10), [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    const Resources now = resources();
+    const bool same = now == last;
+    last = now;
+    return same;
+  });
+  return last;
 }
 
 std::string BrokerFixture::log() const {

@@ -84,6 +84,7 @@ ControlStage::ControlStage()
           [] {
             ExecutorSettings settings;
             settings.drivers = {"libtest.so"};
+            settings.standby = StandbyKind::none;
             return settings;
           }(),
           [] {

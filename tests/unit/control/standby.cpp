@@ -9,10 +9,10 @@ using namespace mpsshim::broker::control::testing;
 
 namespace {
 
-ExecutorSettings with_standby() {
+ExecutorSettings with_standby(StandbyKind kind = StandbyKind::warm) {
   ExecutorSettings settings = ControlFixture::settings({"libtest.so"});
-  settings.standby = true;
-  settings.standby_delay = std::chrono::milliseconds(5);
+  settings.standby = kind;
+  settings.cold_delay = settings.warm_delay = std::chrono::milliseconds(5);
   return settings;
 }
 
@@ -205,16 +205,63 @@ TEST_CASE("a GPU that takes one process at a time: the standby waits without a c
   broker.serve();
   ExecutorPeer& serving = broker.executor();
   ExecutorPeer& standby = started_standby(broker, 2);
-  CHECK(standby.options.context_on_take_over);
+  CHECK(standby.options.is_cold);
   CHECK(standby.options.device_patience_ms > 0);
   standby.send(ExecutorMessage::standing_by, 0);
   turn_for(broker.loop, 20);
   serving.die();
-  standby.expect(ExecutorMessage::take_over);
+  standby.expect(ExecutorMessage::make_context);
   standby.exclusive = true;
   standby.ready();
   CHECK(turn_until(broker.loop, [&] { return first(broker).state() == ExecutorState::active; }));
   CHECK(first(broker).pid() == standby.pid);
+}
+
+TEST_CASE("a cold standby makes its context when it takes over, and another one comes") {
+  ControlFixture broker(ControlFixture::quick_limits(), with_standby(StandbyKind::cold));
+  broker.serve();
+  ExecutorPeer& serving = broker.executor();
+  ExecutorPeer& standby = started_standby(broker, 2);
+  CHECK(standby.options.is_cold);
+  standby.send(ExecutorMessage::standing_by, 0);
+  turn_for(broker.loop, 20);
+  CHECK_FALSE(first(broker).has_next());
+  CHECK(first(broker).standby() == nullptr);  // it is told of no loads
+  serving.die();
+  standby.expect(ExecutorMessage::make_context);
+  CHECK(first(broker).pid() == standby.pid);
+  CHECK(first(broker).state() == ExecutorState::starting);
+  standby.ready();
+  CHECK(turn_until(broker.loop, [&] { return first(broker).state() == ExecutorState::active; }));
+  CHECK(started_standby(broker, 3).options.is_cold);
+}
+
+TEST_CASE("the kernel log tells of a fault: a cold standby makes its context, and where no report follows another cold one takes its place") {
+  ExecutorSettings settings = with_standby(StandbyKind::cold);
+  settings.report_limit = std::chrono::milliseconds(50);
+  ControlFixture broker(ControlFixture::quick_limits(), settings);
+  broker.serve();
+  ExecutorPeer& serving = broker.executor();
+  ExecutorPeer& unneeded = started_standby(broker, 2);
+  const bool is_initialised = GENERATE(true, false);  // by the time it is told
+  if (is_initialised) unneeded.send(ExecutorMessage::standing_by, 0);
+  turn_for(broker.loop, 5);
+  broker.manager.fault_told(told_of(serving.pid));
+  unneeded.expect(ExecutorMessage::make_context);
+  if (!is_initialised) unneeded.send(ExecutorMessage::standing_by, 0);
+  unneeded.ready();
+  REQUIRE(turn_until(broker.loop, [&] { return first(broker).has_next(); }));
+  REQUIRE(turn_until(broker.loop, [&] { return unneeded.killed; }));
+  ExecutorPeer& next = started_standby(broker, 3);
+  CHECK(next.options.is_cold);
+  next.send(ExecutorMessage::standing_by, 0);
+  broker.manager.fault_told(told_of(serving.pid));
+  next.expect(ExecutorMessage::make_context);
+  next.ready();
+  REQUIRE(turn_until(broker.loop, [&] { return first(broker).has_next(); }));
+  serving.report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+  REQUIRE(turn_until(broker.loop, [&] { return first(broker).pid() == next.pid; }));
+  CHECK(first(broker).state() == ExecutorState::active);
 }
 
 TEST_CASE("quit ends the standby too") {

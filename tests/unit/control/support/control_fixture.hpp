@@ -51,6 +51,7 @@ class ControlFixture {
     ExecutorSettings settings;
     settings.drivers = std::move(drivers);
     settings.retry_delay = std::chrono::milliseconds(100);
+    settings.standby = StandbyKind::none;
     return settings;
   }
 
