@@ -29,7 +29,7 @@ std::string broken_promise() {
   if (persona < 0 || (persona & ADDR_NO_RANDOMIZE) == 0) return "address randomisation is on";
   if (std::getenv("CUDA_MPS_PIPE_DIRECTORY") != nullptr || std::getenv("LD_PRELOAD") != nullptr) return "the environment is the client's";
   const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  if (connections == nullptr || std::atoi(connections) != ExecutorOptions{}.connections)
+  if (connections == nullptr || std::strtoul(connections, nullptr, 10) != ExecutorOptions{}.connections)
     return "CUDA_DEVICE_MAX_CONNECTIONS is not what the command line says";
   for (int fd = kExecutorCallsFd + 1; fd < 1024; ++fd) {
     if (fcntl(fd, F_GETFD) >= 0) return "descriptor " + std::to_string(fd) + " is open";
