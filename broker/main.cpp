@@ -39,6 +39,7 @@ struct Arguments {
   unsigned workers = 0;
   unsigned side_contexts = 5;
   unsigned connections = ExecutorOptions{}.connections;
+  unsigned copy_connections = ExecutorOptions{}.copy_connections;
   unsigned device = 0;
   unsigned orphan_ms = 200;
   unsigned drain_ms = 200;
@@ -76,8 +77,11 @@ void describe(CommandLine& line, Arguments& arguments) {
               "launches, once there are more than two of them; some 12 MiB of GPU memory each",
               CommandLine::Range{0u, 7u});
   line.option("--connections", &arguments.connections,
-              "Hardware connections of the context (CUDA_DEVICE_MAX_CONNECTIONS): more for programs that copy and record events in many streams "
-              "at once; each makes an executor's start, and so recovery, 16 to 25 ms longer",
+              "Hardware connections of the context (CUDA_DEVICE_MAX_CONNECTIONS): how many streams may have kernels and events under way without "
+              "waiting for each other; each makes an executor's start, and so recovery, some 5 to 10 ms longer",
+              CommandLine::Range{1u, 32u});
+  line.option("--copy-connections", &arguments.copy_connections,
+              "The same for copies (CUDA_DEVICE_MAX_COPY_CONNECTIONS); each makes an executor's start some 6 to 14 ms longer",
               CommandLine::Range{1u, 32u});
   line.option("--max-clients", &arguments.max_clients, "Clients at a time", CommandLine::Range{1u, kMaxLeases});
   line.option("--executors", &arguments.executors,
@@ -154,6 +158,7 @@ ExecutorOptions executor_options(const Arguments& arguments) {
           .workers = arguments.workers,
           .log_dir = arguments.log_dir,
           .connections = arguments.connections,
+          .copy_connections = arguments.copy_connections,
           .side_contexts = arguments.side_contexts,
           .label = arguments.label,
           .module_cache_mib = arguments.module_cache_mib,
@@ -199,6 +204,7 @@ ExecutorSettings executor_settings(const Arguments& arguments) {
   executors.workers = arguments.workers;
   executors.side_contexts = arguments.side_contexts;
   executors.connections = arguments.connections;
+  executors.copy_connections = arguments.copy_connections;
   executors.module_cache_mib = arguments.module_cache_mib;
   if (arguments.standby) executors.standby = StandbyKind::warm;
   if (arguments.no_standby) executors.standby = StandbyKind::none;

@@ -50,6 +50,7 @@ ExecutorOptions Executor::options() const {
                           .workers = settings_.workers,
                           .log_dir = settings_.log_dir,
                           .connections = settings_.connections,
+                          .copy_connections = settings_.copy_connections,
                           .side_contexts = settings_.side_contexts,
                           .label = label_,
                           .module_cache_mib = settings_.module_cache_mib};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/executor_process.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -39,16 +40,19 @@ bool names_variable(std::string_view entry, std::string_view name) {
   return entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=';
 }
 
-// CUDA_MPS_PIPE_DIRECTORY would make the driver look for NVIDIA's own daemon there; LD_PRELOAD may name our own stand-in for the driver;
-// the number of connections is how many streams may have copies and events under way without waiting for each other.
-std::vector<std::string> executor_environment(unsigned connections) {
+constexpr std::string_view kConnections = "CUDA_DEVICE_MAX_CONNECTIONS";
+constexpr std::string_view kCopyConnections = "CUDA_DEVICE_MAX_COPY_CONNECTIONS";
+
+// CUDA_MPS_PIPE_DIRECTORY would make the driver look for NVIDIA's own daemon there; LD_PRELOAD may name our own stand-in for the driver.
+std::vector<std::string> executor_environment(const ExecutorOptions& options) {
+  constexpr std::string_view kNotInherited[] = {"CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD", kConnections, kCopyConnections};
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
-    if (names_variable(text, "CUDA_MPS_PIPE_DIRECTORY") || names_variable(text, "LD_PRELOAD") || names_variable(text, "CUDA_DEVICE_MAX_CONNECTIONS")) continue;
-    environment.emplace_back(text);
+    if (std::ranges::none_of(kNotInherited, [&](std::string_view name) { return names_variable(text, name); })) environment.emplace_back(text);
   }
-  environment.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS=" + std::to_string(connections));
+  environment.push_back(fmt::format("{}={}", kConnections, options.connections));
+  environment.push_back(fmt::format("{}={}", kCopyConnections, options.copy_connections));
   return environment;
 }
 
@@ -59,13 +63,15 @@ Command make_command(const ExecutorOptions& options) {
                        "--device",    std::to_string(options.device),
                        "--workers",   std::to_string(options.workers),
                        "--side-contexts", std::to_string(options.side_contexts),
+                       "--connections", std::to_string(options.connections),
+                       "--copy-connections", std::to_string(options.copy_connections),
                        "--log-dir",   options.log_dir,
                        "--label",     options.label,
                        "--module-cache", std::to_string(options.module_cache_mib),
                        "--device-patience-ms", std::to_string(options.device_patience_ms)};
   if (options.standby) command.arguments.emplace_back("--standby");
   if (options.is_cold) command.arguments.emplace_back("--cold");
-  command.environment = executor_environment(options.connections);
+  command.environment = executor_environment(options);
   for (std::string& argument : command.arguments) command.argv.push_back(argument.data());
   for (std::string& entry : command.environment) command.envp.push_back(entry.data());
   command.argv.push_back(nullptr);

@@ -22,6 +22,7 @@ struct ExecutorSettings {
   unsigned workers = 0;
   unsigned side_contexts = 0;
   unsigned connections = ExecutorOptions{}.connections;
+  unsigned copy_connections = ExecutorOptions{}.copy_connections;
   unsigned module_cache_mib = 1024;
   StandbyKind standby = StandbyKind::cold;
   // After the executor has become ready. By the longer one those who came back have their memory.

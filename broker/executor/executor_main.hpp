@@ -12,7 +12,8 @@ struct ExecutorOptions {
   unsigned device = 0;               // ordinal in that driver
   unsigned workers = 0;              // threads that serve sessions; 0: min(8, cores / 2), at least 1
   std::string log_dir;               // server.log is appended there
-  unsigned connections = 10;         // CUDA_DEVICE_MAX_CONNECTIONS; each costs milliseconds of an executor's start
+  unsigned connections = 10;         // CUDA_DEVICE_MAX_CONNECTIONS; each costs milliseconds of an executor's start, as does
+  unsigned copy_connections = 8;     // CUDA_DEVICE_MAX_COPY_CONNECTIONS
   unsigned side_contexts = 0;        // of as many workers besides the first (side_context.hpp)
   std::string label = "0";           // in its log lines; a device may have more than one executor
   unsigned module_cache_mib = 1024;  // images of which nobody uses a copy stay loaded up to this size

@@ -60,7 +60,8 @@ class Broker {
     REQUIRE(mkdtemp(name) != nullptr);
     root_ = name;
     dir = root_ + "/a directory with quite a long name, longer than what fits into an address of a socket, which is 107 characters";
-    started = run("LD_PRELOAD= CUDA_MPS_PIPE_DIRECTORY=/nowhere " MPSSHIM_TEST_BROKER " -d --driver /test/" + behaviour + " --pipe-dir '" + dir + "' " + options);
+    started = run("LD_PRELOAD= CUDA_MPS_PIPE_DIRECTORY=/nowhere CUDA_DEVICE_MAX_COPY_CONNECTIONS=32 " MPSSHIM_TEST_BROKER " -d --driver /test/" +
+                  behaviour + " --pipe-dir '" + dir + "' " + options);
   }
   ~Broker() {
     (void)ctl("quit");
@@ -181,6 +182,12 @@ TEST_CASE("no driver: the command fails and says why") {
     for (int i = 0; i < 200 && broker.serves(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     CHECK_FALSE(broker.serves());
   }
+}
+
+TEST_CASE("the executor has the connections that the command line says, whatever the broker's environment") {
+  Broker broker("narrow", "--connections 3 --copy-connections 2");
+  INFO(broker.started.text);
+  CHECK(broker.started.status == 0);
 }
 
 TEST_CASE("mpsctl without a broker: one line and status 1; unknown commands and lines from standard input") {

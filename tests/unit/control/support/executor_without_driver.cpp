@@ -3,7 +3,7 @@
 // how it behaves:
 //   serve    is ready at once              refuse   is ready with CUDA_ERROR_NO_DEVICE
 //   busy     as serve; each session counts as having work in flight        crash    dies by a signal before it is ready
-//   stubborn as serve, but does not end on Quit
+//   stubborn as serve, but does not end on Quit          narrow   refuses unless it has 3 connections, and 2 for copies
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -24,13 +24,17 @@ namespace mpsshim::broker {
 namespace {
 
 // What the control process promises its executor; a broken promise is reported as a refusal, so that tests see it.
-std::string broken_promise() {
+std::string broken_promise(const ExecutorOptions& options) {
   const int persona = personality(0xffffffff);
   if (persona < 0 || (persona & ADDR_NO_RANDOMIZE) == 0) return "address randomisation is on";
   if (std::getenv("CUDA_MPS_PIPE_DIRECTORY") != nullptr || std::getenv("LD_PRELOAD") != nullptr) return "the environment is the client's";
-  const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  if (connections == nullptr || std::strtoul(connections, nullptr, 10) != ExecutorOptions{}.connections)
-    return "CUDA_DEVICE_MAX_CONNECTIONS is not what the command line says";
+  const auto is_number = [](const char* name, unsigned number) {
+    const char* value = std::getenv(name);
+    return value != nullptr && value == std::to_string(number);
+  };
+  if (!is_number("CUDA_DEVICE_MAX_CONNECTIONS", options.connections)) return "CUDA_DEVICE_MAX_CONNECTIONS is not what the command line says";
+  if (!is_number("CUDA_DEVICE_MAX_COPY_CONNECTIONS", options.copy_connections))
+    return "CUDA_DEVICE_MAX_COPY_CONNECTIONS is not what the command line says";
   for (int fd = kExecutorCallsFd + 1; fd < 1024; ++fd) {
     if (fcntl(fd, F_GETFD) >= 0) return "descriptor " + std::to_string(fd) + " is open";
   }
@@ -55,8 +59,9 @@ int executor_main(const ExecutorOptions& options) {
 
   ExecutorPacket packet;
   packet.header.type = ExecutorMessage::ready;
-  const std::string broken = broken_promise();
-  if (behaviour == "refuse" || !broken.empty()) packet.header.status = 100;
+  const std::string broken = broken_promise(options);
+  const bool is_narrow = options.connections == 3 && options.copy_connections == 2;
+  if (behaviour == "refuse" || (behaviour == "narrow" && !is_narrow) || !broken.empty()) packet.header.status = 100;
   std::strncpy(packet.text, broken.c_str(), sizeof packet.text - 1);
   if (proto::send_message(link, packet) != proto::SocketStatus::ok) return 4;
 
