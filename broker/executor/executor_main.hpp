@@ -17,7 +17,7 @@ struct ExecutorOptions {
   unsigned side_contexts = 0;        // of as many workers besides the first (side_context.hpp)
   std::string label = "0";           // in its log lines; a device may have more than one executor
   unsigned module_cache_mib = 1024;  // images of which nobody uses a copy stay loaded up to this size
-  bool standby = false;              // nobody waits for it yet: it does beforehand what the first client would wait for
+  bool standby = false;              // it begins as one (for whoever reads its command line)
   bool is_cold = false;              // no context before MakeContext: memory, or the GPU, is spared until then
   unsigned device_patience_ms = 0;   // so long a context is asked for again while another process has the device for itself
 };
