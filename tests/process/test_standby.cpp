@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A standby takes over when the executor ends, and another one comes after it. On a GPU that takes one process at a time (the CPU driver plays
-// one) the standby has no context, a restart waits for the old context's end, and there is no second executor.
+// A standby takes over when the executor ends, and another one comes after it: a cold one by default, a warm one with --standby. On a GPU that takes
+// one process at a time (the CPU driver plays one) a warm one is cold, too, a restart waits for the old context's end, and there is no second
+// executor.
 #include <signal.h>
 #include <unistd.h>
 
@@ -23,6 +24,9 @@ BrokerOptions with_standby(std::vector<std::string> more = {}) {
   options.arguments.insert(options.arguments.end(), more.begin(), more.end());
   return options;
 }
+
+// A warm one, or the cold one that waits where nothing else was asked for.
+BrokerOptions with_either_standby() { return GENERATE(true, false) ? with_standby() : BrokerOptions(); }
 
 // The pid of the latest standby, which is not `not_this`. Each line of the log is there twice, in the broker's output and in the file.
 pid_t standby(const BrokerFixture& broker, pid_t not_this = -1) {
@@ -58,7 +62,7 @@ std::string exclusive_file(const TemporaryFolder& folder) { return folder.path()
 }  // namespace
 
 TEST_CASE("a standby takes over what was loaded and held, and another one comes") {
-  const BrokerFixture broker(with_standby());
+  const BrokerFixture broker(with_either_standby());
   Client idle(broker);
   require_ok(idle, "hold", broker);
   for (int turn = 0; turn < 2; ++turn) {
@@ -138,7 +142,7 @@ TEST_CASE("from a fault to the bystander's next launch, with 1 GiB and 64 chunks
 }
 
 TEST_CASE("a standby that is killed is nobody's loss") {
-  const BrokerFixture broker(with_standby());
+  const BrokerFixture broker(with_either_standby());
   Client idle(broker);
   require_ok(idle, "hold", broker);
   const pid_t executor = executor_of(broker);
