@@ -179,6 +179,7 @@ Resources BrokerFixture::resources() const {
 }
 
 Resources BrokerFixture::settled_resources() const {
+  (void)eventually(std::chrono::seconds(10), [&] { return log().find("a standby (pid ") != std::string::npos; });
   Resources last = resources();
   (void)eventually(std::chrono::seconds(10), [&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(700));

@@ -82,8 +82,8 @@ class BrokerFixture {
 
   [[nodiscard]] Program& process() { return broker_; }  // the control process
   [[nodiscard]] Resources resources() const;            // of the control process and all its descendants
-  // Once they stay as they are: sessions that have ended are taken down a moment after they are no longer listed, and the process that waits to be
-  // the executor's next life comes a moment after the executor. After 10 s whatever they are then.
+  // Once the process that waits to be the executor's next life has come, and they stay as they are: sessions that have ended are taken down a
+  // moment after they are no longer listed. After 10 s each whatever they are then.
   [[nodiscard]] Resources settled_resources() const;
   [[nodiscard]] std::filesystem::path pipe_dir() const { return folder_.path() / "pipe"; }
   // Everything the broker has said: its output and its log files.

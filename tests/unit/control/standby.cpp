@@ -236,31 +236,41 @@ TEST_CASE("a cold standby makes its context when it takes over, and another one 
   CHECK(started_standby(broker, 3).options.is_cold);
 }
 
-TEST_CASE("the kernel log tells of a fault: a cold standby makes its context, and where no report follows another cold one takes its place") {
-  ExecutorSettings settings = with_standby(StandbyKind::cold);
-  settings.report_limit = std::chrono::milliseconds(50);
-  ControlFixture broker(ControlFixture::quick_limits(), settings);
+TEST_CASE("the kernel log tells of a fault: a cold standby makes its context, and takes over at the report") {
+  ControlFixture broker(ControlFixture::quick_limits(), with_standby(StandbyKind::cold));
   broker.serve();
   ExecutorPeer& serving = broker.executor();
-  ExecutorPeer& unneeded = started_standby(broker, 2);
+  ExecutorPeer& next = started_standby(broker, 2);
   const bool is_initialised = GENERATE(true, false);  // by the time it is told
-  if (is_initialised) unneeded.send(ExecutorMessage::standing_by, 0);
+  if (is_initialised) next.send(ExecutorMessage::standing_by, 0);
   turn_for(broker.loop, 5);
   broker.manager.fault_told(told_of(serving.pid));
-  unneeded.expect(ExecutorMessage::make_context);
-  if (!is_initialised) unneeded.send(ExecutorMessage::standing_by, 0);
-  unneeded.ready();
-  REQUIRE(turn_until(broker.loop, [&] { return first(broker).has_next(); }));
-  REQUIRE(turn_until(broker.loop, [&] { return unneeded.killed; }));
-  ExecutorPeer& next = started_standby(broker, 3);
-  CHECK(next.options.is_cold);
-  next.send(ExecutorMessage::standing_by, 0);
-  broker.manager.fault_told(told_of(serving.pid));
   next.expect(ExecutorMessage::make_context);
+  if (!is_initialised) next.send(ExecutorMessage::standing_by, 0);
   next.ready();
   REQUIRE(turn_until(broker.loop, [&] { return first(broker).has_next(); }));
   serving.report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
   REQUIRE(turn_until(broker.loop, [&] { return first(broker).pid() == next.pid; }));
+  CHECK(first(broker).state() == ExecutorState::active);
+}
+
+TEST_CASE("the kernel log tells of a fault and the driver does not: another cold standby takes the place of the one that has made its context") {
+  ExecutorSettings settings = with_standby(StandbyKind::cold);
+  settings.report_limit = std::chrono::milliseconds(20);
+  ControlFixture broker(ControlFixture::quick_limits(), settings);
+  broker.serve();
+  const ExecutorPeer& serving = broker.executor();
+  for (const std::size_t lives : {2, 3}) {
+    ExecutorPeer& unneeded = started_standby(broker, lives);
+    CHECK(unneeded.options.is_cold);
+    unneeded.send(ExecutorMessage::standing_by, 0);
+    broker.manager.fault_told(told_of(serving.pid));
+    unneeded.expect(ExecutorMessage::make_context);
+    unneeded.ready();
+    REQUIRE(turn_until(broker.loop, [&] { return unneeded.killed; }));
+  }
+  CHECK(started_standby(broker, 4).options.is_cold);
+  CHECK(first(broker).pid() == serving.pid);
   CHECK(first(broker).state() == ExecutorState::active);
 }
 
