@@ -51,6 +51,8 @@ struct alignas(64) ChannelHeader {
   alignas(64) std::atomic<std::uint32_t> session_state;    // SessionState; executor or control store, client loads
   std::atomic<std::uint32_t> session_error;                // CUresult, with SessionState::failed
   alignas(64) std::atomic<std::uint32_t> async_error;      // CUresult of a failed post; client takes it (exchange with 0), executor sets it if 0
+  std::atomic<std::uint32_t> lost_work;                    // CUresult of accepted work that the driver refused: it stays; executor stores it before
+                                                           // async_error, client loads it after
   std::atomic<std::uint32_t> output_waiting;               // 1: the control process has text of kernels (OutputTake); control stores, client loads
   alignas(64) std::atomic<std::uint32_t> waiters_armed;    // counts armings; the completion thread looks again when it moved
 };

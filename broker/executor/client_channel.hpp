@@ -58,6 +58,14 @@ class ClientChannel {
     std::uint32_t none = 0;
     header().async_error.compare_exchange_strong(none, static_cast<std::uint32_t>(error), std::memory_order_release, std::memory_order_relaxed);
   }
+  // Work is lost that the client was told is accepted: every later call of its process gives this error. True: it is the first time.
+  bool set_lost_work(CUresult error) {
+    std::uint32_t none = 0;
+    const bool is_first =
+        header().lost_work.compare_exchange_strong(none, static_cast<std::uint32_t>(error), std::memory_order_release, std::memory_order_relaxed);
+    set_async_error(error);
+    return is_first;
+  }
   // The client's process has this error for ever. The error is stored first: the client loads it after it has seen the state.
   void set_failed(CUresult error) {
     header().session_error.store(static_cast<std::uint32_t>(error), std::memory_order_relaxed);

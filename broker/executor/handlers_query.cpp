@@ -8,29 +8,14 @@
 
 namespace mpsshim::broker {
 
-namespace {
-
-// A function may be shared by several sessions, so a limit grows to the largest that anybody asked for; each client checks its own.
-CUresult raise_shared_memory_limit(const Driver& driver, CUfunction function, int value) {
-  int current = 0;
-  const CUresult result = driver->cuFuncGetAttribute(&current, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function);
-  if (result != CUDA_SUCCESS) return result;
-  if (value >= 0 && value <= current) return CUDA_SUCCESS;
-  return driver->cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, value);
-}
-
-}  // namespace
-
 void handle(Incoming& incoming, const proto::FunctionSetAttributeRecord& record) {
   Session& session = incoming.session;
   const proto::Known<SessionFunction> function = incoming.find(session.functions(), record.function);
   if (!function) return;
-  const Driver& driver = session.parts().driver;
-  const CUfunction handle = function->loaded->handle;
   const auto attribute = static_cast<CUfunction_attribute>(record.attribute);
-  const CUresult result = attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                              ? raise_shared_memory_limit(driver, handle, record.value)
-                              : driver->cuFuncSetAttribute(handle, attribute, record.value);
+  const LoadedFunction& loaded = *function->loaded;
+  const CUresult result = loaded.settings.set(session.parts().driver, loaded.handle, attribute, record.value);
+  if (result == CUDA_SUCCESS && attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) function->carve_out = record.value;
   incoming.reply.answer(session.parts().faults.check(result, session.id(), "cuFuncSetAttribute"));
 }
 
@@ -48,17 +33,21 @@ void handle(Incoming& incoming, const proto::OccupancyRecord& record) {
   if (!function) return;
   const Driver& driver = session.parts().driver;
   const CUfunction handle = function->loaded->handle;
-  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
   proto::OccupancyReply reply{};
-  if (record.query == 0) {
-    int blocks = 0;
-    result = driver->cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, handle, record.block_size, record.shared_bytes, record.flags);
-    reply.value = static_cast<std::uint64_t>(blocks);
-  } else if (record.query == 1) {
+  const CUresult result = function->loaded->settings.with_carve_out(driver, handle, function->carve_out, [&] {
+    if (record.query == 0) {
+      int blocks = 0;
+      const CUresult answer =
+          driver->cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, handle, record.block_size, record.shared_bytes, record.flags);
+      reply.value = static_cast<std::uint64_t>(blocks);
+      return answer;
+    }
+    if (record.query != 1) return CUDA_ERROR_NOT_SUPPORTED;
     std::size_t bytes = 0;
-    result = driver->cuOccupancyAvailableDynamicSMemPerBlock(&bytes, handle, record.blocks, record.block_size);
+    const CUresult answer = driver->cuOccupancyAvailableDynamicSMemPerBlock(&bytes, handle, record.blocks, record.block_size);
     reply.value = bytes;
-  }
+    return answer;
+  });
   incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "an occupancy query"), reply);
 }
 
@@ -86,8 +75,10 @@ void handle(Incoming& incoming, const proto::ClusterOccupancyRecord& record) {
   const Driver& driver = session.parts().driver;
   const CUfunction handle = function->loaded->handle;
   int value = 0;
-  const CUresult result = record.query == 0 ? driver->cuOccupancyMaxActiveClusters(&value, handle, &config)
-                                            : driver->cuOccupancyMaxPotentialClusterSize(&value, handle, &config);
+  const CUresult result = function->loaded->settings.with_carve_out(driver, handle, function->carve_out, [&] {
+    return record.query == 0 ? driver->cuOccupancyMaxActiveClusters(&value, handle, &config)
+                             : driver->cuOccupancyMaxPotentialClusterSize(&value, handle, &config);
+  });
   incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "an occupancy query"),
                              proto::ClusterOccupancyReply{static_cast<std::uint64_t>(value)});
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/function_settings.hpp"
 #include "broker/executor/image_file.hpp"
 
 namespace mpsshim::broker {
@@ -34,6 +35,7 @@ struct LoadedFunction {
   std::uint32_t parameter_bytes = 0;
   std::uint32_t local_bytes = 0;          // per thread; growth of the context's local memory waits for everybody
   bool prints = false;                    // it may call printf(): device_output.hpp
+  mutable FunctionSettings settings{};
   std::vector<ParameterLayout> parameters;
   std::int32_t attribute[16] = {};
   std::uint32_t attribute_valid = 0;

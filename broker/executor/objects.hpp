@@ -28,6 +28,7 @@ struct SessionModule {
 struct SessionFunction {
   const LoadedFunction* loaded = nullptr;  // lives as long as its module's image
   ImageUse use{};                          // that image: graphs that name the function keep it
+  int carve_out = kDefaultCarveOut;        // as this session has set it
 };
 
 using EventTable = proto::HandleTable<proto::HandleKind::event, SessionEvent>;

@@ -25,13 +25,14 @@ bool may_print(const StreamOp& op) {
 }
 
 std::size_t StreamQueue::plain_launches_at_head() const {
-  const std::uint32_t high_water = context_.parts.local_bytes_high_water.load(std::memory_order_relaxed);
+  // Aside it ends in front of what has to leave first: has_left_for().
+  const std::uint32_t most_local_bytes = aside_ ? 0 : context_.parts.local_bytes_high_water.load(std::memory_order_relaxed);
   const std::size_t most = limit_.longest_chain();
   if (context_.parts.window.is_very_long(std::get<LaunchOp>(ops_.front()).function->handle)) return 0;  // one at a time
   std::size_t count = 0;
   for (const StreamOp& op : ops_) {
     const auto* launch = std::get_if<LaunchOp>(&op);
-    if (launch == nullptr || !launch->is_plain() || launch->function->local_bytes > high_water || ++count == most) break;
+    if (launch == nullptr || !launch->is_plain() || launch->function->local_bytes > most_local_bytes || ++count == most) break;
   }
   return count;
 }

@@ -35,6 +35,8 @@ CUresult Recovery::refuse(const char* what, std::uint64_t which) const {
 }
 
 CUresult Recovery::read_old_ring() {
+  const auto lost = static_cast<CUresult>(old_->header().lost_work.load(std::memory_order_acquire));
+  if (lost != CUDA_SUCCESS) return lost;  // which no call has met yet
   std::optional<Unread> unread = find_unread(*old_);
   if (!unread) return refuse("the old executor's position in the ring is no record's", old_->header().head.load(std::memory_order_relaxed));
   unread_ = std::move(*unread);

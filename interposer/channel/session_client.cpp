@@ -102,7 +102,10 @@ CUresult SessionClient::take_error() {
   std::atomic<std::uint32_t>& pending = header_.load(std::memory_order_acquire)->async_error;
   if (pending.load(std::memory_order_relaxed) == 0) [[likely]]
     return CUDA_SUCCESS;
-  return static_cast<CUresult>(pending.exchange(0, std::memory_order_acq_rel));
+  const auto taken = static_cast<CUresult>(pending.exchange(0, std::memory_order_acq_rel));
+  // Pairs with the stores of ClientChannel::set_lost_work.
+  const auto lost = static_cast<CUresult>(header_.load(std::memory_order_acquire)->lost_work.load(std::memory_order_relaxed));
+  return lost == CUDA_SUCCESS ? taken : fail(lost);
 }
 
 CUresult SessionClient::look() {

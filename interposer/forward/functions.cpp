@@ -27,6 +27,7 @@ bool take_facts(Function& function, const Facts& reply, std::span<const std::byt
   function.max_threads_per_block.store(reply.attribute[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK], std::memory_order_relaxed);
   function.max_dynamic_shared_bytes.store(reply.attribute[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES], std::memory_order_relaxed);
   function.has_compiled_cluster = reply.attribute[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH] != 0;
+  function.has_launch_attributes.store(function.has_compiled_cluster, std::memory_order_relaxed);
   function.static_shared_bytes = reply.attribute[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES];
   return true;
 }

@@ -40,7 +40,7 @@ struct Function {
   std::atomic<std::int32_t> max_threads_per_block{0};
   std::atomic<std::int32_t> max_dynamic_shared_bytes{0};
   std::int32_t static_shared_bytes = 0;
-  std::atomic<bool> has_launch_attributes{false};  // launches get what was set here: launch_attributes.hpp
+  std::atomic<bool> has_launch_attributes{false};  // launches get what was set here (launch_attributes.hpp), or are in compiled clusters
 
   proto::ModuleId module;
   std::string name;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interposer/forward/launch.hpp"
 
+#include <array>
 #include <cstring>
 
 namespace mpsshim::interposer::forward {
@@ -16,6 +17,31 @@ CUresult check_launch(const LaunchShape& shape, const LaunchLimits& limits, std:
   if (threads > static_cast<std::uint32_t>(function_threads)) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   if (shape.shared_bytes > static_cast<std::uint32_t>(function_dynamic_shared_bytes)) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
+}
+
+CUresult check_cluster(const Function& function, const LaunchShape& shape, std::span<const CUlaunchAttribute> attributes) {
+  const auto value_of = [&](CUfunction_attribute id) {
+    return static_cast<std::uint32_t>(function.attribute[static_cast<std::size_t>(id)].load(std::memory_order_relaxed));
+  };
+  std::array<std::uint32_t, 3> cluster{1, 1, 1};
+  if (function.has_compiled_cluster) {
+    cluster = {value_of(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH), value_of(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT),
+               value_of(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH)};
+  } else {
+    for (const CUlaunchAttribute& attribute : attributes) {
+      if (attribute.id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
+      cluster = {attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z};
+    }
+  }
+  const bool is_large_allowed = value_of(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0;
+  const std::uint32_t most = is_large_allowed ? kMostBlocksOfCluster : kMostPortableBlocksOfCluster;
+  std::uint64_t blocks = 1;
+  for (const std::uint32_t size : cluster) {
+    if (size == 0 || size > most) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    blocks *= size;
+  }
+  const bool is_multiple = shape.grid_x % cluster[0] == 0 && shape.grid_y % cluster[1] == 0 && shape.grid_z % cluster[2] == 0;
+  return blocks <= most && is_multiple ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CLUSTER_SIZE;
 }
 
 CUresult find_arguments(void** kernel_params, void** extra, std::uint32_t parameter_bytes, Arguments& arguments) {

@@ -13,6 +13,10 @@
 
 namespace mpsshim::interposer::forward {
 
+// Blocks of a cluster on every device that has clusters; on some, where the function allows it (H200: measured).
+inline constexpr std::uint32_t kMostPortableBlocksOfCluster = 8;
+inline constexpr std::uint32_t kMostBlocksOfCluster = 16;
+
 struct LaunchShape {
   std::uint32_t grid_x, grid_y, grid_z;
   std::uint32_t block_x, block_y, block_z;
@@ -32,6 +36,9 @@ struct LaunchLimits {
 // CUDA_ERROR_INVALID_VALUE where no kernel could be launched so, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES where this one cannot.
 [[nodiscard]] CUresult check_launch(const LaunchShape& shape, const LaunchLimits& limits, std::int32_t function_threads,
                                     std::int32_t function_dynamic_shared_bytes);
+
+// CUDA_ERROR_INVALID_CLUSTER_SIZE as the driver: more blocks than the function may have in a cluster, or a grid that is no multiple of it.
+[[nodiscard]] CUresult check_cluster(const Function& function, const LaunchShape& shape, std::span<const CUlaunchAttribute> attributes);
 
 // Where a launch's arguments come from: an array of pointers, or a ready buffer. Resolved from kernelParams and extra.
 struct Arguments {

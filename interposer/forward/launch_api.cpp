@@ -114,7 +114,12 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
     if (const CUresult error = check_cooperative(*function, shape, *stream); error != CUDA_SUCCESS) return error;
   }
   if (function->has_launch_attributes.load(std::memory_order_relaxed) | stream->has_launch_attributes.load(std::memory_order_relaxed)) [[unlikely]] {
-    return post_launch(*function, *stream, shape, with_defaults(*function, *stream, attributes), flags, arguments);
+    const std::vector<CUlaunchAttribute> all = with_defaults(*function, *stream, attributes);
+    if (const CUresult error = check_cluster(*function, shape, all); error != CUDA_SUCCESS) return error;
+    return post_launch(*function, *stream, shape, all, flags, arguments);
+  }
+  if (!attributes.empty()) {
+    if (const CUresult error = check_cluster(*function, shape, attributes); error != CUDA_SUCCESS) return error;
   }
   return post_launch(*function, *stream, shape, attributes, flags, arguments);
 }
@@ -176,6 +181,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** ker
   CUstream stream = config->hStream;
   if (stream == nullptr && PerThreadDefaultStream::active()) stream = CU_STREAM_PER_THREAD;
   if (const CUlaunchAttribute* event = event_attribute(attributes)) return launch_and_record(*config, f, stream, *event, flags, kernelParams, extra);
+  if (has_idle_attributes(attributes)) return launch(f, shape_of(*config), stream, without_idle_attributes(attributes), flags, kernelParams, extra);
   return launch(f, shape_of(*config), stream, attributes, flags, kernelParams, extra);
 }
 

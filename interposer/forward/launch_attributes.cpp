@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "gen/api_declarations.hpp"
 #include "interposer/local/devices.hpp"
@@ -36,6 +37,15 @@ void add_function_attributes(const Function& function, std::vector<CUlaunchAttri
     preference.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE;
     preference.value.clusterSchedulingPolicyPreference = static_cast<CUclusterSchedulingPolicy>(policy);
     attributes.push_back(preference);
+  }
+}
+
+bool is_idle(const CUlaunchAttribute& attribute) {
+  switch (static_cast<int>(attribute.id)) {
+    case CU_LAUNCH_ATTRIBUTE_IGNORE:
+    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: return true;
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: return attribute.value.cooperative == 0;
+    default: return false;
   }
 }
 
@@ -75,6 +85,14 @@ CUstreamAttrValue clamped(CUstreamAttrID id, CUstreamAttrValue value) {
 }
 
 }  // namespace
+
+bool has_idle_attributes(std::span<const CUlaunchAttribute> attributes) { return std::any_of(attributes.begin(), attributes.end(), is_idle); }
+
+std::vector<CUlaunchAttribute> without_idle_attributes(std::span<const CUlaunchAttribute> attributes) {
+  std::vector<CUlaunchAttribute> left;
+  std::remove_copy_if(attributes.begin(), attributes.end(), std::back_inserter(left), is_idle);
+  return left;
+}
 
 std::vector<CUlaunchAttribute> with_defaults(const Function& function, Stream& stream, std::span<const CUlaunchAttribute> given) {
   std::vector<CUlaunchAttribute> attributes(given.begin(), given.end());

@@ -15,6 +15,12 @@
 
 namespace mpsshim::interposer::forward {
 
+// Whether there is one among them that changes nothing that a program may rely on: without it the launch is the same, and may be in a chain.
+// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION is a permission to begin before the work in front has ended. Here that work may be
+// another client's as well as the stream's own, so it is not taken.
+[[nodiscard]] bool has_idle_attributes(std::span<const CUlaunchAttribute> attributes);
+[[nodiscard]] std::vector<CUlaunchAttribute> without_idle_attributes(std::span<const CUlaunchAttribute> attributes);
+
 // What `given` names itself comes from there, then from the stream, then from the function.
 [[nodiscard]] std::vector<CUlaunchAttribute> with_defaults(const Function& function, Stream& stream, std::span<const CUlaunchAttribute> given);
 

@@ -10,11 +10,19 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/entry.hpp"
+#include "interposer/forward/launch.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::forward {
 
 namespace {
+
+// The driver's function has the largest limits that any client has set on it, so what follows from a client's own is said here, as the driver says
+// it (measured: docs/measurements.md, Occupancy).
+bool exceeds_own_limit(const Function& function, std::size_t shared_bytes) {
+  const std::int32_t limit = function.max_dynamic_shared_bytes.load(std::memory_order_relaxed);
+  return shared_bytes > static_cast<std::size_t>(std::max(limit, 0));
+}
 
 enum Query : std::uint32_t { kMaxActiveBlocks = 0, kAvailableSharedMemory = 1 };
 
@@ -62,6 +70,10 @@ class Cache {
 }  // namespace
 
 CUresult max_active_blocks(Function& function, int block_size, std::size_t shared_bytes, unsigned int flags, int& blocks) {
+  if (exceeds_own_limit(function, shared_bytes)) {
+    blocks = 0;
+    return CUDA_SUCCESS;
+  }
   proto::OccupancyRecord record{};
   record.query = kMaxActiveBlocks;
   record.block_size = block_size;
@@ -118,6 +130,15 @@ CUresult best_block_size(Function& function, CUoccupancyB2DSize shared_of, std::
   return best_threads > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+std::uint64_t blocks_of_cluster(const CUlaunchConfig& config) {
+  for (const CUlaunchAttribute& attribute : std::span(config.attrs, config.numAttrs)) {
+    if (attribute.id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
+    const auto& cluster = attribute.value.clusterDim;
+    return std::uint64_t{cluster.x} * cluster.y * cluster.z;
+  }
+  return 1;
+}
+
 enum ClusterQuery : std::uint32_t { kMaxActiveClusters = 0, kMaxClusterSize = 1 };
 
 CUresult ask_of_clusters(int* answer, CUfunction handle, const CUlaunchConfig* config, ClusterQuery query) {
@@ -135,10 +156,15 @@ CUresult ask_of_clusters(int* answer, CUfunction handle, const CUlaunchConfig* c
                                                query,
                                                0};
     proto::ClusterOccupancyReply reply{};
+    const bool may_exceed_portable = function.attribute[CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED].load(std::memory_order_relaxed) != 0;
+    if (!may_exceed_portable && blocks_of_cluster(*config) > kMostPortableBlocksOfCluster) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     const auto attributes = std::as_bytes(std::span(config->attrs, config->numAttrs));
     const CUresult error = session().channel().call({}, record, attributes, Repeat::harmless, reply);
-    if (error == CUDA_SUCCESS) *answer = static_cast<int>(reply.value);
-    return error;
+    if (error != CUDA_SUCCESS) return error;
+    *answer = static_cast<int>(reply.value);
+    if (exceeds_own_limit(function, config->sharedMemBytes)) *answer = 0;
+    if (query == kMaxClusterSize && !may_exceed_portable) *answer = std::min(*answer, static_cast<int>(kMostPortableBlocksOfCluster));
+    return CUDA_SUCCESS;
   });
 }
 
@@ -180,7 +206,8 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunc
     record.blocks = numBlocks;
     std::uint64_t value = 0;
     const CUresult error = Cache::instance().ask(function, record, value);
-    if (error == CUDA_SUCCESS) *dynamicSmemSize = value;
+    const std::int32_t limit = function.max_dynamic_shared_bytes.load(std::memory_order_relaxed);
+    if (error == CUDA_SUCCESS) *dynamicSmemSize = std::min<std::size_t>(value, static_cast<std::size_t>(std::max(limit, 0)));
     return error;
   });
 }

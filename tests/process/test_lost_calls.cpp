@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Driver calls that never return, or in which the driver crashes: the executor is replaced, the client whose call it was gets an MPS error that
-// stays and is named in the log, the others go on.
+// stays and is named in the log, the others go on. And work that the driver refuses after it was accepted.
 #include <filesystem>
 #include <string>
 
@@ -13,6 +13,7 @@ namespace {
 
 constexpr auto kHang = "fill dead0001";
 constexpr auto kCrash = "fill dead0002";
+constexpr auto kRefusal = "fill dead0003";
 
 BrokerOptions with_lost_calls(std::vector<std::string> arguments = {}) {
   BrokerOptions options;
@@ -62,6 +63,20 @@ TEST_CASE("a crash in a driver call costs the client whose call it was, and name
   INFO(broker.log());
   REQUIRE(log_has(broker, "it crashed in cuMemsetAsync for session 1"));
   REQUIRE(broker.log().find("Session 1 (pid " + std::to_string(guilty.program().pid())) != std::string::npos);
+}
+
+TEST_CASE("a client whose accepted work the driver refuses is told so for good, the others go on") {
+  const BrokerFixture broker(with_lost_calls());
+  Client refused(broker), other(broker);
+  REQUIRE(other.ask("hold") == "ok");
+  REQUIRE(refused.ask("hold") == "ok");
+  for (const char* command : {kRefusal, "check", "use", "hold"}) {
+    const std::string answer = refused.ask(command);
+    INFO(command << ": " << answer);
+    REQUIRE(answer.find("CUDA_ERROR_OUT_OF_MEMORY") != std::string::npos);
+  }
+  require_goes_on(other, broker);
+  REQUIRE(log_has(broker, ": the driver refused work that had been accepted (cuMemsetAsync"));
 }
 
 TEST_CASE("kernels and waits that last longer than the limit are no hanging calls") {

@@ -55,6 +55,24 @@ TEST_CASE("loading and unloading over and over loads once") {
   REQUIRE(unloads(broker) == 0);
 }
 
+TEST_CASE("what a client sets on a kernel that others use as well changes no answer that they get") {
+  const BrokerFixture broker;
+  Client modest = start(broker);
+  const std::string alone = modest.ask("room 60000");
+  REQUIRE(alone == "ok 0 49152");  // more than a block has unless it asks for more
+  Client demanding = start(broker), later = start(broker);
+  REQUIRE(demanding.ask("limit 64000") == "ok");
+  const std::string after = demanding.ask("room 60000");
+  INFO(after);
+  REQUIRE(after.rfind("ok 0 ", 0) != 0);
+  REQUIRE(after.substr(after.rfind(' ')) == " 64000");
+  REQUIRE(later.ask("room 60000") == alone);
+  REQUIRE(modest.ask("limit 50000") == "ok");
+  REQUIRE(modest.ask("room 60000") == "ok 0 50000");
+  REQUIRE(demanding.ask("room 61000").rfind("ok 0 ", 0) != 0);  // nobody's limit is lowered by another's
+  REQUIRE(loads(broker) == 1);
+}
+
 TEST_CASE("a client's variables begin with their initial values, whatever was done to them before") {
   const BrokerFixture broker;
   {

@@ -168,7 +168,7 @@ TEST_CASE("launch attributes that carry addresses or handles do not reach the dr
   CHECK(f.executor.fake.calls(FakeCall::launch).size() == 1);
 }
 
-TEST_CASE("a driver's error of a launch becomes the asynchronous error, the first one stays, and the fence still comes") {
+TEST_CASE("a launch that the driver refuses is lost work: its error comes and stays, and the fence still comes") {
   Fixture f;
   FakeFunction function{"f", {8}};
   const proto::FunctionId id = f.client.add_function(function);
@@ -180,6 +180,7 @@ TEST_CASE("a driver's error of a launch becomes the asynchronous error, the firs
   f.client.turn();
   CHECK(f.client.take_async_error() != CUDA_SUCCESS);
   CHECK(f.client.take_async_error() == CUDA_SUCCESS);
+  CHECK(f.client.channel().header().lost_work.load() == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
   CHECK(f.client.fence() == 1);
 }
 

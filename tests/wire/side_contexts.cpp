@@ -81,6 +81,27 @@ TEST_CASE("idle streams go to their home's context with what is launched there, 
   CHECK(f.context_of_launch(1) == nullptr);
 }
 
+TEST_CASE("what the driver keeps local memory for is launched in the executor's own context, also in the middle of a run") {
+  constexpr std::uint32_t kLocalBytes = 48;
+  Fixture f;
+  FakeFunction local{"local", {8}};
+  const proto::FunctionId with_local = f.client.add_function(local, kLocalBytes);
+  f.executor.parts->local_bytes_high_water = kLocalBytes;  // somebody has launched such a kernel before
+  f.go_to(1);
+  for (const proto::FunctionId id : {f.id, with_local, f.id}) f.client.post_launch(id, 1);
+  f.client.post_fence(++f.fences[0]);
+  REQUIRE(eventually([&] {
+    (void)f.client.turn();
+    return f.client.fence() == f.fences[0];
+  }));
+  const std::vector<FakeCall> launches = f.launches();
+  REQUIRE(launches.size() == 3);
+  CHECK(launches[0].stream_context != nullptr);
+  CHECK(launches[1].function == &local);
+  CHECK(launches[1].stream_context == nullptr);
+  CHECK(launches[2].stream_context == nullptr);  // it stays there
+}
+
 TEST_CASE("a stream with work under way stays until that has ended") {
   Fixture f;
   f.client.add_stream(1, CU_STREAM_NON_BLOCKING);

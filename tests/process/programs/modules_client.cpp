@@ -9,6 +9,8 @@
 //   set N            the counter written by cuMemcpyHtoD
 //   plain            a module without variables loaded, a kernel of it run and checked, unloaded
 //   cycle N          N rounds of load, look up, allocate, launch, free, unload: "ok NS" for a round
+//   limit N          a kernel of a module without variables, kept, may have N bytes of dynamic shared memory
+//   room N           what it is told of it: "ok BLOCKS BYTES", the blocks of 32 threads with N bytes each on a multiprocessor, the bytes for one
 //   hold, check      device memory with content of its own; is it still there
 #include <chrono>
 #include <memory>
@@ -32,11 +34,14 @@ class Client {
   void set(unsigned value) const;
   void plain() const;
   [[nodiscard]] long cycle(unsigned rounds) const;
+  [[nodiscard]] CUfunction shared_kernel();
+  [[nodiscard]] std::string room(unsigned shared_bytes);
 
   CUcontext context_ = nullptr;
   CUmodule module_ = nullptr;
   CUdeviceptr out_ = 0;
   std::unique_ptr<Words> held_;
+  CUfunction shared_kernel_ = nullptr;
 };
 
 Client::Client() {
@@ -114,6 +119,22 @@ long Client::cycle(unsigned rounds) const {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(took).count() / rounds;
 }
 
+CUfunction Client::shared_kernel() {
+  CUmodule module = nullptr;
+  if (shared_kernel_ != nullptr) return shared_kernel_;
+  CU(cuModuleLoadData(&module, kPlainPtx));
+  CU(cuModuleGetFunction(&shared_kernel_, module, "store"));
+  return shared_kernel_;
+}
+
+std::string Client::room(unsigned shared_bytes) {
+  int blocks = 0;
+  std::size_t bytes = 0;
+  CU(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, shared_kernel(), 32, shared_bytes));
+  CU(cuOccupancyAvailableDynamicSMemPerBlock(&bytes, shared_kernel(), 1, 32));
+  return "ok " + std::to_string(blocks) + " " + std::to_string(bytes);
+}
+
 std::string Client::answer(const std::string& line) {
   std::istringstream words(line);
   std::string command;
@@ -128,6 +149,11 @@ std::string Client::answer(const std::string& line) {
   if (command == "set") return set(number), "ok";
   if (command == "plain") return plain(), "ok";
   if (command == "cycle") return "ok " + std::to_string(cycle(number));
+  if (command == "limit") {
+    const auto bytes = static_cast<int>(number);
+    return require_success(cuFuncSetAttribute(shared_kernel(), CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes), "cuFuncSetAttribute"), "ok";
+  }
+  if (command == "room") return room(number);
   if (command == "hold") return held_ = std::make_unique<Words>(1024, 17), "ok";
   if (command == "check") return held_->check(), "ok";
   throw Failure("unknown command " + line);

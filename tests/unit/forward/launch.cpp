@@ -85,3 +85,31 @@ TEST_CASE("launch: shapes at the limits pass, one past them does not") {
   CHECK(check({1, 1, 1, 1, 1, 1, 49152}) == CUDA_SUCCESS);
   CHECK(check({1, 1, 1, 1, 1, 1, 49153}) == CUDA_ERROR_INVALID_VALUE);
 }
+
+TEST_CASE("launch: clusters are refused as the driver refuses them") {
+  Function function;
+  const auto refused = [&](std::uint32_t grid_x, std::uint32_t cluster_x, std::uint32_t cluster_y = 1) {
+    std::array<CUlaunchAttribute, 1> attributes{};
+    attributes[0].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    attributes[0].value.clusterDim = {cluster_x, cluster_y, 1};
+    return check_cluster(function, {grid_x, 8, 1, 32, 1, 1, 0}, attributes) == CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  };
+  CHECK_FALSE(refused(64, 1));
+  CHECK_FALSE(refused(64, 8));
+  CHECK_FALSE(refused(64, 4, 2));
+  CHECK(refused(64, 3));
+  CHECK(refused(64, 16));
+  CHECK(refused(64, 4, 4));
+  CHECK(refused(64, 0));
+  CHECK(refused(0x80000000u, 0x80000000u, 2));
+  function.attribute[CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED] = 1;
+  CHECK_FALSE(refused(64, 16));
+  CHECK(refused(64, 32));
+  function.has_compiled_cluster = true;  // which counts then
+  for (const CUfunction_attribute dimension :
+       {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH}) {
+    function.attribute[dimension] = dimension == CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH ? 2 : 1;
+  }
+  CHECK(check_cluster(function, {3, 1, 1, 32, 1, 1, 0}, {}) == CUDA_ERROR_INVALID_CLUSTER_SIZE);
+  CHECK(check_cluster(function, {4, 1, 1, 32, 1, 1, 0}, {}) == CUDA_SUCCESS);
+}

@@ -19,7 +19,7 @@
 #define DROPPED_WAITS 3    // streams do not wait for events
 #define EARLY_FENCES 4     // fences are written when they are asked for, not when the stream comes to them
 #define ASTRAY_LAUNCHES 5  // launches outside chains go to a stream of their own
-#define LOST_CALLS 6       // a fill with one value never returns, with another it crashes (test_client: fill)
+#define LOST_CALLS 6       // a fill with one value never returns, with another it crashes, with a third it is refused (test_client: fill)
 
 namespace {
 
@@ -132,6 +132,7 @@ FAULTY CUresult cuMemsetD32Async(CUdeviceptr destination, unsigned value, size_t
     for (;;) pause();
   }
   if (value == 0xdead'0002) raise(SIGSEGV);
+  if (value == 0xdead'0003) return CUDA_ERROR_OUT_OF_MEMORY;
   return ORIGINAL(cuMemsetD32Async)(destination, value, count, stream);
 }
 
