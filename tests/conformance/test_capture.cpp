@@ -120,6 +120,69 @@ TEST_CASE("events carry a capture to other streams and back", "[forwarded]") {
   OK(CU(cuStreamDestroy)(origin));
 }
 
+TEST_CASE("a joined stream may be destroyed before its capture ends", "[forwarded]") {
+  SKIP_WITHOUT_CAPTURE();
+  const DeviceContext context;
+  const LoadedImage image;
+  KernelList list(image);
+  const CUstream origin = new_stream();
+  OK(CU(cuStreamBeginCapture)(origin, kGlobal));
+  OK(list.launch_one(origin, 1));
+  // As a library does that makes streams and events of its own for one call.
+  for (unsigned i = 2; i <= 3; ++i) {
+    const CUstream side = new_stream();
+    const CUevent fork = new_event(CU_EVENT_DISABLE_TIMING);
+    const CUevent join = new_event(CU_EVENT_DISABLE_TIMING);
+    OK(CU(cuEventRecord)(fork, origin));
+    OK(CU(cuStreamWaitEvent)(side, fork, 0));
+    OK(list.launch_one(side, i));
+    OK(CU(cuEventRecord)(join, side));
+    OK(CU(cuStreamWaitEvent)(origin, join, 0));
+    OK(CU(cuStreamDestroy)(side));
+    OK(CU(cuEventDestroy)(fork));
+    OK(CU(cuEventDestroy)(join));
+    CHECK(status_of(origin) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  }
+  OK(list.launch_one(origin, 4));
+  const CUgraph graph = end_capture(origin);
+  CHECK(node_count(graph) == 4);
+  run(graph, origin);
+  CHECK(list.values() == std::vector<unsigned>{1, 2, 3, 4});
+  OK(CU(cuGraphDestroy)(graph));
+  OK(CU(cuStreamDestroy)(origin));
+}
+
+TEST_CASE("a stream that was destroyed before it was joined leaves its capture unjoined", "[forwarded]") {
+  SKIP_WITHOUT_CAPTURE();
+  const DeviceContext context;
+  const LoadedImage image;
+  KernelList list(image);
+  const CUstream origin = new_stream();
+  const CUevent event = new_event(CU_EVENT_DISABLE_TIMING);
+  const auto fork = [&] {
+    const CUstream side = new_stream();
+    OK(CU(cuStreamBeginCapture)(origin, kGlobal));
+    OK(CU(cuEventRecord)(event, origin));
+    OK(CU(cuStreamWaitEvent)(side, event, 0));
+    OK(list.launch_one(side, 1));
+    return side;
+  };
+  OK(CU(cuStreamDestroy)(fork()));
+  CUgraph graph = nullptr;
+  CHECK(CU(cuStreamEndCapture)(origin, &graph) == CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+  CHECK(graph == nullptr);
+  // Its event joins it all the same.
+  const CUstream side = fork();
+  OK(CU(cuEventRecord)(event, side));
+  OK(CU(cuStreamDestroy)(side));
+  OK(CU(cuStreamWaitEvent)(origin, event, 0));
+  graph = end_capture(origin);
+  CHECK(node_count(graph) == 1);
+  OK(CU(cuGraphDestroy)(graph));
+  OK(CU(cuEventDestroy)(event));
+  OK(CU(cuStreamDestroy)(origin));
+}
+
 TEST_CASE("a capture's graph and dependencies can be asked for and changed", "[forwarded]") {
   SKIP_WITHOUT_CAPTURE();
   const DeviceContext context;

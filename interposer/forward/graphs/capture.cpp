@@ -121,12 +121,12 @@ bool Captures::is_joined(const Capture& capture) {
     open.pop_back();
     for (const Edge& edge : node->before) reach(edge.node);
   }
-  for (Stream* stream : capture.streams) {
-    for (const Edge& edge : edges_of(streams_[stream].place)) {
-      if (reached.count(edge.node) == 0) return false;
-    }
-  }
-  return true;
+  const auto is_reached = [&](const Place& place) {
+    const std::vector<Edge> edges = edges_of(place);
+    return std::all_of(edges.begin(), edges.end(), [&](const Edge& edge) { return reached.count(edge.node) != 0; });
+  };
+  return std::all_of(capture.streams.begin(), capture.streams.end(), [&](Stream* stream) { return is_reached(streams_[stream].place); }) &&
+         std::all_of(capture.left.begin(), capture.left.end(), is_reached);
 }
 
 void Captures::close(const CaptureRef& capture) {
@@ -308,10 +308,11 @@ void Captures::forget(Stream& stream) {
   const auto found = streams_.find(&stream);
   if (found == streams_.end()) return;
   const CaptureRef capture = found->second.capture;
-  capture->is_invalid = true;
+  if (capture->origin != &stream) capture->left.push_back(std::move(found->second.place));  // what it has captured stays
   std::erase(capture->streams, &stream);
   leave(stream);
   if (capture->origin != &stream) return guard_null_stream();
+  capture->is_invalid = true;
   Graph* graph = graphs_.resolve(to_handle<CUgraph>(capture->graph));  // nobody can end it any more
   close(capture);
   if (capture->owns_graph && graph != nullptr) graphs_.destroy(*graph);

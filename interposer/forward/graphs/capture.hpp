@@ -69,6 +69,12 @@ class Captures {
   }
 
  private:
+  // What comes next depends on these.
+  struct Place {
+    std::vector<CUgraphNode> nodes;
+    std::vector<CUgraphEdgeData> edges;
+    void add(CUgraphNode node, const CUgraphEdgeData& edge);
+  };
   struct Capture {
     std::uint64_t id = 0;
     proto::GraphId graph;
@@ -77,16 +83,11 @@ class Captures {
     std::thread::id thread;
     Stream* origin = nullptr;
     std::vector<Stream*> streams;
+    std::vector<Place> left;  // where streams stood that were destroyed since: to be joined like the others
     bool is_invalid = false;
     bool is_over = false;
   };
   using CaptureRef = std::shared_ptr<Capture>;
-  // What comes next depends on these.
-  struct Place {
-    std::vector<CUgraphNode> nodes;
-    std::vector<CUgraphEdgeData> edges;
-    void add(CUgraphNode node, const CUgraphEdgeData& edge);
-  };
   struct Member {  // a stream of a capture, or an event recorded in one
     CaptureRef capture;
     Place place;
