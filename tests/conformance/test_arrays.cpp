@@ -194,6 +194,24 @@ TEST_CASE("textures and surfaces are what they were made of", "[forwarded]") {
   OK(CU(cuArrayDestroy)(array));
 }
 
+TEST_CASE("the texture and the surface 0 are none, and ending none is no error", "[forwarded]") {
+  const DeviceContext context;
+  OK(CU(cuSurfObjectDestroy)(0));
+  OK(CU(cuTexObjectDestroy)(0));
+  // As programs have it that make a surface for some of their volumes only.
+  const CUarray array = new_array(floats(8, 8, 8));
+  CUDA_RESOURCE_DESC of_array{};
+  of_array.resType = CU_RESOURCE_TYPE_ARRAY;
+  of_array.res.array.hArray = array;
+  const CUDA_TEXTURE_DESC description = clamped_points();
+  CUtexObject texture = 0;
+  const CUsurfObject surface = 0;
+  OK(CU(cuTexObjectCreate)(&texture, &of_array, &description, nullptr));
+  OK(CU(cuTexObjectDestroy)(texture));
+  OK(CU(cuSurfObjectDestroy)(surface));
+  OK(CU(cuArrayDestroy)(array));
+}
+
 TEST_CASE("arrays that are none", "[forwarded]") {
   const DeviceContext context;
   CUarray array = nullptr;

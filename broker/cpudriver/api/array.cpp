@@ -149,7 +149,7 @@ CUresult CUDAAPI cuTexObjectCreate(CUtexObject* pTexObject, const CUDA_RESOURCE_
 }
 
 CUresult CUDAAPI cuTexObjectDestroy(CUtexObject texObject) {
-  return entry(Needs::context, [&] { return textures.give_back(texObject) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
+  return entry(Needs::context, [&] { return texObject == 0 || textures.give_back(texObject) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
 }
 
 CUresult CUDAAPI cuSurfObjectCreate(CUsurfObject* pSurfObject, const CUDA_RESOURCE_DESC* pResDesc) {
@@ -162,5 +162,5 @@ CUresult CUDAAPI cuSurfObjectCreate(CUsurfObject* pSurfObject, const CUDA_RESOUR
 }
 
 CUresult CUDAAPI cuSurfObjectDestroy(CUsurfObject surfObject) {
-  return entry(Needs::context, [&] { return surfaces.give_back(surfObject) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
+  return entry(Needs::context, [&] { return surfObject == 0 || surfaces.give_back(surfObject) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
 }

@@ -124,6 +124,12 @@ void Samplers::destroy_all_of(CUcontext context) {
   for (const std::uint64_t handle : ended) (void)destroy(handle);
 }
 
+// The handle 0 names nothing, and ending nothing is no error: programs keep one that they have never made.
+CUresult destroy_sampler(bool is_surface, std::uint64_t handle) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  return handle == 0 ? CUDA_SUCCESS : Samplers::of(is_surface).destroy(handle);
+}
+
 template <typename F>
 CUresult with_sampler(bool is_surface, std::uint64_t handle, F&& f) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
@@ -155,9 +161,7 @@ CUresult cuTexObjectCreate(CUtexObject* pTexObject, const CUDA_RESOURCE_DESC* pR
   return error;
 }
 
-CUresult cuTexObjectDestroy(CUtexObject texObject) {
-  return with_sampler(false, texObject, [&](const Sampler&) { return Samplers::of(false).destroy(texObject); });
-}
+CUresult cuTexObjectDestroy(CUtexObject texObject) { return destroy_sampler(false, texObject); }
 
 CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* pResDesc, CUtexObject texObject) {
   if (pResDesc == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -193,9 +197,7 @@ CUresult cuSurfObjectCreate(CUsurfObject* pSurfObject, const CUDA_RESOURCE_DESC*
   return error;
 }
 
-CUresult cuSurfObjectDestroy(CUsurfObject surfObject) {
-  return with_sampler(true, surfObject, [&](const Sampler&) { return Samplers::of(true).destroy(surfObject); });
-}
+CUresult cuSurfObjectDestroy(CUsurfObject surfObject) { return destroy_sampler(true, surfObject); }
 
 CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* pResDesc, CUsurfObject surfObject) {
   if (pResDesc == nullptr) return CUDA_ERROR_INVALID_VALUE;
