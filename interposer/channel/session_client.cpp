@@ -57,7 +57,7 @@ CUresult SessionClient::attach_locked() {
 
 CUresult SessionClient::request_link(proto::Attached& attached, std::shared_ptr<Link>& link, proto::FileDescriptor& fences) {
   proto::Attach question;
-  question.device = broker_ordinal(session_device());
+  question.device = broker_ordinal(settle_session_device());
   proto::ReceivedFds received;
   if (const CUresult error = connection().request(question, attached, received); error != CUDA_SUCCESS) return error;
   if (attached.lost != 0) return static_cast<CUresult>(attached.lost);

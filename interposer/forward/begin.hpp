@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How every forwarded call begins: a current context, an open session, no pending error. And the session, by a short name.
+// How every forwarded call begins: a current context (where CUDA asks for one), an open session, no pending error. And the session, by a short
+// name.
 #pragma once
 
 #include "gen/cuda_api.hpp"
@@ -14,6 +15,14 @@ namespace mpsshim::interposer::forward {
 [[nodiscard]] inline CUresult begin() {
   if (const CUresult error = require_context(); error != CUDA_SUCCESS) [[unlikely]]
     return error;
+  return session().begin_call();
+}
+
+// For calls that work in no context: what they name belongs to the process and its device (virtual memory, pools). The first one may open the
+// session.
+[[nodiscard]] inline CUresult begin_without_context() {
+  if (are_calls_forbidden()) [[unlikely]]
+    return CUDA_ERROR_NOT_PERMITTED;
   return session().begin_call();
 }
 

@@ -122,6 +122,11 @@ CUresult claim_session_device(CUdevice device) {
 
 CUdevice session_device() { return std::max(claimed.load(std::memory_order_relaxed), 0); }
 
+CUdevice settle_session_device() {
+  CUdevice owner = kUnclaimed;
+  return claimed.compare_exchange_strong(owner, 0, std::memory_order_relaxed) ? 0 : owner;
+}
+
 CUresult check_session_device(CUdevice device) {
   if (device_facts(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   return device == session_device() ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;

@@ -33,6 +33,8 @@ namespace mpsshim::interposer {
 [[nodiscard]] CUresult claim_session_device(CUdevice device);
 // The claimed device, or the first one.
 [[nodiscard]] CUdevice session_device();
+// The same, claimed from now on: a session opens on it.
+[[nodiscard]] CUdevice settle_session_device();
 // CUDA_ERROR_INVALID_DEVICE for none, CUDA_ERROR_NOT_SUPPORTED for another one than the session\'s.
 [[nodiscard]] CUresult check_session_device(CUdevice device);
 

@@ -19,6 +19,7 @@ CUresult check(Needs needs) {
   if (needs == Needs::nothing) return CUDA_SUCCESS;
   if (!is_initialised.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
   if (needs == Needs::initialised) return CUDA_SUCCESS;
+  if (needs == Needs::device) return Scheduler::get().failure();
   const CUcontext current = Context::current();
   if (current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (!Context::primary().is_mine(current) && GreenContext::find(current) == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -17,6 +17,7 @@ namespace mpsshim::cpudriver {
 enum class Needs {
   nothing,
   initialised,
+  device,   // which has not failed; no context need be current
   context,  // one that is current and has not failed
 };
 

@@ -38,7 +38,7 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* granularity, const CUmemA
 
 CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr,
                                      unsigned long long flags) {
-  return entry(Needs::context, [&]() -> CUresult {
+  return entry(Needs::device, [&]() -> CUresult {
     if (ptr == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t begin = 0;
     const CUresult result = VirtualMemory::get().reserve(size, alignment, addr, begin);
@@ -48,12 +48,12 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t align
 }
 
 CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size) {
-  return entry(Needs::context, [&] { return VirtualMemory::get().free(ptr, size); });
+  return entry(Needs::device, [&] { return VirtualMemory::get().free(ptr, size); });
 }
 
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop,
                              unsigned long long flags) {
-  return entry(Needs::context, [&]() -> CUresult {
+  return entry(Needs::device, [&]() -> CUresult {
     if (handle == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     const CUresult checked = check_properties(prop);
     if (checked != CUDA_SUCCESS) return checked;
@@ -67,14 +67,14 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, 
 }
 
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return entry(Needs::context, [&] {
+  return entry(Needs::device, [&] {
     return MemoryHandles::get().release(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });
 }
 
 CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                           unsigned long long flags) {
-  return entry(Needs::context, [&]() -> CUresult {
+  return entry(Needs::device, [&]() -> CUresult {
     auto memory = MemoryHandles::get().find(handle);
     if (memory == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     return VirtualMemory::get().map(ptr, size, offset, std::move(memory));
@@ -82,11 +82,11 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGene
 }
 
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size) {
-  return entry(Needs::context, [&] { return VirtualMemory::get().unmap(ptr, size); });
+  return entry(Needs::device, [&] { return VirtualMemory::get().unmap(ptr, size); });
 }
 
 CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
-  return entry(Needs::context, [&]() -> CUresult {
+  return entry(Needs::device, [&]() -> CUresult {
     // One device, so one description; a second could only contradict it.
     if (desc == nullptr || count != 1) return CUDA_ERROR_INVALID_VALUE;
     if (desc->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
@@ -104,7 +104,7 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessD
 }
 
 CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr ptr) {
-  return entry(Needs::context, [&]() -> CUresult {
+  return entry(Needs::device, [&]() -> CUresult {
     if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || !is_device(location->id)) return CUDA_ERROR_INVALID_VALUE;
     CUmemAccess_flags access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -116,7 +116,7 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* 
 
 CUresult CUDAAPI cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle,
                                               CUmemAllocationHandleType handleType, unsigned long long flags) {
-  return entry(Needs::context, [&]() -> CUresult {
+  return entry(Needs::device, [&]() -> CUresult {
     if (shareableHandle == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
     const auto memory = MemoryHandles::get().find(handle);
@@ -130,7 +130,7 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void* shareableHandle, CUmemGeneri
 
 CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* osHandle,
                                                 CUmemAllocationHandleType shHandleType) {
-  return entry(Needs::context, [&]() -> CUresult {
+  return entry(Needs::device, [&]() -> CUresult {
     if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
     std::shared_ptr<PhysicalMemory> memory;
@@ -143,7 +143,7 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* ha
 
 CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
                                                         CUmemGenericAllocationHandle handle) {
-  return entry(Needs::context, [&] {
+  return entry(Needs::device, [&] {
     const auto memory = MemoryHandles::get().find(handle);
     if (prop == nullptr || memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *prop = {};
@@ -156,7 +156,7 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* pro
 }
 
 CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
-  return entry(Needs::context, [&] {
+  return entry(Needs::device, [&] {
     if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const auto memory = VirtualMemory::get().mapped_at(reinterpret_cast<std::uint64_t>(addr));
     if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -129,14 +129,14 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
   return error;
 }
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  const CUresult error = begin();
+  const CUresult error = begin_without_context();
   if (error != CUDA_SUCCESS) return error;
   const CUresult destroyed = pools().destroy(pool);
   if (destroyed == CUDA_SUCCESS) SharedPools::instance().forget(pool);
   return destroyed;
 }
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
-  const CUresult error = begin();
+  const CUresult error = begin_without_context();
   return error == CUDA_SUCCESS ? pools().trim(pool, minBytesToKeep) : error;
 }
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) { return pools().get_attribute(pool, attr, value); }
@@ -161,7 +161,7 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool memPool, CUme
 CUresult cuMemPoolExportToShareableHandle(void* handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType, unsigned long long flags) {
   if (handle_out == nullptr || flags != 0 || !pools().is_pool(pool)) return CUDA_ERROR_INVALID_VALUE;
   if (handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   proto::FileDescriptor file;
   const CUresult error = SharedPools::instance().export_pool(pool, file);
   if (error == CUDA_SUCCESS) *static_cast<int*>(handle_out) = file.release();
@@ -169,17 +169,17 @@ CUresult cuMemPoolExportToShareableHandle(void* handle_out, CUmemoryPool pool, C
 }
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void* handle, CUmemAllocationHandleType handleType, unsigned long long flags) {
   if (pool_out == nullptr || flags != 0 || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   return SharedPools::instance().import_pool(static_cast<int>(reinterpret_cast<std::intptr_t>(handle)), *pool_out);
 }
 CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* shareData_out, CUdeviceptr ptr) {
   if (shareData_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = begin();
+  const CUresult error = begin_without_context();
   return error == CUDA_SUCCESS ? SharedPools::instance().export_pointer(ptr, *shareData_out) : error;
 }
 CUresult cuMemPoolImportPointer(CUdeviceptr* ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData* shareData) {
   if (ptr_out == nullptr || shareData == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   std::uint64_t address = 0;
   const CUresult error = SharedPools::instance().import_pointer(pool, *shareData, owning_context(), address);
   if (error == CUDA_SUCCESS) *ptr_out = address;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA Driver API manual, "Virtual Memory Management": memory of the session's device, read and written by it or by nobody.
+// CUDA Driver API manual, "Virtual Memory Management": memory of the session's device, read and written by it or by nobody. No context needs to
+// be current, and none takes any of it along when it ends.
 #include <algorithm>
 #include <cstring>
 
@@ -21,10 +22,16 @@ VirtualMemory& memory() { return VirtualMemory::instance(); }
 
 bool is_granular(std::uint64_t value) { return value % kGranularity == 0; }
 
-CUresult check_location(const CUmemLocation& location) {
+// Some device of this process.
+CUresult check_device(const CUmemLocation& location) {
   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE)
     return location.type == CU_MEM_LOCATION_TYPE_INVALID ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
-  if (device_facts(location.id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  return device_facts(location.id) != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+// The session's.
+CUresult check_location(const CUmemLocation& location) {
+  if (const CUresult error = check_device(location); error != CUDA_SUCCESS) return error;
   return location.id == session_device() ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -32,7 +39,7 @@ CUresult check_properties(const CUmemAllocationProp* properties) {
   if (properties == nullptr || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
   const auto handles = properties->requestedHandleTypes;
   if (handles != CU_MEM_HANDLE_TYPE_NONE && handles != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
-  return check_location(properties->location);
+  return check_device(properties->location);
 }
 
 }  // namespace
@@ -48,7 +55,7 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
 
 CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
   if (ptr == nullptr || flags != 0 || size == 0 || !is_granular(size) || (alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   std::uint64_t address = 0;
   const CUresult error = memory().reserve(size, std::max<std::uint64_t>(alignment, kGranularity), addr, address);
   if (error == CUDA_SUCCESS) *ptr = address;
@@ -56,7 +63,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CU
 }
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
-  const CUresult error = begin();
+  const CUresult error = begin_without_context();
   return error == CUDA_SUCCESS ? memory().free_range(ptr, size) : error;
 }
 
@@ -65,31 +72,32 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
   if (const CUresult error = check_properties(prop); error != CUDA_SUCCESS) return error;
   if (size == 0 || !is_granular(size)) return CUDA_ERROR_INVALID_VALUE;
   if (prop->allocFlags.gpuDirectRDMACapable != 0) return CUDA_ERROR_NOT_SUPPORTED;  // as attribute 110 says
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = claim_session_device(prop->location.id); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   return memory().create(size, prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE, *handle);
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  const CUresult error = begin();
+  const CUresult error = begin_without_context();
   return error == CUDA_SUCCESS ? memory().release(handle) : error;
 }
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   if (!is_granular(ptr) || !is_granular(size) || size == 0) return CUDA_ERROR_INVALID_VALUE;
   if (offset != 0) return memory().properties(handle) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
   return memory().map(ptr, size, handle);
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
-  const CUresult error = begin();
+  const CUresult error = begin_without_context();
   return error == CUDA_SUCCESS ? memory().unmap(ptr, size) : error;
 }
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
   if (desc == nullptr || count != 1) return CUDA_ERROR_INVALID_VALUE;  // one device, and a second description could only contradict
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   if (const CUresult error = check_location(desc->location); error != CUDA_SUCCESS) return error;
   switch (desc->flags) {
     case CU_MEM_ACCESS_FLAGS_PROT_NONE: return memory().set_access(ptr, size, false);
@@ -102,7 +110,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* des
 
 CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr ptr) {
   if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   if (const CUresult error = check_location(*location); error != CUDA_SUCCESS) return error;
   const auto found = memory().find(ptr);
   if (!found) return CUDA_ERROR_INVALID_VALUE;
@@ -113,7 +121,7 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
 CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handleType,
                                       unsigned long long flags) {
   if (shareableHandle == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   if (handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
   const auto found = memory().properties(handle);
   if (!found || !found->is_exportable) return CUDA_ERROR_INVALID_VALUE;
@@ -128,7 +136,7 @@ CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocat
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* osHandle, CUmemAllocationHandleType shHandleType) {
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   if (shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
   proto::MemoryName name;
   if (!read_name(static_cast<int>(reinterpret_cast<std::intptr_t>(osHandle)), name)) return CUDA_ERROR_INVALID_VALUE;
@@ -138,7 +146,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   const auto found = memory().retain(reinterpret_cast<std::uintptr_t>(addr));
   if (!found) return CUDA_ERROR_INVALID_VALUE;
   *handle = *found;
@@ -147,7 +155,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
   if (prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   const auto found = memory().properties(handle);
   if (!found) return CUDA_ERROR_INVALID_VALUE;
   *prop = {};
