@@ -35,7 +35,7 @@ NodeFault read_kernel(Session& session, std::span<const std::byte> payload, Node
   if (record.attribute_count > kMaxLaunchAttributes) return malformed("a kernel node has more attributes than exist");
   if (padded + record.attribute_count * sizeof(CUlaunchAttribute) > payload.size()) return malformed("a kernel node's parameters exceed it");
   if (record.parameter_bytes < function->loaded->parameter_bytes) return malformed("a kernel node's parameters are shorter than the function's");
-  const CUresult result = check_launch_attributes(session, payload.data() + padded, record.attribute_count);
+  const CUresult result = check_launch_attributes(payload.data() + padded, record.attribute_count);
   if (result != CUDA_SUCCESS) return refused(result);
   KernelNode node;
   if ((record.flags & proto::kKernelOfGreenContext) != 0) {

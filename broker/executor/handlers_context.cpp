@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits of the one context, which all sessions share: they only grow.
+// Limits of the one context, which all sessions share: they only grow. The one that is taken from the others, the cache's, shrinks again.
 #include <cstddef>
 
 #include "broker/executor/dispatch.hpp"
@@ -54,6 +54,14 @@ void handle(Incoming& incoming, const proto::ContextLimitRecord& record) {
     const CUresult result = window == WindowResult::open ? raise_limit(session.parts(), limit, value) : CUDA_ERROR_MPS_SERVER_NOT_READY;
     reply->answer(session.parts().faults.check(result, session.id(), "cuCtxSetLimit"));
   });
+}
+
+// A hint to the hardware: nobody waits for it.
+void handle(Incoming& incoming, const proto::PersistingCacheRecord& record) {
+  Session& session = incoming.session;
+  session.parts().persisting_cache.wish(session.id(), record.size_bytes);
+  session.start_window_job("cuCtxSetLimit",
+                           [&session] { session.parts().faults.check(session.parts().persisting_cache.apply(), session.id(), "cuCtxSetLimit"); });
 }
 
 }  // namespace mpsshim::broker

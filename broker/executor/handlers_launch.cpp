@@ -20,7 +20,7 @@ void handle(Incoming& incoming, const proto::LaunchRecord& record) {
   if (record.parameter_bytes < function->loaded->parameter_bytes) return incoming.malformed("its parameters are shorter than the function's");
   const std::byte* data = incoming.trailing.data();
   if (record.attribute_count > 0) {
-    const CUresult result = check_launch_attributes(incoming.session, data + padded, record.attribute_count);
+    const CUresult result = check_launch_attributes(data + padded, record.attribute_count);
     if (result != CUDA_SUCCESS) return incoming.reject(result);
   }
   LaunchOp op;

@@ -58,7 +58,7 @@ void handle(Incoming& incoming, const proto::ClusterOccupancyRecord& record) {
   if (record.attribute_count > kMaxLaunchAttributes || record.attribute_count * sizeof(CUlaunchAttribute) > incoming.trailing.size()) {
     return incoming.malformed("its attributes exceed it");
   }
-  const CUresult refused = check_launch_attributes(session, incoming.trailing.data(), record.attribute_count);
+  const CUresult refused = check_launch_attributes(incoming.trailing.data(), record.attribute_count);
   if (refused != CUDA_SUCCESS) return incoming.reject(refused);
   std::vector<CUlaunchAttribute> attributes(record.attribute_count);
   if (!attributes.empty()) std::memcpy(attributes.data(), incoming.trailing.data(), attributes.size() * sizeof(CUlaunchAttribute));

@@ -7,9 +7,8 @@ namespace mpsshim::broker {
 
 namespace {
 
-// Only attributes that are values, or whose pointers can be checked, reach the driver: an event or a device-side node in one would be an
-// address of the client's choosing.
-CUresult check_attribute(Session& session, const CUlaunchAttribute& attribute) {
+// Only attributes that are values reach the driver: an event or a device-side node in one would be an address of the client's choosing.
+CUresult check_attribute(const CUlaunchAttribute& attribute) {
   switch (static_cast<int>(attribute.id)) {
     case CU_LAUNCH_ATTRIBUTE_IGNORE:
     case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
@@ -23,22 +22,19 @@ CUresult check_attribute(Session& session, const CUlaunchAttribute& attribute) {
     case 11:  // CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION, since 12.8
     case 14:  // CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, since 12.5
       return CUDA_SUCCESS;
-    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: {
-      const CUaccessPolicyWindow& window = attribute.value.accessPolicyWindow;
-      const auto address = reinterpret_cast<std::uint64_t>(window.base_ptr);
-      return window.num_bytes == 0 || session.memory().owns_device(address, window.num_bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    }
+    // Which of the kernel's own accesses stay in the cache: nothing is read there, and a stream keeps its window when the memory has gone.
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: return CUDA_SUCCESS;
     default: return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
 }  // namespace
 
-CUresult check_launch_attributes(Session& session, const std::byte* attributes, std::uint32_t count) {
+CUresult check_launch_attributes(const std::byte* attributes, std::uint32_t count) {
   for (std::uint32_t i = 0; i < count; ++i) {
     CUlaunchAttribute attribute;
     std::memcpy(&attribute, attributes + i * sizeof attribute, sizeof attribute);
-    const CUresult result = check_attribute(session, attribute);
+    const CUresult result = check_attribute(attribute);
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;

@@ -12,6 +12,6 @@ namespace mpsshim::broker {
 inline constexpr std::uint32_t kMaxLaunchAttributes = 32;
 
 // `attributes`: `count` CUlaunchAttribute, unaligned, in private memory. CUDA_SUCCESS, or why the call is refused.
-[[nodiscard]] CUresult check_launch_attributes(Session& session, const std::byte* attributes, std::uint32_t count);
+[[nodiscard]] CUresult check_launch_attributes(const std::byte* attributes, std::uint32_t count);
 
 }  // namespace mpsshim::broker

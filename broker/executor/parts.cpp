@@ -59,6 +59,7 @@ ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
       chain_pool(*this),
       sides(*this),
       output(input.control),
+      persisting_cache(input.driver, input.device),
       variables(input.driver, input.faults, progress, issue_lock),
       first_in_flight(FlightLimit::kFirst) {}
 

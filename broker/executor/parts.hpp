@@ -18,6 +18,7 @@
 #include "broker/executor/green_resources.hpp"
 #include "broker/executor/interrupts.hpp"
 #include "broker/executor/issue_lock.hpp"
+#include "broker/executor/persisting_cache.hpp"
 #include "broker/executor/progress.hpp"
 #include "broker/executor/scoped_call.hpp"
 #include "broker/executor/side_context.hpp"
@@ -79,6 +80,7 @@ struct ExecutorParts : ExecutorPartsInput {
   std::atomic<std::uint64_t> chunks{0};     // of memory, of all sessions
   std::atomic<unsigned> green_contexts{0};  // in the driver, of all sessions
   ResourceDescriptors descriptors;
+  PersistingCache persisting_cache;
 
   IssueLock issue_lock;  // for what goes into streams of the executor's own context
   VariableKeeper variables;

@@ -302,6 +302,8 @@ void Session::release_everything() {
   release_links();
   arrays_.release_all();
   release_greens();
+  parts_.persisting_cache.forget(id_);
+  parts_.faults.check(parts_.persisting_cache.apply(), id_, "cuCtxSetLimit");
   if (closed_) std::exchange(closed_, nullptr)();
 }
 

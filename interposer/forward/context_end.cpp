@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What contexts have to do with the executor: what one takes with it when it ends (cuCtxDestroy, cuDevicePrimaryCtxReset), and its limits.
+#include <mutex>
+
 #include "interposer/forward/arrays/arrays.hpp"
 #include "interposer/forward/events.hpp"
 #include "interposer/forward/green_contexts.hpp"
@@ -13,10 +15,43 @@
 
 namespace mpsshim::interposer::forward {
 
+namespace {
+
+// All contexts of the process are one to the executor: the last that asked has its wish.
+struct PersistingCache {
+  std::mutex mutex;
+  CUcontext owner = nullptr;
+  RecipeBook::Key recipe = 0;
+};
+PersistingCache& persisting_cache() {
+  static auto& cache = *new PersistingCache();  // never destroyed
+  return cache;
+}
+
+// With its mutex held.
+CUresult post_persisting_cache(PersistingCache& cache, std::size_t bytes) {
+  return session().channel().post<proto::PersistingCacheRecord>({}, 0, [&](proto::PersistingCacheRecord& record, std::byte*, Place place) {
+    record.size_bytes = bytes;
+    session().end_recipe(cache.recipe, place);
+    cache.recipe = session().recipes().add(recipe_of({}, record, place.position));
+  });
+}
+
+void release_persisting_cache(CUcontext context) {
+  PersistingCache& cache = persisting_cache();
+  const std::lock_guard lock(cache.mutex);
+  if (cache.owner != context) return;
+  cache.owner = nullptr;
+  (void)post_persisting_cache(cache, 0);
+}
+
+}  // namespace
+
 void release_context_objects(CUcontext context) {
   // After a sticky error there is nobody to tell; the control process releases all of it when this process ends.
   if (synchronize_all_streams() != CUDA_SUCCESS || !session().is_attached()) return;
   if (const auto found = find_context(context); found && found->primary) GreenContexts::instance().destroy_all();
+  release_persisting_cache(context);
   Events::instance().destroy_all_of(context);
   Streams::instance().destroy_all_of(context);
   destroy_samplers_of(context);
@@ -39,6 +74,14 @@ CUresult raise_context_limit(CUlimit limit, std::size_t value) {
     if (error != CUDA_SUCCESS) return error;
   } while (!session().keep_recipe(recipe_of({}, record, 0), answer, recipe));
   return CUDA_SUCCESS;
+}
+
+CUresult set_persisting_cache(CUcontext context, std::size_t bytes) {
+  if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
+  PersistingCache& cache = persisting_cache();
+  const std::lock_guard lock(cache.mutex);
+  cache.owner = context;
+  return post_persisting_cache(cache, bytes);
 }
 
 CUresult renew_process_objects() { return Modules::instance().renew_libraries(); }

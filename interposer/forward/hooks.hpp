@@ -30,6 +30,9 @@ namespace mpsshim::interposer::forward {
 // cuCtxSetLimit beyond what the shared context has. CUDA_ERROR_NOT_SUPPORTED: more than one client may ask for.
 [[nodiscard]] CUresult raise_context_limit(CUlimit limit, std::size_t value);
 
+// cuCtxSetLimit of CU_LIMIT_PERSISTING_L2_CACHE_SIZE: the session's wish from now on, until that context ends.
+[[nodiscard]] CUresult set_persisting_cache(CUcontext context, std::size_t bytes);
+
 // The primary context becomes active again after it had ended: what belongs to the process and lives in a context (libraries' variables) is as
 // after loading.
 [[nodiscard]] CUresult renew_process_objects();

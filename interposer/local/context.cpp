@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Context management (CUDA Driver API manual, "Context Management"). Every context of a process stands for its session's one real context.
+#include <algorithm>
 #include <cstddef>
 
 #include "gen/api_declarations.hpp"
@@ -24,6 +25,17 @@ CUresult check_limit(CUlimit limit, proto::Known<ContextObject>& context) {
 // A hint that the driver may ignore; every other limit changes what the real context must provide.
 bool is_hint(CUlimit limit) { return limit == CU_LIMIT_MAX_L2_FETCH_GRANULARITY; }
 constexpr std::size_t kMaxFetchGranularity = 128;
+
+// "Can be ignored or clamped depending on the platform" (manual): no more than the device sets aside.
+CUresult set_persisting_cache(ContextObject& context, std::size_t value) {
+  int most = 0;
+  const CUresult known = device_attribute(*device_facts(context.device), CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE, most);
+  if (known != CUDA_SUCCESS || most <= 0) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  const std::size_t granted = std::min(value, static_cast<std::size_t>(most));
+  if (const CUresult error = forward::set_persisting_cache(current_context(), granted); error != CUDA_SUCCESS) return error;
+  context.limits[CU_LIMIT_PERSISTING_L2_CACHE_SIZE].store(granted, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
 
 }  // namespace
 
@@ -170,6 +182,7 @@ CUresult cuCtxGetLimit(size_t* pvalue, CUlimit limit) {
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   proto::Known<ContextObject> context;
   if (const CUresult error = check_limit(limit, context); error != CUDA_SUCCESS) return error;
+  if (limit == CU_LIMIT_PERSISTING_L2_CACHE_SIZE) return set_persisting_cache(*context, value);
   const std::uint64_t available = device_facts(context->device)->context_limit[limit];
   if (is_hint(limit)) {
     if (value > kMaxFetchGranularity) return CUDA_ERROR_INVALID_VALUE;

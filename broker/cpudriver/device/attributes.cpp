@@ -83,6 +83,9 @@ void fill_memory(Table& t) {
   t[91] = 1;                   // host pointers of registered memory
   t[99] = 1;                   // host registration
   t[102] = t[103] = 1;         // VMM, file descriptors
+  t[107] = 1;                  // compressible memory: it is told apart, and no byte of it is compressed
+  t[108] = 3 << 20;            // persisting lines of L2; the limit is kept, as a hint may be
+  t[109] = 32 << 20;           // access policy windows
   t[110] = 1;                  // RDMA flag of cuMemCreate is accepted
   t[113] = 1;                  // read-only registration
   t[122] = t[123] = 1;         // 64-bit memory operations, NOR

@@ -24,6 +24,7 @@ struct Recorder {
   int renewed = 0;
   std::size_t raised = 0;
   CUresult raise_result = CUDA_ERROR_NOT_SUPPORTED;
+  std::size_t persisting_bytes = 0;
   int synchronised = 0;
   std::vector<CUcontext> released;
   CUresult session_result = CUDA_SUCCESS;
@@ -72,6 +73,10 @@ CUresult mpsshim::interposer::forward::synchronize_context(CUcontext) {
 CUresult mpsshim::interposer::forward::raise_context_limit(CUlimit, std::size_t value) {
   recorder.raised = value;
   return recorder.raise_result;
+}
+CUresult mpsshim::interposer::forward::set_persisting_cache(CUcontext, std::size_t bytes) {
+  recorder.persisting_bytes = bytes;
+  return CUDA_SUCCESS;
 }
 CUresult mpsshim::interposer::forward::renew_process_objects() {
   ++recorder.renewed;
@@ -200,6 +205,25 @@ TEST_CASE("stored values end with the context, before its objects") {
   REQUIRE(api::cuCtxDestroy_v2(context) == CUDA_SUCCESS);
   CHECK(calls == 1);
   CHECK(recorder.released.size() == 1);
+}
+
+TEST_CASE("persisting cache: as much as the device sets aside, and it is asked each time") {
+  begin();
+  const CUcontext context = create();
+  size_t value = 0;
+  auto& most = facts().device[0].attribute[CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE];
+  most = 0;
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 1000) == CUDA_ERROR_UNSUPPORTED_LIMIT);
+  most = 5000;
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 1000) == CUDA_SUCCESS);
+  CHECK(recorder.persisting_bytes == 1000);
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 500) == CUDA_SUCCESS);
+  CHECK(recorder.persisting_bytes == 500);  // the others get it back
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 5001) == CUDA_SUCCESS);
+  CHECK(recorder.persisting_bytes == 5000);
+  REQUIRE(api::cuCtxGetLimit(&value, CU_LIMIT_PERSISTING_L2_CACHE_SIZE) == CUDA_SUCCESS);
+  CHECK(value == 5000);
+  REQUIRE(api::cuCtxDestroy_v2(context) == CUDA_SUCCESS);
 }
 
 TEST_CASE("limits: as much as the shared context has, or less") {
