@@ -23,8 +23,8 @@ CUresult ApplicationMemory::add(proto::MemoryId id, std::uint64_t size_bytes, CU
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult ApplicationMemory::create(proto::MemoryId id, std::uint64_t size_bytes) {
-  if (!id.has_kind()) return CUDA_ERROR_INVALID_VALUE;
+CUresult ApplicationMemory::create(proto::MemoryId id, std::uint64_t size_bytes, std::uint32_t compression) {
+  if (!id.has_kind() || compression > UINT8_MAX) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(mutex_);
   if (pieces_.contains(id.value)) return CUDA_ERROR_INVALID_VALUE;
   if (!map_.claim_descriptor()) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -32,6 +32,7 @@ CUresult ApplicationMemory::create(proto::MemoryId id, std::uint64_t size_bytes)
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_};
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.allocFlags.compressionType = static_cast<unsigned char>(compression);
   CUmemGenericAllocationHandle handle = 0;
   CUresult result = driver_->cuMemCreate(&handle, size_bytes, &properties, 0);
   if (result == CUDA_SUCCESS) {
@@ -43,6 +44,16 @@ CUresult ApplicationMemory::create(proto::MemoryId id, std::uint64_t size_bytes)
     if (result == CUDA_SUCCESS) tell_created(id, size_bytes, exported);  // before the client hears of it
   }
   if (result != CUDA_SUCCESS) map_.give_back_descriptor();
+  return result;
+}
+
+CUresult ApplicationMemory::properties(proto::MemoryId id, std::uint32_t& compression) const {
+  const std::lock_guard lock(mutex_);
+  const auto piece = pieces_.find(id.value);
+  if (piece == pieces_.end()) return CUDA_ERROR_INVALID_VALUE;
+  CUmemAllocationProp properties{};
+  const CUresult result = driver_->cuMemGetAllocationPropertiesFromHandle(&properties, piece->second.handle);
+  compression = properties.allocFlags.compressionType;
   return result;
 }
 

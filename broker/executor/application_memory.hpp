@@ -29,7 +29,9 @@ class ApplicationMemory {
   // Whether the control process's name of a piece of memory is one of these, not the address of a chunk.
   [[nodiscard]] static bool is_piece(std::uint64_t object) { return proto::MemoryId{object}.has_kind(); }
 
-  [[nodiscard]] CUresult create(proto::MemoryId id, std::uint64_t size_bytes);
+  // `compression`: a CUmemAllocationCompType, which the driver may grant.
+  [[nodiscard]] CUresult create(proto::MemoryId id, std::uint64_t size_bytes, std::uint32_t compression);
+  [[nodiscard]] CUresult properties(proto::MemoryId id, std::uint32_t& compression) const;
   // A piece that an earlier executor had.
   [[nodiscard]] CUresult adopt(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle);
   // One that another session shares: from now on this session's as well.

@@ -31,10 +31,10 @@ void map_in_job(Session& session, const proto::MappingCreateRecord& record, cons
   });
 }
 
-CUresult create(Session& session, const proto::MemoryCreateRecord& record) {
+CUresult create(Session& session, const proto::MemoryCreateAsRecord& record) {
   const ScopedMark mark(session.id(), "cuMemCreate", Patience::patient);
   const proto::trace::Span span("driver", "cuMemCreate", {"session", session.id()});
-  const CUresult result = session.memory().application().create(record.memory, record.size_bytes);
+  const CUresult result = session.memory().application().create(record.memory, record.size_bytes, record.compression);
   return session.parts().faults.check(result, session.id(), "cuMemCreate");
 }
 
@@ -45,13 +45,13 @@ CUresult set_access(Session& session, const proto::MappingAccessRecord& record) 
 }
 
 // The device is full, but what the session has given back is perhaps still there: awaited, as for chunks.
-void create_after_releases(Session& session, const proto::MemoryCreateRecord& record, const SharedReply& reply) {
+void create_after_releases(Session& session, const proto::MemoryCreateAsRecord& record, const SharedReply& reply) {
   session.when_completed([&session, record, reply, up_to = session.memory().last_given_up()] {
     session.start_job([record, reply, up_to](const std::shared_ptr<Session>& self) {
       self->memory().application().unmap_forgotten(0, kEverywhere, up_to);
       self->memory().release_leaving(up_to);
       self->parts().control.settle();
-      reply->answer_with(create(*self, record), proto::MemoryCreateReply{});
+      reply->answer_with(create(*self, record), proto::MemoryCreateAsReply{});
       self->finish_job();
     });
   });
@@ -79,19 +79,30 @@ void handle(Incoming& incoming, const proto::RangeFreeRecord& record) {
 }
 
 void handle(Incoming& incoming, const proto::MemoryCreateRecord& record) {
+  handle(incoming, proto::MemoryCreateAsRecord{record.memory, record.size_bytes, CU_MEM_ALLOCATION_COMP_NONE, 0});
+}
+
+void handle(Incoming& incoming, const proto::MemoryPropertiesRecord& record) {
+  Session& session = incoming.session;
+  proto::MemoryPropertiesReply reply{};
+  const CUresult result = session.memory().application().properties(record.memory, reply.compression);
+  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "cuMemGetAllocationPropertiesFromHandle"), reply);
+}
+
+void handle(Incoming& incoming, const proto::MemoryCreateAsRecord& record) {
   Session& session = incoming.session;
   const bool is_leaving = session.memory().is_releasing() || session.memory().application().has_forgotten(0, kEverywhere);
   if (record.size_bytes <= kQuickBytes) {
     const CUresult result = create(session, record);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && is_leaving) return create_after_releases(session, record, incoming.share_reply());
-    return incoming.reply.answer_with(result, proto::MemoryCreateReply{});
+    return incoming.reply.answer_with(result, proto::MemoryCreateAsReply{});
   }
   session.start_job([record, is_leaving, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
     const CUresult result = create(*self, record);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && is_leaving) {
       return self->finish_job([self, record, reply] { create_after_releases(*self, record, reply); });
     }
-    reply->answer_with(result, proto::MemoryCreateReply{});
+    reply->answer_with(result, proto::MemoryCreateAsReply{});
     self->finish_job();
   });
 }

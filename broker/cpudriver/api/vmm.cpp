@@ -58,9 +58,10 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, 
     const CUresult checked = check_properties(prop);
     if (checked != CUDA_SUCCESS) return checked;
     if (size == 0 || size % PhysicalMemory::kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
-    const bool is_exportable = prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    const PhysicalMemory::Properties properties{prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                                prop->allocFlags.compressionType == CU_MEM_ALLOCATION_COMP_GENERIC};
     std::shared_ptr<PhysicalMemory> memory;
-    const CUresult result = PhysicalMemory::create(size, is_exportable, memory);
+    const CUresult result = PhysicalMemory::create(size, properties, memory);
     if (result == CUDA_SUCCESS) *handle = MemoryHandles::get().add(std::move(memory));
     return result;
   });
@@ -151,6 +152,7 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* pro
     prop->requestedHandleTypes =
         memory->is_exportable() ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
     prop->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop->allocFlags.compressionType = memory->is_compressible() ? CU_MEM_ALLOCATION_COMP_GENERIC : CU_MEM_ALLOCATION_COMP_NONE;
     return CUDA_SUCCESS;
   });
 }

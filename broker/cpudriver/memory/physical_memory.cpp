@@ -6,6 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "broker/cpudriver/config.hpp"
@@ -14,6 +17,8 @@ namespace mpsshim::cpudriver {
 namespace {
 
 constexpr int kNeededSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr const char* kName = "cuda_cpu device memory";
+constexpr const char* kCompressibleName = "cuda_cpu compressible device memory";  // so that who imports it knows
 
 // Which memory a descriptor names, whatever its number and whichever process made it.
 using FileIdentity = std::pair<dev_t, ino_t>;
@@ -34,6 +39,13 @@ bool identify(int fd, FileIdentity& identity, std::size_t& size_bytes) {
   identity = {status.st_dev, status.st_ino};
   size_bytes = static_cast<std::size_t>(status.st_size);
   return true;
+}
+
+bool has_compressible_name(int fd) {
+  std::array<char, 128> target{};
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  if (readlink(link.c_str(), target.data(), target.size() - 1) <= 0) return false;
+  return std::string_view(target.data()).find(kCompressibleName) != std::string_view::npos;
 }
 
 }  // namespace
@@ -67,8 +79,8 @@ std::size_t MemoryBudget::free_bytes() const {
   return used_bytes_ > total ? 0 : total - used_bytes_;
 }
 
-PhysicalMemory::PhysicalMemory(int fd, std::size_t size_bytes, bool is_exportable)
-    : fd_(fd), size_bytes_(size_bytes), is_exportable_(is_exportable) {}
+PhysicalMemory::PhysicalMemory(int fd, std::size_t size_bytes, Properties properties)
+    : fd_(fd), size_bytes_(size_bytes), properties_(properties) {}
 
 PhysicalMemory::~PhysicalMemory() {
   FileIdentity identity;
@@ -84,15 +96,15 @@ PhysicalMemory::~PhysicalMemory() {
   MemoryBudget::get().give_back(size_bytes_);
 }
 
-CUresult PhysicalMemory::create(std::size_t size_bytes, bool is_exportable, std::shared_ptr<PhysicalMemory>& memory) {
+CUresult PhysicalMemory::create(std::size_t size_bytes, Properties properties, std::shared_ptr<PhysicalMemory>& memory) {
   if (!MemoryBudget::get().take(size_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const int fd = memfd_create("cuda_cpu device memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const int fd = memfd_create(properties.is_compressible ? kCompressibleName : kName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(size_bytes)) != 0 || fcntl(fd, F_ADD_SEALS, kNeededSeals) != 0) {
     if (fd >= 0) close(fd);
     MemoryBudget::get().give_back(size_bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  memory = std::make_shared<PhysicalMemory>(fd, size_bytes, is_exportable);
+  memory = std::make_shared<PhysicalMemory>(fd, size_bytes, properties);
   FileIdentity identity;
   if (identify(fd, identity, size_bytes)) {
     KnownFiles& known = KnownFiles::get();
@@ -119,7 +131,7 @@ CUresult PhysicalMemory::import(int fd, std::shared_ptr<PhysicalMemory>& memory)
   const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (own < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   MemoryBudget::get().take_without_limit(size_bytes);
-  memory = std::make_shared<PhysicalMemory>(own, size_bytes, true);
+  memory = std::make_shared<PhysicalMemory>(own, size_bytes, Properties{true, has_compressible_name(own)});
   entry = memory;
   return CUDA_SUCCESS;
 }

@@ -36,25 +36,32 @@ class PhysicalMemory {
  public:
   static constexpr std::size_t kGranularity = std::size_t{2} << 20;  // as on every GPU since Pascal
 
-  PhysicalMemory(int fd, std::size_t size_bytes, bool is_exportable);  // takes over fd and the budget already taken
+  // What cuMemCreate may ask for.
+  struct Properties {
+    bool is_exportable = false;
+    bool is_compressible = false;  // said of it, here and wherever it is imported; no byte is compressed
+  };
+
+  PhysicalMemory(int fd, std::size_t size_bytes, Properties properties);  // takes over fd and the budget already taken
   ~PhysicalMemory();
   PhysicalMemory(const PhysicalMemory&) = delete;
   PhysicalMemory& operator=(const PhysicalMemory&) = delete;
 
   // Both return CUDA_SUCCESS and fill `memory`, or an error and leave it.
-  static CUresult create(std::size_t size_bytes, bool is_exportable, std::shared_ptr<PhysicalMemory>& memory);
+  static CUresult create(std::size_t size_bytes, Properties properties, std::shared_ptr<PhysicalMemory>& memory);
   // The descriptor stays the caller's. Importing what this process made, or has imported, gives the same object.
   static CUresult import(int fd, std::shared_ptr<PhysicalMemory>& memory);
 
   int fd() const { return fd_; }
   int duplicate_fd() const;  // the caller's own, close-on-exec; -1 if there is none to be had
   std::size_t size_bytes() const { return size_bytes_; }
-  bool is_exportable() const { return is_exportable_; }
+  bool is_exportable() const { return properties_.is_exportable; }
+  bool is_compressible() const { return properties_.is_compressible; }
 
  private:
   const int fd_;
   const std::size_t size_bytes_;
-  const bool is_exportable_;
+  const Properties properties_;
 };
 
 // CUmemGenericAllocationHandle to memory, with CUDA's counts: each handle is released as often as it was returned.

@@ -80,18 +80,20 @@ CUresult VirtualMemory::free_range(std::uint64_t address, std::uint64_t size_byt
   return error;
 }
 
-CUresult VirtualMemory::create(std::uint64_t size_bytes, bool is_exportable, CUmemGenericAllocationHandle& handle) {
+CUresult VirtualMemory::create(std::uint64_t size_bytes, const Wishes& wishes, CUmemGenericAllocationHandle& handle) {
   const std::lock_guard ordering(order_mutex_);
-  proto::MemoryCreateRecord record{};
-  record.memory = proto::MemoryId::make(++last_memory_, 1);  // numbers do not come back: a stale handle stays one
-  record.size_bytes = size_bytes;
-  proto::MemoryCreateReply reply{};
-  if (const CUresult error = DeviceMemory::instance().call_with_room(record, reply); error != CUDA_SUCCESS) return error;
-  handle = record.memory.value;
+  const proto::MemoryId id = proto::MemoryId::make(++last_memory_, 1);  // numbers do not come back: a stale handle stays one
+  const bool is_ordinary = wishes.compression == CU_MEM_ALLOCATION_COMP_NONE;
+  const auto ask = [](const auto& record, auto reply) { return DeviceMemory::instance().call_with_room(record, reply); };
+  const CUresult error = is_ordinary ? ask(proto::MemoryCreateRecord{id, size_bytes}, proto::MemoryCreateReply{})
+                                     : ask(proto::MemoryCreateAsRecord{id, size_bytes, wishes.compression, 0}, proto::MemoryCreateAsReply{});
+  if (error != CUDA_SUCCESS) return error;
+  handle = id.value;
   const std::lock_guard lock(mutex_);
   Memory memory;
   memory.size_bytes = size_bytes;
-  memory.is_exportable = is_exportable;
+  memory.is_exportable = wishes.is_exportable;
+  memory.may_be_compressed = !is_ordinary;
   memory.buffer_id = next_buffer_id();
   memories_.emplace(handle, memory);
   return CUDA_SUCCESS;
@@ -110,6 +112,7 @@ CUresult VirtualMemory::open(const proto::MemoryName& name, CUmemGenericAllocati
   Memory memory;
   memory.size_bytes = reply.size_bytes;
   memory.is_exportable = true;
+  memory.may_be_compressed = true;
   memory.buffer_id = next_buffer_id();
   memories_.emplace(handle, memory);
   return CUDA_SUCCESS;
@@ -261,7 +264,16 @@ std::optional<VirtualMemory::Properties> VirtualMemory::properties(CUmemGenericA
   const std::lock_guard lock(mutex_);
   const auto found = memories_.find(handle);
   if (found == memories_.end() || found->second.references == 0) return std::nullopt;
-  return Properties{found->second.size_bytes, found->second.is_exportable};
+  return Properties{found->second.size_bytes, found->second.is_exportable, found->second.may_be_compressed};
+}
+
+CUresult VirtualMemory::compression(CUmemGenericAllocationHandle handle, std::uint32_t& compression) {
+  proto::MemoryPropertiesRecord record{};
+  record.memory = proto::MemoryId{handle};
+  proto::MemoryPropertiesReply reply{};
+  const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply);
+  compression = reply.compression;
+  return error;
 }
 
 }  // namespace mpsshim::interposer::forward

@@ -25,7 +25,12 @@ class VirtualMemory {
   // Errors are CUDA_ERROR_INVALID_VALUE where the arguments do not fit what is there, else the executor's.
   [[nodiscard]] CUresult reserve(std::uint64_t size_bytes, std::uint64_t alignment, std::uint64_t wanted, std::uint64_t& address);
   [[nodiscard]] CUresult free_range(std::uint64_t address, std::uint64_t size_bytes);
-  [[nodiscard]] CUresult create(std::uint64_t size_bytes, bool is_exportable, CUmemGenericAllocationHandle& handle);
+  // What cuMemCreate may ask for.
+  struct Wishes {
+    bool is_exportable = false;
+    std::uint32_t compression = CU_MEM_ALLOCATION_COMP_NONE;  // CUmemAllocationCompType; the driver may give less
+  };
+  [[nodiscard]] CUresult create(std::uint64_t size_bytes, const Wishes& wishes, CUmemGenericAllocationHandle& handle);
   [[nodiscard]] CUresult release(CUmemGenericAllocationHandle handle);
   [[nodiscard]] CUresult map(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle);
   // Of whole mappings that fill the range, here and below.
@@ -39,8 +44,11 @@ class VirtualMemory {
   struct Properties {
     std::uint64_t size_bytes = 0;
     bool is_exportable = false;
+    bool may_be_compressed = false;  // if so, ask
   };
   [[nodiscard]] std::optional<Properties> properties(CUmemGenericAllocationHandle handle) const;
+  // What the driver has given it (CUmemAllocationCompType).
+  [[nodiscard]] static CUresult compression(CUmemGenericAllocationHandle handle, std::uint32_t& compression);
   struct Found {
     AddressRange range;  // of the mapping
     std::uint64_t buffer_id = 0;
@@ -58,6 +66,7 @@ class VirtualMemory {
   struct Memory {
     std::uint64_t size_bytes = 0;
     bool is_exportable = false;
+    bool may_be_compressed = false;
     std::uint64_t references = 1;  // the application's; without any, it goes with its last mapping
     std::uint64_t mappings = 0;
     std::uint64_t buffer_id = 0;

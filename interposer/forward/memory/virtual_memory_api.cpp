@@ -72,9 +72,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
   if (const CUresult error = check_properties(prop); error != CUDA_SUCCESS) return error;
   if (size == 0 || !is_granular(size)) return CUDA_ERROR_INVALID_VALUE;
   if (prop->allocFlags.gpuDirectRDMACapable != 0) return CUDA_ERROR_NOT_SUPPORTED;  // as attribute 110 says
+  if (prop->allocFlags.usage != 0) return CUDA_ERROR_NOT_SUPPORTED;                 // tiles of sparse arrays, as attribute 112 says
   if (const CUresult error = claim_session_device(prop->location.id); error != CUDA_SUCCESS) return error;
   if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
-  return memory().create(size, prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE, *handle);
+  return memory().create(size, {prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE, prop->allocFlags.compressionType}, *handle);
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
@@ -158,10 +159,15 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop, CUmem
   if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   const auto found = memory().properties(handle);
   if (!found) return CUDA_ERROR_INVALID_VALUE;
+  std::uint32_t compression = CU_MEM_ALLOCATION_COMP_NONE;
+  if (found->may_be_compressed) {
+    if (const CUresult error = VirtualMemory::compression(handle, compression); error != CUDA_SUCCESS) return error;
+  }
   *prop = {};
   prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop->requestedHandleTypes = found->is_exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
   prop->location = {CU_MEM_LOCATION_TYPE_DEVICE, {session_device()}};
+  prop->allocFlags.compressionType = static_cast<unsigned char>(compression);
   return CUDA_SUCCESS;
 }
 
