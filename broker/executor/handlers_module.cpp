@@ -9,6 +9,7 @@
 #include "broker/executor/module_store.hpp"
 #include "broker/log.hpp"
 #include "proto/managed_variables.hpp"
+#include "proto/record_flags.hpp"
 
 namespace mpsshim::broker {
 
@@ -129,10 +130,10 @@ void handle(Incoming& incoming, const proto::ModuleLoadRecord& record) {
       finish_load(session, reply, id, result, std::move(use), std::move(log));
     };
     ModuleStore::NeedsPlaces needs_places;
-    if (record.places_managed != 0) {
+    if ((record.offers & proto::kLoadPlacesManaged) != 0) {
       needs_places = [&](const std::vector<image::ManagedVariable>& variables) { answer_managed(session, reply, variables); };
     }
-    session->parts().modules.load(session->id(), record.image, done, needs_places);
+    session->parts().modules.load(session->id(), record.image, done, needs_places, (record.offers & proto::kLoadHasObjects) != 0);
   });
 }
 

@@ -23,6 +23,8 @@ namespace {
 
 constexpr const char* kEmptyKernel = ".version 6.4\n.target sm_75\n.address_size 64\n.visible .entry nothing() { ret; }\n";
 constexpr std::size_t kMaxUnpackedBytes = std::size_t{1} << 30;
+constexpr const char* kDamaged = "the fat binary is damaged or cut off";
+constexpr const char* kNotUnpacked = "an entry of the fat binary could not be unpacked: ";
 
 bool read_all(const proto::FileDescriptor& file, std::vector<std::byte>& content) {
   const std::optional<std::size_t> size = proto::sealed_size(file);
@@ -143,12 +145,12 @@ ImageCompiler::ImageCompiler(const Driver& driver, CUdevice device) : driver_(dr
   driver_->cuDeviceGetAttribute(&compute_minor_, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
 }
 
-CUresult ImageCompiler::prepare(const proto::FileDescriptor& file, PreparedImage& prepared, std::string& log) const {
+CUresult ImageCompiler::prepare(const proto::FileDescriptor& file, bool has_objects, PreparedImage& prepared, std::string& log) const {
   if (!read_all(file, prepared.content)) return CUDA_ERROR_OUT_OF_MEMORY;
   const Placements placements = take_placements(prepared.content);
   const std::span<const std::byte> content(prepared.content);
   switch (image::form_of(content)) {
-    case image::Form::fatbin: return prepare_fatbin(placements, prepared, log);
+    case image::Form::fatbin: return prepare_fatbin(placements, has_objects, prepared, log);
     case image::Form::ptx: return prepare_ptx(std::string(as_text(content)), placements, prepared, log);
     case image::Form::elf:
       if (!placements.empty()) return place(std::move(prepared.content), placements, prepared, log);
@@ -161,21 +163,29 @@ CUresult ImageCompiler::prepare(const proto::FileDescriptor& file, PreparedImage
   return CUDA_ERROR_INVALID_IMAGE;
 }
 
-CUresult ImageCompiler::prepare_fatbin(const Placements& placements, PreparedImage& prepared, std::string& log) const {
+CUresult ImageCompiler::prepare_fatbin(const Placements& placements, bool has_objects, PreparedImage& prepared, std::string& log) const {
   std::vector<image::FatbinEntry> entries;
   const std::span<const std::byte> content(prepared.content);
-  if (image::length_of(content) == 0 || !image::read_fatbin(content, entries)) {
-    log = "the fat binary is damaged or cut off";
+  const std::size_t length = image::length_of(content);
+  if (length == 0 || !image::read_fatbin(content, entries)) {
+    log = kDamaged;
     return CUDA_ERROR_INVALID_IMAGE;
   }
   const Choice choice = choose(entries, static_cast<unsigned>(compute_major_), static_cast<unsigned>(compute_minor_));
+  const std::span<const std::byte> objects = content.subspan(length);
+  const bool are_here = image::form_of(objects) == image::Form::fatbin;
+  if (has_objects || are_here) {
+    const bool is_enough = choice.ptx != nullptr || (choice.cubin != nullptr && !runs_texts());
+    if (!is_enough && !are_here) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    if (!is_enough) return prepare_objects(objects, placements, prepared, log);
+  }
   const image::FatbinEntry* wanted = choice.cubin != nullptr ? choice.cubin : choice.ptx != nullptr ? choice.ptx : choice.newer_ptx;
   // Otherwise the driver takes its entry from the whole container.
-  if (!placements.empty() && wanted == choice.cubin && choice.ptx != nullptr && !makes_machine_code()) wanted = choice.ptx;
+  if (!placements.empty() && wanted == choice.cubin && choice.ptx != nullptr && runs_texts()) wanted = choice.ptx;
   if (wanted == nullptr) return CUDA_ERROR_NO_BINARY_FOR_GPU;
   std::vector<std::byte> unpacked;
   if (const image::UnpackError error = image::unpack(*wanted, kMaxUnpackedBytes, unpacked); error != image::UnpackError::none) {
-    log = std::string("an entry of the fat binary could not be unpacked: ") + image::to_text(error);
+    log = std::string(kNotUnpacked) + image::to_text(error);
     return CUDA_ERROR_INVALID_IMAGE;
   }
   if (wanted == choice.ptx || (wanted == choice.newer_ptx && !placements.empty())) {
@@ -219,26 +229,102 @@ CUresult ImageCompiler::prepare_ptx(const std::string& text, const Placements& p
 }
 
 // The CPU driver runs texts, and its linker gives them back.
-bool ImageCompiler::makes_machine_code() const {
-  std::vector<std::byte> cubin;
-  std::string log;
-  return compile_ptx(kEmptyKernel, cubin, log) == CUDA_SUCCESS && image::form_of(cubin) == image::Form::elf;
+bool ImageCompiler::runs_texts() const {
+  std::call_once(runs_texts_once_, [&] {
+    std::vector<std::byte> linked;
+    std::string log;
+    runs_texts_ = compile_ptx(kEmptyKernel, linked, log) == CUDA_SUCCESS && image::form_of(linked) != image::Form::elf;
+  });
+  return runs_texts_;
+}
+
+CUresult ImageCompiler::read_object(std::span<const std::byte> object, std::vector<Input>& inputs, std::string& log) const {
+  std::vector<image::FatbinEntry> entries;
+  if (!image::read_fatbin(object, entries)) {
+    log = kDamaged;
+    return CUDA_ERROR_INVALID_IMAGE;
+  }
+  if (entries.empty()) return CUDA_SUCCESS;  // of a file without code for the device
+  const Choice choice = choose(entries, static_cast<unsigned>(compute_major_), static_cast<unsigned>(compute_minor_));
+  const image::FatbinEntry* wanted = choice.ptx;
+  if (choice.cubin != nullptr && !runs_texts()) wanted = choice.cubin;
+  if (wanted == nullptr && runs_texts()) wanted = choice.newer_ptx;
+  if (wanted == nullptr) {
+    log = "an object of the linked fat binary has neither code for the device nor PTX that it takes";
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  }
+  Input input{wanted == choice.cubin ? CU_JIT_INPUT_CUBIN : CU_JIT_INPUT_PTX, {}};
+  if (const image::UnpackError error = image::unpack(*wanted, kMaxUnpackedBytes, input.bytes); error != image::UnpackError::none) {
+    log = std::string(kNotUnpacked) + image::to_text(error);
+    return CUDA_ERROR_INVALID_IMAGE;
+  }
+  if (input.type == CU_JIT_INPUT_PTX) input.bytes.push_back(std::byte{0});
+  inputs.push_back(std::move(input));
+  return CUDA_SUCCESS;
+}
+
+// What the linker made ahead is for other devices, so it is made again (as NVIDIA's driver does it).
+CUresult ImageCompiler::prepare_objects(std::span<const std::byte> objects, const Placements& placements, PreparedImage& prepared,
+                                        std::string& log) const {
+  std::vector<Input> inputs;
+  while (image::form_of(objects) == image::Form::fatbin) {  // files are as long as whole pages
+    const std::size_t length = image::length_of(objects);
+    if (length == 0) {
+      log = kDamaged;
+      return CUDA_ERROR_INVALID_IMAGE;
+    }
+    if (const CUresult result = read_object(objects.first(length), inputs, log); result != CUDA_SUCCESS) return result;
+    objects = objects.subspan(length);
+  }
+  std::string texts;
+  for (Input& input : inputs) {
+    if (!runs_texts()) break;
+    if (!placements.empty()) {
+      const std::string placed = image::place_in_ptx(as_text(input.bytes), placements);
+      const auto bytes = std::as_bytes(std::span(placed.c_str(), placed.size() + 1));
+      input.bytes.assign(bytes.begin(), bytes.end());
+    }
+    texts.append(as_text(input.bytes)).append("\n");
+  }
+  std::vector<std::byte> linked;
+  if (const CUresult result = link(inputs, linked, log); result != CUDA_SUCCESS) return result;
+  const bool is_machine_code = image::form_of(linked) == image::Form::elf;
+  if (is_machine_code && !placements.empty()) return place(std::move(linked), placements, prepared, log);
+  prepared.was_compiled = is_machine_code;
+  if (is_machine_code) {
+    note_contents_of_cubin(linked, prepared);
+  } else {
+    note_contents_of_ptx(texts, prepared);
+    set_placed_apart(placements, prepared);
+  }
+  prepared.content = std::move(linked);
+  return CUDA_SUCCESS;
 }
 
 CUresult ImageCompiler::compile_ptx(const std::string& text, std::vector<std::byte>& cubin, std::string& log) const {
+  const auto bytes = std::as_bytes(std::span(text.c_str(), text.size() + 1));
+  const Input input{CU_JIT_INPUT_PTX, {bytes.begin(), bytes.end()}};
+  return link({&input, 1}, cubin, log);
+}
+
+CUresult ImageCompiler::link(std::span<const Input> inputs, std::vector<std::byte>& result_bytes, std::string& log) const {
   std::array<char, 8192> errors{};
   std::array options{CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
   std::array<void*, 2> values{errors.data(), reinterpret_cast<void*>(errors.size())};
   CUlinkState link = nullptr;
   CUresult result = driver_->cuLinkCreate_v2(static_cast<unsigned>(options.size()), options.data(), values.data(), &link);
   if (result != CUDA_SUCCESS) return result;
-  result = driver_->cuLinkAddData_v2(link, CU_JIT_INPUT_PTX, const_cast<char*>(text.c_str()), text.size() + 1, "image", 0, nullptr, nullptr);
+  for (const Input& input : inputs) {
+    if (result != CUDA_SUCCESS) break;
+    auto* const bytes = const_cast<std::byte*>(input.bytes.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast): it only reads
+    result = driver_->cuLinkAddData_v2(link, input.type, bytes, input.bytes.size(), "image", 0, nullptr, nullptr);
+  }
   void* linked = nullptr;
   std::size_t size = 0;
   if (result == CUDA_SUCCESS) result = driver_->cuLinkComplete(link, &linked, &size);
   if (result == CUDA_SUCCESS) {
     const auto* bytes = static_cast<const std::byte*>(linked);
-    cubin.assign(bytes, bytes + size);
+    result_bytes.assign(bytes, bytes + size);
   } else {
     log.assign(errors.data());
   }

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstddef>
+#include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,18 +39,31 @@ class ImageCompiler {
  public:
   ImageCompiler(const Driver& driver, CUdevice device);
   // Any thread with the context current; compiling takes tens of milliseconds. `log`: the compiler's words where it failed.
-  [[nodiscard]] CUresult prepare(const proto::FileDescriptor& file, PreparedImage& prepared, std::string& log) const;
+  // `has_objects`: of a linked fat binary the client has the objects as well, and comes again with them behind it. So the driver is not asked
+  // about one that has nothing it runs: CUDA_ERROR_NO_BINARY_FOR_GPU.
+  [[nodiscard]] CUresult prepare(const proto::FileDescriptor& file, bool has_objects, PreparedImage& prepared, std::string& log) const;
 
  private:
   using Placements = std::vector<image::Placement>;
-  [[nodiscard]] CUresult prepare_fatbin(const Placements& placements, PreparedImage& prepared, std::string& log) const;
+  struct Input {
+    CUjitInputType type{};
+    std::vector<std::byte> bytes;  // a text ends with a NUL
+  };
+  [[nodiscard]] CUresult prepare_fatbin(const Placements& placements, bool has_objects, PreparedImage& prepared, std::string& log) const;
+  // From containers of relocatable code, one behind the other.
+  [[nodiscard]] CUresult prepare_objects(std::span<const std::byte> objects, const Placements& placements, PreparedImage& prepared,
+                                         std::string& log) const;
+  [[nodiscard]] CUresult read_object(std::span<const std::byte> object, std::vector<Input>& inputs, std::string& log) const;
   [[nodiscard]] CUresult prepare_ptx(const std::string& text, const Placements& placements, PreparedImage& prepared, std::string& log) const;
-  [[nodiscard]] bool makes_machine_code() const;
+  [[nodiscard]] bool runs_texts() const;
   [[nodiscard]] CUresult compile_ptx(const std::string& text, std::vector<std::byte>& cubin, std::string& log) const;
+  [[nodiscard]] CUresult link(std::span<const Input> inputs, std::vector<std::byte>& linked, std::string& log) const;
 
   const Driver& driver_;
   int compute_major_ = 0;
   int compute_minor_ = 0;
+  mutable std::once_flag runs_texts_once_;
+  mutable bool runs_texts_ = false;
 };
 
 }  // namespace mpsshim::broker

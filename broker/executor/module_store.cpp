@@ -142,7 +142,7 @@ std::vector<ImageRef> ModuleStore::beyond_limit() {
   return evicted;
 }
 
-void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done, const NeedsPlaces& needs_places) {
+void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done, const NeedsPlaces& needs_places, bool has_objects) {
   if (ImageUse known = take_or_restore(session, image)) return done(CUDA_SUCCESS, std::move(known), {});
   const std::optional<proto::FileDescriptor> file = control_.fetch_image(image, kImageTimeoutMs);
   auto loading = std::make_shared<Loading>();
@@ -153,7 +153,7 @@ void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done
   std::string log;
   const CUresult result = [&] {
     const ScopedMark mark(session, "compiling an image", Patience::patient);
-    return compiler_.prepare(*file, loading->prepared, log);
+    return compiler_.prepare(*file, has_objects, loading->prepared, log);
   }();
   if (result != CUDA_SUCCESS) return loading->done(result, nullptr, std::move(log));
   if (loading->prepared.was_compiled) tell_compiled(image, loading->prepared);
@@ -279,7 +279,7 @@ void ModuleStore::list_functions(std::uint64_t session, const ImageRef& image, N
 CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t owner, const proto::FileDescriptor& file) {
   PreparedImage prepared;
   std::string log;
-  CUresult result = compiler_.prepare(file, prepared, log);
+  CUresult result = compiler_.prepare(file, false, prepared, log);
   if (result != CUDA_SUCCESS) return result;
   if (prepared.was_compiled) tell_compiled(id, prepared);
   const ImageRef image = new_image(id, copy);

@@ -52,7 +52,8 @@ class ModuleStore {
   using NeedsPlaces = std::function<void(const std::vector<image::ManagedVariable>&)>;
   // All four may answer from the calling thread or, later, from the window's. `session` is for logs and the load log.
   // Without `needs_places` such an image is loaded as it is.
-  void load(std::uint64_t session, std::uint64_t image, LoadDone done, const NeedsPlaces& needs_places);
+  // `has_objects`: ImageCompiler::prepare.
+  void load(std::uint64_t session, std::uint64_t image, LoadDone done, const NeedsPlaces& needs_places, bool has_objects = false);
   void find_function(std::uint64_t session, const ImageRef& image, std::string name, FunctionDone done);
   void find_global(std::uint64_t session, const ImageRef& image, std::string name, GlobalDone done);
   void list_functions(std::uint64_t session, const ImageRef& image, NamesDone done);

@@ -10,22 +10,23 @@
 #include "interposer/forward/read_file.hpp"
 #include "interposer/forward/streams.hpp"
 #include "proto/managed_variables.hpp"
+#include "proto/record_flags.hpp"
 
 namespace mpsshim::interposer::forward {
 
 namespace {
 
-// The bytes behind an image pointer. Empty: it is no image the driver would take.
-std::span<const std::byte> bytes_of(const void* image) {
+using Bytes = std::span<const std::byte>;
+
+// The bytes behind an image pointer; of a linked fat binary (-rdc) the linked container, then the objects it was made of. Empty: it is no image
+// the driver would take.
+std::vector<Bytes> bytes_of(const void* image) {
   const image::Extent extent = image::extent_of(image);
   switch (extent.form) {
-    case image::Form::fatbin_wrapper: {
-      const auto containers = image::containers_of(image);
-      return containers.empty() ? std::span<const std::byte>{} : containers.front();
-    }
+    case image::Form::fatbin_wrapper: return image::containers_of(image);
     case image::Form::fatbin:
     case image::Form::elf:
-    case image::Form::ptx: return {static_cast<const std::byte*>(image), extent.bytes};
+    case image::Form::ptx: return {{static_cast<const std::byte*>(image), extent.bytes}};
     case image::Form::archive:
     case image::Form::unknown: break;
   }
@@ -51,7 +52,15 @@ Modules& Modules::instance() {
 }
 
 CUresult Modules::load(const void* image, JitOptions& options, CUcontext context, Module*& module) {
-  return load_bytes(bytes_of(image), options, context, module);
+  const std::vector<Bytes> parts = bytes_of(image);
+  if (parts.empty()) return CUDA_ERROR_INVALID_IMAGE;
+  // Mostly the linked container has code for the device, and the objects, which are as large, stay here.
+  const bool has_objects = parts.size() > 1;
+  const CUresult error = load_bytes(parts.front(), options, context, module, has_objects);
+  if (error != CUDA_ERROR_NO_BINARY_FOR_GPU || !has_objects) return error;
+  std::vector<std::byte> all;
+  for (const Bytes& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return load_bytes(all, options, context, module);
 }
 
 CUresult Modules::load_file(const char* path, JitOptions& options, CUcontext context, Module*& module) {
@@ -62,25 +71,27 @@ CUresult Modules::load_file(const char* path, JitOptions& options, CUcontext con
   return load_bytes(std::span(content).first(length), options, context, module);
 }
 
-CUresult Modules::load_bytes(std::span<const std::byte> content, JitOptions& options, CUcontext context, Module*& module) {
+CUresult Modules::load_bytes(std::span<const std::byte> content, JitOptions& options, CUcontext context, Module*& module, bool has_objects) {
   if (content.empty()) return CUDA_ERROR_INVALID_IMAGE;
   std::uint64_t image = 0;
   if (const CUresult error = session().upload_image(content, image); error != CUDA_SUCCESS) return error;
   std::unique_ptr<ManagedBlock> block = ManagedBlocks::instance().take(image);
   if (block != nullptr) return load_placed(std::move(block), options, context, module);
   std::vector<std::byte> wanted;
-  const CUresult error = load_image(image, options, context, module, wanted);
+  const CUresult error = load_image(image, options, context, module, wanted, has_objects);
   if (error != CUDA_SUCCESS || module != nullptr) return error;
   if (const CUresult made = ManagedBlocks::instance().make(image, content, wanted, block); made != CUDA_SUCCESS) return made;
   return load_placed(std::move(block), options, context, module);
 }
 
-CUresult Modules::load_image(std::uint64_t image, JitOptions& options, CUcontext context, Module*& module, std::vector<std::byte>& wanted) {
+CUresult Modules::load_image(std::uint64_t image, JitOptions& options, CUcontext context, Module*& module, std::vector<std::byte>& wanted,
+                             bool has_objects) {
   module = nullptr;
   auto object = std::make_unique<Module>();
   Module* loaded = object.get();
   loaded->context = context;
   loaded->image = image;
+  loaded->has_objects = has_objects;
   {
     const std::lock_guard lock(mutex_);
     const proto::ModuleId id = modules_.add(std::move(object));
@@ -101,7 +112,7 @@ CUresult Modules::call_load(Module& module, JitOptions& options, std::vector<std
   proto::ModuleLoadRecord record{};
   record.module = module.id;
   record.image = module.image;
-  record.places_managed = 1;
+  record.offers = proto::kLoadPlacesManaged | (module.has_objects ? proto::kLoadHasObjects : 0);
   proto::ModuleLoadReply reply{};
   Answer answer;
   Recipe recipe;

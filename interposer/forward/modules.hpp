@@ -35,6 +35,7 @@ struct Module {
   RecipeBook::Key recipe = 0;
   std::uint64_t image = 0;                // known to the control process for the life of the session
   std::unique_ptr<ManagedBlock> managed;  // its __managed__ variables, if it has any: `image` is the placed one
+  bool has_objects = false;               // of a linked image: what it was linked of is at hand
   bool has_writable_globals = false;      // kernels may have changed what loading gives
 
   std::vector<std::byte> described;  // the executor's reply to ModuleLoad: functions that need not be asked for
@@ -81,9 +82,12 @@ class Modules {
   void unload_all_of(CUcontext context);
 
  private:
-  [[nodiscard]] CUresult load_bytes(std::span<const std::byte> content, JitOptions& options, CUcontext context, Module*& module);
+  // `has_objects`: it is linked, and CUDA_ERROR_NO_BINARY_FOR_GPU means that it is to be loaded with what it was linked of behind it.
+  [[nodiscard]] CUresult load_bytes(std::span<const std::byte> content, JitOptions& options, CUcontext context, Module*& module,
+                                    bool has_objects = false);
   // CUDA_SUCCESS without a module: __managed__ variables need places, `wanted` says which.
-  [[nodiscard]] CUresult load_image(std::uint64_t image, JitOptions& options, CUcontext context, Module*& module, std::vector<std::byte>& wanted);
+  [[nodiscard]] CUresult load_image(std::uint64_t image, JitOptions& options, CUcontext context, Module*& module, std::vector<std::byte>& wanted,
+                                    bool has_objects = false);
   [[nodiscard]] CUresult load_placed(std::unique_ptr<ManagedBlock> block, JitOptions& options, CUcontext context, Module*& module);
   [[nodiscard]] CUresult call_load(Module& module, JitOptions& options, std::vector<std::byte>& wanted);
   // Its __managed__ variables hold what loading gives.
