@@ -30,7 +30,7 @@ class ApplicationMemory {
   [[nodiscard]] static bool is_piece(std::uint64_t object) { return proto::MemoryId{object}.has_kind(); }
 
   // `compression`: a CUmemAllocationCompType, which the driver may grant.
-  [[nodiscard]] CUresult create(proto::MemoryId id, std::uint64_t size_bytes, std::uint32_t compression);
+  [[nodiscard]] CUresult create(proto::MemoryId id, std::uint64_t size_bytes, std::uint32_t compression = CU_MEM_ALLOCATION_COMP_NONE);
   [[nodiscard]] CUresult properties(proto::MemoryId id, std::uint32_t& compression) const;
   // A piece that an earlier executor had.
   [[nodiscard]] CUresult adopt(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle);

@@ -136,7 +136,7 @@ TEST_CASE("fills are checked to their last element, without overflow") {
   CHECK(f.executor.fake.calls(FakeCall::fill).size() == 2);
 }
 
-TEST_CASE("launch attributes that carry addresses or handles do not reach the driver") {
+TEST_CASE("launch attributes that carry handles do not reach the driver, windows over whatever memory do") {
   Fixture f;
   FakeFunction function{"f", {8}};
   proto::LaunchRecord launch{};
@@ -157,15 +157,34 @@ TEST_CASE("launch attributes that carry addresses or handles do not reach the dr
   CHECK(post() == CUDA_ERROR_NOT_SUPPORTED);
   trailing.attribute.id = static_cast<CUlaunchAttributeID>(13);  // device-updatable kernel node
   CHECK(post() == CUDA_ERROR_NOT_SUPPORTED);
-  trailing.attribute.id = CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW;
-  trailing.attribute.value.accessPolicyWindow.base_ptr = reinterpret_cast<void*>(0x1000);
-  trailing.attribute.value.accessPolicyWindow.num_bytes = 64;
-  CHECK(post() == CUDA_ERROR_INVALID_VALUE);
   CHECK(f.executor.fake.calls(FakeCall::launch).empty());
+  trailing.attribute.id = CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW;
+  trailing.attribute.value.accessPolicyWindow.base_ptr = reinterpret_cast<void*>(0x1000);  // nothing is read there
+  trailing.attribute.value.accessPolicyWindow.num_bytes = 64;
+  CHECK(post() == CUDA_SUCCESS);
   trailing.attribute = {};
   trailing.attribute.id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
   CHECK(post() == CUDA_SUCCESS);
-  CHECK(f.executor.fake.calls(FakeCall::launch).size() == 1);
+  CHECK(f.executor.fake.calls(FakeCall::launch).size() == 2);
+}
+
+TEST_CASE("memory is made as it was asked for, and told of where it is the session's") {
+  Fixture f;
+  const auto status_of = [&](const auto& record) {
+    f.client.call(record, 0);
+    f.client.turn();
+    REQUIRE(f.client.is_answered(0));
+    return f.client.status(0);
+  };
+  const proto::MemoryId memory = proto::MemoryId::make(7, 1);
+  CHECK(status_of(proto::MemoryPropertiesRecord{memory}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(status_of(proto::MemoryCreateAsRecord{memory, kChunk, 0x101, 0}) == CUDA_ERROR_INVALID_VALUE);  // would be cut to 1
+  CHECK(status_of(proto::MemoryCreateAsRecord{memory, kChunk, CU_MEM_ALLOCATION_COMP_GENERIC, 0}) == CUDA_SUCCESS);
+  CHECK(status_of(proto::MemoryPropertiesRecord{memory}) == CUDA_SUCCESS);
+  CHECK(f.client.body<proto::MemoryPropertiesReply>(0).compression == CU_MEM_ALLOCATION_COMP_GENERIC);
+  CHECK(status_of(proto::MemoryCreateRecord{memory, kChunk}) == CUDA_ERROR_INVALID_VALUE);  // the id is in use
+  CHECK(status_of(proto::MemoryPropertiesRecord{proto::MemoryId::make(7, 2)}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK_FALSE(f.client.has_failed());
 }
 
 TEST_CASE("a launch that the driver refuses is lost work: its error comes and stays, and the fence still comes") {

@@ -43,8 +43,14 @@ struct FakeEntry {
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI address_free(CUdeviceptr, std::size_t) { return CUDA_SUCCESS; }
-  static CUresult CUDAAPI create(CUmemGenericAllocationHandle* handle, std::size_t, const CUmemAllocationProp*, unsigned long long) {
-    *handle = 1;
+  // A handle says no more than what it was made as.
+  static CUresult CUDAAPI create(CUmemGenericAllocationHandle* handle, std::size_t, const CUmemAllocationProp* properties, unsigned long long) {
+    *handle = 1u + properties->allocFlags.compressionType;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI memory_properties(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
+    *properties = {};
+    properties->allocFlags.compressionType = static_cast<unsigned char>(handle - 1);
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI export_handle(void* fd, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long) {
@@ -219,6 +225,7 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuMemAddressReserve = FakeEntry::reserve;
   table.cuMemAddressFree = FakeEntry::address_free;
   table.cuMemCreate = FakeEntry::create;
+  table.cuMemGetAllocationPropertiesFromHandle = FakeEntry::memory_properties;
   table.cuMemExportToShareableHandle = FakeEntry::export_handle;
   table.cuMemMap = FakeEntry::map;
   table.cuMemUnmap = FakeEntry::unmap;
