@@ -104,4 +104,14 @@ TEST_CASE("a session has one device") {
   CHECK(claim_session_device(1) == CUDA_SUCCESS);
   CHECK(claim_session_device(0) == CUDA_ERROR_NOT_SUPPORTED);
   CHECK(session_device() == 1);
+  CHECK(settle_session_device() == 1);
+}
+
+TEST_CASE("a session that opens before a device is named has the first, and keeps it") {
+  test::fill_fake_facts(facts(), 2);
+  REQUIRE(initialise_devices() == CUDA_SUCCESS);
+  const CUdevice settled = settle_session_device();
+  CHECK(settled == session_device());  // 0 in a process of its own, as CTest runs it
+  CHECK(claim_session_device(1 - settled) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(settle_session_device() == settled);
 }
