@@ -18,6 +18,9 @@ class Native:
     def __exit__(self, *_):
         pass
 
+    def is_up(self):
+        return True
+
     def environment(self):
         return dict(os.environ)
 
@@ -73,6 +76,9 @@ class Broker:
             self.process.kill()
         shutil.rmtree(self.pipe_dir, ignore_errors=True)
 
+    def is_up(self):
+        return self.process.poll() is None
+
     def _control(self, *words):
         return subprocess.run([str(self.tree / "bin" / "mpsctl"), "--pipe-dir", self.pipe_dir, *words],
                               capture_output=True, text=True, check=False)
@@ -80,3 +86,22 @@ class Broker:
     def environment(self):
         return dict(os.environ, LD_PRELOAD=str(self.tree / "lib" / "libmpsshim.so"),
                     CUDA_MPS_PIPE_DIRECTORY=self.pipe_dir, MPSSHIM_REQUIRE="1")
+
+
+class RunningBroker(Broker):
+    """A broker that somebody else started and will stop, by its pipe directory."""
+
+    def __init__(self, tree, pipe_dir):
+        super().__init__(tree, None, None)
+        self.pipe_dir = pipe_dir
+
+    def __enter__(self):
+        if not self.is_up():
+            raise SystemExit(f"no broker answers in {self.pipe_dir}")
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def is_up(self):
+        return self._control("get_server_list").returncode == 0
