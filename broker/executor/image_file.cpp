@@ -202,6 +202,11 @@ CUresult ImageCompiler::prepare_fatbin(const Placements& placements, bool has_ob
 
 // Machine code is changed where it has an address, a text where it has a name: whoever compiles while it loads (the CPU driver) takes that.
 CUresult ImageCompiler::prepare_ptx(const std::string& text, const Placements& placements, PreparedImage& prepared, std::string& log) const {
+  // No linker takes it, the loader does. Such a text has no __managed__ variables either (they came with version 4.0).
+  if (image::ptx_version(text) < image::kOldestLinkedPtx && placements.empty()) {
+    note_text(text, prepared);
+    return CUDA_SUCCESS;
+  }
   std::vector<std::byte> cubin;
   const CUresult result = compile_ptx(text, cubin, log);
   const bool is_machine_code = result == CUDA_SUCCESS && image::form_of(cubin) == image::Form::elf;

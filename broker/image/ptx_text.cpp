@@ -80,6 +80,24 @@ bool looks_like_ptx(std::string_view text) {
   return text.starts_with(".version");
 }
 
+unsigned ptx_version(std::string_view text) {
+  if (!looks_like_ptx(text)) return 0;
+  skip_ptx_blanks(text);
+  text.remove_prefix(std::string_view(".version").size());
+  skip_ptx_blanks(text);
+  const auto number = [&text] {
+    unsigned value = 0;
+    for (; !text.empty() && text.front() >= '0' && text.front() <= '9' && value < 1000; text.remove_prefix(1)) {
+      value = value * 10 + static_cast<unsigned>(text.front() - '0');
+    }
+    return value;
+  };
+  const unsigned major = number();
+  if (!text.starts_with('.')) return major * 10;
+  text.remove_prefix(1);
+  return major * 10 + number();
+}
+
 bool ptx_has_writable_globals(std::string_view text) { return !ptx_variables(text).empty(); }
 
 std::vector<std::string> ptx_variables(std::string_view text) {

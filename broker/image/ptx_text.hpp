@@ -12,6 +12,13 @@ namespace mpsshim::image {
 // Comments and blanks, then ".version".
 [[nodiscard]] bool looks_like_ptx(std::string_view text);
 
+// 90 for ".version 9.0"; 0 where the text does not begin with a version.
+[[nodiscard]] unsigned ptx_version(std::string_view text);
+
+// The oldest version that a linker takes, because it compiles to objects first (ptxas: "'Compile only(-c)' requires PTX ISA .version 3.1 or
+// later"). Modules are made of older texts, too.
+inline constexpr unsigned kOldestLinkedPtx = 31;
+
 // Has .global or .const variables that a program can change (see CubinInfo::has_writable_globals). Says yes when in doubt.
 [[nodiscard]] bool ptx_has_writable_globals(std::string_view text);
 // Their names. Where the text is in doubt a name may be none.

@@ -76,6 +76,39 @@ TEST_CASE("PTX text loads, and says where it is wrong", "[forwarded]") {
   CHECK(std::string(log).find("frobnicate") != std::string::npos);
 }
 
+// What CUDA 4 compiled for its oldest devices: modules are still made of it. Linkers compile to objects, which such texts are too old for.
+TEST_CASE("PTX of the first versions loads, and no linker takes it", "[forwarded]") {
+  const DeviceContext context;
+  std::string ptx =
+      ".version 1.4\n.target sm_10, map_f64_to_f32\n"
+      ".entry add_one (.param .u64 out, .param .u32 value) {\n"
+      ".reg .u32 %r<3>; .reg .u64 %rd<2>;\n"
+      "ld.param.u64 %rd1, [out];\nld.param.u32 %r1, [value];\nadd.u32 %r2, %r1, 1;\nst.global.u32 [%rd1+0], %r2;\nexit; }\n";
+  char log[4096] = "";
+  CUjit_option options[] = {CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_INFO_LOG_BUFFER, CU_JIT_MAX_REGISTERS};
+  void* values[] = {reinterpret_cast<void*>(sizeof log), log, reinterpret_cast<void*>(32)};
+  CUmodule module = nullptr;
+  OK(CU(cuModuleLoadDataEx)(&module, ptx.c_str(), 3, options, values));
+  CUfunction add_one = nullptr;
+  OK(CU(cuModuleGetFunction)(&add_one, module, "add_one"));
+  DeviceArray<unsigned> out(1);
+  OK(launch(add_one, nullptr, 1, 1, out.address(), 41u));
+  CHECK(out[0] == 42);
+  OK(CU(cuModuleUnload)(module));
+
+  CUjit_option error_options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void* error_values[] = {log, reinterpret_cast<void*>(sizeof log)};
+  CUlinkState state = nullptr;
+  OK(CU(cuLinkCreate)(2, error_options, error_values, &state));
+  CUresult result = CU(cuLinkAddData)(state, CU_JIT_INPUT_PTX, ptx.data(), ptx.size() + 1, "old", 0, nullptr, nullptr);
+  void* cubin = nullptr;
+  size_t size = 0;
+  if (result == CUDA_SUCCESS) result = CU(cuLinkComplete)(state, &cubin, &size);
+  CHECK(result == CUDA_ERROR_INVALID_PTX);
+  CHECK(std::string(log).find("3.1 or later") != std::string::npos);
+  OK(CU(cuLinkDestroy)(state));
+}
+
 TEST_CASE("PTX text is linked to an image that loads", "[forwarded]") {
   const DeviceContext context;
   std::string ptx = read_image("kernels.ptx");

@@ -11,6 +11,7 @@
 #include "broker/cpudriver/modules/image_texts.hpp"
 #include "broker/cpudriver/modules/jit_options.hpp"
 #include "broker/cpudriver/ptx/module.hpp"
+#include "broker/image/ptx_text.hpp"
 
 using namespace mpsshim::cpudriver;
 
@@ -49,6 +50,11 @@ CUresult add(Link& link, CUjitInputType type, const void* data, size_t size) {
 }
 
 CUresult complete(Link& link) {
+  for (const std::string& text : link.texts) {
+    if (mpsshim::image::ptx_version(text) >= mpsshim::image::kOldestLinkedPtx) continue;
+    link.options.report_error("Linking requires PTX of .version 3.1 or later (modules may be loaded from older texts)");
+    return CUDA_ERROR_INVALID_PTX;
+  }
   const std::vector<std::string_view> views(link.texts.begin(), link.texts.end());
   mpsshim::ptx::Error error;
   if (mpsshim::ptx::compile(views, error) == nullptr) {

@@ -61,6 +61,16 @@ void check_layouts(const CubinInfo& info) {
 
 }  // namespace
 
+TEST_CASE("the version of a PTX text") {
+  CHECK(ptx_version(".version 9.0\n.target sm_75") == 90);
+  CHECK(ptx_version("// of CUDA 4\n\t.version 1.4\n") == 14);
+  CHECK(ptx_version("/* */ .version  8.7") == 87);
+  CHECK(ptx_version(".version") == 0);
+  CHECK(ptx_version(".version 99999999999999999999.1") >= kOldestLinkedPtx);
+  CHECK(ptx_version(".target sm_75") == 0);
+  CHECK(ptx_version("") == 0);
+}
+
 TEST_CASE("every form is recognised, with its length") {
   const struct {
     const char* file;
