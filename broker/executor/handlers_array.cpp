@@ -148,9 +148,11 @@ bool read_descriptions(std::span<const std::byte> trailing, const proto::Sampler
   return take(read.texture) && (record.has_view == 0 || take(read.view));
 }
 
-// Puts in what the resource names, if it is the session's.
+// Puts in what the resource names, if it is the session's. Linear memory is where it begins: where a texture ends the driver does not ask
+// natively either, and a kernel that fetches may as well load.
 CUresult resolve_resource(Session& session, const proto::SamplerCreateRecord& record, CUDA_RESOURCE_DESC& resource) {
   const proto::Known<SessionArray> array = session.arrays().table().find(record.array);
+  const auto begins_in_own = [&](std::uint64_t address) { return session.memory().owns_device(address, 1) || session.memory().owns_pinned(address, 1); };
   switch (resource.resType) {
     case CU_RESOURCE_TYPE_ARRAY:
       if (!array || array->array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -160,13 +162,8 @@ CUresult resolve_resource(Session& session, const proto::SamplerCreateRecord& re
       if (!array || array->mipmapped == nullptr) return CUDA_ERROR_INVALID_HANDLE;
       resource.res.mipmap.hMipmappedArray = array->mipmapped;
       return CUDA_SUCCESS;
-    case CU_RESOURCE_TYPE_LINEAR:
-      return session.memory().owns_device(resource.res.linear.devPtr, resource.res.linear.sizeInBytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    case CU_RESOURCE_TYPE_PITCH2D: {
-      std::uint64_t bytes = 0;
-      if (__builtin_mul_overflow(resource.res.pitch2D.pitchInBytes, resource.res.pitch2D.height, &bytes)) return CUDA_ERROR_INVALID_VALUE;
-      return session.memory().owns_device(resource.res.pitch2D.devPtr, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    }
+    case CU_RESOURCE_TYPE_LINEAR: return begins_in_own(resource.res.linear.devPtr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_RESOURCE_TYPE_PITCH2D: return begins_in_own(resource.res.pitch2D.devPtr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_ERROR_INVALID_VALUE;
 }

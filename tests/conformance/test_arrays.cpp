@@ -212,6 +212,49 @@ TEST_CASE("the texture and the surface 0 are none, and ending none is no error",
   OK(CU(cuArrayDestroy)(array));
 }
 
+TEST_CASE("a texture may be declared longer than the memory that it begins in", "[forwarded]") {
+  const DeviceContext context;
+  constexpr size_t kBytes = 16u << 20;
+  const DeviceArray<float> memory(kBytes / sizeof(float));
+  CUDA_RESOURCE_DESC linear{};
+  linear.resType = CU_RESOURCE_TYPE_LINEAR;
+  linear.res.linear.devPtr = memory.address();
+  linear.res.linear.format = CU_AD_FORMAT_FLOAT;
+  linear.res.linear.numChannels = 2;
+  linear.res.linear.sizeInBytes = kBytes + (256u << 10);
+  const CUDA_TEXTURE_DESC points = clamped_points();
+  CUtexObject texture = 0;
+  OK(CU(cuTexObjectCreate)(&texture, &linear, &points, nullptr));
+  OK(CU(cuTexObjectDestroy)(texture));
+  linear.res.linear.devPtr = 0;
+  CHECK(CU(cuTexObjectCreate)(&texture, &linear, &points, nullptr) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("textures of pinned and of managed memory", "[forwarded]") {
+  const DeviceContext context;
+  constexpr size_t kBytes = 1u << 20;
+  void* pinned = nullptr;
+  CUdeviceptr managed = 0;
+  OK(CU(cuMemHostAlloc)(&pinned, kBytes, CU_MEMHOSTALLOC_DEVICEMAP));
+  OK(CU(cuMemAllocManaged)(&managed, kBytes, CU_MEM_ATTACH_GLOBAL));
+  CUdeviceptr of_pinned = 0;
+  OK(CU(cuMemHostGetDevicePointer)(&of_pinned, pinned, 0));
+  const CUDA_TEXTURE_DESC points = clamped_points();
+  for (const CUdeviceptr address : {of_pinned, managed}) {
+    CUDA_RESOURCE_DESC linear{};
+    linear.resType = CU_RESOURCE_TYPE_LINEAR;
+    linear.res.linear.devPtr = address;
+    linear.res.linear.format = CU_AD_FORMAT_FLOAT;
+    linear.res.linear.numChannels = 1;
+    linear.res.linear.sizeInBytes = kBytes;
+    CUtexObject texture = 0;
+    OK(CU(cuTexObjectCreate)(&texture, &linear, &points, nullptr));
+    OK(CU(cuTexObjectDestroy)(texture));
+  }
+  OK(CU(cuMemFree)(managed));
+  OK(CU(cuMemFreeHost)(pinned));
+}
+
 TEST_CASE("arrays that are none", "[forwarded]") {
   const DeviceContext context;
   CUarray array = nullptr;

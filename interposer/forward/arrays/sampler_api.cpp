@@ -47,7 +47,9 @@ class Samplers {
   std::map<std::uint64_t, Sampler> samplers_;
 };
 
-// CUDA_ERROR_INVALID_VALUE: no resource of this process. `array` is its id where it is an array.
+// CUDA_ERROR_INVALID_VALUE: no resource of this process. `array` is its id where it is an array. Linear memory must begin in the process's own:
+// as natively it may be declared longer than that is (programs count padding that they do not allocate); what is fetched beyond is the kernel's
+// affair, like any of its loads.
 CUresult check_resource(const CUDA_RESOURCE_DESC& resource, bool is_surface, proto::ArrayId& array) {
   const Array* found = nullptr;
   Space space{};
@@ -56,14 +58,9 @@ CUresult check_resource(const CUDA_RESOURCE_DESC& resource, bool is_surface, pro
     case CU_RESOURCE_TYPE_ARRAY: found = Arrays::instance().resolve(resource.res.array.hArray); break;
     case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY: found = is_surface ? nullptr : Arrays::instance().resolve(resource.res.mipmap.hMipmappedArray); break;
     case CU_RESOURCE_TYPE_LINEAR:
-      return is_surface ? CUDA_ERROR_INVALID_VALUE
-                        : classify_fixed(resource.res.linear.devPtr, resource.res.linear.sizeInBytes, Named::device, space);
-    case CU_RESOURCE_TYPE_PITCH2D: {
-      std::uint64_t bytes = 0;
-      if (is_surface || __builtin_mul_overflow(resource.res.pitch2D.pitchInBytes, resource.res.pitch2D.height, &bytes))
-        return CUDA_ERROR_INVALID_VALUE;
-      return classify_fixed(resource.res.pitch2D.devPtr, bytes, Named::device, space);
-    }
+      return is_surface ? CUDA_ERROR_INVALID_VALUE : classify_fixed(resource.res.linear.devPtr, 1, Named::device, space);
+    case CU_RESOURCE_TYPE_PITCH2D:
+      return is_surface ? CUDA_ERROR_INVALID_VALUE : classify_fixed(resource.res.pitch2D.devPtr, 1, Named::device, space);
   }
   if (found == nullptr) return CUDA_ERROR_INVALID_VALUE;
   array = found->id;
