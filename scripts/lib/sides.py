@@ -77,7 +77,8 @@ class Broker:
         shutil.rmtree(self.pipe_dir, ignore_errors=True)
 
     def is_up(self):
-        return self.process.poll() is None
+        # One that is about to end takes no commands any more.
+        return self.process.poll() is None and self._control("get_server_list").returncode == 0
 
     def _control(self, *words):
         return subprocess.run([str(self.tree / "bin" / "mpsctl"), "--pipe-dir", self.pipe_dir, *words],

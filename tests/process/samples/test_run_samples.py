@@ -217,7 +217,8 @@ class Interrupted(Case):
         self.assertIn("give another --out", refused.stderr)
 
     def test_an_interrupted_run_leaves_nothing_behind(self):
-        self.write_manifest([{"name": "hang", "command": [str(SCENES), "hang", str(self.folder / "hang.pid")]}])
+        self.write_manifest([{"name": "pass", "command": [str(SCENES), "pass"]},
+                             {"name": "hang", "command": [str(SCENES), "hang", str(self.folder / "hang.pid")]}])
         process = subprocess.Popen(self.command("--forwarded-only"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.kill)
@@ -228,6 +229,9 @@ class Interrupted(Case):
         self.assertEqual(process.wait(timeout=30), 130)
         self.assertIn("--resume goes on from here", process.stderr.read())
         self.assertEqual([pid for pid in self.children() if is_alive(pid)], [])
+        # What was done is told.
+        self.assertEqual(self.outcomes("pass"), {"alone": "passed"})
+        self.assertEqual(self.outcomes("hang"), {})
 
     def children_written(self):
         return any(path.read_text("utf-8").endswith("\n") for path in self.folder.glob("*.pid"))
