@@ -152,7 +152,9 @@ bool read_descriptions(std::span<const std::byte> trailing, const proto::Sampler
 // natively either, and a kernel that fetches may as well load.
 CUresult resolve_resource(Session& session, const proto::SamplerCreateRecord& record, CUDA_RESOURCE_DESC& resource) {
   const proto::Known<SessionArray> array = session.arrays().table().find(record.array);
-  const auto begins_in_own = [&](std::uint64_t address) { return session.memory().owns_device(address, 1) || session.memory().owns_pinned(address, 1); };
+  const auto begins_in_own = [&](std::uint64_t address) {
+    return session.memory().owns_device(address, 1) || session.memory().owns_pinned(address, 1);
+  };
   switch (resource.resType) {
     case CU_RESOURCE_TYPE_ARRAY:
       if (!array || array->array == nullptr) return CUDA_ERROR_INVALID_HANDLE;

@@ -57,8 +57,7 @@ CUresult check_resource(const CUDA_RESOURCE_DESC& resource, bool is_surface, pro
   switch (resource.resType) {
     case CU_RESOURCE_TYPE_ARRAY: found = Arrays::instance().resolve(resource.res.array.hArray); break;
     case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY: found = is_surface ? nullptr : Arrays::instance().resolve(resource.res.mipmap.hMipmappedArray); break;
-    case CU_RESOURCE_TYPE_LINEAR:
-      return is_surface ? CUDA_ERROR_INVALID_VALUE : classify_fixed(resource.res.linear.devPtr, 1, Named::device, space);
+    case CU_RESOURCE_TYPE_LINEAR: return is_surface ? CUDA_ERROR_INVALID_VALUE : classify_fixed(resource.res.linear.devPtr, 1, Named::device, space);
     case CU_RESOURCE_TYPE_PITCH2D:
       return is_surface ? CUDA_ERROR_INVALID_VALUE : classify_fixed(resource.res.pitch2D.devPtr, 1, Named::device, space);
   }
