@@ -35,6 +35,10 @@ void CommandLine::option(const std::string& name, Value value, const std::string
   if (!is_empty_text(value)) option->capture_default_str();
 }
 
+void CommandLine::test_option(const std::string& name, Value value, const std::string& help) {
+  add_option(*app_, name, value, help)->capture_default_str()->group("For tests of the broker");
+}
+
 void CommandLine::hidden_flag(const std::string& name, bool& value) { app_->add_flag(name, value)->group(""); }
 
 void CommandLine::hidden_option(const std::string& name, Value value) { add_option(*app_, name, value, "")->group(""); }

@@ -36,6 +36,8 @@ class CommandLine {
   void flag(const std::string& names, bool& value, const std::string& help, const std::string& excludes = "");
   // Its help shows what stands in `value` now, unless that is an empty text.
   void option(const std::string& name, Value value, const std::string& help, std::optional<Range> range = std::nullopt);
+  // In a group of the help of its own.
+  void test_option(const std::string& name, Value value, const std::string& help);
   // Not in the help: for the program itself, when it starts another of its kind.
   void hidden_flag(const std::string& name, bool& value);
   void hidden_option(const std::string& name, Value value);

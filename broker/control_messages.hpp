@@ -112,6 +112,8 @@ enum class LogKind : std::uint32_t { unload, load, stream, graph, side_contexts 
 // Flags of SessionPause. To rest: SessionPaused 0 says besides that no call of it is under way, and Stay lets it go on even then.
 inline constexpr std::uint32_t kPauseToRest = 1;
 inline constexpr std::uint32_t kPauseDespiteVariables = 2;
+// Of Stay: its calls that wait for a quiet window go on waiting. Without, they fail.
+inline constexpr std::uint32_t kStayWithCalls = 1;
 
 struct ExecutorHeader {
   ExecutorMessage type{};

@@ -50,6 +50,8 @@ struct Arguments {
   unsigned idle_ms = 10'000;
   std::string label = "0";
   unsigned module_cache_mib = 1024;
+  StressOptions stress;
+  unsigned relocate_ms = 0;
   bool standby = false;
   bool no_standby = false;
   unsigned hang_ms = 10'000;
@@ -113,6 +115,11 @@ void describe(CommandLine& line, Arguments& arguments) {
   line.option("--host-mib", &arguments.host_mib, "The same for all clients together; 0: three quarters of the machine's memory");
   line.option("--window", &arguments.window, "Address range for clients' memory, BEGIN-END in hexadecimal, multiples of 1 GiB");
   line.flag("--verbose", arguments.verbose, "Log each connection");
+  line.test_option("--test-move-ms", &arguments.stress.move_ms,
+                   "Sessions go to another worker and context every so many milliseconds, whatever they do; 0: as it serves them best");
+  line.test_option("--test-window-ms", &arguments.stress.window_ms, "A quiet window opens every so many milliseconds; 0: when one is wanted");
+  line.test_option("--test-stock", &arguments.stress.stock, "Graphs of one shape that are made for launches at most; 0: as many as are wanted");
+  line.test_option("--test-relocate-ms", &arguments.relocate_ms, "A session moves to another executor every so many milliseconds; 0: when it starves");
   line.hidden_flag("--executor", arguments.executor);
   line.hidden_option("--device", &arguments.device);
   line.hidden_option("--label", &arguments.label);
@@ -164,6 +171,7 @@ ExecutorOptions executor_options(const Arguments& arguments) {
           .module_cache_mib = arguments.module_cache_mib,
           .standby = arguments.standby,
           .is_cold = arguments.is_cold,
+          .stress = arguments.stress,
           .device_patience_ms = arguments.device_patience_ms};
 }
 
@@ -206,6 +214,7 @@ ExecutorSettings executor_settings(const Arguments& arguments) {
   executors.connections = arguments.connections;
   executors.copy_connections = arguments.copy_connections;
   executors.module_cache_mib = arguments.module_cache_mib;
+  executors.stress = arguments.stress;
   if (arguments.standby) executors.standby = StandbyKind::warm;
   if (arguments.no_standby) executors.standby = StandbyKind::none;
   executors.hang_limit = std::chrono::milliseconds(arguments.hang_ms);
@@ -219,6 +228,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.max_clients = arguments.max_clients;
   limits.orphan = std::chrono::milliseconds(arguments.orphan_ms);
   limits.drain = std::chrono::milliseconds(arguments.drain_ms);
+  limits.relocate_for_tests = std::chrono::milliseconds(arguments.relocate_ms);
   limits.pool.executors = arguments.executors;
   limits.pool.idle = std::chrono::milliseconds(arguments.idle_ms);
   limits.serves_all_users = arguments.all_users;

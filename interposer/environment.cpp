@@ -30,6 +30,8 @@ constexpr std::array kTable = {
     VariableRow{Variable::module_loading, "CUDA_MODULE_LOADING", "LAZY or EAGER, as cuModuleGetLoadingMode answers"},
     VariableRow{Variable::copy_threads, "MPSSHIM_COPY_THREADS",
                 "threads that share a large copy from or to pageable memory; 1: the calling one alone"},
+    VariableRow{Variable::staging_kib, "MPSSHIM_STAGING_KIB",
+                "for tests: KiB of pinned memory that copies from and to pageable memory go through, 512 at least; it does not grow"},
     VariableRow{Variable::trace, "MPSSHIM_TRACE", "file: a timeline of this process is written to file.<pid> (docs/tracing.md)"},
     VariableRow{Variable::log_file, "CUDA_LOG_FILE", "stdout, stderr or a file: calls that fail are written there, a line each"},
 };

@@ -22,6 +22,7 @@ enum class Variable : std::uint8_t {
   library_path,
   module_loading,
   copy_threads,
+  staging_kib,
   trace,
   log_file,
 };

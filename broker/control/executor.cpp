@@ -53,7 +53,8 @@ ExecutorOptions Executor::options() const {
                           .copy_connections = settings_.copy_connections,
                           .side_contexts = settings_.side_contexts,
                           .label = label_,
-                          .module_cache_mib = settings_.module_cache_mib};
+                          .module_cache_mib = settings_.module_cache_mib,
+                          .stress = settings_.stress};
   if (has_served_) options.device_patience_ms = static_cast<unsigned>(settings_.retry_delay.count());
   return options;
 }

@@ -68,6 +68,9 @@ Command make_command(const ExecutorOptions& options) {
                        "--log-dir",   options.log_dir,
                        "--label",     options.label,
                        "--module-cache", std::to_string(options.module_cache_mib),
+                       "--test-move-ms", std::to_string(options.stress.move_ms),
+                       "--test-window-ms", std::to_string(options.stress.window_ms),
+                       "--test-stock", std::to_string(options.stress.stock),
                        "--device-patience-ms", std::to_string(options.device_patience_ms)};
   if (options.standby) command.arguments.emplace_back("--standby");
   if (options.is_cold) command.arguments.emplace_back("--cold");

@@ -24,6 +24,7 @@ struct ExecutorSettings {
   unsigned connections = ExecutorOptions{}.connections;
   unsigned copy_connections = ExecutorOptions{}.copy_connections;
   unsigned module_cache_mib = 1024;
+  StressOptions stress;
   StandbyKind standby = StandbyKind::cold;
   // After the executor has become ready. By the longer one those who came back have their memory.
   std::chrono::milliseconds cold_delay{200};

@@ -47,6 +47,7 @@ class Executor;
 // A session that starves in its executor goes to another: started first, if need be; then its own is asked to pause it.
 struct Relocation {
   Executor* to = nullptr;
+  bool is_for_tests = false;  // nothing of it starves
   bool asked = false;
   EventLoop::Timer limit;
 };

@@ -29,7 +29,11 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       events_(std::move(events)),
       images_(loop),
       pool_(loop, launcher, executors, limits.pool, *this),
-      quarantine_(limits.quarantine) {}
+      quarantine_(limits.quarantine) {
+  if (limits_.relocate_for_tests.count() != 0) {
+    relocation_timer_ = loop_.after(limits_.relocate_for_tests, [this] { relocate_for_tests(); });
+  }
+}
 
 void SessionManager::start() {
   kernel_log_.listen(loop_, [this](const XidLine& line) { fault_told(line); });

@@ -37,6 +37,7 @@ struct SessionLimits {
   std::chrono::milliseconds drain{200};      // how long others' work is waited for before an executor is replaced
   std::chrono::milliseconds answer{10'000};  // how long a client waits for an executor
   std::chrono::milliseconds pause{1'000};    // how long the work of a session that is to be moved may take to end
+  std::chrono::milliseconds relocate_for_tests{0};  // so often a session moves to another executor; 0: only one that starves
   QuarantineLimits quarantine;
   PoolLimits pool;
   ResourceLimits resources = limits_of_this_machine();
@@ -126,6 +127,8 @@ class SessionManager final : public ExecutorOwner {
   void forget(Executor& executor);
   void free_leases(const std::vector<Remnants::Leases>& leases);
   void starved(Executor& executor, const ExecutorPacket& packet);
+  void relocate(Session& session, Executor& to);
+  void relocate_for_tests();
   void ask_for_pause(Session& session);
   void paused(Session& session, CUresult status);
   void stay(Session& session, const char* why);
@@ -196,6 +199,8 @@ class SessionManager final : public ExecutorOwner {
   Quarantine quarantine_;
   std::map<ExecutorId, Program> reserved_;  // executors that serve one program's clients only
   EventLoop::Timer release_timer_;
+  EventLoop::Timer relocation_timer_;  // SessionLimits::relocate_for_tests
+  std::uint64_t last_relocated_ = 0;   // a session
   bool quitting_ = false;
   struct Rest {
     RestOrder order;

@@ -103,13 +103,40 @@ void SessionManager::starved(Executor& executor, const ExecutorPacket& packet) {
   const Session* blocker = find(packet.object);
   log_warning("{}: {} cannot be made in executor {} while work of {} runs on; it moves to executor {}.", session->name(), packet.text,
               executor.label(), blocker == nullptr ? "a client that is gone" : blocker->name(), to->label());
-  session->relocation.emplace().to = to;
-  if (session->variables.valid()) {
-    images_.copy_log(executor.id(), to->id());
-    if (to->state() == ExecutorState::active) replay_loads(*to, *to->serving());
+  session->relocation.emplace();
+  relocate(*session, *to);
+}
+
+void SessionManager::relocate(Session& session, Executor& to) {
+  session.relocation->to = &to;
+  if (session.variables.valid()) {
+    images_.copy_log(session.executor->id(), to.id());
+    if (to.state() == ExecutorState::active) replay_loads(to, *to.serving());
   }
-  if (to->state() == ExecutorState::active) return ask_for_pause(*session);
-  session->relocation->limit = loop_.after(limits_.answer, [this, id = session->id] { stay(sessions_.at(id), "the other executor is not ready"); });
+  if (to.state() == ExecutorState::active) return ask_for_pause(session);
+  session.relocation->limit = loop_.after(limits_.answer, [this, id = session.id] { stay(sessions_.at(id), "the other executor is not ready"); });
+}
+
+// One after the other: the first behind the one whose turn it was last that can move.
+void SessionManager::relocate_for_tests() {
+  relocation_timer_ = loop_.after(limits_.relocate_for_tests, [this] { relocate_for_tests(); });
+  if (quitting_ || rest_ || on_renewed_ || on_retired_) return;
+  const auto can_move = [](const Session& session) {
+    return session.phase == SessionPhase::active && !session.relocation && session.executor->state() == ExecutorState::active;
+  };
+  auto next = sessions_.upper_bound(last_relocated_);
+  for (std::size_t looked = 0; looked < sessions_.size(); ++looked, ++next) {
+    if (next == sessions_.end()) next = sessions_.begin();
+    if (can_move(next->second)) break;
+  }
+  if (next == sessions_.end() || !can_move(next->second)) return;
+  Session& session = next->second;
+  last_relocated_ = session.id;
+  Executor* const to = choose_other(session, *session.executor);
+  if (to == nullptr) return;
+  log_info("{}: for tests it moves from executor {} to executor {}.", session.name(), session.executor->label(), to->label());
+  session.relocation.emplace().is_for_tests = true;
+  relocate(session, *to);
 }
 
 void SessionManager::ask_for_pause(Session& session) {
@@ -143,9 +170,16 @@ void SessionManager::paused(Session& session, CUresult status) {
 }
 
 void SessionManager::stay(Session& session, const char* why) {
-  log_warning("{}: stays in executor {}, because {}; its call gets CUDA_ERROR_MPS_SERVER_NOT_READY.", session.name(), session.executor->label(), why);
+  const bool is_for_tests = session.relocation && session.relocation->is_for_tests;
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::stay, 0, session.id};
+  if (is_for_tests) {
+    packet.flags = kStayWithCalls;
+    log_info("{}: stays in executor {}, because {}.", session.name(), session.executor->label(), why);
+  } else {
+    log_warning("{}: stays in executor {}, because {}; its call gets CUDA_ERROR_MPS_SERVER_NOT_READY.", session.name(), session.executor->label(),
+                why);
+  }
   session.executor->send(packet);
   drop_relocation(session);
 }

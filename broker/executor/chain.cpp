@@ -17,6 +17,7 @@ void ChainCache::clear() {
 
 void ChainCache::move_to(ChainPool& pool) {
   clear();
+  parts_.stress.streams_exchanged.fetch_add(1, std::memory_order_relaxed);
   pool_ = &pool;
 }
 

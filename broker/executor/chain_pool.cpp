@@ -50,6 +50,7 @@ ChainPool::ChainPool(ExecutorParts& parts, CUcontext green, IssueLock& issue_loc
 
 // A client's green context has streams of its session alone, and it is made while others wait.
 std::size_t ChainPool::stock_of(ChainShape shape) const {
+  if (parts_.stress.stock != 0) return parts_.stress.stock;
   if (green_ == nullptr) return first_stock_of(shape);
   if (side_ != 0) return stock_aside_of(shape);
   return shape.length <= 1 ? 2 : 0;
@@ -80,6 +81,7 @@ std::unique_ptr<ChainGraph> ChainPool::take(ChainShape shape) {
     chain = std::move(shelf.free.back());
     shelf.free.pop_back();
   }
+  if (!chain) parts_.stress.graphs_missed.fetch_add(1, std::memory_order_relaxed);
   if (shelf.free.size() < stock_of(shape) / 4 || !chain) want_more(shelf);
   return chain;
 }
@@ -94,6 +96,7 @@ void ChainPool::give_back(std::unique_ptr<ChainGraph> chain) {
 }
 
 void ChainPool::want_more(Shelf& shelf) {
+  if (parts_.stress.stock != 0 && shelf.made >= parts_.stress.stock) return;
   if (shelf.wanted == 0) shelf.wanted = std::max({stock_of(shelf.shape), shelf.made / 2, std::size_t{1}});
   if (std::exchange(is_asked_, true)) return;
   WindowJob job{"making graphs for launches", 0, true, [this, keeper = keeper_.lock()](WindowResult) { make_wanted(); }};

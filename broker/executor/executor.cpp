@@ -104,7 +104,7 @@ CUresult Executor::start() {
   auto& progress_file = *reinterpret_cast<ProgressFile*>(progress_memory_.data());
   parts_ = std::make_unique<ExecutorParts>(ExecutorPartsInput{*driver_, link_, *window_, *modules_, *faults_, *helpers_, context_, device_,
                                                               progress_file.table, progress_address_, progress_file.names, options_.connections,
-                                                              std::min(workers - 1, options_.side_contexts)});
+                                                              std::min(workers - 1, options_.side_contexts), options_.stress});
   result = parts_->start();
   if (result != CUDA_SUCCESS) return result;
   workers_ = std::make_unique<WorkerSet>(*parts_, workers);
@@ -162,7 +162,9 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
       window_->shut();
       return workers_->after_this_turn([this] { tell(ExecutorMessage::quiesced, CUDA_SUCCESS); });
     case ExecutorMessage::session_pause: return pause_session(packet);
-    case ExecutorMessage::stay: window_->cancel(packet.header.session); return workers_->resume(packet.header.session);
+    case ExecutorMessage::stay:
+      if ((packet.flags & kStayWithCalls) == 0) window_->cancel(packet.header.session);
+      return workers_->resume(packet.header.session);
     case ExecutorMessage::lease_restore: restores_[packet.header.session].push_back({packet, {}}); return;
     case ExecutorMessage::chunk_restore:
     case ExecutorMessage::variables_restore:
@@ -202,6 +204,7 @@ void Executor::open_session(const ExecutorPacket& packet, proto::ReceivedFds& fd
     log_info("Session {}: opened in {} us, {} pieces of its memory brought back in {} us", packet.header.session, elapsed_us(began, opened),
              pieces.mapped().size(), elapsed_us(opened, Clock::now()));
   }
+  if (!stress_) stress_ = std::make_unique<StressThread>(*parts_);
   if (session && result == CUDA_SUCCESS) workers_->add(session);
   if (session && result != CUDA_SUCCESS) Session::discard(session);
   if (result != CUDA_SUCCESS)

@@ -68,6 +68,7 @@ class Executor {
   std::unique_ptr<ExecutorParts> parts_;
   std::unique_ptr<WorkerSet> workers_;
   std::unique_ptr<FaultWatch> watch_;
+  std::unique_ptr<StressThread> stress_;                    // from the first session on
   std::map<std::uint64_t, std::vector<Restore>> restores_;  // by session
 };
 

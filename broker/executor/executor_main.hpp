@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "broker/executor/stress_options.hpp"
+
 namespace mpsshim::broker {
 
 struct ExecutorOptions {
@@ -19,6 +21,7 @@ struct ExecutorOptions {
   unsigned module_cache_mib = 1024;  // images of which nobody uses a copy stay loaded up to this size
   bool standby = false;              // it begins as one (for whoever reads its command line)
   bool is_cold = false;              // no context before MakeContext: memory, or the GPU, is spared until then
+  StressOptions stress;
   unsigned device_patience_ms = 0;   // so long a context is asked for again while another process has the device for itself
 };
 

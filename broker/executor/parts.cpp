@@ -60,6 +60,7 @@ ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
       sides(*this),
       output(input.control),
       persisting_cache(input.driver, input.device),
+      stress(input.stress_options),
       variables(input.driver, input.faults, progress, issue_lock),
       first_in_flight(FlightLimit::kFirst) {}
 

@@ -23,6 +23,7 @@
 #include "broker/executor/scoped_call.hpp"
 #include "broker/executor/side_context.hpp"
 #include "broker/executor/stream_pool.hpp"
+#include "broker/executor/stress.hpp"
 #include "broker/executor/variable_keeper.hpp"
 #include "broker/executor/word_writes.hpp"
 #include "broker/progress_table.hpp"
@@ -49,6 +50,7 @@ struct ExecutorPartsInput {
   FunctionNames& names;
   unsigned connections = 1;    // of the device to the context
   unsigned side_contexts = 0;  // at most, of the second worker, the third, ...
+  StressOptions stress_options = {};
 };
 
 struct ExecutorParts : ExecutorPartsInput {
@@ -82,6 +84,7 @@ struct ExecutorParts : ExecutorPartsInput {
   ResourceDescriptors descriptors;
   PersistingCache persisting_cache;
 
+  Stress stress;
   IssueLock issue_lock;  // for what goes into streams of the executor's own context
   VariableKeeper variables;
   LastWriter last_writer;

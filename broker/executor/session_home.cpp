@@ -21,7 +21,9 @@ void SessionHome::change_to(unsigned worker) {
   has_streams_aside_ |= worker != 0;
 }
 
-bool SessionHome::may_change(Clock::time_point now) const { return now - since_ >= kShortestStay && streams_.count() <= kMostStreamsAside; }
+bool SessionHome::may_change(Clock::time_point now) const { return now - since_ >= kShortestStay && has_few_streams(); }
+
+bool SessionHome::has_few_streams() const { return streams_.count() <= kMostStreamsAside; }
 
 bool SessionHome::has_waited(Clock::time_point now) const { return now - waited_ < kWaitingCounts; }
 

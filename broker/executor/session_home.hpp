@@ -22,6 +22,7 @@ class SessionHome {
   void change_to(unsigned worker);
   // Few streams, and not within a second: what a session seems to do in a few milliseconds is no reason to send it to and fro.
   [[nodiscard]] bool may_change(Clock::time_point now) const;
+  [[nodiscard]] bool has_few_streams() const;
   // Waits often, or has not long ago.
   [[nodiscard]] bool has_waited(Clock::time_point now) const;
   // Now and then: whether it waits often at the moment. One that has not for a while has the first worker's home again, so that its streams aside

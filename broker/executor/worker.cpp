@@ -57,7 +57,8 @@ Worker::Worker(ExecutorParts& parts, WorkerSet& set, unsigned index)
       spin_(spin_time()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      batch_(2 * kQuantumBytes) {
+      batch_(2 * kQuantumBytes),
+      scattering_(index + 1) {
   if (!watch(epoll_, wake_event_.get())) log_error("Worker {} cannot watch its own wake event: errno {}", index, errno);
   thread_ = std::thread([this, index] {
     pthread_setname_np(pthread_self(), ("worker-" + std::to_string(index)).c_str());
@@ -235,6 +236,11 @@ bool Worker::prepare_sleep(Visit& visit) {
 void Worker::rebalance() {
   const Clock::time_point now = Clock::now();
   const Clock::duration since = now - rebalanced_.load(std::memory_order_relaxed);
+  if (parts_.stress.move_ms != 0) {
+    if (since < std::chrono::milliseconds(parts_.stress.move_ms)) return;
+    rebalanced_.store(now, std::memory_order_relaxed);
+    return scatter();
+  }
   if (since < kRebalanceInterval) return;
   const auto elapsed_ms = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
   rebalanced_.store(now, std::memory_order_relaxed);
@@ -257,6 +263,19 @@ void Worker::rebalance() {
   }
   waiting_.store(waiting, std::memory_order_relaxed);
   if (last) find_better_home(last, waiting);
+}
+
+// For tests: half of the sessions get another home, or another worker, or both.
+void Worker::scatter() {
+  for (std::size_t i = sessions_.size(); i-- > 0;) {
+    const std::shared_ptr<Session> session = sessions_[i];
+    if (scattering_() / 2 % 2 == 0 || session->is_closing()) continue;
+    if (session->home().has_few_streams()) session->home().change_to(static_cast<unsigned>(scattering_() / 2 % (parts_.sides.count() + 1)));
+    const unsigned worker = scattering_() / 2 % 2 == 0 ? session->home().worker() : static_cast<unsigned>(scattering_() / 2 % set_.count());
+    if (!set_.move_to(session, worker)) continue;
+    parts_.stress.sessions_moved.fetch_add(1, std::memory_order_relaxed);
+    drop(i);
+  }
 }
 
 // One at a time: the others' counts are to show it before the next one goes.

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -64,6 +65,7 @@ class Worker {
   void drop(std::size_t index);  // one of sessions_, which is over or another worker's
   void start_watching(const std::shared_ptr<Session>& session);
   void rebalance();
+  void scatter();
   void find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting);
   [[nodiscard]] bool prepare_sleep(Visit& visit);
   void sleep(const Visit& visit, Clock::duration idle);
@@ -85,6 +87,7 @@ class Worker {
   std::atomic<std::size_t> waiting_{0};
   std::atomic<Clock::time_point> rebalanced_{Clock::time_point{}};
   unsigned turns_ = 0;
+  std::minstd_rand scattering_;  // Stress::move_ms
   std::chrono::microseconds pause_{};
   std::thread thread_;
 };

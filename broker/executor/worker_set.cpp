@@ -33,12 +33,21 @@ bool WorkerSet::move(const std::shared_ptr<Session>& session, Placement to) {
     if (found->second.worker->load() == 1) return false;  // it has that one for itself already
     target = std::min_element(workers_.begin() + 1, workers_.end(), [](const auto& a, const auto& b) { return a->load() < b->load(); })->get();
   }
-  Worker* const source = std::exchange(found->second.worker, target);
-  if (source == target) return false;
-  source->subtract();
+  if (found->second.worker == target) return false;
   if (to == Placement::home) target->expect_waiting();
-  target->add(session);
-  log_debug("Session {}: goes to worker {}", session->id(), target->index());
+  return hand_over(found->second, *target);
+}
+
+bool WorkerSet::move_to(const std::shared_ptr<Session>& session, unsigned worker) {
+  std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(session->id());
+  return found != sessions_.end() && found->second.worker != workers_[worker].get() && hand_over(found->second, *workers_[worker]);
+}
+
+bool WorkerSet::hand_over(Placed& placed, Worker& target) {
+  std::exchange(placed.worker, &target)->subtract();
+  target.add(placed.session);
+  log_debug("Session {}: goes to worker {}", placed.session->id(), target.index());
   return true;
 }
 

@@ -38,6 +38,8 @@ class WorkerSet {
   // A worker's own thread gives a session of its own away: to its home, or to another worker that has the fewest. False, and nothing has
   // changed: the session is being closed, or there is no better place. True: the caller no longer touches it.
   [[nodiscard]] bool move(const std::shared_ptr<Session>& session, Placement to);
+  // The same, to this worker.
+  [[nodiscard]] bool move_to(const std::shared_ptr<Session>& session, unsigned worker);
   // The index of the worker that has a session; nullopt: none has.
   [[nodiscard]] std::optional<unsigned> worker_of(std::uint64_t session);
   // The worker with a context of its own that has the fewest sessions that wait often, and room for so many streams there; if one that has
@@ -45,6 +47,7 @@ class WorkerSet {
   [[nodiscard]] std::optional<unsigned> better_home(std::size_t waiting, std::size_t streams, Worker::Clock::time_point now) const;
   // For QuietWindow::set_on_open: workers look at their queues again.
   void wake_all();
+  [[nodiscard]] std::size_t count() const { return workers_.size(); }
   // `done` is called by one of them once each has ended what it was at: it has seen what was stored before.
   void after_this_turn(std::function<void()> done);
 
@@ -54,6 +57,7 @@ class WorkerSet {
     Worker* worker = nullptr;
   };
   [[nodiscard]] std::shared_ptr<Session> find(std::uint64_t session);
+  [[nodiscard]] static bool hand_over(Placed& placed, Worker& target);  // with mutex_ held
 
   const ExecutorParts& parts_;
   std::mutex mutex_;

@@ -77,6 +77,21 @@ TEST_CASE("who does not come to rest stands in the way of a restart, unless forc
   REQUIRE(is_mps_error(spinning.ask("storm 50")));
 }
 
+TEST_CASE("a restart that is refused fails nobody's call") {
+  const BrokerFixture broker;
+  Client spinning(broker), loading(broker);
+  require_ok(loading, "hold", broker);
+  require_ok(spinning, "spin", broker);
+  loading.begin("image other_ptx");  // waits for a quiet window, and then for another executor
+  const Outcome refused = broker.ctl({"restart", "-t", "1", "executors"});
+  INFO(refused.explain() << broker.log());
+  REQUIRE(refused.exit_code == 1);
+  const std::string answer = loading.answer();
+  INFO(answer << loading.program().errors());
+  REQUIRE(answer.rfind("ok", 0) == 0);
+  require_ok(loading, "check", broker);
+}
+
 namespace {
 
 // An mpsbroker installed in a folder of its own, so that another can be installed over it.

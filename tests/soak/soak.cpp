@@ -3,6 +3,7 @@
 // killed, stopped for a while, stopped and killed, or faults; whoever has ended is followed by another. In the end the broker must hold what it held
 // before, and no client may have seen a wrong word or an error that was not its own. Prints what became of them; exit status 1 where something
 // was wrong. The same seed gives the same clients and fates.
+// mpsshim_soak --verify [...]: see verifying.hpp, and scripts/soak --help.
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -16,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/soak/verifying.hpp"
 #include "tests/support/broker_fixture.hpp"
 
 using namespace mpsshim::test;
@@ -223,9 +225,48 @@ void raise_file_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+int verify(const std::vector<std::string>& words) {
+  mpsshim::soak::VerifyOptions options;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto value = [&] { return i + 1 < words.size() ? words[++i] : std::string(); };
+    if (words[i] == "--minutes")
+      options.seconds = 60 * std::atof(value().c_str());
+    else if (words[i] == "--seconds")
+      options.seconds = std::atof(value().c_str());
+    else if (words[i] == "--round")
+      options.round_seconds = std::atof(value().c_str());
+    else if (words[i] == "--clients")
+      options.clients = static_cast<unsigned>(std::atoi(value().c_str()));
+    else if (words[i] == "--seed")
+      options.seed = std::strtoull(value().c_str(), nullptr, 10);
+    else if (words[i] == "--only")
+      options.only = value();
+    else if (words[i] == "--driver")
+      options.driver = value();
+    else if (words[i] == "--keep")
+      options.keep = value();
+    else if (words[i] == "--native")
+      options.is_native = true;
+    else if (words[i] == "--plain")
+      options.is_plain = true;
+    else if (words[i] == "--everything")
+      options.has_everything = true;
+    else if (words[i] == "--go-on")
+      options.goes_on = true;
+    else if (words[i] != "--verify")
+      return std::fprintf(stderr, "mpsshim_soak: unknown option %s\n", words[i].c_str()), 2;
+  }
+  return mpsshim::soak::verify(options);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
+  const std::vector<std::string> words(arguments + 1, arguments + count);
+  if (std::ranges::find(words, "--verify") != words.end()) {
+    raise_file_limit();
+    return verify(words);
+  }
   Options options;
   for (int i = 1; i + 1 < count; i += 2) {
     const std::string name = arguments[i];

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <charconv>
 #include <cstring>
 
 #include <unistd.h>
 
+#include "interposer/environment.hpp"
 #include "interposer/forward/memory/copy_crew.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "proto/futex.hpp"
@@ -33,6 +35,16 @@ void describe(proto::CopyRecord& record, std::uint64_t destination, Space to, st
   record.size_bytes = bytes;
   record.destination_space = static_cast<std::uint8_t>(to);
   record.source_space = static_cast<std::uint8_t>(from);
+}
+
+// What the environment asks for, in whole granules; 0: nothing.
+std::uint64_t fixed_bytes() {
+  constexpr std::uint64_t kLeastKib = 512, kMostKib = 1 << 20;
+  const std::string_view text = environment_value(Variable::staging_kib);
+  std::uint64_t kib = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), kib);
+  if (error != std::errc() || end != text.data() + text.size() || kib < kLeastKib || kib > kMostKib) return 0;
+  return (kib << 10) / StagingArea::kGranuleBytes * StagingArea::kGranuleBytes;
 }
 
 // The pieces of one copy that are under way, the oldest first.
@@ -82,7 +94,10 @@ CUresult Staging::open() {
   if (total_bytes_.load(std::memory_order_acquire) != 0) [[likely]]
     return CUDA_SUCCESS;
   const std::lock_guard lock(growth_mutex_);
-  return total_bytes_.load(std::memory_order_relaxed) != 0 ? CUDA_SUCCESS : add_block(kFirstBlockBytes);
+  if (total_bytes_.load(std::memory_order_relaxed) != 0) return CUDA_SUCCESS;
+  const std::uint64_t fixed = fixed_bytes();
+  if (fixed != 0) cannot_grow_.store(true, std::memory_order_relaxed);
+  return add_block(fixed != 0 ? fixed : kFirstBlockBytes);
 }
 
 // Pinned memory of no context: nobody but us has its address, and no context's end frees it.

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// An executor under stress (stress_options.hpp): sessions change worker and context whatever they do, quiet windows open all the time, pools have few
+// graphs.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+#include "broker/executor/stress_options.hpp"
+
+namespace mpsshim::broker {
+
+struct ExecutorParts;
+
+struct Stress : StressOptions {
+  explicit Stress(const StressOptions& options) : StressOptions(options) {}
+  [[nodiscard]] bool is_on() const { return move_ms != 0 || window_ms != 0 || stock != 0; }
+
+  // What has come of it: added to by whoever did it.
+  std::atomic<std::uint64_t> sessions_moved{0};
+  std::atomic<std::uint64_t> streams_exchanged{0};  // went on in another context
+  std::atomic<std::uint64_t> windows{0};
+  std::atomic<std::uint64_t> graphs_missed{0};  // wanted, and none was there
+};
+
+// Opens the windows, and tells the log each second what has come of it all. Nothing where the options ask for nothing.
+class StressThread {
+ public:
+  explicit StressThread(ExecutorParts& parts);
+  StressThread(const StressThread&) = delete;
+  ~StressThread();
+
+ private:
+  void loop();
+  void open_window();
+  void report();
+
+  ExecutorParts& parts_;
+  std::atomic<bool> is_asked_{false};  // for a window that has not been yet
+  std::array<std::uint64_t, 4> reported_{};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace mpsshim::broker
