@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/soak/regime.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <sstream>
+#include <thread>
 
 namespace mpsshim::soak {
 
@@ -15,6 +17,7 @@ Regime Regime::with_everything() {
   regime.restart_ms = 3'000;
   regime.module_cache_mib = 0;
   regime.staging_kib = 512;
+  regime.workers = std::clamp(std::thread::hardware_concurrency() / 2, 4u, 8u);  // by itself a small machine has one
   return regime;
 }
 
@@ -31,7 +34,7 @@ Regime Regime::at_random(Random& random) {
   if (random.below(2) == 0) regime.staging_kib = 512;
   regime.side_contexts = one_of({0, 1, 3, 5, 5, 7});
   regime.connections = one_of({1, 4, 10, 10, 32});
-  regime.workers = one_of({0, 0, 2, 4, 8});
+  regime.workers = one_of({2, 4, 6, 8, 8});
   regime.is_standby_warm = random.one_in(4);
   return regime;
 }

@@ -51,7 +51,6 @@ ChainLane& Chains::any_lane() {
     lanes_.push_back(std::make_unique<ChainLane>(tools_, tiles * kTile));
     return *lanes_.back();
   }
-  if (lanes_.size() > 1 && random.one_in(500)) lanes_.erase(lanes_.begin());
   return *lanes_[random.below(lanes_.size())];
 }
 
@@ -93,6 +92,7 @@ void Chains::run() {
     Stream stream;
   };
   std::vector<Pair> pairs;
+  if (lanes_.size() > 1 && random.one_in(500)) lanes_.erase(lanes_.begin());
   for (std::size_t i = 0; i < lanes; ++i) {
     ChainLane& lane = any_lane();
     if (!pairs.empty() && pairs.front().lane == &lane) break;

@@ -7,7 +7,9 @@
 //   --cublas FILE    multiplies matrices, too         --tally FILE   counts there (tally.hpp)
 //   --leave          ends without giving anything back, with work under way
 // Exit status 1, and on standard error what was wrong, where, and the last operations of that thread.
+#include <execinfo.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -165,6 +167,24 @@ class Performer {
   std::uint64_t sequence_ = 0;
 };
 
+// A crash, or an end for want of progress (SIGABRT), says where every thread of interest was: the one that has the signal.
+void tell_of_signal(int number) {
+  void* frames[64];
+  const int count = backtrace(frames, static_cast<int>(std::size(frames)));
+  char text[64];
+  const int length = std::snprintf(text, sizeof text, "WRONG: pid %d, signal %d\n", getpid(), number);
+  (void)!write(STDERR_FILENO, text, static_cast<std::size_t>(length));
+  backtrace_symbols_fd(frames, count, STDERR_FILENO);
+  signal(number, SIG_DFL);
+  raise(number);
+}
+
+void tell_of_signals() {
+  void* frame[1];
+  (void)backtrace(frame, 1);  // loads what it needs
+  for (const int number : {SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE}) signal(number, tell_of_signal);
+}
+
 // Once: the first failure ends the process, and others may follow from it.
 [[noreturn]] void fail(Tally& tally, const std::string& text) {
   static std::mutex mutex;
@@ -191,6 +211,7 @@ void perform(Process& process, std::uint64_t seed) {
 
 int main(int count, char** arguments) {
   Tally* tally = nullptr;
+  tell_of_signals();
   try {
     const ProcessOptions options = parse(count, arguments);
     tally = &map_tally(options.tally);
