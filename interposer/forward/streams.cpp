@@ -161,6 +161,8 @@ CUresult Streams::post_create(Stream& stream) {
 
 CUresult Streams::destroy(Stream& stream) {
   Captures::instance().forget(stream);
+  // Held throughout: who waits for all streams meanwhile posts no fence behind the stream's end.
+  const std::lock_guard lock(mutex_);
   std::uint32_t last = 0;
   CUresult error = fence(stream, last);
   const proto::StreamId id = stream.id;
@@ -168,7 +170,6 @@ CUresult Streams::destroy(Stream& stream) {
     error = session().channel().post<proto::StreamDestroyRecord>(
         id, 0, [&](proto::StreamDestroyRecord&, std::byte*, Place place) { session().end_recipe(stream.recipe, place); });
   }
-  const std::lock_guard lock(mutex_);
   std::erase(live_, &stream);
   retiring_.push_back({id.index(), last});
   (void)table_.take(id, false);
@@ -182,6 +183,12 @@ CUresult Streams::fence(Stream& stream, std::uint32_t& target) {
   }
   target = session().fences().posted(stream.word).load(std::memory_order_acquire);
   return CUDA_SUCCESS;
+}
+
+CUresult Streams::fence_of(proto::StreamId id, std::uint32_t& target) {
+  const std::lock_guard lock(mutex_);
+  const proto::Known<Stream> stream = table_.find(id);
+  return stream ? fence(*stream, target) : CUDA_SUCCESS;
 }
 
 CUresult Streams::fence_many(Which which, proto::GreenContextId green, Targets& targets, std::size_t& count) {

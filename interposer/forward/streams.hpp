@@ -91,6 +91,8 @@ class Streams {
 
   // Posts a fence if there is work after the last; `target` is the value that covers all work so far.
   [[nodiscard]] CUresult fence(Stream& stream, std::uint32_t& target);
+  // The same of a stream that another thread may be destroying. One that has ended has written its last fence; `target` stays as it is.
+  [[nodiscard]] CUresult fence_of(proto::StreamId id, std::uint32_t& target);
   [[nodiscard]] CUresult synchronize(Stream& stream);
   // Waits for what was posted on this stream alone, also where it is the NULL stream. `expected_us`: how long that will take, 0 if nobody knows.
   [[nodiscard]] CUresult wait_for_own_work(Stream& stream, std::uint64_t expected_us = 0);

@@ -41,6 +41,7 @@ TEST_CASE("events and their times") { run_topic("events"); }
 TEST_CASE("hundreds of streams") { run_topic("many_streams"); }
 TEST_CASE("per-thread streams") { run_topic("per_thread_streams"); }
 TEST_CASE("many threads") { run_topic("many_threads"); }
+TEST_CASE("streams that end while other threads wait for all") { run_topic("ending_streams"); }
 TEST_CASE("modules and their variables") { run_topic("modules_and_globals"); }
 TEST_CASE("launches that must be refused") { run_topic("refused_launches"); }
 TEST_CASE("contexts") { run_topic("contexts"); }

@@ -133,9 +133,8 @@ void MemoryPools::fence_pending(Pool& pool) {
     for (const std::uint32_t word : pool.heap.pending_words()) streams.push_back(last_freed_in_[word]);
   }
   for (const proto::StreamId id : streams) {
-    Stream* stream = Streams::instance().resolve(to_handle<CUstream>(id));  // one that has ended has written its last fence
     std::uint32_t covered = 0;
-    if (stream != nullptr) (void)Streams::instance().fence(*stream, covered);  // an error is the session's: the next call meets it
+    (void)Streams::instance().fence_of(id, covered);  // an error is the session's: the next call meets it
   }
 }
 

@@ -168,10 +168,8 @@ CUresult Staging::wait_for_room(const Stream& stream, std::size_t bytes) {
     return session().look();
   }
   // The stream's next fence writes the target; if nobody has posted one since, do it. A destroyed stream has posted its last.
-  if (Stream* holder = Streams::instance().resolve(to_handle<CUstream>(oldest->stream))) {
-    std::uint32_t covered = 0;
-    if (const CUresult error = Streams::instance().fence(*holder, covered); error != CUDA_SUCCESS) return error;
-  }
+  std::uint32_t covered = 0;
+  if (const CUresult error = Streams::instance().fence_of(oldest->stream, covered); error != CUDA_SUCCESS) return error;
   if (has_grown_for(*oldest)) return CUDA_SUCCESS;
   return session().wait_fence(oldest->piece.word, oldest->target, "room for a copy from pageable memory");
 }

@@ -21,6 +21,7 @@ constexpr std::pair<const char*, void (*)(const Device&)> kTopics[] = {
     {"many_streams", many_streams},
     {"per_thread_streams", per_thread_streams},
     {"many_threads", many_threads},
+    {"ending_streams", ending_streams},
     {"modules_and_globals", modules_and_globals},
     {"refused_launches", refused_launches},
     {"contexts", contexts},

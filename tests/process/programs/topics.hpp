@@ -21,6 +21,7 @@ void many_streams(const Device& device);
 // topics_threads.cpp
 void per_thread_streams(const Device& device);
 void many_threads(const Device& device);
+void ending_streams(const Device& device);
 // topics_modules.cpp
 void modules_and_globals(const Device& device);
 void refused_launches(const Device& device);

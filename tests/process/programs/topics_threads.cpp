@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "tests/process/programs/topics.hpp"
 
@@ -28,6 +30,13 @@ void on_threads(const Device& device, unsigned count, const std::function<void(u
   for (std::thread& thread : threads) thread.join();
   require(first_failure.empty(), first_failure);
 }
+
+template <typename Act>
+struct OnExit {
+  explicit OnExit(Act chosen) : act(std::move(chosen)) {}
+  ~OnExit() { act(); }
+  Act act;
+};
 
 }  // namespace
 
@@ -69,6 +78,27 @@ void many_threads(const Device& device) {
   });
   sum.add(800);
   sum.check();
+}
+
+// Streams end with work under way while other threads wait for all there are: no call fails.
+void ending_streams(const Device& device) {
+  constexpr unsigned kWaiting = 3;
+  std::atomic<unsigned> at_work{5};
+  on_threads(device, at_work + kWaiting, [&](unsigned index) {
+    Words words(64, index);
+    if (index < kWaiting) {
+      while (at_work != 0) CU(cuCtxSynchronize());
+      return;
+    }
+    const OnExit done([&] { --at_work; });
+    for (unsigned round = 0; round < 3'000; ++round) {
+      CUstream stream = nullptr;
+      CU(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+      for (unsigned turn = 0; turn < 4; ++turn) CU(device.launch_add(words.address, words.count(), 1, stream));
+      if (round % 2 == 0) CU(cuStreamSynchronize(stream));
+      CU(cuStreamDestroy(stream));
+    }
+  });
 }
 
 }  // namespace mpsshim::test
