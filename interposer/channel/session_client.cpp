@@ -234,6 +234,11 @@ CUresult SessionClient::fail(CUresult error) {
 
 // By way of the streams that the program's own printf() writes to, as NVIDIA's driver does it.
 void SessionClient::write_output() {
+  struct Writer {
+    explicit Writer(std::atomic<unsigned>& count) : writers(count) { writers.fetch_add(1, std::memory_order_acq_rel); }
+    ~Writer() { writers.fetch_sub(1, std::memory_order_release); }
+    std::atomic<unsigned>& writers;
+  } const writer(output_writers_);
   const std::lock_guard lock(output_mutex_);
   for (;;) {
     proto::OutputTaken piece;

@@ -46,10 +46,12 @@ class SessionClient final : private Channel::Guardian {
       return error;
     return take_error();
   }
-  // Writes what this process's kernels have printed to its standard output, or error. What a call that has waited for the GPU ends with: one
-  // load where there is none.
+  // Writes what this process's kernels have printed to its standard output, or error, unless another thread is about to: then that is waited for.
+  // What a call that has waited for the GPU ends with: two loads where there is nothing.
   void take_output() {
-    if (header_.load(std::memory_order_acquire)->output_waiting.load(std::memory_order_acquire) != 0) [[unlikely]]
+    const bool waits = header_.load(std::memory_order_acquire)->output_waiting.load(std::memory_order_acquire) != 0;
+    // Second: the control process clears the word for a thread that has counted itself before it asked.
+    if (waits || output_writers_.load(std::memory_order_acquire) != 0) [[unlikely]]
       write_output();
   }
   // Looks at the session's state without waiting, for queries that a program may repeat for ever. Recovers if the session has moved.
@@ -109,6 +111,7 @@ class SessionClient final : private Channel::Guardian {
   FenceMemory fences_;
   RecipeBook recipes_;
   std::mutex output_mutex_;  // pieces are written in their order
+  std::atomic<unsigned> output_writers_{0};
   KnownImages known_images_;
   proto::Lease device_lease_;
   proto::Lease pinned_lease_;
