@@ -17,15 +17,36 @@ unsigned long long number(std::uint64_t value) { return value; }
 
 CUresult Recovery::run() {
   try {
-    using Step = CUresult (Recovery::*)();
-    for (const Step step : {&Recovery::read_old_ring, &Recovery::attach_again, &Recovery::post_recipes, &Recovery::carry_unread}) {
-      if (const CUresult error = (this->*step)(); error != CUDA_SUCCESS) return session_.fail(error);
+    CUresult error = read_old_ring();
+    if (error == CUDA_SUCCESS) {
+      do error = try_once();
+      while (error != CUDA_SUCCESS && may_try_again());
     }
+    if (error != CUDA_SUCCESS) return session_.fail(error);
     publish();
     return CUDA_SUCCESS;
   } catch (const std::bad_alloc&) {
     return session_.fail(CUDA_ERROR_OUT_OF_MEMORY);
   }
+}
+
+CUresult Recovery::try_once() {
+  has_moved_on_ = false;
+  posted_.clear();
+  carried_to_.reset();
+  ++attempts_;
+  using Step = CUresult (Recovery::*)();
+  for (const Step step : {&Recovery::attach_again, &Recovery::post_recipes, &Recovery::carry_unread}) {
+    if (const CUresult error = (this->*step)(); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+// A session that has moved was idle: the executor that has gone has done all that it had read, which was recipes alone.
+bool Recovery::may_try_again() const {
+  constexpr unsigned kMostAttempts = 16;
+  if (!has_moved_on_ || attempts_ >= kMostAttempts) return false;
+  return !carried_to_ || next_->header().head.load(std::memory_order_acquire) <= *carried_to_;
 }
 
 CUresult Recovery::refuse(const char* what, std::uint64_t which) const {
@@ -64,6 +85,11 @@ CUresult Recovery::attach_again() {
 CUresult Recovery::lost_again(WaitEnd end) {
   if (end == WaitEnd::gone) return CUDA_ERROR_MPS_CONNECTION_FAILED;
   if (end == WaitEnd::failed) return static_cast<CUresult>(next_->header().session_error.load(std::memory_order_acquire));
+  has_moved_on_ = end == WaitEnd::moved;
+  if (may_try_again()) {
+    debug_line(DebugTopic::channel, "the executor of epoch %llu has gone as well before the session was back", number(next_->epoch()));
+    return CUDA_ERROR_MPS_SERVER_NOT_READY;  // nobody sees it
+  }
   return refuse("the next executor ended too while the session was brought back, epoch", next_->epoch());
 }
 
@@ -100,12 +126,13 @@ CUresult Recovery::post_recipes() {
 }
 
 CUresult Recovery::carry_unread() {
-  const WaitEnd end = carry_over(unread_, *old_, *next_, session_.channel_.peer(), carried_to_);
+  carried_to_ = next_->producer().position();
+  const WaitEnd end = carry_over(unread_, *old_, *next_, session_.channel_.peer(), *carried_to_);
   return end == WaitEnd::ready ? CUDA_SUCCESS : lost_again(end);
 }
 
 void Recovery::publish() {
-  old_->end = Link::End{unread_.consumed, carried_to_, next_};
+  old_->end = Link::End{unread_.consumed, *carried_to_, next_};
   session_.recipes_.carry_over(*old_);
   for (const auto& [key, position] : posted_) {
     if (Recipe* recipe = session_.recipes_.find(key)) recipe->position = position;

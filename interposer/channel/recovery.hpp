@@ -6,12 +6,14 @@
 //   2. Post the recipes in order of creation; every answer must equal the one the application has seen.
 //   3. Copy what the old executor had not read, in order, reply slots included.
 //   4. Publish the new link.
+// Should the next executor go as well before it has read anything of 3 (two restarts in a row), all is done again for the one behind it.
 // Nothing is changed before step 4 except fence words, which keep their values. Anything that does not come back identical ends the
 // session with a sticky error and a line that says what: never silently wrong.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -32,6 +34,8 @@ class Recovery {
   [[nodiscard]] CUresult run();
 
  private:
+  CUresult try_once();
+  [[nodiscard]] bool may_try_again() const;
   CUresult read_old_ring();
   CUresult attach_again();
   CUresult post_recipes();
@@ -45,7 +49,9 @@ class Recovery {
   std::shared_ptr<Link> old_;
   std::shared_ptr<Link> next_;
   Unread unread_;
-  std::uint64_t carried_to_ = 0;
+  std::optional<std::uint64_t> carried_to_;  // where in the new ring what was unread begins
+  bool has_moved_on_ = false;                // the session, from the executor it was being brought back in
+  unsigned attempts_ = 0;
   std::vector<std::pair<RecipeBook::Key, std::uint64_t>> posted_;  // recipes and their place in the new ring
 };
 
