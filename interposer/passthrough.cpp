@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "interposer/environment.hpp"
+#include "interposer/loader.hpp"
 #include "interposer/log.hpp"
 #include "proto/segment.hpp"
 
@@ -87,7 +88,7 @@ void fill_table(void* library) {
 
 bool try_load(const std::string& candidate) {
   if (access(candidate.c_str(), R_OK) != 0) return false;
-  void* library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* library = next_dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);  // ours would give us this library
   if (library == nullptr) {
     debug_line(DebugTopic::settle, "%s is not used: %s.", candidate.c_str(), dlerror());
     return false;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "gen/api_declarations.hpp"
@@ -40,7 +41,7 @@ ErrorLog& ErrorLog::instance() {
 ErrorLog::ErrorLog() : file_(environment_value(Variable::log_file)), has_readers_(!file_.empty()) {}
 
 void ErrorLog::add(ApiId call, CUresult result) {
-  Entry entry{{}, gettid(), call, result};
+  Entry entry{{}, static_cast<pid_t>(syscall(SYS_gettid)), call, result};
   clock_gettime(CLOCK_REALTIME, &entry.time);
   bool has_readers = false;
   {

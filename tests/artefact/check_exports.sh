@@ -1,21 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What the built libmpsshim.so promises to every program that it is loaded into, checked on the file:
-#   its soname; its exported names (all of the toolkit's stub, nothing but cu*); what it needs (the C library alone);
-#   no symbol of a C library newer than 2.36; no segment that is writable and executable.
-# usage: check_exports.sh LIBRARY EXPORTS_MAP [STUB]
+#   its soname; its exported names (all of the toolkit's stub, the loader's dlopen and dlmopen, nothing else); what it needs (the C library
+#   alone, and of that what glibc 2.28 has, wherever it was built); no segment that is writable and executable.
+# usage: check_exports.sh LIBRARY EXPORTS_MAP MOVED [STUB]
+# MOVED: lines "LIBRARY SYMBOL VERSION", what the old C library had outside libc.so.6 (glibc_2_28_moved.txt).
 set -euo pipefail
 export LC_ALL=C
 
-library=${1:?the library} map=${2:?the version script} stub=${3:-}
-newest_glibc=2.36
-# Release builds are made where the C library is that old; a build elsewhere is for the machine it was made on.
-build_glibc=$(getconf GNU_LIBC_VERSION | awk '{ print $2 }')
+library=${1:?the library} map=${2:?the version script} moved=${3:?the list of symbols that moved} stub=${4:-}
+newest_glibc=2.28
 failures=0
 fail() { printf 'FAILED: %s\n' "$*" >&2; failures=$((failures + 1)); }
 
 exported=$(nm -D --defined-only "$library" | awk '$2 ~ /[TWVBDRi]/ { print $3 }' | sort)
-wanted=$(grep -oE '^ +cu[A-Za-z0-9_]+;' "$map" | tr -d ' ;' | sort)
+wanted=$(grep -oE '^ +(cu[A-Za-z0-9_]+|dlm?open);' "$map" | tr -d ' ;' | sort)
 difference=$(diff <(printf '%s\n' "$wanted") <(printf '%s\n' "$exported") || true)
 [[ -z $difference ]] || fail "exported names differ from $map:"$'\n'"$difference"
 if [[ -n $stub ]]; then
@@ -40,8 +39,18 @@ grep -q 'SYMBOLIC' <<<"$dynamic" || fail "not linked with -Bsymbolic"
 too_new=$(readelf -VW "$library" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | awk -v newest="GLIBC_$newest_glibc" '
     function number(version, parts) { sub(/GLIBC_/, "", version); split(version, parts, "."); return parts[1] * 1000 + parts[2] }
     number($1) > number(newest)')
-[[ -z $too_new || $(printf '%s\n' "$newest_glibc" "$build_glibc" | sort -V | tail -n 1) != "$newest_glibc" ]] || fail "symbols newer than glibc $newest_glibc: $too_new (release builds are made on Debian 12)"
+needed=$(objdump -T "$library" | awk '$0 ~ /\*UND\*/ && $(NF - 1) ~ /GLIBC/ { gsub(/[()]/, "", $(NF - 1)); print $NF, $(NF - 1) }' | sort -u)
+[[ -n $needed ]] || fail "objdump -T shows nothing that it needs of the C library"
+for version in $too_new; do
+    fail "it needs glibc ${version#GLIBC_} for $(awk -v version="$version" '$2 == version { printf "%s ", $1 }' <<<"$needed")(see interposer/glibc/baseline.cpp)"
+done
+# A version says when a symbol came, not where it was then: threads and dlsym moved into libc.so.6 by 2.34. A symbol is found there if the library
+# that had it is loaded, whichever the linker has written down for it.
+while read -r symbol version; do
+    where=$(awk -v symbol="$symbol" -v version="$version" '$2 == symbol && $3 == version { print $1 }' "$moved")
+    [[ -z $where ]] || grep -qF "[$where]" <<<"$dynamic" || fail "it needs $symbol@$version, which glibc $newest_glibc has in $where: link with that"
+done <<<"$needed"
 ! readelf -lW "$library" | grep -qE 'LOAD.* RWE ' || fail "a segment is writable and executable"
 
 ((failures == 0)) || exit 1
-printf '%s exports %s names and needs only the C library.\n' "${library##*/}" "$(wc -l <<<"$exported")"
+printf '%s exports %s names and needs only the C library, from glibc %s on.\n' "${library##*/}" "$(wc -l <<<"$exported")" "$newest_glibc"
