@@ -54,7 +54,8 @@ Decision decide_settled(ApiId id) {
     }
     case ProcessState::pass_through: return {Decision::Way::real_driver, traced, CUDA_SUCCESS};
     case ProcessState::no_driver: return decide_without_driver(id);
-    case ProcessState::refused: return works_always(id) ? implementation(traced) : answer(refusal(), traced);
+    // The runtime asks for the version before anything else, and takes an error for an old driver: it is to hear from cuInit why.
+    case ProcessState::refused: return works_always(id) || id == ApiId::cuDriverGetVersion ? implementation(traced) : answer(refusal(), traced);
     case ProcessState::forked:
       return works_always(id) || id == ApiId::cuDriverGetVersion ? implementation(traced) : answer(CUDA_ERROR_NOT_INITIALIZED, traced);
     case ProcessState::undecided: break;

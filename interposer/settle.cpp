@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interposer/settle.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -11,8 +12,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "gen/api_ids.hpp"
 #include "gen/protocol_hash.hpp"
 #include "interposer/channel/connection.hpp"
+#include "interposer/channel/refusal.hpp"
 #include "interposer/environment.hpp"
 #include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"
@@ -33,7 +36,7 @@ struct Settled {
   ProcessState state = ProcessState::undecided;
   bool initialised = false;
   CUresult refusal = CUDA_ERROR_MPS_CONNECTION_FAILED;
-  int driver_version = CUDA_VERSION;
+  int driver_version = std::max(CUDA_VERSION, kNewestApiVersion);
   const proto::DriverFacts* facts = nullptr;  // in a mapping that children do not have
   Connection* connection = nullptr;
 };
@@ -94,10 +97,15 @@ ProcessState greet(Connection& connection, const std::string& path) {
     return refuse(status);
   }
   if (status != CUDA_SUCCESS) {
-    log_line("The broker at %s refuses this process (CUresult %d): its log says why; MPSSHIM_DISABLE=1 runs without it.", path.c_str(),
-             static_cast<int>(status));
+    if (const char* why = connection.why_lost(); why != nullptr) {
+      log_line("The broker at %s did not answer (%s): if it runs (`mpsctl get_server_list`), its log says why; start this program again.",
+               path.c_str(), why);
+    } else {
+      tell_refusal(path, status, connection.peer_uid());
+    }
     return refuse(status);
   }
+  connection.greeted();
   if (proto::Version{welcome.layout_major, welcome.layout_minor} != proto::kVersion) {
     log_line("The broker at %s wants to speak protocol %u.%u to this library, which speaks %u.%u: use a broker of this release.", path.c_str(),
              welcome.layout_major, welcome.layout_minor, proto::kLayoutMajor, proto::kLayoutMinor);
@@ -123,8 +131,7 @@ ProcessState look_for_broker() {
     const int error = errno;
     delete connection;
     if (!environment_switch(Variable::require)) return go_without_broker();
-    log_line("No broker answers at %s (%s), and MPSSHIM_REQUIRE is set: start mpsbroker, or name its directory in CUDA_MPS_PIPE_DIRECTORY.",
-             path.c_str(), std::strerror(error));
+    tell_absence(path, error);
     return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
   }
   // Anybody may make the default directory under /tmp: what listens there must be this user's or root's. A named directory is the user's word.

@@ -55,7 +55,8 @@ ProcessState settle();
 // What a refused process answers: the broker's own status, or CUDA_ERROR_MPS_CONNECTION_FAILED.
 [[nodiscard]] CUresult refusal();
 
-// cuDriverGetVersion: the broker's driver; without any driver, the version of the API this library was built for.
+// cuDriverGetVersion: the broker's driver. Where nobody can tell (no broker, one that refuses, no driver) the newest API that this library has: a
+// runtime takes a smaller number than its own for the reason why nothing works, and would never ask cuInit for the real one.
 [[nodiscard]] int driver_version();
 
 // Only in the states attached, ready and ready_traced.

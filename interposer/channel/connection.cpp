@@ -31,15 +31,17 @@ bool Connection::still_ours() const {
 }
 
 CUresult Connection::lose(const char* why) {
-  if (!lost_) log_line("The connection to the broker is lost (%s): CUDA calls of this process fail from now on; start the program again.", why);
-  lost_ = true;
+  if (lost_ == nullptr && greeted_) {
+    log_line("The connection to the broker is lost (%s): CUDA calls of this process fail from now on; start the program again.", why);
+  }
+  lost_ = why;
   return CUDA_ERROR_MPS_CONNECTION_FAILED;
 }
 
 CUresult Connection::exchange(std::span<const std::byte> request, std::span<const int> fds, std::span<std::byte> answer, proto::MessageType expected,
                               proto::ReceivedFds& received, int timeout_ms) {
   const std::lock_guard lock(mutex_);
-  if (lost_) return CUDA_ERROR_MPS_CONNECTION_FAILED;
+  if (lost_ != nullptr) return CUDA_ERROR_MPS_CONNECTION_FAILED;
   if (!still_ours()) return lose("the program has closed the descriptor of its socket");
   if (socket_.send(request, fds) != SocketStatus::ok) return lose("sending failed");
   if (!socket_.wait_readable(timeout_ms)) return lose("no answer within the time limit");
@@ -59,6 +61,8 @@ CUresult Connection::exchange(std::span<const std::byte> request, std::span<cons
   if (header.magic != proto::kMessageMagic) return lose("the broker's answer is not of this protocol");
   if (header.status != 0) {
     received = proto::ReceivedFds{};
+    // Of a refusal nothing else counts, but that a Welcome has the version of a broker that does not serve ours.
+    if (header.type == expected) std::memcpy(answer.data(), packet.data(), packet_bytes < answer.size() ? packet_bytes : answer.size());
     return static_cast<CUresult>(header.status);
   }
   // A broker of a newer release may append fields; one of an older release may lack some, which keep the defaults of the message.
@@ -69,8 +73,18 @@ CUresult Connection::exchange(std::span<const std::byte> request, std::span<cons
 
 bool Connection::is_lost() {
   const std::lock_guard lock(mutex_);
-  if (!lost_ && (!still_ours() || socket_.peer_has_hung_up())) (void)lose("the broker has hung up");
+  if (lost_ == nullptr && (!still_ours() || socket_.peer_has_hung_up())) (void)lose("the broker has hung up");
+  return lost_ != nullptr;
+}
+
+const char* Connection::why_lost() {
+  const std::lock_guard lock(mutex_);
   return lost_;
+}
+
+void Connection::greeted() {
+  const std::lock_guard lock(mutex_);
+  greeted_ = true;
 }
 
 void Connection::abandon_after_fork() {

@@ -47,6 +47,10 @@ class Connection {
   // True once the peer is gone or the protocol was broken. Costs a system call: for waits that look up now and then.
   [[nodiscard]] bool is_lost();
 
+  // Null, or why the connection broke. Until greeted() it is this that says so, and nothing is logged: whoever greets knows the broker's path.
+  [[nodiscard]] const char* why_lost();
+  void greeted();
+
   // In a child of fork(): the descriptor belongs to the parent's session. Closes the child's copy if the number still means our socket.
   void abandon_after_fork();
 
@@ -60,7 +64,8 @@ class Connection {
   proto::Socket socket_;
   dev_t socket_device_ = 0;
   ino_t socket_inode_ = 0;
-  bool lost_ = false;
+  bool greeted_ = false;
+  const char* lost_ = nullptr;  // why, once it is broken
 };
 
 }  // namespace mpsshim::interposer

@@ -11,6 +11,7 @@
 
 #include "interposer/channel/connection.hpp"
 #include "interposer/channel/recovery.hpp"
+#include "interposer/channel/refusal.hpp"
 #include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"
 #include "interposer/settle.hpp"
@@ -59,7 +60,10 @@ CUresult SessionClient::request_link(proto::Attached& attached, std::shared_ptr<
   proto::Attach question;
   question.device = broker_ordinal(settle_session_device());
   proto::ReceivedFds received;
-  if (const CUresult error = connection().request(question, attached, received); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = connection().request(question, attached, received); error != CUDA_SUCCESS) {
+    if (!attached_.load(std::memory_order_relaxed) && !connection().is_lost()) tell_no_session(error);  // what is lost has said so
+    return error;
+  }
   if (attached.lost != 0) return static_cast<CUresult>(attached.lost);
   if (received.count < 4) {
     log_line("The broker's answer to Attach has %zu file descriptors instead of 4: libmpsshim.so and mpsbroker are of different releases.",

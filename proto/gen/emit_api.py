@@ -33,6 +33,7 @@ def api_ids(spec):
 }};
 
 inline constexpr std::size_t kApiCount = {len(spec.functions)};
+inline constexpr int kNewestApiVersion = {max((function.since for function in spec.functions), default=0)};  // as CUDA_VERSION: the newest function's
 
 struct ApiName {{
   ApiId id;

@@ -54,8 +54,8 @@ proto::FileDescriptor channel_file() {
 
 }  // namespace
 
-ScriptedBroker::ScriptedBroker(std::uint32_t devices, std::uint32_t hello_status)
-    : devices_(devices), hello_status_(hello_status), directory_(temporary_directory()) {
+ScriptedBroker::ScriptedBroker(std::uint32_t devices, std::uint32_t hello_status, proto::Version version)
+    : devices_(devices), hello_status_(hello_status), version_(version), directory_(temporary_directory()) {
   listener_ = proto::Socket::listen_at(directory_ + '/' + proto::kClientSocketName, 16);
   if (!listener_.valid()) throw std::runtime_error("the scripted broker cannot listen");
   thread_ = std::thread([this] { serve(); });
@@ -98,6 +98,8 @@ void ScriptedBroker::answer(const proto::Socket& client, std::uint32_t type, pro
     if (fds.count == 1) ++pidfds_;
     proto::Welcome welcome;
     welcome.header.status = hello_status_;
+    welcome.layout_major = version_.major;
+    welcome.layout_minor = version_.minor;
     const proto::FileDescriptor facts = facts_file(devices_);
     const std::array<int, 1> sent = {facts.get()};
     (void)proto::send_message(client, welcome, std::span(sent).first(hello_status_ == 0 ? 1 : 0));

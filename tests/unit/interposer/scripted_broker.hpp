@@ -10,12 +10,14 @@
 #include <thread>
 
 #include "proto/socket.hpp"
+#include "proto/version.hpp"
 
 namespace mpsshim::test {
 
 class ScriptedBroker {
  public:
-  explicit ScriptedBroker(std::uint32_t devices = 2, std::uint32_t hello_status = 0);
+  // `version`: what it says that it speaks.
+  explicit ScriptedBroker(std::uint32_t devices = 2, std::uint32_t hello_status = 0, proto::Version version = proto::kVersion);
   ~ScriptedBroker();
   ScriptedBroker(const ScriptedBroker&) = delete;
   ScriptedBroker& operator=(const ScriptedBroker&) = delete;
@@ -31,6 +33,7 @@ class ScriptedBroker {
 
   std::uint32_t devices_;
   std::uint32_t hello_status_;
+  proto::Version version_;
   std::string directory_;
   proto::Socket listener_;
   std::atomic<bool> stop_{false};

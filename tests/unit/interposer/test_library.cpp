@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "gen/api_declarations.hpp"
+#include "gen/api_ids.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/unit/interposer/fake_facts.hpp"
 #include "tests/unit/interposer/scripted_broker.hpp"
@@ -96,7 +97,7 @@ TEST_CASE("no broker and no driver: cuInit says so in one line, and only once") 
   const ChildEnd end = in_child("/nonexistent", kNoDriver, [&](const Report& report, const Library& library) {
     int version = 0;
     report.equal(API(cuDriverGetVersion)(&version), CUDA_SUCCESS, "cuDriverGetVersion");
-    report.equal(version, CUDA_VERSION, "the version");
+    report.equal(version, std::max(CUDA_VERSION, kNewestApiVersion), "the version");
     report.equal(API(cuInit)(0), CUDA_ERROR_NO_DEVICE, "cuInit");
     report.equal(API(cuInit)(0), CUDA_ERROR_NO_DEVICE, "cuInit again");
     int count = 0;
@@ -113,7 +114,9 @@ TEST_CASE("no broker and no driver: cuInit says so in one line, and only once") 
 TEST_CASE("MPSSHIM_REQUIRE without a broker") {
   const ChildEnd end = in_child("/nonexistent", "MPSSHIM_REQUIRE=1", [&](const Report& report, const Library& library) {
     int version = 0;
-    report.equal(API(cuDriverGetVersion)(&version), CUDA_ERROR_MPS_CONNECTION_FAILED, "cuDriverGetVersion");
+    report.equal(API(cuDriverGetVersion)(&version), CUDA_SUCCESS, "cuDriverGetVersion");
+    report.equal(version, std::max(CUDA_VERSION, kNewestApiVersion), "the version");
+    report.equal(API(cuDriverGetVersion)(nullptr), CUDA_ERROR_INVALID_VALUE, "cuDriverGetVersion into nothing");
     report.equal(API(cuInit)(0), CUDA_ERROR_MPS_CONNECTION_FAILED, "cuInit");
     CUdeviceptr pointer = 0;
     report.equal(API(cuMemAlloc_v2)(&pointer, 16), CUDA_ERROR_MPS_CONNECTION_FAILED, "cuMemAlloc");
@@ -130,6 +133,9 @@ TEST_CASE("MPSSHIM_REQUIRE without a broker") {
 TEST_CASE("a broker that refuses is not gone around") {
   const ScriptedBroker broker(1, CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
   const ChildEnd end = in_child(broker.directory(), "", [&](const Report& report, const Library& library) {
+    int version = 0;
+    report.equal(API(cuDriverGetVersion)(&version), CUDA_SUCCESS, "cuDriverGetVersion");
+    report.expect(version >= kNewestApiVersion, "the version is " + std::to_string(version));
     report.equal(API(cuInit)(0), CUDA_ERROR_MPS_MAX_CLIENTS_REACHED, "cuInit");
     report.equal(API(cuInit)(0), CUDA_ERROR_MPS_MAX_CLIENTS_REACHED, "cuInit again");
   });
@@ -137,6 +143,26 @@ TEST_CASE("a broker that refuses is not gone around") {
   CHECK(end.fine());
   CHECK(lines_of(end.errors) == 1);
   CHECK(broker.hellos() == 1);
+}
+
+TEST_CASE("a broker of another release is named with its version, and with what to install") {
+  const auto refused_by = [](proto::Version version) {
+    const ScriptedBroker broker(1, CUDA_ERROR_MPS_CONNECTION_FAILED, version);
+    return in_child(broker.directory(), "",
+                    [&](const Report& report, const Library& library) { report.equal(API(cuInit)(0), CUDA_ERROR_MPS_CONNECTION_FAILED, "cuInit"); });
+  };
+  const ChildEnd older = refused_by({proto::kLayoutMajor, proto::kLayoutMinor - 1});
+  INFO(older.complaints << older.errors);
+  CHECK(older.fine());
+  CHECK(lines_of(older.errors) == 1);
+  CHECK(older.errors.find("speaks protocol " + std::to_string(proto::kLayoutMajor) + "." + std::to_string(proto::kLayoutMinor - 1)) !=
+        std::string::npos);
+  CHECK(older.errors.find("install the newer mpsbroker") != std::string::npos);
+  const ChildEnd newer = refused_by({proto::kLayoutMajor, proto::kLayoutMinor + 2});
+  INFO(newer.complaints << newer.errors);
+  CHECK(newer.fine());
+  CHECK(lines_of(newer.errors) == 1);
+  CHECK(newer.errors.find("use the library of that release") != std::string::npos);
 }
 
 TEST_CASE("a child of an initialised process is not initialised; a child of one that only looked settles anew") {

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVIDIA's own runtime, linked into this test, goes through its first calls on the library: look-ups, tables, devices, the self-test, the
 // primary context. It finds the library as every program does: by dlopen("libcuda.so.1").
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include "tests/support/catch.hpp"
 #include "tests/unit/interposer/scripted_broker.hpp"
 
+using namespace mpsshim;
 using namespace mpsshim::test;
 
 TEST_CASE("the CUDA runtime accepts the library as its driver") {
@@ -40,4 +44,35 @@ TEST_CASE("the CUDA runtime accepts the library as its driver") {
   INFO(end.complaints << end.errors);
   CHECK(end.fine());
   CHECK(broker.attaches() == 1);
+}
+
+TEST_CASE("the CUDA runtime tells what a broker that refuses says") {
+  struct Row {
+    CUresult status;
+    proto::Version version;
+    std::string ours;
+  };
+  const std::vector<Row> rows = {
+      {CUDA_ERROR_MPS_CONNECTION_FAILED, {proto::kLayoutMajor + 1, 0}, "use the library of that release"},
+      {CUDA_ERROR_MPS_CONNECTION_FAILED, {proto::kLayoutMajor, proto::kLayoutMinor - 1}, "install the newer mpsbroker and run mpsctl restart"},
+      {CUDA_ERROR_MPS_CONNECTION_FAILED, proto::kVersion, "its log says why"},
+      {CUDA_ERROR_MPS_SERVER_NOT_READY, proto::kVersion, "has no executor that is ready"},
+      {CUDA_ERROR_MPS_RPC_FAILURE, proto::kVersion, "its log says why"},
+  };
+  for (const Row& row : rows) {
+    const ScriptedBroker broker(1, row.status, row.version);
+    const ChildEnd end = in_child(broker.directory(), "", [&](const Report& report, const Library&) {
+      int number = 0;
+      report.equal(cudaDriverGetVersion(&number), cudaSuccess, "cudaDriverGetVersion");
+      report.expect(number >= CUDART_VERSION, "the version is " + std::to_string(number));
+      // The runtime has the same numbers for these; 35 would be cudaErrorInsufficientDriver.
+      report.equal(cudaGetDeviceCount(&number), static_cast<int>(row.status), "cudaGetDeviceCount");
+      void* memory = nullptr;
+      report.equal(cudaMalloc(&memory, 16), static_cast<int>(row.status), "cudaMalloc");
+    });
+    INFO(row.status << ": " << end.complaints << end.errors);
+    CHECK(end.fine());
+    CHECK(end.errors.find(row.ours) != std::string::npos);
+    CHECK(std::count(end.errors.begin(), end.errors.end(), '\n') == 1);
+  }
 }
