@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What is installed, in one place. The two libraries carry the SONAME libcuda.so.1, so they go into a folder of their
 # own: in an ordinary library folder ldconfig would make libcuda.so.1 point at them, for every program of the machine.
+# The folder libcuda in it is for LD_LIBRARY_PATH, and so has nothing but the driver's names.
 include_guard(GLOBAL)
 set(MPSSHIM_INSTALL_LIBDIR "${CMAKE_INSTALL_LIBDIR}/mpsshim")
 foreach(library IN ITEMS mpsshim cuda_cpu)
@@ -8,6 +9,11 @@ foreach(library IN ITEMS mpsshim cuda_cpu)
     install(TARGETS ${library} LIBRARY DESTINATION "${MPSSHIM_INSTALL_LIBDIR}" COMPONENT mpsshim)
   endif()
 endforeach()
+if(TARGET mpsshim)
+  foreach(name IN ITEMS libcuda.so libcuda.so.1) # links to ../libmpsshim.so
+    install(FILES "${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/libcuda/${name}" DESTINATION "${MPSSHIM_INSTALL_LIBDIR}/libcuda" COMPONENT mpsshim)
+  endforeach()
+endif()
 foreach(program IN ITEMS mpsbroker mpsctl)
   if(TARGET ${program})
     install(TARGETS ${program} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT mpsshim)

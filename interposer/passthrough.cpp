@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "interposer/environment.hpp"
 #include "interposer/loader.hpp"
 #include "interposer/log.hpp"
+#include "proto/own_library.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::interposer {
@@ -76,7 +78,8 @@ bool is_interposer(void* library) {
   const auto get_export_table = reinterpret_cast<decltype(DriverTable::cuGetExportTable)>(dlsym(library, "cuGetExportTable"));
   if (get_export_table == nullptr) return false;
   const void* answer = nullptr;
-  return get_export_table(&answer, &kSelfTableId) == CUDA_SUCCESS;
+  const auto id = std::bit_cast<CUuuid>(proto::kOwnTableId);
+  return get_export_table(&answer, &id) == CUDA_SUCCESS;
 }
 
 void fill_table(void* library) {
@@ -118,8 +121,8 @@ bool load_real_driver() {
 }
 
 bool is_self_query(const void** answer, const CUuuid* id) {
-  if (answer == nullptr || id == nullptr || std::memcmp(id, &kSelfTableId, sizeof *id) != 0) return false;
-  *answer = &kSelfTableId;
+  if (answer == nullptr || id == nullptr || std::memcmp(id, &proto::kOwnTableId, sizeof *id) != 0) return false;
+  *answer = &proto::kOwnTableId;
   return true;
 }
 

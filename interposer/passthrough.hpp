@@ -16,12 +16,7 @@ namespace mpsshim::interposer {
 [[nodiscard]] const DriverTable& real_driver();
 [[nodiscard]] const char* real_driver_path();
 
-// By this id cuGetExportTable of any copy of this library knows that another copy asks, and answers before it settles anything.
-// It is the project's own (a random UUID); NVIDIA's driver answers CUDA_ERROR_INVALID_VALUE.
-inline constexpr CUuuid kSelfTableId = {
-    {'\x5e', '\x4d', '\x1c', '\x3a', '\x0f', '\x6b', '\x4e', '\x2d', '\x9a', '\x77', '\x2b', '\x90', '\x61', '\x3c', '\x58', '\x01'}};
-
-// cuGetExportTable's arguments: true, with a table that is not NULL, if another copy asks.
+// cuGetExportTable's arguments: true, with a table that is not NULL, if another copy asks (proto/own_library.hpp).
 [[nodiscard]] bool is_self_query(const void** table, const CUuuid* id);
 
 }  // namespace mpsshim::interposer

@@ -7,7 +7,10 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -23,6 +26,7 @@
 #include "broker/control_messages.hpp"
 #include "broker/progress_table.hpp"
 #include "proto/device_facts.hpp"
+#include "proto/own_library.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -40,16 +44,39 @@ bool names_variable(std::string_view entry, std::string_view name) {
   return entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=';
 }
 
+constexpr std::string_view kLibraryPath = "LD_LIBRARY_PATH";
 constexpr std::string_view kConnections = "CUDA_DEVICE_MAX_CONNECTIONS";
 constexpr std::string_view kCopyConnections = "CUDA_DEVICE_MAX_COPY_CONNECTIONS";
 
+// Of LD_LIBRARY_PATH what does not lead to our own library where the driver is asked for by name: mpsrun puts such a folder in front for all that it
+// starts, and a broker may be among it.
+std::string driver_search_path(std::string_view path) {
+  constexpr std::string_view kDividers = ":;";
+  std::string kept;
+  bool is_first = true;
+  for (std::size_t begin = 0; begin <= path.size();) {
+    const std::size_t end = std::min(path.find_first_of(kDividers, begin), path.size());
+    const std::string_view folder = path.substr(begin, end - begin);
+    begin = end + 1;
+    std::error_code error;
+    const auto library = std::filesystem::canonical(std::filesystem::path(folder.empty() ? "." : folder) / "libcuda.so.1", error);
+    if (!error && library.filename() == proto::kOwnLibraryFile) continue;
+    if (!std::exchange(is_first, false)) kept += ':';
+    kept += folder;
+  }
+  return kept;
+}
+
 // CUDA_MPS_PIPE_DIRECTORY would make the driver look for NVIDIA's own daemon there; LD_PRELOAD may name our own stand-in for the driver.
 std::vector<std::string> executor_environment(const ExecutorOptions& options) {
-  constexpr std::string_view kNotInherited[] = {"CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD", kConnections, kCopyConnections};
+  constexpr std::string_view kNotInherited[] = {"CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD", kLibraryPath, kConnections, kCopyConnections};
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     if (std::ranges::none_of(kNotInherited, [&](std::string_view name) { return names_variable(text, name); })) environment.emplace_back(text);
+  }
+  if (const char* path = std::getenv(kLibraryPath.data()); path != nullptr) {
+    if (const std::string kept = driver_search_path(path); !kept.empty()) environment.push_back(fmt::format("{}={}", kLibraryPath, kept));
   }
   environment.push_back(fmt::format("{}={}", kConnections, options.connections));
   environment.push_back(fmt::format("{}={}", kCopyConnections, options.copy_connections));

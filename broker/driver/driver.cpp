@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/driver/driver.hpp"
 
+#include <bit>
 #include <cstring>
 
 #include <dlfcn.h>
+
+#include "proto/own_library.hpp"
 
 namespace mpsshim::broker {
 
@@ -12,12 +15,24 @@ namespace {
 // Stands for every symbol that a driver does not have. The x86-64 calling convention leaves arguments to the caller, so it serves all signatures.
 CUresult CUDAAPI missing_symbol() { return CUDA_ERROR_NOT_SUPPORTED; }
 
+// Our own client library has the driver's name. As a driver it would be a client of this very broker.
+bool is_own_library(void* library) {
+  const auto get_export_table = reinterpret_cast<decltype(DriverTable::cuGetExportTable)>(dlsym(library, "cuGetExportTable"));
+  const auto id = std::bit_cast<CUuuid>(proto::kOwnTableId);
+  const void* table = nullptr;
+  return get_export_table != nullptr && get_export_table(&table, &id) == CUDA_SUCCESS;
+}
+
 }  // namespace
 
 std::unique_ptr<Driver> Driver::load(const std::string& path, std::string& error) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: a driver does not survive dlclose
   if (library == nullptr) {
     error = std::string("cannot load the driver: ") + dlerror();
+    return nullptr;
+  }
+  if (is_own_library(library)) {
+    error = path + " is libmpsshim.so, which is for clients: name NVIDIA's libcuda.so.1 with --driver, or take our folder out of LD_LIBRARY_PATH";
     return nullptr;
   }
   auto driver = std::unique_ptr<Driver>(new Driver());

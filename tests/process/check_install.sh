@@ -22,7 +22,19 @@ while read -r library; do
     [[ $library == */mpsshim/* ]] || fail "$library lies outside a folder of its own"
 done < <(find "$prefix/usr" -name '*.so*')
 
+library=$(find "$prefix/usr" -name libmpsshim.so)
+for name in libcuda.so libcuda.so.1; do
+    link=${library%/*}/libcuda/$name
+    [[ $(readlink -f "$link") == "$library" && $(readlink "$link") == ../* ]] || fail "$link is no link to $library that can be moved with it"
+done
+[[ $(find "${library%/*}/libcuda" ! -type d | wc -l) == 2 ]] || fail "the folder for LD_LIBRARY_PATH has more than the driver's names"
+
 cp "$build/bin/process1" "$prefix/process1"
 output=$(env -u LD_PRELOAD CUDA_MPS_PIPE_DIRECTORY="$prefix/pipe" "$prefix/usr/bin/mpsrun" --driver "$driver" -- "$prefix/process1") ||
     fail "process1 under the installed mpsrun ended with $?"
 [[ $output == *'Process 1 done.'* ]] || fail "process1 under the installed mpsrun said: $output"
+
+# Without mpsrun: the folder alone, as documented, for a program whose environment has lost LD_PRELOAD. It has found the library if that says so.
+output=$(env -u LD_PRELOAD MPSSHIM_REQUIRE=1 CUDA_MPS_PIPE_DIRECTORY="$prefix/nobody" LD_LIBRARY_PATH="${library%/*}/libcuda" "$prefix/process1" 2>&1) &&
+    fail "process1 without a broker ended well: $output"
+[[ $output == *"No broker answers at $prefix/nobody"* ]] || fail "process1 by LD_LIBRARY_PATH said: $output"

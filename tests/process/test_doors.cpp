@@ -2,6 +2,10 @@
 // Every door leads to the broker: however a program opens the driver, it gets the library that it was preloaded with. And every other load
 // is the loader's, as if the library were not there.
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -132,14 +136,14 @@ TEST_CASE("in a process without a broker the handle leads to the real driver") {
   }
 }
 
-TEST_CASE("a driver under a name that nobody could know is left to the loader") {
+TEST_CASE("a copy of the driver under a name of its own is not taken for it") {
   const DriverFolder driver;
   const TemporaryFolder nobody;
   const Outcome outcome =
       run_program(built_program("opens"), opening({{"base", driver.path() / "a_copy.so"}}, client_environment(nobody.path()), driver));
   INFO(outcome.explain());
-  // By its soname it is the library that is there already.
   CHECK(outcome.ok());
+  CHECK(outcome.output.find("decoy: cuInit") != std::string::npos);
 }
 
 TEST_CASE("every other load is the loader's own") {
@@ -186,5 +190,37 @@ TEST_CASE("every other load is the loader's own") {
     const Outcome found = run_program(built_program(program), opening({loads[1], loads[2]}, client_environment(nobody.path()), driver));
     INFO(found.explain());
     CHECK(found.output == "plain: doors/libfound_by_program.so\nlibrary: inner/libfound_by_library.so\n");
+  }
+}
+
+TEST_CASE("the broker does not take the library for a driver") {
+  const TemporaryFolder folder;
+  fs::create_symlink(built_library("libcuda_cpu.so"), folder.path() / "libcuda.so.1");
+  BrokerOptions options;
+  options.driver = "cuda";
+  // As in a program of mpsrun that starts a broker.
+  options.environment["LD_LIBRARY_PATH"] = built_library("libcuda") + ":" + folder.path().string();
+  options.environment["LD_PRELOAD"] = built_library("libmpsshim.so");
+  const BrokerFixture broker(options);
+  const Outcome outcome = broker.run("process1");
+  INFO(outcome.explain() << broker.log());
+  CHECK(outcome.ok());
+  CHECK(broker.log().find("CPU reference device with libcuda.so.1") != std::string::npos);
+}
+
+TEST_CASE("a broker that is told to take the library for a driver says what it is") {
+  const TemporaryFolder folder;
+  for (const std::string& driver : {built_library("libmpsshim.so"), built_library("libcuda/libcuda.so.1")}) {
+    ProgramOptions options;
+    options.arguments = {"-f", "--driver", driver, "--pipe-dir", folder.path() / "pipe"};
+    const Outcome outcome = run_program(built_program("mpsbroker"), options);
+    INFO(outcome.explain());
+    CHECK_FALSE(outcome.ok());
+    CHECK_FALSE(outcome.timed_out);
+    CHECK((outcome.output + outcome.errors).find("look at server.log") != std::string::npos);
+    std::ifstream file(folder.path() / "pipe/server.log");
+    const std::string log(std::istreambuf_iterator<char>(file), {});
+    INFO(log);
+    CHECK(log.find(driver + " is libmpsshim.so, which is for clients") != std::string::npos);
   }
 }

@@ -2,6 +2,7 @@
 // mpsrun starts a broker where there is none, stops what it started, and is otherwise not noticed by its program.
 #include <signal.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -99,6 +100,60 @@ TEST_CASE("mpsrun keeps what is in LD_PRELOAD") {
   const Outcome outcome = run_program(built_program("mpsrun"), options);
   INFO(outcome.explain());
   REQUIRE(outcome.output == expected);
+}
+
+TEST_CASE("mpsrun puts the driver's folder in front of LD_LIBRARY_PATH, once") {
+  const TemporaryFolder folder;
+  const std::string ours = built_library("libcuda");
+  REQUIRE(std::filesystem::canonical(ours + "/libcuda.so") == std::filesystem::canonical(built_library("libmpsshim.so")));
+  REQUIRE(std::filesystem::canonical(ours + "/libcuda.so.1") == std::filesystem::canonical(built_library("libmpsshim.so")));
+  struct Row {
+    std::string before;
+    std::string after;
+  };
+  const std::vector<Row> rows = {{"", ours},
+                                 {"/a", ours + ":/a"},
+                                 {"/a:/b", ours + ":/a:/b"},
+                                 {":/a:", ours + "::/a:"},  // empty entries are the working directory
+                                 {ours, ours},
+                                 {ours + ":/a", ours + ":/a"},
+                                 {"/a:" + ours + ":" + ours + ":/b", ours + ":/a:/b"},
+                                 {ours + "/b:/a", ours + ":" + ours + "/b:/a"}};
+  for (const Row& row : rows) {
+    ProgramOptions options = mpsrun(folder, {"/bin/sh", "-c", "echo \"$LD_LIBRARY_PATH\""});
+    options.environment["LD_LIBRARY_PATH"] = row.before;
+    const Outcome outcome = run_program(built_program("mpsrun"), options);
+    INFO(row.before << ": " << outcome.explain());
+    CHECK(outcome.output == row.after + "\n");
+  }
+  ProgramOptions options = mpsrun(folder, {"/bin/sh", "-c", "echo \"$LD_LIBRARY_PATH\""});
+  options.without.push_back("LD_LIBRARY_PATH");
+  CHECK(run_program(built_program("mpsrun"), options).output == ours + "\n");
+}
+
+TEST_CASE("an mpsrun in an mpsrun sets nothing twice, and its broker finds a driver") {
+  const TemporaryFolder folder;
+  const TemporaryFolder inner;
+  const std::string nested = built_program("mpsrun") + " --pipe-dir " + inner.path().string() + " --driver " + test_driver() + " -- ";
+  const std::string script = "echo \"$LD_PRELOAD $LD_LIBRARY_PATH\"; " + nested + "/bin/sh -c 'echo \"$LD_PRELOAD $LD_LIBRARY_PATH\"' && " + nested +
+                             built_program("process1");
+  const Outcome outcome = run_program(built_program("mpsrun"), mpsrun(folder, {"/bin/sh", "-c", script}));
+  INFO(outcome.explain());
+  REQUIRE(outcome.ok());
+  const std::size_t line = outcome.output.find('\n') + 1;
+  CHECK(outcome.output.compare(0, line, outcome.output, line, line) == 0);
+  CHECK(outcome.output.substr(2 * line) == "Process 1 done.\n");
+}
+
+// A program that is started without LD_PRELOAD asks the loader for the driver by name.
+TEST_CASE("what mpsrun starts reaches the broker without LD_PRELOAD as well") {
+  if (!sanitizer_environment().empty()) MPSSHIM_SKIP("a library with a sanitizer is loaded by LD_PRELOAD alone");
+  const TemporaryFolder folder;
+  const Outcome outcome =
+      run_program(built_program("mpsrun"), mpsrun(folder, {"/usr/bin/env", "-u", "LD_PRELOAD", "MPSSHIM_DEBUG=settle", built_program("process1")}));
+  INFO(outcome.explain());
+  REQUIRE(outcome.ok());
+  CHECK(outcome.errors.find("Attached to the broker at " + folder.path().string()) != std::string::npos);
 }
 
 TEST_CASE("mpsrun whose broker cannot start says so and runs nothing") {
