@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holds what this library needs of the C library down to glibc 2.28, wherever it is built: it goes into programs and containers that are older than
-// the machine that made it. tests/artefact/check_exports.sh looks at the built file and names what is new.
-//
-// Each function here is for this library alone (the version script hides it) and stands before the C library's for all of it: our sources,
-// and the C++ runtime that is linked in. Two kinds:
-//  - Functions whose home moved (to libc.so.6, in 2.32 to 2.34) and that got a new version with it. The old versions are still there and are the
-//    same code; a jump to them by name is all that is needed. Older systems have them in libpthread.so.0 and libdl.so.2, which are linked for that.
-//  - What came later than 2.28 is written again by what was there.
+// What came with versions of the C library later than 2.28, written again by what was there: so this library goes into programs and containers that
+// are older than the machine that made it. Each function here stands before the C library's for all of the library, our sources and the C++ runtime
+// that is linked in, and for nobody else: the version script hides it. Functions that were there, but in other libraries, are old_library.h's
+// subject. tests/artefact/check_exports.sh looks at the built file and names what is missing in both.
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -17,34 +13,20 @@
 #include <pthread.h>
 #include <sys/stat.h>
 
-#if defined(__x86_64__) && defined(__GLIBC__)
-
-// NAME jumps to OLD, which is NAME@VERSION of the C library. In a section of its own: what nobody calls is left out.
+// NAME jumps to OLD, which is that version of a function of the C library. In a section of its own: what nobody calls is left out.
 #define MPSSHIM_JUMP(name, old)                                                                                                            \
   __asm__(".symver mpsshim_old_" #name ", " old "\n.pushsection .text.baseline." #name                                                     \
           ", \"ax\", @progbits\n"                                                                                                          \
           ".globl " #name "\n.hidden " #name "\n.type " #name ", @function\n.p2align 4\n" #name ":\n  endbr64\n  jmpq *mpsshim_old_" #name \
           "@GOTPCREL(%rip)\n.size " #name ", . - " #name "\n.popsection")
 
-// From libdl.so.2.
-MPSSHIM_JUMP(dladdr, "dladdr@GLIBC_2.2.5");
-MPSSHIM_JUMP(dlclose, "dlclose@GLIBC_2.2.5");
-MPSSHIM_JUMP(dlerror, "dlerror@GLIBC_2.2.5");
-MPSSHIM_JUMP(dlsym, "dlsym@GLIBC_2.2.5");
-// From libpthread.so.0.
-MPSSHIM_JUMP(__pthread_key_create, "__pthread_key_create@GLIBC_2.2.5");
-MPSSHIM_JUMP(pthread_create, "pthread_create@GLIBC_2.2.5");
-MPSSHIM_JUMP(pthread_detach, "pthread_detach@GLIBC_2.2.5");
-MPSSHIM_JUMP(pthread_join, "pthread_join@GLIBC_2.2.5");
-MPSSHIM_JUMP(pthread_mutex_trylock, "pthread_mutex_trylock@GLIBC_2.2.5");
-MPSSHIM_JUMP(pthread_once, "pthread_once@GLIBC_2.2.5");
-MPSSHIM_JUMP(pthread_rwlock_rdlock, "pthread_rwlock_rdlock@GLIBC_2.2.5");
-MPSSHIM_JUMP(pthread_rwlock_unlock, "pthread_rwlock_unlock@GLIBC_2.2.5");
-MPSSHIM_JUMP(pthread_rwlock_wrlock, "pthread_rwlock_wrlock@GLIBC_2.2.5");
-MPSSHIM_JUMP(pthread_setname_np, "pthread_setname_np@GLIBC_2.12");
-MPSSHIM_JUMP(pthread_sigmask, "pthread_sigmask@GLIBC_2.2.5");
-// 2.38: the name that <stdio.h> gives sscanf for C23, in which binary digits are a number's, too; not under %x and %s, which are what we use.
+// 2.38: the names that newer headers give these for C23, in which "0b1" is a number too: not under the formats that we use (%x, %s), and the C++
+// runtime reads nothing but its own settings.
 MPSSHIM_JUMP(__isoc23_sscanf, "__isoc99_sscanf@GLIBC_2.7");
+MPSSHIM_JUMP(__isoc23_strtol, "strtol@GLIBC_2.2.5");
+MPSSHIM_JUMP(__isoc23_strtoll, "strtoll@GLIBC_2.2.5");
+MPSSHIM_JUMP(__isoc23_strtoul, "strtoul@GLIBC_2.2.5");
+MPSSHIM_JUMP(__isoc23_strtoull, "strtoull@GLIBC_2.2.5");
 
 extern "C" {
 
@@ -127,5 +109,3 @@ int _dl_find_object(void* address, dl_find_object* found) noexcept {
 #endif
 
 }  // extern "C"
-
-#endif

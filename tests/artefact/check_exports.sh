@@ -44,12 +44,17 @@ needed=$(objdump -T "$library" | awk '$0 ~ /\*UND\*/ && $(NF - 1) ~ /GLIBC/ { gs
 for version in $too_new; do
     fail "it needs glibc ${version#GLIBC_} for $(awk -v version="$version" '$2 == version { printf "%s ", $1 }' <<<"$needed")(see interposer/glibc/baseline.cpp)"
 done
-# A version says when a symbol came, not where it was then: threads and dlsym moved into libc.so.6 by 2.34. A symbol is found there if the library
-# that had it is loaded, whichever the linker has written down for it.
-while read -r symbol version; do
+# A version says when a symbol came, not where it was then: threads and dlsym moved into libc.so.6 by 2.34, and until 2.30 the loader accepted a symbol
+# of the library alone that was written down for it. readelf gives each version of each library a number, and each symbol that number.
+while read -r symbol version file; do
     where=$(awk -v symbol="$symbol" -v version="$version" '$2 == symbol && $3 == version { print $1 }' "$moved")
-    [[ -z $where ]] || grep -qF "[$where]" <<<"$dynamic" || fail "it needs $symbol@$version, which glibc $newest_glibc has in $where: link with that"
-done <<<"$needed"
+    [[ $file == "${where:-libc.so.6}" || (-z $where && $file == ld-linux-*) ]] ||
+        fail "it needs $symbol@$version of $file, which glibc $newest_glibc has in ${where:-libc.so.6} (see interposer/glibc)"
+done < <(readelf -W -V --dyn-syms "$library" | awk '
+    / File: / { for (i = 1; i < NF; ++i) if ($i == "File:") file = $(i + 1) }
+    / Name: GLIBC/ { files[$NF] = file }
+    $7 == "UND" && $8 ~ /@/ { number = $9; gsub(/[()]/, "", number); split($8, parts, "@+"); symbols[parts[1] " " parts[2]] = number }
+    END { for (symbol in symbols) print symbol, files[symbols[symbol]] }')
 ! readelf -lW "$library" | grep -qE 'LOAD.* RWE ' || fail "a segment is writable and executable"
 
 ((failures == 0)) || exit 1
