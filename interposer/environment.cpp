@@ -44,7 +44,29 @@ constexpr bool in_order() {
 }
 static_assert(in_order(), "variable_name() uses the enumerator as index");
 
-const char* raw_value(Variable variable) { return std::getenv(variable_name(variable)); }
+// What says whom to trust, what to load or where to write. A program that has more rights than its caller (set-uid) does not take that from the
+// caller's environment.
+constexpr bool needs_trust(Variable variable) {
+  switch (variable) {
+    case Variable::pipe_directory:
+    case Variable::runtime_directory:
+    case Variable::real_driver:
+    case Variable::library_path:
+    case Variable::trace:
+    case Variable::log_file: return true;
+    case Variable::disable:
+    case Variable::require:
+    case Variable::debug:
+    case Variable::visible_devices:
+    case Variable::module_loading:
+    case Variable::copy_threads: return false;
+  }
+  return true;
+}
+
+const char* raw_value(Variable variable) {
+  return needs_trust(variable) ? secure_getenv(variable_name(variable)) : std::getenv(variable_name(variable));
+}
 
 }  // namespace
 

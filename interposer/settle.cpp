@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include <link.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -123,6 +124,18 @@ ProcessState go_without_broker() {
   return found ? ProcessState::pass_through : ProcessState::no_driver;
 }
 
+// Its loader is its own, and not the one that this library is linked with, which then knows of no object and gives none thread-local storage.
+bool is_program_static() {
+  bool is_empty = true;
+  dl_iterate_phdr(
+      [](dl_phdr_info*, std::size_t, void* empty) {
+        *static_cast<bool*>(empty) = false;
+        return 1;
+      },
+      &is_empty);
+  return is_empty;
+}
+
 ProcessState look_for_broker() {
   if (environment_switch(Variable::disable)) return go_without_broker();
   const std::string path = pipe_directory() + '/' + proto::kClientSocketName;
@@ -139,6 +152,14 @@ ProcessState look_for_broker() {
   if (!environment_is_set(Variable::pipe_directory) && owner != geteuid() && owner != 0) {
     log_line("The broker at %s belongs to user %u: name its directory in CUDA_MPS_PIPE_DIRECTORY if you trust it.", path.c_str(), owner);
     return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
+  }
+  if (is_program_static()) {
+    delete connection;
+    log_line(
+        "This program is linked statically, and its loader gives libraries no thread-local storage: link it dynamically to use %s, or set "
+        "MPSSHIM_DISABLE=1.",
+        path.c_str());
+    return refuse(CUDA_ERROR_NOT_SUPPORTED);
   }
   settled.connection = connection;
   return greet(*connection, path);

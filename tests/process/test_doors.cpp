@@ -224,3 +224,17 @@ TEST_CASE("a broker that is told to take the library for a driver says what it i
     CHECK(log.find(driver + " is libmpsshim.so, which is for clients") != std::string::npos);
   }
 }
+
+TEST_CASE("a static program that loads the library is told that it cannot be served") {
+  if (!fs::exists(built_program("static_program"))) MPSSHIM_SKIP("the C library cannot be linked statically here");
+  const BrokerFixture broker;
+  ProgramOptions options;
+  options.environment = client_environment(broker.pipe_dir());
+  options.environment["LD_LIBRARY_PATH"] = built_library("libcuda");
+  const Outcome outcome = run_program(built_program("static_program"), options);
+  INFO(outcome.explain() << broker.log());
+  CHECK(outcome.ok());
+  CHECK(outcome.output == "cuDriverGetVersion 0 cuInit 801 cuCtxSetCurrent 801\n");
+  CHECK(outcome.errors.find("is linked statically") != std::string::npos);
+  CHECK(outcome.errors.find("link it dynamically") != std::string::npos);
+}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Without a broker every call jumps to the real driver: here one that answers what no other would.
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -70,6 +71,33 @@ TEST_CASE("MPSSHIM_DISABLE goes past a broker") {
   INFO(end.complaints << end.errors);
   CHECK(end.fine());
   CHECK(broker.hellos() == 0);
+}
+
+// It runs itself again with a real user that is not the effective one, which the kernel tells to the C library as it does for a set-uid file.
+TEST_CASE("a program with more rights than its caller is not told by the environment what to load") {
+  constexpr const char* kAgain = "MPSSHIM_TEST_PRIVILEGED";
+  if (std::getenv(kAgain) != nullptr) {
+    const ChildEnd end = in_child("/nonexistent", "MPSSHIM_REAL_DRIVER=" + kFakeDriver, [&](const Report& report, const Library& library) {
+      int version = 0;
+      report.equal(API(cuDriverGetVersion)(&version), CUDA_SUCCESS, "cuDriverGetVersion");
+      report.expect(version != 4711, "the driver that the environment names was loaded");
+    });
+    INFO(end.complaints << end.errors);
+    CHECK(end.fine());
+    return;
+  }
+  if (geteuid() != 0) MPSSHIM_SKIP("only root can have another real user");
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv(kAgain, "1", 1);
+    if (setresuid(65534, 0, 0) != 0) _exit(3);
+    execl("/proc/self/exe", "interposer_pass_through", "a program with more rights than its caller is not told by the environment what to load",
+          static_cast<char*>(nullptr));
+    _exit(4);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  CHECK(status == 0);
 }
 
 TEST_CASE("a forked child passes through like its parent") {
