@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // libmpsshim.so as a program meets it: settling, cuInit, devices, fork, refusals.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -12,6 +14,7 @@
 
 #include "gen/api_declarations.hpp"
 #include "gen/api_ids.hpp"
+#include "proto/handshake.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/unit/interposer/fake_facts.hpp"
 #include "tests/unit/interposer/scripted_broker.hpp"
@@ -24,6 +27,12 @@ using namespace mpsshim::test;
 namespace {
 
 constexpr const char* kNoDriver = "MPSSHIM_REAL_DRIVER=/nonexistent/libcuda.so.1";
+
+struct TemporaryDirectory {
+  std::string path = "/tmp/mpsshim-test-XXXXXX";
+  TemporaryDirectory() { REQUIRE(mkdtemp(path.data()) != nullptr); }
+  ~TemporaryDirectory() { std::filesystem::remove_all(path); }
+};
 
 std::size_t lines_of(const std::string& text) { return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')); }
 
@@ -143,6 +152,26 @@ TEST_CASE("a broker that refuses is not gone around") {
   CHECK(end.fine());
   CHECK(lines_of(end.errors) == 1);
   CHECK(broker.hellos() == 1);
+}
+
+TEST_CASE("a broker that hangs up before it answers is told of in one line") {
+  const TemporaryDirectory folder;
+  const proto::Socket listener = proto::Socket::listen_at(folder.path + '/' + proto::kClientSocketName, 4);
+  REQUIRE(listener.valid());
+  std::thread hangs_up([&] {
+    if (listener.wait_readable(20'000)) (void)listener.accept();
+  });
+  const ChildEnd end = in_child(folder.path, "", [&](const Report& report, const Library& library) {
+    int version = 0;
+    report.equal(API(cuDriverGetVersion)(&version), CUDA_SUCCESS, "cuDriverGetVersion");
+    report.equal(API(cuInit)(0), CUDA_ERROR_MPS_CONNECTION_FAILED, "cuInit");
+  });
+  hangs_up.join();
+  INFO(end.complaints << end.errors);
+  CHECK(end.fine());
+  CHECK(lines_of(end.errors) == 1);
+  CHECK(end.errors.find("did not answer (") != std::string::npos);
+  CHECK(end.errors.find("start this program again") != std::string::npos);
 }
 
 TEST_CASE("a broker of another release is named with its version, and with what to install") {

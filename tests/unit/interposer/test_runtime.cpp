@@ -50,14 +50,21 @@ TEST_CASE("the CUDA runtime tells what a broker that refuses says") {
   struct Row {
     CUresult status;
     proto::Version version;
+    std::string runtime;  // cudaGetErrorString
     std::string ours;
   };
+  const std::string failed_to_connect = "MPS client failed to connect to the MPS control daemon or the MPS server";
   const std::vector<Row> rows = {
-      {CUDA_ERROR_MPS_CONNECTION_FAILED, {proto::kLayoutMajor + 1, 0}, "use the library of that release"},
-      {CUDA_ERROR_MPS_CONNECTION_FAILED, {proto::kLayoutMajor, proto::kLayoutMinor - 1}, "install the newer mpsbroker and run mpsctl restart"},
-      {CUDA_ERROR_MPS_CONNECTION_FAILED, proto::kVersion, "its log says why"},
-      {CUDA_ERROR_MPS_SERVER_NOT_READY, proto::kVersion, "has no executor that is ready"},
-      {CUDA_ERROR_MPS_RPC_FAILURE, proto::kVersion, "its log says why"},
+      {CUDA_ERROR_MPS_CONNECTION_FAILED, {proto::kLayoutMajor + 1, 0}, failed_to_connect, "use the library of that release"},
+      {CUDA_ERROR_MPS_CONNECTION_FAILED,
+       {proto::kLayoutMajor, proto::kLayoutMinor - 1},
+       failed_to_connect,
+       "install the newer mpsbroker and run mpsctl restart"},
+      {CUDA_ERROR_MPS_CONNECTION_FAILED, proto::kVersion, failed_to_connect, "its log says why"},
+      {CUDA_ERROR_MPS_SERVER_NOT_READY, proto::kVersion, "MPS server is not ready to accept new MPS client requests",
+       "has no executor that is ready"},
+      {CUDA_ERROR_MPS_RPC_FAILURE, proto::kVersion, "the remote procedural call between the MPS server and the MPS client failed",
+       "its log says why"},
   };
   for (const Row& row : rows) {
     const ScriptedBroker broker(1, row.status, row.version);
@@ -68,7 +75,9 @@ TEST_CASE("the CUDA runtime tells what a broker that refuses says") {
       // The runtime has the same numbers for these; 35 would be cudaErrorInsufficientDriver.
       report.equal(cudaGetDeviceCount(&number), static_cast<int>(row.status), "cudaGetDeviceCount");
       void* memory = nullptr;
-      report.equal(cudaMalloc(&memory, 16), static_cast<int>(row.status), "cudaMalloc");
+      const cudaError_t error = cudaMalloc(&memory, 16);
+      report.equal(error, static_cast<int>(row.status), "cudaMalloc");
+      report.expect(cudaGetErrorString(error) == row.runtime, cudaGetErrorString(error));
     });
     INFO(row.status << ": " << end.complaints << end.errors);
     CHECK(end.fine());
