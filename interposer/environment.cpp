@@ -24,7 +24,7 @@ constexpr std::array kTable = {
     VariableRow{Variable::disable, "MPSSHIM_DISABLE", "1: never look for a broker, every call goes to the real driver"},
     VariableRow{Variable::require, "MPSSHIM_REQUIRE", "1: without a broker every call fails (CUDA_ERROR_MPS_CONNECTION_FAILED)"},
     VariableRow{Variable::real_driver, "MPSSHIM_REAL_DRIVER", "path of the real libcuda.so.1, for calls that pass through"},
-    VariableRow{Variable::debug, "MPSSHIM_DEBUG", "topics, by commas: env, settle, calls, unsupported, wait, channel, all"},
+    VariableRow{Variable::debug, "MPSSHIM_DEBUG", "topics, by commas: env, settle, calls, unsupported, wait, channel, cache, all"},
     VariableRow{Variable::visible_devices, "CUDA_VISIBLE_DEVICES", "devices this process sees, by index or UUID; read by cuInit"},
     VariableRow{Variable::library_path, "LD_LIBRARY_PATH", "searched for the real libcuda.so.1, for calls that pass through"},
     VariableRow{Variable::module_loading, "CUDA_MODULE_LOADING", "LAZY or EAGER, as cuModuleGetLoadingMode answers"},
@@ -34,6 +34,10 @@ constexpr std::array kTable = {
                 "for tests: KiB of pinned memory that copies from and to pageable memory go through, 512 at least; it does not grow"},
     VariableRow{Variable::trace, "MPSSHIM_TRACE", "file: a timeline of this process is written to file.<pid> (docs/tracing.md)"},
     VariableRow{Variable::log_file, "CUDA_LOG_FILE", "stdout, stderr or a file: calls that fail are written there, a line each"},
+    VariableRow{Variable::cache_disable, "CUDA_CACHE_DISABLE", "1: nothing that is compiled at run time is kept or looked for"},
+    VariableRow{Variable::cache_path, "CUDA_CACHE_PATH", "its folder mpsshim-<uid> is the compile cache; else the one in ~/.nv"},
+    VariableRow{Variable::cache_max_bytes, "CUDA_CACHE_MAXSIZE", "largest size of the compile cache in bytes; 1 GiB if not set, 4 GiB at most"},
+    VariableRow{Variable::home, "HOME", "where ~/.nv is, for the compile cache"},
 };
 
 constexpr bool in_order() {

@@ -25,6 +25,10 @@ enum class Variable : std::uint8_t {
   staging_kib,
   trace,
   log_file,
+  cache_disable,
+  cache_path,
+  cache_max_bytes,
+  home,
 };
 
 [[nodiscard]] const char* variable_name(Variable variable);

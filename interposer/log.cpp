@@ -25,6 +25,7 @@ constexpr std::array kTopics = {
     TopicName{DebugTopic::env, "env"},     TopicName{DebugTopic::settle, "settle"},
     TopicName{DebugTopic::calls, "calls"}, TopicName{DebugTopic::unsupported, "unsupported"},
     TopicName{DebugTopic::wait, "wait"},   TopicName{DebugTopic::channel, "channel"},
+    TopicName{DebugTopic::cache, "cache"},
 };
 
 constexpr std::uint32_t kRead = 1u << 31;  // the variable was read

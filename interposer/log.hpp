@@ -17,6 +17,7 @@ enum class DebugTopic : std::uint8_t {
   unsupported,  // the first call of each function that is not supported
   wait,         // waits that last longer than ten seconds
   channel,      // attaching, moving, losing the session
+  cache,        // what the compile cache gives and takes
 };
 
 // Reads MPSSHIM_DEBUG at the first call in a process. Topics are separated by commas; `all` is every topic.

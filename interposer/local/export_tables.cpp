@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/local/compile_cache.hpp"
 #include "interposer/local/export_slots.hpp"
 
 namespace mpsshim::interposer {
@@ -83,6 +84,15 @@ struct ToolsModuleTable {  // ToolsModule, 105 words
   decltype(&slots::visit_module_functions) visit_functions = &slots::visit_module_functions;  // 7
   UnusedSlots<97> unused_8;
 };
+struct CompileCacheTable {  // nvrtc's and nvJitLink's, 7 words
+  std::size_t size_bytes = 7 * 8;
+  decltype(&slots::cache_open) open = &slots::cache_open;     // 1
+  decltype(&slots::cache_close) close = &slots::cache_close;  // 2
+  decltype(&slots::cache_get) get = &slots::cache_get;        // 3
+  decltype(&slots::cache_put) put = &slots::cache_put;        // 4
+  UnusedSlots<1> unused_5;
+  decltype(&slots::cache_free) free = &slots::cache_free;  // 6
+};
 
 static_assert(sizeof(RuntimeTable) == 13 * 8 && offsetof(RuntimeTable, get_primary_context) == 2 * 8);
 static_assert(sizeof(HooksTable) == 7 * 8 && offsetof(HooksTable, runtime_call_flags) == 2 * 8 && offsetof(HooksTable, domain_flags) == 6 * 8);
@@ -94,6 +104,7 @@ static_assert(sizeof(ToolsContextTable) == 96 * 8 && offsetof(ToolsContextTable,
               offsetof(ToolsContextTable, stream_id) == 39 * 8 && offsetof(ToolsContextTable, stream_object) == 51 * 8);
 static_assert(sizeof(HeuristicsTable) == 64 * 8 && offsetof(HeuristicsTable, array) == 4 * 8);
 static_assert(sizeof(ToolsModuleTable) == 105 * 8 && offsetof(ToolsModuleTable, visit_functions) == 7 * 8);
+static_assert(sizeof(CompileCacheTable) == 7 * 8 && offsetof(CompileCacheTable, put) == 4 * 8 && offsetof(CompileCacheTable, free) == 6 * 8);
 
 constexpr RuntimeTable kRuntime;
 constexpr HooksTable kHooks;
@@ -104,6 +115,7 @@ constexpr IntegrityTable kIntegrity;
 constexpr ToolsContextTable kToolsContext;
 constexpr HeuristicsTable kHeuristics;
 constexpr ToolsModuleTable kToolsModule;
+constexpr CompileCacheTable kCompileCache;
 
 struct Row {
   std::array<unsigned char, 16> id;
@@ -120,6 +132,7 @@ constexpr std::array kAnswered = {
     Row{{0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8, 0xf2}, &kToolsContext},
     Row{{0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca}, &kHeuristics},
     Row{{0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d, 0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99, 0x1e}, &kToolsModule},
+    Row{{0xda, 0x91, 0x51, 0xd3, 0x3a, 0xe6, 0xcc, 0x41, 0xa5, 0xc0, 0x4f, 0x26, 0xd5, 0x33, 0xe3, 0x28}, &kCompileCache},
 };
 
 }  // namespace
