@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The undocumented tables, called as the CUDA runtime and NVIDIA's libraries call them.
 #include <array>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <thread>
 
@@ -54,14 +56,15 @@ const std::string kIntegrity = "d4082055-bde6-704b-8d34-ba123c66e1f2";
 const std::string kToolsContext = "21318c60-9714-3248-8ca6-41ff7324c8f2";
 const std::string kHeuristics = "1734dc26-800d-4745-8726-c0f1e7dd8bca";
 const std::string kToolsModule = "6e163fbe-b958-444d-835c-e182aff1991e";
+const std::string kCompileCache = "da9151d3-3ae6-cc41-a5c0-4f26d533e328";
 
 }  // namespace
 
 TEST_CASE("answered tables have their full length and no null slot") {
   const ScriptedBroker broker;
   const ChildEnd end = in_child(broker.directory(), "", [&](const Report& report, const Library& library) {
-    const std::array<std::pair<std::string, Word>, 8> sizes = {
-        {{kRuntime, 13}, {kHooks, 7}, {kToolsTls, 4}, {kChecks, 17}, {kIntegrity, 3}, {kToolsContext, 96}, {kHeuristics, 64}, {kToolsModule, 105}}};
+    const std::array<std::pair<std::string, Word>, 9> sizes = {
+        {{kRuntime, 13}, {kHooks, 7}, {kToolsTls, 4}, {kChecks, 17}, {kIntegrity, 3}, {kToolsContext, 96}, {kHeuristics, 64}, {kToolsModule, 105}, {kCompileCache, 7}}};
     for (const auto& [digits, words] : sizes) {
       const Word* found = table(report, library, digits);
       if (found == nullptr) continue;
@@ -72,6 +75,7 @@ TEST_CASE("answered tables have their full length and no null slot") {
     report.expect(storage[0] != 0 && storage[1] != 0 && storage[2] != 0 && storage[3] == 0, "the storage table's form");
     const Word* context = table(report, library, kToolsContext);
     report.equal(slot<CUresult(int, int)>(context, 95)(1, 2), CUDA_ERROR_NOT_SUPPORTED, "an unused slot");
+    report.equal(slot<CUresult(int, int)>(table(report, library, kCompileCache), 5)(1, 2), CUDA_ERROR_NOT_SUPPORTED, "another unused slot");
   });
   INFO(end.complaints << end.errors);
   CHECK(end.fine());
@@ -80,7 +84,7 @@ TEST_CASE("answered tables have their full length and no null slot") {
 TEST_CASE("other tables are refused with null") {
   const ScriptedBroker broker;
   const ChildEnd end = in_child(broker.directory(), "", [&](const Report& report, const Library& library) {
-    for (const char* digits : {"f8cff951-2146-8b4e-b9e2-fb469e7c0dd9", "da9151d3-3ae6-cc41-a5c0-4f26d533e328", "69a28e9f-2449-8b47-b030-c5da330ea4e9",
+    for (const char* digits : {"f8cff951-2146-8b4e-b9e2-fb469e7c0dd9", "69a28e9f-2449-8b47-b030-c5da330ea4e9",
                                "00000000-0000-0000-0000-000000000000"}) {
       const CUuuid id = uuid(digits);
       const void* found = &id;
@@ -91,6 +95,35 @@ TEST_CASE("other tables are refused with null") {
     const void* found = nullptr;
     report.equal(API(cuGetExportTable)(nullptr, &id), CUDA_ERROR_INVALID_VALUE, "no destination");
     report.equal(API(cuGetExportTable)(&found, nullptr), CUDA_ERROR_INVALID_VALUE, "no id");
+  });
+  INFO(end.complaints << end.errors);
+  CHECK(end.fine());
+}
+
+TEST_CASE("the compile cache needs neither cuInit nor a broker") {
+  const ChildEnd end = in_child("/nonexistent", "MPSSHIM_REQUIRE=1 CUDA_CACHE_DISABLE=0", [&](const Report& report, const Library& library) {
+    char folder[] = "/tmp/mpsshim-tables-XXXXXX";
+    report.expect(mkdtemp(folder) != nullptr, "a folder");
+    setenv("CUDA_CACHE_PATH", folder, 1);
+    const Word* cache = table(report, library, kCompileCache);
+    const auto open = slot<CUresult(void**, std::uint32_t, const void*, std::size_t, const char*, const char*, const char*, std::uint32_t)>(cache, 1);
+    const auto close = slot<CUresult(void*)>(cache, 2);
+    const auto get = slot<CUresult(void*, std::uint32_t, void**, std::uint32_t*)>(cache, 3);
+    for (const CUresult wanted : {CUDA_ERROR_NOT_FOUND, CUDA_SUCCESS}) {
+      void* entry = nullptr;
+      void* data = nullptr;
+      std::uint32_t size_bytes = 0;
+      report.equal(open(&entry, 2, "source", 6, " -arch=compute_90", "HOST64", "Aug 20 2025", 90), CUDA_SUCCESS, "[1]");
+      report.equal(get(entry, 0, &data, &size_bytes), wanted, "[3]");
+      if (wanted == CUDA_SUCCESS) {
+        report.expect(size_bytes == 8 && std::memcmp(data, "compiled", 8) == 0, "what was put");
+        slot<void(void*)>(cache, 6)(data);
+      } else {
+        report.equal(slot<CUresult(void*, std::uint32_t, const void*, std::size_t)>(cache, 4)(entry, 0, "compiled", 8), CUDA_SUCCESS, "[4]");
+      }
+      report.equal(close(entry), CUDA_SUCCESS, "[2]");
+    }
+    std::filesystem::remove_all(folder);
   });
   INFO(end.complaints << end.errors);
   CHECK(end.fine());
