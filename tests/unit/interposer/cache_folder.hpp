@@ -56,7 +56,8 @@ class CacheFolder {
   }
   [[nodiscard]] std::size_t unfinished() const {
     std::size_t count = 0;
-    for (const auto& file : std::filesystem::directory_iterator(path())) count += file.path().filename().string().starts_with("unfinished-") ? 1 : 0;
+    for (const auto& file : std::filesystem::directory_iterator(path()))
+      count += file.path().filename().string().starts_with("unfinished-") ? 1u : 0u;
     return count;
   }
 

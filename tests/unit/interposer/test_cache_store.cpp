@@ -30,7 +30,7 @@ void set_age(const std::filesystem::path& file, std::chrono::seconds age) {
 
 TEST_CASE("what is written is read, and only under its identity") {
   const CacheFolder cache;
-  for (const std::size_t size_bytes : {1, 4096, 200'000}) {
+  for (const std::size_t size_bytes : {1u, 4096u, 200'000u}) {
     const std::string content = content_number(size_bytes, size_bytes);
     CHECK(got(identity_number(size_bytes)).empty());
     REQUIRE(put(identity_number(size_bytes), content));

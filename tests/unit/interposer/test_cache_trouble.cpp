@@ -64,7 +64,7 @@ TEST_CASE("a damaged entry is a miss, is removed, and can be written again") {
   const std::string whole = whole_entry(cache);
   const std::filesystem::path file = cache.file_of(identity_number(1));
   REQUIRE(whole.size() == 5112);
-  for (const std::size_t length : {0, 1, 8, 111, 112, 113, 5111}) {
+  for (const std::size_t length : {0u, 1u, 8u, 111u, 112u, 113u, 5111u}) {
     INFO(length << " bytes of it");
     write_file(file, std::string_view(whole).substr(0, length));
     check_is_removed(cache);
@@ -128,7 +128,7 @@ TEST_CASE("pipes, folders and links in an entry's place are misses that stay, an
 TEST_CASE("a folder that others may write, or that is a link, is not used") {
   const CacheFolder cache;
   (void)whole_entry(cache);
-  for (const mode_t mode : {0770, 0707, 0777}) {
+  for (const mode_t mode : {0770u, 0707u, 0777u}) {
     REQUIRE(chmod(cache.path().c_str(), mode) == 0);
     CHECK(got(identity_number(1)).empty());
     CHECK_FALSE(put(identity_number(2), "content"));

@@ -63,8 +63,15 @@ const std::string kCompileCache = "da9151d3-3ae6-cc41-a5c0-4f26d533e328";
 TEST_CASE("answered tables have their full length and no null slot") {
   const ScriptedBroker broker;
   const ChildEnd end = in_child(broker.directory(), "", [&](const Report& report, const Library& library) {
-    const std::array<std::pair<std::string, Word>, 9> sizes = {
-        {{kRuntime, 13}, {kHooks, 7}, {kToolsTls, 4}, {kChecks, 17}, {kIntegrity, 3}, {kToolsContext, 96}, {kHeuristics, 64}, {kToolsModule, 105}, {kCompileCache, 7}}};
+    const std::array<std::pair<std::string, Word>, 9> sizes = {{{kRuntime, 13},
+                                                                {kHooks, 7},
+                                                                {kToolsTls, 4},
+                                                                {kChecks, 17},
+                                                                {kIntegrity, 3},
+                                                                {kToolsContext, 96},
+                                                                {kHeuristics, 64},
+                                                                {kToolsModule, 105},
+                                                                {kCompileCache, 7}}};
     for (const auto& [digits, words] : sizes) {
       const Word* found = table(report, library, digits);
       if (found == nullptr) continue;
@@ -84,8 +91,8 @@ TEST_CASE("answered tables have their full length and no null slot") {
 TEST_CASE("other tables are refused with null") {
   const ScriptedBroker broker;
   const ChildEnd end = in_child(broker.directory(), "", [&](const Report& report, const Library& library) {
-    for (const char* digits : {"f8cff951-2146-8b4e-b9e2-fb469e7c0dd9", "69a28e9f-2449-8b47-b030-c5da330ea4e9",
-                               "00000000-0000-0000-0000-000000000000"}) {
+    for (const char* digits :
+         {"f8cff951-2146-8b4e-b9e2-fb469e7c0dd9", "69a28e9f-2449-8b47-b030-c5da330ea4e9", "00000000-0000-0000-0000-000000000000"}) {
       const CUuuid id = uuid(digits);
       const void* found = &id;
       report.equal(API(cuGetExportTable)(&found, &id), CUDA_ERROR_INVALID_VALUE, digits);
