@@ -11,13 +11,14 @@
 using namespace mpsshim;
 using namespace mpsshim::test;
 using namespace mpsshim::interposer;
+using namespace std::string_literals;
 
 namespace {
 
 constexpr std::uint32_t kMachineCode = 1;
 constexpr std::uint32_t kSource = 2;
-const std::string kIr("BC\xc0\xde source in a binary form\0\1\2", 34);
-const std::string kPtx("//\n.version 9.0\n.target sm_90\n", 31);  // with its terminating zero
+const std::string kIr = "BC\xc0\xde source in a binary form\0\1\2"s;
+const std::string kPtx = "//\n.version 9.0\n.target sm_90\n\0"s;  // with its terminating zero
 
 // What went wrong in any thread: Catch2's own checks are for one thread at a time.
 std::atomic<int> complaints{0};
@@ -186,7 +187,7 @@ TEST_CASE("machine code by its PTX, as nvJitLink asks, inside an entry that is s
   CHECK(Entry({.options = " -link-lto"}).get() == "code of all");
   std::thread([] { CHECK(Entry({.kind = kMachineCode, .key = kPtx}).get() == "code"); }).join();
   // Without the terminating zero it is PTX too, of an entry of its own; with a zero inside it is none.
-  CHECK(Entry({.kind = kMachineCode, .key = kPtx.substr(0, 30)}).put("code") == CUDA_SUCCESS);
+  CHECK(Entry({.kind = kMachineCode, .key = kPtx.substr(0, kPtx.size() - 1)}).put("code") == CUDA_SUCCESS);
   CHECK(Entry({.kind = kMachineCode, .key = kPtx + kPtx}).put("code") == CUDA_ERROR_NOT_SUPPORTED);
 }
 
