@@ -57,13 +57,18 @@ constexpr bool needs_trust(Variable variable) {
     case Variable::real_driver:
     case Variable::library_path:
     case Variable::trace:
-    case Variable::log_file: return true;
+    case Variable::log_file:
+    case Variable::cache_path:
+    case Variable::home: return true;
     case Variable::disable:
     case Variable::require:
     case Variable::debug:
     case Variable::visible_devices:
     case Variable::module_loading:
-    case Variable::copy_threads: return false;
+    case Variable::copy_threads:
+    case Variable::staging_kib:
+    case Variable::cache_disable:
+    case Variable::cache_max_bytes: return false;
   }
   return true;
 }
