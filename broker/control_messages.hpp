@@ -38,14 +38,15 @@
 //                                                                                       then replaces it. What was not read moves
 //                                                          ←  Starved                    a call of `session` got no quiet window for 1.5 s, because
 //                                                          work of
-//                                                                                       session `object` does not end; `text` names the call
+//                                                                                       session `object` does not end; `text` names the call. Sent
+//                                                                                       again from time to time
 //   SessionPause                                           →  SessionPaused              answer, if it is to be served by another executor. 0: its
 //   records
 //                                                                                       are read no more and its own work is done; SessionClose
 //                                                                                       follows. Else it cannot move, and goes on
-//   Stay                                                   →                             answer: no other executor for that session; its call fails.
-//   Ends
-//                                                                                       a pause that was asked for
+//   Stay                                                   →                             answer: no other executor for that session; its call waits
+//   on.
+//                                                                                       Ends a pause that was asked for
 //                                                          ←  Settle                     answered once all that came before has been dealt with:
 //   Settled                                                →                             handles of released chunks are closed, their memory is free
 //                                                          ←  Printed                    so many bytes of its standard output, from there on, are
@@ -112,8 +113,9 @@ enum class LogKind : std::uint32_t { unload, load, stream, graph, side_contexts 
 // Flags of SessionPause. To rest: SessionPaused 0 says besides that no call of it is under way, and Stay lets it go on even then.
 inline constexpr std::uint32_t kPauseToRest = 1;
 inline constexpr std::uint32_t kPauseDespiteVariables = 2;
-// Of Stay: its calls that wait for a quiet window go on waiting. Without, they fail.
-inline constexpr std::uint32_t kStayWithCalls = 1;
+
+// Flag of Starved. As things are the session cannot go on elsewhere with what it has (Session::is_movable): the call waits on.
+inline constexpr std::uint32_t kStarvesInPlace = 1;
 
 struct ExecutorHeader {
   ExecutorMessage type{};
@@ -130,7 +132,7 @@ struct ExecutorPacket {
   std::uint64_t address = 0;     // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
   std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment
   std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note, load_replay: LogKind
-  std::uint32_t flags = 0;       // segment_restore: registration flags; session_pause: kPause...
+  std::uint32_t flags = 0;       // segment_restore: registration flags; session_pause: kPause...; starved: kStarves...
   std::uint64_t epoch = 0;       // session_open
   std::uint32_t client_pid = 0;  // session_open
   std::uint32_t client_uid = 0;

@@ -50,6 +50,7 @@ struct Arguments {
   unsigned idle_ms = 10'000;
   std::string label = "0";
   unsigned module_cache_mib = 1024;
+  unsigned patience_s = ExecutorOptions{}.patience_s;
   StressOptions stress;
   unsigned relocate_ms = 0;
   bool standby = false;
@@ -97,6 +98,9 @@ void describe(CommandLine& line, Arguments& arguments) {
               CommandLine::Range{1u, 1'000'000u});
   line.option("--module-cache", &arguments.module_cache_mib,
               "MiB of module images that stay loaded in an executor after their last client, for the next one that loads the same");
+  line.option("--patience-s", &arguments.patience_s,
+              "Seconds that a call which has to wait for every kernel's end, such as a module's load, waits for another client's kernel where its "
+              "own cannot be served by another executor; then it fails with CUDA_ERROR_MPS_SERVER_NOT_READY; 0: as long as it takes");
   line.option("--orphan-ms", &arguments.orphan_ms, "Milliseconds that work of a client that is gone may run on before the executor is replaced");
   line.option("--drain-ms", &arguments.drain_ms, "Milliseconds that other clients' work is waited for before an executor is replaced");
   line.flag(
@@ -169,6 +173,7 @@ ExecutorOptions executor_options(const Arguments& arguments) {
           .side_contexts = arguments.side_contexts,
           .label = arguments.label,
           .module_cache_mib = arguments.module_cache_mib,
+          .patience_s = arguments.patience_s,
           .standby = arguments.standby,
           .is_cold = arguments.is_cold,
           .stress = arguments.stress,
@@ -214,6 +219,7 @@ ExecutorSettings executor_settings(const Arguments& arguments) {
   executors.connections = arguments.connections;
   executors.copy_connections = arguments.copy_connections;
   executors.module_cache_mib = arguments.module_cache_mib;
+  executors.patience_s = arguments.patience_s;
   executors.stress = arguments.stress;
   if (arguments.standby) executors.standby = StandbyKind::warm;
   if (arguments.no_standby) executors.standby = StandbyKind::none;

@@ -54,6 +54,7 @@ ExecutorOptions Executor::options() const {
                           .side_contexts = settings_.side_contexts,
                           .label = label_,
                           .module_cache_mib = settings_.module_cache_mib,
+                          .patience_s = settings_.patience_s,
                           .stress = settings_.stress};
   if (has_served_) options.device_patience_ms = static_cast<unsigned>(settings_.retry_delay.count());
   return options;

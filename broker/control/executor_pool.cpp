@@ -45,7 +45,10 @@ Executor* ExecutorPool::choose(unsigned device, const Suits& suits) {
 
 Executor* ExecutorPool::add_further(unsigned device) {
   if (first(device).is_exclusive() && refused_until_.try_emplace(device, EventLoop::Clock::time_point::max()).second) {
-    log_warning("Device {} has one executor, because the GPU takes one process at a time (its compute mode): calls that wait for a kernel without end get CUDA_ERROR_MPS_SERVER_NOT_READY.", device);
+    log_warning(
+        "Device {} has one executor, because the GPU takes one process at a time (its compute mode): calls that wait for another client's kernel "
+        "wait on (--patience-s).",
+        device);
   }
   if (const auto refused = refused_until_.find(device); refused != refused_until_.end() && EventLoop::Clock::now() < refused->second) return nullptr;
   const auto count =
@@ -71,8 +74,7 @@ void ExecutorPool::refused(Executor& executor, const std::string& why) {
   const bool for_good = executor.refusal() == CUDA_ERROR_DEVICE_UNAVAILABLE;
   const auto now = EventLoop::Clock::now();
   refused_until_[executor.device()] = for_good ? EventLoop::Clock::time_point::max() : now + limits_.refusal_pause;
-  log_warning("Executor {} cannot be had: {}. {} Calls that wait for a kernel without end get CUDA_ERROR_MPS_SERVER_NOT_READY.", executor.label(),
-              why,
+  log_warning("Executor {} cannot be had: {}. {} Calls that wait for another client's kernel wait on (--patience-s).", executor.label(), why,
               for_good ? "The GPU takes one process at a time (its compute mode), so it has one executor from now on."
                        : fmt::format("None is tried for {} s.", std::chrono::duration_cast<std::chrono::seconds>(limits_.refusal_pause).count()));
   executor.quit();

@@ -24,6 +24,7 @@ struct ExecutorSettings {
   unsigned connections = ExecutorOptions{}.connections;
   unsigned copy_connections = ExecutorOptions{}.copy_connections;
   unsigned module_cache_mib = 1024;
+  unsigned patience_s = ExecutorOptions{}.patience_s;
   StressOptions stress;
   StandbyKind standby = StandbyKind::cold;
   // After the executor has become ready. By the longer one those who came back have their memory.

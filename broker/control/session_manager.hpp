@@ -126,6 +126,7 @@ class SessionManager final : public ExecutorOwner {
   void release(Executor& executor);
   void forget(Executor& executor);
   void free_leases(const std::vector<Remnants::Leases>& leases);
+  [[nodiscard]] std::string name_of(std::uint64_t session) const;  // for the log, gone or not
   void starved(Executor& executor, const ExecutorPacket& packet);
   void relocate(Session& session, Executor& to);
   void relocate_for_tests();

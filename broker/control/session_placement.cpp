@@ -94,15 +94,23 @@ Executor* SessionManager::choose_other(const Session& session, const Executor& t
   return other;
 }
 
+std::string SessionManager::name_of(std::uint64_t id) const {
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? "a client that is gone" : found->second.name();
+}
+
 void SessionManager::starved(Executor& executor, const ExecutorPacket& packet) {
   executor.note_blocked(packet.header.session);
   Session* session = find(packet.header.session);
   if (session == nullptr || session->executor != &executor || session->phase != SessionPhase::active || session->relocation) return;
+  if ((packet.flags & kStarvesInPlace) != 0) {
+    return log_warning("{}: {} waits in executor {} for work of {} to end (--patience-s); what the session has cannot go to another executor.",
+                       session->name(), packet.text, executor.label(), name_of(packet.object));
+  }
   Executor* to = packet.object == session->id ? nullptr : choose_other(*session, executor);
   if (to == nullptr) return stay(*session, "no other executor can be had");
-  const Session* blocker = find(packet.object);
   log_warning("{}: {} cannot be made in executor {} while work of {} runs on; it moves to executor {}.", session->name(), packet.text,
-              executor.label(), blocker == nullptr ? "a client that is gone" : blocker->name(), to->label());
+              executor.label(), name_of(packet.object), to->label());
   session->relocation.emplace();
   relocate(*session, *to);
 }
@@ -152,7 +160,7 @@ void SessionManager::paused(Session& session, CUresult status) {
   if (rest_ && !session.relocation) return came_to_rest(session, status);
   if (session.phase != SessionPhase::active) return;
   if (status != CUDA_SUCCESS) {
-    if (session.relocation) stay(session, "what its modules' variables hold cannot be kept");
+    if (session.relocation) stay(session, "what it has cannot go to another executor");
     return;
   }
   Executor* to = session.relocation ? session.relocation->to : nullptr;
@@ -169,17 +177,16 @@ void SessionManager::paused(Session& session, CUresult status) {
   release(from);
 }
 
+// Its call waits on, and is reported again.
 void SessionManager::stay(Session& session, const char* why) {
   const bool is_for_tests = session.relocation && session.relocation->is_for_tests;
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::stay, 0, session.id};
   if (is_for_tests) {
-    packet.flags = kStayWithCalls;
     log_info("{}: stays in executor {}, because {}.", session.name(), session.executor->label(), why);
   } else {
-    log_warning("{}: stays in executor {}, because {}; its call gets CUDA_ERROR_MPS_SERVER_NOT_READY.", session.name(), session.executor->label(),
-                why);
+    log_warning("{}: stays in executor {}, because {}; its call waits on (--patience-s).", session.name(), session.executor->label(), why);
   }
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::stay, 0, session.id};
   session.executor->send(packet);
   drop_relocation(session);
 }

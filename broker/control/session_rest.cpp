@@ -74,7 +74,6 @@ void SessionManager::end_rest(const std::string& why) {
     if (!rest_->asked || session.phase != SessionPhase::active) continue;
     ExecutorPacket packet;
     packet.header = {ExecutorMessage::stay, 0, id};
-    packet.flags = kStayWithCalls;  // nobody's call fails for a restart that is not to be
     session.executor->send(packet);
   }
   rest_.reset();

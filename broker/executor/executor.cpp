@@ -36,6 +36,12 @@ unsigned worker_count(unsigned asked) {
   return std::clamp(cores / 2, 1u, 8u);
 }
 
+WindowLimits window_limits(const ExecutorOptions& options) {
+  WindowLimits limits;
+  limits.give_up = std::chrono::seconds(options.patience_s);
+  return limits;
+}
+
 }  // namespace
 
 Executor::Executor(const ExecutorOptions& options) : options_(options), link_(proto::Socket(proto::FileDescriptor(kExecutorControlFd))) {}
@@ -98,7 +104,7 @@ CUresult Executor::start() {
   const auto enter_thread = [this] { (*driver_)->cuCtxSetCurrent(context_); };
   const auto& progress = *reinterpret_cast<const ProgressTable*>(progress_memory_.data());
   faults_ = std::make_unique<FaultReporter>(*driver_, link_);
-  window_ = std::make_unique<QuietWindow>(progress, workers, QuietWindow::Limits{}, enter_thread);
+  window_ = std::make_unique<QuietWindow>(progress, workers, window_limits(options_), enter_thread);
   helpers_ = std::make_unique<HelperPool>(kHelperThreads, enter_thread);
   modules_ = std::make_unique<ModuleStore>(*driver_, link_, *window_, *faults_, device_, std::size_t{options_.module_cache_mib} << 20);
   auto& progress_file = *reinterpret_cast<ProgressFile*>(progress_memory_.data());
@@ -110,7 +116,7 @@ CUresult Executor::start() {
   workers_ = std::make_unique<WorkerSet>(*parts_, workers);
   window_->set_on_open([this] { workers_->wake_all(); });
   window_->set_used_streams([this] { return parts_->progress.used(); });
-  window_->set_on_starved([this](std::uint64_t session, std::uint64_t blocker, const char* what) { tell_starved(session, blocker, what); });
+  window_->set_on_starved([this](const QuietWindow::Starving& starving) { tell_starved(starving); });
   // What kernels have printed, and what has failed in an assertion, is written by the driver when somebody synchronises.
   faults_->set_last_words([this](CUresult error) {
     if (error == CUDA_ERROR_ASSERT) (*driver_)->cuCtxSynchronize();
@@ -162,9 +168,7 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
       window_->shut();
       return workers_->after_this_turn([this] { tell(ExecutorMessage::quiesced, CUDA_SUCCESS); });
     case ExecutorMessage::session_pause: return pause_session(packet);
-    case ExecutorMessage::stay:
-      if ((packet.flags & kStayWithCalls) == 0) window_->cancel(packet.header.session);
-      return workers_->resume(packet.header.session);
+    case ExecutorMessage::stay: return workers_->resume(packet.header.session);
     case ExecutorMessage::lease_restore: restores_[packet.header.session].push_back({packet, {}}); return;
     case ExecutorMessage::chunk_restore:
     case ExecutorMessage::variables_restore:
@@ -252,12 +256,16 @@ void Executor::pause_session(const ExecutorPacket& packet) {
   workers_->pause(session, answer);
 }
 
-void Executor::tell_starved(std::uint64_t session, std::uint64_t blocker, const char* what) {
+// Whether it can go elsewhere is asked first: another executor is started for one that can.
+void Executor::tell_starved(const QuietWindow::Starving& starving) {
   ExecutorPacket packet;
-  packet.header = {ExecutorMessage::starved, 0, session};
-  packet.object = blocker;
-  std::strncpy(packet.text, what, sizeof packet.text - 1);
-  link_.send(packet);
+  packet.header = {ExecutorMessage::starved, 0, starving.session};
+  packet.object = starving.blocker;
+  std::strncpy(packet.text, starving.what, sizeof packet.text - 1);
+  workers_->ask_whether_movable(starving.session, [this, packet](bool is_movable) mutable {
+    packet.flags = is_movable ? 0 : kStarvesInPlace;
+    link_.send(packet);
+  });
 }
 
 void Executor::tell(ExecutorMessage type, CUresult status, std::uint64_t session) {

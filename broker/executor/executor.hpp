@@ -49,7 +49,7 @@ class Executor {
   [[nodiscard]] CUresult restore(Session& session, const std::vector<Restore>& pieces);
   void close_session(std::uint64_t session);
   void pause_session(const ExecutorPacket& packet);
-  void tell_starved(std::uint64_t session, std::uint64_t blocker, const char* what);
+  void tell_starved(const QuietWindow::Starving& starving);
   void tell(ExecutorMessage type, CUresult status, std::uint64_t session = 0);
 
   const ExecutorOptions options_;

@@ -19,6 +19,7 @@ struct ExecutorOptions {
   unsigned side_contexts = 0;        // of as many workers besides the first (side_context.hpp)
   std::string label = "0";           // in its log lines; a device may have more than one executor
   unsigned module_cache_mib = 1024;  // images of which nobody uses a copy stay loaded up to this size
+  unsigned patience_s = 600;         // so long a call waits for another client's kernel; 0: as long as it takes
   bool standby = false;              // it begins as one (for whoever reads its command line)
   bool is_cold = false;              // no context before MakeContext: memory, or the GPU, is spared until then
   StressOptions stress;

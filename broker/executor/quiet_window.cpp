@@ -40,7 +40,7 @@ QuietWindow::~QuietWindow() {
 void QuietWindow::submit(Job job) {
   {
     std::lock_guard lock(mutex_);
-    jobs_.push_back({std::move(job), Clock::now()});
+    jobs_.push_back({std::move(job), Clock::now(), limits_.move_after});
     ++arrivals_;
   }
   changed_.notify_all();
@@ -64,7 +64,7 @@ void QuietWindow::serve() {
     const Clock::time_point now = Clock::now();
     const Demand wanted = demand(now);
     if (!wanted.any) break;
-    set_pressing(wanted.pressing);
+    set_pressing(wanted);
     const StreamWatch::Scan scan = watch_.scan(now);
     if (scan.any_long) {
       look_at_starving(now);
@@ -80,33 +80,38 @@ void QuietWindow::serve() {
     if (drain()) run_jobs(scan.any_busy);
     open();
   }
-  set_pressing(false);
+  set_pressing({});
   if (on_open_) on_open_();
 }
 
 bool QuietWindow::presses(const Pending& pending, Clock::time_point now) const {
+  if (!pending.job.deferrable) return true;
   const Clock::duration age = now - pending.since;
   const Clock::duration patience = pending.job.presses ? Clock::duration(0) : Clock::duration(limits_.defer);
-  if (pending.job.deferrable) return age >= patience && age < patience + limits_.move_after;
-  return age < limits_.give_up;  // later it waits for its own session's work alone
+  return age >= patience && age < patience + limits_.move_after;
 }
 
 QuietWindow::Demand QuietWindow::demand(Clock::time_point now) {
   std::lock_guard lock(mutex_);
   seen_arrivals_ = arrivals_;
-  if (stopping_ || shut_) return {};
-  const bool pressing = std::any_of(jobs_.begin(), jobs_.end(), [&](const Pending& pending) { return presses(pending, now); });
-  return {!jobs_.empty(), pressing};
+  Demand wanted;
+  if (stopping_ || shut_) return wanted;
+  wanted.any = !jobs_.empty();
+  for (const Pending& pending : jobs_) {
+    wanted.pressing |= presses(pending, now);
+    if (!pending.job.deferrable) wanted.waited = std::max(wanted.waited, now - pending.since);
+  }
+  return wanted;
 }
 
-void QuietWindow::set_pressing(bool pressing) {
-  if (!pressing) {
+void QuietWindow::set_pressing(const Demand& wanted) {
+  if (!wanted.pressing) {
     const bool was = pending_.exchange(shut_, std::memory_order_relaxed);
     watch_.set_pressing(false);
     if (was && on_open_) on_open_();
     return;
   }
-  watch_.set_pressing(true);
+  watch_.set_pressing(true, wanted.waited);
   pending_.store(true, std::memory_order_relaxed);
 }
 
@@ -224,26 +229,30 @@ void QuietWindow::cancel(std::uint64_t session) {
          "no executor serves the call, it fails");
 }
 
-// A call that waits for its own session's work waits as the driver would. Another session's work is a reason to go elsewhere.
+// A call that waits for its own session's work waits as the driver would. Another session's work is a reason to go elsewhere; who cannot waits on,
+// for as long as work that ends some time may take.
 void QuietWindow::look_at_starving(Clock::time_point now) {
   struct Report {
-    std::uint64_t session;
-    std::uint64_t blocker;
-    const char* what;
+    Starving starving;
+    Clock::duration waited;
   };
   std::vector<Report> reports;
   refuse(take_jobs([&](Pending& pending) {
-           if (pending.job.deferrable || now - pending.since < limits_.move_after) return false;
+           const Clock::duration waited = now - pending.since;
+           if (pending.job.deferrable || waited < pending.next_report) return false;
            const auto blocker = watch_.blocker(now, pending.job.session);
            if (!blocker) return false;
-           if (!std::exchange(pending.reported, true)) reports.push_back({pending.job.session, blocker->session, pending.job.what});
-           return now - pending.since >= limits_.give_up;
+           if (limits_.give_up.count() != 0 && waited >= limits_.give_up) return true;
+           pending.next_report = waited + std::min<Clock::duration>(waited, limits_.report_again);
+           if (limits_.give_up.count() != 0) pending.next_report = std::min<Clock::duration>(pending.next_report, limits_.give_up);
+           reports.push_back({{pending.job.session, blocker->session, pending.job.what}, waited});
+           return false;
          }),
-         "another session's kernel does not end; the call is refused");
+         "another session's kernel does not end; the call is refused (--patience-s)");
   for (const Report& report : reports) {
-    log_warning("Session {}: {} has had no quiet window for {} ms, because work of session {} does not end", report.session, report.what,
-                limits_.move_after.count(), report.blocker);
-    if (on_starved_) on_starved_(report.session, report.blocker, report.what);
+    log_warning("Session {}: {} has had no quiet window for {} ms, because work of session {} does not end", report.starving.session,
+                report.starving.what, microseconds(report.waited) / 1000, report.starving.blocker);
+    if (on_starved_) on_starved_(report.starving);
   }
 }
 

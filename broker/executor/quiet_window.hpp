@@ -50,10 +50,15 @@ class QuietWindow {
   ~QuietWindow();
 
   // All three before the first job. The second is called by the window thread after it opened again, so that sleeping workers look at their
-  // queues; the third once for a call that got no window within `move_after`, because of another session's work.
+  // queues; the third for a call that got no window within `move_after`, because of another session's work, and again from time to time.
   void set_used_streams(std::function<std::uint32_t()> used) { watch_.set_used(std::move(used)); }
   void set_on_open(std::function<void()> on_open) { on_open_ = std::move(on_open); }
-  using Starved = std::function<void(std::uint64_t session, std::uint64_t blocker, const char* what)>;
+  struct Starving {
+    std::uint64_t session = 0;
+    std::uint64_t blocker = 0;
+    const char* what = "";
+  };
+  using Starved = std::function<void(const Starving&)>;
   void set_on_starved(Starved on_starved) { on_starved_ = std::move(on_starved); }
 
   [[nodiscard]] Gate& gate(unsigned worker) { return gates_[worker]; }
@@ -79,18 +84,19 @@ class QuietWindow {
   struct Pending {
     Job job;
     Clock::time_point since;
-    bool reported = false;  // as starving
+    Clock::duration next_report{};  // as starving, after so long a wait
   };
   struct Demand {
     bool any = false;
     bool pressing = false;  // somebody waits, or has waited long enough
+    Clock::duration waited{};  // the oldest call
   };
 
   void loop();
   void serve();
   [[nodiscard]] Demand demand(Clock::time_point now);
   [[nodiscard]] bool presses(const Pending& pending, Clock::time_point now) const;
-  void set_pressing(bool pressing);
+  void set_pressing(const Demand& wanted);
   void pause(bool pressing);
   [[nodiscard]] bool drain();
   void close();

@@ -160,6 +160,7 @@ void Session::finish_job(std::function<void()> act) {
 
 void Session::launch_in_window(const std::shared_ptr<StreamQueue>& queue) {
   ++jobs_;
+  ++window_launches_;
   const std::shared_ptr<StreamOp> launch = queue->take_window_launch();
   if (queue->has_output()) streams_.note_output(queue);
   parts_.window.submit({"a launch that needs more local memory", id_, false,
@@ -169,7 +170,10 @@ void Session::launch_in_window(const std::shared_ptr<StreamQueue>& queue) {
                           } else {
                             self->channel_.set_async_error(CUDA_ERROR_MPS_SERVER_NOT_READY);
                           }
-                          self->finish_job([queue] { queue->window_launch_done(); });
+                          self->finish_job([self, queue] {
+                            queue->window_launch_done();
+                            --self->window_launches_;
+                          });
                         },
                         true});
 }
@@ -209,8 +213,13 @@ bool Session::poll_rest() {
   return false;
 }
 
+// A launch that waits for a window is work that does not end before.
+bool Session::is_movable() const {
+  return is_reading() && window_launches_ == 0 && variables_->can_be_kept() && !arrays_.holds_any() && !arrays_.holds_samplers();
+}
+
 void Session::pause(std::function<void(CUresult)> answer) {
-  if (!is_reading() || !variables_->can_be_kept() || arrays_.holds_any()) return answer(CUDA_ERROR_NOT_PERMITTED);
+  if (!is_movable()) return answer(CUDA_ERROR_NOT_PERMITTED);
   paused_ = true;
   answer_pause(answer);
 }

@@ -91,6 +91,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Its module has gone. Prepared graphs may still name functions of the image, so it is kept until they are forgotten.
   void retire_image(ImageRef image);
 
+  // Whether its client could go on elsewhere with what it has.
+  [[nodiscard]] bool is_movable() const;
   // Its client is to be served by another executor: nothing more is read, and `answer` gets CUDA_SUCCESS once all that was read has ended by
   // private progress; from then on only begin_close() follows. Another answer: the client could not go on elsewhere with what it has.
   void pause(std::function<void(CUresult)> answer);
@@ -165,6 +167,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<Worker*> worker_{nullptr};
   StreamSet::Pace pace_seen_;
   unsigned jobs_ = 0;
+  unsigned window_launches_ = 0;      // those of jobs_ that are work of its streams
   std::atomic<bool> is_gone_{false};  // stored by the worker, loaded by helpers: a late look costs a wait, nothing else
   bool failed_ = false;
   bool closing_ = false;

@@ -44,6 +44,8 @@ class SessionArrays {
   [[nodiscard]] Ticket retire_sampler(std::uint64_t handle, bool is_surface);
   void destroy(Ticket ticket);
   [[nodiscard]] bool holds_any() const { return arrays_ != 0; }
+  // Kernels know them by the driver's handles, which another executor has given away already, perhaps.
+  [[nodiscard]] bool holds_samplers() const { return !textures_.empty() || !surfaces_.empty(); }
   [[nodiscard]] bool has_room() const { return arrays_ < kMostArrays; }
 
   // Textures and surfaces count in one number space each.

@@ -15,10 +15,13 @@ bool StreamWatch::is_busy(std::uint32_t index) const {
          stream.completed.load(std::memory_order_acquire) != stream.issued.load(std::memory_order_acquire);
 }
 
-void StreamWatch::set_pressing(bool pressing) {
-  if (pressing_.exchange(pressing, std::memory_order_relaxed) == pressing) return;
+void StreamWatch::set_pressing(bool pressing, Clock::duration waited) {
   const std::lock_guard lock(mutex_);
+  period_ = std::max<Clock::duration>(kSecond, waited);
+  if (pressing_.exchange(pressing, std::memory_order_relaxed) == pressing) return;
   last_scan_ = {};
+  is_hopeless_ = false;
+  holds_functions_.store(pressing, std::memory_order_relaxed);
   if (pressing) return;
   const std::uint32_t count = used();
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -43,6 +46,8 @@ StreamWatch::Scan StreamWatch::scan_locked(Clock::time_point now) {
   for (auto& [session, account] : accounts_) account.is_delayed = false;
   const std::uint32_t count = used();
   const bool pressing = pressing_.load(std::memory_order_relaxed);
+  const Clock::duration hopeless = share_of(period_);
+  bool is_hopeless = false;
   for (std::uint32_t i = 0; i < count; ++i) {
     Stream& stream = stream_[i];
     const std::uint64_t session = progress_.stream[i].session.load(std::memory_order_relaxed);
@@ -52,12 +57,22 @@ StreamWatch::Scan StreamWatch::scan_locked(Clock::time_point now) {
     scan.any_busy |= busy;
     scan.any_long |= is_long;
     if (!pressing) continue;
-    if (is_long && !stream.is_let_go.load(std::memory_order_relaxed)) stream.held.store(true, std::memory_order_relaxed);
+    const bool is_too_long = is_long && now - stream.since > hopeless;
+    is_hopeless |= is_too_long;
+    if (is_hopeless_ && !is_too_long) {
+      stream.held.store(false, std::memory_order_relaxed);
+    } else if (is_long && !stream.is_let_go.load(std::memory_order_relaxed)) {
+      stream.held.store(true, std::memory_order_relaxed);
+    }
     const bool waits = stream.waits.exchange(false, std::memory_order_relaxed) || stream.held.load(std::memory_order_relaxed);
     if (!busy && waits && session != 0) accounts_[session].is_delayed = true;
   }
   last_look_ = now;
-  if (pressing) settle_accounts(now);
+  if (pressing) {
+    settle_accounts(now);
+    is_hopeless_ = is_hopeless;
+    holds_functions_.store(!is_hopeless, std::memory_order_relaxed);
+  }
   last_scan_ = now;
   return scan;
 }
@@ -100,12 +115,16 @@ void StreamWatch::found_long(std::uint32_t index, Clock::time_point since) {
   stream.since = since;
 }
 
-// Charges the time since the last scan to whoever stood idle; whose share is used up is let go until its second is over.
+StreamWatch::Clock::duration StreamWatch::share_of(Clock::duration time) const {
+  return std::max<Clock::duration>(limits_.hold_per_second, time * limits_.hold_per_second.count() / std::chrono::milliseconds(kSecond).count());
+}
+
+// Charges the time since the last scan to whoever stood idle; whose share is used up is let go until he has a share again.
 void StreamWatch::settle_accounts(Clock::time_point now) {
   bool changed = false;
   for (auto entry = accounts_.begin(); entry != accounts_.end();) {
     Account& account = entry->second;
-    if (now - account.second_began >= kSecond) {
+    if (now - account.began >= period_) {
       changed |= account.is_let_go;
       const bool is_delayed = account.is_delayed;
       account = {now, {}, is_delayed, false};
@@ -115,10 +134,9 @@ void StreamWatch::settle_accounts(Clock::time_point now) {
       }
     }
     if (account.is_delayed && last_scan_ != Clock::time_point{}) account.taken += now - last_scan_;
-    if (!account.is_let_go && account.taken > limits_.hold_per_second) {
-      account.is_let_go = true;
-      changed = true;
-    }
+    const bool is_let_go = account.taken > share_of(now - account.began);
+    changed |= is_let_go != account.is_let_go;
+    account.is_let_go = is_let_go;
     ++entry;
   }
   if (!changed) return;

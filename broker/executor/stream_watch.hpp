@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which executor streams run long work, and which of them get no new work while a quiet window is wanted.
 // *Long*: the oldest unfinished work is older than a millisecond, or its function's last run was. A held stream costs its session something
-// only while it stands idle; at most half of each second may be taken from a session that way, then its streams are let go.
+// only while it stands idle; at most half of each second may be taken from a session that way, then its streams are let go. For a call that has
+// waited longer than a second it is half of that time: kernels of seconds that follow each other on several streams are caught as well.
+// *Hopeless*: work that has run for longer than that half. No window comes before its end, so until then nobody else is held for one.
 // *Very long*: a function's last run was longer than 100 ms. Its launches are issued to a stream one at a time, always: whoever needs a
 // window waits for the one that runs, and not for those queued behind it. The stream loses what a worker takes to look again.
 //
@@ -50,7 +52,7 @@ class StreamWatch {
     const Length length = length_[slot_of(function)].load(std::memory_order_relaxed);
     if (length == Length::small) [[likely]] return false;
     if (length == Length::very_long && is_busy(index)) return true;
-    if (!pressing_.load(std::memory_order_relaxed) || stream.is_let_go.load(std::memory_order_relaxed)) return false;
+    if (!holds_functions_.load(std::memory_order_relaxed) || stream.is_let_go.load(std::memory_order_relaxed)) return false;
     stream.waits.store(true, std::memory_order_relaxed);
     return true;
   }
@@ -63,8 +65,8 @@ class StreamWatch {
   void observe(Clock::time_point now);
 
   // --- the window's thread ---
-  // While pressing, long streams are held; otherwise nothing is.
-  void set_pressing(bool pressing);
+  // While pressing, long streams are held; otherwise nothing is. `waited`: how long the oldest call has waited.
+  void set_pressing(bool pressing, Clock::duration waited = {});
   [[nodiscard]] Scan scan(Clock::time_point now);
   [[nodiscard]] std::uint32_t used() const { return used_ ? used_() : kProgressStreams; }
   [[nodiscard]] bool is_busy(std::uint32_t index) const;
@@ -86,7 +88,7 @@ class StreamWatch {
     Clock::time_point since{};           // the word stands at `completed` since then at the latest; zero: idle
   };
   struct Account {  // of a session
-    Clock::time_point second_began{};
+    Clock::time_point began{};
     Clock::duration taken{};
     bool is_delayed = false;
     bool is_let_go = false;
@@ -102,6 +104,7 @@ class StreamWatch {
   [[nodiscard]] bool look(std::uint32_t index, Clock::time_point now);
   void end_stretch(Stream& stream);
   void settle_accounts(Clock::time_point now);
+  [[nodiscard]] Clock::duration share_of(Clock::duration time) const;
 
   const ProgressTable& progress_;
   const WindowLimits& limits_;
@@ -109,8 +112,11 @@ class StreamWatch {
   std::array<Stream, kProgressStreams> stream_{};
   std::array<std::atomic<Length>, kFunctionSlots> length_{};
   std::atomic<bool> pressing_{false};
+  std::atomic<bool> holds_functions_{false};  // pressing, and nothing is hopeless
   mutable std::mutex mutex_;  // what is not atomic
   std::map<std::uint64_t, Account> accounts_;
+  Clock::duration period_{};       // of accounts, while pressing
+  bool is_hopeless_ = false;       // at the last scan
   Clock::time_point last_scan_{};  // while pressing
   Clock::time_point last_look_{};
 };

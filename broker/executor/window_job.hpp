@@ -11,7 +11,7 @@ namespace mpsshim::broker {
 
 enum class WindowResult : std::uint8_t {
   open,      // the job runs inside the window
-  no_window  // none came within the limit: somebody's kernel does not end; or the session is gone
+  no_window  // none came for as long as one is waited for: somebody's kernel does not end; or the session is gone
 };
 
 struct WindowJob {
@@ -29,7 +29,8 @@ struct WindowLimits {
   std::chrono::milliseconds very_long_work{100};   // of such a function one launch at a time is issued to a stream: else a window waits for several
   std::chrono::milliseconds hold_per_second{500};  // so much of a second may a session's streams stand idle because they are held
   std::chrono::milliseconds move_after{1'500};     // then another executor is asked for
-  std::chrono::milliseconds give_up{10'000};       // then the call fails, if another session's work is what it waits for
+  std::chrono::milliseconds report_again{30'000};  // at the latest, for as long as the call waits
+  std::chrono::milliseconds give_up{600'000};      // then the call fails, if another session's work is what it waits for; 0: never
   std::chrono::milliseconds name_in_log{1'000};
   std::chrono::milliseconds defer{1'000};           // a deferrable job waits so long before it holds anybody, then does so for `move_after`
   std::chrono::milliseconds deferred_pause{50};     // between windows for deferrable jobs alone, while others work

@@ -89,6 +89,12 @@ void WorkerSet::pause(std::uint64_t id, std::function<void(CUresult)> answer) {
   session->run_on_worker([session, answer = std::move(answer)] { session->pause(answer); });
 }
 
+void WorkerSet::ask_whether_movable(std::uint64_t id, std::function<void(bool)> answer) {
+  const std::shared_ptr<Session> session = find(id);
+  if (!session) return answer(false);
+  session->run_on_worker([session, answer = std::move(answer)] { answer(session->is_movable()); });
+}
+
 void WorkerSet::rest(std::uint64_t id, bool despite_variables, std::function<void(CUresult)> answer) {
   const std::shared_ptr<Session> session = find(id);
   if (!session) return answer(CUDA_ERROR_INVALID_HANDLE);

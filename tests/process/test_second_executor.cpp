@@ -168,8 +168,8 @@ TEST_CASE("after the kernel that never ended is gone newcomers are in the first 
   require_ok(there, "check", broker);
 }
 
-TEST_CASE("with one executor the call that waits is refused, and the client goes on") {
-  const BrokerFixture broker(with({"--executors", "1"}));
+TEST_CASE("with one executor the call that waits is refused at last, and the client goes on") {
+  const BrokerFixture broker(with({"--executors", "1", "--patience-s", "3"}));
   Client endless(broker), waiting(broker);
   REQUIRE(waiting.ask("hold") == "ok");
   spin(endless);
@@ -204,7 +204,7 @@ TEST_CASE("a client whose modules have variables moves with what they hold") {
 
 // More than is kept.
 TEST_CASE("a client whose modules have large variables stays, and keeps them") {
-  const BrokerFixture broker;
+  const BrokerFixture broker(with({"--patience-s", "3"}));
   Client endless(broker), owner(broker);
   REQUIRE(owner.ask("large_global") == "ok");
   REQUIRE(owner.ask("count") == "ok 6");

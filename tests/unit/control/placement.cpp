@@ -24,10 +24,11 @@ struct Starving : ControlFixture {
   }
   ExecutorPeer& first() { return *launcher.lives.at(0); }
   ExecutorPeer& second() { return *launcher.lives.at(1); }
-  void starve() {
+  void starve(std::uint32_t flags = 0) {
     ExecutorPacket packet;
     packet.header = {ExecutorMessage::starved, 0, starved.session};
     packet.object = blocker.session;
+    packet.flags = flags;
     std::strcpy(packet.text, "cuModuleLoadData");
     first().send(packet);
   }
@@ -111,6 +112,18 @@ TEST_CASE("who does not come to rest stays, and so does who cannot move") {
   broker.first().expect(ExecutorMessage::session_pause);
   broker.first().send(ExecutorMessage::session_paused, broker.starved.session, CUDA_ERROR_NOT_PERMITTED);
   CHECK(broker.stays());
+}
+
+TEST_CASE("for who cannot go elsewhere no executor is started, but newcomers are placed elsewhere") {
+  Starving broker;
+  broker.starve(kStarvesInPlace);
+  turn_for(broker.loop, 20);
+  CHECK(broker.launcher.lives.size() == 1);
+  CHECK_FALSE(broker.first().receive());
+  TestClient newcomer = broker.connect();
+  REQUIRE(newcomer.hello().header.status == CUDA_SUCCESS);
+  newcomer.send(proto::Attach{});
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
 }
 
 TEST_CASE("a pause that comes too late is a move all the same") {
