@@ -13,6 +13,9 @@
 //   VariablesForget                                        →  that session does not come back: copies of images kept for it are anybody's
 //                                                          ←  VariablesFile + [file]     broker/kept_variables.hpp, once a session; it is given back
 //                                                                                       to the session's next executor
+//                                                          ←  EventTimes + [file]        broker/event_times.hpp, before SessionPaused 0; it is
+//                                                                                       given back to the executor that the session goes to
+//   EventTimesRestore + [file]                             →  (then)
 //   SegmentAdd + [memory file]                             →  (used by SegmentMap; sent before the client learns the id)
 //   SegmentRestore + [memory file]                         →  (recovery: registered already before the epoch, at its address)
 //   PieceAdd + [memory handle]                             →  (memory that another session shares, used by MemoryAdopt; sent before the client
@@ -104,6 +107,8 @@ enum class ExecutorMessage : std::uint32_t {
   quiesced,
   piece_add,
   printed,
+  event_times,
+  event_times_restore,
 };
 
 // An entry of the load log. Streams, graphs and side contexts stand in it because they take device memory as loads do: only if a new life makes the

@@ -80,6 +80,10 @@ struct Session {
   OutputBox output;                   // of its kernels, for its client to take
   proto::FileDescriptor variables;  // broker/kept_variables.hpp; not valid: none of its modules ever had any
 
+  // What its executor has left for the next one (broker/event_times.hpp), and whether the session has done nothing since.
+  proto::FileDescriptor event_times;
+  bool event_times_hold = false;
+
   std::optional<Relocation> relocation;
 
   Answer answer;               // the client's request under way (Attach or LeaseReplace), if any

@@ -86,6 +86,7 @@ void save_session(StateWriter& state, const Session& session) {
     state.number(piece.stream);
     state.text(piece.text);
   }
+  state.file(session.event_times_hold ? session.event_times.get() : -1);
 }
 
 }  // namespace
@@ -131,6 +132,8 @@ void SessionManager::restore_session(StateReader& state) {
     const auto stream = static_cast<std::uint32_t>(state.number());
     session.output.add(stream, state.text());
   }
+  if (state.version() >= 3) session.event_times = state.file();
+  session.event_times_hold = session.event_times.valid();
   const bool waits = session.phase == SessionPhase::waiting || session.phase == SessionPhase::moved || session.phase == SessionPhase::lost;
   bool claimed = leases_->claim(session.device_lease) && leases_->claim(session.pinned_lease);
   for (const proto::Lease& lease : session.more_leases) claimed = claimed && leases_->claim(lease);

@@ -166,6 +166,12 @@ void SessionManager::restore_memory(Session& session, Executor& executor) {
     const int fd = session.variables.get();
     executor.send(packet, {&fd, 1});
   }
+  if (session.event_times_hold && session.event_times.valid()) {
+    ExecutorPacket packet;
+    packet.header = {ExecutorMessage::event_times_restore, 0, session.id};
+    const int fd = session.event_times.get();
+    executor.send(packet, {&fd, 1});
+  }
   for (const auto& [address, chunk] : session.chunks.all()) {
     ExecutorPacket packet;
     packet.header = {ExecutorMessage::chunk_restore, 0, session.id};
@@ -242,6 +248,8 @@ void SessionManager::session_opened(Session& session, const ExecutorPacket& pack
     return refuse(session, status);
   }
   session.phase = SessionPhase::active;
+  session.event_times_hold = false;  // from now on it may record events anew
+  session.event_times.reset();
   const pid_t server = session.executor->pid();
   if (!std::exchange(session.has_lived, true))
     log_server(server, "New client {} connected from user {}: {}.", session.server_name(), session.client.uid, session.client.command);

@@ -152,6 +152,7 @@ void SessionManager::ask_for_pause(Session& session) {
   packet.header = {ExecutorMessage::session_pause, 0, session.id};
   session.executor->send(packet);
   session.relocation->asked = true;
+  session.event_times.reset();
   session.relocation->limit = loop_.after(limits_.pause, [this, id = session.id] { stay(sessions_.at(id), "work of its own does not end"); });
 }
 
@@ -163,6 +164,7 @@ void SessionManager::paused(Session& session, CUresult status) {
     if (session.relocation) stay(session, "what it has cannot go to another executor");
     return;
   }
+  session.event_times_hold = true;
   Executor* to = session.relocation ? session.relocation->to : nullptr;
   session.relocation.reset();
   Executor& from = *session.executor;

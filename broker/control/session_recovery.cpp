@@ -148,6 +148,9 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::variables_file:
       if (session != nullptr && fds.count == 1) session->variables = std::move(fds.fds[0]);
       return;
+    case ExecutorMessage::event_times:
+      if (session != nullptr && fds.count == 1) session->event_times = std::move(fds.fds[0]);
+      return;
     case ExecutorMessage::lease_released:
       if (session != nullptr) lease_released(*session, packet.object);
       return;
@@ -188,6 +191,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::standing_by:
     case ExecutorMessage::make_context:
     case ExecutorMessage::variables_restore:
+    case ExecutorMessage::event_times_restore:
     case ExecutorMessage::variables_forget:
     case ExecutorMessage::stay: break;
   }

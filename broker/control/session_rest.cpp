@@ -57,12 +57,15 @@ void SessionManager::ask_for_rest() {
     packet.header = {ExecutorMessage::session_pause, 0, id};
     packet.flags = kPauseToRest | (rest_->order.force ? kPauseDespiteVariables : 0);
     session.executor->send(packet);
+    session.event_times.reset();
     rest_->awaited.insert(id);
   }
 }
 
 void SessionManager::came_to_rest(Session& session, CUresult status) {
-  if (rest_->awaited.erase(session.id) == 0 || status == CUDA_SUCCESS) return;  // looked at before long
+  const bool was_awaited = rest_->awaited.erase(session.id) != 0;
+  session.event_times_hold = was_awaited && status == CUDA_SUCCESS;
+  if (!was_awaited || status == CUDA_SUCCESS) return;  // looked at before long
   rest_->look.reset();
   end_rest(fmt::format("{}: its modules have variables, whose values would be lost; -f ends its session", session.name()));
 }
@@ -75,6 +78,7 @@ void SessionManager::end_rest(const std::string& why) {
     ExecutorPacket packet;
     packet.header = {ExecutorMessage::stay, 0, id};
     session.executor->send(packet);
+    session.event_times_hold = false;
   }
   rest_.reset();
   for (const auto& [id, executor] : pool_.all()) {

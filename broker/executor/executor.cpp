@@ -172,6 +172,7 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
     case ExecutorMessage::lease_restore: restores_[packet.header.session].push_back({packet, {}}); return;
     case ExecutorMessage::chunk_restore:
     case ExecutorMessage::variables_restore:
+    case ExecutorMessage::event_times_restore:
     case ExecutorMessage::segment_restore:
       if (fds.count == 1) restores_[packet.header.session].push_back({packet, std::move(fds.fds[0])});
       return;
@@ -229,6 +230,8 @@ CUresult Executor::restore(Session& session, const std::vector<Restore>& pieces)
                    : session.memory().restore_chunk(object, piece.packet.size_bytes, piece.file.get());
     } else if (piece.packet.header.type == ExecutorMessage::variables_restore) {
       if (!session.variables().adopt(piece.file)) result = CUDA_ERROR_OUT_OF_MEMORY;
+    } else if (piece.packet.header.type == ExecutorMessage::event_times_restore) {
+      if (session.times().adopt(piece.file)) session.times().set_base(parts_->host_clock.base());
     } else {
       std::uint64_t device_address = 0;
       result = session.memory().segments().map(piece.packet.object, static_cast<proto::SegmentPurpose>(piece.packet.purpose), piece.packet.address,

@@ -6,8 +6,35 @@
 
 namespace mpsshim::broker {
 
+namespace {
+
+// By the host's clock.
+CUresult time_of(const SessionTimes& times, const SessionEvent& event, std::int64_t& host_ns) {
+  if (event.last) return event.last->is_issued ? times.at(*event.last, host_ns) : CUDA_ERROR_NOT_READY;
+  // A client asks for events that it has recorded: that was in an earlier executor, which has taken the time along.
+  if (!event.kept_ns) return CUDA_ERROR_MPS_SERVER_NOT_READY;
+  host_ns = *event.kept_ns;
+  return CUDA_SUCCESS;
+}
+
+CUresult elapsed(Session& session, const SessionEvent& start, const SessionEvent& end, float& milliseconds) {
+  if (start.last && end.last) {
+    if (!start.last->is_issued || !end.last->is_issued) return CUDA_ERROR_NOT_READY;
+    return session.parts().driver->cuEventElapsedTime(&milliseconds, start.last->handle, end.last->handle);
+  }
+  std::int64_t start_ns = 0;
+  std::int64_t end_ns = 0;
+  CUresult result = time_of(session.times(), start, start_ns);
+  if (result == CUDA_SUCCESS) result = time_of(session.times(), end, end_ns);
+  milliseconds = static_cast<float>(static_cast<double>(end_ns - start_ns) / 1e6);
+  return result;
+}
+
+}  // namespace
+
 void handle(Incoming& incoming, const proto::EventCreateRecord& record) {
   auto event = std::make_unique<SessionEvent>();
+  event->kept_ns = incoming.session.times().take(record.event);
   event->has_timing = (record.flags & CU_EVENT_DISABLE_TIMING) == 0;
   if (!incoming.session.events().insert(record.event, std::move(event))) incoming.malformed("its event id is in use or out of range");
 }
@@ -56,11 +83,8 @@ void handle(Incoming& incoming, const proto::EventElapsedRecord& record) {
   const proto::Known<SessionEvent> end = incoming.find(session.events(), record.end);
   if (!end) return;
   if (!start->has_timing || !end->has_timing) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
-  // A client asks for events that it has recorded: that was in an earlier executor, which has taken the time along.
-  if (!start->last || !end->last) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);
-  if (!start->last->is_issued || !end->last->is_issued) return incoming.reject(CUDA_ERROR_NOT_READY);
   proto::EventElapsedReply reply{};
-  const CUresult result = session.parts().driver->cuEventElapsedTime(&reply.milliseconds, start->last->handle, end->last->handle);
+  const CUresult result = elapsed(session, *start, *end, reply.milliseconds);
   incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "cuEventElapsedTime"), reply);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "broker/executor/event_pool.hpp"
@@ -17,6 +18,7 @@ namespace mpsshim::broker {
 struct SessionEvent {
   bool has_timing = true;
   PointRef last;  // the last record in session order; empty: never recorded
+  std::optional<std::int64_t> kept_ns;  // when it was recorded in an earlier executor, by the host's clock; it means nothing once there is `last`
 };
 
 struct SessionModule {

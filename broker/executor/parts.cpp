@@ -61,6 +61,7 @@ ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
       output(input.control),
       persisting_cache(input.driver, input.device),
       stress(input.stress_options),
+      host_clock(input.driver, events, issue_lock),
       variables(input.driver, input.faults, progress, issue_lock),
       first_in_flight(FlightLimit::kFirst) {}
 
@@ -75,6 +76,7 @@ CUresult ExecutorParts::start() {
   } else {
     chain_pool.stock();
   }
+  host_clock.open();
   (void)variables.open();
   return modules.open();
 }

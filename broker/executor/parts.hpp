@@ -16,6 +16,7 @@
 #include "broker/executor/event_pool.hpp"
 #include "broker/executor/function_names.hpp"
 #include "broker/executor/green_resources.hpp"
+#include "broker/executor/host_clock.hpp"
 #include "broker/executor/interrupts.hpp"
 #include "broker/executor/issue_lock.hpp"
 #include "broker/executor/persisting_cache.hpp"
@@ -86,6 +87,7 @@ struct ExecutorParts : ExecutorPartsInput {
 
   Stress stress;
   IssueLock issue_lock;  // for what goes into streams of the executor's own context
+  HostClock host_clock;
   VariableKeeper variables;
   LastWriter last_writer;
   CUfunction nop_function = nullptr;                     // nullptr: launches are not chained

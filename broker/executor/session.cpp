@@ -30,6 +30,7 @@ Session::Session(ExecutorParts& parts, const ExecutorPacket& packet)
       context_{parts, channel_, id_, *variables_},
       arrays_(parts.driver),
       memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease, parts.chunks),
+      times_(parts.driver),
       graphs_(parts),
       streams_(context_),
       home_(streams_, parts) {}
@@ -203,12 +204,17 @@ bool Session::has_variables() {
 void Session::rest(bool despite_variables, std::function<void(CUresult)> answer) {
   if (!despite_variables && has_variables()) return answer(CUDA_ERROR_NOT_PERMITTED);
   paused_ = true;
+  times_are_left_ = false;
   rest_answer_ = std::move(answer);
 }
 
 bool Session::poll_rest() {
   if (!rest_answer_) return false;
   if (!streams_.is_idle() || jobs_ > 0 || !waiting_.empty()) return true;
+  if (!times_are_left_) {
+    leave_times([this] { times_are_left_ = true; });
+    return true;
+  }
   std::exchange(rest_answer_, nullptr)(CUDA_SUCCESS);
   return false;
 }
@@ -229,13 +235,35 @@ void Session::answer_pause(const std::function<void(CUresult)>& answer) {
   when_completed([this, answer] {
     if (!paused_) return;
     if (!variables_->are_kept()) return answer_pause(answer);
-    pause_is_over_ = true;
-    answer(CUDA_SUCCESS);
+    leave_times([this, answer] {
+      if (!paused_) return;
+      pause_is_over_ = true;
+      answer(CUDA_SUCCESS);
+    });
+  });
+}
+
+// Of its events, read by a helper: nothing is in flight and nothing is read. `left` then runs on the worker, the file under way before it.
+void Session::leave_times(std::function<void()> left) {
+  std::vector<EventTime> kept;
+  std::vector<RecordedEvent> recorded;
+  events_.for_each([&](proto::EventId id, SessionEvent& event) {
+    if (event.last && event.last->has_timing && event.last->is_issued) recorded.push_back({id, event.last});
+    if (!event.last && event.kept_ns) kept.push_back({id.value, *event.kept_ns});
+  });
+  if (kept.empty() && recorded.empty()) return left();
+  start_job([kept = std::move(kept), recorded = std::move(recorded), left = std::move(left)](const std::shared_ptr<Session>& session) mutable {
+    ExecutorParts& parts = session->parts();
+    const TimeBase base = recorded.empty() ? TimeBase{} : parts.host_clock.base();
+    for (const EventTime& time : read_event_times(parts.driver, base, recorded)) kept.push_back(time);
+    send_event_times(parts.control, session->id(), kept);
+    session->finish_job(std::move(left));
   });
 }
 
 void Session::resume() {
   if (!pause_is_over_) paused_ = false;
+  times_are_left_ = false;
   rest_answer_ = nullptr;
 }
 

@@ -23,6 +23,7 @@
 #include "broker/executor/parts.hpp"
 #include "broker/executor/session_arrays.hpp"
 #include "broker/executor/session_home.hpp"
+#include "broker/executor/session_times.hpp"
 #include "broker/executor/session_variables.hpp"
 #include "broker/executor/stream_set.hpp"
 #include "broker/executor/window_job.hpp"
@@ -50,6 +51,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // --- the owning worker only, from here on ---
   [[nodiscard]] StreamSet& streams() { return streams_; }
   [[nodiscard]] EventTable& events() { return events_; }
+  [[nodiscard]] SessionTimes& times() { return times_; }
   [[nodiscard]] ModuleTable& modules() { return modules_; }
   [[nodiscard]] FunctionTable& functions() { return functions_; }
   [[nodiscard]] LinkTable& links() { return links_; }
@@ -134,6 +136,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   Session(ExecutorParts& parts, const ExecutorPacket& packet);
   void answer_pause(const std::function<void(CUresult)>& answer);
+  void leave_times(std::function<void()> left);
   void abandon_jobs();
   void start_output(const std::shared_ptr<StreamQueue>& queue);
   void drop_queued();
@@ -152,6 +155,7 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionArrays arrays_;
   MemoryMap memory_;
   EventTable events_;
+  SessionTimes times_;
   ModuleTable modules_;
   FunctionTable functions_;
   LinkTable links_;
@@ -173,6 +177,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool closing_ = false;
   bool paused_ = false;
   bool pause_is_over_ = false;  // drained, and said so
+  bool times_are_left_ = false;  // for the next executor, since it rests
   bool handed_over_ = false;
 };
 

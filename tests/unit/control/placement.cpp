@@ -114,6 +114,39 @@ TEST_CASE("who does not come to rest stays, and so does who cannot move") {
   CHECK(broker.stays());
 }
 
+TEST_CASE("times of events go with who moves, and with nobody who goes on first") {
+  Starving broker;
+  const auto leave_times = [&] {
+    const proto::FileDescriptor file = proto::create_memory_file("test-times", 4096);
+    ExecutorPacket packet;
+    packet.header = {ExecutorMessage::event_times, 0, broker.starved.session};
+    const int fd = file.get();
+    broker.first().send(packet, {&fd, 1});
+  };
+  broker.starve();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
+  broker.second().ready();
+  broker.first().expect(ExecutorMessage::session_pause);
+  leave_times();
+  const bool moves = GENERATE(true, false);
+  broker.first().send(ExecutorMessage::session_paused, broker.starved.session, moves ? CUDA_SUCCESS : CUDA_ERROR_NOT_PERMITTED);
+  if (moves) {
+    broker.first().expect(ExecutorMessage::session_close);
+    broker.waiting->send(proto::Attach{});
+    CHECK(broker.second().expect(ExecutorMessage::event_times_restore).fds.count == 1);
+    broker.second().open_session();
+    REQUIRE(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
+    broker.second().die();  // the next one does not get them: they may be older than the session's last events
+  } else {
+    REQUIRE(broker.stays());
+    broker.first().die();
+  }
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 3; }));
+  broker.executor().ready();
+  broker.waiting->send(proto::Attach{});
+  CHECK(broker.executor().expect(ExecutorMessage::session_open).packet.header.session == broker.starved.session);
+}
+
 TEST_CASE("for who cannot go elsewhere no executor is started, but newcomers are placed elsewhere") {
   Starving broker;
   broker.starve(kStarvesInPlace);
