@@ -115,6 +115,10 @@ enum class ExecutorMessage : std::uint32_t {
 // same things in the same order do modules' variables and functions come back at their addresses.
 enum class LogKind : std::uint32_t { unload, load, stream, graph, side_contexts };
 
+// Flags of a load in ModuleNote: what of the image may have an address that its client has. Without either it may lie anywhere.
+inline constexpr std::uint32_t kLoadHasVariables = 1;        // in a copy for one client
+inline constexpr std::uint32_t kLoadTakesCodeAddresses = 2;  // image::CubinInfo
+
 // Flags of SessionPause. To rest: SessionPaused 0 says besides that no call of it is under way, and Stay lets it go on even then.
 inline constexpr std::uint32_t kPauseToRest = 1;
 inline constexpr std::uint32_t kPauseDespiteVariables = 2;
@@ -137,7 +141,7 @@ struct ExecutorPacket {
   std::uint64_t address = 0;     // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
   std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment
   std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note, load_replay: LogKind
-  std::uint32_t flags = 0;       // segment_restore: registration flags; session_pause: kPause...; starved: kStarves...
+  std::uint32_t flags = 0;       // segment_restore: registration flags; session_pause: kPause...; starved: kStarves...; module_note: kLoad...
   std::uint64_t epoch = 0;       // session_open
   std::uint32_t client_pid = 0;  // session_open
   std::uint32_t client_uid = 0;

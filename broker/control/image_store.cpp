@@ -83,6 +83,11 @@ ImageStore::Holding ImageStore::held_by(std::uint64_t session) const {
   return found == holdings_.end() ? Holding{} : found->second;
 }
 
+bool ImageStore::is_held(std::uint64_t image, std::uint64_t session) const {
+  const auto found = images_.find(image);
+  return found != images_.end() && found->second.sessions.contains(session);
+}
+
 std::uint64_t ImageStore::new_id() const {
   for (;;) {
     std::uint64_t id = 0;
@@ -175,7 +180,7 @@ void ImageStore::save(StateWriter& state) const {
   state.number(log_.size());
   for (const Entry& entry : log_) {
     for (const std::uint64_t value : {std::uint64_t{entry.executor.device}, std::uint64_t{entry.executor.ordinal}, entry.object,
-                                      std::uint64_t{static_cast<std::uint32_t>(entry.kind)}, entry.copy}) {
+                                      std::uint64_t{static_cast<std::uint32_t>(entry.kind)}, entry.copy, std::uint64_t{entry.flags}}) {
       state.number(value);
     }
   }
@@ -207,6 +212,7 @@ void ImageStore::restore(StateReader& state) {
     entry.object = state.number();
     entry.kind = static_cast<LogKind>(state.number());
     entry.copy = state.number();
+    entry.flags = state.version() >= 3 ? static_cast<std::uint32_t>(state.number()) : kLoadHasVariables | kLoadTakesCodeAddresses;
     if (!note(entry)) return state.fail();
   }
 }
@@ -260,92 +266,6 @@ int ImageStore::sealed_file(std::uint64_t session, std::uint64_t image, std::uin
   if (session != 0 && !found->second.sessions.contains(session)) return -1;
   size_bytes = found->second.size_bytes;
   return found->second.file.get();
-}
-
-bool ImageStore::note(const Entry& entry) {
-  if (!entry.is_of_image()) {
-    if (log_.size() < kMaxLogEntries) log_.push_back(entry);
-    return true;
-  }
-  const auto found = images_.find(entry.object);
-  if (found == images_.end() || found->second.state != State::sealed) return false;
-  const bool is_load = entry.kind == LogKind::load;
-  ++found->second.log_entries;
-  found->second.loaded += is_load ? 1 : -1;
-  log_.push_back(entry);
-  if (is_load) return true;
-  ++undone_;
-  if (!keeps_undone_ && (undone_ > kMaxUndoneLoads || undone_bytes() > kMaxUndoneBytes)) strike_undone();
-  return true;
-}
-
-void ImageStore::copy_log(ExecutorId from, ExecutorId to) {
-  std::vector<Entry> entries;
-  std::ranges::copy_if(log_, std::back_inserter(entries), [&](const Entry& entry) { return entry.executor == from; });
-  for (Entry& entry : entries) {
-    entry.executor = to;
-    (void)note(entry);
-  }
-}
-
-std::size_t ImageStore::forget_extras(ExecutorId executor) {
-  const auto is_needed = [&](const Entry& entry) {
-    return entry.executor == executor && entry.kind == LogKind::load && !images_.at(entry.object).sessions.empty();
-  };
-  const auto behind = std::find_if(log_.rbegin(), log_.rend(), is_needed).base();
-  const auto gone = std::remove_if(behind, log_.end(), [&](const Entry& entry) { return entry.executor == executor && !entry.is_of_image(); });
-  const auto count = static_cast<std::size_t>(log_.end() - gone);
-  log_.erase(gone, log_.end());
-  return count;
-}
-
-bool ImageStore::has_log(ExecutorId executor) const {
-  return std::ranges::any_of(log_, [&](const Entry& entry) { return entry.executor == executor; });
-}
-
-std::uint64_t ImageStore::undone_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const auto& [id, image] : images_) {
-    if (image.sessions.empty() && image.loaded <= 0) bytes += image.size_bytes;
-  }
-  return bytes;
-}
-
-// Both halves of each load that was undone. What was loaded between them may come to another address when the rest is replayed.
-void ImageStore::strike_undone() {
-  using Copy = std::pair<ExecutorId, std::pair<std::uint64_t, std::uint64_t>>;
-  const auto copy_of = [](const Entry& entry) { return Copy{entry.executor, {entry.object, entry.copy}}; };
-  std::set<Copy> undone;
-  for (const Entry& entry : log_) {
-    if (entry.kind == LogKind::unload) undone.insert(copy_of(entry));
-  }
-  std::vector<Entry> gone;
-  std::erase_if(log_, [&](const Entry& entry) {
-    if (!entry.is_of_image() || !undone.contains(copy_of(entry))) return false;
-    gone.push_back(entry);
-    return true;
-  });
-  log_info("The load log is shortened by {} entries of modules that are unloaded again, which leaves {}.", gone.size(), log_.size());
-  undone_ = 0;
-  for (const Entry& entry : gone) struck(entry);
-}
-
-void ImageStore::forget_log(ExecutorId executor) {
-  std::vector<Entry> gone;
-  std::erase_if(log_, [&](const Entry& entry) {
-    if (entry.executor != executor) return false;
-    if (entry.is_of_image()) gone.push_back(entry);
-    return true;
-  });
-  for (const Entry& entry : gone) {
-    images_.at(entry.object).loaded -= entry.kind == LogKind::load ? 1 : -1;
-    if (entry.kind == LogKind::unload) --undone_;
-    struck(entry);
-  }
-}
-
-void ImageStore::struck(const Entry& entry) {
-  if (--images_.at(entry.object).log_entries == 0) drop_if_unused(entry.object);
 }
 
 }  // namespace mpsshim::broker::control

@@ -50,6 +50,7 @@ class ImageStore {
     LogKind kind = LogKind::load;
     std::uint64_t object = 0;  // an image, or what LogKind says
     std::uint64_t copy = 0;    // the executor's number for what it loaded: an image may be loaded more than once
+    std::uint32_t flags = 0;   // of a load: kLoad...
     [[nodiscard]] bool is_of_image() const { return kind == LogKind::load || kind == LogKind::unload; }
   };
 
@@ -70,12 +71,20 @@ class ImageStore {
   // What the executor of a device has compiled from the image: given out instead of the image from now on. The file's content is sealed.
   void keep_compiled(unsigned device, std::uint64_t image, proto::FileDescriptor file);
   [[nodiscard]] int compiled_file(unsigned device, std::uint64_t image);  // -1: none
-  // A new executor is to make the loads of another one first, in their order.
-  void copy_log(ExecutorId from, ExecutorId to);
+  // What of an executor's log the next one is to make again, and no more. *Needed*: a load that some session may have an address in; everything
+  // up to the last of these, in its order, whoever it was for, since addresses depend on all that came before. Behind it loads without variables
+  // of images that a session holds, which would be asked for at once; the rest is made again when it is wanted.
+  // `has_owner`: some session has that copy, with variables it is to have again; `is_held`: that image.
+  struct Wanted {
+    std::function<bool(const Entry&)> has_owner;
+    std::function<bool(std::uint64_t image)> is_held;
+  };
+  // A new executor is to make these of another one first.
+  void copy_log(ExecutorId from, ExecutorId to, const Wanted& wanted);
+  // The executor's next life begins: the rest leaves the log. Returns how many entries that are.
+  std::size_t shorten(ExecutorId executor, const Wanted& wanted);
+  [[nodiscard]] bool is_held(std::uint64_t image, std::uint64_t session) const;
   [[nodiscard]] bool has_log(ExecutorId executor) const;
-  // The executor's next life begins. Drops what was made besides loads behind the last load of an image that a session holds: no address that
-  // anybody may have depends on it, and it is made again when it is wanted. Returns how many entries have left the log.
-  std::size_t forget_extras(ExecutorId executor);
   // The executor is gone for good; a later one of the same number begins with nothing.
   void forget_log(ExecutorId executor);
   [[nodiscard]] const std::vector<Entry>& log() const { return log_; }
@@ -110,6 +119,8 @@ class ImageStore {
   void finish(SealJob& job, CUresult status, std::uint64_t image);
   void erase(std::map<std::uint64_t, Image>::iterator image);
   void struck(const Entry& entry);  // an entry that has left the log
+  [[nodiscard]] std::vector<bool> select(ExecutorId executor, const Wanted& wanted) const;  // by place in the log
+  void remove_from_log(const std::vector<bool>& stays);
   void drop_if_unused(std::uint64_t image);
   void hold(Image& image, std::uint64_t session);
   [[nodiscard]] std::uint64_t new_id() const;

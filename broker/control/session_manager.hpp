@@ -130,6 +130,7 @@ class SessionManager final : public ExecutorOwner {
   void starved(Executor& executor, const ExecutorPacket& packet);
   void relocate(Session& session, Executor& to);
   void relocate_for_tests();
+  void copy_log(const Session& session, const Executor& from, const Executor& to);
   void ask_for_pause(Session& session);
   void paused(Session& session, CUresult status);
   void stay(Session& session, const char* why);
@@ -161,7 +162,10 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] CUresult add_segment(Session& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file, Make&& make);
   static void abandon_events(const Session& session);
   void release_copies(const Session& session, Executor& executor);  // of images, that are kept there for its variables
-  [[nodiscard]] std::uint64_t owner_of(const Executor& executor, const ImageStore::Entry& entry) const;
+  using CopyOwners = std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>;  // {image, copy}: the session
+  [[nodiscard]] CopyOwners copy_owners(const Executor& executor) const;
+  static void add_copies_of(const Session& session, CopyOwners& owners);
+  void shorten_log(const Executor& executor);
   void settle(Executor& executor, const ExecutorPacket& packet);
   void lease_released(Session& session, std::uint64_t address);
   void give_image(Executor& executor, const ExecutorPacket& packet);

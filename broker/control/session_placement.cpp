@@ -118,7 +118,7 @@ void SessionManager::starved(Executor& executor, const ExecutorPacket& packet) {
 void SessionManager::relocate(Session& session, Executor& to) {
   session.relocation->to = &to;
   if (session.variables.valid()) {
-    images_.copy_log(session.executor->id(), to.id());
+    copy_log(session, *session.executor, to);
     if (to.state() == ExecutorState::active) replay_loads(to, *to.serving());
   }
   if (to.state() == ExecutorState::active) return ask_for_pause(session);
@@ -145,6 +145,17 @@ void SessionManager::relocate_for_tests() {
   log_info("{}: for tests it moves from executor {} to executor {}.", session.name(), session.executor->label(), to->label());
   session.relocation.emplace().is_for_tests = true;
   relocate(session, *to);
+}
+
+// What the session has, and whatever was loaded before it.
+void SessionManager::copy_log(const Session& session, const Executor& from, const Executor& to) {
+  CopyOwners owners;
+  add_copies_of(session, owners);
+  images_.copy_log(from.id(), to.id(),
+                   {[&](const ImageStore::Entry& entry) {
+                      return owners.contains({entry.object, entry.copy});
+                    },
+                    [&](std::uint64_t image) { return images_.is_held(image, session.id); }});
 }
 
 void SessionManager::ask_for_pause(Session& session) {

@@ -20,10 +20,7 @@ void SessionManager::executor_ready(Executor& executor) {
   const bool first = !facts_file_.valid();
   if (executor.id() == ExecutorId{}) publish_facts(executor);
   if (!leases_) make_leases(*executor.facts());
-  if (executor.serving()->loads_given == 0) {
-    if (const std::size_t count = images_.forget_extras(executor.id()); count != 0)
-      log_info("Executor {}: {} streams, graphs and side contexts of the life before are made again when they are wanted.", executor.label(), count);
-  }
+  if (executor.serving()->loads_given == 0) shorten_log(executor);
   replay_loads(executor, *executor.serving());
   if (rest_) {
     executor.hold();
@@ -66,8 +63,30 @@ void SessionManager::publish_facts(const Executor& executor) {
   facts_file_ = std::move(file);
 }
 
+// Nobody may attach before what is in the log has been made again.
+void SessionManager::shorten_log(const Executor& executor) {
+  const CopyOwners owners = copy_owners(executor);
+  // After a restart of the broker sessions are placed only when they come.
+  const auto comes_here = [&](const Session& session) {
+    return (session.executor == &executor || session.executor == nullptr) && session.phase != SessionPhase::lost &&
+           session.phase != SessionPhase::terminating && session.phase != SessionPhase::closing;
+  };
+  const auto is_held = [&](std::uint64_t image) {
+    return std::ranges::any_of(sessions_, [&](const auto& entry) { return comes_here(entry.second) && images_.is_held(image, entry.first); });
+  };
+  const std::size_t before = images_.log().size();
+  const std::size_t gone = images_.shorten(executor.id(), {[&](const ImageStore::Entry& entry) {
+                                                             return owners.contains({entry.object, entry.copy});
+                                                           },
+                                                           is_held});
+  if (gone == 0) return;
+  log_info("Executor {}: {} of {} loads, streams, graphs and side contexts of the life before are made again when they are wanted.", executor.label(),
+           gone, before);
+}
+
 // What it has not been told yet.
 void SessionManager::replay_loads(const Executor& executor, ExecutorInstance& instance) {
+  const CopyOwners owners = copy_owners(executor);
   std::size_t number = 0;
   for (const ImageStore::Entry& entry : images_.log()) {
     if (entry.executor != executor.id() || ++number <= instance.loads_given) continue;
@@ -81,7 +100,7 @@ void SessionManager::replay_loads(const Executor& executor, ExecutorInstance& in
       instance.send(packet);
       continue;
     }
-    packet.header.session = owner_of(executor, entry);
+    if (const auto owner = owners.find({entry.object, entry.copy}); owner != owners.end()) packet.header.session = owner->second;
     int fd = images_.compiled_file(executor.id().device, entry.object);
     if (fd < 0) fd = images_.sealed_file(0, entry.object, packet.size_bytes);
     instance.send(packet, {&fd, 1});
@@ -94,19 +113,23 @@ void SessionManager::feed_standby(Executor& executor) {
   if (ExecutorInstance* standby = executor.standby()) replay_loads(executor, *standby);
 }
 
-// The session of this executor that had that copy of the image, with variables it is to have again. 0: none.
-std::uint64_t SessionManager::owner_of(const Executor& executor, const ImageStore::Entry& entry) const {
+// Which session of this executor has which copy of an image, with variables that it is to have again.
+SessionManager::CopyOwners SessionManager::copy_owners(const Executor& executor) const {
+  CopyOwners owners;
   for (const auto& [id, session] : sessions_) {
     const bool is_coming = session.relocation && session.relocation->to == &executor;
-    if ((session.executor != &executor && !is_coming) || !session.variables.valid()) continue;
-    const auto file = proto::Mapping::map(session.variables, 0, sizeof(KeptVariablesFile), proto::Access::read_only);
-    if (!file) continue;
-    const auto& kept = *reinterpret_cast<const KeptVariablesFile*>(file.data());
-    const auto table = std::span(kept.variable).first(std::min(kept.count.load(std::memory_order_acquire), kMaxKeptVariables));
-    const auto names = [&](const KeptVariable& variable) { return variable.image == entry.object && variable.copy == entry.copy; };
-    if (std::ranges::any_of(table, names)) return id;
+    if (session.executor == &executor || is_coming) add_copies_of(session, owners);
   }
-  return 0;
+  return owners;
+}
+
+void SessionManager::add_copies_of(const Session& session, CopyOwners& owners) {
+  if (!session.variables.valid()) return;
+  const auto file = proto::Mapping::map(session.variables, 0, sizeof(KeptVariablesFile), proto::Access::read_only);
+  if (!file) return;
+  const auto& kept = *reinterpret_cast<const KeptVariablesFile*>(file.data());
+  const auto table = std::span(kept.variable).first(std::min(kept.count.load(std::memory_order_acquire), kMaxKeptVariables));
+  for (const KeptVariable& variable : table) owners.emplace(std::pair(variable.image, variable.copy), session.id);
 }
 
 // It does not come back for them.
@@ -158,7 +181,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::module_note:
       images_.keep_undone(std::ranges::any_of(pool_.all(), [](const auto& entry) { return entry.second->has_next(); }));
       if (packet.purpose > static_cast<std::uint32_t>(LogKind::side_contexts)) break;
-      if (!images_.note({executor.id(), static_cast<LogKind>(packet.purpose), packet.object, packet.address})) {
+      if (!images_.note({executor.id(), static_cast<LogKind>(packet.purpose), packet.object, packet.address, packet.flags})) {
         log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.",
                   executor.label(), packet.object);
       }

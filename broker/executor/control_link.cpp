@@ -25,13 +25,14 @@ bool ControlLink::receive(ExecutorPacket& packet, proto::ReceivedFds& fds) {
   }
 }
 
-ControlLink::InOrder ControlLink::note(LogKind kind, std::uint64_t object, std::uint64_t copy, std::uint64_t session) {
+ControlLink::InOrder ControlLink::note(LogKind kind, std::uint64_t object, std::uint64_t copy, std::uint64_t session, std::uint32_t flags) {
   InOrder in_order(order_mutex_);
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::module_note, 0, session};
   packet.object = object;
   packet.address = copy;
   packet.purpose = static_cast<std::uint32_t>(kind);
+  packet.flags = flags;
   send(packet);
   return in_order;
 }

@@ -38,9 +38,9 @@ class ControlLink {
 
   void send(const ExecutorPacket& packet, std::span<const int> fds = {});
   // Adds to the load log, which the executor's next life makes again. Sent before the driver is called. Hold what it returns until the driver has
-  // been: so the driver gets everything in the log's order, whichever threads ask. `session`: for the log file.
+  // been: so the driver gets everything in the log's order, whichever threads ask. `session`: for the log file. `flags`: of a load, kLoad...
   using InOrder = std::unique_lock<std::mutex>;
-  [[nodiscard]] InOrder note(LogKind kind, std::uint64_t object, std::uint64_t copy = 0, std::uint64_t session = 0);
+  [[nodiscard]] InOrder note(LogKind kind, std::uint64_t object, std::uint64_t copy = 0, std::uint64_t session = 0, std::uint32_t flags = 0);
   // Receives until the control process hangs up or sends quit. `handler` sees all but image_give, segment_add, piece_add, lease_add and settled.
   void run(const Handler& handler);
 

@@ -180,7 +180,9 @@ void ModuleStore::load_in_window(Loading& loading) {
   image->cost_bytes = std::max(loading.prepared.content.size(), kLeastCostBytes);
   std::string log;
   const CUresult result = [&] {
-    const auto in_order = control_.note(LogKind::load, image->image, image->copy, loading.session);
+    const std::uint32_t flags =
+        (loading.prepared.has_writable_globals ? kLoadHasVariables : 0) | (loading.prepared.takes_code_addresses ? kLoadTakesCodeAddresses : 0);
+    const auto in_order = control_.note(LogKind::load, image->image, image->copy, loading.session, flags);
     return faults_.check(load_image(driver_, loading.prepared, *image, log), 0, "cuModuleLoadDataEx");
   }();
   if (result != CUDA_SUCCESS) return loading.done(result, nullptr, std::move(log));

@@ -4,6 +4,7 @@
 #include <elf.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <string_view>
 #include <unordered_map>
@@ -16,6 +17,7 @@ namespace mpsshim::image {
 namespace {
 
 constexpr std::string_view kInfoPrefix = ".nv.info.";
+constexpr std::string_view kBank2Prefix = ".nv.constant2.";
 constexpr std::string_view kSharedPrefix = ".nv.shared.";
 constexpr std::uint32_t kMaxParameterBytes = 32764;    // CUDA 12.1 and newer
 constexpr std::uint8_t kSymbolIsKernel = 0x10;         // in st_other
@@ -136,6 +138,39 @@ std::vector<Variable> program_variables(const ElfFile& elf) {
   return variables;
 }
 
+// A relocation, in either form: what is behind the addend's place is of no matter here.
+bool names_function_beyond(const ElfFile& elf, const ElfSection& relocations, std::size_t target) {
+  const std::size_t step = relocations.type == SHT_RELA ? sizeof(Elf64_Rela) : sizeof(Elf64_Rel);
+  std::uint64_t info = 0;
+  for (std::size_t at = 0; read_at(relocations.content, at + offsetof(Elf64_Rel, r_info), info); at += step) {
+    const std::size_t number = ELF64_R_SYM(info);
+    if (number >= elf.symbols().size()) return true;
+    const ElfSymbol& symbol = elf.symbols()[number];
+    if (symbol.type == STT_FUNC && symbol.section != SHN_UNDEF && symbol.section != target) return true;
+  }
+  return false;
+}
+
+// Addresses of functions stand in constant bank 2 of the code that uses them, or in variables; before compute capability 8.0 without a
+// relocation. Debug information does not count.
+bool takes_code_addresses(const ElfFile& elf) {
+  const auto& sections = elf.sections();
+  const auto index_of = [&](std::string_view name) {
+    return static_cast<std::size_t>(std::ranges::find(sections, name, &ElfSection::name) - sections.begin());
+  };
+  std::unordered_set<std::string_view> relocated;
+  for (const ElfSection& section : sections) {
+    if (section.type != SHT_REL && section.type != SHT_RELA) continue;
+    const std::string_view target =
+        section.name.substr(std::min(section.name.size(), section.name.starts_with(".rela") ? std::size_t{5} : std::size_t{4}));
+    if (!target.starts_with(".text") && !target.starts_with(".nv.constant") && !target.starts_with(".nv.global")) continue;
+    relocated.insert(target);
+    if (names_function_beyond(elf, section, index_of(target))) return true;
+  }
+  const auto may_hide_some = [&](const ElfSection& section) { return section.name.starts_with(kBank2Prefix) && !relocated.contains(section.name); };
+  return elf.symbols().empty() || std::ranges::any_of(sections, may_hide_some);
+}
+
 }  // namespace
 
 bool is_compiler_text(std::string_view variable_name) { return variable_name.starts_with("$str") || variable_name.starts_with("__unnamed_"); }
@@ -172,6 +207,7 @@ std::optional<CubinInfo> read_cubin(std::span<const std::byte> cubin) {
   info.has_writable_globals = elf->symbols().empty() ? std::any_of(sections.begin(), sections.end(), holds_variables) : !info.variables.empty();
   info.uses_device_heap = std::ranges::any_of(
       elf->symbols(), [](const ElfSymbol& symbol) { return symbol.section == SHN_UNDEF && symbol.type == STT_FUNC && symbol.name == "malloc"; });
+  info.takes_code_addresses = takes_code_addresses(*elf);
   return info;
 }
 

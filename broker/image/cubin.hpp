@@ -41,6 +41,9 @@ struct CubinInfo {
   // assertion texts) do not count: nobody can write to them.
   bool has_writable_globals = false;
   bool uses_device_heap = false;  // some code of it calls malloc()
+  // Some code of it has the address of a function of the image as a value, or calls one beyond its own section: it may have left one in memory
+  // that outlives the image. Says yes when in doubt.
+  bool takes_code_addresses = false;
 };
 
 // Empty if it is not a cubin.

@@ -142,6 +142,13 @@ std::vector<std::string> ptx_printing_kernels(std::string_view text) {
   return kernels;
 }
 
+bool ptx_takes_code_addresses(std::string_view text) {
+  for (std::string_view token = next_ptx_token(text); !token.empty(); token = next_ptx_token(text)) {
+    if (token == ".func") return true;
+  }
+  return false;
+}
+
 bool ptx_uses_device_heap(std::string_view text) {
   bool is_extern = false;
   for (std::string_view token = next_ptx_token(text); !token.empty(); token = next_ptx_token(text)) {

@@ -21,6 +21,8 @@ inline constexpr unsigned kOldestLinkedPtx = 31;
 
 // Has .global or .const variables that a program can change (see CubinInfo::has_writable_globals). Says yes when in doubt.
 [[nodiscard]] bool ptx_has_writable_globals(std::string_view text);
+// CubinInfo::takes_code_addresses, as far as a text tells: it has functions besides kernels.
+[[nodiscard]] bool ptx_takes_code_addresses(std::string_view text);
 // Their names. Where the text is in doubt a name may be none.
 [[nodiscard]] std::vector<std::string> ptx_variables(std::string_view text);
 

@@ -3,8 +3,12 @@
 // those before it did to them; and all that outlives an executor.
 #include <signal.h>
 
+#include <chrono>
 #include <regex>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "tests/process/client.hpp"
 #include "tests/support/catch.hpp"
@@ -21,6 +25,19 @@ std::size_t count_in_log(const BrokerFixture& broker, const char* pattern) {
 }
 std::size_t loads(const BrokerFixture& broker) { return count_in_log(broker, "image [0-9]+ of [0-9]+ bytes loaded in"); }
 std::size_t unloads(const BrokerFixture& broker) { return count_in_log(broker, "Image [0-9]+ of [0-9]+ bytes unloaded"); }
+
+// Before an executor served anybody, because an earlier one had loaded them.
+std::size_t loads_again(const BrokerFixture& broker) { return count_in_log(broker, "Image [0-9]+ loaded again"); }
+
+// The next one serves when this returns.
+void end_executor(const BrokerFixture& broker) {
+  const pid_t executor = broker.servers().front();
+  REQUIRE(kill(executor, SIGKILL) == 0);
+  REQUIRE(eventually(std::chrono::seconds(10), [&] {
+    const auto servers = broker.servers();
+    return servers.size() == 1 && servers.front() != executor;
+  }));
+}
 
 Client start(const BrokerFixture& broker) { return Client(broker, "modules_client"); }
 
@@ -138,12 +155,7 @@ TEST_CASE("a managed variable outlives the executor, and a client that dies with
   REQUIRE(idle.ask("seen") == "ok 7");
   REQUIRE(other.ask("seen") == "ok 6");
   end(std::move(other), broker, 1);
-  const pid_t executor = broker.servers().front();
-  REQUIRE(kill(executor, SIGKILL) == 0);
-  REQUIRE(eventually(std::chrono::seconds(10), [&] {
-    const auto servers = broker.servers();
-    return servers.size() == 1 && servers.front() != executor;
-  }));
+  end_executor(broker);
   INFO(broker.log());
   REQUIRE(idle.ask("seen") == "ok 7");
   REQUIRE(idle.ask("count") == "ok 8");
@@ -154,7 +166,7 @@ TEST_CASE("a managed variable outlives the executor, and a client that dies with
   REQUIRE(idle.ask("count") == "ok 9");
 }
 
-TEST_CASE("the next executor has the same images, and serves old and new clients with them") {
+TEST_CASE("the next executor loads what its clients have before it serves them, and what others ask for when they do") {
   const BrokerFixture broker;
   Client idle = start(broker);
   REQUIRE(idle.ask("plain") == "ok");
@@ -169,20 +181,58 @@ TEST_CASE("the next executor has the same images, and serves old and new clients
     end(std::move(second), broker, 1);
   }
   const std::size_t before = loads(broker);
-  const pid_t executor = broker.servers().front();
-  REQUIRE(kill(executor, SIGKILL) == 0);
-  REQUIRE(eventually(std::chrono::seconds(10), [&] {
-    const auto servers = broker.servers();
-    return servers.size() == 1 && servers.front() != executor;
-  }));
-  INFO(broker.log());
+  end_executor(broker);
   REQUIRE(idle.ask("check") == "ok");
   REQUIRE(idle.ask("plain") == "ok");
+  INFO(broker.log());
+  REQUIRE(loads(broker) == before);
+  REQUIRE(loads_again(broker) == 1);  // the idle client's; nobody has the other ones
   Client first = start(broker), second = start(broker);
   for (Client* client : {&first, &second}) {
     REQUIRE(client->ask("load") == "ok");
     REQUIRE(client->ask("counter") == "ok 5");
     REQUIRE(client->ask("count") == "ok 6");
   }
-  REQUIRE(loads(broker) == before);
+  REQUIRE(loads(broker) == before + 2);
+}
+
+TEST_CASE("after a crowd has gone the next executor is ready at once") {
+  const BrokerFixture broker;
+  Client idle = start(broker);
+  REQUIRE(idle.ask("hold") == "ok");
+  for (int i = 0; i < 3; ++i) {
+    std::vector<Client> crowd;
+    for (int client = 0; client < 4; ++client) crowd.push_back(start(broker));
+    for (Client& client : crowd) {
+      REQUIRE(client.ask("load") == "ok");
+      REQUIRE(client.ask("plain") == "ok");
+      REQUIRE(client.ask("count") == "ok 6");
+    }
+    while (!crowd.empty()) {
+      end(std::move(crowd.back()), broker, crowd.size());
+      crowd.pop_back();
+    }
+  }
+  REQUIRE(loads(broker) == 5);
+  end_executor(broker);
+  REQUIRE(idle.ask("check") == "ok");
+  INFO(broker.log());
+  REQUIRE(loads_again(broker) == 0);
+}
+
+// Its variables have to lie where they lay, so what was loaded before them comes first; what came later does not.
+TEST_CASE("for a client's variables what was loaded before them is loaded again, what came after them is not") {
+  const BrokerFixture broker;
+  Client before = start(broker), idle = start(broker), after = start(broker);
+  for (Client* client : {&before, &idle, &after}) {
+    REQUIRE(client->ask("load") == "ok");
+    REQUIRE(client->ask("count") == "ok 6");
+  }
+  end(std::move(before), broker, 2);
+  end(std::move(after), broker, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // its variables are kept once it rests
+  end_executor(broker);
+  INFO(broker.log());
+  REQUIRE(idle.ask("count") == "ok 7");
+  REQUIRE(loads_again(broker) == 2);
 }

@@ -89,7 +89,7 @@ class ControlFixture {
     return executor();
   }
   // An image of the client's that `peer` says it has loaded; its number.
-  std::uint64_t load_image(ExecutorPeer& peer, TestClient& client, const std::string& content);
+  std::uint64_t load_image(ExecutorPeer& peer, TestClient& client, const std::string& content, std::uint32_t flags = 0);
   const Session& session(std::uint64_t id) { return manager.sessions().at(id); }
   bool has_session(std::uint64_t id) { return manager.sessions().contains(id); }
 
@@ -103,7 +103,7 @@ class ControlFixture {
   std::vector<std::unique_ptr<ClientConnection>> connections_;
 };
 
-inline std::uint64_t ControlFixture::load_image(ExecutorPeer& peer, TestClient& client, const std::string& content) {
+inline std::uint64_t ControlFixture::load_image(ExecutorPeer& peer, TestClient& client, const std::string& content, std::uint32_t flags) {
   proto::ImageOpen open;
   open.size_bytes = content.size();
   const auto opened = client.ask<proto::ImageOpened>(open);
@@ -114,6 +114,7 @@ inline std::uint64_t ControlFixture::load_image(ExecutorPeer& peer, TestClient& 
   note.header.type = ExecutorMessage::module_note;
   note.object = client.ask<proto::Done>(seal).image;
   note.purpose = 1;
+  note.flags = flags;
   const std::size_t before = manager.images().log().size();
   peer.send(note);
   REQUIRE(turn_until(loop, [&] { return manager.images().log().size() == before + 1; }));

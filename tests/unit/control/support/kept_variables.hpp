@@ -26,6 +26,7 @@ inline std::uint64_t load_copy(TestClient& client, ExecutorPeer& executor, const
   note.object = image;
   note.address = copy;
   note.purpose = 1;
+  note.flags = kLoadHasVariables;
   executor.send(note);
   return image;
 }
