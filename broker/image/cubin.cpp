@@ -17,7 +17,6 @@ namespace mpsshim::image {
 namespace {
 
 constexpr std::string_view kInfoPrefix = ".nv.info.";
-constexpr std::string_view kBank2Prefix = ".nv.constant2.";
 constexpr std::string_view kSharedPrefix = ".nv.shared.";
 constexpr std::uint32_t kMaxParameterBytes = 32764;    // CUDA 12.1 and newer
 constexpr std::uint8_t kSymbolIsKernel = 0x10;         // in st_other
@@ -151,29 +150,26 @@ bool names_function_beyond(const ElfFile& elf, const ElfSection& relocations, st
   return false;
 }
 
-// Addresses of functions stand in constant bank 2 of the code that uses them, or in variables; before compute capability 8.0 without a
-// relocation. Debug information does not count.
+// Compiled as a whole (nvcc's default), an image knows its functions by small numbers, which mean the same wherever it lies. Linked from parts
+// (-rdc=true) it has relocations for their addresses. Debug information does not count.
 bool takes_code_addresses(const ElfFile& elf) {
   const auto& sections = elf.sections();
-  const auto index_of = [&](std::string_view name) {
-    return static_cast<std::size_t>(std::ranges::find(sections, name, &ElfSection::name) - sections.begin());
-  };
-  std::unordered_set<std::string_view> relocated;
   for (const ElfSection& section : sections) {
     if (section.type != SHT_REL && section.type != SHT_RELA) continue;
-    const std::string_view target =
-        section.name.substr(std::min(section.name.size(), section.name.starts_with(".rela") ? std::size_t{5} : std::size_t{4}));
+    const std::string_view target = section.name.substr(section.name.starts_with(".rela") ? 5 : std::min<std::size_t>(section.name.size(), 4));
     if (!target.starts_with(".text") && !target.starts_with(".nv.constant") && !target.starts_with(".nv.global")) continue;
-    relocated.insert(target);
-    if (names_function_beyond(elf, section, index_of(target))) return true;
+    const auto index = std::ranges::find(sections, target, &ElfSection::name) - sections.begin();
+    if (names_function_beyond(elf, section, static_cast<std::size_t>(index))) return true;
   }
-  const auto may_hide_some = [&](const ElfSection& section) { return section.name.starts_with(kBank2Prefix) && !relocated.contains(section.name); };
-  return elf.symbols().empty() || std::ranges::any_of(sections, may_hide_some);
+  return false;
 }
 
 }  // namespace
 
-bool is_compiler_text(std::string_view variable_name) { return variable_name.starts_with("$str") || variable_name.starts_with("__unnamed_"); }
+bool is_compiler_text(std::string_view variable_name) {
+  constexpr std::string_view kPrefixes[] = {"$str", "__unnamed_", "__cudart_"};
+  return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return variable_name.starts_with(prefix); });
+}
 
 std::optional<CubinInfo> read_cubin(std::span<const std::byte> cubin) {
   const auto elf = ElfFile::read(cubin);

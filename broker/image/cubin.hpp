@@ -38,18 +38,18 @@ struct CubinInfo {
   std::vector<KernelLayout> kernels;
   std::vector<Variable> variables;  // all that make has_writable_globals true; empty if the image's symbols were stripped
   // __device__, __managed__ or __constant__ variables of the program. Texts that the compiler made (format strings,
-  // assertion texts) do not count: nobody can write to them.
+  // assertion texts) and its tables do not count: nobody can write to them.
   bool has_writable_globals = false;
   bool uses_device_heap = false;  // some code of it calls malloc()
-  // Some code of it has the address of a function of the image as a value, or calls one beyond its own section: it may have left one in memory
-  // that outlives the image. Says yes when in doubt.
+  // Some code or variable of it has the address of a function of the image, as the driver has placed it: kernels may have left it in memory.
+  // Says yes for any address of one beyond its own section.
   bool takes_code_addresses = false;
 };
 
 // Empty if it is not a cubin.
 [[nodiscard]] std::optional<CubinInfo> read_cubin(std::span<const std::byte> cubin);
 
-// A variable that nvcc made for a text, in cubins and PTX alike.
+// A variable that nvcc made for a text, or a table of its mathematical functions (sine and cosine of large arguments), in cubins and PTX alike.
 [[nodiscard]] bool is_compiler_text(std::string_view variable_name);
 
 }  // namespace mpsshim::image

@@ -177,6 +177,7 @@ TEST_CASE("where the GPU takes one process at a time, a restart waits and there 
   const TemporaryFolder folder;
   BrokerOptions options;
   options.environment = {{"MPSSHIM_CPU_EXCLUSIVE", exclusive_file(folder)}, {"MPSSHIM_CPU_TEARDOWN_MS", "300"}};
+  options.arguments = {"--patience-s", "3"};
   const BrokerFixture broker(options);
   Client idle(broker);
   require_ok(idle, "hold", broker);

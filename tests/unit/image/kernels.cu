@@ -36,6 +36,17 @@ __global__ void texts_only(int* p) {
 extern "C" __global__ void allocates(int** out) { *out = static_cast<int*>(malloc(4)); }
 #endif
 
+#ifdef WITH_FUNCTION_POINTERS
+using Step = int (*)(int);
+__device__ __noinline__ int triple(int n) { return 3 * n; }
+__device__ __noinline__ int square(int n) { return n * n; }
+extern "C" __global__ void hands_out(Step* out, int which) { *out = which != 0 ? triple : square; }
+#endif
+
+#ifdef WITH_TABLES
+extern "C" __global__ void sines(double* of) { of[threadIdx.x] = sin(of[threadIdx.x]) + sinf(static_cast<float>(of[threadIdx.x])); }
+#endif
+
 #ifdef WITH_MANAGED
 __managed__ int shared_counter = 5;
 __managed__ double shared_table[100];

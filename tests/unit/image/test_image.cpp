@@ -158,12 +158,29 @@ TEST_CASE("layouts of a cubin and whether it has variables") {
   CHECK(variables->has_writable_globals);
 }
 
+TEST_CASE("tables of mathematical functions are nobody's variables") {
+  const Image text = load_image("tables.ptx");
+  REQUIRE(as_text(text).find("__cudart_") != std::string_view::npos);
+  CHECK(!read_cubin(load_image("tables.cubin"))->has_writable_globals);
+  CHECK(!ptx_has_writable_globals(as_text(text)));
+}
+
 TEST_CASE("whether an image uses the device's heap") {
   CHECK(!read_cubin(load_image("variables.cubin"))->uses_device_heap);
   CHECK(read_cubin(load_image("heap.cubin"))->uses_device_heap);
   CHECK(!ptx_uses_device_heap(as_text(load_image("variables.ptx"))));
   CHECK(ptx_uses_device_heap(as_text(load_image("heap.ptx"))));
   CHECK(!ptx_uses_device_heap(".version 9.0 .extern .func f; .entry malloc() { ret; } // .extern malloc"));
+}
+
+TEST_CASE("whether kernels may have left addresses of an image's functions in memory") {
+  CHECK(!read_cubin(load_image("kernels.cubin"))->takes_code_addresses);
+  CHECK(!read_cubin(load_image("variables.cubin"))->takes_code_addresses);
+  CHECK(!read_cubin(load_image("pointers.cubin"))->takes_code_addresses);  // small numbers
+  CHECK(!read_cubin(load_image("pointers_75.cubin"))->takes_code_addresses);
+  CHECK(read_cubin(load_image("pointers_parts.cubin"))->takes_code_addresses);
+  CHECK(!ptx_takes_code_addresses(".version 9.0 .entry func() { ret; } // .func"));
+  CHECK(ptx_takes_code_addresses(as_text(load_image("pointers.ptx"))));
 }
 
 TEST_CASE("managed variables of a cubin are given addresses") {
