@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/process/client.hpp"
 #include "tests/support/catch.hpp"
@@ -43,23 +44,36 @@ void require_ok_beside(Client& other, Client& client, const std::string& command
   REQUIRE(answer == "ok");
 }
 
-std::pair<double, double> numbers(const std::string& answer) {
+// Behind "ok"; none of another answer.
+std::vector<double> numbers(const std::string& answer) {
   std::istringstream words(answer);
   std::string ok;
-  double first = 0, second = 0;
-  words >> ok >> first >> second;
-  return {ok == "ok" ? first : std::nan(""), second};
+  std::vector<double> list;
+  words >> ok;
+  for (double number = 0; ok == "ok" && words >> number;) list.push_back(number);
+  return list;
+}
+
+// What the client's command "time" or "elapsed" answered: the pair's time, and that from the second to the first.
+double elapsed(const std::string& answer) {
+  const std::vector<double> both = numbers(answer);
+  INFO(answer);
+  REQUIRE(both.size() == 2);
+  CHECK(std::abs(both[0] + both[1]) < 0.001);
+  return both[0];
 }
 
 void require_times_are(Client& client, const std::string& before, const BrokerFixture& broker) {
   const std::string after = client.ask("elapsed");
   INFO(before << " was, now " << after << "\n" << client.program().errors() << broker.log());
-  const auto [forwards, backwards] = numbers(after);
-  CHECK(std::abs(forwards - numbers(before).first) < 0.001);
-  CHECK(std::abs(backwards + forwards) < 0.001);
-  const auto [by_events, by_host] = numbers(client.ask("since"));
-  INFO(by_events << " ms by events, " << by_host << " ms by the host's clock");
-  CHECK(std::abs(by_events - by_host) < (on_gpu() ? 2 : 60));
+  CHECK(std::abs(elapsed(after) - elapsed(before)) < 0.001);
+  const std::string since = client.ask("since");
+  INFO(since);
+  const std::vector<double> times = numbers(since);
+  REQUIRE(times.size() == 3);
+  const double tolerance_ms = on_gpu() ? 0.2 : 30;  // the CPU driver's completions wait for a core
+  CHECK(times[0] > times[1] - tolerance_ms);
+  CHECK(times[0] < times[2] + tolerance_ms);
 }
 
 }  // namespace
@@ -137,14 +151,14 @@ TEST_CASE("events keep their times when their client moves") {
   const BrokerFixture broker;
   Client other = start(broker), client = start(broker);
   const std::string before = client.ask("time");
-  REQUIRE(numbers(before).first >= 30);
+  REQUIRE(elapsed(before) >= 30);
   require_ok(other, "run", broker);
   require_ok(client, "load", broker);
   REQUIRE(broker.servers().size() == 2);
   require_times_are(client, before, broker);
   SECTION("recorded anew they have new ones") {
     const std::string again = client.ask("time");
-    REQUIRE(numbers(again).first >= 30);
+    REQUIRE(elapsed(again) >= 30);
     REQUIRE(client.ask("elapsed") == again);
   }
   SECTION("and the next time") {

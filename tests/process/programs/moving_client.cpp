@@ -10,7 +10,7 @@
 //   texture           a texture object on linear memory
 //   time              two timed events around a pause of the host's: "ok MS"
 //   elapsed           the same pair asked again: "ok MS"
-//   since             a third event now: "ok MS HOST_MS", from the first, by events and by the host's clock
+//   since             a third event now: "ok MS LEAST MOST", from the first; by the host's clock it is between these
 //   hold, check       device memory with contents of its own; are they still there
 #include <unistd.h>
 
@@ -99,7 +99,11 @@ class Client {
   CUevent first_ = nullptr;
   CUevent second_ = nullptr;
   CUevent last_ = nullptr;
-  Clock::time_point first_recorded_;
+  struct Moment {  // between which an event was recorded and complete
+    Clock::time_point before, after;
+  };
+  static Moment record(CUevent event);
+  Moment first_moment_;
 };
 
 // In memory that host and kernels share.
@@ -221,19 +225,26 @@ void Client::make_texture() {
   CU(cuTexObjectCreate(&texture_, &resource, &texture, nullptr));
 }
 
+Client::Moment Client::record(CUevent event) {
+  Moment moment;
+  moment.before = Clock::now();
+  CU(cuEventRecord(event, nullptr));
+  CU(cuEventSynchronize(event));
+  moment.after = Clock::now();
+  return moment;
+}
+
 std::string Client::time() {
   for (CUevent* event : {&first_, &second_, &last_}) {
     if (*event == nullptr) CU(cuEventCreate(event, CU_EVENT_DEFAULT));
   }
   Words words(1'000, 5);
   CU(device_.launch_add(words.address, words.count(), 1));
-  CU(cuEventRecord(first_, nullptr));
-  CU(cuEventSynchronize(first_));
-  first_recorded_ = Clock::now();
+  CU(cuCtxSynchronize());
+  first_moment_ = record(first_);
   std::this_thread::sleep_for(kPause);
   CU(device_.launch_add(words.address, words.count(), 1));
-  CU(cuEventRecord(second_, nullptr));
-  CU(cuEventSynchronize(second_));
+  (void)record(second_);
   return elapsed();
 }
 
@@ -248,13 +259,11 @@ std::string Client::elapsed() const {
 }
 
 std::string Client::since() const {
-  CU(cuEventRecord(last_, nullptr));
-  CU(cuEventSynchronize(last_));
-  const Clock::time_point now = Clock::now();
+  const Moment now = record(last_);
   float by_events = 0;
   CU(cuEventElapsedTime(&by_events, first_, last_));
   std::ostringstream text;
-  text << "ok " << by_events << " " << milliseconds(now - first_recorded_);
+  text << "ok " << by_events << " " << milliseconds(now.before - first_moment_.after) << " " << milliseconds(now.after - first_moment_.before);
   return text.str();
 }
 
