@@ -3,10 +3,9 @@
 // answered otherwise, for what another client has set: limits only grow, each client keeps to its own (interposer/forward/functions.hpp), and
 // what occupancy depends on besides is as the asker has set it while the driver reckons.
 //
-// Any thread. A client's launches may run under another's carve-out: it is a preference, of which results do not depend.
+// Used inside QuietWindow::exclusively(), so by one thread, while nobody launches. A client's launches may run under another's carve-out: it is a
+// preference, of which results do not depend.
 #pragma once
-
-#include <mutex>
 
 #include "broker/driver/driver.hpp"
 
@@ -25,7 +24,6 @@ class FunctionSettings {
   // The result of `ask`, which calls the driver, while the function has this carve-out.
   template <typename F>
   [[nodiscard]] CUresult with_carve_out(const Driver& driver, CUfunction function, int carve_out, F&& ask) {
-    const std::lock_guard lock(mutex_);
     const int before = carve_out_;
     if (const CUresult result = prefer(driver, function, carve_out); result != CUDA_SUCCESS) return result;
     const CUresult answer = ask();
@@ -34,12 +32,12 @@ class FunctionSettings {
   }
 
  private:
-  // With mutex_ held.
-  [[nodiscard]] CUresult raise_shared_memory_limit(const Driver& driver, CUfunction function, int bytes);
+  [[nodiscard]] static CUresult raise_shared_memory_limit(const Driver& driver, CUfunction function, int bytes);
+  [[nodiscard]] CUresult allow_large_clusters(const Driver& driver, CUfunction function, int value);
   [[nodiscard]] CUresult prefer(const Driver& driver, CUfunction function, int carve_out);
 
-  std::mutex mutex_;
   int carve_out_ = kDefaultCarveOut;  // the driver's, at the moment
+  bool allows_large_clusters_ = false;
 };
 
 }  // namespace mpsshim::broker

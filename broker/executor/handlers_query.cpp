@@ -5,8 +5,21 @@
 
 #include "broker/executor/dispatch.hpp"
 #include "broker/executor/launch_attributes.hpp"
+#include "broker/executor/quiet_window.hpp"
 
 namespace mpsshim::broker {
+
+namespace {
+
+// The driver's answer to a question about a function that others may be launching.
+template <typename F>
+CUresult with_carve_out_of(Session& session, const SessionFunction& function, F&& ask) {
+  const LoadedFunction& loaded = *function.loaded;
+  return session.parts().window.exclusively(
+      [&] { return loaded.settings.with_carve_out(session.parts().driver, loaded.handle, function.carve_out, ask); });
+}
+
+}  // namespace
 
 void handle(Incoming& incoming, const proto::FunctionSetAttributeRecord& record) {
   Session& session = incoming.session;
@@ -14,7 +27,8 @@ void handle(Incoming& incoming, const proto::FunctionSetAttributeRecord& record)
   if (!function) return;
   const auto attribute = static_cast<CUfunction_attribute>(record.attribute);
   const LoadedFunction& loaded = *function->loaded;
-  const CUresult result = loaded.settings.set(session.parts().driver, loaded.handle, attribute, record.value);
+  const CUresult result = session.parts().window.exclusively(
+      [&] { return loaded.settings.set(session.parts().driver, loaded.handle, attribute, record.value); });
   if (result == CUDA_SUCCESS && attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) function->carve_out = record.value;
   incoming.reply.answer(session.parts().faults.check(result, session.id(), "cuFuncSetAttribute"));
 }
@@ -34,7 +48,7 @@ void handle(Incoming& incoming, const proto::OccupancyRecord& record) {
   const Driver& driver = session.parts().driver;
   const CUfunction handle = function->loaded->handle;
   proto::OccupancyReply reply{};
-  const CUresult result = function->loaded->settings.with_carve_out(driver, handle, function->carve_out, [&] {
+  const CUresult result = with_carve_out_of(session, *function, [&] {
     if (record.query == 0) {
       int blocks = 0;
       const CUresult answer =
@@ -75,7 +89,7 @@ void handle(Incoming& incoming, const proto::ClusterOccupancyRecord& record) {
   const Driver& driver = session.parts().driver;
   const CUfunction handle = function->loaded->handle;
   int value = 0;
-  const CUresult result = function->loaded->settings.with_carve_out(driver, handle, function->carve_out, [&] {
+  const CUresult result = with_carve_out_of(session, *function, [&] {
     return record.query == 0 ? driver->cuOccupancyMaxActiveClusters(&value, handle, &config)
                              : driver->cuOccupancyMaxPotentialClusterSize(&value, handle, &config);
   });

@@ -125,6 +125,10 @@ void QuietWindow::pause(bool pressing) {
 void QuietWindow::close() {
   pending_.store(true, std::memory_order_relaxed);
   closed_.store(true, std::memory_order_seq_cst);  // pairs with Gate::enter
+  wait_until_left();
+}
+
+void QuietWindow::wait_until_left() {
   for (Gate& gate : gates_) {
     for (unsigned spins = 0; gate.issuing_.load(std::memory_order_seq_cst); ++spins) {
       if (spins < kSpinsBeforeSleep) {

@@ -13,9 +13,11 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <shared_mutex>
 #include <thread>
 #include <vector>
 
+#include "broker/driver/driver.hpp"
 #include "broker/executor/stream_watch.hpp"
 #include "broker/executor/window_job.hpp"
 
@@ -32,8 +34,13 @@ class QuietWindow {
   class Gate {
    public:
     [[nodiscard]] bool enter() {
-      issuing_.store(true, std::memory_order_seq_cst);  // pairs with QuietWindow::close: either it sees us or we see it closed
-      if (!window_->closed_.load(std::memory_order_seq_cst)) return true;
+      for (;;) {
+        issuing_.store(true, std::memory_order_seq_cst);  // pairs with wait_until_left(): either it sees us or we see that we may not
+        if (window_->closed_.load(std::memory_order_seq_cst)) break;
+        if (!window_->is_exclusive_.load(std::memory_order_seq_cst)) return true;
+        leave();
+        while (window_->is_exclusive_.load(std::memory_order_acquire)) std::this_thread::yield();  // for microseconds
+      }
       leave();
       return false;
     }
@@ -71,6 +78,24 @@ class QuietWindow {
   [[nodiscard]] bool is_very_long(const void* function) const { return watch_.is_very_long(function); }
   // Learns how long functions run. Any thread, now and then while the device works.
   void observe() { watch_.observe(Clock::now()); }
+  // The result of `ask`, a driver call that changes a function of clients' or reads what others change, while no worker is inside its gate and no
+  // other thread in sharing(): the driver does not keep such calls apart from launches of that function in other contexts, and has launched kernels
+  // with arguments of an earlier launch (docs/measurements.md, Shared functions). Any thread that is in neither; nothing is drained.
+  template <typename F>
+  [[nodiscard]] CUresult exclusively(F&& ask) {
+    const std::lock_guard lock(functions_mutex_);
+    is_exclusive_.store(true, std::memory_order_seq_cst);
+    wait_until_left();
+    const CUresult result = ask();
+    is_exclusive_.store(false, std::memory_order_release);
+    return result;
+  }
+  // For what launches functions or puts them into graphs outside a gate; several threads at once. Before any IssueLock, never inside a gate.
+  template <typename F>
+  [[nodiscard]] CUresult sharing(F&& launch) {
+    const std::shared_lock lock(functions_mutex_);
+    return launch();
+  }
   // True if issuing is stopped altogether or some stream is held: workers with held queues look again soon rather than sleep.
   [[nodiscard]] bool is_pending() const { return pending_.load(std::memory_order_relaxed); }
 
@@ -101,6 +126,7 @@ class QuietWindow {
   [[nodiscard]] bool drain();
   void close();
   void open();
+  void wait_until_left();
   void run_jobs(bool others_work);
   void run(Pending& pending);
   void look_at_starving(Clock::time_point now);
@@ -113,6 +139,8 @@ class QuietWindow {
   StreamWatch watch_;  // the window's thread, but for holds and note_launch
   std::vector<Gate> gates_;
   std::atomic<bool> closed_{false};
+  std::shared_mutex functions_mutex_;
+  std::atomic<bool> is_exclusive_{false};  // a thread has functions_mutex_ to itself
   std::atomic<bool> shut_{false};
   std::atomic<bool> pending_{false};
   std::function<void()> enter_thread_;

@@ -86,9 +86,11 @@ CUresult SessionGraph::add_node(GraphNode& node) {
 CUresult SessionGraph::add_kernel(GraphNode& node, const KernelNode& kernel, const std::vector<CUgraphNode>& after) {
   const CUcontext context = kernel.green != nullptr ? kernel.green->context() : parts_.context;
   const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(kernel.launch, context, addresses_);
-  const ScopedContext current(parts_.driver, kernel.green.get());
-  const CUresult result = parts_.driver->cuGraphAddKernelNode_v2(&node.handle, graph_, after.data(), after.size(), &params);
-  return result == CUDA_SUCCESS ? set_attributes(node.handle, kernel.launch) : result;
+  return parts_.window.sharing([&] {
+    const ScopedContext current(parts_.driver, kernel.green.get());
+    const CUresult result = parts_.driver->cuGraphAddKernelNode_v2(&node.handle, graph_, after.data(), after.size(), &params);
+    return result == CUDA_SUCCESS ? set_attributes(node.handle, kernel.launch) : result;
+  });
 }
 
 CUresult SessionGraph::set_attributes(CUgraphNode node, const LaunchOp& launch) {
@@ -111,7 +113,7 @@ CUresult SessionGraph::set_attributes(CUgraphNode node, const LaunchOp& launch) 
 // The first launch uploads the graph if nobody has, which takes memory as well.
 CUresult SessionGraph::instantiate(std::uint64_t flags) {
   const Driver& driver = parts_.driver;
-  CUresult result = driver->cuGraphInstantiateWithFlags(&exec_, graph_, flags);
+  CUresult result = parts_.window.sharing([&] { return driver->cuGraphInstantiateWithFlags(&exec_, graph_, flags); });
   for (std::uint32_t i = 0; i < nodes_.size() && result == CUDA_SUCCESS; ++i) {
     if (!nodes_[i].is_enabled) result = driver->cuGraphNodeSetEnabled(exec_, nodes_[i].handle, 0);
   }

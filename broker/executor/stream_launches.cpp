@@ -160,7 +160,8 @@ void StreamQueue::launch_in_window(const StreamOp& op) {
   note_kernel(issued_ + 1, *kernel);
   word().issued.store(issued_ + 1, std::memory_order_release);
   context_.variables.note_change();
-  const CUresult result = plain != nullptr ? launch(*plain) : launch_graph(std::get<GraphOp>(op));
+  const CUresult result =
+      context_.parts.window.sharing([&] { return plain != nullptr ? launch(*plain) : launch_graph(std::get<GraphOp>(op)); });
   if (context_.check(result, plain != nullptr ? "cuLaunchKernel" : "cuGraphLaunch") != CUDA_SUCCESS) return;
   std::atomic<std::uint32_t>& high_water = context_.parts.local_bytes_high_water;
   std::uint32_t known = high_water.load(std::memory_order_relaxed);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <thread>
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -316,6 +317,39 @@ TEST_CASE("a launch that waits for a window is held until the driver has it") {
   CHECK(eventually([&] { return !f.holds_records(); }));
   f.close(1);
   f.close(2);
+}
+
+// NVIDIA's driver does not keep the two apart: see QuietWindow::exclusively().
+TEST_CASE("a function is changed, and asked about, while no other worker puts it into a graph") {
+  constexpr int kQuestions = 2000;
+  WireExecutor executor;
+  FakeFunction function{"f", {8}};
+  WireClient launching(executor, 1), asking(executor, 2);  // the second is served by this thread
+  const proto::FunctionId launched = launching.add_function(function);
+  const proto::FunctionId asked = asking.add_function(function);
+  executor.start_workers();
+  executor.workers->add(launching.shared_session());
+  std::atomic<bool> stop{false};
+  std::thread flood([&] {
+    for (std::uint64_t argument = 1; !stop; ++argument) {
+      if (launching.has_room()) launching.post_launch(launched, argument);
+    }
+  });
+  for (int i = 0; i < kQuestions; ++i) {
+    if (i % 2 == 0)
+      asking.call(proto::FunctionSetAttributeRecord{asked, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1000 + i});
+    else
+      asking.call(proto::OccupancyRecord{asked, 0, 32, 0, 0, 0});
+    (void)asking.turn();
+    CHECK(asking.is_answered(0));
+  }
+  stop = true;
+  flood.join();
+  CHECK(executor.fake.function_conflicts == 0);
+  std::atomic<bool> closed{false};
+  executor.workers->close(1, [&] { closed = true; });
+  CHECK(eventually([&] { return closed.load(); }));
+  executor.workers.reset();
 }
 
 }  // namespace mpsshim::test

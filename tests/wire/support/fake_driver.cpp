@@ -12,6 +12,20 @@ namespace {
 FakeDriver* the_driver = nullptr;
 thread_local std::vector<CUcontext> pushed;  // contexts, above the executor's own
 
+
+// As cuFuncSetAttribute and its kin.
+CUresult change_function() {
+  constexpr int kMoments = 20;  // in which another thread gets its chance to be wrong
+  FakeDriver& fake = FakeDriver::current();
+  ++fake.function_changes;
+  for (int i = 0; i < kMoments; ++i) {
+    if (fake.function_users != 0) ++fake.function_conflicts;
+    std::this_thread::yield();
+  }
+  --fake.function_changes;
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 // The functions behind the table.
@@ -250,6 +264,15 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuModuleLoadData = FakeEntry::module_load;
   table.cuModuleGetFunction = FakeEntry::get_function;
   table.cuLaunchKernel = FakeEntry::launch;
+  table.cuFuncGetAttribute = [](int* value, CUfunction_attribute, CUfunction) {
+    *value = 0;
+    return change_function();
+  };
+  table.cuFuncSetAttribute = [](CUfunction, CUfunction_attribute, int) { return change_function(); };
+  table.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags = [](int* blocks, CUfunction, int, std::size_t, unsigned) {
+    *blocks = 1;
+    return change_function();
+  };
   table.cuLaunchKernelEx = FakeEntry::launch_ex;
   table.cuLaunchCooperativeKernel = FakeEntry::launch_cooperative;
   table.cuMemcpyAsync = FakeEntry::copy_any;

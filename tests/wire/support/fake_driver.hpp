@@ -74,6 +74,11 @@ class FakeDriver {
   std::atomic<unsigned> green_conflicts{0};  // calls that named a green context while another thread had it current or was in such a call
   CUresult launch_result = CUDA_SUCCESS;     // of the next plain launches
 
+  // Functions that are put into nodes while another thread changes one or asks about one, which NVIDIA's driver does not keep apart.
+  std::atomic<unsigned> function_conflicts{0};
+  std::atomic<int> function_users{0};
+  std::atomic<int> function_changes{0};
+
  private:
   friend struct FakeEntry;
   friend struct FakeGraphs;

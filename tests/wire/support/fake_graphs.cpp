@@ -64,7 +64,11 @@ CUresult CUDAAPI instantiate(CUgraphExec* exec, CUgraph graph, unsigned long lon
 
 CUresult CUDAAPI exec_destroy(CUgraphExec) { return CUDA_SUCCESS; }
 CUresult CUDAAPI set_kernel(CUgraphExec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
-  if (!FakeDriver::current().has_graphs) return CUDA_ERROR_NOT_SUPPORTED;
+  FakeDriver& fake = FakeDriver::current();
+  if (!fake.has_graphs) return CUDA_ERROR_NOT_SUPPORTED;
+  ++fake.function_users;
+  if (fake.function_changes != 0 && reinterpret_cast<const FakeFunction*>(params->func)->name != kWriter) ++fake.function_conflicts;
+  --fake.function_users;
   if (reinterpret_cast<FakeGraph::Node*>(node)->context != FakeDriver::pushed_context()) return CUDA_ERROR_INVALID_VALUE;  // as NVIDIA's
   assign(*reinterpret_cast<FakeGraph::Node*>(node), *params);
   return CUDA_SUCCESS;
