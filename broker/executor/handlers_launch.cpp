@@ -34,7 +34,8 @@ void handle(Incoming& incoming, const proto::LaunchRecord& record) {
   op.shared_bytes = record.shared_bytes;
   op.parameter_bytes = static_cast<std::uint32_t>(padded);
   op.attribute_count = record.attribute_count;
-  op.is_cooperative = (record.flags & proto::kLaunchIsCooperative) != 0;
+  op.is_multi_device = (record.flags & proto::kLaunchIsMultiDevice) != 0;
+  op.is_cooperative = op.is_multi_device || (record.flags & proto::kLaunchIsCooperative) != 0;
   op.is_single = op.is_cooperative || op.function->prints;
   op.data = data;
   incoming.session.streams().append(*queue, std::move(op));

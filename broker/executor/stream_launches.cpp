@@ -98,6 +98,10 @@ CUresult StreamQueue::launch(const LaunchOp& launch) {
   const CUfunction function = launch.function->handle;
   const auto& [grid_x, grid_y, grid_z] = launch.grid;
   const auto& [block_x, block_y, block_z] = launch.block;
+  if (launch.is_multi_device) {
+    CUDA_LAUNCH_PARAMS only{function, grid_x, grid_y, grid_z, block_x, block_y, block_z, launch.shared_bytes, handle(), parameters};
+    return driver()->cuLaunchCooperativeKernelMultiDevice(&only, 1, 0);
+  }
   if (launch.is_cooperative) {
     return driver()->cuLaunchCooperativeKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, launch.shared_bytes, handle(),
                                                parameters);

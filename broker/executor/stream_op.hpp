@@ -24,6 +24,7 @@ struct LaunchOp {
   std::uint32_t parameter_bytes = 0;  // padded to 8; the attributes follow
   std::uint32_t attribute_count = 0;
   bool is_cooperative = false;
+  bool is_multi_device = false;     // cooperative, and its kernel may ask for the grid of all devices, of which there is one
   bool is_single = false;           // may not be in a chain whatever its attributes: it is cooperative, or prints
   const std::byte* data = nullptr;  // parameters and attributes: in the worker's batch until own(), then in `owned`
   std::unique_ptr<std::byte[]> owned;

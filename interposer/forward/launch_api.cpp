@@ -8,6 +8,7 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/entry.hpp"
 #include "interposer/forward/events.hpp"
+#include "interposer/forward/graphs/capture.hpp"
 #include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/launch.hpp"
 #include "interposer/forward/launch_attributes.hpp"
@@ -169,6 +170,19 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
                                    void** kernelParams) {
   return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes}, hStream, {}, proto::kLaunchIsCooperative,
                 kernelParams, nullptr);
+}
+
+// A session has one device, and a list names each device once.
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launchParamsList, unsigned int numDevices, unsigned int flags) {
+  constexpr unsigned int kKnownFlags =
+      CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC | CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
+  if (launchParamsList == nullptr || numDevices != 1 || (flags & ~kKnownFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
+  const CUDA_LAUNCH_PARAMS& only = launchParamsList[0];
+  if (only.hStream == nullptr || only.hStream == CU_STREAM_LEGACY || only.hStream == CU_STREAM_PER_THREAD) return CUDA_ERROR_INVALID_VALUE;
+  Stream* stream = Streams::instance().resolve(only.hStream);
+  if (stream != nullptr && stream->is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(*stream);  // no node is like it
+  return launch(only.function, {only.gridDimX, only.gridDimY, only.gridDimZ, only.blockDimX, only.blockDimY, only.blockDimZ, only.sharedMemBytes},
+                only.hStream, {}, proto::kLaunchIsCooperative | proto::kLaunchIsMultiDevice, only.kernelParams, nullptr);
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra) {

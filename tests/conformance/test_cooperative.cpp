@@ -60,6 +60,22 @@ TEST_CASE("grids of two streams that each fill the device come to their end", "[
   for (const Grid* grid : {&first, &second}) OK(CU(cuStreamDestroy)(grid->stream));
 }
 
+TEST_CASE("a cooperative launch on several devices has one of them", "[forwarded]") {
+  const DeviceContext context;
+  const LoadedImage image;
+  Grid grid{image.function("grid_barrier"), 4};
+  CUdeviceptr count_address = grid.count.address();
+  CUdeviceptr seen_address = grid.seen.address();
+  void* arguments[] = {&count_address, &seen_address};
+  CUDA_LAUNCH_PARAMS only{grid.function, grid.blocks, 1, 1, 32, 1, 1, 0, grid.stream, arguments};
+  OK(CU(cuLaunchCooperativeKernelMultiDevice)(&only, 1, 0));
+  OK(CU(cuStreamSynchronize)(grid.stream));
+  CHECK(grid.is_complete(1));
+  CHECK(CU(cuLaunchCooperativeKernelMultiDevice)(&only, 0, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuLaunchCooperativeKernelMultiDevice)(nullptr, 1, 0) == CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuStreamDestroy)(grid.stream));
+}
+
 TEST_CASE("a cooperative grid waits for the room that another kernel has", "[forwarded]") {
   const DeviceContext context;
   const LoadedImage image;

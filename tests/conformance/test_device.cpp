@@ -140,3 +140,18 @@ TEST_CASE("entry points by the look-up of CUDA 11", "[forwarded]") {
   CHECK(look_up("cuLaunchKernelEx", &found, 11000, 0) == CUDA_ERROR_NOT_FOUND);  // since 11.8
   CHECK(found == &found);
 }
+
+TEST_CASE("whoever registers for notifications of budgets is forgotten when it says so", "[forwarded]") {
+  if (is_cpu_driver()) MPSSHIM_SKIP("asked of the library in front of the CPU driver");
+  OK(CU(cuInit)(0));
+  const auto never = [](CUasyncNotificationInfo*, void*, CUasyncCallbackHandle) { std::abort(); };
+  CUasyncCallbackHandle first = nullptr;
+  CUasyncCallbackHandle second = nullptr;
+  OK(CU(cuDeviceRegisterAsyncNotification)(0, never, nullptr, &first));
+  OK(CU(cuDeviceRegisterAsyncNotification)(0, never, nullptr, &second));
+  CHECK(first != second);
+  OK(CU(cuDeviceUnregisterAsyncNotification)(0, first));
+  OK(CU(cuDeviceUnregisterAsyncNotification)(0, second));
+  if (refuses_dead_handles()) CHECK(CU(cuDeviceUnregisterAsyncNotification)(0, first) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(CU(cuDeviceRegisterAsyncNotification)(4711, never, nullptr, &first) == CUDA_ERROR_INVALID_DEVICE);
+}

@@ -84,6 +84,14 @@ CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, 
   });
 }
 
+// The CPU is one device, and a list names each device once.
+CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launchParamsList, unsigned int numDevices, unsigned int) {
+  if (launchParamsList == nullptr || numDevices != 1) return CUDA_ERROR_INVALID_VALUE;
+  const CUDA_LAUNCH_PARAMS& only = launchParamsList[0];
+  return cuLaunchCooperativeKernel(only.function, only.gridDimX, only.gridDimY, only.gridDimZ, only.blockDimX, only.blockDimY, only.blockDimZ,
+                                   only.sharedMemBytes, only.hStream, only.kernelParams);
+}
+
 CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra) {
   return entry(Needs::context, [&]() -> CUresult {
     if (config == nullptr || (config->numAttrs != 0 && config->attrs == nullptr)) return CUDA_ERROR_INVALID_VALUE;
