@@ -30,6 +30,7 @@ enum class HandleKind : std::uint8_t {
   green_context = 16,
   link_state = 17,
   resource_descriptor = 18,  // the client's alone
+  reference = 19,            // texture and surface references of modules
 };
 
 inline constexpr std::uint32_t kGenerationBits = 24;
@@ -58,6 +59,7 @@ using GraphId = Id<HandleKind::graph>;
 using GraphNodeId = Id<HandleKind::graph_node>;
 using GraphExecId = Id<HandleKind::graph_exec>;
 using GreenContextId = Id<HandleKind::green_context>;
+using ReferenceId = Id<HandleKind::reference>;
 using MemoryId = Id<HandleKind::allocation>;  // of cuMemCreate
 
 static_assert(sizeof(StreamId) == 8 && std::is_trivially_copyable_v<StreamId>);

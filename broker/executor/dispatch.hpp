@@ -52,6 +52,10 @@ struct Incoming {
   [[nodiscard]] SharedReply share_reply() { return std::make_shared<Reply>(std::move(reply)); }
 };
 
+// For a launch: what its function's texture and surface references are bound to (handlers_reference.cpp). CUDA_ERROR_INVALID_HANDLE: an array
+// that is bound is gone.
+[[nodiscard]] CUresult find_bindings(Session& session, const SessionFunction& function, std::shared_ptr<const LaunchReferences>& found);
+
 // Dispatches whole records one after another until the session fails.
 void dispatch_batch(Session& session, std::span<const std::byte> batch);
 

@@ -31,6 +31,7 @@ NodeFault read_kernel(Session& session, std::span<const std::byte> payload, Node
   if (!record.function.has_kind()) return malformed("a kernel node's function id is of another kind");
   const proto::Known<SessionFunction> function = session.functions().find(record.function);
   if (!function) return refused(CUDA_ERROR_INVALID_HANDLE);
+  if (function->references != nullptr) return refused(CUDA_ERROR_NOT_SUPPORTED);  // "kernels launched using graphs must not use references"
   const std::uint64_t padded = (std::uint64_t{record.parameter_bytes} + 7) / 8 * 8;
   if (record.attribute_count > kMaxLaunchAttributes) return malformed("a kernel node has more attributes than exist");
   if (padded + record.attribute_count * sizeof(CUlaunchAttribute) > payload.size()) return malformed("a kernel node's parameters exceed it");

@@ -36,7 +36,8 @@ void handle(Incoming& incoming, const proto::LaunchRecord& record) {
   op.attribute_count = record.attribute_count;
   op.is_multi_device = (record.flags & proto::kLaunchIsMultiDevice) != 0;
   op.is_cooperative = op.is_multi_device || (record.flags & proto::kLaunchIsCooperative) != 0;
-  op.is_single = op.is_cooperative || op.function->prints;
+  op.is_single = op.is_cooperative || op.function->prints || function->references != nullptr;
+  if (const CUresult result = find_bindings(incoming.session, *function, op.references); result != CUDA_SUCCESS) return incoming.reject(result);
   op.data = data;
   incoming.session.streams().append(*queue, std::move(op));
 }

@@ -23,6 +23,7 @@ void add_module(Session& session, Reply& reply, proto::ModuleId id, ImageUse use
   auto module = std::make_unique<SessionModule>();
   module->image = image;
   module->use = std::move(use);
+  if (image->has_references) module->references = std::make_shared<ModuleReferences>();
   const CUresult result = session.modules().insert(id, std::move(module)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
   if (result == CUDA_SUCCESS && image->holds_contents()) session.add_variables(id, image, are_variables_restored);
   const proto::ModuleLoadReply answer{image->function_count, image->holds_contents() ? (are_variables_restored ? 2u : 1u) : 0u};
@@ -81,7 +82,7 @@ std::unique_ptr<SessionFunction> bound_function(const Session& session, const Se
   if (loaded.name_offset.load(std::memory_order_relaxed) == 0) {
     loaded.name_offset.store(session.parts().function_names.add(loaded.name), std::memory_order_relaxed);
   }
-  return std::make_unique<SessionFunction>(SessionFunction{&loaded, module.use});
+  return std::make_unique<SessionFunction>(SessionFunction{&loaded, module.use, module.references});
 }
 
 // On the worker. The module may have gone meanwhile: then so has what was found in it.
@@ -143,6 +144,7 @@ void handle(Incoming& incoming, const proto::ModuleUnloadRecord& record) {
   const std::unique_ptr<SessionModule> module = session.modules().take(record.module);
   if (module->image->holds_contents()) session.variables().remove(record.module);
   for (const proto::FunctionId function : module->functions) (void)session.functions().take(function);
+  for (const proto::ReferenceId reference : module->reference_ids) (void)session.references().take(reference);
   // Launches that are queued or running still use the image; afterwards prepared graphs may name its functions.
   session.when_completed([&session, image = module->image, use = module->use]() mutable {
     session.retire_image(std::move(image));

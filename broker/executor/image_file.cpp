@@ -43,6 +43,7 @@ void note_contents_of_cubin(std::span<const std::byte> cubin, PreparedImage& pre
   prepared.has_writable_globals = !info || info->has_writable_globals;
   prepared.uses_device_heap = info && info->uses_device_heap;
   prepared.takes_code_addresses = !info || info->takes_code_addresses;
+  prepared.has_references = info && info->has_references;
   prepared.all_may_print = !info;
   prepared.printing_kernels.clear();
   if (info) {
@@ -65,6 +66,7 @@ void note_contents_of_ptx(std::string_view text, PreparedImage& prepared) {
   prepared.has_writable_globals = !variables.empty();
   prepared.uses_device_heap = image::ptx_uses_device_heap(text);
   prepared.takes_code_addresses = image::ptx_takes_code_addresses(text);
+  prepared.has_references = image::ptx_has_references(text);
   prepared.all_may_print = false;
   prepared.printing_kernels.clear();
   for (std::string& name : image::ptx_printing_kernels(text)) prepared.printing_kernels.insert(std::move(name));

@@ -24,6 +24,7 @@ struct PreparedImage {
   bool has_writable_globals = false;
   bool uses_device_heap = false;  // image::CubinInfo
   bool takes_code_addresses = false;  // the same
+  bool has_references = false;  // image::CubinInfo
   bool was_compiled = false;
   bool all_may_print = false;  // it is not known which
   std::set<std::string, std::less<>> printing_kernels;

@@ -129,6 +129,7 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
   }
   image.has_writable_globals = prepared.has_writable_globals;
   image.has_managed = !prepared.managed.empty();
+  image.has_references = prepared.has_references;
   image.uses_device_heap = prepared.uses_device_heap;
   image.all_may_print = prepared.all_may_print;
   image.printing_kernels = prepared.printing_kernels;

@@ -54,6 +54,7 @@ struct LoadedImage {
   CUmodule handle = nullptr;
   bool has_writable_globals = false;
   bool has_managed = false;                // loaded for a client that does not place them: nobody else's
+  bool has_references = false;             // texture or surface references, whose bindings are the copy's: it serves one client, once
   bool uses_device_heap = false;           // what its kernels allocate there ends with the context
   bool all_may_print = false;              // PreparedImage's
   std::set<std::string, std::less<>> printing_kernels;

@@ -68,6 +68,7 @@ ImageUse ModuleStore::take(std::uint64_t image, bool only_clean, bool& is_clean)
   for (auto entry = first; entry != last; ++entry) {
     Cached& cached = entry->second;
     if (cached.image->has_managed) continue;
+    if (cached.image->has_references && (cached.users != 0 || cached.owner != 0)) continue;
     if (cached.image->has_writable_globals && (cached.users != 0 || cached.owner != 0 || (only_clean && !cached.is_clean))) continue;
     is_clean = cached.is_clean;
     return use_of(cached);
@@ -106,7 +107,7 @@ void ModuleStore::give_back(const ImageRef& image) {
   const auto [first, last] = cache_.equal_range(image->image);
   const auto entry = std::find_if(first, last, [&](const auto& cached) { return cached.second.image == image; });
   if (entry == last || --entry->second.users != 0) return;
-  if (image->has_writable_globals && !image->can_be_restored) {
+  if (image->has_references || (image->has_writable_globals && !image->can_be_restored)) {
     total_bytes_ -= image->cost_bytes;
     ended = std::move(entry->second.image);
     cache_.erase(entry);
@@ -258,6 +259,21 @@ void ModuleStore::find_global(std::uint64_t session, const ImageRef& image, std:
                       image->globals[name] = {address, size};
                     }
                     done(result, address, size);
+                  }});
+}
+
+void ModuleStore::find_reference(std::uint64_t session, const ImageRef& image, std::string name, bool is_surface, ReferenceDone done) {
+  window_.submit({.what = is_surface ? "cuModuleGetSurfRef" : "cuModuleGetTexRef",
+                  .session = session,
+                  .run = [this, image, session, is_surface, name = std::move(name), done = std::move(done)](WindowResult window) {
+                    ReferenceHandle handle;
+                    if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, handle, {});
+                    const CUresult result = is_surface ? driver_->cuModuleGetSurfRef(&handle.surface, image->handle, name.c_str())
+                                                       : driver_->cuModuleGetTexRef(&handle.texture, image->handle, name.c_str());
+                    if (faults_.check(result, session, is_surface ? "cuModuleGetSurfRef" : "cuModuleGetTexRef") != CUDA_SUCCESS) {
+                      return done(result, {}, {});
+                    }
+                    done(result, handle, is_surface ? proto::ReferenceLookupReply{} : read_settings(driver_, handle.texture));
                   }});
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "broker/executor/loaded_image.hpp"
+#include "broker/executor/module_references.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
@@ -42,6 +43,7 @@ class ModuleStore {
   using LoadDone = std::function<void(CUresult, ImageUse, std::string log)>;
   using FunctionDone = std::function<void(CUresult, const LoadedFunction*)>;
   using GlobalDone = std::function<void(CUresult, CUdeviceptr, std::size_t)>;
+  using ReferenceDone = std::function<void(CUresult, const ReferenceHandle&, const proto::ReferenceLookupReply&)>;
   using NamesDone = std::function<void(CUresult, std::vector<std::string>)>;
 
   // From memory, at once; nullptr where that is not possible.
@@ -50,12 +52,14 @@ class ModuleStore {
 
   // Called with neither error nor image: the image has these __managed__ variables, and the client is to place them first.
   using NeedsPlaces = std::function<void(const std::vector<image::ManagedVariable>&)>;
-  // All four may answer from the calling thread or, later, from the window's. `session` is for logs and the load log.
+  // All five may answer from the calling thread or, later, from the window's. `session` is for logs and the load log.
   // Without `needs_places` such an image is loaded as it is.
   // `has_objects`: ImageCompiler::prepare.
   void load(std::uint64_t session, std::uint64_t image, LoadDone done, const NeedsPlaces& needs_places, bool has_objects = false);
   void find_function(std::uint64_t session, const ImageRef& image, std::string name, FunctionDone done);
   void find_global(std::uint64_t session, const ImageRef& image, std::string name, GlobalDone done);
+  // A texture or surface reference, and how it reads at first.
+  void find_reference(std::uint64_t session, const ImageRef& image, std::string name, bool is_surface, ReferenceDone done);
   void list_functions(std::uint64_t session, const ImageRef& image, NamesDone done);
   // Loads again what an earlier executor had loaded, in its order; before the first session. `owner`: the session that had this copy then, and
   // is to have it again with its variables; 0: none.

@@ -9,6 +9,7 @@
 
 #include "broker/executor/event_pool.hpp"
 #include "broker/executor/green_context.hpp"
+#include "broker/executor/module_references.hpp"
 #include "broker/executor/module_store.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/ids.hpp"
@@ -25,17 +26,27 @@ struct SessionModule {
   ImageRef image;
   ImageUse use;                              // while it lasts nobody else gets this copy, if the image has variables
   std::vector<proto::FunctionId> functions;  // found in it; they end with it
+  std::shared_ptr<ModuleReferences> references{};     // null: the image has no texture or surface references
+  std::vector<proto::ReferenceId> reference_ids{};  // found in it
 };
 
 struct SessionFunction {
   const LoadedFunction* loaded = nullptr;  // lives as long as its module's image
   ImageUse use{};                          // that image: graphs that name the function keep it
+  std::shared_ptr<ModuleReferences> references{};  // its module's
   int carve_out = kDefaultCarveOut;        // as this session has set it
+};
+
+struct SessionReference {
+  std::shared_ptr<ModuleReferences> references;
+  std::size_t number = 0;
+  bool is_surface = false;
 };
 
 using EventTable = proto::HandleTable<proto::HandleKind::event, SessionEvent>;
 using ModuleTable = proto::HandleTable<proto::HandleKind::module, SessionModule>;
 using FunctionTable = proto::HandleTable<proto::HandleKind::function, SessionFunction>;
+using ReferenceTable = proto::HandleTable<proto::HandleKind::reference, SessionReference>;
 using GreenTable = proto::HandleTable<proto::HandleKind::green_context, GreenContextRef>;
 
 }  // namespace mpsshim::broker

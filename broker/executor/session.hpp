@@ -54,6 +54,7 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] SessionTimes& times() { return times_; }
   [[nodiscard]] ModuleTable& modules() { return modules_; }
   [[nodiscard]] FunctionTable& functions() { return functions_; }
+  [[nodiscard]] ReferenceTable& references() { return references_; }
   [[nodiscard]] LinkTable& links() { return links_; }
   [[nodiscard]] SessionArrays& arrays() { return arrays_; }
   [[nodiscard]] GraphSet& graphs() { return graphs_; }
@@ -158,6 +159,7 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionTimes times_;
   ModuleTable modules_;
   FunctionTable functions_;
+  ReferenceTable references_;
   LinkTable links_;
   GraphSet graphs_;
   GreenTable greens_;

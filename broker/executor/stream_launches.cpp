@@ -93,6 +93,10 @@ void StreamQueue::count_launches(std::uint32_t launches, bool are_chained) {
 CUresult StreamQueue::launch(const LaunchOp& launch) {
   const ScopedCall call(context_.session, "cuLaunchKernel");
   const std::lock_guard lock(issue_lock());
+  if (launch.references != nullptr) [[unlikely]] {
+    const CUresult result = launch.references->references->apply(driver(), *launch.references->bindings);
+    if (result != CUDA_SUCCESS) return result;
+  }
   if (launch.attribute_count > 0) return launch_with_attributes(launch);
   void** parameters = parameter_addresses(launch, addresses_);
   const CUfunction function = launch.function->handle;

@@ -12,9 +12,16 @@
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/event_pool.hpp"
+#include "broker/executor/module_references.hpp"
 #include "broker/executor/module_store.hpp"
 
 namespace mpsshim::broker {
+
+// What a launch reads through: its module's texture and surface references, and what they were bound to when its record came.
+struct LaunchReferences {
+  std::shared_ptr<ModuleReferences> references;
+  std::shared_ptr<const ModuleReferences::Bindings> bindings;
+};
 
 struct LaunchOp {
   const LoadedFunction* function = nullptr;
@@ -25,9 +32,10 @@ struct LaunchOp {
   std::uint32_t attribute_count = 0;
   bool is_cooperative = false;
   bool is_multi_device = false;     // cooperative, and its kernel may ask for the grid of all devices, of which there is one
-  bool is_single = false;           // may not be in a chain whatever its attributes: it is cooperative, or prints
+  bool is_single = false;           // may not be in a chain whatever its attributes: it is cooperative, prints, or its module has references
   const std::byte* data = nullptr;  // parameters and attributes: in the worker's batch until own(), then in `owned`
   std::unique_ptr<std::byte[]> owned;
+  std::shared_ptr<const LaunchReferences> references;  // null: none, or nothing is set on them
 
   [[nodiscard]] bool is_plain() const { return attribute_count == 0 && !is_single; }
   [[nodiscard]] std::size_t data_bytes() const { return parameter_bytes + attribute_count * sizeof(CUlaunchAttribute); }

@@ -20,6 +20,8 @@ constexpr std::string_view kInfoPrefix = ".nv.info.";
 constexpr std::string_view kSharedPrefix = ".nv.shared.";
 constexpr std::uint32_t kMaxParameterBytes = 32764;    // CUDA 12.1 and newer
 constexpr std::uint8_t kSymbolIsKernel = 0x10;         // in st_other
+constexpr std::uint8_t kTextureSymbol = 10;            // STT_* of the toolkit's own
+constexpr std::uint8_t kSurfaceSymbol = 12;
 constexpr std::string_view kPrint = "vprintf";         // what printf() becomes
 constexpr std::string_view kDeviceLaunch = "cudaCDP";  // within the names of what kernels launch kernels by
 
@@ -204,6 +206,7 @@ std::optional<CubinInfo> read_cubin(std::span<const std::byte> cubin) {
   info.uses_device_heap = std::ranges::any_of(
       elf->symbols(), [](const ElfSymbol& symbol) { return symbol.section == SHN_UNDEF && symbol.type == STT_FUNC && symbol.name == "malloc"; });
   info.takes_code_addresses = takes_code_addresses(*elf);
+  info.has_references = any_symbol([](const ElfSymbol& symbol) { return symbol.type == kTextureSymbol || symbol.type == kSurfaceSymbol; });
   return info;
 }
 

@@ -44,6 +44,7 @@ struct CubinInfo {
   // Some code or variable of it has the address of a function of the image, as the driver has placed it: kernels may have left it in memory.
   // Says yes for any address of one beyond its own section.
   bool takes_code_addresses = false;
+  bool has_references = false;    // texture or surface references, which programs bind in the module
 };
 
 // Empty if it is not a cubin.

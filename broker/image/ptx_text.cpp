@@ -149,6 +149,17 @@ bool ptx_takes_code_addresses(std::string_view text) {
   return false;
 }
 
+// In parameter lists these words mean objects that are arguments.
+bool ptx_has_references(std::string_view text) {
+  int depth = 0;  // of braces and parentheses
+  for (std::string_view token = next_ptx_token(text); !token.empty(); token = next_ptx_token(text)) {
+    if (token == "{" || token == "(") ++depth;
+    if (token == "}" || token == ")") --depth;
+    if (depth == 0 && (token == ".texref" || token == ".surfref" || token == ".tex")) return true;
+  }
+  return false;
+}
+
 bool ptx_uses_device_heap(std::string_view text) {
   bool is_extern = false;
   for (std::string_view token = next_ptx_token(text); !token.empty(); token = next_ptx_token(text)) {

@@ -29,6 +29,9 @@ inline constexpr unsigned kOldestLinkedPtx = 31;
 // Its kernels that call printf(), themselves or by functions that they call; with calls through pointers all that might.
 [[nodiscard]] std::vector<std::string> ptx_printing_kernels(std::string_view text);
 
+// Declares texture or surface references (see CubinInfo::has_references).
+[[nodiscard]] bool ptx_has_references(std::string_view text);
+
 // Declares the device's malloc() (see CubinInfo::uses_device_heap).
 [[nodiscard]] bool ptx_uses_device_heap(std::string_view text);
 

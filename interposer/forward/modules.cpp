@@ -149,8 +149,10 @@ CUresult Modules::unload(Module& module) {
     session().end_recipe(module.recipe, place);
     for (const auto& [name, function] : module.functions) Functions::instance().end_recipes(*function, place);
     for (const RecipeBook::Key key : module.global_recipes) session().end_recipe(key, place);
+    end_references(module, place);
   });
   Globals::instance().remove(module.id);
+  erase_references(module);
   for (const auto& [name, function] : module.functions) Functions::instance().erase(function->id);
   const std::lock_guard lock(mutex_);
   (void)modules_.take(module.id);

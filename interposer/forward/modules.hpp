@@ -28,6 +28,8 @@ struct Global {
   std::uint64_t size_bytes = 0;
 };
 
+struct Reference;
+
 struct Module {
   proto::ModuleId id;
   std::uint32_t function_count = 0;
@@ -44,8 +46,14 @@ struct Module {
   std::map<std::string, Function*, std::less<>> functions;
   std::map<std::string, Global, std::less<>> globals;
   std::vector<RecipeBook::Key> global_recipes;
+  std::map<std::string, Reference*, std::less<>> textures;  // references that were asked for (arrays/references.hpp)
+  std::map<std::string, Reference*, std::less<>> surfaces;
   std::vector<std::string> names;  // of all functions, once they were asked for
 };
+
+// A module's references end with it: their recipes inside the post that says so, then their handles.
+void end_references(const Module& module, Place place);
+void erase_references(const Module& module);
 
 struct Library {
   LibraryId id;

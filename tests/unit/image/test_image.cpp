@@ -264,3 +264,22 @@ TEST_CASE("whether a PTX text has variables") {
   CHECK(!ptx_has_writable_globals(".version 9.0 // .global .u32 a;\n.extern .global .u32 b; .global .b8 $str[4] = {1};"));
   CHECK(!ptx_has_writable_globals(".entry k() { ld.global.u32 %r1, [%rd1]; .shared .u32 s; }"));
 }
+
+TEST_CASE("images with texture or surface references are known, as machine code and as text") {
+  for (const char* name : {"references.cubin", "references_75.cubin"}) {
+    INFO(name);
+    const auto info = read_cubin(load_image(name));
+    REQUIRE(info);
+    CHECK(info->has_references);
+    CHECK_FALSE(info->has_writable_globals);
+  }
+  const auto others = read_cubin(load_image("variables.cubin"));
+  REQUIRE(others);
+  CHECK_FALSE(others->has_references);
+  CHECK(ptx_has_references(".version 7.0\n.target sm_75\n.global .texref image;\n"));
+  CHECK(ptx_has_references(".version 7.0\n.target sm_75\n.visible .global .surfref canvas;\n"));
+  CHECK(ptx_has_references(".version 7.0\n.target sm_75\n.tex .u64 image;\n"));
+  // An argument is an object, and inside a function the word is part of an instruction.
+  CHECK_FALSE(ptx_has_references(".version 7.0\n.target sm_75\n.entry k(.param .texref image) { ret; }\n"));
+  CHECK_FALSE(ptx_has_references(".version 7.0\n.target sm_75\n.entry k() { istypep.texref %p0, %rd0; ret; }\n"));
+}

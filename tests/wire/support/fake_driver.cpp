@@ -210,6 +210,23 @@ struct FakeEntry {
     the_driver->submit(stream, write_call(operation), [operation] { write_value(operation); });
     return CUDA_SUCCESS;
   }
+  static CUresult bind(void* reference, std::uint64_t source, std::uint64_t bytes) {
+    FakeCall call(FakeCall::bind);
+    call.destination = reinterpret_cast<std::uint64_t>(reference);
+    call.source = source;
+    call.bytes_or_value = bytes;
+    std::lock_guard lock(the_driver->mutex_);
+    the_driver->calls_.push_back(std::move(call));
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI bind_linear(std::size_t* offset, CUtexref texture, CUdeviceptr address, std::size_t bytes) {
+    *offset = 0;
+    return bind(texture, address, bytes);
+  }
+  static CUresult CUDAAPI bind_array(CUtexref texture, CUarray array, unsigned) { return bind(texture, reinterpret_cast<std::uint64_t>(array), 0); }
+  static CUresult CUDAAPI bind_surface(CUsurfref surface, CUarray array, unsigned) {
+    return bind(surface, reinterpret_cast<std::uint64_t>(array), 0);
+  }
   static CUresult CUDAAPI batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned) {
     if (!the_driver->has_batches) return CUDA_ERROR_NOT_SUPPORTED;
     const std::vector<CUstreamBatchMemOpParams> writes(operations, operations + count);
@@ -287,6 +304,9 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuStreamWaitEvent = FakeEntry::wait;
   table.cuStreamWriteValue32_v2 = FakeEntry::write;
   table.cuStreamBatchMemOp_v2 = FakeEntry::batch;
+  table.cuTexRefSetAddress_v2 = FakeEntry::bind_linear;
+  table.cuTexRefSetArray = FakeEntry::bind_array;
+  table.cuSurfRefSetArray = FakeEntry::bind_surface;
   FakeGraphs::fill(table);
   return broker::Driver::from_table(table);
 }

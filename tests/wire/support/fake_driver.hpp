@@ -29,7 +29,7 @@ struct FakeFunction {
 
 // What a stream was given, one entry for each operation; the nodes of a graph count singly.
 struct FakeCall {
-  enum Kind { launch, copy, fill, record, wait, write };
+  enum Kind { launch, copy, fill, record, wait, write, bind };  // bind: of a texture or surface reference, in no stream
   explicit FakeCall(Kind what) : kind(what) {}
   Kind kind;
   CUstream stream = nullptr;

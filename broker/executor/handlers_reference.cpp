@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Texture and surface references of modules (module_references.hpp). They are looked up in a quiet window, like variables, and set when their
+// turn in the ring comes, for the launches behind.
+#include <memory>
+#include <utility>
+
+#include "broker/executor/dispatch.hpp"
+#include "broker/executor/module_store.hpp"
+#include "proto/references.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+constexpr std::size_t kMostReferences = 256;  // of a module; PTX in unified mode has 128 of each kind
+
+// On the worker. The module may have gone meanwhile: then so has what was found in it.
+CUresult add_reference(Session& session, const proto::ReferenceLookupRecord& record, const ImageRef& image, const ReferenceHandle& handle) {
+  const proto::Known<SessionModule> module = session.modules().find(record.module);
+  if (!module || module->image != image) return CUDA_ERROR_INVALID_HANDLE;
+  if (module->reference_ids.size() >= kMostReferences) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto reference = std::make_unique<SessionReference>();
+  reference->references = module->references;
+  reference->is_surface = handle.surface != nullptr;
+  SessionReference* const added = reference.get();
+  if (!session.references().insert(record.reference, std::move(reference))) return CUDA_ERROR_INVALID_HANDLE;
+  added->number = module->references->add(handle);
+  module->reference_ids.push_back(record.reference);
+  return CUDA_SUCCESS;
+}
+
+// Arrays by their ids, addresses by the session's memory.
+CUresult resolve_source(Session& session, const SessionReference& reference, ReferenceBinding& binding) {
+  const proto::ReferenceSetRecord& set = binding.set;
+  const auto source = static_cast<proto::ReferenceSource>(set.source);
+  if (reference.is_surface && source != proto::ReferenceSource::array) return CUDA_ERROR_INVALID_VALUE;
+  const proto::Known<SessionArray> array = session.arrays().table().find(set.array);
+  switch (source) {
+    case proto::ReferenceSource::nothing: return CUDA_SUCCESS;
+    case proto::ReferenceSource::linear: return session.memory().owns_device(set.address, set.size_bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case proto::ReferenceSource::rows: {
+      std::uint64_t bytes = 0;
+      if (__builtin_mul_overflow(set.size_bytes, set.height, &bytes)) return CUDA_ERROR_INVALID_VALUE;
+      return session.memory().owns_device(set.address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+    case proto::ReferenceSource::array: binding.array = array ? array->array : nullptr; break;
+    case proto::ReferenceSource::mipmapped_array: binding.mipmapped = array ? array->mipmapped : nullptr; break;
+  }
+  return binding.array != nullptr || binding.mipmapped != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+}  // namespace
+
+CUresult find_bindings(Session& session, const SessionFunction& function, std::shared_ptr<const LaunchReferences>& found) {
+  if (function.references == nullptr || function.references->bindings() == nullptr) return CUDA_SUCCESS;
+  auto launch = std::make_shared<LaunchReferences>(LaunchReferences{function.references, function.references->bindings()});
+  for (const auto& binding : *launch->bindings) {
+    const bool names_array = binding != nullptr && (binding->array != nullptr || binding->mipmapped != nullptr);
+    if (names_array && !session.arrays().table().find(binding->set.array)) return CUDA_ERROR_INVALID_HANDLE;  // destroyed since
+  }
+  found = std::move(launch);
+  return CUDA_SUCCESS;
+}
+
+void handle(Incoming& incoming, const proto::ReferenceLookupRecord& record) {
+  const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
+  if (!module) return;
+  if (!record.reference.has_kind()) return incoming.malformed("its reference id is of another kind");
+  if (module->references == nullptr) return incoming.reject(CUDA_ERROR_NOT_FOUND);  // the image has none
+  incoming.session.start_job(
+      [reply = incoming.share_reply(), record, image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
+        session->parts().modules.find_reference(
+            session->id(), image, name, record.is_surface != 0,
+            [session, reply, record, image](CUresult result, const ReferenceHandle& handle, const proto::ReferenceLookupReply& settings) {
+              session->finish_job([session, reply, record, image, result, handle, settings] {
+                reply->answer_with(result == CUDA_SUCCESS ? add_reference(*session, record, image, handle) : result, settings);
+              });
+            });
+      });
+}
+
+void handle(Incoming& incoming, const proto::ReferenceSetRecord& record) {
+  const proto::Known<SessionReference> reference = incoming.find(incoming.session.references(), record.reference);
+  if (!reference) return;
+  if (record.source >= proto::kReferenceSources) return incoming.malformed("its source is none");
+  ReferenceBinding binding{record, nullptr, nullptr};
+  if (const CUresult refused = resolve_source(incoming.session, *reference, binding); refused != CUDA_SUCCESS) return incoming.reject(refused);
+  reference->references->set(reference->number, binding);
+}
+
+}  // namespace mpsshim::broker
