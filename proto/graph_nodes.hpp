@@ -21,8 +21,10 @@ enum class GraphNodeKind : std::uint16_t {
   copy = 2,          // GraphCopy
   fill = 3,          // FillRecord
   event_record = 4,  // an event's id
+  conditional = 5,   // GraphCondition, then its bodies
 };
-inline constexpr std::uint16_t kGraphNodeKinds = 5;
+inline constexpr std::uint16_t kGraphNodeKinds = 6;
+inline constexpr unsigned kMostNestedConditions = 16;            // a body within a body
 inline constexpr std::uint32_t kKernelOfGreenContext = 1u << 1;  // runs on its multiprocessors, wherever the graph is launched
 
 struct GraphNodeHeader {
@@ -51,6 +53,19 @@ struct GraphCopy {
   std::uint8_t reserved[6] = {};
 };
 static_assert(sizeof(GraphCopy) == 80 && std::is_trivially_copyable_v<GraphCopy>);
+
+// A conditional node. Its bodies follow, each a GraphBody and the nodes, which are numbered within the body.
+struct GraphCondition {
+  std::uint64_t handle = 0;
+  std::uint32_t type = 0;  // CUgraphConditionalNodeType
+  std::uint32_t body_count = 0;
+};
+static_assert(sizeof(GraphCondition) == 16 && std::is_trivially_copyable_v<GraphCondition>);
+struct GraphBody {
+  std::uint32_t node_count = 0;
+  std::uint32_t bytes = 0;  // of the nodes: a multiple of 8
+};
+static_assert(sizeof(GraphBody) == 8 && std::is_trivially_copyable_v<GraphBody>);
 
 // Bytes from the first to the last of a box of rows; false if they do not fit an address space.
 [[nodiscard]] constexpr bool box_extent(std::uint64_t width_bytes, std::uint64_t height, std::uint64_t depth, std::uint64_t pitch_bytes,

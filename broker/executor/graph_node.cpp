@@ -22,6 +22,8 @@ bool take(std::span<const std::byte>& bytes, T& value) {
   return true;
 }
 
+constexpr std::uint32_t kSwitchCondition = 2;  // CU_GRAPH_COND_TYPE_SWITCH, since 12.8
+
 NodeFault malformed(const char* what) { return {what, CUDA_SUCCESS}; }
 NodeFault refused(CUresult result) { return {nullptr, result}; }
 
@@ -114,15 +116,76 @@ NodeFault read_event(Session& session, std::span<const std::byte> payload, NodeW
   return {};
 }
 
+// Bodies have what the GPU does by itself; an event's record is not among it.
+bool may_be_in_body(const NodeWork& work) { return !std::holds_alternative<EventNode>(work); }
+
+bool has_such_bodies(const proto::GraphCondition& condition) {
+  switch (condition.type) {
+    case CU_GRAPH_COND_TYPE_IF: return condition.body_count == 1 || condition.body_count == 2;
+    case CU_GRAPH_COND_TYPE_WHILE: return condition.body_count == 1;
+    case kSwitchCondition: return condition.body_count >= 1;
+    default: return false;
+  }
+}
+
+NodeFault read_condition(Session& session, std::span<const std::byte> payload, NodeWork& work, unsigned depth) {
+  ConditionNode node;
+  if (!take(payload, node.condition)) return malformed("a conditional node is too short");
+  if (!has_such_bodies(node.condition)) return malformed("a conditional node has no such number of bodies");
+  if (depth >= proto::kMostNestedConditions) return refused(CUDA_ERROR_NOT_SUPPORTED);
+  node.graph = session.conditions().find(node.condition.handle);
+  if (node.graph == nullptr) return refused(CUDA_ERROR_INVALID_VALUE);
+  node.bodies = std::make_shared<ConditionBodies>();
+  for (std::uint32_t i = 0; i < node.condition.body_count; ++i) {
+    proto::GraphBody body;
+    if (!take(payload, body) || body.bytes > payload.size()) return malformed("a conditional node's bodies exceed it");
+    std::vector<GraphNode> nodes;
+    std::uint32_t failed_node = 0;
+    if (const NodeFault fault = read_graph_nodes(session, payload.first(body.bytes), body.node_count, depth + 1, nodes, failed_node)) return fault;
+    for (const GraphNode& each : nodes) {
+      if (!may_be_in_body(each.work)) return refused(CUDA_ERROR_NOT_SUPPORTED);
+    }
+    node.bodies->of.push_back(std::move(nodes));
+    payload = payload.subspan(body.bytes);
+  }
+  work = std::move(node);
+  return {};
+}
+
 }  // namespace
 
-NodeFault read_node_work(Session& session, const proto::GraphNodeHeader& header, std::span<const std::byte> payload, NodeWork& work) {
+NodeFault read_graph_nodes(Session& session, std::span<const std::byte> description, std::uint32_t node_count, unsigned depth,
+                           std::vector<GraphNode>& nodes, std::uint32_t& failed_node) {
+  proto::NodeReader reader(description);
+  proto::GraphNodeHeader header;
+  std::span<const std::byte> dependencies;
+  std::span<const std::byte> payload;
+  while (reader.next(header, dependencies, payload)) {
+    failed_node = static_cast<std::uint32_t>(nodes.size());
+    if (header.index != nodes.size()) return {"its nodes are not numbered in order", {}};
+    GraphNode node;
+    node.is_enabled = header.is_enabled != 0;
+    node.dependencies.resize(header.dependency_count);
+    if (!dependencies.empty()) std::memcpy(node.dependencies.data(), dependencies.data(), dependencies.size());
+    for (const std::uint32_t before : node.dependencies) {
+      if (before >= nodes.size()) return {"a node comes before what it depends on", {}};
+    }
+    if (const NodeFault fault = read_node_work(session, header, payload, node.work, depth)) return fault;
+    nodes.push_back(std::move(node));
+  }
+  if (!reader.at_end() || nodes.size() != node_count) return {"its description is not that of so many nodes", {}};
+  failed_node = node_count;
+  return {};
+}
+
+NodeFault read_node_work(Session& session, const proto::GraphNodeHeader& header, std::span<const std::byte> payload, NodeWork& work, unsigned depth) {
   switch (header.kind) {
     case proto::GraphNodeKind::empty: work = EmptyNode{}; return {};
     case proto::GraphNodeKind::kernel: return read_kernel(session, payload, work);
     case proto::GraphNodeKind::copy: return read_copy(session, payload, work);
     case proto::GraphNodeKind::fill: return read_fill(session, payload, work);
     case proto::GraphNodeKind::event_record: return read_event(session, payload, work);
+    case proto::GraphNodeKind::conditional: return read_condition(session, payload, work, depth);
   }
   return malformed("a node is of an unknown kind");
 }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <variant>
 #include <vector>
@@ -33,13 +34,27 @@ struct EventNode {
   PointRef point;
 };
 
-using NodeWork = std::variant<EmptyNode, KernelNode, proto::GraphCopy, FillOp, EventNode>;
+class ConditionedGraph;
+struct ConditionBodies;
+
+// Runs one of its bodies, or none, or one again and again, by a value that kernels set. Only in the driver's graph that its handle was made in.
+struct ConditionNode {
+  proto::GraphCondition condition;
+  std::shared_ptr<ConditionedGraph> graph;
+  std::shared_ptr<ConditionBodies> bodies;
+};
+
+using NodeWork = std::variant<EmptyNode, KernelNode, proto::GraphCopy, FillOp, EventNode, ConditionNode>;
 
 struct GraphNode {
   NodeWork work;
   bool is_enabled = true;
   std::vector<std::uint32_t> dependencies;  // earlier nodes
   CUgraphNode handle = nullptr;
+};
+
+struct ConditionBodies {
+  std::vector<std::vector<GraphNode>> of;
 };
 
 // What a node holds from some launch on. The kind of its work is the node's.
@@ -56,8 +71,12 @@ struct NodeFault {
   [[nodiscard]] explicit operator bool() const { return malformed != nullptr || result != CUDA_SUCCESS; }
 };
 
-// On the session's worker.
-[[nodiscard]] NodeFault read_node_work(Session& session, const proto::GraphNodeHeader& header, std::span<const std::byte> payload, NodeWork& work);
+// On the session's worker. `depth`: how many conditional nodes it lies in.
+[[nodiscard]] NodeFault read_node_work(Session& session, const proto::GraphNodeHeader& header, std::span<const std::byte> payload, NodeWork& work,
+                                       unsigned depth = 0);
+// A whole graph, `node_count` nodes. `failed_node`: the one that a fault was found in, else their number.
+[[nodiscard]] NodeFault read_graph_nodes(Session& session, std::span<const std::byte> description, std::uint32_t node_count, unsigned depth,
+                                         std::vector<GraphNode>& nodes, std::uint32_t& failed_node);
 
 // As the driver takes them; a kernel's: kernel_node_params().
 [[nodiscard]] CUDA_MEMCPY3D copy_node_params(const proto::GraphCopy& copy);

@@ -19,12 +19,15 @@ struct Instantiation {
 };
 using InstantiationRef = std::shared_ptr<Instantiation>;
 
-// Any thread: the worker makes the graph ready before the client hears of it.
+// On the worker, which makes the graph ready before the client hears of it.
+void answer(Instantiation& job, CUresult result) {
+  job.graph->set_state(result == CUDA_SUCCESS ? SessionGraph::State::ready : SessionGraph::State::failed);
+  job.reply->answer_with(result, proto::GraphInstantiateReply{job.failed_node, 0});
+}
+
+// Any thread.
 void finish(const std::shared_ptr<Session>& session, const InstantiationRef& job, CUresult result) {
-  session->finish_job([job, result] {
-    job->graph->set_state(result == CUDA_SUCCESS ? SessionGraph::State::ready : SessionGraph::State::failed);
-    job->reply->answer_with(result, proto::GraphInstantiateReply{job->failed_node, 0});
-  });
+  session->finish_job([job, result] { answer(*job, result); });
 }
 
 void instantiate_in_window(const std::shared_ptr<Session>& session, const InstantiationRef& job, WindowResult window) {
@@ -38,6 +41,26 @@ void build(const std::shared_ptr<Session>& session, const InstantiationRef& job)
   if (result != CUDA_SUCCESS) return finish(session, job, result);
   session->parts().window.submit(
       {"cuGraphInstantiate", session->id(), false, [session, job](WindowResult window) { instantiate_in_window(session, job, window); }});
+}
+
+// All of it in the window: the executable graph that was made of it before goes first.
+void make_in_window(const std::shared_ptr<Session>& session, const InstantiationRef& job) {
+  session->start_window_call("cuGraphInstantiate", [session, job](WindowResult window) {
+    CUresult result = window == WindowResult::open ? job->graph->build(job->failed_node) : CUDA_ERROR_MPS_SERVER_NOT_READY;
+    if (result == CUDA_SUCCESS) result = job->graph->instantiate(job->flags);
+    session->parts().faults.check(result, session->id(), "instantiating a graph with conditional nodes");
+    session->run_on_worker([job, result] { answer(*job, result); });
+  });
+}
+
+// What was launched of the executable graph before this one ends first.
+void make_conditioned(Session& session, const InstantiationRef& job) {
+  if (!job->graph->conditioned()->take(*job->graph)) {
+    job->graph->set_state(SessionGraph::State::failed);
+    return job->reply->answer_with(CUDA_ERROR_NOT_SUPPORTED, proto::GraphInstantiateReply{job->failed_node, 0});
+  }
+  if (!job->graph->conditioned()->has_holder()) return make_in_window(session.shared_from_this(), job);
+  session.when_completed([&session, job] { make_in_window(session.shared_from_this(), job); });
 }
 
 // One window destroys what has gathered; what comes meanwhile is for the next.
@@ -90,6 +113,7 @@ void handle(Incoming& incoming, const proto::GraphInstantiateRecord& record) {
   if (fault) return incoming.reply.answer_with(fault.result, proto::GraphInstantiateReply{job->failed_node, 0});
   job->reply = incoming.share_reply();
   entry->graph->set_state(SessionGraph::State::being_made);
+  if (entry->graph->conditioned() != nullptr) return make_conditioned(session, job);
   session.start_job([job](const std::shared_ptr<Session>& owner) { build(owner, job); });
 }
 
@@ -123,6 +147,7 @@ void handle(Incoming& incoming, const proto::GraphExecDestroyRecord& record) {
   if (entry == nullptr) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
   if (entry->graph->is_being_made()) return incoming.malformed("its graph is being instantiated");
   std::shared_ptr<SessionGraph> graph = session.graphs().take(record.exec);
+  if (graph->conditioned() != nullptr) graph->conditioned()->give_back(*graph);
   session.when_completed([&session, graph = std::move(graph)] {
     if (!graph->is_in_driver()) return session.graphs().forget({graph});
     session.graphs().give_back(graph);

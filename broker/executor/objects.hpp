@@ -24,17 +24,17 @@ struct SessionEvent {
 
 struct SessionModule {
   ImageRef image;
-  ImageUse use;                              // while it lasts nobody else gets this copy, if the image has variables
-  std::vector<proto::FunctionId> functions;  // found in it; they end with it
-  std::shared_ptr<ModuleReferences> references{};     // null: the image has no texture or surface references
+  ImageUse use;                                     // while it lasts nobody else gets this copy, if the image has variables
+  std::vector<proto::FunctionId> functions;         // found in it; they end with it
+  std::shared_ptr<ModuleReferences> references{};   // null: the image has no texture or surface references
   std::vector<proto::ReferenceId> reference_ids{};  // found in it
 };
 
 struct SessionFunction {
-  const LoadedFunction* loaded = nullptr;  // lives as long as its module's image
-  ImageUse use{};                          // that image: graphs that name the function keep it
+  const LoadedFunction* loaded = nullptr;          // lives as long as its module's image
+  ImageUse use{};                                  // that image: graphs that name the function keep it
   std::shared_ptr<ModuleReferences> references{};  // its module's
-  int carve_out = kDefaultCarveOut;        // as this session has set it
+  int carve_out = kDefaultCarveOut;                // as this session has set it
 };
 
 struct SessionReference {

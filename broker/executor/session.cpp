@@ -334,6 +334,7 @@ void Session::release_everything() {
   parts_.bell.forget(channel_.ring_doorbell());
   channel_.unregister(parts_.driver);
   graphs_.release_all();
+  conditions_.release_all();
   memory_.release_all();
   release_modules();
   release_links();

@@ -16,6 +16,7 @@
 
 #include "broker/control_messages.hpp"
 #include "broker/executor/client_channel.hpp"
+#include "broker/executor/conditioned_graph.hpp"
 #include "broker/executor/graph_set.hpp"
 #include "broker/executor/link_state.hpp"
 #include "broker/executor/memory_map.hpp"
@@ -58,6 +59,7 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] LinkTable& links() { return links_; }
   [[nodiscard]] SessionArrays& arrays() { return arrays_; }
   [[nodiscard]] GraphSet& graphs() { return graphs_; }
+  [[nodiscard]] SessionConditions& conditions() { return conditions_; }
   [[nodiscard]] GreenTable& greens() { return greens_; }
   // Of this session, in the driver; those included that are about to be made, or to end.
   [[nodiscard]] const GreenContextCount& green_count() const { return green_count_; }
@@ -162,6 +164,7 @@ class Session : public std::enable_shared_from_this<Session> {
   ReferenceTable references_;
   LinkTable links_;
   GraphSet graphs_;
+  SessionConditions conditions_;
   GreenTable greens_;
   const GreenContextCount green_count_ = std::make_shared<std::atomic<unsigned>>(0);
   StreamSet streams_;

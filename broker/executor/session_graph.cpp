@@ -7,34 +7,21 @@
 #include <utility>
 
 #include "broker/executor/chain_graph.hpp"
+#include "broker/executor/conditioned_graph.hpp"
 #include "broker/executor/scoped_context.hpp"
 #include "broker/executor/session.hpp"
 
 namespace mpsshim::broker {
 
 NodeFault SessionGraph::read(Session& session, std::uint32_t node_count, std::uint32_t& failed_node) {
-  proto::NodeReader reader(description_);
-  proto::GraphNodeHeader header;
-  std::span<const std::byte> dependencies;
-  std::span<const std::byte> payload;
   std::vector<GraphNode> nodes;
-  while (reader.next(header, dependencies, payload)) {
-    failed_node = static_cast<std::uint32_t>(nodes.size());
-    if (header.index != nodes.size()) return {"its nodes are not numbered in order", {}};
-    GraphNode node;
-    node.is_enabled = header.is_enabled != 0;
-    node.dependencies.resize(header.dependency_count);
-    if (!dependencies.empty()) std::memcpy(node.dependencies.data(), dependencies.data(), dependencies.size());
-    for (const std::uint32_t before : node.dependencies) {
-      if (before >= nodes.size()) return {"a node comes before what it depends on", {}};
-    }
-    if (const NodeFault fault = read_node_work(session, header, payload, node.work)) return fault;
-    nodes.push_back(std::move(node));
+  if (const NodeFault fault = read_graph_nodes(session, description_, node_count, 0, nodes, failed_node)) return fault;
+  if (!find_conditions(nodes)) {
+    conditioned_ = nullptr;
+    return {nullptr, CUDA_ERROR_INVALID_VALUE};
   }
-  if (!reader.at_end() || nodes.size() != node_count) return {"its description is not that of so many nodes", {}};
-  failed_node = node_count;
   nodes_ = std::move(nodes);
-  description_ = {};
+  if (conditioned_ == nullptr) description_ = {};
   for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
     note_kernel(nodes_[i].work);
     if (std::holds_alternative<EventNode>(nodes_[i].work)) event_nodes_.push_back(i);
@@ -42,7 +29,26 @@ NodeFault SessionGraph::read(Session& session, std::uint32_t node_count, std::ui
   return {};
 }
 
+// False: their handles were made for different graphs.
+bool SessionGraph::find_conditions(const std::vector<GraphNode>& nodes) {
+  for (const GraphNode& node : nodes) {
+    const auto* condition = std::get_if<ConditionNode>(&node.work);
+    if (condition == nullptr) continue;
+    if (conditioned_ == nullptr) conditioned_ = condition->graph;
+    if (conditioned_ != condition->graph) return false;
+    for (const std::vector<GraphNode>& body : condition->bodies->of) {
+      if (!find_conditions(body)) return false;
+    }
+  }
+  return true;
+}
+
 void SessionGraph::note_kernel(const NodeWork& work) {
+  if (const auto* condition = std::get_if<ConditionNode>(&work)) {
+    for (const std::vector<GraphNode>& body : condition->bodies->of) {
+      for (const GraphNode& node : body) note_kernel(node.work);
+    }
+  }
   const auto* kernel = std::get_if<KernelNode>(&work);
   if (kernel == nullptr) return;
   local_bytes_ = std::max(local_bytes_, kernel->launch.function->local_bytes);
@@ -51,44 +57,72 @@ void SessionGraph::note_kernel(const NodeWork& work) {
 }
 
 CUresult SessionGraph::build(std::uint32_t& failed_node) {
-  CUresult result = parts_.driver->cuGraphCreate(&graph_, 0);
+  CUresult result = CUDA_SUCCESS;
+  if (conditioned_ == nullptr) {
+    result = parts_.driver->cuGraphCreate(&graph_, 0);
+  } else if (conditioned_->begin_build(*this, description_, event_nodes_.empty(), graph_, result)) {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) nodes_[i].handle = conditioned_->built()[i];
+    failed_node = static_cast<std::uint32_t>(nodes_.size());
+    return CUDA_SUCCESS;
+  }
   for (std::uint32_t i = 0; i < nodes_.size() && result == CUDA_SUCCESS; ++i) {
     failed_node = i;
-    result = add_node(nodes_[i]);
+    result = add_node(graph_, nodes_, nodes_[i]);
+    if (conditioned_ != nullptr && nodes_[i].handle != nullptr) conditioned_->note_built(nodes_[i].handle);
   }
   if (result == CUDA_SUCCESS) failed_node = static_cast<std::uint32_t>(nodes_.size());
+  if (result == CUDA_SUCCESS && conditioned_ != nullptr) conditioned_->end_build(description_);
   return result;
 }
 
-CUresult SessionGraph::add_node(GraphNode& node) {
+CUresult SessionGraph::add_node(CUgraph graph, const std::vector<GraphNode>& nodes, GraphNode& node) {
   std::vector<CUgraphNode> after;
-  for (const std::uint32_t before : node.dependencies) after.push_back(nodes_[before].handle);
+  for (const std::uint32_t before : node.dependencies) after.push_back(nodes[before].handle);
   const Driver& driver = parts_.driver;
   const auto add = [&](const auto& work) {
     using Work = std::decay_t<decltype(work)>;
     if constexpr (std::is_same_v<Work, EmptyNode>) {
-      return driver->cuGraphAddEmptyNode(&node.handle, graph_, after.data(), after.size());
+      return driver->cuGraphAddEmptyNode(&node.handle, graph, after.data(), after.size());
     } else if constexpr (std::is_same_v<Work, KernelNode>) {
-      return add_kernel(node, work, after);
+      return add_kernel(graph, node, work, after);
     } else if constexpr (std::is_same_v<Work, proto::GraphCopy>) {
       const CUDA_MEMCPY3D params = copy_node_params(work);
-      return driver->cuGraphAddMemcpyNode(&node.handle, graph_, after.data(), after.size(), &params, parts_.context);
+      return driver->cuGraphAddMemcpyNode(&node.handle, graph, after.data(), after.size(), &params, parts_.context);
     } else if constexpr (std::is_same_v<Work, FillOp>) {
       const CUDA_MEMSET_NODE_PARAMS params = fill_node_params(work);
-      return driver->cuGraphAddMemsetNode(&node.handle, graph_, after.data(), after.size(), &params, parts_.context);
+      return driver->cuGraphAddMemsetNode(&node.handle, graph, after.data(), after.size(), &params, parts_.context);
+    } else if constexpr (std::is_same_v<Work, ConditionNode>) {
+      return add_condition(graph, node, work, after);
     } else {
-      return driver->cuGraphAddEventRecordNode(&node.handle, graph_, after.data(), after.size(), work.point->handle);
+      return driver->cuGraphAddEventRecordNode(&node.handle, graph, after.data(), after.size(), work.point->handle);
     }
   };
   return std::visit(add, node.work);
 }
 
-CUresult SessionGraph::add_kernel(GraphNode& node, const KernelNode& kernel, const std::vector<CUgraphNode>& after) {
+CUresult SessionGraph::add_condition(CUgraph graph, GraphNode& node, const ConditionNode& condition, const std::vector<CUgraphNode>& after) {
+  CUgraphNodeParams params{};
+  params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+  params.conditional.handle = condition.condition.handle;
+  params.conditional.type = static_cast<CUgraphConditionalNodeType>(condition.condition.type);
+  params.conditional.size = condition.condition.body_count;
+  params.conditional.ctx = parts_.context;
+  CUresult result = parts_.driver->cuGraphAddNode_v2(&node.handle, graph, after.data(), nullptr, after.size(), &params);
+  for (std::size_t i = 0; i < condition.bodies->of.size() && result == CUDA_SUCCESS; ++i) {
+    std::vector<GraphNode>& body = condition.bodies->of[i];
+    for (std::size_t j = 0; j < body.size() && result == CUDA_SUCCESS; ++j) {
+      result = add_node(params.conditional.phGraph_out[i], body, body[j]);
+    }
+  }
+  return result;
+}
+
+CUresult SessionGraph::add_kernel(CUgraph graph, GraphNode& node, const KernelNode& kernel, const std::vector<CUgraphNode>& after) {
   const CUcontext context = kernel.green != nullptr ? kernel.green->context() : parts_.context;
   const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(kernel.launch, context, addresses_);
   return parts_.window.sharing([&] {
     const ScopedContext current(parts_.driver, kernel.green.get());
-    const CUresult result = parts_.driver->cuGraphAddKernelNode_v2(&node.handle, graph_, after.data(), after.size(), &params);
+    const CUresult result = parts_.driver->cuGraphAddKernelNode_v2(&node.handle, graph, after.data(), after.size(), &params);
     return result == CUDA_SUCCESS ? set_attributes(node.handle, kernel.launch) : result;
   });
 }
@@ -136,6 +170,7 @@ NodeFault SessionGraph::update(Session& session, std::span<const std::byte> node
     GraphUpdate update{header.index, header.is_enabled != 0, {}};
     if (const NodeFault fault = read_node_work(session, header, payload, update.work)) return fault;
     if (update.work.index() != nodes_[header.index].work.index()) return {"it changes the kind of a node", {}};
+    if (std::holds_alternative<ConditionNode>(update.work)) return {"it changes a conditional node", {}};
     note_kernel(update.work);
     if (auto* event = std::get_if<EventNode>(&update.work)) {
       std::get<EventNode>(nodes_[header.index].work).event = event->event;  // the driver's event stays
@@ -205,8 +240,18 @@ CUresult SessionGraph::apply(const GraphUpdate& update) {
   return result;
 }
 
-void SessionGraph::destroy() {
+void SessionGraph::destroy_exec() {
   if (exec_ != nullptr) parts_.driver->cuGraphExecDestroy(std::exchange(exec_, nullptr));
+}
+
+void SessionGraph::destroy() {
+  destroy_exec();
+  if (conditioned_ != nullptr) {
+    conditioned_->forget(*this);
+    conditioned_ = nullptr;  // with which the driver's graph goes, if nobody else has it
+    for (GraphNode& node : nodes_) node.work = EmptyNode{};
+    graph_ = nullptr;
+  }
   if (graph_ != nullptr) parts_.driver->cuGraphDestroy(std::exchange(graph_, nullptr));
 }
 

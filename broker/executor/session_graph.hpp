@@ -54,12 +54,18 @@ class SessionGraph {
   [[nodiscard]] bool may_print() const { return may_print_; }
 
   // Whether the driver has something of it.
-  [[nodiscard]] bool is_in_driver() const { return graph_ != nullptr; }
+  [[nodiscard]] bool is_in_driver() const { return graph_ != nullptr || conditioned_ != nullptr; }
   void destroy();
+  // Null unless it has conditional nodes. Then it is built in a quiet window, in that graph, of which there is one executable graph at a time.
+  [[nodiscard]] ConditionedGraph* conditioned() const { return conditioned_.get(); }
+  void destroy_exec();
 
  private:
-  [[nodiscard]] CUresult add_node(GraphNode& node);
-  [[nodiscard]] CUresult add_kernel(GraphNode& node, const KernelNode& kernel, const std::vector<CUgraphNode>& after);
+  [[nodiscard]] bool find_conditions(const std::vector<GraphNode>& nodes);
+  // `nodes`: of the same graph.
+  [[nodiscard]] CUresult add_node(CUgraph graph, const std::vector<GraphNode>& nodes, GraphNode& node);
+  [[nodiscard]] CUresult add_kernel(CUgraph graph, GraphNode& node, const KernelNode& kernel, const std::vector<CUgraphNode>& after);
+  [[nodiscard]] CUresult add_condition(CUgraph graph, GraphNode& node, const ConditionNode& condition, const std::vector<CUgraphNode>& after);
   [[nodiscard]] CUresult set_attributes(CUgraphNode node, const LaunchOp& launch);
   [[nodiscard]] CUresult apply(const GraphUpdate& update);
   void note_kernel(const NodeWork& work);
@@ -68,7 +74,8 @@ class SessionGraph {
   std::vector<std::byte> description_;
   std::vector<GraphNode> nodes_;
   std::vector<std::uint32_t> event_nodes_;
-  CUgraph graph_ = nullptr;
+  std::shared_ptr<ConditionedGraph> conditioned_;
+  CUgraph graph_ = nullptr;  // its own, or conditioned_'s
   CUgraphExec exec_ = nullptr;
   State state_ = State::described;
   std::uint32_t local_bytes_ = 0;

@@ -53,7 +53,10 @@ CUresult CUDAAPI cuGraphCreate(CUgraph* phGraph, unsigned int flags) {
 
 CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph) {
   return entry(Needs::context, [&] {
-    return HandleTable<Graph>::get().remove(hGraph) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    const auto graph = HandleTable<Graph>::get().find(hGraph);
+    if (graph == nullptr || graph->is_body()) return CUDA_ERROR_INVALID_VALUE;
+    HandleTable<Graph>::get().remove(hGraph);
+    return CUDA_SUCCESS;
   });
 }
 

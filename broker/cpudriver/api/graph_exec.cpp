@@ -2,6 +2,8 @@
 // CUDA Driver API manual: "Graph Management", running graphs and changing what is instantiated.
 #include "broker/cpudriver/graphs/graph_exec.hpp"
 
+#include <algorithm>
+
 #include "broker/cpudriver/api/entry.hpp"
 #include "broker/cpudriver/api/graph_work.hpp"
 
@@ -21,6 +23,17 @@ CUresult set_work(GraphExec& exec, CUgraphNode node, WorkOrError made) {
   return made.error != CUDA_SUCCESS ? made.error : exec.set_work(node, std::move(made.work));
 }
 
+// Kernels, copies, fills, empty and conditional nodes.
+bool has_possible_bodies(const Graph::Step& step) {
+  const auto may_be_in_body = [](const Graph::Step& inner) {
+    const NodeWork& work = *inner.work;
+    const bool is_refused =
+        std::holds_alternative<MemoryOperations>(work) || std::holds_alternative<HostCall>(work) || std::holds_alternative<EventMark>(work);
+    return !is_refused && has_possible_bodies(inner);
+  };
+  return std::all_of(step.bodies.begin(), step.bodies.end(), [&](const auto& body) { return std::all_of(body.begin(), body.end(), may_be_in_body); });
+}
+
 CUresult instantiate(CUgraphExec* handle, CUgraph graph_handle, unsigned long long flags) {
   // Launched from the device, or freed by its launches: neither exists here.
   constexpr unsigned long long kMeaningless = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
@@ -30,8 +43,9 @@ CUresult instantiate(CUgraphExec* handle, CUgraph graph_handle, unsigned long lo
   if (handle == nullptr || graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & ~kMeaningless) != 0) return CUDA_ERROR_NOT_SUPPORTED;
   GraphExec::Steps steps;
-  if (!graph->in_order(steps)) return CUDA_ERROR_INVALID_VALUE;
-  *handle = static_cast<CUgraphExec>(HandleTable<GraphExec>::get().add(std::make_shared<GraphExec>(std::move(steps))));
+  if (graph->is_body() || !graph->in_order(steps)) return CUDA_ERROR_INVALID_VALUE;
+  if (!std::all_of(steps.begin(), steps.end(), has_possible_bodies)) return CUDA_ERROR_NOT_SUPPORTED;
+  *handle = static_cast<CUgraphExec>(HandleTable<GraphExec>::get().add(std::make_shared<GraphExec>(std::move(steps), graph->conditions())));
   return CUDA_SUCCESS;
 }
 

@@ -17,12 +17,42 @@ CUgraphNodeType type_of(const NodeWork& work) {
     CUgraphNodeType operator()(const Fill&) const { return CU_GRAPH_NODE_TYPE_MEMSET; }
     CUgraphNodeType operator()(const HostCall&) const { return CU_GRAPH_NODE_TYPE_HOST; }
     CUgraphNodeType operator()(const EventMark&) const { return CU_GRAPH_NODE_TYPE_EVENT_RECORD; }
+    CUgraphNodeType operator()(const Conditional&) const { return CU_GRAPH_NODE_TYPE_CONDITIONAL; }
   };
   return std::visit(Visitor{}, work);
 }
 
 Graph::~Graph() {
-  for (const auto& node : nodes_) HandleTable<GraphNode>::get().remove(node.get());
+  for (const auto& node : nodes_) {
+    forget_bodies(*node);
+    HandleTable<GraphNode>::get().remove(node.get());
+  }
+}
+
+// What is instantiated keeps the steps, not the graphs.
+void Graph::forget_bodies(const GraphNode& node) {
+  const auto* conditional = std::get_if<Conditional>(node.work.get());
+  if (conditional == nullptr) return;
+  for (const auto& body : conditional->bodies) HandleTable<Graph>::get().remove(body.get());
+}
+
+std::uint64_t Graph::make_condition(std::uint32_t default_value, bool is_assigned) {
+  if (outer_ != nullptr) return outer_->make_condition(default_value, is_assigned);
+  const std::lock_guard lock(mutex_);
+  conditions_.push_back(Conditions::get().make(default_value, is_assigned));
+  return conditions_.back()->handle();
+}
+
+std::shared_ptr<Condition> Graph::find_condition(std::uint64_t handle) const {
+  if (outer_ != nullptr) return outer_->find_condition(handle);
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(conditions_.begin(), conditions_.end(), [handle](const auto& each) { return each->handle() == handle; });
+  return found != conditions_.end() ? *found : nullptr;
+}
+
+std::vector<std::shared_ptr<Condition>> Graph::conditions() const {
+  const std::lock_guard lock(mutex_);
+  return conditions_;
 }
 
 GraphNode* Graph::own(CUgraphNode handle) const {
@@ -77,6 +107,7 @@ CUresult Graph::remove(GraphNode& node) {
   const auto found = std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& other) { return other.get() == &node; });
   if (found == nodes_.end()) return CUDA_ERROR_INVALID_VALUE;
   removed = *found;
+  forget_bodies(*removed);
   nodes_.erase(found);
   HandleTable<GraphNode>::get().remove(&node);
   return CUDA_SUCCESS;
@@ -95,6 +126,13 @@ bool Graph::in_order(std::vector<Step>& steps) const {
   for (std::size_t next = 0; next < ready.size(); ++next) {
     const GraphNode* const node = ready[next];
     steps.push_back({node, node->work, true});
+    if (const auto* conditional = std::get_if<Conditional>(node->work.get())) {
+      std::vector<std::vector<Step>> bodies(conditional->bodies.size());
+      for (std::size_t i = 0; i < bodies.size(); ++i) {
+        if (!conditional->bodies[i]->in_order(bodies[i])) return false;
+      }
+      steps.back().bodies = std::move(bodies);
+    }
     for (const GraphNode* dependent : dependents[node]) {
       if (--missing[dependent] == 0) ready.push_back(dependent);
     }

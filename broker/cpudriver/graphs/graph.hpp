@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "broker/cpudriver/graphs/condition.hpp"
 #include "broker/cpudriver/modules/launch.hpp"
 #include "broker/cpudriver/streams/commands.hpp"
 #include "broker/cpudriver/streams/event.hpp"
@@ -27,12 +28,19 @@ struct EventMark {
   std::shared_ptr<Event> event;
 };
 
-using NodeWork = std::variant<NoWork, KernelLaunch, MemoryOperations, Copy, Fill, HostCall, EventMark>;
+class Graph;
+// Bodies are graphs that are filled like any other and end with their node.
+struct Conditional {
+  std::shared_ptr<Condition> condition;
+  int type = 0;  // CUgraphConditionalNodeType
+  std::vector<std::shared_ptr<Graph>> bodies;
+  std::shared_ptr<std::vector<CUgraph>> handles;  // of the bodies, as the application sees them
+};
+
+using NodeWork = std::variant<NoWork, KernelLaunch, MemoryOperations, Copy, Fill, HostCall, EventMark, Conditional>;
 using NodeWorkPtr = std::shared_ptr<const NodeWork>;
 
 CUgraphNodeType type_of(const NodeWork& work);
-
-class Graph;
 
 // A node is named by its address, which is its CUgraphNode.
 struct GraphNode {
@@ -58,17 +66,30 @@ class Graph {
     const GraphNode* node = nullptr;
     NodeWorkPtr work;
     bool is_enabled = true;
+    std::vector<std::vector<Step>> bodies = {};  // of a conditional node
   };
   // The nodes in an order that keeps all dependencies, in the order of adding where these leave a choice.
-  // False: a cycle.
+  // False: a cycle, here or in a body.
   [[nodiscard]] bool in_order(std::vector<Step>& steps) const;
   std::vector<CUgraphNode> nodes() const;
+
+  // A conditional handle of this graph. The conditional node of one must be in the same graph, or in a body in it.
+  std::uint64_t make_condition(std::uint32_t default_value, bool is_assigned);
+  std::shared_ptr<Condition> find_condition(std::uint64_t handle) const;
+  std::vector<std::shared_ptr<Condition>> conditions() const;
+  // Set before anybody else has the graph: it is a body in that one.
+  void set_outer(Graph* outer) { outer_ = outer; }
+  bool is_body() const { return outer_ != nullptr; }
   std::vector<CUgraphNode> roots() const;
 
  private:
   GraphNode* own(CUgraphNode handle) const;
 
+  static void forget_bodies(const GraphNode& node);
+
+  Graph* outer_ = nullptr;  // outlives its bodies' use
   mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<Condition>> conditions_;
   std::vector<std::shared_ptr<GraphNode>> nodes_;  // also in their handle table
 };
 

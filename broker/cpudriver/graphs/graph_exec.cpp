@@ -11,13 +11,18 @@ namespace {
 class GraphRun {
  public:
   // `stamps`: of the steps that record events, in their order.
-  GraphRun(std::shared_ptr<const GraphExec::Steps> steps, std::vector<Event::Stamp> stamps) : steps_(std::move(steps)), stamps_(std::move(stamps)) {}
+  GraphRun(std::shared_ptr<const GraphExec::Steps> steps, std::vector<Event::Stamp> stamps, std::vector<std::shared_ptr<Condition>> conditions)
+      : steps_(std::move(steps)), stamps_(std::move(stamps)), conditions_(std::move(conditions)) {}
 
   CUresult run() {
+    if (!has_begun_) {
+      for (const auto& condition : conditions_) condition->begin_launch();
+    }
+    has_begun_ = true;
     for (; next_ < steps_->size(); ++next_) {
       const Graph::Step& step = (*steps_)[next_];
       if (!step.is_enabled) continue;
-      const CUresult result = std::visit([this](const auto& work) { return perform(work); }, *step.work);
+      const CUresult result = perform_step(step);
       if (result != CUDA_SUCCESS) return result;
       if (Scheduler::get().failure() != CUDA_SUCCESS) return CUDA_SUCCESS;  // cancelled; the guilty has reported it
     }
@@ -25,6 +30,36 @@ class GraphRun {
   }
 
  private:
+  CUresult perform_step(const Graph::Step& step) {
+    if (const auto* conditional = std::get_if<Conditional>(step.work.get())) return perform(*conditional, step.bodies);
+    return std::visit([this](const auto& work) { return perform(work); }, *step.work);
+  }
+
+  CUresult perform(const Conditional& conditional, const std::vector<GraphExec::Steps>& bodies) {
+    std::uint32_t value = conditional.condition->value();
+    switch (conditional.type) {
+      case CU_GRAPH_COND_TYPE_IF: {
+        const std::size_t chosen = value != 0 ? 0 : 1;
+        return chosen < bodies.size() ? perform_body(bodies[chosen]) : CUDA_SUCCESS;
+      }
+      case CU_GRAPH_COND_TYPE_WHILE:
+        for (; value != 0; value = conditional.condition->value()) {
+          if (const CUresult result = perform_body(bodies[0]); result != CUDA_SUCCESS) return result;
+          if (Scheduler::get().failure() != CUDA_SUCCESS) return CUDA_SUCCESS;
+        }
+        return CUDA_SUCCESS;
+      default: return value < bodies.size() ? perform_body(bodies[value]) : CUDA_SUCCESS;  // a switch
+    }
+  }
+  // Nothing in a body waits for anybody: may_be_in_body() in api/graph_exec.cpp.
+  CUresult perform_body(const GraphExec::Steps& body) {
+    for (const Graph::Step& step : body) {
+      if (const CUresult result = perform_step(step); result != CUDA_SUCCESS) return result;
+    }
+    return CUDA_SUCCESS;
+  }
+
+  CUresult perform(const Conditional&) { return CUDA_ERROR_UNKNOWN; }  // comes with its bodies
   CUresult perform(const NoWork&) { return CUDA_SUCCESS; }
   CUresult perform(const KernelLaunch& launch) { return launch.run(); }
   CUresult perform(const Copy& copy) { return copy.run(); }
@@ -47,6 +82,8 @@ class GraphRun {
 
   const std::shared_ptr<const GraphExec::Steps> steps_;
   const std::vector<Event::Stamp> stamps_;
+  const std::vector<std::shared_ptr<Condition>> conditions_;
+  bool has_begun_ = false;
   std::size_t next_ = 0;
   std::size_t next_stamp_ = 0;
   std::optional<MemoryOperations> memory_operations_;  // of the step that is waiting
@@ -61,7 +98,8 @@ auto* find_step(List& steps, CUgraphNode node) {
 
 }  // namespace
 
-GraphExec::GraphExec(Steps steps) : steps_(std::make_shared<Steps>(std::move(steps))) {}
+GraphExec::GraphExec(Steps steps, std::vector<std::shared_ptr<Condition>> conditions)
+    : conditions_(std::move(conditions)), steps_(std::make_shared<Steps>(std::move(steps))) {}
 
 Graph::Step* GraphExec::writable(CUgraphNode node) {
   // A launch can let go of the list meanwhile, never take hold of it: that needs the mutex.
@@ -106,7 +144,7 @@ void GraphExec::launch(const StreamPtr& stream) {
   for (const Graph::Step& step : *steps_) {
     if (std::holds_alternative<EventMark>(*step.work)) stamps.push_back(Event::new_stamp());
   }
-  operation.run = [run = std::make_shared<GraphRun>(steps_, stamps)] { return run->run(); };
+  operation.run = [run = std::make_shared<GraphRun>(steps_, stamps, conditions_)] { return run->run(); };
   operation.after.push_back(last_launch_);
   last_launch_ = Scheduler::get().submit(stream, std::move(operation));
   auto stamp = stamps.begin();

@@ -21,7 +21,8 @@ class GraphExec {
  public:
   using Steps = std::vector<Graph::Step>;
 
-  explicit GraphExec(Steps steps);
+  // `conditions`: those of the graph, which begin each launch with their defaults.
+  explicit GraphExec(Steps steps, std::vector<std::shared_ptr<Condition>> conditions = {});
 
   // The node as it was named when the graph was instantiated. CUDA_ERROR_INVALID_VALUE: not in it, or of another type.
   CUresult set_work(CUgraphNode node, NodeWork work);
@@ -34,6 +35,7 @@ class GraphExec {
   // The step of the node in a list that no launch shares; null if there is none. Under the mutex.
   Graph::Step* writable(CUgraphNode node);
 
+  const std::vector<std::shared_ptr<Condition>> conditions_;
   mutable std::mutex mutex_;
   std::shared_ptr<Steps> steps_;  // shared with queued launches: replaced, never changed, while they hold it
   Position last_launch_;

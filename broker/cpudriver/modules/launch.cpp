@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/cpudriver/modules/launch.hpp"
 
+#include "broker/cpudriver/graphs/condition.hpp"
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -117,6 +119,7 @@ CUresult KernelLaunch::run() const {
   hooks.print = print;
   hooks.print_assertion = print_assertion;
   hooks.heap = &DeviceHeap::get();
+  hooks.set_condition = [](std::uint64_t handle, std::uint32_t value) { return Conditions::get().set(handle, value); };
   const ptx::LaunchOutcome outcome = engine().run(config, hooks);
   if (outcome.fault == ptx::Fault::none || outcome.fault == ptx::Fault::cancelled) return CUDA_SUCCESS;
   std::fprintf(stderr, "cuda_cpu: %s\n", outcome.text.c_str());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions that nvcc's code calls and no PTX text defines: vprintf, malloc, free, __assertfail.
+// The functions that nvcc's code calls and no PTX text defines: vprintf, malloc, free, __assertfail,
+// cudaGraphSetConditional.
 #include <cstring>
 #include <functional>
 #include <string_view>
@@ -111,6 +112,18 @@ Flow use_heap(Warp& warp, const CallSite& site, bool is_release) {
   return Flow::next;
 }
 
+// cudaGraphSetConditional(handle, value)
+Flow set_condition(Warp& warp, const Instruction& in, const CallSite& site) {
+  const auto& hook = warp.block->launch->hooks->set_condition;
+  for (std::uint32_t rest = warp.exec; rest != 0; rest &= rest - 1) {
+    const auto lane = static_cast<std::uint32_t>(__builtin_ctz(rest));
+    const std::uint64_t handle = argument(warp, site, 0, lane);
+    const bool is_set = hook && hook(handle, static_cast<std::uint32_t>(argument(warp, site, 1, lane)));
+    if (!is_set) return raise(warp, Fault::illegal_address, in, handle);
+  }
+  return Flow::next;
+}
+
 }  // namespace
 
 Flow call_builtin(Warp& warp, const Instruction& in, const CallSite& site, Builtin builtin) {
@@ -119,6 +132,7 @@ Flow call_builtin(Warp& warp, const Instruction& in, const CallSite& site, Built
     case Builtin::assert_fail: return fail_assertion(warp, in, site);
     case Builtin::allocate: return use_heap(warp, site, false);
     case Builtin::release: return use_heap(warp, site, true);
+    case Builtin::set_condition: return set_condition(warp, in, site);
     case Builtin::none: break;
   }
   return raise(warp, Fault::illegal_instruction, in);

@@ -55,6 +55,8 @@ struct LaunchHooks {
   std::function<void(std::string_view)> print;
   std::function<void(std::string_view)> print_assertion;
   DeviceHeap* heap = nullptr;                   // Null: malloc in a kernel returns 0.
+  // Sets a graph's condition; from all of the engine's threads. False: there is no such handle. Empty: there are none.
+  std::function<bool(std::uint64_t handle, std::uint32_t value)> set_condition;
 };
 
 struct EngineOptions {

@@ -16,6 +16,7 @@ Builtin builtin_by_name(std::string_view name) {
   if (name == "malloc") return Builtin::allocate;
   if (name == "free") return Builtin::release;
   if (name == "__assertfail") return Builtin::assert_fail;
+  if (name == "cudaGraphSetConditional") return Builtin::set_condition;
   return Builtin::none;
 }
 

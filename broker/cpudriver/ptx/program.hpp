@@ -70,7 +70,7 @@ struct Slot {
   std::uint32_t size = 0;
 };
 
-enum class Builtin : std::uint8_t { none, print, allocate, release, assert_fail };
+enum class Builtin : std::uint8_t { none, print, allocate, release, assert_fail, set_condition };
 
 struct Function {
   std::string name;

@@ -95,7 +95,7 @@ CUresult Captures::end(Stream& stream, CUgraph* result) {
     capture->is_invalid = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
-  if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (result == nullptr && capture->owns_graph) return CUDA_ERROR_INVALID_VALUE;  // who named the graph has it already
   if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id()) {
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   }
@@ -104,7 +104,7 @@ CUresult Captures::end(Stream& stream, CUgraph* result) {
   if (error == CUDA_SUCCESS && !is_joined(*capture)) error = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
   close(capture);
   if (error != CUDA_SUCCESS && capture->owns_graph && graph != nullptr) graphs_.destroy(*graph);
-  *result = error == CUDA_SUCCESS ? to_handle<CUgraph>(capture->graph) : nullptr;
+  if (result != nullptr) *result = error == CUDA_SUCCESS ? to_handle<CUgraph>(capture->graph) : nullptr;
   return error;
 }
 

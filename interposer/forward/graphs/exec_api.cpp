@@ -5,6 +5,7 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/graphs/capture.hpp"
+#include "interposer/forward/graphs/conditional_nodes.hpp"
 #include "interposer/forward/graphs/graph_access.hpp"
 #include "interposer/forward/graphs/graph_exec.hpp"
 #include "interposer/forward/graphs/node_params.hpp"
@@ -19,6 +20,8 @@ namespace {
 constexpr unsigned long long kKnownFlags =
     CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 constexpr unsigned long long kAllFlags = kKnownFlags | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH;
+
+constexpr auto kUnusedCondition = static_cast<CUgraphInstantiateResult>(5);  // CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED, since 12.8
 
 CUresult instantiate(CUgraphExec* handle, CUgraph hGraph, unsigned long long flags, GraphExec::Failure& failure) {
   if (handle == nullptr || (flags & ~kAllFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -85,9 +88,10 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph, 
   GraphExec::Failure failure;
   const CUresult error = instantiate(phGraphExec, hGraph, instantiateParams->flags, failure);
   instantiateParams->hErrNode_out = to_handle<CUgraphNode>(failure.node);
-  instantiateParams->result_out = error == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS
-                                  : failure.is_cycle    ? CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE
-                                                        : CUDA_GRAPH_INSTANTIATE_ERROR;
+  instantiateParams->result_out = error == CUDA_SUCCESS          ? CUDA_GRAPH_INSTANTIATE_SUCCESS
+                                  : failure.is_cycle             ? CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE
+                                  : failure.has_unused_condition ? kUnusedCondition
+                                                                 : CUDA_GRAPH_INSTANTIATE_ERROR;
   return error;
 }
 
@@ -97,6 +101,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
   if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const CUresult error = exec->destroy();
   UserObjects::instance().run_destructors();
+  end_conditions();
   return error;
 }
 

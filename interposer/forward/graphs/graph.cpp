@@ -38,6 +38,7 @@ Graph* Graphs::create() {
 void Graphs::destroy(Graph& graph) {
   for (Node* node : graph.nodes) {
     if (node->child != nullptr) destroy(*node->child);
+    for (Graph* body : node->bodies) destroy(*body);
     (void)nodes_.take(node->id);
   }
   UserObjects::instance().release_all(std::move(graph.user_objects));
@@ -78,8 +79,23 @@ CUresult Graphs::add_child(Graph& graph, const Graph& child, const std::vector<E
   return CUDA_SUCCESS;
 }
 
+CUresult Graphs::add_condition(Graph& graph, const ConditionWork& work, std::size_t bodies, const std::vector<Edge>& before, Node*& node) {
+  if (const CUresult error = add(graph, std::make_shared<const NodeWork>(work), before, node); error != CUDA_SUCCESS) return error;
+  for (std::size_t i = 0; i < bodies; ++i) {
+    Graph* body = create();
+    if (body == nullptr) {
+      remove(*node);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    body->owner = node;
+    node->bodies.push_back(body);
+    node->body_handles.push_back(to_handle<CUgraph>(body->id));
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult Graphs::clone(const Graph& original, Graph*& clone) {
-  if (original.has_memory_nodes) return CUDA_ERROR_NOT_SUPPORTED;
+  if (original.has_memory_nodes || has_conditions(original)) return CUDA_ERROR_NOT_SUPPORTED;
   Graph* copy = create();
   if (copy == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   copy->original = original.id;
@@ -109,6 +125,7 @@ void Graphs::remove(Node& node) {
   for (const Edge& edge : node.before) erase(edge.node->dependents, node);
   for (const Edge& edge : node.dependents) erase(edge.node->before, node);
   if (node.child != nullptr) destroy(*node.child);
+  for (Graph* body : node.bodies) destroy(*body);
   std::erase(node.graph->nodes, &node);
   (void)nodes_.take(node.id);
 }
@@ -162,6 +179,12 @@ class Flattening {
 
  private:
   bool add(const Node& node, const std::vector<std::uint32_t>& before, std::vector<std::uint32_t>& end) {
+    if (!node.bodies.empty()) {
+      WorkRef work;
+      if (!with_bodies(node, work)) return false;
+      end = {push(node.id, work, before)};
+      return true;
+    }
     if (node.child == nullptr) {
       end = {push(node.id, node.work, before)};
       return true;
@@ -174,6 +197,17 @@ class Flattening {
     return true;
   }
 
+  static bool with_bodies(const Node& node, WorkRef& work) {
+    std::vector<FlatBody> bodies(node.bodies.size());
+    for (std::size_t i = 0; i < bodies.size(); ++i) {
+      if (!flatten(*node.bodies[i], bodies[i])) return false;
+    }
+    ConditionWork condition = std::get<ConditionWork>(*node.work);
+    condition.bodies = std::make_shared<const std::vector<FlatBody>>(std::move(bodies));
+    work = std::make_shared<const NodeWork>(std::move(condition));
+    return true;
+  }
+
   std::uint32_t push(proto::GraphNodeId source, const WorkRef& work, const std::vector<std::uint32_t>& before) {
     nodes_.push_back({source, work, before});
     return static_cast<std::uint32_t>(nodes_.size() - 1);
@@ -183,6 +217,11 @@ class Flattening {
 };
 
 }  // namespace
+
+bool has_conditions(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                     [](const Node* node) { return !node->bodies.empty() || (node->child != nullptr && has_conditions(*node->child)); });
+}
 
 bool flatten(const Graph& graph, std::vector<FlatNode>& nodes) {
   std::vector<std::uint32_t> last;

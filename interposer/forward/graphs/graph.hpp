@@ -20,6 +20,7 @@
 
 namespace mpsshim::interposer::forward {
 
+struct ConditionSet;
 struct Graph;
 struct Node;
 
@@ -33,6 +34,8 @@ struct Node {
   Graph* graph = nullptr;
   WorkRef work;
   Graph* child = nullptr;        // of a child node, which owns it
+  std::vector<Graph*> bodies;    // of a conditional node, which owns them
+  std::vector<CUgraph> body_handles;  // the same, as the application sees them
   proto::GraphNodeId original;   // what it is a clone of
   std::vector<Edge> before;      // what it depends on, in the order of adding
   std::vector<Edge> dependents;  // the other way round
@@ -41,7 +44,7 @@ struct Node {
 struct Graph {
   proto::GraphId id;
   std::vector<Node*> nodes;  // in the order of adding
-  Node* owner = nullptr;     // the child node whose graph it is
+  Node* owner = nullptr;     // the child or conditional node whose graph it is
   proto::GraphId original;   // what it is a clone of
   bool is_captured_into = false;
   // Memory that its nodes allocate, one entry a block; `freed`: the node that frees it last, if nothing allocates it behind that.
@@ -52,6 +55,7 @@ struct Graph {
   std::vector<Block> blocks;
   bool has_memory_nodes = false;  // then it is neither cloned nor taken apart, and instantiated once at a time
   std::shared_ptr<std::atomic<bool>> instance = std::make_shared<std::atomic<bool>>(false);  // such a graph is instantiated
+  std::shared_ptr<ConditionSet> conditions;  // handles made for it and the graphs in it (conditional_nodes.hpp); null: none
   std::map<std::uint64_t, unsigned> user_objects;                                            // references that it holds, by object
 };
 
@@ -75,6 +79,8 @@ class Graphs {
   [[nodiscard]] CUresult add(Graph& graph, WorkRef work, const std::vector<Edge>& before, Node*& node);
   // A node that holds a clone of `child`.
   [[nodiscard]] CUresult add_child(Graph& graph, const Graph& child, const std::vector<Edge>& before, Node*& node);
+  // A node with empty bodies, as many as are asked for.
+  [[nodiscard]] CUresult add_condition(Graph& graph, const ConditionWork& work, std::size_t bodies, const std::vector<Edge>& before, Node*& node);
   void remove(Node& node);
 
   // CUDA_ERROR_INVALID_VALUE: the edge is there already, or leads from a node to itself.
@@ -95,7 +101,16 @@ struct FlatNode {
   WorkRef work;
   std::vector<std::uint32_t> before;
 };
-// False: there is a cycle.
+// The graph that it lies in, outside of all others.
+template <typename AnyGraph>
+[[nodiscard]] AnyGraph& outermost(AnyGraph& graph) {
+  AnyGraph* outer = &graph;
+  while (outer->owner != nullptr) outer = outer->owner->graph;
+  return *outer;
+}
+// It, or a graph in it, has a conditional node.
+[[nodiscard]] bool has_conditions(const Graph& graph);
+// False: there is a cycle, in the graph or in a conditional node's body.
 [[nodiscard]] bool flatten(const Graph& graph, std::vector<FlatNode>& nodes);
 
 }  // namespace mpsshim::interposer::forward

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/graphs/conditional_nodes.hpp"
 #include "interposer/forward/graphs/graph.hpp"
 #include "interposer/forward/graphs/graph_access.hpp"
 #include "interposer/forward/graphs/graph_memory.hpp"
@@ -88,6 +89,7 @@ CUresult cuGraphDestroy(CUgraph hGraph) {
   });
   UserObjects::instance().run_destructors();
   GraphMemory::instance().reap();
+  end_conditions();
   return error;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "interposer/forward/graphs/capture.hpp"
+#include "interposer/forward/graphs/conditional_nodes.hpp"
 #include "interposer/forward/graphs/memory_nodes.hpp"
 #include "interposer/forward/stream_memory_ops.hpp"
 
@@ -37,11 +38,12 @@ CUresult GraphExec::prepare(const Graph& graph, std::uint64_t flags, std::unique
     failure.is_cycle = true;
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (graph.has_memory_nodes && graph.instance->load()) return CUDA_ERROR_NOT_SUPPORTED;
+  const bool is_instantiated_once = graph.has_memory_nodes || has_conditions(graph);
+  if (is_instantiated_once && graph.instance->load()) return CUDA_ERROR_NOT_SUPPORTED;
   exec = std::make_unique<GraphExec>();
   exec->flags_ = flags;
-  if (graph.has_memory_nodes) {
-    exec->memory_ = memory_use(flat);
+  if (graph.has_memory_nodes) exec->memory_ = memory_use(flat);
+  if (is_instantiated_once) {
     exec->instance_ = graph.instance;
     exec->instance_->store(true);
   }
@@ -53,8 +55,32 @@ CUresult GraphExec::prepare(const Graph& graph, std::uint64_t flags, std::unique
     exec->nodes_.push_back({.source = node.source, .work = std::move(node.work), .before = std::move(node.before), .staging = nullptr});
     exec->place(index);
   }
+  exec->conditions_ = outermost(graph).conditions;
+  if (const CUresult error = exec->check_conditions(failure); error != CUDA_SUCCESS) return error;
   exec->user_objects_ = graph.user_objects;
   UserObjects::instance().retain_all(exec->user_objects_);
+  return CUDA_SUCCESS;
+}
+
+// A value that a kernel sets is read in the same launch of the driver: what sets it may be any kernel before the node.
+CUresult GraphExec::check_conditions(Failure& failure) const {
+  const Entry* condition = nullptr;
+  for (const auto& [handle, is_used] : conditions_ != nullptr ? conditions_->is_used : std::map<CUgraphConditionalHandle, bool>()) {
+    failure.has_unused_condition |= !is_used;
+  }
+  for (const Entry& entry : nodes_) {
+    const auto* work = std::get_if<ConditionWork>(entry.work.get());
+    if (work == nullptr) continue;
+    failure.node = entry.source;
+    if (condition != nullptr && condition->part_stage != entry.part_stage) return refuse_divided_conditions();
+    if (const CUresult error = check_bodies(*work); error != CUDA_SUCCESS) return error;
+    condition = &entry;
+  }
+  if (condition == nullptr) return CUDA_SUCCESS;
+  for (const Entry& entry : nodes_) {
+    if (does<KernelWork>(entry.work) && entry.part_stage < condition->part_stage) return refuse_divided_conditions();
+  }
+  failure.node = {};
   return CUDA_SUCCESS;
 }
 

@@ -39,6 +39,7 @@ class GraphExec {
     proto::GraphNodeId node;
     CUgraphExecUpdateResult update = CU_GRAPH_EXEC_UPDATE_SUCCESS;
     bool is_cycle = false;
+    bool has_unused_condition = false;
   };
 
   // The graph's nodes, taken with the graphs' mutex held; then the executor is asked without it.
@@ -82,6 +83,7 @@ class GraphExec {
   };
 
   void place(std::uint32_t index);
+  [[nodiscard]] CUresult check_conditions(Failure& failure) const;
   [[nodiscard]] Stage& stage(std::uint32_t number);
   [[nodiscard]] CUresult instantiate_parts(Failure& failure);
   [[nodiscard]] CUresult make_staging(Entry& entry, const NodeWork& work);
@@ -96,7 +98,8 @@ class GraphExec {
   proto::GraphExecId id_;
   std::uint64_t flags_ = 0;
   GraphMemoryUse memory_;
-  std::shared_ptr<std::atomic<bool>> instance_;  // Graph::instance, of a graph with memory nodes
+  std::shared_ptr<std::atomic<bool>> instance_;  // Graph::instance, of a graph with memory or conditional nodes
+  std::shared_ptr<ConditionSet> conditions_;
   std::mutex mutex_;
   std::vector<Entry> nodes_;
   std::unordered_map<std::uint64_t, std::uint32_t> index_;  // of a graph's node, by its id

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/graphs/conditional_nodes.hpp"
 #include "interposer/forward/graphs/graph.hpp"
 #include "interposer/forward/graphs/graph_access.hpp"
 #include "interposer/forward/graphs/node_params.hpp"
@@ -92,6 +93,25 @@ CUresult set_kernel(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v3& params)
   });
 }
 
+CUresult add_condition(CUgraphNode* result, CUgraph hGraph, const Dependencies& dependencies, CUDA_CONDITIONAL_NODE_PARAMS& params) {
+  if (result == nullptr || !has_such_bodies(params)) return CUDA_ERROR_INVALID_VALUE;
+  return with_graph(hGraph, [&](Graph& graph) {
+    ConditionSet* conditions = outermost(graph).conditions.get();
+    if (conditions == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const auto condition = conditions->is_used.find(params.handle);
+    if (condition == conditions->is_used.end() || condition->second) return CUDA_ERROR_INVALID_VALUE;  // each is of one node
+    const ConditionWork work{params.handle, static_cast<std::uint32_t>(params.type), nullptr};
+    std::vector<Edge> before;
+    if (const CUresult error = read(graph, dependencies, work, before); error != CUDA_SUCCESS) return error;
+    Node* node = nullptr;
+    if (const CUresult error = Graphs::instance().add_condition(graph, work, params.size, before, node); error != CUDA_SUCCESS) return error;
+    condition->second = true;
+    params.phGraph_out = node->body_handles.data();
+    *result = to_handle<CUgraphNode>(node->id);
+    return CUDA_SUCCESS;
+  });
+}
+
 CUresult make_empty(WorkRef& work) {
   work = std::make_shared<const NodeWork>(EmptyWork{});
   return CUDA_SUCCESS;
@@ -173,6 +193,9 @@ CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgra
     const CUresult error = api::cuGraphAddMemAllocNode(phGraphNode, hGraph, dependencies, numDependencies, &params);
     if (error == CUDA_SUCCESS) given.dptr = params.dptr;
     return error;
+  }
+  if (nodeParams->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+    return add_condition(phGraphNode, hGraph, {dependencies, dependencyData, numDependencies}, nodeParams->conditional);
   }
   CUgraph child = nullptr;
   const CUresult error = add(

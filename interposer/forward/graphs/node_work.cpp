@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "interposer/forward/events.hpp"
+#include "interposer/forward/graphs/conditional_nodes.hpp"
 #include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/launch.hpp"
 #include "interposer/forward/memory/copy.hpp"
@@ -94,6 +95,7 @@ CUgraphNodeType type_of(const NodeWork& work) {
     CUgraphNodeType operator()(const MemoryOperationsWork&) const { return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP; }
     CUgraphNodeType operator()(const AllocationWork&) const { return CU_GRAPH_NODE_TYPE_MEM_ALLOC; }
     CUgraphNodeType operator()(const FreeWork&) const { return CU_GRAPH_NODE_TYPE_MEM_FREE; }
+    CUgraphNodeType operator()(const ConditionWork&) const { return CU_GRAPH_NODE_TYPE_CONDITIONAL; }
   };
   return std::visit(Types{}, work);
 }
@@ -280,6 +282,8 @@ CUgraphExecUpdateResult can_become(const NodeWork& before, const NodeWork& after
       const bool same_shape = fill->params.height == next.height && fill->params.width == next.width && fill->params.elementSize == next.elementSize;
       if (!same_shape) return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
     }
+  } else if (std::holds_alternative<ConditionWork>(before)) {
+    return are_same(before, after) ? CU_GRAPH_EXEC_UPDATE_SUCCESS : CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
   } else if (const auto* memory = std::get_if<MemoryOperationsWork>(&before)) {
     const auto& next = std::get<MemoryOperationsWork>(after);
     const bool same = memory->context == next.context && std::equal(memory->operations.begin(), memory->operations.end(), next.operations.begin(),
@@ -350,6 +354,9 @@ void encode(const NodeWork& work, std::uint32_t index, bool is_enabled, std::spa
     header.kind = proto::GraphNodeKind::event_record;
     const proto::EventId event = id_of<proto::HandleKind::event>(record->event);
     put(payload, &event, sizeof event);
+  } else if (const auto* condition = std::get_if<ConditionWork>(&work)) {
+    header.kind = proto::GraphNodeKind::conditional;
+    payload = payload_of(*condition);
   }
   header.index = index;
   header.is_enabled = is_enabled ? 1 : 0;

@@ -79,8 +79,17 @@ struct FreeWork {
   std::shared_ptr<GraphBlock> block;
 };
 
+// A conditional node (conditional_nodes.hpp). In a graph its bodies are the node's (Node::bodies); what flatten() gives has them as they were then.
+struct FlatNode;
+using FlatBody = std::vector<FlatNode>;
+struct ConditionWork {
+  CUgraphConditionalHandle handle = 0;
+  std::uint32_t type = 0;
+  std::shared_ptr<const std::vector<FlatBody>> bodies;
+};
+
 using NodeWork = std::variant<EmptyWork, KernelWork, CopyWork, FillWork, ChildWork, EventRecordWork, EventWaitWork, HostWork, MemoryOperationsWork,
-                              AllocationWork, FreeWork>;
+                              AllocationWork, FreeWork, ConditionWork>;
 using WorkRef = std::shared_ptr<const NodeWork>;
 
 [[nodiscard]] CUgraphNodeType type_of(const NodeWork& work);
@@ -111,7 +120,7 @@ using WorkRef = std::shared_ptr<const NodeWork>;
 
 [[nodiscard]] bool are_same(const NodeWork& one, const NodeWork& other);
 
-// Appends a node to a description.
+// Appends a node to a description. A conditional node is one of flatten()'s.
 void encode(const NodeWork& work, std::uint32_t index, bool is_enabled, std::span<const std::uint32_t> dependencies, std::vector<std::byte>& bytes);
 
 }  // namespace mpsshim::interposer::forward
