@@ -95,6 +95,45 @@ TEST_CASE("a shuffle waits for lanes that come late, and not for those that have
   for (std::size_t i = 0; i < 32; ++i) CHECK(out[i] == (i < 24 ? 99U : 0U));
 }
 
+TEST_CASE("a shuffle gives 0 from a lane that takes no part, and the own value beyond the segment") {
+  struct Mode {
+    const char* name;
+    const char* operands;
+    std::int32_t (*source)(std::int32_t lane);
+  };
+  const Mode modes[] = {{"idx", "20, 31", [](std::int32_t) { return 20; }},
+                        {"up", "4, 0", [](std::int32_t lane) { return lane - 4; }},
+                        {"down", "4, 31", [](std::int32_t lane) { return lane + 4; }},
+                        {"bfly", "8, 31", [](std::int32_t lane) { return lane ^ 8; }}};
+  struct Absence {
+    const char* how;
+    const char* text;
+    std::int32_t first;  // present lanes: [first, end)
+    std::int32_t end;
+    std::uint32_t threads;
+  };
+  const Absence absences[] = {{"has left", "setp.ge.u32 %p1, %r5, 12;\n@%p1 exit;\n", 0, 12, 32},
+                              {"is elsewhere", "setp.lt.u32 %p1, %r5, 6;\n@%p1 bra END;\n", 6, 32, 32},
+                              {"was never there", "", 0, 18, 18}};
+  for (const Mode& mode : modes) {
+    for (const Absence& absence : absences) {
+      INFO(mode.name << ": " << absence.how);
+      TestDevice device;
+      const std::uint32_t members = static_cast<std::uint32_t>(((1ULL << absence.end) - 1) & ~((1ULL << absence.first) - 1));
+      device.load({kernel_text("mov.u32 %r5, %laneid;\nadd.u32 %r6, %r5, 100;\n" + std::string(absence.text) + "shfl.sync." + mode.name +
+                               ".b32 %r7, %r6, " + mode.operands + ", " + std::to_string(members) + ";\nst.global.u32 [%rd1], %r7;\nEND:")});
+      Buffer<std::uint32_t> out(device.memory, 32, 7777);
+      device.launch("k", {1}, {absence.threads}, Parameters(out, 0ULL, 0ULL, 0ULL));
+      for (std::int32_t i = absence.first; i < absence.end; ++i) {
+        const std::int32_t source = mode.source(i);
+        const bool is_there = source >= absence.first && source < absence.end;
+        const std::int32_t want = source < 0 || source > 31 ? i + 100 : is_there ? source + 100 : 0;
+        CHECK(out[static_cast<std::size_t>(i)] == static_cast<std::uint32_t>(want));
+      }
+    }
+  }
+}
+
 TEST_CASE("shuffle segments and predicates") {
   TestDevice device;
   device.load(

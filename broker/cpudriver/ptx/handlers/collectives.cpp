@@ -99,8 +99,9 @@ void finish_shuffle(Warp& warp, const Frame& frame, const Instruction& in, std::
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
     const auto i = static_cast<std::uint32_t>(__builtin_ctz(rest));
     const Shuffle from = shuffle_source<W>(i, b[i], c[i]);
+    // The ISA leaves open what comes from a lane that takes no part; the hardware gives 0, and programs count on it.
     const bool is_there = (warp.exchange.lanes >> from.source & 1) != 0;
-    if (d != nullptr) d[i] = static_cast<T>(warp.exchange.value[is_there ? from.source : i]);
+    if (d != nullptr) d[i] = is_there ? static_cast<T>(warp.exchange.value[from.source]) : T{0};
     if (p != nullptr) set_bit(p, i, from.is_in_range);
   }
 }
