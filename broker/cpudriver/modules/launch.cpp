@@ -12,6 +12,7 @@
 #include "broker/cpudriver/device/attributes.hpp"
 #include "broker/cpudriver/memory/device_heap.hpp"
 #include "broker/cpudriver/memory/memory_map.hpp"
+#include "broker/cpudriver/modules/device_runtime_host.hpp"
 #include "broker/cpudriver/ptx/engine.hpp"
 
 namespace mpsshim::cpudriver {
@@ -38,6 +39,8 @@ CUresult check_cooperative(const Function& function, const LaunchShape& shape, i
                                                                                                       : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
 }
 
+}  // namespace
+
 CUresult check_shape(const Function& function, const LaunchShape& shape) {
   constexpr CUdevice_attribute kGrid[3] = {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
                                            CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z};
@@ -53,6 +56,8 @@ CUresult check_shape(const Function& function, const LaunchShape& shape) {
   if (shape.dynamic_shared_bytes > static_cast<unsigned>(function.max_dynamic_shared_bytes())) return CUDA_ERROR_INVALID_VALUE;
   return shape.is_cooperative ? check_cooperative(function, shape, static_cast<int>(threads)) : CUDA_SUCCESS;
 }
+
+namespace {
 
 // Text of printf goes where the process's standard output goes, that of assertions to its standard error, as with the real driver.
 void print(std::string_view text) {
@@ -120,6 +125,8 @@ CUresult KernelLaunch::run() const {
   hooks.print_assertion = print_assertion;
   hooks.heap = &DeviceHeap::get();
   hooks.set_condition = [](std::uint64_t handle, std::uint32_t value) { return Conditions::get().set(handle, value); };
+  const DeviceRuntimeHost host(*function_->module());
+  hooks.runtime_host = &host;
   const ptx::LaunchOutcome outcome = engine().run(config, hooks);
   if (outcome.fault == ptx::Fault::none || outcome.fault == ptx::Fault::cancelled) return CUDA_SUCCESS;
   std::fprintf(stderr, "cuda_cpu: %s\n", outcome.text.c_str());

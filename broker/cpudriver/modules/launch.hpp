@@ -48,6 +48,9 @@ Operation as_operation(KernelLaunch launch);
 // A library's function comes to the device when it is first needed, and that waits for running kernels.
 void bring_to_device(Function& function);
 
+// What a launch of that shape is told: CUDA_SUCCESS, or the error of cuLaunchKernel.
+CUresult check_shape(const Function& function, const LaunchShape& shape);
+
 // Blocks of this size that fit a multiprocessor at once, by NVIDIA's rules (cuda_occupancy.h). 0: it cannot run.
 int resident_blocks(const Function& function, int block_threads, std::size_t dynamic_shared_bytes);
 

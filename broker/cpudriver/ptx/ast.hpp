@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -49,6 +50,13 @@ struct Instruction {
   std::vector<Operand> operands;
 };
 
+// As it stands in the text, without guard and operands: "add.rn.f32".
+[[nodiscard]] inline std::string text_of(const Instruction& instruction) {
+  std::string text(instruction.opcode);
+  for (const std::string_view modifier : instruction.modifiers) text += "." + std::string(modifier);
+  return text;
+}
+
 struct InitialSymbol {
   std::uint64_t offset = 0;
   std::string_view name;
@@ -65,6 +73,7 @@ struct Variable {
   std::uint64_t bytes = 0;
   bool is_extern = false;
   bool is_visible = false;
+  bool is_weak = false;  // .weak or .common: gives way to another definition of the name
   bool is_managed = false;
   std::uint32_t scope_offset = 0;  // Space param in a body: place among the parameters of its scope.
   std::vector<std::byte> initial;
@@ -92,6 +101,7 @@ struct Function {
   std::uint32_t line = 0;
   bool is_entry = false;
   bool is_visible = false;
+  bool is_weak = false;
   bool is_extern = false;
   bool has_body = false;
   std::uint32_t max_threads[3] = {0, 0, 0};

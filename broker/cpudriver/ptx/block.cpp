@@ -78,6 +78,7 @@ void set_windows(Warp& warp, const Launch& launch, std::uint64_t shared_base) {
   set(Window::parameters, reinterpret_cast<std::uint64_t>(launch.parameters.data()), launch.parameters.size(), false);
   const auto workspace = launch.workspace.empty() ? 0 : reinterpret_cast<std::uint64_t>(launch.workspace.data());
   set(Window::workspace, workspace, launch.workspace.size() * 8, true);
+  if (launch.runtime != nullptr) warp.windows[static_cast<std::size_t>(Window::runtime)] = launch.runtime->memory();
 }
 
 enum class Turn : std::uint8_t { idle, spinning, working };
@@ -162,6 +163,7 @@ void begin_block(Block& block, std::uint64_t number) {
     warp.status = WarpStatus::runnable;
     warp.carry = 0;
     warp.lane_instructions = 0;
+    warp.last_error = {};
     activate(warp, &warp.entry_frame);
     fill(warp, Special::ctaid_x, static_cast<std::uint32_t>(number % grid.x));
     fill(warp, Special::ctaid_y, static_cast<std::uint32_t>(number / grid.x % grid.y));

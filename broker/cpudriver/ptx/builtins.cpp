@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The functions that nvcc's code calls and no PTX text defines: vprintf, malloc, free, __assertfail,
-// cudaGraphSetConditional.
+// cudaGraphSetConditional. (Those of the device runtime: device_runtime_calls.cpp.)
 #include <cstring>
 #include <functional>
 #include <string_view>
@@ -126,13 +126,14 @@ Flow set_condition(Warp& warp, const Instruction& in, const CallSite& site) {
 
 }  // namespace
 
-Flow call_builtin(Warp& warp, const Instruction& in, const CallSite& site, Builtin builtin) {
-  switch (builtin) {
+Flow call_builtin(Warp& warp, const Instruction& in, const CallSite& site, const Function& function) {
+  switch (function.builtin) {
     case Builtin::print: return print_lanes(warp, in, site);
     case Builtin::assert_fail: return fail_assertion(warp, in, site);
     case Builtin::allocate: return use_heap(warp, site, false);
     case Builtin::release: return use_heap(warp, site, true);
     case Builtin::set_condition: return set_condition(warp, in, site);
+    case Builtin::device_runtime: return call_device_runtime(warp, in, site, function.runtime_call);
     case Builtin::none: break;
   }
   return raise(warp, Fault::illegal_instruction, in);

@@ -5,6 +5,7 @@
 
 #include "broker/cpudriver/ptx/decoder.hpp"
 #include "broker/cpudriver/ptx/special_registers.hpp"
+#include "broker/cpudriver/ptx/unsupported.hpp"
 
 namespace mpsshim::ptx {
 namespace {
@@ -137,6 +138,9 @@ std::uint32_t FunctionDecoder::symbol_row(const ast::Instruction& source, const 
       return operand_at(Base::special, special_offset(bytes == 8 ? Special::dynamic_shared64 : Special::dynamic_shared));
     }
     case SymbolKind::none: break;
+  }
+  if (const auto what = unsupported_register(operand.name); !what.empty()) {
+    throw LoadError{ErrorCode::invalid_ptx, source.line, unsupported_sentence(what, operand.name, function_.name)};
   }
   fail(source, "'" + std::string(operand.name) + "' is not known or cannot stand here");
 }

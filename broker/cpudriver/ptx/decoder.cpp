@@ -10,12 +10,6 @@ constexpr std::uint32_t kMaxFrameBytes = 1U << 28;
 
 std::uint32_t align_up(std::uint32_t value, std::uint32_t alignment) { return (value + alignment - 1) / alignment * alignment; }
 
-std::string joined(const ast::Instruction& source) {
-  std::string text(source.opcode);
-  for (const std::string_view modifier : source.modifiers) text += "." + std::string(modifier);
-  return text;
-}
-
 Type twice(Type type) {
   switch (type) {
     case Type::u16: return Type::u32;
@@ -28,11 +22,11 @@ Type twice(Type type) {
 
 }  // namespace
 
-void FunctionDecoder::fail(const ast::Instruction& source, const std::string& text) {
-  throw LoadError{ErrorCode::invalid_ptx, source.line, "'" + joined(source) + "': " + text};
+void FunctionDecoder::fail(const ast::Instruction& source, const std::string& text) const {
+  throw LoadError{ErrorCode::invalid_ptx, source.line, "'" + ast::text_of(source) + "' in '" + function_.name + "': " + text};
 }
 
-void FunctionDecoder::need_operands(const ast::Instruction& source, std::size_t least, std::size_t most) {
+void FunctionDecoder::need_operands(const ast::Instruction& source, std::size_t least, std::size_t most) const {
   if (source.operands.size() < least || source.operands.size() > most) fail(source, "a wrong number of operands");
 }
 
@@ -135,7 +129,7 @@ void FunctionDecoder::parse_modifiers(const ast::Instruction& source, const Opco
     } else if (const auto modifier = modifier_by_name(word); modifier && row.allowed.has(*modifier)) {
       form.mods.add(*modifier);
     } else {
-      fail(source, "modifier '." + std::string(word) + "' is not known here; the CPU device does not execute it");
+      fail(source, "modifier '." + std::string(word) + "' is not known here; the CPU driver does not execute it");
     }
   }
   const bool is_barrier_reduction = row.op == Op::bar && form.has(Mod::red);
@@ -146,9 +140,10 @@ void FunctionDecoder::parse_modifiers(const ast::Instruction& source, const Opco
 
 void FunctionDecoder::decode_instruction(const ast::Instruction& source) {
   const OpcodeRow* row = find_opcode(source.opcode);
-  if (row == nullptr) fail(source, "opcode '" + std::string(source.opcode) + "' is not known; the CPU device does not execute it");
+  if (row == nullptr) fail(source, "opcode '" + std::string(source.opcode) + "' is not known; the CPU driver does not execute it");
   Form form;
   parse_modifiers(source, *row, form);
+  if (rounds_by_default(form)) form.mods.add(Mod::rn);
   switch (row->op) {
     case Op::ld:
     case Op::st: return decode_load_store(source, form);
@@ -174,6 +169,13 @@ void FunctionDecoder::decode_instruction(const ast::Instruction& source) {
     case Op::nanosleep: need_operands(source, 1, 1); return select_and_emit(source, {}, form);
     default: return decode_plain(source, *row, form);
   }
+}
+
+// Old texts leave the rounding of mad.f32 out, and mean the nearest (PTX ISA, "mad": required from version 3.2 on).
+bool FunctionDecoder::rounds_by_default(const Form& form) const {
+  constexpr std::uint32_t kLastLenientVersion = 31;
+  const bool says_rounding = form.has(Mod::rn) || form.has(Mod::rz) || form.has(Mod::rm) || form.has(Mod::rp);
+  return form.op == Op::mad && form.type == Type::f32 && !says_rounding && image_.text(record_.text).version <= kLastLenientVersion;
 }
 
 void FunctionDecoder::decode_plain(const ast::Instruction& source, const OpcodeRow& row, const Form& form) {
@@ -230,7 +232,7 @@ void FunctionDecoder::select_and_emit(const ast::Instruction& source, Instructio
 
 void FunctionDecoder::emit(const ast::Instruction& source, Instruction instruction, HandlerPair handlers) {
   if (handlers.by_isa[0] == nullptr || handlers.by_isa[1] == nullptr) {
-    fail(source, "this combination of types and modifiers is not executed by the CPU device");
+    fail(source, "this combination of types and modifiers is not executed by the CPU driver");
   }
   instruction.handler[0] = handlers.by_isa[0];
   instruction.handler[1] = handlers.by_isa[1];

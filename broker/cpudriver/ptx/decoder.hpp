@@ -50,6 +50,7 @@ class FunctionDecoder {
   void lay_out_slots(std::uint32_t& offset);
   void decode_instruction(const ast::Instruction& source);
   void parse_modifiers(const ast::Instruction& source, const OpcodeRow& row, Form& form) const;
+  [[nodiscard]] bool rounds_by_default(const Form& form) const;
   void decode_plain(const ast::Instruction& source, const OpcodeRow& row, const Form& form);
   std::uint32_t conversion_source(const ast::Instruction& source, const ast::Operand& operand, Type type);
   void emit(const ast::Instruction& source, Instruction instruction, HandlerPair handlers);
@@ -83,8 +84,8 @@ class FunctionDecoder {
   void decode_call(const ast::Instruction& source, Form form);
   Slot argument_slot(const ast::Instruction& source, const ast::Operand& operand) const;
 
-  [[noreturn]] static void fail(const ast::Instruction& source, const std::string& text);
-  static void need_operands(const ast::Instruction& source, std::size_t least, std::size_t most);
+  [[noreturn]] void fail(const ast::Instruction& source, const std::string& text) const;
+  void need_operands(const ast::Instruction& source, std::size_t least, std::size_t most) const;
 
   const Image& image_;
   RowPool& pool_;

@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cinttypes>
 #include <condition_variable>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -63,21 +65,85 @@ class Engine::Impl {
   }
 
   LaunchOutcome run(const LaunchConfig& config, const LaunchHooks& hooks) {
+    if (config.instance->module().program().uses_device_runtime) return run_with_descendants(config, hooks);
+    PendingWork none;
+    return run_grid(config, hooks, nullptr, none);
+  }
+
+ private:
+  // Depth first: a grid is complete when all that it has launched is. A tail launch that is the last of its parent takes its place, so that
+  // chains of them may be long.
+  LaunchOutcome run_with_descendants(const LaunchConfig& config, const LaunchHooks& hooks) {
+    DeviceRuntime runtime(hooks);
+    if (!runtime.open()) return refuse(config.instance->module().kernels()[config.kernel].name, Fault::out_of_memory, "no memory for its launches");
+    std::vector<PendingWork> path(1);
+    LaunchOutcome outcome = run_grid(config, hooks, &runtime, path.back());
+    while (outcome.fault == Fault::none && !path.empty()) {
+      if (path.back().is_empty()) {
+        path.pop_back();
+        continue;
+      }
+      const bool is_tail = path.back().ordinary.empty();
+      const Work work = path.back().take();
+      runtime.note_begun();
+      PendingWork pending;
+      pending.depth = path.back().depth + (is_tail ? 0 : 1);
+      if (path.back().is_empty()) path.pop_back();
+      const std::uint64_t done = outcome.lane_instructions;
+      if (const auto* grid = std::get_if<GridRequest>(&work)) {
+        outcome = run_grid(child_config(config, *grid), hooks, &runtime, pending);
+      } else {
+        outcome = run_box(runtime, std::get<BoxRequest>(work), outcome.kernel);
+      }
+      outcome.lane_instructions += done;
+      if (!pending.is_empty()) path.push_back(std::move(pending));
+    }
+    return outcome;
+  }
+
+  static LaunchConfig child_config(const LaunchConfig& root, const GridRequest& request) {
+    LaunchConfig config = root;
+    config.kernel = request.kernel;
+    config.grid = request.grid;
+    config.block = request.block;
+    config.dynamic_shared_bytes = request.dynamic_shared_bytes;
+    config.parameters = request.parameters;
+    config.is_cooperative = false;
+    return config;
+  }
+
+  static LaunchOutcome run_box(const DeviceRuntime& runtime, const BoxRequest& request, const std::string& kernel) {
+    LaunchOutcome outcome;
+    outcome.kernel = kernel;
+    DeviceRuntime::BadAccess bad;
+    if (runtime.perform(request, bad)) return outcome;
+    outcome.fault = Fault::illegal_address;
+    outcome.address = bad.address;
+    outcome.is_write = bad.is_write;
+    char where[64];
+    std::snprintf(where, sizeof where, "illegal address 0x%" PRIx64 " (%s)", bad.address, bad.is_write ? "write" : "read");
+    outcome.text = std::string("A ") + (request.is_fill ? "fill" : "copy") + " that a kernel has asked for: " + where;
+    return outcome;
+  }
+
+  LaunchOutcome run_grid(const LaunchConfig& config, const LaunchHooks& hooks, DeviceRuntime* runtime, PendingWork& pending) {
     const Module& module = config.instance->module();
     const KernelInfo& kernel = module.kernels()[config.kernel];
     LaunchOutcome refused = check(config, kernel);
     if (refused.fault != Fault::none) return refused;
     auto launch = std::make_shared<Launch>();
     prepare(*launch, config, hooks, kernel);
+    launch->runtime = runtime;
+    launch->pending.depth = pending.depth;
     const bool has_helpers = launch->block_count > 1 && !helpers_.empty();
     if (has_helpers) announce(launch);
     work(*launch);
     if (has_helpers) withdraw(launch);
     launch->outcome.kernel = kernel.name;
+    pending = std::move(launch->pending);
     return std::move(launch->outcome);
   }
 
- private:
   static LaunchOutcome check(const LaunchConfig& config, const KernelInfo& kernel) {
     const std::uint64_t threads = volume(config.block);
     const auto is_bad = [](const Dim3& d) { return d.x == 0 || d.y == 0 || d.z == 0; };

@@ -48,6 +48,22 @@ class DeviceHeap {
   virtual void release(std::uint64_t address) = 0;
 };
 
+// What kernels ask the device runtime for and only the driver knows. Called from all of the engine's threads. Kernels are numbers as in
+// LaunchConfig.
+class DeviceRuntimeHost {
+ public:
+  virtual ~DeviceRuntimeHost() = default;
+  // By cudaDeviceAttr and cudaLimit, whose numbers are the driver API's. False: there is none of that number.
+  [[nodiscard]] virtual bool attribute(std::int32_t attribute, std::int32_t& value) const = 0;
+  [[nodiscard]] virtual bool limit(std::int32_t limit, std::uint64_t& value) const = 0;
+  [[nodiscard]] virtual std::int32_t runtime_version() const = 0;
+  [[nodiscard]] virtual std::int32_t binary_version() const = 0;
+  [[nodiscard]] virtual std::int32_t max_dynamic_shared_bytes(std::uint32_t kernel) const = 0;
+  [[nodiscard]] virtual std::int32_t resident_blocks(std::uint32_t kernel, std::int32_t threads, std::uint64_t dynamic_shared_bytes) const = 0;
+  // The host could launch it so.
+  [[nodiscard]] virtual bool may_launch(std::uint32_t kernel, const Dim3& grid, const Dim3& block, std::uint32_t dynamic_shared_bytes) const = 0;
+};
+
 struct LaunchHooks {
   const AddressMap* memory = nullptr;           // Required.
   const std::atomic<bool>* cancel = nullptr;    // Set by anyone; seen within milliseconds. May be null.
@@ -57,6 +73,7 @@ struct LaunchHooks {
   DeviceHeap* heap = nullptr;                   // Null: malloc in a kernel returns 0.
   // Sets a graph's condition; from all of the engine's threads. False: there is no such handle. Empty: there are none.
   std::function<bool(std::uint64_t handle, std::uint32_t value)> set_condition;
+  const DeviceRuntimeHost* runtime_host = nullptr;  // Null: kernels that ask for facts are told that there are none.
 };
 
 struct EngineOptions {
@@ -76,6 +93,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  // Also runs all that the kernel's threads have launched, and what descends from that.
   [[nodiscard]] LaunchOutcome run(const LaunchConfig& config, const LaunchHooks& hooks);
 
  private:

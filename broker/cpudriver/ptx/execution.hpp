@@ -65,7 +65,7 @@ struct MemoryView {
 };
 
 // Windows that generic addresses reach besides the AddressMap.
-enum class Window : std::uint32_t { shared, local, parameters, workspace, count_ };
+enum class Window : std::uint32_t { shared, local, parameters, workspace, runtime, count_ };
 
 struct Exchange {  // Contributions to a collective; see handlers/collectives.cpp.
   std::array<std::uint64_t, kLanes> value{};
@@ -104,6 +104,7 @@ struct Warp {
   Frame entry_frame;
   std::vector<std::unique_ptr<Frame>> frames;  // Calls; those with live == 0 are free.
   Exchange exchange;
+  std::array<std::uint32_t, kLanes> last_error{};  // cudaGetLastError() of each thread
   std::byte* special = nullptr;
 };
 

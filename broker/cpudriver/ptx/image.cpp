@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "broker/cpudriver/ptx/device_runtime_names.hpp"
+
 namespace mpsshim::ptx {
 namespace {
 
@@ -17,7 +19,7 @@ Builtin builtin_by_name(std::string_view name) {
   if (name == "free") return Builtin::release;
   if (name == "__assertfail") return Builtin::assert_fail;
   if (name == "cudaGraphSetConditional") return Builtin::set_condition;
-  return Builtin::none;
+  return find_runtime_function(name) ? Builtin::device_runtime : Builtin::none;
 }
 
 std::vector<Slot> slots_of(const ast::Function& function, std::uint32_t first, std::uint32_t count) {
@@ -56,27 +58,26 @@ void Image::add_variable(std::uint32_t text, const ast::Variable& variable, bool
     externs_by_text_[text][variable.name] = 1;
     return;
   }
-  const Symbol symbol{SymbolKind::global, static_cast<std::uint32_t>(program_.globals.size())};
-  if (is_exported_name && variable.is_visible) {
-    const auto [place, is_new] = exported_.emplace(variable.name, symbol);
-    if (!is_new) {  // .weak and .common: the first stands for all.
-      names[variable.name] = place->second;
-      return;
-    }
-  }
-  if (is_exported_name) names[variable.name] = symbol;
+  Symbol symbol{SymbolKind::global, static_cast<std::uint32_t>(program_.globals.size())};
+  const bool is_exported = is_exported_name && variable.is_visible;
+  if (is_exported && !claim_name(text, variable.name, variable.line, variable.is_weak, symbol)) return;
+  if (is_exported_name && !is_exported) names[variable.name] = symbol;
   by_declaration_[&variable] = symbol;
-  GlobalInfo info;
+  if (symbol.index == program_.globals.size()) {
+    program_.globals.emplace_back();
+    global_declarations_.emplace_back();
+    global_texts_.emplace_back();
+  }
+  GlobalInfo& info = program_.globals[symbol.index];
   info.name = std::string(variable.name);
   info.space = variable.space == Space::constant ? GlobalSpace::constant : GlobalSpace::global;
   info.size = variable.bytes;
   info.alignment = std::max(1U, variable.align);
   info.is_managed = variable.is_managed;
-  info.is_visible = is_exported_name && variable.is_visible;
+  info.is_visible = is_exported;
   info.initial = variable.initial;
-  program_.globals.push_back(std::move(info));
-  global_declarations_.push_back(&variable);
-  global_texts_.push_back(text);
+  global_declarations_[symbol.index] = &variable;
+  global_texts_[symbol.index] = text;
 }
 
 void Image::add_function(std::uint32_t text, const ast::Function& function) {
@@ -85,35 +86,59 @@ void Image::add_function(std::uint32_t text, const ast::Function& function) {
     externs_by_text_[text][function.name] = 1;
     return;
   }
-  const Symbol symbol{SymbolKind::function, static_cast<std::uint32_t>(functions_.size())};
-  if (function.is_visible || builtin != Builtin::none) {
-    const auto [place, is_new] = exported_.emplace(function.name, symbol);
-    if (!is_new) {
-      by_text_[text][function.name] = place->second;
-      return;
-    }
+  Symbol symbol{SymbolKind::function, static_cast<std::uint32_t>(functions_.size())};
+  const bool is_exported = function.is_visible || builtin != Builtin::none;
+  if (is_exported && !claim_name(text, function.name, function.line, function.is_weak || builtin != Builtin::none, symbol)) return;
+  if (!is_exported) by_text_[text][function.name] = symbol;
+  if (symbol.index == functions_.size()) {
+    functions_.emplace_back();
+    program_.functions.emplace_back();
   }
-  by_text_[text][function.name] = symbol;
-  FunctionRecord record;
+  FunctionRecord& record = functions_[symbol.index];
   record.text = text;
   record.declaration = &function;
-  functions_.push_back(record);
-  Function decoded;
+  Function& decoded = program_.functions[symbol.index];
   decoded.name = std::string(function.name);
   decoded.builtin = builtin;
   decoded.returns = slots_of(function, 0, function.returns_count);
   decoded.parameters = slots_of(function, function.returns_count, function.parameters_count);
-  program_.functions.push_back(std::move(decoded));
+  if (builtin == Builtin::device_runtime) add_device_runtime(function, decoded);
   for (const ast::Variable& variable : function.variables) {
     const bool is_placed = variable.space == Space::global || variable.space == Space::constant || variable.space == Space::shared;
     if (is_placed) add_variable(text, variable, false);
   }
 }
 
+void Image::add_device_runtime(const ast::Function& function, Function& decoded) {
+  const auto known = find_runtime_function(function.name);
+  if (!known || !fits(*known, decoded.returns, decoded.parameters)) {
+    throw LoadError{ErrorCode::invalid_ptx, function.line, "'" + decoded.name + "' is declared otherwise than the device runtime has it"};
+  }
+  decoded.runtime_call = known->call;
+  program_.uses_device_runtime = true;
+}
+
+// An exported name means one thing in all texts: the definition that is not .weak, else the first. False: another one stands for this.
+// Otherwise `symbol` is where it is to stand, in place of a weak one if there was one.
+bool Image::claim_name(std::uint32_t text, std::string_view name, std::uint32_t line, bool is_weak, Symbol& symbol) {
+  externs_by_text_[text][name] = 1;
+  const auto [place, is_new] = exported_.emplace(name, Export{symbol, text, is_weak});
+  if (is_new) return true;
+  Export& known = place->second;
+  if (known.symbol.kind != symbol.kind || (!known.is_weak && !is_weak)) {
+    throw LoadError{ErrorCode::invalid_ptx, line,
+                    "'" + std::string(name) + "' is defined twice, the first time in text " + std::to_string(known.text + 1) + " of the image"};
+  }
+  if (!known.is_weak || is_weak) return false;
+  symbol = known.symbol;
+  known = Export{symbol, text, false};
+  return true;
+}
+
 Symbol Image::find(std::uint32_t text, std::string_view name, std::uint32_t line) const {
   if (const auto here = by_text_[text].find(name); here != by_text_[text].end()) return here->second;
   if (externs_by_text_[text].count(name) == 0) return {};
-  if (const auto there = exported_.find(name); there != exported_.end()) return there->second;
+  if (const auto there = exported_.find(name); there != exported_.end()) return there->second.symbol;
   throw LoadError{ErrorCode::not_found, line,
                   "'" + std::string(name) + "' is declared but no text of the image defines it; link the object that does"};
 }
@@ -123,22 +148,20 @@ Symbol Image::find_local(const ast::Variable& variable) const {
   return found == by_declaration_.end() ? Symbol{} : found->second;
 }
 
-void Image::note_symbol(FunctionRecord& record, std::uint32_t function, Symbol symbol, bool is_call) {
-  static_cast<void>(function);
+void Image::note_symbol(FunctionRecord& record, Symbol symbol, bool is_call) {
   if (symbol.kind == SymbolKind::shared) {
     if (std::find(record.shared.begin(), record.shared.end(), symbol.index) != record.shared.end()) return;
     record.shared.push_back(symbol.index);
     SharedVariable& shared = shared_[symbol.index];
     ++shared.users;
     shared.is_used_by_function |= !record.declaration->is_entry;
-  } else if (symbol.kind == SymbolKind::function) {
+  } else if (symbol.kind == SymbolKind::function && !functions_[symbol.index].declaration->is_entry) {  // a kernel is launched, not called
     record.callees.push_back(symbol.index);
     record.calls_indirectly |= !is_call;
   }
 }
 
 void Image::scan_function(FunctionRecord& record) {
-  const auto self = static_cast<std::uint32_t>(&record - functions_.data());
   const ast::Function& function = *record.declaration;
   for (const ast::Instruction& instruction : function.instructions) {
     const bool is_call = instruction.opcode == "call";
@@ -156,7 +179,7 @@ void Image::scan_function(FunctionRecord& record) {
         symbol = find_local(function.variables[operand->index]);
       else if (operand->kind == ast::OperandKind::symbol)
         symbol = find(record.text, operand->name, instruction.line);
-      note_symbol(record, self, symbol, is_call);
+      note_symbol(record, symbol, is_call);
     }
   }
 }

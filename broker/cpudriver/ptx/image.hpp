@@ -49,6 +49,7 @@ class Image {
   [[nodiscard]] Symbol find_local(const ast::Variable& variable) const;
   [[nodiscard]] const SharedVariable& shared(std::uint32_t index) const { return shared_[index]; }
   [[nodiscard]] const std::vector<FunctionRecord>& functions() const { return functions_; }
+  [[nodiscard]] const ast::Text& text(std::uint32_t index) const { return texts_[index]; }
 
   void resolve_initial_values();  // After all names are known.
   void fill_kernels();            // After decoding, which finds the functions' frames and locals.
@@ -56,9 +57,11 @@ class Image {
  private:
   void add_variable(std::uint32_t text, const ast::Variable& variable, bool is_exported_name);
   void add_function(std::uint32_t text, const ast::Function& function);
+  void add_device_runtime(const ast::Function& function, Function& decoded);
   void scan_uses();
   void scan_function(FunctionRecord& record);
-  void note_symbol(FunctionRecord& record, std::uint32_t function, Symbol symbol, bool is_call);
+  void note_symbol(FunctionRecord& record, Symbol symbol, bool is_call);
+  [[nodiscard]] bool claim_name(std::uint32_t text, std::string_view name, std::uint32_t line, bool is_weak, Symbol& symbol);
   void place_shared();
   [[nodiscard]] std::set<std::uint32_t> reachable(std::uint32_t function) const;
   [[nodiscard]] std::uint32_t local_need(std::uint32_t function, std::vector<std::uint8_t>& on_path) const;
@@ -67,7 +70,12 @@ class Image {
   Program& program_;
   std::vector<std::unordered_map<std::string_view, Symbol>> by_text_;
   std::vector<std::unordered_map<std::string_view, std::uint8_t>> externs_by_text_;
-  std::unordered_map<std::string_view, Symbol> exported_;
+  struct Export {
+    Symbol symbol;
+    std::uint32_t text = 0;  // that defines it
+    bool is_weak = false;
+  };
+  std::unordered_map<std::string_view, Export> exported_;
   std::unordered_map<const ast::Variable*, Symbol> by_declaration_;
   std::vector<SharedVariable> shared_;
   std::vector<FunctionRecord> functions_;

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <vector>
 
+#include "broker/cpudriver/ptx/device_runtime.hpp"
 #include "broker/cpudriver/ptx/execution.hpp"
 
 namespace mpsshim::ptx {
@@ -52,6 +53,9 @@ struct Launch {
   std::vector<std::unique_ptr<Block>> spare;
   LaunchOutcome outcome;
   std::mutex print_mutex;  // Serialises LaunchHooks::print.
+
+  DeviceRuntime* runtime = nullptr;  // Null: the image does not call it.
+  PendingWork pending;               // Guarded by it.
 };
 
 // warp.cpp
@@ -72,6 +76,8 @@ bool run_some(Launch& launch, Worker& worker);
 [[nodiscard]] bool is_done(const Launch& launch);  // Hold the mutex.
 
 // builtins.cpp
-Flow call_builtin(Warp& warp, const Instruction& in, const CallSite& site, Builtin builtin);
+Flow call_builtin(Warp& warp, const Instruction& in, const CallSite& site, const Function& function);
+// device_runtime_calls.cpp
+Flow call_device_runtime(Warp& warp, const Instruction& in, const CallSite& site, RuntimeCall what);
 
 }  // namespace mpsshim::ptx

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cstring>
 
+#include "broker/cpudriver/ptx/unsupported.hpp"
+
 namespace mpsshim::ptx {
 
 namespace {
@@ -17,6 +19,10 @@ void Parser::fail_at(std::uint32_t line, const std::string& text) const { throw 
 void Parser::fail(const std::string& text) const {
   const Token& token = lexer_.peek();
   fail_at(token.line, text + (token.kind == TokenKind::end ? " at the end of the text" : " at '" + std::string(token.text) + "'"));
+}
+
+void Parser::fail_unsupported(std::uint32_t line, std::string_view what, const std::string& where) const {
+  fail_at(line, unsupported_sentence(what, where, function_));
 }
 
 bool Parser::accept(char c) {
@@ -132,6 +138,7 @@ void Parser::parse_directive() {
       linkage.is_extern = true;
     } else if (word == "visible" || word == "weak" || word == "common") {
       linkage.is_visible = true;
+      linkage.is_weak = word != "visible";
     } else if (word == "entry" || word == "func") {
       return parse_function(word == "entry", linkage);
     } else if (word == "global" || word == "const" || word == "shared") {
@@ -171,6 +178,7 @@ void Parser::parse_function(bool is_entry, Linkage linkage) {
   ast::Function function;
   function.is_entry = is_entry;
   function.is_visible = linkage.is_visible;
+  function.is_weak = linkage.is_weak;
   function.is_extern = linkage.is_extern;
   function.line = lexer_.peek().line;
   if (!is_entry && lexer_.peek().is('(')) {
@@ -178,6 +186,7 @@ void Parser::parse_function(bool is_entry, Linkage linkage) {
     function.returns_count = static_cast<std::uint32_t>(function.variables.size());
   }
   function.name = expect_identifier();
+  function_ = function.name;
   if (lexer_.peek().is('(')) {
     for (auto& parameter : parse_parameters()) function.variables.push_back(std::move(parameter));
   }
@@ -189,6 +198,7 @@ void Parser::parse_function(bool is_entry, Linkage linkage) {
   } else {
     expect(';');
   }
+  function_ = {};
   result_.functions.push_back(std::move(function));
 }
 
@@ -206,6 +216,8 @@ void Parser::parse_function_directives(ast::Function& function) {
     } else if (token.text == "pragma") {
       if (lexer_.take().kind != TokenKind::string) fail("Expected a string after .pragma");
       expect(';');
+    } else if (const auto what = unsupported_directive(token.text); !what.empty()) {
+      fail_unsupported(token.line, what, "." + std::string(token.text));
     } else {
       fail_at(token.line, "Unknown function directive '." + std::string(token.text) + "'");
     }

@@ -25,6 +25,7 @@ class Parser {
   struct Linkage {
     bool is_extern = false;
     bool is_visible = false;
+    bool is_weak = false;
   };
   void parse_directive();
   void parse_function(bool is_entry, Linkage linkage);
@@ -69,6 +70,8 @@ class Parser {
   // tokens
   [[noreturn]] void fail(const std::string& text) const;
   [[noreturn]] void fail_at(std::uint32_t line, const std::string& text) const;
+  // `what` is not executed; `where` it stands: an instruction, a directive.
+  [[noreturn]] void fail_unsupported(std::uint32_t line, std::string_view what, const std::string& where) const;
   bool accept(char c);
   void expect(char c);
   std::string_view expect_identifier();
@@ -77,6 +80,7 @@ class Parser {
 
   Lexer lexer_;
   ast::Text result_;
+  std::string_view function_;  // that is being read; empty between functions
   std::vector<Scope> scopes_;
 };
 

@@ -70,7 +70,8 @@ struct Slot {
   std::uint32_t size = 0;
 };
 
-enum class Builtin : std::uint8_t { none, print, allocate, release, assert_fail, set_condition };
+enum class Builtin : std::uint8_t { none, print, allocate, release, assert_fail, set_condition, device_runtime };
+enum class RuntimeCall : std::uint8_t;  // device_runtime_names.hpp
 
 struct Function {
   std::string name;
@@ -83,6 +84,7 @@ struct Function {
   std::vector<Slot> returns;
   std::vector<Slot> parameters;
   Builtin builtin = Builtin::none;
+  RuntimeCall runtime_call{};  // of Builtin::device_runtime
 };
 
 struct CallSite {
@@ -109,6 +111,7 @@ struct Program {
   std::vector<CallSite> calls;
   std::vector<std::uint64_t> constants;  // The pool's storage; rows begin at the first multiple of 64 in it.
   std::byte* constant_rows = nullptr;
+  bool uses_device_runtime = false;
   std::vector<SymbolRow> symbol_rows;  // Each is a row of 64-bit lanes in the instance's pool.
 };
 

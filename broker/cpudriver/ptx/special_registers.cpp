@@ -4,14 +4,14 @@
 namespace mpsshim::ptx {
 namespace {
 
-struct Row {
+struct SpecialRow {
   std::string_view name;
   std::string_view component;
   Special row;
   bool is_wide = false;
 };
 
-constexpr Row kRows[] = {
+constexpr SpecialRow kSpecialRows[] = {
     {"%tid", "x", Special::tid_x},
     {"%tid", "y", Special::tid_y},
     {"%tid", "z", Special::tid_z},
@@ -44,7 +44,7 @@ constexpr Row kRows[] = {
 }  // namespace
 
 std::optional<SpecialRegister> special_register(std::string_view name, std::string_view component) {
-  for (const Row& row : kRows) {
+  for (const SpecialRow& row : kSpecialRows) {
     if (row.name == name && row.component == component) return SpecialRegister{row.row, row.is_wide};
   }
   return std::nullopt;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "broker/cpudriver/ptx/parser.hpp"
+#include "broker/cpudriver/ptx/unsupported.hpp"
 
 namespace mpsshim::ptx {
 namespace {
@@ -18,6 +19,7 @@ ast::Variable Parser::parse_variable(Space space, Linkage linkage) {
   variable.space = space;
   variable.is_extern = linkage.is_extern;
   variable.is_visible = linkage.is_visible;
+  variable.is_weak = linkage.is_weak;
   variable.align = 0;
   std::uint32_t vector = 1;
   while (variable.type == Type::none) {
@@ -39,6 +41,8 @@ ast::Variable Parser::parse_variable(Space space, Linkage linkage) {
       expect(')');
     } else if (const auto type = type_by_name(token.text); type && *type != Type::pred) {
       variable.type = *type;
+    } else if (const auto what = unsupported_directive(token.text); !what.empty()) {
+      fail_unsupported(token.line, what, "." + std::string(token.text));
     } else {
       fail_at(token.line, "Unknown type or attribute '." + std::string(token.text) + "' of a variable");
     }

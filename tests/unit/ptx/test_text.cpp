@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading PTX: what is accepted, what is refused and where, parameter layouts, globals, several texts.
+#include <cmath>
+
 #include "tests/unit/ptx/test_device.hpp"
 
 namespace mpsshim::ptx::test {
@@ -53,6 +55,44 @@ TEST_CASE("an unknown opcode or modifier fails the load with its line") {
     CHECK(error.line == line);
     CHECK(error.text.find("line " + std::to_string(line)) != std::string::npos);
   }
+}
+
+TEST_CASE("what is not executed is named with instruction and kernel, before its operands are read") {
+  struct Refusal {
+    const char* instruction;
+    const char* what;
+    const char* where;
+  };
+  const Refusal kRefusals[] = {
+      {"tex.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [%rd1, {%f1,%f2}];", "textures are not supported", "'tex.2d.v4.f32.f32'"},
+      {"tld4.r.2d.v4.f32.f32 {%f1,%f2,%f3,%f4}, [%rd1, {%f1,%f2}];", "textures are not supported", "'tld4.r.2d.v4.f32.f32'"},
+      {"txq.width.b32 %r5, [%rd1];", "textures are not supported", "'txq.width.b32'"},
+      {"suld.b.2d.b32.trap {%r5}, [%rd1, {%r1, %r2}];", "surfaces are not supported", "'suld.b.2d.b32.trap'"},
+      {"sust.b.2d.b32.trap [%rd1, {%r1, %r2}], {%r5};", "surfaces are not supported", "'sust.b.2d.b32.trap'"},
+      {"wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {%r2, %r3, %r4, %r5, %r6, %r7, %r8, %r9}, [%rd6], %r1;", "tensor cores",
+       "'wmma.load.a.sync.aligned.row.m16n16k16.global.f16'"},
+      {"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%fd1,%fd2}, {%fd3}, {%fd4}, {%fd1,%fd2};", "tensor cores", "'mma.sync"},
+      {"ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r5}, [%r1];", "tensor cores", "'ldmatrix"},
+      {"mbarrier.init.shared.b64 [%r1], %r2;", "asynchronous barriers", "'mbarrier.init.shared.b64'"},
+      {"cp.async.ca.shared.global [%r1], [%rd1], 4, 4;", "asynchronous copies", "'cp.async.ca.shared.global'"},
+      {"barrier.cluster.arrive;", "thread block clusters", "'barrier.cluster.arrive'"},
+      {"mov.u32 %r5, %cluster_ctarank;", "thread block clusters", "'%cluster_ctarank'"},
+      {"vabsdiff4.u32.u32.u32.add %r5, %r1, %r2, %r3;", "video instructions", "'vabsdiff4"},
+  };
+  for (const Refusal& refusal : kRefusals) {
+    INFO(refusal.instruction);
+    const Error error = error_of({kernel_text(refusal.instruction)});
+    CHECK(error.code == ErrorCode::invalid_ptx);
+    CHECK(error.line > 1);
+    CHECK(error.text.find(std::string(refusal.what)) != std::string::npos);
+    CHECK(error.text.find("by the CPU driver") != std::string::npos);
+    CHECK(error.text.find(refusal.where) != std::string::npos);
+    CHECK(error.text.find(" in 'k'") != std::string::npos);
+  }
+  CHECK(error_of({kHead + ".global .texref picture;\n"}).text.find("textures are not supported") != std::string::npos);
+  CHECK(error_of({kHead + ".visible .entry k() .reqnctapercluster 2, 1, 1 { ret; }\n"}).text.find("clusters are not supported") != std::string::npos);
+  // What is known, but not in this form.
+  CHECK(error_of({kernel_text("add.s32.fast %r5, %r1, %r1;")}).text.find("'add.s32.fast' in 'k'") != std::string::npos);
 }
 
 TEST_CASE("texts that end early or are no PTX are refused") {
@@ -146,6 +186,93 @@ TEST_CASE("several texts are one symbol table") {
   device.launch("k", {1}, {32}, Parameters(out, 0ULL, 0ULL, 0ULL));
   CHECK(out[31] == 31 * 5 + 5);
   CHECK(error_of({caller}).code == ErrorCode::not_found);
+}
+
+TEST_CASE("a weak definition gives way to another, whichever comes first; two that are not weak are refused") {
+  const auto text_with = [](const std::string& linkage, int value) {
+    return kHead + linkage + " .global .u32 number = " + std::to_string(value) + ";\n" + linkage +
+           " .func (.param .b32 r) get() { st.param.b32 [r], " + std::to_string(value) + "; ret; }\n";
+  };
+  const std::string user = kernel_text(
+      "{ .param .b32 r; call.uni (r), get, (); ld.param.b32 %r6, [r]; }\nld.global.u32 %r7, [number];\nmad.lo.u32 %r6, %r6, 100, "
+      "%r7;\nst.global.u32 [%rd1], %r6;",
+      ".extern .global .u32 number;\n.extern .func (.param .b32 r) get();\n");
+  const std::string weak1 = text_with(".weak", 1);
+  const std::string weak2 = text_with(".weak", 2);
+  const std::string strong = text_with(".visible", 3);
+  const std::vector<std::pair<std::vector<std::string>, std::uint32_t>> cases = {
+      {{user, weak1, weak2}, 101}, {{user, weak1, strong}, 303}, {{strong, weak1, user}, 303}, {{weak1, user, strong, weak2}, 303}};
+  for (const auto& [texts, want] : cases) {
+    TestDevice device;
+    device.load(texts);
+    Buffer<std::uint32_t> out(device.memory, 1);
+    device.launch("k", {1}, {1}, Parameters(out, 0ULL, 0ULL, 0ULL));
+    CHECK(out[0] == want);
+    CHECK(device.module->globals().size() == 1);
+  }
+  const Error error = error_of({user, strong, text_with(".visible", 4)});
+  CHECK(error.code == ErrorCode::invalid_ptx);
+  CHECK(error.text.find("'number' is defined twice") != std::string::npos);
+}
+
+TEST_CASE("a kernel of several texts is one, and names without .visible are each text's own") {
+  const std::string once = ".weak .entry both() { ret; }\n";
+  const auto text_of = [&](const std::string& kernel, int value) {
+    return kHead + once + ".global .u32 own = " + std::to_string(value) + ";\n.visible .entry " + kernel +
+           "(.param .u64 out) { .reg .b64 %rd<2>; .reg .b32 %r<2>; ld.param.u64 %rd1, [out]; ld.global.u32 %r1, [own]; st.global.u32 [%rd1], %r1; "
+           "ret; "
+           "}\n";
+  };
+  TestDevice device;
+  device.load({text_of("first", 11), text_of("second", 22)});
+  CHECK(device.module->kernels().size() == 3);
+  Buffer<std::uint32_t> out(device.memory, 1);
+  device.launch("first", {1}, {1}, Parameters(out));
+  CHECK(out[0] == 11);
+  device.launch("second", {1}, {1}, Parameters(out));
+  CHECK(out[0] == 22);
+}
+
+TEST_CASE("a kernel whose address another one takes is not part of it") {
+  const auto module =
+      load({kHead +
+            ".visible .entry child() { .shared .align 4 .b8 s[4096]; .local .align 4 .b8 l[512]; .reg .b32 %r<2>; .reg .b64 %rd<2>; mov.u32 %r1, s; "
+            "mov.u64 %rd1, l; ret; }\n"
+            ".visible .entry parent() { .reg .b64 %rd<2>; mov.u64 %rd1, child; ret; }\n"});
+  const auto& parent = module->kernels()[*module->find_kernel("parent")];
+  CHECK(parent.static_shared_bytes == 0);
+  CHECK(parent.local_bytes == 0);
+}
+
+TEST_CASE("NVIDIA's device runtime among several texts is left out") {
+  const std::string user =
+      kernel_text("{ .param .b32 r; call.uni (r), __cudaCDP2GetLastError, (); ld.param.b32 %r6, [r]; }\nst.global.u32 [%rd1], %r6;",
+                  ".extern .func (.param .b32 r) __cudaCDP2GetLastError\n()\n;\n");
+  const std::string runtime = kHead + "\n.visible .func (.param .b32 r) __cudaCDP2GetLastError()\n{ hardware.only; ret; }\n";
+  TestDevice device;
+  device.load({user, runtime});
+  Buffer<std::uint32_t> out(device.memory, 1, 7);
+  device.launch("k", {1}, {1}, Parameters(out, 0ULL, 0ULL, 0ULL));
+  CHECK(out[0] == 0);
+}
+
+TEST_CASE("mad.f32 without rounding: in old texts to the nearest, refused in newer ones") {
+  std::string text = kernel_text("mad.f32 %f4, 0f3F801000, 0f3F801000, 0fBF802000;\nst.global.f32 [%rd1], %f4;");
+  CHECK(error_of({text}).text.find("mad.f32") != std::string::npos);
+  for (const char* version : {"1.4", "3.1"}) {
+    const std::string old = text.replace(text.find(".version"), 12, std::string(".version ") + version);
+    TestDevice device;
+    device.load({old});
+    Buffer<float> out(device.memory, 1);
+    device.launch("k", {1}, {1}, Parameters(out, 0ULL, 0ULL, 0ULL));
+    CHECK(out[0] == std::ldexp(1.0F, -22));  // not rounded in between: (1 + 2^-11)^2 - (1 + 2^-10)
+  }
+}
+
+TEST_CASE("directives that tune say nothing about the result") {
+  const auto module = load({kHead + ".visible .entry k() .maxntid 128, 1, 1 .minnctapersm 2 .maxnreg 32 { ret; }\n"});
+  CHECK(module->kernels()[0].max_threads_per_block == 128);
+  CHECK(load({kHead + ".visible .entry k()\n.maxnreg 32\n{ ret; }\n"})->kernels().size() == 1);
 }
 
 TEST_CASE("a launch that does not fit its kernel is refused") {

@@ -88,7 +88,7 @@ Frame* find_frame(Warp& warp, const Function& function, std::uint32_t call_pc) {
 }
 
 Flow enter(Warp& warp, const Instruction& in, const Function& function, const CallSite& site) {
-  if (function.builtin != Builtin::none) return call_builtin(warp, in, site, function.builtin);
+  if (function.builtin != Builtin::none) return call_builtin(warp, in, site, function);
   Frame* frame = find_frame(warp, function, warp.pc - 1);
   const bool fits = frame != nullptr && std::uint64_t{frame->local_offset} + function.local_bytes <= warp.local_stride;
   if (!fits) return raise(warp, Fault::stack_error, in);
