@@ -41,6 +41,7 @@ std::unique_ptr<Driver> Driver::load(const std::string& path, std::string& error
     if (address == nullptr) address = reinterpret_cast<void*>(&missing_symbol);
     std::memcpy(reinterpret_cast<char*>(&driver->table_) + symbol.offset, &address, sizeof address);
   }
+  driver->is_cpu_ = dlsym(library, "mpsshim_cpu_driver") != nullptr;
   if (dlsym(library, "cuInit") == nullptr) {
     error = path + " is no CUDA driver: it has no cuInit";
     return nullptr;

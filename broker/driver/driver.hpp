@@ -21,12 +21,15 @@ class Driver {
 
   const DriverTable* operator->() const { return &table_; }
   [[nodiscard]] const DriverTable& table() const { return table_; }
+  // The CPU driver, which says so by a symbol of its own.
+  [[nodiscard]] bool is_cpu() const { return is_cpu_; }
   // "CUDA_ERROR_INVALID_VALUE (1)"
   [[nodiscard]] std::string describe(CUresult result) const;
 
  private:
   Driver() = default;
   DriverTable table_{};
+  bool is_cpu_ = false;
 };
 
 }  // namespace mpsshim::broker

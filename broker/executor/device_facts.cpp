@@ -15,6 +15,7 @@ CUresult collect_device(const Driver& driver, CUdevice device, proto::DeviceFact
   result = driver->cuDeviceTotalMem_v2(&total, device);
   if (result != CUDA_SUCCESS) return result;
   facts.total_memory_bytes = total;
+  facts.is_cpu_device = driver.is_cpu() ? 1 : 0;
   CUuuid uuid{};
   if (driver->cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS) std::memcpy(facts.uuid, uuid.bytes, sizeof facts.uuid);
   if (driver->cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS) std::memcpy(facts.uuid_v1, uuid.bytes, sizeof facts.uuid_v1);

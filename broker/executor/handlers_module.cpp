@@ -3,6 +3,7 @@
 // windows, whose results come back to the worker. It alone changes the session's tables, and only then is the client answered: a launch that
 // follows the answer finds its function.
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "broker/executor/dispatch.hpp"
@@ -30,8 +31,19 @@ void add_module(Session& session, Reply& reply, proto::ModuleId id, ImageUse use
   reply.answer_with(result, answer, result == CUDA_SUCCESS ? std::span<const std::byte>(image->description) : std::span<const std::byte>());
 }
 
+// The name that /proc has for the client's program.
+std::string program_of(const Session& session) {
+  std::ifstream file("/proc/" + std::to_string(session.client_pid()) + "/comm");
+  std::string name;
+  return std::getline(file, name) ? name : "?";
+}
+
 void finish_load(const std::shared_ptr<Session>& session, const SharedReply& reply, proto::ModuleId id, CUresult result, ImageUse use,
                  std::string log) {
+  if (result != CUDA_SUCCESS && !log.empty()) {
+    log_warning("Session {} (pid {}, {}): an image is refused ({}): {}", session->id(), session->client_pid(), program_of(*session),
+                session->parts().driver.describe(result), log);
+  }
   log.resize(std::min(log.size(), proto::kMaxReplyBytes - sizeof(proto::ModuleLoadReply)));
   session->finish_job([session, reply, id, result, use = std::move(use), log = std::move(log)] {
     if (result != CUDA_SUCCESS) return reply->answer_with(result, proto::ModuleLoadReply{}, as_bytes_of(log));

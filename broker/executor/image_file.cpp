@@ -10,6 +10,7 @@
 
 #include <unistd.h>
 
+#include "broker/image/contents.hpp"
 #include "broker/image/cubin.hpp"
 #include "broker/image/fatbin.hpp"
 #include "broker/image/image.hpp"
@@ -186,7 +187,10 @@ CUresult ImageCompiler::prepare_fatbin(const Placements& placements, bool has_ob
   const image::FatbinEntry* wanted = choice.cubin != nullptr ? choice.cubin : choice.ptx != nullptr ? choice.ptx : choice.newer_ptx;
   // Otherwise the driver takes its entry from the whole container.
   if (!placements.empty() && wanted == choice.cubin && choice.ptx != nullptr && runs_texts()) wanted = choice.ptx;
-  if (wanted == nullptr) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  if (wanted == nullptr) {
+    log = "the image holds " + image::contents_in_words(entries) + ", and no code for this device";
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  }
   std::vector<std::byte> unpacked;
   if (const image::UnpackError error = image::unpack(*wanted, kMaxUnpackedBytes, unpacked); error != image::UnpackError::none) {
     log = std::string(kNotUnpacked) + image::to_text(error);
@@ -259,7 +263,7 @@ CUresult ImageCompiler::read_object(std::span<const std::byte> object, std::vect
   if (choice.cubin != nullptr && !runs_texts()) wanted = choice.cubin;
   if (wanted == nullptr && runs_texts()) wanted = choice.newer_ptx;
   if (wanted == nullptr) {
-    log = "an object of the linked fat binary has neither code for the device nor PTX that it takes";
+    log = "an object of the linked fat binary holds " + image::contents_in_words(entries) + ", and no code for this device";
     return CUDA_ERROR_NO_BINARY_FOR_GPU;
   }
   Input input{wanted == choice.cubin ? CU_JIT_INPUT_CUBIN : CU_JIT_INPUT_PTX, {}};

@@ -236,6 +236,11 @@ CUresult SessionClient::fail(CUresult error) {
   return error;
 }
 
+CUresult SessionClient::give_up(CUresult error) {
+  CUresult expected = CUDA_SUCCESS;
+  return sticky_.compare_exchange_strong(expected, error, std::memory_order_acq_rel) ? error : expected;
+}
+
 // By way of the streams that the program's own printf() writes to, as NVIDIA's driver does it.
 void SessionClient::write_output() {
   struct Writer {

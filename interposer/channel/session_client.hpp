@@ -38,6 +38,9 @@ class SessionClient final : private Channel::Guardian {
   }
   [[nodiscard]] bool is_attached() const { return attached_.load(std::memory_order_acquire); }
 
+  // Every later call of this process gets `error`: what it has not been given it must not compute without. The caller has told the user.
+  CUresult give_up(CUresult error);
+
   // The sticky error, else the asynchronous one, which is taken. Two loads where there is none.
   [[nodiscard]] CUresult take_error();
   // ensure_attached and take_error: what a call that uses the device begins with.

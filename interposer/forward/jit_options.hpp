@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 #include "gen/cuda_api.hpp"
@@ -30,9 +31,12 @@ class JitOptions {
 
   // After the load: what the linker said about an error, and an empty information log. Sizes come back as the bytes written.
   void report(std::string_view error_log, std::string_view info_log = {}) {
+    said_ = error_log;
     fill(error_, error_log);
     fill(info_, info_log);
   }
+  // What was reported last of an error, whether the program has a log or not.
+  [[nodiscard]] const std::string& said() const { return said_; }
 
  private:
   struct Log {
@@ -60,6 +64,7 @@ class JitOptions {
 
   Log error_;
   Log info_;
+  std::string said_;
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -4,6 +4,7 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/entry.hpp"
 #include "interposer/forward/modules.hpp"
+#include "interposer/forward/refused_image.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::api {
@@ -33,7 +34,7 @@ CUresult load_library(CUlibrary* library, unsigned int option_count, CUjit_optio
   if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
   JitOptions jit(option_count, options, values);
   Module* module = nullptr;
-  if (const CUresult error = load(jit, module); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = load(jit, module); error != CUDA_SUCCESS) return refused_library(error, jit.said());
   Library* loaded = nullptr;
   if (const CUresult error = Modules::instance().add_library(*module, loaded); error != CUDA_SUCCESS) return error;
   *library = to_handle<CUlibrary>(loaded->id);

@@ -2,6 +2,7 @@
 // Module management (CUDA Driver API manual, "Module Management"). A library's handle is taken for its module's where the driver does so.
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/modules.hpp"
+#include "interposer/forward/refused_image.hpp"
 
 namespace mpsshim::interposer::api {
 
@@ -24,7 +25,9 @@ CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int nu
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   JitOptions jit(numOptions, options, optionValues);
   Module* loaded = nullptr;
-  if (const CUresult error = Modules::instance().load(image, jit, owning_context(), loaded); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = Modules::instance().load(image, jit, owning_context(), loaded); error != CUDA_SUCCESS) {
+    return refused_module(error, jit.said());
+  }
   *module = to_handle<CUmodule>(loaded->id);
   return CUDA_SUCCESS;
 }
@@ -37,7 +40,9 @@ CUresult cuModuleLoad(CUmodule* module, const char* fname) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   JitOptions none;
   Module* loaded = nullptr;
-  if (const CUresult error = Modules::instance().load_file(fname, none, owning_context(), loaded); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = Modules::instance().load_file(fname, none, owning_context(), loaded); error != CUDA_SUCCESS) {
+    return refused_module(error, none.said());
+  }
   *module = to_handle<CUmodule>(loaded->id);
   return CUDA_SUCCESS;
 }

@@ -6,6 +6,9 @@
 #include "broker/cpudriver/context/context.hpp"
 #include "broker/cpudriver/context/green_context.hpp"
 
+// By this symbol the executor knows the driver (broker/driver/driver.hpp).
+extern "C" const char mpsshim_cpu_driver[] = "PTX on the CPU";
+
 namespace mpsshim::cpudriver {
 namespace {
 

@@ -41,8 +41,10 @@ CUresult add(Link& link, CUjitInputType type, const void* data, size_t size) {
   }
   if (type == CU_JIT_INPUT_CUBIN || type == CU_JIT_INPUT_FATBINARY) {
     result = read_image_texts(data, link.texts, why);
+  } else if (type == CU_JIT_INPUT_OBJECT || type == CU_JIT_INPUT_LIBRARY) {
+    result = read_object_texts({static_cast<const std::byte*>(data), size}, link.texts, why);
   } else {
-    why = "The linker of the CPU device takes PTX, and fat binaries that hold PTX.";
+    why = "The linker of the CPU driver takes PTX, and what holds PTX: fat binaries, objects and libraries.";
     result = CUDA_ERROR_NOT_SUPPORTED;
   }
   if (result != CUDA_SUCCESS) link.options.report_error(why);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "broker/cpudriver/config.hpp"
+#include "broker/image/contents.hpp"
 #include "broker/image/fatbin.hpp"
 #include "broker/image/image.hpp"
 
@@ -16,16 +17,12 @@ using image::FatbinEntry;
 using image::Form;
 
 constexpr std::size_t kMaxTextBytes = std::size_t{256} << 20;  // the largest text of NVIDIA's libraries has 80 MiB
+constexpr std::uint32_t kDefaultArchitecture = 75;
 constexpr std::string_view kLinkedOption = "--mpsshim-linked";  // all entries of the container, not the best one
 
-std::string no_ptx(std::span<const FatbinEntry> entries) {
-  std::string architectures;
-  for (const FatbinEntry& entry : entries) {
-    if (entry.is(EntryKind::elf)) architectures += " sm_" + std::to_string(entry.architecture);
-  }
-  const std::string best = std::to_string(entries.empty() ? 75 : entries.back().architecture);
-  return "The image holds machine code only (" + (architectures.empty() ? "none" : architectures.substr(1)) +
-         "), and the CPU device runs PTX: compile with -gencode arch=compute_" + best + ",code=compute_" + best + ".";
+std::string no_ptx(const std::string& contents, std::uint32_t architecture) {
+  const std::string wanted = "arch=compute_" + std::to_string(architecture) + ",code=compute_" + std::to_string(architecture);
+  return "The image holds " + contents + ", and no PTX, which is all that the CPU driver runs. Of an own program: compile with -gencode " + wanted + ".";
 }
 
 // The newest text that the reported compute capability may run, as a GPU would choose; else the oldest, since the
@@ -71,7 +68,7 @@ CUresult add_container(std::span<const std::byte> container, std::vector<std::st
   }
   if (is_linked) return CUDA_SUCCESS;
   if (const FatbinEntry* best = best_text(entries)) return add_text(*best, texts, why);
-  why = no_ptx(entries);
+  why = no_ptx(image::contents_in_words(entries), entries.empty() ? kDefaultArchitecture : entries.back().architecture);
   return CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
 
@@ -105,7 +102,7 @@ CUresult read_image_texts(const void* image, std::vector<std::string>& texts, st
     case Form::fatbin_wrapper:
       return add_wrapper(image, texts, why);
     case Form::elf:
-      why = no_ptx({});
+      why = no_ptx(image::contents_in_words({static_cast<const std::byte*>(image), extent.bytes}), kDefaultArchitecture);
       return CUDA_ERROR_NO_BINARY_FOR_GPU;
     case Form::archive:
     case Form::unknown:
@@ -113,6 +110,24 @@ CUresult read_image_texts(const void* image, std::vector<std::string>& texts, st
   }
   why = "The image is neither PTX, a cubin, nor a fat binary.";
   return CUDA_ERROR_INVALID_IMAGE;
+}
+
+CUresult read_object_texts(std::span<const std::byte> object, std::vector<std::string>& texts, std::string& why) {
+  constexpr std::uint32_t kMagic = image::kFatbinMagic;
+  why = "The object (" + std::to_string(object.size()) + " bytes) holds no fat binary.";
+  CUresult last = CUDA_ERROR_INVALID_IMAGE;
+  for (auto rest = object; rest.size() >= image::kFatbinHeaderBytes;) {
+    const void* found = memmem(rest.data(), rest.size(), &kMagic, sizeof kMagic);
+    if (found == nullptr) break;
+    rest = rest.subspan(static_cast<std::size_t>(static_cast<const std::byte*>(found) - rest.data()));
+    const std::size_t bytes = image::fatbin_bytes(rest);
+    std::vector<FatbinEntry> entries;
+    const bool is_container = bytes != 0 && bytes <= rest.size() && image::read_fatbin(rest.first(bytes), entries) && !entries.empty();
+    if (is_container) last = add_container(rest.first(bytes), texts, why);
+    if (is_container && last != CUDA_SUCCESS) return last;
+    rest = rest.subspan(is_container ? bytes : sizeof kMagic);
+  }
+  return last;
 }
 
 std::vector<std::byte> write_linked_image(std::span<const std::string> texts) {

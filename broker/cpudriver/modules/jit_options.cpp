@@ -46,7 +46,7 @@ void JitOptions::Log::write(const std::string& text) const {
 void JitOptions::report_error(const std::string& sentence) const {
   info_.write("");
   error_.write(sentence);
-  std::fprintf(stderr, "cuda_cpu: %s\n", sentence.c_str());
+  if (error_.buffer == nullptr) std::fprintf(stderr, "cuda_cpu: %s\n", sentence.c_str());
 }
 
 void JitOptions::clear_logs() const {

@@ -15,7 +15,7 @@ class JitOptions {
   // CUDA_ERROR_INVALID_VALUE: an option that does not exist.
   static CUresult read(unsigned count, const CUjit_option* options, void** values, JitOptions& result);
 
-  // Into the caller's log, cut to its size, and the size written back into the option's value. Also to stderr.
+  // Into the caller's log, cut to its size, and the size written back into the option's value. To stderr where the caller has none.
   void report_error(const std::string& sentence) const;
   // Sets both logs to "nothing written".
   void clear_logs() const;
