@@ -292,6 +292,7 @@ CUresult ImageCompiler::prepare_objects(std::span<const std::byte> objects, cons
   std::string texts;
   for (Input& input : inputs) {
     if (!runs_texts()) break;
+    if (inputs.size() > 1 && image::ptx_is_device_runtime(as_text(input.bytes))) continue;  // left out when it is linked
     if (!placements.empty()) {
       const std::string placed = image::place_in_ptx(as_text(input.bytes), placements);
       const auto bytes = std::as_bytes(std::span(placed.c_str(), placed.size() + 1));

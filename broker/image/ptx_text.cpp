@@ -12,6 +12,10 @@
 namespace mpsshim::image {
 namespace {
 
+constexpr std::string_view kDeviceRuntimePrefix = " __cudaCDP2";
+constexpr std::string_view kDeviceMalloc = "__cudaCDP2Malloc";
+constexpr std::string_view kDeviceLaunch = "LaunchDevice";  // what <<< >>> in a kernel becomes, with something before and behind
+
 // The variable's name is the last word before '[', '=', ',' or ';'. `text` stands behind the state space, and then at that character.
 std::string_view declared_name(std::string_view& text) {
   std::string_view name;
@@ -37,10 +41,12 @@ struct PtxFunction {
   std::vector<std::string_view> names;  // that its calls mention: functions, parameters and registers
 };
 
-// The words of a call, up to its end. One through a pointer has a register or a prototype where others have nothing.
+// The words of a call, up to its end. One through a pointer has a register or a prototype where others have nothing. A launch is like one:
+// the kernel is an argument.
 void read_call(std::string_view& text, PtxFunction& function) {
   for (std::string_view token = next_ptx_token(text); !token.empty() && token != ";"; token = next_ptx_token(text)) {
     if (token.front() == '%') function.calls_by_pointer = true;
+    if (token.find(kDeviceLaunch) != std::string_view::npos) function.calls_by_pointer = true;
     if (is_ptx_word(token.front())) function.names.push_back(token);
   }
 }
@@ -165,7 +171,17 @@ bool ptx_uses_device_heap(std::string_view text) {
   for (std::string_view token = next_ptx_token(text); !token.empty(); token = next_ptx_token(text)) {
     if (token == ".extern") is_extern = true;
     if (token == ";" || token == "{") is_extern = false;
-    if (is_extern && token == "malloc") return true;
+    if (is_extern && (token == "malloc" || token == kDeviceMalloc)) return true;
+  }
+  return false;
+}
+
+// By a definition of one of its functions: a declaration begins with .extern.
+bool ptx_is_device_runtime(std::string_view text) {
+  constexpr std::string_view kDefinition = "\n.visible .func";
+  for (std::size_t at = text.find(kDefinition); at != std::string_view::npos; at = text.find(kDefinition, at + 1)) {
+    const std::string_view line = text.substr(at + 1, text.find('\n', at + 1) - at - 1);
+    if (line.find(kDeviceRuntimePrefix) != std::string_view::npos) return true;
   }
   return false;
 }

@@ -32,7 +32,11 @@ inline constexpr unsigned kOldestLinkedPtx = 31;
 // Declares texture or surface references (see CubinInfo::has_references).
 [[nodiscard]] bool ptx_has_references(std::string_view text);
 
-// Declares the device's malloc() (see CubinInfo::uses_device_heap).
+// NVIDIA's device runtime (libcudadevrt, in every image that was linked with it; kernels launch kernels by it). It speaks with the hardware, so
+// the CPU driver has functions of its own in its place.
+[[nodiscard]] bool ptx_is_device_runtime(std::string_view text);
+
+// Declares the device's malloc() (see CubinInfo::uses_device_heap), or its cudaMalloc().
 [[nodiscard]] bool ptx_uses_device_heap(std::string_view text);
 
 }  // namespace mpsshim::image

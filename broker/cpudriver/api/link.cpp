@@ -52,6 +52,7 @@ CUresult add(Link& link, CUjitInputType type, const void* data, size_t size) {
 }
 
 CUresult complete(Link& link) {
+  leave_out_device_runtime(link.texts);
   for (const std::string& text : link.texts) {
     if (mpsshim::image::ptx_version(text) >= mpsshim::image::kOldestLinkedPtx) continue;
     link.options.report_error("Linking requires PTX of .version 3.1 or later (modules may be loaded from older texts)");

@@ -8,6 +8,7 @@
 #include "broker/image/contents.hpp"
 #include "broker/image/fatbin.hpp"
 #include "broker/image/image.hpp"
+#include "broker/image/ptx_text.hpp"
 
 namespace mpsshim::cpudriver {
 namespace {
@@ -128,6 +129,10 @@ CUresult read_object_texts(std::span<const std::byte> object, std::vector<std::s
     rest = rest.subspan(is_container ? bytes : sizeof kMagic);
   }
   return last;
+}
+
+void leave_out_device_runtime(std::vector<std::string>& texts) {
+  if (texts.size() > 1) std::erase_if(texts, [](const std::string& text) { return image::ptx_is_device_runtime(text); });
 }
 
 std::vector<std::byte> write_linked_image(std::span<const std::string> texts) {

@@ -21,6 +21,9 @@ CUresult read_image_texts(const void* image, std::vector<std::string>& texts, st
 // The same of a host object or an archive of such (a file of nvcc -dc, libcudadevrt.a): the fat binaries that lie in it.
 CUresult read_object_texts(std::span<const std::byte> object, std::vector<std::string>& texts, std::string& why);
 
+// Among several texts, NVIDIA's device runtime gives way to the engine's own.
+void leave_out_device_runtime(std::vector<std::string>& texts);
+
 // The texts as one container that read_image_texts takes back, whole: what cuLinkComplete calls a cubin.
 std::vector<std::byte> write_linked_image(std::span<const std::string> texts);
 

@@ -106,6 +106,7 @@ CUresult Module::load(const void* image, bool is_library, std::shared_ptr<Module
   std::vector<std::string> texts;
   const CUresult read = read_image_texts(image, texts, why);
   if (read != CUDA_SUCCESS) return read;
+  leave_out_device_runtime(texts);
   const std::vector<std::string_view> views(texts.begin(), texts.end());
   ptx::Error error;
   auto code = ptx::compile(views, error);

@@ -82,15 +82,4 @@ bool fits(const RuntimeFunction& function, const std::vector<Slot>& returns, con
   return true;
 }
 
-// By a definition of one of its functions: a declaration begins with .extern.
-bool is_device_runtime_text(std::string_view text) {
-  constexpr std::string_view kDefinition = "\n.visible .func";
-  for (std::size_t at = text.find(kDefinition); at != std::string_view::npos; at = text.find(kDefinition, at + 1)) {
-    const std::string_view line = text.substr(at + 1, text.find('\n', at + 1) - at - 1);
-    const std::size_t name = line.find(kRuntimePrefix);
-    if (name != std::string_view::npos && find_runtime_function(line.substr(name, line.find_first_of("( ", name) - name))) return true;
-  }
-  return false;
-}
-
 }  // namespace mpsshim::ptx

@@ -57,8 +57,4 @@ struct RuntimeFunction {
 // `returns` and `parameters` are those of a declaration in a text.
 [[nodiscard]] bool fits(const RuntimeFunction& function, const std::vector<Slot>& returns, const std::vector<Slot>& parameters);
 
-// NVIDIA's own device runtime as PTX (libcudadevrt, in every image that is linked with it): it speaks with the hardware, so it is left out and
-// the engine's functions stand for it.
-[[nodiscard]] bool is_device_runtime_text(std::string_view text);
-
 }  // namespace mpsshim::ptx

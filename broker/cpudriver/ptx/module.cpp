@@ -5,7 +5,6 @@
 #include <new>
 
 #include "broker/cpudriver/ptx/decoder.hpp"
-#include "broker/cpudriver/ptx/device_runtime_names.hpp"
 #include "broker/cpudriver/ptx/image.hpp"
 #include "broker/cpudriver/ptx/parser.hpp"
 
@@ -14,18 +13,15 @@ namespace {
 
 std::unique_ptr<Program> compile_texts(std::span<const std::string_view> ptx_texts, std::size_t& text_index) {
   std::vector<ast::Text> texts;
-  std::vector<std::size_t> given_as;  // per text: its number among ptx_texts
   for (text_index = 0; text_index < ptx_texts.size(); ++text_index) {
-    if (ptx_texts.size() > 1 && is_device_runtime_text(ptx_texts[text_index])) continue;
-    texts.push_back(Parser(ptx_texts[text_index], static_cast<std::uint32_t>(texts.size())).parse());
-    given_as.push_back(text_index);
+    texts.push_back(Parser(ptx_texts[text_index], static_cast<std::uint32_t>(text_index)).parse());
   }
   text_index = 0;
   auto program = std::make_unique<Program>();
   Image image(texts, *program);
   RowPool pool(*program);
   for (std::uint32_t f = 0; f < image.functions().size(); ++f) {
-    text_index = given_as[image.functions()[f].text];
+    text_index = image.functions()[f].text;
     if (image.functions()[f].declaration->has_body) FunctionDecoder(image, pool, *program, f).decode();
   }
   image.resolve_initial_values();

@@ -41,6 +41,7 @@ void look_at_everything(const Image& image) {
   (void)place_in_cubin(placed, placements, why);
   (void)managed_of_ptx(as_text(exact));
   (void)ptx_printing_kernels(as_text(exact));
+  (void)ptx_is_device_runtime(as_text(exact));
 }
 
 }  // namespace

@@ -171,6 +171,7 @@ TEST_CASE("whether an image uses the device's heap") {
   CHECK(!ptx_uses_device_heap(as_text(load_image("variables.ptx"))));
   CHECK(ptx_uses_device_heap(as_text(load_image("heap.ptx"))));
   CHECK(!ptx_uses_device_heap(".version 9.0 .extern .func f; .entry malloc() { ret; } // .extern malloc"));
+  CHECK(ptx_uses_device_heap(".version 9.0 .extern .func (.param .b32 r) __cudaCDP2Malloc(.param .b64 p, .param .b64 n);"));
 }
 
 TEST_CASE("whether kernels may have left addresses of an image's functions in memory") {
@@ -253,6 +254,16 @@ TEST_CASE("which kernels print") {
   CHECK(ptx_printing_kernels(".version 9.0 .extern .func (.param .b32 r) vprintf(.param .b64 a); .entry any() { call (r), %rd1, (p), proto; }") ==
         std::vector<std::string>{"any"});
   CHECK(ptx_printing_kernels(".version 9.0 .entry cut_off() { call vpr").empty());
+  // By a grid that it launches.
+  CHECK(ptx_printing_kernels(".version 9.0 .extern .func vprintf(); .entry child() { call vprintf; ret; } .entry parent() { call "
+                             "(r), __cudaCDP2LaunchDeviceV2, (p, s); ret; } .entry other() { ret; }") == std::vector<std::string>{"child", "parent"});
+}
+
+TEST_CASE("NVIDIA's device runtime is known by what it defines") {
+  CHECK(ptx_is_device_runtime(".version 9.0\n\n.visible .func (.param .b32 r) __cudaCDP2GetLastError()\n{ ret; }\n"));
+  CHECK(!ptx_is_device_runtime(".version 9.0\n.extern .func (.param .b32 r) __cudaCDP2GetLastError\n()\n;\n.visible .func own() { ret; }\n"));
+  CHECK(!ptx_is_device_runtime(""));
+  CHECK(!ptx_is_device_runtime("\n.visible .func"));
 }
 
 TEST_CASE("whether a PTX text has variables") {

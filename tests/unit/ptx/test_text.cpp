@@ -244,18 +244,6 @@ TEST_CASE("a kernel whose address another one takes is not part of it") {
   CHECK(parent.local_bytes == 0);
 }
 
-TEST_CASE("NVIDIA's device runtime among several texts is left out") {
-  const std::string user =
-      kernel_text("{ .param .b32 r; call.uni (r), __cudaCDP2GetLastError, (); ld.param.b32 %r6, [r]; }\nst.global.u32 [%rd1], %r6;",
-                  ".extern .func (.param .b32 r) __cudaCDP2GetLastError\n()\n;\n");
-  const std::string runtime = kHead + "\n.visible .func (.param .b32 r) __cudaCDP2GetLastError()\n{ hardware.only; ret; }\n";
-  TestDevice device;
-  device.load({user, runtime});
-  Buffer<std::uint32_t> out(device.memory, 1, 7);
-  device.launch("k", {1}, {1}, Parameters(out, 0ULL, 0ULL, 0ULL));
-  CHECK(out[0] == 0);
-}
-
 TEST_CASE("mad.f32 without rounding: in old texts to the nearest, refused in newer ones") {
   std::string text = kernel_text("mad.f32 %f4, 0f3F801000, 0f3F801000, 0fBF802000;\nst.global.f32 [%rd1], %f4;");
   CHECK(error_of({text}).text.find("mad.f32") != std::string::npos);
