@@ -47,7 +47,7 @@ void release(Block& block, std::uint32_t id) {
 void count_stalled_warp(Warp& warp) {
   for (std::uint32_t i = 0; i < warp.group_count; ++i) {
     const Group& group = warp.groups[i];
-    if (group.state != GroupState::at_barrier) continue;
+    if (group.state != GroupState::at_barrier || group.barrier == kClusterBarrier) continue;
     const std::uint32_t bit = 1U << group.barrier;
     if ((warp.counted_barriers & bit) != 0) continue;
     warp.counted_barriers |= bit;
@@ -93,6 +93,38 @@ Flow barrier(Warp& warp, const Instruction& in) {
   warp.mask &= ~warp.exec;
   if (warp.mask != 0) return reschedule(warp);
   return next_group(warp);
+}
+
+// barrier.cluster, of a cluster of one block. It is complete when all lanes that have not exited have arrived; who has arrived waits before it
+// arrives again, so a lane whose mark is gone has nothing to wait for.
+void check_cluster_barrier(Block& block) {
+  for (const Warp& warp : block.warps) {
+    if ((warp.alive & ~warp.cluster_arrived) != 0) return;
+  }
+  for (Warp& warp : block.warps) {
+    warp.cluster_arrived = 0;
+    for (std::uint32_t i = 0; i < warp.group_count; ++i) {
+      Group& group = warp.groups[i];
+      if (group.state != GroupState::at_barrier || group.barrier != kClusterBarrier) continue;
+      group.state = GroupState::runnable;
+      ++group.pc;
+      warp.status = WarpStatus::runnable;
+    }
+  }
+}
+
+Flow cluster_arrive(Warp& warp, const Instruction&) {
+  warp.cluster_arrived |= warp.exec;
+  check_cluster_barrier(*warp.block);
+  return Flow::next;
+}
+
+Flow cluster_wait(Warp& warp, const Instruction&) {
+  const std::uint32_t waiting = warp.exec & warp.cluster_arrived;
+  if (waiting == 0) return Flow::next;
+  set_aside(warp, warp.pc - 1, waiting, warp.frame, GroupState::at_barrier, kClusterBarrier);
+  warp.mask &= ~waiting;
+  return warp.mask != 0 ? reschedule(warp) : next_group(warp);
 }
 
 }  // namespace mpsshim::ptx

@@ -65,6 +65,7 @@ void fill_launch_rows(Warp& warp, const Launch& launch) {
   fill64(warp, Special::dynamic_shared64, launch.dynamic_shared_offset);
   fill(warp, Special::total_smem_size, launch.shared_bytes);
   fill(warp, Special::dynamic_smem_size, config.dynamic_shared_bytes);
+  fill(warp, Special::one, 1);
   fill(warp, Special::ones, kAllLanes);
   fill64(warp, Special::gridid, launch.grid_id);
 }
@@ -99,6 +100,7 @@ Turn run_ready_warps(Block& block, std::uint32_t& spent) {
     if (flow == Flow::stop && warp.status == WarpStatus::finished) --block.live_warps;
     if (warp.status == WarpStatus::blocked) count_stalled_warp(warp);
     if (flow == Flow::stop) check_barriers(block);
+    if (flow == Flow::stop) check_cluster_barrier(block);
   }
   return turn;
 }
@@ -164,6 +166,7 @@ void begin_block(Block& block, std::uint64_t number) {
     warp.carry = 0;
     warp.lane_instructions = 0;
     warp.last_error = {};
+    warp.cluster_arrived = 0;
     activate(warp, &warp.entry_frame);
     fill(warp, Special::ctaid_x, static_cast<std::uint32_t>(number % grid.x));
     fill(warp, Special::ctaid_y, static_cast<std::uint32_t>(number / grid.x % grid.y));

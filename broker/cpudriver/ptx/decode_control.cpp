@@ -73,6 +73,13 @@ void FunctionDecoder::decode_barrier(const ast::Instruction& source, const Form&
     instruction.e = operand_row(source, source.operands[0], Type::b32);
     return select_and_emit(source, instruction, form);
   }
+  if (form.has(Mod::cluster)) {
+    if (form.has(Mod::arrive) == form.has(Mod::wait)) fail(source, "arrive or wait is expected");
+    need_operands(source, 0, 0);
+    const Handler handler = form.has(Mod::arrive) ? cluster_arrive : cluster_wait;
+    return emit(source, instruction, HandlerPair{{handler, handler}});
+  }
+  if (form.has(Mod::wait) || form.has(Mod::acquire) || form.has(Mod::release) || form.has(Mod::relaxed)) fail(source, "of clusters' barriers only");
   const bool reduces = form.has(Mod::red);
   const bool arrives = form.has(Mod::arrive);
   if (!reduces && !arrives && !form.has(Mod::sync)) fail(source, "sync, arrive or red is expected");

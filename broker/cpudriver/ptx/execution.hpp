@@ -98,6 +98,7 @@ struct Warp {
   std::uint64_t clock = 0;  // Stamps.
   std::uint64_t lane_instructions = 0;
   std::uint32_t counted_barriers = 0;  // Barriers that already count this warp.
+  std::uint32_t cluster_arrived = 0;   // Lanes that have arrived at the cluster's barrier, which is not complete.
   std::uint32_t index = 0;             // In the block.
   std::uint32_t initial_mask = 0;
   WarpStatus status = WarpStatus::runnable;
@@ -117,6 +118,7 @@ struct Barrier {
 };
 
 inline constexpr std::uint32_t kBarriers = 16;
+inline constexpr std::uint8_t kClusterBarrier = 16;  // Group::barrier of those that wait at barrier.cluster; not among Block::barriers.
 
 struct Block {
   Launch* launch = nullptr;
@@ -144,5 +146,6 @@ void retire_lanes(Warp& warp, std::uint32_t lanes);  // exit
 // barrier.cpp
 void count_stalled_warp(Warp& warp);  // All its groups wait.
 void check_barriers(Block& block);
+void check_cluster_barrier(Block& block);
 
 }  // namespace mpsshim::ptx

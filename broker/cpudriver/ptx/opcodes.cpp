@@ -34,7 +34,7 @@ const OpcodeRow kRows[] = {
     {"and", Op::and_, 1, "ttt", kNothing},
     {"atom", Op::atom, 1, "", kAtomic},
     {"bar", Op::bar, 0, "", kBarrier},
-    {"barrier", Op::bar, 0, "", kBarrier},
+    {"barrier", Op::bar, 0, "", kBarrier | ModSet::of(Mod::cluster, Mod::wait, Mod::acquire, Mod::release, Mod::relaxed)},
     {"bfe", Op::bfe, 1, "ttuu", kNothing},
     {"bfi", Op::bfi, 1, "tttuu", kNothing},
     {"bfind", Op::bfind, 1, "ut", ModSet::of(Mod::shiftamt)},

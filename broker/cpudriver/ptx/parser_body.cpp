@@ -170,7 +170,7 @@ void Parser::parse_instruction(ast::Function& function, const Token& opcode, std
   instruction.scope = scopes_.back().id;
   instruction.opcode = opcode.text;
   while (lexer_.peek().kind == TokenKind::dotted) instruction.modifiers.push_back(lexer_.take().text);
-  if (const auto what = unsupported_instruction(opcode.text, instruction.modifiers); !what.empty()) {
+  if (const auto what = unsupported_instruction(opcode.text); !what.empty()) {
     fail_unsupported(opcode.line, what, ast::text_of(instruction));
   }
   if (!accept(';')) instruction.operands = parse_list(';');

@@ -153,6 +153,7 @@ enum class Special : std::uint32_t {
   total_smem_size,
   dynamic_smem_size,
   zero,
+  one,
   ones,
   count32_,
   gridid = count32_,

@@ -39,6 +39,21 @@ constexpr SpecialRow kSpecialRows[] = {
     {"%total_smem_size", "", Special::total_smem_size},
     {"%dynamic_smem_size", "", Special::dynamic_smem_size},
     {"%gridid", "", Special::gridid, true},
+    // Every block is a cluster of its own: launches in larger ones are refused.
+    {"%cluster_ctarank", "", Special::zero},
+    {"%cluster_nctarank", "", Special::one},
+    {"%clusterid", "x", Special::ctaid_x},
+    {"%nclusterid", "x", Special::nctaid_x},
+    {"%cluster_ctaid", "x", Special::zero},
+    {"%cluster_nctaid", "x", Special::one},
+    {"%clusterid", "y", Special::ctaid_y},
+    {"%nclusterid", "y", Special::nctaid_y},
+    {"%cluster_ctaid", "y", Special::zero},
+    {"%cluster_nctaid", "y", Special::one},
+    {"%clusterid", "z", Special::ctaid_z},
+    {"%nclusterid", "z", Special::nctaid_z},
+    {"%cluster_ctaid", "z", Special::zero},
+    {"%cluster_nctaid", "z", Special::one},
 };
 
 }  // namespace

@@ -15,64 +15,61 @@ constexpr std::string_view kCachePolicies = "cache policies";
 
 struct UnsupportedRow {
   std::string_view name;
-  std::string_view modifier;  // that it must carry; empty: any
   std::string_view what;
 };
 
 constexpr UnsupportedRow kUnsupportedInstructions[] = {
-    {"tex", "", kTextures},
-    {"tld4", "", kTextures},
-    {"txq", "", kTextures},
-    {"istypep", "", kTextures},
-    {"suld", "", kSurfaces},
-    {"sust", "", kSurfaces},
-    {"sured", "", kSurfaces},
-    {"suq", "", kSurfaces},
-    {"wmma", "", kMatrices},
-    {"mma", "", kMatrices},
-    {"wgmma", "", kMatrices},
-    {"tcgen05", "", kMatrices},
-    {"ldmatrix", "", kMatrices},
-    {"stmatrix", "", kMatrices},
-    {"movmatrix", "", kMatrices},
-    {"mbarrier", "", "asynchronous barriers (mbarrier)"},
-    {"cp", "", "asynchronous copies (cp.async)"},
-    {"barrier", "cluster", kClusters},
-    {"mapa", "", kClusters},
-    {"getctarank", "", kClusters},
-    {"clusterlaunchcontrol", "", kClusters},
-    {"griddepcontrol", "", "launches that begin before their predecessor's end (griddepcontrol)"},
-    {"multimem", "", "multicast operations"},
-    {"setmaxnreg", "", "changes of the register count (setmaxnreg)"},
-    {"elect", "", "elections of a lane (elect)"},
-    {"brx", "", "branches through a table (brx.idx)"},
-    {"alloca", "", "stack allocations (alloca)"},
-    {"stacksave", "", "stack allocations (alloca)"},
-    {"stackrestore", "", "stack allocations (alloca)"},
-    {"createpolicy", "", kCachePolicies},
-    {"applypriority", "", kCachePolicies},
-    {"discard", "", kCachePolicies},
+    {"tex", kTextures},
+    {"tld4", kTextures},
+    {"txq", kTextures},
+    {"istypep", kTextures},
+    {"suld", kSurfaces},
+    {"sust", kSurfaces},
+    {"sured", kSurfaces},
+    {"suq", kSurfaces},
+    {"wmma", kMatrices},
+    {"mma", kMatrices},
+    {"wgmma", kMatrices},
+    {"tcgen05", kMatrices},
+    {"ldmatrix", kMatrices},
+    {"stmatrix", kMatrices},
+    {"movmatrix", kMatrices},
+    {"mbarrier", "asynchronous barriers (mbarrier)"},
+    {"cp", "asynchronous copies (cp.async)"},
+    {"mapa", kClusters},
+    {"getctarank", kClusters},
+    {"clusterlaunchcontrol", kClusters},
+    {"griddepcontrol", "launches that begin before their predecessor's end (griddepcontrol)"},
+    {"multimem", "multicast operations"},
+    {"setmaxnreg", "changes of the register count (setmaxnreg)"},
+    {"elect", "elections of a lane (elect)"},
+    {"brx", "branches through a table (brx.idx)"},
+    {"alloca", "stack allocations (alloca)"},
+    {"stacksave", "stack allocations (alloca)"},
+    {"stackrestore", "stack allocations (alloca)"},
+    {"createpolicy", kCachePolicies},
+    {"applypriority", kCachePolicies},
+    {"discard", kCachePolicies},
 };
 
 constexpr std::string_view kVideoOpcodes[] = {"vadd", "vsub", "vabsdiff", "vmin", "vmax", "vshl", "vshr", "vmad", "vset", "vavrg"};
 
 constexpr UnsupportedRow kUnsupportedDirectives[] = {
-    {"texref", "", kTextures},
-    {"tex", "", kTextures},
-    {"samplerref", "", kTextures},
-    {"surfref", "", kSurfaces},
-    {"reqnctapercluster", "", kClusters},
-    {"explicitcluster", "", kClusters},
-    {"maxclusterrank", "", kClusters},
-    {"blocksareclusters", "", kClusters},
+    {"texref", kTextures},
+    {"tex", kTextures},
+    {"samplerref", kTextures},
+    {"surfref", kSurfaces},
+    {"reqnctapercluster", kClusters},
+    {"explicitcluster", kClusters},
+    {"maxclusterrank", kClusters},
+    {"blocksareclusters", kClusters},
 };
 
 }  // namespace
 
-std::string_view unsupported_instruction(std::string_view opcode, std::span<const std::string_view> modifiers) {
+std::string_view unsupported_instruction(std::string_view opcode) {
   for (const UnsupportedRow& row : kUnsupportedInstructions) {
-    if (row.name != opcode) continue;
-    if (row.modifier.empty() || std::ranges::find(modifiers, row.modifier) != modifiers.end()) return row.what;
+    if (row.name == opcode) return row.what;
   }
   if (opcode.ends_with('2') || opcode.ends_with('4')) opcode.remove_suffix(1);
   return std::ranges::find(kVideoOpcodes, opcode) != std::end(kVideoOpcodes) ? kVideo : std::string_view();

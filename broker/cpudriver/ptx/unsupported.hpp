@@ -4,19 +4,18 @@
 // instructions first: their operands have forms of their own.
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
 
 namespace mpsshim::ptx {
 
-// "textures", for tex.2d.v4.f32.s32: a noun in the plural. Empty: it is executed, or not known at all.
-[[nodiscard]] std::string_view unsupported_instruction(std::string_view opcode, std::span<const std::string_view> modifiers);
+// "textures", for tex: a noun in the plural. Empty: it is executed, or not known at all.
+[[nodiscard]] std::string_view unsupported_instruction(std::string_view opcode);
 
 // The same for a directive of a function (".reqnctapercluster") or a variable's type (".texref"), without the dot.
 [[nodiscard]] std::string_view unsupported_directive(std::string_view name);
 
-// And for a special register (%cluster_ctarank).
+// And for a special register (%is_explicit_cluster).
 [[nodiscard]] std::string_view unsupported_register(std::string_view name);
 
 // "textures are not supported by the CPU driver ('tex.2d.v4.f32.s32' in 'blur')". No `function`: outside of one.

@@ -157,6 +157,28 @@ TEST_CASE("named barriers with counts: producers arrive, consumers wait") {
   for (std::size_t i = 32; i < 64; ++i) CHECK(out[i] == 63 - i);
 }
 
+TEST_CASE("a block is a cluster of its own: its numbers, and its barrier in two parts") {
+  TestDevice device;
+  // The first warp arrives, then waits for a word that the second stores behind its own wait; threads from 80 on have left before.
+  device.load({kernel_text(
+      ".shared .align 4 .b8 s[512];\nsetp.ge.u32 %p1, %r4, 80;\n@%p1 exit;\nmov.u32 %r5, s;\nshl.b32 %r6, %r4, 2;\nadd.u32 %r7, %r5, %r6;\n"
+      "st.shared.u32 [%r7], %r4;\nbarrier.cluster.arrive.release.aligned;\n"
+      "setp.ge.u32 %p2, %r4, 32;\n@%p2 bra WAIT;\nAGAIN:\nld.volatile.shared.u32 %r8, [%r5+400];\nsetp.eq.u32 %p3, %r8, 0;\n@%p3 bra AGAIN;\n"
+      "WAIT:\nbarrier.cluster.wait.acquire;\nmov.u32 %r9, 1;\nsetp.lt.u32 %p4, %r4, 32;\n@%p4 bra READ;\nst.volatile.shared.u32 [%r5+400], %r9;\n"
+      "READ:\nsub.u32 %r10, 79, %r4;\nshl.b32 %r10, %r10, 2;\nadd.u32 %r10, %r5, %r10;\nld.shared.u32 %r11, [%r10];\n"
+      "mov.u32 %r12, %cluster_nctarank;\nmov.u32 %r13, %cluster_ctarank;\nmov.u32 %r14, %clusterid.x;\nmov.u32 %r15, %nclusterid.x;\n"
+      "mov.u32 %r16, %cluster_nctaid.y;\nmad.lo.u32 %r12, %r12, 100, %r13;\nmad.lo.u32 %r12, %r14, 1000, %r12;\nmad.lo.u32 %r12, %r15, 10000, %r12;\n"
+      "mad.lo.u32 %r12, %r16, 100000, %r12;\nmad.lo.u32 %r11, %r12, 1000, %r11;\n"
+      "barrier.cluster.arrive;\nbarrier.cluster.wait;\nst.global.u32 [%rd1], %r11;")});
+  Buffer<std::uint32_t> out(device.memory, 192, 1);
+  device.launch("k", {2}, {96}, Parameters(out, 0ULL, 0ULL, 0ULL));
+  for (std::uint32_t block = 0; block < 2; ++block) {
+    for (std::uint32_t i = 0; i < 96; ++i) {
+      CHECK(out[block * 96 + i] == (i < 80 ? (100000 + 20000 + block * 1000 + 100) * 1000 + 79 - i : 1));
+    }
+  }
+}
+
 TEST_CASE("atomics: wrap-around increments, minimum, compare and swap, floating point, no result") {
   TestDevice device;
   device.load(

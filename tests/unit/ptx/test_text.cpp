@@ -75,8 +75,8 @@ TEST_CASE("what is not executed is named with instruction and kernel, before its
       {"ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r5}, [%r1];", "tensor cores", "'ldmatrix"},
       {"mbarrier.init.shared.b64 [%r1], %r2;", "asynchronous barriers", "'mbarrier.init.shared.b64'"},
       {"cp.async.ca.shared.global [%r1], [%rd1], 4, 4;", "asynchronous copies", "'cp.async.ca.shared.global'"},
-      {"barrier.cluster.arrive;", "thread block clusters", "'barrier.cluster.arrive'"},
-      {"mov.u32 %r5, %cluster_ctarank;", "thread block clusters", "'%cluster_ctarank'"},
+      {"mapa.u64 %rd4, %rd1, 0;", "thread block clusters", "'mapa.u64'"},
+      {"mov.u32 %r5, %cluster_ctarank.x;", "thread block clusters", "'%cluster_ctarank'"},
       {"vabsdiff4.u32.u32.u32.add %r5, %r1, %r2, %r3;", "video instructions", "'vabsdiff4"},
   };
   for (const Refusal& refusal : kRefusals) {
