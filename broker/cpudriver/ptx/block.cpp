@@ -65,6 +65,9 @@ void fill_launch_rows(Warp& warp, const Launch& launch) {
   fill64(warp, Special::dynamic_shared64, launch.dynamic_shared_offset);
   fill(warp, Special::total_smem_size, launch.shared_bytes);
   fill(warp, Special::dynamic_smem_size, config.dynamic_shared_bytes);
+  fill(warp, Special::reserved_smem, launch.reserved_shared_offset);
+  fill(warp, Special::reserved_smem_1, launch.reserved_shared_offset + kReservedSharedBytes / 2);
+  fill(warp, Special::reserved_smem_end, launch.reserved_shared_offset + kReservedSharedBytes);
   fill(warp, Special::one, 1);
   fill(warp, Special::ones, kAllLanes);
   fill64(warp, Special::gridid, launch.grid_id);
@@ -157,6 +160,9 @@ void begin_block(Block& block, std::uint64_t number) {
   block.next_warp = 0;
   block.barriers = {};
   block.live_warps = launch.warps_per_block;
+  if (launch.program->uses_reserved_shared) {
+    std::memset(block.storage.get() + launch.reserved_shared_offset, 0, kReservedSharedBytes);
+  }
   for (Warp& warp : block.warps) {
     warp.entry_frame.live = warp.alive = warp.mask = warp.initial_mask;
     warp.pc = launch.entry->entry_pc;

@@ -117,6 +117,8 @@ std::uint32_t FunctionDecoder::symbol_row(const ast::Instruction& source, const 
   if (operand.kind == ast::OperandKind::symbol) {
     if (const auto special = special_register(operand.name, operand.component)) {
       if ((bytes == 8) != special->is_wide) fail(source, "'" + std::string(operand.name) + "' has another size than the type");
+      const bool is_reserved = special->row == Special::reserved_smem || special->row == Special::reserved_smem_1;
+      program_.uses_reserved_shared = program_.uses_reserved_shared || is_reserved;
       return operand_at(Base::special, special_offset(special->row));
     }
   } else if (ast_.variables[operand.index].space == Space::param && ast_.is_entry && operand.index < ast_.parameters_count) {

@@ -164,6 +164,7 @@ void FunctionDecoder::decode_instruction(const ast::Instruction& source) {
     case Op::ret:
     case Op::exit:
     case Op::trap:
+    case Op::griddepcontrol:
     case Op::fence: need_operands(source, 0, 0); return select_and_emit(source, {}, form);
     case Op::prefetch:
     case Op::nanosleep: need_operands(source, 1, 1); return select_and_emit(source, {}, form);

@@ -122,7 +122,8 @@ class Engine::Impl {
     outcome.is_write = bad.is_write;
     char where[64];
     std::snprintf(where, sizeof where, "illegal address 0x%" PRIx64 " (%s)", bad.address, bad.is_write ? "write" : "read");
-    outcome.text = std::string("A ") + (request.is_fill ? "fill" : "copy") + " that a kernel has asked for: " + where;
+    outcome.text = request.is_fill ? "A fill that a kernel has asked for: " : "A copy that a kernel has asked for: ";
+    outcome.text += where;
     return outcome;
   }
 
@@ -188,6 +189,10 @@ class Engine::Impl {
     const std::uint32_t align = launch.entry->dynamic_shared_align;
     launch.dynamic_shared_offset = (kernel.static_shared_bytes + align - 1) & ~(align - 1);
     launch.shared_bytes = launch.dynamic_shared_offset + config.dynamic_shared_bytes;
+    if (program.uses_reserved_shared) {
+      launch.reserved_shared_offset = (launch.shared_bytes + 15) & ~15U;
+      launch.shared_bytes = launch.reserved_shared_offset + kReservedSharedBytes;
+    }
     launch.local_stride = local_stride(config, kernel);
     const std::uint64_t affordable = std::max<std::uint64_t>(1, kResidentBytes / block_bytes(config, kernel));
     const auto threads = static_cast<std::uint32_t>(helpers_.size()) + 1;

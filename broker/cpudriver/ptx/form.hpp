@@ -40,6 +40,7 @@ enum class Op : std::uint8_t {
   fence,
   fma,
   fns,
+  griddepcontrol,
   isspacep,
   ld,
   lg2,

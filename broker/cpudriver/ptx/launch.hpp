@@ -38,6 +38,7 @@ struct Launch {
   std::uint32_t warps_per_block = 0;
   std::uint32_t shared_bytes = 0;
   std::uint32_t dynamic_shared_offset = 0;
+  std::uint32_t reserved_shared_offset = 0;  // kReservedSharedBytes there, if the image uses them
   std::uint32_t local_stride = 0;
   std::uint32_t resident_limit = 0;
   std::uint32_t multiprocessors = 1;

@@ -56,6 +56,7 @@ const OpcodeRow kRows[] = {
     {"fence", Op::fence, 0, "", kScopes | ModSet::of(Mod::sc, Mod::acq_rel, Mod::acquire, Mod::release)},
     {"fma", Op::fma, 1, "tttt", kFloat | ModSet::of(Mod::relu)},
     {"fns", Op::fns, 1, "ttuu", kNothing},
+    {"griddepcontrol", Op::griddepcontrol, 0, "", ModSet::of(Mod::wait, Mod::launch_dependents)},
     {"isspacep", Op::isspacep, 0, "", kSpaces},
     {"ld", Op::ld, 1, "", kMemory},
     {"ldu", Op::ld, 1, "", ModSet::of(Mod::global, Mod::v2, Mod::v4)},

@@ -112,6 +112,7 @@ struct Program {
   std::vector<std::uint64_t> constants;  // The pool's storage; rows begin at the first multiple of 64 in it.
   std::byte* constant_rows = nullptr;
   bool uses_device_runtime = false;
+  bool uses_reserved_shared = false;  // cooperative groups' memory behind the kernel's own: %reserved_smem_offset_*
   std::vector<SymbolRow> symbol_rows;  // Each is a row of 64-bit lanes in the instance's pool.
 };
 
@@ -152,6 +153,9 @@ enum class Special : std::uint32_t {
   dynamic_shared,
   total_smem_size,
   dynamic_smem_size,
+  reserved_smem,
+  reserved_smem_1,
+  reserved_smem_end,
   zero,
   one,
   ones,
@@ -161,6 +165,8 @@ enum class Special : std::uint32_t {
   frame_local,
   end_
 };
+
+inline constexpr std::uint32_t kReservedSharedBytes = 1024;  // of a block, as on the hardware
 
 [[nodiscard]] constexpr std::uint32_t special_offset(Special row) {
   constexpr auto narrow = static_cast<std::uint32_t>(Special::count32_);

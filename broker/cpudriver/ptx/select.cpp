@@ -77,6 +77,7 @@ Family family_of(const Form& f) {
     case Op::cvta:
     case Op::exit:
     case Op::fence:
+    case Op::griddepcontrol:
     case Op::isspacep:
     case Op::match:
     case Op::nanosleep:

@@ -39,6 +39,10 @@ constexpr SpecialRow kSpecialRows[] = {
     {"%total_smem_size", "", Special::total_smem_size},
     {"%dynamic_smem_size", "", Special::dynamic_smem_size},
     {"%gridid", "", Special::gridid, true},
+    {"%reserved_smem_offset_begin", "", Special::reserved_smem},
+    {"%reserved_smem_offset_0", "", Special::reserved_smem},
+    {"%reserved_smem_offset_1", "", Special::reserved_smem_1},
+    {"%reserved_smem_offset_end", "", Special::reserved_smem_end},
     // Every block is a cluster of its own: launches in larger ones are refused.
     {"%cluster_ctarank", "", Special::zero},
     {"%cluster_nctarank", "", Special::one},

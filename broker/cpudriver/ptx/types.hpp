@@ -44,7 +44,7 @@ enum class Space : std::uint8_t { none, reg, global, constant, shared, local, pa
                                                                       X(prefetch128, "L2::128B") X(prefetch256, "L2::256B") X(noftz, "noftz")        \
                                                                           X(relu, "relu") X(async, "async") X(commit_group, "commit_group")          \
                                                                               X(wait_group, "wait_group") X(wait_all, "wait_all") X(L1, "L1")        \
-                                                                                  X(L2, "L2") X(wait, "wait")
+                                                                                  X(L2, "L2") X(wait, "wait") X(launch_dependents, "launch_dependents")
 
 enum class Mod : std::uint8_t {
 #define X(id, text) id,

@@ -39,7 +39,6 @@ constexpr UnsupportedRow kUnsupportedInstructions[] = {
     {"mapa", kClusters},
     {"getctarank", kClusters},
     {"clusterlaunchcontrol", kClusters},
-    {"griddepcontrol", "launches that begin before their predecessor's end (griddepcontrol)"},
     {"multimem", "multicast operations"},
     {"setmaxnreg", "changes of the register count (setmaxnreg)"},
     {"elect", "elections of a lane (elect)"},

@@ -241,6 +241,7 @@ Handler select_control(const Form& f) {
     case Op::call: return f.type == Type::b64 ? call_indirect : call_direct;  // The decoder's mark.
     case Op::trap: return trap;
     case Op::fence: return fence;
+    case Op::griddepcontrol:  // A grid begins when the one before it has ended: there is nothing to wait for.
     case Op::prefetch: return nothing;
     case Op::nanosleep: return nanosleep;
     case Op::mov: return read_clock;
