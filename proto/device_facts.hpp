@@ -24,7 +24,7 @@ struct DeviceFacts {
   std::int32_t least_stream_priority;
   std::int32_t greatest_stream_priority;
   std::uint32_t context_api_version;
-  std::uint32_t is_cpu_device;   // 1: the CPU driver's, which runs PTX only, and not all of it
+  std::uint32_t is_cpu_device;  // 1: the CPU driver's, which runs PTX only, and not all of it
 };
 
 struct DriverFacts {

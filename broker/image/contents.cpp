@@ -35,7 +35,8 @@ std::string kernels_of(std::span<const std::byte> cubin) {
 std::string kernels_of(std::span<const FatbinEntry> entries) {
   for (const FatbinEntry& entry : entries) {
     std::vector<std::byte> cubin;
-    if (entry.is(EntryKind::elf) && unpack(entry, kMaxUnpackedBytes, cubin) == UnpackError::none) return kernels_of(std::span<const std::byte>(cubin));
+    if (entry.is(EntryKind::elf) && unpack(entry, kMaxUnpackedBytes, cubin) == UnpackError::none)
+      return kernels_of(std::span<const std::byte>(cubin));
   }
   return {};
 }

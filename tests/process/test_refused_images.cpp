@@ -34,11 +34,11 @@ TEST_CASE("a refused module is told to the program once, which goes on with anot
 TEST_CASE("after a refused library no call gives anything out") {
   if (on_gpu()) MPSSHIM_SKIP("a GPU runs it");
   const BrokerFixture broker;
-  const Outcome outcome = broker.run("refused_client", {"launch", "library", "launch", "copy", "sync", "query", "allocate", "good_library", "library"});
+  const Outcome outcome =
+      broker.run("refused_client", {"launch", "library", "launch", "copy", "sync", "query", "allocate", "good_library", "library"});
   INFO(outcome.explain());
   REQUIRE(outcome.ok());
-  CHECK(outcome.output ==
-        "launch=0 library=218 launch=218 copy=218 sync=218 query=218 allocate=218 good_library=218 library=218 first=none\n");
+  CHECK(outcome.output == "launch=0 library=218 launch=218 copy=218 sync=218 query=218 allocate=218 good_library=218 library=218 first=none\n");
   CHECK(count_of(outcome.errors, "textures are not supported by the CPU driver") == 1);
   CHECK(count_of(outcome.errors, "every later CUDA call gives error 218") == 1);
   // Others of the same broker do not notice.

@@ -23,7 +23,8 @@ constexpr std::string_view kLinkedOption = "--mpsshim-linked";  // all entries o
 
 std::string no_ptx(const std::string& contents, std::uint32_t architecture) {
   const std::string wanted = "arch=compute_" + std::to_string(architecture) + ",code=compute_" + std::to_string(architecture);
-  return "The image holds " + contents + ", and no PTX, which is all that the CPU driver runs. Of an own program: compile with -gencode " + wanted + ".";
+  return "The image holds " + contents + ", and no PTX, which is all that the CPU driver runs. Of an own program: compile with -gencode " + wanted +
+         ".";
 }
 
 // The newest text that the reported compute capability may run, as a GPU would choose; else the oldest, since the

@@ -112,7 +112,7 @@ struct Program {
   std::vector<std::uint64_t> constants;  // The pool's storage; rows begin at the first multiple of 64 in it.
   std::byte* constant_rows = nullptr;
   bool uses_device_runtime = false;
-  bool uses_reserved_shared = false;  // cooperative groups' memory behind the kernel's own: %reserved_smem_offset_*
+  bool uses_reserved_shared = false;   // cooperative groups' memory behind the kernel's own: %reserved_smem_offset_*
   std::vector<SymbolRow> symbol_rows;  // Each is a row of 64-bit lanes in the instance's pool.
 };
 

@@ -181,9 +181,11 @@ TEST_CASE("a block is a cluster of its own: its numbers, and its barrier in two 
 
 TEST_CASE("reserved shared memory is zero for every block, and lies behind the kernel's own") {
   TestDevice device({.thread_count = 0});
-  device.load({kernel_text(".shared .align 4 .b8 s[64];\n.extern .shared .align 4 .b8 d[];\nmov.u32 %r5, s;\nmov.u32 %r5, d;\nmov.u32 %r5, %reserved_smem_offset_1;\ngriddepcontrol.wait;\n"
-                           "atom.shared.add.u32 %r6, [%r5], 1;\nmov.u32 %r7, %reserved_smem_offset_begin;\nsetp.ge.u32 %p1, %r7, 164;\n"
-                           "selp.u32 %r8, 10, 0, %p1;\nadd.u32 %r6, %r6, %r8;\nst.global.u32 [%rd1], %r6;\ngriddepcontrol.launch_dependents;")});
+  device.load(
+      {kernel_text(".shared .align 4 .b8 s[64];\n.extern .shared .align 4 .b8 d[];\nmov.u32 %r5, s;\nmov.u32 %r5, d;\nmov.u32 %r5, "
+                   "%reserved_smem_offset_1;\ngriddepcontrol.wait;\n"
+                   "atom.shared.add.u32 %r6, [%r5], 1;\nmov.u32 %r7, %reserved_smem_offset_begin;\nsetp.ge.u32 %p1, %r7, 164;\n"
+                   "selp.u32 %r8, 10, 0, %p1;\nadd.u32 %r6, %r6, %r8;\nst.global.u32 [%rd1], %r6;\ngriddepcontrol.launch_dependents;")});
   Buffer<std::uint32_t> out(device.memory, 20, 99);
   device.launch("k", {20}, {1}, Parameters(out, 0ULL, 0ULL, 0ULL), 100);
   for (std::size_t i = 0; i < 20; ++i) CHECK(out[i] == 10);
