@@ -20,8 +20,7 @@ bool is_refusal(CUresult error) {
   switch (static_cast<int>(error)) {
     case CUDA_ERROR_NO_BINARY_FOR_GPU:
     case CUDA_ERROR_INVALID_PTX:
-    case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
-    case CUDA_ERROR_NOT_FOUND: return true;
+    case CUDA_ERROR_UNSUPPORTED_PTX_VERSION: return true;
     default: return false;
   }
 }

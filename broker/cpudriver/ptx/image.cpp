@@ -139,6 +139,9 @@ Symbol Image::find(std::uint32_t text, std::string_view name, std::uint32_t line
   if (const auto here = by_text_[text].find(name); here != by_text_[text].end()) return here->second;
   if (externs_by_text_[text].count(name) == 0) return {};
   if (const auto there = exported_.find(name); there != exported_.end()) return there->second.symbol;
+  if (name.starts_with("cuda") || name.starts_with("__cuda")) {  // of the device runtime, which is the engine's
+    throw LoadError{ErrorCode::invalid_ptx, line, "calls of " + std::string(name) + " by kernels are not supported by the CPU driver"};
+  }
   throw LoadError{ErrorCode::not_found, line,
                   "'" + std::string(name) + "' is declared but no text of the image defines it; link the object that does"};
 }

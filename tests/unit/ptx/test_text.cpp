@@ -91,6 +91,10 @@ TEST_CASE("what is not executed is named with instruction and kernel, before its
   }
   CHECK(error_of({kHead + ".global .texref picture;\n"}).text.find("textures are not supported") != std::string::npos);
   CHECK(error_of({kHead + ".visible .entry k() .reqnctapercluster 2, 1, 1 { ret; }\n"}).text.find("clusters are not supported") != std::string::npos);
+  const Error conditional = error_of({kernel_text("{ .param .b64 h; st.param.b64 [h], %rd1; call.uni cudaGraphSetSomething, (h); }",
+                                                  ".extern .func cudaGraphSetSomething(.param .b64 h);\n")});
+  CHECK(conditional.code == ErrorCode::invalid_ptx);
+  CHECK(conditional.text.find("calls of cudaGraphSetSomething by kernels are not supported by the CPU driver") != std::string::npos);
   // What is known, but not in this form.
   CHECK(error_of({kernel_text("add.s32.fast %r5, %r1, %r1;")}).text.find("'add.s32.fast' in 'k'") != std::string::npos);
 }
