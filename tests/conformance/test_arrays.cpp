@@ -194,7 +194,7 @@ TEST_CASE("textures and surfaces are what they were made of", "[forwarded]") {
   OK(CU(cuArrayDestroy)(array));
 }
 
-TEST_CASE("the texture and the surface 0 are none, and ending none is no error", "[forwarded]") {
+TEST_CASE("ending a texture or a surface that is none is no error", "[forwarded]") {
   const DeviceContext context;
   OK(CU(cuSurfObjectDestroy)(0));
   OK(CU(cuTexObjectDestroy)(0));
@@ -208,8 +208,11 @@ TEST_CASE("the texture and the surface 0 are none, and ending none is no error",
   const CUsurfObject surface = 0;
   OK(CU(cuTexObjectCreate)(&texture, &of_array, &description, nullptr));
   OK(CU(cuTexObjectDestroy)(texture));
+  OK(CU(cuTexObjectDestroy)(texture));
   OK(CU(cuSurfObjectDestroy)(surface));
   OK(CU(cuArrayDestroy)(array));
+  OK(CU(cuTexObjectDestroy)(12345));
+  OK(CU(cuSurfObjectDestroy)(12345));
 }
 
 TEST_CASE("a texture may be declared longer than the memory that it begins in", "[forwarded]") {
@@ -267,7 +270,6 @@ TEST_CASE("arrays that are none", "[forwarded]") {
   CHECK(CU(cuArray3DCreate)(&array, nullptr) == CUDA_ERROR_INVALID_VALUE);
   if (!refuses_dead_handles()) return;
   CHECK(CU(cuArrayDestroy)(nullptr) == CUDA_ERROR_INVALID_HANDLE);
-  CHECK(CU(cuTexObjectDestroy)(12345) == CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("arrays with memory of their own are neither sparse nor deferred, and of one plane", "[forwarded]") {

@@ -149,7 +149,10 @@ CUresult CUDAAPI cuTexObjectCreate(CUtexObject* pTexObject, const CUDA_RESOURCE_
 }
 
 CUresult CUDAAPI cuTexObjectDestroy(CUtexObject texObject) {
-  return entry(Needs::context, [&] { return texObject == 0 || textures.give_back(texObject) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
+  return entry(Needs::context, [&] {
+    (void)textures.give_back(texObject);  // of none it is no error
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult CUDAAPI cuSurfObjectCreate(CUsurfObject* pSurfObject, const CUDA_RESOURCE_DESC* pResDesc) {
@@ -162,5 +165,8 @@ CUresult CUDAAPI cuSurfObjectCreate(CUsurfObject* pSurfObject, const CUDA_RESOUR
 }
 
 CUresult CUDAAPI cuSurfObjectDestroy(CUsurfObject surfObject) {
-  return entry(Needs::context, [&] { return surfObject == 0 || surfaces.give_back(surfObject) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
+  return entry(Needs::context, [&] {
+    (void)surfaces.give_back(surfObject);  // of none it is no error
+    return CUDA_SUCCESS;
+  });
 }

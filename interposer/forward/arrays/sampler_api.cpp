@@ -98,7 +98,7 @@ CUresult Samplers::destroy(std::uint64_t handle) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = samplers_.find(handle);
-    if (found == samplers_.end()) return CUDA_ERROR_INVALID_VALUE;
+    if (found == samplers_.end()) return CUDA_SUCCESS;
     recipe = found->second.recipe;
     samplers_.erase(found);
   }
@@ -120,10 +120,10 @@ void Samplers::destroy_all_of(CUcontext context) {
   for (const std::uint64_t handle : ended) (void)destroy(handle);
 }
 
-// The handle 0 names nothing, and ending nothing is no error: programs keep one that they have never made.
+// As natively, ending what is no object, or is none any more, is no error: programs keep handles that they have never made, and end some twice.
 CUresult destroy_sampler(bool is_surface, std::uint64_t handle) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  return handle == 0 ? CUDA_SUCCESS : Samplers::of(is_surface).destroy(handle);
+  return Samplers::of(is_surface).destroy(handle);
 }
 
 template <typename F>
