@@ -2,7 +2,7 @@
 // How much of the L2 cache the one context sets aside for persisting accesses (CU_LIMIT_PERSISTING_L2_CACHE_SIZE): the largest of the sessions'
 // wishes. What is set aside is taken from everybody's ordinary accesses, so it shrinks again when a session wishes less, or ends.
 //
-// wish() and forget() on any thread, apply() in quiet windows alone: whether the driver's call waits for running kernels is not known.
+// wish() and forget() on any thread, apply() in quiet windows alone: the driver's call waits for running kernels.
 #pragma once
 
 #include <cstdint>

@@ -114,6 +114,9 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
   if ((flags & proto::kLaunchIsCooperative) != 0) {
     if (const CUresult error = check_cooperative(*function, shape, *stream); error != CUDA_SUCCESS) return error;
   }
+  if (!attributes.empty()) {
+    if (const CUresult error = check_windows(attributes); error != CUDA_SUCCESS) return error;
+  }
   if (function->has_launch_attributes.load(std::memory_order_relaxed) | stream->has_launch_attributes.load(std::memory_order_relaxed)) [[unlikely]] {
     const std::vector<CUlaunchAttribute> all = with_defaults(*function, *stream, attributes);
     if (const CUresult error = check_cluster(*function, shape, all); error != CUDA_SUCCESS) return error;

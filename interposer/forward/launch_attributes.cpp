@@ -16,6 +16,13 @@ constexpr std::uint8_t kDefaultDomain = 0;
 constexpr std::uint8_t kRemoteDomain = 1;  // of the default map
 constexpr std::uint8_t kDomains = 4;       // CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT since compute capability 9.0
 
+// 0: it has none. A session has one device.
+int session_attribute(CUdevice_attribute attribute) {
+  const proto::DeviceFacts* facts = device_facts(session_device());
+  int value = 0;
+  return facts != nullptr && device_attribute(*facts, attribute, value) == CUDA_SUCCESS ? std::max(value, 0) : 0;
+}
+
 bool has(std::span<const CUlaunchAttribute> attributes, CUlaunchAttributeID id) {
   return std::any_of(attributes.begin(), attributes.end(), [id](const CUlaunchAttribute& attribute) { return attribute.id == id; });
 }
@@ -60,12 +67,15 @@ CUstreamAttrValue default_value(const Stream& stream, CUstreamAttrID id) {
   return value;
 }
 
+// Where the window lies is not looked at, as natively: it may outlive its memory.
+bool is_window(const CUaccessPolicyWindow& window) {
+  static const auto largest = static_cast<std::size_t>(session_attribute(CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE));
+  return window.num_bytes <= largest && window.hitRatio >= 0 && window.hitRatio <= 1 && window.missProp != CU_ACCESS_PROPERTY_PERSISTING;
+}
+
 bool is_value(CUstreamAttrID id, const CUstreamAttrValue& value) {
   switch (static_cast<int>(id)) {
-    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: {
-      const CUaccessPolicyWindow& window = value.accessPolicyWindow;
-      return window.hitRatio >= 0 && window.hitRatio <= 1 && window.missProp != CU_ACCESS_PROPERTY_PERSISTING;
-    }
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: return is_window(value.accessPolicyWindow);
     case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
       return value.syncPolicy >= CU_SYNC_POLICY_AUTO && value.syncPolicy <= CU_SYNC_POLICY_BLOCKING_SYNC;
     case CU_LAUNCH_ATTRIBUTE_PRIORITY: return true;
@@ -92,6 +102,13 @@ std::vector<CUlaunchAttribute> without_idle_attributes(std::span<const CUlaunchA
   std::vector<CUlaunchAttribute> left;
   std::remove_copy_if(attributes.begin(), attributes.end(), std::back_inserter(left), is_idle);
   return left;
+}
+
+CUresult check_windows(std::span<const CUlaunchAttribute> attributes) {
+  const bool are_good = std::all_of(attributes.begin(), attributes.end(), [](const CUlaunchAttribute& attribute) {
+    return attribute.id != CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW || is_window(attribute.value.accessPolicyWindow);
+  });
+  return are_good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 std::vector<CUlaunchAttribute> with_defaults(const Function& function, Stream& stream, std::span<const CUlaunchAttribute> given) {

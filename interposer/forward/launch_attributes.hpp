@@ -21,6 +21,9 @@ namespace mpsshim::interposer::forward {
 [[nodiscard]] bool has_idle_attributes(std::span<const CUlaunchAttribute> attributes);
 [[nodiscard]] std::vector<CUlaunchAttribute> without_idle_attributes(std::span<const CUlaunchAttribute> attributes);
 
+// CUDA_ERROR_INVALID_VALUE: an access policy window that the device cannot have. The driver would say so when the launch is issued, too late for it.
+[[nodiscard]] CUresult check_windows(std::span<const CUlaunchAttribute> attributes);
+
 // What `given` names itself comes from there, then from the stream, then from the function.
 [[nodiscard]] std::vector<CUlaunchAttribute> with_defaults(const Function& function, Stream& stream, std::span<const CUlaunchAttribute> given);
 

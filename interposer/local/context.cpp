@@ -26,12 +26,20 @@ CUresult check_limit(CUlimit limit, proto::Known<ContextObject>& context) {
 bool is_hint(CUlimit limit) { return limit == CU_LIMIT_MAX_L2_FETCH_GRANULARITY; }
 constexpr std::size_t kMaxFetchGranularity = 128;
 
-// "Can be ignored or clamped depending on the platform" (manual): no more than the device sets aside.
+// No more than the device can set aside, and whole sixteenths of its L2 cache: as the driver answers on an H200, whose largest is ten of them (and
+// on which a context begins with three). A device's largest is a number of such sixteenths on the others, too.
 CUresult set_persisting_cache(ContextObject& context, std::size_t value) {
+  constexpr std::size_t kShares = 16;
+  const proto::DeviceFacts& facts = *device_facts(context.device);
   int most = 0;
-  const CUresult known = device_attribute(*device_facts(context.device), CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE, most);
+  int cache = 0;
+  const CUresult known = device_attribute(facts, CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE, most);
   if (known != CUDA_SUCCESS || most <= 0) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-  const std::size_t granted = std::min(value, static_cast<std::size_t>(most));
+  const auto largest = static_cast<std::size_t>(most);
+  if (value > largest) return CUDA_ERROR_INVALID_VALUE;
+  const bool has_cache = device_attribute(facts, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, cache) == CUDA_SUCCESS && cache > 0;
+  const std::size_t share = has_cache ? std::max<std::size_t>(static_cast<std::size_t>(cache) / kShares, 1) : 1;
+  const std::size_t granted = std::min((value + share - 1) / share * share, largest);
   if (const CUresult error = forward::set_persisting_cache(current_context(), granted); error != CUDA_SUCCESS) return error;
   context.limits[CU_LIMIT_PERSISTING_L2_CACHE_SIZE].store(granted, std::memory_order_relaxed);
   return CUDA_SUCCESS;

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "broker/cpudriver/device/attributes.hpp"
 #include "broker/cpudriver/memory/device_heap.hpp"
 
 namespace mpsshim::cpudriver {
@@ -44,6 +45,10 @@ CUresult Context::set_limit(CUlimit limit, std::size_t value) {
   if (index >= limits_.size()) return CUDA_ERROR_INVALID_VALUE;
   if (limit == CU_LIMIT_STACK_SIZE && value > kMaxStackBytes) return CUDA_ERROR_INVALID_VALUE;
   if (limit == CU_LIMIT_MAX_L2_FETCH_GRANULARITY && value > 128) return CUDA_ERROR_INVALID_VALUE;
+  if (limit == CU_LIMIT_PERSISTING_L2_CACHE_SIZE) {
+    if (value > static_cast<std::size_t>(attribute_of(CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE))) return CUDA_ERROR_INVALID_VALUE;
+    value = (value + kPersistingShare - 1) / kPersistingShare * kPersistingShare;
+  }
   const std::lock_guard lock(limits_mutex_);
   limits_[index] = value;
   return CUDA_SUCCESS;

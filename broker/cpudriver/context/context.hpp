@@ -47,6 +47,9 @@ class Context {
   [[nodiscard]] static bool pop_current(CUcontext& context);
 
  private:
+  // Cache is set aside for persisting lines in sixteenths of the 4 MiB that there are (device/attributes.cpp).
+  static constexpr std::size_t kPersistingShare = (std::size_t{4} << 20) / 16;
+
   Context() = default;
 
   std::atomic<int> references_{0};
@@ -55,7 +58,7 @@ class Context {
   std::atomic<unsigned> flags_{0};
   mutable std::mutex limits_mutex_;
   // By CUlimit, 0…6: stack, printf buffer, heap (kept by DeviceHeap), sync depth, pending launches, L2 fetch, L2 persisting.
-  std::array<std::size_t, 7> limits_{1024, std::size_t{1} << 20, 0, 2, 2048, 64, 0};
+  std::array<std::size_t, 7> limits_{1024, std::size_t{1} << 20, 0, 2, 2048, 64, 3 * kPersistingShare};
 };
 
 }  // namespace mpsshim::cpudriver

@@ -215,11 +215,14 @@ TEST_CASE("persisting cache: as much as the device sets aside, and it is asked e
   most = 0;
   CHECK(api::cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 1000) == CUDA_ERROR_UNSUPPORTED_LIMIT);
   most = 5000;
+  facts().device[0].attribute[CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE] = 8000;
   CHECK(api::cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 1000) == CUDA_SUCCESS);
   CHECK(recorder.persisting_bytes == 1000);
-  CHECK(api::cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 500) == CUDA_SUCCESS);
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 400) == CUDA_SUCCESS);
   CHECK(recorder.persisting_bytes == 500);  // the others get it back
-  CHECK(api::cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 5001) == CUDA_SUCCESS);
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 5001) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(recorder.persisting_bytes == 500);
+  CHECK(api::cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 5000) == CUDA_SUCCESS);
   CHECK(recorder.persisting_bytes == 5000);
   REQUIRE(api::cuCtxGetLimit(&value, CU_LIMIT_PERSISTING_L2_CACHE_SIZE) == CUDA_SUCCESS);
   CHECK(value == 5000);
