@@ -93,3 +93,14 @@ TEST_CASE("memory says whether it is compressible, to whoever has it", "[forward
   unmap(range);
   OK(CU(cuMemRelease)(handle));
 }
+
+TEST_CASE("memory of a kind that there is not", "[forwarded]") {
+  const DeviceContext context;
+  CUmemGenericAllocationHandle handle = 0;
+  CUmemAllocationProp properties = memory_of(CU_MEM_ALLOCATION_COMP_NONE);
+  properties.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC + 1;
+  CHECK(CU(cuMemCreate)(&handle, kGranule, &properties, 0) == CUDA_ERROR_INVALID_VALUE);
+  properties = memory_of(CU_MEM_ALLOCATION_COMP_NONE);
+  properties.allocFlags.usage = CU_MEM_CREATE_USAGE_TILE_POOL;
+  CHECK(CU(cuMemCreate)(&handle, kGranule, &properties, 0) == CUDA_ERROR_INVALID_VALUE);
+}

@@ -58,6 +58,8 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, 
     const CUresult checked = check_properties(prop);
     if (checked != CUDA_SUCCESS) return checked;
     if (size == 0 || size % PhysicalMemory::kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (prop->allocFlags.compressionType > CU_MEM_ALLOCATION_COMP_GENERIC) return CUDA_ERROR_INVALID_VALUE;
+    if (prop->allocFlags.usage != 0) return CUDA_ERROR_INVALID_VALUE;
     const PhysicalMemory::Properties properties{prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                                 prop->allocFlags.compressionType == CU_MEM_ALLOCATION_COMP_GENERIC};
     std::shared_ptr<PhysicalMemory> memory;

@@ -72,7 +72,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
   if (const CUresult error = check_properties(prop); error != CUDA_SUCCESS) return error;
   if (size == 0 || !is_granular(size)) return CUDA_ERROR_INVALID_VALUE;
   if (prop->allocFlags.gpuDirectRDMACapable != 0) return CUDA_ERROR_NOT_SUPPORTED;  // as attribute 110 says
-  if (prop->allocFlags.usage != 0) return CUDA_ERROR_NOT_SUPPORTED;                 // tiles of sparse arrays, as attribute 112 says
+  if (prop->allocFlags.compressionType > CU_MEM_ALLOCATION_COMP_GENERIC) return CUDA_ERROR_INVALID_VALUE;
+  // Tiles of sparse arrays are memory of the driver's own kind, which it refuses here with this error. What CUDA has added since is not offered.
+  if ((prop->allocFlags.usage & CU_MEM_CREATE_USAGE_TILE_POOL) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (prop->allocFlags.usage != 0) return CUDA_ERROR_NOT_SUPPORTED;
   if (const CUresult error = claim_session_device(prop->location.id); error != CUDA_SUCCESS) return error;
   if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   return memory().create(size, {prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE, prop->allocFlags.compressionType}, *handle);
