@@ -58,6 +58,7 @@ CUresult Modules::load(const void* image, JitOptions& options, CUcontext context
   const bool has_objects = parts.size() > 1;
   const CUresult error = load_bytes(parts.front(), options, context, module, has_objects);
   if (error != CUDA_ERROR_NO_BINARY_FOR_GPU || !has_objects) return error;
+  if (context != nullptr) return CUDA_ERROR_INVALID_IMAGE;  // natively, too, objects are linked for libraries alone
   std::vector<std::byte> all;
   for (const Bytes& part : parts) all.insert(all.end(), part.begin(), part.end());
   return load_bytes(all, options, context, module);

@@ -145,7 +145,9 @@ TEST_CASE("objects of -rdc are linked, by their wrapper and by the linker", "[fo
       const void* data;
       const void* others;
     } wrapper{.data = machine_code.data(), .others = others};
-    OK(CU(cuModuleLoadData)(&module, &wrapper));
+    CUlibrary library = nullptr;
+    OK(CU(cuLibraryLoadData)(&library, &wrapper, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    OK(CU(cuLibraryGetModule)(&module, library));
   }
   SECTION("by the linker") {
     CUlinkState state = nullptr;

@@ -90,16 +90,43 @@ TEST_CASE("a linked program of virtual architectures alone is linked by the driv
   expect_both_files_to_work(program);
 }
 
+namespace {
+
+// What NVIDIA's driver finds out when a kernel is asked for may be said at the load, too.
+CUresult look_for_kernel(const Wrapper& wrapper) {
+  CUlibrary library = nullptr;
+  if (const CUresult error = CU(cuLibraryLoadData)(&library, &wrapper, nullptr, nullptr, 0, nullptr, nullptr, 0); error != CUDA_SUCCESS) return error;
+  CUkernel kernel = nullptr;
+  CUfunction function = nullptr;
+  CUresult error = CU(cuLibraryGetKernel)(&kernel, library, "calls_the_other");
+  if (error == CUDA_SUCCESS) error = CU(cuKernelGetFunction)(&function, kernel);
+  OK(CU(cuLibraryUnload)(library));
+  return error;
+}
+
+}  // namespace
+
 TEST_CASE("objects that lack what another of them needs are not linked", "[forwarded]") {
   const DeviceContext context;
   const EmptyFatbin nothing;
   const std::string separate = read_image("separate.fatbin");
   const std::array<const void*, 2> objects = {separate.data(), nullptr};
   const Wrapper wrapper{.linked = &nothing, .objects = objects.data()};
-  CUlibrary library = nullptr;
-  CHECK(CU(cuLibraryLoadData)(&library, &wrapper, nullptr, nullptr, 0, nullptr, nullptr, 0) != CUDA_SUCCESS);
+  CHECK(look_for_kernel(wrapper) != CUDA_SUCCESS);
   const Wrapper of_nothing{.linked = &nothing, .objects = &objects[1]};
-  CHECK(CU(cuLibraryLoadData)(&library, &of_nothing, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_ERROR_NO_BINARY_FOR_GPU);
+  CHECK(look_for_kernel(of_nothing) != CUDA_SUCCESS);
+}
+
+TEST_CASE("a module is what was linked, and never linked of its objects", "[forwarded]") {
+  const DeviceContext context;
+  const EmptyFatbin nothing;
+  const std::string separate = read_image("separate.fatbin");
+  const std::string linked = read_image("linked.fatbin");
+  const std::array<const void*, 3> objects = {separate.data(), linked.data(), nullptr};
+  const Wrapper wrapper{.linked = &nothing, .objects = objects.data()};
+  CUmodule module = nullptr;
+  CHECK(CU(cuModuleLoadData)(&module, &wrapper) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(CU(cuModuleLoadFatBinary)(&module, &wrapper) == CUDA_ERROR_INVALID_IMAGE);
 }
 
 TEST_CASE("a managed variable that several files of a linked program use", "[forwarded]") {

@@ -7,6 +7,7 @@
 #include "broker/cpudriver/handle_table.hpp"
 #include "broker/cpudriver/memory/allocations.hpp"
 #include "broker/cpudriver/modules/image_texts.hpp"
+#include "broker/image/image.hpp"
 
 namespace mpsshim::cpudriver {
 namespace {
@@ -103,6 +104,11 @@ CUresult Function::set_attribute(CUfunction_attribute attribute, int value) {
 }
 
 CUresult Module::load(const void* image, bool is_library, std::shared_ptr<Module>& module, std::string& why) {
+  // What was linked is machine code, and its objects are linked for libraries alone.
+  if (!is_library && image::extent_of(image).form == image::Form::fatbin_wrapper && image::containers_of(image).size() > 1) {
+    why = "The linked program has no code for the device; only libraries are linked of its objects.";
+    return CUDA_ERROR_INVALID_IMAGE;
+  }
   std::vector<std::string> texts;
   const CUresult read = read_image_texts(image, texts, why);
   if (read != CUDA_SUCCESS) return read;
