@@ -26,6 +26,15 @@ namespace mpsshim::interposer::forward {
   return session().begin_call();
 }
 
+// For calls of a handle or an address that belongs to a context by itself: none need be current.
+[[nodiscard]] inline CUresult begin_with_handle() { return current_context() == nullptr ? begin_without_context() : begin(); }
+
+// For calls that name a stream. The NULL stream and the thread's own are those of the current context, every other stream is a handle.
+[[nodiscard]] inline CUresult begin_on(CUstream stream) {
+  const bool is_handle = stream != nullptr && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+  return is_handle ? begin_with_handle() : begin();
+}
+
 // Ids are handles: CUstream, CUmodule and the rest hold the 64 bits of a proto::Id and are never dereferenced.
 template <typename Handle, proto::HandleKind Kind>
 [[nodiscard]] Handle to_handle(proto::Id<Kind> id) {

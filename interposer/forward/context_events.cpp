@@ -37,7 +37,7 @@ CUresult post_join(Stream& stream, const proto::StreamJoinRecord& content) {
 }
 
 // What both calls begin with.
-CUresult begin_on(CUcontext context, CUevent handle, Event*& event) {
+CUresult begin_with_event(CUcontext context, CUevent handle, Event*& event) {
   if (are_calls_forbidden()) return CUDA_ERROR_NOT_PERMITTED;
   if (!find_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
   if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
@@ -51,7 +51,7 @@ CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
   if (const GreenObject* green = GreenContexts::instance().of_context(hCtx))
     return api::cuGreenCtxRecordEvent(to_handle<CUgreenCtx>(green->id), hEvent);
   Event* event = nullptr;
-  if (const CUresult error = begin_on(hCtx, hEvent, event); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_with_event(hCtx, hEvent, event); error != CUDA_SUCCESS) return error;
   if (event->context != hCtx) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult error = Captures::instance().check_wait_for_all(); error != CUDA_SUCCESS) return error;
   static ContextStream behind_all;
@@ -65,7 +65,7 @@ CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
   if (const GreenObject* green = GreenContexts::instance().of_context(hCtx))
     return api::cuGreenCtxWaitEvent(to_handle<CUgreenCtx>(green->id), hEvent);
   Event* event = nullptr;
-  if (const CUresult error = begin_on(hCtx, hEvent, event); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_with_event(hCtx, hEvent, event); error != CUDA_SUCCESS) return error;
   if (const CUresult error = Captures::instance().check_wait_for_all(); error != CUDA_SUCCESS) return error;
   static ContextStream before_all;
   Stream* stream = nullptr;

@@ -173,6 +173,7 @@ CUresult cuEventCreate(CUevent* phEvent, unsigned int Flags) {
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
   if (pHandle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   return with_event(event, [&](Event& found) {
     return found.shared && found.shared->is_own ? SharedEvents::instance().name(*found.shared, *pHandle) : CUDA_ERROR_INVALID_HANDLE;
   });
@@ -196,7 +197,7 @@ CUresult cuEventRecord(CUevent hEvent, CUstream hStream) { return api::cuEventRe
 
 CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) {
   if (flags != CU_EVENT_RECORD_DEFAULT && flags != CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(hStream); error != CUDA_SUCCESS) return error;
   Event* event = Events::instance().resolve(hEvent);
   Stream* stream = Streams::instance().resolve(hStream);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;

@@ -78,7 +78,7 @@ CUresult cuGreenCtxWaitEvent(CUgreenCtx hCtx, CUevent hEvent) {
 
 CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx* phCtx) {
   if (phCtx == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(hStream); error != CUDA_SUCCESS) return error;
   const Stream* stream = Streams::instance().resolve(hStream);
   if (stream == nullptr) return Streams::instance().missing(hStream);
   *phCtx = to_handle<CUgreenCtx>(stream->green);

@@ -137,7 +137,7 @@ CUresult capture_host_task(Stream& stream, const HostTask& task) {
 }
 
 CUresult enqueue(CUstream handle, const HostTask& task) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (stream->is_captured.load(std::memory_order_relaxed)) return capture_host_task(*stream, task);

@@ -93,7 +93,7 @@ inline CUresult post_launch(Function& function, Stream& stream, const LaunchShap
 
 CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_handle, std::span<const CUlaunchAttribute> attributes,
                 std::uint32_t flags, void** kernel_params, void** extra) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) [[unlikely]]
+  if (const CUresult error = begin_on(stream_handle); error != CUDA_SUCCESS) [[unlikely]]
     return error;
   Function* function = Functions::instance().resolve(handle);
   if (function == nullptr) [[unlikely]]

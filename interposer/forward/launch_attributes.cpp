@@ -178,14 +178,14 @@ using namespace forward;
 
 CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue* value) {
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(hStream); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(hStream);
   return stream != nullptr ? set_stream_attribute(*stream, attr, *value) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue* value_out) {
   if (value_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(hStream); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(hStream);
   return stream != nullptr ? get_stream_attribute(*stream, attr, *value_out) : CUDA_ERROR_INVALID_HANDLE;
 }

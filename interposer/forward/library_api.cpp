@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Library management (CUDA Driver API manual, "Library Management"). Libraries belong to the process: no call needs a current context, and
-// they survive cuDevicePrimaryCtxReset.
+// Library management (CUDA Driver API manual, "Library Management"). Libraries belong to the process and survive
+// cuDevicePrimaryCtxReset. Only what asks for the part of one that is in the current context needs that.
 #include "gen/api_declarations.hpp"
 #include "interposer/entry.hpp"
 #include "interposer/forward/modules.hpp"
@@ -73,6 +73,7 @@ CUresult cuLibraryGetKernel(CUkernel* pKernel, CUlibrary library, const char* na
 
 CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
   if (pMod == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   return with_library(library, [&](Library& found) {
     *pMod = to_handle<CUmodule>(found.module->id);
     return CUDA_SUCCESS;
@@ -81,6 +82,7 @@ CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
 
 CUresult cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   return with_library(library, [&](Library& found) {
     Global global;
     const CUresult error = Modules::instance().get_global(*found.module, name, global);
@@ -182,6 +184,7 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
 }
 
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset, size_t* paramSize) {
+  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   return api::cuFuncGetParamInfo(reinterpret_cast<CUfunction>(kernel), paramIndex, paramOffset, paramSize);
 }
 

@@ -153,7 +153,7 @@ CUresult fetch_result(Link& link, std::uint64_t size_bytes) {
 
 template <typename F>
 CUresult with_link(CUlinkState handle, F&& f) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_with_handle(); error != CUDA_SUCCESS) return error;
   Link* link = links().find(id_of<proto::HandleKind::link_state>(handle)).get();
   return link != nullptr ? f(*link) : CUDA_ERROR_INVALID_HANDLE;
 }

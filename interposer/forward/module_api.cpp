@@ -12,7 +12,7 @@ namespace {
 
 template <typename F>
 CUresult with_module(CUmodule handle, F&& f) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_with_handle(); error != CUDA_SUCCESS) return error;
   Module* module = Modules::instance().resolve(handle);
   return module != nullptr ? f(*module) : CUDA_ERROR_INVALID_HANDLE;
 }

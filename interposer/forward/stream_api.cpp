@@ -17,7 +17,7 @@ namespace {
 // Runs f(Stream&) for a call that names a stream.
 template <typename F>
 CUresult with_stream(CUstream handle, F&& f) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   return stream != nullptr ? f(*stream) : Streams::instance().missing(handle);
 }

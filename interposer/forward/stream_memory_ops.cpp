@@ -104,7 +104,7 @@ using namespace forward;
 namespace {
 
 CUresult post_all(CUstream handle, std::span<const CUstreamBatchMemOpParams> operations) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult error = check_memory_operations(operations); error != CUDA_SUCCESS) return error;

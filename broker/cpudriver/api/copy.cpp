@@ -71,7 +71,7 @@ CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
 }
 
 CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
-  return entry(Needs::context, [&] { return copy_async(stream_of(hStream), Copy::linear(dst, src, ByteCount)); });
+  return entry(needs_on(hStream), [&] { return copy_async(stream_of(hStream), Copy::linear(dst, src, ByteCount)); });
 }
 
 CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
@@ -99,7 +99,7 @@ CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size
 }
 
 CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream) {
-  return entry(Needs::context, [&] {
+  return entry(needs_on(hStream), [&] {
     const Copy copy = Copy::linear(dstDevice, address_of(srcHost), ByteCount);
     const CUresult named = named_device(copy.destination, ByteCount);
     return named == CUDA_SUCCESS ? copy_async(stream_of(hStream), copy) : named;
@@ -107,7 +107,7 @@ CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dstDevice, const void* srcHost, s
 }
 
 CUresult CUDAAPI cuMemcpyDtoHAsync(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
-  return entry(Needs::context, [&] {
+  return entry(needs_on(hStream), [&] {
     const Copy copy = Copy::linear(address_of(dstHost), srcDevice, ByteCount);
     const CUresult named = named_device(copy.source, ByteCount);
     return named == CUDA_SUCCESS ? copy_async(stream_of(hStream), copy) : named;
@@ -115,7 +115,7 @@ CUresult CUDAAPI cuMemcpyDtoHAsync(void* dstHost, CUdeviceptr srcDevice, size_t 
 }
 
 CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
-  return entry(Needs::context, [&] {
+  return entry(needs_on(hStream), [&] {
     const Copy copy = Copy::linear(dstDevice, srcDevice, ByteCount);
     const bool named = copy.destination.is_device && copy.source.is_device;
     return named || ByteCount == 0 ? copy_async(stream_of(hStream), copy) : CUDA_ERROR_INVALID_VALUE;
@@ -133,7 +133,7 @@ CUresult CUDAAPI cuMemcpy2DUnaligned(const CUDA_MEMCPY2D* pCopy) {
 }
 
 CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
-  return entry(Needs::context, [&] {
+  return entry(needs_on(hStream), [&] {
     Copy copy;
     const CUresult understood = read_copy(pCopy, copy);
     return understood == CUDA_SUCCESS ? copy_async(stream_of(hStream), copy) : understood;
@@ -149,7 +149,7 @@ CUresult CUDAAPI cuMemcpy3D(const CUDA_MEMCPY3D* pCopy) {
 }
 
 CUresult CUDAAPI cuMemcpy3DAsync(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
-  return entry(Needs::context, [&] {
+  return entry(needs_on(hStream), [&] {
     Copy copy;
     const CUresult understood = read_copy(pCopy, copy);
     return understood == CUDA_SUCCESS ? copy_async(stream_of(hStream), copy) : understood;

@@ -24,7 +24,7 @@ CUresult check(Needs needs) {
   if (needs == Needs::initialised) return CUDA_SUCCESS;
   if (needs == Needs::device) return Scheduler::get().failure();
   const CUcontext current = Context::current();
-  if (current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (current == nullptr) return needs == Needs::handle ? Scheduler::get().failure() : CUDA_ERROR_INVALID_CONTEXT;
   if (!Context::primary().is_mine(current) && GreenContext::find(current) == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (!Context::primary().is_active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return Scheduler::get().failure();

@@ -19,6 +19,7 @@ enum class Needs {
   initialised,
   device,   // which has not failed; no context need be current
   context,  // one that is current and has not failed
+  handle,   // what the call names belongs to a context by itself: none need be current
 };
 
 CUresult check(Needs needs);
@@ -43,6 +44,12 @@ StreamPtr stream_of(CUstream handle);
 inline CUresult usable(const StreamPtr& stream) {
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   return stream->is_orphan() ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
+}
+
+// What such a call needs: the NULL stream and the thread's own are those of the current context, every other stream is a handle.
+inline Needs needs_on(CUstream handle) {
+  const bool is_handle = handle != nullptr && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD;
+  return is_handle ? Needs::handle : Needs::context;
 }
 
 inline bool is_device(CUdevice device) { return device == 0; }

@@ -11,8 +11,8 @@ namespace {
 constexpr unsigned kCreateFlags = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING;
 
 template <class Body>
-CUresult with_event(CUevent handle, Body&& body) {
-  return entry(Needs::context, [&]() -> CUresult {
+CUresult with_event(Needs needs, CUevent handle, Body&& body) {
+  return entry(needs, [&]() -> CUresult {
     const auto event = HandleTable<Event>::get().find(handle);
     return event == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*event);
   });
@@ -34,13 +34,11 @@ CUresult CUDAAPI cuEventCreate(CUevent* phEvent, unsigned int Flags) {
 }
 
 CUresult CUDAAPI cuEventDestroy(CUevent hEvent) {
-  return entry(Needs::context, [&] {
-    return HandleTable<Event>::get().remove(hEvent) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
-  });
+  return entry(Needs::handle, [&] { return HandleTable<Event>::get().remove(hEvent) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; });
 }
 
 CUresult CUDAAPI cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) {
-  return with_event(hEvent, [&](Event& event) {
+  return with_event(needs_on(hStream), hEvent, [&](Event& event) {
     if ((flags & ~static_cast<unsigned>(CU_EVENT_RECORD_EXTERNAL)) != 0) return CUDA_ERROR_INVALID_VALUE;
     const StreamPtr stream = stream_of(hStream);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -52,17 +50,16 @@ CUresult CUDAAPI cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsign
 CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream hStream) { return cuEventRecordWithFlags(hEvent, hStream, 0); }
 
 CUresult CUDAAPI cuEventQuery(CUevent hEvent) {
-  return with_event(hEvent, [](Event& event) {
-    return Scheduler::get().reached(event.position()) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-  });
+  return with_event(Needs::handle, hEvent,
+                    [](Event& event) { return Scheduler::get().reached(event.position()) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; });
 }
 
 CUresult CUDAAPI cuEventSynchronize(CUevent hEvent) {
-  return with_event(hEvent, [](Event& event) { return Scheduler::get().wait(event.position()); });
+  return with_event(Needs::handle, hEvent, [](Event& event) { return Scheduler::get().wait(event.position()); });
 }
 
 CUresult CUDAAPI cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
-  return with_event(hStart, [&](Event& start) {
+  return with_event(Needs::handle, hStart, [&](Event& start) {
     const auto end = HandleTable<Event>::get().find(hEnd);
     if (end == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     return Event::elapsed_ms(start, *end, pMilliseconds);

@@ -2,6 +2,7 @@
 // CUDA Driver API manual: what describes functions and kernels in "Execution Control" and "Library Management", and
 // "Occupancy". A CUkernel is the handle of its CUfunction.
 #include <algorithm>
+#include <utility>
 
 #include "broker/cpudriver/api/entry.hpp"
 #include "broker/cpudriver/device/attributes.hpp"
@@ -12,11 +13,15 @@ using namespace mpsshim::cpudriver;
 namespace {
 
 template <class Body>
-CUresult with_function(const void* handle, Body&& body) {
-  return entry(Needs::context, [&]() -> CUresult {
+CUresult with_function(Needs needs, const void* handle, Body&& body) {
+  return entry(needs, [&]() -> CUresult {
     const auto function = HandleTable<Function>::get().find(handle);
     return function == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*function);
   });
+}
+template <class Body>
+CUresult with_function(const void* handle, Body&& body) {
+  return with_function(Needs::handle, handle, std::forward<Body>(body));
 }
 
 CUresult parameter_info(const Function& function, size_t index, size_t* offset, size_t* size) {
@@ -87,11 +92,11 @@ CUresult CUDAAPI cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* 
 }
 
 CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset, size_t* paramSize) {
-  return with_function(kernel, [&](Function& f) { return parameter_info(f, paramIndex, paramOffset, paramSize); });
+  return with_function(Needs::context, kernel, [&](Function& f) { return parameter_info(f, paramIndex, paramOffset, paramSize); });
 }
 
 CUresult CUDAAPI cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
-  return with_function(kernel, [&](Function& function) {
+  return with_function(Needs::context, kernel, [&](Function& function) {
     if (pFunc == nullptr) return CUDA_ERROR_INVALID_VALUE;
     bring_to_device(function);
     *pFunc = reinterpret_cast<CUfunction>(kernel);
@@ -113,7 +118,7 @@ CUresult CUDAAPI cuFuncLoad(CUfunction function) {
 
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CUfunction func, int blockSize,
                                                                       size_t dynamicSMemSize, unsigned int flags) {
-  return with_function(func, [&](Function& function) {
+  return with_function(Needs::context, func, [&](Function& function) {
     if (numBlocks == nullptr || blockSize <= 0 || flags > CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -132,7 +137,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int
                                                            CUoccupancyB2DSize blockSizeToDynamicSMemSize,
                                                            size_t dynamicSMemSize, int blockSizeLimit,
                                                            unsigned int flags) {
-  return with_function(func, [&](Function& function) {
+  return with_function(Needs::context, func, [&](Function& function) {
     if (minGridSize == nullptr || blockSize == nullptr || flags > CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -164,7 +169,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSi
 
 CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func, int numBlocks,
                                                          int blockSize) {
-  return with_function(func, [&](Function& function) {
+  return with_function(Needs::context, func, [&](Function& function) {
     if (dynamicSmemSize == nullptr || numBlocks <= 0 || blockSize <= 0) return CUDA_ERROR_INVALID_VALUE;
     // The largest amount with which so many blocks still fit; more memory never fits more blocks.
     size_t fits = 0;

@@ -69,7 +69,7 @@ CUresult launch(CUfunction handle, CUstream stream_handle, const LaunchShape& sh
 CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
                                 unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void** kernelParams,
                                 void** extra) {
-  return entry(Needs::context, [&] {
+  return entry(needs_on(hStream), [&] {
     const LaunchShape shape{{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, false};
     return launch(f, hStream, shape, kernelParams, extra, {});
   });
@@ -78,7 +78,7 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned in
 CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
                                            unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
                                            void** kernelParams) {
-  return entry(Needs::context, [&] {
+  return entry(needs_on(hStream), [&] {
     const LaunchShape shape{{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes, true};
     return launch(f, hStream, shape, kernelParams, nullptr, {});
   });
@@ -93,7 +93,7 @@ CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch
 }
 
 CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra) {
-  return entry(Needs::context, [&]() -> CUresult {
+  return entry(config != nullptr ? needs_on(config->hStream) : Needs::context, [&]() -> CUresult {
     if (config == nullptr || (config->numAttrs != 0 && config->attrs == nullptr)) return CUDA_ERROR_INVALID_VALUE;
     LaunchExtras extras;
     for (unsigned i = 0; i < config->numAttrs; ++i) {

@@ -25,7 +25,7 @@ struct Link {
 
 template <class Body>
 CUresult with_link(CUlinkState handle, Body&& body) {
-  return entry(Needs::context, [&]() -> CUresult {
+  return entry(Needs::handle, [&]() -> CUresult {
     const auto link = HandleTable<Link>::get().find(handle);
     return link == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*link);
   });
@@ -119,7 +119,5 @@ CUresult CUDAAPI cuLinkComplete(CUlinkState state, void** cubinOut, size_t* size
 }
 
 CUresult CUDAAPI cuLinkDestroy(CUlinkState state) {
-  return entry(Needs::context, [&] {
-    return HandleTable<Link>::get().remove(state) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
-  });
+  return entry(Needs::handle, [&] { return HandleTable<Link>::get().remove(state) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; });
 }

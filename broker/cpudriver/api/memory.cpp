@@ -67,7 +67,7 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned 
 }
 
 CUresult CUDAAPI cuMemFree(CUdeviceptr dptr) {
-  return entry(Needs::context, [&]() -> CUresult {
+  return entry(Needs::handle, [&]() -> CUresult {
     if (dptr == 0) return CUDA_SUCCESS;
     const auto range = MemoryMap::get().containing(dptr);
     if (!range || range->begin != dptr) return CUDA_ERROR_INVALID_VALUE;
@@ -98,7 +98,7 @@ CUresult CUDAAPI cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) 
 CUresult CUDAAPI cuMemAllocHost(void** pp, size_t bytesize) { return cuMemHostAlloc(pp, bytesize, 0); }
 
 CUresult CUDAAPI cuMemFreeHost(void* p) {
-  return entry(Needs::context, [&]() -> CUresult {
+  return entry(Needs::handle, [&]() -> CUresult {
     if (p == nullptr) return CUDA_SUCCESS;
     const Scheduler::QuietWindow window(Scheduler::get(), false);
     return free_pinned(p);
@@ -114,7 +114,7 @@ CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags)
 }
 
 CUresult CUDAAPI cuMemHostUnregister(void* p) {
-  return entry(Needs::context, [&]() -> CUresult {
+  return entry(Needs::handle, [&]() -> CUresult {
     const Scheduler::QuietWindow window(Scheduler::get(), false);
     return unregister_host(p);
   });

@@ -48,7 +48,7 @@ CUresult CUDAAPI cuMemsetD8(CUdeviceptr dstDevice, unsigned char uc, size_t N) {
 }
 
 CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream) {
-  return entry(Needs::context, [&] { return fill(stream_of(hStream), dstDevice, {.size = 1, .value = uc, .width = N}); });
+  return entry(needs_on(hStream), [&] { return fill(stream_of(hStream), dstDevice, {.size = 1, .value = uc, .width = N}); });
 }
 
 CUresult CUDAAPI cuMemsetD2D8(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height) {
@@ -56,7 +56,7 @@ CUresult CUDAAPI cuMemsetD2D8(CUdeviceptr dstDevice, size_t dstPitch, unsigned c
 }
 
 CUresult CUDAAPI cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream) {
-  return entry(Needs::context,
+  return entry(needs_on(hStream),
                [&] { return fill(stream_of(hStream), dstDevice, {.size = 1, .value = uc, .width = Width, .height = Height, .pitch = dstPitch}); });
 }
 
@@ -65,7 +65,7 @@ CUresult CUDAAPI cuMemsetD16(CUdeviceptr dstDevice, unsigned short us, size_t N)
 }
 
 CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream) {
-  return entry(Needs::context, [&] { return fill(stream_of(hStream), dstDevice, {.size = 2, .value = us, .width = N}); });
+  return entry(needs_on(hStream), [&] { return fill(stream_of(hStream), dstDevice, {.size = 2, .value = us, .width = N}); });
 }
 
 CUresult CUDAAPI cuMemsetD2D16(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height) {
@@ -73,7 +73,7 @@ CUresult CUDAAPI cuMemsetD2D16(CUdeviceptr dstDevice, size_t dstPitch, unsigned 
 }
 
 CUresult CUDAAPI cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream) {
-  return entry(Needs::context,
+  return entry(needs_on(hStream),
                [&] { return fill(stream_of(hStream), dstDevice, {.size = 2, .value = us, .width = Width, .height = Height, .pitch = dstPitch}); });
 }
 
@@ -82,7 +82,7 @@ CUresult CUDAAPI cuMemsetD32(CUdeviceptr dstDevice, unsigned int ui, size_t N) {
 }
 
 CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream) {
-  return entry(Needs::context, [&] { return fill(stream_of(hStream), dstDevice, {.size = 4, .value = ui, .width = N}); });
+  return entry(needs_on(hStream), [&] { return fill(stream_of(hStream), dstDevice, {.size = 4, .value = ui, .width = N}); });
 }
 
 CUresult CUDAAPI cuMemsetD2D32(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height) {
@@ -90,6 +90,6 @@ CUresult CUDAAPI cuMemsetD2D32(CUdeviceptr dstDevice, size_t dstPitch, unsigned 
 }
 
 CUresult CUDAAPI cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, CUstream hStream) {
-  return entry(Needs::context,
+  return entry(needs_on(hStream),
                [&] { return fill(stream_of(hStream), dstDevice, {.size = 4, .value = ui, .width = Width, .height = Height, .pitch = dstPitch}); });
 }

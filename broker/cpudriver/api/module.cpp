@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "broker/cpudriver/api/entry.hpp"
 #include "broker/cpudriver/modules/jit_options.hpp"
@@ -43,11 +44,15 @@ CUresult unload(const void* handle, bool launches_pass) {
 }
 
 template <class Body>
-CUresult with_module(const void* handle, Body&& body) {
-  return entry(Needs::context, [&]() -> CUresult {
+CUresult with_module(Needs needs, const void* handle, Body&& body) {
+  return entry(needs, [&]() -> CUresult {
     const auto module = HandleTable<Module>::get().find(handle);
     return module == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*module);
   });
+}
+template <class Body>
+CUresult with_module(const void* handle, Body&& body) {
+  return with_module(Needs::handle, handle, std::forward<Body>(body));
 }
 
 CUresult find_function(const Module& module, const char* name, CUfunction& function) {
@@ -107,7 +112,7 @@ CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* fname) {
 }
 
 CUresult CUDAAPI cuModuleUnload(CUmodule hmod) {
-  return entry(Needs::context, [&] { return unload(hmod, true); });
+  return entry(Needs::handle, [&] { return unload(hmod, true); });
 }
 
 CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
@@ -147,7 +152,7 @@ CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUmodule hm
 CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions,
                                    void** jitOptionsValues, unsigned int numJitOptions, CUlibraryOption*, void**,
                                    unsigned int) {
-  return entry(Needs::context, [&] {
+  return entry(Needs::handle, [&] {
     if (library == nullptr) return CUDA_ERROR_INVALID_VALUE;
     JitOptions jit;
     const CUresult understood = JitOptions::read(numJitOptions, jitOptions, jitOptionsValues, jit);
@@ -163,7 +168,7 @@ CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fileName,
                                        void** jitOptionsValues, unsigned int numJitOptions,
                                        CUlibraryOption* libraryOptions, void** libraryOptionValues,
                                        unsigned int numLibraryOptions) {
-  return entry(Needs::context, [&] {
+  return entry(Needs::handle, [&] {
     std::string image;
     const CUresult read = read_file(fileName, image);
     if (read != CUDA_SUCCESS) return read;
@@ -173,7 +178,7 @@ CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* fileName,
 }
 
 CUresult CUDAAPI cuLibraryUnload(CUlibrary library) {
-  return entry(Needs::context, [&] { return unload(library, false); });
+  return entry(Needs::handle, [&] { return unload(library, false); });
 }
 
 CUresult CUDAAPI cuLibraryGetKernel(CUkernel* pKernel, CUlibrary library, const char* name) {
@@ -196,7 +201,7 @@ CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKe
 }
 
 CUresult CUDAAPI cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
-  return with_module(library, [&](Module&) {
+  return with_module(Needs::context, library, [&](Module&) {
     if (pMod == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *pMod = reinterpret_cast<CUmodule>(library);
     return CUDA_SUCCESS;
@@ -204,7 +209,7 @@ CUresult CUDAAPI cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
 }
 
 CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
-  return with_module(library, [&](Module& module) { return find_variable(module, name, dptr, bytes); });
+  return with_module(Needs::context, library, [&](Module& module) { return find_variable(module, name, dptr, bytes); });
 }
 
 CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {

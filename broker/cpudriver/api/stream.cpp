@@ -12,10 +12,9 @@ using namespace mpsshim::cpudriver;
 
 namespace {
 
-// Calls that only read what a stream is work on a failed context, too.
 template <class Body>
-CUresult with_stream(Needs needs, CUstream handle, Body&& body) {
-  return entry(needs, [&]() -> CUresult {
+CUresult with_stream(CUstream handle, Body&& body) {
+  return entry(needs_on(handle), [&]() -> CUresult {
     const StreamPtr stream = stream_of(handle);
     const CUresult refused = usable(stream);
     return refused != CUDA_SUCCESS ? refused : body(stream);
@@ -66,7 +65,7 @@ CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int Flags) { return
 
 // What is queued still runs; the scheduler keeps the stream until then.
 CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
-  return entry(Needs::context, [&] {
+  return entry(Needs::handle, [&] {
     Scheduler::get().wait_for_windows();
     const CUresult refused = usable(HandleTable<Stream>::get().find(hStream));
     if (refused == CUDA_SUCCESS) HandleTable<Stream>::get().remove(hStream);
@@ -75,18 +74,18 @@ CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
 }
 
 CUresult CUDAAPI cuStreamQuery(CUstream hStream) {
-  return with_stream(Needs::context, hStream, [](const StreamPtr& stream) {
+  return with_stream(hStream, [](const StreamPtr& stream) {
     Scheduler& scheduler = Scheduler::get();
     return scheduler.reached(scheduler.last_of(stream)) ? scheduler.failure() : CUDA_ERROR_NOT_READY;
   });
 }
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream hStream) {
-  return with_stream(Needs::context, hStream, [](const StreamPtr& stream) { return Scheduler::get().wait(Scheduler::get().last_of(stream)); });
+  return with_stream(hStream, [](const StreamPtr& stream) { return Scheduler::get().wait(Scheduler::get().last_of(stream)); });
 }
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags) {
-  return with_stream(Needs::context, hStream, [&](const StreamPtr& stream) {
+  return with_stream(hStream, [&](const StreamPtr& stream) {
     if ((Flags & ~static_cast<unsigned>(CU_EVENT_WAIT_EXTERNAL)) != 0) return CUDA_ERROR_INVALID_VALUE;
     const auto event = HandleTable<Event>::get().find(hEvent);
     if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -100,7 +99,7 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned in
 }
 
 CUresult CUDAAPI cuStreamGetPriority(CUstream hStream, int* priority) {
-  return with_stream(Needs::context, hStream, [&](const StreamPtr& stream) {
+  return with_stream(hStream, [&](const StreamPtr& stream) {
     if (priority == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *priority = stream->priority();
     return CUDA_SUCCESS;
@@ -108,7 +107,7 @@ CUresult CUDAAPI cuStreamGetPriority(CUstream hStream, int* priority) {
 }
 
 CUresult CUDAAPI cuStreamGetFlags(CUstream hStream, unsigned int* flags) {
-  return with_stream(Needs::context, hStream, [&](const StreamPtr& stream) {
+  return with_stream(hStream, [&](const StreamPtr& stream) {
     if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *flags = stream->flags();
     return CUDA_SUCCESS;
@@ -116,7 +115,7 @@ CUresult CUDAAPI cuStreamGetFlags(CUstream hStream, unsigned int* flags) {
 }
 
 CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
-  return with_stream(Needs::context, hStream, [&](const StreamPtr& stream) {
+  return with_stream(hStream, [&](const StreamPtr& stream) {
     if (streamId == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *streamId = stream->id();
     return CUDA_SUCCESS;
@@ -124,7 +123,7 @@ CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
 }
 
 CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
-  return with_stream(Needs::context, hStream, [&](const StreamPtr& stream) {
+  return with_stream(hStream, [&](const StreamPtr& stream) {
     if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const GreenContextPtr green = stream->green();
     *pctx = green != nullptr ? green->context() : Context::primary().handle();
@@ -134,7 +133,7 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
 
 // Capture is not made here, so no stream ever captures.
 CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
-  return with_stream(Needs::context, hStream, [&](const StreamPtr&) {
+  return with_stream(hStream, [&](const StreamPtr&) {
     if (captureStatus == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
@@ -142,40 +141,40 @@ CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* ca
 }
 
 CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) {
-  return with_stream(Needs::context, stream, [&](const StreamPtr& target) {
+  return with_stream(stream, [&](const StreamPtr& target) {
     const auto operation = write_to(CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags);
     return memory_operations(target, 1, &operation);
   });
 }
 
 CUresult CUDAAPI cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) {
-  return with_stream(Needs::context, stream, [&](const StreamPtr& target) {
+  return with_stream(stream, [&](const StreamPtr& target) {
     const auto operation = write_to(CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags);
     return memory_operations(target, 1, &operation);
   });
 }
 
 CUresult CUDAAPI cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) {
-  return with_stream(Needs::context, stream, [&](const StreamPtr& target) {
+  return with_stream(stream, [&](const StreamPtr& target) {
     const auto operation = wait_for(CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags);
     return memory_operations(target, 1, &operation);
   });
 }
 
 CUresult CUDAAPI cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) {
-  return with_stream(Needs::context, stream, [&](const StreamPtr& target) {
+  return with_stream(stream, [&](const StreamPtr& target) {
     const auto operation = wait_for(CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags);
     return memory_operations(target, 1, &operation);
   });
 }
 
 CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
-  return with_stream(Needs::context, stream,
+  return with_stream(stream,
                      [&](const StreamPtr& target) { return flags == 0 ? memory_operations(target, count, paramArray) : CUDA_ERROR_INVALID_VALUE; });
 }
 
 CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
-  return with_stream(Needs::context, hStream, [&](const StreamPtr& stream) {
+  return with_stream(hStream, [&](const StreamPtr& stream) {
     if (fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
     Operation operation;  // never run by the submitter: the function may take its time, or locks that it holds
     operation.run = [fn, userData] {
@@ -188,7 +187,7 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData)
 }
 
 CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData, unsigned int flags) {
-  return with_stream(Needs::context, hStream, [&](const StreamPtr& stream) {
+  return with_stream(hStream, [&](const StreamPtr& stream) {
     if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     Operation operation;
     operation.run = [callback, hStream, userData] {

@@ -70,7 +70,7 @@ CUresult now(F&& f) {
 }
 template <typename F>
 CUresult later(CUstream handle, F&& f) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   return f(Streams::instance().resolve(handle));
 }
 

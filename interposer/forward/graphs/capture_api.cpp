@@ -11,7 +11,7 @@ namespace {
 
 template <typename F>
 CUresult with_captured_stream(CUstream handle, F&& f) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   return stream != nullptr ? f(*stream) : CUDA_ERROR_INVALID_HANDLE;
 }

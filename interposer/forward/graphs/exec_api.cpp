@@ -114,7 +114,7 @@ CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t* flags) {
 }
 
 CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(hStream); error != CUDA_SUCCESS) return error;
   GraphExec* exec = GraphExecs::instance().resolve(hGraphExec);
   if (exec == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Stream* stream = Streams::instance().resolve(hStream);
@@ -123,7 +123,7 @@ CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
 
 // Instantiating has done it.
 CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(hStream); error != CUDA_SUCCESS) return error;
   if (GraphExecs::instance().resolve(hGraphExec) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Stream* stream = Streams::instance().resolve(hStream);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;

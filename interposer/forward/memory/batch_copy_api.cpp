@@ -30,7 +30,7 @@ bool are_ranges(const CUmemcpyAttributes* attributes, const size_t* first, size_
 
 CUresult copy_batch(const Batch& batch, bool has_ranges, CUstream handle, size_t& failed) {
   failed = SIZE_MAX;  // no single copy is to blame
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   if (batch.destinations == nullptr || batch.sources == nullptr || batch.sizes == nullptr || batch.count == 0 || !has_ranges) {
     return CUDA_ERROR_INVALID_VALUE;
   }

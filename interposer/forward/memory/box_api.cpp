@@ -136,7 +136,7 @@ CUresult copy_now(const Description* description) {
 
 template <typename Description>
 CUresult copy_later(const Description* description, CUstream handle) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   return stream != nullptr ? copy(*stream, description, Completion::as_posted) : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -158,7 +158,7 @@ CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr s
 }
 CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount,
                            CUstream hStream) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(hStream); error != CUDA_SUCCESS) return error;
   const CUresult error = check_contexts(dstContext, srcContext);
   return error == CUDA_SUCCESS ? api::cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream) : error;
 }

@@ -114,7 +114,7 @@ CUresult read(const Operation& operation, CUDA_MEMCPY3D& copy) {
 
 CUresult copy_batch(std::size_t count, const void* operations, unsigned long long flags, CUstream handle, std::size_t& failed) {
   failed = SIZE_MAX;  // no single copy is to blame
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   if (operations == nullptr || count == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (handle == nullptr || handle == CU_STREAM_LEGACY) return CUDA_ERROR_INVALID_VALUE;  // as the manual has it
   Stream* stream = Streams::instance().resolve(handle);

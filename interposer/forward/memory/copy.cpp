@@ -141,7 +141,7 @@ CUresult copy_now(CopySide destination, CopySide source, std::size_t bytes) {
 }
 
 CUresult copy_later(CopySide destination, CopySide source, std::size_t bytes, CUstream handle) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   return stream != nullptr ? copy(*stream, destination, source, bytes, Completion::as_posted) : Streams::instance().missing(handle);
 }

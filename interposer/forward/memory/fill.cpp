@@ -53,7 +53,7 @@ CUresult fill_now(const Fill& fill) {
 }
 
 CUresult fill_later(const Fill& fill, CUstream handle) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   return stream != nullptr ? post_fill(fill, *stream, false) : CUDA_ERROR_INVALID_HANDLE;
 }

@@ -51,7 +51,7 @@ int device_of(const CUmemLocation& location) {
 }
 
 CUresult prefetch(CUdeviceptr address, std::size_t bytes, const CUmemLocation& location, CUstream handle) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   if (const CUresult error = check_managed_location(location); error != CUDA_SUCCESS) return error;
   if (Streams::instance().resolve(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const auto pages = managed_pages(address, bytes);
@@ -68,7 +68,7 @@ struct Ranges {
 
 // What a batch of discards or prefetches begins with: every range is managed memory, or nothing is done.
 CUresult check_batch(const Ranges& ranges, unsigned long long flags, CUstream handle) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   if (ranges.addresses == nullptr || ranges.sizes == nullptr || ranges.count == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (handle == nullptr || handle == CU_STREAM_LEGACY) return CUDA_ERROR_INVALID_VALUE;  // as the manual has it
   if (Streams::instance().resolve(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -222,7 +222,7 @@ CUresult cuMemRangeGetAttributes(void** data, size_t* dataSizes, CUmem_range_att
 // Where memory is visible to a stream alone matters to devices that cannot work beside the host; this memory is always everybody's.
 CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags) {
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(hStream); error != CUDA_SUCCESS) return error;
   if (Streams::instance().resolve(hStream) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (flags == CU_MEM_ATTACH_SINGLE && (hStream == nullptr || hStream == CU_STREAM_LEGACY)) return CUDA_ERROR_INVALID_VALUE;
   const auto found = PinnedMemory::instance().find(dptr);

@@ -21,16 +21,13 @@ using namespace forward;
 namespace {
 
 // Calls that may wait for the device are not permitted while something captures.
-CUresult begin_unsafe() {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  return Captures::instance().check_unsafe_call();
-}
+CUresult begin_unsafe(CUresult begun) { return begun == CUDA_SUCCESS ? Captures::instance().check_unsafe_call() : begun; }
 
 }  // namespace
 
 CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   if (dptr == nullptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin_unsafe(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_unsafe(begin()); error != CUDA_SUCCESS) return error;
   std::uint64_t address = 0;
   const CUresult error = DeviceMemory::instance().allocate(bytesize, owning_context(), address);
   if (error == CUDA_SUCCESS) *dptr = address;
@@ -38,7 +35,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
 }
 
 CUresult cuMemFree_v2(CUdeviceptr dptr) {
-  if (const CUresult error = begin_unsafe(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_unsafe(begin_with_handle()); error != CUDA_SUCCESS) return error;
   if (dptr == 0) return CUDA_SUCCESS;
   if (const auto host = PinnedMemory::instance().find(dptr); host && host->is_managed) {
     if (host->is_variable) return CUDA_ERROR_INVALID_VALUE;
@@ -98,7 +95,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr 
 CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {
   constexpr unsigned int kKnown = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
   if (pp == nullptr || (Flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin_unsafe(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_unsafe(begin()); error != CUDA_SUCCESS) return error;
   if (bytesize == 0) {
     *pp = nullptr;
     return CUDA_SUCCESS;
@@ -109,7 +106,7 @@ CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {
 CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) { return api::cuMemHostAlloc(pp, bytesize, 0); }
 
 CUresult cuMemFreeHost(void* p) {
-  if (const CUresult error = begin_unsafe(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_unsafe(begin_with_handle()); error != CUDA_SUCCESS) return error;
   if (p == nullptr) return CUDA_SUCCESS;
   const auto found = PinnedMemory::instance().find(reinterpret_cast<std::uintptr_t>(p));
   return found && !found->is_managed && !found->is_alias ? PinnedMemory::instance().free(p) : CUDA_ERROR_INVALID_VALUE;
@@ -158,7 +155,7 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
 
 CUresult cuMemHostUnregister(void* p) {
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = begin();
+  const CUresult error = begin_with_handle();
   return error == CUDA_SUCCESS ? RegisteredMemory::instance().remove(reinterpret_cast<std::uintptr_t>(p)) : error;
 }
 

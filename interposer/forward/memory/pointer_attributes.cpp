@@ -142,7 +142,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute*
 
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
   if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;  // the others are what they are
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_with_handle(); error != CUDA_SUCCESS) return error;
   const auto pointed = find_pointed(ptr);
   if (!pointed || pointed->type == CU_MEMORYTYPE_HOST || pointed->is_managed) return CUDA_ERROR_INVALID_VALUE;
   unsigned int synchronous = 0;

@@ -46,7 +46,7 @@ CUresult allocate_in_graph(CUdeviceptr* address, std::size_t bytes, CUmemoryPool
 
 CUresult allocate(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CUstream handle) {
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (SharedPools::instance().is_imported(pool)) return CUDA_ERROR_INVALID_VALUE;
@@ -56,7 +56,8 @@ CUresult allocate(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CU
     return CUDA_SUCCESS;
   }
   std::uint64_t found = 0;
-  const CUresult error = pools().allocate(pool, bytes, *stream, owning_context(), found);
+  const CUcontext owner = owning_context(stream->context != nullptr ? stream->context : current_context());
+  const CUresult error = pools().allocate(pool, bytes, *stream, owner, found);
   if (error == CUDA_SUCCESS) *address = found;
   return error;
 }
@@ -76,7 +77,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPoo
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = begin_on(hStream); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(hStream);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (stream->is_captured.load(std::memory_order_relaxed)) return Captures::instance().free(*stream, dptr);
