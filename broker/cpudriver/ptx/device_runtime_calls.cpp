@@ -93,7 +93,6 @@ class RuntimeThread {
       case RuntimeCall::device_get_attribute: return get_attribute();
       case RuntimeCall::device_get_limit: return get_limit();
       case RuntimeCall::device_get_cache_config:
-      case RuntimeCall::device_get_shared_config:
       case RuntimeCall::get_device: return store(argument(0), std::uint32_t{0});
       case RuntimeCall::get_device_count: return store(argument(0), std::uint32_t{1});
       case RuntimeCall::runtime_version: return get_version();

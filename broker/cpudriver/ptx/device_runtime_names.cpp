@@ -19,7 +19,6 @@ constexpr RuntimeRow kRuntimeRows[] = {
     {"DeviceGetAttribute", RuntimeCall::device_get_attribute, "4844"},
     {"DeviceGetCacheConfig", RuntimeCall::device_get_cache_config, "48"},
     {"DeviceGetLimit", RuntimeCall::device_get_limit, "484"},
-    {"DeviceGetSharedMemConfig", RuntimeCall::device_get_shared_config, "48"},
     {"EventCreateWithFlags", RuntimeCall::event_create, "484"},
     {"EventDestroy", RuntimeCall::event_destroy, "48"},
     {"EventRecord", RuntimeCall::event_record, "488"},

@@ -18,7 +18,6 @@ enum class RuntimeCall : std::uint8_t {
   device_get_attribute,
   device_get_cache_config,
   device_get_limit,
-  device_get_shared_config,
   event_create,
   event_destroy,
   event_record,
