@@ -66,6 +66,7 @@ class SessionConditions {
   // False: the graph has ended meanwhile.
   [[nodiscard]] bool add(proto::GraphId id, std::uint64_t handle);
   [[nodiscard]] GraphRef take(proto::GraphId id);
+  [[nodiscard]] bool is_empty() const { return graphs_.empty(); }
   [[nodiscard]] bool has_room() const { return graph_of_.size() + wanted < kMostHandles; }
   std::size_t wanted = 0;  // handles that are being made
 

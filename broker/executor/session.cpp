@@ -219,9 +219,11 @@ bool Session::poll_rest() {
   return false;
 }
 
-// A launch that waits for a window is work that does not end before.
+// A launch that waits for a window is work that does not end before. What has a number of the driver's (conditions, textures) may have another one
+// elsewhere.
 bool Session::is_movable() const {
-  return is_reading() && window_launches_ == 0 && variables_->can_be_kept() && !arrays_.holds_any() && !arrays_.holds_samplers();
+  return is_reading() && window_launches_ == 0 && variables_->can_be_kept() && !arrays_.holds_any() && !arrays_.holds_samplers() &&
+         conditions_.is_empty();
 }
 
 void Session::pause(std::function<void(CUresult)> answer) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/process/programs/held_graphs.hpp"
 
-#include <cstring>
 #include <utility>
 
 namespace mpsshim::test {
@@ -18,46 +17,14 @@ CUDA_KERNEL_NODE_PARAMS add_params(CUfunction add, void** arguments, unsigned co
   return params;
 }
 
-const char kCountDownPtx[] = R"ptx(
-.version 6.4
-.target sm_75
-.address_size 64
-.extern .func cudaGraphSetConditional (.param .b64 handle, .param .b32 value);
-.visible .entry count_down(.param .u64 word, .param .u64 condition) {
-  .reg .u32 %r<1>; .reg .u64 %d<2>;
-  ld.param.u64 %d0, [word];
-  ld.param.u64 %d1, [condition];
-  ld.global.u32 %r0, [%d0];
-  sub.u32 %r0, %r0, 1;
-  st.global.u32 [%d0], %r0;
-  {
-    .param .b64 handle;
-    .param .b32 value;
-    st.param.b64 [handle], %d1;
-    st.param.b32 [value], %r0;
-    call.uni cudaGraphSetConditional, (handle, value);
-  }
-  ret;
-}
-)ptx";
-
-CUresult add_node(CUgraphNode* node, CUgraph graph, CUgraphNodeParams& params) {
-#if CUDA_VERSION >= 13000
-  return cuGraphAddNode(node, graph, nullptr, nullptr, 0, &params);
-#else
-  return cuGraphAddNode(node, graph, nullptr, 0, &params);
-#endif
-}
-
 }  // namespace
 
-HeldGraphs::HeldGraphs(const Device& device) : device_(device), words_(kWords, 3), copied_(kWords, 4), rounds_(1, 5), turned_(1, 6) {
+HeldGraphs::HeldGraphs(const Device& device) : device_(device), words_(kWords, 3), copied_(kWords, 4) {
   CU(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
   CU(cuEventCreate(&recorded_, CU_EVENT_DISABLE_TIMING));
   capture();
   build();
   orphan();
-  loop();
   use();
 }
 
@@ -118,53 +85,7 @@ void HeldGraphs::orphan() {
   CU(cuModuleUnload(module));
 }
 
-// Adds 1 to turned_ as often as rounds_ says. A condition's handle is the driver's; that the CPU's gives the same one again is known.
-void HeldGraphs::loop() {
-  char name[64] = "";
-  CU(cuDeviceGetName(name, sizeof name, 0));
-  if (std::strstr(name, "CPU reference") == nullptr) return;
-  CUmodule module = nullptr;
-  CUfunction count_down = nullptr;
-  CUgraph graph = nullptr;
-  CUgraphConditionalHandle handle = 0;
-  CU(cuModuleLoadData(&module, kCountDownPtx));
-  CU(cuModuleGetFunction(&count_down, module, "count_down"));
-  CU(cuGraphCreate(&graph, 0));
-  CU(cuGraphConditionalHandleCreate(&handle, graph, device_.context, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
-  CUgraphNodeParams params{};
-  params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
-  params.conditional.handle = handle;
-  params.conditional.type = CU_GRAPH_COND_TYPE_WHILE;
-  params.conditional.size = 1;
-  params.conditional.ctx = device_.context;
-  CUgraphNode nodes[3] = {};
-  CU(add_node(&nodes[0], graph, params));
-  const CUgraph body = params.conditional.phGraph_out[0];
-  unsigned one = 1;
-  void* add_arguments[] = {&turned_.address, &one, &one};
-  const CUDA_KERNEL_NODE_PARAMS add = add_params(device_.add, add_arguments, 1);
-  CU(cuGraphAddKernelNode(&nodes[1], body, nullptr, 0, &add));
-  void* count_arguments[] = {&rounds_.address, &handle};
-  CUDA_KERNEL_NODE_PARAMS count = add_params(count_down, count_arguments, 1);
-  count.blockDimX = 1;
-  CU(cuGraphAddKernelNode(&nodes[2], body, &nodes[1], 1, &count));
-  CU(cuGraphInstantiateWithFlags(&loop_, graph, 0));
-  CU(cuGraphDestroy(graph));
-}
-
-void HeldGraphs::use_loop() {
-  if (loop_ == nullptr) return;
-  const unsigned rounds = 5;
-  CU(cuMemcpyHtoDAsync(rounds_.address, &rounds, sizeof rounds, stream_));
-  CU(cuStreamSynchronize(stream_));
-  CU(cuGraphLaunch(loop_, stream_));
-  CU(cuStreamSynchronize(stream_));
-  turned_.add(rounds);
-  turned_.check();
-}
-
 void HeldGraphs::use() {
-  use_loop();
   if (orphan_ != nullptr && value_ > 6) CU(cuGraphExecDestroy(std::exchange(orphan_, nullptr)));
   for (int turn = 0; turn < 2; ++turn) {
     CU(cuGraphLaunch(captured_, stream_));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Executable graphs that a client holds while another one brings its executor down: one that was captured and changed since, one made of nodes,
-// one whose module is gone, which may still be ended,
-// and one with a loop. use() launches them by the old handles and compares.
+// and one whose module is gone, which may still be ended. use() launches them by the old handles and compares.
 #pragma once
 
 #include "tests/process/programs/driver.hpp"
@@ -17,8 +16,6 @@ class HeldGraphs {
   void capture();
   void build();
   void orphan();
-  void loop();
-  void use_loop();
 
   static constexpr unsigned kWords = 1'000;
   const Device& device_;
@@ -31,9 +28,6 @@ class HeldGraphs {
   CUgraphExec built_ = nullptr;
   CUgraphExec orphan_ = nullptr;
   unsigned value_ = 0;  // that the captured graph adds
-  CUgraphExec loop_ = nullptr;  // null on a GPU
-  Words rounds_;
-  Words turned_;
 };
 
 }  // namespace mpsshim::test
