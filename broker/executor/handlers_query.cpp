@@ -27,8 +27,8 @@ void handle(Incoming& incoming, const proto::FunctionSetAttributeRecord& record)
   if (!function) return;
   const auto attribute = static_cast<CUfunction_attribute>(record.attribute);
   const LoadedFunction& loaded = *function->loaded;
-  const CUresult result = session.parts().window.exclusively(
-      [&] { return loaded.settings.set(session.parts().driver, loaded.handle, attribute, record.value); });
+  const CUresult result =
+      session.parts().window.exclusively([&] { return loaded.settings.set(session.parts().driver, loaded.handle, attribute, record.value); });
   if (result == CUDA_SUCCESS && attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) function->carve_out = record.value;
   incoming.reply.answer(session.parts().faults.check(result, session.id(), "cuFuncSetAttribute"));
 }

@@ -113,7 +113,7 @@ class QuietWindow {
   };
   struct Demand {
     bool any = false;
-    bool pressing = false;  // somebody waits, or has waited long enough
+    bool pressing = false;     // somebody waits, or has waited long enough
     Clock::duration waited{};  // the oldest call
   };
 

@@ -91,6 +91,12 @@ inline CUresult post_launch(Function& function, Stream& stream, const LaunchShap
   });
 }
 
+// What the driver would refuse when the launch is issued, long after the program was told that it is accepted.
+CUresult check_attributes(const Function& function, const LaunchShape& shape, std::span<const CUlaunchAttribute> attributes) {
+  const CUresult error = check_windows(attributes);
+  return error == CUDA_SUCCESS ? check_cluster(function, shape, attributes) : error;
+}
+
 CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_handle, std::span<const CUlaunchAttribute> attributes,
                 std::uint32_t flags, void** kernel_params, void** extra) {
   if (const CUresult error = begin_on(stream_handle); error != CUDA_SUCCESS) [[unlikely]]
@@ -114,16 +120,13 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
   if ((flags & proto::kLaunchIsCooperative) != 0) {
     if (const CUresult error = check_cooperative(*function, shape, *stream); error != CUDA_SUCCESS) return error;
   }
-  if (!attributes.empty()) {
-    if (const CUresult error = check_windows(attributes); error != CUDA_SUCCESS) return error;
-  }
   if (function->has_launch_attributes.load(std::memory_order_relaxed) | stream->has_launch_attributes.load(std::memory_order_relaxed)) [[unlikely]] {
     const std::vector<CUlaunchAttribute> all = with_defaults(*function, *stream, attributes);
-    if (const CUresult error = check_cluster(*function, shape, all); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = check_attributes(*function, shape, all); error != CUDA_SUCCESS) return error;
     return post_launch(*function, *stream, shape, all, flags, arguments);
   }
   if (!attributes.empty()) {
-    if (const CUresult error = check_cluster(*function, shape, attributes); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = check_attributes(*function, shape, attributes); error != CUDA_SUCCESS) return error;
   }
   return post_launch(*function, *stream, shape, attributes, flags, arguments);
 }

@@ -21,7 +21,8 @@ void require_noticed(const std::string& fault) {
     client.arguments = {"--small", "--seconds", "8", "--seed", std::to_string(seed), "--only", "chains,uploads,downloads,words,branches"};
     const Outcome outcome = broker.run("soak_verify", client);
     last = outcome.explain();
-    is_noticed = outcome.exit_code == 1 && outcome.errors.find("WRONG: ") != std::string::npos && outcome.errors.find(" and not ") != std::string::npos;
+    is_noticed =
+        outcome.exit_code == 1 && outcome.errors.find("WRONG: ") != std::string::npos && outcome.errors.find(" and not ") != std::string::npos;
   }
   INFO(fault << " passed for right: " << last << "--- broker\n" << broker.log());
   REQUIRE(is_noticed);

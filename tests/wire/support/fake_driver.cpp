@@ -281,14 +281,10 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuModuleLoadData = FakeEntry::module_load;
   table.cuModuleGetFunction = FakeEntry::get_function;
   table.cuLaunchKernel = FakeEntry::launch;
-  table.cuFuncGetAttribute = [](int* value, CUfunction_attribute, CUfunction) {
-    *value = 0;
-    return change_function();
-  };
+  table.cuFuncGetAttribute = [](int* value, CUfunction_attribute, CUfunction) { return *value = 0, change_function(); };
   table.cuFuncSetAttribute = [](CUfunction, CUfunction_attribute, int) { return change_function(); };
   table.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags = [](int* blocks, CUfunction, int, std::size_t, unsigned) {
-    *blocks = 1;
-    return change_function();
+    return *blocks = 1, change_function();
   };
   table.cuLaunchKernelEx = FakeEntry::launch_ex;
   table.cuLaunchCooperativeKernel = FakeEntry::launch_cooperative;
