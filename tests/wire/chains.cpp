@@ -101,7 +101,11 @@ TEST_CASE("in a flood the longest chains have words as often as progress is due,
   INFO(longest.size() << " chains of the longest, of which " << with_words << " have words");
   CHECK(longest.size() > 20);
   CHECK(with_words > longest.size() / 8);
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  CHECK(with_words < longest.size());  // how much may be in flight is learned from a pace that sanitizers slow down
+#else
   CHECK(with_words < longest.size() * 3 / 4);
+#endif
 }
 
 TEST_CASE("where there is no graph without words, one with them will do") {
