@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kTries = 8;
 constexpr std::chrono::microseconds kCloseEnough{12};  // what a record and its query take when nothing comes between
-constexpr std::chrono::milliseconds kLimit{50};
+constexpr std::chrono::milliseconds kLongestLook{50};
 
 // False: it did not come in time, or there was an error.
 bool wait_for(const Driver& driver, CUevent event, Clock::time_point until) {
@@ -40,7 +40,7 @@ void HostClock::open() {
 TimeBase HostClock::base() {
   TimeBase best;
   Clock::duration closest = Clock::duration::max();
-  const Clock::time_point until = Clock::now() + kLimit;
+  const Clock::time_point until = Clock::now() + kLongestLook;
   for (unsigned tries = 0; stream_ != nullptr && tries < kTries && closest > kCloseEnough; ++tries) {
     PointRef point;
     if (events_.take(true, point) != CUDA_SUCCESS) break;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the GPU's clock, by which the driver times events, stands against the host's steady clock: an event is recorded at once in a stream of
-// its own, and the host's time taken before it and when it is seen to be complete. The closest of a few tries counts: on an H200 they are some
-// ten microseconds apart, so the answer is within five. Any thread; takes as long as a few event records, 50 ms at most.
+// its own, and the host's time taken before it and when it is seen to be complete. The closest of a few tries counts; the answer is within
+// half of what lies between the two. Any thread; takes as long as a few event records, 50 ms at most.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ constexpr double kNsPerMs = 1e6;
 CUresult elapsed_ns(const Driver& driver, CUevent start, CUevent end, double& ns) {
   float milliseconds = 0;
   const CUresult result = driver->cuEventElapsedTime(&milliseconds, start, end);
-  ns = double{milliseconds} * kNsPerMs;
+  ns = static_cast<double>(milliseconds) * kNsPerMs;
   return result;
 }
 

@@ -6,8 +6,8 @@
 //   --settings      another thread sets attributes of the functions all the time      --questions   … asks for their occupancy
 //   --loads         another thread loads and unloads the module                      --exclusively  these do it while nobody sets or launches
 //   --lock          under which nodes are set: of all threads, of those in the primary context, none (default)
-// Launches in the primary context are always under one lock, as the executor's are. Without the option --exclusively NVIDIA's driver has been seen
-// to launch kernels with arguments of an earlier launch (docs/measurements.md, Shared functions).
+// Launches in the primary context are always under one lock, as the executor's are. Beside changes that were not exclusive, kernels
+// were seen to get wrong arguments (docs/measurements.md, Shared functions).
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -141,6 +141,8 @@ class Trial {
   unsigned* words_ = nullptr;
   std::mutex launch_mutex_;  // of the primary context
   std::mutex set_mutex_;
+  std::atomic<unsigned> change_waits_{0};  // threads that want it whole: lanes let them
+  std::atomic<std::uint64_t> changes_made_{0};
   std::shared_mutex changes_;  // taken whole by who changes functions, with --exclusively
   std::atomic<bool> stop_{false};
   std::vector<std::unique_ptr<Lane>> lanes_;
@@ -179,6 +181,7 @@ void Lane::launch(std::mt19937& random) {
   const bool is_locked = trial_.options_.lock == "all" || (trial_.options_.lock == "primary" && green_ == nullptr);
   const Chain& chain = chains_[random() % kLongestChain];
   unsigned value = ++chains_launched_;
+  while (trial_.change_waits_ != 0) std::this_thread::yield();
   const std::shared_lock changes(trial_.changes_);
   push();
   {
@@ -231,8 +234,13 @@ void Trial::disturb(const std::function<void(std::mt19937&)>& act) {
   while (!stop_) {
     {
       std::unique_lock lock(changes_, std::defer_lock);
-      if (options_.exclusively) lock.lock();
+      if (options_.exclusively) {
+        ++change_waits_;
+        lock.lock();
+        --change_waits_;
+      }
       act(random);
+      ++changes_made_;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
@@ -272,6 +280,8 @@ int Trial::run() {
   for (std::thread& thread : threads) thread.join();
   std::uint64_t launches = 0;
   for (const auto& lane : lanes_) launches += lane->launches();
+  const bool are_changes_wanted = options_.settings || options_.questions || options_.loads;
+  require(!are_changes_wanted || changes_made_ > 100, "only " + std::to_string(changes_made_) + " changes were made: that proves nothing");
   return tell(launches);
 }
 
@@ -279,7 +289,8 @@ int Trial::tell(std::uint64_t launches) const {
   Report report;
   CU(cuCtxSynchronize());
   CU(cuMemcpyDtoH(&report, report_, sizeof report));
-  std::printf("%llu launches of %zu lanes, %llu findings\n", static_cast<unsigned long long>(launches), lanes_.size(), report.count);
+  std::printf("%llu launches of %zu lanes, %llu changes, %llu findings\n", static_cast<unsigned long long>(launches), lanes_.size(),
+              static_cast<unsigned long long>(changes_made_.load()), report.count);
   for (Word i = 0; i < report.count && i < kMostFindings; ++i) {
     const Finding& found = report.finding[i];
     const Word seen = found.seen ^ kMask;
