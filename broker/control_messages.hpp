@@ -119,9 +119,11 @@ enum class LogKind : std::uint32_t { unload, load, stream, graph, side_contexts 
 inline constexpr std::uint32_t kLoadHasVariables = 1;        // in a copy for one client
 inline constexpr std::uint32_t kLoadTakesCodeAddresses = 2;  // image::CubinInfo
 
-// Flags of SessionPause. To rest: SessionPaused 0 says besides that no call of it is under way, and Stay lets it go on even then.
+// Flags of SessionPause. To rest: SessionPaused 0 says besides that no call of it is under way, and Stay lets it go on even then; the answer has the
+// flag, and the order's number, since one that crosses a Stay says nothing any more. Without variables: where it is to go they could not be had.
 inline constexpr std::uint32_t kPauseToRest = 1;
 inline constexpr std::uint32_t kPauseDespiteVariables = 2;
+inline constexpr std::uint32_t kPauseWithoutVariables = 4;
 
 // Flag of Starved. As things are the session cannot go on elsewhere with what it has (Session::is_movable): the call waits on.
 inline constexpr std::uint32_t kStarvesInPlace = 1;
@@ -137,11 +139,11 @@ struct ExecutorPacket {
   ExecutorHeader header;
   std::uint64_t object = 0;      // printed: where it begins; chunk: address; segment: id; image: id; starved: the session that blocks;
                                  // module_note, load_replay: image id, a stream's priority (as int64), a graph's ChainPool::LogEntry,
-                                 // how many side contexts there are with it
+                                 // how many side contexts there are with it; session_pause(d), to rest: number of the order
   std::uint64_t address = 0;     // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
   std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment
   std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note, load_replay: LogKind
-  std::uint32_t flags = 0;       // segment_restore: registration flags; session_pause: kPause...; starved: kStarves...; module_note: kLoad...
+  std::uint32_t flags = 0;       // segment_restore: registration flags; session_pause(d): kPause...; starved: kStarves...; module_note: kLoad...
   std::uint64_t epoch = 0;       // session_open
   std::uint32_t client_pid = 0;  // session_open
   std::uint32_t client_uid = 0;

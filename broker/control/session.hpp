@@ -47,7 +47,8 @@ class Executor;
 // A session that starves in its executor goes to another: started first, if need be; then its own is asked to pause it.
 struct Relocation {
   Executor* to = nullptr;
-  bool is_for_tests = false;  // nothing of it starves
+  bool is_for_tests = false;   // nothing of it starves
+  bool has_variables = false;  // the target, which has loaded nothing yet, is to make the same loads: nobody else is placed there
   bool asked = false;
   EventLoop::Timer limit;
 };

@@ -132,7 +132,8 @@ class SessionManager final : public ExecutorOwner {
   void relocate_for_tests();
   void copy_log(const Session& session, const Executor& from, const Executor& to);
   void ask_for_pause(Session& session);
-  void paused(Session& session, CUresult status);
+  void paused(Session& session, const ExecutorPacket& packet);
+  [[nodiscard]] bool is_kept_clean(const Executor& executor) const;
   void stay(Session& session, const char* why);
   void drop_relocation(Session& session);
 
@@ -209,6 +210,7 @@ class SessionManager final : public ExecutorOwner {
   bool quitting_ = false;
   struct Rest {
     RestOrder order;
+    std::uint64_t number = 0;  // answers to an earlier one say nothing any more
     std::function<void(const std::string& why)> done;
     EventLoop::Clock::time_point until;
     bool asked = false;
@@ -216,6 +218,7 @@ class SessionManager final : public ExecutorOwner {
     EventLoop::Timer look;
   };
   std::optional<Rest> rest_;
+  std::uint64_t last_rest_ = 0;
   std::function<void()> on_renewed_;
   std::function<void()> on_retired_;
   struct Drain {

@@ -23,7 +23,15 @@ bool SessionManager::place(Session& session) {
 }
 
 bool SessionManager::suits(const Executor& executor, const Session& session) const {
-  return !remnants_.contains(executor, session.id) && !reserved_.contains(executor.id());
+  return !remnants_.contains(executor, session.id) && !reserved_.contains(executor.id()) && !is_kept_clean(executor);
+}
+
+// For a session that comes with variables: loads of others would be in the way of its own.
+bool SessionManager::is_kept_clean(const Executor& executor) const {
+  return std::ranges::any_of(sessions_, [&](const auto& entry) {
+    const std::optional<Relocation>& relocation = entry.second.relocation;
+    return relocation && relocation->to == &executor && relocation->has_variables;
+  });
 }
 
 // An executor of its program's own: the one it has, a further one that nobody uses, or a new one. Where none can be had it shares another
@@ -85,7 +93,7 @@ Executor* SessionManager::choose_other(const Session& session, const Executor& t
   // With variables it needs its modules where they are here: only an executor that has loaded nothing yet can make the same loads.
   const bool has_variables = session.variables.valid();
   Executor* other = pool_.choose(session.device, [&](const Executor& executor) {
-    if (&executor == &than || remnants_.contains(executor, session.id)) return false;
+    if (&executor == &than || remnants_.contains(executor, session.id) || is_kept_clean(executor)) return false;
     if (has_variables && (images_.has_log(executor.id()) || is_used(executor))) return false;
     const auto reserved = reserved_.find(executor.id());
     return own == reserved_.end() ? reserved == reserved_.end() : reserved != reserved_.end() && reserved->second == own->second;
@@ -117,10 +125,7 @@ void SessionManager::starved(Executor& executor, const ExecutorPacket& packet) {
 
 void SessionManager::relocate(Session& session, Executor& to) {
   session.relocation->to = &to;
-  if (session.variables.valid()) {
-    copy_log(session, *session.executor, to);
-    if (to.state() == ExecutorState::active) replay_loads(to, *to.serving());
-  }
+  session.relocation->has_variables = session.variables.valid();
   if (to.state() == ExecutorState::active) return ask_for_pause(session);
   session.relocation->limit = loop_.after(limits_.answer, [this, id = session.id] { stay(sessions_.at(id), "the other executor is not ready"); });
 }
@@ -161,32 +166,42 @@ void SessionManager::copy_log(const Session& session, const Executor& from, cons
 void SessionManager::ask_for_pause(Session& session) {
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::session_pause, 0, session.id};
+  packet.flags = session.relocation->has_variables ? 0 : kPauseWithoutVariables;
   session.executor->send(packet);
   session.relocation->asked = true;
   session.event_times.reset();
   session.relocation->limit = loop_.after(limits_.pause, [this, id = session.id] { stay(sessions_.at(id), "work of its own does not end"); });
 }
 
-// With CUDA_SUCCESS its executor serves it no more, whatever has become of the move meanwhile.
-void SessionManager::paused(Session& session, CUresult status) {
-  if (rest_ && !session.relocation) return came_to_rest(session, status);
+// With CUDA_SUCCESS its executor serves it no more, whatever has become of the move meanwhile; but one that rests goes on at the next Stay.
+void SessionManager::paused(Session& session, const ExecutorPacket& packet) {
+  const auto status = static_cast<CUresult>(packet.header.status);
+  if ((packet.flags & kPauseToRest) != 0) {
+    if (rest_ && rest_->number == packet.object) came_to_rest(session, status);
+    return;
+  }
   if (session.phase != SessionPhase::active) return;
   if (status != CUDA_SUCCESS) {
     if (session.relocation) stay(session, "what it has cannot go to another executor");
     return;
   }
   session.event_times_hold = true;
-  Executor* to = session.relocation ? session.relocation->to : nullptr;
-  session.relocation.reset();
   Executor& from = *session.executor;
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::session_close, 0, session.id};
+  Executor* to = session.relocation ? session.relocation->to : nullptr;
+  // It was to stay: whoever is free may have it, but with variables one that can make its loads.
+  if (to == nullptr && session.variables.valid()) to = choose_other(session, from);
+  session.relocation.reset();
+  ExecutorPacket close;
+  close.header = {ExecutorMessage::session_close, 0, session.id};
   session.channel->tell_moved();  // before the close: what its executor still answers is for nobody from here on
-  from.send(packet);
+  from.send(close);
+  // Now, not before: until it was paused it may have loaded more.
+  if (to != nullptr && session.variables.valid()) copy_log(session, from, *to);
   remnants_.add(from, session.id);
   session.executor = to;
   session.phase = SessionPhase::moved;
   session.delivered = false;
+  if (to != nullptr && to->state() == ExecutorState::active) replay_loads(*to, *to->serving());
   release(from);
 }
 
@@ -207,9 +222,7 @@ void SessionManager::stay(Session& session, const char* why) {
 void SessionManager::drop_relocation(Session& session) {
   Executor* to = session.relocation ? session.relocation->to : nullptr;
   session.relocation.reset();
-  if (to == nullptr) return;
-  release_copies(session, *to);
-  release(*to);
+  if (to != nullptr) release(*to);
 }
 
 void SessionManager::executor_cannot_start(Executor& executor, const std::string& why) {

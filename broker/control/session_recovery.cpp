@@ -157,7 +157,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
       if (session != nullptr) return session_closed(*session);
       return free_leases(remnants_.remove(executor, packet.header.session));
     case ExecutorMessage::session_paused:
-      if (session != nullptr) paused(*session, static_cast<CUresult>(packet.header.status));
+      if (session != nullptr) paused(*session, packet);
       return;
     case ExecutorMessage::chunk_created:
       if (session != nullptr) chunk_created(*session, packet, fds);

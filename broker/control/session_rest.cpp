@@ -16,7 +16,7 @@ constexpr std::chrono::milliseconds kRestLook{2};
 void SessionManager::bring_to_rest(const RestOrder& order, std::function<void(const std::string& why)> done) {
   if (rest_ || on_renewed_ || on_retired_) return done("another restart is under way");
   if (quitting_) return done("the broker quits");
-  rest_.emplace(Rest{order, std::move(done), EventLoop::Clock::now() + order.patience, false, {}, {}});
+  rest_.emplace(Rest{order, ++last_rest_, std::move(done), EventLoop::Clock::now() + order.patience, false, {}, {}});
   for (const auto& [id, executor] : pool_.all()) executor->hold();
   look_for_rest();
 }
@@ -55,6 +55,7 @@ void SessionManager::ask_for_rest() {
     if (session.phase != SessionPhase::active) continue;
     ExecutorPacket packet;
     packet.header = {ExecutorMessage::session_pause, 0, id};
+    packet.object = rest_->number;
     packet.flags = kPauseToRest | (rest_->order.force ? kPauseDespiteVariables : 0);
     session.executor->send(packet);
     session.event_times.reset();

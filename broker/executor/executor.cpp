@@ -254,9 +254,15 @@ void Executor::close_session(std::uint64_t session) {
 
 void Executor::pause_session(const ExecutorPacket& packet) {
   const std::uint64_t session = packet.header.session;
-  const auto answer = [this, session](CUresult result) { tell(ExecutorMessage::session_paused, result, session); };
+  const auto answer = [this, session, order = packet.object, flags = packet.flags](CUresult result) {
+    ExecutorPacket paused;
+    paused.header = {ExecutorMessage::session_paused, static_cast<std::uint32_t>(result), session};
+    paused.object = order;
+    paused.flags = flags;
+    link_.send(paused);
+  };
   if ((packet.flags & kPauseToRest) != 0) return workers_->rest(session, (packet.flags & kPauseDespiteVariables) != 0, answer);
-  workers_->pause(session, answer);
+  workers_->pause(session, (packet.flags & kPauseWithoutVariables) != 0, answer);
 }
 
 // Whether it can go elsewhere is asked first: another executor is started for one that can.

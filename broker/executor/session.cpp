@@ -203,6 +203,7 @@ bool Session::has_variables() {
 
 void Session::rest(bool despite_variables, std::function<void(CUresult)> answer) {
   if (!despite_variables && has_variables()) return answer(CUDA_ERROR_NOT_PERMITTED);
+  ++pause_number_;
   paused_ = true;
   times_are_left_ = false;
   rest_answer_ = std::move(answer);
@@ -212,7 +213,7 @@ bool Session::poll_rest() {
   if (!rest_answer_) return false;
   if (!streams_.is_idle() || jobs_ > 0 || !waiting_.empty()) return true;
   if (!times_are_left_) {
-    leave_times([this] { times_are_left_ = true; });
+    leave_times([this, number = pause_number_] { times_are_left_ = number == pause_number_; });
     return true;
   }
   std::exchange(rest_answer_, nullptr)(CUDA_SUCCESS);
@@ -226,19 +227,21 @@ bool Session::is_movable() const {
          conditions_.is_empty();
 }
 
-void Session::pause(std::function<void(CUresult)> answer) {
+void Session::pause(bool without_variables, std::function<void(CUresult)> answer) {
   if (!is_movable()) return answer(CUDA_ERROR_NOT_PERMITTED);
+  ++pause_number_;
   paused_ = true;
-  answer_pause(answer);
+  answer_pause(without_variables, answer);
 }
 
 // What its modules' variables hold has to be where the next executor finds it.
-void Session::answer_pause(const std::function<void(CUresult)>& answer) {
-  when_completed([this, answer] {
-    if (!paused_) return;
-    if (!variables_->are_kept()) return answer_pause(answer);
-    leave_times([this, answer] {
-      if (!paused_) return;
+void Session::answer_pause(bool without_variables, const std::function<void(CUresult)>& answer) {
+  when_completed([this, without_variables, answer, number = pause_number_] {
+    if (number != pause_number_) return;
+    if (without_variables && variables_->is_any()) return answer(CUDA_ERROR_NOT_PERMITTED);
+    if (!variables_->are_kept()) return answer_pause(without_variables, answer);
+    leave_times([this, answer, number] {
+      if (number != pause_number_) return;
       pause_is_over_ = true;
       answer(CUDA_SUCCESS);
     });
@@ -264,6 +267,7 @@ void Session::leave_times(std::function<void()> left) {
 }
 
 void Session::resume() {
+  ++pause_number_;
   if (!pause_is_over_) paused_ = false;
   times_are_left_ = false;
   rest_answer_ = nullptr;

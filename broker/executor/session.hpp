@@ -99,9 +99,10 @@ class Session : public std::enable_shared_from_this<Session> {
   // Whether its client could go on elsewhere with what it has.
   [[nodiscard]] bool is_movable() const;
   // Its client is to be served by another executor: nothing more is read, and `answer` gets CUDA_SUCCESS once all that was read has ended by
-  // private progress; from then on only begin_close() follows. Another answer: the client could not go on elsewhere with what it has.
-  void pause(std::function<void(CUresult)> answer);
-  // It stays after all. Without effect once pause() has answered CUDA_SUCCESS.
+  // private progress; from then on only begin_close() follows. Another answer: the client could not go on elsewhere with what it has, which is
+  // nothing in modules' variables if it is to go `without_variables`.
+  void pause(bool without_variables, std::function<void(CUresult)> answer);
+  // It stays after all. Without effect once pause() has answered CUDA_SUCCESS; otherwise that answer does not come any more.
   void resume();
   // Its executor is to be replaced: as pause(), but calls under way are waited for too, and resume() always lets it go on. A second one takes the
   // place of the first.
@@ -138,7 +139,7 @@ class Session : public std::enable_shared_from_this<Session> {
   };
 
   Session(ExecutorParts& parts, const ExecutorPacket& packet);
-  void answer_pause(const std::function<void(CUresult)>& answer);
+  void answer_pause(bool without_variables, const std::function<void(CUresult)>& answer);
   void leave_times(std::function<void()> left);
   void abandon_jobs();
   void start_output(const std::shared_ptr<StreamQueue>& queue);
@@ -181,7 +182,8 @@ class Session : public std::enable_shared_from_this<Session> {
   bool failed_ = false;
   bool closing_ = false;
   bool paused_ = false;
-  bool pause_is_over_ = false;  // drained, and said so
+  bool pause_is_over_ = false;      // drained, and said so
+  std::uint64_t pause_number_ = 0;  // of the last pause(), rest() or resume(): what an earlier one has begun ends without an answer
   bool times_are_left_ = false;  // for the next executor, since it rests
   bool handed_over_ = false;
 };

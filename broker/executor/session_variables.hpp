@@ -53,6 +53,7 @@ class SessionVariables {
 
   // Whether the next executor can have all of it, and whether it has all of it by now.
   [[nodiscard]] bool can_be_kept() const;
+  [[nodiscard]] bool is_any() const { return file_.load(std::memory_order_relaxed) != nullptr; }
   [[nodiscard]] bool are_kept() const;  // cheap
 
   // What is to be copied to have the contents as of change `at`. Empty: nothing is out of date, or nothing can be kept.

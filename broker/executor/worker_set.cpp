@@ -83,10 +83,10 @@ std::shared_ptr<Session> WorkerSet::find(std::uint64_t session) {
   return found == sessions_.end() ? nullptr : found->second.session;
 }
 
-void WorkerSet::pause(std::uint64_t id, std::function<void(CUresult)> answer) {
+void WorkerSet::pause(std::uint64_t id, bool without_variables, std::function<void(CUresult)> answer) {
   const std::shared_ptr<Session> session = find(id);
   if (!session) return answer(CUDA_ERROR_INVALID_HANDLE);
-  session->run_on_worker([session, answer = std::move(answer)] { session->pause(answer); });
+  session->run_on_worker([session, without_variables, answer = std::move(answer)] { session->pause(without_variables, answer); });
 }
 
 void WorkerSet::ask_whether_movable(std::uint64_t id, std::function<void(bool)> answer) {

@@ -344,21 +344,27 @@ TEST_CASE("a client that leaves while its move is prepared leaves nothing") {
   CHECK(turn_until(broker.loop, [&] { return broker.manager.executors().size() == 1; }));
 }
 
-TEST_CASE("with variables it moves to an executor that makes the same loads first") {
+TEST_CASE("with variables it moves to an executor that makes the same loads first, all that it has made until it was paused") {
   Starving broker;
   const std::uint64_t image = load_copy(*broker.waiting, broker.first(), "module image", 5);
   keep_variables(broker.loop, broker.first(), broker.session(broker.starved.session), image, 5);
   broker.starve();
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
   broker.second().ready();
-  const Arrived replay = broker.second().expect(ExecutorMessage::load_replay);
-  CHECK(replay.packet.object == image);
-  CHECK(replay.packet.address == 5);
-  CHECK(replay.packet.header.session == broker.starved.session);
-  broker.first().expect(ExecutorMessage::session_pause);
+  CHECK((broker.first().expect(ExecutorMessage::session_pause).packet.flags & kPauseWithoutVariables) == 0);
   SECTION("it moves") {
+    const std::uint64_t later = load_copy(*broker.waiting, broker.first(), "one that was under way", 6);
+    keep_variables(broker.loop, broker.first(), broker.session(broker.starved.session), later, 6);
+    CHECK_FALSE(broker.second().receive());
     broker.first().send(ExecutorMessage::session_paused, broker.starved.session);
     broker.first().expect(ExecutorMessage::session_close);
+    const Arrived first = broker.second().expect(ExecutorMessage::load_replay);
+    CHECK(first.packet.object == image);
+    CHECK(first.packet.address == 5);
+    const Arrived second = broker.second().expect(ExecutorMessage::load_replay);
+    CHECK(second.packet.object == later);
+    CHECK(second.packet.address == 6);
+    CHECK(second.packet.header.session == broker.starved.session);
     broker.waiting->send(proto::Attach{});
     CHECK(broker.second().expect(ExecutorMessage::variables_restore).fds.count == 1);
     broker.second().open_session();
@@ -367,9 +373,70 @@ TEST_CASE("with variables it moves to an executor that makes the same loads firs
   SECTION("it cannot") {
     broker.first().send(ExecutorMessage::session_paused, broker.starved.session, CUDA_ERROR_NOT_PERMITTED);
     CHECK(broker.stays());
-    CHECK(broker.second().expect(ExecutorMessage::variables_forget).packet.header.session == broker.starved.session);
-    // That one has loads of its own from now on: a next one would find them in its way.
+    CHECK_FALSE(broker.second().receive());
+    // That one has loaded nothing, and can be tried again.
     broker.starve();
-    CHECK(broker.stays());
+    broker.first().expect(ExecutorMessage::session_pause);
   }
+  SECTION("it pauses when it was told to stay") {
+    REQUIRE(broker.stays());
+    broker.first().send(ExecutorMessage::session_paused, broker.starved.session);
+    broker.first().expect(ExecutorMessage::session_close);
+    CHECK(broker.second().expect(ExecutorMessage::load_replay).packet.object == image);
+  }
+}
+
+TEST_CASE("where a session with variables is to go nobody else is placed, and one without brings none along") {
+  Starving broker(ControlFixture::limits_with(3));
+  const bool has_variables = GENERATE(true, false);
+  if (has_variables) {
+    const std::uint64_t image = load_copy(*broker.waiting, broker.first(), "module image", 5);
+    keep_variables(broker.loop, broker.first(), broker.session(broker.starved.session), image, 5);
+  }
+  broker.starve();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
+  broker.second().ready();
+  const Arrived pause = broker.first().expect(ExecutorMessage::session_pause);
+  CHECK(((pause.packet.flags & kPauseWithoutVariables) == 0) == has_variables);
+  TestClient newcomer = broker.connect();
+  REQUIRE(newcomer.hello().header.status == CUDA_SUCCESS);
+  newcomer.send(proto::Attach{});
+  if (has_variables) {
+    CHECK(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 3; }));
+  } else {
+    broker.second().open_session();
+    CHECK(newcomer.await<proto::Attached>().header.status == CUDA_SUCCESS);
+  }
+}
+
+TEST_CASE("a rest that crosses the word that all go on is no move") {
+  ControlFixture broker;
+  broker.serve();
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  const proto::Mapping page = map_header(client.fds);
+  ExecutorPeer& executor = *broker.launcher.lives.at(0);
+  std::vector<std::string> ends;
+  const auto rest = [&](std::chrono::milliseconds patience) {
+    broker.manager.bring_to_rest({patience, false}, [&](const std::string& why) { ends.push_back(why); });
+    return executor.expect(ExecutorMessage::session_pause).packet;
+  };
+  const auto answer = [&](const ExecutorPacket& order) {
+    ExecutorPacket paused = order;
+    paused.header.type = ExecutorMessage::session_paused;
+    executor.send(paused);
+    turn_for(broker.loop, 20);
+  };
+  const ExecutorPacket first = rest(std::chrono::milliseconds(20));
+  executor.expect(ExecutorMessage::stay);
+  REQUIRE(ends.size() == 1);
+  CHECK(ends[0] != "");
+  answer(first);
+  CHECK(header_of(page).session_state == kActive);
+  CHECK_FALSE(executor.receive());
+  const ExecutorPacket second = rest(std::chrono::milliseconds(2'000));
+  answer(first);
+  CHECK(ends.size() == 1);
+  answer(second);
+  CHECK(ends == std::vector<std::string>{ends[0], ""});
 }
