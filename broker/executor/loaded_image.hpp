@@ -42,7 +42,7 @@ struct LoadedFunction {
 };
 
 struct LoadedImage {
-  // What a variable held when the image was loaded.
+  // What a variable held when the image was loaded, or several that lie side by side.
   struct Variable {
     CUdeviceptr address = 0;
     std::size_t size_bytes = 0;

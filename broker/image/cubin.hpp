@@ -32,6 +32,7 @@ struct KernelLayout {
 struct Variable {
   std::string name;
   bool starts_as_zeroes = false;
+  std::uint32_t section = 0;  // of the image's file: what is in one is placed as one; 0: not known
 };
 
 struct CubinInfo {

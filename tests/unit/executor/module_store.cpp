@@ -22,9 +22,11 @@ namespace {
 
 struct Module {
   std::uint32_t counter = 5;
+  std::uint8_t table[256] = {};  // variables of one byte, named by their places
 };
 std::vector<std::unique_ptr<Module>> modules;
 std::atomic<int> unloaded{0};  // counted by the window's thread
+int copies = 0;
 CUresult global_result = CUDA_SUCCESS;
 
 CUresult CUDAAPI load(CUmodule* module, const void*, unsigned, CUjit_option*, void**) {
@@ -48,15 +50,19 @@ CUresult CUDAAPI parameter_of(CUfunction, std::size_t index, std::size_t* offset
   *size = 8;
   return index == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-CUresult CUDAAPI find_variable(CUdeviceptr* address, std::size_t* bytes, CUmodule module, const char*) {
-  *address = reinterpret_cast<CUdeviceptr>(&reinterpret_cast<Module*>(module)->counter);
-  *bytes = sizeof(std::uint32_t);
+CUresult CUDAAPI find_variable(CUdeviceptr* address, std::size_t* bytes, CUmodule handle, const char* name) {
+  auto* const module = reinterpret_cast<Module*>(handle);
+  const bool is_counter = std::string(name) == "counter";
+  *address = is_counter ? reinterpret_cast<CUdeviceptr>(&module->counter) : reinterpret_cast<CUdeviceptr>(&module->table[std::stoul(name)]);
+  *bytes = is_counter ? sizeof(std::uint32_t) : 1;
   return global_result;
 }
 CUresult CUDAAPI copy_out(void* to, CUdeviceptr from, std::size_t bytes) {
+  ++copies;
   return std::memcpy(to, reinterpret_cast<void*>(from), bytes), CUDA_SUCCESS;
 }
 CUresult CUDAAPI copy_in(CUdeviceptr to, const void* from, std::size_t bytes, CUstream) {
+  ++copies;
   return std::memcpy(reinterpret_cast<void*>(to), from, bytes), CUDA_SUCCESS;
 }
 CUresult CUDAAPI make_stream(CUstream* stream, unsigned) { return *stream = reinterpret_cast<CUstream>(16), CUDA_SUCCESS; }
@@ -170,6 +176,45 @@ TEST_CASE("a copy with variables is one client's, and begins anew with the next"
   CHECK(Store::counter(second) == 5);
   CHECK(modules.size() == 1);
   CHECK(unloaded == 0);
+}
+
+TEST_CASE("variables side by side in one section are read and brought back as one") {
+  const std::unique_ptr<Driver> driver = make_driver();
+  PreparedImage prepared;
+  prepared.has_writable_globals = true;
+  prepared.variables.emplace();
+  for (const unsigned place : {9u, 0u, 1u, 2u, 3u}) prepared.variables->push_back({std::to_string(place), false, 4});
+  prepared.variables->push_back({"40", false, 4});  // too far
+  prepared.variables->push_back({"41", false, 5});  // another section
+  prepared.variables->push_back({"42", false, 0});  // not known which
+  prepared.variables->push_back({"50", true, 6});
+  prepared.variables->push_back({"53", true, 6});
+  SECTION("as they are") {
+    copies = 0;
+    LoadedImage image;
+    std::string log;
+    REQUIRE(load_image(*driver, prepared, image, log) == CUDA_SUCCESS);
+    auto* const module = reinterpret_cast<Module*>(image.handle);
+    REQUIRE(image.variables.size() == 5);
+    CHECK(image.variables[0].address == reinterpret_cast<CUdeviceptr>(module->table));
+    CHECK(image.variables[0].size_bytes == 10);
+    CHECK(image.variables[4].size_bytes == 4);
+    CHECK(image.variables[4].content.empty());
+    CHECK(image.globals.size() == 10);
+    CHECK(copies == 4);
+    std::fill(std::begin(module->table), std::end(module->table), std::uint8_t{7});
+    copies = 0;
+    REQUIRE(restore_variables(*driver, image.variables, nullptr) == CUDA_SUCCESS);
+    CHECK(copies == 5);
+    CHECK(std::count(std::begin(module->table), std::end(module->table), 0) == 17);
+  }
+  SECTION("where memory elsewhere stands for some, each by itself") {
+    prepared.placed.push_back({"shared", true, 4});
+    LoadedImage image;
+    std::string log;
+    REQUIRE(load_image(*driver, prepared, image, log) == CUDA_SUCCESS);
+    CHECK(image.variables.size() == 10);
+  }
 }
 
 TEST_CASE("several copies serve as many clients") {
