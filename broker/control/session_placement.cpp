@@ -195,13 +195,13 @@ void SessionManager::paused(Session& session, const ExecutorPacket& packet) {
   close.header = {ExecutorMessage::session_close, 0, session.id};
   session.channel->tell_moved();  // before the close: what its executor still answers is for nobody from here on
   from.send(close);
-  // Now, not before: until it was paused it may have loaded more.
-  if (to != nullptr && session.variables.valid()) copy_log(session, from, *to);
+  const bool brings_loads = to != nullptr && session.variables.valid();
+  if (brings_loads) copy_log(session, from, *to);  // not before: until it was paused it may have loaded more
   remnants_.add(from, session.id);
   session.executor = to;
   session.phase = SessionPhase::moved;
   session.delivered = false;
-  if (to != nullptr && to->state() == ExecutorState::active) replay_loads(*to, *to->serving());
+  if (brings_loads && to->state() == ExecutorState::active) replay_loads(*to, *to->serving());
   release(from);
 }
 

@@ -386,6 +386,20 @@ TEST_CASE("with variables it moves to an executor that makes the same loads firs
   }
 }
 
+TEST_CASE("an executor that somebody moves to makes none of its own loads again") {
+  Starving broker;
+  broker.starve();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
+  broker.second().ready();
+  broker.first().expect(ExecutorMessage::session_pause);
+  load_copy(*broker.waiting, broker.second(), "loaded for others", 9);
+  broker.first().send(ExecutorMessage::session_paused, broker.starved.session);
+  broker.first().expect(ExecutorMessage::session_close);
+  broker.waiting->send(proto::Attach{});
+  broker.second().open_session();
+  CHECK(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
+}
+
 TEST_CASE("where a session with variables is to go nobody else is placed, and one without brings none along") {
   Starving broker(ControlFixture::limits_with(3));
   const bool has_variables = GENERATE(true, false);
