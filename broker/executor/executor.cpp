@@ -22,6 +22,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kHelperThreads = 2;
+constexpr std::size_t kDeviceHeapBytes = 256u << 20;
+constexpr std::size_t kDeviceHeapShare = 128;  // of the device's memory, at most
 constexpr std::chrono::milliseconds kDevicePause{2};
 
 long long milliseconds(Clock::duration time) { return std::chrono::duration_cast<std::chrono::milliseconds>(time).count(); }
@@ -100,6 +102,7 @@ CUresult Executor::start() {
   result = collect_facts(*driver_, device_, context_, *reinterpret_cast<proto::DriverFacts*>(facts_.data()));
   if (result != CUDA_SUCCESS) return result;
 
+  enlarge_heap();
   const unsigned workers = worker_count(options_.workers);
   const auto enter_thread = [this] { (*driver_)->cuCtxSetCurrent(context_); };
   const auto& progress = *reinterpret_cast<const ProgressTable*>(progress_memory_.data());
@@ -148,6 +151,18 @@ CUresult Executor::make_context() {
   }
   if (result == CUDA_SUCCESS) result = driver->cuCtxSetCurrent(context_);
   return result;
+}
+
+// Of the device, for malloc() in kernels. The driver changes it no more once an image is loaded whose code calls that, so a later client could not
+// have what it asks for; the driver takes the memory only then.
+void Executor::enlarge_heap() {
+  std::size_t total_bytes = 0;
+  (*driver_)->cuDeviceTotalMem_v2(&total_bytes, device_);
+  const std::size_t wanted_bytes = std::min(kDeviceHeapBytes, total_bytes / kDeviceHeapShare);
+  std::size_t bytes = 0;
+  CUresult result = (*driver_)->cuCtxGetLimit(&bytes, CU_LIMIT_MALLOC_HEAP_SIZE);
+  if (result == CUDA_SUCCESS && bytes < wanted_bytes) result = (*driver_)->cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, wanted_bytes);
+  if (result != CUDA_SUCCESS) log_warning("The heap of the device stays at {} bytes: {}", bytes, driver_->describe(result));
 }
 
 CUresult Executor::register_progress() {

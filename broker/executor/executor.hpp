@@ -43,6 +43,7 @@ class Executor {
   [[nodiscard]] CUresult start();
   [[nodiscard]] CUresult make_context();
   [[nodiscard]] CUresult register_progress();
+  void enlarge_heap();
   void handle(const ExecutorPacket& packet, proto::ReceivedFds& fds);
   void replay(const ExecutorPacket& packet, proto::ReceivedFds& fds);
   void open_session(const ExecutorPacket& packet, proto::ReceivedFds& fds);

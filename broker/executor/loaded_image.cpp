@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "broker/log.hpp"
+#include "proto/trace.hpp"
 #include "gen/records.hpp"
 #include "proto/channel.hpp"
 #include "proto/module_functions.hpp"
@@ -64,6 +65,7 @@ bool describe_in_reply(LoadedImage& image, const std::string& name, const Loaded
 }
 
 void look_up_all(const Driver& driver, LoadedImage& image) {
+  const proto::trace::Span span("driver", "looking up functions", {"functions", image.function_count});
   std::vector<std::string> names;
   if (image.function_count > kEagerFunctions || list_names(driver, image, names) != CUDA_SUCCESS) return;
   bool has_room = true;
@@ -101,6 +103,7 @@ std::vector<PlacedVariable> joined(std::vector<PlacedVariable> variables) {
 
 // In the window that loads the image: nothing else runs, so the copies take their time and no more.
 CUresult save_variables(const Driver& driver, const PreparedImage& prepared, LoadedImage& image) {
+  const proto::trace::Span span("driver", "saving variables", {"variables", prepared.variables->size()});
   std::vector<PlacedVariable> placed;
   for (const image::Variable& variable : *prepared.variables) {
     PlacedVariable& found = placed.emplace_back();
@@ -150,8 +153,10 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
   std::array<char, 4096> error_log{};
   std::array options{CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
   std::array<void*, 2> values{error_log.data(), reinterpret_cast<void*>(error_log.size())};
-  const CUresult result =
-      driver->cuModuleLoadDataEx(&image.handle, prepared.content.data(), static_cast<unsigned>(options.size()), options.data(), values.data());
+  const CUresult result = [&] {
+    const proto::trace::Span span("driver", "cuModuleLoadDataEx", {"bytes", prepared.content.size()});
+    return driver->cuModuleLoadDataEx(&image.handle, prepared.content.data(), static_cast<unsigned>(options.size()), options.data(), values.data());
+  }();
   if (result != CUDA_SUCCESS) {
     image.handle = nullptr;
     log.assign(error_log.data());

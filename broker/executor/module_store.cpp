@@ -345,7 +345,7 @@ CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std:
 
 CUresult ModuleStore::restore(std::uint64_t session, std::span<const LoadedImage::Variable> variables) {
   const std::lock_guard lock(restore_mutex_);
-  const proto::trace::Span span("driver", "restoring variables", {"session", session});
+  const proto::trace::Span span("driver", "restoring variables", {"session", session}, {"pieces", variables.size()});
   CUresult result = CUDA_SUCCESS;
   if (restore_stream_ == nullptr) result = open();
   if (result == CUDA_SUCCESS) result = restore_variables(driver_, variables, restore_stream_);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <csignal>
 
+#include <execinfo.h>
 #include <unistd.h>
 
 namespace mpsshim::broker {
@@ -17,6 +18,14 @@ std::atomic<std::uint32_t> slots_taken{0};
 constexpr std::array kCrashes = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 std::array<struct sigaction, kCrashes.size()> former_actions;
 
+// Where the thread was, on standard error, which is logged. Most crashes are in a library of the driver's, which has no other witness.
+void tell_stack() {
+  constexpr char kHead[] = "An executor has crashed here:\n";
+  std::array<void*, 48> frames{};
+  (void)!write(STDERR_FILENO, kHead, sizeof kHead - 1);
+  backtrace_symbols_fd(frames.data(), backtrace(frames.data(), static_cast<int>(frames.size())), STDERR_FILENO);
+}
+
 // Only what is safe in a signal handler. Whoever else sent the signal, no thread of ours has crashed.
 void on_crash(int number, siginfo_t* info, void*) {
   const bool is_ours = info->si_code > 0 || info->si_pid == getpid();
@@ -24,6 +33,7 @@ void on_crash(int number, siginfo_t* info, void*) {
   for (std::size_t i = 0; i < kCrashes.size(); ++i) {
     if (kCrashes[i] == number) sigaction(number, &former_actions[i], nullptr);
   }
+  if (is_ours) tell_stack();
   if (info->si_code <= 0) raise(number);  // one that the faulting instruction raised comes again when this returns
 }
 
@@ -46,6 +56,8 @@ CallSlot& take_call_slot() {
 void publish_calls(CallTable& shared) { call_table.store(&shared, std::memory_order_release); }
 
 void note_crashes() {
+  void* frame = nullptr;
+  backtrace(&frame, 1);  // the first one loads a library, which a signal handler may not
   struct sigaction action {};
   action.sa_sigaction = on_crash;
   action.sa_flags = SA_SIGINFO;

@@ -11,6 +11,7 @@
 #include "interposer/entry.hpp"
 #include "interposer/local/cache_store.hpp"
 #include "proto/content_hash.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::interposer {
 
@@ -107,6 +108,7 @@ namespace slots {
 
 CUresult cache_open(CompileCacheEntry** entry, std::uint32_t kind, const void* key, std::size_t key_bytes, const char* options, const char* host,
                     const char* build, std::uint32_t architecture) {
+  const proto::trace::Span span("cache", "open", {"bytes", key_bytes});
   if (entry == nullptr || (key == nullptr && key_bytes != 0)) return CUDA_ERROR_INVALID_VALUE;
   *entry = nullptr;
   const auto known = static_cast<EntryKind>(kind);
@@ -135,6 +137,7 @@ CUresult cache_get(CompileCacheEntry* entry, std::uint32_t item, void** data, st
   return guarded(
       +[](const CompileCacheEntry* asked, void** out, std::uint32_t* out_bytes) {
         if (!asked->identity()) return CUDA_ERROR_NOT_FOUND;
+        const proto::trace::Span span("cache", "get");
         CachedContent content = asked->store().read(*asked->identity());
         if (content.bytes == nullptr) return CUDA_ERROR_NOT_FOUND;
         note_compiled(*asked, content.digest);

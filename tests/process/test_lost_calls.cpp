@@ -62,6 +62,8 @@ TEST_CASE("a crash in a driver call costs the client whose call it was, and name
   require_goes_on(other, broker);
   INFO(broker.log());
   REQUIRE(log_has(broker, "it crashed in cuMemsetAsync for session 1"));
+  REQUIRE(log_has(broker, "An executor has crashed here:"));
+  REQUIRE(log_has(broker, "libfaulty_driver_lost_calls.so("));
   REQUIRE(broker.log().find("Session 1 (pid " + std::to_string(guilty.program().pid())) != std::string::npos);
 }
 
