@@ -21,7 +21,11 @@ def _export(function, symbol):
         streams = {argument.name for argument in function.arguments if argument.type == "CUstream"}
         names = [f"per_thread_stream({name})" if name in streams else name for name in names]
         scope = "" if streams else "const PerThreadDefaultStream scope; "
-    call = ", ".join([f"&DriverTable::{symbol}", f"&api::{function.handler}"] + names)
+    handler = f"&api::{function.handler}"
+    if function.widens:
+        passed = ", ".join(argument.name for argument in function.arguments)
+        handler = f"+[]({function.parameters()}) -> CUresult {{ return api::{function.handler}({passed}); }}"
+    call = ", ".join([f"&DriverTable::{symbol}", handler] + names)
     return (f'extern "C" MPSSHIM_EXPORT CUresult CUDAAPI {symbol}({function.parameters()}) '
             f"{{ {scope}return entry<ApiId::{function.name}>({call}); }}")
 

@@ -7,6 +7,9 @@ import tomllib
 import automatic
 from model import FIRST_RECORD_ID, MODES, ORDERS, PER_THREAD, RECOVERIES, WIRE_SIZES, Argument, AttributeOverride, Field, Function, Record, Spec, SpecError, Types
 
+# Of the ABI of CUDA 3.1 and older: the type that the argument has today.
+WIDER = {"CUdeviceptr_v1": "CUdeviceptr", "unsigned int": "size_t"}
+
 FUNCTION_KEYS = {"name", "id", "since", "mode", "recover", "reason", "per_thread", "order", "arguments", "same_as"}
 RECORD_KEYS = {"name", "id", "mode", "order", "doc", "fields", "trailing", "reply", "reply_trailing"}
 _ARGUMENT = re.compile(r"(in|out|inout|address)(\??) (.*?(?:\*|\w)) ?(\b\w+)(?:\[([^\]]+)\])?")
@@ -67,8 +70,8 @@ def _function(group, entry):
     where = f"{group}.toml, {entry.get('name', 'an entry without a name')}"
     _check_keys(entry, FUNCTION_KEYS, ("name", "id", "since"), where)
     if "same_as" in entry:
-        if entry.keys() & {"mode", "recover", "reason", "arguments", "order"}:
-            raise SpecError(f"{where}: same_as takes mode, recover and arguments from {entry['same_as']}: remove them here")
+        if entry.keys() & {"mode", "recover", "reason", "order"}:
+            raise SpecError(f"{where}: same_as takes mode and recover from {entry['same_as']}: remove them here")
     else:
         _check_keys(entry, FUNCTION_KEYS, ("mode", "recover", "arguments"), where)
     arguments = [parse_argument(text, where) for text in entry.get("arguments", [])]
@@ -106,7 +109,21 @@ def _resolve_same_as(functions):
         if target is None or target.same_as:
             raise SpecError(f"{function.group}.toml, {function.name}: same_as names {function.same_as}, which is not an entry with arguments of its own")
         function.mode, function.recover, function.reason = target.mode, target.recover, target.reason
-        function.arguments = target.arguments
+        if not function.arguments:
+            function.arguments = target.arguments
+        elif not _widen_to(function.arguments, target.arguments):
+            raise SpecError(f"{function.group}.toml, {function.name}: its arguments do not widen to those of {function.same_as}")
+        else:
+            function.widens = True
+
+
+def _widen_to(narrow, wide):
+    """What is put in may have more bits there; all else is the same."""
+    def fits(one, other):
+        is_wider = one.direction == "in" and WIDER.get(one.type) == other.type
+        return is_wider or one.type == other.type
+    return len(narrow) == len(wide) and all(
+        one.name == other.name and one.direction == other.direction and fits(one, other) for one, other in zip(narrow, wide))
 
 
 def _check_function(function, types):

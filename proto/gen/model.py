@@ -80,7 +80,8 @@ class Function:
     per_thread: str
     order: str        # of the record, where the mode is post or call
     arguments: list[Argument]
-    same_as: str = ""  # newer variant with the same arguments and behaviour
+    same_as: str = ""  # newer variant with the same behaviour, and the same arguments or wider ones
+    widens: bool = False
 
     @property
     def family(self):

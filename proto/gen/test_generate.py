@@ -32,6 +32,7 @@ int = "i32"
 size_t = "u64"
 float = "f32"
 CUdeviceptr = "u64"
+CUdeviceptr_v1 = "u32"
 CUdevice = "i32"
 [handles]
 CUstream = "stream"
@@ -129,6 +130,20 @@ class Refusals(unittest.TestCase):
         spec = load_text(entry("cuThing_v2", since=4000, arguments=["in int x"]) + same.format("cuThing_v2"))
         self.assertEqual(spec.by_name()["cuThing"].parameters(), "int x")
         self.assertIn("&DriverTable::cuThing, &api::cuThing_v2, x", emit_exports.exports(spec))
+
+    def test_same_as_with_narrower_arguments(self):
+        wide = entry("cuThing_v2", since=4000, arguments=["in CUdeviceptr at[n]", "in size_t n", "in int x"])
+        same = '[[function]]\nname = "cuThing"\nid = 2\nsince = 2000\nsame_as = "cuThing_v2"\narguments = {}\n'
+        spec = load_text(wide + same.format('["in CUdeviceptr_v1 at[n]", "in unsigned int n", "in int x"]'))
+        self.assertEqual(spec.by_name()["cuThing"].parameters(), "CUdeviceptr_v1 at, unsigned int n, int x")
+        self.assertIn("&DriverTable::cuThing, +[](CUdeviceptr_v1 at, unsigned int n, int x) -> CUresult { return api::cuThing_v2(at, n, x); }, at, n, x",
+                      emit_exports.exports(spec))
+        for arguments in ('["in CUdeviceptr_v1 at[n]", "in unsigned int n"]',                    # one less
+                          '["in CUdeviceptr_v1 at[n]", "in unsigned int n", "in unsigned int x"]',  # to int: narrower
+                          '["in CUdeviceptr_v1 at[n]", "in unsigned int n", "in int y"]'):
+            self.refuse("do not widen to those of cuThing_v2", wide + same.format(arguments))
+        given = entry("cuThing_v2", since=4000, arguments=["out size_t* n"])
+        self.refuse("do not widen to those of cuThing_v2", given + same.format('["out unsigned int* n"]'))
 
     def test_broken_toml(self):
         self.refuse("things.toml", "[[function]\n")

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ABI of CUDA 3.1 and older under the plain names, as far as it needs no device pointer: those have 32 bits there.
+// The ABI of CUDA 3.1 and older under the plain names. Device pointers have 32 bits there: memory above 4 GiB cannot be named by one.
+#include <functional>
 #include <numeric>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "loaded_image.hpp"
@@ -50,6 +53,18 @@ static_assert(sizeof(OldCopy3D) == 144);
 constexpr unsigned kWidth = 64;
 constexpr unsigned kHeight = 16;
 constexpr unsigned kPitch = kWidth * sizeof(float);
+
+// What a call answers must be one of ours; what NVIDIA's library answers is told, so that it can be compared.
+void expect(const char* name, CUresult seen, CUresult ours) {
+  INFO(name);
+  if (driver_kind() != DriverKind::real) {
+    CHECK(seen == ours);
+    return;
+  }
+  const char* text = nullptr;
+  CU(cuGetErrorName)(seen, &text);
+  std::printf("recorded: %s: %d %s\n", name, static_cast<int>(seen), text == nullptr ? "(no name)" : text);
+}
 
 std::vector<float> numbers(size_t count) {
   std::vector<float> values(count);
@@ -160,4 +175,107 @@ TEST_CASE("copies of volumes, as CUDA 3.1 described them", "[forwarded]") {
   OK(CU(cuStreamSynchronize)(nullptr));
   CHECK(seen == values);
   OK(CU(cuArrayDestroy)(array));
+}
+
+TEST_CASE("an address of 32 bits that nobody was given is refused as any other", "[forwarded]") {
+  if (is_cpu_driver()) MPSSHIM_SKIP("asked of the library in front of the CPU driver");
+  const DeviceContext context;
+  const CUstream stream = new_stream();
+  CUarray array = nullptr;
+  const CUDA_ARRAY3D_DESCRIPTOR flat{kWidth, 0, 0, CU_AD_FORMAT_FLOAT, 1, 0};
+  OK(CU(cuArray3DCreate)(&array, &flat));
+  constexpr unsigned kNobodys = 0x10'0000;
+  unsigned word = 77;
+  const std::pair<const char*, std::function<CUresult(unsigned)>> calls[] = {
+      {"cuMemcpyHtoD", [&](unsigned n) { return call("cuMemcpyHtoD", kNobodys, static_cast<const void*>(&word), n); }},
+      {"cuMemcpyDtoH", [&](unsigned n) { return call("cuMemcpyDtoH", static_cast<void*>(&word), kNobodys, n); }},
+      {"cuMemcpyDtoD", [&](unsigned n) { return call("cuMemcpyDtoD", kNobodys, kNobodys + 64, n); }},
+      {"cuMemcpyAtoD", [&](unsigned n) { return call("cuMemcpyAtoD", kNobodys, array, 0u, n); }},
+      {"cuMemcpyDtoA", [&](unsigned n) { return call("cuMemcpyDtoA", array, 0u, kNobodys, n); }},
+      {"cuMemcpyHtoDAsync", [&](unsigned n) { return call("cuMemcpyHtoDAsync", kNobodys, static_cast<const void*>(&word), n, stream); }},
+      {"cuMemcpyDtoHAsync", [&](unsigned n) { return call("cuMemcpyDtoHAsync", static_cast<void*>(&word), kNobodys, n, stream); }},
+      {"cuMemcpyDtoDAsync", [&](unsigned n) { return call("cuMemcpyDtoDAsync", kNobodys, kNobodys + 64, n, stream); }},
+      {"cuMemsetD8", [&](unsigned n) { return call("cuMemsetD8", kNobodys, static_cast<unsigned char>(1), n); }},
+      {"cuMemsetD16", [&](unsigned n) { return call("cuMemsetD16", kNobodys, static_cast<unsigned short>(1), n); }},
+      {"cuMemsetD32", [&](unsigned n) { return call("cuMemsetD32", kNobodys, 1u, n); }},
+      {"cuMemsetD2D8", [&](unsigned n) { return call("cuMemsetD2D8", kNobodys, 512u, static_cast<unsigned char>(1), n, n); }},
+      {"cuMemsetD2D16", [&](unsigned n) { return call("cuMemsetD2D16", kNobodys, 512u, static_cast<unsigned short>(1), n, n); }},
+      {"cuMemsetD2D32", [&](unsigned n) { return call("cuMemsetD2D32", kNobodys, 512u, 1u, n, n); }},
+  };
+  for (const auto& [name, ask] : calls) {
+    expect(name, ask(4), CUDA_ERROR_INVALID_VALUE);
+    expect((std::string(name) + " of nothing").c_str(), ask(0), CUDA_SUCCESS);
+  }
+  expect("cuMemFree", call("cuMemFree", kNobodys), CUDA_ERROR_INVALID_VALUE);
+  OK(call("cuMemFree", 0u));
+  unsigned base = 0, size = 0;
+  expect("cuMemGetAddressRange", call("cuMemGetAddressRange", &base, &size, kNobodys), CUDA_ERROR_NOT_FOUND);
+  CHECK(word == 77);
+  OK(CU(cuArrayDestroy)(array));
+  OK(CU(cuStreamDestroy)(stream));
+}
+
+TEST_CASE("nobody is given half of a device address", "[forwarded]") {
+  if (is_cpu_driver()) MPSSHIM_SKIP("asked of the library in front of the CPU driver");
+  const DeviceContext context;
+  const LoadedImage image;
+  size_t free_before = 0, free_after = 0, total = 0;
+  OK(CU(cuMemGetInfo)(&free_before, &total));
+  unsigned address = 77, pitch = 78;
+  const CUresult allocated = call("cuMemAlloc", &address, 64u << 20);
+  expect("cuMemAlloc", allocated, CUDA_ERROR_OUT_OF_MEMORY);
+  if (allocated == CUDA_SUCCESS) OK(call("cuMemFree", address));
+  const CUresult rows = call("cuMemAllocPitch", &address, &pitch, 1000u, 70'000u, 4u);
+  expect("cuMemAllocPitch", rows, CUDA_ERROR_OUT_OF_MEMORY);
+  if (rows == CUDA_SUCCESS) OK(call("cuMemFree", address));
+  OK(CU(cuMemGetInfo)(&free_after, &total));
+  if (driver_kind() != DriverKind::real) {
+    CHECK(address == 77);
+    CHECK(pitch == 78);
+    if (is_cpu_device()) CHECK(free_after == free_before);  // what had been made for it has gone
+  }
+  CHECK(call("cuMemAlloc", static_cast<unsigned*>(nullptr), 4u) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(call("cuMemAlloc", &address, 0u) == CUDA_ERROR_INVALID_VALUE);
+
+  unsigned bytes = 0;
+  expect("cuModuleGetGlobal", call("cuModuleGetGlobal", &address, &bytes, image.handle(), "counter"), CUDA_ERROR_NOT_SUPPORTED);
+  expect("cuModuleGetGlobal of a size", call("cuModuleGetGlobal", static_cast<unsigned*>(nullptr), &bytes, image.handle(), "counter"), CUDA_SUCCESS);
+  if (driver_kind() != DriverKind::real) CHECK(bytes == sizeof(int));
+  CHECK(call("cuModuleGetGlobal", &address, &bytes, image.handle(), "no such variable") == CUDA_ERROR_NOT_FOUND);
+
+  void* memory = nullptr;
+  OK(CU(cuMemAllocHost)(&memory, 4096));
+  expect("cuMemHostGetDevicePointer", call("cuMemHostGetDevicePointer", &address, memory, 0u), CUDA_ERROR_NOT_SUPPORTED);
+  int on_stack = 0;
+  expect("cuMemHostGetDevicePointer of other memory", call("cuMemHostGetDevicePointer", &address, static_cast<void*>(&on_stack), 0u),
+         CUDA_ERROR_INVALID_VALUE);
+  OK(CU(cuMemFreeHost)(memory));
+  if (driver_kind() != DriverKind::real) CHECK(address == 77);
+}
+
+TEST_CASE("texture references and device addresses of 32 bits", "[forwarded]") {
+  if (is_cpu_driver()) MPSSHIM_SKIP("asked of the library in front of the CPU driver");
+  const DeviceContext context;
+  CUtexref texture = nullptr;
+  OK(CU(cuTexRefCreate)(&texture));
+  unsigned address = 77, offset = 0;
+  expect("cuTexRefGetAddress of none", call("cuTexRefGetAddress", &address, texture), CUDA_ERROR_INVALID_VALUE);
+  expect("cuTexRefSetAddress", call("cuTexRefSetAddress", &offset, texture, 0x10'0000u, 4096u), CUDA_ERROR_INVALID_VALUE);
+  const struct {
+    unsigned width, height;
+    CUarray_format format;
+    unsigned channels;
+  } rows{64, 4, CU_AD_FORMAT_FLOAT, 1};
+  expect("cuTexRefSetAddress2D", call("cuTexRefSetAddress2D", texture, &rows, 0x10'0000u, 4096u), CUDA_ERROR_INVALID_VALUE);
+  CUdeviceptr memory = 0;
+  OK(CU(cuMemAlloc)(&memory, 4096));
+  size_t wide_offset = 0;
+  const CUresult bound = CU(cuTexRefSetAddress)(&wide_offset, texture, memory, 4096);
+  if (bound == CUDA_SUCCESS) expect("cuTexRefGetAddress", call("cuTexRefGetAddress", &address, texture), CUDA_ERROR_NOT_SUPPORTED);
+  if (driver_kind() != DriverKind::real) {
+    CHECK(bound == CUDA_SUCCESS);
+    CHECK(address == 77);
+  }
+  OK(CU(cuTexRefDestroy)(texture));
+  OK(CU(cuMemFree)(memory));
 }

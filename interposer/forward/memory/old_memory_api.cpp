@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ABI of CUDA 3.1 and older, as far as it can be used without a device pointer, which would have to fit 32 bits: sizes are 32 bits wide.
-// Descriptions of copies are widened and checked as those of today; an end that is device memory is at an address that nobody was given.
+// The ABI of CUDA 3.1 and older, for what gives no device address (old_address_api.cpp does): sizes are 32 bits wide.
+// Descriptions of copies are widened and checked as those of today.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
