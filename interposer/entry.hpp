@@ -91,6 +91,12 @@ CUresult guarded(CUresult (*function)(Parameters...), std::type_identity_t<Param
   }
 }
 
+// The implementation of today's variant, for an older one whose arguments have fewer bits.
+template <auto Implementation, typename... Narrower>
+CUresult widened(Narrower... arguments) {
+  return Implementation(arguments...);
+}
+
 // Every call that is not the fast case.
 template <typename... Parameters>
 [[gnu::noinline]] CUresult decided(ApiId id, CUresult (CUDAAPI* DriverTable::*real)(Parameters...), CUresult (*implementation)(Parameters...),

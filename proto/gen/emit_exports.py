@@ -23,8 +23,7 @@ def _export(function, symbol):
         scope = "" if streams else "const PerThreadDefaultStream scope; "
     handler = f"&api::{function.handler}"
     if function.widens:
-        passed = ", ".join(argument.name for argument in function.arguments)
-        handler = f"+[]({function.parameters()}) -> CUresult {{ return api::{function.handler}({passed}); }}"
+        handler = f"&widened<&api::{function.handler}, {function.parameter_types()}>"
     call = ", ".join([f"&DriverTable::{symbol}", handler] + names)
     return (f'extern "C" MPSSHIM_EXPORT CUresult CUDAAPI {symbol}({function.parameters()}) '
             f"{{ {scope}return entry<ApiId::{function.name}>({call}); }}")
