@@ -57,6 +57,7 @@ inline constexpr std::array kCallNames = std::to_array<std::string_view>({
     "cuEventRecord",
     "reporting a fault",
     "making side contexts",
+    "cuImportExternalMemory",
 });
 
 class CallName {

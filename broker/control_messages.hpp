@@ -18,8 +18,9 @@
 //   EventTimesRestore + [file]                             →  (then)
 //   SegmentAdd + [memory file]                             →  (used by SegmentMap; sent before the client learns the id)
 //   SegmentRestore + [memory file]                         →  (recovery: registered already before the epoch, at its address)
-//   PieceAdd + [memory handle]                             →  (memory that another session shares, used by MemoryAdopt; sent before the client
-//                                                          learns that it may)
+//   PieceAdd + [memory handle]                             →  (memory that another session shares, used by MemoryAdopt, or of another interface,
+//                                                          used by ExternalImport; sent before the client learns that it may)
+//                                                          ←  PieceTaken                 it was used by ExternalImport
 //   LeaseAdd                                               →  (a further device range, used by LeaseUse; sent before the client learns of it)
 //   LeaseRestore                                           →  (recovery: before the session's ChunkRestore)
 //                                                          ←  LeaseReleased              nothing of that range is reserved or mapped any more
@@ -109,6 +110,7 @@ enum class ExecutorMessage : std::uint32_t {
   printed,
   event_times,
   event_times_restore,
+  piece_taken,
 };
 
 // An entry of the load log. Streams, graphs and side contexts stand in it because they take device memory as loads do: only if a new life makes the
@@ -142,7 +144,7 @@ struct ExecutorPacket {
                                  // how many side contexts there are with it; session_pause(d), to rest: number of the order
   std::uint64_t address = 0;     // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
   std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment
-  std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note, load_replay: LogKind
+  std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note, load_replay: LogKind; piece_add: CUexternalMemoryHandleType, 0: a session's
   std::uint32_t flags = 0;       // segment_restore: registration flags; session_pause(d): kPause...; starved: kStarves...; module_note: kLoad...
   std::uint64_t epoch = 0;       // session_open
   std::uint32_t client_pid = 0;  // session_open

@@ -11,6 +11,7 @@
 //   LeaseReplace                    →  LeaseReplaced   the client could not keep that address range free in its own process
 //   MemoryShare                     →  MemoryShared    a name for memory of this session, to be given to other clients
 //   MemoryOpen                      →  MemoryOpened    memory of that name; the executor knows it first, used by MemoryAdopt
+//   ExternalOffer + [descriptor]    →  ExternalTaken   memory of another interface; the executor has it first, used by ExternalImport
 //   SegmentOpen                     →  SegmentCreated + [memory file]          a segment of events of another session, as one of its own
 //   OutputTake                      →  OutputTaken     text that its kernels have printed, in their order
 // clang-format on
@@ -109,7 +110,7 @@ struct MemoryShared {
 struct MemoryOpen {
   MessageHeader header{.type = MessageType::memory_open};
   MemoryName name;
-  std::uint64_t memory = 0;  // the id that it is to have in this session
+  std::uint64_t memory = 0;  // the id that it is to have in this session: MemoryId, or ExternalMemoryId for ExternalImport
 };
 
 struct MemoryOpened {
@@ -117,6 +118,19 @@ struct MemoryOpened {
   std::uint64_t size_bytes = 0;
   std::uint32_t is_own = 0;  // 1: it is of the asking session itself
   std::uint32_t reserved = 0;
+};
+
+// A descriptor that is not of the kind its type asks for, or has less than `size_bytes` behind it, is CUDA_ERROR_INVALID_VALUE, and goes to nobody.
+struct ExternalOffer {
+  MessageHeader header{.type = MessageType::external_offer};
+  std::uint64_t memory = 0;  // the id that it is to have (ExternalMemoryId)
+  std::uint64_t size_bytes = 0;
+  std::uint32_t handle_type = 0;  // CUexternalMemoryHandleType
+  std::uint32_t reserved = 0;
+};
+
+struct ExternalTaken {
+  MessageHeader header{.type = MessageType::external_taken};
 };
 
 struct SegmentOpen {

@@ -48,6 +48,8 @@ enum class MessageType : std::uint32_t {
   segment_open = 21,
   output_take = 23,
   output_taken = 24,
+  external_offer = 25,
+  external_taken = 26,
 };
 
 // `status` is a CUresult (0 in requests). An answer with another status has no file descriptors and only a header that counts.

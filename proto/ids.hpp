@@ -31,6 +31,7 @@ enum class HandleKind : std::uint8_t {
   link_state = 17,
   resource_descriptor = 18,  // the client's alone
   reference = 19,            // texture and surface references of modules
+  external_memory = 20,      // imported from another interface
 };
 
 inline constexpr std::uint32_t kGenerationBits = 24;
@@ -61,6 +62,7 @@ using GraphExecId = Id<HandleKind::graph_exec>;
 using GreenContextId = Id<HandleKind::green_context>;
 using ReferenceId = Id<HandleKind::reference>;
 using MemoryId = Id<HandleKind::allocation>;  // of cuMemCreate
+using ExternalMemoryId = Id<HandleKind::external_memory>;
 
 static_assert(sizeof(StreamId) == 8 && std::is_trivially_copyable_v<StreamId>);
 static_assert(StreamId::make(7, 3).index() == 7 && StreamId::make(7, 3).generation() == 3 && StreamId::make(7, 3).has_kind());

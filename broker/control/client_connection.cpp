@@ -116,7 +116,8 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
   std::memcpy(&header, message.data(), sizeof header);
   if (header.magic != proto::kMessageMagic) return malformed("sent a message that is not of this protocol");
   if ((stage_ == Stage::expects_hello) != (header.type == MessageType::hello)) return malformed("sent its messages in a wrong order");
-  if (fds.count > (header.type == MessageType::hello ? 1u : 0u)) return malformed("sent descriptors where none are due");
+  const bool may_bring_one = header.type == MessageType::hello || header.type == MessageType::external_offer;
+  if (fds.count > (may_bring_one ? 1u : 0u)) return malformed("sent descriptors where none are due");
   // Calls the handler if the size is right; a client may send nothing but whole structures.
   const auto with = [&]<typename Message>(Message body, auto&& handler) {
     if (message.size() != sizeof body) return malformed("sent a message whose size is not that of its type");
@@ -133,6 +134,7 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
     case MessageType::segment_open: return with(proto::SegmentOpen{}, [&](const auto& body) { on_segment_open(body); });
     case MessageType::memory_share: return with(proto::MemoryShare{}, [&](const auto& body) { on_memory_share(body); });
     case MessageType::memory_open: return with(proto::MemoryOpen{}, [&](const auto& body) { on_memory_open(body); });
+    case MessageType::external_offer: return with(proto::ExternalOffer{}, [&](const auto& body) { on_external_offer(body, fds); });
     case MessageType::lease_add: return with(proto::LeaseAdd{}, [&](const auto& body) { on_lease_add(body); });
     case MessageType::output_take: return with(proto::OutputTake{}, [&](const auto&) { on_output_take(); });
     case MessageType::lease_replace: return with(proto::LeaseReplace{}, [&](const auto& body) { on_lease_replace(body); });
@@ -145,6 +147,7 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
     case MessageType::memory_shared:
     case MessageType::memory_opened:
     case MessageType::output_taken:
+    case MessageType::external_taken:
     case MessageType::lease_added: break;
   }
   malformed("sent a message of an unknown type");
@@ -329,6 +332,14 @@ void ClientConnection::on_memory_open(const proto::MemoryOpen& request) {
   status = manager_.open_memory(*session, request, message.size_bytes, is_own);
   message.is_own = is_own ? 1 : 0;
   answer(message, status);
+}
+
+void ClientConnection::on_external_offer(const proto::ExternalOffer& request, const proto::ReceivedFds& fds) {
+  if (fds.count != 1) return malformed("offered memory without its descriptor");
+  CUresult status = CUDA_SUCCESS;
+  Session* session = live_session(status);
+  if (session != nullptr) status = manager_.offer_external(*session, request, fds.fds[0]);
+  answer(proto::ExternalTaken{}, status);
 }
 
 void ClientConnection::on_lease_add(const proto::LeaseAdd& request) {

@@ -48,6 +48,7 @@ class ClientConnection {
   void on_image_seal(const proto::ImageSeal& request);
   void on_memory_share(const proto::MemoryShare& request);
   void on_memory_open(const proto::MemoryOpen& request);
+  void on_external_offer(const proto::ExternalOffer& request, const proto::ReceivedFds& fds);
   void on_segment_create(const proto::SegmentCreate& request);
   void on_segment_open(const proto::SegmentOpen& request);
   void on_lease_add(const proto::LeaseAdd& request);

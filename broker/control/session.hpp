@@ -77,7 +77,8 @@ struct Session {
   std::optional<ChannelMemory> channel;
   SegmentStore segments;
   ChunkStore chunks;
-  std::set<std::uint64_t> announced;  // memory of other sessions that its executor has been handed and has not adopted yet
+  static constexpr std::size_t kMostAnnounced = 64;
+  std::set<std::uint64_t> announced;  // memory of other sessions and interfaces that its executor has been handed and has not adopted yet
   OutputBox output;                   // of its kernels, for its client to take
   proto::FileDescriptor variables;  // broker/kept_variables.hpp; not valid: none of its modules ever had any
 

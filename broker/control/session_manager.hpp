@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions and executors together: places sessions in executors, opens them there, brings their memory into the next one, moves those that
 // starve, ends them, decides by recovery.hpp what a death costs whom. Knows neither sockets of clients nor the text of commands.
-// In nine files: session_manager.cpp (opening), session_limits.cpp (what one may hold), session_end.cpp (ending), session_placement.cpp (which
+// In ten files: session_manager.cpp (opening), session_limits.cpp (what one may hold), session_end.cpp (ending), session_placement.cpp (which
 // executor), session_rest.cpp (restarts), session_handover.cpp (to another program), session_recovery.cpp
-// (executors' messages and deaths), session_faults.cpp (who has caused a fault), session_output.cpp (what kernels print).
+// (executors' messages and deaths), session_faults.cpp (who has caused a fault), session_output.cpp (what kernels print), session_external.cpp (descriptors of other interfaces).
 // Owned by Server; the control process's thread. Requests come from ClientConnection, which has checked their form; here ids and ranges are
 // checked against the session's own objects. Executors are ours, but may crash at any point.
 #pragma once
@@ -75,6 +75,8 @@ class SessionManager final : public ExecutorOwner {
   // A name for memory that the session holds; nothing: it holds no such memory.
   [[nodiscard]] std::optional<proto::MemoryName> share_memory(const Session& session, std::uint64_t object);
   [[nodiscard]] CUresult open_memory(Session& session, const proto::MemoryOpen& request, std::uint64_t& size_bytes, bool& is_own);
+  // Memory of another interface, behind a descriptor that the client has: looked at, and handed to its executor.
+  [[nodiscard]] CUresult offer_external(Session& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor);
   [[nodiscard]] CUresult create_segment(Session& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file);
   // A segment of events of another session of the same user.
   [[nodiscard]] CUresult open_segment(Session& session, const proto::SegmentOpen& request, std::uint64_t& segment, int& file);

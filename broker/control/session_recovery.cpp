@@ -162,6 +162,9 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::chunk_created:
       if (session != nullptr) chunk_created(*session, packet, fds);
       return;
+    case ExecutorMessage::piece_taken:
+      if (session != nullptr) session->announced.erase(packet.object);
+      return;
     case ExecutorMessage::chunk_released:
       if (session != nullptr) chunk_released(*session, packet.object);
       return;

@@ -19,8 +19,8 @@ std::optional<proto::MemoryName> SessionManager::share_memory(const Session& ses
 
 CUresult SessionManager::open_memory(Session& session, const proto::MemoryOpen& request, std::uint64_t& size_bytes, bool& is_own) {
   if (session.phase != SessionPhase::active) return CUDA_ERROR_MPS_SERVER_NOT_READY;
-  constexpr std::size_t kMostAnnounced = 64;  // and not yet adopted
-  if (!proto::MemoryId{request.memory}.has_kind() || session.chunks.all().contains(request.memory)) return CUDA_ERROR_INVALID_VALUE;
+  const bool is_id = proto::MemoryId{request.memory}.has_kind() || proto::ExternalMemoryId{request.memory}.has_kind();
+  if (!is_id || session.chunks.all().contains(request.memory)) return CUDA_ERROR_INVALID_VALUE;
   const std::optional<ShareTable::Shared> shared = shares_.find(request.name);
   const Session* owner = shared ? find(shared->session) : nullptr;
   const auto chunk = owner != nullptr ? owner->chunks.all().find(shared->object) : decltype(owner->chunks.all().end()){};
@@ -30,7 +30,7 @@ CUresult SessionManager::open_memory(Session& session, const proto::MemoryOpen& 
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (owner->device != session.device) return CUDA_ERROR_NOT_SUPPORTED;
-  if (session.announced.size() >= kMostAnnounced) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (session.announced.size() >= Session::kMostAnnounced) return CUDA_ERROR_OUT_OF_MEMORY;
   session.announced.insert(request.memory);
   size_bytes = chunk->second.size_bytes;
   is_own = owner == &session;

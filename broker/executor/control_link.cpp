@@ -80,7 +80,7 @@ void ControlLink::file(const ExecutorPacket& packet, proto::ReceivedFds& fds, co
   }
   if (packet.header.type == ExecutorMessage::piece_add && fds.count == 1) {
     std::lock_guard lock(mutex_);
-    pieces_[{packet.header.session, packet.object}] = {packet.size_bytes, std::move(fds.fds[0])};
+    pieces_[{packet.header.session, packet.object}] = {packet.size_bytes, packet.purpose, std::move(fds.fds[0])};
     arrived_.notify_all();
     return;
   }

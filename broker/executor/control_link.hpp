@@ -27,6 +27,7 @@ struct ReceivedSegment {
 
 struct ReceivedPiece {
   std::uint64_t size_bytes = 0;
+  std::uint32_t handle_type = 0;  // of another interface: CUexternalMemoryHandleType
   proto::FileDescriptor handle;
 };
 
@@ -57,7 +58,7 @@ class ControlLink {
   [[nodiscard]] std::optional<ReceivedSegment> take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms, const IsGone& is_gone);
   // The further device range at `address` that the control process announced; as take_segment.
   [[nodiscard]] std::optional<proto::Lease> take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms, const IsGone& is_gone);
-  // The memory of another session that the control process announced under this id; as take_segment.
+  // The memory of another session, or of another interface, that the control process announced under this id; as take_segment.
   [[nodiscard]] std::optional<ReceivedPiece> take_piece(std::uint64_t session, std::uint64_t memory, unsigned timeout_ms, const IsGone& is_gone);
   void look_again();
   // Waits, at most `timeout_ms`, until the control process has dealt with all that was sent so far. Called by helper threads.

@@ -11,6 +11,7 @@
 
 #include "broker/executor/application_memory.hpp"
 #include "broker/executor/control_link.hpp"
+#include "broker/executor/external_memory.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker {
@@ -52,7 +53,8 @@ MemoryMap::MemoryMap(const Driver& driver, ControlLink& control, CUdevice device
       device_lease_(device_lease),
       all_chunks_(all_chunks),
       segments_(driver, control, session, pinned_lease),
-      application_(std::make_unique<ApplicationMemory>(driver, control, device, session, *this)) {}
+      application_(std::make_unique<ApplicationMemory>(driver, control, device, session, *this)),
+      external_(std::make_unique<ExternalMemory>(driver, *this)) {}
 
 MemoryMap::~MemoryMap() = default;
 
@@ -281,6 +283,7 @@ bool MemoryMap::is_releasing() const {
 
 void MemoryMap::release_all() {
   application_->release_all();
+  external_->release_all();
   segments_.release_all();
   std::lock_guard lock(mutex_);
   ranges_.clear();
@@ -302,6 +305,10 @@ void MemoryMap::add_global(std::uint64_t address, std::uint64_t size_bytes) {
 }
 
 bool MemoryMap::owns_device(std::uint64_t address, std::uint64_t size_bytes) const {
+  return lies_in_own(address, size_bytes) || external_->holds(address, size_bytes);
+}
+
+bool MemoryMap::lies_in_own(std::uint64_t address, std::uint64_t size_bytes) const {
   std::lock_guard lock(mutex_);
   // The bytes from `at` to the end of the piece that holds it; 0: none does.
   const auto left_here = [&](std::uint64_t at) -> std::uint64_t {

@@ -23,6 +23,7 @@ namespace mpsshim::broker {
 
 class ApplicationMemory;
 class ControlLink;
+class ExternalMemory;
 
 class MemoryMap {
  public:
@@ -73,6 +74,8 @@ class MemoryMap {
   [[nodiscard]] bool claim_descriptor();
   void give_back_descriptor();
   [[nodiscard]] ApplicationMemory& application() { return *application_; }
+  [[nodiscard]] ExternalMemory& external() { return *external_; }
+  [[nodiscard]] const ExternalMemory& external() const { return *external_; }
   [[nodiscard]] SegmentMap& segments() { return segments_; }
   [[nodiscard]] const SegmentMap& segments() const { return segments_; }
 
@@ -81,7 +84,8 @@ class MemoryMap {
 
   void add_global(std::uint64_t address, std::uint64_t size_bytes);
 
-  [[nodiscard]] bool owns_device(std::uint64_t address, std::uint64_t size_bytes) const;  // chunk or global, wholly
+  // Wholly in chunks, in a global, or in a buffer of external memory.
+  [[nodiscard]] bool owns_device(std::uint64_t address, std::uint64_t size_bytes) const;
   [[nodiscard]] bool owns_pinned(std::uint64_t address, std::uint64_t size_bytes) const { return segments_.owns_pinned(address, size_bytes); }
 
  private:
@@ -91,6 +95,7 @@ class MemoryMap {
     std::uint64_t given_up = 0;
   };
 
+  [[nodiscard]] bool lies_in_own(std::uint64_t address, std::uint64_t size_bytes) const;
   [[nodiscard]] std::uint64_t find_room(std::uint64_t size_bytes, std::uint64_t alignment) const;
   [[nodiscard]] bool is_free(std::uint64_t address, std::uint64_t size_bytes) const;
   [[nodiscard]] bool has_descriptors() const;
@@ -129,6 +134,7 @@ class MemoryMap {
   AddressRanges globals_;
   SegmentMap segments_;
   const std::unique_ptr<ApplicationMemory> application_;
+  const std::unique_ptr<ExternalMemory> external_;
 };
 
 }  // namespace mpsshim::broker

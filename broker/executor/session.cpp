@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "broker/executor/control_link.hpp"
+#include "broker/executor/external_memory.hpp"
 #include "broker/executor/helper_pool.hpp"
 #include "broker/executor/quiet_window.hpp"
 #include "broker/executor/worker.hpp"
@@ -28,8 +29,8 @@ Session::Session(ExecutorParts& parts, const ExecutorPacket& packet)
       client_pid_(packet.client_pid),
       variables_(std::make_shared<SessionVariables>(id_, parts.control)),
       context_{parts, channel_, id_, *variables_},
-      arrays_(parts.driver),
       memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease, parts.chunks),
+      arrays_(parts.driver),
       times_(parts.driver),
       graphs_(parts),
       streams_(context_),
@@ -194,9 +195,9 @@ StreamSet::Pace Session::take_pace() {
   return {now.operations - seen.operations, now.fences - seen.fences};
 }
 
-// What kernels wrote there, or arrays hold, would be gone: the client would have to be told so, and would end.
+// What kernels wrote there, or arrays hold, would be gone, and external memory: the client would have to be told so, and would end.
 bool Session::has_variables() {
-  bool any = arrays_.holds_any();
+  bool any = arrays_.holds_any() || memory_.external().holds_any();
   modules_.for_each([&](proto::ModuleId, SessionModule& module) { any |= module.image->has_writable_globals; });
   return any;
 }
@@ -224,7 +225,7 @@ bool Session::poll_rest() {
 // elsewhere.
 bool Session::is_movable() const {
   return is_reading() && window_launches_ == 0 && variables_->can_be_kept() && !arrays_.holds_any() && !arrays_.holds_samplers() &&
-         conditions_.is_empty();
+         !memory_.external().holds_any() && conditions_.is_empty();
 }
 
 void Session::pause(bool without_variables, std::function<void(CUresult)> answer) {

@@ -156,8 +156,8 @@ class Session : public std::enable_shared_from_this<Session> {
   ClientChannel channel_;
   const std::shared_ptr<SessionVariables> variables_;
   const IssueContext context_;
-  SessionArrays arrays_;
   MemoryMap memory_;
+  SessionArrays arrays_;  // some of external memory
   EventTable events_;
   SessionTimes times_;
   ModuleTable modules_;

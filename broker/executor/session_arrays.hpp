@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/external_memory.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/ids.hpp"
 
@@ -21,6 +22,7 @@ namespace mpsshim::broker {
 struct SessionArray {
   CUarray array = nullptr;
   CUmipmappedArray mipmapped = nullptr;  // the one or the other
+  ImportedMemoryRef external;            // that it is mapped onto: ends after it
   bool is_part = false;                  // a level or a plane: ends with its parent
   std::vector<proto::ArrayId> parts;     // found in it
 };

@@ -8,6 +8,7 @@
 
 #include "broker/executor/chain_graph.hpp"
 #include "broker/executor/conditioned_graph.hpp"
+#include "broker/executor/quiet_window.hpp"
 #include "broker/executor/scoped_context.hpp"
 #include "broker/executor/session.hpp"
 

@@ -7,6 +7,7 @@
 #include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/external_memory.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/registered.hpp"
@@ -56,6 +57,7 @@ void release_context_objects(CUcontext context) {
   Streams::instance().destroy_all_of(context);
   destroy_samplers_of(context);
   Arrays::instance().destroy_all_of(context);
+  ExternalMemories::instance().end_all_of(context);
   Modules::instance().unload_all_of(context);
   RegisteredMemory::instance().remove_all_of(context);
   PinnedMemory::instance().free_all_of(context);

@@ -2,7 +2,7 @@
 // The control process on hostile connections: the input is what a client's socket brings, message after message, each whole or not, with
 // descriptors or without; several clients at a time. An input is a row of steps:
 //   u8 action   bits 0-1: which of four connections; bits 2-4: descriptors that go with it (0-2 of the right kind, 3: a pidfd of another
-//               process, 4: a closed pipe, 5-7: none); bit 7: that connection hangs up instead
+//               process, 4: a closed pipe, 6: a memory file, 5, 7: none); bit 7: that connection hangs up instead
 //   u16 length, then as many bytes: the message
 // Whatever comes, what the executor is told must hold together (control_stage.cpp), and when all have hung up nothing of them is left.
 #include <array>
@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "proto/client_requests.hpp"
+#include "proto/ids.hpp"
 #include "tests/fuzz/support/control_stage.hpp"
 #include "tests/fuzz/support/fuzz_target.hpp"
 
@@ -31,6 +32,7 @@ struct Descriptors {
   proto::FileDescriptor self{static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))};
   proto::FileDescriptor parent{static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0))};
   proto::FileDescriptor null{open("/dev/null", O_RDONLY | O_CLOEXEC)};
+  proto::FileDescriptor memory = proto::create_memory_file("fuzz", 1u << 20);
 };
 
 std::vector<int> descriptors_for(unsigned kind, const Descriptors& known) {
@@ -39,6 +41,7 @@ std::vector<int> descriptors_for(unsigned kind, const Descriptors& known) {
     case 2: return {known.self.get(), known.self.get()};
     case 3: return {known.parent.get()};
     case 4: return {known.null.get()};
+    case 6: return {known.memory.get()};
     default: return {};
   }
 }
@@ -89,7 +92,7 @@ Input make_input(Random& random) {
     if (random() % 8 != 0) add_step(input, i, 0, proto::Attach{.device = static_cast<std::uint32_t>(random() % 16 == 0)});
   }
   for (std::uint64_t steps = random() % 64; steps > 0; --steps) {
-    switch (random() % 10) {
+    switch (random() % 11) {
       case 0: add_step(input, connection(), 0, proto::Attach{.device = static_cast<std::uint32_t>(random() % 3)}); break;
       case 1: add_step(input, connection(), 0, proto::ImageOpen{.size_bytes = size()}); break;
       case 2: {
@@ -113,6 +116,12 @@ Input make_input(Random& random) {
         input.push_back(static_cast<std::uint8_t>(0x80 | connection()));
         append(input, std::uint16_t{0});
         break;
+      case 9: {
+        proto::ExternalOffer offer{.size_bytes = size(), .handle_type = static_cast<std::uint32_t>(random() % 16 == 0 ? 9 : 1)};
+        offer.memory = proto::ExternalMemoryId::make(static_cast<std::uint32_t>(random() % 256), 1).value;
+        add_step(input, connection(), random() % 8 == 0 ? 4 : 6, offer);
+        break;
+      }
       default:
         add_step(input, connection(), static_cast<unsigned>(random() % 8), proto::Hello{.layout_major = static_cast<std::uint32_t>(random() % 3)});
     }

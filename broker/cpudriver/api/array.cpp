@@ -100,18 +100,12 @@ CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* pHandle, const CUDA_AR
     if (pHandle == nullptr || pMipmappedArrayDesc == nullptr || numMipmapLevels == 0) return CUDA_ERROR_INVALID_VALUE;
     auto mipmapped = std::make_shared<MipmappedArray>();
     CUDA_ARRAY3D_DESCRIPTOR level = *pMipmappedArrayDesc;
-    const bool is_layered = (level.Flags & CUDA_ARRAY3D_LAYERED) != 0;
     for (unsigned i = 0; i < numMipmapLevels; ++i) {
       std::shared_ptr<Array> array;
       const CUresult result = Array::create(level, array);
       if (result != CUDA_SUCCESS) return result;
       mipmapped->levels.push_back(std::move(array));
-      const auto halve = [](size_t& extent) {
-        if (extent > 1) extent /= 2;
-      };
-      halve(level.Width);
-      halve(level.Height);
-      if (!is_layered) halve(level.Depth);
+      level = half_of(level);
     }
     for (const auto& array : mipmapped->levels) HandleTable<Array>::get().add(array);
     *pHandle = static_cast<CUmipmappedArray>(HandleTable<MipmappedArray>::get().add(std::move(mipmapped)));

@@ -4,6 +4,7 @@
 #include "broker/cpudriver/config.hpp"
 #include "broker/cpudriver/device/attributes.hpp"
 #include "broker/cpudriver/memory/allocations.hpp"
+#include "broker/cpudriver/memory/external_memory.hpp"
 #include "broker/cpudriver/memory/physical_memory.hpp"
 
 using namespace mpsshim::cpudriver;
@@ -71,8 +72,10 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr dptr) {
     if (dptr == 0) return CUDA_SUCCESS;
     const auto range = MemoryMap::get().containing(dptr);
     if (!range || range->begin != dptr) return CUDA_ERROR_INVALID_VALUE;
-    if (range->kind != MemoryKind::device && range->kind != MemoryKind::managed) return CUDA_ERROR_INVALID_VALUE;
+    const bool is_external = range->kind == MemoryKind::external;
+    if (range->kind != MemoryKind::device && range->kind != MemoryKind::managed && !is_external) return CUDA_ERROR_INVALID_VALUE;
     const Scheduler::QuietWindow window(Scheduler::get(), false);
+    if (is_external) return ExternalMemory::unmap(dptr);
     return free_device(dptr, range->kind);
   });
 }

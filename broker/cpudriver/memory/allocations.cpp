@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "broker/cpudriver/memory/module_area.hpp"
+#include "broker/cpudriver/memory/address_area.hpp"
 #include "broker/cpudriver/memory/physical_memory.hpp"
 #include "broker/cpudriver/streams/scheduler.hpp"
 
@@ -28,11 +28,11 @@ void* pages(std::size_t size) {
 }
 
 void* device_pages(MemoryKind kind, std::size_t size) {
-  return kind == MemoryKind::module_global ? take_module_pages(round_up(size, page_size())) : pages(size);
+  return kind == MemoryKind::module_global ? AddressArea::of_module_variables().take(round_up(size, page_size())) : pages(size);
 }
 
 void release_device_pages(MemoryKind kind, void* pointer, std::size_t size) {
-  if (kind == MemoryKind::module_global) return give_back_module_pages(pointer, round_up(size, page_size()));
+  if (kind == MemoryKind::module_global) return AddressArea::of_module_variables().give_back(pointer, round_up(size, page_size()));
   munmap(pointer, size);
 }
 

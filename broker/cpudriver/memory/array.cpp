@@ -27,7 +27,7 @@ std::size_t channel_bytes(CUarray_format format) {
 }  // namespace
 
 Array::~Array() {
-  if (address != 0) free_device(address, MemoryKind::device);
+  if (address != 0 && backing == nullptr) free_device(address, MemoryKind::device);
 }
 
 CUresult Array::check(const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
@@ -38,14 +38,28 @@ CUresult Array::check(const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
 
 CUresult Array::create(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::shared_ptr<Array>& array) {
   if (const CUresult checked = check(descriptor); checked != CUDA_SUCCESS) return checked;
+  auto made = lay_out(descriptor);
+  const CUresult result = allocate_device(made->size_bytes(), MemoryKind::device, made->address);
+  if (result == CUDA_SUCCESS) array = std::move(made);
+  return result;
+}
+
+std::shared_ptr<Array> Array::lay_out(const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
   auto made = std::make_shared<Array>();
   made->descriptor = descriptor;
   made->row_bytes = descriptor.Width * channel_bytes(descriptor.Format) * descriptor.NumChannels;
   made->rows = std::max<std::size_t>(descriptor.Height, 1);
   made->slices = std::max<std::size_t>(descriptor.Depth, 1);
-  const CUresult result = allocate_device(made->row_bytes * made->rows * made->slices, MemoryKind::device, made->address);
-  if (result == CUDA_SUCCESS) array = std::move(made);
-  return result;
+  return made;
+}
+
+CUDA_ARRAY3D_DESCRIPTOR half_of(const CUDA_ARRAY3D_DESCRIPTOR& level) {
+  const auto halved = [](std::size_t extent) { return extent > 1 ? extent / 2 : extent; };
+  CUDA_ARRAY3D_DESCRIPTOR half = level;
+  half.Width = halved(level.Width);
+  half.Height = halved(level.Height);
+  if ((level.Flags & CUDA_ARRAY3D_LAYERED) == 0) half.Depth = halved(level.Depth);
+  return half;
 }
 
 }  // namespace mpsshim::cpudriver

@@ -24,6 +24,7 @@ enum class MemoryKind {
   managed,          // cuMemAllocManaged
   mapped,           // cuMemMap with access set
   module_global,
+  external,         // of another interface: what is mapped onto cuImportExternalMemory's objects
   pinned_host,      // cuMemHostAlloc
   registered_host,  // cuMemHostRegister
 };

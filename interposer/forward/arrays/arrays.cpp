@@ -53,24 +53,19 @@ Array* Arrays::resolve(CUmipmappedArray handle) {
   return array != nullptr && array->is_mipmapped() ? array : nullptr;
 }
 
-CUresult Arrays::make(const proto::ArrayCreateRecord& what, CUcontext context, Array*& result) {
-  auto object = std::make_unique<Array>();
+template <typename Record, typename Reply>
+CUresult Arrays::add(std::unique_ptr<Array> object, Record record, Reply& reply, Array*& result) {
   Array* array = object.get();
-  array->context = context;
-  array->is_part = what.kind == kLevel || what.kind == kPlane;
-  array->levels = what.kind == kMipmapped ? what.number : 0;
   {
     const std::lock_guard lock(mutex_);
     const proto::ArrayId id = table_.add(std::move(object));
     if (id == proto::ArrayId{}) return CUDA_ERROR_OUT_OF_MEMORY;  // and the array is gone
     array->id = id;
   }
-  proto::ArrayCreateRecord record = what;
   record.array = array->id;
-  proto::ArrayCreateReply reply{};
   Answer answer;
   CUresult error = CUDA_SUCCESS;
-  proto::ArrayCreateRecord again = record;
+  Record again = record;
   again.restores = 1;
   do {
     error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
@@ -80,9 +75,39 @@ CUresult Arrays::make(const proto::ArrayCreateRecord& what, CUcontext context, A
     (void)table_.take(array->id);
     return error;
   }
-  array->descriptor = {reply.width, reply.height, reply.depth, static_cast<CUarray_format>(reply.format), reply.channels, reply.flags};
   result = array;
   return CUDA_SUCCESS;
+}
+
+CUresult Arrays::make(const proto::ArrayCreateRecord& what, CUcontext context, Array*& array) {
+  auto object = std::make_unique<Array>();
+  object->context = context;
+  object->is_part = what.kind == kLevel || what.kind == kPlane;
+  object->levels = what.kind == kMipmapped ? what.number : 0;
+  proto::ArrayCreateReply reply{};
+  if (const CUresult error = add(std::move(object), what, reply, array); error != CUDA_SUCCESS) return error;
+  array->descriptor = {reply.width, reply.height, reply.depth, static_cast<CUarray_format>(reply.format), reply.channels, reply.flags};
+  return CUDA_SUCCESS;
+}
+
+CUresult Arrays::map(proto::ExternalMemoryId memory, std::uint64_t offset, const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::uint32_t levels,
+                     CUcontext context, Array*& array) {
+  auto object = std::make_unique<Array>();
+  object->context = context;
+  object->levels = levels;
+  object->descriptor = descriptor;
+  proto::ExternalMapArrayRecord record{};
+  record.memory = memory;
+  record.offset = offset;
+  record.width = descriptor.Width;
+  record.height = descriptor.Height;
+  record.depth = descriptor.Depth;
+  record.format = static_cast<std::uint32_t>(descriptor.Format);
+  record.channels = descriptor.NumChannels;
+  record.flags = descriptor.Flags;
+  record.levels = levels;
+  proto::ExternalMapArrayReply reply{};
+  return add(std::move(object), record, reply, array);
 }
 
 CUresult Arrays::create(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::uint32_t levels, CUcontext context, Array*& array) {

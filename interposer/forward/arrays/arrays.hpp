@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "gen/cuda_api.hpp"
@@ -42,6 +43,9 @@ class Arrays {
 
   // `levels` 0: a plain array.
   [[nodiscard]] CUresult create(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::uint32_t levels, CUcontext context, Array*& array);
+  // A mipmapped array in memory of another interface (ExternalMemories).
+  [[nodiscard]] CUresult map(proto::ExternalMemoryId memory, std::uint64_t offset, const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::uint32_t levels,
+                             CUcontext context, Array*& array);
   // A level of a mipmapped array or a plane of an array; asked for twice it is the same.
   [[nodiscard]] CUresult part(Array& parent, std::uint32_t number, Array*& array);
   [[nodiscard]] CUresult destroy(Array& array);
@@ -49,6 +53,9 @@ class Arrays {
 
  private:
   [[nodiscard]] CUresult make(const proto::ArrayCreateRecord& what, CUcontext context, Array*& array);
+  // `record` is its own recipe; the array is in the table where this is CUDA_SUCCESS.
+  template <typename Record, typename Reply>
+  [[nodiscard]] CUresult add(std::unique_ptr<Array> object, Record record, Reply& reply, Array*& array);
 
   std::mutex mutex_;  // while arrays come and go
   proto::HandleTable<proto::HandleKind::array, Array> table_;

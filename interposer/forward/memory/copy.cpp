@@ -11,6 +11,7 @@
 #include "interposer/forward/memory/copy_pace.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
 #include "interposer/forward/memory/device_ranges.hpp"
+#include "interposer/forward/memory/external_memory.hpp"
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/registered.hpp"
@@ -70,7 +71,7 @@ CUresult classify(std::uint64_t& address, std::uint64_t bytes, Named named, Spac
       return variable->holds(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
   }
-  if (DeviceLeases::instance().holds(address)) {
+  if (DeviceLeases::instance().holds(address) || ExternalMemories::instance().find(address)) {
     space = Space::device;
     return is_usable(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }

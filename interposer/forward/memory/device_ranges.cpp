@@ -2,6 +2,7 @@
 #include "interposer/forward/memory/device_ranges.hpp"
 
 #include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/external_memory.hpp"
 #include "interposer/forward/memory/ipc_memory.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/virtual_memory.hpp"
@@ -37,6 +38,14 @@ std::optional<DeviceRange> find_device_range(std::uint64_t address) {
     range.is_mapped = true;
     range.is_accessible = mapped->is_accessible;
     range.is_exportable = mapped->is_exportable;
+    return range;
+  }
+  if (const auto external = ExternalMemories::instance().find(address)) {
+    DeviceRange range;
+    range.range = external->range;
+    range.owner = external->owner;
+    range.is_imported = true;
+    range.is_external = true;
     return range;
   }
   const std::optional<AddressRange> allocation = DeviceMemory::instance().find(address);

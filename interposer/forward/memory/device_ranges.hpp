@@ -16,7 +16,8 @@ struct DeviceRange {
   AllocationOwner owner;
   CUmemoryPool pool = nullptr;  // of stream-ordered memory
   bool is_mapped = false;       // by the application: VirtualMemory
-  bool is_imported = false;     // another process's allocation: IpcMemory
+  bool is_imported = false;     // another process's allocation: IpcMemory; or as follows
+  bool is_external = false;     // another interface's memory: ExternalMemories
   bool is_accessible = true;
   bool is_exportable = false;
 };

@@ -8,6 +8,7 @@
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/forward/memory/device_ranges.hpp"
+#include "interposer/forward/memory/external_memory.hpp"
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/memory/ipc_memory.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
@@ -49,6 +50,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
   }
   const auto allocation = find_device_range(dptr);
   if (allocation && allocation->is_imported && allocation->pool != nullptr) return IpcMemory::instance().close(dptr);
+  if (allocation && allocation->is_external) return ExternalMemories::instance().free(dptr);
   if (!allocation || allocation->range.address != dptr || allocation->is_mapped || allocation->is_imported) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->pool == nullptr) return DeviceMemory::instance().free(dptr);
   if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;

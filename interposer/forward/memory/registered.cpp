@@ -14,6 +14,7 @@
 #include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/memory/copy_crew.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
+#include "interposer/forward/memory/external_memory.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "proto/channel.hpp"
 
@@ -77,7 +78,8 @@ CUresult RegisteredMemory::add(AddressRange range, std::uint32_t flags, CUcontex
     }
   }
   if (PinnedMemory::instance().find(range.address)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-  if (DeviceLeases::instance().holds(range.address) || !is_mapped(range)) return CUDA_ERROR_INVALID_VALUE;
+  const bool is_device = DeviceLeases::instance().holds(range.address) || ExternalMemories::instance().find(range.address);
+  if (is_device || !is_mapped(range)) return CUDA_ERROR_INVALID_VALUE;
   Registration registration{range.size_bytes, 0, flags, context, next_buffer_id(), nullptr};
   const bool has_whole_pages = range.address % proto::kPageBytes == 0 && range.size_bytes % proto::kPageBytes == 0;
   if (has_whole_pages && is_alone() && is_private(range)) registration.alias = exchange(range, flags, context);

@@ -43,7 +43,10 @@ void ObligingExecutor::ready() {
   facts->size_bytes = sizeof *facts;
   facts->driver_version = 13000;
   facts->device_count = 1;  // this launcher has one executor at a time
-  for (auto& device : facts->device) device.total_memory_bytes = 100ull << 30;
+  for (auto& device : facts->device) {
+    device.total_memory_bytes = 100ull << 30;
+    device.is_cpu_device = 1;  // which takes memory files as external memory
+  }
   require(pwrite(facts_.get(), facts.get(), sizeof *facts, 0) == static_cast<ssize_t>(sizeof *facts), "facts cannot be written");
   ExecutorPacket packet;
   packet.header.type = ExecutorMessage::ready;
@@ -73,6 +76,11 @@ bool ObligingExecutor::serve() {
     } else if (packet.header.type == ExecutorMessage::segment_add || packet.header.type == ExecutorMessage::lease_add) {
       require(open_.contains(packet.header.session),
               "memory is announced for a session that is not open");  // known before its client has the answer, and only where it is open
+    } else if (packet.header.type == ExecutorMessage::piece_add) {
+      require(open_.contains(packet.header.session) && fds.count == 1, "memory is handed over for nobody, or without its descriptor");
+      answer.header.type = ExecutorMessage::piece_taken;
+      answer.object = packet.object;
+      if (packet.object % 2 == 0) send(answer);
     }
   }
   return any;

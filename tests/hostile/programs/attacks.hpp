@@ -36,6 +36,14 @@ std::string reach(Hostile& hostile, std::uint64_t address);
 // A second session of this process names the first one's chunks and segments.
 std::string borrow(Hostile& hostile);
 
+// --- memory of other interfaces (attacks_external.cpp) ---
+// Descriptors of every kind offered as memory, and memory that is less than was said by the time it is imported.
+std::string descriptors_as_memory(Hostile& hostile);
+// Imports, maps and ends what is not there, or another session's; all but the right ones are refused. Keeps a buffer: "ok ADDRESS".
+std::string external(Hostile& hostile);
+// As many as it may have, and more, none of them ended.
+std::string externals(Hostile& hostile);
+
 // --- shared pages (attacks_memory.cpp) ---
 // Random bytes over one kind of page ("header", "waiters", "replies", "ring", "fences", "segments", "all") while work goes on.
 std::string scribble(Hostile& hostile, const std::string& what, int duration_ms);

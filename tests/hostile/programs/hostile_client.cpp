@@ -30,6 +30,9 @@ class Client {
     if (name == "punch") return punch(hostile_);
     if (name == "unmap") return unmap(hostile_);
     if (name == "random_records") return random_records(hostile_, count);
+    if (name == "descriptors_as_memory") return descriptors_as_memory(hostile_);
+    if (name == "external") return external(hostile_);
+    if (name == "externals") return externals(hostile_);
     if (name == "flood") return flood(hostile_, count);
     if (name == "halves") return halves(hostile_);
     if (name == "descriptors") return descriptors(hostile_);

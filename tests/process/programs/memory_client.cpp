@@ -12,6 +12,7 @@
 //   time KIB N       cuMemAlloc and cuMemFree of that size (0: of sizes from 1 byte to 8 MiB) over and over in N threads: "ok NS" for a pair
 //   copy             a page to the end of each of those allocations and back: is it right
 //   give             frees what take and exhaust have taken
+//   import, seen     a memory file of 64 KiB imported and mapped, "ok ADDRESS", or the error; is what was written there in the file, and back
 //   free             what cuMemGetInfo says: "ok MIB"
 #include <algorithm>
 #include <chrono>
@@ -22,6 +23,9 @@
 #include <thread>
 #include <utility>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "tests/process/programs/conversation.hpp"
 #include "tests/process/programs/driver.hpp"
 
@@ -31,6 +35,7 @@ namespace {
 constexpr std::size_t kMiB = 1 << 20;
 constexpr unsigned kSecret = 0x5ec2e7a5;
 constexpr std::size_t kPinnedWords = kMiB / sizeof(unsigned);
+constexpr std::size_t kImportedBytes = 64 * 1024;
 
 class Client {
  public:
@@ -48,6 +53,8 @@ class Client {
   void copy() const;
   [[nodiscard]] static std::size_t free_mib();
   void give();
+  std::string import();
+  void seen() const;
 
   CUcontext context_ = nullptr;
   std::unique_ptr<Words> held_;
@@ -56,6 +63,8 @@ class Client {
   void* pinned_ = nullptr;
   std::vector<CUdeviceptr> taken_;
   std::size_t exhausted_bytes_ = 0;  // of each, after exhaust
+  CUdeviceptr imported_ = 0;
+  unsigned* file_ = nullptr;
 };
 
 Client::Client() {
@@ -179,6 +188,34 @@ void Client::give() {
   taken_.clear();
 }
 
+std::string Client::import() {
+  CUDA_EXTERNAL_MEMORY_HANDLE_DESC description{};
+  description.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+  description.size = kImportedBytes;
+  const int fd = description.handle.fd = memfd_create("exported", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  require(fd >= 0 && ftruncate(fd, kImportedBytes) == 0, "the system gives no memory file");
+  file_ = static_cast<unsigned*>(mmap(nullptr, kImportedBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+  CUexternalMemory memory = nullptr;
+  if (const CUresult error = cuImportExternalMemory(&memory, &description); error != CUDA_SUCCESS) return describe(error);
+  CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer{};
+  buffer.size = kImportedBytes;
+  CU(cuExternalMemoryGetMappedBuffer(&imported_, memory, &buffer));
+  std::ostringstream answer;
+  answer << "ok " << std::hex << imported_;
+  return answer.str();
+}
+
+void Client::seen() const {
+  CU(cuMemsetD32(imported_, kSecret, kImportedBytes / sizeof(unsigned)));
+  CU(cuCtxSynchronize());
+  require(std::count(file_, file_ + kImportedBytes / sizeof(unsigned), kSecret) == kImportedBytes / sizeof(unsigned),
+          "the file lacks what was written");
+  file_[7] = 8;
+  unsigned word = 0;
+  CU(cuMemcpyDtoH(&word, imported_ + 7 * sizeof word, sizeof word));
+  require(word == 8, "the device does not see the file");
+}
+
 std::string Client::answer(const std::string& line) {
   std::istringstream words(line);
   std::string command;
@@ -195,6 +232,8 @@ std::string Client::answer(const std::string& line) {
   if (command == "time") return "ok " + std::to_string(time_pairs(mib << 10, threads));
   if (command == "copy") return copy(), "ok";
   if (command == "give") return give(), "ok";
+  if (command == "import") return import();
+  if (command == "seen") return seen(), "ok";
   if (command == "free") return "ok " + std::to_string(free_mib());
   if (command != "take") throw Failure("unknown command " + line);
   taken_.emplace_back();

@@ -78,6 +78,7 @@ class ExecutorPeer {
     facts->device_count = 2;
     for (auto& device : facts->device) {
       device.total_memory_bytes = memory_bytes;
+      device.is_cpu_device = is_cpu ? 1 : 0;
       device.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_MODE] = exclusive ? CU_COMPUTEMODE_EXCLUSIVE_PROCESS : CU_COMPUTEMODE_DEFAULT;
     }
     REQUIRE(pwrite(facts_.get(), facts.get(), sizeof *facts, 0) == static_cast<ssize_t>(sizeof *facts));
@@ -142,6 +143,7 @@ class ExecutorPeer {
   bool halted = false;
   bool stands_still = true;  // when it is halted
   bool exclusive = false;    // compute mode of its devices
+  bool is_cpu = false;       // the CPU driver's
 
  private:
   EventLoop& loop_;

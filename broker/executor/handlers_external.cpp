@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of other interfaces: imported and mapped by helpers, since nothing says how long the driver takes; ended in quiet windows, because the
+// driver then waits for every kernel.
+#include <utility>
+
+#include "broker/executor/control_link.hpp"
+#include "broker/executor/dispatch.hpp"
+#include "broker/executor/external_memory.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+constexpr unsigned kOfferedTimeoutMs = 10'000;  // to learn whether the control process has announced it
+
+CUresult import(Session& session, const proto::ExternalImportRecord& record) {
+  ExecutorParts& parts = session.parts();
+  auto piece = parts.control.take_piece(session.id(), record.memory.value, kOfferedTimeoutMs, [&] { return session.is_gone(); });
+  if (!piece) return CUDA_ERROR_MPS_SERVER_NOT_READY;
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::piece_taken, 0, session.id()};
+  packet.object = record.memory.value;
+  parts.control.send(packet);
+  if (record.size_bytes == 0 || record.size_bytes > piece->size_bytes) return CUDA_ERROR_INVALID_VALUE;
+  // What a session shares is behind such a descriptor as well.
+  const std::uint32_t type = piece->handle_type != 0 ? piece->handle_type : std::uint32_t{CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD};
+  const ScopedMark mark(session.id(), "cuImportExternalMemory", Patience::patient);
+  const proto::trace::Span span("driver", "cuImportExternalMemory", {"session", session.id()});
+  const CUresult result = session.memory().external().import(record.memory, {record.size_bytes, type, record.flags}, std::move(piece->handle));
+  return parts.faults.check(result, session.id(), "cuImportExternalMemory");
+}
+
+CUresult map(Session& session, const proto::ExternalMapRecord& record, std::uint64_t& address) {
+  const ImportedMemoryRef memory = session.memory().external().find(record.memory);
+  if (memory == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const ScopedMark mark(session.id(), "cuImportExternalMemory", Patience::patient);
+  const CUresult result = session.memory().external().map(memory, record.offset, record.size_bytes, address);
+  return session.parts().faults.check(result, session.id(), "cuExternalMemoryGetMappedBuffer");
+}
+
+CUresult map_array(Session& session, const proto::ExternalMapArrayRecord& record, SessionArray& made) {
+  made.external = session.memory().external().find(record.memory);
+  if (made.external == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (record.offset >= made.external->size_bytes()) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC description{};
+  description.offset = record.offset;
+  description.arrayDesc = {record.width, record.height, record.depth, static_cast<CUarray_format>(record.format), record.channels, record.flags};
+  description.numLevels = record.levels;
+  const ScopedMark mark(session.id(), "cuImportExternalMemory", Patience::patient);
+  const CUresult result = session.parts().driver->cuExternalMemoryGetMappedMipmappedArray(&made.mipmapped, made.external->handle(), &description);
+  return session.parts().faults.check(result, session.id(), "cuExternalMemoryGetMappedMipmappedArray");
+}
+
+void end_in_window(Session& session, const char* what, ExternalMemory::Ticket ticket) {
+  session.when_completed([&session, what, ticket] {
+    session.start_window_job(
+        what, [&session, what, ticket] { session.parts().faults.check(session.memory().external().release(ticket), session.id(), what); });
+  });
+}
+
+}  // namespace
+
+void handle(Incoming& incoming, const proto::ExternalImportRecord& record) {
+  if (!record.memory.has_kind()) return incoming.malformed("its id is of another kind");
+  if (record.restores != 0) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);  // it was the earlier executor's
+  if ((record.flags & ~unsigned{CUDA_EXTERNAL_MEMORY_DEDICATED}) != 0) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
+  incoming.session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
+    reply->answer_with(import(*self, record), proto::ExternalImportReply{});
+    self->finish_job();
+  });
+}
+
+void handle(Incoming& incoming, const proto::ExternalMapRecord& record) {
+  if (!record.memory.has_kind()) return incoming.malformed("its id is of another kind");
+  if (record.restores != 0) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);
+  incoming.session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
+    std::uint64_t address = 0;
+    const CUresult result = map(*self, record, address);
+    reply->answer_with(result, proto::ExternalMapReply{address});
+    self->finish_job();
+  });
+}
+
+void handle(Incoming& incoming, const proto::ExternalMapArrayRecord& record) {
+  Session& session = incoming.session;
+  if (!record.memory.has_kind() || !record.array.has_kind()) return incoming.malformed("an id is of another kind");
+  if (record.restores != 0) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);
+  if (!session.arrays().has_room()) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
+  session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
+    SessionArray made;
+    CUresult result = map_array(*self, record, made);
+    self->finish_job([self, reply, id = record.array, result, made]() mutable {
+      if (result == CUDA_SUCCESS && !self->arrays().add(id, made)) {
+        result = CUDA_ERROR_INVALID_HANDLE;
+        self->start_window_job("cuArrayDestroy", [self, ticket = self->arrays().retire(made)] { self->arrays().destroy(ticket); });
+      }
+      reply->answer_with(result, proto::ExternalMapArrayReply{});
+    });
+  });
+}
+
+void handle(Incoming& incoming, const proto::ExternalUnmapRecord& record) {
+  const ExternalMemory::Ticket ticket = incoming.session.memory().external().forget(record.address);
+  if (ticket == 0) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
+  end_in_window(incoming.session, "cuMemFree", ticket);
+}
+
+void handle(Incoming& incoming, const proto::ExternalReleaseRecord& record) {
+  const ExternalMemory::Ticket ticket = incoming.session.memory().external().retire(record.memory);
+  if (ticket == 0) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
+  end_in_window(incoming.session, "cuDestroyExternalMemory", ticket);
+}
+
+}  // namespace mpsshim::broker
