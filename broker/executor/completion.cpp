@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <ctime>
+#include <utility>
 
 #include <poll.h>
 #include <pthread.h>
@@ -61,9 +62,9 @@ Completion::~Completion() {
   thread_.join();
 }
 
-void Completion::add(std::uint64_t session, ClientChannel& channel) {
+void Completion::add(std::uint64_t session, ClientChannel& channel, std::function<void()> wake_worker) {
   std::lock_guard lock(mutex_);
-  sessions_[session] = &channel;
+  sessions_[session] = {&channel, std::move(wake_worker)};
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;  // never read: see Worker
   event.data.u64 = session;
@@ -76,7 +77,7 @@ void Completion::remove(std::uint64_t session) {
   std::lock_guard lock(mutex_);  // the thread scans under this lock: afterwards it does not touch the channel
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second->completion_doorbell(), nullptr);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.channel->completion_doorbell(), nullptr);
   active_.erase(session);
   sessions_.erase(found);
 }
@@ -127,15 +128,15 @@ Completion::Clock::time_point Completion::look_around(Clock::time_point now) {
   for (auto entry = active_.begin(); entry != active_.end();) {
     Active& active = entry->second;
     if (active.look <= now) {
-      const Scan seen = scan(*active.channel);
+      const Scan seen = scan(*active.watched->channel);
       if (!seen.armed) {  // the next arming rings the doorbell again
         entry = active_.erase(entry);
         continue;
       }
       if (now - active.armed >= active.tell) {
         active.tell = 2 * (now - active.armed);
-        active.channel->note_long_wait(seen.fence);
-        eventfd_write(active.channel->ring_doorbell(), 1);
+        active.watched->channel->note_long_wait(seen.fence);
+        active.watched->wake_worker();
       }
       active.look = now + completion_pause(now - active.armed, spare_cores_);
     }
@@ -157,7 +158,7 @@ void Completion::wait(Clock::duration pause) {
   for (int i = 0; i < count; ++i) {
     const std::uint64_t id = edges[static_cast<std::size_t>(i)].data.u64;  // a copy: the structure is packed, no reference may bind to it
     const auto session = sessions_.find(id);
-    if (session != sessions_.end()) active_[id] = {session->second, now, now, Interrupts::kLongWait};
+    if (session != sessions_.end()) active_[id] = {&session->second, now, now, Interrupts::kLongWait};
   }
 }
 

@@ -8,12 +8,14 @@
 // an interrupt say when the work has ended.
 //
 // Threads: add, remove and look from any; none waits for the GPU. Trust: a waiter's fence index is checked; a client that scribbles into its
-// waiters or fences wakes or does not wake its own threads.
+// waiters or fences wakes or does not wake its own threads. Doorbells are listened to and never read or written: their file descriptions are
+// the client's too, which may make a write to them wait.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -40,8 +42,9 @@ class Completion {
   Completion(const Completion&) = delete;
   ~Completion();
 
-  // `channel` stays mapped until remove(session) has returned.
-  void add(std::uint64_t session, ClientChannel& channel);
+  // `channel` stays mapped until remove(session) has returned. `wake_worker` has the session's worker look at it; called by the thread, with its
+  // lock held: it must not wait.
+  void add(std::uint64_t session, ClientChannel& channel, std::function<void()> wake_worker);
   void remove(std::uint64_t session);
   // Looks at the session's waiters at once, if there are any.
   void look(std::uint64_t session);
@@ -56,9 +59,13 @@ class Completion {
 
  private:
   using Clock = std::chrono::steady_clock;
+  struct Watched {
+    ClientChannel* channel = nullptr;
+    std::function<void()> wake_worker;
+  };
   // A session that has armed waiters, as far as known.
   struct Active {
-    ClientChannel* channel = nullptr;
+    const Watched* watched = nullptr;  // in sessions_
     Clock::time_point armed;  // when the last doorbell was heard
     Clock::time_point look;   // at its waiters, next
     Clock::duration tell;     // the worker, after such a wait
@@ -72,7 +79,7 @@ class Completion {
   proto::FileDescriptor epoll_;
   proto::FileDescriptor wake_event_;
   std::mutex mutex_;
-  std::map<std::uint64_t, ClientChannel*> sessions_;
+  std::map<std::uint64_t, Watched> sessions_;
   std::map<std::uint64_t, Active> active_;
   const bool spare_cores_;
   std::atomic<bool> stopping_{false};

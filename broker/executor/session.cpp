@@ -58,7 +58,7 @@ void Session::discard(const std::shared_ptr<Session>& session) {
 
 void Session::set_worker(Worker* worker) {
   if (worker_.exchange(worker, std::memory_order_acq_rel) != nullptr) return;
-  parts_.completion.add(id_, channel_);
+  parts_.completion.add(id_, channel_, [this] { run_on_worker([] {}); });  // until remove(), which this session's end waits for
   parts_.bell.listen(channel_.ring_doorbell());
 }
 

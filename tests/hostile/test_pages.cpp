@@ -48,6 +48,16 @@ TEST_CASE("a client that unmaps and closes everything shared hurts nobody else")
   scene.require_all_back("unmapping");
 }
 
+TEST_CASE("a doorbell that nobody can write to without waiting hurts nobody else") {
+  Scene scene;
+  Client hostile = scene.hostile();
+  (void)scene.attack(hostile, "jam_doorbells");
+  scene.require_unhurt("a thread waits at a jammed doorbell");
+  scene.require_newcomer_served();
+  scene.end(hostile);
+  scene.require_all_back("a jammed doorbell");
+}
+
 TEST_CASE("random records end their session and nothing else") {
   Scene scene;
   Client hostile = scene.hostile();

@@ -52,6 +52,8 @@ std::string forge(Hostile& hostile, int duration_ms);
 // Holes in every file it was given; that none of them can be made shorter or longer.
 std::string punch(Hostile& hostile);
 std::string unmap(Hostile& hostile);
+// Doorbells that make whoever writes to them wait, and a wait of which the executor tells its own threads.
+std::string jam_doorbells(Hostile& hostile);
 // Random records, by a new session whenever one has ended.
 std::string random_records(Hostile& hostile, int duration_ms);
 

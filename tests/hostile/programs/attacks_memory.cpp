@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "tests/hostile/programs/attacks.hpp"
@@ -165,6 +166,26 @@ std::string punch(Hostile& hostile) {
     usleep(1000);
   }
   return "ok " + std::to_string(holes);
+}
+
+std::string jam_doorbells(Hostile& hostile) {
+  constexpr std::uint64_t kFull = ~0ull - 1;  // one more has to wait until somebody reads
+  RawSession& session = hostile.own();
+  (void)work(hostile);
+  for (const proto::FileDescriptor* bell : {&session.ring_doorbell, &session.completion_doorbell}) {
+    if (fcntl(bell->get(), F_SETFL, O_NONBLOCK) != 0) throw Failure("a doorbell's flags cannot be set");
+    std::uint64_t rings = 0;
+    (void)!read(bell->get(), &rings, sizeof rings);
+  }
+  auto* waiter = reinterpret_cast<proto::FenceWaiter*>(session.control.data() + proto::kFenceWaiterOffset);
+  waiter->fence = 0;
+  waiter->target = session.fence(0).value.load() + 1;  // which nothing is under way for
+  waiter->state.store(proto::FenceWaiter::armed);
+  for (const proto::FileDescriptor* bell : {&session.ring_doorbell, &session.completion_doorbell}) {
+    if (fcntl(bell->get(), F_SETFL, 0) != 0 || eventfd_write(bell->get(), kFull) != 0) throw Failure("a doorbell cannot be filled");
+  }
+  usleep(200'000);  // by then the wait is a long one
+  return "ok";
 }
 
 std::string unmap(Hostile& hostile) {

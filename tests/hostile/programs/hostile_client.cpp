@@ -28,6 +28,7 @@ class Client {
     if (name == "scribble") return scribble(hostile_, what, count);
     if (name == "forge") return forge(hostile_, count);
     if (name == "punch") return punch(hostile_);
+    if (name == "jam_doorbells") return jam_doorbells(hostile_);
     if (name == "unmap") return unmap(hostile_);
     if (name == "random_records") return random_records(hostile_, count);
     if (name == "descriptors_as_memory") return descriptors_as_memory(hostile_);
