@@ -41,7 +41,9 @@ class MappableFile {
 
 }  // namespace
 
-FileDescriptor FileDescriptor::duplicate() const { return FileDescriptor(fcntl(fd_, F_DUPFD_CLOEXEC, 0)); }
+FileDescriptor duplicate_of(int fd) { return FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+
+FileDescriptor FileDescriptor::duplicate() const { return duplicate_of(fd_); }
 
 void FileDescriptor::reset() {
   if (fd_ >= 0) close(fd_);

@@ -35,6 +35,9 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
+// Of a descriptor that is somebody else's.
+[[nodiscard]] FileDescriptor duplicate_of(int fd);
+
 enum class Seal : std::uint8_t {
   size,           // fixed size, writable
   future_write,   // fixed size, no new writable mappings (the creator's stays)

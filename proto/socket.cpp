@@ -161,6 +161,68 @@ SocketStatus Socket::receive(std::span<std::byte> buffer, std::size_t& received_
   return SocketStatus::ok;
 }
 
+SocketStatus Socket::peek(std::span<std::byte> buffer, std::size_t& received_bytes, bool& carries_fds) const {
+  iovec part{buffer.data(), buffer.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  ssize_t received = 0;
+  do {
+    received = recvmsg(fd_.get(), &header, MSG_PEEK);
+  } while (received < 0 && (errno == EINTR || errno == ECONNRESET));
+  if (received < 0) return errno == EAGAIN ? SocketStatus::would_block : SocketStatus::failed;
+  carries_fds = (header.msg_flags & MSG_CTRUNC) != 0;  // no room for them was given
+  if ((header.msg_flags & MSG_TRUNC) != 0) return SocketStatus::truncated;
+  if (received == 0 && !carries_fds) return SocketStatus::closed;
+  received_bytes = static_cast<std::size_t>(received);
+  return SocketStatus::ok;
+}
+
+FileDescriptor Socket::peek_fd(ReceivedFds& strange) const {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+  header.msg_control = control.data();
+  header.msg_controllen = CMSG_LEN(sizeof(int));  // not CMSG_SPACE, whose padding has room for a second one
+  ssize_t received = 0;
+  do {
+    received = recvmsg(fd_.get(), &header, MSG_PEEK | MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  const cmsghdr* const rights = received < 0 ? nullptr : CMSG_FIRSTHDR(&header);
+  if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS || rights->cmsg_len != CMSG_LEN(sizeof(int))) return {};
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
+  if ((header.msg_flags & MSG_CTRUNC) == 0) return FileDescriptor(fd);
+  strange.fds[strange.count++] = FileDescriptor(fd);
+  return {};
+}
+
+void Socket::drop() const {
+  while (recv(fd_.get(), nullptr, 0, 0) < 0 && errno == EINTR) {
+  }
+}
+
+bool Socket::hang_up() const {
+  shutdown(fd_.get(), SHUT_RDWR);  // nothing comes in any more
+  // A packet may be empty, as the end is; but each that is there says who has sent it.
+  const int yes = 1;
+  setsockopt(fd_.get(), SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes);
+  for (;;) {
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred))> sender{};
+    msghdr header{};
+    header.msg_control = sender.data();
+    header.msg_controllen = sender.size();
+    if (recvmsg(fd_.get(), &header, MSG_PEEK | MSG_DONTWAIT) < 0) {
+      if (errno == EINTR || errno == ECONNRESET) continue;
+      return true;
+    }
+    if ((header.msg_flags & MSG_CTRUNC) != 0) return false;
+    if (header.msg_controllen == 0) return true;
+    drop();
+  }
+}
+
+bool is_shortage(int error) { return error == ETOOMANYREFS || error == ENOBUFS || error == ENOMEM; }
+
 bool Socket::wait_readable(int timeout_ms) const {
   pollfd poll_fd{fd_.get(), POLLIN, 0};
   int result = 0;

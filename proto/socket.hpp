@@ -47,6 +47,19 @@ class Socket {
   [[nodiscard]] SocketStatus send(std::span<const std::byte> message, std::span<const int> fds = {}) const;
   // `received_bytes` is the packet's length. A packet longer than `buffer`, or with more fds than kMaxMessageFds, is `truncated`; its fds are closed.
   [[nodiscard]] SocketStatus receive(std::span<std::byte> buffer, std::size_t& received_bytes, ReceivedFds& fds) const;
+
+  // For packets of peers that are not trusted. The kernel closes with whoever takes a packet what of its descriptors is not received, and some
+  // take as long to close as their maker likes; so it is looked at first.
+  // As receive(), but the packet stays in the socket, its descriptors too; `carries_fds`: it has some.
+  [[nodiscard]] SocketStatus peek(std::span<std::byte> buffer, std::size_t& received_bytes, bool& carries_fds) const;
+  // The descriptor of a packet that has one: duplicated, and still in the socket. Invalid where there is not exactly one, or it cannot be had;
+  // `strange` then has what was duplicated all the same.
+  [[nodiscard]] FileDescriptor peek_fd(ReceivedFds& strange) const;
+  // Takes the packet that was looked at. Its descriptors are closed where it has any.
+  void drop() const;
+  // Hangs up, and drops what has come. False: it has descriptors among it, and closing this socket closes them.
+  [[nodiscard]] bool hang_up() const;
+
   // Waits until a packet or hang-up is there; false after `timeout_ms`.
   [[nodiscard]] bool wait_readable(int timeout_ms) const;
   [[nodiscard]] bool peer_has_hung_up() const;
@@ -55,10 +68,15 @@ class Socket {
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] bool valid() const { return fd_.valid(); }
   void reset() { fd_.reset(); }
+  [[nodiscard]] FileDescriptor release() { return std::move(fd_); }
 
  private:
   FileDescriptor fd_;
 };
+
+// Whether `error`, the errno of a send() that has failed, says that too much is under way for now: descriptors of this user's processes in sockets
+// (ETOOMANYREFS), or memory. That is nobody's end: the same message may be sent later.
+[[nodiscard]] bool is_shortage(int error);
 
 template <typename Message>
 [[nodiscard]] SocketStatus send_message(const Socket& socket, const Message& message, std::span<const int> fds = {}) {

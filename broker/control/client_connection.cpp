@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "broker/control/complaints.hpp"
+#include "broker/control/descriptor_kind.hpp"
 #include "broker/control/process_identity.hpp"
 #include "broker/log.hpp"
 
@@ -16,8 +17,16 @@ namespace {
 
 constexpr std::chrono::milliseconds kFactsLimit{50'000};  // a GPU that deals with others' faults may take seconds; clients wait for 60
 constexpr std::chrono::milliseconds kHelloLimit{30'000};  // far beyond what a busy machine takes from connect() to the first message
+constexpr std::chrono::milliseconds kAnswerAgain{5};
 constexpr EventLoop::Events kReading = EPOLLIN | EPOLLRDHUP;
 constexpr EventLoop::Events kBusy = EPOLLRDHUP;  // the next request stays in the socket
+
+bool is_offer(std::span<const std::byte> message) {
+  proto::MessageHeader header;
+  if (message.size() != sizeof(proto::ExternalOffer)) return false;
+  std::memcpy(&header, message.data(), sizeof header);
+  return header.type == proto::MessageType::external_offer;
+}
 
 }  // namespace
 
@@ -69,9 +78,16 @@ ClientConnection::~ClientConnection() {
   if (Session* session = manager_.find(session_)) manager_.end(*session);
 }
 
+ClientConnection::Remains ClientConnection::take_remains() {
+  Remains remains{std::move(socket_), {}};
+  for (std::size_t i = 0; i < strange_.count; ++i) remains.strange.push_back(std::move(strange_.fds[i]));
+  return remains;
+}
+
 void ClientConnection::end(const char* why) {
   if (ended_) return;
   ended_ = true;
+  unsent_.reset();
   log_debug("pid {} ({}): connection ended, {}.", client_.pid, client_.command, why);
   socket_watch_.reset();
   death_watch_.reset();
@@ -88,9 +104,31 @@ template <typename Message>
 void ClientConnection::answer(Message message, CUresult status, std::span<const int> fds) {
   message.header.status = static_cast<std::uint32_t>(status);
   if (ended_) return;
-  set_busy(false);
-  // One answer at a time always has room in the socket, unless the client does not read.
-  if (proto::send_message(socket_, message, fds) != proto::SocketStatus::ok) end("it does not take its answers");
+  send(std::as_bytes(std::span(&message, 1)), fds);
+}
+
+// One answer at a time always has room in the socket, unless the client does not read. But descriptors of all of a user's processes that are in
+// sockets are counted together: whoever sends too many of them makes others wait, and ends nobody.
+void ClientConnection::send(std::span<const std::byte> message, std::span<const int> fds) {
+  const proto::SocketStatus status = socket_.send(message, fds);
+  if (status == proto::SocketStatus::ok) {
+    unsent_.reset();
+    return set_busy(false);
+  }
+  if (status != proto::SocketStatus::failed || !proto::is_shortage(errno)) return end("it does not take its answers");
+  if (!unsent_) {
+    complain("pid {} ({}): its answer has to wait ({}): uid {} has as many descriptors in sockets as the limit of open files allows.", client_.pid,
+             client_.command, std::strerror(errno), geteuid());
+    unsent_.emplace();
+    unsent_->message.assign(message.begin(), message.end());
+    for (const int fd : fds) unsent_->fds.push_back(proto::duplicate_of(fd));
+    set_busy(true);
+  }
+  unsent_->timer = loop_.after(kAnswerAgain, [this] {
+    std::vector<int> again;
+    for (const proto::FileDescriptor& fd : unsent_->fds) again.push_back(fd.get());
+    send(std::vector(unsent_->message), again);
+  });
 }
 
 void ClientConnection::set_busy(bool busy) { socket_watch_.set_events(busy ? kBusy : kReading); }
@@ -99,25 +137,36 @@ void ClientConnection::on_events(EventLoop::Events events) {
   if ((events & EPOLLIN) == 0) return end("the client hung up");
   std::array<std::byte, proto::kMaxMessageBytes> buffer;
   std::size_t bytes = 0;
-  proto::ReceivedFds fds;
-  switch (socket_.receive(buffer, bytes, fds)) {
-    case proto::SocketStatus::ok: return dispatch(std::span(buffer.data(), bytes), fds);
+  bool carries_fds = false;
+  switch (socket_.peek(buffer, bytes, carries_fds)) {
+    case proto::SocketStatus::ok: break;
     case proto::SocketStatus::would_block: return;
-    case proto::SocketStatus::truncated: return malformed("sent a message that is too long or carries too many descriptors");
+    case proto::SocketStatus::truncated: return malformed("sent a message that is too long");
     case proto::SocketStatus::closed:
     case proto::SocketStatus::failed: return end("the client hung up");
   }
+  const std::span message(buffer.data(), bytes);
+  proto::FileDescriptor fd;
+  if (carries_fds) {
+    const bool is_hello = stage_ == Stage::expects_hello;
+    if (!is_hello && !is_offer(message)) return malformed("sent descriptors where none are due");
+    fd = socket_.peek_fd(strange_);
+    if (!fd.valid() || strange_.count == strange_.fds.size()) return malformed("sent other descriptors than the one that is due");
+    const bool is_due = is_hello ? is_pidfd(fd) : look_at(fd.get()).kind != DescriptorKind::other;
+    if (!is_due) strange_.fds[strange_.count++] = std::move(fd);
+    if (!is_due && is_hello) return dispatch(message, {});  // which refuses it; what it has sent stays in the socket
+  }
+  socket_.drop();
+  dispatch(message, std::move(fd));
 }
 
-void ClientConnection::dispatch(std::span<const std::byte> message, proto::ReceivedFds& fds) {
+void ClientConnection::dispatch(std::span<const std::byte> message, proto::FileDescriptor fd) {
   using proto::MessageType;
   proto::MessageHeader header;
   if (message.size() < sizeof header) return malformed("sent a message shorter than its header");
   std::memcpy(&header, message.data(), sizeof header);
   if (header.magic != proto::kMessageMagic) return malformed("sent a message that is not of this protocol");
   if ((stage_ == Stage::expects_hello) != (header.type == MessageType::hello)) return malformed("sent its messages in a wrong order");
-  const bool may_bring_one = header.type == MessageType::hello || header.type == MessageType::external_offer;
-  if (fds.count > (may_bring_one ? 1u : 0u)) return malformed("sent descriptors where none are due");
   // Calls the handler if the size is right; a client may send nothing but whole structures.
   const auto with = [&]<typename Message>(Message body, auto&& handler) {
     if (message.size() != sizeof body) return malformed("sent a message whose size is not that of its type");
@@ -125,7 +174,7 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
     handler(body);
   };
   switch (header.type) {
-    case MessageType::hello: return with(proto::Hello{}, [&](const auto& body) { on_hello(body, fds); });
+    case MessageType::hello: return with(proto::Hello{}, [&](const auto& body) { on_hello(body, std::move(fd)); });
     case MessageType::attach: return with(proto::Attach{}, [&](const auto& body) { on_attach(body); });
     case MessageType::image_open: return with(proto::ImageOpen{}, [&](const auto& body) { on_image_open(body); });
     case MessageType::image_offer: return with(proto::ImageOffer{}, [&](const auto& body) { on_image_offer(body); });
@@ -134,7 +183,7 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
     case MessageType::segment_open: return with(proto::SegmentOpen{}, [&](const auto& body) { on_segment_open(body); });
     case MessageType::memory_share: return with(proto::MemoryShare{}, [&](const auto& body) { on_memory_share(body); });
     case MessageType::memory_open: return with(proto::MemoryOpen{}, [&](const auto& body) { on_memory_open(body); });
-    case MessageType::external_offer: return with(proto::ExternalOffer{}, [&](const auto& body) { on_external_offer(body, fds); });
+    case MessageType::external_offer: return with(proto::ExternalOffer{}, [&](const auto& body) { on_external_offer(body, fd); });
     case MessageType::lease_add: return with(proto::LeaseAdd{}, [&](const auto& body) { on_lease_add(body); });
     case MessageType::output_take: return with(proto::OutputTake{}, [&](const auto&) { on_output_take(); });
     case MessageType::lease_replace: return with(proto::LeaseReplace{}, [&](const auto& body) { on_lease_replace(body); });
@@ -153,7 +202,7 @@ void ClientConnection::dispatch(std::span<const std::byte> message, proto::Recei
   malformed("sent a message of an unknown type");
 }
 
-CUresult ClientConnection::check_identity(const proto::Hello& request, proto::ReceivedFds& fds) {
+CUresult ClientConnection::check_identity(const proto::Hello& request, proto::FileDescriptor pidfd) {
   if (peer_.uid != geteuid() && !manager_.limits().serves_all_users) {
     complain("pid {} ({}) of uid {} is refused: this broker serves uid {} alone; start one for that user, or this one with --multiuser-server.",
              client_.pid, client_.command, peer_.uid, geteuid());
@@ -169,7 +218,8 @@ CUresult ClientConnection::check_identity(const proto::Hello& request, proto::Re
     return CUDA_ERROR_MPS_CONNECTION_FAILED;
   }
   client_.layout_minor = version.minor;
-  pidfd_ = fds.count == 1 ? std::move(fds.fds[0]) : open_pidfd(peer_.pid);
+  const bool has_sent_one = pidfd.valid() || strange_.count != 0;
+  pidfd_ = has_sent_one ? std::move(pidfd) : open_pidfd(peer_.pid);
   const pid_t pid = pid_of(pidfd_);
   // 0 or less: of a pid namespace we do not see; then the kernel's word for the socket stands alone.
   if (pid == kNotAPidfd || (pid > 0 && peer_.pid > 0 && pid != peer_.pid)) {
@@ -179,8 +229,8 @@ CUresult ClientConnection::check_identity(const proto::Hello& request, proto::Re
   return CUDA_SUCCESS;
 }
 
-void ClientConnection::on_hello(const proto::Hello& request, proto::ReceivedFds& fds) {
-  if (const CUresult status = check_identity(request, fds); status != CUDA_SUCCESS) {
+void ClientConnection::on_hello(const proto::Hello& request, proto::FileDescriptor pidfd) {
+  if (const CUresult status = check_identity(request, std::move(pidfd)); status != CUDA_SUCCESS) {
     welcome(status);
     return end("refused");
   }
@@ -334,11 +384,11 @@ void ClientConnection::on_memory_open(const proto::MemoryOpen& request) {
   answer(message, status);
 }
 
-void ClientConnection::on_external_offer(const proto::ExternalOffer& request, const proto::ReceivedFds& fds) {
-  if (fds.count != 1) return malformed("offered memory without its descriptor");
+void ClientConnection::on_external_offer(const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor) {
+  if (!descriptor.valid() && strange_.count == 0) return malformed("offered memory without its descriptor");
   CUresult status = CUDA_SUCCESS;
   Session* session = live_session(status);
-  if (session != nullptr) status = manager_.offer_external(*session, request, fds.fds[0]);
+  if (session != nullptr) status = manager_.offer_external(*session, request, descriptor);
   answer(proto::ExternalTaken{}, status);
 }
 

@@ -34,12 +34,19 @@ class ClientConnection {
   void refuse_sessions();  // the broker is about to quit
   [[nodiscard]] pid_t pid() const { return client_.pid; }
 
+  // What whoever destroys it has to close: its socket, and descriptors of a kind that nobody wanted (closer.hpp).
+  struct Remains {
+    proto::Socket socket;
+    std::vector<proto::FileDescriptor> strange;
+  };
+  [[nodiscard]] Remains take_remains();
+
  private:
   enum class Stage { expects_hello, awaits_facts, greeted };
 
   void on_events(EventLoop::Events events);
-  void dispatch(std::span<const std::byte> message, proto::ReceivedFds& fds);
-  void on_hello(const proto::Hello& request, proto::ReceivedFds& fds);
+  void dispatch(std::span<const std::byte> message, proto::FileDescriptor fd);
+  void on_hello(const proto::Hello& request, proto::FileDescriptor pidfd);
   void on_attach(const proto::Attach& request);
   void on_image_open(const proto::ImageOpen& request);
   void on_image_offer(const proto::ImageOffer& request);
@@ -48,27 +55,37 @@ class ClientConnection {
   void on_image_seal(const proto::ImageSeal& request);
   void on_memory_share(const proto::MemoryShare& request);
   void on_memory_open(const proto::MemoryOpen& request);
-  void on_external_offer(const proto::ExternalOffer& request, const proto::ReceivedFds& fds);
+  void on_external_offer(const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor);
   void on_segment_create(const proto::SegmentCreate& request);
   void on_segment_open(const proto::SegmentOpen& request);
   void on_lease_add(const proto::LeaseAdd& request);
   void on_output_take();
   void on_lease_replace(const proto::LeaseReplace& request);
 
-  [[nodiscard]] CUresult check_identity(const proto::Hello& request, proto::ReceivedFds& fds);
+  [[nodiscard]] CUresult check_identity(const proto::Hello& request, proto::FileDescriptor pidfd);
   void welcome(CUresult status);
   void attached(CUresult status, Session& session);
   [[nodiscard]] Session* live_session(CUresult& status);
 
   template <typename Message>
   void answer(Message message, CUresult status, std::span<const int> fds = {});
+  void send(std::span<const std::byte> message, std::span<const int> fds);
   void set_busy(bool busy);
   void malformed(const char* what);
   void end(const char* why);
 
+  // An answer that could not be sent yet.
+  struct Unsent {
+    std::vector<std::byte> message;
+    std::vector<proto::FileDescriptor> fds;
+    EventLoop::Timer timer;
+  };
+
   EventLoop& loop_;
   SessionManager& manager_;
   proto::Socket socket_;
+  proto::ReceivedFds strange_;  // which it has sent in place of its pidfd, or of memory
+  std::optional<Unsent> unsent_;
   const std::function<void()> on_end_;
   proto::PeerCredentials peer_;
   Stage stage_ = Stage::expects_hello;

@@ -37,12 +37,13 @@ CommandConnection::CommandConnection(EventLoop& loop, const Commands& commands, 
 void CommandConnection::on_events() {
   std::array<std::byte, kMaxCommandBytes> buffer;
   std::size_t bytes = 0;
-  proto::ReceivedFds fds;
-  const proto::SocketStatus status = socket_.receive(buffer, bytes, fds);
+  bool carries_fds = false;
+  const proto::SocketStatus status = socket_.peek(buffer, bytes, carries_fds);
   if (status == proto::SocketStatus::would_block) return;
   watch_.reset();
   deadline_.reset();
-  if (status != proto::SocketStatus::ok) return on_end_();
+  if (status != proto::SocketStatus::ok || carries_fds) return on_end_();
+  socket_.drop();
   std::string line(reinterpret_cast<const char*>(buffer.data()), bytes);
   while (!line.empty() && (line.back() == '\n' || line.back() == '\0')) line.pop_back();
   const auto reply = [this, line, alive = std::weak_ptr(alive_)](const Commands::Result& result) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "broker/control/commands.hpp"
 #include "broker/control/event_loop.hpp"
@@ -23,6 +24,8 @@ class CommandConnection {
   // The command that is still to be answered, or "".
   [[nodiscard]] const std::string& pending() const { return pending_; }
   [[nodiscard]] int fd() const { return socket_.fd(); }
+  // For whoever destroys it to close.
+  [[nodiscard]] proto::Socket take_socket() { return std::move(socket_); }
   static void answer_on(const proto::Socket& socket, const Commands::Result& result);
 
  private:
@@ -30,7 +33,7 @@ class CommandConnection {
   void answer(const std::string& line, const Commands::Result& result) const;
 
   const Commands& commands_;
-  const proto::Socket socket_;
+  proto::Socket socket_;
   std::string pending_;
   const std::function<void()> on_end_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after our end

@@ -10,19 +10,19 @@ namespace mpsshim::broker::control {
 
 namespace {
 constexpr int kPacketsAVisit = 64;  // then other clients have their turn
+constexpr std::chrono::milliseconds kPacketAgain{2};
 }
 
 ExecutorLink::ExecutorLink(EventLoop& loop, proto::Socket socket, Arrival on_arrival, std::function<void()> on_closed)
-    : socket_(std::move(socket)), on_arrival_(std::move(on_arrival)), on_closed_(std::move(on_closed)) {
+    : loop_(loop), socket_(std::move(socket)), on_arrival_(std::move(on_arrival)), on_closed_(std::move(on_closed)) {
   socket_.set_blocking(false);
   watch_ = loop.watch(socket_.fd(), EPOLLIN, [this](EventLoop::Events events) { on_events(events); });
 }
 
 proto::SocketStatus ExecutorLink::try_send(const ExecutorPacket& packet, std::span<const int> fds) {
   const proto::SocketStatus status = proto::send_message(socket_, packet, fds);
-  // Too many descriptors are under way between processes (ETOOMANYREFS): the executor has to read some first.
-  if (status == proto::SocketStatus::failed && (errno == ETOOMANYREFS || errno == ENOBUFS)) return proto::SocketStatus::would_block;
-  return status;
+  is_short_ = status == proto::SocketStatus::failed && proto::is_shortage(errno);
+  return is_short_ ? proto::SocketStatus::would_block : status;
 }
 
 void ExecutorLink::send(const ExecutorPacket& packet, std::span<const int> fds) {
@@ -33,20 +33,22 @@ void ExecutorLink::send(const ExecutorPacket& packet, std::span<const int> fds) 
     if (status != proto::SocketStatus::would_block) return;  // it is dying; its end is noticed by the pidfd
   }
   Outgoing waiting{packet, {}};
-  for (const int fd : fds) {
-    proto::FileDescriptor borrowed(fd);
-    waiting.fds.push_back(borrowed.duplicate());
-    (void)borrowed.release();
-  }
+  for (const int fd : fds) waiting.fds.push_back(proto::duplicate_of(fd));
   outgoing_.push_back(std::move(waiting));
-  watch_.set_events(EPOLLIN | EPOLLOUT);
+  await_room();
+}
+
+// A socket that would take more may have to wait for others' (is_short_): it says nothing when they are done.
+void ExecutorLink::await_room() {
+  watch_.set_events(is_short_ ? EPOLLIN : EPOLLIN | EPOLLOUT);
+  if (is_short_) again_ = loop_.after(kPacketAgain, [this] { flush(); });
 }
 
 void ExecutorLink::flush() {
   while (!outgoing_.empty()) {
     std::vector<int> fds;
     for (const proto::FileDescriptor& fd : outgoing_.front().fds) fds.push_back(fd.get());
-    if (try_send(outgoing_.front().packet, fds) == proto::SocketStatus::would_block) return;
+    if (try_send(outgoing_.front().packet, fds) == proto::SocketStatus::would_block) return await_room();
     outgoing_.pop_front();
   }
   watch_.set_events(EPOLLIN);
@@ -91,6 +93,7 @@ void ExecutorLink::close() {
   if (!open_) return;
   open_ = false;
   watch_.reset();
+  again_.reset();
   on_closed_();
 }
 

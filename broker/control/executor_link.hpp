@@ -34,15 +34,19 @@ class ExecutorLink {
   void on_events(EventLoop::Events events);
   bool receive_one();
   void flush();
+  void await_room();
   void close();
   [[nodiscard]] proto::SocketStatus try_send(const ExecutorPacket& packet, std::span<const int> fds);
 
+  EventLoop& loop_;
   proto::Socket socket_;
   Arrival on_arrival_;
   std::function<void()> on_closed_;
   std::deque<Outgoing> outgoing_;
   bool open_ = true;
+  bool is_short_ = false;  // the last try_send() met a shortage that is not this socket's
   EventLoop::Watch watch_;
+  EventLoop::Timer again_;
 };
 
 }  // namespace mpsshim::broker::control

@@ -2,8 +2,10 @@
 #include "broker/control/process_identity.hpp"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -45,6 +47,14 @@ std::string pid_namespace_of(pid_t pid) {
   const std::string name = std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/ns/pid", error).string();  // "pid:[4026531836]"
   const std::size_t begin = name.find('['), end = name.find(']');
   return error || begin == std::string::npos || end == std::string::npos ? "-" : name.substr(begin + 1, end - begin - 1);
+}
+
+// Names of what has no path are the kernel's own; what has one begins with a slash.
+bool is_pidfd(const proto::FileDescriptor& fd) {
+  constexpr std::string_view kName = "anon_inode:[pidfd]";
+  std::array<char, 64> name{};
+  const ssize_t length = readlink(("/proc/self/fd/" + std::to_string(fd.get())).c_str(), name.data(), name.size());
+  return length > 0 && std::string_view(name.data(), static_cast<std::size_t>(length)) == kName;
 }
 
 pid_t pid_of(const proto::FileDescriptor& pidfd) {

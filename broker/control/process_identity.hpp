@@ -17,7 +17,11 @@ namespace mpsshim::broker::control {
 [[nodiscard]] Program program_of(pid_t pid, uid_t uid);
 // The number of its pid namespace, as /proc/PID/ns/pid names it; "-" where it cannot be read.
 [[nodiscard]] std::string pid_namespace_of(pid_t pid);
-// The process a descriptor refers to: 0 or less if it is dead or of another pid namespace, kNotAPidfd if the descriptor is something else.
+// Whether it is a pidfd, whoever made it. Asks the kernel for nothing but its name: of a file whose file system is a process (FUSE) even fstat()
+// waits for that one.
+[[nodiscard]] bool is_pidfd(const proto::FileDescriptor& fd);
+// The process a descriptor refers to: 0 or less if it is dead or of another pid namespace, kNotAPidfd if the descriptor is something else. Of a
+// descriptor that a stranger has sent only once is_pidfd() has said so.
 inline constexpr pid_t kNotAPidfd = -2;
 [[nodiscard]] pid_t pid_of(const proto::FileDescriptor& pidfd);
 [[nodiscard]] proto::FileDescriptor open_pidfd(pid_t pid);  // invalid on failure (errno)

@@ -20,6 +20,7 @@ namespace {
 constexpr int kBacklog = 1024;  // a whole job's ranks may come at once
 constexpr std::chrono::milliseconds kDepartureLook{50};
 constexpr std::chrono::milliseconds kAcceptPause{100};
+constexpr std::size_t kMostClosing = 256;  // connections that take long to close, before no more are let in: each holds a descriptor
 constexpr std::chrono::milliseconds kNextLook{5};
 constexpr std::chrono::seconds kNextLimit{30};  // then the executors are renewed all the same: clients wait for a whole start
 constexpr std::size_t kMaxCommands = 64;  // connections of mpsctl at a time
@@ -55,8 +56,12 @@ void Server::stop_listening() {
   accept_timer_.reset();
   if (client_listener_.valid()) unlink(directory_.client_socket().c_str());
   if (command_listener_.valid()) unlink(directory_.control_socket().c_str());
-  client_listener_.reset();
-  command_listener_.reset();
+  // With all that lies in the sockets of those who were not let in any more.
+  std::vector<proto::FileDescriptor> listeners;
+  for (proto::Socket* const listener : {&client_listener_, &command_listener_}) {
+    if (listener->valid()) listeners.push_back(listener->release());
+  }
+  if (!listeners.empty()) socket_closer_.close(std::move(listeners), [] {});
 }
 
 bool Server::listen(std::string& why) {
@@ -109,19 +114,23 @@ void Server::settle(const std::string& why) {
 }
 
 void Server::accept_client() {
+  if (socket_closer_.pending() >= kMostClosing) return pause_accepting();
   proto::Socket socket = client_listener_.accept();
   if (!socket.valid()) {
     if (errno != EMFILE && errno != ENFILE && errno != ENOMEM) return;
     log_error("A client cannot be accepted ({}); raise the limit of open files (ulimit -n) and start the broker again.", std::strerror(errno));
-    client_watch_.set_events(0);  // it stays in the queue; without a pause this loop would spin on it
-    accept_timer_ = loop_.after(kAcceptPause, [this] { client_watch_.set_events(EPOLLIN); });
-    return;
+    return pause_accepting();
   }
-  if (!may_connect(socket.peer())) return;
+  if (!may_connect(socket.peer())) return dispose({std::move(socket), {}}, [] {});
   const std::uint64_t id = next_connection_++;
   auto connection =
       std::make_unique<ClientConnection>(loop_, manager_, std::move(socket), [this, id] { loop_.defer([this, id] { forget_client(id); }); });
   if (quitting_) connection->refuse_sessions();
+  add_client(std::move(connection), id);
+}
+
+void Server::add_client(std::unique_ptr<ClientConnection> connection, std::uint64_t id) {
+  ++connections_;
   ++connections_of_[connection->pid()];
   clients_.emplace(id, std::move(connection));
 }
@@ -135,9 +144,9 @@ bool Server::may_connect(const proto::PeerCredentials& peer) const {
     complain("pid {} is refused: it has {} connections already, and a process needs one.", peer.pid, found->second);
     return false;
   }
-  if (clients_.size() >= limits.connections) {
+  if (connections_ >= limits.connections) {
     complain("pid {} is refused: there are {} connections already, which is what the broker's limit of open files allows (ulimit -n).", peer.pid,
-             clients_.size());
+             connections_);
     return false;
   }
   return true;
@@ -146,19 +155,61 @@ bool Server::may_connect(const proto::PeerCredentials& peer) const {
 void Server::forget_client(std::uint64_t id) {
   const auto client = clients_.find(id);
   if (client == clients_.end()) return;
-  const auto count = connections_of_.find(client->second->pid());
-  if (--count->second == 0) connections_of_.erase(count);
+  ClientConnection::Remains remains = client->second->take_remains();
+  const pid_t pid = client->second->pid();
   clients_.erase(client);
+  // It counts until it is closed: a process that makes that take long has fewer connections for it.
+  dispose(std::move(remains), [this, pid] {
+    --connections_;
+    const auto count = connections_of_.find(pid);
+    if (--count->second == 0) connections_of_.erase(count);
+  });
+}
+
+void Server::dispose(ClientConnection::Remains remains, std::function<void()> closed) {
+  std::vector<proto::FileDescriptor> sockets;
+  if (!remains.socket.hang_up()) {
+    complain("pid {}: sent descriptors that nobody has asked for; they are closed unread.", remains.socket.peer().pid);
+    sockets.push_back(remains.socket.release());
+  }
+  if (sockets.empty() && remains.strange.empty()) {
+    remains.socket.reset();
+    return closed();
+  }
+  const auto strange = std::make_shared<std::vector<proto::FileDescriptor>>(std::move(remains.strange));
+  socket_closer_.close(std::move(sockets), [this, strange, closed = std::move(closed)] {
+    if (strange->empty()) return closed();
+    file_closer_.close(std::move(*strange), closed);
+  });
+}
+
+// Who waits to be let in stays in the queue; without a pause the loop would spin on it.
+void Server::pause_accepting() {
+  client_watch_.set_events(0);
+  command_watch_.set_events(0);
+  accept_timer_ = loop_.after(kAcceptPause, [this] {
+    client_watch_.set_events(EPOLLIN);
+    command_watch_.set_events(EPOLLIN);
+  });
 }
 
 void Server::accept_command() {
+  if (socket_closer_.pending() >= kMostClosing) return pause_accepting();
   proto::Socket socket = command_listener_.accept();
   if (!socket.valid()) return;
-  if (commands_under_way_.size() >= kMaxCommands) return;  // whoever asks next finds room again: a command that does not come is given up
+  // Whoever asks next finds room again: a command that does not come is given up.
+  if (commands_under_way_.size() >= kMaxCommands) return dispose({std::move(socket), {}}, [] {});
   const std::uint64_t id = next_connection_++;
   commands_under_way_.emplace(id, std::make_unique<CommandConnection>(loop_, commands_, std::move(socket), [this, id] {
-    loop_.defer([this, id] { commands_under_way_.erase(id); });
+    loop_.defer([this, id] { forget_command(id); });
   }));
+}
+
+void Server::forget_command(std::uint64_t id) {
+  const auto command = commands_under_way_.find(id);
+  if (command == commands_under_way_.end()) return;
+  dispose({command->second->take_socket(), {}}, [] {});
+  commands_under_way_.erase(command);
 }
 
 void Server::quit(std::chrono::seconds patience) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "broker/control/client_connection.hpp"
+#include "broker/control/closer.hpp"
 #include "broker/control/command_connection.hpp"
 #include "broker/control/commands.hpp"
 #include "broker/control/event_loop.hpp"
@@ -52,7 +53,14 @@ class Server {
   void accept_client();
   void accept_command();
   [[nodiscard]] bool may_connect(const proto::PeerCredentials& peer) const;
+  void forget_command(std::uint64_t id);
+  void pause_accepting();
+  void add_client(std::unique_ptr<ClientConnection> connection, std::uint64_t id);
   void forget_client(std::uint64_t id);
+  // Closes what a stranger has had a hand in, at once where that cannot wait for anybody, else by a Closer. `closed` in both cases.
+  void dispose(ClientConnection::Remains remains, std::function<void()> closed);
+  // Those that have ended, whose turn to be forgotten has not come yet.
+  void forget_ended_clients();
   void settle(const std::string& why);
   void restart(const Commands::RestartOrder& order, const Commands::Answer& answer);
   void replace_program(const Commands::RestartOrder& order, const Commands::Answer& answer);
@@ -66,6 +74,9 @@ class Server {
   void stop_listening();
 
   EventLoop loop_;
+  // Of what lies in sockets, which a signal hurries; and of files that were sent, which may take for ever.
+  Closer socket_closer_{loop_};
+  Closer file_closer_{loop_};
   const PipeDirectory directory_;
   std::function<void(const std::string&)> on_settled_;
   SessionManager manager_;
@@ -86,6 +97,7 @@ class Server {
   int exit_status_ = 0;
   std::uint64_t next_connection_ = 1;
   std::map<std::uint64_t, std::unique_ptr<ClientConnection>> clients_;
+  std::size_t connections_ = 0;                  // those included that are still being closed
   std::map<pid_t, std::size_t> connections_of_;  // by process
   std::map<std::uint64_t, std::unique_ptr<CommandConnection>> commands_under_way_;
 };

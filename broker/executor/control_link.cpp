@@ -2,15 +2,26 @@
 #include "broker/executor/control_link.hpp"
 
 #include <array>
+#include <cerrno>
 #include <chrono>
+#include <thread>
 
 #include "broker/log.hpp"
 
 namespace mpsshim::broker {
 
+namespace {
+constexpr std::chrono::milliseconds kSendAgain{1};
+}
+
 void ControlLink::send(const ExecutorPacket& packet, std::span<const int> fds) {
   std::lock_guard lock(send_mutex_);
-  const proto::SocketStatus status = proto::send_message(socket_, packet, fds);
+  proto::SocketStatus status = proto::send_message(socket_, packet, fds);
+  // Of this user's processes one has too many descriptors in sockets. What is to be sent is somebody's memory: it has to arrive.
+  while (status == proto::SocketStatus::failed && proto::is_shortage(errno)) {
+    std::this_thread::sleep_for(kSendAgain);
+    status = proto::send_message(socket_, packet, fds);
+  }
   if (status != proto::SocketStatus::ok) log_error("The control process could not be told message {}", static_cast<unsigned>(packet.header.type));
 }
 

@@ -43,7 +43,10 @@ CUresult Connection::exchange(std::span<const std::byte> request, std::span<cons
   const std::lock_guard lock(mutex_);
   if (lost_ != nullptr) return CUDA_ERROR_MPS_CONNECTION_FAILED;
   if (!still_ours()) return lose("the program has closed the descriptor of its socket");
-  if (socket_.send(request, fds) != SocketStatus::ok) return lose("sending failed");
+  SocketStatus sent = socket_.send(request, fds);
+  // Others of this user may have too many descriptors in sockets. Only Hello has one, and does without.
+  if (sent == SocketStatus::failed && !fds.empty() && proto::is_shortage(errno)) sent = socket_.send(request);
+  if (sent != SocketStatus::ok) return lose("sending failed");
   if (!socket_.wait_readable(timeout_ms)) return lose("no answer within the time limit");
 
   std::array<std::byte, proto::kMaxMessageBytes> packet;

@@ -35,6 +35,17 @@ TEST_CASE("half messages, wrong ones and long ones end that connection alone") {
 
 TEST_CASE("too many descriptors in a message, and the wrong one") { attack_and_end("descriptors"); }
 
+TEST_CASE("descriptors whose closing takes as long as their sender likes hold nobody up") {
+  const std::string way = GENERATE("hello", "garbage", "unread", "refused", "commands");
+  Scene scene;
+  Client hostile = scene.hostile();
+  (void)scene.attack(hostile, "linger " + way);
+  scene.require_unhurt("sockets linger");
+  scene.require_newcomer_served();
+  scene.end(hostile);
+  scene.require_all_back("lingering, by " + way);
+}
+
 TEST_CASE("sessions opened and left without end") { attack_and_end("churn 2000"); }
 
 TEST_CASE("one process gets so many connections, and no more") {

@@ -67,6 +67,9 @@ std::string commands(Hostile& hostile, int count);
 std::string command(Hostile& hostile, const std::string& line);  // "ok done" or "ok refused"
 std::string sessions(Hostile& hostile, int count);
 std::string churn(Hostile& hostile, int duration_ms);
+// Descriptors that take long to close, sent in every way there is, with nobody else to close them: sockets that linger for minutes, alone, by the
+// hundred, inside other sockets. `way`: "hello", "garbage", "unread", "refused", "commands".
+std::string linger(Hostile& hostile, const std::string& way);
 // A child that keeps everything: "ok PID".
 std::string heir(Hostile& hostile);
 // What the broker says to a client of another uid: the status of Welcome.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -33,9 +35,10 @@ std::vector<std::byte> message(std::uint32_t type, std::size_t size) {
 }
 
 // A raw sendmsg: proto::Socket sends no more descriptors than the protocol has.
-bool send_with_descriptors(const proto::Socket& socket, std::span<const std::byte> bytes, int count) {
+bool send_with_descriptors(const proto::Socket& socket, std::span<const std::byte> bytes, const std::vector<int>& fds) {
+  const std::size_t count = fds.size();
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  std::vector<char> control(CMSG_SPACE(sizeof(int) * static_cast<std::size_t>(count)));
+  std::vector<char> control(CMSG_SPACE(sizeof(int) * count));
   msghdr out{};
   out.msg_iov = &part;
   out.msg_iovlen = 1;
@@ -44,12 +47,53 @@ bool send_with_descriptors(const proto::Socket& socket, std::span<const std::byt
   cmsghdr* rights = CMSG_FIRSTHDR(&out);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int) * static_cast<std::size_t>(count));
-  const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  for (int i = 0; i < count; ++i) std::memcpy(CMSG_DATA(rights) + static_cast<std::size_t>(i) * sizeof(int), &null, sizeof(int));
-  const bool sent = sendmsg(socket.fd(), &out, MSG_NOSIGNAL) >= 0;
-  close(null);
-  return sent;
+  rights->cmsg_len = CMSG_LEN(sizeof(int) * count);
+  std::memcpy(CMSG_DATA(rights), fds.data(), sizeof(int) * count);
+  return sendmsg(socket.fd(), &out, MSG_NOSIGNAL) >= 0;
+}
+
+// Sockets whose last close waits for a peer that never reads: connections of TCP with bytes under way. The peers' ends stay open with this object.
+class LingeringSockets {
+ public:
+  LingeringSockets() : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int small = 4096;
+    setsockopt(listener_.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    const bool listens = bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0 && listen(listener_.get(), 1000) == 0 &&
+                         getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0;
+    if (!listens) throw Failure("there is no loopback");
+    address_ = address;
+  }
+  [[nodiscard]] proto::FileDescriptor make() {
+    proto::FileDescriptor made(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int small = 4096;
+    setsockopt(made.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    if (connect(made.get(), reinterpret_cast<const sockaddr*>(&address_), sizeof address_) != 0) throw Failure("no connection");
+    peers_.emplace_back(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const std::array<char, 4096> bytes{};
+    while (send(made.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+    }
+    const struct linger long_time {1, 600};
+    if (setsockopt(made.get(), SOL_SOCKET, SO_LINGER, &long_time, sizeof long_time) != 0) throw Failure("no SO_LINGER");
+    return made;
+  }
+
+ private:
+  proto::FileDescriptor listener_;
+  sockaddr_in address_{};
+  std::vector<proto::FileDescriptor> peers_;
+};
+
+// A socket with another one's message in it, which has a lingering one.
+proto::FileDescriptor nested(LingeringSockets& sockets) {
+  const std::array<proto::Socket, 2> pair = proto::Socket::pair();
+  const proto::FileDescriptor inner = sockets.make();
+  const std::byte byte{};
+  if (!send_with_descriptors(pair[0], {&byte, 1}, {inner.get()})) throw Failure("a socket cannot be put into another");
+  return proto::FileDescriptor(fcntl(pair[1].fd(), F_DUPFD_CLOEXEC, 0));
 }
 
 bool hangs_up(const proto::Socket& socket) {
@@ -132,7 +176,8 @@ std::string descriptors(Hostile&) {
     for (int turn = 0; turn < 20; ++turn) {
       RawConnection connection;
       const auto hello = message(static_cast<std::uint32_t>(proto::MessageType::hello), sizeof(proto::Hello));
-      if (!send_with_descriptors(connection.socket, hello, count))
+      const proto::FileDescriptor null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+      if (!send_with_descriptors(connection.socket, hello, std::vector<int>(static_cast<std::size_t>(count), null.get())))
         throw Failure("the kernel takes no message with " + std::to_string(count) + " descriptors");
       if (!hangs_up(connection.socket)) throw Failure(std::to_string(count) + " descriptors are not refused");
     }
@@ -211,6 +256,42 @@ std::string churn(Hostile&, int duration_ms) {
     }
   }
   return "ok " + std::to_string(made) + " " + std::to_string(refused);
+}
+
+std::string linger(Hostile& hostile, const std::string& way) {
+  static LingeringSockets sockets;  // the peers live as long as this process
+  const auto hello = message(static_cast<std::uint32_t>(proto::MessageType::hello), sizeof(proto::Hello));
+  const auto garbage = message(0, 7);
+  const auto send = [&](const proto::Socket& socket, std::span<const std::byte> bytes, int count) {
+    std::vector<proto::FileDescriptor> own;
+    std::vector<int> fds;
+    for (int i = 0; i < count; ++i) fds.push_back(own.emplace_back(i == 0 && count > 1 ? nested(sockets) : sockets.make()).get());
+    if (send_with_descriptors(socket, bytes, fds)) return;
+    for (proto::FileDescriptor& kept : own) (void)kept.release();  // the broker has hung up already: closing them is left to this process's end
+  };
+  const auto command_socket = [] {
+    return proto::Socket::connect_to(std::string(std::getenv("CUDA_MPS_PIPE_DIRECTORY")) + "/" + proto::kControlSocketName);
+  };
+  if (way == "refused") {
+    for (int i = 0; i < 20; ++i) hostile.connections.push_back(std::make_unique<RawConnection>());  // more than one process gets
+  }
+  for (const int count : {1, 2, 20}) {
+    if (way == "commands") {
+      const proto::Socket socket = command_socket();
+      send(socket, garbage, count);
+    } else {
+      RawConnection connection;
+      if (way == "hello") send(connection.socket, hello, count);
+      if (way == "garbage") send(connection.socket, garbage, count);
+      if (way == "refused") send(connection.socket, hello, count);
+      if (way == "unread") {
+        (void)connection.hello();
+        (void)connection.socket.send(std::span<const std::byte>());  // is taken for the end, and is none
+        for (int i = 0; i < 3; ++i) send(connection.socket, i == 1 ? std::span<const std::byte>() : hello, count);
+      }
+    }
+  }
+  return "ok";
 }
 
 std::string heir(Hostile& hostile) {

@@ -15,7 +15,7 @@ class Client {
     std::istringstream words(line);
     std::string name, what;
     words >> name;
-    if (name == "scribble" || name == "command") words >> what;
+    if (name == "scribble" || name == "command" || name == "linger") words >> what;
     std::uint64_t number = 0;
     if (name == "reach") words >> std::hex;
     words >> number;
@@ -43,6 +43,7 @@ class Client {
     if (name == "command") return command(hostile_, what);
     if (name == "sessions") return sessions(hostile_, count);
     if (name == "churn") return churn(hostile_, count);
+    if (name == "linger") return linger(hostile_, what);
     if (name == "heir") return heir(hostile_);
     if (name == "as_user") return as_user(hostile_, static_cast<unsigned>(number));
     if (name == "segments") return segments(hostile_, number);
