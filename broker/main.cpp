@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // mpsbroker: the command line. The same binary is control process (-d, -f) and, re-executed by that with --executor, executor process.
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -32,6 +34,7 @@ struct Arguments {
   bool foreground = false;
   bool executor = false;
   bool verbose = false;
+  bool dumpable = false;
   std::string driver = "auto";
   std::string pipe_dir;
   std::string log_dir;
@@ -118,6 +121,9 @@ void describe(CommandLine& line, Arguments& arguments) {
               "MiB of pinned and staging memory and module images for one client; 0: half the machine's memory");
   line.option("--host-mib", &arguments.host_mib, "The same for all clients together; 0: three quarters of the machine's memory");
   line.option("--window", &arguments.window, "Address range for clients' memory, BEGIN-END in hexadecimal, multiples of 1 GiB");
+  line.flag("--dumpable", arguments.dumpable,
+            "For debugging: core dumps, debuggers, and /proc/PID of the broker's processes are as of any process. Any process of the broker's user "
+            "can then read and write what all clients have in device and pinned memory");
   line.flag("--verbose", arguments.verbose, "Log each connection");
   line.test_option("--test-move-ms", &arguments.stress.move_ms,
                    "Sessions go to another worker and context every so many milliseconds, whatever they do; 0: as it serves them best");
@@ -177,7 +183,8 @@ ExecutorOptions executor_options(const Arguments& arguments) {
           .standby = arguments.standby,
           .is_cold = arguments.is_cold,
           .stress = arguments.stress,
-          .device_patience_ms = arguments.device_patience_ms};
+          .device_patience_ms = arguments.device_patience_ms,
+          .dumpable = arguments.dumpable};
 }
 
 // The command line this process was started with, without what a hand-over has added.
@@ -225,6 +232,7 @@ ExecutorSettings executor_settings(const Arguments& arguments) {
   if (arguments.no_standby) executors.standby = StandbyKind::none;
   executors.hang_limit = std::chrono::milliseconds(arguments.hang_ms);
   executors.log_dir = arguments.log_dir;
+  executors.dumpable = arguments.dumpable;
   return executors;
 }
 
@@ -303,11 +311,14 @@ int take_over(Arguments& arguments, const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  prctl(PR_SET_DUMPABLE, 0);  // before there is anything to be seen: see --dumpable
   Arguments arguments;
   CommandLine line("mpsbroker: executes many CUDA processes' work in one context per GPU");
   describe(line, arguments);
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
   if (arguments.handover_versions) return std::printf("handover %u %u\n", kOldestHandover, kHandoverVersion) > 0 ? 0 : 1;
+  if (arguments.dumpable) prctl(PR_SET_DUMPABLE, 1);
+  signal(SIGXFSZ, SIG_IGN);  // `ulimit -f`: a log that cannot grow costs lines, not clients
   if (arguments.executor) return executor_main(executor_options(arguments));
   if (!arguments.daemon && !arguments.foreground) return fail("say -d (background) or -f (foreground); see --help");
   raise_file_limit();

@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <new>
 #include <type_traits>
+#include <variant>
 
 #include <cxxabi.h>
 
 #include "gen/api_ids.hpp"
 #include "gen/cuda_api.hpp"
+#include "interposer/cancellation.hpp"
 #include "interposer/passthrough.hpp"
 #include "interposer/settle.hpp"
 #include "interposer/trace.hpp"
@@ -78,6 +80,13 @@ template <typename T>
 }
 void trace_call(ApiId id, CUresult result, const TracedArgument* arguments, std::size_t count);
 
+// Calls so short that ten nanoseconds count, whose ordinary way has no cancellation point (cancellation.hpp).
+template <ApiId Id>
+inline constexpr bool kIsBrief =
+    Id == ApiId::cuLaunchKernel || Id == ApiId::cuLaunchKernelEx || Id == ApiId::cuEventRecord || Id == ApiId::cuEventQuery ||
+    Id == ApiId::cuStreamQuery || Id == ApiId::cuStreamWaitEvent || Id == ApiId::cuCtxGetCurrent || Id == ApiId::cuCtxSetCurrent ||
+    Id == ApiId::cuCtxGetDevice;
+
 template <typename... Parameters>
 CUresult guarded(CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {
   try {
@@ -105,6 +114,7 @@ template <typename... Parameters>
   CUresult result = decision.answer;
   const std::uint64_t began_ns = proto::trace::enabled() ? proto::trace::now_ns() : 0;
   if (decision.way == Decision::Way::implementation) {
+    const NoCancellation hold;
     result = guarded(implementation, arguments...);
     if (result != CUDA_SUCCESS) note_error(id, result);
   } else if (decision.way == Decision::Way::real_driver) {
@@ -126,6 +136,7 @@ CUresult entry(CUresult (CUDAAPI* DriverTable::*real)(Parameters...), CUresult (
     if (is_self_query(arguments...)) return CUDA_SUCCESS;  // before anything is settled
   }
   if (process_state() == ProcessState::ready) [[likely]] {
+    [[maybe_unused]] const std::conditional_t<kIsBrief<Id>, std::monostate, NoCancellation> hold{};
     const CUresult result = guarded(implementation, arguments...);
     if (result != CUDA_SUCCESS) [[unlikely]]
       note_error(Id, result);

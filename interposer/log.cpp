@@ -11,7 +11,9 @@
 
 #include <unistd.h>
 
+#include "interposer/cancellation.hpp"
 #include "interposer/environment.hpp"
+#include "proto/file_size_limit.hpp"
 
 namespace mpsshim::interposer {
 
@@ -50,6 +52,8 @@ std::uint32_t read_topics() {
 
 // The line is cut, not split, where it is too long: a second write could stand somewhere else.
 void write_line(const char* format, std::va_list arguments) {
+  const NoCancellation hold;
+  const proto::NoFileSizeSignal no_signal;
   const int saved_errno = errno;  // callers report errno to applications
   std::array<char, 1024> line;
   const int head = std::snprintf(line.data(), line.size(), "mpsshim[%d]: ", static_cast<int>(getpid()));

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "proto/channel.hpp"
+#include "proto/file_size_limit.hpp"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -51,6 +52,7 @@ void FileDescriptor::reset() {
 }
 
 FileDescriptor create_memory_file(const char* debug_name, std::size_t size_bytes) {
+  const NoFileSizeSignal hold;
   FileDescriptor file(memfd_create(debug_name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (file.valid() && ftruncate(file.get(), static_cast<off_t>(round_to_pages(size_bytes))) != 0) file.reset();
   return file;

@@ -14,8 +14,11 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "proto/file_size_limit.hpp"
 
 namespace mpsshim::proto::trace {
 
@@ -73,7 +76,7 @@ std::uint64_t thread_id() { return static_cast<std::uint64_t>(syscall(SYS_gettid
 // One file. Never destroyed: threads may write until the process is gone.
 class Writer {
  public:
-  Writer(int fd, pid_t pid) : fd_(fd), pid_(pid) {}
+  Writer(int fd, pid_t pid) : fd_(fd), pid_(pid) { is_known_ = fstat(fd, &file_) == 0; }
 
   struct Buffer {
     std::mutex mutex;  // its thread's, but for finish()
@@ -113,8 +116,10 @@ class Writer {
   }
   // Whole lines in one write: the file is open for appending, so those of several threads do not mix.
   void write_all(const char* text, std::size_t size) const {
+    if (!is_ours()) return;
+    const NoFileSizeSignal hold;
     while (size > 0) {
-      const ssize_t written = write(fd_, text, size);
+      const ssize_t written = syscall(SYS_write, fd_, text, size);  // no cancellation point: it may be the program's thread
       if (written < 0 && errno == EINTR) continue;
       if (written <= 0) return;  // a full disk: the trace has a hole, the program none
       text += written;
@@ -130,8 +135,16 @@ class Writer {
     errno = saved_errno;
   }
 
+  // The program may have closed descriptors that it does not know, and opened something of its own.
+  [[nodiscard]] bool is_ours() const {
+    struct stat now {};
+    return is_known_ && fstat(fd_, &now) == 0 && now.st_dev == file_.st_dev && now.st_ino == file_.st_ino;
+  }
+
   const int fd_;
   const pid_t pid_;
+  struct stat file_ {};
+  bool is_known_ = false;
   std::mutex mutex_;
   std::vector<Buffer*> buffers_;
   std::atomic<bool> is_finishing_{false};

@@ -55,7 +55,8 @@ ExecutorOptions Executor::options() const {
                           .label = label_,
                           .module_cache_mib = settings_.module_cache_mib,
                           .patience_s = settings_.patience_s,
-                          .stress = settings_.stress};
+                          .stress = settings_.stress,
+                          .dumpable = settings_.dumpable};
   if (has_served_) options.device_patience_ms = static_cast<unsigned>(settings_.retry_delay.count());
   return options;
 }

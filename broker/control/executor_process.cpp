@@ -101,6 +101,7 @@ Command make_command(const ExecutorOptions& options) {
                        "--patience-s", std::to_string(options.patience_s),
                        "--device-patience-ms", std::to_string(options.device_patience_ms)};
   if (options.standby) command.arguments.emplace_back("--standby");
+  if (options.dumpable) command.arguments.emplace_back("--dumpable");
   if (options.is_cold) command.arguments.emplace_back("--cold");
   command.environment = executor_environment(options);
   for (std::string& argument : command.arguments) command.argv.push_back(argument.data());

@@ -31,6 +31,7 @@ struct ExecutorSettings {
   std::chrono::milliseconds cold_delay{200};
   std::chrono::milliseconds warm_delay{1'000};
   std::string log_dir;
+  bool dumpable = false;
   std::chrono::milliseconds start_limit{60'000};
   std::chrono::milliseconds quit_limit{1'000};
   std::chrono::milliseconds retry_delay{10'000};

@@ -166,6 +166,14 @@ void Server::forget_client(std::uint64_t id) {
   });
 }
 
+void Server::forget_ended_clients() {
+  std::vector<std::uint64_t> ended;
+  for (const auto& [id, client] : clients_) {
+    if (client->has_ended()) ended.push_back(id);
+  }
+  for (const std::uint64_t id : ended) forget_client(id);
+}
+
 void Server::dispose(ClientConnection::Remains remains, std::function<void()> closed) {
   std::vector<proto::FileDescriptor> sockets;
   if (!remains.socket.hang_up()) {

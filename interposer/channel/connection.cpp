@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "interposer/cancellation.hpp"
 #include "interposer/log.hpp"
 
 namespace mpsshim::interposer {
@@ -40,6 +41,7 @@ CUresult Connection::lose(const char* why) {
 
 CUresult Connection::exchange(std::span<const std::byte> request, std::span<const int> fds, std::span<std::byte> answer, proto::MessageType expected,
                               proto::ReceivedFds& received, int timeout_ms) {
+  const NoCancellation hold;
   const std::lock_guard lock(mutex_);
   if (lost_ != nullptr) return CUDA_ERROR_MPS_CONNECTION_FAILED;
   if (!still_ours()) return lose("the program has closed the descriptor of its socket");

@@ -23,8 +23,8 @@ std::shared_ptr<Link> Link::map(const proto::FileDescriptor& file, proto::FileDe
     return nullptr;
   }
   link->producer_ = proto::RingProducer(&link->header(), link->ring_.data());
-  link->ring_doorbell_ = std::move(ring_doorbell);
-  link->completion_doorbell_ = std::move(completion_doorbell);
+  link->ring_doorbell_ = Doorbell(std::move(ring_doorbell));
+  link->completion_doorbell_ = Doorbell(std::move(completion_doorbell));
   return link;
 }
 
@@ -70,12 +70,6 @@ void Link::sleep_on_slot(std::uint32_t index, std::uint64_t timeout_us) {
   state.compare_exchange_strong(expected, proto::ReplySlot::sleeping, std::memory_order_seq_cst);
   if (expected == proto::ReplySlot::done) return;
   proto::futex_wait(state, proto::ReplySlot::sleeping, timeout_us);
-}
-
-void Link::ring_doorbell(const proto::FileDescriptor& doorbell) {
-  const std::uint64_t one = 1;
-  while (write(doorbell.get(), &one, sizeof one) < 0 && errno == EINTR) {
-  }
 }
 
 void FenceSleep::claim() {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "interposer/channel/doorbell.hpp"
 #include "proto/channel.hpp"
 #include "proto/record.hpp"
 #include "proto/ring_producer.hpp"
@@ -50,8 +51,8 @@ class Link {
   }
   void sleep_on_slot(std::uint32_t index, std::uint64_t timeout_us);
 
-  void wake_executor() const { ring_doorbell(ring_doorbell_); }
-  void wake_completion() const { ring_doorbell(completion_doorbell_); }
+  void wake_executor() const { ring_doorbell_.ring(); }
+  void wake_completion() const { completion_doorbell_.ring(); }
 
   // Set once, by recovery, before the next link is published; read by those who have come through recovery since.
   struct End {
@@ -64,14 +65,13 @@ class Link {
   [[nodiscard]] std::uint64_t carried_to(std::uint64_t position) const { return position - end.consumed + end.carried_to; }
 
  private:
-  static void ring_doorbell(const proto::FileDescriptor& doorbell);
   static constexpr std::uint32_t kOrdinarySlots = (1u << (proto::kReplySlots - 1)) - 1;
 
   proto::Mapping control_;
   proto::Mapping ring_;
   proto::RingProducer producer_;
-  proto::FileDescriptor ring_doorbell_;
-  proto::FileDescriptor completion_doorbell_;
+  Doorbell ring_doorbell_;
+  Doorbell completion_doorbell_;
   std::atomic<std::uint32_t> free_slots_{kOrdinarySlots};
   std::atomic<std::uint32_t> released_{0};  // counts releases; futex word of wait_for_slot
   std::atomic<std::uint32_t> slot_sleepers_{0};

@@ -15,8 +15,31 @@
 #include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"
 #include "interposer/settle.hpp"
+#include "proto/file_size_limit.hpp"
 
 namespace mpsshim::interposer {
+
+namespace {
+
+// What `ulimit -f` does not let be written is copied instead.
+bool fill_image(const proto::FileDescriptor& file, std::span<const std::byte> content) {
+  const proto::NoFileSizeSignal hold;
+  for (std::size_t done = 0; done < content.size();) {
+    const ssize_t written = pwrite(file.get(), content.data() + done, content.size() - done, static_cast<off_t>(done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EFBIG) {
+      const proto::Mapping mapping = proto::Mapping::map(file, 0, content.size(), proto::Access::read_write);
+      if (!mapping) return false;
+      std::memcpy(mapping.data(), content.data(), content.size());
+      return true;
+    }
+    if (written <= 0) return false;
+    done += static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
+}  // namespace
 
 SessionClient& SessionClient::instance() {
   static auto* session = new SessionClient();  // never destroyed
@@ -25,7 +48,7 @@ SessionClient& SessionClient::instance() {
 
 SessionClient::SessionClient() : channel_(*this, PeerWatch{&SessionClient::has_hung_up, this}) {}
 
-bool SessionClient::has_hung_up(const void*) { return connection().is_lost(); }
+bool SessionClient::has_hung_up(const void*) { return Doorbell::any_is_lost() || connection().is_lost(); }
 
 CUresult SessionClient::attach() {
   const std::lock_guard lock(attach_mutex_);
@@ -171,12 +194,7 @@ CUresult SessionClient::give_image(std::span<const std::byte> content, const pro
   if (const CUresult error = connection().request(offer, opened, received); error != CUDA_SUCCESS) return error;
   image = opened.image;
   if (received.count == 0) return CUDA_SUCCESS;  // the broker has it
-  for (std::size_t done = 0; done < content.size();) {
-    const ssize_t written = pwrite(received.fds[0].get(), content.data() + done, content.size() - done, static_cast<off_t>(done));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    done += static_cast<std::size_t>(written);
-  }
+  if (!fill_image(received.fds[0], content)) return CUDA_ERROR_OUT_OF_MEMORY;
   received.fds[0].reset();  // the control process seals the content: nobody may have it open for writing
   proto::ImageSeal seal;
   seal.image = opened.image;

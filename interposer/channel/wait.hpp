@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "interposer/cancellation.hpp"
 #include "interposer/channel/wait_plan.hpp"
 #include "proto/channel.hpp"
 #include "proto/futex.hpp"
@@ -41,6 +42,7 @@ class Wait {
   template <typename Ready, typename Sleep>
   [[nodiscard]] WaitEnd until(Ready&& ready, Sleep&& sleep) {
     if (ready()) return WaitEnd::ready;
+    const NoCancellation hold;
     begin();
     for (;;) {
       while (plan_.style != WaitStyle::sleep) {

@@ -17,6 +17,7 @@
 
 #include "interposer/local/cache_sweep.hpp"
 #include "interposer/log.hpp"
+#include "proto/file_size_limit.hpp"
 
 namespace mpsshim::interposer {
 
@@ -51,6 +52,7 @@ bool read_whole(int file, std::span<std::byte> into) {
 }
 
 bool write_whole(int file, std::span<const std::byte> from) {
+  const proto::NoFileSizeSignal hold;
   while (!from.empty()) {
     const ssize_t put = ::write(file, from.data(), from.size());
     if (put < 0 && errno == EINTR) continue;

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "proto/content_hash.hpp"
+#include "proto/file_size_limit.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::interposer {
@@ -52,6 +53,7 @@ proto::FileDescriptor open_locked_total(int folder) {
 }
 
 bool store_total(int file, TotalRecord record) {
+  const proto::NoFileSizeSignal hold;
   record.check = record.right_check();
   return pwrite(file, &record, sizeof record, 0) == static_cast<ssize_t>(sizeof record);
 }

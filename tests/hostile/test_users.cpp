@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whose clients are served: the broker's own user's, or everybody's where it was started so (NVIDIA MPS manual, "-multiuser-server").
+#include <fcntl.h>
+#include <grp.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
 
 #include "tests/hostile/scene.hpp"
 #include "tests/support/catch.hpp"
@@ -19,7 +26,66 @@ void open_to_all(const BrokerFixture& broker, bool sockets) {
   if (sockets) REQUIRE(chmod((broker.pipe_dir() / "mpsshim.sock").c_str(), 0666) == 0);
 }
 
+// What a process of the broker's user gets of its processes: descriptors that it can open, or take, and memory that it can read.
+int loot_of(const std::vector<pid_t>& processes) {
+  int loot = 0;
+  for (const pid_t pid : processes) {
+    const auto pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    for (int number = 0; number < 100; ++number) {
+      const int file = open(("/proc/" + std::to_string(pid) + "/fd/" + std::to_string(number)).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+      const auto taken = static_cast<int>(syscall(SYS_pidfd_getfd, pidfd, number, 0));
+      for (const int fd : {file, taken}) {
+        loot += fd >= 0 ? 1 : 0;
+        if (fd >= 0) close(fd);
+      }
+    }
+    const int memory = open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDONLY | O_CLOEXEC);
+    loot += memory >= 0 ? 1 : 0;
+    for (const int fd : {memory, pidfd}) close(fd);
+  }
+  return loot;
+}
+
+// Of a broker with a client: what a process of the same user gets, in a process of that user. -1: it could not be tried.
+int loot_beside(const std::vector<std::string>& arguments) {
+  BrokerOptions options;
+  options.arguments = arguments;
+  BrokerFixture broker(options);
+  Client client(broker);
+  if (client.ask("hold") != "ok") return -1;
+  std::vector<pid_t> processes = broker.servers();
+  if (processes.size() != 1) return -1;
+  processes.push_back(broker.process().pid());
+  return loot_of(processes);
+}
+
+// Root may look at everything, so a child becomes somebody else.
+int as_ordinary_user(int (*act)()) {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    int result = 255;
+    try {
+      const uid_t nobody = 65534;
+      if (geteuid() != 0 || (setgroups(0, nullptr) == 0 && setgid(nobody) == 0 && setuid(nobody) == 0)) result = act();
+    } catch (const std::exception& failure) {
+      std::fprintf(stderr, "%s\n", failure.what());
+    }
+    _exit(result);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
+}
+
 }  // namespace
+
+TEST_CASE("a process of the broker's user gets nothing of others by way of the broker's processes") {
+  CHECK(as_ordinary_user([] { return loot_beside({}); }) == 0);
+  const int shown = as_ordinary_user([] { return std::min(loot_beside({"--dumpable"}), 200); });
+  CHECK(shown > 10);  // as any process, where it was asked for
+  CHECK(shown <= 200);
+}
 
 TEST_CASE("a client of another user is refused") {
   if (geteuid() != 0) MPSSHIM_SKIP("only root can become another user");

@@ -5,6 +5,7 @@
 
 #include "interposer/channel/connection.hpp"
 #include "interposer/settle.hpp"
+#include "proto/file_size_limit.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -46,6 +47,7 @@ CUresult open_shared_memory(const proto::MemoryName& name, proto::MemoryId id, b
 proto::FileDescriptor write_name(const proto::MemoryName& name, NameOf what) {
   proto::FileDescriptor file = proto::create_memory_file("mpsshim-memory", sizeof(NameFile));
   const NameFile content{kNameMagic, name, what};
+  const proto::NoFileSizeSignal hold;
   if (!file.valid() || pwrite(file.get(), &content, sizeof content, 0) != static_cast<ssize_t>(sizeof content)) return {};
   return file;
 }

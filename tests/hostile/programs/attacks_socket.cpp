@@ -2,6 +2,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 
@@ -266,8 +267,15 @@ std::string linger(Hostile& hostile, const std::string& way) {
     std::vector<proto::FileDescriptor> own;
     std::vector<int> fds;
     for (int i = 0; i < count; ++i) fds.push_back(own.emplace_back(i == 0 && count > 1 ? nested(sockets) : sockets.make()).get());
-    if (send_with_descriptors(socket, bytes, fds)) return;
-    for (proto::FileDescriptor& kept : own) (void)kept.release();  // the broker has hung up already: closing them is left to this process's end
+    // The broker is to be the last to close them, as it is now and then without this.
+    const pid_t broker = socket.peer().pid;
+    kill(broker, SIGSTOP);
+    const bool sent = send_with_descriptors(socket, bytes, fds);
+    for (proto::FileDescriptor& kept : own) {
+      if (!sent) (void)kept.release();  // the broker has hung up already: closing it is left to this process's end
+    }
+    own.clear();
+    kill(broker, SIGCONT);
   };
   const auto command_socket = [] {
     return proto::Socket::connect_to(std::string(std::getenv("CUDA_MPS_PIPE_DIRECTORY")) + "/" + proto::kControlSocketName);
