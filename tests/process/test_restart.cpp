@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // mpsctl restart: new executors, and the installed mpsbroker in place of the running one, under clients that notice a short wait.
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "tests/process/client.hpp"
 #include "tests/support/catch.hpp"
@@ -36,6 +41,17 @@ void require_newcomers_are_served(const BrokerFixture& broker) {
   const Outcome newcomer = broker.run("vector_add_drv", std::vector<std::string>{});
   INFO(newcomer.explain() << broker.log());
   REQUIRE(newcomer.ok());
+}
+
+// The numbers of those of whom a line of the log says so.
+std::set<int> sessions_with(const std::string& what, const std::string& log) {
+  std::set<int> found;
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t name = line.find("] Session ");
+    if (name != std::string::npos && line.find(what) != std::string::npos) found.insert(std::atoi(line.c_str() + name + 10));
+  }
+  return found;
 }
 
 }  // namespace
@@ -182,6 +198,29 @@ TEST_CASE("nothing is left behind by a restart") {
   const bool settled = eventually(std::chrono::seconds(10), [&] { return (after = without_copy_memory(broker.resources())).is_within(before); });
   INFO("before: " << before.explain() << "after: " << after.explain() << broker.log());
   REQUIRE(settled);
+}
+
+TEST_CASE("clients that die while a restart is under way leave no session behind") {
+  BrokerFixture broker;
+  const pid_t control = broker.process().pid();
+  for (int turn = 0; turn < 40; ++turn) {
+    std::vector<Client> clients;
+    for (int i = 0; i < 4; ++i) clients.emplace_back(broker);
+    ProgramOptions order;
+    order.arguments = {"--pipe-dir", broker.pipe_dir(), "restart"};
+    Program restart(built_program("mpsctl"), order);
+    // Somewhere on the way the control process stands still while its executor ends, if it has been told to, and its clients do.
+    usleep(static_cast<useconds_t>(turn * 500));
+    kill(control, SIGSTOP);
+    usleep(10'000);
+    for (Client& client : clients) client.program().send(SIGKILL);
+    for (Client& client : clients) (void)client.program().wait();
+    kill(control, SIGCONT);
+    INFO("turn " << turn << "\n" << broker.log());
+    require_done(restart.wait(), broker);
+    REQUIRE(broker.wait_for_clients(0));
+    REQUIRE(eventually(std::chrono::seconds(5), [&] { return sessions_with(": ended.", broker.log()) == sessions_with(": attached in ", broker.log()); }));
+  }
 }
 
 TEST_CASE("a program that cannot take over changes nothing") {
