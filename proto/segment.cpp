@@ -28,6 +28,16 @@ namespace {
 
 std::size_t round_to_pages(std::size_t size) { return (size + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
+int seals_of(Seal how) {
+  int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  switch (how) {
+    case Seal::size: break;
+    case Seal::future_write: seals |= F_SEAL_FUTURE_WRITE; break;
+    case Seal::content: seals |= F_SEAL_WRITE; break;
+  }
+  return seals;
+}
+
 // What mapped_region asks of a "mappable": a file handle and a mode.
 class MappableFile {
  public:
@@ -58,14 +68,11 @@ FileDescriptor create_memory_file(const char* debug_name, std::size_t size_bytes
   return file;
 }
 
-bool seal(const FileDescriptor& file, Seal how) {
-  int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  switch (how) {
-    case Seal::size: break;
-    case Seal::future_write: seals |= F_SEAL_FUTURE_WRITE; break;
-    case Seal::content: seals |= F_SEAL_WRITE; break;
-  }
-  return fcntl(file.get(), F_ADD_SEALS, seals) == 0;
+bool seal(const FileDescriptor& file, Seal how) { return fcntl(file.get(), F_ADD_SEALS, seals_of(how)) == 0; }
+
+bool is_sealed(const FileDescriptor& file, Seal how) {
+  const int seals = fcntl(file.get(), F_GET_SEALS);
+  return seals >= 0 && (seals & seals_of(how)) == seals_of(how);
 }
 
 std::optional<std::size_t> sealed_size(const FileDescriptor& file) {

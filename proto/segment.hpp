@@ -46,7 +46,10 @@ enum class Seal : std::uint8_t {
 
 // A new memory file of exactly `size_bytes` (rounded up to pages). Not sealed yet. `debug_name` shows in /proc/PID/maps. Invalid on failure (errno).
 [[nodiscard]] FileDescriptor create_memory_file(const char* debug_name, std::size_t size_bytes);
+// Waits for whoever writes to the file; so only before a stranger has it, or where nobody else waits.
 [[nodiscard]] bool seal(const FileDescriptor& file, Seal how);
+// Whether it is sealed so. Asks for no lock that somebody who writes to the file may hold, as seal() does.
+[[nodiscard]] bool is_sealed(const FileDescriptor& file, Seal how);
 // The size in bytes of a file whose size is sealed; nullopt if it is not a sealed memory file (a peer could shrink it under our mapping: SIGBUS).
 [[nodiscard]] std::optional<std::size_t> sealed_size(const FileDescriptor& file);
 

@@ -67,6 +67,7 @@ void ClientConnection::save(StateWriter& state) const {
 void ClientConnection::resume() {
   socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
   if (pidfd_.valid()) death_watch_ = loop_.watch(pidfd_.get(), EPOLLIN, [this](EventLoop::Events) { end("the client died"); });
+  if (stage_ == Stage::expects_hello) deadline_ = loop_.after(kHelloLimit, [this] { end("it said nothing"); });
   const Session* session = manager_.find(session_);
   if (!attaches_ || session == nullptr) return;
   proto::Attach request;

@@ -30,6 +30,7 @@ class ClientConnection {
   ClientConnection& operator=(const ClientConnection&) = delete;
   ~ClientConnection();  // ends the session
 
+  [[nodiscard]] std::uint64_t session() const { return session_; }  // 0: none
   void facts_published();  // answers a Hello that came before any executor was ready
   void refuse_sessions();  // the broker is about to quit
   [[nodiscard]] pid_t pid() const { return client_.pid; }

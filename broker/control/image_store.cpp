@@ -28,6 +28,16 @@ bool read_all(const proto::FileDescriptor& file, std::uint64_t offset, std::span
   return true;
 }
 
+bool write_part(const proto::FileDescriptor& file, std::uint64_t offset, std::span<const std::byte> content) {
+  while (!content.empty()) {
+    const ssize_t put = pwrite(file.get(), content.data(), content.size(), static_cast<off_t>(offset));
+    if (put <= 0) return false;
+    content = content.subspan(static_cast<std::size_t>(put));
+    offset += static_cast<std::uint64_t>(put);
+  }
+  return true;
+}
+
 // The client could have changed the file's length until it was sealed.
 bool has_length(const proto::FileDescriptor& file, std::uint64_t size_bytes) {
   const auto sealed = proto::sealed_size(file);
@@ -40,7 +50,8 @@ struct ImageStore::SealJob {
   std::uint64_t session = 0;
   std::uint64_t image = 0;
   Sealed done;
-  std::uint64_t offset = 0;  // of the next slice
+  std::uint64_t offset = 0;    // of the next slice
+  proto::FileDescriptor copy;  // of a file that is not sealed
   proto::ContentHash hash;
 };
 
@@ -100,13 +111,16 @@ void ImageStore::seal(std::uint64_t session, std::uint64_t image, Sealed done) {
   if (found == images_.end() || !found->second.sessions.contains(session) || found->second.state != State::open) {
     return done(CUDA_ERROR_INVALID_VALUE, 0);
   }
-  // Refused by the kernel while the client has the file mapped for writing.
-  if (!proto::seal(found->second.file, proto::Seal::content) || !has_length(found->second.file, found->second.size_bytes)) {
+  // A client that writes to the file holds a lock as long as it likes, which sealing waits for. So sealing is the client's to do, before it asks;
+  // what it has not sealed is copied.
+  auto job = std::make_shared<SealJob>();
+  const Image& asked = found->second;
+  if (!proto::is_sealed(asked.file, proto::Seal::content)) job->copy = proto::create_memory_file("mpsshim-image", asked.size_bytes);
+  if (!job->copy.valid() && !has_length(asked.file, asked.size_bytes)) {
     erase(found);
     return done(CUDA_ERROR_INVALID_IMAGE, 0);
   }
   found->second.state = State::sealing;
-  auto job = std::make_shared<SealJob>();
   job->session = session;
   job->image = image;
   job->done = std::move(done);
@@ -126,6 +140,13 @@ void ImageStore::step(const std::shared_ptr<SealJob>& job) {
     loop_.defer([this, job] { step(job); });
     return;
   }
+  if (job->copy.valid()) {
+    if (!proto::seal(job->copy, proto::Seal::content)) {
+      erase(found);
+      return finish(*job, CUDA_ERROR_OUT_OF_MEMORY, 0);
+    }
+    image.file = std::move(job->copy);
+  }
   const auto [known, is_new] = known_.try_emplace({image.size_bytes, job->hash.finish()}, job->image);
   if (!is_new) {
     const std::uint64_t other = known->second;
@@ -144,6 +165,7 @@ CUresult ImageStore::hash_slice(SealJob& job, const Image& image) {
   while (job.offset < end) {
     const std::span part(buffer.data(), std::min<std::uint64_t>(buffer.size(), end - job.offset));
     if (!read_all(image.file, job.offset, part)) return CUDA_ERROR_INVALID_IMAGE;
+    if (job.copy.valid() && !write_part(job.copy, job.offset, part)) return CUDA_ERROR_OUT_OF_MEMORY;
     job.hash.add(part);
     job.offset += part.size();
   }

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <set>
 
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -109,7 +110,12 @@ bool Server::resume(StateReader& state, const std::string& failure, std::string&
   if (!resumed || !state.ok()) return false;
   state.close_inherited();
   watch_listeners();
-  for (const auto& [id, client] : clients_) client->resume();
+  std::set<std::uint64_t> claimed;
+  for (const auto& [id, client] : clients_) {
+    client->resume();
+    claimed.insert(client->session());
+  }
+  manager_.end_all_but(claimed);  // of clients that have gone: nobody else would ever end them
   while (waitpid(-1, nullptr, WNOHANG) > 0) {  // of executors that ended while nobody looked
   }
   return true;

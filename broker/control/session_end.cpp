@@ -24,6 +24,14 @@ void SessionManager::end(Session& session) {
   begin_end(session, SessionPhase::closing);
 }
 
+void SessionManager::end_all_but(const std::set<std::uint64_t>& claimed) {
+  std::vector<std::uint64_t> others;
+  for (const auto& [id, session] : sessions_) {
+    if (!claimed.contains(id)) others.push_back(id);
+  }
+  for (const std::uint64_t id : others) end(sessions_.at(id));
+}
+
 void SessionManager::terminate(Session& session, std::function<void()> stopped) {
   drop_relocation(session);
   if (session.phase == SessionPhase::lost) return stopped();  // keeps the error it has

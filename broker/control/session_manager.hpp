@@ -86,6 +86,7 @@ class SessionManager final : public ExecutorOwner {
   // A further device range of at least `size_bytes`; empty: there is none.
   [[nodiscard]] std::optional<proto::Lease> add_lease(Session& session, std::uint64_t size_bytes);
   void end(Session& session);  // the client is gone
+  void end_all_but(const std::set<std::uint64_t>& claimed);  // after a hand-over: those that no connection has come with
   // The client has CUDA_ERROR_MPS_CLIENT_TERMINATED from now on. `stopped` is called once, when nothing of the session runs any more.
   void terminate(Session& session, std::function<void()> stopped);
 

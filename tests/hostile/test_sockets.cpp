@@ -46,6 +46,17 @@ TEST_CASE("descriptors whose closing takes as long as their sender likes hold no
   scene.require_all_back("lingering, by " + way);
 }
 
+TEST_CASE("an image's file that somebody writes to for ever holds nobody up") {
+  Scene scene;
+  Client hostile = scene.hostile();
+  const std::string answer = scene.attack(hostile, "stuck_image");
+  if (answer == "ok 0") MPSSHIM_SKIP("userfaultfd is not to be had");
+  scene.require_unhurt("an image is being written");
+  scene.require_newcomer_served();
+  scene.end(hostile);
+  scene.require_all_back("an image that is written for ever");
+}
+
 TEST_CASE("sessions opened and left without end") { attack_and_end("churn 2000"); }
 
 TEST_CASE("one process gets so many connections, and no more") {

@@ -70,6 +70,9 @@ std::string churn(Hostile& hostile, int duration_ms);
 // Descriptors that take long to close, sent in every way there is, with nobody else to close them: sockets that linger for minutes, alone, by the
 // hundred, inside other sockets. `way`: "hello", "garbage", "unread", "refused", "commands".
 std::string linger(Hostile& hostile, const std::string& way);
+// Asks for an image to be taken while a thread of its own writes to the image's file, and never gets on: the memory that it writes from does not
+// come. "ok 0" where the system lets nobody have such memory.
+std::string stuck_image(Hostile& hostile);
 // A child that keeps everything: "ok PID".
 std::string heir(Hostile& hostile);
 // What the broker says to a client of another uid: the status of Welcome.

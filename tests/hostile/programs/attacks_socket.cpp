@@ -5,11 +5,16 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "tests/hostile/programs/attacks.hpp"
@@ -300,6 +305,32 @@ std::string linger(Hostile& hostile, const std::string& way) {
     }
   }
   return "ok";
+}
+
+std::string stuck_image(Hostile& hostile) {
+  RawSession& session = hostile.own();
+  constexpr std::size_t kBytes = 4096;
+  const auto faults = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC));
+  uffdio_api api{};
+  api.api = UFFD_API;
+  if (faults < 0 || ioctl(faults, UFFDIO_API, &api) != 0) return "ok 0";
+  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  uffdio_register missing{};
+  missing.range = {reinterpret_cast<std::uint64_t>(memory), kBytes};
+  missing.mode = UFFDIO_REGISTER_MODE_MISSING;
+  if (ioctl(faults, UFFDIO_REGISTER, &missing) != 0) return "ok 0";
+  proto::ImageOpen open;
+  open.size_bytes = kBytes;
+  const auto opened = session.connection.ask<proto::ImageOpened>(open);
+  if (session.connection.fds.count != 1) throw Failure("no image");
+  const int file = session.connection.fds.fds[0].release();
+  std::thread([file, memory] { (void)!pwrite(file, memory, kBytes, 0); }).detach();
+  usleep(100'000);
+  proto::ImageSeal seal;
+  seal.image = opened.image;
+  if (proto::send_message(session.connection.socket, seal) != proto::SocketStatus::ok) throw Failure("the broker takes no request");
+  usleep(100'000);
+  return "ok 1";
 }
 
 std::string heir(Hostile& hostile) {

@@ -44,6 +44,7 @@ class Client {
     if (name == "sessions") return sessions(hostile_, count);
     if (name == "churn") return churn(hostile_, count);
     if (name == "linger") return linger(hostile_, what);
+    if (name == "stuck_image") return stuck_image(hostile_);
     if (name == "heir") return heir(hostile_);
     if (name == "as_user") return as_user(hostile_, static_cast<unsigned>(number));
     if (name == "segments") return segments(hostile_, number);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <span>
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -136,15 +137,40 @@ TEST_CASE("a sealed image cannot be changed by whoever filled it") {
   close(kept);
 }
 
-TEST_CASE("an image that is still mapped for writing, or was cut, is refused") {
+TEST_CASE("what its client has not sealed is copied, so that nothing written later is in it") {
   Images images;
   std::uint64_t image = 0;
   std::uint64_t result = 0;
   int file = -1;
   REQUIRE(images.store.open(1, 4096, image, file) == CUDA_SUCCESS);
-  void* mapped = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  CHECK(images.seal(1, image, result) == CUDA_ERROR_INVALID_IMAGE);
+  auto* const mapped = static_cast<char*>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+  mapped[0] = 'a';
+  REQUIRE(images.seal(1, image, result) == CUDA_SUCCESS);
+  mapped[0] = 'b';
+  std::uint64_t size = 0;
+  char first = 0;
+  REQUIRE(pread(images.store.sealed_file(1, result, size), &first, 1, 0) == 1);
+  CHECK(first == 'a');
   munmap(mapped, 4096);
+}
+
+TEST_CASE("what its client has sealed is taken as it is") {
+  Images images;
+  std::uint64_t image = 0;
+  std::uint64_t result = 0;
+  int file = -1;
+  REQUIRE(images.store.open(1, 4096, image, file) == CUDA_SUCCESS);
+  REQUIRE(fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | F_SEAL_WRITE) == 0);
+  REQUIRE(images.seal(1, image, result) == CUDA_SUCCESS);
+  std::uint64_t size = 0;
+  CHECK(images.store.sealed_file(1, result, size) == file);
+}
+
+TEST_CASE("an image that was cut is refused") {
+  Images images;
+  std::uint64_t image = 0;
+  std::uint64_t result = 0;
+  int file = -1;
   REQUIRE(images.store.open(1, 3 * 4096, image, file) == CUDA_SUCCESS);
   REQUIRE(ftruncate(file, 4096) == 0);
   CHECK(images.seal(1, image, result) == CUDA_ERROR_INVALID_IMAGE);
