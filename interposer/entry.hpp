@@ -82,10 +82,9 @@ void trace_call(ApiId id, CUresult result, const TracedArgument* arguments, std:
 
 // Calls so short that ten nanoseconds count, whose ordinary way has no cancellation point (cancellation.hpp).
 template <ApiId Id>
-inline constexpr bool kIsBrief =
-    Id == ApiId::cuLaunchKernel || Id == ApiId::cuLaunchKernelEx || Id == ApiId::cuEventRecord || Id == ApiId::cuEventQuery ||
-    Id == ApiId::cuStreamQuery || Id == ApiId::cuStreamWaitEvent || Id == ApiId::cuCtxGetCurrent || Id == ApiId::cuCtxSetCurrent ||
-    Id == ApiId::cuCtxGetDevice;
+inline constexpr bool kIsBrief = Id == ApiId::cuLaunchKernel || Id == ApiId::cuLaunchKernelEx || Id == ApiId::cuEventRecord ||
+                                 Id == ApiId::cuEventQuery || Id == ApiId::cuStreamQuery || Id == ApiId::cuStreamWaitEvent ||
+                                 Id == ApiId::cuCtxGetCurrent || Id == ApiId::cuCtxSetCurrent || Id == ApiId::cuCtxGetDevice;
 
 template <typename... Parameters>
 CUresult guarded(CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {

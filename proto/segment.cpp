@@ -34,6 +34,7 @@ int seals_of(Seal how) {
     case Seal::size: break;
     case Seal::future_write: seals |= F_SEAL_FUTURE_WRITE; break;
     case Seal::content: seals |= F_SEAL_WRITE; break;
+    case Seal::given_content: seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE; break;
   }
   return seals;
 }

@@ -42,6 +42,7 @@ enum class Seal : std::uint8_t {
   size,           // fixed size, writable
   future_write,   // fixed size, no new writable mappings (the creator's stays)
   content,        // fixed size and content; needs that no writable mapping exists
+  given_content,  // the same, and whoever is given the file may add seals, as brokers of earlier releases do
 };
 
 // A new memory file of exactly `size_bytes` (rounded up to pages). Not sealed yet. `debug_name` shows in /proc/PID/maps. Invalid on failure (errno).

@@ -188,7 +188,8 @@ FileDescriptor Socket::peek_fd(ReceivedFds& strange) const {
     received = recvmsg(fd_.get(), &header, MSG_PEEK | MSG_CMSG_CLOEXEC);
   } while (received < 0 && errno == EINTR);
   const cmsghdr* const rights = received < 0 ? nullptr : CMSG_FIRSTHDR(&header);
-  if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS || rights->cmsg_len != CMSG_LEN(sizeof(int))) return {};
+  if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS || rights->cmsg_len != CMSG_LEN(sizeof(int)))
+    return {};
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
   if ((header.msg_flags & MSG_CTRUNC) == 0) return FileDescriptor(fd);

@@ -115,7 +115,7 @@ void ImageStore::seal(std::uint64_t session, std::uint64_t image, Sealed done) {
   // what it has not sealed is copied.
   auto job = std::make_shared<SealJob>();
   const Image& asked = found->second;
-  if (!proto::is_sealed(asked.file, proto::Seal::content)) job->copy = proto::create_memory_file("mpsshim-image", asked.size_bytes);
+  if (!proto::is_sealed(asked.file, proto::Seal::given_content)) job->copy = proto::create_memory_file("mpsshim-image", asked.size_bytes);
   if (!job->copy.valid() && !has_length(asked.file, asked.size_bytes)) {
     erase(found);
     return done(CUDA_ERROR_INVALID_IMAGE, 0);

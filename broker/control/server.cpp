@@ -208,9 +208,8 @@ void Server::accept_command() {
   // Whoever asks next finds room again: a command that does not come is given up.
   if (commands_under_way_.size() >= kMaxCommands) return dispose({std::move(socket), {}}, [] {});
   const std::uint64_t id = next_connection_++;
-  commands_under_way_.emplace(id, std::make_unique<CommandConnection>(loop_, commands_, std::move(socket), [this, id] {
-    loop_.defer([this, id] { forget_command(id); });
-  }));
+  commands_under_way_.emplace(
+      id, std::make_unique<CommandConnection>(loop_, commands_, std::move(socket), [this, id] { loop_.defer([this, id] { forget_command(id); }); }));
 }
 
 void Server::forget_command(std::uint64_t id) {

@@ -34,7 +34,7 @@ void Server::replace_program(const Commands::RestartOrder& order, const Commands
 
 // Returns only if the program cannot be executed; then this one goes on.
 void Server::hand_over(const Commands::Answer& answer) {
-  forget_ended_clients();  // or their sessions would go over with nobody to end them
+  forget_ended_clients();                // or their sessions would go over with nobody to end them
   if (manager_.images().is_sealing()) {  // a client that was not waiting for an executor
     renew_timer_ = loop_.after(kSealLook, [this, answer] { hand_over(answer); });
     return;
@@ -115,7 +115,7 @@ bool Server::resume(StateReader& state, const std::string& failure, std::string&
     client->resume();
     claimed.insert(client->session());
   }
-  manager_.end_all_but(claimed);  // of clients that have gone: nobody else would ever end them
+  manager_.end_all_but(claimed);               // of clients that have gone: nobody else would ever end them
   while (waitpid(-1, nullptr, WNOHANG) > 0) {  // of executors that ended while nobody looked
   }
   return true;

@@ -37,7 +37,8 @@ void Doorbell::let_go() {
 void Doorbell::ring() const {
   if (!is_ours()) [[unlikely]] {
     if (!is_lost_.exchange(true, std::memory_order_relaxed)) {
-      log_line("The program has closed descriptor %d, by which this library wakes the broker: CUDA calls of this process fail from now on.", bell_.get());
+      log_line("The program has closed descriptor %d, by which this library wakes the broker: CUDA calls of this process fail from now on.",
+               bell_.get());
     }
     return;
   }

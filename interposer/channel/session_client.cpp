@@ -195,7 +195,7 @@ CUresult SessionClient::give_image(std::span<const std::byte> content, const pro
   image = opened.image;
   if (received.count == 0) return CUDA_SUCCESS;  // the broker has it
   if (!fill_image(received.fds[0], content)) return CUDA_ERROR_OUT_OF_MEMORY;
-  (void)proto::seal(received.fds[0], proto::Seal::content);  // else the control process has to copy it
+  (void)proto::seal(received.fds[0], proto::Seal::given_content);  // else the control process has to copy it
   received.fds[0].reset();
   proto::ImageSeal seal;
   seal.image = opened.image;

@@ -219,7 +219,8 @@ TEST_CASE("clients that die while a restart is under way leave no session behind
     INFO("turn " << turn << "\n" << broker.log());
     require_done(restart.wait(), broker);
     REQUIRE(broker.wait_for_clients(0));
-    REQUIRE(eventually(std::chrono::seconds(5), [&] { return sessions_with(": ended.", broker.log()) == sessions_with(": attached in ", broker.log()); }));
+    REQUIRE(eventually(std::chrono::seconds(5),
+                       [&] { return sessions_with(": ended.", broker.log()) == sessions_with(": attached in ", broker.log()); }));
   }
 }
 

@@ -82,7 +82,7 @@ class LingeringSockets {
     const std::array<char, 4096> bytes{};
     while (send(made.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
     }
-    const struct linger long_time {1, 600};
+    const struct linger long_time { 1, 600 };
     if (setsockopt(made.get(), SOL_SOCKET, SO_LINGER, &long_time, sizeof long_time) != 0) throw Failure("no SO_LINGER");
     return made;
   }
