@@ -18,7 +18,7 @@ namespace {
 constexpr unsigned kEagerFunctions = 64;           // a module with at most so many has all of them looked up in the window that loads it
 constexpr std::size_t kMaxSavedBytes = 64u << 20;  // of variables with contents; beyond, a copy serves one client
 constexpr std::size_t kMaxDescriptionBytes = proto::kMaxReplyBytes - sizeof(proto::ModuleLoadReply);
-constexpr std::size_t kSmallFillBytes = 64u << 10;  // copied rather than filled: a fill is a kernel, and waits for room on the GPU
+constexpr std::size_t kSmallFillBytes = 128u << 10;  // copied rather than filled: a fill is a kernel, and waits for room on the GPU
 
 CUresult describe(const Driver& driver, CUfunction handle, LoadedFunction& function) {
   function.handle = handle;
@@ -78,24 +78,61 @@ void look_up_all(const Driver& driver, LoadedImage& image) {
 }
 
 struct PlacedVariable {
+  const image::Variable* variable = nullptr;
   CUdeviceptr address = 0;
   std::size_t size_bytes = 0;
-  std::uint32_t section = 0;
-  bool starts_as_zeroes = false;
   [[nodiscard]] CUdeviceptr end() const { return address + size_bytes; }
 };
 
-// What lies side by side in one section of the image is one: templates bring dozens of variables of a byte, and each copy is 20 us or more.
-std::vector<PlacedVariable> joined(std::vector<PlacedVariable> variables) {
-  constexpr std::size_t kPadding = 16;
+CUresult ask_place(const Driver& driver, const LoadedImage& image, PlacedVariable& placed) {
+  return driver->cuModuleGetGlobal_v2(&placed.address, &placed.size_bytes, image.handle, placed.variable->name.c_str());
+}
+
+// Of the variables of one section, in the order of their offsets: the driver is asked for the first and the last, 8 to 30 us each, and the rest
+// lies between as the file says. False: it does not, or the file does not say.
+bool derive_places(const Driver& driver, const LoadedImage& image, std::span<PlacedVariable> section) {
+  if (section.size() < 3 || section.front().variable->section == 0) return false;
+  PlacedVariable& first = section.front();
+  PlacedVariable& last = section.back();
+  if (ask_place(driver, image, first) != CUDA_SUCCESS || ask_place(driver, image, last) != CUDA_SUCCESS) return false;
+  const CUdeviceptr base = first.address - first.variable->offset_bytes;
+  if (last.address != base + last.variable->offset_bytes) return false;
+  if (first.size_bytes != first.variable->size_bytes || last.size_bytes != last.variable->size_bytes) return false;
+  for (PlacedVariable& placed : section) {
+    placed.address = base + placed.variable->offset_bytes;
+    placed.size_bytes = placed.variable->size_bytes;
+  }
+  return true;
+}
+
+CUresult find_places(const Driver& driver, const LoadedImage& image, std::span<PlacedVariable> variables) {
+  std::ranges::sort(variables, {}, [](const PlacedVariable& placed) { return std::pair(placed.variable->section, placed.variable->offset_bytes); });
+  while (!variables.empty()) {
+    const std::uint32_t section = variables.front().variable->section;
+    const auto end = std::ranges::find_if(variables, [&](const PlacedVariable& placed) { return placed.variable->section != section; });
+    const auto count = static_cast<std::size_t>(end - variables.begin());
+    if (!derive_places(driver, image, variables.first(count))) {
+      for (PlacedVariable& placed : variables.first(count)) {
+        if (const CUresult result = ask_place(driver, image, placed); result != CUDA_SUCCESS) return result;
+      }
+    }
+    variables = variables.subspan(count);
+  }
+  return CUDA_SUCCESS;
+}
+
+// What lies side by side in one section of the image is one: templates bring hundreds of variables of a byte, each at a multiple of 256.
+std::vector<PlacedVariable> joined(std::span<PlacedVariable> variables) {
+  constexpr std::size_t kPadding = 1024;
   std::ranges::sort(variables, {}, &PlacedVariable::address);
   std::vector<PlacedVariable> joined;
-  for (const PlacedVariable& variable : variables) {
+  for (const PlacedVariable& next : variables) {
     PlacedVariable* const last = joined.empty() ? nullptr : &joined.back();
-    if (last != nullptr && variable.section != 0 && variable.section == last->section && variable.address < last->end() + kPadding) {
-      last->size_bytes = std::max(last->end(), variable.end()) - last->address;
+    const std::uint32_t section = next.variable->section;
+    if (last != nullptr && section != 0 && section == last->variable->section && next.address < last->end() + kPadding) {
+      last->size_bytes = std::max(last->end(), next.end()) - last->address;
     } else {
-      joined.push_back(variable);
+      joined.push_back(next);
     }
   }
   return joined;
@@ -105,18 +142,14 @@ std::vector<PlacedVariable> joined(std::vector<PlacedVariable> variables) {
 CUresult save_variables(const Driver& driver, const PreparedImage& prepared, LoadedImage& image) {
   const proto::trace::Span span("driver", "saving variables", {"variables", prepared.variables->size()});
   std::vector<PlacedVariable> placed;
-  for (const image::Variable& variable : *prepared.variables) {
-    PlacedVariable& found = placed.emplace_back();
-    found.section = prepared.placed.empty() ? variable.section : 0;  // between them lies what is not the image's
-    found.starts_as_zeroes = variable.starts_as_zeroes;
-    const CUresult result = driver->cuModuleGetGlobal_v2(&found.address, &found.size_bytes, image.handle, variable.name.c_str());
-    if (result != CUDA_SUCCESS) return result;
-    image.globals[variable.name] = {found.address, found.size_bytes};
-  }
+  for (const image::Variable& variable : *prepared.variables) placed.push_back({&variable});
+  if (const CUresult result = find_places(driver, image, placed); result != CUDA_SUCCESS) return result;
+  for (const PlacedVariable& found : placed) image.globals[found.variable->name] = {found.address, found.size_bytes};
+  if (prepared.placed.empty()) placed = joined(placed);  // otherwise what lies between them is not the image's alone
   std::size_t saved_bytes = 0;
-  for (const PlacedVariable& variable : joined(std::move(placed))) {
-    LoadedImage::Variable saved{variable.address, variable.size_bytes, {}};
-    if (!variable.starts_as_zeroes) {
+  for (const PlacedVariable& found : placed) {
+    LoadedImage::Variable saved{found.address, found.size_bytes, {}};
+    if (!found.variable->starts_as_zeroes) {
       saved_bytes += saved.size_bytes;
       if (saved_bytes > kMaxSavedBytes) return CUDA_ERROR_OUT_OF_MEMORY;
       saved.content.resize(saved.size_bytes);

@@ -134,7 +134,9 @@ std::vector<Variable> program_variables(const ElfFile& elf) {
   for (const ElfSymbol& symbol : elf.symbols()) {
     if (symbol.type != STT_OBJECT || symbol.section >= sections.size() || is_compiler_text(symbol.name)) continue;
     const ElfSection& section = sections[symbol.section];
-    if (holds_variables(section)) variables.push_back({std::string(symbol.name), section.type == SHT_NOBITS, symbol.section});
+    if (holds_variables(section)) {
+      variables.push_back({std::string(symbol.name), section.type == SHT_NOBITS, symbol.section, symbol.value, symbol.size_bytes});
+    }
   }
   return variables;
 }

@@ -32,7 +32,9 @@ struct KernelLayout {
 struct Variable {
   std::string name;
   bool starts_as_zeroes = false;
-  std::uint32_t section = 0;  // of the image's file: what is in one is placed as one; 0: not known
+  std::uint32_t section = 0;  // of the image's file: what is in one is placed as one; 0: not known, nor are the following
+  std::uint64_t offset_bytes = 0;
+  std::uint64_t size_bytes = 0;
 };
 
 struct CubinInfo {

@@ -59,6 +59,7 @@ void read_symbols(Bytes table, Bytes names, std::vector<ElfSymbol>& symbols) {
     symbol.type = ELF64_ST_TYPE(raw.st_info);
     symbol.other = raw.st_other;
     symbol.section = raw.st_shndx;
+    symbol.value = raw.st_value;
     symbol.size_bytes = raw.st_size;
     symbols.push_back(symbol);
   }

@@ -35,6 +35,7 @@ struct ElfSymbol {
   std::uint8_t type = 0;   // STT_*
   std::uint8_t other = 0;  // CUDA keeps flags of its own here
   std::uint16_t section = 0;
+  std::uint64_t value = 0;  // of an object: where it begins in its section
   std::uint64_t size_bytes = 0;
 };
 

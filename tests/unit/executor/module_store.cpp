@@ -20,13 +20,16 @@
 namespace mpsshim::broker {
 namespace {
 
+constexpr std::size_t kPlaces = 2'000;
+
 struct Module {
   std::uint32_t counter = 5;
-  std::uint8_t table[256] = {};  // variables of one byte, named by their places
+  std::uint8_t table[kPlaces] = {};  // variables of one byte, named by their places
 };
 std::vector<std::unique_ptr<Module>> modules;
 std::atomic<int> unloaded{0};  // counted by the window's thread
 int copies = 0;
+int questions = 0;
 CUresult global_result = CUDA_SUCCESS;
 
 CUresult CUDAAPI load(CUmodule* module, const void*, unsigned, CUjit_option*, void**) {
@@ -51,6 +54,7 @@ CUresult CUDAAPI parameter_of(CUfunction, std::size_t index, std::size_t* offset
   return index == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult CUDAAPI find_variable(CUdeviceptr* address, std::size_t* bytes, CUmodule handle, const char* name) {
+  ++questions;
   auto* const module = reinterpret_cast<Module*>(handle);
   const bool is_counter = std::string(name) == "counter";
   *address = is_counter ? reinterpret_cast<CUdeviceptr>(&module->counter) : reinterpret_cast<CUdeviceptr>(&module->table[std::stoul(name)]);
@@ -178,41 +182,56 @@ TEST_CASE("a copy with variables is one client's, and begins anew with the next"
   CHECK(unloaded == 0);
 }
 
-TEST_CASE("variables side by side in one section are read and brought back as one") {
+TEST_CASE("variables side by side in one section are found, read and brought back as one") {
   const std::unique_ptr<Driver> driver = make_driver();
   PreparedImage prepared;
   prepared.has_writable_globals = true;
   prepared.variables.emplace();
-  for (const unsigned place : {9u, 0u, 1u, 2u, 3u}) prepared.variables->push_back({std::to_string(place), false, 4});
-  prepared.variables->push_back({"40", false, 4});  // too far
-  prepared.variables->push_back({"41", false, 5});  // another section
-  prepared.variables->push_back({"42", false, 0});  // not known which
-  prepared.variables->push_back({"50", true, 6});
-  prepared.variables->push_back({"53", true, 6});
+  const auto add = [&](unsigned place, bool is_zero, unsigned section, std::uint64_t offset_bytes, std::uint64_t size_bytes = 1) {
+    prepared.variables->push_back({std::to_string(place), is_zero, section, offset_bytes, size_bytes});
+  };
+  for (const unsigned place : {9u, 0u, 1u, 2u, 3u}) add(place, false, 4, place);
+  add(1'500, false, 4, 1'500);  // too far
+  add(41, false, 5, 0);         // another section
+  add(42, false, 0, 0);         // not known which
+  add(50, true, 6, 100);
+  add(53, true, 6, 103);
+  LoadedImage image;
+  std::string log;
+  copies = 0;
+  questions = 0;
+  const auto load = [&] { REQUIRE(load_image(*driver, prepared, image, log) == CUDA_SUCCESS); };
+  const auto places = [&] { return reinterpret_cast<Module*>(image.handle)->table; };
   SECTION("as they are") {
-    copies = 0;
-    LoadedImage image;
-    std::string log;
-    REQUIRE(load_image(*driver, prepared, image, log) == CUDA_SUCCESS);
-    auto* const module = reinterpret_cast<Module*>(image.handle);
+    load();
+    CHECK(questions == 2 + 1 + 1 + 2);
     REQUIRE(image.variables.size() == 5);
-    CHECK(image.variables[0].address == reinterpret_cast<CUdeviceptr>(module->table));
+    CHECK(image.variables[0].address == reinterpret_cast<CUdeviceptr>(places()));
     CHECK(image.variables[0].size_bytes == 10);
-    CHECK(image.variables[4].size_bytes == 4);
-    CHECK(image.variables[4].content.empty());
+    CHECK(image.variables[3].size_bytes == 4);
+    CHECK(image.variables[3].content.empty());
     CHECK(image.globals.size() == 10);
+    CHECK(image.globals.at("2").first == reinterpret_cast<CUdeviceptr>(places() + 2));
     CHECK(copies == 4);
-    std::fill(std::begin(module->table), std::end(module->table), std::uint8_t{7});
+    std::fill_n(places(), kPlaces, std::uint8_t{7});
     copies = 0;
     REQUIRE(restore_variables(*driver, image.variables, nullptr) == CUDA_SUCCESS);
     CHECK(copies == 5);
-    CHECK(std::count(std::begin(module->table), std::end(module->table), 0) == 17);
+    CHECK(std::count(places(), places() + kPlaces, 0) == 17);
+  }
+  SECTION("where the file and the driver say otherwise each is asked for") {
+    const bool is_size = GENERATE(true, false);
+    if (is_size)
+      prepared.variables->at(5).size_bytes = 2;
+    else
+      prepared.variables->at(5).offset_bytes = 1'501;
+    load();
+    CHECK(questions == 2 + 6 + 1 + 1 + 2);
+    CHECK(image.globals.at("1500").first == reinterpret_cast<CUdeviceptr>(places() + 1'500));
   }
   SECTION("where memory elsewhere stands for some, each by itself") {
-    prepared.placed.push_back({"shared", true, 4});
-    LoadedImage image;
-    std::string log;
-    REQUIRE(load_image(*driver, prepared, image, log) == CUDA_SUCCESS);
+    prepared.placed.push_back({"shared", true});
+    load();
     CHECK(image.variables.size() == 10);
   }
 }
