@@ -184,7 +184,7 @@ TEST_CASE("a graph with conditions is instantiated once at a time", "[forwarded]
   const CUgraphConditionalHandle handle = f.condition();
   const CUgraphNode setter = f.kernel(f.graph, {}, f.set_from, f.input.address(), handle);
   const std::vector<CUgraph> bodies = f.conditional(f.graph, {setter}, handle, kIf, 1);
-  f.kernel(bodies[0], {}, f.add, f.sum.address(), 1u);
+  const CUgraphNode first = f.kernel(bodies[0], {}, f.add, f.sum.address(), 1u);
   f.instantiate();
   CHECK(f.run(1) == 1);
   if (driver_kind() == DriverKind::forwarded) {
@@ -200,7 +200,7 @@ TEST_CASE("a graph with conditions is instantiated once at a time", "[forwarded]
   SECTION("changed") {
     OK(CU(cuGraphExecDestroy)(f.exec));
     f.exec = nullptr;
-    f.kernel(bodies[0], {}, f.add, f.sum.address(), 10u);
+    f.kernel(bodies[0], {first}, f.add, f.sum.address(), 10u);
     f.instantiate();
     CHECK(f.run(1) == 11);
     CHECK(f.run(0) == 0);

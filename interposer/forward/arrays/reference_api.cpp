@@ -15,6 +15,8 @@ using proto::ReferenceSource;
 
 namespace {
 
+constexpr unsigned kBindingFlags = CU_TRSA_OVERRIDE_FORMAT;  // which the driver demands no more (H200, driver 580)
+
 std::uint64_t limit_of(CUdevice_attribute attribute) {
   const proto::DeviceFacts* facts = device_facts(session_device());
   int value = 0;
@@ -87,22 +89,15 @@ CUresult cuTexRefDestroy(CUtexref hTexRef) {
   });
 }
 
-// "The texture-reference must be obtained via cuModuleGetTexRef": its module's kernels read through it anyway.
-CUresult cuParamSetTexRef(CUfunction hfunc, int texunit, CUtexref hTexRef) {
-  if (texunit != CU_PARAM_TR_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
-  return with_reference_object(hTexRef, [&](Reference& reference) {
-    const Function* function = Functions::instance().resolve(hfunc);
-    if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    return function->module == reference.module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  });
-}
+// A reference is its module's, whose kernels read through it anyway. NVIDIA's driver 580 takes no call of it (H200).
+CUresult cuParamSetTexRef(CUfunction, int, CUtexref) { return CUDA_ERROR_INVALID_VALUE; }
 
 CUresult cuTexRefSetArray(CUtexref hTexRef, CUarray hArray, unsigned int Flags) {
-  if (Flags != CU_TRSA_OVERRIDE_FORMAT) return CUDA_ERROR_INVALID_VALUE;
+  if ((Flags & ~kBindingFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
   return with_reference_object(hTexRef, [&](Reference& reference) { return bind_array(reference, hArray, ReferenceSource::array); });
 }
 CUresult cuTexRefSetMipmappedArray(CUtexref hTexRef, CUmipmappedArray hMipmappedArray, unsigned int Flags) {
-  if (Flags != CU_TRSA_OVERRIDE_FORMAT) return CUDA_ERROR_INVALID_VALUE;
+  if ((Flags & ~kBindingFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
   return with_reference_object(hTexRef,
                                [&](Reference& reference) { return bind_array(reference, hMipmappedArray, ReferenceSource::mipmapped_array); });
 }
