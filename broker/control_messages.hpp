@@ -111,6 +111,8 @@ enum class ExecutorMessage : std::uint32_t {
   event_times,
   event_times_restore,
   piece_taken,
+  variables_check,
+  variables_checked,
 };
 
 // An entry of the load log. Streams, graphs and side contexts stand in it because they take device memory as loads do: only if a new life makes the
@@ -121,8 +123,9 @@ enum class LogKind : std::uint32_t { unload, load, stream, graph, side_contexts 
 inline constexpr std::uint32_t kLoadHasVariables = 1;        // in a copy for one client
 inline constexpr std::uint32_t kLoadTakesCodeAddresses = 2;  // image::CubinInfo
 
-// Flags of SessionPause. To rest: SessionPaused 0 says besides that no call of it is under way, and Stay lets it go on even then; the answer has the
-// flag, and the order's number, since one that crosses a Stay says nothing any more. Without variables: where it is to go they could not be had.
+// Flags of SessionPause. Stay lets the session go on, even after SessionPaused 0; so the answer has the flags and the order's number: one that crosses
+// a Stay says nothing any more. To rest: SessionPaused 0 says besides that no call of it is under way. Without variables: where it is to go they
+// could not be had.
 inline constexpr std::uint32_t kPauseToRest = 1;
 inline constexpr std::uint32_t kPauseDespiteVariables = 2;
 inline constexpr std::uint32_t kPauseWithoutVariables = 4;
@@ -141,7 +144,7 @@ struct ExecutorPacket {
   ExecutorHeader header;
   std::uint64_t object = 0;      // printed: where it begins; chunk: address; segment: id; image: id; starved: the session that blocks;
                                  // module_note, load_replay: image id, a stream's priority (as int64), a graph's ChainPool::LogEntry,
-                                 // how many side contexts there are with it; session_pause(d), to rest: number of the order
+                                 // how many side contexts there are with it; session_pause(d), variables_check(ed): number of the order
   std::uint64_t address = 0;     // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
   std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment
   std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note, load_replay: LogKind; piece_add: CUexternalMemoryHandleType, 0: a session's

@@ -7,9 +7,11 @@
 // or a file that was being written when the executor died, makes them worthless, never stale.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace mpsshim::broker {
 
@@ -35,6 +37,9 @@ struct KeptVariablesFile {
 
   [[nodiscard]] bool is_exact() const { return kept_at.load(std::memory_order_acquire) == changes.load(std::memory_order_acquire); }
 };
+[[nodiscard]] inline std::span<const KeptVariable> table_of(const KeptVariablesFile& file) {
+  return std::span(file.variable).first(std::min(file.count.load(std::memory_order_acquire), kMaxKeptVariables));
+}
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
 }  // namespace mpsshim::broker

@@ -50,6 +50,8 @@ struct Relocation {
   bool is_for_tests = false;   // nothing of it starves
   bool has_variables = false;  // the target, which has loaded nothing yet, is to make the same loads: nobody else is placed there
   bool asked = false;
+  bool has_copies = false;  // of its images, in the target, for it alone
+  std::uint64_t order = 0;  // to pause: answers to an earlier one say nothing any more
   EventLoop::Timer limit;
 };
 
@@ -87,6 +89,7 @@ struct Session {
   bool event_times_hold = false;
 
   std::optional<Relocation> relocation;
+  bool is_bound = false;  // its variables came to other addresses in another executor: it is asked to move no more
 
   Answer answer;               // the client's request under way (Attach or LeaseReplace), if any
   EventLoop::Timer deadline;   // of that request

@@ -136,6 +136,9 @@ class SessionManager final : public ExecutorOwner {
   void copy_log(const Session& session, const Executor& from, const Executor& to);
   void ask_for_pause(Session& session);
   void paused(Session& session, const ExecutorPacket& packet);
+  void check_variables(Session& session);
+  void variables_checked(const Executor& executor, const ExecutorPacket& packet);
+  void leave(Session& session);  // for the other executor
   [[nodiscard]] bool is_kept_clean(const Executor& executor) const;
   void stay(Session& session, const char* why);
   void drop_relocation(Session& session);
@@ -213,7 +216,7 @@ class SessionManager final : public ExecutorOwner {
   bool quitting_ = false;
   struct Rest {
     RestOrder order;
-    std::uint64_t number = 0;  // answers to an earlier one say nothing any more
+    std::uint64_t number = 0;  // as Relocation::order
     std::function<void(const std::string& why)> done;
     EventLoop::Clock::time_point until;
     bool asked = false;
@@ -221,7 +224,7 @@ class SessionManager final : public ExecutorOwner {
     EventLoop::Timer look;
   };
   std::optional<Rest> rest_;
-  std::uint64_t last_rest_ = 0;
+  std::uint64_t last_order_ = 0;  // to pause, to rest or to move
   std::function<void()> on_renewed_;
   std::function<void()> on_retired_;
   struct Drain {

@@ -111,7 +111,7 @@ void SessionManager::starved(Executor& executor, const ExecutorPacket& packet) {
   executor.note_blocked(packet.header.session);
   Session* session = find(packet.header.session);
   if (session == nullptr || session->executor != &executor || session->phase != SessionPhase::active || session->relocation) return;
-  if ((packet.flags & kStarvesInPlace) != 0) {
+  if ((packet.flags & kStarvesInPlace) != 0 || session->is_bound) {
     return log_warning("{}: {} waits in executor {} for work of {} to end (--patience-s); what the session has cannot go to another executor.",
                        session->name(), packet.text, executor.label(), name_of(packet.object));
   }
@@ -135,7 +135,7 @@ void SessionManager::relocate_for_tests() {
   relocation_timer_ = loop_.after(limits_.relocate_for_tests, [this] { relocate_for_tests(); });
   if (quitting_ || rest_ || on_renewed_ || on_retired_) return;
   const auto can_move = [](const Session& session) {
-    return session.phase == SessionPhase::active && !session.relocation && session.executor->state() == ExecutorState::active;
+    return session.phase == SessionPhase::active && !session.relocation && !session.is_bound && session.executor->state() == ExecutorState::active;
   };
   auto next = sessions_.upper_bound(last_relocated_);
   for (std::size_t looked = 0; looked < sessions_.size(); ++looked, ++next) {
@@ -166,6 +166,7 @@ void SessionManager::copy_log(const Session& session, const Executor& from, cons
 void SessionManager::ask_for_pause(Session& session) {
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::session_pause, 0, session.id};
+  packet.object = session.relocation->order = ++last_order_;
   packet.flags = session.relocation->has_variables ? 0 : kPauseWithoutVariables;
   session.executor->send(packet);
   session.relocation->asked = true;
@@ -173,35 +174,57 @@ void SessionManager::ask_for_pause(Session& session) {
   session.relocation->limit = loop_.after(limits_.pause, [this, id = session.id] { stay(sessions_.at(id), "work of its own does not end"); });
 }
 
-// With CUDA_SUCCESS its executor serves it no more, whatever has become of the move meanwhile; but one that rests goes on at the next Stay.
+// With CUDA_SUCCESS its executor serves it no more, until it is told that the session stays. An answer to an order that was called off says nothing.
 void SessionManager::paused(Session& session, const ExecutorPacket& packet) {
   const auto status = static_cast<CUresult>(packet.header.status);
   if ((packet.flags & kPauseToRest) != 0) {
     if (rest_ && rest_->number == packet.object) came_to_rest(session, status);
     return;
   }
-  if (session.phase != SessionPhase::active) return;
-  if (status != CUDA_SUCCESS) {
-    if (session.relocation) stay(session, "what it has cannot go to another executor");
-    return;
-  }
+  if (session.phase != SessionPhase::active || !session.relocation || session.relocation->order != packet.object) return;
+  if (status != CUDA_SUCCESS) return stay(session, "what it has cannot go to another executor");
   session.event_times_hold = true;
+  if (session.relocation->has_variables) return check_variables(session);
+  leave(session);
+}
+
+// The other executor makes the loads now, not before: until it was paused the session may have made more. Then it is asked whether the variables
+// have come to the addresses that the client knows.
+void SessionManager::check_variables(Session& session) {
+  Executor& to = *session.relocation->to;
+  if (to.state() != ExecutorState::active) return stay(session, "the other executor is not ready");
+  session.relocation->has_copies = true;
+  copy_log(session, *session.executor, to);
+  replay_loads(to, *to.serving());
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::variables_check, 0, session.id};
+  packet.object = session.relocation->order;
+  const int fd = session.variables.get();
+  to.send(packet, {&fd, 1});
+  session.relocation->limit = loop_.after(limits_.answer, [this, id = session.id] { stay(sessions_.at(id), "the other executor is not ready"); });
+}
+
+void SessionManager::variables_checked(const Executor& executor, const ExecutorPacket& packet) {
+  Session* const session = find(packet.header.session);
+  if (session == nullptr || session->phase != SessionPhase::active || !session->relocation) return;
+  if (session->relocation->to != &executor || session->relocation->order != packet.object) return;
+  if (packet.header.status == CUDA_SUCCESS) return leave(*session);
+  session->is_bound = true;
+  stay(*session, "its modules' variables would come to other addresses there");
+}
+
+void SessionManager::leave(Session& session) {
   Executor& from = *session.executor;
-  Executor* to = session.relocation ? session.relocation->to : nullptr;
-  // It was to stay: whoever is free may have it, but with variables one that can make its loads.
-  if (to == nullptr && session.variables.valid()) to = choose_other(session, from);
+  Executor* const to = session.relocation->to;
   session.relocation.reset();
   ExecutorPacket close;
   close.header = {ExecutorMessage::session_close, 0, session.id};
   session.channel->tell_moved();  // before the close: what its executor still answers is for nobody from here on
   from.send(close);
-  const bool brings_loads = to != nullptr && session.variables.valid();
-  if (brings_loads) copy_log(session, from, *to);  // not before: until it was paused it may have loaded more
   remnants_.add(from, session.id);
   session.executor = to;
   session.phase = SessionPhase::moved;
   session.delivered = false;
-  if (brings_loads && to->state() == ExecutorState::active) replay_loads(*to, *to->serving());
   release(from);
 }
 
@@ -216,12 +239,15 @@ void SessionManager::stay(Session& session, const char* why) {
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::stay, 0, session.id};
   session.executor->send(packet);
+  session.event_times_hold = false;
   drop_relocation(session);
 }
 
 void SessionManager::drop_relocation(Session& session) {
+  const bool has_copies = session.relocation && session.relocation->has_copies;
   Executor* to = session.relocation ? session.relocation->to : nullptr;
   session.relocation.reset();
+  if (has_copies) release_copies(session, *to);
   if (to != nullptr) release(*to);
 }
 

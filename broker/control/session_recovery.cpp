@@ -127,9 +127,7 @@ void SessionManager::add_copies_of(const Session& session, CopyOwners& owners) {
   if (!session.variables.valid()) return;
   const auto file = proto::Mapping::map(session.variables, 0, sizeof(KeptVariablesFile), proto::Access::read_only);
   if (!file) return;
-  const auto& kept = *reinterpret_cast<const KeptVariablesFile*>(file.data());
-  const auto table = std::span(kept.variable).first(std::min(kept.count.load(std::memory_order_acquire), kMaxKeptVariables));
-  for (const KeptVariable& variable : table) owners.emplace(std::pair(variable.image, variable.copy), session.id);
+  for (const KeptVariable& variable : table_of(*reinterpret_cast<const KeptVariablesFile*>(file.data()))) owners.emplace(std::pair(variable.image, variable.copy), session.id);
 }
 
 // It does not come back for them.
@@ -156,6 +154,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::session_closed:
       if (session != nullptr) return session_closed(*session);
       return free_leases(remnants_.remove(executor, packet.header.session));
+    case ExecutorMessage::variables_checked: return variables_checked(executor, packet);
     case ExecutorMessage::session_paused:
       if (session != nullptr) paused(*session, packet);
       return;
@@ -217,6 +216,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::standing_by:
     case ExecutorMessage::make_context:
     case ExecutorMessage::variables_restore:
+    case ExecutorMessage::variables_check:
     case ExecutorMessage::event_times_restore:
     case ExecutorMessage::variables_forget:
     case ExecutorMessage::stay: break;

@@ -16,7 +16,7 @@ constexpr std::chrono::milliseconds kRestLook{2};
 void SessionManager::bring_to_rest(const RestOrder& order, std::function<void(const std::string& why)> done) {
   if (rest_ || on_renewed_ || on_retired_) return done("another restart is under way");
   if (quitting_) return done("the broker quits");
-  rest_.emplace(Rest{order, ++last_rest_, std::move(done), EventLoop::Clock::now() + order.patience, false, {}, {}});
+  rest_.emplace(Rest{order, ++last_order_, std::move(done), EventLoop::Clock::now() + order.patience, false, {}, {}});
   for (const auto& [id, executor] : pool_.all()) executor->hold();
   look_for_rest();
 }

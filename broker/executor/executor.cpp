@@ -192,6 +192,7 @@ void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
       if (fds.count == 1) restores_[packet.header.session].push_back({packet, std::move(fds.fds[0])});
       return;
     case ExecutorMessage::load_replay: return replay(packet, fds);
+    case ExecutorMessage::variables_check: return check_variables(packet, fds);
     case ExecutorMessage::variables_forget: return modules_->forget_owner(packet.header.session);
     case ExecutorMessage::make_context: return;  // it has one
     default: log_error("Message {} from the control process is not known to the executor", static_cast<unsigned>(packet.header.type));
@@ -210,6 +211,17 @@ void Executor::replay(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   if (fds.count == 1 && modules_->replay(packet.object, packet.address, packet.header.session, fds.fds[0]) != CUDA_SUCCESS) {
     log_error("Image {} of an earlier executor is lost; its clients will be told", packet.object);
   }
+}
+
+// Behind the replays it is about, which are made as they come.
+void Executor::check_variables(const ExecutorPacket& packet, const proto::ReceivedFds& fds) {
+  proto::Mapping file;
+  if (fds.count == 1) file = proto::Mapping::map(fds.fds[0], 0, sizeof(KeptVariablesFile), proto::Access::read_only);
+  const bool are_here = file && modules_->has_kept(table_of(*reinterpret_cast<const KeptVariablesFile*>(file.data())));
+  ExecutorPacket answer;
+  answer.header = {ExecutorMessage::variables_checked, static_cast<std::uint32_t>(are_here ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND), packet.header.session};
+  answer.object = packet.object;
+  link_.send(answer);
 }
 
 void Executor::open_session(const ExecutorPacket& packet, proto::ReceivedFds& fds) {

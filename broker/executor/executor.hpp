@@ -45,6 +45,7 @@ class Executor {
   [[nodiscard]] CUresult register_progress();
   void enlarge_heap();
   void handle(const ExecutorPacket& packet, proto::ReceivedFds& fds);
+  void check_variables(const ExecutorPacket& packet, const proto::ReceivedFds& fds);
   void replay(const ExecutorPacket& packet, proto::ReceivedFds& fds);
   void open_session(const ExecutorPacket& packet, proto::ReceivedFds& fds);
   [[nodiscard]] CUresult restore(Session& session, const std::vector<Restore>& pieces);

@@ -28,6 +28,8 @@ std::string where(const LoadedImage& image) {
   return image.variables.empty() ? std::string() : fmt::format(", variables from {:#x}", image.variables.front().address);
 }
 
+bool is_same_place(const LoadedImage::Variable& a, const LoadedImage::Variable& b) { return a.address == b.address && a.size_bytes == b.size_bytes; }
+
 }  // namespace
 
 ModuleStore::ModuleStore(const Driver& driver, ControlLink& control, QuietWindow& window, const FaultReporter& faults, CUdevice device,
@@ -316,6 +318,19 @@ CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t
   return CUDA_SUCCESS;
 }
 
+bool ModuleStore::has_kept(std::span<const KeptVariable> table) {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<LoadedImage::Variable>> copies;
+  for (const KeptVariable& kept : table) copies[{kept.image, kept.copy}].push_back({kept.address, kept.size_bytes, {}});
+  const std::lock_guard lock(mutex_);
+  return std::ranges::all_of(copies, [&](const auto& copy) {
+    const auto [first, last] = cache_.equal_range(copy.first.first);
+    return std::any_of(first, last, [&](const auto& entry) {
+      const LoadedImage& image = *entry.second.image;
+      return image.copy == copy.first.second && std::ranges::equal(copy.second, image.variables, is_same_place);
+    });
+  });
+}
+
 CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std::uint64_t copy, std::span<const LoadedImage::Variable> kept,
                                 ImageUse& use) {
   {
@@ -330,10 +345,7 @@ CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std:
       use = use_of(loaded->second);
     }
   }
-  const auto is_same = [](const LoadedImage::Variable& a, const LoadedImage::Variable& b) {
-    return a.address == b.address && a.size_bytes == b.size_bytes;
-  };
-  if (!use || !std::ranges::equal(kept, (*use)->variables, is_same)) {
+  if (!use || !std::ranges::equal(kept, (*use)->variables, is_same_place)) {
     log_error("Session {}: image {} has {}; its client is told", session, image, use ? "its variables at other addresses" : "no copy of that number");
     use = nullptr;
     return CUDA_ERROR_MPS_SERVER_NOT_READY;

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "broker/executor/loaded_image.hpp"
+#include "broker/kept_variables.hpp"
 #include "broker/executor/module_references.hpp"
 #include "proto/segment.hpp"
 
@@ -67,6 +68,8 @@ class ModuleStore {
   // That copy, its variables holding `kept` when this returns; by a helper. CUDA_ERROR_MPS_SERVER_NOT_READY: it is not there, or they have moved.
   [[nodiscard]] CUresult take_kept(std::uint64_t session, std::uint64_t image, std::uint64_t copy, std::span<const LoadedImage::Variable> kept,
                                    ImageUse& use);
+  // Whether each copy in the table is here, its variables where they were.
+  [[nodiscard]] bool has_kept(std::span<const KeptVariable> table);
   // The owner does not come back: its copies are anybody's.
   void forget_owner(std::uint64_t session);
   void replay_unload(std::uint64_t image, std::uint64_t copy);

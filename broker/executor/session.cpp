@@ -242,9 +242,7 @@ void Session::answer_pause(bool without_variables, const std::function<void(CUre
     if (without_variables && variables_->is_any()) return answer(CUDA_ERROR_NOT_PERMITTED);
     if (!variables_->are_kept()) return answer_pause(without_variables, answer);
     leave_times([this, answer, number] {
-      if (number != pause_number_) return;
-      pause_is_over_ = true;
-      answer(CUDA_SUCCESS);
+      if (number == pause_number_) answer(CUDA_SUCCESS);
     });
   });
 }
@@ -269,7 +267,7 @@ void Session::leave_times(std::function<void()> left) {
 
 void Session::resume() {
   ++pause_number_;
-  if (!pause_is_over_) paused_ = false;
+  paused_ = false;
   times_are_left_ = false;
   rest_answer_ = nullptr;
 }

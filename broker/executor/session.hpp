@@ -99,13 +99,12 @@ class Session : public std::enable_shared_from_this<Session> {
   // Whether its client could go on elsewhere with what it has.
   [[nodiscard]] bool is_movable() const;
   // Its client is to be served by another executor: nothing more is read, and `answer` gets CUDA_SUCCESS once all that was read has ended by
-  // private progress; from then on only begin_close() follows. Another answer: the client could not go on elsewhere with what it has, which is
+  // private progress. Another answer: the client could not go on elsewhere with what it has, which is
   // nothing in modules' variables if it is to go `without_variables`.
   void pause(bool without_variables, std::function<void(CUresult)> answer);
-  // It stays after all. Without effect once pause() has answered CUDA_SUCCESS; otherwise that answer does not come any more.
+  // It stays after all, whatever pause() or rest() has answered. An answer that has not come does not come any more.
   void resume();
-  // Its executor is to be replaced: as pause(), but calls under way are waited for too, and resume() always lets it go on. A second one takes the
-  // place of the first.
+  // Its executor is to be replaced: as pause(), but calls under way are waited for too. A second one takes the place of the first.
   void rest(bool despite_variables, std::function<void(CUresult)> answer);
   // Has helpers see to what kernels have printed. True while there is such a stream.
   bool poll_output();
@@ -182,7 +181,6 @@ class Session : public std::enable_shared_from_this<Session> {
   bool failed_ = false;
   bool closing_ = false;
   bool paused_ = false;
-  bool pause_is_over_ = false;      // drained, and said so
   std::uint64_t pause_number_ = 0;  // of the last pause(), rest() or resume(): what an earlier one has begun ends without an answer
   bool times_are_left_ = false;  // for the next executor, since it rests
   bool handed_over_ = false;

@@ -15,10 +15,6 @@ constexpr std::size_t kAlignment = 16;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-std::span<const KeptVariable> table_of(const KeptVariablesFile& file) {
-  return std::span(file.variable).first(std::min(file.count.load(std::memory_order_relaxed), kMaxKeptVariables));
-}
-
 }  // namespace
 
 bool SessionVariables::open() {

@@ -30,6 +30,7 @@ class Words final : public Exercise {
 
  private:
   void poke(CUdeviceptr where, Sum value, const Stream& stream);
+  void wait_for_event();
   [[nodiscard]] Sum fetch(const Stream& stream);
 
   Tools tools_;
@@ -46,6 +47,12 @@ void Words::poke(CUdeviceptr where, Sum value, const Stream& stream) {
   tools_.work.history.note("poke", {{"to", where}, {"value", value}, {"ticks", ticks}});
   tools_.work.did();
   CU(cuLaunchKernel(poke_, 1, 1, 1, 1, 1, 1, 0, stream.handle, arguments, nullptr));
+}
+
+void Words::wait_for_event() {
+  CUresult result = CUDA_ERROR_NOT_READY;
+  while ((result = cuEventQuery(event_)) == CUDA_ERROR_NOT_READY) sched_yield();
+  CU(result);
 }
 
 Sum Words::fetch(const Stream& stream) {
@@ -66,7 +73,7 @@ Sum Words::fetch(const Stream& stream) {
       *pinned_ = kPoison;
       CU(cuMemcpyDtoHAsync(pinned_, value_.address(), sizeof found, stream.handle));
       CU(cuEventRecord(event_, stream.handle));
-      while (cuEventQuery(event_) == CUDA_ERROR_NOT_READY) sched_yield();
+      wait_for_event();
       break;
     default:
       *pinned_ = kPoison;

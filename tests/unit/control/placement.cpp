@@ -32,13 +32,31 @@ struct Starving : ControlFixture {
     std::strcpy(packet.text, "cuModuleLoadData");
     first().send(packet);
   }
+  // The order to pause the starving session has come; it is answered.
+  ExecutorPacket expect_pause() {
+    order = first().expect(ExecutorMessage::session_pause).packet;
+    REQUIRE(order.header.session == starved.session);
+    return order;
+  }
+  void answer_pause(CUresult status = CUDA_SUCCESS) {
+    ExecutorPacket paused = order;
+    paused.header = {ExecutorMessage::session_paused, static_cast<std::uint32_t>(status), starved.session};
+    first().send(paused);
+  }
+  // Whether its variables are where they were, after the loads.
+  void answer_check(CUresult status = CUDA_SUCCESS) {
+    Arrived check = second().expect(ExecutorMessage::variables_check);
+    CHECK(check.fds.count == 1);
+    check.packet.header = {ExecutorMessage::variables_checked, static_cast<std::uint32_t>(status), starved.session};
+    second().send(check.packet);
+  }
   // The second executor is ready and the starving session has left the first.
   void move() {
     starve();
     REQUIRE(turn_until(loop, [&] { return launcher.lives.size() == 2; }));
     second().ready();
-    REQUIRE(first().expect(ExecutorMessage::session_pause).packet.header.session == starved.session);
-    first().send(ExecutorMessage::session_paused, starved.session);
+    expect_pause();
+    answer_pause();
     REQUIRE(first().expect(ExecutorMessage::session_close).packet.header.session == starved.session);
   }
   [[nodiscard]] bool stays() {
@@ -50,6 +68,7 @@ struct Starving : ControlFixture {
     return text;
   }
 
+  ExecutorPacket order;
   proto::Attached blocker, starved;
   std::unique_ptr<TestClient> endless, waiting;
   proto::Mapping page;
@@ -106,11 +125,11 @@ TEST_CASE("who does not come to rest stays, and so does who cannot move") {
   broker.starve();
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
   broker.second().ready();
-  broker.first().expect(ExecutorMessage::session_pause);
+  broker.expect_pause();
   CHECK(broker.stays());  // no answer within the limit
   broker.starve();
-  broker.first().expect(ExecutorMessage::session_pause);
-  broker.first().send(ExecutorMessage::session_paused, broker.starved.session, CUDA_ERROR_NOT_PERMITTED);
+  broker.expect_pause();
+  broker.answer_pause(CUDA_ERROR_NOT_PERMITTED);
   CHECK(broker.stays());
 }
 
@@ -126,10 +145,10 @@ TEST_CASE("times of events go with who moves, and with nobody who goes on first"
   broker.starve();
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
   broker.second().ready();
-  broker.first().expect(ExecutorMessage::session_pause);
+  broker.expect_pause();
   leave_times();
   const bool moves = GENERATE(true, false);
-  broker.first().send(ExecutorMessage::session_paused, broker.starved.session, moves ? CUDA_SUCCESS : CUDA_ERROR_NOT_PERMITTED);
+  broker.answer_pause(moves ? CUDA_SUCCESS : CUDA_ERROR_NOT_PERMITTED);
   if (moves) {
     broker.first().expect(ExecutorMessage::session_close);
     broker.waiting->send(proto::Attach{});
@@ -159,19 +178,24 @@ TEST_CASE("for who cannot go elsewhere no executor is started, but newcomers are
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
 }
 
-TEST_CASE("a pause that comes too late is a move all the same") {
+TEST_CASE("a pause that comes too late is no move") {
   Starving broker;
   broker.starve();
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
   broker.second().ready();
-  broker.first().expect(ExecutorMessage::session_pause);
+  broker.expect_pause();
   REQUIRE(broker.stays());
-  broker.first().send(ExecutorMessage::session_paused, broker.starved.session);
-  broker.first().expect(ExecutorMessage::session_close);
-  CHECK(header_of(broker.page).session_state == kMoved);
-  broker.waiting->send(proto::Attach{});
-  broker.second().open_session();
-  CHECK(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
+  broker.answer_pause();
+  turn_for(broker.loop, 20);
+  CHECK(header_of(broker.page).session_state == kActive);
+  CHECK_FALSE(broker.first().receive());
+  const ExecutorPacket former = broker.order;
+  broker.starve();
+  CHECK(broker.expect_pause().object != former.object);
+  std::swap(broker.order.object, const_cast<ExecutorPacket&>(former).object);
+  broker.answer_pause();
+  turn_for(broker.loop, 20);
+  CHECK(header_of(broker.page).session_state == kActive);
 }
 
 TEST_CASE("with one executor who starves stays, as does who waits for itself") {
@@ -351,38 +375,51 @@ TEST_CASE("with variables it moves to an executor that makes the same loads firs
   broker.starve();
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
   broker.second().ready();
-  CHECK((broker.first().expect(ExecutorMessage::session_pause).packet.flags & kPauseWithoutVariables) == 0);
+  CHECK((broker.expect_pause().flags & kPauseWithoutVariables) == 0);
+  const auto expect_load = [&](std::uint64_t of, std::uint64_t copy) {
+    const Arrived load = broker.second().expect(ExecutorMessage::load_replay);
+    CHECK(load.packet.object == of);
+    CHECK(load.packet.address == copy);
+    CHECK(load.packet.header.session == broker.starved.session);
+  };
   SECTION("it moves") {
     const std::uint64_t later = load_copy(*broker.waiting, broker.first(), "one that was under way", 6);
     keep_variables(broker.loop, broker.first(), broker.session(broker.starved.session), later, 6);
     CHECK_FALSE(broker.second().receive());
-    broker.first().send(ExecutorMessage::session_paused, broker.starved.session);
+    broker.answer_pause();
+    broker.second().expect(ExecutorMessage::load_replay);  // whose it was, nobody knows any more
+    expect_load(later, 6);
+    broker.answer_check();
     broker.first().expect(ExecutorMessage::session_close);
-    const Arrived first = broker.second().expect(ExecutorMessage::load_replay);
-    CHECK(first.packet.object == image);
-    CHECK(first.packet.address == 5);
-    const Arrived second = broker.second().expect(ExecutorMessage::load_replay);
-    CHECK(second.packet.object == later);
-    CHECK(second.packet.address == 6);
-    CHECK(second.packet.header.session == broker.starved.session);
     broker.waiting->send(proto::Attach{});
     CHECK(broker.second().expect(ExecutorMessage::variables_restore).fds.count == 1);
     broker.second().open_session();
     CHECK(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
   }
   SECTION("it cannot") {
-    broker.first().send(ExecutorMessage::session_paused, broker.starved.session, CUDA_ERROR_NOT_PERMITTED);
+    broker.answer_pause(CUDA_ERROR_NOT_PERMITTED);
     CHECK(broker.stays());
     CHECK_FALSE(broker.second().receive());
     // That one has loaded nothing, and can be tried again.
     broker.starve();
-    broker.first().expect(ExecutorMessage::session_pause);
+    broker.expect_pause();
   }
-  SECTION("it pauses when it was told to stay") {
-    REQUIRE(broker.stays());
-    broker.first().send(ExecutorMessage::session_paused, broker.starved.session);
-    broker.first().expect(ExecutorMessage::session_close);
-    CHECK(broker.second().expect(ExecutorMessage::load_replay).packet.object == image);
+  SECTION("the variables come to other addresses: it stays, and is not asked again") {
+    broker.answer_pause();
+    expect_load(image, 5);
+    broker.answer_check(CUDA_ERROR_NOT_FOUND);
+    CHECK(broker.stays());
+    CHECK(broker.second().expect(ExecutorMessage::variables_forget).packet.header.session == broker.starved.session);
+    broker.starve();
+    turn_for(broker.loop, 20);
+    CHECK_FALSE(broker.first().receive());
+    CHECK(header_of(broker.page).session_state == kActive);
+  }
+  SECTION("nobody says where they are") {
+    broker.answer_pause();
+    expect_load(image, 5);
+    broker.second().expect(ExecutorMessage::variables_check);
+    CHECK(broker.stays());
   }
 }
 
@@ -391,9 +428,9 @@ TEST_CASE("an executor that somebody moves to makes none of its own loads again"
   broker.starve();
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
   broker.second().ready();
-  broker.first().expect(ExecutorMessage::session_pause);
+  broker.expect_pause();
   load_copy(*broker.waiting, broker.second(), "loaded for others", 9);
-  broker.first().send(ExecutorMessage::session_paused, broker.starved.session);
+  broker.answer_pause();
   broker.first().expect(ExecutorMessage::session_close);
   broker.waiting->send(proto::Attach{});
   broker.second().open_session();
@@ -410,8 +447,8 @@ TEST_CASE("where a session with variables is to go nobody else is placed, and on
   broker.starve();
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
   broker.second().ready();
-  const Arrived pause = broker.first().expect(ExecutorMessage::session_pause);
-  CHECK(((pause.packet.flags & kPauseWithoutVariables) == 0) == has_variables);
+  const ExecutorPacket pause = broker.expect_pause();
+  CHECK(((pause.flags & kPauseWithoutVariables) == 0) == has_variables);
   TestClient newcomer = broker.connect();
   REQUIRE(newcomer.hello().header.status == CUDA_SUCCESS);
   newcomer.send(proto::Attach{});

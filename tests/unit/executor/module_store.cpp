@@ -312,6 +312,17 @@ TEST_CASE("a copy with kept variables is its owner's, with what they held") {
     CHECK(use == nullptr);
     CHECK(modules[1]->counter == 5);
   }
+  SECTION("whether they are where they were can be asked") {
+    const auto table = [](std::uint64_t copy, std::size_t module, std::uint64_t size_bytes = 4) {
+      return KeptVariable{1, 7, copy, reinterpret_cast<CUdeviceptr>(&modules[module]->counter), size_bytes, 0};
+    };
+    CHECK(s.store.has_kept({}));
+    CHECK(s.store.has_kept(std::vector{table(1, 0), table(2, 1)}));
+    CHECK_FALSE(s.store.has_kept(std::vector{table(1, 0), table(2, 0)}));
+    CHECK_FALSE(s.store.has_kept(std::vector{table(1, 0, 8)}));
+    CHECK_FALSE(s.store.has_kept(std::vector{table(3, 0)}));
+    CHECK_FALSE(s.store.has_kept(std::vector{table(1, 0), table(1, 0)}));
+  }
   SECTION("no copy has that number, or it is another's") {
     CHECK(s.store.take_kept(43, 7, 3, variables_of(1), use) == CUDA_ERROR_MPS_SERVER_NOT_READY);
     CHECK(s.store.take_kept(43, 7, 1, variables_of(0), use) == CUDA_ERROR_MPS_SERVER_NOT_READY);
