@@ -16,6 +16,7 @@ WORDS = re.compile(r"\b(pass(ed)?|fail(ed|ures?|s)?|success(ful(ly)?)?|waiv(ed|i
                    re.IGNORECASE)
 SAYS_FAILED = re.compile(r"\bFAIL(ED|URE)?\b|\b[Tt]est [Ff]ailed\b")
 NUMBER = re.compile(r"((?<![\w.])[-+])?(0x[0-9a-fA-F]+|\d+(\.\d*)?([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?)")
+OURS = re.compile(r"mpsshim\[\d+\]: ")
 MISSING = re.compile(r"error while loading shared libraries: ([^:\s]+):")
 LARGEST_OUTPUT = 16 << 20
 LARGEST_COPY = 16 << 20
@@ -29,11 +30,13 @@ class Stopped(Exception):
 def verdict_lines(text, patterns=(), folder=None):
     """The lines of a text that say how a program fared, without what no two runs share: numbers, and the folder it ran in.
 
-    Each is counted: {line: how often}. The order is left out, since threads and child processes take turns.
+    What the client library says on standard error is not the program's. Each is counted: {line: how often}. The order is left out, since threads and child processes take turns.
     """
     own = [re.compile(pattern) for pattern in patterns]
     lines = collections.Counter()
     for line in re.split(r"[\r\n]+", text.replace(str(folder), ".") if folder else text):
+        if OURS.match(line):
+            continue
         if any(pattern.search(line) for pattern in own):
             lines[" ".join(line.split())] += 1
         elif WORDS.search(line):

@@ -133,6 +133,7 @@ class Verdicts(Case):
     def test_normalised_lines(self):
         lines = sample_runs.verdict_lines("took 1.5 ms\rerror -1.50e-07 at 0x1f\nok\nok\nGPU sm_90 passed\n/tmp/a/b: valid", folder="/tmp/a")
         self.assertEqual(lines, {"error # at #": 1, "ok": 2, "GPU sm_# passed": 1, "./b: valid": 1})
+        self.assertEqual(sample_runs.verdict_lines("mpsshim[12]: every later call fails\nit failed"), {"it failed": 1})
 
     def test_a_missing_library_is_told_and_is_nobodys_fault(self):
         (self.folder / "none.c").write_text("void none(void) {}\n", "utf-8")
