@@ -118,9 +118,28 @@ std::vector<std::string> streams_under_way(const ProgressFile& file, const LateE
   return lines;
 }
 
+namespace {
+
+// A mangled name refers back to parts of itself, S_ S0_ ... and T_ T0_ ..., and what it refers to may refer back: each can double what comes out.
+// A client chooses its kernels' names.
+bool is_small_when_demangled(std::string_view name) {
+  constexpr std::size_t kMostBytes = 1024;
+  constexpr unsigned kMostReferences = 12;
+  unsigned references = 0;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    if (name[i] != 'S' && name[i] != 'T') continue;
+    const std::size_t end = name.find_first_not_of("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", i + 1);
+    if (end != std::string_view::npos && name[end] == '_') ++references;
+  }
+  return name.size() <= kMostBytes && references <= kMostReferences;
+}
+
+}  // namespace
+
 std::string readable_function(const std::string& name) {
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> demangled(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), std::free);
+  int status = -1;
+  std::unique_ptr<char, void (*)(void*)> demangled(nullptr, std::free);
+  if (is_small_when_demangled(name)) demangled.reset(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status));
   std::string text = status == 0 && demangled ? demangled.get() : name;
   std::ranges::replace_if(
       text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');

@@ -35,10 +35,17 @@ UnpackError unpack_zstd([[maybe_unused]] std::span<const std::byte> from, [[mayb
 #endif
 }
 
+// Code is packed to a tenth or so. What claims much more is made to fill memory, and is believed as long as that is little.
+constexpr std::size_t kAnyRatioBytes = std::size_t{32} << 20;
+constexpr std::size_t kMostRatio = 64;
+
 // What the compressed bytes can give at most, so that a few of them cannot ask for a huge buffer: LZ4 by its format,
 // a zstd frame by its own header.
 bool is_plausible(const FatbinEntry& entry) {
   constexpr std::size_t kLz4MaxRatio = 255;
+  if (entry.compression != Compression::none && entry.unpacked_bytes > kAnyRatioBytes && entry.unpacked_bytes / kMostRatio > entry.payload.size()) {
+    return false;
+  }
   if (entry.compression == Compression::lz4) return entry.unpacked_bytes / kLz4MaxRatio <= entry.payload.size();
 #if MPSSHIM_HAVE_ZSTD
   if (entry.compression == Compression::zstd) {

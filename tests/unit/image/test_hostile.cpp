@@ -114,3 +114,14 @@ TEST_CASE("an unpacked size that lies is refused before it is allocated") {
     CHECK(unpack(entry, kLimit, bytes) == UnpackError::corrupt);
   }
 }
+
+TEST_CASE("much from little is refused before it is allocated") {
+  const std::vector<std::byte> payload(std::size_t{600} << 10);
+  FatbinEntry entry;
+  entry.compression = Compression::lz4;
+  entry.payload = payload;
+  entry.unpacked_bytes = std::size_t{128} << 20;  // which LZ4 could do
+  std::vector<std::byte> bytes;
+  CHECK(unpack(entry, std::size_t{1} << 30, bytes) == UnpackError::corrupt);
+  CHECK(bytes.capacity() == 0);
+}
