@@ -69,6 +69,7 @@ void Executor::died() {
   serving_->drain();
   if (const auto call = serving_->calls().crashed(); call && report_.cause == DeathReport::Cause::crash) {
     report_.named_session = call->session;
+    report_.was_compiling = call->name.index() == CallName("compiling an image").index();
     report_.text =
         fmt::format("it crashed in {} for {}", call->name.text(), call->session == 0 ? "no session" : fmt::format("session {}", call->session));
   }

@@ -37,6 +37,7 @@ struct DeathReport {
   KernelsUnderWay kernels = {};
   pid_t pid = -1;               // of the executor
   std::string assertions = {};  // the driver's lines about those that failed
+  bool was_compiling = false;   // an image of the named session, when it crashed
 };
 
 struct SessionCondition {

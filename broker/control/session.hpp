@@ -89,6 +89,7 @@ struct Session {
   bool event_times_hold = false;
 
   std::optional<Relocation> relocation;
+  unsigned crashes_while_compiling = 0;  // of executors, over images of this session
   bool is_bound = false;  // its variables came to other addresses in another executor: it is asked to move no more
 
   Answer answer;               // the client's request under way (Attach or LeaseReplace), if any

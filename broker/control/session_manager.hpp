@@ -183,6 +183,7 @@ class SessionManager final : public ExecutorOwner {
   void apply(const Verdict& verdict, const DeathReport& report);
   void move(Session& session);
   void lose(Session& session, CUresult error);
+  [[nodiscard]] DeathReport excused(DeathReport report);
   void begin_replacement(Executor& executor);
   void serve_waiting(Executor& executor);
   void look_for_rest();

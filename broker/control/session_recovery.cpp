@@ -13,6 +13,7 @@ namespace mpsshim::broker::control {
 namespace {
 constexpr std::chrono::milliseconds kDrainLook{2};
 constexpr std::chrono::milliseconds kFeedDelay{50};
+constexpr unsigned kCompilingCrashes = 2;  // then it is the image
 constexpr unsigned kOpeningDeaths = 2;  // then the session is taken to be what kills executors
 }  // namespace
 
@@ -256,7 +257,17 @@ void SessionManager::give_image(Executor& executor, const ExecutorPacket& packet
   executor.send(answer, {&fd, 1});
 }
 
-void SessionManager::executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) {
+// The driver's compiler was seen to crash over an image that it compiled at any other time. The session's call is made again in the next executor.
+DeathReport SessionManager::excused(DeathReport report) {
+  Session* const session = report.was_compiling ? find(report.named_session) : nullptr;
+  if (session == nullptr || ++session->crashes_while_compiling >= kCompilingCrashes) return report;
+  log_warning("{}: the driver crashed while it compiled an image of it; the next executor tries again, once.", session->name());
+  report.named_session = 0;
+  return report;
+}
+
+void SessionManager::executor_died(Executor& executor, const DeathReport& reported, const std::set<std::uint64_t>& busy) {
+  const DeathReport report = excused(reported);
   drains_.erase(executor.id());
   standby_feeds_.erase(executor.id());
   free_leases(remnants_.remove_all(executor));

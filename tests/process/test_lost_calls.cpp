@@ -2,6 +2,7 @@
 // Driver calls that never return, or in which the driver crashes: the executor is replaced, the client whose call it was gets an MPS error that
 // stays and is named in the log, the others go on. And work that the driver refuses after it was accepted.
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "tests/process/client.hpp"
@@ -65,6 +66,33 @@ TEST_CASE("a crash in a driver call costs the client whose call it was, and name
   REQUIRE(log_has(broker, "An executor has crashed here:"));
   REQUIRE(log_has(broker, "libfaulty_driver_lost_calls.so("));
   REQUIRE(broker.log().find("Session 1 (pid " + std::to_string(guilty.program().pid())) != std::string::npos);
+}
+
+TEST_CASE("a crash of the driver's compiler costs nobody anything, if it is one") {
+  const TemporaryFolder folder;
+  const std::filesystem::path crash = folder.path() / "crash";
+  BrokerOptions options = with_lost_calls();
+  options.environment = {{"MPSSHIM_TEST_CRASH", crash.string()}};
+  const BrokerFixture broker(options);
+  Client client(broker), idle(broker);
+  REQUIRE(client.ask("hold") == "ok");
+  REQUIRE(idle.ask("hold") == "ok");
+  SECTION("the image is compiled by the next executor") {
+    std::ofstream(crash) << "once";
+    const std::string loaded = client.ask("global");
+    INFO(loaded << "\n" << broker.log());
+    REQUIRE(loaded.starts_with("ok"));
+    REQUIRE(log_has(broker, "the driver crashed while it compiled an image of it; the next executor tries again, once"));
+    REQUIRE(client.ask("count").starts_with("ok"));
+    require_goes_on(client, broker);
+  }
+  SECTION("an image over which it always crashes costs its client the session") {
+    std::filesystem::create_directory(crash);
+    require_guilty(client, "global", broker);
+    REQUIRE(log_has(broker, "it crashed in compiling an image for session 1"));
+    std::filesystem::remove(crash);
+  }
+  require_goes_on(idle, broker);
 }
 
 TEST_CASE("a client whose accepted work the driver refuses is told so for good, the others go on") {

@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -19,7 +20,7 @@
 #define DROPPED_WAITS 3    // streams do not wait for events
 #define EARLY_FENCES 4     // fences are written when they are asked for, not when the stream comes to them
 #define ASTRAY_LAUNCHES 5  // launches outside chains go to a stream of their own
-#define LOST_CALLS 6       // a fill with one value never returns, with another it crashes, with a third it is refused (test_client: fill)
+#define LOST_CALLS 6       // a fill with one value never returns, with another it crashes, with a third it is refused (test_client: fill); compilations
 
 namespace {
 
@@ -126,6 +127,17 @@ FAULTY CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction functi
 }
 
 #elif MPSSHIM_FAULT == LOST_CALLS
+
+// Compilations crash as long as the file is there that MPSSHIM_TEST_CRASH names; the first one takes it away, unless it is a folder.
+FAULTY CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name, unsigned count,
+                                 CUjit_option* options, void** values) {
+  const char* const file = std::getenv("MPSSHIM_TEST_CRASH");
+  if (file != nullptr && access(file, F_OK) == 0) {
+    unlink(file);
+    raise(SIGSEGV);
+  }
+  return ORIGINAL(cuLinkAddData_v2)(state, type, data, size, name, count, options, values);
+}
 
 FAULTY CUresult cuMemsetD32Async(CUdeviceptr destination, unsigned value, size_t count, CUstream stream) {
   if (value == 0xdead'0001) {
