@@ -3,7 +3,7 @@
 // hangs, starts the next one or has a standby take over. What dies with a life and what is to be brought into the next is its owner's business
 // (ExecutorOwner).
 //
-//   stopped → starting → active → draining → (dead) → starting …          five deaths within ten seconds → fault, a new try after ten more
+//   stopped → starting → active → draining → (dead) → starting …          five unexplained deaths within ten seconds → fault, a new try after ten more
 //
 // Owned by ExecutorPool; the control process's thread. What the executor sends is checked only for its form here.
 #pragma once
@@ -104,7 +104,7 @@ class Executor {
   void await_standstill();
   [[nodiscard]] bool may_linger() const;
   void end_life(const std::string& end, bool fades);
-  void start_again(bool was_ready, const std::string& why);
+  void start_again(bool was_ready, bool is_somebodys, const std::string& why);
   void try_next_driver(const std::string& why);
 
   EventLoop& loop_;

@@ -122,23 +122,26 @@ void Executor::end_life(const std::string& end, bool fades) {
     return owner_.executor_stopped(*this);
   }
   state_ = ExecutorState::starting;
+  bool is_somebodys = false;
   if (was_ready) {
     const char* what = report_.text.empty() ? "no fault was reported" : report_.text.c_str();
     if (report_.cause == DeathReport::Cause::replaced && report_.text.empty()) what = "it is replaced";
     log_warning("{}: {}.", end, what);
-    owner_.executor_died(*this, report_, in_flight);
+    is_somebodys = owner_.executor_died(*this, report_, in_flight);
   }
   if (std::exchange(retiring_, false)) {
     state_ = ExecutorState::stopped;
     return owner_.executor_stopped(*this);
   }
   if (std::exchange(renewing_, false)) return start();
-  start_again(was_ready, end);
+  start_again(was_ready, is_somebodys, end);
 }
 
-void Executor::start_again(bool was_ready, const std::string& why) {
+// What a client is to blame for counts against its program (Quarantine); only deaths that nobody explains make the service pause.
+void Executor::start_again(bool was_ready, bool is_somebodys, const std::string& why) {
   if (!was_ready && !has_served_) return try_next_driver(why);
   if (!was_ready) log_error("{} before it was ready again. {}", why, std::exchange(refusal_, {}));
+  if (is_somebodys) return start();
   const auto now = EventLoop::Clock::now();
   deaths_.push_back(now);
   while (now - deaths_.front() > kDeathWindow) deaths_.pop_front();
@@ -146,7 +149,7 @@ void Executor::start_again(bool was_ready, const std::string& why) {
   deaths_.clear();
   state_ = ExecutorState::fault;
   log_error(
-      "Executor {} died {} times within {} s and is not started again for {} ms; clients with a session wait, new ones get "
+      "Executor {} died {} times within {} s without a client to blame and is not started again for {} ms; clients with a session wait, new ones get "
       "CUDA_ERROR_MPS_SERVER_NOT_READY.",
       label_, kDeathsForFault, kDeathWindow.count(), settings_.retry_delay.count());
   limit_ = loop_.after(settings_.retry_delay, [this] { start(); });

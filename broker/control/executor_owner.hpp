@@ -25,7 +25,8 @@ class ExecutorOwner {
   virtual void executor_ready(Executor& executor) = 0;
   virtual void executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) = 0;
   // Dead, its last messages handed on. `busy`: sessions with work in flight. The next life starts after this returns.
-  virtual void executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) = 0;
+  // True: a session is to blame for it, and has been told.
+  [[nodiscard]] virtual bool executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) = 0;
   // A driver call does not return. The executor is to be replaced; whose call it is will be in its DeathReport.
   virtual void executor_hangs(Executor& executor, const PublishedCall& call) = 0;
   // A standby waits: it may be given what was loaded so far.

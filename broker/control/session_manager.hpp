@@ -107,7 +107,7 @@ class SessionManager final : public ExecutorOwner {
 
   void executor_ready(Executor& executor) override;
   void executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) override;
-  void executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) override;
+  [[nodiscard]] bool executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) override;
   void fault_told(const XidLine& line);  // by the kernel log
   std::optional<ProgressTick> fault_heard(pid_t pid) override { return kernel_log_.first_heard(pid); }
   void executor_hangs(Executor& executor, const PublishedCall& call) override;

@@ -266,7 +266,7 @@ DeathReport SessionManager::excused(DeathReport report) {
   return report;
 }
 
-void SessionManager::executor_died(Executor& executor, const DeathReport& reported, const std::set<std::uint64_t>& busy) {
+bool SessionManager::executor_died(Executor& executor, const DeathReport& reported, const std::set<std::uint64_t>& busy) {
   const DeathReport report = excused(reported);
   drains_.erase(executor.id());
   standby_feeds_.erase(executor.id());
@@ -285,6 +285,7 @@ void SessionManager::executor_died(Executor& executor, const DeathReport& report
   if (guilt.proof != Proof::none) add_output(sessions_.at(guilt.session), OutputBox::kStandardError, report.assertions);
   for (const Verdict& verdict : judge(report, conditions, guilt)) apply(verdict, report);
   log_server(report.pid, "Destroyed server context on device {}.", executor.device());
+  return guilt.proof != Proof::none || report.named_session != 0;
 }
 
 void SessionManager::apply(const Verdict& verdict, const DeathReport& report) {

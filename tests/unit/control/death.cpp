@@ -292,6 +292,24 @@ TEST_CASE("five deaths within ten seconds: a client with a session is held until
   CHECK(again.session == attached.session);
 }
 
+TEST_CASE("faults that clients are to blame for do not make the service pause") {
+  SessionLimits limits = ControlFixture::limits_with(1);
+  limits.quarantine.faults = 0;
+  ControlFixture broker(limits);
+  broker.serve();
+  for (std::size_t lives = 1; lives <= 7; ++lives) {
+    proto::Attached guilty;
+    const TestClient client = broker.attach(&guilty);
+    broker.executor().set_progress(0, guilty.session, 2, 1);
+    broker.executor().report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+    broker.executor().die();
+    (void)broker.next_life(lives + 1);
+  }
+  proto::Attached attached;
+  const TestClient newcomer = broker.attach(&attached);
+  CHECK(attached.header.status == CUDA_SUCCESS);
+}
+
 TEST_CASE("nonsense from an executor does not end the control process") {
   ControlFixture broker;
   broker.serve();
