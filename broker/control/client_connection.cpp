@@ -30,15 +30,15 @@ bool is_offer(std::span<const std::byte> message) {
 
 }  // namespace
 
-ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, proto::Socket socket, std::function<void()> on_end)
-    : loop_(loop), manager_(manager), socket_(std::move(socket)), on_end_(std::move(on_end)), peer_(socket_.peer()) {
+ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Closer& files, proto::Socket socket, std::function<void()> on_end)
+    : loop_(loop), manager_(manager), files_(files), socket_(std::move(socket)), on_end_(std::move(on_end)), peer_(socket_.peer()) {
   client_ = {.pid = peer_.pid, .uid = peer_.uid, .command = command_of(peer_.pid), .program = program_of(peer_.pid, peer_.uid)};
   socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
   deadline_ = loop_.after(kHelloLimit, [this] { end("it said nothing"); });
 }
 
-ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, StateReader& state, std::function<void()> on_end)
-    : loop_(loop), manager_(manager), socket_(state.file()), on_end_(std::move(on_end)) {
+ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Closer& files, StateReader& state, std::function<void()> on_end)
+    : loop_(loop), manager_(manager), files_(files), socket_(state.file()), on_end_(std::move(on_end)) {
   peer_ = socket_.peer();
   stage_ = state.number() != 0 ? Stage::greeted : Stage::expects_hello;
   client_.pid = static_cast<pid_t>(state.number());
@@ -152,13 +152,33 @@ void ClientConnection::on_events(EventLoop::Events events) {
     const bool is_hello = stage_ == Stage::expects_hello;
     if (!is_hello && !is_offer(message)) return malformed("sent descriptors where none are due");
     fd = socket_.peek_fd(strange_);
-    if (!fd.valid() || strange_.count == strange_.fds.size()) return malformed("sent other descriptors than the one that is due");
-    const bool is_due = is_hello ? is_pidfd(fd) : look_at(fd.get()).kind != DescriptorKind::other;
-    if (!is_due) strange_.fds[strange_.count++] = std::move(fd);
-    if (!is_due && is_hello) return dispatch(message, {});  // which refuses it; what it has sent stays in the socket
+    if (!fd.valid()) return malformed("sent other descriptors than the one that is due");
+    if (is_hello && !is_pidfd(fd)) {
+      strange_.fds[strange_.count++] = std::move(fd);
+      return dispatch(message, {});  // which refuses it; what it has sent stays in the socket
+    }
+    if (!is_hello && look_at(fd.get()).kind == DescriptorKind::other) return refuse_offer(message, std::move(fd));
+  } else if (is_offer(message)) {
+    return malformed("offered memory without its descriptor");
   }
   socket_.drop();
   dispatch(message, std::move(fd));
+}
+
+// Nothing else is read before it is closed: so many files of one process make the closer wait.
+void ClientConnection::refuse_offer(std::span<const std::byte> message, proto::FileDescriptor fd) {
+  socket_.drop();
+  dispatch(message, {});
+  if (ended_) {
+    strange_.fds[strange_.count++] = std::move(fd);
+    return;
+  }
+  set_busy(true);
+  std::vector<proto::FileDescriptor> files;
+  files.push_back(std::move(fd));
+  files_.close(std::move(files), [this, alive = std::weak_ptr<bool>(alive_)] {
+    if (!alive.expired() && !ended_) set_busy(false);
+  });
 }
 
 void ClientConnection::dispatch(std::span<const std::byte> message, proto::FileDescriptor fd) {
@@ -386,7 +406,6 @@ void ClientConnection::on_memory_open(const proto::MemoryOpen& request) {
 }
 
 void ClientConnection::on_external_offer(const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor) {
-  if (!descriptor.valid() && strange_.count == 0) return malformed("offered memory without its descriptor");
   CUresult status = CUDA_SUCCESS;
   Session* session = live_session(status);
   if (session != nullptr) status = manager_.offer_external(*session, request, descriptor);

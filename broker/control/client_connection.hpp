@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 
+#include "broker/control/closer.hpp"
 #include "broker/control/event_loop.hpp"
 #include "broker/control/session_manager.hpp"
 #include "proto/client_requests.hpp"
@@ -20,9 +21,10 @@ namespace mpsshim::broker::control {
 class ClientConnection {
  public:
   // `on_end` is called once; the connection is to be destroyed after the current callback has returned (EventLoop::defer).
-  ClientConnection(EventLoop& loop, SessionManager& manager, proto::Socket socket, std::function<void()> on_end);
+  // `files` closes what it was sent and has no use for.
+  ClientConnection(EventLoop& loop, SessionManager& manager, Closer& files, proto::Socket socket, std::function<void()> on_end);
   // One that another control process has handed over: what save() wrote. A request for a session that it had under way is made anew.
-  ClientConnection(EventLoop& loop, SessionManager& manager, StateReader& state, std::function<void()> on_end);
+  ClientConnection(EventLoop& loop, SessionManager& manager, Closer& files, StateReader& state, std::function<void()> on_end);
   void save(StateWriter& state) const;
   [[nodiscard]] bool has_ended() const { return ended_; }
   void resume();  // once the manager has all sessions again
@@ -47,6 +49,7 @@ class ClientConnection {
 
   void on_events(EventLoop::Events events);
   void dispatch(std::span<const std::byte> message, proto::FileDescriptor fd);
+  void refuse_offer(std::span<const std::byte> message, proto::FileDescriptor fd);
   void on_hello(const proto::Hello& request, proto::FileDescriptor pidfd);
   void on_attach(const proto::Attach& request);
   void on_image_open(const proto::ImageOpen& request);
@@ -84,8 +87,9 @@ class ClientConnection {
 
   EventLoop& loop_;
   SessionManager& manager_;
+  Closer& files_;
   proto::Socket socket_;
-  proto::ReceivedFds strange_;  // which it has sent in place of its pidfd, or of memory
+  proto::ReceivedFds strange_;  // which it has sent in place of its pidfd
   std::optional<Unsent> unsent_;
   const std::function<void()> on_end_;
   proto::PeerCredentials peer_;

@@ -124,7 +124,7 @@ void Server::accept_client() {
   if (!may_connect(socket.peer())) return dispose({std::move(socket), {}}, [] {});
   const std::uint64_t id = next_connection_++;
   auto connection =
-      std::make_unique<ClientConnection>(loop_, manager_, std::move(socket), [this, id] { loop_.defer([this, id] { forget_client(id); }); });
+      std::make_unique<ClientConnection>(loop_, manager_, file_closer_, std::move(socket), [this, id] { loop_.defer([this, id] { forget_client(id); }); });
   if (quitting_) connection->refuse_sessions();
   add_client(std::move(connection), id);
 }

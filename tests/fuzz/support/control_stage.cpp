@@ -112,7 +112,7 @@ proto::Socket ControlStage::connect() {
   ends[0].set_blocking(false);
   ends[1].set_blocking(false);
   const std::uint64_t id = next_connection_++;
-  connections_.emplace(id, std::make_unique<ClientConnection>(loop_, manager_, std::move(ends[1]),
+  connections_.emplace(id, std::make_unique<ClientConnection>(loop_, manager_, closer_, std::move(ends[1]),
                                                               [this, id] { loop_.defer([this, id] { connections_.erase(id); }); }));
   return std::move(ends[0]);
 }

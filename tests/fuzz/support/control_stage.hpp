@@ -48,6 +48,7 @@ class ControlStage {
 
  private:
   broker::control::EventLoop loop_;
+  broker::control::Closer closer_{loop_};
   ObligingExecutor executor_;
   broker::control::SessionManager manager_;
   std::map<std::uint64_t, std::unique_ptr<broker::control::ClientConnection>> connections_;

@@ -65,7 +65,7 @@ class ControlFixture {
     auto ends = proto::Socket::pair();
     ends[1].set_blocking(false);
     const std::size_t place = connections_.size();
-    connections_.push_back(std::make_unique<ClientConnection>(loop, manager, std::move(ends[1]),
+    connections_.push_back(std::make_unique<ClientConnection>(loop, manager, closer, std::move(ends[1]),
                                                               [this, place] { loop.defer([this, place] { connections_[place].reset(); }); }));
     return TestClient(loop, std::move(ends[0]));
   }
@@ -94,6 +94,7 @@ class ControlFixture {
   bool has_session(std::uint64_t id) { return manager.sessions().contains(id); }
 
   EventLoop loop;
+  Closer closer{loop};
   PeerLauncher launcher;
   SessionManager manager;
   std::string cannot_start;
