@@ -9,10 +9,16 @@ namespace mpsshim::interposer {
 void Channel::set_link(std::shared_ptr<Link> link) {
   std::shared_ptr<Link> old;  // ends outside the lock: unmapping is slow
   const std::lock_guard lock(lock_);
+  const std::lock_guard reading(link_mutex_);
   old = std::exchange(link_, std::move(link));
 }
 
 std::shared_ptr<Link> Channel::link() {
+  const std::lock_guard reading(link_mutex_);
+  return link_;
+}
+
+std::shared_ptr<Link> Channel::link_behind_writers() {
   const std::lock_guard lock(lock_);
   return link_;
 }

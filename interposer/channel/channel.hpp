@@ -114,7 +114,10 @@ class Channel {
 
   // For recovery and the first attach. The new link is used from now on.
   void set_link(std::shared_ptr<Link> link);
+  // Never waits for a writer, who may be waiting for room that only the caller makes (a host function that has returned).
   [[nodiscard]] std::shared_ptr<Link> link();
+  // The same once whoever was writing has written: for recovery.
+  [[nodiscard]] std::shared_ptr<Link> link_behind_writers();
   // Runs f(Link&) under the lock: what it decides is in the order of the records.
   template <typename F>
   auto locked(F&& f) {
@@ -155,7 +158,8 @@ class Channel {
   Guardian& guardian_;
   PeerWatch peer_;
   ChannelLock lock_;
-  std::shared_ptr<Link> link_;  // changed under lock_
+  std::mutex link_mutex_;
+  std::shared_ptr<Link> link_;  // changed under lock_ and link_mutex_, read under either
 };
 
 }  // namespace mpsshim::interposer

@@ -286,8 +286,8 @@ void SessionClient::write_output() {
 CUresult SessionClient::recover(std::uint64_t epoch) {
   const std::lock_guard lock(attach_mutex_);
   if (const CUresult sticky = sticky_.load(std::memory_order_relaxed); sticky != CUDA_SUCCESS) return sticky;
-  const std::shared_ptr<Link> old = channel_.link();  // taking the lock waits for whoever was still writing; from now on nobody does
-  if (old->epoch() != epoch) return CUDA_SUCCESS;     // another thread was faster
+  const std::shared_ptr<Link> old = channel_.link_behind_writers();  // from now on nobody writes
+  if (old->epoch() != epoch) return CUDA_SUCCESS;                    // another thread was faster
   Recovery recovery(*this, old);
   return recovery.run();
 }

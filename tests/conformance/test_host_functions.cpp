@@ -212,6 +212,36 @@ TEST_CASE("a stream destroyed while its host function stands ends behind it", "[
   CHECK(*word == 5);
 }
 
+TEST_CASE("host functions go on while a thread waits for room behind them", "[forwarded]") {
+  constexpr unsigned kMany = 80'000;
+  constexpr unsigned kBetween = 200;
+  const DeviceContext context;
+  const CUstream stream = new_stream();
+  const CUevent event = new_event(CU_EVENT_DISABLE_TIMING);
+  Door door;
+  std::atomic<unsigned> posted{0};
+  std::atomic<unsigned> called{0};
+  OK(CU(cuLaunchHostFunc)(stream, Door::stand, &door));
+  door.wait_until_reached();
+  std::thread posting([&] {
+    CU(cuCtxSetCurrent)(context.handle());
+    const auto count = [](void* data) { ++*static_cast<std::atomic<unsigned>*>(data); };
+    for (unsigned i = 0; i < kMany; ++i) {
+      posted += (i % kBetween == 0 ? CU(cuLaunchHostFunc)(stream, count, &called) : CU(cuEventRecord)(event, stream)) == CUDA_SUCCESS ? 1 : 0;
+    }
+  });
+  for (unsigned before = ~0u; before != posted; std::this_thread::sleep_for(50ms)) before = posted;  // until there is no room any more
+  const auto opened = std::chrono::steady_clock::now();
+  door.is_open = true;
+  posting.join();
+  OK(CU(cuStreamSynchronize)(stream));
+  CHECK(posted == kMany);
+  CHECK(called == kMany / kBetween);
+  CHECK(std::chrono::steady_clock::now() - opened < 20s);
+  OK(CU(cuEventDestroy)(event));
+  OK(CU(cuStreamDestroy)(stream));
+}
+
 TEST_CASE("no CUDA call is permitted in a host function", "[forwarded]") {
   if (driver_kind() == DriverKind::cpu) MPSSHIM_SKIP("the CPU driver does not look who calls");
   const DeviceContext context;
