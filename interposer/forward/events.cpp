@@ -34,15 +34,19 @@ CUresult Events::create(std::uint32_t flags, CUcontext context, Event*& event, s
   });
 }
 
-CUresult Events::destroy(Event& event) {
+CUresult Events::destroy(proto::EventId id) {
+  const std::lock_guard ending(ending_mutex_);
+  const proto::Known<Event> found = table_.find(id);
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  Event& event = *found;
   Captures::instance().forget(event);
   if (event.shared) SharedEvents::instance().destroy(*event.shared);
   const CUresult error = session().channel().post<proto::EventDestroyRecord>({}, 0, [&](proto::EventDestroyRecord& record, std::byte*, Place place) {
-    record.event = event.id;
+    record.event = id;
     session().end_recipe(event.recipe, place);
   });
   const std::lock_guard lock(mutex_);
-  (void)table_.take(event.id);
+  (void)table_.take(id);
   return error;
 }
 
@@ -60,8 +64,7 @@ CUresult Events::record(Event& event, Stream& stream, std::uint32_t flags) {
   });
 }
 
-bool Events::is_complete(Event& event) {
-  std::uint64_t position = event.position.load(std::memory_order_acquire);
+bool Events::is_complete(Event& event, std::uint64_t position) {
   if (position == Event::kNeverRecorded || position == Event::kComplete) return true;
   const auto word = static_cast<std::uint32_t>(position >> 32) % proto::kFenceWords;
   if (!session().fences().reached(word, static_cast<std::uint32_t>(position))) return false;
@@ -85,7 +88,7 @@ CUresult Events::synchronize(Event& event) {
   if (event.shared) return SharedEvents::synchronize(*event.shared, (event.flags & CU_EVENT_BLOCKING_SYNC) != 0);
   if (event.is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(event);
   const std::uint64_t position = event.position.load(std::memory_order_acquire);
-  if (!is_complete(event)) {
+  if (!is_complete(event, position)) {
     const auto word = static_cast<std::uint32_t>(position >> 32) % proto::kFenceWords;
     const bool sleeps = (event.flags & CU_EVENT_BLOCKING_SYNC) != 0;
     const CUresult error =
@@ -124,14 +127,14 @@ CUresult Events::elapsed(Event& start, Event& end, float* milliseconds) {
 }
 
 void Events::destroy_all_of(CUcontext context) {
-  std::vector<Event*> ended;
+  std::vector<proto::EventId> ended;
   {
     const std::lock_guard lock(mutex_);
-    table_.for_each([&](proto::EventId, Event& event) {
-      if (event.context == context) ended.push_back(&event);
+    table_.for_each([&](proto::EventId id, const Event& event) {
+      if (event.context == context) ended.push_back(id);
     });
   }
-  for (Event* event : ended) (void)destroy(*event);
+  for (const proto::EventId id : ended) (void)destroy(id);
 }
 
 }  // namespace mpsshim::interposer::forward
@@ -190,7 +193,7 @@ CUresult cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle handle) {
 }
 
 CUresult cuEventDestroy_v2(CUevent hEvent) {
-  return with_event(hEvent, [](Event& event) { return Events::instance().destroy(event); });
+  return with_event(hEvent, [](const Event& event) { return Events::instance().destroy(event.id); });
 }
 
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream) { return api::cuEventRecordWithFlags(hEvent, hStream, CU_EVENT_RECORD_DEFAULT); }

@@ -43,7 +43,8 @@ class Events {
 
   // `shared`: what it shares with other processes.
   [[nodiscard]] CUresult create(std::uint32_t flags, CUcontext context, Event*& event, std::optional<SharedEvent> shared = std::nullopt);
-  [[nodiscard]] CUresult destroy(Event& event);
+  // CUDA_ERROR_INVALID_HANDLE: there is none, or another thread was faster.
+  [[nodiscard]] CUresult destroy(proto::EventId id);
   [[nodiscard]] CUresult record(Event& event, Stream& stream, std::uint32_t flags);
   [[nodiscard]] CUresult wait_on_stream(Event& event, Stream& stream, std::uint32_t flags);
   [[nodiscard]] CUresult synchronize(Event& event);
@@ -53,10 +54,13 @@ class Events {
   void destroy_all_of(CUcontext context);
 
  private:
-  [[nodiscard]] static bool is_complete(Event& event);
+  [[nodiscard]] static bool is_complete(Event& event) { return is_complete(event, event.position.load(std::memory_order_acquire)); }
+  // Whether the event is complete that was recorded at `position`; another thread may have recorded it anew since.
+  [[nodiscard]] static bool is_complete(Event& event, std::uint64_t position);
 
   proto::HandleTable<proto::HandleKind::event, Event> table_;
-  std::mutex mutex_;  // held while entries come and go, so that destroy_all_of may walk
+  std::mutex ending_mutex_;  // one event ends at a time
+  std::mutex mutex_;         // held while entries come and go, so that destroy_all_of may walk
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -154,6 +154,7 @@ CUresult Functions::set_attribute(Function& function, int attribute, int value) 
   }
   // Libraries set the same value before every launch.
   if ((function.attribute_valid >> attribute & 1) != 0 && function.attribute[index].load(std::memory_order_relaxed) == value) return CUDA_SUCCESS;
+  const std::lock_guard setting(setting_mutex_);  // what is remembered here is what was set last there
   proto::FunctionSetAttributeRecord record{};
   record.function = function.id;
   record.attribute = attribute;

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -95,6 +96,7 @@ class Functions {
 
   proto::HandleTable<proto::HandleKind::function, Function> functions_;
   proto::HandleTable<proto::HandleKind::kernel, Kernel> kernels_;
+  std::mutex setting_mutex_;
 };
 
 }  // namespace mpsshim::interposer::forward

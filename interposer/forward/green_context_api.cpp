@@ -38,7 +38,7 @@ CUresult with_event_of(CUgreenCtx handle, CUevent event_handle, F&& f) {
 CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) {
   return with_green(hCtx, [](GreenObject& green) {
     const CUdevice device = green.device;
-    const CUresult error = GreenContexts::instance().destroy(green);
+    const CUresult error = GreenContexts::instance().destroy(green.id);
     (void)release_primary_context(device);
     return error;
   });

@@ -49,30 +49,34 @@ CUresult GreenContexts::create(std::span<const proto::ResourceShare> shares, CUd
   return CUDA_SUCCESS;
 }
 
-CUresult GreenContexts::destroy(GreenObject& green) {
+CUresult GreenContexts::destroy(proto::GreenContextId id) {
+  const std::lock_guard ending(ending_mutex_);
+  const proto::Known<GreenObject> known = table_.find(id);
+  if (!known) return CUDA_ERROR_INVALID_CONTEXT;
+  GreenObject& green = *known;
   for (Stream* helper : {green.behind_all, green.before_all}) {
-    if (helper != nullptr) (void)Streams::instance().destroy(*helper);
+    if (helper != nullptr) (void)Streams::instance().destroy(helper->id);
   }
-  Streams::instance().orphan_all_of(green.id);
+  Streams::instance().orphan_all_of(id);
   const CUresult error =
       session().channel().post<proto::GreenContextDestroyRecord>({}, 0, [&](proto::GreenContextDestroyRecord& record, std::byte*, Place place) {
-        record.green = green.id;
+        record.green = id;
         session().end_recipe(green.recipe, place);
       });
   destroy_green_context(green.context);
   const std::lock_guard lock(mutex_);
-  (void)table_.take(green.id);
+  (void)table_.take(id);
   return error;
 }
 
 void GreenContexts::destroy_all() {
   if (!any()) return;
-  std::vector<GreenObject*> all;
+  std::vector<proto::GreenContextId> all;
   {
     const std::lock_guard lock(mutex_);
-    table_.for_each([&](proto::GreenContextId, GreenObject& green) { all.push_back(&green); });
+    table_.for_each([&](proto::GreenContextId id, const GreenObject&) { all.push_back(id); });
   }
-  for (GreenObject* green : all) (void)destroy(*green);
+  for (const proto::GreenContextId id : all) (void)destroy(id);
 }
 
 Stream* GreenContexts::null_stream(GreenObject& green) {

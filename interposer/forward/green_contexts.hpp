@@ -54,7 +54,7 @@ class GreenContexts {
 
   [[nodiscard]] CUresult create(std::span<const proto::ResourceShare> shares, CUdevice device, GreenObject*& green);
   // Its streams end with it; their handles are known as orphans' from then on.
-  [[nodiscard]] CUresult destroy(GreenObject& green);
+  [[nodiscard]] CUresult destroy(proto::GreenContextId id);
   // The primary context ends.
   void destroy_all();
 
@@ -71,7 +71,8 @@ class GreenContexts {
 
   static std::atomic<bool> any_;
   proto::HandleTable<proto::HandleKind::green_context, GreenObject> table_;
-  std::mutex mutex_;  // held while entries come and go
+  std::mutex ending_mutex_;  // one of them ends at a time
+  std::mutex mutex_;         // held while entries come and go
 };
 
 // --- resources.cpp ---

@@ -18,7 +18,7 @@ CUresult Modules::load_placed(std::unique_ptr<ManagedBlock> block, JitOptions& o
   module->managed = std::move(block);
   error = initialise_managed(*module);
   if (error == CUDA_SUCCESS) return error;
-  (void)unload(*module);
+  (void)unload(module->id);
   module = nullptr;
   return error;
 }

@@ -50,7 +50,7 @@ CUresult cuModuleLoad(CUmodule* module, const char* fname) {
 CUresult cuModuleUnload(CUmodule hmod) {
   return with_module(hmod, [](Module& module) {
     if (module.context == nullptr) return CUDA_ERROR_INVALID_HANDLE;  // of a library: cuLibraryUnload ends it
-    return Modules::instance().unload(module);
+    return Modules::instance().unload(module.id);
   });
 }
 

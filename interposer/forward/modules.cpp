@@ -139,7 +139,11 @@ CUresult Modules::call_load(Module& module, JitOptions& options, std::vector<std
   return CUDA_SUCCESS;
 }
 
-CUresult Modules::unload(Module& module) {
+CUresult Modules::unload(proto::ModuleId id) {
+  const std::lock_guard ending(ending_mutex_);
+  const proto::Known<Module> known = modules_.find(id);
+  if (!known) return CUDA_ERROR_INVALID_HANDLE;
+  Module& module = *known;
   // Its next owner writes there.
   if (module.managed != nullptr) {
     if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
@@ -248,11 +252,16 @@ CUresult Modules::get_kernel(Library& library, std::string_view name, Kernel*& k
 }
 
 CUresult Modules::unload_library(Library& library) {
-  for (const auto& [name, kernel] : library.kernels) Functions::instance().erase_kernel(kernel->id);
-  const CUresult error = unload(*library.module);
-  const std::lock_guard lock(mutex_);
-  (void)libraries_.take(library.id);
-  return error;
+  std::unique_ptr<Library> taken;
+  {
+    // Out of the table first: who makes libraries anew finds those alone that have their module.
+    const std::lock_guard renewing(renewal_mutex_);
+    const std::lock_guard lock(mutex_);
+    taken = libraries_.take(library.id);
+  }
+  if (taken == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  for (const auto& [name, kernel] : taken->kernels) Functions::instance().erase_kernel(kernel->id);
+  return unload(taken->module->id);
 }
 
 // Kernels keep their handles and what was set on them, not so the functions that they were taken for.
@@ -276,10 +285,11 @@ CUresult Modules::renew(Library& library) {
     kernel->function = function;
     if (const CUresult error = Functions::instance().copy_attributes(before, *function); error != CUDA_SUCCESS) return error;
   }
-  return unload(*old);
+  return unload(old->id);
 }
 
 CUresult Modules::renew_libraries() {
+  const std::lock_guard renewing(renewal_mutex_);  // none of them is unloaded meanwhile
   std::vector<Library*> changed;
   {
     const std::lock_guard lock(mutex_);
@@ -294,14 +304,14 @@ CUresult Modules::renew_libraries() {
 }
 
 void Modules::unload_all_of(CUcontext context) {
-  std::vector<Module*> ended;
+  std::vector<proto::ModuleId> ended;
   {
     const std::lock_guard lock(mutex_);
-    modules_.for_each([&](proto::ModuleId, Module& module) {
-      if (module.context == context) ended.push_back(&module);
+    modules_.for_each([&](proto::ModuleId id, const Module& module) {
+      if (module.context == context) ended.push_back(id);
     });
   }
-  for (Module* module : ended) (void)unload(*module);
+  for (const proto::ModuleId id : ended) (void)unload(id);
 }
 
 CUresult visit_functions(CUmodule handle, void (*visit)(void* user, CUfunction function), void* user, std::uint32_t& count) {

@@ -72,7 +72,8 @@ class Modules {
 
   [[nodiscard]] CUresult load(const void* image, JitOptions& options, CUcontext context, Module*& module);
   [[nodiscard]] CUresult load_file(const char* path, JitOptions& options, CUcontext context, Module*& module);
-  [[nodiscard]] CUresult unload(Module& module);
+  // CUDA_ERROR_INVALID_HANDLE: there is none, or another thread was faster.
+  [[nodiscard]] CUresult unload(proto::ModuleId id);
 
   [[nodiscard]] CUresult get_function(Module& module, std::string_view name, Function*& function);
   [[nodiscard]] CUresult get_global(Module& module, std::string_view name, Global& global);
@@ -104,7 +105,9 @@ class Modules {
 
   proto::HandleTable<proto::HandleKind::module, Module> modules_;
   proto::HandleTable<proto::HandleKind::library, Library> libraries_;
-  std::mutex mutex_;  // held while modules come and go
+  std::mutex renewal_mutex_;  // held while libraries are made anew, and while one leaves the table
+  std::mutex ending_mutex_;   // one module ends at a time
+  std::mutex mutex_;          // held while modules come and go
 };
 
 }  // namespace mpsshim::interposer::forward

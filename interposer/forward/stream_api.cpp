@@ -48,7 +48,7 @@ CUresult cuStreamDestroy_v2(CUstream hStream) {
   Stream* stream = Streams::instance().resolve(hStream);
   if (stream == nullptr) return Streams::instance().missing(hStream);
   if (stream->is_null_stream) return CUDA_ERROR_INVALID_HANDLE;
-  return Streams::instance().destroy(*stream);
+  return Streams::instance().destroy(stream->id);
 }
 
 CUresult cuStreamSynchronize(CUstream hStream) {

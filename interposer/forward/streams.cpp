@@ -18,7 +18,7 @@ struct PerThreadStream {
   CUstream handle = nullptr;
   ~PerThreadStream() {
     if (handle == nullptr || !is_initialised()) return;
-    if (Stream* stream = Streams::instance().resolve(handle)) (void)Streams::instance().destroy(*stream);
+    (void)Streams::instance().destroy(id_of<proto::HandleKind::stream>(handle));
     handle = nullptr;
   }
 };
@@ -40,7 +40,7 @@ std::uint32_t next_fence(Stream& stream) {
   std::uint32_t value = posted.load(std::memory_order_relaxed) + 1;
   if (value == 0) value = 1;  // 0 means "no fence" to recovery
   posted.store(value, std::memory_order_release);
-  stream.has_work.store(false, std::memory_order_relaxed);
+  stream.has_work.store(false, std::memory_order_release);  // who sees this sees the value: pairs with fence()
   if (stream.has_visible_work.load(std::memory_order_relaxed)) {
     stream.visible_fence.store(value, std::memory_order_relaxed);
     stream.has_visible_work.store(false, std::memory_order_release);  // who sees this sees the fence: pairs with fence_visible()
@@ -159,13 +159,16 @@ CUresult Streams::post_create(Stream& stream) {
   return post(proto::GreenStreamCreateRecord{stream.green, stream.priority, 0});
 }
 
-CUresult Streams::destroy(Stream& stream) {
+CUresult Streams::destroy(proto::StreamId id) {
+  const std::lock_guard ending(ending_mutex_);
+  const proto::Known<Stream> found = table_.find(id);
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  Stream& stream = *found;
   Captures::instance().forget(stream);
   // Held throughout: who waits for all streams meanwhile posts no fence behind the stream's end.
   const std::lock_guard lock(mutex_);
   std::uint32_t last = 0;
   CUresult error = fence(stream, last);
-  const proto::StreamId id = stream.id;
   if (error == CUDA_SUCCESS) {
     error = session().channel().post<proto::StreamDestroyRecord>(
         id, 0, [&](proto::StreamDestroyRecord&, std::byte*, Place place) { session().end_recipe(stream.recipe, place); });
@@ -177,7 +180,7 @@ CUresult Streams::destroy(Stream& stream) {
 }
 
 CUresult Streams::fence(Stream& stream, std::uint32_t& target) {
-  if (stream.has_work.load(std::memory_order_relaxed)) {
+  if (stream.has_work.load(std::memory_order_acquire)) {
     return session().channel().post<proto::FenceRecord>(
         stream.id, 0, [&](proto::FenceRecord& record, std::byte*, Place) { target = record.value = next_fence(stream); });
   }
@@ -301,27 +304,27 @@ CUresult Streams::synchronize_all_of(proto::GreenContextId green) {
 }
 
 void Streams::orphan_all_of(proto::GreenContextId green) {
-  std::vector<Stream*> ended;
+  std::vector<proto::StreamId> ended;
   {
     const std::lock_guard lock(mutex_);
     for (Stream* stream : live_) {
       if (stream->green != green) continue;
-      ended.push_back(stream);
+      ended.push_back(stream->id);
       if (!stream->is_null_stream) orphans_.insert(stream->id.value);
     }
   }
-  for (Stream* stream : ended) (void)destroy(*stream);
+  for (const proto::StreamId id : ended) (void)destroy(id);
 }
 
 void Streams::destroy_all_of(CUcontext context) {
-  std::vector<Stream*> ended;
+  std::vector<proto::StreamId> ended;
   {
     const std::lock_guard lock(mutex_);
-    for (Stream* stream : live_) {
-      if (stream->context == context && stream->id != proto::kNullStream) ended.push_back(stream);
+    for (const Stream* stream : live_) {
+      if (stream->context == context && stream->id != proto::kNullStream) ended.push_back(stream->id);
     }
   }
-  for (Stream* stream : ended) (void)destroy(*stream);
+  for (const proto::StreamId id : ended) (void)destroy(id);
 }
 
 CUresult synchronize_all_streams() {

@@ -3,8 +3,9 @@
 // synchronised by waiting for that value alone; otherwise a fence is posted first. Values are given under the channel's lock, in the order
 // of the records, so a value stands for everything posted before it on that stream.
 //
-// Any thread. A Stream lives until its handle is destroyed; CUDA forbids using a handle meanwhile. Legacy order (the NULL stream and
-// the blocking streams) is made by the executor on the GPU's side; here, synchronising the NULL stream waits for the blocking ones too.
+// Any thread. A Stream lives until its handle is destroyed; CUDA forbids using a handle meanwhile. Who takes streams from live_ or from a word
+// has not got them from the program, which may destroy one at any moment: they are used under mutex_, or named by id. Legacy order (the NULL stream
+// and the blocking streams) is made by the executor on the GPU's side; here, synchronising the NULL stream waits for the blocking ones too.
 #pragma once
 
 #include <array>
@@ -87,12 +88,19 @@ class Streams {
     return create(StreamShape{flags, priority, context, {}, false}, stream);
   }
   [[nodiscard]] CUresult create(const StreamShape& shape, Stream*& stream);
-  [[nodiscard]] CUresult destroy(Stream& stream);
+  // CUDA_ERROR_INVALID_HANDLE: there is none, or another thread was faster.
+  [[nodiscard]] CUresult destroy(proto::StreamId id);
 
   // Posts a fence if there is work after the last; `target` is the value that covers all work so far.
   [[nodiscard]] CUresult fence(Stream& stream, std::uint32_t& target);
   // The same of a stream that another thread may be destroying. One that has ended has written its last fence; `target` stays as it is.
   [[nodiscard]] CUresult fence_of(proto::StreamId id, std::uint32_t& target);
+  // f(Stream*), null if it has ended; it does not end meanwhile.
+  template <typename F>
+  auto with(proto::StreamId id, F&& f) {
+    const std::lock_guard lock(mutex_);
+    return f(table_.find(id).get());
+  }
   [[nodiscard]] CUresult synchronize(Stream& stream);
   // Waits for what was posted on this stream alone, also where it is the NULL stream. `expected_us`: how long that will take, 0 if nobody knows.
   [[nodiscard]] CUresult wait_for_own_work(Stream& stream, std::uint64_t expected_us = 0);
@@ -134,7 +142,8 @@ class Streams {
   proto::HandleTable<proto::HandleKind::stream, Stream> table_;
   std::atomic<Stream*> null_{nullptr};
   std::atomic<std::uint64_t> last_unique_id_{0};
-  std::mutex mutex_;  // live_, retiring_ and orphans_
+  std::mutex ending_mutex_;  // one stream ends at a time; taken before the graphs' mutex, which is taken before mutex_
+  std::mutex mutex_;         // live_, retiring_ and orphans_
   std::vector<Stream*> live_;
   std::vector<Retiring> retiring_;              // destroyed; the index is free once the last value has been written
   std::unordered_set<std::uintptr_t> orphans_;  // handles of streams whose green context is gone

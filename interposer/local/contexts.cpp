@@ -28,6 +28,13 @@ std::mutex& primary_mutex() {
   return mutex;
 }
 
+// Held while a primary context comes to life or ends: who retains it meanwhile gets the next one, whole. Recursive, since destructors of what a
+// program has stored in a context may ask for it.
+std::recursive_mutex& life_mutex() {
+  static std::recursive_mutex& mutex = *new std::recursive_mutex();
+  return mutex;
+}
+
 std::array<std::atomic<CUcontext>, proto::kMaxDevices> primaries{};
 std::atomic<std::uint64_t> next_unique_id{1};
 
@@ -184,7 +191,7 @@ CUresult retain_primary_context(CUdevice device, CUcontext& handle) {
   if (const CUresult error = forward::ensure_session(); error != CUDA_SUCCESS) return error;
   handle = primary_context(device);
   ContextObject* context = primary_object(device);
-  const std::lock_guard lock(primary_mutex());
+  const std::lock_guard lock(life_mutex());
   if (context->was_active.load(std::memory_order_relaxed) && context->retain_count.load(std::memory_order_relaxed) == 0) {
     if (const CUresult error = forward::renew_process_objects(); error != CUDA_SUCCESS) return error;
   }
@@ -195,23 +202,21 @@ CUresult retain_primary_context(CUdevice device, CUcontext& handle) {
 
 CUresult release_primary_context(CUdevice device) {
   ContextObject* context = primary_object(device);
-  {
-    const std::lock_guard lock(primary_mutex());
-    const std::uint32_t count = context->retain_count.load(std::memory_order_relaxed);
-    if (count == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    if (count > 1) {
-      context->retain_count.store(count - 1, std::memory_order_release);
-      return CUDA_SUCCESS;
-    }
+  const std::lock_guard lock(life_mutex());
+  const std::uint32_t count = context->retain_count.load(std::memory_order_relaxed);
+  if (count == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (count > 1) {
+    context->retain_count.store(count - 1, std::memory_order_release);
+    return CUDA_SUCCESS;
   }
   return reset_primary_context(device);
 }
 
 CUresult reset_primary_context(CUdevice device) {
   ContextObject* context = primary_object(device);
+  const std::lock_guard lock(life_mutex());
   const bool was_active = context->retain_count.load(std::memory_order_acquire) != 0;
   if (was_active) end_context(*context, primary_context(device));
-  const std::lock_guard lock(primary_mutex());
   context->retain_count.store(0, std::memory_order_release);
   context->flags.store(CU_CTX_SCHED_AUTO, std::memory_order_relaxed);
   restore_defaults(*context);

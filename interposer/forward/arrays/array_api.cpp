@@ -80,7 +80,7 @@ CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* pArrayDescriptor, CUarra
 }
 
 CUresult cuArrayDestroy(CUarray hArray) {
-  return with_array(hArray, [](Array& array) { return array.is_part ? CUDA_ERROR_INVALID_HANDLE : Arrays::instance().destroy(array); });
+  return with_array(hArray, [](const Array& array) { return array.is_part ? CUDA_ERROR_INVALID_HANDLE : Arrays::instance().destroy(array.id); });
 }
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle, const CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc, unsigned int numMipmapLevels) {
@@ -92,7 +92,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle, const CUDA_ARRAY3D_DE
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
-  return with_array(hMipmappedArray, [](Array& array) { return Arrays::instance().destroy(array); });
+  return with_array(hMipmappedArray, [](const Array& array) { return Arrays::instance().destroy(array.id); });
 }
 
 CUresult cuMipmappedArrayGetLevel(CUarray* pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level) {

@@ -138,28 +138,32 @@ CUresult Arrays::part(Array& parent, std::uint32_t number, Array*& array) {
   return CUDA_SUCCESS;
 }
 
-CUresult Arrays::destroy(Array& array) {
+CUresult Arrays::destroy(proto::ArrayId id) {
+  const std::lock_guard ending(ending_mutex_);
+  const proto::Known<Array> known = table_.find(id);
+  if (!known) return CUDA_ERROR_INVALID_HANDLE;
+  const Array& array = *known;
   const CUresult error =
       session().channel().post<proto::ArrayObjectDestroyRecord>({}, 0, [&](proto::ArrayObjectDestroyRecord& record, std::byte*, Place place) {
-        record.object = array.id.value;
+        record.object = id.value;
         session().end_recipe(array.recipe, place);
         for (const auto& [number, part] : array.parts) session().end_recipe(part->recipe, place);
       });
   const std::lock_guard lock(mutex_);
   for (const auto& [number, part] : array.parts) (void)table_.take(part->id);
-  (void)table_.take(array.id);
+  (void)table_.take(id);
   return error;
 }
 
 void Arrays::destroy_all_of(CUcontext context) {
-  std::vector<Array*> ended;
+  std::vector<proto::ArrayId> ended;
   {
     const std::lock_guard lock(mutex_);
-    table_.for_each([&](proto::ArrayId, Array& array) {
-      if (array.context == context && !array.is_part) ended.push_back(&array);
+    table_.for_each([&](proto::ArrayId id, const Array& array) {
+      if (array.context == context && !array.is_part) ended.push_back(id);
     });
   }
-  for (Array* array : ended) (void)destroy(*array);
+  for (const proto::ArrayId id : ended) (void)destroy(id);
 }
 
 }  // namespace mpsshim::interposer::forward

@@ -48,7 +48,8 @@ class Arrays {
                              CUcontext context, Array*& array);
   // A level of a mipmapped array or a plane of an array; asked for twice it is the same.
   [[nodiscard]] CUresult part(Array& parent, std::uint32_t number, Array*& array);
-  [[nodiscard]] CUresult destroy(Array& array);
+  // CUDA_ERROR_INVALID_HANDLE: there is none, or another thread was faster.
+  [[nodiscard]] CUresult destroy(proto::ArrayId id);
   void destroy_all_of(CUcontext context);
 
  private:
@@ -57,7 +58,8 @@ class Arrays {
   template <typename Record, typename Reply>
   [[nodiscard]] CUresult add(std::unique_ptr<Array> object, Record record, Reply& reply, Array*& array);
 
-  std::mutex mutex_;  // while arrays come and go
+  std::mutex ending_mutex_;  // one array ends at a time
+  std::mutex mutex_;         // while arrays come and go
   proto::HandleTable<proto::HandleKind::array, Array> table_;
 };
 

@@ -183,7 +183,7 @@ CUresult GraphExec::destroy() {
     const CUresult ended = stage.part->destroy();
     if (error == CUDA_SUCCESS) error = ended;
   }
-  if (last_launch_ != nullptr) (void)Events::instance().destroy(*last_launch_);
+  if (last_launch_ != nullptr) (void)Events::instance().destroy(last_launch_->id);
   UserObjects::instance().release_all(std::move(user_objects_));
   (void)GraphExecs::instance().table_.take(id_);  // this object ends here
   GraphStaging::reap();

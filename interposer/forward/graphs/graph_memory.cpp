@@ -133,7 +133,7 @@ void GraphMemory::reap() {
   }
   if (ended.empty() || synchronize_all_streams() != CUDA_SUCCESS) return;  // after a sticky error there is nobody to give it back to
   for (const auto& [address, event] : ended) {
-    if (event != nullptr) (void)Events::instance().destroy(*event);
+    if (event != nullptr) (void)Events::instance().destroy(event->id);
     (void)DeviceMemory::instance().give_back(address);
   }
 }

@@ -60,6 +60,7 @@ CUresult MemoryPools::create(std::uint64_t max_bytes, CUmemoryPool& handle) {
 CUresult MemoryPools::destroy(CUmemoryPool handle) {
   Pool* pool = pool_of(handle);
   if (pool == nullptr || handle == default_pool()) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard growing(growth_mutex_);  // until it has been looked at, no other thread ends it for good
   {
     const std::lock_guard lock(mutex_);
     if (current_ == handle) current_ = default_;
@@ -68,7 +69,7 @@ CUresult MemoryPools::destroy(CUmemoryPool handle) {
   }
   may_have_excess_.store(true, std::memory_order_relaxed);
   fence_pending(*pool);
-  release_excess();
+  release_excess_locked();
   return CUDA_SUCCESS;
 }
 
@@ -145,7 +146,7 @@ CUresult MemoryPools::allocate_behind_another(Pool& pool, std::uint64_t bytes, S
   Event* event = nullptr;
   if (const CUresult error = internal_event(event); error != CUDA_SUCCESS) return error;
   std::optional<PoolHeap::Taken> taken;
-  Stream* other = nullptr;
+  proto::StreamId other;
   {
     const std::lock_guard lock(mutex_);
     reclaim(pool);
@@ -155,12 +156,17 @@ CUresult MemoryPools::allocate_behind_another(Pool& pool, std::uint64_t bytes, S
     }
     taken = pool.heap.allocate_behind_another(bytes, owner);
     if (!taken) return CUDA_ERROR_OUT_OF_MEMORY;
-    other = Streams::instance().resolve(to_handle<CUstream>(last_freed_in_[taken->word]));
+    other = last_freed_in_[taken->word];
   }
   address = taken->address;
+  bool has_ended = false;
+  const CUresult error = Streams::instance().with(other, [&](Stream* freed_in) {
+    has_ended = freed_in == nullptr;
+    return has_ended ? CUDA_SUCCESS : Events::instance().record(*event, *freed_in, CU_EVENT_RECORD_DEFAULT);
+  });
+  if (error != CUDA_SUCCESS) return error;
   // A stream that has ended was reclaimed just now, or ends at any moment: its last fence is on its way.
-  if (other == nullptr) return session().wait_fence(taken->word, session().fences().posted(taken->word).load(), "memory freed in a destroyed stream");
-  if (const CUresult error = Events::instance().record(*event, *other, CU_EVENT_RECORD_DEFAULT); error != CUDA_SUCCESS) return error;
+  if (has_ended) return session().wait_fence(taken->word, session().fences().posted(taken->word).load(), "memory freed in a destroyed stream");
   return Events::instance().wait_on_stream(*event, stream, CU_EVENT_WAIT_DEFAULT);
 }
 
@@ -278,6 +284,10 @@ CUresult MemoryPools::trim(CUmemoryPool handle, std::uint64_t keep_bytes) {
 // Looked at again after the next wait, as long as something pending holds memory that is to go.
 void MemoryPools::release_excess() {
   const std::lock_guard growing(growth_mutex_);
+  release_excess_locked();
+}
+
+void MemoryPools::release_excess_locked() {
   std::vector<Pool*> pools;
   {
     const std::lock_guard lock(mutex_);

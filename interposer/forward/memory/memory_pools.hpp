@@ -90,6 +90,7 @@ class MemoryPools {
   [[nodiscard]] CUresult give_back_segments(Pool& pool, std::uint64_t keep_bytes);
   [[nodiscard]] CUresult internal_event(Event*& event);  // under order_mutex_
   void release_excess();
+  void release_excess_locked();  // with growth_mutex_
   static void reclaim(Pool& pool);
 
   std::mutex growth_mutex_;    // one thread grows a pool or shrinks one; never taken under mutex_
