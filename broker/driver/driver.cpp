@@ -2,7 +2,6 @@
 #include "broker/driver/driver.hpp"
 
 #include <bit>
-#include <cstring>
 
 #include <dlfcn.h>
 
@@ -23,6 +22,15 @@ bool is_own_library(void* library) {
   return get_export_table != nullptr && get_export_table(&table, &id) == CUDA_SUCCESS;
 }
 
+void** member(DriverTable& table, const DriverSymbol& symbol) { return reinterpret_cast<void**>(reinterpret_cast<char*>(&table) + symbol.offset); }
+
+DriverTable with_all_bound(DriverTable table) {
+  for (const DriverSymbol& symbol : kDriverSymbols) {
+    if (*member(table, symbol) == nullptr) *member(table, symbol) = reinterpret_cast<void*>(&missing_symbol);
+  }
+  return table;
+}
+
 }  // namespace
 
 std::unique_ptr<Driver> Driver::load(const std::string& path, std::string& error) {
@@ -35,12 +43,9 @@ std::unique_ptr<Driver> Driver::load(const std::string& path, std::string& error
     error = path + " is libmpsshim.so, which is for clients: name NVIDIA's libcuda.so.1 with --driver, or take our folder out of LD_LIBRARY_PATH";
     return nullptr;
   }
-  auto driver = std::unique_ptr<Driver>(new Driver());
-  for (const DriverSymbol& symbol : kDriverSymbols) {
-    void* address = dlsym(library, symbol.name);
-    if (address == nullptr) address = reinterpret_cast<void*>(&missing_symbol);
-    std::memcpy(reinterpret_cast<char*>(&driver->table_) + symbol.offset, &address, sizeof address);
-  }
+  DriverTable table;
+  for (const DriverSymbol& symbol : kDriverSymbols) *member(table, symbol) = dlsym(library, symbol.name);
+  auto driver = std::unique_ptr<Driver>(new Driver(table));
   driver->is_cpu_ = dlsym(library, "mpsshim_cpu_driver") != nullptr;
   if (dlsym(library, "cuInit") == nullptr) {
     error = path + " is no CUDA driver: it has no cuInit";
@@ -49,15 +54,9 @@ std::unique_ptr<Driver> Driver::load(const std::string& path, std::string& error
   return driver;
 }
 
-std::unique_ptr<Driver> Driver::from_table(const DriverTable& table) {
-  auto driver = std::unique_ptr<Driver>(new Driver());
-  driver->table_ = table;
-  for (const DriverSymbol& symbol : kDriverSymbols) {
-    void** member = reinterpret_cast<void**>(reinterpret_cast<char*>(&driver->table_) + symbol.offset);
-    if (*member == nullptr) *member = reinterpret_cast<void*>(&missing_symbol);
-  }
-  return driver;
-}
+std::unique_ptr<Driver> Driver::from_table(const DriverTable& table) { return std::unique_ptr<Driver>(new Driver(table)); }
+
+Driver::Driver(DriverTable table) : table_(std::bit_cast<CheckedDriverTable>(with_all_bound(table))) {}
 
 std::string Driver::describe(CUresult result) const {
   const char* name = nullptr;

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "gen/driver_table.hpp"
+#include "gen/checked_driver.hpp"
 
 namespace mpsshim::broker {
 
@@ -19,16 +19,17 @@ class Driver {
   // A driver made of the given functions; null members are bound like missing symbols. For tests.
   [[nodiscard]] static std::unique_ptr<Driver> from_table(const DriverTable& table);
 
-  const DriverTable* operator->() const { return &table_; }
-  [[nodiscard]] const DriverTable& table() const { return table_; }
+  // What takes addresses wants a key (address_call.hpp).
+  const CheckedDriverTable* operator->() const { return &table_; }
   // The CPU driver, which says so by a symbol of its own.
   [[nodiscard]] bool is_cpu() const { return is_cpu_; }
   // "CUDA_ERROR_INVALID_VALUE (1)"
   [[nodiscard]] std::string describe(CUresult result) const;
 
  private:
-  Driver() = default;
-  DriverTable table_{};
+  // Its missing members are bound here.
+  explicit Driver(DriverTable table);
+  CheckedDriverTable table_;
   bool is_cpu_ = false;
 };
 

@@ -37,7 +37,7 @@ CUresult ApplicationMemory::create(proto::MemoryId id, std::uint64_t size_bytes,
   CUresult result = driver_->cuMemCreate(&handle, size_bytes, &properties, 0);
   if (result == CUDA_SUCCESS) {
     int fd = -1;
-    result = driver_->cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    result = driver_->cuMemExportToShareableHandle(AddressKey(), &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     const proto::FileDescriptor exported(fd);
     if (result != CUDA_SUCCESS) driver_->cuMemRelease(handle);
     if (result == CUDA_SUCCESS) result = add(id, size_bytes, handle);
@@ -63,7 +63,7 @@ CUresult ApplicationMemory::adopt(proto::MemoryId id, std::uint64_t size_bytes, 
   if (!map_.claim_descriptor()) return CUDA_ERROR_OUT_OF_MEMORY;
   CUmemGenericAllocationHandle handle = 0;
   // The driver takes the file descriptor's number as a pointer value; it keeps no reference to the descriptor itself.
-  CUresult result = driver_->cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(handle_fd.get())),
+  CUresult result = driver_->cuMemImportFromShareableHandle(AddressKey(), &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(handle_fd.get())),
                                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result == CUDA_SUCCESS) result = add(id, size_bytes, handle);
   if (result != CUDA_SUCCESS) map_.give_back_descriptor();
@@ -108,7 +108,7 @@ void ApplicationMemory::drop_if_unused(std::uint64_t id) {
 CUresult ApplicationMemory::set_driver_access(std::uint64_t address, std::uint64_t size_bytes, bool is_accessible) {
   const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device_},
                                is_accessible ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE};
-  return driver_->cuMemSetAccess(address, size_bytes, &access, 1);
+  return driver_->cuMemSetAccess(AddressKey(), address, size_bytes, &access, 1);
 }
 
 CUresult ApplicationMemory::map(std::uint64_t address, std::uint64_t size_bytes, proto::MemoryId id, bool is_accessible) {
@@ -117,11 +117,11 @@ CUresult ApplicationMemory::map(std::uint64_t address, std::uint64_t size_bytes,
   // Released: only where recovery maps again what was mapped while there was a handle.
   if (piece == pieces_.end() || size_bytes != piece->second.size_bytes) return CUDA_ERROR_INVALID_VALUE;
   if (!map_.is_reserved(address, size_bytes) || touching(address, size_bytes) != mappings_.end()) return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = driver_->cuMemMap(address, size_bytes, 0, piece->second.handle, 0);
+  CUresult result = driver_->cuMemMap(AddressKey(), address, size_bytes, 0, piece->second.handle, 0);
   if (result != CUDA_SUCCESS) return result;
   if (is_accessible) result = set_driver_access(address, size_bytes, true);
   if (result != CUDA_SUCCESS) {
-    driver_->cuMemUnmap(address, size_bytes);
+    driver_->cuMemUnmap(AddressKey(), address, size_bytes);
     return result;
   }
   mappings_.emplace(address, Mapping{size_bytes, id.value});
@@ -176,7 +176,7 @@ void ApplicationMemory::unmap_forgotten(std::uint64_t address, std::uint64_t siz
       ++mapping;
       continue;
     }
-    driver_->cuMemUnmap(mapping->first, mapping->second.size_bytes);
+    driver_->cuMemUnmap(AddressKey(), mapping->first, mapping->second.size_bytes);
     const std::uint64_t id = mapping->second.piece;
     --pieces_.at(id).mappings;
     drop_if_unused(id);
@@ -200,7 +200,7 @@ bool ApplicationMemory::has_mappings(std::uint64_t address, std::uint64_t size_b
 
 void ApplicationMemory::release_all() {
   const std::lock_guard lock(mutex_);
-  for (const auto& [address, mapping] : mappings_) driver_->cuMemUnmap(address, mapping.size_bytes);
+  for (const auto& [address, mapping] : mappings_) driver_->cuMemUnmap(AddressKey(), address, mapping.size_bytes);
   mappings_.clear();
   for (const auto& [id, piece] : pieces_) {
     driver_->cuMemRelease(piece.handle);

@@ -18,7 +18,8 @@ bool has_size(const proto::FileDescriptor& file, std::size_t at_least) {
 
 CUresult ClientChannel::open(const Driver& driver, const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   if (fds.count != 4 || !has_size(fds.fds[0], proto::kChannelBytes) || !has_size(fds.fds[1], proto::kFenceSegmentBytes)) {
-    log_error("Session {} (pid {}): its channel has {} descriptors or a size that is not sealed", packet.header.session, packet.client_pid, fds.count);
+    log_error("Session {} (pid {}): its channel has {} descriptors or a size that is not sealed", packet.header.session, packet.client_pid,
+              fds.count);
     return CUDA_ERROR_INVALID_VALUE;
   }
   control_ = proto::Mapping::map(fds.fds[0], 0, proto::kRingOffset, proto::Access::read_write);
@@ -30,10 +31,9 @@ CUresult ClientChannel::open(const Driver& driver, const ExecutorPacket& packet,
               header().layout_major, proto::kLayoutMajor);
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  CUresult result = driver->cuMemHostRegister_v2(fences_.data(), proto::kFenceSegmentBytes, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE);
-  if (result != CUDA_SUCCESS) return result;
-  registered_ = true;
-  result = driver->cuMemHostGetDevicePointer_v2(&fence_address_, fences_.data(), 0);
+  const CUresult result = OwnMemory::enroll(driver, {fences_.data(), proto::kFenceSegmentBytes},
+                                            CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE, fence_address_, registered_);
+  if (!registered_) return result;
   ring_ = proto::RingConsumer(&header(), ring_memory_.data());
   ring_doorbell_ = std::move(fds.fds[2]);
   completion_doorbell_ = std::move(fds.fds[3]);
@@ -41,7 +41,7 @@ CUresult ClientChannel::open(const Driver& driver, const ExecutorPacket& packet,
 }
 
 void ClientChannel::unregister(const Driver& driver) {
-  if (std::exchange(registered_, false)) driver->cuMemHostUnregister(fences_.data());
+  if (std::exchange(registered_, false)) OwnMemory::dismiss(driver, fences_.data());
 }
 
 }  // namespace mpsshim::broker

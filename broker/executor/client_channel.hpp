@@ -11,6 +11,7 @@
 
 #include "broker/control_messages.hpp"
 #include "broker/driver/driver.hpp"
+#include "broker/executor/own_memory.hpp"
 #include "proto/channel.hpp"
 #include "proto/ring_consumer.hpp"
 #include "proto/segment.hpp"
@@ -39,7 +40,7 @@ class ClientChannel {
 
   // `index` is below kFenceWords.
   [[nodiscard]] proto::FenceWord& fence(std::uint32_t index) const { return reinterpret_cast<proto::FenceWord*>(fences_.data())[index]; }
-  [[nodiscard]] CUdeviceptr fence_address(std::uint32_t index) const { return fence_address_ + index * sizeof(proto::FenceWord); }
+  [[nodiscard]] OwnWord fence_word(std::uint32_t index) const { return OwnWord(fence_address_ + index * sizeof(proto::FenceWord)); }
 
   [[nodiscard]] int ring_doorbell() const { return ring_doorbell_.get(); }
   [[nodiscard]] int completion_doorbell() const { return completion_doorbell_.get(); }

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 
+#include "broker/executor/checked_memory.hpp"
 #include "broker/executor/reply.hpp"
 #include "broker/executor/session.hpp"
 #include "gen/records.hpp"
@@ -32,6 +33,13 @@ struct Incoming {
     if (reply.is_pending()) return reply.answer(error);
     session.channel().set_async_error(error);
   }
+
+  // What CheckedMemory does not let through.
+  void refuse(const Refusal& refusal) {
+    if (refusal.malformed != nullptr) return malformed(refusal.malformed);
+    if (refusal) reject(refusal.result);
+  }
+  [[nodiscard]] CheckedMemory checked() const { return CheckedMemory(session); }
 
   // The object of an id; where there is none the record has been dealt with.
   template <proto::HandleKind Kind, typename T>

@@ -168,10 +168,9 @@ void Executor::enlarge_heap() {
 CUresult Executor::register_progress() {
   progress_memory_ = proto::Mapping::map(proto::FileDescriptor(kExecutorProgressFd), 0, sizeof(ProgressFile), proto::Access::read_write);
   if (!progress_memory_) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result =
-      (*driver_)->cuMemHostRegister_v2(progress_memory_.data(), sizeof(ProgressTable), CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE);
-  if (result != CUDA_SUCCESS) return result;
-  return (*driver_)->cuMemHostGetDevicePointer_v2(&progress_address_, progress_memory_.data(), 0);
+  bool is_registered = false;
+  return OwnMemory::enroll(*driver_, {progress_memory_.data(), sizeof(ProgressTable)}, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE,
+                           progress_address_, is_registered);
 }
 
 void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {

@@ -131,8 +131,7 @@ void FaultWatch::launch_probe(Clock::time_point now) {
     parts_.faults.check(parts_.driver->cuLaunchKernel(parts_.nop_function, 1, 1, 1, 1, 1, 1, 0, stream_, nullptr, nullptr), busy_session_,
                         "the fault watch's launch");
   }
-  const CUresult result =
-      parts_.driver->cuStreamWriteValue32_v2(stream_, parts_.progress.completed_address(word_), ++launched_, CU_STREAM_WRITE_VALUE_DEFAULT);
+  const CUresult result = parts_.progress.completed(word_).write(parts_.driver, stream_, ++launched_);
   parts_.faults.check(result, busy_session_, "the fault watch's write");
   probe_ = Probe{launched_, now};
   if (spare_cores_) await_probe();

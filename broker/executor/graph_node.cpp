@@ -67,41 +67,24 @@ NodeFault read_kernel(Session& session, std::span<const std::byte> payload, Node
   return {};
 }
 
-bool owns(const MemoryMap& memory, std::uint8_t space, std::uint64_t address, std::uint64_t bytes) {
-  return space == 0 ? memory.owns_device(address, bytes) : memory.owns_pinned(address, bytes);
+// `found` is empty where the description has nothing to do, which a node may not.
+template <typename T>
+NodeFault take_checked(Checked<T> found, NodeWork& work) {
+  if (!found) return found.refusal() ? found.refusal() : refused(CUDA_ERROR_INVALID_VALUE);
+  work = std::move(*found);
+  return {};
 }
 
 NodeFault read_copy(Session& session, std::span<const std::byte> payload, NodeWork& work) {
   proto::GraphCopy copy;
   if (!take(payload, copy)) return malformed("a copy node is too short");
-  if (copy.destination_space > 1 || copy.source_space > 1) return malformed("a copy node names an unknown space");
-  if (copy.width_bytes == 0 || copy.height == 0 || copy.depth == 0) return refused(CUDA_ERROR_INVALID_VALUE);
-  std::uint64_t to = 0, from = 0;
-  const bool fits = proto::box_extent(copy.width_bytes, copy.height, copy.depth, copy.destination_pitch_bytes, copy.destination_rows, to) &&
-                    proto::box_extent(copy.width_bytes, copy.height, copy.depth, copy.source_pitch_bytes, copy.source_rows, from);
-  if (!fits || !owns(session.memory(), copy.destination_space, copy.destination, to) ||
-      !owns(session.memory(), copy.source_space, copy.source, from)) {
-    return refused(CUDA_ERROR_INVALID_VALUE);
-  }
-  work = copy;
-  return {};
+  return take_checked(CheckedMemory(session).copy(copy), work);
 }
 
 NodeFault read_fill(Session& session, std::span<const std::byte> payload, NodeWork& work) {
   proto::FillRecord record;
   if (!take(payload, record)) return malformed("a fill node is too short");
-  if (record.element_bytes != 1 && record.element_bytes != 2 && record.element_bytes != 4)
-    return malformed("a fill node's elements have no such size");
-  if (record.width == 0 || record.height == 0) return refused(CUDA_ERROR_INVALID_VALUE);
-  std::uint64_t row = 0, bytes = 0;
-  const bool fits =
-      !__builtin_mul_overflow(record.width, record.element_bytes, &row) && proto::box_extent(row, record.height, 1, record.pitch_bytes, 0, bytes);
-  const MemoryMap& memory = session.memory();
-  if (!fits || (!memory.owns_device(record.destination, bytes) && !memory.owns_pinned(record.destination, bytes))) {
-    return refused(CUDA_ERROR_INVALID_VALUE);
-  }
-  work = FillOp{record.destination, record.pitch_bytes, record.width, record.height, record.value, record.element_bytes};
-  return {};
+  return take_checked(CheckedMemory(session).fill(record), work);
 }
 
 NodeFault read_event(Session& session, std::span<const std::byte> payload, NodeWork& work) {
@@ -188,43 +171,6 @@ NodeFault read_node_work(Session& session, const proto::GraphNodeHeader& header,
     case proto::GraphNodeKind::conditional: return read_condition(session, payload, work, depth);
   }
   return malformed("a node is of an unknown kind");
-}
-
-CUDA_MEMCPY3D copy_node_params(const proto::GraphCopy& copy) {
-  CUDA_MEMCPY3D params{};
-  if (copy.source_space == 0) {
-    params.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-    params.srcDevice = copy.source;
-  } else {
-    params.srcMemoryType = CU_MEMORYTYPE_HOST;
-    params.srcHost = reinterpret_cast<const void*>(copy.source);  // NOLINT(performance-no-int-to-ptr)
-  }
-  if (copy.destination_space == 0) {
-    params.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-    params.dstDevice = copy.destination;
-  } else {
-    params.dstMemoryType = CU_MEMORYTYPE_HOST;
-    params.dstHost = reinterpret_cast<void*>(copy.destination);  // NOLINT(performance-no-int-to-ptr)
-  }
-  params.srcPitch = copy.source_pitch_bytes;
-  params.srcHeight = copy.source_rows;
-  params.dstPitch = copy.destination_pitch_bytes;
-  params.dstHeight = copy.destination_rows;
-  params.WidthInBytes = copy.width_bytes;
-  params.Height = copy.height;
-  params.Depth = copy.depth;
-  return params;
-}
-
-CUDA_MEMSET_NODE_PARAMS fill_node_params(const FillOp& fill) {
-  CUDA_MEMSET_NODE_PARAMS params{};
-  params.dst = fill.destination;
-  params.pitch = fill.pitch_bytes;
-  params.value = fill.value;
-  params.elementSize = fill.element_bytes;
-  params.width = fill.width;
-  params.height = fill.height;
-  return params;
 }
 
 }  // namespace mpsshim::broker

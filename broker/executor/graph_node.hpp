@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node of a session's executable graph, decoded and checked: ids are objects, ranges are the session's own. Made by the session's worker;
+// A node of a session's executable graph, decoded and checked: ids are objects, memory is what CheckedMemory has made. Made by the session's worker;
 // from then on nothing in it is looked up or checked again. It keeps what it names: the image of its kernel, the event that it records.
 #pragma once
 
@@ -44,7 +44,7 @@ struct ConditionNode {
   std::shared_ptr<ConditionBodies> bodies;
 };
 
-using NodeWork = std::variant<EmptyNode, KernelNode, proto::GraphCopy, FillOp, EventNode, ConditionNode>;
+using NodeWork = std::variant<EmptyNode, KernelNode, CheckedBoxCopy, CheckedFill, EventNode, ConditionNode>;
 
 struct GraphNode {
   NodeWork work;
@@ -64,12 +64,8 @@ struct GraphUpdate {
   NodeWork work;
 };
 
-// Why a node cannot be had: no correct client could have sent it, or a wrong program has.
-struct NodeFault {
-  const char* malformed = nullptr;
-  CUresult result = CUDA_SUCCESS;
-  [[nodiscard]] explicit operator bool() const { return malformed != nullptr || result != CUDA_SUCCESS; }
-};
+// Why a node cannot be had.
+using NodeFault = Refusal;
 
 // On the session's worker. `depth`: how many conditional nodes it lies in.
 [[nodiscard]] NodeFault read_node_work(Session& session, const proto::GraphNodeHeader& header, std::span<const std::byte> payload, NodeWork& work,
@@ -77,9 +73,5 @@ struct NodeFault {
 // A whole graph, `node_count` nodes. `failed_node`: the one that a fault was found in, else their number.
 [[nodiscard]] NodeFault read_graph_nodes(Session& session, std::span<const std::byte> description, std::uint32_t node_count, unsigned depth,
                                          std::vector<GraphNode>& nodes, std::uint32_t& failed_node);
-
-// As the driver takes them; a kernel's: kernel_node_params().
-[[nodiscard]] CUDA_MEMCPY3D copy_node_params(const proto::GraphCopy& copy);
-[[nodiscard]] CUDA_MEMSET_NODE_PARAMS fill_node_params(const FillOp& fill);
 
 }  // namespace mpsshim::broker

@@ -29,33 +29,13 @@ CUresult add_reference(Session& session, const proto::ReferenceLookupRecord& rec
   return CUDA_SUCCESS;
 }
 
-// Arrays by their ids, addresses by the session's memory.
-CUresult resolve_source(Session& session, const SessionReference& reference, ReferenceBinding& binding) {
-  const proto::ReferenceSetRecord& set = binding.set;
-  const auto source = static_cast<proto::ReferenceSource>(set.source);
-  if (reference.is_surface && source != proto::ReferenceSource::array) return CUDA_ERROR_INVALID_VALUE;
-  const proto::Known<SessionArray> array = session.arrays().table().find(set.array);
-  switch (source) {
-    case proto::ReferenceSource::nothing: return CUDA_SUCCESS;
-    case proto::ReferenceSource::linear: return session.memory().owns_device(set.address, set.size_bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    case proto::ReferenceSource::rows: {
-      std::uint64_t bytes = 0;
-      if (__builtin_mul_overflow(set.size_bytes, set.height, &bytes)) return CUDA_ERROR_INVALID_VALUE;
-      return session.memory().owns_device(set.address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    }
-    case proto::ReferenceSource::array: binding.array = array ? array->array : nullptr; break;
-    case proto::ReferenceSource::mipmapped_array: binding.mipmapped = array ? array->mipmapped : nullptr; break;
-  }
-  return binding.array != nullptr || binding.mipmapped != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
 }  // namespace
 
 CUresult find_bindings(Session& session, const SessionFunction& function, std::shared_ptr<const LaunchReferences>& found) {
   if (function.references == nullptr || function.references->bindings() == nullptr) return CUDA_SUCCESS;
   auto launch = std::make_shared<LaunchReferences>(LaunchReferences{function.references, function.references->bindings()});
   for (const auto& binding : *launch->bindings) {
-    const bool names_array = binding != nullptr && (binding->array != nullptr || binding->mipmapped != nullptr);
+    const bool names_array = binding != nullptr && binding->source.names_array();
     if (names_array && !session.arrays().table().find(binding->set.array)) return CUDA_ERROR_INVALID_HANDLE;  // destroyed since
   }
   found = std::move(launch);
@@ -82,10 +62,9 @@ void handle(Incoming& incoming, const proto::ReferenceLookupRecord& record) {
 void handle(Incoming& incoming, const proto::ReferenceSetRecord& record) {
   const proto::Known<SessionReference> reference = incoming.find(incoming.session.references(), record.reference);
   if (!reference) return;
-  if (record.source >= proto::kReferenceSources) return incoming.malformed("its source is none");
-  ReferenceBinding binding{record, nullptr, nullptr};
-  if (const CUresult refused = resolve_source(incoming.session, *reference, binding); refused != CUDA_SUCCESS) return incoming.reject(refused);
-  reference->references->set(reference->number, binding);
+  Checked<CheckedBinding> source = incoming.checked().binding(record, reference->is_surface);
+  if (!source) return incoming.refuse(source.refusal());
+  reference->references->set(reference->number, {record, *source});
 }
 
 }  // namespace mpsshim::broker

@@ -10,11 +10,6 @@ namespace {
 
 constexpr int kPriorityBound = 64;  // far outside any driver's range; keeps the pool's lists few whatever a client sends
 
-bool is_word_of(Session& session, std::uint64_t address, std::uint64_t size_bytes) {
-  if (address % size_bytes != 0) return false;
-  return session.memory().owns_device(address, size_bytes) || session.memory().owns_pinned(address, size_bytes);
-}
-
 }  // namespace
 
 void handle(Incoming& incoming, const proto::StreamCreateRecord& record) {
@@ -46,27 +41,25 @@ void handle(Incoming& incoming, const proto::HostFunctionRecord& record) {
 void handle(Incoming& incoming, const proto::StreamWaitValueRecord& record) {
   StreamQueue* queue = incoming.stream();
   if (queue == nullptr) return;
-  if (record.size_bytes != 4 && record.size_bytes != 8) return incoming.malformed("its word is neither of 4 nor of 8 bytes");
   if (record.condition > CU_STREAM_WAIT_VALUE_NOR) return incoming.malformed("its condition is none");
-  if (!is_word_of(incoming.session, record.address, record.size_bytes)) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
-  incoming.session.streams().append(*queue, ValueWaitOp{record.address, record.value, record.size_bytes, record.condition});
+  Checked<CheckedWord> word = incoming.checked().word(record.address, record.size_bytes);
+  if (!word) return incoming.refuse(word.refusal());
+  incoming.session.streams().append(*queue, ValueWaitOp{*word, record.value, record.condition});
 }
 
 void handle(Incoming& incoming, const proto::StreamWriteValueRecord& record) {
   StreamQueue* queue = incoming.stream();
   if (queue == nullptr) return;
-  const auto operation = static_cast<CUstreamBatchMemOpType>(record.operation);
   switch (record.operation) {
     case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-      if (!is_word_of(incoming.session, record.address, operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ? 4 : 8)) {
-        return incoming.reject(CUDA_ERROR_INVALID_VALUE);
-      }
-      break;
-    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: break;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64: {
+      Checked<CheckedWord> word = incoming.checked().word(record.address, record.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ? 4 : 8);
+      if (!word) return incoming.refuse(word.refusal());
+      return incoming.session.streams().append(*queue, ValueWriteOp{*word, record.value, record.flags});
+    }
+    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: return incoming.session.streams().append(*queue, ValueWriteOp{});
     default: return incoming.malformed("its operation is none that is posted");
   }
-  incoming.session.streams().append(*queue, ValueWriteOp{record.address, record.value, operation, record.flags});
 }
 
 void handle(Incoming& incoming, const proto::ReleaseRecord&) {

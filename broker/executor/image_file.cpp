@@ -331,7 +331,7 @@ CUresult ImageCompiler::link(std::span<const Input> inputs, std::vector<std::byt
   for (const Input& input : inputs) {
     if (result != CUDA_SUCCESS) break;
     auto* const bytes = const_cast<std::byte*>(input.bytes.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast): it only reads
-    result = driver_->cuLinkAddData_v2(link, input.type, bytes, input.bytes.size(), "image", 0, nullptr, nullptr);
+    result = driver_->cuLinkAddData_v2(AddressKey(), link, input.type, bytes, input.bytes.size(), "image", 0, nullptr, nullptr);
   }
   void* linked = nullptr;
   std::size_t size = 0;

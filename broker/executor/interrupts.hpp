@@ -49,8 +49,8 @@ class Interrupts {
   // Outlives this object where a sleeper is asleep.
   struct Shared {
     Shared(const Driver& driver, CUcontext its, std::function<void(std::uint64_t)> told)
-        : table(driver.table()), context(its), ended(std::move(told)) {}
-    const DriverTable table;
+        : table(*driver.operator->()), context(its), ended(std::move(told)) {}
+    const CheckedDriverTable table;
     const CUcontext context;
     const std::function<void(std::uint64_t)> ended;
     std::mutex mutex;

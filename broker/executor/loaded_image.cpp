@@ -13,6 +13,27 @@
 
 namespace mpsshim::broker {
 
+// Images and their variables, which lie where the driver says.
+class ModuleVariables {
+ public:
+  template <std::size_t Count>
+  [[nodiscard]] static CUresult load(const Driver& driver, CUmodule& module, std::span<const std::byte> content,
+                                     std::array<CUjit_option, Count>& options, std::array<void*, Count>& values) {
+    return driver->cuModuleLoadDataEx(AddressKey(), &module, content.data(), static_cast<unsigned>(Count), options.data(), values.data());
+  }
+  [[nodiscard]] static CUresult read(const Driver& driver, CUdeviceptr variable, std::span<std::byte> content) {
+    return driver->cuMemcpyDtoH_v2(AddressKey(), content.data(), variable, content.size());
+  }
+  // `content` is as long as the variable, or longer.
+  [[nodiscard]] static CUresult write(const Driver& driver, const LoadedImage::Variable& variable, std::span<const std::byte> content,
+                                      CUstream stream) {
+    return driver->cuMemcpyHtoDAsync_v2(AddressKey(), variable.address, content.data(), std::min(variable.size_bytes, content.size()), stream);
+  }
+  [[nodiscard]] static CUresult clear(const Driver& driver, const LoadedImage::Variable& variable, CUstream stream) {
+    return driver->cuMemsetD8Async(AddressKey(), variable.address, 0, variable.size_bytes, stream);
+  }
+};
+
 namespace {
 
 constexpr unsigned kEagerFunctions = 64;           // a module with at most so many has all of them looked up in the window that loads it
@@ -153,7 +174,7 @@ CUresult save_variables(const Driver& driver, const PreparedImage& prepared, Loa
       saved_bytes += saved.size_bytes;
       if (saved_bytes > kMaxSavedBytes) return CUDA_ERROR_OUT_OF_MEMORY;
       saved.content.resize(saved.size_bytes);
-      const CUresult copied = driver->cuMemcpyDtoH_v2(saved.content.data(), saved.address, saved.size_bytes);
+      const CUresult copied = ModuleVariables::read(driver, saved.address, saved.content);
       if (copied != CUDA_SUCCESS) return copied;
     }
     image.variables.push_back(std::move(saved));
@@ -174,7 +195,7 @@ CUresult save_placed(const Driver& driver, const std::vector<image::Variable>& n
     if (saved_bytes > kMaxSavedBytes) return CUDA_ERROR_OUT_OF_MEMORY;
     std::vector<std::byte>& content = image.placed[variable.name];
     content.resize(size_bytes);
-    const CUresult copied = driver->cuMemcpyDtoH_v2(content.data(), address, size_bytes);
+    const CUresult copied = ModuleVariables::read(driver, address, content);
     if (copied != CUDA_SUCCESS) return copied;
   }
   return CUDA_SUCCESS;
@@ -188,7 +209,7 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
   std::array<void*, 2> values{error_log.data(), reinterpret_cast<void*>(error_log.size())};
   const CUresult result = [&] {
     const proto::trace::Span span("driver", "cuModuleLoadDataEx", {"bytes", prepared.content.size()});
-    return driver->cuModuleLoadDataEx(&image.handle, prepared.content.data(), static_cast<unsigned>(options.size()), options.data(), values.data());
+    return ModuleVariables::load(driver, image.handle, prepared.content, options, values);
   }();
   if (result != CUDA_SUCCESS) {
     image.handle = nullptr;
@@ -254,11 +275,11 @@ CUresult restore_variables(const Driver& driver, std::span<const LoadedImage::Va
   for (const LoadedImage::Variable& variable : variables) {
     if (result != CUDA_SUCCESS) return result;
     if (!variable.content.empty()) {
-      result = driver->cuMemcpyHtoDAsync_v2(variable.address, variable.content.data(), variable.size_bytes, stream);
+      result = ModuleVariables::write(driver, variable, variable.content, stream);
     } else if (variable.size_bytes <= zeroes.size()) {
-      result = driver->cuMemcpyHtoDAsync_v2(variable.address, zeroes.data(), variable.size_bytes, stream);
+      result = ModuleVariables::write(driver, variable, zeroes, stream);
     } else {
-      result = driver->cuMemsetD8Async(variable.address, 0, variable.size_bytes, stream);
+      result = ModuleVariables::clear(driver, variable, stream);
     }
   }
   return result == CUDA_SUCCESS ? driver->cuStreamSynchronize(stream) : result;

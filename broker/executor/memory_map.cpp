@@ -75,10 +75,10 @@ CUresult MemoryMap::add_lease(const proto::Lease& lease) {
   const std::uint64_t begin = lease.address / kReservationUnit * kReservationUnit;
   const std::uint64_t end = (lease.address + lease.size_bytes + kReservationUnit - 1) / kReservationUnit * kReservationUnit;
   CUdeviceptr reserved = 0;
-  const CUresult result = driver_->cuMemAddressReserve(&reserved, end - begin, 0, begin, 0);
+  const CUresult result = driver_->cuMemAddressReserve(AddressKey(), &reserved, end - begin, 0, begin, 0);
   if (result != CUDA_SUCCESS) return result;
   if (reserved != begin) {
-    driver_->cuMemAddressFree(reserved, end - begin);
+    driver_->cuMemAddressFree(AddressKey(), reserved, end - begin);
     log_error("Session {}: the driver reserved device addresses at {:#x} instead of {:#x}", session_, reserved, begin);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -107,24 +107,24 @@ bool MemoryMap::remove_lease(std::uint64_t address) {
     const auto inside = pieces->lower_bound(address);
     if (inside != pieces->end() && inside->first < address + found->second.size_bytes) return false;
   }
-  driver_->cuMemAddressFree(found->second.reserved.address, found->second.reserved.size_bytes);
+  driver_->cuMemAddressFree(AddressKey(), found->second.reserved.address, found->second.reserved.size_bytes);
   leases_.erase(found);
   return true;
 }
 
 CUresult MemoryMap::map_handle(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle) {
-  CUresult result = driver_->cuMemMap(address, size_bytes, 0, handle, 0);
+  CUresult result = driver_->cuMemMap(AddressKey(), address, size_bytes, 0, handle, 0);
   if (result != CUDA_SUCCESS) return result;
   const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device_}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  result = driver_->cuMemSetAccess(address, size_bytes, &access, 1);
-  if (result != CUDA_SUCCESS) driver_->cuMemUnmap(address, size_bytes);
+  result = driver_->cuMemSetAccess(AddressKey(), address, size_bytes, &access, 1);
+  if (result != CUDA_SUCCESS) driver_->cuMemUnmap(AddressKey(), address, size_bytes);
   return result;
 }
 
 CUresult MemoryMap::restore_chunk(std::uint64_t address, std::uint64_t size_bytes, int handle_fd) {
   CUmemGenericAllocationHandle handle = 0;
   // The driver takes the file descriptor's number as a pointer value; it keeps no reference to the descriptor itself.
-  CUresult result = driver_->cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(handle_fd)),
+  CUresult result = driver_->cuMemImportFromShareableHandle(AddressKey(), &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(handle_fd)),
                                                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result != CUDA_SUCCESS) return result;
   result = map_handle(address, size_bytes, handle);
@@ -217,7 +217,7 @@ CUresult MemoryMap::make_chunk(std::uint64_t address, std::uint64_t size_bytes, 
   CUresult result = driver_->cuMemCreate(&handle, size_bytes, &properties, 0);
   if (result != CUDA_SUCCESS) return result;
   int fd = -1;
-  result = driver_->cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  result = driver_->cuMemExportToShareableHandle(AddressKey(), &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   exported = proto::FileDescriptor(fd);
   if (result == CUDA_SUCCESS) result = map_handle(address, size_bytes, handle);
   if (result != CUDA_SUCCESS) driver_->cuMemRelease(handle);
@@ -234,7 +234,7 @@ bool MemoryMap::forget_chunk(std::uint64_t address) {
 }
 
 void MemoryMap::unmap_chunk(std::uint64_t address, const Mapped& chunk) {
-  driver_->cuMemUnmap(address, chunk.size_bytes);
+  driver_->cuMemUnmap(AddressKey(), address, chunk.size_bytes);
   driver_->cuMemRelease(chunk.handle);
 }
 
@@ -295,13 +295,20 @@ void MemoryMap::release_all() {
   }
   all_chunks_ -= taken_.size();
   taken_.clear();
-  for (const auto& [address, lease] : leases_) driver_->cuMemAddressFree(lease.reserved.address, lease.reserved.size_bytes);
+  for (const auto& [address, lease] : leases_) driver_->cuMemAddressFree(AddressKey(), lease.reserved.address, lease.reserved.size_bytes);
   leases_.clear();
 }
 
 void MemoryMap::add_global(std::uint64_t address, std::uint64_t size_bytes) {
   std::lock_guard lock(mutex_);
   globals_[address] = std::max(globals_[address], size_bytes);
+}
+
+bool MemoryMap::is_leased(std::uint64_t address, std::uint64_t size_bytes) const {
+  if (segments_.is_leased(address, size_bytes)) return true;
+  std::lock_guard lock(mutex_);
+  const auto lease = entry_before(leases_, address);
+  return lease != leases_.end() && lies_in(lease->first, lease->second.size_bytes, address, size_bytes);
 }
 
 bool MemoryMap::owns_device(std::uint64_t address, std::uint64_t size_bytes) const {

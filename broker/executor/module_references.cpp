@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "broker/executor/checked_calls.hpp"
 #include "proto/references.hpp"
 
 namespace mpsshim::broker {
@@ -38,28 +39,10 @@ CUresult apply_settings(const Driver& driver, CUtexref texture, const proto::Ref
   return result;
 }
 
-CUresult bind(const Driver& driver, CUtexref texture, const ReferenceBinding& binding) {
-  const proto::ReferenceSetRecord& set = binding.set;
-  switch (static_cast<proto::ReferenceSource>(set.source)) {
-    case proto::ReferenceSource::nothing: return CUDA_SUCCESS;
-    case proto::ReferenceSource::linear: {
-      std::size_t offset_bytes = 0;  // the client knows it by the device's alignment
-      return driver->cuTexRefSetAddress_v2(&offset_bytes, texture, set.address, set.size_bytes);
-    }
-    case proto::ReferenceSource::rows: {
-      const CUDA_ARRAY_DESCRIPTOR rows{set.width, set.height, format_of(set.format), set.channels};
-      return driver->cuTexRefSetAddress2D_v3(texture, &rows, set.address, set.size_bytes);
-    }
-    case proto::ReferenceSource::array: return driver->cuTexRefSetArray(texture, binding.array, CU_TRSA_OVERRIDE_FORMAT);
-    case proto::ReferenceSource::mipmapped_array: return driver->cuTexRefSetMipmappedArray(texture, binding.mipmapped, CU_TRSA_OVERRIDE_FORMAT);
-  }
-  return CUDA_ERROR_INVALID_VALUE;
-}
-
 CUresult apply_binding(const Driver& driver, const ReferenceHandle& handle, const ReferenceBinding& binding) {
-  if (handle.surface != nullptr) return driver->cuSurfRefSetArray(handle.surface, binding.array, 0);
+  if (handle.surface != nullptr) return driver->cuSurfRefSetArray(handle.surface, binding.source.array(), 0);
   const CUresult result = apply_settings(driver, handle.texture, binding.set);
-  return result == CUDA_SUCCESS ? bind(driver, handle.texture, binding) : result;
+  return result == CUDA_SUCCESS ? CheckedCalls(driver).bind(handle.texture, binding.source) : result;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/checked_memory.hpp"
 #include "gen/records.hpp"
 
 namespace mpsshim::broker {
@@ -22,11 +23,10 @@ struct ReferenceHandle {
   CUsurfref surface = nullptr;
 };
 
-// Checked: addresses are the session's own. The array is looked for again when a launch is to use it.
+// Settings are of `set`, what is read is `source`. The array is looked for again when a launch is to use it.
 struct ReferenceBinding {
   proto::ReferenceSetRecord set{};
-  CUarray array = nullptr;
-  CUmipmappedArray mipmapped = nullptr;
+  CheckedBinding source;
 };
 
 class ModuleReferences {

@@ -65,9 +65,14 @@ ExecutorParts::ExecutorParts(const ExecutorPartsInput& input)
       variables(input.driver, input.faults, progress, issue_lock),
       first_in_flight(FlightLimit::kFirst) {}
 
+class OwnKernels {
+ public:
+  [[nodiscard]] static CUresult load(const Driver& driver, CUmodule& module) { return driver->cuModuleLoadData(AddressKey(), &module, kOwnPtx); }
+};
+
 CUresult ExecutorParts::start() {
   CUmodule module = nullptr;
-  CUresult result = driver->cuModuleLoadData(&module, kOwnPtx);
+  CUresult result = OwnKernels::load(driver, module);
   if (result == CUDA_SUCCESS) result = driver->cuModuleGetFunction(&nop_function, module, "mpsshim_nop");
   if (result == CUDA_SUCCESS) result = driver->cuModuleGetFunction(&writer_function, module, "mpsshim_write_words");
   if (result != CUDA_SUCCESS) {
@@ -96,7 +101,7 @@ void ExecutorParts::warm_up() {
   const ScopedMark mark(0, "cuGraphLaunch", Patience::patient);
   if (driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
     ChainCache chains(*this, chain_pool);
-    const WordWrites words{.progress = progress.completed_address(*word)};
+    const WordWrites words{.fence = {}, .progress = progress.completed(*word)};
     if (chains.launch(stream, {}, &words)) {
       driver->cuLaunchKernel(nop_function, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
       driver->cuStreamSynchronize(stream);
@@ -104,12 +109,7 @@ void ExecutorParts::warm_up() {
     // The sleepers have to fall asleep for once: their events stand behind a wait for a word that is written after that.
     std::atomic<std::uint32_t>& gate = progress[*word].completed;
     gate = 0;
-    CUstreamBatchMemOpParams wait{};
-    wait.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-    wait.waitValue.address = progress.completed_address(*word);
-    wait.waitValue.value = 1;
-    wait.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
-    if (driver->cuStreamBatchMemOp_v2(stream, 1, &wait, 0) == CUDA_SUCCESS) interrupts.warm_up(stream, [&] { gate = 1; });
+    if (progress.completed(*word).await(driver, stream, 1) == CUDA_SUCCESS) interrupts.warm_up(stream, [&] { gate = 1; });
     driver->cuStreamSynchronize(stream);
     gate = 0;
     driver->cuStreamDestroy_v2(stream);

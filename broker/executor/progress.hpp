@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/own_memory.hpp"
 #include "broker/progress_table.hpp"
 
 namespace mpsshim::broker {
@@ -30,14 +31,18 @@ class Progress {
   // Words with an index of this or more were never used.
   [[nodiscard]] std::uint32_t used() const { return used_.load(std::memory_order_acquire); }
   [[nodiscard]] StreamProgress& operator[](std::uint32_t index) const { return table_.stream[index]; }
-  [[nodiscard]] CUdeviceptr address(std::uint32_t index) const { return device_address_ + index * sizeof(StreamProgress); }
-  [[nodiscard]] CUdeviceptr completed_address(std::uint32_t index) const { return address(index) + offsetof(StreamProgress, completed); }
+  [[nodiscard]] OwnWord completed(std::uint32_t index) const { return OwnWord(address(index) + offsetof(StreamProgress, completed)); }
+  // Where a client's word is fetched to, and the word behind it that numbers these.
+  [[nodiscard]] CUdeviceptr probe_address(std::uint32_t index) const { return address(index) + offsetof(StreamProgress, probe); }
+  [[nodiscard]] OwnWord probe_number(std::uint32_t index) const { return OwnWord(address(index) + offsetof(StreamProgress, probe_number)); }
   [[nodiscard]] bool is_busy(std::uint32_t index) const {
     const StreamProgress& stream = table_.stream[index];
     return stream.completed.load(std::memory_order_acquire) != stream.issued.load(std::memory_order_relaxed);
   }
 
  private:
+  [[nodiscard]] CUdeviceptr address(std::uint32_t index) const { return device_address_ + index * sizeof(StreamProgress); }
+
   ProgressTable& table_;
   const CUdeviceptr device_address_;
   std::mutex mutex_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "broker/executor/control_link.hpp"
+#include "broker/executor/own_memory.hpp"
 
 namespace mpsshim::broker {
 
@@ -19,10 +20,10 @@ CUresult SegmentMap::map(std::uint64_t segment, proto::SegmentPurpose purpose, s
   proto::Mapping mapping = proto::Mapping::map(file, 0, *size, proto::Access::read_write, is_pinned ? address : 0);
   if (!mapping) return CUDA_ERROR_OUT_OF_MEMORY;
   const unsigned register_flags = CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE | (flags & CU_MEMHOSTREGISTER_IOMEMORY);
-  CUresult result = driver_->cuMemHostRegister_v2(mapping.data(), *size, register_flags);
-  if (result != CUDA_SUCCESS) return result;
   CUdeviceptr device = 0;
-  result = driver_->cuMemHostGetDevicePointer_v2(&device, mapping.data(), 0);
+  bool is_registered = false;
+  CUresult result = OwnMemory::enroll(driver_, {mapping.data(), *size}, register_flags, device, is_registered);
+  if (!is_registered) return result;
   std::lock_guard lock(mutex_);
   if (result == CUDA_SUCCESS && (segments_.contains(segment) || (!is_pinned && staging_ != nullptr))) result = CUDA_ERROR_INVALID_VALUE;
   if (result != CUDA_SUCCESS) {
@@ -64,7 +65,7 @@ void SegmentMap::release(std::uint64_t segment) {
     std::lock_guard lock(mutex_);
     auto node = segments_.extract(segment);
     if (node.empty()) return;
-    driver_->cuMemHostUnregister(node.mapped().mapping.data());
+    OwnMemory::dismiss(driver_, node.mapped().mapping.data());
   }
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::segment_released, 0, session_};
@@ -76,8 +77,12 @@ void SegmentMap::release_all() {
   std::lock_guard lock(mutex_);
   staging_ = nullptr;
   pinned_.clear();
-  for (auto& [id, segment] : segments_) driver_->cuMemHostUnregister(segment.mapping.data());
+  for (auto& [id, segment] : segments_) OwnMemory::dismiss(driver_, segment.mapping.data());
   segments_.clear();
+}
+
+bool SegmentMap::is_leased(std::uint64_t address, std::uint64_t size_bytes) const {
+  return lies_in(pinned_lease_.address, pinned_lease_.size_bytes, address, size_bytes);
 }
 
 bool SegmentMap::owns_pinned(std::uint64_t address, std::uint64_t size_bytes) const {

@@ -35,6 +35,7 @@ class SegmentMap {
   // In a quiet window, when the session has ended.
   void release_all();
 
+  [[nodiscard]] bool is_leased(std::uint64_t address, std::uint64_t size_bytes) const;
   [[nodiscard]] bool owns_pinned(std::uint64_t address, std::uint64_t size_bytes) const;
   // Device address of [offset, offset + size) in the staging segment.
   [[nodiscard]] std::optional<CUdeviceptr> staging(std::uint64_t offset, std::uint64_t size_bytes) const;

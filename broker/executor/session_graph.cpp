@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "broker/executor/chain_graph.hpp"
+#include "broker/executor/checked_calls.hpp"
 #include "broker/executor/conditioned_graph.hpp"
 #include "broker/executor/quiet_window.hpp"
 #include "broker/executor/scoped_context.hpp"
@@ -86,12 +87,8 @@ CUresult SessionGraph::add_node(CUgraph graph, const std::vector<GraphNode>& nod
       return driver->cuGraphAddEmptyNode(&node.handle, graph, after.data(), after.size());
     } else if constexpr (std::is_same_v<Work, KernelNode>) {
       return add_kernel(graph, node, work, after);
-    } else if constexpr (std::is_same_v<Work, proto::GraphCopy>) {
-      const CUDA_MEMCPY3D params = copy_node_params(work);
-      return driver->cuGraphAddMemcpyNode(&node.handle, graph, after.data(), after.size(), &params, parts_.context);
-    } else if constexpr (std::is_same_v<Work, FillOp>) {
-      const CUDA_MEMSET_NODE_PARAMS params = fill_node_params(work);
-      return driver->cuGraphAddMemsetNode(&node.handle, graph, after.data(), after.size(), &params, parts_.context);
+    } else if constexpr (std::is_same_v<Work, CheckedBoxCopy> || std::is_same_v<Work, CheckedFill>) {
+      return CheckedCalls(driver).add_node(node.handle, {graph, after}, work, parts_.context);
     } else if constexpr (std::is_same_v<Work, ConditionNode>) {
       return add_condition(graph, node, work, after);
     } else {
@@ -102,17 +99,16 @@ CUresult SessionGraph::add_node(CUgraph graph, const std::vector<GraphNode>& nod
 }
 
 CUresult SessionGraph::add_condition(CUgraph graph, GraphNode& node, const ConditionNode& condition, const std::vector<CUgraphNode>& after) {
-  CUgraphNodeParams params{};
-  params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
-  params.conditional.handle = condition.condition.handle;
-  params.conditional.type = static_cast<CUgraphConditionalNodeType>(condition.condition.type);
-  params.conditional.size = condition.condition.body_count;
-  params.conditional.ctx = parts_.context;
-  CUresult result = parts_.driver->cuGraphAddNode_v2(&node.handle, graph, after.data(), nullptr, after.size(), &params);
+  CUDA_CONDITIONAL_NODE_PARAMS params{};
+  params.handle = condition.condition.handle;
+  params.type = static_cast<CUgraphConditionalNodeType>(condition.condition.type);
+  params.size = condition.condition.body_count;
+  params.ctx = parts_.context;
+  CUresult result = CheckedCalls(parts_.driver).add_node(node.handle, {graph, after}, params);
   for (std::size_t i = 0; i < condition.bodies->of.size() && result == CUDA_SUCCESS; ++i) {
     std::vector<GraphNode>& body = condition.bodies->of[i];
     for (std::size_t j = 0; j < body.size() && result == CUDA_SUCCESS; ++j) {
-      result = add_node(params.conditional.phGraph_out[i], body, body[j]);
+      result = add_node(params.phGraph_out[i], body, body[j]);
     }
   }
   return result;
@@ -231,12 +227,10 @@ CUresult SessionGraph::apply(const GraphUpdate& update) {
     const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(kernel->launch, green != nullptr ? green->context() : parts_.context, addresses_);
     const ScopedContext current(driver, green);
     result = driver->cuGraphExecKernelNodeSetParams_v2(exec_, node.handle, &params);
-  } else if (const auto* copy = std::get_if<proto::GraphCopy>(&update.work)) {
-    const CUDA_MEMCPY3D params = copy_node_params(*copy);
-    result = driver->cuGraphExecMemcpyNodeSetParams(exec_, node.handle, &params, parts_.context);
-  } else if (const auto* fill = std::get_if<FillOp>(&update.work)) {
-    const CUDA_MEMSET_NODE_PARAMS params = fill_node_params(*fill);
-    result = driver->cuGraphExecMemsetNodeSetParams(exec_, node.handle, &params, parts_.context);
+  } else if (const auto* copy = std::get_if<CheckedBoxCopy>(&update.work)) {
+    result = CheckedCalls(driver).set_node(exec_, node.handle, *copy, parts_.context);
+  } else if (const auto* fill = std::get_if<CheckedFill>(&update.work)) {
+    result = CheckedCalls(driver).set_node(exec_, node.handle, *fill, parts_.context);
   }
   return result;
 }

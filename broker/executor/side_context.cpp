@@ -65,7 +65,7 @@ CUresult SideContext::warm_up(ExecutorParts& parts) {
   const std::optional<std::uint32_t> word = parts.progress.take();
   if (!word) return CUDA_ERROR_OUT_OF_MEMORY;
   ChainCache chains(parts, *chains_);
-  const WordWrites words{.progress = parts.progress.completed_address(*word)};
+  const WordWrites words{.fence = {}, .progress = parts.progress.completed(*word)};
   (void)chains.launch(free_.front(), {}, &words);  // without it launches here will be plain ones
   const CUresult result = driver->cuStreamSynchronize(free_.front());
   parts.progress.give_back(*word);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One decoded and checked operation of a stream, as it waits in a StreamQueue. Ids are already objects and ranges already addresses:
+// One decoded and checked operation of a stream, as it waits in a StreamQueue. Ids are already objects, and memory is what CheckedMemory has made:
 // nothing in here is looked up or checked again. The flags of event records and waits mean something in captures only, so they end here.
 #pragma once
 
@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <variant>
 #include <vector>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/checked_memory.hpp"
 #include "broker/executor/event_pool.hpp"
 #include "broker/executor/module_references.hpp"
 #include "broker/executor/module_store.hpp"
@@ -47,39 +49,6 @@ struct LaunchOp {
   }
 };
 
-enum class CopyKind : std::uint8_t { device_to_device, host_to_device, device_to_host, host_to_host };
-
-struct CopyOp {
-  std::uint64_t destination = 0;
-  std::uint64_t source = 0;
-  std::uint64_t size_bytes = 0;
-  CopyKind kind{};
-};
-
-// Rows of bytes, more than one of them.
-struct CopyBoxOp {
-  struct Side {
-    std::uint64_t address = 0;
-    std::uint64_t pitch = 0;  // bytes from row to row
-    std::uint64_t rows = 0;   // from slice to slice
-    bool is_host = false;
-  };
-  Side destination;
-  Side source;
-  std::uint64_t width = 0;
-  std::uint64_t height = 0;
-  std::uint64_t depth = 0;
-};
-
-struct FillOp {
-  std::uint64_t destination = 0;
-  std::uint64_t pitch_bytes = 0;
-  std::uint64_t width = 0;  // elements
-  std::uint64_t height = 0;
-  std::uint32_t value = 0;
-  std::uint32_t element_bytes = 0;
-};
-
 struct RecordOp {
   PointRef point;  // empty: only the fence, because the event could not be had
   bool has_fence = false;
@@ -104,27 +73,20 @@ struct HostOp {
 // Later work is held back until the word has such a value. The GPU is not given the wait, for it would hold up what stands behind it in its
 // hardware connection, other clients' work included: the word is fetched again and again (StreamQueue::look_at_value).
 struct ValueWaitOp {
-  std::uint64_t address = 0;
+  CheckedWord word;
   std::uint64_t value = 0;
-  std::uint32_t size_bytes = 0;
   std::uint32_t condition = 0;
   std::uint32_t probe = 0;  // the last one sent for it
   bool was_probed = false;
 
-  [[nodiscard]] bool is_met_by(std::uint64_t word) const;
+  [[nodiscard]] bool is_met_by(std::uint64_t content) const;
 };
 
-// A write of one word, or another memory operation that waits for nothing.
+// A write of one word, or, without one, a flush of remote writes.
 struct ValueWriteOp {
-  std::uint64_t address = 0;
+  std::optional<CheckedWord> word;
   std::uint64_t value = 0;
-  CUstreamBatchMemOpType operation{};
   std::uint32_t flags = 0;
-};
-
-// A copy with an array at one end or both, ready for the driver.
-struct ArrayCopyOp {
-  std::unique_ptr<CUDA_MEMCPY3D> description;
 };
 
 class SessionGraph;
@@ -139,8 +101,8 @@ struct GraphOp {
   std::vector<PointRef> points;  // that it records
 };
 
-using StreamOp =
-    std::variant<LaunchOp, CopyOp, CopyBoxOp, FillOp, RecordOp, WaitOp, FenceOp, HostOp, ValueWaitOp, ValueWriteOp, ArrayCopyOp, GraphOp>;
+using StreamOp = std::variant<LaunchOp, CheckedCopy, CheckedBoxCopy, CheckedArrayCopy, CheckedFill, RecordOp, WaitOp, FenceOp, HostOp, ValueWaitOp,
+                              ValueWriteOp, GraphOp>;
 
 // It launches a kernel that may call printf().
 [[nodiscard]] bool may_print(const StreamOp& op);

@@ -205,18 +205,18 @@ void StreamQueue::issue_head() {
     issue_graph(*graph);
     return pop_head();
   }
-  if (std::holds_alternative<CopyOp>(head) || std::holds_alternative<CopyBoxOp>(head) || std::holds_alternative<FillOp>(head) ||
-      std::holds_alternative<ValueWriteOp>(head) || std::holds_alternative<ArrayCopyOp>(head)) {
+  if (std::holds_alternative<CheckedCopy>(head) || std::holds_alternative<CheckedBoxCopy>(head) || std::holds_alternative<CheckedFill>(head) ||
+      std::holds_alternative<ValueWriteOp>(head) || std::holds_alternative<CheckedArrayCopy>(head)) {
     begin_change(1);
     context_.parts.window.note_launch(stream_->progress_index, nullptr);
   } else {
     begin(1);
   }
-  if (auto* copy = std::get_if<CopyOp>(&head))
+  if (auto* copy = std::get_if<CheckedCopy>(&head))
     issue_copy(*copy);
-  else if (auto* box = std::get_if<CopyBoxOp>(&head))
+  else if (auto* box = std::get_if<CheckedBoxCopy>(&head))
     issue_copy_box(*box);
-  else if (auto* fill = std::get_if<FillOp>(&head))
+  else if (auto* fill = std::get_if<CheckedFill>(&head))
     issue_fill(*fill);
   else if (auto* record = std::get_if<RecordOp>(&head))
     issue_record(*record);
@@ -226,7 +226,7 @@ void StreamQueue::issue_head() {
     issue_fence(*fence);
   else if (auto* write = std::get_if<ValueWriteOp>(&head))
     issue_write(*write);
-  else if (auto* array_copy = std::get_if<ArrayCopyOp>(&head))
+  else if (auto* array_copy = std::get_if<CheckedArrayCopy>(&head))
     issue_array_copy(*array_copy);
   pop_head();
 }

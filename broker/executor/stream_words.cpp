@@ -84,10 +84,10 @@ void StreamQueue::progress_submitted() {
 
 WordWrites StreamQueue::words(std::optional<std::uint32_t> fence_value) const {
   WordWrites words;
-  words.progress = context_.parts.progress.completed_address(stream_->progress_index);
+  words.progress = context_.parts.progress.completed(stream_->progress_index);
   words.progress_value = issued_;
   if (fence_value) {
-    words.fence = context_.channel.fence_address(fence_index_);
+    words.fence = context_.channel.fence_word(fence_index_);
     words.fence_value = *fence_value;
   }
   return words;
@@ -116,19 +116,13 @@ CUresult StreamQueue::write_words(std::optional<std::uint32_t> fence_value) {
 CUresult StreamQueue::write_by_memory_operations(const WordWrites& words) {
   ExecutorParts& parts = context_.parts;
   const std::lock_guard lock(issue_lock());
-  const auto write = [&](CUdeviceptr address, std::uint32_t value) {
+  const auto write = [&](OwnWord word, std::uint32_t value) {
     submitted(1);
-    return driver()->cuStreamWriteValue32_v2(handle(), address, value, CU_STREAM_WRITE_VALUE_DEFAULT);
+    return word.write(driver(), handle(), value);
   };
-  if (words.fence == 0) return write(words.progress, words.progress_value);
+  if (!words.fence) return write(words.progress, words.progress_value);
   if (!parts.batches_refused.load(std::memory_order_relaxed)) {
-    CUstreamBatchMemOpParams writes[2] = {};
-    for (CUstreamBatchMemOpParams& one : writes) one.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    writes[0].writeValue.address = words.fence;
-    writes[0].writeValue.value = words.fence_value;
-    writes[1].writeValue.address = words.progress;
-    writes[1].writeValue.value = words.progress_value;
-    const CUresult result = driver()->cuStreamBatchMemOp_v2(handle(), 2, writes, 0);
+    const CUresult result = words.fence.write_with(driver(), handle(), words.fence_value, words.progress, words.progress_value);
     if (result != CUDA_ERROR_NOT_SUPPORTED) {
       submitted(1);
       return result;

@@ -6,13 +6,14 @@
 // again and again to copy the word into the stream's row of the progress table, behind it the probe's number; the worker that reads it decides.
 #include <mutex>
 
+#include "broker/executor/checked_calls.hpp"
 #include "broker/executor/stream_queue.hpp"
 
 namespace mpsshim::broker {
 
-bool ValueWaitOp::is_met_by(std::uint64_t word) const {
-  const bool is_short = size_bytes == 4;
-  const std::uint64_t found = is_short ? static_cast<std::uint32_t>(word) : word;
+bool ValueWaitOp::is_met_by(std::uint64_t content) const {
+  const bool is_short = word.size_bytes() == 4;
+  const std::uint64_t found = is_short ? static_cast<std::uint32_t>(content) : content;
   const std::uint64_t wanted = is_short ? static_cast<std::uint32_t>(value) : value;
   switch (condition) {
     case CU_STREAM_WAIT_VALUE_GEQ:
@@ -40,12 +41,10 @@ bool StreamQueue::has_value(ValueWaitOp& wait) {
 void StreamQueue::send_probe(ValueWaitOp& wait) {
   wait.probe = ++probes_;
   wait.was_probed = true;
-  const CUdeviceptr row = context_.parts.progress.address(stream_->progress_index);
+  const std::uint32_t row = stream_->progress_index;
   const std::lock_guard lock(issue_lock());
-  CUresult result = driver()->cuMemcpyAsync(row + offsetof(StreamProgress, probe), wait.address, wait.size_bytes, handle());
-  if (result == CUDA_SUCCESS) {
-    result = driver()->cuStreamWriteValue32_v2(handle(), row + offsetof(StreamProgress, probe_number), probes_, CU_STREAM_WRITE_VALUE_DEFAULT);
-  }
+  CUresult result = CheckedCalls(driver()).probe(wait.word, context_.parts.progress, row, handle());
+  if (result == CUDA_SUCCESS) result = context_.parts.progress.probe_number(row).write(driver(), handle(), probes_);
   if (context_.check(result, "looking at a word that a stream waits for") == CUDA_SUCCESS) return;
   wait.condition = ~0u;  // it cannot be looked at: the client has the error, and its stream goes on
   word().probe_number.store(probes_, std::memory_order_release);
@@ -55,17 +54,10 @@ void StreamQueue::send_probe(ValueWaitOp& wait) {
 bool StreamQueue::is_probing() const { return !is_finished() && word().probe_number.load(std::memory_order_acquire) != probes_; }
 
 void StreamQueue::issue_write(const ValueWriteOp& write) {
-  CUstreamBatchMemOpParams operation{};
-  if (write.operation == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES) {
-    operation.flushRemoteWrites.operation = write.operation;
-  } else {
-    operation.writeValue.operation = write.operation;
-    operation.writeValue.address = write.address;
-    operation.writeValue.value64 = write.value;
-    operation.writeValue.flags = write.flags;
-  }
+  const CheckedCalls calls(driver());
   const std::lock_guard lock(issue_lock());
-  context_.check(driver()->cuStreamBatchMemOp_v2(handle(), 1, &operation, 0), "a stream memory operation");
+  const CUresult result = write.word ? calls.write(*write.word, write.value, write.flags, handle()) : calls.flush_remote_writes(handle());
+  context_.check(result, "a stream memory operation");
   submitted(1);
 }
 

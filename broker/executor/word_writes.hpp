@@ -10,13 +10,13 @@
 #include <chrono>
 #include <cstdint>
 
-#include "broker/driver/driver.hpp"
+#include "broker/executor/own_memory.hpp"
 
 namespace mpsshim::broker {
 
 struct WordWrites {
-  CUdeviceptr fence = 0;  // 0: none
-  CUdeviceptr progress = 0;
+  OwnWord fence;  // none: progress alone
+  OwnWord progress;
   std::uint32_t fence_value = 0;
   std::uint32_t progress_value = 0;
 };

@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import emit_addresses
 import emit_api
 import emit_coverage
 import emit_exports
@@ -24,10 +25,12 @@ from model import MODES, OLDEST_TOOLKIT, SpecError
 
 TESTS = Path(__file__).resolve().parent.parent.parent / "tests"
 OUTPUTS = {
+    "address_rows.hpp": emit_addresses.address_rows,
     "api_declarations.hpp": emit_exports.api_declarations,
     "api_forwards.hpp": emit_exports.api_forwards,
     "api_ids.hpp": emit_api.api_ids,
     "arguments.hpp": emit_records.arguments,
+    "checked_driver.hpp": emit_addresses.checked_driver,
     "checks.cpp": emit_api.checks,
     "cuda_api.hpp": emit_api.cuda_api,
     "device_attributes.inc": emit_api.device_attributes,

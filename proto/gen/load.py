@@ -13,6 +13,7 @@ WIDER = {"CUdeviceptr_v1": "CUdeviceptr", "unsigned int": "size_t"}
 FUNCTION_KEYS = {"name", "id", "since", "mode", "recover", "reason", "per_thread", "order", "arguments", "same_as"}
 RECORD_KEYS = {"name", "id", "mode", "order", "doc", "fields", "trailing", "reply", "reply_trailing"}
 _ARGUMENT = re.compile(r"(in|out|inout|address)(\??) (.*?(?:\*|\w)) ?(\b\w+)(?:\[([^\]]+)\])?")
+_RULE = re.compile(r"[a-z_]+\(.*\)")
 _LENGTH = re.compile(r"string|\d+|\*?(?P<name>[A-Za-z_]\w*)(?: [-*] (?:\d+|(?P<other>[A-Za-z_]\w*)))?")
 
 
@@ -23,6 +24,7 @@ def load(folder):
     types = _types(files.pop("types"))
     records_file = files.pop("records", {})
     overrides = _overrides(files.pop("device_attributes", {}))
+    addresses = files.pop("addresses", {})
     functions = [_function(group, entry) for group, content in files.items() for entry in content.get("function", [])]
     _check_ids(functions)
     _resolve_same_as(functions)
@@ -33,7 +35,24 @@ def load(folder):
     records += [_record(entry) for entry in records_file.get("record", [])]
     records.sort(key=lambda record: record.id)
     _check_records(records)
-    return Spec(types, functions, records, overrides)
+    _check_addresses(addresses, {function.name: function for function in functions}, types)
+    return Spec(types, functions, records, overrides, addresses)
+
+
+def _check_addresses(addresses, functions, types):
+    for name, rules in addresses.items():
+        where = f"addresses.toml, {name}"
+        if name not in functions:
+            raise SpecError(f"{where}: no function has that name")
+        arguments = [argument.name for argument in functions[name].arguments if argument.is_address(types)]
+        for argument in arguments:
+            if argument not in rules:
+                raise SpecError(f"{where}: {argument} is an address: say what must hold of it")
+        for argument, rule in rules.items():
+            if argument not in arguments:
+                raise SpecError(f"{where}: {argument} is no address of that function")
+            if not _RULE.fullmatch(rule):
+                raise SpecError(f"{where}, {argument}: {rule!r} is no rule: write name(arguments)")
 
 
 def _overrides(content):
@@ -54,8 +73,9 @@ def _read(path):
 
 def _types(content):
     kinds = content["kinds"]
-    return Types(content["scalars"], content["handles"], set(kinds["enums"]), set(kinds["structures"]), set(kinds["callbacks"]),
-                 set(kinds["opaque"]), content.get("newer", []), content.get("foreign", []))
+    with_addresses = set(kinds.get("address_structures", []))
+    return Types(content["scalars"], content["handles"], set(kinds["enums"]), set(kinds["structures"]) | with_addresses,
+                 set(kinds["callbacks"]), set(kinds["opaque"]), content.get("newer", []), content.get("foreign", []), with_addresses)
 
 
 def parse_argument(text, where):

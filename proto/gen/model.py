@@ -30,6 +30,7 @@ class Types:
     opaque: set[str]
     newer: list[dict]         # declarations that an older cuda.h lacks
     foreign: list[dict]       # declarations of headers that need not be installed
+    address_structures: set[str] = field(default_factory=set)  # those of `structures` with addresses that the driver uses
 
     def knows(self, name):
         return any(name in table for table in (self.scalars, self.handles, self.enums, self.structures, self.callbacks, self.opaque))
@@ -66,6 +67,14 @@ class Argument:
 
     def declaration(self):
         return f"{self.type} {self.name}"
+
+    def is_address(self, types):
+        """Whether memory is named by it: a device address, bytes by a pointer, a structure with addresses."""
+        if self.base in ("CUdeviceptr", "CUdeviceptr_v1"):
+            return not self.is_pointer or self.direction != "out"
+        if self.base in types.address_structures:
+            return self.direction != "out"
+        return self.base == "void" and self.depth == 1
 
 
 @dataclass
@@ -184,6 +193,7 @@ class Spec:
     functions: list[Function]  # by id
     records: list[Record]      # by id, automatic calls included
     attribute_overrides: list[AttributeOverride] = field(default_factory=list)  # by number
+    addresses: dict[str, dict[str, str]] = field(default_factory=dict)  # function of the executor's -> address among its parameters -> its rule
 
     def by_name(self):
         return {function.name: function for function in self.functions}

@@ -14,6 +14,7 @@ sys.dont_write_bytecode = True
 
 import automatic
 import cuda_header
+import emit_addresses
 import emit_exports
 import emit_proc_address
 import emit_records
@@ -41,6 +42,7 @@ CUgraphNode = "graph_node"
 [kinds]
 enums = ["CUmode"]
 structures = ["CUDA_COPY"]
+address_structures = ["CUDA_PLACE"]
 callbacks = ["CUhostFn"]
 opaque = ["void", "char"]
 """
@@ -58,9 +60,9 @@ def record(name="Thing", id=0x8001, mode="post", fields="[]", more=""):
     return f'[[record]]\nname = "{name}"\nid = {id}\nmode = "{mode}"\norder = "session"\ndoc = "A thing."\nfields = {fields}\n{more}\n'
 
 
-def load_text(functions="", records="", types=TYPES):
+def load_text(functions="", records="", types=TYPES, addresses=""):
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in (("types", types), ("things", functions), ("records", records)):
+        for name, text in (("types", types), ("things", functions), ("records", records), ("addresses", addresses)):
             Path(folder, f"{name}.toml").write_text(text, encoding="utf-8")
         return load.load(Path(folder))
 
@@ -143,6 +145,28 @@ class Refusals(unittest.TestCase):
             self.refuse("do not widen to those of cuThing_v2", wide + same.format(arguments))
         given = entry("cuThing_v2", since=4000, arguments=["out size_t* n"])
         self.refuse("do not widen to those of cuThing_v2", given + same.format('["out unsigned int* n"]'))
+
+    def test_addresses(self):
+        functions = entry("cuCopy", arguments=["in CUdeviceptr to", "in const void* from[n]", "in size_t n", "out CUdeviceptr* found"])
+        self.refuse("from is an address: say what must hold of it", functions, addresses='[cuCopy]\nto = "bytes(n)"\n')
+        self.refuse("no function has that name", functions, addresses='[cuMove]\nto = "bytes(n)"\n')
+        both = '[cuCopy]\nto = "bytes(n)"\nfrom = "host(n)"\n'
+        self.refuse("n is no address of that function", functions, addresses=both + 'n = "value()"\n')
+        self.refuse("is no rule", functions, addresses=both.replace("host(n)", "host"))
+        spec = load_text(functions, addresses=both)
+        self.assertIn('oracle.bytes("cuCopy: to", to, n);', emit_addresses.address_rows(spec))
+        self.assertIn('oracle.host("cuCopy: from", from, n);', emit_addresses.address_rows(spec))
+        self.assertIn("AddressCall<CUresult(CUDAAPI*)(CUdeviceptr, const void*, size_t, CUdeviceptr*)> cuCopy;", emit_addresses.checked_driver(spec))
+
+    def test_functions_without_rules_are_withheld(self):
+        spec = load_text(entry("cuFill", 1, arguments=["in CUdeviceptr to", "in size_t n"], per_thread="ptsz") +
+                         entry("cuPlace", 2, arguments=["in const CUDA_PLACE* place"]) +
+                         entry("cuLook", 3, arguments=["out CUDA_PLACE* place", "out CUdeviceptr* found"]),
+                         addresses='[cuFill]\nto = "bytes(n)"\n')
+        driver = emit_addresses.checked_driver(spec)
+        self.assertIn("WithheldCall cuPlace;", driver)
+        self.assertIn("WithheldCall cuFill_ptsz;", driver)
+        self.assertIn("cuLook)(CUDA_PLACE* place, CUdeviceptr* found) = nullptr;", driver)
 
     def test_broken_toml(self):
         self.refuse("things.toml", "[[function]\n")

@@ -38,7 +38,7 @@ TEST_CASE("every word of the table can be taken once, the next is refused, and o
 TEST_CASE("the GPU is told the address of `completed`") {
   const auto table = std::make_unique<ProgressTable>();
   Progress progress(*table, reinterpret_cast<CUdeviceptr>(table.get()));
-  CHECK(progress.completed_address(3) == reinterpret_cast<CUdeviceptr>(&table->stream[3].completed));
+  CHECK(progress.completed(3).address() == reinterpret_cast<CUdeviceptr>(&table->stream[3].completed));
 }
 
 }  // namespace mpsshim::broker

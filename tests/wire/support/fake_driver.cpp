@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/wire/support/fake_driver.hpp"
 
+#include <cstdio>
+#include <cstdlib>
+
 #include <sys/mman.h>
 
 #include "tests/wire/support/fake_work.hpp"
@@ -11,7 +14,6 @@ namespace {
 
 FakeDriver* the_driver = nullptr;
 thread_local std::vector<CUcontext> pushed;  // contexts, above the executor's own
-
 
 // As cuFuncSetAttribute and its kin.
 CUresult change_function() {
@@ -42,8 +44,14 @@ struct FakeEntry {
     *name = "a driver's error";
     return CUDA_SUCCESS;
   }
-  static CUresult CUDAAPI host_register(void*, std::size_t, unsigned) { return CUDA_SUCCESS; }
-  static CUresult CUDAAPI host_unregister(void*) { return CUDA_SUCCESS; }
+  static CUresult CUDAAPI host_register(void* host, std::size_t bytes, unsigned) {
+    the_driver->oracle.note_registered(reinterpret_cast<std::uint64_t>(host), bytes);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI host_unregister(void* host) {
+    the_driver->oracle.note_unregistered(reinterpret_cast<std::uint64_t>(host));
+    return CUDA_SUCCESS;
+  }
   static CUresult CUDAAPI host_pointer(CUdeviceptr* device, void* host, unsigned) {
     *device = reinterpret_cast<CUdeviceptr>(host);
     return CUDA_SUCCESS;
@@ -71,8 +79,14 @@ struct FakeEntry {
     *static_cast<int*>(fd) = memfd_create("fake chunk", MFD_CLOEXEC);
     return CUDA_SUCCESS;
   }
-  static CUresult CUDAAPI map(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long) { return CUDA_SUCCESS; }
-  static CUresult CUDAAPI unmap(CUdeviceptr, std::size_t) { return CUDA_SUCCESS; }
+  static CUresult CUDAAPI map(CUdeviceptr address, std::size_t bytes, std::size_t, CUmemGenericAllocationHandle, unsigned long long) {
+    the_driver->oracle.note_mapped(address, bytes);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI unmap(CUdeviceptr address, std::size_t) {
+    the_driver->oracle.note_unmapped(address);
+    return CUDA_SUCCESS;
+  }
   static CUresult CUDAAPI set_access(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) { return CUDA_SUCCESS; }
   static CUresult CUDAAPI release(CUmemGenericAllocationHandle) { return CUDA_SUCCESS; }
   static CUresult CUDAAPI memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
@@ -180,6 +194,43 @@ struct FakeEntry {
   static CUresult CUDAAPI copy_out(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
     return copy(reinterpret_cast<std::uint64_t>(to), from, bytes, stream);
   }
+  // From the first to the last byte of each end; of an array: its handle.
+  static CUresult CUDAAPI copy_box(const CUDA_MEMCPY3D* box, CUstream stream) {
+    const auto first = [](CUmemorytype type, CUarray array, const void* host, CUdeviceptr device, std::uint64_t before) -> std::uint64_t {
+      if (type == CU_MEMORYTYPE_ARRAY) return reinterpret_cast<std::uint64_t>(array);
+      return (type == CU_MEMORYTYPE_HOST ? reinterpret_cast<std::uint64_t>(host) : device) + before;
+    };
+    const auto to = first(box->dstMemoryType, box->dstArray, box->dstHost, box->dstDevice,
+                          (box->dstZ * box->dstHeight + box->dstY) * box->dstPitch + box->dstXInBytes);
+    const auto from = first(box->srcMemoryType, box->srcArray, box->srcHost, box->srcDevice,
+                            (box->srcZ * box->srcHeight + box->srcY) * box->srcPitch + box->srcXInBytes);
+    return copy(to, from, box->WidthInBytes * box->Height * box->Depth, stream);
+  }
+  static CUresult CUDAAPI copy_plane(const CUDA_MEMCPY2D* plane, CUstream stream) {
+    CUDA_MEMCPY3D box{};
+    box.srcMemoryType = plane->srcMemoryType;
+    box.srcHost = plane->srcHost;
+    box.srcDevice = plane->srcDevice;
+    box.dstMemoryType = plane->dstMemoryType;
+    box.dstHost = plane->dstHost;
+    box.dstDevice = plane->dstDevice;
+    box.WidthInBytes = plane->WidthInBytes;
+    box.Height = plane->Height;
+    box.Depth = 1;
+    return copy_box(&box, stream);
+  }
+  static CUresult CUDAAPI array_create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* descriptor) {
+    make(array);
+    std::lock_guard lock(the_driver->mutex_);
+    the_driver->arrays_[*array] = *descriptor;
+    the_driver->oracle.note_array(*array, *descriptor);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI array_descriptor(CUDA_ARRAY3D_DESCRIPTOR* descriptor, CUarray array) {
+    std::lock_guard lock(the_driver->mutex_);
+    *descriptor = the_driver->arrays_.at(array);
+    return CUDA_SUCCESS;
+  }
   static CUresult fill(CUdeviceptr destination, std::uint64_t value, CUstream stream) {
     FakeCall call(FakeCall::fill);
     call.destination = destination;
@@ -190,6 +241,12 @@ struct FakeEntry {
   static CUresult CUDAAPI fill8(CUdeviceptr to, unsigned char value, std::size_t, CUstream stream) { return fill(to, value, stream); }
   static CUresult CUDAAPI fill16(CUdeviceptr to, unsigned short value, std::size_t, CUstream stream) { return fill(to, value, stream); }
   static CUresult CUDAAPI fill32(CUdeviceptr to, unsigned value, std::size_t, CUstream stream) { return fill(to, value, stream); }
+  static CUresult CUDAAPI fill2d8(CUdeviceptr to, std::size_t, unsigned char value, std::size_t, std::size_t, CUstream stream) {
+    return fill(to, value, stream);
+  }
+  static CUresult CUDAAPI fill2d16(CUdeviceptr to, std::size_t, unsigned short value, std::size_t, std::size_t, CUstream stream) {
+    return fill(to, value, stream);
+  }
   static CUresult CUDAAPI fill2d32(CUdeviceptr to, std::size_t, unsigned value, std::size_t, std::size_t, CUstream stream) {
     return fill(to, value, stream);
   }
@@ -240,9 +297,19 @@ struct FakeEntry {
 };
 
 FakeDriver::FakeDriver() { the_driver = this; }
-FakeDriver::~FakeDriver() { the_driver = nullptr; }
+FakeDriver::~FakeDriver() {
+  const std::vector<std::string> violations = oracle.take_violations();
+  for (const std::string& violation : violations) std::fprintf(stderr, "The driver was given what it must not have: %s\n", violation.c_str());
+  if (!violations.empty()) std::abort();
+  the_driver = nullptr;
+}
 
 FakeDriver& FakeDriver::current() { return *the_driver; }
+CUarray FakeDriver::make_array(const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
+  CUarray array = nullptr;
+  FakeEntry::array_create(&array, &descriptor);
+  return array;
+}
 CUcontext FakeDriver::pushed_context() { return pushed.empty() ? nullptr : pushed.back(); }
 
 std::unique_ptr<broker::Driver> FakeDriver::driver() const {
@@ -292,9 +359,16 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuMemcpyDtoDAsync_v2 = FakeEntry::copy_any;
   table.cuMemcpyHtoDAsync_v2 = FakeEntry::copy_in;
   table.cuMemcpyDtoHAsync_v2 = FakeEntry::copy_out;
+  table.cuMemcpy3DAsync_v2 = FakeEntry::copy_box;
+  table.cuMemcpy2DAsync_v2 = FakeEntry::copy_plane;
+  table.cuArray3DCreate_v2 = FakeEntry::array_create;
+  table.cuArray3DGetDescriptor_v2 = FakeEntry::array_descriptor;
+  table.cuArrayDestroy = [](CUarray) { return CUDA_SUCCESS; };
   table.cuMemsetD8Async = FakeEntry::fill8;
   table.cuMemsetD16Async = FakeEntry::fill16;
   table.cuMemsetD32Async = FakeEntry::fill32;
+  table.cuMemsetD2D8Async = FakeEntry::fill2d8;
+  table.cuMemsetD2D16Async = FakeEntry::fill2d16;
   table.cuMemsetD2D32Async = FakeEntry::fill2d32;
   table.cuEventRecord = FakeEntry::record;
   table.cuStreamWaitEvent = FakeEntry::wait;
@@ -304,6 +378,7 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuTexRefSetArray = FakeEntry::bind_array;
   table.cuSurfRefSetArray = FakeEntry::bind_surface;
   FakeGraphs::fill(table);
+  guard_addresses(table);
   return broker::Driver::from_table(table);
 }
 

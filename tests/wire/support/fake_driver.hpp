@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A driver for wire tests: records what it is asked to do and has streams whose work ends when the test says so. Kernels do nothing; memory
 // operations write to the addresses they name, in stream order. Device memory is addresses only.
+// Every address that it is given is asked about (address_oracle.hpp).
 // One instance at a time, since the driver's functions have no context argument. Thread safe.
 #pragma once
 
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
+#include "tests/wire/support/address_oracle.hpp"
 
 namespace mpsshim::test {
 
@@ -62,9 +64,12 @@ class FakeDriver {
   // Ends the oldest `submissions` of every stream.
   void complete(std::size_t submissions = ~std::size_t{0});
   void resume_work();
+  [[nodiscard]] CUarray make_array(const CUDA_ARRAY3D_DESCRIPTOR& descriptor);
 
   [[nodiscard]] static FakeDriver& current();
   [[nodiscard]] static CUcontext pushed_context();  // of the calling thread, above the executor's own; null: none
+
+  AddressOracle oracle;  // asked of every address first
 
   bool has_graphs = true;
   bool has_batches = true;
@@ -94,6 +99,7 @@ class FakeDriver {
   mutable std::mutex mutex_;
   std::vector<FakeCall> calls_;
   std::map<CUstream, Stream> streams_;
+  std::map<CUarray, CUDA_ARRAY3D_DESCRIPTOR> arrays_;
   std::map<CUcontext, std::multiset<std::thread::id>> green_users_;
   bool holding_ = false;
   std::atomic<unsigned> graph_launches_{0};

@@ -55,6 +55,21 @@ CUresult CUDAAPI add_batch(CUgraphNode* node, CUgraph graph, const CUgraphNode*,
   return CUDA_SUCCESS;
 }
 
+// Nodes that do nothing here; what they name is asked about.
+template <typename... Parameters>
+CUresult CUDAAPI add_other(CUgraphNode* node, CUgraph graph, const CUgraphNode*, std::size_t, Parameters...) {
+  auto& nodes = reinterpret_cast<FakeGraph*>(graph)->nodes;
+  nodes.push_back(std::make_unique<FakeGraph::Node>());
+  nodes.back()->is_kernel = false;
+  *node = reinterpret_cast<CUgraphNode>(nodes.back().get());
+  return CUDA_SUCCESS;
+}
+
+template <typename... Parameters>
+CUresult CUDAAPI set_other(CUgraphExec, CUgraphNode, Parameters...) {
+  return CUDA_SUCCESS;
+}
+
 // An exec is its graph: the code under test has one of each other.
 CUresult CUDAAPI instantiate(CUgraphExec* exec, CUgraph graph, unsigned long long) {
   ++FakeDriver::current().graphs_made;
@@ -126,6 +141,12 @@ void FakeGraphs::fill(DriverTable& table) {
   table.cuGraphDestroy = graph_destroy;
   table.cuGraphAddKernelNode_v2 = add_kernel;
   table.cuGraphAddBatchMemOpNode = add_batch;
+  table.cuGraphAddEmptyNode = add_other<>;
+  table.cuGraphAddMemcpyNode = add_other<const CUDA_MEMCPY3D*, CUcontext>;
+  table.cuGraphAddMemsetNode = add_other<const CUDA_MEMSET_NODE_PARAMS*, CUcontext>;
+  table.cuGraphAddEventRecordNode = add_other<CUevent>;
+  table.cuGraphExecMemcpyNodeSetParams = set_other<const CUDA_MEMCPY3D*, CUcontext>;
+  table.cuGraphExecMemsetNodeSetParams = set_other<const CUDA_MEMSET_NODE_PARAMS*, CUcontext>;
   table.cuGraphInstantiateWithFlags = instantiate;
   table.cuGraphUpload = [](CUgraphExec, CUstream) { return CUDA_SUCCESS; };
   table.cuGraphExecDestroy = exec_destroy;

@@ -23,8 +23,9 @@ WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver
   link = std::make_unique<broker::ControlLink>(std::move(sockets[1]));
   progress = std::make_unique<broker::ProgressTable>();
   CUdeviceptr progress_address = 0;
-  if ((*driver)->cuMemHostRegister_v2(progress.get(), sizeof *progress, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE) != CUDA_SUCCESS ||
-      (*driver)->cuMemHostGetDevicePointer_v2(&progress_address, progress.get(), 0) != CUDA_SUCCESS) {
+  bool is_registered = false;
+  if (broker::OwnMemory::enroll(*driver, std::as_writable_bytes(std::span(progress.get(), 1)),
+                                CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE, progress_address, is_registered) != CUDA_SUCCESS) {
     throw std::bad_alloc();
   }
   const auto enter = [this, context = real.context] { (*driver)->cuCtxSetCurrent(context); };
@@ -145,6 +146,26 @@ std::uint64_t WireClient::add_chunk(std::uint64_t size_bytes) {
   broker::MemoryMap::Chunk chunk;
   if (session_->memory().create_chunk(size_bytes, chunk) != CUDA_SUCCESS) throw std::bad_alloc();
   return chunk.address;
+}
+
+void WireClient::add_segment(proto::SegmentPurpose purpose, std::uint64_t size_bytes) {
+  const std::uint64_t pinned = kPinnedLease + (session_->id() - 1) * kLeaseBytes;
+  proto::FileDescriptor file = proto::create_memory_file("segment", size_bytes);
+  std::uint64_t address = 0;
+  if (!proto::seal(file, proto::Seal::size) ||
+      session_->memory().segments().map(++segments_, purpose, proto::has_own_address(purpose) ? pinned : 0, 0, file, address) != CUDA_SUCCESS) {
+    throw std::bad_alloc();
+  }
+  if (!proto::has_own_address(purpose)) executor_.fake.oracle.give(address, session_->id());
+}
+
+proto::ArrayId WireClient::add_array(std::uint32_t index, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
+  const auto id = proto::ArrayId::make(index, 1);
+  broker::SessionArray array;
+  array.array = executor_.fake.make_array(descriptor);
+  array.shape = descriptor;
+  if (!session_->arrays().add(id, array)) throw std::bad_alloc();
+  return id;
 }
 
 proto::StreamId WireClient::add_stream(std::uint32_t index, unsigned flags) {

@@ -21,10 +21,6 @@
 
 namespace mpsshim::test {
 
-inline constexpr std::uint64_t kDeviceLease = 0x2000'0000'0000;
-inline constexpr std::uint64_t kPinnedLease = 0x3800'0000'0000;
-inline constexpr std::uint64_t kLeaseBytes = 1ull << 34;
-
 // A driver and context that the caller has made, in place of the FakeDriver.
 struct RealDriver {
   std::unique_ptr<broker::Driver> driver;
@@ -111,6 +107,11 @@ class WireClient {
   proto::FunctionId add_function(std::unique_ptr<broker::LoadedFunction> loaded);
   // Device memory known to the session.
   std::uint64_t add_chunk(std::uint64_t size_bytes);
+  // Host memory known to the session: pinned at the beginning of its lease, or staging memory. Released with release_segments(), before the client.
+  void add_segment(proto::SegmentPurpose purpose, std::uint64_t size_bytes);
+  void release_segments() { session_->memory().segments().release_all(); }
+  // An array known to the session.
+  proto::ArrayId add_array(std::uint32_t index, const CUDA_ARRAY3D_DESCRIPTOR& descriptor);
   proto::StreamId add_stream(std::uint32_t index, unsigned flags = CU_STREAM_DEFAULT);
   proto::EventId add_event(std::uint32_t index, unsigned flags = CU_EVENT_DISABLE_TIMING);
 
@@ -129,6 +130,7 @@ class WireClient {
   proto::FileDescriptor ring_doorbell_;
   std::uint32_t sequence_ = 0;
   std::uint32_t functions_ = 0;
+  std::uint64_t segments_ = 0;
 };
 
 // Whether it comes to hold within ten seconds.
