@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The executor's decoder on hostile input: the bytes are a ring's contents, read by RingConsumer, dispatched, and issued to a FakeDriver.
-// Sequence numbers are filled in, or nothing behind the first record would ever be reached. Whatever comes, no copy or fill may leave the
-// session's memory. Jobs for helpers and quiet windows are queued and never run: what they do is not decoding.
+// Sequence numbers are filled in, or nothing behind the first record would ever be reached. Whatever comes, every address that the driver is given
+// is the session's own (tests/wire/support/address_oracle.hpp), another client's memory lies beside it. Jobs for helpers and quiet windows are
+// queued and never run: what they do is not decoding. Graphs are made all the same, since their nodes have addresses.
 #include <cstring>
 #include <memory>
 
@@ -17,10 +18,16 @@ namespace {
 constexpr std::uint64_t kChunkBytes = 2u << 20;
 constexpr unsigned kInputsPerExecutor = 24;  // queued jobs hold their sessions and streams; a new executor lets them go
 constexpr std::uint16_t kFirstRecord = 0x8001;
-constexpr std::uint16_t kLastRecord = static_cast<std::uint16_t>(proto::RecordId::LeaseEnd);
-constexpr std::uint64_t kFirstChunk = test::kDeviceLease;  // where the session's chunk lies
+constexpr std::uint16_t kLastRecord = static_cast<std::uint16_t>(proto::RecordId::LeaseEnd);  // of those that add_random() knows one by one
+constexpr std::uint64_t kFirstChunk = test::kDeviceLease;                                     // where the session's chunk lies
+constexpr std::uint64_t kForeignChunk = kFirstChunk + test::kLeaseBytes;
+constexpr std::uint64_t kSegmentBytes = 64u << 10;  // of pinned and of staging memory
+constexpr std::uint32_t kExecs = 3;                 // ids of executable graphs
+constexpr std::uint64_t kSession = 1;
+constexpr std::uint64_t kVictim = 2;
 
 std::unique_ptr<test::WireExecutor> executor;
+std::unique_ptr<test::WireClient> victim;  // has memory, and does nothing
 unsigned inputs = 0;
 std::uint64_t records = 0;
 std::vector<std::byte> batch(64 * 1024);
@@ -36,20 +43,21 @@ void number_records(std::vector<std::byte>& bytes, std::uint32_t sequence) {
   }
 }
 
-// A chunk that was released since is still mapped (jobs do not run), and no longer the session's: then its lease is all that can be asked for.
-void check_driver_calls(const broker::MemoryMap& memory) {
-  const bool has_released = memory.is_releasing();
-  const auto is_own = [&](std::uint64_t address, std::uint64_t bytes) {
-    const bool is_leased = address >= test::kDeviceLease && address < test::kDeviceLease + test::kLeaseBytes;
-    return memory.owns_device(address, bytes) || (has_released && is_leased);
-  };
-  for (const test::FakeCall& call : executor->fake.calls()) {
-    const bool is_copy = call.kind == test::FakeCall::copy;
-    require(!is_copy || (is_own(call.destination, call.bytes_or_value) && is_own(call.source, call.bytes_or_value)),
-            "a copy leaves the session's memory");
-    require(call.kind != test::FakeCall::fill || is_own(call.destination, 1), "a fill leaves the session's memory");
-  }
+// Chunks that were released are still mapped (jobs do not run); they are no other session's.
+void check_driver_calls() {
+  for (const std::string& violation : executor->fake.oracle.take_violations()) require(false, violation.c_str());
   executor->fake.forget_calls();
+}
+
+// What a helper and a window do for graphs that are being made.
+void make_graphs(broker::Session& session) {
+  for (std::uint32_t i = 0; i < kExecs; ++i) {
+    const broker::GraphSet::Entry* const entry = session.graphs().find(proto::GraphExecId::make(i, 1));
+    if (entry == nullptr || !entry->graph->is_being_made() || entry->graph->conditioned() != nullptr) continue;
+    std::uint32_t failed_node = 0;
+    const bool is_made = entry->graph->build(failed_node) == CUDA_SUCCESS && entry->graph->instantiate(0) == CUDA_SUCCESS;
+    entry->graph->set_state(is_made ? broker::SessionGraph::State::ready : broker::SessionGraph::State::failed);
+  }
 }
 
 // As a worker's visit, but record by record, so that each that was looked at is counted.
@@ -61,6 +69,7 @@ void visit(test::WireClient& client) {
       proto::RecordHeader header;
       std::memcpy(&header, left.data(), sizeof header);
       broker::dispatch_batch(session, left.first(header.size_bytes));
+      if (header.id == static_cast<std::uint16_t>(proto::RecordId::GraphInstantiate) && session.is_reading()) make_graphs(session);
       left = left.subspan(header.size_bytes);
     }
     if (read.fault != proto::RingFault::none) {
@@ -155,6 +164,165 @@ void add_random(Input& input, Random& random, proto::StreamId stream) {
   }
 }
 
+// An address in one of its own kinds of memory, and rarely one that is not.
+std::uint64_t some_place(Random& random, std::uint64_t space) {
+  const std::uint64_t own = space == 0 ? kFirstChunk : space == 1 ? test::kPinnedLease : 0;
+  switch (random() % 32) {
+    case 0: return random();
+    case 1: return kForeignChunk + random() % kChunkBytes;
+    case 2: return kForeignChunk - own;
+    case 3: return own - 1;
+    default: return own + random() % (space == 0 ? kChunkBytes : kSegmentBytes);
+  }
+}
+
+// Sizes, pitches and counts of rows: small ones, with which much fits, and such as overflow.
+std::uint64_t some_count(Random& random, std::uint64_t usual) {
+  switch (random() % 24) {
+    case 0: return 0;
+    case 1: return 1;
+    case 2: return random();
+    case 3: return ~std::uint64_t{0} - random() % 4;
+    case 4: return std::uint64_t{1} << random() % 64;
+    case 5: return kForeignChunk - kFirstChunk;
+    default: return random() % 2 == 0 ? usual : 1 + random() % usual;
+  }
+}
+
+void add_graph(Input& input, Random& random) {
+  const auto exec = proto::GraphExecId::make(static_cast<std::uint32_t>(random() % kExecs), 1);
+  const auto add_node = [&](Input& nodes, std::uint32_t index, bool has_dependency) {
+    proto::GraphCopy copy{};
+    copy.destination_space = static_cast<std::uint8_t>(random() % 16 == 0 ? random() % 4 : random() % 2);
+    copy.source_space = static_cast<std::uint8_t>(random() % 2);
+    copy.destination = some_place(random, copy.destination_space);
+    copy.source = some_place(random, copy.source_space);
+    copy.width_bytes = some_count(random, 64);
+    copy.height = some_count(random, 8);
+    copy.depth = some_count(random, 2);
+    copy.destination_pitch_bytes = some_count(random, 128);
+    copy.destination_rows = some_count(random, 16);
+    copy.source_pitch_bytes = some_count(random, 128);
+    copy.source_rows = some_count(random, 16);
+    const proto::FillRecord fill{
+        some_place(random, random() % 2), some_count(random, 256), some_count(random, 64), some_count(random, 8), 7, 1u << random() % 3};
+    const bool is_copy = random() % 2 == 0;
+    proto::GraphNodeHeader header;
+    header.index = index;
+    header.kind = is_copy ? proto::GraphNodeKind::copy : proto::GraphNodeKind::fill;
+    header.dependency_count = has_dependency ? 1 : 0;
+    header.payload_bytes = is_copy ? sizeof copy : proto::FillRecord::kBodyBytes;
+    append(nodes, header);
+    if (has_dependency) append(nodes, std::uint64_t{index - 1});
+    if (is_copy) append(nodes, copy);
+    if (!is_copy) append(nodes, fill);
+  };
+  const auto add_with = [&](const auto& record, const Input& trailing) {
+    const std::size_t at = input.size() + sizeof(proto::RecordHeader) + sizeof record;
+    add(input, random, record, {}, trailing.size());
+    std::memcpy(input.data() + at, trailing.data(), trailing.size());
+  };
+  Input nodes;
+  const auto count = static_cast<std::uint32_t>(1 + random() % 3);
+  switch (random() % 4) {
+    case 0: add_node(nodes, static_cast<std::uint32_t>(random() % 3), false); return add_with(proto::GraphSetNodesRecord{exec, 0, 0}, nodes);
+    case 1: return add(input, random, proto::GraphLaunchRecord{exec}, proto::StreamId::make(1, 1));
+    case 2: return add(input, random, proto::GraphExecDestroyRecord{exec}, {});
+    default:
+      for (std::uint32_t i = 0; i < count; ++i) add_node(nodes, i, i != 0);
+      add_with(proto::GraphNodesRecord{exec}, nodes);
+      return add(input, random, proto::GraphInstantiateRecord{exec, 0, count, 0}, {});
+  }
+}
+
+// Records with addresses, pitches, offsets and sizes.
+void add_memory(Input& input, Random& random, proto::StreamId stream) {
+  const auto space = [&] { return static_cast<std::uint8_t>(random() % 32 == 0 ? random() % 5 : random() % 3); };
+  const auto memory = proto::MemoryId::make(static_cast<std::uint32_t>(random() % 3), 1);
+  const std::uint64_t range = kFirstChunk + kChunkBytes * (1 + random() % 8);
+  switch (random() % 12) {
+    case 0: {
+      proto::CopyRecord copy{};
+      copy.destination_space = space();
+      copy.source_space = space();
+      copy.destination = some_place(random, copy.destination_space);
+      copy.source = some_place(random, copy.source_space);
+      copy.size_bytes = some_count(random, 4096);
+      return add(input, random, copy, stream);
+    }
+    case 1: {
+      proto::CopyBoxRecord box{};
+      box.destination_space = space();
+      box.source_space = space();
+      box.destination = some_place(random, box.destination_space);
+      box.source = some_place(random, box.source_space);
+      box.width = some_count(random, 64);
+      box.height = some_count(random, 8);
+      box.depth = some_count(random, 2);
+      box.destination_pitch = some_count(random, 128);
+      box.source_pitch = some_count(random, 128);
+      box.destination_rows = some_count(random, 16);
+      box.source_rows = some_count(random, 16);
+      return add(input, random, box, stream);
+    }
+    case 2:
+    case 3: {
+      proto::ArrayCopyRecord copy{};
+      const bool is_upload = random() % 2 == 0;
+      copy.destination_space = is_upload ? 3 : static_cast<std::uint32_t>(random() % 2);
+      copy.source_space = !is_upload || random() % 8 == 0 ? 3 : static_cast<std::uint32_t>(random() % 2);
+      if (random() % 64 == 0) copy.destination_space = static_cast<std::uint32_t>(random() % 5);  // neither end, or none
+      if (random() % 64 == 0) copy.source_space = static_cast<std::uint32_t>(random() % 5);
+      const auto end = [&](std::uint32_t in) {
+        return in == 3 ? proto::ArrayId::make(static_cast<std::uint32_t>(random() % 3), 1).value : some_place(random, in);
+      };
+      copy.destination = end(copy.destination_space);
+      copy.source = end(copy.source_space);
+      for (std::uint64_t& offset : copy.destination_offset)
+        offset = copy.destination_space == 3 || random() % 256 == 0 ? some_count(random, 4) - 1 : 0;
+      for (std::uint64_t& offset : copy.source_offset) offset = copy.source_space == 3 || random() % 256 == 0 ? some_count(random, 4) - 1 : 0;
+      copy.width = some_count(random, 64);
+      copy.height = some_count(random, 8);
+      copy.depth = some_count(random, 2);
+      copy.destination_pitch = some_count(random, 128);
+      copy.source_pitch = some_count(random, 128);
+      copy.destination_rows = some_count(random, 16);
+      copy.source_rows = some_count(random, 16);
+      return add(input, random, copy, stream);
+    }
+    case 4:
+      return add(input, random,
+                 proto::FillRecord{some_place(random, random() % 2), some_count(random, 256), some_count(random, 64), some_count(random, 8), 7,
+                                   1u << random() % 3},
+                 stream);
+    case 5:
+      return add(input, random,
+                 proto::StreamWaitValueRecord{some_place(random, random() % 2) & ~std::uint64_t{7}, 0, random() % 2 == 0 ? 4u : 8u,
+                                              static_cast<std::uint32_t>(random() % 4)},
+                 stream);
+    case 6:
+      return add(input, random,
+                 proto::StreamWriteValueRecord{
+                     some_place(random, random() % 2) & ~std::uint64_t{random() % 8}, random(),
+                     random() % 2 == 0 ? static_cast<std::uint32_t>(CU_STREAM_MEM_OP_WRITE_VALUE_32) : static_cast<std::uint32_t>(random() % 6), 0},
+                 stream);
+    case 7: return add(input, random, proto::RangeReserveRecord{some_count(random, 4) * kChunkBytes, kChunkBytes, random() % 2 == 0 ? 0 : range}, {});
+    case 8: return add(input, random, proto::MemoryCreateRecord{memory, kChunkBytes}, {});
+    case 9: return add(input, random, proto::MappingCreateRecord{random() % 8 == 0 ? random() : range, kChunkBytes, memory, 1, 0}, {});
+    case 10: {
+      const std::uint64_t place = random() % 8 == 0 ? random() : range;
+      switch (random() % 3) {
+        case 0:
+          return add(input, random,
+                     proto::MappingAccessRecord{place, some_count(random, 2) * kChunkBytes, static_cast<std::uint32_t>(random() % 2), 0}, {});
+        case 1: return add(input, random, proto::MappingEndRecord{place}, {});
+        default: return add(input, random, proto::RangeFreeRecord{place, some_count(random, 4) * kChunkBytes}, {});
+      }
+    }
+    default: return add_graph(input, random);
+  }
+}
+
 }  // namespace
 
 // A session with work still queued holds itself. A real executor takes its sessions down or ends by exit; the one here just goes.
@@ -165,37 +333,56 @@ namespace mpsshim::fuzz {
 Input make_input(Random& random) {
   Input input;
   for (std::uint64_t count = 1 + random() % 2500; count > 0; --count) {
-    add_random(input, random, proto::StreamId::make(static_cast<std::uint32_t>(random() % 3), 1));
+    const auto stream = proto::StreamId::make(static_cast<std::uint32_t>(random() % 3), 1);
+    if (random() % 2 == 0)
+      add_random(input, random, stream);
+    else
+      add_memory(input, random, stream);
   }
   return input;
 }
 
 std::uint64_t records_so_far() { return records; }
-void finish() { executor.reset(); }
+void finish() {
+  victim.reset();
+  executor.reset();
+}
 
 }  // namespace mpsshim::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (inputs++ % kInputsPerExecutor == 0) {
     (void)broker::open_log({.path = "", .identity = "Fuzz", .to_standard_error = false, .least = broker::LogLevel::error});
-    executor.reset();
+    finish();
     executor = std::make_unique<test::WireExecutor>(0);
     executor->window->shut();
+    victim = std::make_unique<test::WireClient>(*executor, kVictim);
+    (void)victim->add_chunk(kChunkBytes);
   }
+  test::AddressOracle& oracle = executor->fake.oracle;
+  oracle.act_as(0);
+  oracle.forget(kSession);  // of the input before
   test::FakeFunction function{"f", {8, 4}};
-  test::WireClient client(*executor);
+  test::WireClient client(*executor, kSession);
   client.add_function(function);
   client.add_event(1);
   client.add_stream(1);
   client.add_stream(2, CU_STREAM_NON_BLOCKING);
   client.turn();
   (void)client.add_chunk(kChunkBytes);
+  client.add_segment(proto::SegmentPurpose::pinned, kSegmentBytes);
+  client.add_segment(proto::SegmentPurpose::staging, kSegmentBytes);
+  (void)client.add_array(0, {64, 8, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0});
+  (void)client.add_array(1, {16, 8, 4, CU_AD_FORMAT_FLOAT, 2, 0});
+  oracle.act_as(kSession);
 
   std::vector<std::byte> bytes(reinterpret_cast<const std::byte*>(data), reinterpret_cast<const std::byte*>(data) + size);
   number_records(bytes, client.sequence());
   client.write_ring(bytes);
   for (int i = 0; i < 4; ++i) visit(client);
-  check_driver_calls(client.session().memory());
+  check_driver_calls();
+  oracle.act_as(0);
   client.session().fail("the input", "it is over");  // what waits would hold the session
+  client.release_segments();
   return 0;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include <unistd.h>
 
@@ -58,6 +59,76 @@ void require_refused(RawSession& session, const Record& record, const char* what
   if (session.header().async_error.exchange(0) != kInvalidValue) throw Failure(std::string(what) + " is not refused");
 }
 
+constexpr std::uint64_t kArrayBytes = 4096;  // one row
+enum ArraySpace : std::uint32_t { kDevice = 0, kRegisteredHost = 1, kOfArray = 3 };
+
+// A copy of one row, as no correct client writes it: `forge` makes it so of one that is right, from a device chunk at `own` to an array. The
+// session is ended for it, before anything is copied.
+template <typename Forge>
+void require_ended(const char* what, Forge forge) {
+  RawSession session;
+  const std::uint64_t own = make_chunk(session, 2u << 20);
+  proto::ArrayCreateRecord create{};
+  create.array = proto::ArrayId::make(1, 1);
+  create.width = kArrayBytes;
+  create.format = 1;  // bytes
+  create.channels = 1;
+  if (const RawReply made = session.call(create); made.status != 0) throw Failure("ArrayCreate: " + std::to_string(made.status));
+  proto::ArrayCopyRecord copy{};
+  copy.destination = create.array.value;
+  copy.destination_space = kOfArray;
+  copy.source = own;
+  copy.source_space = kDevice;
+  copy.source_pitch = copy.width = kArrayBytes;
+  copy.source_rows = copy.height = copy.depth = 1;
+  session.post(copy);
+  wait_for_all(session);
+  if (session.header().async_error.exchange(0) != 0) throw Failure("a right copy to an array is refused");
+  forge(copy, own);
+  session.post(copy);
+  try {
+    wait_for_all(session);
+  } catch (const Failure&) {
+    if (!session.is_active()) return;  // as it must be
+    throw;
+  }
+  throw Failure(std::string(what) + " is not refused");
+}
+
+void turn_around(proto::ArrayCopyRecord& copy) {
+  std::swap(copy.destination, copy.source);
+  std::swap(copy.destination_space, copy.source_space);
+  std::swap(copy.destination_pitch, copy.source_pitch);
+  std::swap(copy.destination_rows, copy.source_rows);
+}
+
+// Linear ends whose offsets lead to `address`, and copies without an array.
+void reach_by_arrays(std::uint64_t address) {
+  require_ended("an array's copy from another client's memory", [&](auto& copy, std::uint64_t own) { copy.source_offset[0] = address - own; });
+  require_ended("an array's copy into another client's memory", [&](auto& copy, std::uint64_t own) {
+    turn_around(copy);
+    copy.destination_offset[0] = address - own;
+  });
+  require_ended("an array's copy from rows that are another client's", [&](auto& copy, std::uint64_t own) {
+    copy.source_pitch = address - own;
+    copy.source_offset[1] = 1;
+  });
+  require_ended("a copy without an array from another client's memory to one's own", [&](auto& copy, std::uint64_t own) {
+    copy.destination = own + kArrayBytes;
+    copy.destination_space = kDevice;
+    copy.destination_pitch = kArrayBytes;
+    copy.destination_rows = 1;
+    copy.source_offset[0] = address - own;
+  });
+  require_ended("a copy without an array into another client's memory", [&](auto& copy, std::uint64_t own) {
+    copy.destination = own;
+    copy.destination_space = kDevice;
+    copy.destination_pitch = kArrayBytes;
+    copy.destination_rows = 1;
+    copy.destination_offset[0] = address - own;
+  });
+}
+
 }  // namespace
 
 std::string inspect(Hostile& hostile) {
@@ -100,6 +171,7 @@ std::string reach(Hostile& hostile, std::uint64_t address) {
   require_refused(session, copy(Space::staging, kStagingBytes - 1, Space::device, own, 2), "a copy beyond the staging memory");
   require_refused(session, copy(Space::staging, ~0ull, Space::device, own, 2), "a copy around the end of all addresses");
   if (bytes_set(memory.data(), memory.size()) != 0) throw Failure("something was read");
+  reach_by_arrays(address);
   return "ok";
 }
 
