@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver's calls on memory that clients name: each takes what CheckedMemory has made, and hands its addresses to the driver as they are.
+// The driver's calls on memory that clients name: each takes what CheckedMemory has made (checked_types.hpp), and hands its addresses to the driver as they are.
 // Which thread calls, and under which lock, is the caller's affair.
 #pragma once
 
@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
-#include "broker/executor/checked_memory.hpp"
+#include "broker/executor/checked_types.hpp"
 #include "broker/executor/progress.hpp"
+#include "gen/records.hpp"
 
 namespace mpsshim::broker {
 

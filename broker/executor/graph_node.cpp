@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "broker/executor/chain_graph.hpp"
+#include "broker/executor/checked_memory.hpp"
 #include "broker/executor/launch_attributes.hpp"
 #include "broker/executor/session.hpp"
 #include "gen/records.hpp"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
-#include "broker/executor/checked_memory.hpp"
+#include "broker/executor/checked_types.hpp"
 #include "gen/records.hpp"
 
 namespace mpsshim::broker {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
-#include "broker/executor/checked_memory.hpp"
+#include "broker/executor/checked_types.hpp"
 #include "broker/executor/event_pool.hpp"
 #include "broker/executor/module_references.hpp"
 #include "broker/executor/module_store.hpp"

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "broker/executor/checked_calls.hpp"
+#include "broker/executor/checked_memory.hpp"
 #include "proto/references.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/wire/support/wire_fixture.hpp"
