@@ -63,8 +63,8 @@ CUresult ApplicationMemory::adopt(proto::MemoryId id, std::uint64_t size_bytes, 
   if (!map_.claim_descriptor()) return CUDA_ERROR_OUT_OF_MEMORY;
   CUmemGenericAllocationHandle handle = 0;
   // The driver takes the file descriptor's number as a pointer value; it keeps no reference to the descriptor itself.
-  CUresult result = driver_->cuMemImportFromShareableHandle(AddressKey(), &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(handle_fd.get())),
-                                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  CUresult result = driver_->cuMemImportFromShareableHandle(
+      AddressKey(), &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(handle_fd.get())), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result == CUDA_SUCCESS) result = add(id, size_bytes, handle);
   if (result != CUDA_SUCCESS) map_.give_back_descriptor();
   return result;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver's calls on memory that clients name: each takes what CheckedMemory has made (checked_types.hpp), and hands its addresses to the driver as they are.
-// Which thread calls, and under which lock, is the caller's affair.
+// The driver's calls on memory that clients name: each takes what CheckedMemory has made (checked_types.hpp), and hands its addresses to the
+// driver as they are. Which thread calls, and under which lock, is the caller's affair.
 #pragma once
 
 #include <cstddef>

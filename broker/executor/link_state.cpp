@@ -67,7 +67,8 @@ CUresult LinkState::add(CUjitInputType type, std::vector<std::byte> data, const 
   }
   const std::size_t size = data.size();
   data.push_back(std::byte{0});  // whatever follows the length that was given does not matter, but a text may be read to its end
-  return driver_->cuLinkAddData_v2(AddressKey(), state_, type, data.data(), size, name.c_str(), static_cast<unsigned>(names.size()), names.data(), values.data());
+  return driver_->cuLinkAddData_v2(AddressKey(), state_, type, data.data(), size, name.c_str(), static_cast<unsigned>(names.size()), names.data(),
+                                   values.data());
 }
 
 CUresult LinkState::complete(std::vector<std::byte>& linked) {

@@ -22,11 +22,11 @@ namespace mpsshim::broker {
 
 struct SessionArray {
   CUarray array = nullptr;
-  CUmipmappedArray mipmapped = nullptr;  // the one or the other
-  ImportedMemoryRef external;            // that it is mapped onto: ends after it
+  CUmipmappedArray mipmapped = nullptr;            // the one or the other
+  ImportedMemoryRef external{};                    // that it is mapped onto: ends after it
   std::optional<CUDA_ARRAY3D_DESCRIPTOR> shape{};  // an array's, as the driver tells it
-  bool is_part = false;                  // a level or a plane: ends with its parent
-  std::vector<proto::ArrayId> parts;     // found in it
+  bool is_part = false;                            // a level or a plane: ends with its parent
+  std::vector<proto::ArrayId> parts;               // found in it
 };
 
 class SessionArrays {

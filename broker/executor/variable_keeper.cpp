@@ -81,7 +81,8 @@ void VariableKeeper::begin(Entry& entry, Clock::time_point now) {
 // The lock is for one call: workers go in between.
 CUresult VariableKeeper::copy(const KeptVariable& variable) {
   const std::lock_guard lock(issue_lock_);
-  return driver_->cuMemcpyDtoHAsync_v2(AddressKey(), static_cast<std::byte*>(buffer_) + variable.offset, variable.address, variable.size_bytes, stream_);
+  return driver_->cuMemcpyDtoHAsync_v2(AddressKey(), static_cast<std::byte*>(buffer_) + variable.offset, variable.address, variable.size_bytes,
+                                       stream_);
 }
 
 void VariableKeeper::finish(Clock::time_point now) {

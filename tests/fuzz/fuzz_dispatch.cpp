@@ -278,12 +278,15 @@ void add_memory(Input& input, Random& random, proto::StreamId stream) {
       };
       copy.destination = end(copy.destination_space);
       copy.source = end(copy.source_space);
-      for (std::uint64_t& offset : copy.destination_offset)
-        offset = copy.destination_space == 3 || random() % 256 == 0 ? some_count(random, 4) - 1 : 0;
-      for (std::uint64_t& offset : copy.source_offset) offset = copy.source_space == 3 || random() % 256 == 0 ? some_count(random, 4) - 1 : 0;
-      copy.width = some_count(random, 64);
-      copy.height = some_count(random, 8);
-      copy.depth = some_count(random, 2);
+      const auto set_offsets = [&](std::uint32_t in, std::uint64_t(&offset)[3]) {
+        if (in != 3 && random() % 32 == 0) offset[random() % 3] = random() % 2 == 0 ? kForeignChunk - kFirstChunk : some_count(random, 4);
+        if (in == 3 && random() % 4 == 0) offset[random() % 3] = some_count(random, 4);
+      };
+      set_offsets(copy.destination_space, copy.destination_offset);
+      set_offsets(copy.source_space, copy.source_offset);
+      copy.width = some_count(random, 32);
+      copy.height = some_count(random, 4);
+      copy.depth = some_count(random, 1);
       copy.destination_pitch = some_count(random, 128);
       copy.source_pitch = some_count(random, 128);
       copy.destination_rows = some_count(random, 16);

@@ -213,6 +213,7 @@ void AddressOracle::leased(const char* where, CUdeviceptr address, std::uint64_t
   check_owner(where, owner);
 }
 
+// The leases here need no rounding to what a driver reserves.
 void AddressOracle::reserved(const char* where, CUdeviceptr address, std::uint64_t size_bytes) { leased(where, address, size_bytes); }
 
 void AddressOracle::check_host(const char* where, std::uint64_t address, std::uint64_t size_bytes) {
