@@ -70,6 +70,8 @@ void visit(test::WireClient& client) {
       std::memcpy(&header, left.data(), sizeof header);
       broker::dispatch_batch(session, left.first(header.size_bytes));
       if (header.id == static_cast<std::uint16_t>(proto::RecordId::GraphInstantiate) && session.is_reading()) make_graphs(session);
+      // At once: what is queued when a later record ends the session goes to nobody.
+      if (session.is_reading()) (void)session.streams().issue();
       left = left.subspan(header.size_bytes);
     }
     if (read.fault != proto::RingFault::none) {
