@@ -17,6 +17,7 @@ class AddressKey {
   friend class OwnWord;            // progress and fence words
   friend class MemoryMap;          // leases and chunks
   friend class ApplicationMemory;  // mappings in ranges that MemoryMap has given to the client
+  friend class ExternalMemory;     // descriptors that the control process has looked at; the ends of what the driver has mapped of them
   friend class OwnMemory;          // host memory that the executor has mapped
   friend class ModuleVariables;    // images, and variables where the driver found them
   friend class VariableKeeper;     // the same, into its own buffer

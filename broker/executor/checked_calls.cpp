@@ -158,6 +158,17 @@ CUresult CheckedCalls::bind(CUtexref texture, const CheckedBinding& binding) con
   return driver_->cuTexRefSetAddress_v2(AddressKey(), &offset_bytes, texture, linear->address(), linear->size_bytes());
 }
 
+CUresult CheckedCalls::map(CUdeviceptr& address, const CheckedExternalBuffer& buffer) const {
+  CUDA_EXTERNAL_MEMORY_BUFFER_DESC description{};
+  description.offset = buffer.offset();
+  description.size = buffer.size_bytes();
+  return driver_->cuExternalMemoryGetMappedBuffer(AddressKey(), &address, buffer.memory()->handle(), &description);
+}
+
+CUresult CheckedCalls::map(CUmipmappedArray& made, const CheckedExternalArray& array) const {
+  return driver_->cuExternalMemoryGetMappedMipmappedArray(AddressKey(), &made, array.memory()->handle(), &array.description());
+}
+
 CUresult CheckedCalls::encode(const proto::TensorMapEncodeRecord& r, CUtensorMap& map) const {
   enum Kind : std::uint32_t { kTiled = 0, kIm2col = 1, kIm2colWide = 2 };
   const auto type = static_cast<CUtensorMapDataType>(r.data_type);

@@ -46,6 +46,10 @@ class CheckedCalls {
   [[nodiscard]] CUresult make_surface(CUsurfObject& made, const CheckedResource& resource) const;
   [[nodiscard]] CUresult bind(CUtexref texture, const CheckedBinding& binding) const;
 
+  // --- external memory ---
+  [[nodiscard]] CUresult map(CUdeviceptr& address, const CheckedExternalBuffer& buffer) const;
+  [[nodiscard]] CUresult map(CUmipmappedArray& made, const CheckedExternalArray& array) const;
+
   // --- tensor maps: addresses are values in them, as in a kernel's arguments, and nothing is read there ---
   [[nodiscard]] CUresult encode(const proto::TensorMapEncodeRecord& record, CUtensorMap& map) const;
   [[nodiscard]] CUresult replace_address(CUtensorMap& map, std::uint64_t address) const;

@@ -2,6 +2,7 @@
 #include "broker/executor/checked_memory.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "broker/executor/session.hpp"
 #include "proto/references.hpp"
@@ -49,6 +50,25 @@ bool plane_bytes(std::uint64_t width, std::uint64_t height, std::uint64_t pitch,
   if (__builtin_mul_overflow(width, element == 0 ? kMostElementBytes : element, &row)) return false;
   if (__builtin_mul_overflow(std::max<std::uint64_t>(height, 1) - 1, pitch, &bytes)) return false;
   return !__builtin_add_overflow(bytes, row, &bytes);
+}
+
+// What the levels of a mipmapped array hold, which is as much as they need at least; nothing for formats whose blocks the driver alone knows.
+// False: more than there are addresses.
+bool least_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels, std::uint64_t& bytes) {
+  std::uint64_t extent[] = {array.Width, array.Height, array.Depth};
+  const std::size_t halved = (array.Flags & CUDA_ARRAY3D_LAYERED) != 0 ? 2 : 3;  // extents; layers stay as many
+  bytes = 0;
+  for (bool is_smallest = false; levels > 0 && !is_smallest; --levels) {
+    std::uint64_t level = element_bytes_of(array.Format, array.NumChannels);
+    is_smallest = true;
+    for (std::size_t i = 0; i < std::size(extent); ++i) {
+      if (__builtin_mul_overflow(level, std::max<std::uint64_t>(extent[i], 1), &level)) return false;
+      if (i < halved && extent[i] > 1) is_smallest = false;
+      if (i < halved) extent[i] /= 2;
+    }
+    if (__builtin_add_overflow(bytes, level, &bytes)) return false;
+  }
+  return true;
 }
 
 bool is_empty(const BoxSize& size) { return size.width == 0 || size.height == 0 || size.depth == 0; }
@@ -222,7 +242,7 @@ Checked<CheckedWord> CheckedMemory::word(std::uint64_t address, std::uint32_t si
   return CheckedWord(address, size_bytes);
 }
 
-// Variables of modules lie in no lease: wholly in one.
+// Variables of modules and buffers of external memory lie in no lease: wholly in one.
 bool CheckedMemory::may_be_texels(std::uint64_t address, std::uint64_t size_bytes) const {
   return anywhere(address, 1) && (memory_.is_leased(address, size_bytes) || anywhere(address, size_bytes));
 }
@@ -280,6 +300,28 @@ Checked<CheckedBinding> CheckedMemory::binding(const proto::ReferenceSetRecord& 
     case proto::ReferenceSource::mipmapped_array: found.mipmapped_ = array ? array->mipmapped : nullptr; break;
   }
   return found.names_array() ? Checked(found) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+Checked<CheckedExternalBuffer> CheckedMemory::part(const proto::ExternalMapRecord& record) const {
+  const ImportedMemoryRef memory = memory_.external().find(record.memory);
+  if (memory == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (record.size_bytes == 0 || exceeds(record.offset, record.size_bytes, memory->size_bytes())) return CUDA_ERROR_INVALID_VALUE;
+  return CheckedExternalBuffer(memory, record.offset, record.size_bytes);
+}
+
+Checked<CheckedExternalArray> CheckedMemory::part(const proto::ExternalMapArrayRecord& record) const {
+  const ImportedMemoryRef memory = memory_.external().find(record.memory);
+  if (memory == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC description{};
+  description.offset = record.offset;
+  description.arrayDesc = {record.width, record.height, record.depth, static_cast<CUarray_format>(record.format), record.channels, record.flags};
+  description.numLevels = record.levels;
+  std::uint64_t bytes = 0;
+  if (record.levels == 0 || record.offset >= memory->size_bytes() || !least_bytes(description.arrayDesc, record.levels, bytes) ||
+      bytes > memory->size_bytes() - record.offset) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CheckedExternalArray(memory, description);
 }
 
 }  // namespace mpsshim::broker

@@ -34,6 +34,9 @@ class CheckedMemory {
   // Handles in `given` are not read: `array` names what is meant.
   [[nodiscard]] Checked<CheckedResource> resource(const CUDA_RESOURCE_DESC& given, proto::ArrayId array) const;
   [[nodiscard]] Checked<CheckedBinding> binding(const proto::ReferenceSetRecord& record, bool is_surface) const;
+  // Of external memory; asked by helpers, too.
+  [[nodiscard]] Checked<CheckedExternalBuffer> part(const proto::ExternalMapRecord& record) const;
+  [[nodiscard]] Checked<CheckedExternalArray> part(const proto::ExternalMapArrayRecord& record) const;
 
  private:
   struct ArrayEnd;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/external_memory.hpp"
 
 namespace mpsshim::broker {
 
@@ -171,6 +172,39 @@ class CheckedResource {
   explicit CheckedResource(const CUDA_RESOURCE_DESC& description) : description_(description) {}
 
   CUDA_RESOURCE_DESC description_;
+};
+
+// A buffer of external memory: it lies in what was imported, to its last byte.
+class CheckedExternalBuffer {
+ public:
+  [[nodiscard]] const ImportedMemoryRef& memory() const { return memory_; }
+  [[nodiscard]] std::uint64_t offset() const { return offset_; }
+  [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  friend class CheckedMemory;
+  CheckedExternalBuffer(ImportedMemoryRef memory, std::uint64_t offset, std::uint64_t size_bytes)
+      : memory_(std::move(memory)), offset_(offset), size_bytes_(size_bytes) {}
+
+  ImportedMemoryRef memory_;
+  std::uint64_t offset_;
+  std::uint64_t size_bytes_;
+};
+
+// A mipmapped array of external memory. It begins in what was imported, and what its levels hold at least fits behind that; how the driver lays
+// them out, and whether that fits as well, it alone knows.
+class CheckedExternalArray {
+ public:
+  [[nodiscard]] const ImportedMemoryRef& memory() const { return memory_; }
+  [[nodiscard]] const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC& description() const { return description_; }
+
+ private:
+  friend class CheckedMemory;
+  CheckedExternalArray(ImportedMemoryRef memory, const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC& description)
+      : memory_(std::move(memory)), description_(description) {}
+
+  ImportedMemoryRef memory_;
+  CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC description_;
 };
 
 // What a texture or surface reference is bound to. Rows: as CUDA_ARRAY_DESCRIPTOR tells them, `pitch` bytes apart.

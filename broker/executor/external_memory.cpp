@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "broker/executor/address_ranges.hpp"
+#include "broker/executor/checked_calls.hpp"
 #include "broker/executor/memory_map.hpp"
 
 namespace mpsshim::broker {
@@ -15,6 +16,7 @@ ImportedMemory::~ImportedMemory() {
 }
 
 CUresult ExternalMemory::import(proto::ExternalMemoryId id, const Request& request, proto::FileDescriptor descriptor) {
+  if (request.size_bytes == 0 || request.size_bytes > request.announced_bytes) return CUDA_ERROR_INVALID_VALUE;
   {
     const std::lock_guard lock(mutex_);
     if (imports_.contains(id.value)) return CUDA_ERROR_INVALID_VALUE;
@@ -27,7 +29,7 @@ CUresult ExternalMemory::import(proto::ExternalMemoryId id, const Request& reque
   description.size = request.size_bytes;
   description.flags = request.flags;
   CUexternalMemory handle = nullptr;
-  const CUresult result = driver_->cuImportExternalMemory(&handle, &description);
+  const CUresult result = driver_->cuImportExternalMemory(AddressKey(), &handle, &description);
   if (result != CUDA_SUCCESS) {
     map_.give_back_descriptor();
     return result;
@@ -44,21 +46,17 @@ ImportedMemoryRef ExternalMemory::find(proto::ExternalMemoryId id) const {
   return found != imports_.end() ? found->second : nullptr;
 }
 
-CUresult ExternalMemory::map(const ImportedMemoryRef& memory, std::uint64_t offset, std::uint64_t size_bytes, std::uint64_t& address) {
-  if (size_bytes == 0 || offset > memory->size_bytes() || size_bytes > memory->size_bytes() - offset) return CUDA_ERROR_INVALID_VALUE;
+CUresult ExternalMemory::map(const CheckedExternalBuffer& part, std::uint64_t& address) {
   {
     const std::lock_guard lock(mutex_);
     if (buffers_.size() + leaving_.size() >= kMostBuffers) return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  CUDA_EXTERNAL_MEMORY_BUFFER_DESC description{};
-  description.offset = offset;
-  description.size = size_bytes;
   CUdeviceptr mapped = 0;
-  const CUresult result = driver_->cuExternalMemoryGetMappedBuffer(&mapped, memory->handle(), &description);
+  const CUresult result = CheckedCalls(driver_).map(mapped, part);
   if (result != CUDA_SUCCESS) return result;
   address = mapped;
   const std::lock_guard lock(mutex_);
-  buffers_.emplace(address, Buffer{address, size_bytes, memory});
+  buffers_.emplace(address, Buffer{address, part.size_bytes(), part.memory()});
   return CUDA_SUCCESS;
 }
 
@@ -89,7 +87,9 @@ CUresult ExternalMemory::release(Ticket ticket) {
   return node.empty() ? CUDA_SUCCESS : end(node.mapped());
 }
 
-CUresult ExternalMemory::end(const Buffer& buffer) const { return buffer.address != 0 ? driver_->cuMemFree_v2(buffer.address) : CUDA_SUCCESS; }
+CUresult ExternalMemory::end(const Buffer& buffer) const {
+  return buffer.address != 0 ? driver_->cuMemFree_v2(AddressKey(), buffer.address) : CUDA_SUCCESS;
+}
 
 bool ExternalMemory::holds(std::uint64_t address, std::uint64_t size_bytes) const {
   const std::lock_guard lock(mutex_);

@@ -5,7 +5,7 @@
 //
 // The driver's object ends with the last thing mapped of it, whatever the client has destroyed: work under way must not lose its memory, since that
 // would bring down the context of everybody. Owned by MemoryMap. Thread safe; one lock, not held while the driver is called. Ids, offsets and sizes
-// come from the client and are not trusted; the descriptor was looked at by the control process.
+// come from the client: CheckedMemory makes parts of them. The descriptor was looked at by the control process.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@
 
 namespace mpsshim::broker {
 
+class CheckedExternalBuffer;
 class MemoryMap;
 
 // One object of the driver's. The last to let go of it does so in a quiet window.
@@ -52,13 +53,14 @@ class ExternalMemory {
 
   struct Request {
     std::uint64_t size_bytes = 0;
-    std::uint32_t handle_type = 0;  // CUexternalMemoryHandleType
+    std::uint64_t announced_bytes = 0;  // what there is, as the control process has found it
+    std::uint32_t handle_type = 0;      // CUexternalMemoryHandleType
     std::uint32_t flags = 0;
   };
   // The descriptor is the driver's from then on where that answers CUDA_SUCCESS.
   [[nodiscard]] CUresult import(proto::ExternalMemoryId id, const Request& request, proto::FileDescriptor descriptor);
   [[nodiscard]] ImportedMemoryRef find(proto::ExternalMemoryId id) const;  // null: there is none
-  [[nodiscard]] CUresult map(const ImportedMemoryRef& memory, std::uint64_t offset, std::uint64_t size_bytes, std::uint64_t& address);
+  [[nodiscard]] CUresult map(const CheckedExternalBuffer& part, std::uint64_t& address);
 
   // What the client has given up is refused at once, and ended by release(), in a window once nothing uses it. 0: there is no such thing.
   using Ticket = std::uint64_t;

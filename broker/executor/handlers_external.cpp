@@ -3,6 +3,8 @@
 // driver then waits for every kernel.
 #include <utility>
 
+#include "broker/executor/checked_calls.hpp"
+#include "broker/executor/checked_memory.hpp"
 #include "broker/executor/control_link.hpp"
 #include "broker/executor/dispatch.hpp"
 #include "broker/executor/external_memory.hpp"
@@ -21,33 +23,29 @@ CUresult import(Session& session, const proto::ExternalImportRecord& record) {
   packet.header = {ExecutorMessage::piece_taken, 0, session.id()};
   packet.object = record.memory.value;
   parts.control.send(packet);
-  if (record.size_bytes == 0 || record.size_bytes > piece->size_bytes) return CUDA_ERROR_INVALID_VALUE;
   // What a session shares is behind such a descriptor as well.
   const std::uint32_t type = piece->handle_type != 0 ? piece->handle_type : std::uint32_t{CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD};
   const ScopedMark mark(session.id(), "cuImportExternalMemory", Patience::patient);
   const proto::trace::Span span("driver", "cuImportExternalMemory", {"session", session.id()});
-  const CUresult result = session.memory().external().import(record.memory, {record.size_bytes, type, record.flags}, std::move(piece->handle));
+  const CUresult result =
+      session.memory().external().import(record.memory, {record.size_bytes, piece->size_bytes, type, record.flags}, std::move(piece->handle));
   return parts.faults.check(result, session.id(), "cuImportExternalMemory");
 }
 
 CUresult map(Session& session, const proto::ExternalMapRecord& record, std::uint64_t& address) {
-  const ImportedMemoryRef memory = session.memory().external().find(record.memory);
-  if (memory == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Checked<CheckedExternalBuffer> part = CheckedMemory(session).part(record);
+  if (!part) return part.refusal().result;
   const ScopedMark mark(session.id(), "cuImportExternalMemory", Patience::patient);
-  const CUresult result = session.memory().external().map(memory, record.offset, record.size_bytes, address);
+  const CUresult result = session.memory().external().map(*part, address);
   return session.parts().faults.check(result, session.id(), "cuExternalMemoryGetMappedBuffer");
 }
 
 CUresult map_array(Session& session, const proto::ExternalMapArrayRecord& record, SessionArray& made) {
-  made.external = session.memory().external().find(record.memory);
-  if (made.external == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (record.offset >= made.external->size_bytes()) return CUDA_ERROR_INVALID_VALUE;
-  CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC description{};
-  description.offset = record.offset;
-  description.arrayDesc = {record.width, record.height, record.depth, static_cast<CUarray_format>(record.format), record.channels, record.flags};
-  description.numLevels = record.levels;
+  Checked<CheckedExternalArray> part = CheckedMemory(session).part(record);
+  if (!part) return part.refusal().result;
+  made.external = part->memory();
   const ScopedMark mark(session.id(), "cuImportExternalMemory", Patience::patient);
-  const CUresult result = session.parts().driver->cuExternalMemoryGetMappedMipmappedArray(&made.mipmapped, made.external->handle(), &description);
+  const CUresult result = CheckedCalls(session.parts().driver).map(made.mipmapped, *part);
   return session.parts().faults.check(result, session.id(), "cuExternalMemoryGetMappedMipmappedArray");
 }
 

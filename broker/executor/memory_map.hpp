@@ -86,7 +86,7 @@ class MemoryMap {
 
   // Wholly in chunks, in a global, or in a buffer of external memory.
   [[nodiscard]] bool owns_device(std::uint64_t address, std::uint64_t size_bytes) const;
-  [[nodiscard]] bool is_leased(std::uint64_t address, std::uint64_t size_bytes) const;    // nobody else's, whatever is there
+  [[nodiscard]] bool is_leased(std::uint64_t address, std::uint64_t size_bytes) const;  // nobody else's, whatever is there
   [[nodiscard]] bool owns_pinned(std::uint64_t address, std::uint64_t size_bytes) const { return segments_.owns_pinned(address, size_bytes); }
 
  private:

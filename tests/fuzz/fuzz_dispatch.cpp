@@ -6,6 +6,8 @@
 #include <cstring>
 #include <memory>
 
+#include "broker/executor/checked_calls.hpp"
+#include "broker/executor/checked_memory.hpp"
 #include "broker/log.hpp"
 #include "tests/fuzz/support/fuzz_target.hpp"
 #include "tests/wire/support/wire_fixture.hpp"
@@ -21,8 +23,11 @@ constexpr std::uint16_t kFirstRecord = 0x8001;
 constexpr std::uint16_t kLastRecord = static_cast<std::uint16_t>(proto::RecordId::LeaseEnd);  // of those that add_random() knows one by one
 constexpr std::uint64_t kFirstChunk = test::kDeviceLease;                                     // where the session's chunk lies
 constexpr std::uint64_t kForeignChunk = kFirstChunk + test::kLeaseBytes;
-constexpr std::uint64_t kSegmentBytes = 64u << 10;  // of pinned and of staging memory
-constexpr std::uint32_t kExecs = 3;                 // ids of executable graphs
+constexpr std::uint64_t kSegmentBytes = 64u << 10;   // of pinned and of staging memory
+constexpr std::uint32_t kExecs = 3;                  // ids of executable graphs
+constexpr std::uint64_t kExternalBytes = 64u << 10;  // of external memory, of which a buffer is mapped; the other client's lies before it
+constexpr std::uint64_t kForeignBuffer = test::kExternalMemory;
+constexpr std::uint64_t kBuffer = kForeignBuffer + kExternalBytes;
 constexpr std::uint64_t kSession = 1;
 constexpr std::uint64_t kVictim = 2;
 
@@ -60,6 +65,25 @@ void make_graphs(broker::Session& session) {
   }
 }
 
+// What a helper does for external memory.
+void map_external(broker::Session& session, const proto::RecordHeader& header, std::span<const std::byte> body) {
+  const broker::CheckedMemory memory(session);
+  if (header.id == static_cast<std::uint16_t>(proto::RecordId::ExternalMap) && body.size() >= proto::ExternalMapRecord::kBodyBytes) {
+    proto::ExternalMapRecord record;
+    std::memcpy(&record, body.data(), sizeof record);
+    auto part = memory.part(record);
+    std::uint64_t address = 0;
+    if (part) (void)session.memory().external().map(*part, address);
+  }
+  if (header.id == static_cast<std::uint16_t>(proto::RecordId::ExternalMapArray) && body.size() >= proto::ExternalMapArrayRecord::kBodyBytes) {
+    proto::ExternalMapArrayRecord record;
+    std::memcpy(&record, body.data(), sizeof record);
+    auto part = memory.part(record);
+    CUmipmappedArray made = nullptr;
+    if (part) (void)broker::CheckedCalls(*executor->driver).map(made, *part);
+  }
+}
+
 // As a worker's visit, but record by record, so that each that was looked at is counted.
 void visit(test::WireClient& client) {
   broker::Session& session = client.session();
@@ -72,6 +96,7 @@ void visit(test::WireClient& client) {
       if (header.id == static_cast<std::uint16_t>(proto::RecordId::GraphInstantiate) && session.is_reading()) make_graphs(session);
       // At once: what is queued when a later record ends the session goes to nobody.
       if (session.is_reading()) (void)session.streams().issue();
+      if (session.is_reading()) map_external(session, header, left.subspan(sizeof header, header.size_bytes - sizeof header));
       left = left.subspan(header.size_bytes);
     }
     if (read.fault != proto::RingFault::none) {
@@ -174,6 +199,9 @@ std::uint64_t some_place(Random& random, std::uint64_t space) {
     case 1: return kForeignChunk + random() % kChunkBytes;
     case 2: return kForeignChunk - own;
     case 3: return own - 1;
+    case 4: return kForeignBuffer + random() % kExternalBytes;
+    case 5:
+    case 6: return kBuffer + random() % kExternalBytes;
     default: return own + random() % (space == 0 ? kChunkBytes : kSegmentBytes);
   }
 }
@@ -237,12 +265,40 @@ void add_graph(Input& input, Random& random) {
   }
 }
 
+void add_external(Input& input, Random& random) {
+  const auto memory = proto::ExternalMemoryId::make(static_cast<std::uint32_t>(random() % 4 == 0 ? random() % 3 : 0), 1);
+  const std::uint64_t offset = random() % 2 == 0 ? 0 : some_count(random, kExternalBytes);
+  switch (random() % 16) {
+    case 0: return add(input, random, proto::ExternalReleaseRecord{memory}, {});
+    case 1: return add(input, random, proto::ExternalUnmapRecord{random() % 4 == 0 ? some_place(random, 0) : kBuffer}, {});
+    case 2:
+    case 3:
+    case 4: {
+      proto::ExternalMapArrayRecord map{};
+      map.memory = memory;
+      map.array = proto::ArrayId::make(static_cast<std::uint32_t>(3 + random() % 8), 1);
+      map.offset = offset;
+      map.width = some_count(random, 64);
+      map.height = some_count(random, 64);
+      map.depth = some_count(random, 4);
+      map.format = random() % 4 == 0 ? static_cast<std::uint32_t>(random() % 40) : static_cast<std::uint32_t>(CU_AD_FORMAT_FLOAT);
+      map.channels = static_cast<std::uint32_t>(random() % 8 == 0 ? random() : 1 + random() % 4);
+      map.flags = static_cast<std::uint32_t>(random() % 4 == 0 ? random() : 0);
+      map.levels = static_cast<std::uint32_t>(random() % 8 == 0 ? random() : random() % 8);
+      return add(input, random, map, {});
+    }
+    case 5: return add(input, random, proto::ExternalImportRecord{memory, some_count(random, kExternalBytes), 0, 0}, {});
+    default: return add(input, random, proto::ExternalMapRecord{memory, offset, some_count(random, kExternalBytes), 0, 0}, {});
+  }
+}
+
 // Records with addresses, pitches, offsets and sizes.
 void add_memory(Input& input, Random& random, proto::StreamId stream) {
   const auto space = [&] { return static_cast<std::uint8_t>(random() % 32 == 0 ? random() % 5 : random() % 3); };
   const auto memory = proto::MemoryId::make(static_cast<std::uint32_t>(random() % 3), 1);
   const std::uint64_t range = kFirstChunk + kChunkBytes * (1 + random() % 8);
-  switch (random() % 12) {
+  switch (random() % 13) {
+    case 12: return add_external(input, random);
     case 0: {
       proto::CopyRecord copy{};
       copy.destination_space = space();
@@ -363,6 +419,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     executor->window->shut();
     victim = std::make_unique<test::WireClient>(*executor, kVictim);
     (void)victim->add_chunk(kChunkBytes);
+    require(victim->map_external(victim->add_external(0, kExternalBytes), kExternalBytes) == kForeignBuffer, "external memory lies elsewhere");
   }
   test::AddressOracle& oracle = executor->fake.oracle;
   oracle.act_as(0);
@@ -379,6 +436,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   client.add_segment(proto::SegmentPurpose::staging, kSegmentBytes);
   (void)client.add_array(0, {64, 8, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0});
   (void)client.add_array(1, {16, 8, 4, CU_AD_FORMAT_FLOAT, 2, 0});
+  require(client.map_external(client.add_external(0, kExternalBytes), kExternalBytes) == kBuffer, "external memory lies elsewhere");
   oracle.act_as(kSession);
 
   std::vector<std::byte> bytes(reinterpret_cast<const std::byte*>(data), reinterpret_cast<const std::byte*>(data) + size);
@@ -389,5 +447,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   oracle.act_as(0);
   client.session().fail("the input", "it is over");  // what waits would hold the session
   client.release_segments();
+  client.release_external();
   return 0;
 }

@@ -167,6 +167,44 @@ TEST_CASE("closing waits for work in flight, drops what is queued, and gives str
   CHECK(f.executor.progress->stream[0].session.load() == 0);
 }
 
+TEST_CASE("external memory is refused once it is given up, and ends when the work that uses it has") {
+  Fixture f;
+  constexpr std::uint64_t kBytes = 64 << 10;
+  const proto::ExternalMemoryId memory = f.client.add_external(1, kBytes);
+  const std::uint64_t buffer = f.client.map_external(memory, kBytes);
+  const proto::FillRecord fill{buffer, 0, kBytes, 1, 7, 1};
+  f.start();
+  f.executor.fake.hold_work();
+  f.client.post(fill);
+  f.client.post(proto::ExternalReleaseRecord{memory});
+  f.client.post(fill);
+  f.client.post(proto::ExternalUnmapRecord{buffer});
+  REQUIRE(eventually([&] { return f.executor.fake.calls(FakeCall::fill).size() == 2; }));
+  CHECK(f.client.take_async_error() == CUDA_SUCCESS);
+  f.client.post(fill);
+  CUresult error = CUDA_SUCCESS;
+  CHECK(eventually([&] { return (error = f.client.take_async_error()) != CUDA_SUCCESS; }));
+  CHECK(error == CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.executor.fake.calls(FakeCall::fill).size() == 2);
+  CHECK(f.executor.fake.buffers == 1);  // in use
+  CHECK(f.executor.fake.externals == 1);
+  f.executor.fake.resume_work();
+  CHECK(eventually([&] { return f.executor.fake.buffers == 0 && f.executor.fake.externals == 0; }));
+  f.close();
+}
+
+TEST_CASE("external memory ends with its session") {
+  Fixture f;
+  constexpr std::uint64_t kBytes = 64 << 10;
+  const proto::ExternalMemoryId memory = f.client.add_external(1, kBytes);
+  (void)f.client.map_external(memory, kBytes);
+  (void)f.client.map_external(memory, kBytes / 2);
+  f.start();
+  f.close();
+  CHECK(f.executor.fake.buffers == 0);
+  CHECK(eventually([&] { return f.executor.fake.externals == 0; }));
+}
+
 TEST_CASE("closing an unknown session answers at once") {
   Fixture f;
   f.start();

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <utility>
 
+#include <sys/stat.h>
+
 #include "broker/progress_table.hpp"
 #include "proto/channel.hpp"
 #include "tests/wire/support/fake_driver.hpp"
@@ -25,6 +27,13 @@ std::uint64_t leaseholder(std::uint64_t first, std::uint64_t address, Number siz
   return Number{address} + size_bytes <= Number{first} + Number{number + 1} * kLeaseBytes ? number + 1 : 0;
 }
 
+std::uint64_t inode_of(int file, std::uint64_t& size_bytes) {
+  struct stat about {};
+  if (fstat(file, &about) != 0) return 0;
+  size_bytes = static_cast<std::uint64_t>(about.st_size);
+  return about.st_ino;
+}
+
 bool touches_leases(std::uint64_t address, Number size_bytes) {
   constexpr std::uint64_t kEnd = kPinnedLease + (kPinnedLease - kDeviceLease);
   return address < kEnd && Number{address} + size_bytes > kDeviceLease;
@@ -42,6 +51,12 @@ bool is_covered(const std::map<std::uint64_t, std::uint64_t>& pieces, std::uint6
     at = piece_end;
   }
   return end <= kAllAddresses;
+}
+
+bool has_plain_elements(CUarray_format format) {
+  return format == CU_AD_FORMAT_UNSIGNED_INT8 || format == CU_AD_FORMAT_UNSIGNED_INT16 || format == CU_AD_FORMAT_UNSIGNED_INT32 ||
+         format == CU_AD_FORMAT_SIGNED_INT8 || format == CU_AD_FORMAT_SIGNED_INT16 || format == CU_AD_FORMAT_SIGNED_INT32 ||
+         format == CU_AD_FORMAT_HALF || format == CU_AD_FORMAT_FLOAT;
 }
 
 Number bytes_of(CUarray_format format, unsigned channels) {
@@ -112,6 +127,45 @@ void AddressOracle::give(std::uint64_t address, std::uint64_t session) {
   given_[address] = session;
 }
 
+void AddressOracle::give_file(int file, std::uint64_t session) {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t size_bytes = 0;
+  files_[inode_of(file, size_bytes)] = session;
+}
+
+void AddressOracle::note_imported(CUexternalMemory memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC& description) {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t size_bytes = 0;
+  const auto file = files_.find(inode_of(description.handle.fd, size_bytes));
+  imported_[memory] = {description.size, file != files_.end() ? file->second : 0};
+}
+
+std::uint64_t AddressOracle::place_external(CUexternalMemory memory, std::uint64_t size_bytes) {
+  const std::lock_guard lock(mutex_);
+  if (!imported_.contains(memory)) return 0;
+  std::uint64_t place = kExternalMemory;
+  for (const auto& [address, piece] : external_) {
+    if (size_bytes <= address - place) break;
+    place = address + piece.size_bytes;
+  }
+  external_[place] = {size_bytes, memory};
+  return place;
+}
+
+void AddressOracle::note_freed(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  external_.erase(address);
+}
+
+// Work under way would lose its memory.
+void AddressOracle::note_destroyed(CUexternalMemory memory) {
+  const std::lock_guard lock(mutex_);
+  if (imported_.erase(memory) == 0) wrong("cuDestroyExternalMemory: extMem", "is no memory that was imported");
+  for (const auto& [address, piece] : external_) {
+    if (piece.memory == memory) wrong("cuDestroyExternalMemory: extMem", "has a buffer that is still mapped");
+  }
+}
+
 void AddressOracle::forget(std::uint64_t session) {
   const std::lock_guard lock(mutex_);
   std::erase_if(mapped_, [&](const auto& piece) { return leaseholder(kDeviceLease, piece.first, piece.second) == session; });
@@ -135,12 +189,24 @@ std::optional<std::uint64_t> AddressOracle::owner_of(std::uint64_t address, std:
   if (of_device != 0) return is_covered(mapped_, address, size_bytes) ? std::optional(of_device) : std::nullopt;
   const std::uint64_t of_pinned = leaseholder(kPinnedLease, address, size_bytes);
   if (of_pinned != 0) return is_covered(registered_, address, size_bytes) ? std::optional(of_pinned) : std::nullopt;
+  if (const External* const piece = external_at(address, size_bytes); piece != nullptr) {
+    const auto memory = imported_.find(piece->memory);
+    return memory != imported_.end() ? std::optional(memory->second.session) : std::nullopt;
+  }
   auto given = given_.upper_bound(address);
   if (given == given_.begin()) return std::nullopt;
   --given;
   const auto piece = registered_.find(given->first);
   if (piece == registered_.end() || Number{address} + size_bytes > Number{piece->first} + piece->second) return std::nullopt;
   return given->second;
+}
+
+// Buffers that lie side by side are of different memory, and not one.
+const AddressOracle::External* AddressOracle::external_at(std::uint64_t address, std::uint64_t size_bytes) const {
+  auto piece = external_.upper_bound(address);
+  if (piece == external_.begin()) return nullptr;
+  --piece;
+  return Number{address} + size_bytes <= Number{piece->first} + piece->second.size_bytes ? &piece->second : nullptr;
 }
 
 void AddressOracle::check_owner(const char* where, std::uint64_t owner) {
@@ -217,12 +283,49 @@ void AddressOracle::leased(const char* where, CUdeviceptr address, std::uint64_t
 void AddressOracle::reserved(const char* where, CUdeviceptr address, std::uint64_t size_bytes) { leased(where, address, size_bytes); }
 
 void AddressOracle::check_host(const char* where, std::uint64_t address, std::uint64_t size_bytes) {
-  if (address == 0 || touches_leases(address, size_bytes)) wrong(where, "is not the executor's own memory");
+  if (address == 0 || touches_leases(address, size_bytes) || external_at(address, 1) != nullptr) wrong(where, "is not the executor's own memory");
 }
 
 void AddressOracle::registrable(const char* where, const void* address, std::uint64_t size_bytes) {
   if (const std::uint64_t owner = leaseholder(kPinnedLease, number(address), size_bytes); owner != 0) return check_owner(where, owner);
   check_host(where, number(address), size_bytes);
+}
+
+void AddressOracle::structure(const char* where, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* memory) {
+  if (memory->type != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD) return wrong(where, "is of a type that may be a pointer");
+  std::uint64_t size_bytes = 0;
+  const auto file = files_.find(inode_of(memory->handle.fd, size_bytes));
+  if (file == files_.end()) return wrong(where, "is a descriptor that no session was given");
+  if (memory->size == 0 || memory->size > size_bytes) wrong(where, "is more than there is");
+  check_owner(where, file->second);
+}
+
+void AddressOracle::part(const char* where, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC* buffer, CUexternalMemory memory) {
+  const auto whole = imported_.find(memory);
+  if (whole == imported_.end()) return wrong(where, "is of no memory that was imported");
+  if (buffer->size == 0 || Number{buffer->offset} + buffer->size > whole->second.size_bytes) wrong(where, "leaves what was imported");
+  check_owner(where, whole->second.session);
+}
+
+// The largest level fits; the rest is the driver's to know.
+void AddressOracle::part(const char* where, const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC* array, CUexternalMemory memory) {
+  const auto whole = imported_.find(memory);
+  if (whole == imported_.end()) return wrong(where, "is of no memory that was imported");
+  const Number room = array->offset < whole->second.size_bytes ? Number{whole->second.size_bytes} - array->offset : 0;
+  const CUDA_ARRAY3D_DESCRIPTOR& shape = array->arrayDesc;
+  Number bytes = has_plain_elements(shape.Format) ? bytes_of(shape.Format, shape.NumChannels) : 1;
+  for (const std::uint64_t extent : {shape.Width, shape.Height, shape.Depth}) {
+    if (bytes <= room) bytes *= std::max<std::uint64_t>(extent, 1);
+  }
+  if (has_plain_elements(shape.Format) ? bytes > room : room == 0) wrong(where, "leaves what was imported");
+  check_owner(where, whole->second.session);
+}
+
+void AddressOracle::external(const char* where, CUdeviceptr address) {
+  const auto piece = external_.find(address);
+  if (piece == external_.end()) return wrong(where, "is no buffer of external memory");
+  const auto memory = imported_.find(piece->second.memory);
+  if (memory != imported_.end()) check_owner(where, memory->second.session);
 }
 
 void AddressOracle::registered(const char* where, const void* address) {
@@ -305,6 +408,7 @@ void AddressOracle::check_texels(const char* where, std::uint64_t address, std::
   const std::optional<std::uint64_t> owner = owner_of(address, 1);
   if (!owner) return wrong(where, "begins in no client's memory");
   check_owner(where, *owner);
+  if (external_at(address, size_bytes) != nullptr) return;
   const std::uint64_t of_device = leaseholder(kDeviceLease, address, size_bytes);
   if (of_device != *owner && leaseholder(kPinnedLease, address, size_bytes) != *owner) wrong(where, "leaves its session's lease");
 }

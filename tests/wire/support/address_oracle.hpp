@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Asked of every address that the driver of wire tests and fuzzers is given, by parameter (gen/address_rows.hpp, from proto/spec/addresses.toml):
 // whether it is the memory of one client, or what else must hold of it. It knows no part of the executor: what is mapped and registered it hears
-// from the driver's own calls, and whose it is it tells by the lease.
+// from the driver's own calls, and whose it is it tells by the lease; of external memory, by the file.
 //
 // What is wrong is kept; a FakeDriver that ends with something wrong that no test has taken ends the program.
 // Thread safe: a call is asked about under one lock.
@@ -22,6 +22,7 @@ namespace mpsshim::test {
 inline constexpr std::uint64_t kDeviceLease = 0x2000'0000'0000;
 inline constexpr std::uint64_t kPinnedLease = 0x3800'0000'0000;
 inline constexpr std::uint64_t kLeaseBytes = 1ull << 34;
+inline constexpr std::uint64_t kExternalMemory = 0x1800'0000'0000;  // where it is mapped, at the lowest place with room
 
 class AddressOracle {
  public:
@@ -36,6 +37,12 @@ class AddressOracle {
   void note_array(CUarray array, const CUDA_ARRAY3D_DESCRIPTOR& descriptor);
   // Registered memory outside of all leases is the executor's own, but for this (staging segments).
   void give(std::uint64_t address, std::uint64_t session);
+  // External memory: a file that one session imports, what of it is mapped where (0: there is no such memory), and both ends.
+  void give_file(int file, std::uint64_t session);
+  void note_imported(CUexternalMemory memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC& description);
+  [[nodiscard]] std::uint64_t place_external(CUexternalMemory memory, std::uint64_t size_bytes);
+  void note_freed(std::uint64_t address);
+  void note_destroyed(CUexternalMemory memory);
   // Nothing in its leases is there any more.
   void forget(std::uint64_t session);
   // On whose behalf all calls are from now on; 0: one of them, all through a call.
@@ -68,6 +75,9 @@ class AddressOracle {
   }
   void registrable(const char* where, const void* address, std::uint64_t size_bytes);
   void registered(const char* where, const void* address);
+  void part(const char* where, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC* buffer, CUexternalMemory memory);
+  void part(const char* where, const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC* array, CUexternalMemory memory);
+  void external(const char* where, CUdeviceptr address);
   template <typename Address>
   void value(const char*, Address) {}
   void structure(const char* where, const CUDA_MEMCPY2D* copy);
@@ -75,8 +85,17 @@ class AddressOracle {
   void structure(const char* where, const CUDA_MEMSET_NODE_PARAMS* fill);
   void structure(const char* where, const CUgraphNodeParams* node);
   void structure(const char* where, const CUDA_RESOURCE_DESC* resource);
+  void structure(const char* where, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* memory);
 
  private:
+  struct Imported {
+    std::uint64_t size_bytes = 0;
+    std::uint64_t session = 0;
+  };
+  struct External {
+    std::uint64_t size_bytes = 0;
+    CUexternalMemory memory = nullptr;
+  };
   struct Box;
   struct End;
   static std::uint64_t number(CUdeviceptr address) { return address; }
@@ -85,6 +104,7 @@ class AddressOracle {
   void wrong(const char* where, const std::string& what);
   // The session whose memory all of it is.
   [[nodiscard]] std::optional<std::uint64_t> owner_of(std::uint64_t address, std::uint64_t size_bytes) const;
+  [[nodiscard]] const External* external_at(std::uint64_t address, std::uint64_t size_bytes) const;
   void check_owner(const char* where, std::uint64_t owner);
   void check_bytes(const char* where, std::uint64_t address, std::uint64_t size_bytes);
   void check_host(const char* where, std::uint64_t address, std::uint64_t size_bytes);
@@ -96,6 +116,9 @@ class AddressOracle {
   std::map<std::uint64_t, std::uint64_t> registered_;
   std::map<std::uint64_t, std::uint64_t> given_;
   std::map<CUarray, CUDA_ARRAY3D_DESCRIPTOR> arrays_;
+  std::map<std::uint64_t, std::uint64_t> files_;  // by inode: whose it is
+  std::map<CUexternalMemory, Imported> imported_;
+  std::map<std::uint64_t, External> external_;  // by address
   std::uint64_t actor_ = 0;
   std::uint64_t owner_ = 0;  // of what the call has named so far
   std::vector<std::string> violations_;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "tests/wire/support/fake_work.hpp"
 
@@ -89,6 +90,29 @@ struct FakeEntry {
   }
   static CUresult CUDAAPI set_access(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) { return CUDA_SUCCESS; }
   static CUresult CUDAAPI release(CUmemGenericAllocationHandle) { return CUDA_SUCCESS; }
+  static CUresult CUDAAPI import_external(CUexternalMemory* memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* description) {
+    make(memory);
+    ++the_driver->externals;
+    the_driver->oracle.note_imported(*memory, *description);
+    close(description->handle.fd);  // it is the driver's now
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI map_external(CUdeviceptr* address, CUexternalMemory memory, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC* buffer) {
+    *address = the_driver->oracle.place_external(memory, buffer->size);
+    if (*address == 0) return CUDA_ERROR_INVALID_HANDLE;
+    ++the_driver->buffers;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI free_external(CUdeviceptr address) {
+    --the_driver->buffers;
+    the_driver->oracle.note_freed(address);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI destroy_external(CUexternalMemory memory) {
+    --the_driver->externals;
+    the_driver->oracle.note_destroyed(memory);
+    return CUDA_SUCCESS;
+  }
   static CUresult CUDAAPI memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
     *free_bytes = 3u << 20;
     *total_bytes = 4u << 20;
@@ -329,6 +353,14 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuMemUnmap = FakeEntry::unmap;
   table.cuMemSetAccess = FakeEntry::set_access;
   table.cuMemRelease = FakeEntry::release;
+  table.cuImportExternalMemory = FakeEntry::import_external;
+  table.cuExternalMemoryGetMappedBuffer = FakeEntry::map_external;
+  table.cuExternalMemoryGetMappedMipmappedArray = [](CUmipmappedArray* array, CUexternalMemory, const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC*) {
+    return FakeEntry::make(array);
+  };
+  table.cuMemFree_v2 = FakeEntry::free_external;
+  table.cuDestroyExternalMemory = FakeEntry::destroy_external;
+  table.cuMipmappedArrayDestroy = [](CUmipmappedArray) { return CUDA_SUCCESS; };
   table.cuMemGetInfo_v2 = FakeEntry::memory_info;
   table.cuStreamCreate = [](CUstream* stream, unsigned flags) { return FakeEntry::stream_create(stream, flags, 0); };
   table.cuStreamCreateWithPriority = FakeEntry::stream_create;

@@ -74,6 +74,8 @@ class FakeDriver {
   bool has_graphs = true;
   bool has_batches = true;
   std::atomic<unsigned> graphs_made{0};
+  std::atomic<unsigned> externals{0};  // external memory there is, and buffers mapped of it
+  std::atomic<unsigned> buffers{0};
   std::atomic<unsigned> greens{0};  // green contexts there are
   std::atomic<unsigned> green_streams{0};
   std::atomic<unsigned> green_conflicts{0};  // calls that named a green context while another thread had it current or was in such a call

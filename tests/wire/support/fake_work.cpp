@@ -48,7 +48,7 @@ std::vector<CUstreamBatchMemOpParams> writes_of_kernel(const std::vector<std::by
 
 void write_value(const CUstreamBatchMemOpParams& operation) {
   if (operation.operation == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES) return;
-  if (operation.writeValue.address >= kDeviceLease && operation.writeValue.address < kPinnedLease) return;  // addresses only
+  if (operation.writeValue.address >= kExternalMemory && operation.writeValue.address < kPinnedLease) return;  // addresses only
   // Seen by other threads as a GPU's write is: after everything before it in its stream.
   auto& word = *reinterpret_cast<std::uint32_t*>(operation.writeValue.address);
   std::atomic_ref(word).store(static_cast<std::uint32_t>(operation.writeValue.value), std::memory_order_release);

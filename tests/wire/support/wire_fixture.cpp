@@ -5,6 +5,7 @@
 
 #include <sys/eventfd.h>
 
+#include "broker/executor/checked_memory.hpp"
 #include "broker/executor/flight_limit.hpp"
 
 namespace mpsshim::test {
@@ -79,6 +80,7 @@ WireClient::WireClient(WireExecutor& executor, std::uint64_t session) : executor
 WireClient::~WireClient() {
   executor_.fake.resume_work();
   if (executor_.workers) return;
+  release_external();
   session_->begin_close({});
 }
 
@@ -157,6 +159,22 @@ void WireClient::add_segment(proto::SegmentPurpose purpose, std::uint64_t size_b
     throw std::bad_alloc();
   }
   if (!proto::has_own_address(purpose)) executor_.fake.oracle.give(address, session_->id());
+}
+
+proto::ExternalMemoryId WireClient::add_external(std::uint32_t index, std::uint64_t size_bytes) {
+  const auto id = proto::ExternalMemoryId::make(index, 1);
+  proto::FileDescriptor file = proto::create_memory_file("external", size_bytes);
+  executor_.fake.oracle.give_file(file.get(), session_->id());
+  const broker::ExternalMemory::Request request{size_bytes, size_bytes, CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, 0};
+  if (session_->memory().external().import(id, request, std::move(file)) != CUDA_SUCCESS) throw std::bad_alloc();
+  return id;
+}
+
+std::uint64_t WireClient::map_external(proto::ExternalMemoryId memory, std::uint64_t size_bytes) {
+  auto part = broker::CheckedMemory(*session_).part(proto::ExternalMapRecord{memory, 0, size_bytes, 0, 0});
+  std::uint64_t address = 0;
+  if (!part || session_->memory().external().map(*part, address) != CUDA_SUCCESS) throw std::bad_alloc();
+  return address;
 }
 
 proto::ArrayId WireClient::add_array(std::uint32_t index, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {

@@ -11,6 +11,7 @@
 
 #include "broker/executor/control_link.hpp"
 #include "broker/executor/dispatch.hpp"
+#include "broker/executor/external_memory.hpp"
 #include "broker/executor/fault.hpp"
 #include "broker/executor/helper_pool.hpp"
 #include "broker/executor/quiet_window.hpp"
@@ -110,6 +111,10 @@ class WireClient {
   // Host memory known to the session: pinned at the beginning of its lease, or staging memory. Released with release_segments(), before the client.
   void add_segment(proto::SegmentPurpose purpose, std::uint64_t size_bytes);
   void release_segments() { session_->memory().segments().release_all(); }
+  // External memory known to the session, and a buffer of it: its first bytes. release_external() ends both; the client's end does, without workers.
+  proto::ExternalMemoryId add_external(std::uint32_t index, std::uint64_t size_bytes);
+  std::uint64_t map_external(proto::ExternalMemoryId memory, std::uint64_t size_bytes);
+  void release_external() { session_->memory().external().release_all(); }
   // An array known to the session.
   proto::ArrayId add_array(std::uint32_t index, const CUDA_ARRAY3D_DESCRIPTOR& descriptor);
   proto::StreamId add_stream(std::uint32_t index, unsigned flags = CU_STREAM_DEFAULT);
