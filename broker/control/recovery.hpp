@@ -6,8 +6,8 @@
 //   terminated by a command               failed, CUDA_ERROR_MPS_CLIENT_TERMINATED (both)
 //   shown guilty (guilt.hpp)              failed with the driver's error         (nobody is)
 //   idle                                  moved                                  moved
-//   named by a call in which the          –                                      failed, CUDA_ERROR_MPS_SERVER_NOT_READY
-//   executor crashed or hung
+//   named by a call in which the          –                                      failed, CUDA_ERROR_MPS_SERVER_NOT_READY (a crash while its
+//   executor crashed or hung                                                     image is compiled names nobody the first time)
 //   busy                                  failed, CUDA_ERROR_MPS_SERVER_NOT_READY (both)
 //
 // A client that is gone is a suspect too: its work may be what faulted. Busy is what the progress table says, which no client can write.
