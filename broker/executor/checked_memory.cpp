@@ -233,6 +233,7 @@ Checked<CheckedFill> CheckedMemory::fill(const proto::FillRecord& record) const 
   fill.height_ = record.height;
   fill.value_ = record.value;
   fill.element_bytes_ = record.element_bytes;
+  fill.size_bytes_ = bytes;
   return fill;
 }
 

@@ -86,14 +86,16 @@ class CheckedBox {
   [[nodiscard]] std::uint64_t address() const { return address_; }
   [[nodiscard]] std::uint64_t pitch() const { return pitch_; }  // bytes from row to row
   [[nodiscard]] std::uint64_t rows() const { return rows_; }    // from slice to slice
+  [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }  // from the first byte to the last
   [[nodiscard]] bool is_host() const { return is_host_; }
 
  private:
   friend class CheckedMemory;
   CheckedBox(const CheckedRange& range, std::uint64_t pitch, std::uint64_t rows)
-      : address_(range.address()), pitch_(pitch), rows_(rows), is_host_(range.is_host()) {}
+      : address_(range.address()), size_bytes_(range.size_bytes()), pitch_(pitch), rows_(rows), is_host_(range.is_host()) {}
 
   std::uint64_t address_;
+  std::uint64_t size_bytes_;
   std::uint64_t pitch_;
   std::uint64_t rows_;
   bool is_host_;
@@ -134,6 +136,7 @@ class CheckedFill {
   [[nodiscard]] std::uint64_t height() const { return height_; }
   [[nodiscard]] std::uint32_t value() const { return value_; }
   [[nodiscard]] std::uint32_t element_bytes() const { return element_bytes_; }  // 1, 2 or 4
+  [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }        // from the first byte to the last
 
  private:
   friend class CheckedMemory;
@@ -145,6 +148,7 @@ class CheckedFill {
   std::uint64_t height_ = 0;
   std::uint32_t value_ = 0;
   std::uint32_t element_bytes_ = 0;
+  std::uint64_t size_bytes_ = 0;
 };
 
 // A word of 4 or 8 bytes, aligned to its size.

@@ -61,7 +61,7 @@ struct Incoming {
 };
 
 // For a launch: what its function's texture and surface references are bound to (handlers_reference.cpp). CUDA_ERROR_INVALID_HANDLE: an array
-// that is bound is gone.
+// that is bound is gone; CUDA_ERROR_INVALID_VALUE: memory that is bound is.
 [[nodiscard]] CUresult find_bindings(Session& session, const SessionFunction& function, std::shared_ptr<const LaunchReferences>& found);
 
 // Dispatches whole records one after another until the session fails.

@@ -69,6 +69,7 @@ ExternalMemory::Ticket ExternalMemory::leave(Buffer buffer) {
 ExternalMemory::Ticket ExternalMemory::forget(std::uint64_t address) {
   const std::lock_guard lock(mutex_);
   const auto node = buffers_.extract(address);
+  ++losses_;
   return node.empty() ? 0 : leave(node.mapped());
 }
 

@@ -8,6 +8,7 @@
 // come from the client: CheckedMemory makes parts of them. The descriptor was looked at by the control process.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -70,6 +71,7 @@ class ExternalMemory {
 
   [[nodiscard]] bool holds(std::uint64_t address, std::uint64_t size_bytes) const;
   [[nodiscard]] bool holds_any() const;
+  [[nodiscard]] std::uint64_t losses() const { return losses_; }  // counts forget()
   // In a quiet window, when the session has ended.
   void release_all();
 
@@ -89,6 +91,7 @@ class ExternalMemory {
   std::multimap<std::uint64_t, Buffer> buffers_;        // by address: the driver may give what overlaps the same one
   std::map<Ticket, Buffer> leaving_;
   Ticket last_ticket_ = 0;
+  std::atomic<std::uint64_t> losses_{0};
 };
 
 }  // namespace mpsshim::broker

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/executor/graph_node.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -66,6 +67,13 @@ NodeFault read_kernel(Session& session, std::span<const std::byte> payload, Node
   node.launch.own();
   work = std::move(node);
   return {};
+}
+
+bool is_own(const MemoryMap& memory, const NodeRange& range) {
+  const bool may_be_device = range.where != NodeRange::Where::pinned;
+  const bool may_be_pinned = range.where != NodeRange::Where::device;
+  return (may_be_device && memory.owns_device(range.address, range.size_bytes)) ||
+         (may_be_pinned && memory.owns_pinned(range.address, range.size_bytes));
 }
 
 // `found` is empty where the description has nothing to do, which a node may not.
@@ -172,6 +180,26 @@ NodeFault read_node_work(Session& session, const proto::GraphNodeHeader& header,
     case proto::GraphNodeKind::conditional: return read_condition(session, payload, work, depth);
   }
   return malformed("a node is of an unknown kind");
+}
+
+void add_ranges(const NodeWork& work, std::vector<NodeRange>& ranges) {
+  if (const auto* copy = std::get_if<CheckedBoxCopy>(&work)) {
+    for (const CheckedBox* box : {&copy->destination(), &copy->source()}) {
+      ranges.push_back({box->is_host() ? NodeRange::Where::pinned : NodeRange::Where::device, box->address(), box->size_bytes()});
+    }
+  } else if (const auto* fill = std::get_if<CheckedFill>(&work)) {
+    ranges.push_back({NodeRange::Where::either, fill->destination(), fill->size_bytes()});
+  } else if (const auto* condition = std::get_if<ConditionNode>(&work)) {
+    for (const std::vector<GraphNode>& body : condition->bodies->of) {
+      for (const GraphNode& node : body) {
+        if (node.is_enabled) add_ranges(node.work, ranges);
+      }
+    }
+  }
+}
+
+bool owns_all(const MemoryMap& memory, std::span<const NodeRange> ranges) {
+  return std::ranges::all_of(ranges, [&](const NodeRange& range) { return is_own(memory, range); });
 }
 
 }  // namespace mpsshim::broker

@@ -18,6 +18,7 @@
 
 namespace mpsshim::broker {
 
+class MemoryMap;
 class Session;
 
 struct EmptyNode {};
@@ -63,6 +64,17 @@ struct GraphUpdate {
   bool is_enabled = true;
   NodeWork work;
 };
+
+// Memory that a node reads or writes by an address of its own, host's or device's; where a kernel goes nobody knows.
+struct NodeRange {
+  enum class Where : std::uint8_t { device, pinned, either };
+  Where where{};
+  std::uint64_t address = 0;
+  std::uint64_t size_bytes = 0;
+};
+// Of the node, and of what is enabled in its bodies.
+void add_ranges(const NodeWork& work, std::vector<NodeRange>& ranges);
+[[nodiscard]] bool owns_all(const MemoryMap& memory, std::span<const NodeRange> ranges);
 
 // Why a node cannot be had.
 using NodeFault = Refusal;

@@ -28,7 +28,6 @@ CUDA_ARRAY3D_DESCRIPTOR descriptor_of(const proto::ArrayCreateRecord& record) {
 
 CUresult create(const Driver& driver, const proto::ArrayCreateRecord& record, const SessionArray& parent, SessionArray& made) {
   const CUDA_ARRAY3D_DESCRIPTOR descriptor = descriptor_of(record);
-  made.is_part = record.kind == kLevel || record.kind == kPlane;
   switch (record.kind) {
     case kArray: return driver->cuArray3DCreate_v2(&made.array, &descriptor);
     case kMipmapped: return driver->cuMipmappedArrayCreate(&made.mipmapped, &descriptor, record.number);
@@ -44,18 +43,12 @@ proto::ArrayCreateReply describe(const proto::ArrayCreateRecord& record, const S
   return {found.Width, found.Height, found.Depth, static_cast<std::uint32_t>(found.Format), found.NumChannels, found.Flags, 0};
 }
 
-void destroy_in_window(Session& session, const char* what, SessionArrays::Ticket ticket) {
-  session.start_window_job(what, [&session, ticket] { session.arrays().destroy(ticket); });
-}
-
+// An array that is not added ends with `made`.
 void add_array(Session& session, Reply& reply, const proto::ArrayCreateRecord& record, CUresult result, const SessionArray& made) {
   if (result != CUDA_SUCCESS) return reply.answer_with(result, proto::ArrayCreateReply{});
   const proto::Known<SessionArray> parent = session.arrays().table().find(record.parent);
-  const bool is_orphan = made.is_part && !parent;  // destroyed meanwhile
-  if (is_orphan || !session.arrays().add(record.array, made)) {
-    destroy_in_window(session, "cuArrayDestroy", session.arrays().retire(made));
-    return reply.answer_with(CUDA_ERROR_INVALID_HANDLE, proto::ArrayCreateReply{});
-  }
+  const bool is_orphan = made.is_part && (!parent || parent->hold != made.hold);  // destroyed meanwhile; its id may be another's
+  if (is_orphan || !session.arrays().add(record.array, made)) return reply.answer_with(CUDA_ERROR_INVALID_HANDLE, proto::ArrayCreateReply{});
   if (made.is_part) parent->parts.push_back(record.array);
   reply.answer_with(CUDA_SUCCESS, describe(record, made));
 }
@@ -92,13 +85,16 @@ void handle(Incoming& incoming, const proto::ArrayCreateRecord& record) {
     if (!found) return;
     parent = *found;
   }
-  session.start_job([reply = incoming.share_reply(), record, parent](const std::shared_ptr<Session>& owner) {
+  session.start_job([reply = incoming.share_reply(), record, parent](const std::shared_ptr<Session>& owner) mutable {
     SessionArray made;
+    made.is_part = record.kind == kLevel || record.kind == kPlane;
     const Driver& driver = owner->parts().driver;
     const CUresult result = owner->parts().faults.check(create(driver, record, parent, made), owner->id(), "cuArrayCreate");
     CUDA_ARRAY3D_DESCRIPTOR shape{};
     if (made.array != nullptr && driver->cuArray3DGetDescriptor_v2(&shape, made.array) == CUDA_SUCCESS) made.shape = shape;
-    owner->finish_job([owner, reply, record, result, made] { add_array(*owner, *reply, record, result, made); });
+    if (made.is_part) made.hold = std::move(parent.hold);
+    if (result == CUDA_SUCCESS && !made.is_part) owner->arrays().own(made);
+    owner->finish_job([owner, reply, record, result, made = std::move(made)] { add_array(*owner, *reply, record, result, made); });
   });
 }
 
@@ -109,16 +105,18 @@ void handle(Incoming& incoming, const proto::SamplerCreateRecord& record) {
   const bool is_surface = record.is_surface != 0;
   Checked<CheckedResource> resource = incoming.checked().resource(read.resource, record.array);
   if (!resource) return incoming.refuse(resource.refusal());
+  const proto::Known<SessionArray> array = session.arrays().table().find(record.array);
+  ArrayHold hold = array ? array->hold : nullptr;
   if (session.arrays().samplers(is_surface).size() >= SessionArrays::kMostSamplers) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
-  session.start_job([reply = incoming.share_reply(), resource = *resource, read, is_surface,
-                     has_view = record.has_view != 0](const std::shared_ptr<Session>& owner) {
+  session.start_job([reply = incoming.share_reply(), resource = *resource, read, is_surface, has_view = record.has_view != 0,
+                     hold = std::move(hold)](const std::shared_ptr<Session>& owner) mutable {
     const CheckedCalls calls(owner->parts().driver);
     unsigned long long handle = 0;
     CUresult result =
         is_surface ? calls.make_surface(handle, resource) : calls.make_texture(handle, resource, read.texture, has_view ? &read.view : nullptr);
     result = owner->parts().faults.check(result, owner->id(), is_surface ? "cuSurfObjectCreate" : "cuTexObjectCreate");
-    owner->finish_job([owner, reply, handle, is_surface, result] {
-      if (result == CUDA_SUCCESS) owner->arrays().samplers(is_surface).insert(handle);
+    owner->finish_job([owner, reply, handle, is_surface, result, hold = std::move(hold)] {
+      if (result == CUDA_SUCCESS) owner->arrays().samplers(is_surface).emplace(handle, hold);
       reply->answer_with(result, proto::SamplerCreateReply{handle});
     });
   });
@@ -131,12 +129,12 @@ void handle(Incoming& incoming, const proto::ArrayObjectDestroyRecord& record) {
     const proto::Known<SessionArray> found = incoming.find(session.arrays().table(), proto::ArrayId{record.object});
     if (!found || found->is_part) return;
     const SessionArrays::Ticket ticket = session.arrays().retire(proto::ArrayId{record.object});
-    return session.when_completed([&session, ticket] { destroy_in_window(session, "cuArrayDestroy", ticket); });
+    return session.when_completed([&session, ticket] { session.arrays().let_go(ticket); });
   }
   const bool is_surface = record.kind == kSurface;
-  if (session.arrays().samplers(is_surface).erase(record.object) == 0) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   const SessionArrays::Ticket ticket = session.arrays().retire_sampler(record.object, is_surface);
-  session.when_completed([&session, ticket] { destroy_in_window(session, "cuTexObjectDestroy", ticket); });
+  if (ticket == 0) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
+  session.when_completed([&session, ticket] { session.arrays().let_go(ticket); });
 }
 
 }  // namespace mpsshim::broker

@@ -87,11 +87,10 @@ void handle(Incoming& incoming, const proto::ExternalMapArrayRecord& record) {
   session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
     SessionArray made;
     CUresult result = map_array(*self, record, made);
-    self->finish_job([self, reply, id = record.array, result, made]() mutable {
-      if (result == CUDA_SUCCESS && !self->arrays().add(id, made)) {
-        result = CUDA_ERROR_INVALID_HANDLE;
-        self->start_window_job("cuArrayDestroy", [self, ticket = self->arrays().retire(made)] { self->arrays().destroy(ticket); });
-      }
+    if (result == CUDA_SUCCESS) self->arrays().own(made);
+    made.external = nullptr;  // the driver's array has it
+    self->finish_job([self, reply, id = record.array, result, made = std::move(made)]() mutable {
+      if (result == CUDA_SUCCESS && !self->arrays().add(id, made)) result = CUDA_ERROR_INVALID_HANDLE;  // it ends with `made`
       reply->answer_with(result, proto::ExternalMapArrayReply{});
     });
   });

@@ -135,6 +135,7 @@ void handle(Incoming& incoming, const proto::GraphLaunchRecord& record) {
   if (!record.exec.has_kind()) return incoming.malformed("its graph id is of another kind");
   const GraphSet::Entry* const entry = incoming.session.graphs().find(record.exec);
   if (entry == nullptr || !entry->graph->is_ready()) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
+  if (!entry->graph->owns_its_memory(incoming.session.memory())) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   GraphOp op = entry->graph->next_launch(incoming.session);
   op.graph = entry->graph;
   incoming.session.streams().append(*queue, std::move(op));

@@ -2,6 +2,7 @@
 // Modules, functions and globals. What the store has in memory is answered at once; loading and looking up are done by helpers and quiet
 // windows, whose results come back to the worker. It alone changes the session's tables, and only then is the client answered: a launch that
 // follows the answer finds its function.
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <utility>
@@ -106,6 +107,16 @@ CUresult add_function(Session& session, const proto::FunctionLookupRecord& recor
   return CUDA_SUCCESS;
 }
 
+// The same of a variable. In a copy that others run as well there is nothing that a client may read or write.
+CUresult add_global(Session& session, proto::ModuleId id, const ImageRef& image, std::uint64_t address, std::uint64_t size_bytes) {
+  const proto::Known<SessionModule> module = session.modules().find(id);
+  if (!module || module->image != image) return CUDA_ERROR_INVALID_HANDLE;
+  if (!image->is_one_clients()) return CUDA_SUCCESS;
+  session.memory().add_global(address, size_bytes);
+  if (std::ranges::find(module->globals, address) == module->globals.end()) module->globals.push_back(address);
+  return CUDA_SUCCESS;
+}
+
 void answer_function(Reply& reply, CUresult result, const LoadedFunction* loaded) {
   proto::FunctionLookupReply answer{};
   if (result != CUDA_SUCCESS) return reply.answer_with(result, answer);
@@ -157,11 +168,7 @@ void handle(Incoming& incoming, const proto::ModuleUnloadRecord& record) {
   if (module->image->holds_contents()) session.variables().remove(record.module);
   for (const proto::FunctionId function : module->functions) (void)session.functions().take(function);
   for (const proto::ReferenceId reference : module->reference_ids) (void)session.references().take(reference);
-  // Launches that are queued or running still use the image; afterwards prepared graphs may name its functions.
-  session.when_completed([&session, image = module->image, use = module->use]() mutable {
-    session.retire_image(std::move(image));
-    use.reset();
-  });
+  session.retire_module(*module);
 }
 
 void handle(Incoming& incoming, const proto::FunctionBindRecord& record) {
@@ -209,12 +216,14 @@ void handle(Incoming& incoming, const proto::GlobalLookupRecord& record) {
   const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
   if (!module) return;
   incoming.session.start_job(
-      [reply = incoming.share_reply(), image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
-        session->parts().modules.find_global(session->id(), image, name, [session, reply](CUresult result, CUdeviceptr address, std::size_t size) {
-          if (result == CUDA_SUCCESS) session->memory().add_global(address, size);
-          reply->answer_with(result, proto::GlobalLookupReply{address, size});
-          session->finish_job();
-        });
+      [reply = incoming.share_reply(), id = record.module, image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
+        session->parts().modules.find_global(
+            session->id(), image, name, [session, reply, id, image](CUresult result, CUdeviceptr address, std::size_t size) {
+              session->finish_job([session, reply, id, image, result, address, size] {
+                const CUresult added = result == CUDA_SUCCESS ? add_global(*session, id, image, address, size) : result;
+                reply->answer_with(added, added == CUDA_SUCCESS ? proto::GlobalLookupReply{address, size} : proto::GlobalLookupReply{});
+              });
+            });
       });
 }
 

@@ -29,14 +29,22 @@ CUresult add_reference(Session& session, const proto::ReferenceLookupRecord& rec
   return CUDA_SUCCESS;
 }
 
+// What is read of memory, if it is memory that is read.
+bool owns_memory_of(Session& session, const CheckedBinding& source) {
+  const CheckedRange* const linear = source.linear();
+  return linear == nullptr || session.memory().owns_device(linear->address(), linear->size_bytes());
+}
+
 }  // namespace
 
 CUresult find_bindings(Session& session, const SessionFunction& function, std::shared_ptr<const LaunchReferences>& found) {
   if (function.references == nullptr || function.references->bindings() == nullptr) return CUDA_SUCCESS;
   auto launch = std::make_shared<LaunchReferences>(LaunchReferences{function.references, function.references->bindings()});
   for (const auto& binding : *launch->bindings) {
-    const bool names_array = binding != nullptr && binding->source.names_array();
-    if (names_array && !session.arrays().table().find(binding->set.array)) return CUDA_ERROR_INVALID_HANDLE;  // destroyed since
+    if (binding == nullptr) continue;
+    const proto::Known<SessionArray> array = session.arrays().table().find(binding->set.array);
+    if (binding->source.names_array() && (!array || array->hold != binding->hold.lock())) return CUDA_ERROR_INVALID_HANDLE;  // destroyed since
+    if (!owns_memory_of(session, binding->source)) return CUDA_ERROR_INVALID_VALUE;                                          // freed since
   }
   found = std::move(launch);
   return CUDA_SUCCESS;
@@ -64,7 +72,10 @@ void handle(Incoming& incoming, const proto::ReferenceSetRecord& record) {
   if (!reference) return;
   Checked<CheckedBinding> source = incoming.checked().binding(record, reference->is_surface);
   if (!source) return incoming.refuse(source.refusal());
-  reference->references->set(reference->number, {record, *source});
+  ReferenceBinding binding{record, *source, {}};
+  const proto::Known<SessionArray> array = incoming.session.arrays().table().find(record.array);
+  if (array) binding.hold = array->hold;
+  reference->references->set(reference->number, binding);
 }
 
 }  // namespace mpsshim::broker

@@ -68,6 +68,8 @@ struct LoadedImage {
 
   // Its kernels may leave something in the context that loading it again does not bring back.
   [[nodiscard]] bool holds_contents() const { return has_writable_globals || uses_device_heap; }
+  // A client may have what variables hold for itself; otherwise others run the same copy.
+  [[nodiscard]] bool is_one_clients() const { return has_writable_globals || has_managed; }
 
   std::mutex mutex;                        // the maps below
   std::map<std::string, std::unique_ptr<LoadedFunction>, std::less<>> functions;

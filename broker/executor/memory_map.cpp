@@ -230,6 +230,7 @@ bool MemoryMap::forget_chunk(std::uint64_t address) {
   if (node.empty()) return false;
   node.mapped().given_up = give_up();
   leaving_.insert(std::move(node));
+  ++losses_;
   return true;
 }
 
@@ -310,6 +311,14 @@ bool MemoryMap::is_leased(std::uint64_t address, std::uint64_t size_bytes) const
   const auto lease = entry_before(leases_, address);
   return lease != leases_.end() && lies_in(lease->first, lease->second.size_bytes, address, size_bytes);
 }
+
+void MemoryMap::remove_global(std::uint64_t address) {
+  std::lock_guard lock(mutex_);
+  globals_.erase(address);
+  ++losses_;
+}
+
+std::uint64_t MemoryMap::losses() const { return losses_ + segments_.losses() + external_->losses(); }
 
 bool MemoryMap::owns_device(std::uint64_t address, std::uint64_t size_bytes) const {
   return lies_in_own(address, size_bytes) || external_->holds(address, size_bytes);

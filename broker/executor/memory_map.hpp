@@ -82,7 +82,13 @@ class MemoryMap {
   // All segments and chunks, in a quiet window, when the session has ended.
   void release_all();
 
+  // Variables of its modules: the session's own from add_global() to remove_global(), which comes with the module's unload. Afterwards the copy may
+  // be another client's.
   void add_global(std::uint64_t address, std::uint64_t size_bytes);
+  void remove_global(std::uint64_t address);
+
+  // Counts whatever has ceased to be the session's own. Who has asked about a range need not ask again before it changes.
+  [[nodiscard]] std::uint64_t losses() const;
 
   // Wholly in chunks, in a global, or in a buffer of external memory.
   [[nodiscard]] bool owns_device(std::uint64_t address, std::uint64_t size_bytes) const;
@@ -114,6 +120,7 @@ class MemoryMap {
   std::atomic<std::uint64_t>& all_chunks_;
   std::uint64_t granularity_ = 0;
   std::atomic<std::uint64_t> last_given_up_{0};
+  std::atomic<std::uint64_t> losses_{0};
 
   mutable std::mutex mutex_;
   struct Leased {

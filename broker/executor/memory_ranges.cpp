@@ -72,6 +72,7 @@ void MemoryMap::add_region(std::uint64_t address, std::uint64_t size_bytes) {
 void MemoryMap::remove_region(std::uint64_t address) {
   std::lock_guard lock(mutex_);
   regions_.erase(address);
+  ++losses_;
 }
 
 bool MemoryMap::claim_descriptor() {

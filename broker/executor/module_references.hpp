@@ -23,10 +23,11 @@ struct ReferenceHandle {
   CUsurfref surface = nullptr;
 };
 
-// Settings are of `set`, what is read is `source`. The array is looked for again when a launch is to use it.
+// Settings are of `set`, what is read is `source`, checked. Both are asked for again when a launch is to use them.
 struct ReferenceBinding {
   proto::ReferenceSetRecord set{};
   CheckedBinding source;
+  std::weak_ptr<const void> hold{};  // of the array (ArrayHold): another one may have its id by then
 };
 
 class ModuleReferences {

@@ -18,7 +18,7 @@ namespace mpsshim::broker {
 
 struct SessionEvent {
   bool has_timing = true;
-  PointRef last;  // the last record in session order; empty: never recorded
+  PointRef last;                        // the last record in session order; empty: never recorded
   std::optional<std::int64_t> kept_ns;  // when it was recorded in an earlier executor, by the host's clock; it means nothing once there is `last`
 };
 
@@ -28,6 +28,7 @@ struct SessionModule {
   std::vector<proto::FunctionId> functions;         // found in it; they end with it
   std::shared_ptr<ModuleReferences> references{};   // null: the image has no texture or surface references
   std::vector<proto::ReferenceId> reference_ids{};  // found in it
+  std::vector<std::uint64_t> globals{};             // variables found in it, by address: the session's own until it is unloaded
 };
 
 struct SessionFunction {

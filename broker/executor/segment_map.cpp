@@ -55,6 +55,7 @@ bool SegmentMap::forget(std::uint64_t segment) {
   const auto found = segments_.find(segment);
   if (found == segments_.end() || found->second.forgotten) return false;
   found->second.forgotten = true;
+  ++losses_;
   if (staging_ == &found->second) staging_ = nullptr;
   if (proto::has_own_address(found->second.purpose)) pinned_.erase(reinterpret_cast<std::uint64_t>(found->second.mapping.data()));
   return true;

@@ -5,6 +5,7 @@
 // and are not trusted; nothing overflows.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -36,6 +37,7 @@ class SegmentMap {
   void release_all();
 
   [[nodiscard]] bool is_leased(std::uint64_t address, std::uint64_t size_bytes) const;
+  [[nodiscard]] std::uint64_t losses() const { return losses_; }  // counts forget()
   [[nodiscard]] bool owns_pinned(std::uint64_t address, std::uint64_t size_bytes) const;
   // Device address of [offset, offset + size) in the staging segment.
   [[nodiscard]] std::optional<CUdeviceptr> staging(std::uint64_t offset, std::uint64_t size_bytes) const;
@@ -57,6 +59,7 @@ class SegmentMap {
   std::map<std::uint64_t, Segment> segments_;  // by id
   AddressRanges pinned_;
   const Segment* staging_ = nullptr;
+  std::atomic<std::uint64_t> losses_{0};
 };
 
 }  // namespace mpsshim::broker

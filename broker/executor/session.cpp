@@ -86,6 +86,7 @@ void Session::abandon_jobs() {
 }
 
 bool Session::poll_waiting() {
+  end_unheld_arrays();
   if (waiting_.empty() || failed_) return false;
   std::vector<Waiting> waiting = std::exchange(waiting_, {});
   std::vector<Waiting> left;
@@ -98,15 +99,17 @@ bool Session::poll_waiting() {
   }
   for (Waiting& entry : waiting_) left.push_back(std::move(entry));  // what the acts have added
   waiting_ = std::move(left);
+  end_unheld_arrays();
   return !waiting_.empty();
 }
 
 void Session::start_job(std::function<void(const std::shared_ptr<Session>&)> job) {
   ++jobs_;
-  parts_.helpers.submit(id_, [self = shared_from_this(), job = std::move(job)] {
+  parts_.helpers.submit(id_, [self = shared_from_this(), job = std::move(job)]() mutable {
     const ScopedMark mark(self->id(), "a call out of line", Patience::patient);  // it may wait for the control process
-    if (self->is_gone()) return self->finish_job();                              // nobody waits for it, and what it was to do ends with the session
-    job(self);
+    if (!self->is_gone()) return job(self);
+    job = nullptr;  // nobody waits for it, and what it was to do, and holds, ends with the session
+    self->finish_job();
   });
 }
 
@@ -124,6 +127,13 @@ void Session::start_window_call(const char* what, std::function<void(WindowResul
                           job(window);
                           self->finish_job();
                         }});
+}
+
+void Session::end_unheld_arrays() {
+  if (!arrays_.has_ended() || arrays_.has_job || closing_) return;
+  arrays_.has_job = true;
+  start_window_job(
+      "cuArrayDestroy", [this] { arrays_.destroy_ended(); }, [this] { arrays_.has_job = false; });
 }
 
 // Whoever waited for it may be gone: the text must not become another client's.
@@ -280,6 +290,16 @@ void Session::add_variables(proto::ModuleId module, const ImageRef& image, bool 
   parts_.variables.add(variables_);
 }
 
+// Not in the act alone: a session that fails drops its acts, while what it has issued goes on.
+void Session::retire_module(const SessionModule& module) {
+  for (const std::uint64_t address : module.globals) memory_.remove_global(address);
+  leaving_uses_.insert(module.use);
+  when_completed([this, image = module.image, use = module.use.get()] {
+    retire_image(image);
+    std::erase_if(leaving_uses_, [&](const ImageUse& one) { return one.get() == use; });
+  });
+}
+
 void Session::retire_image(ImageRef image) {
   if (std::find(retired_images_.begin(), retired_images_.end(), image) != retired_images_.end()) return;
   if (retired_images_.size() >= kMaxRetiredImages) {
@@ -313,6 +333,7 @@ void Session::release_modules() {
   std::vector<proto::ModuleId> modules;
   modules_.for_each([&](proto::ModuleId id, SessionModule&) { modules.push_back(id); });
   for (const proto::ModuleId id : modules) (void)modules_.take(id);
+  leaving_uses_.clear();
   retired_images_.clear();
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -93,8 +94,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // On the worker: a module whose image has variables is there, as it was loaded or with what an earlier executor had kept of them.
   void add_variables(proto::ModuleId module, const ImageRef& image, bool are_restored);
-  // Its module has gone. Prepared graphs may still name functions of the image, so it is kept until they are forgotten.
-  void retire_image(ImageRef image);
+  // Its module has gone: the copy is nobody else's until all that was queued by now has ended, whatever becomes of the session meanwhile.
+  void retire_module(const SessionModule& module);
 
   // Whether its client could go on elsewhere with what it has.
   [[nodiscard]] bool is_movable() const;
@@ -141,8 +142,11 @@ class Session : public std::enable_shared_from_this<Session> {
   void answer_pause(bool without_variables, const std::function<void(CUresult)>& answer);
   void leave_times(std::function<void()> left);
   void abandon_jobs();
+  void end_unheld_arrays();
   void start_output(const std::shared_ptr<StreamQueue>& queue);
   void drop_queued();
+  // Prepared graphs may still name functions of the image, so it is kept until they are forgotten.
+  void retire_image(ImageRef image);
   void release_modules();
   void release_links();
   void release_greens();
@@ -171,6 +175,7 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionHome home_;
   std::vector<Waiting> waiting_;
   std::vector<ImageRef> retired_images_;
+  std::set<ImageUse> leaving_uses_;  // of modules that have gone, whose work has not ended
   std::function<void()> closed_;
   std::function<void(CUresult)> rest_answer_;
   std::atomic<Worker*> worker_{nullptr};
@@ -182,7 +187,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool closing_ = false;
   bool paused_ = false;
   std::uint64_t pause_number_ = 0;  // of the last pause(), rest() or resume(): what an earlier one has begun ends without an answer
-  bool times_are_left_ = false;  // for the next executor, since it rests
+  bool times_are_left_ = false;     // for the next executor, since it rests
   bool handed_over_ = false;
 };
 

@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/executor/session_arrays.hpp"
 
-#include <memory>
 #include <utility>
 
 namespace mpsshim::broker {
+
+// What holds arrays goes while there is somewhere to note it.
+SessionArrays::~SessionArrays() {
+  leaving_arrays_.clear();
+  leaving_samplers_.clear();
+  textures_.clear();
+  surfaces_.clear();
+  while (!ended_.empty()) const std::vector<Object> ended = std::exchange(ended_, {});
+}
 
 bool SessionArrays::add(proto::ArrayId id, const SessionArray& array) {
   if (!table_.insert(id, std::make_unique<SessionArray>(array))) return false;
@@ -12,10 +20,16 @@ bool SessionArrays::add(proto::ArrayId id, const SessionArray& array) {
   return true;
 }
 
-SessionArrays::Ticket SessionArrays::leave(const Leaving& leaving) {
+void SessionArrays::own(SessionArray& made) {
+  const Object object{made.array, made.mipmapped, made.external, 0, 0, nullptr};
+  // What is pointed to counts for nothing but being there.
+  made.hold = ArrayHold(this, [this, object](const void*) { end(object); });
+}
+
+void SessionArrays::end(const Object& object) {
   const std::lock_guard lock(mutex_);
-  leaving_.emplace(++last_ticket_, leaving);
-  return last_ticket_;
+  ended_.push_back(object);
+  has_ended_.store(true, std::memory_order_relaxed);
 }
 
 SessionArrays::Ticket SessionArrays::retire(proto::ArrayId id) {
@@ -25,47 +39,53 @@ SessionArrays::Ticket SessionArrays::retire(proto::ArrayId id) {
   for (const proto::ArrayId part : found->parts) {
     if (table_.take(part)) --arrays_;
   }
-  return retire(*found);
+  leaving_arrays_.emplace(++last_ticket_, found->hold);
+  return last_ticket_;
 }
-
-SessionArrays::Ticket SessionArrays::retire(const SessionArray& array) { return leave({array, 0, 0}); }
 
 SessionArrays::Ticket SessionArrays::retire_sampler(std::uint64_t handle, bool is_surface) {
-  return leave(is_surface ? Leaving{{}, 0, handle} : Leaving{{}, handle, 0});
+  const auto node = samplers(is_surface).extract(handle);
+  if (node.empty()) return 0;
+  leaving_samplers_.emplace(++last_ticket_, Object{nullptr, nullptr, nullptr, is_surface ? 0 : handle, is_surface ? handle : 0, node.mapped()});
+  return last_ticket_;
 }
 
-void SessionArrays::destroy(Ticket ticket) {
-  Leaving leaving;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = leaving_.find(ticket);
-    if (found == leaving_.end()) return;
-    leaving = found->second;
-    leaving_.erase(found);
+void SessionArrays::let_go(Ticket ticket) {
+  leaving_arrays_.erase(ticket);
+  if (const auto node = leaving_samplers_.extract(ticket); !node.empty()) end(node.mapped());
+}
+
+// A texture that goes may have been the last to hold its array.
+void SessionArrays::destroy_ended() {
+  for (;;) {
+    std::vector<Object> ended;
+    {
+      const std::lock_guard lock(mutex_);
+      ended.swap(ended_);
+      has_ended_.store(false, std::memory_order_relaxed);
+    }
+    if (ended.empty()) return;
+    for (const Object& object : ended) {
+      if (object.texture != 0) driver_->cuTexObjectDestroy(object.texture);
+      if (object.surface != 0) driver_->cuSurfObjectDestroy(object.surface);
+      if (object.array != nullptr) driver_->cuArrayDestroy(object.array);
+      if (object.mipmapped != nullptr) driver_->cuMipmappedArrayDestroy(object.mipmapped);
+    }
   }
-  destroy(leaving);
 }
 
-void SessionArrays::destroy(const Leaving& leaving) const {
-  if (leaving.texture != 0) driver_->cuTexObjectDestroy(leaving.texture);
-  if (leaving.surface != 0) driver_->cuSurfObjectDestroy(leaving.surface);
-  if (leaving.array.is_part) return;
-  if (leaving.array.array != nullptr) driver_->cuArrayDestroy(leaving.array.array);
-  if (leaving.array.mipmapped != nullptr) driver_->cuMipmappedArrayDestroy(leaving.array.mipmapped);
-}
-
-// Textures first: they name arrays.
 void SessionArrays::release_all() {
-  for (const std::uint64_t handle : textures_) destroy({{}, handle, 0});
-  for (const std::uint64_t handle : surfaces_) destroy({{}, 0, handle});
-  textures_.clear();
-  surfaces_.clear();
   std::vector<proto::ArrayId> ids;
   table_.for_each([&](proto::ArrayId id, SessionArray& array) {
     if (!array.is_part) ids.push_back(id);
   });
   for (const proto::ArrayId id : ids) (void)retire(id);
-  for (const auto& [ticket, leaving] : std::exchange(leaving_, {})) destroy(leaving);
+  for (const bool are_surfaces : {false, true}) {
+    while (!samplers(are_surfaces).empty()) (void)retire_sampler(samplers(are_surfaces).begin()->first, are_surfaces);
+  }
+  leaving_arrays_.clear();
+  for (const auto& [ticket, sampler] : std::exchange(leaving_samplers_, {})) end(sampler);
+  destroy_ended();
 }
 
 }  // namespace mpsshim::broker

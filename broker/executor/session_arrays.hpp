@@ -2,15 +2,19 @@
 // The arrays, textures and surfaces of a session: which id is which driver object, and their end. Arrays are memory of the driver's own, at no
 // address, so what they hold cannot be kept for another executor; a session that has some does not move.
 //
-// Touched by the session's worker, and by the window that takes the session down. Textures are known to kernels by the driver's handle, which
-// is therefore the client's; it is checked against the session's own before it is given to the driver.
+// The driver's array ends with the last that uses it, whatever the client has destroyed: its levels and planes, textures and surfaces, and jobs
+// that were given it hold it (ArrayHold). Streams' work is awaited by who retires. What nobody holds any more is gathered, and a window ends it.
+//
+// Touched by the session's worker, and by the window that takes the session down; holds are let go by the worker or in windows. Textures are known
+// to kernels by the driver's handle, which is therefore the client's; it is checked against the session's own before it is given to the driver.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "broker/driver/driver.hpp"
@@ -20,13 +24,16 @@
 
 namespace mpsshim::broker {
 
+using ArrayHold = std::shared_ptr<const void>;
+
 struct SessionArray {
   CUarray array = nullptr;
   CUmipmappedArray mipmapped = nullptr;            // the one or the other
-  ImportedMemoryRef external{};                    // that it is mapped onto: ends after it
+  ImportedMemoryRef external{};                    // that it is mapped onto, until own(): ends after it
   std::optional<CUDA_ARRAY3D_DESCRIPTOR> shape{};  // an array's, as the driver tells it
+  ArrayHold hold{};                                // of the driver's array, a part's of its parent's; null: nobody's to destroy
   bool is_part = false;                            // a level or a plane: ends with its parent
-  std::vector<proto::ArrayId> parts;               // found in it
+  std::vector<proto::ArrayId> parts{};             // found in it
 };
 
 class SessionArrays {
@@ -36,44 +43,58 @@ class SessionArrays {
 
   explicit SessionArrays(const Driver& driver) : driver_(driver) {}
   SessionArrays(const SessionArrays&) = delete;
+  ~SessionArrays();  // asks nothing of the driver: release_all() does
 
   using Table = proto::HandleTable<proto::HandleKind::array, SessionArray>;
   [[nodiscard]] Table& table() { return table_; }
   // False: the id is in use.
   [[nodiscard]] bool add(proto::ArrayId id, const SessionArray& array);
-  // Out of the table, its parts too. What is named by the ticket is destroyed by destroy(), in a window once nothing uses it, or with the rest.
+  // For an array that the driver has just made, which is no part. Any thread.
+  void own(SessionArray& made);
+
+  // Out of the table, its parts too; held until let_go(), once no stream uses it any more. Texture and surface are destroyed with that.
   using Ticket = std::uint64_t;
   [[nodiscard]] Ticket retire(proto::ArrayId id);
-  [[nodiscard]] Ticket retire(const SessionArray& array);  // one that never was in the table
   [[nodiscard]] Ticket retire_sampler(std::uint64_t handle, bool is_surface);
-  void destroy(Ticket ticket);
+  void let_go(Ticket ticket);
+  // What nobody holds any more. destroy_ended(): in a window.
+  [[nodiscard]] bool has_ended() const { return has_ended_.load(std::memory_order_relaxed); }
+  void destroy_ended();
+  bool has_job = false;  // a window for them is asked for
   [[nodiscard]] bool holds_any() const { return arrays_ != 0; }
   // Kernels know them by the driver's handles, which another executor has given away already, perhaps.
   [[nodiscard]] bool holds_samplers() const { return !textures_.empty() || !surfaces_.empty(); }
   [[nodiscard]] bool has_room() const { return arrays_ < kMostArrays; }
 
-  // Textures and surfaces count in one number space each.
-  [[nodiscard]] std::set<std::uint64_t>& samplers(bool are_surfaces) { return are_surfaces ? surfaces_ : textures_; }
+  // Textures and surfaces count in one number space each. By handle: what they read; null: linear memory.
+  using Samplers = std::map<std::uint64_t, ArrayHold>;
+  [[nodiscard]] Samplers& samplers(bool are_surfaces) { return are_surfaces ? surfaces_ : textures_; }
 
   void release_all();
 
  private:
-  struct Leaving {
-    SessionArray array;
+  // What the driver has: one of the four.
+  struct Object {
+    CUarray array = nullptr;
+    CUmipmappedArray mipmapped = nullptr;
+    ImportedMemoryRef external;
     std::uint64_t texture = 0;
     std::uint64_t surface = 0;
+    ArrayHold read;  // by the texture or surface: ends after it
   };
-  [[nodiscard]] Ticket leave(const Leaving& leaving);
-  void destroy(const Leaving& leaving) const;
+  void end(const Object& object);
 
   const Driver& driver_;
-  std::mutex mutex_;  // leaving_: windows end what the worker has retired
-  std::map<Ticket, Leaving> leaving_;
+  std::map<Ticket, ArrayHold> leaving_arrays_;
+  std::map<Ticket, Object> leaving_samplers_;
   Ticket last_ticket_ = 0;
+  std::mutex mutex_;  // ended_
+  std::vector<Object> ended_;
+  std::atomic<bool> has_ended_{false};
   Table table_;
   std::size_t arrays_ = 0;
-  std::set<std::uint64_t> textures_;
-  std::set<std::uint64_t> surfaces_;
+  Samplers textures_;
+  Samplers surfaces_;
 };
 
 }  // namespace mpsshim::broker

@@ -26,6 +26,7 @@ NodeFault SessionGraph::read(Session& session, std::uint32_t node_count, std::ui
   if (conditioned_ == nullptr) description_ = {};
   for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
     note_kernel(nodes_[i].work);
+    note_ranges(i, nodes_[i].work, nodes_[i].is_enabled);
     if (std::holds_alternative<EventNode>(nodes_[i].work)) event_nodes_.push_back(i);
   }
   return {};
@@ -56,6 +57,25 @@ void SessionGraph::note_kernel(const NodeWork& work) {
   local_bytes_ = std::max(local_bytes_, kernel->launch.function->local_bytes);
   last_kernel_ = kernel->launch.function;
   may_print_ |= kernel->launch.function->prints;
+}
+
+void SessionGraph::note_ranges(std::uint32_t index, const NodeWork& work, bool is_enabled) {
+  std::vector<NodeRange> ranges;
+  if (is_enabled) add_ranges(work, ranges);
+  losses_seen_.reset();
+  if (ranges.empty()) {
+    ranges_.erase(index);
+  } else {
+    ranges_[index] = std::move(ranges);
+  }
+}
+
+bool SessionGraph::owns_its_memory(const MemoryMap& memory) {
+  const std::uint64_t losses = memory.losses();  // before the questions: what is lost meanwhile is asked for again
+  if (losses_seen_ == losses) return true;
+  const bool is_own = std::ranges::all_of(ranges_, [&](const auto& node) { return owns_all(memory, node.second); });
+  if (is_own) losses_seen_ = losses;
+  return is_own;
 }
 
 CUresult SessionGraph::build(std::uint32_t& failed_node) {
@@ -169,6 +189,7 @@ NodeFault SessionGraph::update(Session& session, std::span<const std::byte> node
     if (update.work.index() != nodes_[header.index].work.index()) return {"it changes the kind of a node", {}};
     if (std::holds_alternative<ConditionNode>(update.work)) return {"it changes a conditional node", {}};
     note_kernel(update.work);
+    note_ranges(update.index, update.work, update.is_enabled);
     if (auto* event = std::get_if<EventNode>(&update.work)) {
       std::get<EventNode>(nodes_[header.index].work).event = event->event;  // the driver's event stays
       continue;

@@ -8,7 +8,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,6 +41,8 @@ class SessionGraph {
   // --- the worker ---
   // New contents for the launches that come from now on.
   [[nodiscard]] NodeFault update(Session& session, std::span<const std::byte> nodes);
+  // Whether all memory that the launch to come names is still the session's. Work that is queued keeps its memory, so it need not be asked again.
+  [[nodiscard]] bool owns_its_memory(const MemoryMap& memory);
   // The launch that comes now: with what was updated since the last; the events that it records mean its nodes from here on.
   [[nodiscard]] GraphOp next_launch(Session& session);
   [[nodiscard]] bool is_turn(const GraphOp& op) const { return op.turn == issued_ + 1; }
@@ -69,11 +73,15 @@ class SessionGraph {
   [[nodiscard]] CUresult set_attributes(CUgraphNode node, const LaunchOp& launch);
   [[nodiscard]] CUresult apply(const GraphUpdate& update);
   void note_kernel(const NodeWork& work);
+  void note_ranges(std::uint32_t index, const NodeWork& work, bool is_enabled);
 
   ExecutorParts& parts_;
   std::vector<std::byte> description_;
   std::vector<GraphNode> nodes_;
   std::vector<std::uint32_t> event_nodes_;
+  // What nodes of the launch to come read and write, by node; without disabled ones.
+  std::map<std::uint32_t, std::vector<NodeRange>> ranges_;
+  std::optional<std::uint64_t> losses_seen_;  // all of it was the session's at that count of MemoryMap::losses()
   std::shared_ptr<ConditionedGraph> conditioned_;
   CUgraph graph_ = nullptr;  // its own, or conditioned_'s
   CUgraphExec exec_ = nullptr;

@@ -119,6 +119,32 @@ TEST_CASE("an array that is gone is not read through any more") {
   CHECK(f.client.take_async_error() == CUDA_SUCCESS);
 }
 
+TEST_CASE("an array that has the id of one that was bound is not read through") {
+  Fixture f;
+  f.bind_array(kTexture);
+  f.client.turn();
+  (void)f.client.session().arrays().retire(kArray);
+  broker::SessionArray other;
+  other.array = reinterpret_cast<CUarray>(0xa000);
+  other.hold = std::make_shared<int>();
+  other.is_part = true;
+  REQUIRE(f.client.session().arrays().add(kArray, other));
+  f.client.post_launch(f.kernel, 1);
+  CHECK(f.given().empty());
+  CHECK(f.client.take_async_error() == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("memory that has been given back is not read through any more") {
+  Fixture f;
+  f.bind_memory(f.memory);
+  f.client.post_launch(f.kernel, 1);
+  CHECK(f.given().size() == 2);
+  REQUIRE(f.client.session().memory().forget_chunk(f.memory));
+  f.client.post_launch(f.kernel, 2);
+  CHECK(f.given().empty());
+  CHECK(f.client.take_async_error() == CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_CASE("only what is the session's own is bound") {
   Fixture f;
   SECTION("memory of others") { f.bind_memory(kDeviceLease + kLeaseBytes); }

@@ -410,6 +410,7 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuTexRefSetArray = FakeEntry::bind_array;
   table.cuSurfRefSetArray = FakeEntry::bind_surface;
   FakeGraphs::fill(table);
+  FakeArrays::fill(table);
   guard_addresses(table);
   return broker::Driver::from_table(table);
 }

@@ -81,6 +81,11 @@ class FakeDriver {
   std::atomic<unsigned> green_conflicts{0};  // calls that named a green context while another thread had it current or was in such a call
   CUresult launch_result = CUDA_SUCCESS;     // of the next plain launches
 
+  // Arrays and textures that there are; levels go with their arrays.
+  std::atomic<unsigned> arrays{0};
+  std::atomic<unsigned> textures{0};
+  std::atomic<unsigned> dead_uses{0};  // calls that named an array or a texture that was gone, or ended an array that a texture reads
+
   // Functions that are put into nodes while another thread changes one or asks about one, which NVIDIA's driver does not keep apart.
   std::atomic<unsigned> function_conflicts{0};
   std::atomic<int> function_users{0};
@@ -89,6 +94,7 @@ class FakeDriver {
  private:
   friend struct FakeEntry;
   friend struct FakeGraphs;
+  friend struct FakeArrayEntry;
   struct Stream {
     std::deque<std::function<void()>> pending;
     CUcontext context = nullptr;
@@ -103,6 +109,8 @@ class FakeDriver {
   std::map<CUstream, Stream> streams_;
   std::map<CUarray, CUDA_ARRAY3D_DESCRIPTOR> arrays_;
   std::map<CUcontext, std::multiset<std::thread::id>> green_users_;
+  std::map<std::uint64_t, std::uint64_t> array_parents_;   // live arrays; 0: it is no level
+  std::map<std::uint64_t, std::uint64_t> texture_arrays_;  // live textures; 0: it reads linear memory
   bool holding_ = false;
   std::atomic<unsigned> graph_launches_{0};
   std::uintptr_t next_handle_ = 0x1000;

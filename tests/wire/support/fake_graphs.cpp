@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,8 @@ struct FakeGraph {
     CUDA_KERNEL_NODE_PARAMS kernel{};
     std::vector<std::byte> parameters;
     std::vector<CUstreamBatchMemOpParams> writes;
+    std::optional<FakeCall> memory;  // a copy or fill
+    bool is_enabled = true;
     CUcontext context = nullptr;
   };
   std::vector<std::unique_ptr<Node>> nodes;
@@ -55,7 +58,7 @@ CUresult CUDAAPI add_batch(CUgraphNode* node, CUgraph graph, const CUgraphNode*,
   return CUDA_SUCCESS;
 }
 
-// Nodes that do nothing here; what they name is asked about.
+// Nodes that do nothing here.
 template <typename... Parameters>
 CUresult CUDAAPI add_other(CUgraphNode* node, CUgraph graph, const CUgraphNode*, std::size_t, Parameters...) {
   auto& nodes = reinterpret_cast<FakeGraph*>(graph)->nodes;
@@ -65,8 +68,32 @@ CUresult CUDAAPI add_other(CUgraphNode* node, CUgraph graph, const CUgraphNode*,
   return CUDA_SUCCESS;
 }
 
-template <typename... Parameters>
-CUresult CUDAAPI set_other(CUgraphExec, CUgraphNode, Parameters...) {
+void assign(FakeGraph::Node& node, const CUDA_MEMCPY3D& params) {
+  node.memory = FakeCall(FakeCall::copy);
+  node.memory->destination = params.dstMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<std::uint64_t>(params.dstHost) : params.dstDevice;
+  node.memory->source = params.srcMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<std::uint64_t>(params.srcHost) : params.srcDevice;
+  node.memory->bytes_or_value = params.WidthInBytes;
+}
+
+void assign(FakeGraph::Node& node, const CUDA_MEMSET_NODE_PARAMS& params) {
+  node.memory = FakeCall(FakeCall::fill);
+  node.memory->destination = params.dst;
+  node.memory->bytes_or_value = params.value;
+}
+
+template <typename Params>
+CUresult CUDAAPI add_memory(CUgraphNode* node, CUgraph graph, const CUgraphNode*, std::size_t, const Params* params, CUcontext) {
+  auto& nodes = reinterpret_cast<FakeGraph*>(graph)->nodes;
+  nodes.push_back(std::make_unique<FakeGraph::Node>());
+  nodes.back()->is_kernel = false;
+  assign(*nodes.back(), *params);
+  *node = reinterpret_cast<CUgraphNode>(nodes.back().get());
+  return CUDA_SUCCESS;
+}
+
+template <typename Params>
+CUresult CUDAAPI set_memory(CUgraphExec, CUgraphNode node, const Params* params, CUcontext) {
+  assign(*reinterpret_cast<FakeGraph::Node*>(node), *params);
   return CUDA_SUCCESS;
 }
 
@@ -120,6 +147,7 @@ CUresult CUDAAPI FakeGraphs::launch(CUgraphExec exec, CUstream stream) {
       call.graph_context = node->context;
       calls.push_back(std::move(call));
     }
+    if (node->memory && node->is_enabled) calls.push_back(*node->memory);
     for (const auto& operation : node->writes) {
       calls.push_back(write_call(operation));
       calls.back().graph_context = node->context;
@@ -142,12 +170,16 @@ void FakeGraphs::fill(DriverTable& table) {
   table.cuGraphAddKernelNode_v2 = add_kernel;
   table.cuGraphAddBatchMemOpNode = add_batch;
   table.cuGraphAddEmptyNode = add_other<>;
-  table.cuGraphAddMemcpyNode = add_other<const CUDA_MEMCPY3D*, CUcontext>;
-  table.cuGraphAddMemsetNode = add_other<const CUDA_MEMSET_NODE_PARAMS*, CUcontext>;
   table.cuGraphAddEventRecordNode = add_other<CUevent>;
-  table.cuGraphExecMemcpyNodeSetParams = set_other<const CUDA_MEMCPY3D*, CUcontext>;
-  table.cuGraphExecMemsetNodeSetParams = set_other<const CUDA_MEMSET_NODE_PARAMS*, CUcontext>;
+  table.cuGraphAddMemcpyNode = add_memory<CUDA_MEMCPY3D>;
+  table.cuGraphAddMemsetNode = add_memory<CUDA_MEMSET_NODE_PARAMS>;
+  table.cuGraphExecMemcpyNodeSetParams = set_memory<CUDA_MEMCPY3D>;
+  table.cuGraphExecMemsetNodeSetParams = set_memory<CUDA_MEMSET_NODE_PARAMS>;
   table.cuGraphInstantiateWithFlags = instantiate;
+  table.cuGraphNodeSetEnabled = [](CUgraphExec, CUgraphNode node, unsigned is_enabled) {
+    reinterpret_cast<FakeGraph::Node*>(node)->is_enabled = is_enabled != 0;
+    return CUDA_SUCCESS;
+  };
   table.cuGraphUpload = [](CUgraphExec, CUstream) { return CUDA_SUCCESS; };
   table.cuGraphExecDestroy = exec_destroy;
   table.cuGraphExecKernelNodeSetParams_v2 = set_kernel;

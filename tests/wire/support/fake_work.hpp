@@ -25,4 +25,9 @@ struct FakeGraphs {
   static CUresult CUDAAPI launch(CUgraphExec exec, CUstream stream);
 };
 
+// The functions that make arrays and textures, and copy between arrays.
+struct FakeArrays {
+  static void fill(DriverTable& table);
+};
+
 }  // namespace mpsshim::test

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/wire/support/fake_work.hpp"
+
+namespace mpsshim::test {
+
+namespace {
+
+template <typename Handle>
+std::uint64_t number_of(Handle handle) {
+  return reinterpret_cast<std::uint64_t>(handle);
+}
+
+}  // namespace
+
+// The functions behind the table, which count what there is and who names what is gone.
+struct FakeArrayEntry {
+  static void look_for(FakeDriver& fake, std::uint64_t array) {
+    if (!fake.array_parents_.contains(array)) ++fake.dead_uses;
+  }
+  static std::uint64_t make(std::uint64_t parent) {
+    FakeDriver& fake = FakeDriver::current();
+    const std::lock_guard lock(fake.mutex_);
+    if (parent != 0) look_for(fake, parent);
+    const std::uint64_t made = fake.next_handle_ += 16;
+    fake.array_parents_[made] = parent;
+    if (parent == 0) ++fake.arrays;
+    return made;
+  }
+  static CUresult end(std::uint64_t array) {
+    FakeDriver& fake = FakeDriver::current();
+    const std::lock_guard lock(fake.mutex_);
+    look_for(fake, array);
+    for (const auto& [texture, read] : fake.texture_arrays_) {
+      if (read == array) ++fake.dead_uses;
+    }
+    std::erase_if(fake.array_parents_, [&](const auto& one) { return one.first == array || one.second == array; });
+    --fake.arrays;
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult CUDAAPI create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR*) {
+    *array = reinterpret_cast<CUarray>(make(0));
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI create_mipmapped(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR*, unsigned) {
+    *array = reinterpret_cast<CUmipmappedArray>(make(0));
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI level(CUarray* array, CUmipmappedArray mipmapped, unsigned) {
+    *array = reinterpret_cast<CUarray>(make(number_of(mipmapped)));
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI describe(CUDA_ARRAY3D_DESCRIPTOR*, CUarray array) {
+    FakeDriver& fake = FakeDriver::current();
+    const std::lock_guard lock(fake.mutex_);
+    look_for(fake, number_of(array));
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI destroy(CUarray array) { return end(number_of(array)); }
+  static CUresult CUDAAPI destroy_mipmapped(CUmipmappedArray array) { return end(number_of(array)); }
+  static CUresult CUDAAPI create_texture(CUtexObject* texture, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC*,
+                                         const CUDA_RESOURCE_VIEW_DESC*) {
+    FakeDriver& fake = FakeDriver::current();
+    const std::lock_guard lock(fake.mutex_);
+    const std::uint64_t read = resource->resType == CU_RESOURCE_TYPE_ARRAY             ? number_of(resource->res.array.hArray)
+                               : resource->resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY ? number_of(resource->res.mipmap.hMipmappedArray)
+                                                                                       : 0;
+    if (read != 0) look_for(fake, read);
+    *texture = fake.next_handle_ += 16;
+    fake.texture_arrays_[*texture] = read;
+    ++fake.textures;
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI destroy_texture(CUtexObject texture) {
+    FakeDriver& fake = FakeDriver::current();
+    const std::lock_guard lock(fake.mutex_);
+    if (fake.texture_arrays_.erase(texture) == 0) ++fake.dead_uses;
+    --fake.textures;
+    return CUDA_SUCCESS;
+  }
+};
+
+void FakeArrays::fill(DriverTable& table) {
+  table.cuArray3DCreate_v2 = FakeArrayEntry::create;
+  table.cuArray3DGetDescriptor_v2 = FakeArrayEntry::describe;
+  table.cuArrayDestroy = FakeArrayEntry::destroy;
+  table.cuMipmappedArrayCreate = FakeArrayEntry::create_mipmapped;
+  table.cuMipmappedArrayGetLevel = FakeArrayEntry::level;
+  table.cuMipmappedArrayDestroy = FakeArrayEntry::destroy_mipmapped;
+  table.cuTexObjectCreate = FakeArrayEntry::create_texture;
+  table.cuTexObjectDestroy = FakeArrayEntry::destroy_texture;
+}
+
+}  // namespace mpsshim::test
