@@ -217,6 +217,50 @@ TEST_CASE("other structures with addresses, words, mappings and registrations") 
   CHECK_FALSE(Call<&DriverTable::cuMemcpyDtoH_v2>::is_right(f, pointer(kPinned), kOwn, kBytes));
 }
 
+TEST_CASE("textures are of arrays that there are") {
+  Fixture f;
+  const auto driver = f.fake.driver();
+  const CUDA_ARRAY3D_DESCRIPTOR shape{64, 16, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0};
+  CUDA_RESOURCE_DESC plain{};
+  plain.resType = CU_RESOURCE_TYPE_ARRAY;
+  plain.res.array.hArray = f.array;
+  CUDA_RESOURCE_DESC mipmapped{};
+  mipmapped.resType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+  REQUIRE((*driver)->cuMipmappedArrayCreate(&mipmapped.res.mipmap.hMipmappedArray, &shape, 2) == CUDA_SUCCESS);
+  const auto is_right = [&](const CUDA_RESOURCE_DESC& resource) {
+    return Call<&DriverTable::cuTexObjectCreate>::is_right(f, nullptr, &resource, nullptr, nullptr);
+  };
+  CHECK(is_right(plain));
+  CHECK(is_right(mipmapped));
+  REQUIRE((*driver)->cuArrayDestroy(plain.res.array.hArray) == CUDA_SUCCESS);
+  REQUIRE((*driver)->cuMipmappedArrayDestroy(mipmapped.res.mipmap.hMipmappedArray) == CUDA_SUCCESS);
+  CHECK_FALSE(is_right(plain));
+  CHECK_FALSE(is_right(mipmapped));
+}
+
+TEST_CASE("a module's variable is one session's until it is taken, and no byte more than itself") {
+  Fixture f;
+  constexpr CUstream kStream = nullptr;
+  constexpr std::uint64_t kVariable = 0x5'0000'0000;
+  const auto may_read = [&](std::uint64_t address, std::uint64_t size_bytes) {
+    return Call<&DriverTable::cuMemcpyDtoDAsync_v2>::is_right(f, kOwn, address, size_bytes, kStream);
+  };
+  CHECK_FALSE(may_read(kVariable, 64));
+  f.oracle.give_variable(kVariable, 64, 1);
+  f.oracle.give_variable(kVariable + 64, 64, 1);
+  CHECK(may_read(kVariable, 64));
+  CHECK(may_read(kVariable + 127, 1));
+  CHECK_FALSE(may_read(kVariable - 1, 1));
+  CHECK_FALSE(may_read(kVariable, 65));  // its neighbour is another
+  CHECK_FALSE(may_read(kVariable + 128, 1));
+  CHECK_FALSE(Call<&DriverTable::cuMemHostRegister_v2>::is_right(f, pointer(kVariable), 64, 0u));
+  f.oracle.give_variable(kVariable, 64, 2);
+  CHECK_FALSE(may_read(kVariable, 64));
+  f.oracle.take_variable(kVariable);
+  CHECK_FALSE(may_read(kVariable, 64));
+  CHECK(may_read(kVariable + 64, 64));
+}
+
 TEST_CASE("external memory: the descriptor, each part of it, and what is mapped") {
   Fixture f;
   const proto::FileDescriptor file = proto::create_memory_file("external", kBytes);

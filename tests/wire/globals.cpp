@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Variables of modules: a session's own from the look-up to the unload, and no longer. Afterwards the copy is another client's.
 #include <atomic>
-#include <cstring>
-#include <string_view>
 
 #include "tests/support/catch.hpp"
 #include "tests/wire/support/wire_fixture.hpp"
@@ -10,27 +8,16 @@
 namespace mpsshim::test {
 namespace {
 
-constexpr auto kModule = proto::ModuleId::make(1, 1);
 constexpr std::uint64_t kVariable = 0x5'0000'0000;
 constexpr std::uint64_t kBytes = 4096;
 
 struct Fixture {
   WireExecutor executor;
   WireClient client{executor};
-  std::atomic<bool> is_given_back{false};  // the copy may be another client's
+  proto::ModuleId module;
   std::uint64_t chunk = client.add_chunk(2u << 20);
 
-  explicit Fixture(bool has_writable_globals = true) {
-    const auto image = std::make_shared<broker::LoadedImage>();
-    image->has_writable_globals = has_writable_globals;
-    image->globals["variable"] = {kVariable, kBytes};
-    auto module = std::make_unique<broker::SessionModule>();
-    module->image = image;
-    module->use = broker::ImageUse(new broker::ImageRef(image), [this](const broker::ImageRef* used) {
-      delete used;
-      is_given_back = true;
-    });
-    if (!client.session().modules().insert(kModule, std::move(module))) throw std::bad_alloc();
+  explicit Fixture(bool is_shared = false) : module(client.add_module(1, kVariable, kBytes, is_shared)) {
     executor.start_workers();
     executor.workers->add(client.shared_session());
   }
@@ -42,17 +29,13 @@ struct Fixture {
     CHECK(eventually([&] { return is_closed.load(); }));
     executor.workers.reset();
   }
-  // A slot of its own for each, since the client waits for it by hand.
-  void ask(std::uint16_t slot = 0) {
-    constexpr std::string_view kName = "variable";
-    client.call(proto::GlobalLookupRecord{kModule}, slot, std::as_bytes(std::span(kName)));
-  }
   void look_up() {
-    ask();
+    client.post_lookup(module, 0);
     REQUIRE(eventually([&] { return client.is_answered(0); }));
     REQUIRE(client.status(0) == CUDA_SUCCESS);
     CHECK(client.body<proto::GlobalLookupReply>(0).address == kVariable);
   }
+  bool is_given_back() { return !executor.fake.oracle.has_variable(kVariable); }  // the copy may be another client's
   void post_copy(std::uint64_t destination, std::uint64_t source) {
     proto::CopyRecord copy{};
     copy.destination = destination;
@@ -60,7 +43,7 @@ struct Fixture {
     copy.size_bytes = 64;
     client.post(copy);
   }
-  void unload() { client.post(proto::ModuleUnloadRecord{kModule}); }
+  void unload() { client.post(proto::ModuleUnloadRecord{module}); }
   std::size_t copies() { return executor.fake.calls(FakeCall::copy).size(); }
 };
 
@@ -75,7 +58,7 @@ TEST_CASE("a variable is the session's own until its module is unloaded") {
   f.post_copy(f.chunk, kVariable);
   CHECK(eventually([&] { return f.copies() == 2; }));
   f.unload();
-  CHECK(eventually([&] { return f.is_given_back.load(); }));
+  CHECK(eventually([&] { return f.is_given_back(); }));
   f.post_copy(f.chunk, kVariable);
   CHECK(eventually([&] { return f.client.take_async_error() == CUDA_ERROR_INVALID_VALUE; }));
   f.post_copy(kVariable, f.chunk);
@@ -95,15 +78,15 @@ TEST_CASE("the copy is nobody else's before the work that was queued has ended")
     f.post_copy(kVariable, f.chunk);  // refused at once
     CHECK(eventually([&] { return f.client.take_async_error() == CUDA_ERROR_INVALID_VALUE; }));
     usleep(50'000);
-    CHECK_FALSE(f.is_given_back);
+    CHECK_FALSE(f.is_given_back());
     f.executor.fake.resume_work();
-    CHECK(eventually([&] { return f.is_given_back.load(); }));
+    CHECK(eventually([&] { return f.is_given_back(); }));
   }
   SECTION("of one that fails meanwhile") {
     f.client.post(proto::ModuleUnloadRecord{proto::ModuleId{~0ull}});
     CHECK(eventually([&] { return f.client.has_failed(); }));
     usleep(50'000);
-    CHECK_FALSE(f.is_given_back);
+    CHECK_FALSE(f.is_given_back());
   }
   CHECK(f.copies() == 1);
 }
@@ -114,9 +97,9 @@ TEST_CASE("a look-up that comes back after the unload finds nothing") {
   f.executor.helpers->submit(1, [&] {  // jobs of this session wait for that one
     while (!may_go_on) usleep(1'000);
   });
-  f.ask();
+  f.client.post_lookup(f.module, 0);
   f.unload();
-  CHECK(eventually([&] { return f.is_given_back.load(); }));
+  CHECK(eventually([&] { return f.is_given_back(); }));
   may_go_on = true;
   REQUIRE(eventually([&] { return f.client.is_answered(0); }));
   CHECK(f.client.status(0) == CUDA_ERROR_INVALID_HANDLE);
@@ -127,7 +110,7 @@ TEST_CASE("a look-up that comes back after the unload finds nothing") {
 }
 
 TEST_CASE("in a copy that others run as well nothing is a client's own") {
-  Fixture f(false);
+  Fixture f(true);
   f.look_up();
   f.post_copy(kVariable, f.chunk);
   CHECK(eventually([&] { return f.client.take_async_error() == CUDA_ERROR_INVALID_VALUE; }));

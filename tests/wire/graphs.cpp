@@ -397,11 +397,17 @@ TEST_CASE("a launch that is queued keeps its memory") {
 TEST_CASE("a graph may copy from a variable while its module is there") {
   CopyFixture f;
   constexpr std::uint64_t kVariable = 0x5'0000'0000;
-  f.client.session().memory().add_global(kVariable, 64);
+  const proto::ModuleId module = f.client.add_module(1, kVariable, 64);
+  f.client.post_lookup(module, 1);
+  REQUIRE(eventually([&] { return f.client.is_answered(1); }));
+  REQUIRE(f.client.status(1) == CUDA_SUCCESS);
   f.set_source(kVariable);
   f.launch();
   CHECK(eventually([&] { return f.copies().size() == 1; }));
-  f.client.session().memory().remove_global(kVariable);
+  f.client.post(proto::ModuleUnloadRecord{module});
+  f.launch();
+  CHECK(f.is_refused());
+  CHECK(eventually([&] { return !f.executor.fake.oracle.has_variable(kVariable); }));
   f.launch();
   CHECK(f.is_refused());
   CHECK(f.copies().size() == 1);

@@ -119,12 +119,38 @@ void AddressOracle::note_unregistered(std::uint64_t address) {
 
 void AddressOracle::note_array(CUarray array, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
   const std::lock_guard lock(mutex_);
-  arrays_[array] = descriptor;
+  arrays_[number(array)] = descriptor;
+}
+
+void AddressOracle::note_mipmapped(CUmipmappedArray array) {
+  const std::lock_guard lock(mutex_);
+  mipmapped_.insert(number(array));
+}
+
+void AddressOracle::note_array_gone(std::uint64_t array) {
+  const std::lock_guard lock(mutex_);
+  arrays_.erase(array);
+  mipmapped_.erase(array);
 }
 
 void AddressOracle::give(std::uint64_t address, std::uint64_t session) {
   const std::lock_guard lock(mutex_);
   given_[address] = session;
+}
+
+void AddressOracle::give_variable(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t session) {
+  const std::lock_guard lock(mutex_);
+  variables_[address] = {size_bytes, session};
+}
+
+void AddressOracle::take_variable(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  variables_.erase(address);
+}
+
+bool AddressOracle::has_variable(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  return variables_.contains(address);
 }
 
 void AddressOracle::give_file(int file, std::uint64_t session) {
@@ -193,6 +219,7 @@ std::optional<std::uint64_t> AddressOracle::owner_of(std::uint64_t address, std:
     const auto memory = imported_.find(piece->memory);
     return memory != imported_.end() ? std::optional(memory->second.session) : std::nullopt;
   }
+  if (const Variable* const variable = variable_at(address, size_bytes); variable != nullptr) return variable->session;
   auto given = given_.upper_bound(address);
   if (given == given_.begin()) return std::nullopt;
   --given;
@@ -207,6 +234,14 @@ const AddressOracle::External* AddressOracle::external_at(std::uint64_t address,
   if (piece == external_.begin()) return nullptr;
   --piece;
   return Number{address} + size_bytes <= Number{piece->first} + piece->second.size_bytes ? &piece->second : nullptr;
+}
+
+// Variables that lie side by side are not one either.
+const AddressOracle::Variable* AddressOracle::variable_at(std::uint64_t address, std::uint64_t size_bytes) const {
+  auto variable = variables_.upper_bound(address);
+  if (variable == variables_.begin()) return nullptr;
+  --variable;
+  return Number{address} + size_bytes <= Number{variable->first} + variable->second.size_bytes ? &variable->second : nullptr;
 }
 
 void AddressOracle::check_owner(const char* where, std::uint64_t owner) {
@@ -283,7 +318,8 @@ void AddressOracle::leased(const char* where, CUdeviceptr address, std::uint64_t
 void AddressOracle::reserved(const char* where, CUdeviceptr address, std::uint64_t size_bytes) { leased(where, address, size_bytes); }
 
 void AddressOracle::check_host(const char* where, std::uint64_t address, std::uint64_t size_bytes) {
-  if (address == 0 || touches_leases(address, size_bytes) || external_at(address, 1) != nullptr) wrong(where, "is not the executor's own memory");
+  const bool is_clients = touches_leases(address, size_bytes) || external_at(address, 1) != nullptr || variable_at(address, 1) != nullptr;
+  if (address == 0 || is_clients) wrong(where, "is not the executor's own memory");
 }
 
 void AddressOracle::registrable(const char* where, const void* address, std::uint64_t size_bytes) {
@@ -349,7 +385,7 @@ void AddressOracle::check_end(const char* where, const End& end, const Box& box)
   if (box.width == 0 || box.height == 0 || box.depth == 0) return wrong(where, "copies nothing");
   if (end.level != 0) return wrong(where, "names a level");
   if (end.type == CU_MEMORYTYPE_ARRAY) {
-    const auto array = arrays_.find(end.array);
+    const auto array = arrays_.find(number(end.array));
     if (array == arrays_.end()) return wrong(where, "names no array");
     const CUDA_ARRAY3D_DESCRIPTOR& shape = array->second;
     const Number height = std::max<std::uint64_t>(shape.Height, 1);
@@ -416,9 +452,11 @@ void AddressOracle::check_texels(const char* where, std::uint64_t address, std::
 void AddressOracle::structure(const char* where, const CUDA_RESOURCE_DESC* resource) {
   switch (resource->resType) {
     case CU_RESOURCE_TYPE_ARRAY:
-      if (!arrays_.contains(resource->res.array.hArray)) wrong(where, "names no array");
+      if (!arrays_.contains(number(resource->res.array.hArray))) wrong(where, "names no array");
       return;
-    case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY: return;  // the driver here has none
+    case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY:
+      if (!mipmapped_.contains(number(resource->res.mipmap.hMipmappedArray))) wrong(where, "names no mipmapped array");
+      return;
     case CU_RESOURCE_TYPE_LINEAR: return check_texels(where, resource->res.linear.devPtr, resource->res.linear.sizeInBytes);
     case CU_RESOURCE_TYPE_PITCH2D: {
       const auto& plane = resource->res.pitch2D;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Asked of every address that the driver of wire tests and fuzzers is given, by parameter (gen/address_rows.hpp, from proto/spec/addresses.toml):
 // whether it is the memory of one client, or what else must hold of it. It knows no part of the executor: what is mapped and registered it hears
-// from the driver's own calls, and whose it is it tells by the lease; of external memory, by the file.
+// from the driver's own calls, and whose it is it tells by the lease; of external memory, by the file; of modules'
+// variables, by what the test says.
 //
 // What is wrong is kept; a FakeDriver that ends with something wrong that no test has taken ends the program.
 // Thread safe: a call is asked about under one lock.
@@ -11,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,8 +37,14 @@ class AddressOracle {
   void note_registered(std::uint64_t address, std::uint64_t size_bytes);
   void note_unregistered(std::uint64_t address);
   void note_array(CUarray array, const CUDA_ARRAY3D_DESCRIPTOR& descriptor);
+  void note_mipmapped(CUmipmappedArray array);
+  void note_array_gone(std::uint64_t array);  // of either kind
   // Registered memory outside of all leases is the executor's own, but for this (staging segments).
   void give(std::uint64_t address, std::uint64_t session);
+  // A variable of a module that one session has, and its end: the copy of the module is nobody's any more, and may become another client's.
+  void give_variable(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t session);
+  void take_variable(std::uint64_t address);
+  [[nodiscard]] bool has_variable(std::uint64_t address);
   // External memory: a file that one session imports, what of it is mapped where (0: there is no such memory), and both ends.
   void give_file(int file, std::uint64_t session);
   void note_imported(CUexternalMemory memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC& description);
@@ -96,6 +104,10 @@ class AddressOracle {
     std::uint64_t size_bytes = 0;
     CUexternalMemory memory = nullptr;
   };
+  struct Variable {
+    std::uint64_t size_bytes = 0;
+    std::uint64_t session = 0;
+  };
   struct Box;
   struct End;
   static std::uint64_t number(CUdeviceptr address) { return address; }
@@ -105,6 +117,7 @@ class AddressOracle {
   // The session whose memory all of it is.
   [[nodiscard]] std::optional<std::uint64_t> owner_of(std::uint64_t address, std::uint64_t size_bytes) const;
   [[nodiscard]] const External* external_at(std::uint64_t address, std::uint64_t size_bytes) const;
+  [[nodiscard]] const Variable* variable_at(std::uint64_t address, std::uint64_t size_bytes) const;
   void check_owner(const char* where, std::uint64_t owner);
   void check_bytes(const char* where, std::uint64_t address, std::uint64_t size_bytes);
   void check_host(const char* where, std::uint64_t address, std::uint64_t size_bytes);
@@ -115,7 +128,9 @@ class AddressOracle {
   std::map<std::uint64_t, std::uint64_t> mapped_;
   std::map<std::uint64_t, std::uint64_t> registered_;
   std::map<std::uint64_t, std::uint64_t> given_;
-  std::map<CUarray, CUDA_ARRAY3D_DESCRIPTOR> arrays_;
+  std::map<std::uint64_t, Variable> variables_;  // by address
+  std::map<std::uint64_t, CUDA_ARRAY3D_DESCRIPTOR> arrays_;
+  std::set<std::uint64_t> mipmapped_;
   std::map<std::uint64_t, std::uint64_t> files_;  // by inode: whose it is
   std::map<CUexternalMemory, Imported> imported_;
   std::map<std::uint64_t, External> external_;  // by address

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "tests/wire/support/fake_work.hpp"
 
 namespace mpsshim::test {
@@ -15,14 +17,14 @@ std::uint64_t number_of(Handle handle) {
 // The functions behind the table, which count what there is and who names what is gone.
 struct FakeArrayEntry {
   static void look_for(FakeDriver& fake, std::uint64_t array) {
-    if (!fake.array_parents_.contains(array)) ++fake.dead_uses;
+    if (!fake.arrays_.contains(array)) ++fake.dead_uses;
   }
-  static std::uint64_t make(std::uint64_t parent) {
+  static std::uint64_t make(const CUDA_ARRAY3D_DESCRIPTOR& shape, std::uint64_t parent = 0) {
     FakeDriver& fake = FakeDriver::current();
     const std::lock_guard lock(fake.mutex_);
     if (parent != 0) look_for(fake, parent);
     const std::uint64_t made = fake.next_handle_ += 16;
-    fake.array_parents_[made] = parent;
+    fake.arrays_[made] = {shape, parent};
     if (parent == 0) ++fake.arrays;
     return made;
   }
@@ -33,27 +35,45 @@ struct FakeArrayEntry {
     for (const auto& [texture, read] : fake.texture_arrays_) {
       if (read == array) ++fake.dead_uses;
     }
-    std::erase_if(fake.array_parents_, [&](const auto& one) { return one.first == array || one.second == array; });
+    std::erase_if(fake.arrays_, [&](const auto& one) {
+      const bool ends = one.first == array || one.second.parent == array;
+      if (ends) fake.oracle.note_array_gone(one.first);
+      return ends;
+    });
     --fake.arrays;
     return CUDA_SUCCESS;
   }
-
-  static CUresult CUDAAPI create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR*) {
-    *array = reinterpret_cast<CUarray>(make(0));
-    return CUDA_SUCCESS;
-  }
-  static CUresult CUDAAPI create_mipmapped(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR*, unsigned) {
-    *array = reinterpret_cast<CUmipmappedArray>(make(0));
-    return CUDA_SUCCESS;
-  }
-  static CUresult CUDAAPI level(CUarray* array, CUmipmappedArray mipmapped, unsigned) {
-    *array = reinterpret_cast<CUarray>(make(number_of(mipmapped)));
-    return CUDA_SUCCESS;
-  }
-  static CUresult CUDAAPI describe(CUDA_ARRAY3D_DESCRIPTOR*, CUarray array) {
+  static CUDA_ARRAY3D_DESCRIPTOR shape_of(std::uint64_t array) {
     FakeDriver& fake = FakeDriver::current();
     const std::lock_guard lock(fake.mutex_);
-    look_for(fake, number_of(array));
+    look_for(fake, array);
+    return fake.arrays_[array].shape;
+  }
+
+  static CUresult CUDAAPI create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
+    *array = reinterpret_cast<CUarray>(make(*shape));
+    FakeDriver::current().oracle.note_array(*array, *shape);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI create_mipmapped(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned) {
+    *array = reinterpret_cast<CUmipmappedArray>(make(*shape));
+    FakeDriver::current().oracle.note_mipmapped(*array);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI map_mipmapped(CUmipmappedArray* array, CUexternalMemory, const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC* description) {
+    return create_mipmapped(array, &description->arrayDesc, description->numLevels);
+  }
+  static CUresult CUDAAPI level(CUarray* array, CUmipmappedArray mipmapped, unsigned level) {
+    CUDA_ARRAY3D_DESCRIPTOR shape = shape_of(number_of(mipmapped));
+    for (std::size_t* extent : {&shape.Width, &shape.Height, &shape.Depth}) {
+      if (*extent != 0) *extent = std::max<std::size_t>(level < 64 ? *extent >> level : 0, 1);
+    }
+    *array = reinterpret_cast<CUarray>(make(shape, number_of(mipmapped)));
+    FakeDriver::current().oracle.note_array(*array, shape);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI describe(CUDA_ARRAY3D_DESCRIPTOR* shape, CUarray array) {
+    *shape = shape_of(number_of(array));
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI destroy(CUarray array) { return end(number_of(array)); }
@@ -80,10 +100,17 @@ struct FakeArrayEntry {
   }
 };
 
+CUarray FakeDriver::make_array(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+  CUarray array = nullptr;
+  (void)FakeArrayEntry::create(&array, &shape);
+  return array;
+}
+
 void FakeArrays::fill(DriverTable& table) {
   table.cuArray3DCreate_v2 = FakeArrayEntry::create;
   table.cuArray3DGetDescriptor_v2 = FakeArrayEntry::describe;
   table.cuArrayDestroy = FakeArrayEntry::destroy;
+  table.cuExternalMemoryGetMappedMipmappedArray = FakeArrayEntry::map_mipmapped;
   table.cuMipmappedArrayCreate = FakeArrayEntry::create_mipmapped;
   table.cuMipmappedArrayGetLevel = FakeArrayEntry::level;
   table.cuMipmappedArrayDestroy = FakeArrayEntry::destroy_mipmapped;

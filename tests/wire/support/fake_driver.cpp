@@ -243,18 +243,6 @@ struct FakeEntry {
     box.Depth = 1;
     return copy_box(&box, stream);
   }
-  static CUresult CUDAAPI array_create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* descriptor) {
-    make(array);
-    std::lock_guard lock(the_driver->mutex_);
-    the_driver->arrays_[*array] = *descriptor;
-    the_driver->oracle.note_array(*array, *descriptor);
-    return CUDA_SUCCESS;
-  }
-  static CUresult CUDAAPI array_descriptor(CUDA_ARRAY3D_DESCRIPTOR* descriptor, CUarray array) {
-    std::lock_guard lock(the_driver->mutex_);
-    *descriptor = the_driver->arrays_.at(array);
-    return CUDA_SUCCESS;
-  }
   static CUresult fill(CUdeviceptr destination, std::uint64_t value, CUstream stream) {
     FakeCall call(FakeCall::fill);
     call.destination = destination;
@@ -329,11 +317,6 @@ FakeDriver::~FakeDriver() {
 }
 
 FakeDriver& FakeDriver::current() { return *the_driver; }
-CUarray FakeDriver::make_array(const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
-  CUarray array = nullptr;
-  FakeEntry::array_create(&array, &descriptor);
-  return array;
-}
 CUcontext FakeDriver::pushed_context() { return pushed.empty() ? nullptr : pushed.back(); }
 
 std::unique_ptr<broker::Driver> FakeDriver::driver() const {
@@ -355,12 +338,8 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuMemRelease = FakeEntry::release;
   table.cuImportExternalMemory = FakeEntry::import_external;
   table.cuExternalMemoryGetMappedBuffer = FakeEntry::map_external;
-  table.cuExternalMemoryGetMappedMipmappedArray = [](CUmipmappedArray* array, CUexternalMemory, const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC*) {
-    return FakeEntry::make(array);
-  };
   table.cuMemFree_v2 = FakeEntry::free_external;
   table.cuDestroyExternalMemory = FakeEntry::destroy_external;
-  table.cuMipmappedArrayDestroy = [](CUmipmappedArray) { return CUDA_SUCCESS; };
   table.cuMemGetInfo_v2 = FakeEntry::memory_info;
   table.cuStreamCreate = [](CUstream* stream, unsigned flags) { return FakeEntry::stream_create(stream, flags, 0); };
   table.cuStreamCreateWithPriority = FakeEntry::stream_create;
@@ -393,9 +372,6 @@ std::unique_ptr<broker::Driver> FakeDriver::driver() const {
   table.cuMemcpyDtoHAsync_v2 = FakeEntry::copy_out;
   table.cuMemcpy3DAsync_v2 = FakeEntry::copy_box;
   table.cuMemcpy2DAsync_v2 = FakeEntry::copy_plane;
-  table.cuArray3DCreate_v2 = FakeEntry::array_create;
-  table.cuArray3DGetDescriptor_v2 = FakeEntry::array_descriptor;
-  table.cuArrayDestroy = [](CUarray) { return CUDA_SUCCESS; };
   table.cuMemsetD8Async = FakeEntry::fill8;
   table.cuMemsetD16Async = FakeEntry::fill16;
   table.cuMemsetD32Async = FakeEntry::fill32;

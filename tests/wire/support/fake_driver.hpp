@@ -107,9 +107,12 @@ class FakeDriver {
   mutable std::mutex mutex_;
   std::vector<FakeCall> calls_;
   std::map<CUstream, Stream> streams_;
-  std::map<CUarray, CUDA_ARRAY3D_DESCRIPTOR> arrays_;
   std::map<CUcontext, std::multiset<std::thread::id>> green_users_;
-  std::map<std::uint64_t, std::uint64_t> array_parents_;   // live arrays; 0: it is no level
+  struct Array {
+    CUDA_ARRAY3D_DESCRIPTOR shape{};
+    std::uint64_t parent = 0;  // of a level
+  };
+  std::map<std::uint64_t, Array> arrays_;                  // live ones, mipmapped ones too
   std::map<std::uint64_t, std::uint64_t> texture_arrays_;  // live textures; 0: it reads linear memory
   bool holding_ = false;
   std::atomic<unsigned> graph_launches_{0};

@@ -25,7 +25,7 @@ struct FakeGraphs {
   static CUresult CUDAAPI launch(CUgraphExec exec, CUstream stream);
 };
 
-// The functions that make arrays and textures, and copy between arrays.
+// The functions that make and end arrays and textures.
 struct FakeArrays {
   static void fill(DriverTable& table);
 };

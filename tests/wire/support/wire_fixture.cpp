@@ -2,6 +2,8 @@
 #include "tests/wire/support/wire_fixture.hpp"
 
 #include <new>
+#include <string>
+#include <string_view>
 
 #include <sys/eventfd.h>
 
@@ -13,6 +15,7 @@ namespace mpsshim::test {
 namespace {
 
 constexpr std::size_t kModuleCacheBytes = 64u << 20;
+constexpr std::string_view kVariableName = "variable";
 
 }  // namespace
 
@@ -175,6 +178,27 @@ std::uint64_t WireClient::map_external(proto::ExternalMemoryId memory, std::uint
   std::uint64_t address = 0;
   if (!part || session_->memory().external().map(*part, address) != CUDA_SUCCESS) throw std::bad_alloc();
   return address;
+}
+
+proto::ModuleId WireClient::add_module(std::uint32_t index, std::uint64_t variable, std::uint64_t size_bytes, bool is_shared) {
+  const auto id = proto::ModuleId::make(index, 1);
+  const auto image = std::make_shared<broker::LoadedImage>();
+  image->has_writable_globals = !is_shared;
+  image->globals[std::string(kVariableName)] = {variable, size_bytes};
+  AddressOracle& oracle = executor_.fake.oracle;
+  if (!is_shared) oracle.give_variable(variable, size_bytes, session_->id());
+  auto module = std::make_unique<broker::SessionModule>();
+  module->image = image;
+  module->use = broker::ImageUse(new broker::ImageRef(image), [&oracle, variable](const broker::ImageRef* used) {
+    delete used;
+    oracle.take_variable(variable);
+  });
+  if (!session_->modules().insert(id, std::move(module))) throw std::bad_alloc();
+  return id;
+}
+
+void WireClient::post_lookup(proto::ModuleId module, std::uint16_t slot) {
+  call(proto::GlobalLookupRecord{module}, slot, std::as_bytes(std::span(kVariableName)));
 }
 
 proto::ArrayId WireClient::add_array(std::uint32_t index, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {

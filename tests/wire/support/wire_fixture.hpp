@@ -115,6 +115,10 @@ class WireClient {
   proto::ExternalMemoryId add_external(std::uint32_t index, std::uint64_t size_bytes);
   std::uint64_t map_external(proto::ExternalMemoryId memory, std::uint64_t size_bytes);
   void release_external() { session_->memory().external().release_all(); }
+  // A module with one variable, called "variable". With `is_shared` others run the same copy. The address oracle knows the variable as this
+  // session's until the executor may give the copy to another.
+  proto::ModuleId add_module(std::uint32_t index, std::uint64_t variable, std::uint64_t size_bytes, bool is_shared = false);
+  void post_lookup(proto::ModuleId module, std::uint16_t slot);
   // An array known to the session.
   proto::ArrayId add_array(std::uint32_t index, const CUDA_ARRAY3D_DESCRIPTOR& descriptor);
   proto::StreamId add_stream(std::uint32_t index, unsigned flags = CU_STREAM_DEFAULT);
