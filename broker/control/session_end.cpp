@@ -105,6 +105,7 @@ void SessionManager::erase(Session& session) {
   abandon_events(session);
   sessions_.erase(session.id);
   if (executor != nullptr) release(*executor);
+  if (sessions_.empty() && !heaps_left_.empty()) loop_.defer([this] { renew_heaps_without_sessions(); });
 }
 
 }  // namespace mpsshim::broker::control

@@ -193,6 +193,14 @@ class SessionManager final : public ExecutorOwner {
   void end_rest(const std::string& why);
   void restore_session(StateReader& state);
   void make_leases(const proto::DriverFacts& facts);
+  void heap_left(const Executor& executor);
+  void arm_heap_renewal();
+  void renew_heaps_without_sessions();
+  void put_off_heap_renewal();
+  [[nodiscard]] bool may_renew_heaps() const;
+  void begin_heap_renewal();
+  void await_heap_renewal(EventLoop::Clock::time_point until);
+  void end_heap_renewal(const std::string& why);
   void quiesced(Executor& executor);
   void check_drain(Executor& executor);
 
@@ -228,6 +236,11 @@ class SessionManager final : public ExecutorOwner {
   std::uint64_t last_order_ = 0;  // to pause, to rest or to move
   std::function<void()> on_renewed_;
   std::function<void()> on_retired_;
+  std::set<ExecutorId> heaps_left_;  // with memory on the device's heap that nobody has any more, perhaps
+  std::chrono::milliseconds heap_pause_{};
+  EventLoop::Clock::time_point heap_left_at_;             // by the first of them
+  std::optional<EventLoop::Clock::time_point> heap_due_;  // of heap_timer_
+  EventLoop::Timer heap_timer_;
   struct Drain {
     EventLoop::Clock::time_point until;
     bool quiesced = false;  // until it is, whoever is idle may be busy the next moment

@@ -51,6 +51,7 @@ NodeFault read_kernel(Session& session, std::span<const std::byte> payload, Node
     if (!green) return refused(CUDA_ERROR_INVALID_CONTEXT);
     node.green = *green;
   }
+  if (function->loaded->uses_device_heap) session.note_heap_use();
   node.image = function->use;
   node.launch.function = function->loaded;
   node.launch.grid[0] = record.grid_x;

@@ -38,6 +38,8 @@ void handle(Incoming& incoming, const proto::LaunchRecord& record) {
   op.is_cooperative = op.is_multi_device || (record.flags & proto::kLaunchIsCooperative) != 0;
   op.is_single = op.is_cooperative || op.function->prints || function->references != nullptr;
   if (const CUresult result = find_bindings(incoming.session, *function, op.references); result != CUDA_SUCCESS) return incoming.reject(result);
+  if (op.function->uses_device_heap) [[unlikely]]
+    incoming.session.note_heap_use();
   op.data = data;
   incoming.session.streams().append(*queue, std::move(op));
 }

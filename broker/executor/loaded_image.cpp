@@ -247,6 +247,7 @@ CUresult look_up(const Driver& driver, LoadedImage& image, const std::string& na
   auto function = std::make_unique<LoadedFunction>();
   function->name = name;
   function->prints = image.all_may_print || image.printing_kernels.contains(name);
+  function->uses_device_heap = image.uses_device_heap;
   result = describe(driver, handle, *function);
   if (result != CUDA_SUCCESS) return result;
   std::lock_guard lock(image.mutex);

@@ -35,6 +35,7 @@ struct LoadedFunction {
   std::uint32_t parameter_bytes = 0;
   std::uint32_t local_bytes = 0;          // per thread; growth of the context's local memory waits for everybody
   bool prints = false;                    // it may call printf(): device_output.hpp
+  bool uses_device_heap = false;          // some kernel of its image calls malloc()
   mutable FunctionSettings settings{};
   std::vector<ParameterLayout> parameters;
   std::int32_t attribute[16] = {};

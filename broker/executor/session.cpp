@@ -205,10 +205,10 @@ StreamSet::Pace Session::take_pace() {
   return {now.operations - seen.operations, now.fences - seen.fences};
 }
 
-// What kernels wrote there, or arrays hold, would be gone, and external memory: the client would have to be told so, and would end.
+// What kernels wrote there, or on the device's heap, or arrays hold, would be gone, and external memory: the client would have to be told so, and would end.
 bool Session::has_variables() {
   bool any = arrays_.holds_any() || memory_.external().holds_any();
-  modules_.for_each([&](proto::ModuleId, SessionModule& module) { any |= module.image->has_writable_globals; });
+  modules_.for_each([&](proto::ModuleId, SessionModule& module) { any |= module.image->holds_contents(); });
   return any;
 }
 
@@ -343,6 +343,18 @@ void Session::release_links() {
   for (const auto id : links) (void)links_.take(id);
 }
 
+void Session::note_heap_use() {
+  if (!std::exchange(uses_heap_, true)) ++parts_.heap_sessions;
+}
+
+// Nobody can say what its kernels have left there, nor give it back.
+void Session::leave_heap() {
+  if (!std::exchange(uses_heap_, false) || --parts_.heap_sessions != 0) return;
+  ExecutorPacket packet;
+  packet.header.type = ExecutorMessage::heap_left;
+  parts_.control.send(packet);
+}
+
 // In a quiet window, their streams given back.
 void Session::release_greens() {
   parts_.descriptors.forget_session(id_);
@@ -368,6 +380,7 @@ void Session::release_everything() {
   release_greens();
   parts_.persisting_cache.forget(id_);
   parts_.faults.check(parts_.persisting_cache.apply(), id_, "cuCtxSetLimit");
+  leave_heap();
   if (closed_) std::exchange(closed_, nullptr)();
 }
 

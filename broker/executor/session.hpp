@@ -67,6 +67,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // Ends this session because its client broke the protocol. `record` names what was read, `reason` is a clause ("its id is unknown").
   void fail(const char* record, const std::string& reason);
+  // A kernel that may take memory of the device's heap is queued: what it leaves there stays when the session has ended.
+  void note_heap_use();
   // For results of driver calls made on behalf of posts.
   [[nodiscard]] const IssueContext& context() const { return context_; }
   [[nodiscard]] bool is_reading() const { return !failed_ && !closing_; }
@@ -150,6 +152,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void release_modules();
   void release_links();
   void release_greens();
+  void leave_heap();
   void release_everything();
   [[nodiscard]] bool has_variables();
 
@@ -183,6 +186,7 @@ class Session : public std::enable_shared_from_this<Session> {
   unsigned jobs_ = 0;
   unsigned window_launches_ = 0;      // those of jobs_ that are work of its streams
   std::atomic<bool> is_gone_{false};  // stored by the worker, loaded by helpers: a late look costs a wait, nothing else
+  bool uses_heap_ = false;
   bool failed_ = false;
   bool closing_ = false;
   bool paused_ = false;
