@@ -56,8 +56,8 @@
 //                                                          ←  Printed                    so many bytes of its standard output, from there on, are
 //                                                          what
 //                                                                                       kernels of `session` have printed
-//                                                          ←  HeapLeft                   the last session has ended whose kernels may have taken
-//                                                                                       memory of the device's heap
+//                                                          ←  HeapUsed                   `session` has launched a kernel that may take memory of the
+//                                                                                       device's heap: what it leaves there outlives it
 //   Quit                                                   →
 #pragma once
 
@@ -115,7 +115,7 @@ enum class ExecutorMessage : std::uint32_t {
   piece_taken,
   variables_check,
   variables_checked,
-  heap_left,
+  heap_used,
 };
 
 // An entry of the load log. Streams, graphs and side contexts stand in it because they take device memory as loads do: only if a new life makes the

@@ -84,6 +84,8 @@ std::uint32_t ChannelMemory::failure() const {
   return header().session_error.load(std::memory_order_relaxed);
 }
 
-bool ChannelMemory::is_unused() const { return header().tail.load(std::memory_order_acquire) == 0; }
+bool ChannelMemory::is_unused() const { return written_bytes() == 0; }
+
+std::uint64_t ChannelMemory::written_bytes() const { return header().tail.load(std::memory_order_acquire); }
 
 }  // namespace mpsshim::broker::control

@@ -34,6 +34,7 @@ class ChannelMemory {
   // Advice, for what hurts that client alone if it lies: the error an executor ended the session with, 0 if none.
   [[nodiscard]] std::uint32_t failure() const;
   [[nodiscard]] bool is_unused() const;  // no record was ever published
+  [[nodiscard]] std::uint64_t written_bytes() const;  // of records, as the client says
 
  private:
   ChannelMemory() = default;

@@ -232,6 +232,10 @@ void Server::restart(const Commands::RestartOrder& order, const Commands::Answer
 
 // The next lives are started while the present ones serve, so that clients wait for milliseconds.
 void Server::renew_executors(const Commands::RestartOrder& order, const Commands::Answer& answer) {
+  manager_.leave_heaps_to_command([this, order, answer] { prepare_next(order, answer); });
+}
+
+void Server::prepare_next(const Commands::RestartOrder& order, const Commands::Answer& answer) {
   for (const auto& [id, executor] : manager_.executors()) executor->prepare_next();
   await_next(order, answer, EventLoop::Clock::now() + kNextLimit);
 }

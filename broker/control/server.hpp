@@ -68,6 +68,7 @@ class Server {
   void save(StateWriter& state) const;
   void watch_listeners();
   void renew_executors(const Commands::RestartOrder& order, const Commands::Answer& answer);
+  void prepare_next(const Commands::RestartOrder& order, const Commands::Answer& answer);
   void await_next(const Commands::RestartOrder& order, const Commands::Answer& answer, EventLoop::Clock::time_point until);
   void await_departure(EventLoop::Clock::time_point until);
   void quit_now();

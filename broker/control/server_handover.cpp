@@ -25,9 +25,11 @@ void Server::replace_program(const Commands::RestartOrder& order, const Commands
     loop_.defer([this] { query_.reset(); });  // it is calling
     const auto refuse = [answer](const std::string& why) { answer({false, "nothing was changed: " + why}); };
     if (!refusal.empty()) return refuse(refusal);
-    manager_.bring_to_rest(order.rest, [this, refuse, answer](const std::string& why) {
-      if (!why.empty()) return refuse(why);
-      manager_.retire_executors([this, answer] { loop_.defer([this, answer] { hand_over(answer); }); });
+    manager_.leave_heaps_to_command([this, order, refuse, answer] {
+      manager_.bring_to_rest(order.rest, [this, refuse, answer](const std::string& why) {
+        if (!why.empty()) return refuse(why);
+        manager_.retire_executors([this, answer] { loop_.defer([this, answer] { hand_over(answer); }); });
+      });
     });
   });
 }

@@ -70,6 +70,7 @@ struct Session {
   bool has_lived = false;       // was active once: the client holds memory and handles of it
   bool delivered = false;       // the client has the current channel
   bool end_is_slow = false;     // the log has said so
+  bool uses_heap = false;       // its kernels may have taken memory of the device's heap of its executor
   bool changing_lease = false;  // `answer` is that of a LeaseReplace
 
   proto::Lease device_lease;

@@ -81,6 +81,7 @@ void SessionManager::report_stopped(Session& session) {
 }
 
 void SessionManager::session_closed(Session& session) {
+  leave_heap(session);
   if (session.phase == SessionPhase::closing) return erase(session);
   if (session.phase == SessionPhase::terminating) return lose(session, session.lost_error);
   if (session.phase != SessionPhase::reopening) return;
@@ -105,7 +106,7 @@ void SessionManager::erase(Session& session) {
   abandon_events(session);
   sessions_.erase(session.id);
   if (executor != nullptr) release(*executor);
-  if (sessions_.empty() && !heaps_left_.empty()) loop_.defer([this] { renew_heaps_without_sessions(); });
+  look_at_heaps_soon();
 }
 
 }  // namespace mpsshim::broker::control

@@ -123,7 +123,7 @@ void SessionManager::await_executor(Session& session) {
   if (!placed || (pauses && !(session.has_lived && session.executor->will_retry()))) return respond(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
   session.phase = SessionPhase::waiting;
   arm_deadline(session);
-  if (session.executor->state() == ExecutorState::active) open_in_executor(session);
+  if (session.executor->state() == ExecutorState::active && !waits_for_blank_heap(session)) open_in_executor(session);
 }
 
 void SessionManager::open_in_executor(Session& session) {
@@ -194,6 +194,7 @@ void SessionManager::restore_memory(Session& session, Executor& executor) {
 
 void SessionManager::send_open(Session& session, Executor& executor) {
   session.announced.clear();  // to the one before
+  session.uses_heap = false;
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::session_open, 0, session.id};
   packet.epoch = session.epoch;

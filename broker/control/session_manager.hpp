@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions and executors together: places sessions in executors, opens them there, brings their memory into the next one, moves those that
 // starve, ends them, decides by recovery.hpp what a death costs whom. Knows neither sockets of clients nor the text of commands.
-// In ten files: session_manager.cpp (opening), session_limits.cpp (what one may hold), session_end.cpp (ending), session_placement.cpp (which
+// In eleven files: session_manager.cpp (opening), session_limits.cpp (what one may hold), session_end.cpp (ending), session_placement.cpp (which
 // executor), session_rest.cpp (restarts), session_handover.cpp (to another program), session_recovery.cpp
-// (executors' messages and deaths), session_faults.cpp (who has caused a fault), session_output.cpp (what kernels print), session_external.cpp (descriptors of other interfaces).
+// (executors' messages and deaths), session_faults.cpp (who has caused a fault), session_output.cpp (what kernels print), session_external.cpp (descriptors of other interfaces), session_heap.cpp (the device's heap).
 // Owned by Server; the control process's thread. Requests come from ClientConnection, which has checked their form; here ids and ranges are
 // checked against the session's own objects. Executors are ours, but may crash at any point.
 #pragma once
@@ -100,6 +100,8 @@ class SessionManager final : public ExecutorOwner {
   void renew_executors(std::function<void()> renewed);   // each by its next life, prepared before
   void retire_executors(std::function<void()> retired);  // none is left, every session waits for one
   void start_executors(std::function<void()> started);   // after retire_executors
+  // Before a command restarts them; `then` at once, or when session_heap.cpp has renewed them, which it may be about.
+  void leave_heaps_to_command(std::function<void()> then);
   // session_handover.cpp. After retire_executors.
   void save(StateWriter& state) const;
   // In place of start(). `started` is called when its executors serve. False: what was handed over cannot be served; `why` says why.
@@ -193,14 +195,19 @@ class SessionManager final : public ExecutorOwner {
   void end_rest(const std::string& why);
   void restore_session(StateReader& state);
   void make_leases(const proto::DriverFacts& facts);
-  void heap_left(const Executor& executor);
-  void arm_heap_renewal();
-  void renew_heaps_without_sessions();
-  void put_off_heap_renewal();
+  void leave_heap(const Session& session);
+  void look_at_heaps_soon();
+  void look_at_heaps();
+  [[nodiscard]] bool is_alone() const;  // no session is in an executor
   [[nodiscard]] bool may_renew_heaps() const;
-  void begin_heap_renewal();
-  void await_heap_renewal(EventLoop::Clock::time_point until);
-  void end_heap_renewal(const std::string& why);
+  [[nodiscard]] std::uint64_t activity() const;
+  [[nodiscard]] bool is_silent();
+  void await_next_lives(EventLoop::Clock::time_point until);
+  void renew_heaps();
+  void give_up_heaps(const std::string& why);
+  void end_heap_step();
+  [[nodiscard]] bool waits_for_blank_heap(const Session& newcomer);
+  void end_newcomers_wait();
   void quiesced(Executor& executor);
   void check_drain(Executor& executor);
 
@@ -236,11 +243,22 @@ class SessionManager final : public ExecutorOwner {
   std::uint64_t last_order_ = 0;  // to pause, to rest or to move
   std::function<void()> on_renewed_;
   std::function<void()> on_retired_;
-  std::set<ExecutorId> heaps_left_;  // with memory on the device's heap that nobody has any more, perhaps
-  std::chrono::milliseconds heap_pause_{};
-  EventLoop::Clock::time_point heap_left_at_;             // by the first of them
-  std::optional<EventLoop::Clock::time_point> heap_due_;  // of heap_timer_
-  EventLoop::Timer heap_timer_;
+  enum class HeapStep : std::uint8_t { none, preparing, renewing };
+  struct Heap {
+    std::set<ExecutorId> left;  // with memory on the device's heap that nobody has any more, perhaps
+    HeapStep step = HeapStep::none;
+    bool is_deferred = false;
+    EventLoop::Clock::time_point next_alone;   // not before: without sessions
+    EventLoop::Clock::time_point next_beside;  // beside sessions
+    std::chrono::milliseconds pause{0};        // after a try beside sessions
+    std::uint64_t obstacle = 0;                // the session that would have lost something
+    std::uint64_t activity = 0;
+    EventLoop::Clock::time_point silent_since;
+    EventLoop::Timer timer;
+    EventLoop::Timer newcomer_timer;
+    std::vector<std::function<void()>> commands;  // that wait for the end of a step
+  };
+  Heap heap_;
   struct Drain {
     EventLoop::Clock::time_point until;
     bool quiesced = false;  // until it is, whoever is idle may be busy the next moment

@@ -198,7 +198,9 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::settle: return settle(executor, packet);
     case ExecutorMessage::quiesced: return quiesced(executor);
     case ExecutorMessage::printed: return printed(executor, packet);
-    case ExecutorMessage::heap_left: return heap_left(executor);
+    case ExecutorMessage::heap_used:
+      if (session != nullptr) session->uses_heap = true;
+      return;
     case ExecutorMessage::ready:
     case ExecutorMessage::fault: return;  // Executor's own
     case ExecutorMessage::session_open:
@@ -270,7 +272,7 @@ DeathReport SessionManager::excused(DeathReport report) {
 bool SessionManager::executor_died(Executor& executor, const DeathReport& reported, const std::set<std::uint64_t>& busy) {
   const DeathReport report = excused(reported);
   drains_.erase(executor.id());
-  heaps_left_.erase(executor.id());
+  heap_.left.erase(executor.id());
   standby_feeds_.erase(executor.id());
   free_leases(remnants_.remove_all(executor));
   std::vector<SessionCondition> conditions;

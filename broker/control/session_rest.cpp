@@ -68,6 +68,7 @@ void SessionManager::came_to_rest(Session& session, CUresult status) {
   session.event_times_hold = was_awaited && status == CUDA_SUCCESS;
   if (!was_awaited || status == CUDA_SUCCESS) return;  // looked at before long
   rest_->look.reset();
+  if (heap_.step == HeapStep::renewing) heap_.obstacle = session.id;
   end_rest(fmt::format("{}: its modules have variables, whose values would be lost; -f ends its session", session.name()));
 }
 

@@ -43,12 +43,15 @@ void note_contents_of_cubin(std::span<const std::byte> cubin, PreparedImage& pre
   std::optional<image::CubinInfo> info = image::read_cubin(cubin);
   prepared.has_writable_globals = !info || info->has_writable_globals;
   prepared.uses_device_heap = info && info->uses_device_heap;
+  prepared.all_may_use_device_heap = info && info->all_may_use_device_heap;
+  prepared.heap_kernels.clear();
   prepared.takes_code_addresses = !info || info->takes_code_addresses;
   prepared.has_references = info && info->has_references;
   prepared.all_may_print = !info;
   prepared.printing_kernels.clear();
   if (info) {
     for (const image::KernelLayout& kernel : info->kernels) {
+      if (kernel.uses_device_heap) prepared.heap_kernels.insert(kernel.name);
       if (kernel.prints) prepared.printing_kernels.insert(kernel.name);
     }
   }
@@ -66,6 +69,9 @@ void note_contents_of_ptx(std::string_view text, PreparedImage& prepared) {
   }
   prepared.has_writable_globals = !variables.empty();
   prepared.uses_device_heap = image::ptx_uses_device_heap(text);
+  prepared.all_may_use_device_heap = false;
+  prepared.heap_kernels.clear();
+  for (std::string& name : image::ptx_heap_kernels(text)) prepared.heap_kernels.insert(std::move(name));
   prepared.takes_code_addresses = image::ptx_takes_code_addresses(text);
   prepared.has_references = image::ptx_has_references(text);
   prepared.all_may_print = false;

@@ -23,8 +23,10 @@ struct PreparedImage {
   std::vector<std::byte> content;  // a cubin, or a fatbin with a cubin for the device; zero-terminated PTX where compiling ahead is not possible
   bool has_writable_globals = false;
   bool uses_device_heap = false;  // image::CubinInfo
-  bool takes_code_addresses = false;  // the same
-  bool has_references = false;  // image::CubinInfo
+  bool all_may_use_device_heap = false;
+  std::set<std::string, std::less<>> heap_kernels;  // else these
+  bool takes_code_addresses = false;                // the same
+  bool has_references = false;                      // image::CubinInfo
   bool was_compiled = false;
   bool all_may_print = false;  // it is not known which
   std::set<std::string, std::less<>> printing_kernels;

@@ -220,6 +220,8 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
   image.has_managed = !prepared.managed.empty();
   image.has_references = prepared.has_references;
   image.uses_device_heap = prepared.uses_device_heap;
+  image.all_may_use_device_heap = prepared.all_may_use_device_heap;
+  image.heap_kernels = prepared.heap_kernels;
   image.all_may_print = prepared.all_may_print;
   image.printing_kernels = prepared.printing_kernels;
   unsigned count = 0;
@@ -247,7 +249,7 @@ CUresult look_up(const Driver& driver, LoadedImage& image, const std::string& na
   auto function = std::make_unique<LoadedFunction>();
   function->name = name;
   function->prints = image.all_may_print || image.printing_kernels.contains(name);
-  function->uses_device_heap = image.uses_device_heap;
+  function->uses_device_heap = image.all_may_use_device_heap || image.heap_kernels.contains(name);
   result = describe(driver, handle, *function);
   if (result != CUDA_SUCCESS) return result;
   std::lock_guard lock(image.mutex);

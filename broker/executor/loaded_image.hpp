@@ -35,7 +35,7 @@ struct LoadedFunction {
   std::uint32_t parameter_bytes = 0;
   std::uint32_t local_bytes = 0;          // per thread; growth of the context's local memory waits for everybody
   bool prints = false;                    // it may call printf(): device_output.hpp
-  bool uses_device_heap = false;          // some kernel of its image calls malloc()
+  bool uses_device_heap = false;          // it may call malloc(): what that gives it outlives the session
   mutable FunctionSettings settings{};
   std::vector<ParameterLayout> parameters;
   std::int32_t attribute[16] = {};
@@ -57,6 +57,8 @@ struct LoadedImage {
   bool has_managed = false;                // loaded for a client that does not place them: nobody else's
   bool has_references = false;             // texture or surface references, whose bindings are the copy's: it serves one client, once
   bool uses_device_heap = false;           // what its kernels allocate there ends with the context
+  bool all_may_use_device_heap = false;    // PreparedImage's
+  std::set<std::string, std::less<>> heap_kernels;
   bool all_may_print = false;              // PreparedImage's
   std::set<std::string, std::less<>> printing_kernels;
   bool can_be_restored = true;             // all variables are known: another client may have this copy later

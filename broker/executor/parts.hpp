@@ -82,7 +82,6 @@ struct ExecutorParts : ExecutorPartsInput {
 
   std::atomic<std::uint64_t> chunks{0};     // of memory, of all sessions
   std::atomic<unsigned> green_contexts{0};  // in the driver, of all sessions
-  std::atomic<unsigned> heap_sessions{0};   // sessions whose kernels may have memory of the device's heap
   ResourceDescriptors descriptors;
   PersistingCache persisting_cache;
 

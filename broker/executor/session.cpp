@@ -343,15 +343,11 @@ void Session::release_links() {
   for (const auto id : links) (void)links_.take(id);
 }
 
+// Nobody can say what its kernels leave there, nor give it back.
 void Session::note_heap_use() {
-  if (!std::exchange(uses_heap_, true)) ++parts_.heap_sessions;
-}
-
-// Nobody can say what its kernels have left there, nor give it back.
-void Session::leave_heap() {
-  if (!std::exchange(uses_heap_, false) || --parts_.heap_sessions != 0) return;
+  if (std::exchange(uses_heap_, true)) return;
   ExecutorPacket packet;
-  packet.header.type = ExecutorMessage::heap_left;
+  packet.header = {ExecutorMessage::heap_used, 0, id_};
   parts_.control.send(packet);
 }
 
@@ -380,7 +376,6 @@ void Session::release_everything() {
   release_greens();
   parts_.persisting_cache.forget(id_);
   parts_.faults.check(parts_.persisting_cache.apply(), id_, "cuCtxSetLimit");
-  leave_heap();
   if (closed_) std::exchange(closed_, nullptr)();
 }
 

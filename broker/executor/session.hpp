@@ -152,7 +152,6 @@ class Session : public std::enable_shared_from_this<Session> {
   void release_modules();
   void release_links();
   void release_greens();
-  void leave_heap();
   void release_everything();
   [[nodiscard]] bool has_variables();
 

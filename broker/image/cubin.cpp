@@ -23,6 +23,7 @@ constexpr std::uint8_t kSymbolIsKernel = 0x10;         // in st_other
 constexpr std::uint8_t kTextureSymbol = 10;            // STT_* of the toolkit's own
 constexpr std::uint8_t kSurfaceSymbol = 12;
 constexpr std::string_view kPrint = "vprintf";         // what printf() becomes
+constexpr std::string_view kMalloc = "malloc";
 constexpr std::string_view kDeviceLaunch = "cudaCDP";  // within the names of what kernels launch kernels by
 
 // Records of .nv.info sections: { u8 format; u8 attribute; u16 value }, and for kSized `value` bytes after it.
@@ -81,17 +82,18 @@ bool read_parameter(const Record& record, NumberedParameter& numbered) {
   return true;
 }
 
-bool names_print(const Record& record, const ElfFile& elf) {
+bool names_symbol(const Record& record, const ElfFile& elf, std::string_view name) {
   std::uint32_t number = 0;
   for (std::size_t at = 0; read_at(record.content, at, number); at += sizeof number) {
-    if (number < elf.symbols().size() && elf.symbols()[number].name == kPrint) return true;
+    if (number < elf.symbols().size() && elf.symbols()[number].name == name) return true;
   }
   return false;
 }
 
 bool read_record(const ElfFile& elf, const Record& record, KernelLayout& kernel, std::vector<NumberedParameter>& parameters) {
   if (record.attribute == kExternals) {
-    kernel.prints |= names_print(record, elf);
+    kernel.prints |= names_symbol(record, elf, kPrint);
+    kernel.uses_device_heap |= names_symbol(record, elf, kMalloc);
   } else if (record.attribute == kParameterBytes) {
     kernel.parameter_bytes = record.value;
   } else if (record.attribute == kMaxThreads) {
@@ -206,8 +208,12 @@ std::optional<CubinInfo> read_cubin(std::span<const std::byte> cubin) {
   info.variables = program_variables(*elf);
   info.has_writable_globals = elf->symbols().empty() ? std::any_of(sections.begin(), sections.end(), holds_variables) : !info.variables.empty();
   info.uses_device_heap = std::ranges::any_of(
-      elf->symbols(), [](const ElfSymbol& symbol) { return symbol.section == SHN_UNDEF && symbol.type == STT_FUNC && symbol.name == "malloc"; });
+      elf->symbols(), [](const ElfSymbol& symbol) { return symbol.section == SHN_UNDEF && symbol.type == STT_FUNC && symbol.name == kMalloc; });
   info.takes_code_addresses = takes_code_addresses(*elf);
+  // Where a kernel may call or launch what its own list does not name, or no list does.
+  const bool is_somebodys = std::ranges::any_of(info.kernels, &KernelLayout::uses_device_heap);
+  const bool launches = any_symbol([](const ElfSymbol& symbol) { return symbol.name.find(kDeviceLaunch) != std::string_view::npos; });
+  info.all_may_use_device_heap = info.uses_device_heap && (!is_somebodys || launches || info.takes_code_addresses);
   info.has_references = any_symbol([](const ElfSymbol& symbol) { return symbol.type == kTextureSymbol || symbol.type == kSurfaceSymbol; });
   return info;
 }

@@ -26,6 +26,7 @@ struct KernelLayout {
   std::uint32_t static_shared_bytes = 0;
   std::uint32_t max_threads[3] = {0, 0, 0};  // __launch_bounds__; 0: none given
   bool prints = false;                       // it, or what it calls, calls printf()
+  bool uses_device_heap = false;             // likewise malloc()
 };
 
 // A variable of the program, as cuModuleGetGlobal finds it.
@@ -43,11 +44,12 @@ struct CubinInfo {
   // __device__, __managed__ or __constant__ variables of the program. Texts that the compiler made (format strings,
   // assertion texts) and its tables do not count: nobody can write to them.
   bool has_writable_globals = false;
-  bool uses_device_heap = false;  // some code of it calls malloc()
+  bool uses_device_heap = false;         // some code of it calls malloc()
+  bool all_may_use_device_heap = false;  // by which kernel is not known
   // Some code or variable of it has the address of a function of the image, as the driver has placed it: kernels may have left it in memory.
   // Says yes for any address of one beyond its own section.
   bool takes_code_addresses = false;
-  bool has_references = false;    // texture or surface references, which programs bind in the module
+  bool has_references = false;  // texture or surface references, which programs bind in the module
 };
 
 // Empty if it is not a cubin.

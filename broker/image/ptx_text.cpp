@@ -37,7 +37,7 @@ std::string_view declared_name(std::string_view& text) {
 struct PtxFunction {
   bool is_kernel = false;
   bool calls_by_pointer = false;
-  bool prints = false;
+  bool reaches = false;
   std::vector<std::string_view> names;  // that its calls mention: functions, parameters and registers
 };
 
@@ -77,6 +77,31 @@ bool read_function(std::string_view& text, std::map<std::string_view, PtxFunctio
   PtxFunction& kept = functions[name];
   if (!read.names.empty() || kept.names.empty()) kept = std::move(read);
   return true;
+}
+
+// Kernels that call one of the functions, or call others that do.
+std::vector<std::string> kernels_that_reach(std::string_view text, std::vector<std::string_view> reaching) {
+  std::map<std::string_view, PtxFunction> functions;
+  while (read_function(text, functions)) {
+  }
+  for (const std::string_view called : std::vector(reaching)) {
+    if (!functions.contains(called)) continue;
+    // A function whose address is taken may be called from anywhere.
+    for (auto& [name, function] : functions) {
+      if (function.calls_by_pointer) function.names.emplace_back(called);
+    }
+  }
+  for (std::size_t i = 0; i < reaching.size(); ++i) {
+    for (auto& [name, function] : functions) {
+      const bool calls = std::find(function.names.begin(), function.names.end(), reaching[i]) != function.names.end();
+      if (calls && !std::exchange(function.reaches, true)) reaching.push_back(name);
+    }
+  }
+  std::vector<std::string> kernels;
+  for (const auto& [name, function] : functions) {
+    if (function.reaches && function.is_kernel) kernels.emplace_back(name);
+  }
+  return kernels;
 }
 
 }  // namespace
@@ -126,27 +151,9 @@ std::vector<std::string> ptx_variables(std::string_view text) {
   return names;
 }
 
-std::vector<std::string> ptx_printing_kernels(std::string_view text) {
-  std::map<std::string_view, PtxFunction> functions;
-  while (read_function(text, functions)) {
-  }
-  std::vector<std::string_view> printing = {"vprintf"};
-  for (auto& [name, function] : functions) {
-    // A function whose address is taken may be called from anywhere.
-    if (function.calls_by_pointer && functions.contains("vprintf")) function.names.emplace_back("vprintf");
-  }
-  for (std::size_t i = 0; i < printing.size(); ++i) {
-    for (auto& [name, function] : functions) {
-      const bool calls = std::find(function.names.begin(), function.names.end(), printing[i]) != function.names.end();
-      if (calls && !std::exchange(function.prints, true)) printing.push_back(name);
-    }
-  }
-  std::vector<std::string> kernels;
-  for (const auto& [name, function] : functions) {
-    if (function.prints && function.is_kernel) kernels.emplace_back(name);
-  }
-  return kernels;
-}
+std::vector<std::string> ptx_printing_kernels(std::string_view text) { return kernels_that_reach(text, {"vprintf"}); }
+
+std::vector<std::string> ptx_heap_kernels(std::string_view text) { return kernels_that_reach(text, {"malloc", kDeviceMalloc}); }
 
 bool ptx_takes_code_addresses(std::string_view text) {
   for (std::string_view token = next_ptx_token(text); !token.empty(); token = next_ptx_token(text)) {

@@ -38,5 +38,7 @@ inline constexpr unsigned kOldestLinkedPtx = 31;
 
 // Declares the device's malloc() (see CubinInfo::uses_device_heap), or its cudaMalloc().
 [[nodiscard]] bool ptx_uses_device_heap(std::string_view text);
+// Its kernels that may call one of the two.
+[[nodiscard]] std::vector<std::string> ptx_heap_kernels(std::string_view text);
 
 }  // namespace mpsshim::image

@@ -2,6 +2,7 @@
 // A client whose kernels take memory of the device's heap and never give it back: a command a line, an answer a line, as test_client.
 //
 //   take MIB   malloc() of so much in a kernel, which then writes there. "ok blank" or "ok used", what its first word was; "ok none": it got nothing
+//   plain      runs a kernel of the same module that takes nothing: "ok"
 //   held       whether what the first `take` wrote is still there: "ok" or "ok changed"
 #include <cstdint>
 #include <sstream>
@@ -71,6 +72,7 @@ class Client {
     words >> command >> mib;
     if (command == "take") return take(mib << 20);
     if (command == "held") return held();
+    if (command == "plain") return run(look_, out_), "ok";
     throw Failure("unknown command: " + line);
   }
 

@@ -165,6 +165,19 @@ TEST_CASE("tables of mathematical functions are nobody's variables") {
   CHECK(!ptx_has_writable_globals(as_text(text)));
 }
 
+TEST_CASE("which kernels of an image use the device's heap") {
+  const auto info = read_cubin(load_image("heap.cubin"));
+  REQUIRE(info->kernels.size() > 1);
+  CHECK(!info->all_may_use_device_heap);
+  for (const KernelLayout& kernel : info->kernels) CHECK(kernel.uses_device_heap == (kernel.name == "allocates"));
+  CHECK(ptx_heap_kernels(as_text(load_image("heap.ptx"))) == std::vector<std::string>{"allocates"});
+  CHECK(ptx_heap_kernels(as_text(load_image("variables.ptx"))).empty());
+  constexpr char kPlain[] = ".extern .func malloc(); .func f() { call malloc, (); } .entry a() { call f, (); } .entry b() { ret; }";
+  CHECK(ptx_heap_kernels(kPlain) == std::vector<std::string>{"a"});
+  constexpr char kByPointer[] = ".extern .func malloc(); .func f() { call malloc, (); } .entry a() { call %rd1, (), p; } .entry b() { ret; }";
+  CHECK(ptx_heap_kernels(kByPointer) == std::vector<std::string>{"a"});
+}
+
 TEST_CASE("whether an image uses the device's heap") {
   CHECK(!read_cubin(load_image("variables.cubin"))->uses_device_heap);
   CHECK(read_cubin(load_image("heap.cubin"))->uses_device_heap);
