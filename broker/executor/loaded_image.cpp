@@ -164,7 +164,10 @@ CUresult save_variables(const Driver& driver, const PreparedImage& prepared, Loa
   const proto::trace::Span span("driver", "saving variables", {"variables", prepared.variables->size()});
   std::vector<PlacedVariable> placed;
   for (const image::Variable& variable : *prepared.variables) placed.push_back({&variable});
-  if (const CUresult result = find_places(driver, image, placed); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find_places(driver, image, placed); result != CUDA_SUCCESS) {
+    log_info("Image {}: the places of its variables are not known ({})", image.image, driver.describe(result));
+    return result;
+  }
   for (const PlacedVariable& found : placed) image.globals[found.variable->name] = {found.address, found.size_bytes};
   if (prepared.placed.empty()) placed = joined(placed);  // otherwise what lies between them is not the image's alone
   std::size_t saved_bytes = 0;
@@ -237,7 +240,8 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
   image.can_be_restored = saved == CUDA_SUCCESS && !image.has_managed;
   if (saved != CUDA_SUCCESS) {
     image.variables.clear();
-    log_debug("Image {}: not all of its variables can be saved ({}), so each of its copies serves one client", image.image, driver.describe(saved));
+    log_info("Image {}: not all of its {} variables can be saved ({}), so each of its copies serves one client", image.image,
+             prepared.variables ? prepared.variables->size() : 0, driver.describe(saved));
   }
   return CUDA_SUCCESS;
 }

@@ -70,7 +70,8 @@ void VariableKeeper::begin(Entry& entry, Clock::time_point now) {
   for (const KeptVariable& variable : copies.variables) {
     const CUresult result = copy(variable);
     if (faults_.check(result, 0, "keeping variables") == CUDA_SUCCESS) continue;
-    log_warning("Session {}: its modules' variables cannot be kept ({})", entry.variables->session(), driver_.describe(result));
+    log_warning("Session {}: its modules' variables cannot be kept: {} bytes at {:#x}, to {} of the copy: {}", entry.variables->session(),
+                variable.size_bytes, variable.address, variable.offset, driver_.describe(result));
     entry.due = Clock::time_point::max();
     copies.layout = ~std::uint64_t{0};  // nobody's: what was begun ends in the buffer
     break;

@@ -29,10 +29,11 @@ __global__ void looks_last(unsigned* sum, unsigned* seen) {
 }
 
 // In one stream, one after the other.
-__global__ void moves(unsigned* to, const unsigned* from, unsigned count) {
-  cudaMemsetAsync(to, 0xff, count * sizeof *to);
-  cudaMemcpyAsync(to + 1, from, 2 * sizeof *to, cudaMemcpyDeviceToDevice);
+__global__ void moves(unsigned* to, const unsigned* from, unsigned count, unsigned* errors) {
+  errors[0] = cudaMemsetAsync(to, 0xff, count * sizeof *to);
+  errors[1] = cudaMemcpyAsync(to + 1, from, 2 * sizeof *to, cudaMemcpyDeviceToDevice);
   add<<<1, 1>>>(to + 1, 5);
+  errors[2] = cudaGetLastError();
 }
 
 __global__ void facts(int* out) {

@@ -97,6 +97,25 @@ TEST_CASE("waiting for a capturing stream or a captured event spoils the capture
   OK(CU(cuStreamDestroy)(stream));
 }
 
+TEST_CASE("a thread that waits for the whole context spoils what other threads capture, whatever its mode", "[forwarded]") {
+  SKIP_WITHOUT_CAPTURE();
+  const DeviceContext context;
+  CUcontext current = nullptr;
+  OK(CU(cuCtxGetCurrent)(&current));
+  const CUstream stream = new_stream();
+  for (const CUstreamCaptureMode mode : {kGlobal, kThreadLocal, kRelaxed}) {
+    OK(CU(cuStreamBeginCapture)(stream, mode));
+    CUresult waited = CUDA_SUCCESS;
+    std::thread([&] {
+      OK(CU(cuCtxSetCurrent)(current));
+      waited = CU(cuCtxSynchronize)();
+    }).join();
+    CHECK(waited == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    expect_invalidated(stream);
+  }
+  OK(CU(cuStreamDestroy)(stream));
+}
+
 TEST_CASE("dependencies do not cross a capture's border", "[forwarded]") {
   SKIP_WITHOUT_CAPTURE();
   const DeviceContext context;

@@ -61,8 +61,12 @@ TEST_CASE("copies and fills that a kernel asks for", "[forwarded]") {
   OK(CU(cuMemsetD32)(from.address(), 7, 1));
   OK(CU(cuMemsetD32)(from.address() + 4, 8, 1));
   const DeviceArray<unsigned> to(4);
-  OK(launch(grids.image.function("moves"), nullptr, 1, 1, to.address(), from.address(), 4u));
+  const DeviceArray<unsigned> errors(3);
+  OK(launch(grids.image.function("moves"), nullptr, 1, 1, to.address(), from.address(), 4u, errors.address()));
   OK(CU(cuCtxSynchronize)());
+  CHECK(errors[0] == 0);
+  CHECK(errors[1] == 0);
+  CHECK(errors[2] == 0);
   CHECK(to[0] == 0xffffffffu);
   CHECK(to[1] == 12);
   CHECK(to[2] == 8);

@@ -2,6 +2,7 @@
 // Graphs: added node by node or captured, launched again and again, with other parameters from one launch to the next, other work in between.
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <vector>
 
 #include "exercise.hpp"
@@ -110,19 +111,22 @@ void SteppingGraph::capture() {
     steps_.push_back(kernels.choose(i == 0 ? StepKind::brief : StepKind::many, count_, random, 0));
     steps_.back().has_priority = false;
   }
-  CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-  CU(cuEventRecord(fork, stream));
-  CU(cuStreamWaitEvent(side, fork, 0));
-  kernels.launch(steps_[0], {first_.address(), second_.address(), 0, 0, count_}, stream);
-  kernels.launch(steps_[1], {first_.address(), third_.address(), 0, 0, count_}, side);
-  CU(cuEventRecord(joined, side));
-  CU(cuStreamWaitEvent(stream, joined, 0));
-  CUdeviceptr a = second_.address(), b = third_.address(), out = first_.address();
-  unsigned count = count_, ticks = 0;
-  void* arguments[] = {&out, &a, &b, &a, &count, &join_salt_, &ticks};
-  CU(cuLaunchKernel(join, 2, 1, 1, 64, 1, 1, 0, stream, arguments, nullptr));
-  CU(cuMemsetD32Async(third_.address(), 0xBAD, count_, stream));
-  CU(cuStreamEndCapture(stream, &graph_));
+  {
+    const std::unique_lock nobody_waits_for_all(tools_.work.process.capturing);
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    CU(cuEventRecord(fork, stream));
+    CU(cuStreamWaitEvent(side, fork, 0));
+    kernels.launch(steps_[0], {first_.address(), second_.address(), 0, 0, count_}, stream);
+    kernels.launch(steps_[1], {first_.address(), third_.address(), 0, 0, count_}, side);
+    CU(cuEventRecord(joined, side));
+    CU(cuStreamWaitEvent(stream, joined, 0));
+    CUdeviceptr a = second_.address(), b = third_.address(), out = first_.address();
+    unsigned count = count_, ticks = 0;
+    void* arguments[] = {&out, &a, &b, &a, &count, &join_salt_, &ticks};
+    CU(cuLaunchKernel(join, 2, 1, 1, 64, 1, 1, 0, stream, arguments, nullptr));
+    CU(cuMemsetD32Async(third_.address(), 0xBAD, count_, stream));
+    CU(cuStreamEndCapture(stream, &graph_));
+  }
   CU(cuEventDestroy(fork));
   CU(cuEventDestroy(joined));
   CU(cuStreamDestroy(side));

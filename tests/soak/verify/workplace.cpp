@@ -93,10 +93,12 @@ void Workplace::verified(Kind kind) {
 void Workplace::wait_for(const Stream& stream) {
   did();
   switch (random.below(8)) {
-    case 0:
+    case 0: {
       history.note("cuCtxSynchronize");
+      const std::shared_lock nobody_captures(process.capturing);
       CU(cuCtxSynchronize());
       return;
+    }
     case 1:
     case 2: {
       const bool polls = random.below(2) == 0;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,6 +50,8 @@ struct Process {
   CUcontext context = nullptr;
   StepKernels kernels;
   Tally& tally;
+  // Held while a stream captures, and shared by waits for the whole context, which spoil what any thread captures.
+  std::shared_mutex capturing;
 };
 
 // A stream of the thread's; the NULL stream among them.
