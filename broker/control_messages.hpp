@@ -27,8 +27,9 @@
 //   SessionClose                                           →  SessionClosed              everything of it is idle, unmapped and released
 //                                                          ←  ChunkCreated + [handle]    before the client gets its reply
 //                                                          ←  ChunkReleased
-//                                                          ←  ImageWant
-//   ImageGive + [sealed memory file]                       →
+//                                                          ←  ImageWant                  for a load of `session`
+//   ImageGive + [sealed memory file,                       →  the second: what a compiler process has made of the first (prepared_file.hpp).
+//                what it was prepared to]                     Without files: `status`, and `text` says why
 //                                                          ←  ModuleNote                 an entry of the load log, before the driver call is issued
 //   LoadReplay + [sealed memory file]                      →  (recovery: the entries in their order, before the first SessionOpen; `session` has
 //                                                              kept variables of that copy: nobody else gets it. A standby
@@ -136,6 +137,10 @@ inline constexpr std::uint32_t kPauseWithoutVariables = 4;
 // Flag of Starved. As things are the session cannot go on elsewhere with what it has (Session::is_movable): the call waits on.
 inline constexpr std::uint32_t kStarvesInPlace = 1;
 
+// Flags of ImageWant: ImageTarget's.
+inline constexpr std::uint32_t kImageHasObjects = 1;
+inline constexpr std::uint32_t kImageForTexts = 2;
+
 struct ExecutorHeader {
   ExecutorMessage type{};
   std::uint32_t status = 0;   // CUresult
@@ -148,16 +153,19 @@ struct ExecutorPacket {
   std::uint64_t object = 0;      // printed: where it begins; chunk: address; segment: id; image: id; starved: the session that blocks;
                                  // module_note, load_replay: image id, a stream's priority (as int64), a graph's ChainPool::LogEntry,
                                  // how many side contexts there are with it; session_pause(d), variables_check(ed): number of the order
-  std::uint64_t address = 0;     // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy
+  std::uint64_t address = 0;     // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy; image_want,
+                                 // image_give: number of the question
   std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment
-  std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note, load_replay: LogKind; piece_add: CUexternalMemoryHandleType, 0: a session's
-  std::uint32_t flags = 0;       // segment_restore: registration flags; session_pause(d): kPause...; starved: kStarves...; module_note: kLoad...
+  std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note, load_replay: LogKind; piece_add: CUexternalMemoryHandleType, 0: a session's;
+                                 // image_want: compute capability, 90 for 9.0
+  std::uint32_t flags = 0;       // segment_restore: registration flags; session_pause(d): kPause...; starved: kStarves...; module_note: kLoad...;
+                                 // image_want: kImage...
   std::uint64_t epoch = 0;       // session_open
   std::uint32_t client_pid = 0;  // session_open
   std::uint32_t client_uid = 0;
   proto::Lease device_lease;  // session_open, lease_add, lease_restore
   proto::Lease pinned_lease;
-  char text[256] = {};  // fault: what failed; starved: what waits; for the log
+  char text[256] = {};  // fault: what failed; starved: what waits; image_give: why not; for the log
 };
 
 }  // namespace mpsshim::broker

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "broker/command_line.hpp"
+#include "broker/compiler/compiler_main.hpp"
 #include "broker/control/daemon.hpp"
 #include "broker/control/driver_choice.hpp"
 #include "broker/control/handover.hpp"
@@ -33,6 +34,7 @@ struct Arguments {
   bool daemon = false;
   bool foreground = false;
   bool executor = false;
+  bool compiler = false;
   bool verbose = false;
   bool dumpable = false;
   std::string driver = "auto";
@@ -56,6 +58,9 @@ struct Arguments {
   unsigned patience_s = ExecutorOptions{}.patience_s;
   StressOptions stress;
   unsigned relocate_ms = 0;
+  unsigned image_ms = 20'000;
+  unsigned idle_compiler_ms = 5'000;
+  bool has_image_faults = false;
   bool standby = false;
   bool no_standby = false;
   unsigned hang_ms = 10'000;
@@ -95,6 +100,8 @@ void describe(CommandLine& line, Arguments& arguments) {
               "in quarantine",
               CommandLine::Range{1u, 8u});
   line.option("--idle-executor-ms", &arguments.idle_ms, "Milliseconds after its last client that a further executor ends");
+  line.option("--idle-compiler-ms", &arguments.idle_compiler_ms,
+              "Milliseconds after its last image that a user's compiler process ends, which reads what clients load");
   line.option("--quarantine-faults", &arguments.quarantine_faults,
               "Faults of a program within --quarantine-s that put it in quarantine: its next clients get an executor of their own; 0: never");
   line.option("--quarantine-s", &arguments.quarantine_s, "Seconds without a fault after which a program leaves quarantine",
@@ -130,7 +137,10 @@ void describe(CommandLine& line, Arguments& arguments) {
   line.test_option("--test-window-ms", &arguments.stress.window_ms, "A quiet window opens every so many milliseconds; 0: when one is wanted");
   line.test_option("--test-stock", &arguments.stress.stock, "Graphs of one shape that are made for launches at most; 0: as many as are wanted");
   line.test_option("--test-relocate-ms", &arguments.relocate_ms, "A session moves to another executor every so many milliseconds; 0: when it starves");
+  line.test_option("--test-image-ms", &arguments.image_ms, "Milliseconds that reading an image may take");
+  line.hidden_flag("--test-image-faults", arguments.has_image_faults);
   line.hidden_flag("--executor", arguments.executor);
+  line.hidden_flag("--compiler", arguments.compiler);
   line.hidden_option("--device", &arguments.device);
   line.hidden_option("--label", &arguments.label);
   line.hidden_flag("--cold", arguments.is_cold);
@@ -245,6 +255,8 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.relocate_for_tests = std::chrono::milliseconds(arguments.relocate_ms);
   limits.pool.executors = arguments.executors;
   limits.pool.idle = std::chrono::milliseconds(arguments.idle_ms);
+  limits.compilers.idle = std::chrono::milliseconds(arguments.idle_compiler_ms);
+  limits.compilers.job = std::chrono::milliseconds(arguments.image_ms);
   limits.serves_all_users = arguments.all_users;
   if (arguments.client_host_mib != 0) limits.resources.client_host_bytes = arguments.client_host_mib << 20;
   if (arguments.host_mib != 0) limits.resources.all_host_bytes = arguments.host_mib << 20;
@@ -278,8 +290,9 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
     return refuse("the log " + server_log + " cannot be written (" + std::strerror(errno) + "): name another directory with --log-dir");
   }
   ProcessLauncher launcher;
+  CompilerProcessLauncher compilers({arguments.has_image_faults, arguments.dumpable});
   // Never destroyed where it could not take over: the sockets are the former program's.
-  auto server = std::make_unique<Server>(std::move(*pipes), launcher, executors, session_limits(arguments, *window),
+  auto server = std::make_unique<Server>(std::move(*pipes), launcher, compilers, executors, session_limits(arguments, *window),
                                          [&](const std::string& reason) { daemon.settled(reason.empty() ? "" : "no driver serves: " + reason); });
   server->set_continuation({own_path(), words, arguments.log_dir, arguments.driver});
   if (state == nullptr ? !server->listen(why) : !server->resume(*state, arguments.resume_failed, why)) {
@@ -320,6 +333,7 @@ int main(int argc, char** argv) {
   if (arguments.dumpable) prctl(PR_SET_DUMPABLE, 1);
   signal(SIGXFSZ, SIG_IGN);  // `ulimit -f`: a log that cannot grow costs lines, not clients
   if (arguments.executor) return executor_main(executor_options(arguments));
+  if (arguments.compiler) return compiler_main({arguments.has_image_faults, arguments.dumpable});
   if (!arguments.daemon && !arguments.foreground) return fail("say -d (background) or -f (foreground); see --help");
   raise_file_limit();
   const std::vector<std::string> words = own_arguments(argc, argv);

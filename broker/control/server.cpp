@@ -27,8 +27,8 @@ constexpr std::size_t kMaxCommands = 64;  // connections of mpsctl at a time
 
 }  // namespace
 
-Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits,
-               std::function<void(const std::string&)> on_settled)
+Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLauncher& compilers, const ExecutorSettings& executors,
+               const SessionLimits& limits, std::function<void(const std::string&)> on_settled)
     : directory_(std::move(directory)),
       on_settled_(std::move(on_settled)),
       manager_(loop_, launcher, executors, limits,
@@ -42,7 +42,8 @@ Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, const Execut
                   settle(why);
                   quit_now();
                 },
-                .stopped = [this] { loop_.stop(); }}),
+                .stopped = [this] { loop_.stop(); }},
+               &compilers),
       commands_(
           manager_, [this](std::chrono::seconds patience) { quit(patience); },
           [this](const Commands::RestartOrder& order, const Commands::Answer& answer) { restart(order, answer); }) {}

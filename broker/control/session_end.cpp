@@ -100,6 +100,8 @@ void SessionManager::erase(Session& session) {
     if (!remnants_.keep(session.id, further)) free_leases({further});
   }
   images_.release_session(session.id);
+  if (compilers_) compilers_->drop(session.id);
+  forget_images();
   Executor* const executor = session.executor;
   forget_variables(session);
   shares_.forget_session(session.id);

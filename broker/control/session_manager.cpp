@@ -23,13 +23,14 @@ double milliseconds_since(EventLoop::Clock::time_point start) {
 }  // namespace
 
 SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits,
-                               Events events)
+                               Events events, CompilerLauncher* compilers)
     : loop_(loop),
       limits_(limits),
       events_(std::move(events)),
       images_(loop),
       pool_(loop, launcher, executors, limits.pool, *this),
       quarantine_(limits.quarantine) {
+  if (compilers != nullptr) compilers_ = std::make_unique<Compilers>(loop, *compilers, limits_.compilers);
   if (limits_.relocate_for_tests.count() != 0) {
     relocation_timer_ = loop_.after(limits_.relocate_for_tests, [this] { relocate_for_tests(); });
   }
@@ -54,6 +55,7 @@ void SessionManager::quit(CUresult error) {
     if (session.answer) respond(session, error);
   }
   drains_.clear();
+  if (compilers_) compilers_->stop();
   pool_.quit();
 }
 
@@ -210,6 +212,7 @@ void SessionManager::send_close(Session& session) {
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::session_close, 0, session.id};
   session.executor->send(packet);
+  if (compilers_) compilers_->drop(session.id);
 }
 
 void SessionManager::request_timed_out(Session& session) {

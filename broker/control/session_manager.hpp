@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions and executors together: places sessions in executors, opens them there, brings their memory into the next one, moves those that
 // starve, ends them, decides by recovery.hpp what a death costs whom. Knows neither sockets of clients nor the text of commands.
-// In eleven files: session_manager.cpp (opening), session_limits.cpp (what one may hold), session_end.cpp (ending), session_placement.cpp (which
+// In twelve files: session_manager.cpp (opening), session_limits.cpp (what one may hold), session_end.cpp (ending), session_placement.cpp (which
 // executor), session_rest.cpp (restarts), session_handover.cpp (to another program), session_recovery.cpp
-// (executors' messages and deaths), session_faults.cpp (who has caused a fault), session_output.cpp (what kernels print), session_external.cpp (descriptors of other interfaces), session_heap.cpp (the device's heap).
+// (executors' messages and deaths), session_faults.cpp (who has caused a fault), session_output.cpp (what kernels print), session_external.cpp
+// (descriptors of other interfaces), session_heap.cpp (the device's heap), session_images.cpp (images for executors).
 // Owned by Server; the control process's thread. Requests come from ClientConnection, which has checked their form; here ids and ranges are
 // checked against the session's own objects. Executors are ours, but may crash at any point.
 #pragma once
@@ -17,6 +18,7 @@
 #include <set>
 #include <string>
 
+#include "broker/control/compilers.hpp"
 #include "broker/control/executor.hpp"
 #include "broker/control/executor_pool.hpp"
 #include "broker/control/handover.hpp"
@@ -40,6 +42,7 @@ struct SessionLimits {
   std::chrono::milliseconds relocate_for_tests{0};  // so often a session moves to another executor; 0: only one that starves
   QuarantineLimits quarantine;
   PoolLimits pool;
+  CompilerLimits compilers;
   ResourceLimits resources = limits_of_this_machine();
   bool serves_all_users = false;  // else those of the broker's own uid
 };
@@ -51,7 +54,9 @@ class SessionManager final : public ExecutorOwner {
     std::function<void(const std::string& why)> cannot_start;
     std::function<void()> stopped;  // after quit(): every executor is gone
   };
-  SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits, Events events);
+  // Without `compilers` executors read images themselves.
+  SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits, Events events,
+                 CompilerLauncher* compilers = nullptr);
 
   void start();
   // Every session gets `error`, every executor ends, Events::stopped follows.
@@ -63,6 +68,7 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] const std::map<std::uint64_t, Session>& sessions() const { return sessions_; }
   [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<Executor>>& executors() const { return pool_.all(); }
   [[nodiscard]] ImageStore& images() { return images_; }
+  void expect_image(const Session& session);  // it is about to send one
   [[nodiscard]] const SessionLimits& limits() const { return limits_; }
   // Whether the session may have a descriptor and so many bytes of host memory more; if not, `why` says which limit is reached.
   [[nodiscard]] bool may_hold(const Session& session, std::uint64_t more_bytes, std::string& why) const;
@@ -178,6 +184,7 @@ class SessionManager final : public ExecutorOwner {
   void settle(Executor& executor, const ExecutorPacket& packet);
   void lease_released(Session& session, std::uint64_t address);
   void give_image(Executor& executor, const ExecutorPacket& packet);
+  void forget_images();
   void chunk_released(Session& session, std::uint64_t object);
   void chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds);
   [[nodiscard]] static SessionCondition condition_of(const Session& session, const DeathReport& report, bool busy);
@@ -266,6 +273,7 @@ class SessionManager final : public ExecutorOwner {
   };
   std::map<ExecutorId, Drain> drains_;
   std::map<ExecutorId, EventLoop::Timer> standby_feeds_;  // due: what was loaded of late
+  std::unique_ptr<Compilers> compilers_;                  // ends first: it answers whoever waits
 };
 
 }  // namespace mpsshim::broker::control

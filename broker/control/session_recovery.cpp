@@ -247,19 +247,6 @@ void SessionManager::settle(Executor& executor, const ExecutorPacket& packet) {
   executor.send(answer);
 }
 
-void SessionManager::give_image(Executor& executor, const ExecutorPacket& packet) {
-  ExecutorPacket answer;
-  answer.header = {ExecutorMessage::image_give, CUDA_SUCCESS, packet.header.session};
-  answer.object = packet.object;
-  int fd = images_.sealed_file(packet.header.session, packet.object, answer.size_bytes);
-  if (const int compiled = images_.compiled_file(executor.id().device, packet.object); fd >= 0 && compiled >= 0) fd = compiled;
-  if (fd < 0) {
-    answer.header.status = CUDA_ERROR_INVALID_IMAGE;
-    return executor.send(answer);
-  }
-  executor.send(answer, {&fd, 1});
-}
-
 // The driver's compiler was seen to crash over an image that it compiled at any other time. The session's call is made again in the next executor.
 DeathReport SessionManager::excused(DeathReport report) {
   Session* const session = report.was_compiling ? find(report.named_session) : nullptr;

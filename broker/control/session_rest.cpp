@@ -98,6 +98,7 @@ void SessionManager::renew_executors(std::function<void()> renewed) {
 
 void SessionManager::retire_executors(std::function<void()> retired) {
   on_retired_ = std::move(retired);
+  if (compilers_) compilers_->stop();  // nothing is loaded: all are at rest
   for (const auto& [id, executor] : pool_.all()) executor->retire();
 }
 

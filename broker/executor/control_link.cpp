@@ -70,10 +70,14 @@ bool ControlLink::await(ExecutorMessage type) {
 void ControlLink::file(const ExecutorPacket& packet, proto::ReceivedFds& fds, const Handler& handler) {
   if (packet.header.type == ExecutorMessage::image_give) {
     std::lock_guard lock(mutex_);
-    const auto asked = images_.find(packet.object);
+    const auto asked = images_.find(packet.address);
     if (asked == images_.end()) return;  // whoever asked has given up
-    if (fds.count == 1) asked->second.file = std::move(fds.fds[0]);
-    asked->second.is_here = true;
+    FetchedImage& fetched = asked->second.emplace();
+    fetched.status = static_cast<CUresult>(packet.header.status);
+    fetched.log = packet.text;
+    if (fds.count > 0) fetched.image = std::move(fds.fds[0]);
+    if (fds.count > 1) fetched.prepared = std::move(fds.fds[1]);
+    if (fetched.status == CUDA_SUCCESS && !fetched.image.valid()) fetched.status = CUDA_ERROR_OUT_OF_MEMORY;
     arrived_.notify_all();
     return;
   }
@@ -105,22 +109,28 @@ void ControlLink::file(const ExecutorPacket& packet, proto::ReceivedFds& fds, co
   handler(packet, fds);
 }
 
-std::optional<proto::FileDescriptor> ControlLink::fetch_image(std::uint64_t image, unsigned timeout_ms) {
+ControlLink::FetchedImage ControlLink::fetch_image(std::uint64_t session, std::uint64_t image, const ImageTarget& target, unsigned timeout_ms) {
   std::unique_lock lock(mutex_);
-  Arrival& arrival = images_[image];
-  if (arrival.waiting++ == 0) {  // several clients may load one image at the same moment: it is asked for once
-    lock.unlock();
-    ExecutorPacket want;
-    want.header.type = ExecutorMessage::image_want;
-    want.object = image;
-    send(want);
-    lock.lock();
+  const std::uint64_t number = ++images_asked_;
+  const auto question = images_.try_emplace(number).first;
+  lock.unlock();
+  ExecutorPacket want;
+  want.header = {ExecutorMessage::image_want, 0, session};
+  want.object = image;
+  want.address = number;
+  want.purpose = target.compute;
+  want.flags = (target.has_objects ? kImageHasObjects : 0) | (target.runs_texts ? kImageForTexts : 0);
+  send(want);
+  lock.lock();
+  arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return question->second.has_value(); });
+  FetchedImage fetched;
+  if (question->second) {
+    fetched = std::move(*question->second);
+  } else {
+    fetched.log = "the broker did not give the image in time";
   }
-  arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return arrival.is_here; });
-  std::optional<proto::FileDescriptor> file;
-  if (arrival.file.valid()) file = arrival.file.duplicate();
-  if (--arrival.waiting == 0) images_.erase(image);
-  return file;
+  images_.erase(question);
+  return fetched;
 }
 
 std::optional<ReceivedSegment> ControlLink::take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms, const IsGone& is_gone) {

@@ -11,8 +11,10 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 
+#include "broker/compiler/prepare_image.hpp"
 #include "broker/control_messages.hpp"
 #include "proto/socket.hpp"
 
@@ -48,8 +50,15 @@ class ControlLink {
   // The same until that message comes, which is true, or the control process hangs up or sends quit. Nothing else is due meanwhile.
   [[nodiscard]] bool await(ExecutorMessage type);
 
-  // Asks for an image and waits for it, at most `timeout_ms`. Called by helper threads.
-  [[nodiscard]] std::optional<proto::FileDescriptor> fetch_image(std::uint64_t image, unsigned timeout_ms);
+  // Asks for an image and what a compiler process makes of it, for a load of `session`, and waits for it, at most `timeout_ms`. Called by helper
+  // threads.
+  struct FetchedImage {
+    CUresult status = CUDA_ERROR_MPS_SERVER_NOT_READY;
+    std::string log;                 // why not
+    proto::FileDescriptor image;     // sealed
+    proto::FileDescriptor prepared;  // broker/compiler/prepared_file.hpp; invalid: nobody has read the image
+  };
+  [[nodiscard]] FetchedImage fetch_image(std::uint64_t session, std::uint64_t image, const ImageTarget& target, unsigned timeout_ms);
   // True once nobody waits for an answer any more: asked while something is waited for, at the start and after look_again().
   using IsGone = std::function<bool()>;
   // The segment that the control process announced, which it does before its client learns the id. One that has not arrived is asked about, so
@@ -68,12 +77,6 @@ class ControlLink {
   void forget_session(std::uint64_t session);
 
  private:
-  struct Arrival {
-    proto::FileDescriptor file;
-    bool is_here = false;
-    unsigned waiting = 0;
-  };
-
   [[nodiscard]] bool receive(ExecutorPacket& packet, proto::ReceivedFds& fds);
   void file(const ExecutorPacket& packet, proto::ReceivedFds& fds, const Handler& handler);
 
@@ -84,7 +87,8 @@ class ControlLink {
   std::condition_variable arrived_;
   std::uint64_t settles_asked_ = 0;
   std::uint64_t settles_answered_ = 0;
-  std::map<std::uint64_t, Arrival> images_;                                      // asked for and not yet taken by all who asked
+  std::uint64_t images_asked_ = 0;
+  std::map<std::uint64_t, std::optional<FetchedImage>> images_;                  // by number of the question
   std::map<std::pair<std::uint64_t, std::uint64_t>, proto::Lease> leases_;       // (session, address)
   std::map<std::pair<std::uint64_t, std::uint64_t>, ReceivedSegment> segments_;  // (session, segment)
   std::map<std::pair<std::uint64_t, std::uint64_t>, ReceivedPiece> pieces_;

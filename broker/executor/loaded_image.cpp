@@ -212,7 +212,7 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
   std::array<void*, 2> values{error_log.data(), reinterpret_cast<void*>(error_log.size())};
   const CUresult result = [&] {
     const proto::trace::Span span("driver", "cuModuleLoadDataEx", {"bytes", prepared.content.size()});
-    return ModuleVariables::load(driver, image.handle, prepared.content, options, values);
+    return ModuleVariables::load(driver, image.handle, prepared.content.bytes(), options, values);
   }();
   if (result != CUDA_SUCCESS) {
     image.handle = nullptr;

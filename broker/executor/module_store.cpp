@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "broker/compiler/prepared_file.hpp"
 #include "broker/executor/control_link.hpp"
 #include "broker/executor/fault.hpp"
 #include "broker/executor/quiet_window.hpp"
@@ -20,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr unsigned kImageTimeoutMs = 10'000;
+constexpr unsigned kImageTimeoutMs = 300'000;  // the control process answers in any case; a user's other images may have to be read first
 constexpr std::size_t kLeastCostBytes = 64u << 10;  // a small module takes more of the device than its content
 
 // For the log, where its variables lie.
@@ -148,19 +149,13 @@ std::vector<ImageRef> ModuleStore::beyond_limit() {
 
 void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done, const NeedsPlaces& needs_places, bool has_objects) {
   if (ImageUse known = take_or_restore(session, image)) return done(CUDA_SUCCESS, std::move(known), {});
-  const std::optional<proto::FileDescriptor> file = control_.fetch_image(image, kImageTimeoutMs);
   auto loading = std::make_shared<Loading>();
   loading->session = session;
   loading->image = image;
   loading->done = std::move(done);
-  if (!file) return loading->done(CUDA_ERROR_INVALID_HANDLE, nullptr, "the image is not known to the broker");
   std::string log;
-  const CUresult result = [&] {
-    const ScopedMark mark(session, "compiling an image", Patience::patient);
-    return compiler_.prepare(*file, has_objects, loading->prepared, log);
-  }();
+  const CUresult result = prepare(session, image, has_objects, loading->prepared, log);
   if (result != CUDA_SUCCESS) return loading->done(result, nullptr, std::move(log));
-  if (loading->prepared.was_compiled) tell_compiled(image, loading->prepared);
   if (needs_places && !loading->prepared.managed.empty()) return needs_places(loading->prepared.managed);
   window_.submit({.what = "cuModuleLoadData",
                   .session = session,
@@ -170,6 +165,44 @@ void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done
                         load_in_window(*loading);
                       },
                   .image_bytes = loading->prepared.content.size()});
+}
+
+// Asked for twice where it is compiled: what came of it is an image to be read like any other.
+CUresult ModuleStore::prepare(std::uint64_t session, std::uint64_t image, bool has_objects, PreparedImage& prepared, std::string& log) {
+  ImageBytes compiled;
+  for (;;) {
+    const ControlLink::FetchedImage fetched = control_.fetch_image(session, image, compiler_.target(has_objects), kImageTimeoutMs);
+    log = fetched.log;
+    if (fetched.status != CUDA_SUCCESS) return fetched.status;
+    const ImageBytes bytes = map_sealed(fetched.image);
+    if (bytes.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!fetched.prepared.valid()) return prepare_here(session, image, bytes, has_objects, prepared, log);
+    Preparation preparation;
+    if (!read_prepared(fetched.prepared, bytes, preparation)) {
+      log = "what the process that reads images has made of it is not understood";
+      return CUDA_ERROR_INVALID_IMAGE;
+    }
+    log = std::move(preparation.log);
+    if (preparation.status != CUDA_SUCCESS) return preparation.status;
+    prepared = std::move(preparation.image);
+    if (prepared.inputs.empty()) return CUDA_SUCCESS;
+    if (!compiled.empty()) return prepare_here(session, image, compiled, false, prepared, log);  // it could not be kept
+    bool is_machine_code = false;
+    const ScopedMark mark(session, "compiling an image", Patience::patient);
+    if (const CUresult result = compiler_.link(prepared, is_machine_code, log); result != CUDA_SUCCESS || !is_machine_code) return result;
+    compiled = prepared.content;
+    tell_compiled(image, compiled);
+  }
+}
+
+// An image that nobody else has read.
+CUresult ModuleStore::prepare_here(std::uint64_t session, std::uint64_t image, const ImageBytes& bytes, bool has_objects, PreparedImage& prepared,
+                                   std::string& log) {
+  const ScopedMark mark(session, "compiling an image", Patience::patient);
+  ImageBytes compiled;
+  const CUresult result = compiler_.prepare(bytes, has_objects, prepared, compiled, log);
+  if (result == CUDA_SUCCESS && !compiled.empty()) tell_compiled(image, compiled);
+  return result;
 }
 
 void ModuleStore::load_in_window(Loading& loading) {
@@ -198,10 +231,10 @@ void ModuleStore::load_in_window(Loading& loading) {
 }
 
 // The next executor gets the machine code instead of the text.
-void ModuleStore::tell_compiled(std::uint64_t image, const PreparedImage& prepared) {
-  const proto::FileDescriptor file = proto::create_memory_file("mpsshim-cubin", prepared.content.size());
-  const auto size = static_cast<ssize_t>(prepared.content.size());
-  if (!file.valid() || pwrite(file.get(), prepared.content.data(), prepared.content.size(), 0) != size || !proto::seal(file, proto::Seal::content)) {
+void ModuleStore::tell_compiled(std::uint64_t image, const ImageBytes& compiled) {
+  const proto::FileDescriptor file = proto::create_memory_file("mpsshim-cubin", compiled.size());
+  const auto size = static_cast<ssize_t>(compiled.size());
+  if (!file.valid() || pwrite(file.get(), compiled.data(), compiled.size(), 0) != size || !proto::seal(file, proto::Seal::content)) {
     return log_warning("What image {} was compiled to cannot be kept for the next executor; it will be compiled again. Free memory.", image);
   }
   ExecutorPacket packet;
@@ -300,9 +333,10 @@ void ModuleStore::list_functions(std::uint64_t session, const ImageRef& image, N
 CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t owner, const proto::FileDescriptor& file) {
   PreparedImage prepared;
   std::string log;
-  CUresult result = compiler_.prepare(file, false, prepared, log);
+  ImageBytes compiled;
+  CUresult result = compiler_.prepare(file, prepared, compiled, log);
   if (result != CUDA_SUCCESS) return result;
-  if (prepared.was_compiled) tell_compiled(id, prepared);
+  if (!compiled.empty()) tell_compiled(id, compiled);
   const ImageRef image = new_image(id, copy);
   next_copy_ = std::max(next_copy_, copy + 1);
   image->cost_bytes = std::max(prepared.content.size(), kLeastCostBytes);

@@ -55,7 +55,7 @@ class ModuleStore {
   using NeedsPlaces = std::function<void(const std::vector<image::ManagedVariable>&)>;
   // All five may answer from the calling thread or, later, from the window's. `session` is for logs and the load log.
   // Without `needs_places` such an image is loaded as it is.
-  // `has_objects`: ImageCompiler::prepare.
+  // `has_objects`: ImageTarget's.
   void load(std::uint64_t session, std::uint64_t image, LoadDone done, const NeedsPlaces& needs_places, bool has_objects = false);
   void find_function(std::uint64_t session, const ImageRef& image, std::string name, FunctionDone done);
   void find_global(std::uint64_t session, const ImageRef& image, std::string name, GlobalDone done);
@@ -86,6 +86,9 @@ class ModuleStore {
   using Cache = std::multimap<std::uint64_t, Cached>;  // by image id; everything that is loaded
 
   [[nodiscard]] ImageRef new_image(std::uint64_t id, std::uint64_t copy);
+  [[nodiscard]] CUresult prepare(std::uint64_t session, std::uint64_t image, bool has_objects, PreparedImage& prepared, std::string& log);
+  [[nodiscard]] CUresult prepare_here(std::uint64_t session, std::uint64_t image, const ImageBytes& bytes, bool has_objects, PreparedImage& prepared,
+                                      std::string& log);
   void load_in_window(Loading& loading);
   // With mutex_ held.
   [[nodiscard]] ImageUse take(std::uint64_t image, bool only_clean, bool& is_clean);
@@ -96,7 +99,7 @@ class ModuleStore {
   void give_back(const ImageRef& image);
   [[nodiscard]] std::vector<ImageRef> beyond_limit();
   void unload(LoadedImage* image);
-  void tell_compiled(std::uint64_t image, const PreparedImage& prepared);
+  void tell_compiled(std::uint64_t image, const ImageBytes& compiled);
 
   const Driver& driver_;
   ControlLink& control_;

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who has which image read by whom: a compiler process (broker/compiler) for each user, started when images come and ended when none has come for
+// a while, with one job at a time. A job is one image for one kind of device; who asks for the same meanwhile gets the same answer.
+// A process that dies in a job costs that job one attempt, and nobody anything else. What has been read is kept, within limits.
+// The processes are not trusted: what they send is looked at for its form alone, and passed on as a file to an executor, whose reader is wary.
+// Owned by SessionManager; the control process's thread.
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <cuda.h>
+#include <sys/types.h>
+
+#include "broker/control/compiler_process.hpp"
+#include "broker/control/event_loop.hpp"
+
+namespace mpsshim::broker::control {
+
+struct CompilerLimits {
+  std::chrono::milliseconds job{20'000};  // on the clock: a machine may be busy. Of the processor's time: kCompilerJobTime
+  std::chrono::milliseconds idle{5'000};
+  std::size_t jobs = 64;  // of a user, that wait
+  std::size_t session_jobs = 16;
+  std::uint64_t kept_bytes = 256ull << 20;
+  std::size_t kept = 1'024;
+};
+
+class Compilers {
+ public:
+  struct Image {
+    uid_t uid = 0;
+    std::uint64_t image = 0;
+    bool is_compiled = false;  // what a linker has made of it
+    std::uint32_t compute = 0;
+    std::uint32_t flags = 0;  // kImage...
+    auto operator<=>(const Image&) const = default;
+  };
+  struct Asker {
+    std::uint64_t session = 0;
+    std::string name;  // for the log
+  };
+  // `prepared` is a file where `status` is CUDA_SUCCESS; it says itself what has become of the image. Otherwise `why` is a sentence.
+  using Done = std::function<void(CUresult status, const std::string& why, int prepared)>;
+
+  Compilers(EventLoop& loop, CompilerLauncher& launcher, const CompilerLimits& limits) : loop_(loop), launcher_(launcher), limits_(limits) {}
+  Compilers(const Compilers&) = delete;
+  ~Compilers() { stop(); }
+
+  // Calls `done` once, now or later. `file` is the image's, sealed; it is duplicated.
+  void prepare(const Image& image, int file, const Asker& asker, Done done);
+  // An image of that user is about to come: its process may start.
+  void expect(uid_t uid);
+  // The session waits for nothing any more.
+  void drop(std::uint64_t session);
+  // What is kept of images that are no more.
+  void forget(const std::function<bool(std::uint64_t image)>& is_there);
+  // Ends all processes, and waits for that; jobs fail.
+  void stop();
+
+  [[nodiscard]] std::size_t processes() const { return users_.size(); }  // those that end included
+  [[nodiscard]] std::size_t kept() const { return kept_.size(); }
+
+ private:
+  struct Waiter {
+    Asker asker;
+    Done done;
+  };
+  struct Job {
+    Image image;
+    proto::FileDescriptor file;
+    std::vector<Waiter> waiters;
+    unsigned attempts = 0;
+    std::uint64_t number = 0;
+  };
+  struct User {
+    CompilerLife life;
+    EventLoop::Watch link_watch;
+    EventLoop::Watch death_watch;
+    EventLoop::Timer timer;  // for the job, or while there is none
+    std::list<Job> waiting;
+    std::unique_ptr<Job> current;
+    std::uint64_t last_session = 0;
+    bool is_overdue = false;
+    bool is_idle = false;  // and ends
+  };
+  struct Kept {
+    Image image;
+    std::uint64_t size_bytes = 0;
+    proto::FileDescriptor file;
+  };
+
+  [[nodiscard]] User* start(uid_t uid);
+  void next(uid_t uid);
+  [[nodiscard]] std::list<Job>::iterator choose(User& user) const;
+  void send(uid_t uid, User& user);
+  void heard(uid_t uid);
+  void died(uid_t uid);
+  void overdue(uid_t uid);
+  void complete(std::unique_ptr<Job> job, CUresult status, const std::string& why, proto::FileDescriptor prepared);
+  void keep(const Image& image, proto::FileDescriptor file);
+
+  EventLoop& loop_;
+  CompilerLauncher& launcher_;
+  const CompilerLimits limits_;
+  std::map<uid_t, User> users_;  // those that have a process
+  std::list<Kept> kept_;         // the last used one in front
+  std::uint64_t last_number_ = 0;
+  bool has_complained_ = false;
+};
+
+}  // namespace mpsshim::broker::control

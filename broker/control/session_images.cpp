@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// SessionManager's part in a module's load: the image an executor asks for, and what a compiler process of the session's user makes of it.
+#include <cstring>
+
+#include "broker/control/session_manager.hpp"
+
+namespace mpsshim::broker::control {
+
+void SessionManager::give_image(Executor& executor, const ExecutorPacket& packet) {
+  ExecutorPacket answer;
+  answer.header = {ExecutorMessage::image_give, CUDA_SUCCESS, packet.header.session};
+  answer.object = packet.object;
+  answer.address = packet.address;
+  const auto refuse = [&answer](Executor& to, CUresult status, const std::string& why) {
+    answer.header.status = static_cast<std::uint32_t>(status);
+    std::strncpy(answer.text, why.c_str(), sizeof answer.text - 1);
+    to.send(answer);
+  };
+  const Session* const session = find(packet.header.session);
+  int file = images_.sealed_file(0, packet.object, answer.size_bytes);
+  if (file < 0 || session == nullptr) return refuse(executor, CUDA_ERROR_INVALID_HANDLE, "the image is not known to the broker");
+  const int compiled = images_.compiled_file(executor.id().device, packet.object);
+  if (compiled >= 0) file = compiled;
+  if (!compilers_) return executor.send(answer, {&file, 1});
+  const Compilers::Image image{session->client.uid, packet.object, compiled >= 0, packet.purpose, packet.flags};
+  auto given = std::make_shared<proto::FileDescriptor>(proto::duplicate_of(file));
+  const auto done = [this, id = executor.id(), epoch = executor.epoch(), answer, refuse, given](CUresult status, const std::string& why,
+                                                                                                int prepared) mutable {
+    const auto asker = pool_.all().find(id);
+    if (asker == pool_.all().end() || asker->second->epoch() != epoch) return;  // another life has asked nothing
+    if (status != CUDA_SUCCESS) return refuse(*asker->second, status, why);
+    const int files[] = {given->get(), prepared};
+    asker->second->send(answer, files);
+  };
+  compilers_->prepare(image, file, {session->id, session->name()}, done);
+}
+
+void SessionManager::expect_image(const Session& session) {
+  if (compilers_) compilers_->expect(session.client.uid);
+}
+
+void SessionManager::forget_images() {
+  if (!compilers_) return;
+  compilers_->forget([this](std::uint64_t image) {
+    std::uint64_t size_bytes = 0;
+    return images_.sealed_file(0, image, size_bytes) >= 0;
+  });
+}
+
+}  // namespace mpsshim::broker::control
