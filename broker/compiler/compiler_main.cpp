@@ -3,8 +3,8 @@
 
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <ctime>
+#include <memory>
 #include <new>
 #include <string_view>
 #include <vector>
@@ -35,8 +35,8 @@ void fail_as_asked(const ImageBytes& image) {
   if (what == "crash") *nowhere = 0;
   while (what.starts_with("hang")) {
   }
-  std::vector<std::vector<std::byte>> filled;
-  while (what.starts_with("fill")) std::memset(filled.emplace_back(std::size_t{64} << 20).data(), 1, std::size_t{64} << 20);
+  std::vector<std::unique_ptr<std::byte[]>> filled;
+  while (what.starts_with("fill")) filled.emplace_back(new std::byte[std::size_t{64} << 20]);
   const std::clock_t began = std::clock();
   while (what.starts_with("slow") && std::clock() - began < CLOCKS_PER_SEC) {
   }

@@ -85,7 +85,9 @@ std::string_view as_text(Bytes bytes) {
 ImageBytes with_end(const ImageBytes& bytes) {
   const std::string_view text = as_text(bytes.bytes());
   if (text.size() < bytes.size()) return bytes.part(bytes.bytes().first(text.size() + 1));
-  std::vector<std::byte> copy(bytes.bytes().begin(), bytes.bytes().end());
+  std::vector<std::byte> copy;
+  copy.reserve(bytes.size() + 1);
+  copy.assign(bytes.bytes().begin(), bytes.bytes().end());
   copy.push_back(std::byte{0});
   return ImageBytes(std::move(copy));
 }

@@ -30,7 +30,7 @@ struct CompilerLimits {
   std::size_t jobs = 64;  // of a user, that wait
   std::size_t session_jobs = 16;
   std::uint64_t kept_bytes = 256ull << 20;
-  std::size_t kept = 1'024;
+  std::size_t kept = 128;  // descriptors
 };
 
 class Compilers {
@@ -60,7 +60,7 @@ class Compilers {
   void expect(uid_t uid);
   // The session waits for nothing any more.
   void drop(std::uint64_t session);
-  // What is kept of images that are no more.
+  // What is kept of other images.
   void forget(const std::function<bool(std::uint64_t image)>& is_there);
   // Ends all processes, and waits for that; jobs fail.
   void stop();

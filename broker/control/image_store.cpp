@@ -99,6 +99,11 @@ bool ImageStore::is_held(std::uint64_t image, std::uint64_t session) const {
   return found != images_.end() && found->second.sessions.contains(session);
 }
 
+bool ImageStore::is_held(std::uint64_t image) const {
+  const auto found = images_.find(image);
+  return found != images_.end() && !found->second.sessions.empty();
+}
+
 std::uint64_t ImageStore::new_id() const {
   for (;;) {
     std::uint64_t id = 0;

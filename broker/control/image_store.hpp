@@ -84,6 +84,7 @@ class ImageStore {
   // The executor's next life begins: the rest leaves the log. Returns how many entries that are.
   std::size_t shorten(ExecutorId executor, const Wanted& wanted);
   [[nodiscard]] bool is_held(std::uint64_t image, std::uint64_t session) const;
+  [[nodiscard]] bool is_held(std::uint64_t image) const;  // by anybody
   [[nodiscard]] bool has_log(ExecutorId executor) const;
   // The executor is gone for good; a later one of the same number begins with nothing.
   void forget_log(ExecutorId executor);

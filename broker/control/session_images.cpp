@@ -6,29 +6,34 @@
 
 namespace mpsshim::broker::control {
 
+namespace {
+
+void refuse_image(Executor& executor, ExecutorPacket answer, CUresult status, const std::string& why) {
+  answer.header.status = static_cast<std::uint32_t>(status);
+  std::strncpy(answer.text, why.c_str(), sizeof answer.text - 1);
+  executor.send(answer);
+}
+
+}  // namespace
+
 void SessionManager::give_image(Executor& executor, const ExecutorPacket& packet) {
   ExecutorPacket answer;
   answer.header = {ExecutorMessage::image_give, CUDA_SUCCESS, packet.header.session};
   answer.object = packet.object;
   answer.address = packet.address;
-  const auto refuse = [&answer](Executor& to, CUresult status, const std::string& why) {
-    answer.header.status = static_cast<std::uint32_t>(status);
-    std::strncpy(answer.text, why.c_str(), sizeof answer.text - 1);
-    to.send(answer);
-  };
   const Session* const session = find(packet.header.session);
   int file = images_.sealed_file(0, packet.object, answer.size_bytes);
-  if (file < 0 || session == nullptr) return refuse(executor, CUDA_ERROR_INVALID_HANDLE, "the image is not known to the broker");
+  if (file < 0 || session == nullptr) return refuse_image(executor, answer, CUDA_ERROR_INVALID_HANDLE, "the image is not known to the broker");
   const int compiled = images_.compiled_file(executor.id().device, packet.object);
   if (compiled >= 0) file = compiled;
   if (!compilers_) return executor.send(answer, {&file, 1});
   const Compilers::Image image{session->client.uid, packet.object, compiled >= 0, packet.purpose, packet.flags};
-  auto given = std::make_shared<proto::FileDescriptor>(proto::duplicate_of(file));
-  const auto done = [this, id = executor.id(), epoch = executor.epoch(), answer, refuse, given](CUresult status, const std::string& why,
-                                                                                                int prepared) mutable {
+  // Kept until then: the session may end, and the image with it.
+  const auto given = std::make_shared<proto::FileDescriptor>(proto::duplicate_of(file));
+  const auto done = [this, id = executor.id(), epoch = executor.epoch(), answer, given](CUresult status, const std::string& why, int prepared) {
     const auto asker = pool_.all().find(id);
     if (asker == pool_.all().end() || asker->second->epoch() != epoch) return;  // another life has asked nothing
-    if (status != CUDA_SUCCESS) return refuse(*asker->second, status, why);
+    if (status != CUDA_SUCCESS) return refuse_image(*asker->second, answer, status, why);
     const int files[] = {given->get(), prepared};
     asker->second->send(answer, files);
   };
@@ -39,12 +44,9 @@ void SessionManager::expect_image(const Session& session) {
   if (compilers_) compilers_->expect(session.client.uid);
 }
 
+// What nobody has may be read again: the executors keep it loaded for a while.
 void SessionManager::forget_images() {
-  if (!compilers_) return;
-  compilers_->forget([this](std::uint64_t image) {
-    std::uint64_t size_bytes = 0;
-    return images_.sealed_file(0, image, size_bytes) >= 0;
-  });
+  if (compilers_) compilers_->forget([this](std::uint64_t image) { return images_.is_held(image); });
 }
 
 }  // namespace mpsshim::broker::control

@@ -78,6 +78,14 @@ std::string heir(Hostile& hostile);
 // What the broker says to a client of another uid: the status of Welcome.
 std::string as_user(Hostile& hostile, unsigned uid);
 
+// --- images (attacks_images.cpp); "ok" and what the loads were answered ---
+// Whose reader does `what` under mpsbroker --test-image-faults, `count` different ones.
+std::string image(Hostile& hostile, const std::string& what, int count);
+// 38 KB that say they are so many bytes.
+std::string large_entry(Hostile& hostile, std::uint64_t says_bytes);
+// Objects to be linked, of 32 MiB each in a kilobyte.
+std::string many_objects(Hostile& hostile, int count);
+
 // --- exhaustion (attacks_exhaustion.cpp) ---
 std::string segments(Hostile& hostile, std::uint64_t size_bytes);
 std::string images(Hostile& hostile, std::uint64_t size_bytes);

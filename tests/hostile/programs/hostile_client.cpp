@@ -15,7 +15,7 @@ class Client {
     std::istringstream words(line);
     std::string name, what;
     words >> name;
-    if (name == "scribble" || name == "command" || name == "linger") words >> what;
+    if (name == "scribble" || name == "command" || name == "linger" || name == "image") words >> what;
     std::uint64_t number = 0;
     if (name == "reach") words >> std::hex;
     words >> number;
@@ -47,6 +47,9 @@ class Client {
     if (name == "stuck_image") return stuck_image(hostile_);
     if (name == "heir") return heir(hostile_);
     if (name == "as_user") return as_user(hostile_, static_cast<unsigned>(number));
+    if (name == "image") return image(hostile_, what, count);
+    if (name == "large_entry") return large_entry(hostile_, number);
+    if (name == "many_objects") return many_objects(hostile_, count);
     if (name == "segments") return segments(hostile_, number);
     if (name == "images") return images(hostile_, number);
     if (name == "modules") return modules(hostile_, count);
