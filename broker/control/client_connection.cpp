@@ -345,7 +345,6 @@ void ClientConnection::open_image(std::uint64_t size_bytes, Open&& open) {
              why);
   }
   answer(message, status, status == CUDA_SUCCESS && file >= 0 ? std::span<const int>(&file, 1) : std::span<const int>());
-  if (status == CUDA_SUCCESS && file >= 0) manager_.expect_image(*session);
 }
 
 void ClientConnection::on_image_seal(const proto::ImageSeal& request) {

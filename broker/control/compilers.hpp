@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who has which image read by whom: a compiler process (broker/compiler) for each user, started when images come and ended when none has come for
-// a while, with one job at a time. A job is one image for one kind of device; who asks for the same meanwhile gets the same answer.
+// Who has which image read by whom: a compiler process (broker/compiler) for each user, started when a client or an image comes and ended when
+// no image has come for a while, with one job at a time. A job is one image for one kind of device; who asks for the same meanwhile gets the same answer.
 // A process that dies in a job costs that job one attempt, and nobody anything else. What has been read is kept, within limits.
 // The processes are not trusted: what they send is looked at for its form alone, and passed on as a file to an executor, whose reader is wary.
 // Owned by SessionManager; the control process's thread.
@@ -56,7 +56,7 @@ class Compilers {
 
   // Calls `done` once, now or later. `file` is the image's, sealed; it is duplicated.
   void prepare(const Image& image, int file, const Asker& asker, Done done);
-  // An image of that user is about to come: its process may start.
+  // An image of that user may come soon: its process starts.
   void expect(uid_t uid);
   // The session waits for nothing any more.
   void drop(std::uint64_t session);

@@ -22,11 +22,12 @@ void SessionManager::give_image(Executor& executor, const ExecutorPacket& packet
   answer.object = packet.object;
   answer.address = packet.address;
   const Session* const session = find(packet.header.session);
-  int file = images_.sealed_file(0, packet.object, answer.size_bytes);
-  if (file < 0 || session == nullptr) return refuse_image(executor, answer, CUDA_ERROR_INVALID_HANDLE, "the image is not known to the broker");
+  int file = images_.sealed_file(packet.header.session, packet.object, answer.size_bytes);
+  if (file < 0) return refuse_image(executor, answer, CUDA_ERROR_INVALID_HANDLE, "the image is not known to the broker");
   const int compiled = images_.compiled_file(executor.id().device, packet.object);
   if (compiled >= 0) file = compiled;
   if (!compilers_) return executor.send(answer, {&file, 1});
+  if (session == nullptr) return refuse_image(executor, answer, CUDA_ERROR_MPS_SERVER_NOT_READY, "its session has ended");
   const Compilers::Image image{session->client.uid, packet.object, compiled >= 0, packet.purpose, packet.flags};
   // Kept until then: the session may end, and the image with it.
   const auto given = std::make_shared<proto::FileDescriptor>(proto::duplicate_of(file));
@@ -38,10 +39,6 @@ void SessionManager::give_image(Executor& executor, const ExecutorPacket& packet
     asker->second->send(answer, files);
   };
   compilers_->prepare(image, file, {session->id, session->name()}, done);
-}
-
-void SessionManager::expect_image(const Session& session) {
-  if (compilers_) compilers_->expect(session.client.uid);
 }
 
 // What nobody has may be read again: the executors keep it loaded for a while.

@@ -88,6 +88,7 @@ CUresult SessionManager::create(const ClientIdentity& client, unsigned device, S
   session->id = id;
   session->client = client;
   session->device = device;
+  if (compilers_) compilers_->expect(client.uid);
   return CUDA_SUCCESS;
 }
 

@@ -68,7 +68,6 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] const std::map<std::uint64_t, Session>& sessions() const { return sessions_; }
   [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<Executor>>& executors() const { return pool_.all(); }
   [[nodiscard]] ImageStore& images() { return images_; }
-  void expect_image(const Session& session);  // it is about to send one
   [[nodiscard]] const SessionLimits& limits() const { return limits_; }
   // Whether the session may have a descriptor and so many bytes of host memory more; if not, `why` says which limit is reached.
   [[nodiscard]] bool may_hold(const Session& session, std::uint64_t more_bytes, std::string& why) const;

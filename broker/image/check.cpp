@@ -3,13 +3,13 @@
 
 #include <elf.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
-#include <utility>
 #include <vector>
 
 #include "broker/image/elf.hpp"
-#include "broker/image/ptx_tokens.hpp"
 
 namespace mpsshim::image {
 namespace {
@@ -24,6 +24,15 @@ bool load(Bytes bytes, std::uint64_t offset, T& value) {
 }
 
 bool lies_within(Bytes bytes, std::uint64_t offset, std::uint64_t size) { return offset <= bytes.size() && size <= bytes.size() - offset; }
+
+// is_ptx_word() for each byte.
+constexpr std::array<bool, 256> kIsWord = [] {
+  std::array<bool, 256> table{};
+  for (int c = 0; c < 256; ++c) {
+    table[static_cast<std::size_t>(c)] = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' || c == '%';
+  }
+  return table;
+}();
 
 bool has_content(const Elf64_Shdr& section) { return section.sh_type != SHT_NOBITS && section.sh_type != SHT_NULL && section.sh_size != 0; }
 
@@ -126,13 +135,23 @@ std::string what_is_wrong_with_ptx(std::string_view text) {
   if (text.size() > kMaxPtxBytes) {
     return "its PTX has " + std::to_string(text.size() >> 20) + " MiB, and " + std::to_string(kMaxPtxBytes >> 20) + " are the most";
   }
+  // By bytes: the text may be long, and others look at its words after this.
   std::size_t depth = 0;
-  for (std::string_view token = next_ptx_token(text); !token.empty(); token = next_ptx_token(text)) {
-    if (token.size() > kMaxPtxWordBytes) return "its PTX has a word of " + std::to_string(token.size()) + " bytes";
-    const char first = token.front();
-    if (first == '{' || first == '(' || first == '[') ++depth;
-    if ((first == '}' || first == ')' || first == ']') && depth > 0) --depth;
+  std::size_t word_bytes = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (kIsWord[static_cast<unsigned char>(c)]) {
+      if (++word_bytes > kMaxPtxWordBytes) return "its PTX has a word of more than " + std::to_string(kMaxPtxWordBytes) + " bytes";
+      continue;
+    }
+    word_bytes = 0;
+    if (c == '{' || c == '(' || c == '[') ++depth;
+    if ((c == '}' || c == ')' || c == ']') && depth > 0) --depth;
     if (depth > kMaxPtxDepth) return "its PTX nests braces, brackets or parentheses deeper than " + std::to_string(kMaxPtxDepth);
+    if (c == '"') at = std::min(text.find('"', at + 1), text.size());
+    if (c != '/' || at + 1 == text.size()) continue;
+    if (text[at + 1] == '/') at = std::min(text.find('\n', at), text.size());
+    if (text.substr(at).starts_with("/*")) at = std::min(text.find("*/", at + 2), text.size() - 1) + 1;
   }
   return {};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the executor and the interposer read from module images: fatbin containers, cubins, PTX text. The first byte of an input says as which
+// What the compiler process, the executor and the interposer read from module images: fatbin containers, cubins, PTX text. The first byte of an input says as which
 // of them the rest is read (what form_of() says is tried too). Under the sanitizers each read outside is found; here nothing may allocate
 // beyond its limit or go on for ever.
 #include <cstring>
@@ -7,6 +7,8 @@
 
 #include <elf.h>
 
+#include "broker/compiler/prepare_image.hpp"
+#include "broker/image/check.hpp"
 #include "broker/image/cubin.hpp"
 #include "broker/image/fatbin.hpp"
 #include "broker/image/image.hpp"
@@ -52,6 +54,18 @@ void read_machine_code(std::span<const std::byte> bytes) {
   for (const image::ManagedVariable& variable : image::managed_of_cubin(cubin)) placements.push_back({variable.name, 0x2000'0000'1000});
   std::string why;
   (void)image::place_in_cubin(cubin, placements, why);
+}
+
+// As the compiler process does it.
+void prepare(const std::vector<std::byte>& bytes, bool runs_texts) {
+  const broker::ImageBytes image{std::vector<std::byte>(bytes)};
+  broker::PreparedImage prepared;
+  std::string log;
+  const CUresult status = broker::prepare_image(image, {90, runs_texts, false}, prepared, log);
+  std::size_t unpacked = 0;
+  for (const broker::LinkInput& input : prepared.inputs) unpacked += input.bytes.size();
+  require(unpacked <= 2 * broker::kAnyGrowthBytes, "more is unpacked than an image may grow to");
+  require(status != CUDA_SUCCESS || !prepared.content.empty() || !prepared.inputs.empty() || runs_texts, "an image came to nothing");
 }
 
 // An ELF file of a few sections whose tables hold together.
@@ -175,6 +189,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 1: read_machine_code(bytes); break;
     default: read_text(bytes); break;
   }
+  for (const bool runs_texts : {false, true}) prepare(exact, runs_texts);
   switch (image::form_of(bytes)) {
     case image::Form::fatbin: read_container(bytes); break;
     case image::Form::elf: read_machine_code(bytes); break;

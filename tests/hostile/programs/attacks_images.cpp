@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <chrono>
 
 #include "tests/hostile/programs/attacks.hpp"
 
@@ -26,6 +27,19 @@ std::string packed_blanks(std::size_t unpacked_bytes) {
     const auto header = static_cast<std::uint32_t>((block << 3) | 2 | (left == 0 ? 1 : 0));
     frame.append(reinterpret_cast<const char*>(&header), 3);
     frame += ' ';
+  }
+  return frame;
+}
+
+// A zstd frame that has its content as it is.
+std::string stored_frame(const std::string& content) {
+  std::string frame("\x28\xb5\x2f\xfd\xa0", 5);
+  append(frame, static_cast<std::uint32_t>(content.size()));
+  for (std::size_t at = 0; at < content.size();) {
+    const std::size_t block = std::min(content.size() - at, kBlockBytes);
+    const auto header = static_cast<std::uint32_t>((block << 3) | (at + block == content.size() ? 1 : 0));
+    frame.append(reinterpret_cast<const char*>(&header), 3).append(content, at, block);
+    at += block;
   }
   return frame;
 }
@@ -94,6 +108,26 @@ std::string many_objects(Hostile& hostile, int count) {
   append(packed, hostile.random());
   for (int i = 0; i < count; ++i) objects += container(text_entry(packed, std::uint64_t{32} << 20));
   return "ok " + load(hostile, objects);
+}
+
+std::string new_images(Hostile& hostile, int count, std::size_t bytes) {
+  std::chrono::nanoseconds loading{0};
+  RawSession& session = hostile.own();
+  for (int i = 0; i < count; ++i) {
+    std::string text = "//" + std::to_string(hostile.random()) + "\n.version 7.0\n.target sm_50\n.address_size 64\n";
+    for (int kernel = 0; kernel == 0 || text.size() < bytes; ++kernel) {
+      text += ".visible .entry k" + std::to_string(kernel) + "()\n{\n  .reg .b32 %r<4>;\n  mov.u32 %r1, %tid.x;\n  add.s32 %r2, %r1, 7;\n  ret;\n}\n";
+    }
+    text += '\0';
+    const std::uint64_t made = session.make_image(container(text_entry(stored_frame(text), text.size())));
+    const auto id = proto::ModuleId::make(1, static_cast<std::uint32_t>(i + 1));
+    const auto began = std::chrono::steady_clock::now();
+    const RawReply loaded = session.call(proto::ModuleLoadRecord{id, made, 0, 0});
+    loading += std::chrono::steady_clock::now() - began;
+    if (loaded.status != 0) throw Failure("ModuleLoad: " + std::to_string(loaded.status));
+    session.post(proto::ModuleUnloadRecord{id});
+  }
+  return "ok " + std::to_string(loading.count() / 1000 / count);
 }
 
 }  // namespace mpsshim::test

@@ -49,6 +49,11 @@ class Client {
     if (name == "as_user") return as_user(hostile_, static_cast<unsigned>(number));
     if (name == "image") return image(hostile_, what, count);
     if (name == "large_entry") return large_entry(hostile_, number);
+    if (name == "new_images") {
+      std::size_t bytes = 0;
+      words >> bytes;
+      return new_images(hostile_, count, bytes);
+    }
     if (name == "many_objects") return many_objects(hostile_, count);
     if (name == "segments") return segments(hostile_, number);
     if (name == "images") return images(hostile_, number);

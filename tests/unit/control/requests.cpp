@@ -160,7 +160,7 @@ TEST_CASE("images: one id for equal content; the executor gets it for those who 
   REQUIRE(pread(given.fds.fds[0].get(), text, 6, 0) == 6);
   CHECK(std::string(text, 6) == "module");
   const Arrived refused = want(third.session);
-  CHECK(refused.packet.header.status == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(refused.packet.header.status == CUDA_ERROR_INVALID_HANDLE);
   CHECK(refused.fds.count == 0);
 }
 

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who has which image read by whom, with compiler processes that the test plays itself.
+#include <csignal>
+#include <memory>
+#include <vector>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "broker/compiler/compiler_messages.hpp"
+#include "broker/control/compilers.hpp"
+#include "tests/unit/control/support/executor_peer.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+using namespace mpsshim::broker::control::testing;
+
+namespace {
+
+constexpr uid_t kReader = 1000;
+
+struct CompilerPeer {
+  proto::Socket socket;
+  proto::FileDescriptor death;
+  CompilerEnd end{0, "ended with status 0"};
+  bool is_dead = false;
+
+  void die(int signal) {
+    end = {signal, "was ended by signal " + std::to_string(signal)};
+    is_dead = true;
+    const std::uint64_t one = 1;
+    REQUIRE(write(death.get(), &one, sizeof one) == sizeof one);
+    socket.reset();
+  }
+};
+
+class PeerCompilers final : public CompilerLauncher {
+ public:
+  std::optional<CompilerLife> launch() override {
+    if (refuses) return std::nullopt;
+    auto ends = proto::Socket::pair();
+    auto& peer = *peers.emplace_back(std::make_unique<CompilerPeer>());
+    peer.socket = std::move(ends[0]);
+    peer.socket.set_blocking(false);
+    peer.death = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC));
+    CompilerLife life;
+    life.pid = static_cast<pid_t>(peers.size());
+    life.pidfd = peer.death.duplicate();
+    life.link = std::move(ends[1]);
+    return life;
+  }
+  void kill(const CompilerLife& life) override {
+    CompilerPeer& peer = *peers.at(static_cast<std::size_t>(life.pid) - 1);
+    if (!peer.is_dead) peer.die(SIGKILL);
+  }
+  CompilerEnd reap(const CompilerLife& life) override { return peers.at(static_cast<std::size_t>(life.pid) - 1)->end; }
+
+  bool refuses = false;
+  std::vector<std::unique_ptr<CompilerPeer>> peers;
+};
+
+struct Readers {
+  std::vector<std::string> answers;  // "SESSION: STATUS"
+  EventLoop loop;
+  PeerCompilers launcher;
+  Compilers compilers;
+  proto::FileDescriptor file = proto::create_memory_file("test-image", 4096);
+
+  explicit Readers(const CompilerLimits& limits = {}) : compilers(loop, launcher, limits) {}
+
+  void ask(std::uint64_t session, std::uint64_t image, uid_t uid = kReader) {
+    compilers.prepare({uid, image, false, 90, 0}, file.get(), {session, "Session " + std::to_string(session)},
+                      [this, session](CUresult status, const std::string&, int prepared) {
+                        CHECK((status == CUDA_SUCCESS) == (prepared >= 0));
+                        answers.push_back(std::to_string(session) + ": " + std::to_string(status));
+                      });
+  }
+  CompilerPeer& peer(std::size_t number) { return *launcher.peers.at(number); }
+  CompilerJob job(CompilerPeer& of) {
+    CompilerJob job;
+    proto::ReceivedFds fds;
+    REQUIRE(turn_until(loop, [&] {
+      std::size_t bytes = 0;
+      return of.socket.receive(std::as_writable_bytes(std::span(&job, 1)), bytes, fds) == proto::SocketStatus::ok && bytes == sizeof job;
+    }));
+    CHECK(fds.count == 1);
+    return job;
+  }
+  void answer(CompilerPeer& of, std::uint64_t number, bool with_file = true, proto::Seal seal = proto::Seal::content) {
+    const std::size_t before = answers.size();
+    const CompilerAnswer answer{number, CUDA_SUCCESS, 0};
+    const proto::FileDescriptor prepared = proto::create_memory_file("test-prepared", 4096);
+    REQUIRE(proto::seal(prepared, seal));
+    const int fd = prepared.get();
+    REQUIRE(proto::send_message(of.socket, answer, std::span(&fd, with_file ? 1 : 0)) == proto::SocketStatus::ok);
+    REQUIRE(turn_until(loop, [&] { return answers.size() > before; }));
+  }
+  void serve(CompilerPeer& by) { answer(by, job(by).number); }
+  bool has_answers(std::vector<std::string> expected) {
+    return turn_until(loop, [&] { return answers.size() >= expected.size(); }) && answers == expected;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an image is read once, however many ask for it") {
+  Readers f;
+  f.ask(1, 7);
+  f.ask(2, 7);
+  f.serve(f.peer(0));
+  CHECK(f.has_answers({"1: 0", "2: 0"}));
+  f.ask(3, 7);
+  CHECK(f.answers.back() == "3: 0");  // at once
+  CHECK(f.launcher.peers.size() == 1);
+  // Another user's is another one's.
+  f.ask(4, 7, kReader + 1);
+  REQUIRE(f.launcher.peers.size() == 2);
+  f.serve(f.peer(1));
+  CHECK(f.answers.back() == "4: 0");
+  f.compilers.forget([](std::uint64_t) { return false; });
+  CHECK(f.compilers.kept() == 0);
+}
+
+TEST_CASE("a user's sessions have turns") {
+  Readers f;
+  for (std::uint64_t image = 1; image <= 4; ++image) f.ask(1, image);
+  f.ask(2, 11);
+  f.ask(2, 12);
+  f.ask(3, 21);
+  for (int i = 0; i < 7; ++i) f.serve(f.peer(0));
+  CHECK(f.answers == std::vector<std::string>{"1: 0", "2: 0", "3: 0", "1: 0", "2: 0", "1: 0", "1: 0"});
+}
+
+TEST_CASE("only so many images of a session wait, and so many of a user") {
+  CompilerLimits limits;
+  limits.jobs = 4;
+  limits.session_jobs = 2;
+  Readers f(limits);
+  for (std::uint64_t image = 1; image <= 4; ++image) f.ask(1, image);  // one is under way
+  CHECK(f.answers == std::vector<std::string>{"1: 2"});
+  f.ask(2, 11);
+  f.ask(2, 12);
+  f.ask(3, 21);
+  CHECK(f.answers == std::vector<std::string>{"1: 2", "3: 2"});
+}
+
+TEST_CASE("a process that dies costs its job one attempt, the second time the job") {
+  Readers f;
+  f.ask(1, 1);
+  f.ask(2, 2);
+  (void)f.job(f.peer(0));
+  f.peer(0).die(SIGSEGV);
+  REQUIRE(turn_until(f.loop, [&] { return f.launcher.peers.size() == 2; }));
+  CHECK(f.answers.empty());
+  (void)f.job(f.peer(1));
+  f.peer(1).die(SIGSEGV);
+  REQUIRE(f.has_answers({"1: 200"}));
+  REQUIRE(turn_until(f.loop, [&] { return f.launcher.peers.size() == 3; }));
+  f.serve(f.peer(2));
+  CHECK(f.has_answers({"1: 200", "2: 0"}));
+  f.ask(1, 1);  // by itself it is tried as any other
+  f.serve(f.peer(2));
+  CHECK(f.answers.back() == "1: 0");
+}
+
+TEST_CASE("who takes too long is ended, and not tried again") {
+  CompilerLimits limits;
+  limits.job = std::chrono::milliseconds(20);
+  Readers f(limits);
+  f.ask(1, 1);
+  CHECK(f.has_answers({"1: 200"}));
+  CHECK(f.peer(0).is_dead);
+  SECTION("of the processor's time as well") {
+    f.ask(1, 1);
+    REQUIRE(f.launcher.peers.size() == 2);
+    f.peer(1).die(SIGXCPU);
+    CHECK(f.has_answers({"1: 200", "1: 200"}));
+    CHECK(f.launcher.peers.size() == 2);
+  }
+}
+
+TEST_CASE("a process that answers what nobody asked is ended") {
+  Readers f;
+  f.ask(1, 1);
+  const CompilerJob job = f.job(f.peer(0));
+  SECTION("of another job") {
+    const CompilerAnswer wrong{job.number + 1, 0, 0};
+    REQUIRE(proto::send_message(f.peer(0).socket, wrong) == proto::SocketStatus::ok);
+  }
+  SECTION("of another size") {
+    const std::uint32_t wrong = 1;
+    REQUIRE(proto::send_message(f.peer(0).socket, wrong) == proto::SocketStatus::ok);
+  }
+  REQUIRE(turn_until(f.loop, [&] { return f.launcher.peers.size() == 2; }));
+  CHECK(f.peer(0).is_dead);
+  f.serve(f.peer(1));
+  CHECK(f.has_answers({"1: 0"}));
+}
+
+TEST_CASE("without a file, or with one that may still change, there was no memory") {
+  Readers f;
+  f.ask(1, 1);
+  f.answer(f.peer(0), f.job(f.peer(0)).number, false);
+  f.ask(1, 2);
+  f.answer(f.peer(0), f.job(f.peer(0)).number, true, proto::Seal::size);
+  CHECK(f.answers == std::vector<std::string>{"1: 2", "1: 2"});
+  CHECK(f.compilers.kept() == 0);
+}
+
+TEST_CASE("who has gone waits for nothing, and nobody waits for its image") {
+  Readers f;
+  f.ask(1, 1);
+  f.ask(1, 2);
+  f.ask(2, 3);
+  (void)f.job(f.peer(0));
+  f.compilers.drop(1);
+  CHECK(f.answers == std::vector<std::string>{"1: 807", "1: 807"});
+  REQUIRE(turn_until(f.loop, [&] { return f.launcher.peers.size() == 2; }));
+  f.serve(f.peer(1));
+  CHECK(f.answers.back() == "2: 0");
+}
+
+TEST_CASE("an idle process ends, and the next image has a new one") {
+  CompilerLimits limits;
+  limits.idle = std::chrono::milliseconds(10);
+  Readers f(limits);
+  f.compilers.expect(kReader);
+  CHECK(f.compilers.processes() == 1);
+  REQUIRE(turn_until(f.loop, [&] { return f.compilers.processes() == 0; }));
+  f.ask(1, 1);
+  REQUIRE(f.launcher.peers.size() == 2);
+  f.serve(f.peer(1));
+  CHECK(f.answers == std::vector<std::string>{"1: 0"});
+}
+
+TEST_CASE("where no process can be started an image is refused") {
+  Readers f;
+  f.launcher.refuses = true;
+  f.ask(1, 1);
+  CHECK(f.answers == std::vector<std::string>{"1: 2"});
+  f.launcher.refuses = false;
+  f.ask(1, 1);
+  f.ask(2, 2);
+  (void)f.job(f.peer(0));
+  f.launcher.refuses = true;
+  f.peer(0).die(SIGKILL);
+  CHECK(f.has_answers({"1: 2", "1: 2", "2: 2"}));
+}
+
+TEST_CASE("what is kept has a limit") {
+  CompilerLimits limits;
+  limits.kept_bytes = 3 * 4096;
+  limits.kept = 2;
+  Readers f(limits);
+  for (std::uint64_t image = 1; image <= 4; ++image) {
+    f.ask(1, image);
+    f.serve(f.peer(0));
+  }
+  CHECK(f.compilers.kept() == 2);
+}
