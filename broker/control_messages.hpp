@@ -30,6 +30,7 @@
 //                                                          ←  ImageWant                  for a load of `session`
 //   ImageGive + [sealed memory file,                       →  the second: what a compiler process has made of the first (prepared_file.hpp).
 //                what it was prepared to]                     Without files: `status`, and `text` says why
+//                                                          ←  ImageCheck + [file]        an input of a linker of `session`; ImageGive answers
 //                                                          ←  ModuleNote                 an entry of the load log, before the driver call is issued
 //   LoadReplay + [sealed memory file]                      →  (recovery: the entries in their order, before the first SessionOpen; `session` has
 //                                                              kept variables of that copy: nobody else gets it. A standby
@@ -117,6 +118,7 @@ enum class ExecutorMessage : std::uint32_t {
   variables_check,
   variables_checked,
   heap_used,
+  image_check,
 };
 
 // An entry of the load log. Streams, graphs and side contexts stand in it because they take device memory as loads do: only if a new life makes the
@@ -140,6 +142,7 @@ inline constexpr std::uint32_t kStarvesInPlace = 1;
 // Flags of ImageWant: ImageTarget's.
 inline constexpr std::uint32_t kImageHasObjects = 1;
 inline constexpr std::uint32_t kImageForTexts = 2;
+inline constexpr std::uint32_t kImageIsInput = 4;  // ImageCheck: looked through, nothing is made of it; `purpose` is its CUjitInputType
 
 struct ExecutorHeader {
   ExecutorMessage type{};
@@ -157,7 +160,7 @@ struct ExecutorPacket {
                                  // image_give: number of the question
   std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment
   std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note, load_replay: LogKind; piece_add: CUexternalMemoryHandleType, 0: a session's;
-                                 // image_want: compute capability, 90 for 9.0
+                                 // image_want: compute capability, 90 for 9.0; image_check: CUjitInputType
   std::uint32_t flags = 0;       // segment_restore: registration flags; session_pause(d): kPause...; starved: kStarves...; module_note: kLoad...;
                                  // image_want: kImage...
   std::uint64_t epoch = 0;       // session_open

@@ -15,7 +15,7 @@ inline constexpr int kCompilerControlFd = 3;
 
 struct CompilerJob {
   std::uint64_t number = 0;  // never 0
-  std::uint32_t compute = 0;  // ImageTarget
+  std::uint32_t compute = 0;  // ImageTarget, or the CUjitInputType of a linker's input
   std::uint32_t flags = 0;    // kImage...
 };
 static_assert(sizeof(CompilerJob) == 16);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -100,9 +101,9 @@ struct Choice {
   const image::FatbinEntry* newer_ptx = nullptr;
 };
 
-class Preparation {
+class Preparer {
  public:
-  Preparation(const ImageBytes& image, const ImageTarget& target, PreparedImage& prepared, std::string& log)
+  Preparer(const ImageBytes& image, const ImageTarget& target, PreparedImage& prepared, std::string& log)
       : target_(target),
         prepared_(prepared),
         log_(log),
@@ -122,7 +123,37 @@ class Preparation {
     return CUDA_ERROR_INVALID_IMAGE;
   }
 
+  CUresult check_input(const ImageBytes& input, CUjitInputType type) {
+    const image::Form form = image::form_of(input.bytes());
+    if (form == image::Form::ptx) return check_ptx(as_text(input.bytes()));
+    const bool may_hold_containers = type == CU_JIT_INPUT_OBJECT || type == CU_JIT_INPUT_LIBRARY || type == CU_JIT_INPUT_FATBINARY;
+    if (form == image::Form::elf) {
+      if (const CUresult result = check_cubin(input.bytes()); result != CUDA_SUCCESS) return result;
+    }
+    return may_hold_containers || form == image::Form::fatbin ? check_containers(input) : CUDA_SUCCESS;
+  }
+
  private:
+  // Wherever they lie: in an object of the host's, or in an archive of such.
+  CUresult check_containers(const ImageBytes& input) {
+    constexpr std::uint32_t kMagic = image::kFatbinMagic;
+    for (Bytes rest = input.bytes(); rest.size() >= image::kFatbinHeaderBytes;) {
+      const void* const found = memmem(rest.data(), rest.size(), &kMagic, sizeof kMagic);
+      if (found == nullptr) break;
+      rest = rest.subspan(static_cast<std::size_t>(static_cast<const std::byte*>(found) - rest.data()));
+      std::vector<image::FatbinEntry> entries;
+      const std::size_t length = image::fatbin_bytes(rest);
+      const bool is_container = length != 0 && length <= rest.size() && image::read_fatbin(rest.first(length), entries);
+      for (const image::FatbinEntry& entry : entries) {
+        if (!is_container || (!entry.is(image::EntryKind::ptx) && !entry.is(image::EntryKind::elf))) continue;
+        ImageBytes unpacked;
+        if (const CUresult result = unpack(input, entry, unpacked); result != CUDA_SUCCESS) return result;
+      }
+      rest = rest.subspan(is_container ? length : sizeof kMagic);
+    }
+    return CUDA_SUCCESS;
+  }
+
   // A placed image becomes the image it was made of.
   ImageBytes take_placements(const ImageBytes& image) {
     const auto placed = proto::read_placed_image(image.bytes());
@@ -330,7 +361,12 @@ CUresult prepare_image(const ImageBytes& image, const ImageTarget& target, Prepa
     log = "an image may have 1 GiB";
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  return Preparation(image, target, prepared, log).run(image);
+  return Preparer(image, target, prepared, log).run(image);
+}
+
+CUresult check_link_input(const ImageBytes& input, CUjitInputType type, std::string& log) {
+  PreparedImage nothing;
+  return Preparer(input, {}, nothing, log).check_input(input, type);
 }
 
 }  // namespace mpsshim::broker

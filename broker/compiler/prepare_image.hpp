@@ -27,4 +27,8 @@ struct ImageTarget {
 // `log`: why not, in words for the client. CUDA_ERROR_NO_BINARY_FOR_GPU where the objects are wanted. Throws std::bad_alloc.
 [[nodiscard]] CUresult prepare_image(const ImageBytes& image, const ImageTarget& target, PreparedImage& prepared, std::string& log);
 
+// An input of a client's linker (cuLinkAddData): all texts and machine code in it are unpacked and checked, within the same bounds. What is of no
+// form known here is the driver's to refuse.
+[[nodiscard]] CUresult check_link_input(const ImageBytes& input, CUjitInputType type, std::string& log);
+
 }  // namespace mpsshim::broker

@@ -281,8 +281,7 @@ bool read_prepared(const proto::FileDescriptor& descriptor, const ImageBytes& im
   for (std::uint64_t left = reader.count(); left > 0 && reader.ok(); --left) note(prepared.placed.emplace_back(read_variable(reader)).name);
   if (!reader.ok() || !are_names) return false;
   if (preparation.status != CUDA_SUCCESS) return true;
-  if (prepared.content.empty()) return !prepared.inputs.empty();
-  return ends_within(prepared.content);
+  return prepared.content.empty() || ends_within(prepared.content);
 }
 
 bool ends_within(const ImageBytes& content) {

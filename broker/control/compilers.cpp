@@ -12,6 +12,7 @@
 #include "broker/compiler/compiler_messages.hpp"
 #include "broker/compiler/sandbox.hpp"
 #include "broker/control/complaints.hpp"
+#include "broker/control_messages.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker::control {
@@ -205,7 +206,7 @@ void Compilers::died(uid_t uid) {
 void Compilers::complete(std::unique_ptr<Job> job, CUresult status, const std::string& why, proto::FileDescriptor prepared) {
   const int file = prepared.get();
   for (const Waiter& waiter : job->waiters) waiter.done(status, why, file);
-  if (status == CUDA_SUCCESS) keep(job->image, std::move(prepared));
+  if (status == CUDA_SUCCESS && (job->image.flags & kImageIsInput) == 0) keep(job->image, std::move(prepared));
 }
 
 void Compilers::keep(const Image& image, proto::FileDescriptor file) {

@@ -27,8 +27,23 @@ void SessionManager::give_image(Executor& executor, const ExecutorPacket& packet
   const int compiled = images_.compiled_file(executor.id().device, packet.object);
   if (compiled >= 0) file = compiled;
   if (!compilers_) return executor.send(answer, {&file, 1});
+  const Compilers::Image image{session != nullptr ? session->client.uid : 0, packet.object, compiled >= 0, packet.purpose, packet.flags};
+  have_read(executor, session, answer, image, file);
+}
+
+// Of a linker: read once, kept by nobody.
+void SessionManager::check_input(Executor& executor, const ExecutorPacket& packet, const proto::FileDescriptor& input) {
+  ExecutorPacket answer;
+  answer.header = {ExecutorMessage::image_give, CUDA_SUCCESS, packet.header.session};
+  answer.address = packet.address;
+  const int file = input.get();
+  if (!compilers_) return executor.send(answer, {&file, 1});
+  const Session* const session = find(packet.header.session);
+  have_read(executor, session, answer, {session != nullptr ? session->client.uid : 0, ++last_input_, false, packet.purpose, kImageIsInput}, file);
+}
+
+void SessionManager::have_read(Executor& executor, const Session* session, const ExecutorPacket& answer, const Compilers::Image& image, int file) {
   if (session == nullptr) return refuse_image(executor, answer, CUDA_ERROR_MPS_SERVER_NOT_READY, "its session has ended");
-  const Compilers::Image image{session->client.uid, packet.object, compiled >= 0, packet.purpose, packet.flags};
   // Kept until then: the session may end, and the image with it.
   const auto given = std::make_shared<proto::FileDescriptor>(proto::duplicate_of(file));
   const auto done = [this, id = executor.id(), epoch = executor.epoch(), answer, given](CUresult status, const std::string& why, int prepared) {

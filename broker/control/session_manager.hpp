@@ -183,6 +183,8 @@ class SessionManager final : public ExecutorOwner {
   void settle(Executor& executor, const ExecutorPacket& packet);
   void lease_released(Session& session, std::uint64_t address);
   void give_image(Executor& executor, const ExecutorPacket& packet);
+  void check_input(Executor& executor, const ExecutorPacket& packet, const proto::FileDescriptor& input);
+  void have_read(Executor& executor, const Session* session, const ExecutorPacket& answer, const Compilers::Image& image, int file);
   void forget_images();
   void chunk_released(Session& session, std::uint64_t object);
   void chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds);
@@ -272,6 +274,7 @@ class SessionManager final : public ExecutorOwner {
   };
   std::map<ExecutorId, Drain> drains_;
   std::map<ExecutorId, EventLoop::Timer> standby_feeds_;  // due: what was loaded of late
+  std::uint64_t last_input_ = 0;                          // of a linker
   std::unique_ptr<Compilers> compilers_;                  // ends first: it answers whoever waits
 };
 

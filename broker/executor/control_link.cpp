@@ -110,26 +110,38 @@ void ControlLink::file(const ExecutorPacket& packet, proto::ReceivedFds& fds, co
 }
 
 ControlLink::FetchedImage ControlLink::fetch_image(std::uint64_t session, std::uint64_t image, const ImageTarget& target, unsigned timeout_ms) {
-  std::unique_lock lock(mutex_);
-  const std::uint64_t number = ++images_asked_;
-  const auto question = images_.try_emplace(number).first;
-  lock.unlock();
   ExecutorPacket want;
   want.header = {ExecutorMessage::image_want, 0, session};
   want.object = image;
-  want.address = number;
   want.purpose = target.compute;
   want.flags = (target.has_objects ? kImageHasObjects : 0) | (target.runs_texts ? kImageForTexts : 0);
-  send(want);
+  return ask(want, {}, timeout_ms);
+}
+
+ControlLink::FetchedImage ControlLink::check_input(std::uint64_t session, const proto::FileDescriptor& input, CUjitInputType type,
+                                                   unsigned timeout_ms) {
+  ExecutorPacket check;
+  check.header = {ExecutorMessage::image_check, 0, session};
+  check.purpose = static_cast<std::uint32_t>(type);
+  const int fd = input.get();
+  return ask(check, {&fd, 1}, timeout_ms);
+}
+
+ControlLink::FetchedImage ControlLink::ask(ExecutorPacket& question, std::span<const int> fds, unsigned timeout_ms) {
+  std::unique_lock lock(mutex_);
+  question.address = ++images_asked_;
+  const auto asked = images_.try_emplace(question.address).first;
+  lock.unlock();
+  send(question, fds);
   lock.lock();
-  arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return question->second.has_value(); });
+  arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return asked->second.has_value(); });
   FetchedImage fetched;
-  if (question->second) {
-    fetched = std::move(*question->second);
+  if (asked->second) {
+    fetched = std::move(*asked->second);
   } else {
     fetched.log = "the broker did not give the image in time";
   }
-  images_.erase(question);
+  images_.erase(asked);
   return fetched;
 }
 

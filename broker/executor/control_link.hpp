@@ -59,6 +59,8 @@ class ControlLink {
     proto::FileDescriptor prepared;  // broker/compiler/prepared_file.hpp; invalid: nobody has read the image
   };
   [[nodiscard]] FetchedImage fetch_image(std::uint64_t session, std::uint64_t image, const ImageTarget& target, unsigned timeout_ms);
+  // Has an input of a linker of the session looked through. `status` and `log` alone where it is refused. Called by helper threads.
+  [[nodiscard]] FetchedImage check_input(std::uint64_t session, const proto::FileDescriptor& input, CUjitInputType type, unsigned timeout_ms);
   // True once nobody waits for an answer any more: asked while something is waited for, at the start and after look_again().
   using IsGone = std::function<bool()>;
   // The segment that the control process announced, which it does before its client learns the id. One that has not arrived is asked about, so
@@ -77,6 +79,7 @@ class ControlLink {
   void forget_session(std::uint64_t session);
 
  private:
+  [[nodiscard]] FetchedImage ask(ExecutorPacket& question, std::span<const int> fds, unsigned timeout_ms);
   [[nodiscard]] bool receive(ExecutorPacket& packet, proto::ReceivedFds& fds);
   void file(const ExecutorPacket& packet, proto::ReceivedFds& fds, const Handler& handler);
 

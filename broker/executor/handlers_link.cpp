@@ -4,11 +4,18 @@
 #include <cstring>
 #include <utility>
 
+#include <unistd.h>
+
+#include "broker/compiler/prepared_file.hpp"
+#include "broker/executor/control_link.hpp"
 #include "broker/executor/dispatch.hpp"
+#include "broker/log.hpp"
 
 namespace mpsshim::broker {
 
 namespace {
+
+constexpr unsigned kInputTimeoutMs = 300'000;  // as of images: the control process answers in any case
 
 struct WireOption {
   std::uint32_t option;
@@ -30,6 +37,28 @@ bool read_options(std::span<const std::byte> trailing, std::uint32_t count, std:
 bool are_plain(const std::vector<JitOption>& options) {
   return std::all_of(options.begin(), options.end(),
                      [](const JitOption& option) { return is_plain_option(static_cast<std::uint32_t>(option.option)); });
+}
+
+// By the process that reads images: the driver is given nothing that has not been unpacked and walked through elsewhere.
+CUresult check_input(const Session& session, std::span<const std::byte> input, CUjitInputType type) {
+  const proto::FileDescriptor file = proto::create_memory_file("mpsshim-input", input.size());
+  const auto size = static_cast<ssize_t>(input.size());
+  const bool is_written = file.valid() && pwrite(file.get(), input.data(), input.size(), 0) == size && proto::seal(file, proto::Seal::content);
+  if (!is_written) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (input.empty()) return CUDA_SUCCESS;  // which the driver refuses
+  const ControlLink::FetchedImage answer = session.parts().control.check_input(session.id(), file, type, kInputTimeoutMs);
+  CUresult status = answer.status;
+  std::string why = answer.log;
+  if (status == CUDA_SUCCESS && answer.prepared.valid()) {
+    Preparation preparation;
+    status = read_prepared(answer.prepared, {}, preparation) ? preparation.status : CUDA_ERROR_INVALID_IMAGE;
+    why = preparation.log;
+  }
+  if (status != CUDA_SUCCESS) {
+    log_warning("Session {} (pid {}): an input of a linker of {} bytes is refused ({}): {}", session.id(), session.client_pid(), input.size(),
+                session.parts().driver.describe(status), why);
+  }
+  return status;
 }
 
 template <typename Body>
@@ -90,7 +119,8 @@ void handle(Incoming& incoming, const proto::LinkAddRecord& record) {
   if (std::exchange(link->is_too_long, false)) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
   session.start_job([reply = incoming.share_reply(), state = link->state, type = static_cast<CUjitInputType>(record.type), name = std::move(name),
                      options = std::move(options), input = std::move(input)](const std::shared_ptr<Session>& owner) mutable {
-    const CUresult result = state->add(type, std::move(input), name, options);
+    CUresult result = check_input(*owner, input, type);
+    if (result == CUDA_SUCCESS) result = state->add(type, std::move(input), name, options);
     answer_with_logs(*reply, owner->parts().faults.check(result, owner->id(), "cuLinkAddData"), proto::LinkAddReply{}, *state);
     owner->finish_job();
   });

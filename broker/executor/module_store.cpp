@@ -178,7 +178,9 @@ CUresult ModuleStore::prepare(std::uint64_t session, std::uint64_t image, bool h
     if (bytes.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
     if (!fetched.prepared.valid()) return prepare_here(session, image, bytes, has_objects, prepared, log);
     Preparation preparation;
-    if (!read_prepared(fetched.prepared, bytes, preparation)) {
+    const bool is_read = read_prepared(fetched.prepared, bytes, preparation);
+    const bool is_nothing = preparation.status == CUDA_SUCCESS && preparation.image.content.empty() && preparation.image.inputs.empty();
+    if (!is_read || is_nothing) {
       log = "what the process that reads images has made of it is not understood";
       return CUDA_ERROR_INVALID_IMAGE;
     }

@@ -121,6 +121,7 @@ TEST_CASE("little that is unpacked to much is refused in little memory") {
   SECTION("38 KB that say they are 5 GB") { command = "large_entry 5368709120"; }
   SECTION("38 KB that say they are 1.1 GB, and are") { command = "large_entry " + std::to_string(std::uint64_t{1'100} << 20); }
   SECTION("38 KB of objects, 1 GB together") { command = "many_objects 33"; }
+  SECTION("the same as a linker's input") { command = "linked 33"; }
   SECTION("180 KB of objects, 5 GB together") { command = "many_objects 160"; }
   CHECK(scene.attack(hostile, command) == std::string("ok ") + kInvalidImage);
   const pid_t compiler = await_compiler(scene);

@@ -85,6 +85,8 @@ std::string image(Hostile& hostile, const std::string& what, int count);
 std::string large_entry(Hostile& hostile, std::uint64_t says_bytes);
 // Objects to be linked, of 32 MiB each in a kilobyte.
 std::string many_objects(Hostile& hostile, int count);
+// The same in one input of a linker.
+std::string linked(Hostile& hostile, int count);
 // Nothing of the kind: packed texts of so many bytes, each new, loaded one after the other. "ok" and how many microseconds a load took.
 std::string new_images(Hostile& hostile, int count, std::size_t bytes);
 

@@ -110,6 +110,24 @@ std::string many_objects(Hostile& hostile, int count) {
   return "ok " + load(hostile, objects);
 }
 
+std::string linked(Hostile& hostile, int count) {
+  constexpr std::uint32_t kFatbinInput = 2;  // CU_JIT_INPUT_FATBINARY
+  RawSession& session = hostile.own();
+  std::string entries;
+  const std::string entry = text_entry(packed_blanks(std::size_t{32} << 20), std::uint64_t{32} << 20);
+  for (int i = 0; i < count; ++i) entries += entry;
+  const std::string input = container(entries);
+  const auto bytes = std::as_bytes(std::span(input));
+  const auto id = proto::Id<proto::HandleKind::link_state>::make(0, 1);
+  if (const RawReply created = session.call(proto::LinkCreateRecord{id, 0, 0}); created.status != 0) throw Failure("LinkCreate");
+  constexpr std::size_t kPiece = 16u << 10;
+  for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
+    session.post(proto::LinkDataRecord{id}, proto::kNullStream, bytes.subspan(at, std::min(kPiece, bytes.size() - at)));
+  }
+  const RawReply added = session.call(proto::LinkAddRecord{id, kFatbinInput, 0});
+  return "ok " + std::to_string(added.status);
+}
+
 std::string new_images(Hostile& hostile, int count, std::size_t bytes) {
   std::chrono::nanoseconds loading{0};
   RawSession& session = hostile.own();

@@ -54,6 +54,7 @@ class Client {
       words >> bytes;
       return new_images(hostile_, count, bytes);
     }
+    if (name == "linked") return linked(hostile_, count);
     if (name == "many_objects") return many_objects(hostile_, count);
     if (name == "segments") return segments(hostile_, number);
     if (name == "images") return images(hostile_, number);
