@@ -49,7 +49,7 @@ CUresult prepare(const CompilerJob& job, const proto::FileDescriptor& file, prot
   const ImageTarget target{job.compute, (job.flags & kImageForTexts) != 0, (job.flags & kImageHasObjects) != 0};
   Preparation preparation;
   preparation.status = (job.flags & kImageIsInput) != 0 ? check_link_input(image, static_cast<CUjitInputType>(job.compute), preparation.log)
-                                                         : prepare_image(image, target, preparation.image, preparation.log);
+                                                        : prepare_image(image, target, preparation.image, preparation.log);
   if (preparation.status != CUDA_SUCCESS) preparation.image = {};
   prepared = write_prepared(preparation, image);
   return prepared.valid() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;

@@ -14,7 +14,7 @@ namespace mpsshim::broker {
 inline constexpr int kCompilerControlFd = 3;
 
 struct CompilerJob {
-  std::uint64_t number = 0;  // never 0
+  std::uint64_t number = 0;   // never 0
   std::uint32_t compute = 0;  // ImageTarget, or the CUjitInputType of a linker's input
   std::uint32_t flags = 0;    // kImage...
 };
@@ -22,7 +22,7 @@ static_assert(sizeof(CompilerJob) == 16);
 
 struct CompilerAnswer {
   std::uint64_t number = 0;
-  std::uint32_t status = 0;  // CUresult: CUDA_SUCCESS with a file, whatever that says; 0: an errno
+  std::uint32_t status = 0;     // CUresult: CUDA_SUCCESS with a file, whatever that says; 0: an errno
   std::uint32_t restraint = 0;  // with number 0: Restraint of the sandbox that failed
 };
 static_assert(sizeof(CompilerAnswer) == 16);

@@ -24,7 +24,8 @@ namespace {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kIsSanitized = true;
 #elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer) || __has_feature(undefined_behavior_sanitizer)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer) || \
+    __has_feature(undefined_behavior_sanitizer)
 constexpr bool kIsSanitized = true;
 #else
 constexpr bool kIsSanitized = false;
@@ -95,10 +96,12 @@ class Filter {
 
 bool filter_system_calls() {
   Filter filter;
-  for (const long call : {SYS_read, SYS_write, SYS_pread64, SYS_pwrite64, SYS_sendmsg, SYS_recvmsg, SYS_close, SYS_fstat, SYS_newfstatat,
-                          SYS_memfd_create, SYS_ftruncate, SYS_fcntl, SYS_munmap, SYS_mremap, SYS_brk, SYS_madvise, SYS_futex, SYS_getpid,
-                          SYS_gettid, SYS_rt_sigprocmask, SYS_rt_sigtimedwait, SYS_rt_sigreturn, SYS_getrusage, SYS_clock_gettime, SYS_clock_nanosleep, SYS_getrandom,
-                          SYS_restart_syscall, SYS_exit, SYS_exit_group}) {
+  for (const long call :
+       {SYS_read,         SYS_write,      SYS_pread64,       SYS_pwrite64,        SYS_sendmsg,   SYS_recvmsg,         SYS_close,
+        SYS_fstat,        SYS_newfstatat, SYS_memfd_create,  SYS_ftruncate,       SYS_fcntl,     SYS_munmap,          SYS_mremap,
+        SYS_brk,          SYS_madvise,    SYS_futex,         SYS_getpid,          SYS_gettid,    SYS_rt_sigprocmask,  SYS_rt_sigtimedwait,
+        SYS_rt_sigreturn, SYS_getrusage,  SYS_clock_gettime, SYS_clock_nanosleep, SYS_getrandom, SYS_restart_syscall, SYS_exit,
+        SYS_exit_group}) {
     filter.allow(call);
   }
   filter.allow_without(SYS_mmap, 2, PROT_EXEC);

@@ -121,7 +121,7 @@ void Compilers::send(uid_t uid, User& user) {
   const proto::SocketStatus status = proto::send_message(user.life.link, message, {&file, 1});
   if (status == proto::SocketStatus::ok) return;
   const bool is_short = status == proto::SocketStatus::would_block || (status == proto::SocketStatus::failed && proto::is_shortage(errno));
-  if (!is_short) return;  // it is dying, which its pidfd tells
+  if (!is_short) return;                                                // it is dying, which its pidfd tells
   user.timer = loop_.after(std::chrono::milliseconds(2), [this, uid] {  // descriptors of the user's own that are in sockets: they go
     User& same = users_.at(uid);
     same.timer = loop_.after(limits_.job, [this, uid] { overdue(uid); });
@@ -152,8 +152,8 @@ void Compilers::heard(uid_t uid) {
   next(uid);
   const bool is_file = fds.count == 1 && proto::is_sealed(fds.fds[0], proto::Seal::content);
   if (is_file) return complete(std::move(job), CUDA_SUCCESS, {}, std::move(fds.fds[0]));
-  complain("{}: image {} cannot be read within {} MiB; it is refused.", job->waiters.empty() ? "A client that is gone" : job->waiters.front().asker.name,
-           job->image.image, kCompilerMemoryBytes >> 20);
+  complain("{}: image {} cannot be read within {} MiB; it is refused.",
+           job->waiters.empty() ? "A client that is gone" : job->waiters.front().asker.name, job->image.image, kCompilerMemoryBytes >> 20);
   complete(std::move(job), CUDA_ERROR_OUT_OF_MEMORY, fmt::format("it cannot be read within {} MiB of memory", kCompilerMemoryBytes >> 20), {});
 }
 
@@ -176,8 +176,8 @@ void Compilers::died(uid_t uid) {
   if (job && !job->waiters.empty()) {  // else its clients are gone, and so it was ended
     const std::string& name = job->waiters.front().asker.name;
     if (is_over_time) {
-      complain("{}: image {} took longer to read than {} s of the processor or {} s; it is refused.", name, job->image.image, kCompilerJobTime.count(),
-               limits_.job.count() / 1000);
+      complain("{}: image {} took longer to read than {} s of the processor or {} s; it is refused.", name, job->image.image,
+               kCompilerJobTime.count(), limits_.job.count() / 1000);
     } else {
       complain("{}: the process that reads images {} while it read image {}; {}.", name, end.text, job->image.image,
                is_tried_again ? "another one tries again, once" : "the image is refused");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who has which image read by whom: a compiler process (broker/compiler) for each user, started when a client or an image comes and ended when
-// no image has come for a while, with one job at a time. A job is one image for one kind of device; who asks for the same meanwhile gets the same answer.
-// A process that dies in a job costs that job one attempt, and nobody anything else. What has been read is kept, within limits.
-// The processes are not trusted: what they send is looked at for its form alone, and passed on as a file to an executor, whose reader is wary.
-// Owned by SessionManager; the control process's thread.
+// no image has come for a while, with one job at a time. A job is one image for one kind of device; who asks for the same meanwhile gets the same
+// answer. A process that dies in a job costs that job one attempt, and nobody anything else. What has been read is kept, within limits. The processes
+// are not trusted: what they send is looked at for its form alone, and passed on as a file to an executor, whose reader is wary. Owned by
+// SessionManager; the control process's thread.
 #pragma once
 
 #include <chrono>

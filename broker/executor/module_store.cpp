@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr unsigned kImageTimeoutMs = 300'000;  // the control process answers in any case; a user's other images may have to be read first
+constexpr unsigned kImageTimeoutMs = 300'000;       // the control process answers in any case; a user's other images may have to be read first
 constexpr std::size_t kLeastCostBytes = 64u << 10;  // a small module takes more of the device than its content
 
 // For the log, where its variables lie.

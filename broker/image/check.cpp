@@ -29,7 +29,8 @@ bool lies_within(Bytes bytes, std::uint64_t offset, std::uint64_t size) { return
 constexpr std::array<bool, 256> kIsWord = [] {
   std::array<bool, 256> table{};
   for (int c = 0; c < 256; ++c) {
-    table[static_cast<std::size_t>(c)] = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' || c == '%';
+    table[static_cast<std::size_t>(c)] =
+        (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' || c == '%';
   }
   return table;
 }();
