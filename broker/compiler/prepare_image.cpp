@@ -281,10 +281,13 @@ class Preparer {
     return CUDA_SUCCESS;
   }
 
-  ImageBytes placed_text(std::string_view text) const {
-    const std::string placed = image::place_in_ptx(text, placements_);
-    const auto bytes = std::as_bytes(std::span(placed.c_str(), placed.size() + 1));
+  static ImageBytes bytes_of(const std::string& text) {
+    const auto bytes = std::as_bytes(std::span(text.c_str(), text.size() + 1));
     return ImageBytes(std::vector<std::byte>(bytes.begin(), bytes.end()));
+  }
+  ImageBytes placed_text(std::string_view text) const { return bytes_of(image::place_in_ptx(text, placements_)); }
+  ImageBytes empty_text() const {
+    return bytes_of(std::string(".version 6.4\n.target ") + (target_.compute < 75 ? "sm_50" : "sm_75") + "\n.address_size 64\n");
   }
 
   // Machine code is changed where it has an address, a text where it has a name: whoever compiles while it loads (the CPU driver) takes that.
@@ -331,6 +334,7 @@ class Preparer {
       if (const CUresult result = read_object(image.part(objects.first(length))); result != CUDA_SUCCESS) return result;
       objects = objects.subspan(length);
     }
+    if (prepared_.inputs.empty()) prepared_.inputs.push_back({CU_JIT_INPUT_PTX, empty_text()});  // a program without code for the device
     prepared_.prefix = prefix_;
     if (!target_.runs_texts) return CUDA_SUCCESS;  // what is linked tells about itself
     std::string texts;

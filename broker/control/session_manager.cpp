@@ -213,7 +213,6 @@ void SessionManager::send_close(Session& session) {
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::session_close, 0, session.id};
   session.executor->send(packet);
-  if (compilers_) compilers_->drop(session.id);
 }
 
 void SessionManager::request_timed_out(Session& session) {

@@ -72,8 +72,8 @@ class ElfCheck {
 
   std::string check_section(std::size_t number) {
     const Elf64_Shdr& section = sections_[number];
-    if (section.sh_type == SHT_NULL) return {};
-    if (section.sh_link >= sections_.size()) return of_section(number, "belongs to one that does not exist");
+    const bool has_table = section.sh_type == SHT_SYMTAB || section.sh_type == SHT_REL || section.sh_type == SHT_RELA;
+    if (has_table && section.sh_link >= sections_.size()) return of_section(number, "belongs to one that does not exist");
     if (section.sh_type == SHT_STRTAB && has_content(section) && content(section).back() != std::byte{0}) {
       return of_section(number, "has names without an end");
     }
@@ -107,7 +107,7 @@ class ElfCheck {
     Elf64_Rel entry{};
     for (std::uint64_t at = 0; load(content(section), at, entry); at += entry_bytes) {
       if (symbols != 0 && ELF64_R_SYM(entry.r_info) >= symbols) return of_section(number, "relocates to a symbol that does not exist");
-      if (entry.r_offset >= target_bytes) return of_section(number, "relocates outside its section");
+      if (section.sh_info != 0 && entry.r_offset >= target_bytes) return of_section(number, "relocates outside its section");
     }
     return {};
   }

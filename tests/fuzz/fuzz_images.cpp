@@ -65,7 +65,7 @@ void prepare(const std::vector<std::byte>& bytes, bool runs_texts) {
   std::size_t unpacked = 0;
   for (const broker::LinkInput& input : prepared.inputs) unpacked += input.bytes.size();
   require(unpacked <= 2 * broker::kAnyGrowthBytes, "more is unpacked than an image may grow to");
-  require(status != CUDA_SUCCESS || !prepared.content.empty() || !prepared.inputs.empty() || runs_texts, "an image came to nothing");
+  require(status != CUDA_SUCCESS || !prepared.content.empty() || !prepared.inputs.empty(), "an image came to nothing");
 }
 
 // An ELF file of a few sections whose tables hold together.
