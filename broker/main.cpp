@@ -71,6 +71,7 @@ struct Arguments {
   int former = -1;            // that program, to go back to
   std::string resume_failed;  // why the one that was to follow could not take over
   bool all_users = false;
+  bool share_executors = false;
   std::uint64_t client_host_mib = 0;
   std::uint64_t host_mib = 0;
 };
@@ -96,7 +97,7 @@ void describe(CommandLine& line, Arguments& arguments) {
               CommandLine::Range{1u, 32u});
   line.option("--max-clients", &arguments.max_clients, "Clients at a time", CommandLine::Range{1u, kMaxLeases});
   line.option("--executors", &arguments.executors,
-              "Executors a GPU may have: further ones serve clients that a kernel without end keeps waiting in the first, and programs "
+              "Executors a GPU may have for each user: further ones serve clients that a kernel without end keeps waiting in the first, and programs "
               "in quarantine",
               CommandLine::Range{1u, 8u});
   line.option("--idle-executor-ms", &arguments.idle_ms, "Milliseconds after its last client that a further executor ends");
@@ -123,7 +124,12 @@ void describe(CommandLine& line, Arguments& arguments) {
               "Milliseconds after which a driver call that has not returned costs the executor; calls that may take long, such as loads, get 12 "
               "times as much; 0: no limit");
   line.flag("--multiuser-server", arguments.all_users,
-            "Serve clients of every user, not only of the broker's own; they share executors, and the pipe directory must let them in");
+            "Serve clients of every user, not only of the broker's own. Each user has executors of its own: no two share an address space, a context "
+            "or a fault. The pipe directory must let them in");
+  line.flag(
+      "--share-executors", arguments.share_executors,
+      "With --multiuser-server: all users share executors, which saves a context (about half a GiB on an H200) for each. Promised is then what is "
+      "promised among clients of one user: kernels of all share one address space, and one user's kernel may write into another's memory");
   line.option("--client-host-mib", &arguments.client_host_mib,
               "MiB of pinned and staging memory and module images for one client; 0: half the machine's memory");
   line.option("--host-mib", &arguments.host_mib, "The same for all clients together; 0: three quarters of the machine's memory");
@@ -258,6 +264,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.compilers.idle = std::chrono::milliseconds(arguments.idle_compiler_ms);
   limits.compilers.job = std::chrono::milliseconds(arguments.image_ms);
   limits.serves_all_users = arguments.all_users;
+  limits.shares_executors = arguments.share_executors;
   if (arguments.client_host_mib != 0) limits.resources.client_host_bytes = arguments.client_host_mib << 20;
   if (arguments.host_mib != 0) limits.resources.all_host_bytes = arguments.host_mib << 20;
   limits.quarantine = {arguments.quarantine_faults, std::chrono::seconds(arguments.quarantine_s)};

@@ -321,13 +321,13 @@ Session* ClientConnection::live_session(CUresult& status) {
 
 void ClientConnection::on_image_open(const proto::ImageOpen& request) {
   open_image(request.size_bytes, [&](std::uint64_t session, std::uint64_t& image, int& file) {
-    return manager_.images().open(session, request.size_bytes, image, file);
+    return manager_.images().open(session, request.size_bytes, image, file, manager_.house_of(client_));
   });
 }
 
 void ClientConnection::on_image_offer(const proto::ImageOffer& request) {
   open_image(request.size_bytes, [&](std::uint64_t session, std::uint64_t& image, int& file) {
-    return manager_.images().offer(session, request.size_bytes, request.digest, image, file);
+    return manager_.images().offer(session, request.size_bytes, request.digest, image, file, manager_.house_of(client_));
   });
 }
 

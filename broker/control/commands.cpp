@@ -18,7 +18,7 @@ constexpr const char* kHelp =
     "get_server_list             pids of the servers (executor processes)\n"
     "get_server_status PID       INITIALIZING, ACTIVE or FAULT\n"
     "get_client_list PID         pids of that server's clients\n"
-    "ps [-l] [-p PID]            clients: pid, session, server, device, pid namespace, command; -l: state and device memory in MiB too\n"
+    "ps [-l] [-p PID]            clients: pid, session, server, device, pid namespace, command; -l: state, device memory in MiB and user too\n"
     "restart [-f] [-t SECONDS] [executors]\n"
     "                            goes on with the installed mpsbroker, or only with new servers, once all clients' work in flight has ended (within\n"
     "                            SECONDS, 10 by default); clients wait meanwhile. -f: whoever does not come to rest loses its session\n"
@@ -93,16 +93,16 @@ Commands::Result Commands::ps(const Arguments& arguments) const {
     }
   }
   const auto row = [is_long](const auto& pid, const auto& id, const auto& executor, const std::string& device, const std::string& name_space,
-                             const std::string& state, const auto& memory, const std::string& command) {
-    const std::string more = is_long ? fmt::format("{:<13}{:<9}", state, memory) : "";
+                             const std::string& state, const auto& memory, const auto& user, const std::string& command) {
+    const std::string more = is_long ? fmt::format("{:<13}{:<9}{:<9}", state, memory, user) : "";
     return fmt::format("{:<10}{:<7}{:<10}{:<24}{:<13}{}{}\n", pid, id, executor, device, name_space, more, command);
   };
-  std::string text = row("PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "STATE", "MEMORY", "COMMAND");
+  std::string text = row("PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "STATE", "MEMORY", "USER", "COMMAND");
   for (const auto& [id, session] : manager_.sessions()) {
     if (only != nullptr && only != session.executor) continue;
     const std::string pid = session.executor != nullptr && shown_pid(*session.executor) > 0 ? std::to_string(shown_pid(*session.executor)) : "-";
     text += row(session.client.pid, id, pid, device_name(manager_.facts(), session.device), pid_namespace_of(session.client.pid),
-                phase_name(session.phase), session.chunks.total_bytes() >> 20, session.client.command);
+                phase_name(session.phase), session.chunks.total_bytes() >> 20, session.client.uid, session.client.command);
   }
   return {true, text};
 }

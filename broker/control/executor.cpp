@@ -15,6 +15,11 @@ using std::chrono::milliseconds;
 
 namespace {
 
+std::string label_of(ExecutorId id) {
+  const std::string number = id.ordinal == 0 ? std::to_string(id.device) : fmt::format("{}.{}", id.device, id.ordinal);
+  return id.user == kHome ? number : fmt::format("{}@{}", number, id.user);
+}
+
 long long since_ms(EventLoop::Clock::time_point start) { return std::chrono::duration_cast<milliseconds>(EventLoop::Clock::now() - start).count(); }
 
 }  // namespace
@@ -35,7 +40,7 @@ Executor::Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSe
       launcher_(launcher),
       settings_(settings),
       id_(id),
-      label_(id.ordinal == 0 ? std::to_string(id.device) : fmt::format("{}.{}", id.device, id.ordinal)),
+      label_(label_of(id)),
       owner_(owner),
       fading_(loop, label_),
       standby_(loop, launcher, label_, fading_,
@@ -92,7 +97,8 @@ void Executor::start() {
   ++epoch_;
   serving_->set_handlers({[this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { arrived(packet, fds); }, [this] { died(); }});
   last_pid_ = pid();
-  log_info("Starting new server {} for user {}: executor {}, epoch {}, {}.", last_pid_, geteuid(), label_, epoch_, driver());
+  log_info("Starting new server {} for user {}: executor {}, epoch {}, {}.", last_pid_, id_.user == kHome ? geteuid() : id_.user, label_, epoch_,
+           driver());
   log_server(last_pid_, "Creating server context on device {}: server status is INITIALIZING.", id_.device);
   limit_ = loop_.after(settings_.start_limit, [this] {
     log_error("Executor {} (pid {}) was not ready after {} s and is killed.", label_, pid(), settings_.start_limit.count() / 1000);

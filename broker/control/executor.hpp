@@ -63,8 +63,10 @@ class Executor {
   [[nodiscard]] bool will_retry() const { return state_ == ExecutorState::fault && limit_; }
   [[nodiscard]] ExecutorId id() const { return id_; }
   [[nodiscard]] unsigned device() const { return id_.device; }
+  [[nodiscard]] uid_t user() const { return id_.user; }  // whose clients it serves; kHome: its own user's, or everybody's
   [[nodiscard]] bool is_first() const { return id_.ordinal == 0; }
-  [[nodiscard]] const std::string& label() const { return label_; }  // "0"; "0.1": the second one of device 0
+  [[nodiscard]] bool is_permanent() const { return is_first() && id_.user == kHome; }  // the device's; all others end when nobody needs them
+  [[nodiscard]] const std::string& label() const { return label_; }  // "0"; "0.1": the second one of device 0; "0@1000": of another user
   [[nodiscard]] pid_t pid() const { return serving_ ? serving_->pid() : -1; }
   [[nodiscard]] pid_t last_pid() const { return last_pid_; }    // of this life, or of the one before while there is none
   [[nodiscard]] std::uint64_t epoch() const { return epoch_; }  // counts lives

@@ -25,36 +25,46 @@ Executor& ExecutorPool::first(unsigned device) {
   return add({device, 0}, std::move(settings));
 }
 
-void ExecutorPool::resume(unsigned device, std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts) {
+void ExecutorPool::resume(ExecutorId id, std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts) {
   ExecutorSettings settings = settings_;
-  if (device != 0) settings.drivers = {driver};
-  auto& executor = executors_[{device, 0}];
-  executor = std::make_unique<Executor>(loop_, launcher_, settings, ExecutorId{device, 0}, owner_);
+  if (id != ExecutorId{}) settings.drivers = {driver};
+  auto& executor = executors_[id];
+  executor = std::make_unique<Executor>(loop_, launcher_, settings, id, owner_);
   executor->resume(epoch, driver, facts);
   executor->start();
 }
 
-Executor* ExecutorPool::choose(unsigned device, const Suits& suits) {
+Executor* ExecutorPool::choose(unsigned device, uid_t user, const Suits& suits) {
   (void)first(device);
-  for (auto entry = executors_.lower_bound({device, 0}); entry != executors_.end() && entry->first.device == device; ++entry) {
-    Executor& executor = *entry->second;
-    if (!executor.is_quitting() && !executor.is_blocked() && suits(executor)) return &executor;
-  }
-  return add_further(device);
+  Executor* const found = any(device, user, [&](const Executor& executor) { return !executors_.at(executor.id())->is_blocked() && suits(executor); });
+  return found != nullptr ? found : add_another(device, user);
 }
 
-Executor* ExecutorPool::add_further(unsigned device) {
-  if (first(device).is_exclusive() && refused_until_.try_emplace(device, EventLoop::Clock::time_point::max()).second) {
-    log_warning(
-        "Device {} has one executor, because the GPU takes one process at a time (its compute mode): calls that wait for another client's kernel "
-        "wait on (--patience-s).",
-        device);
+Executor* ExecutorPool::any(unsigned device, uid_t user, const Suits& suits) const {
+  for (auto entry = executors_.lower_bound({device, 0, user}); entry != executors_.end(); ++entry) {
+    if (entry->first.device != device || entry->first.user != user) break;
+    if (!entry->second->is_quitting() && suits(*entry->second)) return entry->second.get();
   }
-  if (const auto refused = refused_until_.find(device); refused != refused_until_.end() && EventLoop::Clock::now() < refused->second) return nullptr;
-  const auto count =
-      std::ranges::count_if(executors_, [&](const auto& entry) { return entry.first.device == device && !entry.second->is_quitting(); });
+  return nullptr;
+}
+
+bool ExecutorPool::may_try(unsigned device, uid_t user) {
+  const auto [refused, is_new] = refused_until_.try_emplace({device, user}, EventLoop::Clock::time_point::min());
+  if (first(device).is_exclusive() && is_new) {
+    refused->second = EventLoop::Clock::time_point::max();
+    log_warning("Device {} has one executor, because the GPU takes one process at a time (its compute mode): {}.", device,
+                user == kHome ? std::string("calls that wait for another client's kernel wait on (--patience-s)")
+                              : fmt::format("clients of user {} are refused (--share-executors serves all users in that one)", user));
+  }
+  return EventLoop::Clock::now() >= refused->second;
+}
+
+Executor* ExecutorPool::add_another(unsigned device, uid_t user) {
+  if (!may_try(device, user)) return nullptr;
+  const auto count = std::ranges::count_if(
+      executors_, [&](const auto& entry) { return entry.first.device == device && entry.first.user == user && !entry.second->is_quitting(); });
   if (static_cast<unsigned>(count) >= limits_.executors) return nullptr;
-  ExecutorId id{device, 1};
+  ExecutorId id{device, 0, user};
   while (executors_.contains(id)) ++id.ordinal;
   ExecutorSettings settings = settings_;
   settings.drivers = {first(device).driver()};
@@ -62,7 +72,7 @@ Executor* ExecutorPool::add_further(unsigned device) {
 }
 
 void ExecutorPool::release(Executor& executor, std::function<bool()> unused) {
-  if (executor.is_first() || executor.is_quitting()) return;
+  if (executor.is_permanent() || executor.is_quitting()) return;
   idle_[executor.id()] = loop_.after(limits_.idle, [this, &executor, unused = std::move(unused)] {
     if (executor.is_quitting() || !unused()) return;
     log_info("Executor {} (pid {}) has had no session for {} ms and ends.", executor.label(), executor.pid(), limits_.idle.count());
@@ -73,10 +83,12 @@ void ExecutorPool::release(Executor& executor, std::function<bool()> unused) {
 void ExecutorPool::refused(Executor& executor, const std::string& why) {
   const bool for_good = executor.refusal() == CUDA_ERROR_DEVICE_UNAVAILABLE;
   const auto now = EventLoop::Clock::now();
-  refused_until_[executor.device()] = for_good ? EventLoop::Clock::time_point::max() : now + limits_.refusal_pause;
-  log_warning("Executor {} cannot be had: {}. {} Calls that wait for another client's kernel wait on (--patience-s).", executor.label(), why,
+  refused_until_[{executor.device(), executor.user()}] = for_good ? EventLoop::Clock::time_point::max() : now + limits_.refusal_pause;
+  log_warning("Executor {} cannot be had: {}. {} {}", executor.label(), why,
               for_good ? "The GPU takes one process at a time (its compute mode), so it has one executor from now on."
-                       : fmt::format("None is tried for {} s.", std::chrono::duration_cast<std::chrono::seconds>(limits_.refusal_pause).count()));
+                       : fmt::format("None is tried for {} s.", std::chrono::duration_cast<std::chrono::seconds>(limits_.refusal_pause).count()),
+              executor.is_first() ? fmt::format("Clients of user {} get CUDA_ERROR_MPS_SERVER_NOT_READY.", executor.user())
+                                  : std::string("Calls that wait for another client's kernel wait on (--patience-s)."));
   executor.quit();
 }
 

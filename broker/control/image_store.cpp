@@ -55,16 +55,17 @@ struct ImageStore::SealJob {
   proto::ContentHash hash;
 };
 
-CUresult ImageStore::offer(std::uint64_t session, std::uint64_t size_bytes, const proto::ContentDigest& digest, std::uint64_t& image, int& file) {
-  const auto known = known_.find({size_bytes, digest});
-  if (known == known_.end()) return open(session, size_bytes, image, file);
+CUresult ImageStore::offer(std::uint64_t session, std::uint64_t size_bytes, const proto::ContentDigest& digest, std::uint64_t& image, int& file,
+                           uid_t house) {
+  const auto known = known_.find({house, size_bytes, digest});
+  if (known == known_.end()) return open(session, size_bytes, image, file, house);
   hold(images_.at(known->second), session);
   image = known->second;
   file = -1;
   return CUDA_SUCCESS;
 }
 
-CUresult ImageStore::open(std::uint64_t session, std::uint64_t size_bytes, std::uint64_t& image, int& file) {
+CUresult ImageStore::open(std::uint64_t session, std::uint64_t size_bytes, std::uint64_t& image, int& file, uid_t house) {
   file = -1;
   if (size_bytes == 0 || size_bytes > kMaxImageBytes) return CUDA_ERROR_INVALID_IMAGE;
   const auto unsealed = std::ranges::count_if(
@@ -72,6 +73,7 @@ CUresult ImageStore::open(std::uint64_t session, std::uint64_t size_bytes, std::
   if (static_cast<std::size_t>(unsealed) >= kMaxOpenImages) return CUDA_ERROR_OUT_OF_MEMORY;
   Image made;
   made.size_bytes = size_bytes;
+  made.house = house;
   made.file = proto::create_memory_file("mpsshim-image", size_bytes);
   if (!made.file.valid()) return CUDA_ERROR_OUT_OF_MEMORY;
   total_bytes_ += size_bytes;
@@ -152,7 +154,7 @@ void ImageStore::step(const std::shared_ptr<SealJob>& job) {
     }
     image.file = std::move(job->copy);
   }
-  const auto [known, is_new] = known_.try_emplace({image.size_bytes, job->hash.finish()}, job->image);
+  const auto [known, is_new] = known_.try_emplace({image.house, image.size_bytes, job->hash.finish()}, job->image);
   if (!is_new) {
     const std::uint64_t other = known->second;
     erase(found);
@@ -160,7 +162,7 @@ void ImageStore::step(const std::shared_ptr<SealJob>& job) {
     return finish(*job, CUDA_SUCCESS, other);
   }
   image.state = State::sealed;
-  image.digest = known->first.second;
+  image.digest = known->first.digest;
   finish(*job, CUDA_SUCCESS, job->image);
 }
 
@@ -192,6 +194,7 @@ void ImageStore::save(StateWriter& state) const {
     state.number(id);
     state.number(image.size_bytes);
     state.plain(image.digest);
+    state.number(image.house);
     state.number(image.state == State::sealed ? 1 : 0);
     state.file(image.file);
     state.number(image.sessions.size());
@@ -206,8 +209,8 @@ void ImageStore::save(StateWriter& state) const {
   }
   state.number(log_.size());
   for (const Entry& entry : log_) {
-    for (const std::uint64_t value : {std::uint64_t{entry.executor.device}, std::uint64_t{entry.executor.ordinal}, entry.object,
-                                      std::uint64_t{static_cast<std::uint32_t>(entry.kind)}, entry.copy, std::uint64_t{entry.flags}}) {
+    for (const std::uint64_t value : {std::uint64_t{entry.executor.device}, std::uint64_t{entry.executor.ordinal}, std::uint64_t{entry.executor.user},
+                                      entry.object, std::uint64_t{static_cast<std::uint32_t>(entry.kind)}, entry.copy, std::uint64_t{entry.flags}}) {
       state.number(value);
     }
   }
@@ -219,11 +222,12 @@ void ImageStore::restore(StateReader& state) {
     Image& image = images_[id];
     image.size_bytes = state.number();
     image.digest = state.plain<proto::ContentDigest>();
+    if (state.version() >= 4) image.house = static_cast<uid_t>(state.number());
     image.state = state.number() != 0 ? State::sealed : State::open;
     image.file = state.file();
     for (std::uint64_t sessions = state.number(); sessions > 0 && state.ok(); --sessions) hold(image, state.number());
     total_bytes_ += image.size_bytes;
-    if (image.state == State::sealed) known_[{image.size_bytes, image.digest}] = id;
+    if (image.state == State::sealed) known_[identity_of(image)] = id;
   }
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
     Compiled& compiled = compiled_.emplace_back();
@@ -236,6 +240,7 @@ void ImageStore::restore(StateReader& state) {
     Entry entry;
     entry.executor.device = static_cast<unsigned>(state.number());
     entry.executor.ordinal = static_cast<unsigned>(state.number());
+    if (state.version() >= 4) entry.executor.user = static_cast<uid_t>(state.number());
     entry.object = state.number();
     entry.kind = static_cast<LogKind>(state.number());
     entry.copy = state.number();
@@ -259,7 +264,7 @@ void ImageStore::drop_if_unused(std::uint64_t image) {
 }
 
 void ImageStore::erase(std::map<std::uint64_t, Image>::iterator image) {
-  if (image->second.state == State::sealed) known_.erase({image->second.size_bytes, image->second.digest});
+  if (image->second.state == State::sealed) known_.erase(identity_of(image->second));
   compiled_.remove_if([&](const Compiled& compiled) { return compiled.image == image->first; });
   for (const std::uint64_t session : image->second.sessions) {
     Holding& holding = holdings_[session];

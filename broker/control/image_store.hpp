@@ -4,8 +4,9 @@
 // A client offers the digest of an image; where the content is not known yet it fills a file and has it sealed. Equal content then has one id
 // for all: equal is what has the same size and digest (proto/content_hash.hpp), which is made here from the sealed content, never believed.
 // Sealing reads the content in slices, a slice a turn of the loop, so that a large image of one client does not hold up the others.
-// A client that offers the digest of a content it does not have may load that image: it is one of the same user's (nobody else is served), and
-// what a session can do with a loaded image is to run it in its own memory.
+// A client that offers the digest of a content it does not have may load that image, if it is of its own house (users who share executors:
+// ExecutorId::user); what a session can do with a loaded image is to run it in its own memory. Users who share nothing have each content once each,
+// so nobody learns by a digest what another user has loaded.
 // Machine code that an executor has compiled from an image is kept beside it, the least recently used ones dropped beyond a limit: no later
 // executor compiles it again.
 // An image's id is a random number: who names it has been given it.
@@ -15,6 +16,7 @@
 // Owned by SessionManager. Sizes and ids come from clients and are checked here.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -25,6 +27,7 @@
 #include <vector>
 
 #include <cuda.h>
+#include <sys/types.h>
 
 #include "broker/control/event_loop.hpp"
 #include "broker/control/executor_id.hpp"
@@ -57,9 +60,10 @@ class ImageStore {
   explicit ImageStore(EventLoop& loop) : loop_(loop) {}
 
   // Hands out the file to fill; it stays the store's. `file` is -1 on failure.
-  [[nodiscard]] CUresult open(std::uint64_t session, std::uint64_t size_bytes, std::uint64_t& image, int& file);
+  [[nodiscard]] CUresult open(std::uint64_t session, std::uint64_t size_bytes, std::uint64_t& image, int& file, uid_t house = kHome);
   // The same where the digest is known to the client. CUDA_SUCCESS and a `file` of -1: the content is known, the session holds the image now.
-  [[nodiscard]] CUresult offer(std::uint64_t session, std::uint64_t size_bytes, const proto::ContentDigest& digest, std::uint64_t& image, int& file);
+  [[nodiscard]] CUresult offer(std::uint64_t session, std::uint64_t size_bytes, const proto::ContentDigest& digest, std::uint64_t& image, int& file,
+                               uid_t house = kHome);
   // Calls `done` once, now or in a later turn, unless the session is released before. The id is another one where the content was known.
   void seal(std::uint64_t session, std::uint64_t image, Sealed done);
   void release_session(std::uint64_t session);
@@ -107,6 +111,7 @@ class ImageStore {
   struct Image {
     std::uint64_t size_bytes = 0;
     proto::ContentDigest digest{};
+    uid_t house = kHome;
     State state = State::open;
     std::size_t log_entries = 0;
     std::int64_t loaded = 0;  // loads in the log less unloads
@@ -132,8 +137,14 @@ class ImageStore {
   std::uint64_t total_bytes_ = 0;
   std::map<std::uint64_t, Holding> holdings_;  // by session
   std::map<std::uint64_t, Image> images_;
-  using Identity = std::pair<std::uint64_t, proto::ContentDigest>;  // size and digest
-  std::map<Identity, std::uint64_t> known_;                         // sealed images
+  struct Identity {
+    uid_t house = kHome;
+    std::uint64_t size_bytes = 0;
+    proto::ContentDigest digest{};
+    auto operator<=>(const Identity&) const = default;
+  };
+  [[nodiscard]] static Identity identity_of(const Image& image) { return {image.house, image.size_bytes, image.digest}; }
+  std::map<Identity, std::uint64_t> known_;  // sealed images
   struct Compiled {
     unsigned device = 0;
     std::uint64_t image = 0;

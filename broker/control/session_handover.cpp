@@ -101,6 +101,7 @@ void SessionManager::save(StateWriter& state) const {
   for (const auto& [id, executor] : executors) {
     state.number(id.device);
     state.number(id.ordinal);
+    state.number(id.user);
     state.number(executor->epoch());
     state.text(executor->driver());
   }
@@ -154,10 +155,12 @@ bool SessionManager::resume(StateReader& state, std::string& why, std::function<
     std::uint64_t epoch = 0;
     std::string driver;
   };
-  std::vector<Former> executors(std::min<std::uint64_t>(state.number(), proto::kMaxDevices * 8));
-  for (Former& former : executors) {
+  std::vector<Former> executors;
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
+    Former& former = executors.emplace_back();
     former.id.device = static_cast<unsigned>(state.number());
     former.id.ordinal = static_cast<unsigned>(state.number());
+    if (state.version() >= 4) former.id.user = static_cast<uid_t>(state.number());
     former.epoch = state.number();
     former.driver = state.text();
   }
@@ -165,9 +168,11 @@ bool SessionManager::resume(StateReader& state, std::string& why, std::function<
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) restore_session(state);
   if (!state.ok()) return why = "the sessions that were handed over are not complete, or their addresses not in --window", false;
   on_renewed_ = std::move(started);
+  // The device's own first: others take what driver it has found to serve.
+  std::ranges::stable_partition(executors, [](const Former& former) { return former.id == ExecutorId{}; });
   for (const Former& former : executors) {
     if (former.id.ordinal == 0) {
-      pool_.resume(former.id.device, former.epoch, former.driver, *facts);
+      pool_.resume(former.id, former.epoch, former.driver, *facts);
     } else {
       images_.forget_log(former.id);
     }

@@ -122,6 +122,10 @@ void SessionManager::arm_deadline(Session& session) {
 // A client that has objects is held while its executor pauses after too many deaths: an error would be for ever. A new one may try again.
 void SessionManager::await_executor(Session& session) {
   const bool placed = place(session);
+  if (!placed) {
+    complain("{}: no executor can be had for user {} now; see the lines above (--executors, the GPU's memory or its compute mode).", session.name(),
+             session.client.uid);
+  }
   const bool pauses = placed && session.executor->state() == ExecutorState::fault;
   if (!placed || (pauses && !(session.has_lived && session.executor->will_retry()))) return respond(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
   session.phase = SessionPhase::waiting;

@@ -45,6 +45,7 @@ struct SessionLimits {
   CompilerLimits compilers;
   ResourceLimits resources = limits_of_this_machine();
   bool serves_all_users = false;  // else those of the broker's own uid
+  bool shares_executors = false;  // all users are served in the same executors, in one address space
 };
 
 class SessionManager final : public ExecutorOwner {
@@ -68,6 +69,8 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] const std::map<std::uint64_t, Session>& sessions() const { return sessions_; }
   [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<Executor>>& executors() const { return pool_.all(); }
   [[nodiscard]] ImageStore& images() { return images_; }
+  // Who shares executors and what is kept for them: image cache, load log. kHome, or a user who shares nothing with others.
+  [[nodiscard]] uid_t house_of(const ClientIdentity& client) const;
   [[nodiscard]] const SessionLimits& limits() const { return limits_; }
   // Whether the session may have a descriptor and so many bytes of host memory more; if not, `why` says which limit is reached.
   [[nodiscard]] bool may_hold(const Session& session, std::uint64_t more_bytes, std::string& why) const;
@@ -196,6 +199,7 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] DeathReport excused(DeathReport report);
   void begin_replacement(Executor& executor);
   void serve_waiting(Executor& executor);
+  void look_for_renewal();
   void look_for_rest();
   [[nodiscard]] bool is_unsettled() const;
   void ask_for_rest();

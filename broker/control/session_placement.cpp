@@ -4,21 +4,27 @@
 // in the old one can be taken down only in a quiet window and stays behind till then (Remnants).
 #include <algorithm>
 
+#include <unistd.h>
+
 #include "broker/control/session_manager.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker::control {
+
+uid_t SessionManager::house_of(const ClientIdentity& client) const {
+  return !limits_.serves_all_users || limits_.shares_executors || client.uid == geteuid() ? kHome : client.uid;
+}
 
 // False if no executor can have it.
 bool SessionManager::place(Session& session) {
   if (session.executor != nullptr) return true;
   if (quarantine_.contains(session.client.program)) session.executor = place_in_quarantine(session);
   if (session.executor != nullptr) return true;
-  session.executor = pool_.choose(session.device, [&](const Executor& executor) { return suits(executor, session); });
-  if (session.executor != nullptr) return true;
+  const uid_t house = house_of(session.client);
+  const auto suits_it = [&](const Executor& executor) { return suits(executor, session); };
+  session.executor = pool_.choose(session.device, house, suits_it);
   // All are blocked: it may be served all the same, as long as it needs no quiet window.
-  Executor& first = pool_.first(session.device);
-  if (suits(first, session)) session.executor = &first;
+  if (session.executor == nullptr) session.executor = pool_.any(session.device, house, suits_it);
   return session.executor != nullptr;
 }
 
@@ -40,14 +46,15 @@ Executor* SessionManager::place_in_quarantine(const Session& session) {
   (void)pool_.first(session.device);
   if (Executor* found = find_quarantine(session)) return found;
   const std::string& program = session.client.program.path;
+  const uid_t house = house_of(session.client);
   if (Executor* executor = pool_.choose(
-          session.device, [&](const Executor& other) { return !other.is_first() && !reserved_.contains(other.id()) && !is_used(other); })) {
+          session.device, house, [&](const Executor& other) { return !other.is_first() && !reserved_.contains(other.id()) && !is_used(other); })) {
     reserved_[executor->id()] = session.client.program;
     log_warning("{}: is in quarantine, in executor {}, which serves {} alone.", session.name(), executor->label(), program);
     return executor;
   }
   for (const auto& [id, other] : reserved_) {
-    if (id.device != session.device || remnants_.contains(*pool_.all().at(id), session.id)) continue;
+    if (id.device != session.device || id.user != house || remnants_.contains(*pool_.all().at(id), session.id)) continue;
     log_warning("{}: is in quarantine, in executor {} together with {}, because no further executor can be had (--executors).", session.name(),
                 pool_.all().at(id)->label(), other.path);
     return pool_.all().at(id).get();
@@ -92,7 +99,7 @@ Executor* SessionManager::choose_other(const Session& session, const Executor& t
   const auto own = reserved_.find(than.id());
   // With variables it needs its modules where they are here: only an executor that has loaded nothing yet can make the same loads.
   const bool has_variables = session.variables.valid();
-  Executor* other = pool_.choose(session.device, [&](const Executor& executor) {
+  Executor* other = pool_.choose(session.device, than.user(), [&](const Executor& executor) {
     if (&executor == &than || remnants_.contains(executor, session.id) || is_kept_clean(executor)) return false;
     if (has_variables && (images_.has_log(executor.id()) || is_used(executor))) return false;
     const auto reserved = reserved_.find(executor.id());
@@ -258,7 +265,7 @@ void SessionManager::executor_cannot_start(Executor& executor, const std::string
     if (session.relocation && session.relocation->to == &executor) stay(session, "the other executor cannot be had");
     if (session.executor == &executor && session.answer) waiting.push_back(id);
   }
-  if (!executor.is_first()) {
+  if (!executor.is_permanent()) {
     pool_.refused(executor, why);  // nobody is placed there from now on
     for (const std::uint64_t id : waiting) await_executor(sessions_.at(id));
     return;
@@ -270,7 +277,7 @@ void SessionManager::executor_cannot_start(Executor& executor, const std::string
 
 void SessionManager::executor_stopped(Executor& executor) {
   if (!quitting_ && on_retired_) {
-    if (!executor.is_first()) forget(executor);  // those it served go to the first
+    if (!executor.is_first()) forget(executor);  // those it served go to the first of their user
     if (pool_.all_stopped()) std::exchange(on_retired_, nullptr)();
     return;
   }
@@ -288,6 +295,7 @@ void SessionManager::forget(Executor& executor) {
   images_.forget_log(executor.id());
   reserved_.erase(executor.id());
   pool_.forget(executor);
+  look_for_renewal();  // which is not waited for any more
 }
 
 }  // namespace mpsshim::broker::control

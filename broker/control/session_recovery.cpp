@@ -31,8 +31,12 @@ void SessionManager::executor_ready(Executor& executor) {
   log_server(executor.pid(), "Server status is ACTIVE: device {}, {}.", executor.device(), executor.driver());
   release(executor);
   if (first && facts_file_.valid()) events_.facts_published();
-  const auto is_active = [](const auto& entry) { return entry.second->state() == ExecutorState::active; };
-  if (on_renewed_ && std::ranges::all_of(pool_.all(), is_active)) std::exchange(on_renewed_, nullptr)();
+  look_for_renewal();
+}
+
+void SessionManager::look_for_renewal() {
+  const auto is_done = [](const auto& entry) { return entry.second->state() == ExecutorState::active || entry.second->is_quitting(); };
+  if (on_renewed_ && std::ranges::all_of(pool_.all(), is_done)) std::exchange(on_renewed_, nullptr)();
 }
 
 void SessionManager::serve_waiting(Executor& executor) {
@@ -69,8 +73,9 @@ void SessionManager::shorten_log(const Executor& executor) {
   const CopyOwners owners = copy_owners(executor);
   // After a restart of the broker sessions are placed only when they come.
   const auto comes_here = [&](const Session& session) {
-    return (session.executor == &executor || session.executor == nullptr) && session.phase != SessionPhase::lost &&
-           session.phase != SessionPhase::terminating && session.phase != SessionPhase::closing;
+    const bool is_to_come = session.executor == nullptr && house_of(session.client) == executor.user();
+    return (session.executor == &executor || is_to_come) && session.phase != SessionPhase::lost && session.phase != SessionPhase::terminating &&
+           session.phase != SessionPhase::closing;
   };
   const auto is_held = [&](std::uint64_t image) {
     return std::ranges::any_of(sessions_, [&](const auto& entry) { return comes_here(entry.second) && images_.is_held(image, entry.first); });

@@ -115,3 +115,59 @@ TEST_CASE("a broker for all users serves a client of another one, and takes comm
   CHECK(other.ask("command get_server_list") == "ok refused");
   CHECK(broker.clients().size() == 1);
 }
+
+TEST_CASE("users share no executor: one's fault, endless kernel and restart are nothing to the other") {
+  if (geteuid() != 0) MPSSHIM_SKIP("only root can become another user");
+  BrokerOptions options;
+  options.arguments = {"--multiuser-server", "--quarantine-faults", "0"};
+  const BrokerFixture broker(options);
+  open_to_all(broker, false);
+  Client own(broker);
+  Client ada = Client::of_user(broker, 1001), bob = Client::of_user(broker, 1002);
+  INFO(broker.log());
+  const std::vector<pid_t> before = broker.servers();
+  REQUIRE(before.size() == 3);
+  for (Client* client : {&own, &ada, &bob}) REQUIRE(client->ask("hold") == "ok");
+  CHECK(broker.ctl({"ps", "-l"}).output.find(" 1001 ") != std::string::npos);
+
+  for (int i = 0; i < 6; ++i) {
+    Client guilty = Client::of_user(broker, 1001);
+    REQUIRE(guilty.ask("fault").rfind("700 CUDA_ERROR_ILLEGAL_ADDRESS", 0) == 0);
+  }
+  const std::vector<pid_t> after = broker.servers();
+  CHECK(after[0] == before[0]);  // the broker's own user's
+  CHECK(after[1] != before[1]);
+  CHECK(after[2] == before[2]);
+
+  std::vector<Client> endless;
+  for (int i = 0; i < 2; ++i) {
+    endless.push_back(Client::of_user(broker, 1001));
+    REQUIRE(endless.back().ask("spin") == "ok");
+  }
+  const auto began = std::chrono::steady_clock::now();
+  for (Client* client : {&own, &bob}) CHECK(client->ask("image other_ptx") == "ok");
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(10));
+  CHECK(broker.servers().size() == 3);  // nobody has had to move
+  endless.clear();
+
+  REQUIRE(eventually(std::chrono::seconds(20), [&] { return broker.clients().size() == 3; }));
+  const Outcome restarted = broker.ctl({"restart"});
+  INFO(restarted.explain() << broker.log());
+  REQUIRE(restarted.ok());
+  for (Client* client : {&own, &ada, &bob}) CHECK(client->ask("check") == "ok");
+  CHECK(broker.servers().size() == 3);
+}
+
+TEST_CASE("users share executors where the operator says so") {
+  if (geteuid() != 0) MPSSHIM_SKIP("only root can become another user");
+  BrokerOptions options;
+  options.arguments = {"--multiuser-server", "--share-executors"};
+  const BrokerFixture broker(options);
+  open_to_all(broker, false);
+  Client own(broker);
+  Client ada = Client::of_user(broker, 1001);
+  CHECK(broker.servers().size() == 1);
+  CHECK(broker.clients().size() == 2);
+  CHECK(ada.ask("hold") == "ok");
+  CHECK(own.ask("hold") == "ok");
+}

@@ -23,6 +23,10 @@ class Client {
     if (attached == Attached::not_yet) return;
     if (const std::string first = answer(); first != "ok attached") throw std::runtime_error("a client did not attach: " + first);
   }
+  // Of another user: root alone can begin one. Attached when this returns.
+  [[nodiscard]] static Client of_user(const BrokerFixture& broker, unsigned user, const std::string& program = "test_client") {
+    return {start(broker, program, user), Attached::waits};
+  }
   // Without waiting: its first answer, "ok attached", is still to come.
   [[nodiscard]] static Client begin(const BrokerFixture& broker, const std::string& program) { return {start(broker, program), Attached::not_yet}; }
 
@@ -46,8 +50,9 @@ class Client {
   [[nodiscard]] Program& program() { return program_; }
 
  private:
-  static Program start(const BrokerFixture& broker, const std::string& program) {
+  static Program start(const BrokerFixture& broker, const std::string& program, unsigned user = 0) {
     ProgramOptions options;
+    options.user = user;
     options.converses = true;
     return broker.start(program, options);
   }

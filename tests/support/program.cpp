@@ -2,6 +2,7 @@
 #include "tests/support/program.hpp"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -88,8 +89,9 @@ struct ChildFds {
 };
 
 // Between fork and exec: only calls that a signal handler may make.
-[[noreturn]] void become(const char* path, char* const* arguments, char* const* environment, ChildFds fds, pid_t parent) {
+[[noreturn]] void become(const char* path, char* const* arguments, char* const* environment, ChildFds fds, unsigned user, pid_t parent) {
   setpgid(0, 0);
+  if (user != 0 && (setgroups(0, nullptr) != 0 || setgid(user) != 0 || setuid(user) != 0)) _exit(125);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(126);  // it ended before the line above
   dup2(fds.input, STDIN_FILENO);
@@ -126,7 +128,7 @@ Program::Program(const std::string& path, const ProgramOptions& options) {
   started_ = std::chrono::steady_clock::now();
   const pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) become(path.c_str(), arguments.data(), environment.data(), {input.read, output_fd_, errors_fd_}, parent);
+  if (pid_ == 0) become(path.c_str(), arguments.data(), environment.data(), {input.read, output_fd_, errors_fd_}, options.user, parent);
   close(input.read);
   if (pid_ < 0) fail("fork");
   setpgid(pid_, pid_);  // whichever of the two comes first

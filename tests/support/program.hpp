@@ -35,6 +35,7 @@ struct ProgramOptions {
   std::map<std::string, std::string> environment;  // set over the test's own
   std::vector<std::string> without;                // variables taken out of it
   std::string input;                               // its standard input; empty: /dev/null
+  unsigned user = 0;                               // who it becomes, and a group of the same number; 0: nobody else
   bool converses = false;                          // its standard input is what say() writes instead
 };
 

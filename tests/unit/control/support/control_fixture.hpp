@@ -61,8 +61,11 @@ class ControlFixture {
   }
   ExecutorPeer& executor() { return launcher.last(); }
 
-  TestClient connect() {
+  // `user`: who the client is of (root alone can say so); 0: this process's own.
+  TestClient connect(uid_t user = 0) {
+    if (user != 0) REQUIRE(seteuid(user) == 0);  // the kernel notes it as the peer's
     auto ends = proto::Socket::pair();
+    if (user != 0) REQUIRE(seteuid(0) == 0);
     ends[1].set_blocking(false);
     const std::size_t place = connections_.size();
     connections_.push_back(std::make_unique<ClientConnection>(loop, manager, closer, std::move(ends[1]),
