@@ -11,6 +11,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <unistd.h>
 
+#include "broker/printable.hpp"
+
 namespace mpsshim::broker {
 
 namespace {
@@ -71,7 +73,7 @@ bool open_log(const LogOptions& options) {
   return good;
 }
 
-void write_log(LogLevel level, std::string_view line) { current()->log(spdlog_level(level), line); }
+void write_log(LogLevel level, std::string_view line) { current()->log(spdlog_level(level), printable(line)); }
 
 bool open_server_log(const std::string& path) {
   if (!can_append(path)) return false;
@@ -80,7 +82,7 @@ bool open_server_log(const std::string& path) {
 }
 
 void write_server_log(pid_t server, std::string_view line) {
-  if (server_log()) server_log()->log(spdlog::level::info, "Server {}] {}", server, line);
+  if (server_log()) server_log()->log(spdlog::level::info, "Server {}] {}", server, printable(line));
 }
 
 }  // namespace mpsshim::broker

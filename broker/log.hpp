@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The broker's log, for control process and executor alike; the only place that knows the logging library.
-// A line is a sentence with value, identity and remedy. Lines are written at once (a process that is killed has logged what it did).
-// open_log() once, from the first thread; the rest from any thread. Before open_log() lines go to standard error.
+// A line is a sentence with value, identity and remedy, and stays one line whatever names stand in it (printable.hpp). Lines are written at once (a
+// process that is killed has logged what it did). open_log() once, from the first thread; the rest from any thread. Before open_log() lines go to
+// standard error.
 #pragma once
 
 #include <string>

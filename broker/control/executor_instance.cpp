@@ -11,6 +11,7 @@
 
 #include "broker/control/output_box.hpp"
 #include "broker/log.hpp"
+#include "broker/printable.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -37,16 +38,33 @@ ExecutorInstance::ExecutorInstance(EventLoop& loop, ExecutorLauncher& launcher, 
   });
 }
 
-// To our own standard error, at once.
+// To our own standard error, which may be server.log: a line at a time, with whose it is in front, since what stands in it may be a client's choice
+// (the words of a failed assertion).
 void ExecutorInstance::pass_errors_on() {
   std::array<char, 4096> buffer;
   ssize_t got = 0;
   while ((got = read(life_.errors.get(), buffer.data(), buffer.size())) > 0) {
-    (void)!write(STDERR_FILENO, buffer.data(), static_cast<std::size_t>(got));
-    errors_.append(buffer.data(), static_cast<std::size_t>(got));
+    const std::string_view text(buffer.data(), static_cast<std::size_t>(got));
+    unfinished_ += text;
+    pass_lines_on(unfinished_.size() >= kLongestLogLine);
+    errors_ += text;
     if (errors_.size() > kMaxErrors) errors_.erase(0, errors_.size() - kMaxErrors);
   }
-  if (got == 0) errors_watch_.reset();  // nobody has the other end any more
+  if (got != 0) return;
+  errors_watch_.reset();  // nobody has the other end any more
+  pass_lines_on(true);
+}
+
+// `all`: what has no end yet as well.
+void ExecutorInstance::pass_lines_on(bool all) {
+  std::string lines;
+  std::size_t begin = 0;
+  for (std::size_t end = 0; (end = unfinished_.find('\n', begin)) != std::string::npos || (all && begin < unfinished_.size()); begin = end + 1) {
+    end = std::min(end, unfinished_.size());
+    lines += fmt::format("Executor (pid {}) says: {}\n", life_.pid, printable(std::string_view(unfinished_).substr(begin, end - begin)));
+  }
+  unfinished_.erase(0, std::min(begin, unfinished_.size()));
+  (void)!write(STDERR_FILENO, lines.data(), lines.size());
 }
 
 std::string ExecutorInstance::assertions() {

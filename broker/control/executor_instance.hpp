@@ -61,6 +61,7 @@ class ExecutorInstance {
  private:
   ExecutorInstance(EventLoop& loop, ExecutorLauncher& launcher, ExecutorLife life);
   void pass_errors_on();
+  void pass_lines_on(bool all);
 
   ExecutorLauncher& launcher_;
   ExecutorLife life_;
@@ -71,7 +72,8 @@ class ExecutorInstance {
   std::unique_ptr<ExecutorLink> link_;
   EventLoop::Watch death_;
   EventLoop::Watch errors_watch_;
-  std::string errors_;  // the end of what came
+  std::string errors_;      // the end of what came
+  std::string unfinished_;  // a line of it
 };
 
 // Processes that nobody needs any more, until they are gone: a dead context takes the driver some 300 ms to take down.

@@ -57,8 +57,6 @@ std::optional<XidLine> parse_xid(std::string_view line) {
   XidLine parsed;
   parsed.number = *xid;
   parsed.text = std::string(text.substr(0, std::min(text.find('\n'), kLongestText)));
-  std::ranges::replace_if(
-      parsed.text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
   if (auto pid = after(text, "pid=")) {
     if (pid->starts_with('\'')) pid->remove_prefix(1);
     parsed.pid = number_at<pid_t>(*pid).value_or(-1);

@@ -11,6 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "broker/printable.hpp"
+
 namespace mpsshim::broker::control {
 
 namespace {
@@ -24,8 +26,7 @@ std::string command_of(pid_t pid) {
   command.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
   while (!command.empty() && command.back() == '\0') command.pop_back();
   std::ranges::replace(command, '\0', ' ');
-  std::ranges::replace_if(command, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
-  return command.empty() ? "?" : command;
+  return command.empty() ? "?" : printable(command);
 }
 
 Program program_of(pid_t pid, uid_t uid) {
@@ -36,7 +37,7 @@ Program program_of(pid_t pid, uid_t uid) {
   program.uid = uid;
   const std::string path = std::filesystem::read_symlink(link, error).string();
   if (error || stat(link.c_str(), &file) != 0) return program;
-  program.path = path;
+  program.path = printable(path);
   program.device = file.st_dev;
   program.inode = file.st_ino;
   return program;

@@ -11,7 +11,7 @@
 
 namespace mpsshim::broker::control {
 
-// The command line, arguments separated by spaces, cut to 200 characters, unprintable ones replaced; "?" where it cannot be read.
+// The command line, arguments separated by spaces, cut to 200 characters, printable(); "?" where it cannot be read.
 [[nodiscard]] std::string command_of(pid_t pid);
 // The executable it runs; with an empty path where it cannot be read.
 [[nodiscard]] Program program_of(pid_t pid, uid_t uid);

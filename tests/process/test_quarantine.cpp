@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program that faults again and again is served by an executor of its own, until it has not faulted for a while.
+#include <filesystem>
+#include <sstream>
 #include <string>
 
 #include "tests/process/client.hpp"
@@ -84,6 +86,24 @@ TEST_CASE("with 0 faults nobody is put in quarantine") {
   Client again(broker);
   REQUIRE(again.ask("own") == "ok");
   REQUIRE(broker.servers().size() == 1);
+}
+
+// What it calls itself, its path and its arguments, are its own choice.
+TEST_CASE("a program whose path has line ends and colours forges no line of the log") {
+  const BrokerFixture broker(with({"--quarantine-faults", "1"}));
+  const TemporaryFolder folder;
+  const std::string forged = "[2026-01-01 00:00:00.000 Control 1] Session 1 (pid 1, innocent)";
+  const std::filesystem::path program = folder.path() / ("client\n" + forged + "\n\x1b[31m");
+  std::filesystem::copy_file(built_program("test_client"), program);
+  Client guilty(broker, program);
+  REQUIRE(guilty.ask("fault").rfind("700 CUDA_ERROR_ILLEGAL_ADDRESS", 0) == 0);
+  REQUIRE(log_has(broker, "is in quarantine"));
+  std::istringstream lines(broker.log());
+  for (std::string line; std::getline(lines, line);) {
+    INFO(line);
+    CHECK(line.rfind(forged, 0) != 0);
+    CHECK(line.find('\x1b') == std::string::npos);
+  }
 }
 
 // The log says who it was and which kernel, and server.log what the manual's has.
