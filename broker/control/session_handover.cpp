@@ -169,7 +169,7 @@ bool SessionManager::resume(StateReader& state, std::string& why, std::function<
   if (!state.ok()) return why = "the sessions that were handed over are not complete, or their addresses not in --window", false;
   on_renewed_ = std::move(started);
   // The device's own first: others take what driver it has found to serve.
-  std::ranges::stable_partition(executors, [](const Former& former) { return former.id == ExecutorId{}; });
+  std::stable_partition(executors.begin(), executors.end(), [](const Former& former) { return former.id == ExecutorId{}; });
   for (const Former& former : executors) {
     if (former.id.ordinal == 0) {
       pool_.resume(former.id, former.epoch, former.driver, *facts);

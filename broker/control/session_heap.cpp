@@ -18,8 +18,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLook{250};               // whether anybody has done something
 constexpr milliseconds kSilence{1'000};          // of all sessions
 constexpr milliseconds kPatience{50};            // for sessions to come to rest
-constexpr milliseconds kNextLook{5};             // whether the next lives are ready
-constexpr milliseconds kNextLimit{30'000};       // then it is given up
+constexpr milliseconds kHeapLook{5};             // whether the next lives are ready
+constexpr milliseconds kHeapLookLimit{30'000};       // then it is given up
 constexpr milliseconds kBesideSessions{10'000};  // from one renewal or try to the next; after each try in vain twice as long
 constexpr milliseconds kRarest{600'000};
 constexpr milliseconds kCommandLimit{60'000};  // while a command restarts them
@@ -92,7 +92,7 @@ void SessionManager::look_at_heaps() {
   } else if (is_silent() && now >= heap_.next_beside) {
     heap_.step = HeapStep::preparing;
     for (const auto& [id, executor] : pool_.all()) executor->prepare_next();
-    return await_next_lives(now + kNextLimit);
+    return await_next_lives(now + kHeapLookLimit);
   }
   const auto due = is_alone() ? heap_.next_alone : heap_.next_beside - kSilence - kLook;
   const auto wait = std::max(kLook, std::chrono::ceil<milliseconds>(due - now));
@@ -104,7 +104,7 @@ void SessionManager::await_next_lives(EventLoop::Clock::time_point until) {
   if (!is_silent()) return give_up_heaps("its clients are at work");
   if (std::ranges::all_of(pool_.all(), [](const auto& entry) { return entry.second->has_next(); })) return renew_heaps();
   if (EventLoop::Clock::now() >= until) return give_up_heaps("no other executor could be made ready");
-  heap_.timer = loop_.after(kNextLook, [this, until] { await_next_lives(until); });
+  heap_.timer = loop_.after(kHeapLook, [this, until] { await_next_lives(until); });
 }
 
 void SessionManager::renew_heaps() {

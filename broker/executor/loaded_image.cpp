@@ -38,6 +38,7 @@ namespace {
 
 constexpr unsigned kEagerFunctions = 64;           // a module with at most so many has all of them looked up in the window that loads it
 constexpr std::size_t kMaxSavedBytes = 64u << 20;  // of variables with contents; beyond, a copy serves one client
+constexpr int kMaxSavedVariables = 64;             // with contents: each is read in the window, 8 us; beyond, likewise
 constexpr std::size_t kMaxDescriptionBytes = proto::kMaxReplyBytes - sizeof(proto::ModuleLoadReply);
 constexpr std::size_t kSmallFillBytes = 128u << 10;  // copied rather than filled: a fill is a kernel, and waits for room on the GPU
 
@@ -102,7 +103,6 @@ struct PlacedVariable {
   const image::Variable* variable = nullptr;
   CUdeviceptr address = 0;
   std::size_t size_bytes = 0;
-  [[nodiscard]] CUdeviceptr end() const { return address + size_bytes; }
 };
 
 CUresult ask_place(const Driver& driver, const LoadedImage& image, PlacedVariable& placed) {
@@ -142,38 +142,23 @@ CUresult find_places(const Driver& driver, const LoadedImage& image, std::span<P
   return CUDA_SUCCESS;
 }
 
-// What lies side by side in one section of the image is one: templates bring hundreds of variables of a byte, each at a multiple of 256.
-std::vector<PlacedVariable> joined(std::span<PlacedVariable> variables) {
-  constexpr std::size_t kPadding = 1024;
-  std::ranges::sort(variables, {}, &PlacedVariable::address);
-  std::vector<PlacedVariable> joined;
-  for (const PlacedVariable& next : variables) {
-    PlacedVariable* const last = joined.empty() ? nullptr : &joined.back();
-    const std::uint32_t section = next.variable->section;
-    if (last != nullptr && section != 0 && section == last->variable->section && next.address < last->end() + kPadding) {
-      last->size_bytes = std::max(last->end(), next.end()) - last->address;
-    } else {
-      joined.push_back(next);
-    }
-  }
-  return joined;
-}
-
 // In the window that loads the image: nothing else runs, so the copies take their time and no more.
 CUresult save_variables(const Driver& driver, const PreparedImage& prepared, LoadedImage& image) {
   const proto::trace::Span span("driver", "saving variables", {"variables", prepared.variables->size()});
   std::vector<PlacedVariable> placed;
   for (const image::Variable& variable : *prepared.variables) placed.push_back({&variable});
   if (const CUresult result = find_places(driver, image, placed); result != CUDA_SUCCESS) {
-    log_info("Image {}: the places of its variables are not known ({})", image.image, driver.describe(result));
+    log_debug("Image {}: the places of its variables are not known ({})", image.image, driver.describe(result));
     return result;
   }
   for (const PlacedVariable& found : placed) image.globals[found.variable->name] = {found.address, found.size_bytes};
-  if (prepared.placed.empty()) placed = joined(placed);  // otherwise what lies between them is not the image's alone
+  // One by one: a copy that goes beyond a variable is refused, whatever lies behind it (CUDA_ERROR_INVALID_VALUE; H200, driver 580).
+  const auto has_content = [](const PlacedVariable& found) { return !found.variable->starts_as_zeroes; };
+  if (std::ranges::count_if(placed, has_content) > kMaxSavedVariables) return CUDA_ERROR_OUT_OF_MEMORY;
   std::size_t saved_bytes = 0;
   for (const PlacedVariable& found : placed) {
     LoadedImage::Variable saved{found.address, found.size_bytes, {}};
-    if (!found.variable->starts_as_zeroes) {
+    if (has_content(found)) {
       saved_bytes += saved.size_bytes;
       if (saved_bytes > kMaxSavedBytes) return CUDA_ERROR_OUT_OF_MEMORY;
       saved.content.resize(saved.size_bytes);
@@ -240,8 +225,8 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
   image.can_be_restored = saved == CUDA_SUCCESS && !image.has_managed;
   if (saved != CUDA_SUCCESS) {
     image.variables.clear();
-    log_info("Image {}: not all of its {} variables can be saved ({}), so each of its copies serves one client", image.image,
-             prepared.variables ? prepared.variables->size() : 0, driver.describe(saved));
+    log_debug("Image {}: not all of its {} variables can be saved ({}), so each of its copies serves one client", image.image,
+              prepared.variables ? prepared.variables->size() : 0, driver.describe(saved));
   }
   return CUDA_SUCCESS;
 }

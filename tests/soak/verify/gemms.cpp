@@ -59,10 +59,10 @@ struct Blas {
 const Blas* load_blas(const char* path) {
   static const Blas* const blas = [path]() -> const Blas* {
     void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    test::require(library != nullptr, std::string("cuBLAS cannot be loaded: ") + (library == nullptr ? dlerror() : ""));
+    test::require(library != nullptr, std::string("cuBLAS cannot be loaded: ").append(library == nullptr ? dlerror() : ""));
     const auto get = [library](auto& function, const char* name) {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-      test::require(function != nullptr, std::string("cuBLAS has no ") + name);
+      test::require(function != nullptr, std::string("cuBLAS has no ").append(name));
     };
     static Blas found{};
     get(found.create, "cublasCreate_v2");

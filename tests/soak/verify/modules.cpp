@@ -25,7 +25,7 @@ const Image& image_of(std::size_t variant) {
   static const std::array<Image, kVariants> images = [] {
     std::array<Image, kVariants> read;
     for (std::size_t i = 0; i < kVariants; ++i) {
-      std::ifstream file(std::string(MPSSHIM_SOAK_IMAGES) + "/variables" + std::to_string(i) + ".fatbin", std::ios::binary);
+      std::ifstream file(std::string(MPSSHIM_SOAK_IMAGES).append("/variables").append(std::to_string(i)).append(".fatbin"), std::ios::binary);
       read[i].assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
       test::require(!read[i].empty(), "an image of variables.cu is missing");
     }

@@ -51,7 +51,7 @@ struct Process {
   StepKernels kernels;
   Tally& tally;
   // Held while a stream captures, and shared by waits for the whole context, which spoil what any thread captures.
-  std::shared_mutex capturing;
+  std::shared_mutex capturing{};
 };
 
 // A stream of the thread's; the NULL stream among them.

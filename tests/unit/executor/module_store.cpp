@@ -182,7 +182,7 @@ TEST_CASE("a copy with variables is one client's, and begins anew with the next"
   CHECK(unloaded == 0);
 }
 
-TEST_CASE("variables side by side in one section are found, read and brought back as one") {
+TEST_CASE("variables of one section are found with two questions, and read and brought back one by one") {
   const std::unique_ptr<Driver> driver = make_driver();
   PreparedImage prepared;
   prepared.has_writable_globals = true;
@@ -191,7 +191,7 @@ TEST_CASE("variables side by side in one section are found, read and brought bac
     prepared.variables->push_back({std::to_string(place), is_zero, section, offset_bytes, size_bytes});
   };
   for (const unsigned place : {9u, 0u, 1u, 2u, 3u}) add(place, false, 4, place);
-  add(1'500, false, 4, 1'500);  // too far
+  add(1'500, false, 4, 1'500);
   add(41, false, 5, 0);         // another section
   add(42, false, 0, 0);         // not known which
   add(50, true, 6, 100);
@@ -205,19 +205,25 @@ TEST_CASE("variables side by side in one section are found, read and brought bac
   SECTION("as they are") {
     load();
     CHECK(questions == 2 + 1 + 1 + 2);
-    REQUIRE(image.variables.size() == 5);
-    CHECK(image.variables[0].address == reinterpret_cast<CUdeviceptr>(places()));
-    CHECK(image.variables[0].size_bytes == 10);
-    CHECK(image.variables[3].size_bytes == 4);
-    CHECK(image.variables[3].content.empty());
+    REQUIRE(image.variables.size() == 10);
+    CHECK(std::ranges::all_of(image.variables, [](const LoadedImage::Variable& variable) { return variable.size_bytes == 1; }));
+    CHECK(std::ranges::count_if(image.variables, [](const LoadedImage::Variable& variable) { return variable.content.empty(); }) == 2);
+    CHECK(image.can_be_restored);
     CHECK(image.globals.size() == 10);
     CHECK(image.globals.at("2").first == reinterpret_cast<CUdeviceptr>(places() + 2));
-    CHECK(copies == 4);
+    CHECK(copies == 8);
     std::fill_n(places(), kPlaces, std::uint8_t{7});
     copies = 0;
     REQUIRE(restore_variables(*driver, image.variables, nullptr) == CUDA_SUCCESS);
-    CHECK(copies == 5);
-    CHECK(std::count(places(), places() + kPlaces, 0) == 17);
+    CHECK(copies == 10);
+    CHECK(std::count(places(), places() + kPlaces, 0) == 10);
+  }
+  SECTION("more than are read in a window serve one client") {
+    for (unsigned place = 100; place < 160; ++place) add(place, false, 4, place);
+    load();
+    CHECK(image.variables.empty());
+    CHECK_FALSE(image.can_be_restored);
+    CHECK(image.globals.at("159").first == reinterpret_cast<CUdeviceptr>(places() + 159));
   }
   SECTION("where the file and the driver say otherwise each is asked for") {
     const bool is_size = GENERATE(true, false);
