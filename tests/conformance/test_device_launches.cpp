@@ -61,6 +61,7 @@ TEST_CASE("copies and fills that a kernel asks for", "[forwarded]") {
   OK(CU(cuMemsetD32)(from.address(), 7, 1));
   OK(CU(cuMemsetD32)(from.address() + 4, 8, 1));
   const DeviceArray<unsigned> to(4);
+  OK(CU(cuMemsetD32)(to.address(), 0x11111111, 4));
   const DeviceArray<unsigned> errors(3);
   OK(launch(grids.image.function("moves"), nullptr, 1, 1, to.address(), from.address(), 4u, errors.address()));
   OK(CU(cuCtxSynchronize)());
