@@ -137,7 +137,8 @@ void Executor::end_life(const std::string& end, bool fades) {
   start_again(was_ready, is_somebodys, end);
 }
 
-// What a client is to blame for counts against its program (Quarantine); only deaths that nobody explains make the service pause.
+// What a client is to blame for, or one of several, counts against their programs (Quarantine); only deaths that nobody explains make the service
+// pause.
 void Executor::start_again(bool was_ready, bool is_somebodys, const std::string& why) {
   if (!was_ready && !has_served_) return try_next_driver(why);
   if (!was_ready) log_error("{} before it was ready again. {}", why, std::exchange(refusal_, {}));

@@ -284,7 +284,9 @@ bool SessionManager::executor_died(Executor& executor, const DeathReport& report
   if (guilt.proof != Proof::none) add_output(sessions_.at(guilt.session), OutputBox::kStandardError, report.assertions);
   for (const Verdict& verdict : judge(report, conditions, guilt)) apply(verdict, report);
   log_server(report.pid, "Destroyed server context on device {}.", executor.device());
-  return guilt.proof != Proof::none || report.named_session != 0;
+  // Or one of several, it is not known which: that does not stand against the driver either.
+  const bool is_a_clients = report.cause == DeathReport::Cause::fault && is_a_programs_doing(report.error) && !find_suspects(conditions).empty();
+  return guilt.proof != Proof::none || report.named_session != 0 || is_a_clients;
 }
 
 void SessionManager::apply(const Verdict& verdict, const DeathReport& report) {

@@ -292,6 +292,16 @@ TEST_CASE("five deaths within ten seconds: a client with a session is held until
   CHECK(again.session == attached.session);
 }
 
+namespace {
+
+void expect_no_pause(ControlFixture& broker) {
+  const Executor& executor = *broker.manager.executors().at({0, 0});
+  REQUIRE(turn_until(broker.loop, [&] { return executor.state() != ExecutorState::active; }));
+  CHECK(executor.state() == ExecutorState::starting);
+}
+
+}  // namespace
+
 TEST_CASE("faults that clients are to blame for do not make the service pause") {
   SessionLimits limits = ControlFixture::limits_with(1);
   limits.quarantine.faults = 0;
@@ -303,6 +313,28 @@ TEST_CASE("faults that clients are to blame for do not make the service pause") 
     broker.executor().set_progress(0, guilty.session, 2, 1);
     broker.executor().report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
     broker.executor().die();
+    expect_no_pause(broker);
+    (void)broker.next_life(lives + 1);
+  }
+  proto::Attached attached;
+  const TestClient newcomer = broker.attach(&attached);
+  CHECK(attached.header.status == CUDA_SUCCESS);
+}
+
+TEST_CASE("faults of one of several clients do not make the service pause either") {
+  SessionLimits limits = ControlFixture::limits_with(2);
+  limits.quarantine.faults = 0;
+  ControlFixture broker(limits);
+  broker.serve();
+  for (std::size_t lives = 1; lives <= 7; ++lives) {
+    proto::Attached one, other;
+    const TestClient first = broker.attach(&one);
+    const TestClient second = broker.attach(&other);
+    broker.executor().set_progress(0, one.session, 2, 1);
+    broker.executor().set_progress(1, other.session, 2, 1);
+    broker.executor().report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+    broker.executor().die();
+    expect_no_pause(broker);
     (void)broker.next_life(lives + 1);
   }
   proto::Attached attached;
