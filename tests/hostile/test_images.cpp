@@ -6,6 +6,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "tests/hostile/scene.hpp"
 #include "tests/support/catch.hpp"

@@ -201,6 +201,23 @@ TEST_CASE("as many clients as allowed and not one more") {
   CHECK(refused.ask<proto::Attached>(proto::Attach{}).header.status == CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
 }
 
+TEST_CASE("a client that is gone takes nobody's place while its session ends, but such sessions have a limit too") {
+  SessionLimits limits = ControlFixture::quick_limits();
+  limits.max_clients = 1;
+  ControlFixture broker(limits);
+  broker.serve();
+  const auto end_without_the_executor = [&](TestClient client) {
+    client.hang_up();
+    broker.executor().expect(ExecutorMessage::session_close);
+  };
+  end_without_the_executor(broker.attach());
+  end_without_the_executor(broker.attach());
+  REQUIRE(broker.manager.sessions().size() == 2);
+  TestClient refused = broker.connect();
+  REQUIRE(refused.hello().header.status == CUDA_SUCCESS);
+  CHECK(refused.ask<proto::Attached>(proto::Attach{}).header.status == CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
+}
+
 TEST_CASE("malformed messages end their sender alone") {
   ControlFixture broker;
   broker.serve();
