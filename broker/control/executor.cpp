@@ -84,6 +84,7 @@ void Executor::resume(std::uint64_t epoch, const std::string& driver, const prot
 void Executor::start() {
   state_ = ExecutorState::starting;
   report_ = DeathReport{};
+  prepares_next_ = false;
   started_at_ = EventLoop::Clock::now();
   serving_ = standby_.take();
   const bool takes_over = serving_ != nullptr;
@@ -147,12 +148,14 @@ void Executor::keep_standby() {
 }
 
 void Executor::prepare_next() {
+  prepares_next_ = true;
   expectation_.reset();
   if (is_exclusive()) return standby_.start(milliseconds(0), standby_options(StandbyKind::cold));
   standby_.warm_up(standby_options(StandbyKind::warm));
 }
 
 void Executor::drop_next() {
+  prepares_next_ = false;
   if (settings_.standby == StandbyKind::warm) return;
   standby_.stop();
   keep_standby();

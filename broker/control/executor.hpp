@@ -49,6 +49,7 @@ class Executor {
   void hold();
   void release();
   void prepare_next();  // a process gets as ready to be the next life as the GPU allows beside this one
+  [[nodiscard]] bool prepares_next() const { return prepares_next_; }
   void drop_next();     // unless there is always one
   // The kernel log tells of a fault of it. The driver's report may take most of a second (docs/measurements.md), so the process of its next life is
   // started by then; it goes again if no report follows. A trap ends this life without one.
@@ -117,6 +118,7 @@ class Executor {
   ExecutorOwner& owner_;
 
   ExecutorState state_ = ExecutorState::stopped;
+  bool prepares_next_ = false;  // since this life began
   bool quitting_ = false;
   bool renewing_ = false;
   bool retiring_ = false;

@@ -99,6 +99,16 @@ void ExecutorPool::forget(Executor& executor) {
   });
 }
 
+bool ExecutorPool::prepare_next_lives() {
+  bool all = true;
+  for (const auto& [id, executor] : executors_) {
+    if (executor->is_quitting()) continue;
+    if (executor->state() != ExecutorState::starting && !executor->prepares_next()) executor->prepare_next();
+    all = all && executor->has_next();
+  }
+  return all;
+}
+
 void ExecutorPool::quit() {
   for (auto& [id, executor] : executors_) executor->quit();
 }

@@ -41,6 +41,9 @@ class ExecutorPool {
   void refused(Executor& executor, const std::string& why);
   // Once stopped. It is destroyed in the next turn of the loop.
   void forget(Executor& executor);
+  // For restarts: executors that have no next life ready are asked to prepare it, once each, those too that came since the last call; true once all
+  // have one.
+  [[nodiscard]] bool prepare_next_lives();
   void quit();
   [[nodiscard]] bool all_stopped() const;
   [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<Executor>>& all() const { return executors_; }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/server.hpp"
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -227,23 +227,22 @@ void Server::quit(std::chrono::seconds patience) {
 }
 
 void Server::restart(const Commands::RestartOrder& order, const Commands::Answer& answer) {
-  if (order.only_executors) return renew_executors(order, answer);
-  replace_program(order, answer);
+  if (std::exchange(restarting_, true)) return answer({false, "nothing was changed: another restart is under way"});
+  const Commands::Answer once = [this, answer](const Commands::Result& result) {
+    restarting_ = false;
+    answer(result);
+  };
+  if (order.only_executors) return renew_executors(order, once);
+  replace_program(order, once);
 }
 
 // The next lives are started while the present ones serve, so that clients wait for milliseconds.
 void Server::renew_executors(const Commands::RestartOrder& order, const Commands::Answer& answer) {
-  manager_.leave_heaps_to_command([this, order, answer] { prepare_next(order, answer); });
-}
-
-void Server::prepare_next(const Commands::RestartOrder& order, const Commands::Answer& answer) {
-  for (const auto& [id, executor] : manager_.executors()) executor->prepare_next();
-  await_next(order, answer, EventLoop::Clock::now() + kNextLimit);
+  manager_.leave_heaps_to_command([this, order, answer] { await_next(order, answer, EventLoop::Clock::now() + kNextLimit); });
 }
 
 void Server::await_next(const Commands::RestartOrder& order, const Commands::Answer& answer, EventLoop::Clock::time_point until) {
-  const bool ready = std::ranges::all_of(manager_.executors(), [](const auto& entry) { return entry.second->has_next(); });
-  if (!ready && EventLoop::Clock::now() < until) {
+  if (!manager_.prepare_next_lives() && EventLoop::Clock::now() < until) {
     renew_timer_ = loop_.after(kNextLook, [this, order, answer, until] { await_next(order, answer, until); });
     return;
   }

@@ -68,7 +68,6 @@ class Server {
   void save(StateWriter& state) const;
   void watch_listeners();
   void renew_executors(const Commands::RestartOrder& order, const Commands::Answer& answer);
-  void prepare_next(const Commands::RestartOrder& order, const Commands::Answer& answer);
   void await_next(const Commands::RestartOrder& order, const Commands::Answer& answer, EventLoop::Clock::time_point until);
   void await_departure(EventLoop::Clock::time_point until);
   void quit_now();
@@ -93,6 +92,7 @@ class Server {
   EventLoop::Timer renew_timer_;
   Continuation continuation_;
   std::unique_ptr<HandoverQuery> query_;
+  bool restarting_ = false;  // by a command that has not been answered yet
   bool resumed_ = false;
   bool quitting_ = false;
   int exit_status_ = 0;

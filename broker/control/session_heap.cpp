@@ -91,7 +91,6 @@ void SessionManager::look_at_heaps() {
     heap_.next_beside = std::min(heap_.next_beside, now + heap_.pause);
   } else if (is_silent() && now >= heap_.next_beside) {
     heap_.step = HeapStep::preparing;
-    for (const auto& [id, executor] : pool_.all()) executor->prepare_next();
     return await_next_lives(now + kHeapLookLimit);
   }
   const auto due = is_alone() ? heap_.next_alone : heap_.next_beside - kSilence - kLook;
@@ -102,7 +101,7 @@ void SessionManager::look_at_heaps() {
 // They are made ready while the present ones serve. Who has become active meanwhile is left alone.
 void SessionManager::await_next_lives(EventLoop::Clock::time_point until) {
   if (!is_silent()) return give_up_heaps("its clients are at work");
-  if (std::ranges::all_of(pool_.all(), [](const auto& entry) { return entry.second->has_next(); })) return renew_heaps();
+  if (pool_.prepare_next_lives()) return renew_heaps();
   if (EventLoop::Clock::now() >= until) return give_up_heaps("no other executor could be made ready");
   heap_.timer = loop_.after(kHeapLook, [this, until] { await_next_lives(until); });
 }

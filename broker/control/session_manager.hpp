@@ -104,6 +104,7 @@ class SessionManager final : public ExecutorOwner {
     std::chrono::milliseconds patience{10'000};
     bool force = false;  // who does not come to rest, or whose variables would be lost, loses its session
   };
+  [[nodiscard]] bool prepare_next_lives() { return pool_.prepare_next_lives(); }  // until it says that all are ready
   void bring_to_rest(const RestOrder& order, std::function<void(const std::string& why)> done);
   void renew_executors(std::function<void()> renewed);   // each by its next life, prepared before
   void retire_executors(std::function<void()> retired);  // none is left, every session waits for one

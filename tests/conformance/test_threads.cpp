@@ -105,6 +105,7 @@ TEST_CASE("two threads make any two calls at once", "[forwarded]") {
       if (is_cpu_driver() && !(operations[i].on_cpu_driver && operations[j].on_cpu_driver)) continue;
       const std::string name = std::string(operations[i].name) + " | " + operations[j].name;
       if (wanted != nullptr && name.find(wanted) == std::string::npos) continue;
+      if (driver_kind() == DriverKind::real) std::printf("%s\n", name.c_str()), std::fflush(stdout);  // it has crashed in one
       const std::string found = pairs.run(operations[i], operations[j], time);
       INFO(name << "\n" << found);
       CHECK(found.empty());

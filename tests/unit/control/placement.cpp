@@ -120,6 +120,28 @@ TEST_CASE("newcomers go past a blocked executor, and to the first again when its
   CHECK(later.await<proto::Attached>().header.status == CUDA_SUCCESS);
 }
 
+TEST_CASE("a restart asks an executor that comes while it prepares for a next life as well") {
+  Starving broker;
+  const auto next_of = [&](std::size_t number) -> ExecutorPeer& {
+    REQUIRE(turn_until(broker.loop, [&] {
+      CHECK_FALSE(broker.manager.prepare_next_lives());
+      return broker.launcher.lives.size() == number;
+    }));
+    CHECK(broker.launcher.last().options.standby);
+    return broker.launcher.last();
+  };
+  ExecutorPeer& of_first = next_of(2);
+  broker.starve();
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 3; }));
+  ExecutorPeer& further = broker.launcher.last();
+  CHECK_FALSE(further.options.standby);
+  CHECK_FALSE(broker.manager.prepare_next_lives());
+  of_first.ready();
+  further.ready();
+  next_of(4).ready();
+  CHECK(turn_until(broker.loop, [&] { return broker.manager.prepare_next_lives(); }));
+}
+
 TEST_CASE("who does not come to rest stays, and so does who cannot move") {
   Starving broker;
   broker.starve();
