@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "broker/log.hpp"
 
@@ -12,6 +13,7 @@ namespace mpsshim::broker {
 
 namespace {
 constexpr std::chrono::milliseconds kSendAgain{1};
+constexpr unsigned kAnnouncedTimeoutMs = 60'000;  // for a control process that is busy; without one the executor ends
 }
 
 void ControlLink::send(const ExecutorPacket& packet, std::span<const int> fds) {
@@ -145,38 +147,38 @@ ControlLink::FetchedImage ControlLink::ask(ExecutorPacket& question, std::span<c
   return fetched;
 }
 
-std::optional<ReceivedSegment> ControlLink::take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms, const IsGone& is_gone) {
-  const auto take = [&]() -> std::optional<ReceivedSegment> {
-    std::lock_guard lock(mutex_);
-    auto node = segments_.extract(std::pair{session, segment});
-    return node.empty() ? std::nullopt : std::optional(std::move(node.mapped()));
+template <class Kind>
+CUresult ControlLink::take(std::map<Announced, Kind>& announced, Announced which, const IsGone& is_gone, Kind& taken) {
+  const auto is_here = [&] {
+    const std::lock_guard lock(mutex_);
+    auto node = announced.extract(which);
+    if (!node.empty()) taken = std::move(node.mapped());
+    return !node.empty();
   };
-  if (std::optional<ReceivedSegment> here = take()) return here;
-  settle(timeout_ms, is_gone);
-  return take();
+  if (is_here()) return CUDA_SUCCESS;
+  const bool was_answered = settle(kAnnouncedTimeoutMs, is_gone);
+  if (is_here()) return CUDA_SUCCESS;
+  if (was_answered) return CUDA_ERROR_INVALID_VALUE;
+  log_warning("Session {}: the control process has not said within {} s what the session has from it; the call fails", which.first,
+              kAnnouncedTimeoutMs / 1000);
+  return CUDA_ERROR_MPS_RPC_FAILURE;
 }
 
-std::optional<ReceivedPiece> ControlLink::take_piece(std::uint64_t session, std::uint64_t memory, unsigned timeout_ms, const IsGone& is_gone) {
-  const auto take = [&]() -> std::optional<ReceivedPiece> {
-    std::lock_guard lock(mutex_);
-    auto node = pieces_.extract(std::pair{session, memory});
-    return node.empty() ? std::nullopt : std::optional(std::move(node.mapped()));
-  };
-  if (std::optional<ReceivedPiece> here = take()) return here;
-  settle(timeout_ms, is_gone);
-  return take();
+CUresult ControlLink::take_segment(std::uint64_t session, std::uint64_t segment, const IsGone& is_gone, ReceivedSegment& taken) {
+  return take(segments_, {session, segment}, is_gone, taken);
 }
 
-std::optional<proto::Lease> ControlLink::take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms, const IsGone& is_gone) {
-  const auto take = [&]() -> std::optional<proto::Lease> {
-    std::lock_guard lock(mutex_);
-    const auto node = leases_.extract(std::pair{session, address});
-    return node.empty() ? std::nullopt : std::optional(node.mapped());
-  };
-  const std::optional<proto::Lease> here = take();
-  if (here || timeout_ms == 0) return here;
-  settle(timeout_ms, is_gone);
-  return take();
+CUresult ControlLink::take_piece(std::uint64_t session, std::uint64_t memory, const IsGone& is_gone, ReceivedPiece& taken) {
+  return take(pieces_, {session, memory}, is_gone, taken);
+}
+
+CUresult ControlLink::take_lease(std::uint64_t session, std::uint64_t address, const IsGone& is_gone, proto::Lease& taken) {
+  return take(leases_, {session, address}, is_gone, taken);
+}
+
+bool ControlLink::forget_lease(std::uint64_t session, std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  return leases_.erase({session, address}) != 0;
 }
 
 void ControlLink::look_again() {
@@ -184,13 +186,13 @@ void ControlLink::look_again() {
   arrived_.notify_all();
 }
 
-void ControlLink::settle(unsigned timeout_ms, const IsGone& is_gone) {
+bool ControlLink::settle(unsigned timeout_ms, const IsGone& is_gone) {
   std::unique_lock lock(mutex_);
   ExecutorPacket packet;
   packet.header.type = ExecutorMessage::settle;
   const std::uint64_t ticket = packet.object = ++settles_asked_;
   send(packet);  // under the lock, so that tickets arrive in order
-  arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return settles_answered_ >= ticket || is_gone(); });
+  return arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return settles_answered_ >= ticket || is_gone(); });
 }
 
 void ControlLink::forget_session(std::uint64_t session) {

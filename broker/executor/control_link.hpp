@@ -64,21 +64,27 @@ class ControlLink {
   // True once nobody waits for an answer any more: asked while something is waited for, at the start and after look_again().
   using IsGone = std::function<bool()>;
   // The segment that the control process announced, which it does before its client learns the id. One that has not arrived is asked about, so
-  // a busy control process or link makes nothing fail and a false id waits for nothing; nullopt: never announced, or no answer within
-  // `timeout_ms`. Called by helper threads.
-  [[nodiscard]] std::optional<ReceivedSegment> take_segment(std::uint64_t session, std::uint64_t segment, unsigned timeout_ms, const IsGone& is_gone);
+  // a busy control process or link makes nothing fail and a false id waits for nothing. CUDA_ERROR_INVALID_VALUE: never announced;
+  // CUDA_ERROR_MPS_RPC_FAILURE: no answer within a minute, which is logged. Called by helper threads.
+  [[nodiscard]] CUresult take_segment(std::uint64_t session, std::uint64_t segment, const IsGone& is_gone, ReceivedSegment& taken);
   // The further device range at `address` that the control process announced; as take_segment.
-  [[nodiscard]] std::optional<proto::Lease> take_lease(std::uint64_t session, std::uint64_t address, unsigned timeout_ms, const IsGone& is_gone);
+  [[nodiscard]] CUresult take_lease(std::uint64_t session, std::uint64_t address, const IsGone& is_gone, proto::Lease& taken);
+  // One that has been announced and will not be used; false: there is none.
+  bool forget_lease(std::uint64_t session, std::uint64_t address);
   // The memory of another session, or of another interface, that the control process announced under this id; as take_segment.
-  [[nodiscard]] std::optional<ReceivedPiece> take_piece(std::uint64_t session, std::uint64_t memory, unsigned timeout_ms, const IsGone& is_gone);
+  [[nodiscard]] CUresult take_piece(std::uint64_t session, std::uint64_t memory, const IsGone& is_gone, ReceivedPiece& taken);
   void look_again();
-  // Waits, at most `timeout_ms`, until the control process has dealt with all that was sent so far. Called by helper threads.
+  // Waits, at most `timeout_ms`, until the control process has dealt with all that was sent so far, or nobody waits any more; false: it was too
+  // long. Called by helper threads.
   static constexpr unsigned kSettleTimeoutMs = 2'000;
-  void settle(
+  bool settle(
       unsigned timeout_ms = kSettleTimeoutMs, const IsGone& is_gone = [] { return false; });
   void forget_session(std::uint64_t session);
 
  private:
+  using Announced = std::pair<std::uint64_t, std::uint64_t>;  // session, and what it is known by
+  template <class Kind>
+  [[nodiscard]] CUresult take(std::map<Announced, Kind>& announced, Announced which, const IsGone& is_gone, Kind& taken);
   [[nodiscard]] FetchedImage ask(ExecutorPacket& question, std::span<const int> fds, unsigned timeout_ms);
   [[nodiscard]] bool receive(ExecutorPacket& packet, proto::ReceivedFds& fds);
   void file(const ExecutorPacket& packet, proto::ReceivedFds& fds, const Handler& handler);
@@ -92,9 +98,9 @@ class ControlLink {
   std::uint64_t settles_answered_ = 0;
   std::uint64_t images_asked_ = 0;
   std::map<std::uint64_t, std::optional<FetchedImage>> images_;                  // by number of the question
-  std::map<std::pair<std::uint64_t, std::uint64_t>, proto::Lease> leases_;       // (session, address)
-  std::map<std::pair<std::uint64_t, std::uint64_t>, ReceivedSegment> segments_;  // (session, segment)
-  std::map<std::pair<std::uint64_t, std::uint64_t>, ReceivedPiece> pieces_;
+  std::map<Announced, proto::Lease> leases_;       // by address
+  std::map<Announced, ReceivedSegment> segments_;  // by segment
+  std::map<Announced, ReceivedPiece> pieces_;
 };
 
 }  // namespace mpsshim::broker

@@ -13,22 +13,21 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr unsigned kOfferedTimeoutMs = 10'000;  // to learn whether the control process has announced it
-
 CUresult import(Session& session, const proto::ExternalImportRecord& record) {
   ExecutorParts& parts = session.parts();
-  auto piece = parts.control.take_piece(session.id(), record.memory.value, kOfferedTimeoutMs, [&] { return session.is_gone(); });
-  if (!piece) return CUDA_ERROR_MPS_SERVER_NOT_READY;
+  ReceivedPiece piece;
+  const CUresult announced = parts.control.take_piece(session.id(), record.memory.value, [&] { return session.is_gone(); }, piece);
+  if (announced != CUDA_SUCCESS) return CUDA_ERROR_MPS_SERVER_NOT_READY;
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::piece_taken, 0, session.id()};
   packet.object = record.memory.value;
   parts.control.send(packet);
   // What a session shares is behind such a descriptor as well.
-  const std::uint32_t type = piece->handle_type != 0 ? piece->handle_type : std::uint32_t{CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD};
+  const std::uint32_t type = piece.handle_type != 0 ? piece.handle_type : std::uint32_t{CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD};
   const ScopedMark mark(session.id(), "cuImportExternalMemory", Patience::patient);
   const proto::trace::Span span("driver", "cuImportExternalMemory", {"session", session.id()});
   const CUresult result =
-      session.memory().external().import(record.memory, {record.size_bytes, piece->size_bytes, type, record.flags}, std::move(piece->handle));
+      session.memory().external().import(record.memory, {record.size_bytes, piece.size_bytes, type, record.flags}, std::move(piece.handle));
   return parts.faults.check(result, session.id(), "cuImportExternalMemory");
 }
 

@@ -10,7 +10,6 @@ namespace mpsshim::broker {
 namespace {
 
 constexpr std::uint64_t kQuickBytes = 64u << 20;  // mapping so much takes a worker tens of microseconds
-constexpr unsigned kAnnouncedTimeoutMs = 10'000;  // to learn whether the control process has announced it
 
 constexpr std::uint64_t kEverywhere = UINT64_MAX;  // from address 0
 
@@ -110,14 +109,14 @@ void handle(Incoming& incoming, const proto::MemoryCreateAsRecord& record) {
 void handle(Incoming& incoming, const proto::MemoryAdoptRecord& record) {
   incoming.session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
     ExecutorParts& parts = self->parts();
-    const auto piece = parts.control.take_piece(self->id(), record.memory.value, kAnnouncedTimeoutMs, [&] { return self->is_gone(); });
-    CUresult result = CUDA_ERROR_INVALID_VALUE;
-    if (piece) {
+    ReceivedPiece piece;
+    CUresult result = parts.control.take_piece(self->id(), record.memory.value, [&] { return self->is_gone(); }, piece);
+    if (result == CUDA_SUCCESS) {
       const ScopedMark mark(self->id(), "cuMemMap", Patience::patient);
-      result = self->memory().application().adopt_shared(record.memory, piece->size_bytes, piece->handle);
+      result = self->memory().application().adopt_shared(record.memory, piece.size_bytes, piece.handle);
       result = parts.faults.check(result, self->id(), "cuMemImportFromShareableHandle");
     }
-    reply->answer_with(result, proto::MemoryAdoptReply{piece ? piece->size_bytes : 0});
+    reply->answer_with(result, proto::MemoryAdoptReply{piece.size_bytes});
     self->finish_job();
   });
 }

@@ -10,7 +10,6 @@ namespace mpsshim::broker {
 namespace {
 
 constexpr std::uint64_t kQuickChunkBytes = 64u << 20;  // mapping so much takes a worker tens of microseconds
-constexpr unsigned kSegmentTimeoutMs = 10'000;         // to learn whether the control process has announced it
 
 CUresult create_chunk(Session& session, std::uint64_t size_bytes, MemoryMap::Chunk& chunk) {
   const ScopedMark mark(session.id(), "cuMemCreate", Patience::patient);  // the largest take their time
@@ -46,13 +45,13 @@ CUresult map_segment(Session& session, const proto::SegmentMapRecord& record, st
     return CUDA_SUCCESS;
   }
   ExecutorParts& parts = session.parts();
-  const std::optional<ReceivedSegment> segment =
-      parts.control.take_segment(session.id(), record.segment, kSegmentTimeoutMs, [&] { return session.is_gone(); });
-  if (!segment) return CUDA_ERROR_INVALID_VALUE;
+  ReceivedSegment segment;
+  const CUresult announced = parts.control.take_segment(session.id(), record.segment, [&] { return session.is_gone(); }, segment);
+  if (announced != CUDA_SUCCESS) return announced;
   const ScopedMark mark(session.id(), "cuMemHostRegister", Patience::patient);
   const proto::trace::Span span("driver", "cuMemHostRegister", {"session", session.id()});
   const CUresult result =
-      session.memory().segments().map(record.segment, segment->purpose, segment->address, record.flags, segment->file, device_address);
+      session.memory().segments().map(record.segment, segment.purpose, segment.address, record.flags, segment.file, device_address);
   return parts.faults.check(result, session.id(), "cuMemHostRegister");
 }
 
@@ -96,10 +95,10 @@ void handle(Incoming& incoming, const proto::LeaseUseRecord& record) {
     std::optional<std::uint64_t> size = session->memory().find_lease(address);
     CUresult result = CUDA_SUCCESS;
     if (!size) {
-      const std::optional<proto::Lease> lease =
-          parts.control.take_lease(session->id(), address, kSegmentTimeoutMs, [&] { return session->is_gone(); });
-      result = lease ? parts.faults.check(session->memory().add_lease(*lease), session->id(), "cuMemAddressReserve") : CUDA_ERROR_INVALID_VALUE;
-      size = lease ? lease->size_bytes : 0;
+      proto::Lease lease;
+      result = parts.control.take_lease(session->id(), address, [&] { return session->is_gone(); }, lease);
+      if (result == CUDA_SUCCESS) result = parts.faults.check(session->memory().add_lease(lease), session->id(), "cuMemAddressReserve");
+      size = lease.size_bytes;
     }
     reply->answer_with(result, proto::LeaseUseReply{*size});
     session->finish_job();
@@ -113,9 +112,8 @@ void handle(Incoming& incoming, const proto::LeaseEndRecord& record) {
     session.start_job([address, up_to](const std::shared_ptr<Session>& self) {
       (void)self->memory().release_leaving(up_to);
       self->memory().release_ranges(address, self->memory().find_lease(address).value_or(0), up_to);
-      constexpr unsigned kNoWait = 0;  // one that was never used is there, since its client knows of it
-      const bool was_announced = self->parts().control.take_lease(self->id(), address, kNoWait, [] { return true; }).has_value();
-      if (was_announced || self->memory().remove_lease(address)) {
+      // One that was never used is there, since its client knows of it.
+      if (self->parts().control.forget_lease(self->id(), address) || self->memory().remove_lease(address)) {
         ExecutorPacket packet;
         packet.header = {ExecutorMessage::lease_released, 0, self->id()};
         packet.object = address;

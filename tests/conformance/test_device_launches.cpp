@@ -60,18 +60,19 @@ TEST_CASE("copies and fills that a kernel asks for", "[forwarded]") {
   const DeviceArray<unsigned> from(2);
   OK(CU(cuMemsetD32)(from.address(), 7, 1));
   OK(CU(cuMemsetD32)(from.address() + 4, 8, 1));
-  const DeviceArray<unsigned> to(4);
-  OK(CU(cuMemsetD32)(to.address(), 0x11111111, 4));
+  const DeviceArray<unsigned> to(6);
+  OK(CU(cuMemsetD32)(to.address(), 0x11111111, 6));
   const DeviceArray<unsigned> errors(3);
   OK(launch(grids.image.function("moves"), nullptr, 1, 1, to.address(), from.address(), 4u, errors.address()));
   OK(CU(cuCtxSynchronize)());
   CHECK(errors[0] == 0);
   CHECK(errors[1] == 0);
   CHECK(errors[2] == 0);
-  CHECK(to[0] == 0xffffffffu);
+  CHECK(to[0] == 0);
   CHECK(to[1] == 12);
   CHECK(to[2] == 8);
-  CHECK(to[3] == 0xffffffffu);
+  CHECK(to[3] == 0);
+  CHECK(to[4] == 0x11111111);
 }
 
 TEST_CASE("what the device runtime says of the device and of kernels", "[forwarded]") {
