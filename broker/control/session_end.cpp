@@ -69,7 +69,8 @@ void SessionManager::check_end(std::uint64_t id) {
   if (waited >= limits_.orphan && executor.is_busy(id) && executor.state() == ExecutorState::active) {
     log_warning("{}: {} and its work still runs after {} ms; executor {} is replaced.", session->name(), why, limits_.orphan.count(),
                 executor.label());
-    begin_replacement(executor);
+    if (session->phase == SessionPhase::closing) note_fault({id});  // the others pay for it as for a fault
+    begin_replacement(executor, true);
   } else if (waited >= kSlowEnd && !std::exchange(session->end_is_slow, true)) {
     log_warning("{}: {}, its work has ended, but executor {} has not released it for {} ms.", session->name(), why, executor.label(), waited.count());
   }

@@ -198,7 +198,7 @@ class SessionManager final : public ExecutorOwner {
   void move(Session& session);
   void lose(Session& session, CUresult error);
   [[nodiscard]] DeathReport excused(DeathReport report);
-  void begin_replacement(Executor& executor);
+  void begin_replacement(Executor& executor, bool is_a_clients);
   void serve_waiting(Executor& executor);
   void look_for_renewal();
   void look_for_rest();
@@ -274,7 +274,8 @@ class SessionManager final : public ExecutorOwner {
   Heap heap_;
   struct Drain {
     EventLoop::Clock::time_point until;
-    bool quiesced = false;  // until it is, whoever is idle may be busy the next moment
+    bool is_a_clients = false;  // it is replaced for what a client has left running, or because a command ended one: that says nothing against it
+    bool quiesced = false;      // until it is, whoever is idle may be busy the next moment
     EventLoop::Timer timer;
   };
   std::map<ExecutorId, Drain> drains_;

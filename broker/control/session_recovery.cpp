@@ -266,7 +266,8 @@ DeathReport SessionManager::excused(DeathReport report) {
 
 bool SessionManager::executor_died(Executor& executor, const DeathReport& reported, const std::set<std::uint64_t>& busy) {
   const DeathReport report = excused(reported);
-  drains_.erase(executor.id());
+  const auto drain = drains_.extract(executor.id());
+  const bool is_replaced_for_one = !drain.empty() && drain.mapped().is_a_clients && report.cause == DeathReport::Cause::replaced;
   heap_.left.erase(executor.id());
   standby_feeds_.erase(executor.id());
   free_leases(remnants_.remove_all(executor));
@@ -286,7 +287,7 @@ bool SessionManager::executor_died(Executor& executor, const DeathReport& report
   log_server(report.pid, "Destroyed server context on device {}.", executor.device());
   // Or one of several, it is not known which: that does not stand against the driver either.
   const bool is_a_clients = report.cause == DeathReport::Cause::fault && is_a_programs_doing(report.error) && !find_suspects(conditions).empty();
-  return guilt.proof != Proof::none || report.named_session != 0 || is_a_clients;
+  return guilt.proof != Proof::none || report.named_session != 0 || is_a_clients || is_replaced_for_one;
 }
 
 void SessionManager::apply(const Verdict& verdict, const DeathReport& report) {
@@ -347,12 +348,13 @@ void SessionManager::executor_hangs(Executor& executor, const PublishedCall& cal
             session != nullptr  ? session->name()
             : call.session == 0 ? "no session"
                                 : "a session that has ended");
-  begin_replacement(executor);
+  begin_replacement(executor, false);
 }
 
-void SessionManager::begin_replacement(Executor& executor) {
+void SessionManager::begin_replacement(Executor& executor, bool is_a_clients) {
   executor.begin_drain();
   Drain& drain = drains_[executor.id()];
+  drain.is_a_clients = is_a_clients;
   drain.until = EventLoop::Clock::now() + limits_.drain;
   check_drain(executor);
 }

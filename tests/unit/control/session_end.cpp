@@ -170,3 +170,38 @@ TEST_CASE("work of a gone client that ends within the grace costs nothing") {
   CHECK(turn_until(broker.loop, [&] { return broker.manager.sessions().empty(); }));
   CHECK(broker.launcher.lives.size() == 1);
 }
+
+TEST_CASE("clients that leave work without end behind, one after the other, do not make the service pause") {
+  ExecutorSettings settings = ControlFixture::settings({"libtest.so"});
+  settings.retry_delay = std::chrono::seconds(60);
+  SessionLimits limits = ControlFixture::quick_limits();
+  limits.quarantine.faults = 0;
+  ControlFixture broker(limits, settings);
+  broker.serve();
+  for (std::size_t life = 1; life <= 6; ++life) {
+    proto::Attached gone;
+    TestClient client = broker.attach(&gone);
+    ExecutorPeer& executor = broker.executor();
+    executor.set_progress(0, gone.session, 1, 0);
+    client.hang_up();
+    REQUIRE(turn_until(broker.loop, [&] { return executor.killed; }));
+    (void)broker.next_life(life + 1);
+  }
+}
+
+TEST_CASE("a program whose clients leave work without end behind comes into quarantine, as for faults") {
+  ControlFixture broker(ControlFixture::limits_with(2));
+  broker.serve();
+  for (std::size_t life = 1; life <= 3; ++life) {
+    proto::Attached gone;
+    TestClient client = broker.attach(&gone);
+    broker.executor().set_progress(0, gone.session, 1, 0);
+    client.hang_up();
+    (void)broker.next_life(life + 1);
+  }
+  TestClient newcomer = broker.connect();
+  REQUIRE(newcomer.hello().header.status == CUDA_SUCCESS);
+  newcomer.send(proto::Attach{});
+  REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 5; }));
+  CHECK(broker.executor().options.label == "0.1");
+}
