@@ -52,6 +52,7 @@ struct Arguments {
   unsigned executors = 3;
   unsigned quarantine_faults = 3;
   unsigned quarantine_s = 300;
+  unsigned quarantine_executors = 1;
   unsigned idle_ms = 10'000;
   std::string label = "0";
   unsigned module_cache_mib = 1024;
@@ -104,9 +105,13 @@ void describe(CommandLine& line, Arguments& arguments) {
   line.option("--idle-compiler-ms", &arguments.idle_compiler_ms,
               "Milliseconds after its last image that a user's compiler process ends, which reads what clients load");
   line.option("--quarantine-faults", &arguments.quarantine_faults,
-              "Faults of a program within --quarantine-s that put it in quarantine: its next clients get an executor of their own; 0: never");
+              "Faults of a program (by its executable's content, its user and its first arguments) within --quarantine-s that put it in quarantine: "
+              "its next clients get an executor of their own. So many different ones of an executable, or executables of a user, put all of them "
+              "there; 0: never");
   line.option("--quarantine-s", &arguments.quarantine_s, "Seconds without a fault after which a program leaves quarantine",
               CommandLine::Range{1u, 1'000'000u});
+  line.option("--quarantine-executors", &arguments.quarantine_executors,
+              "Of --executors at most so many serve programs in quarantine; the others are for everybody else", CommandLine::Range{1u, 7u});
   line.option("--module-cache", &arguments.module_cache_mib,
               "MiB of module images that stay loaded in an executor after their last client, for the next one that loads the same");
   line.option("--patience-s", &arguments.patience_s,
@@ -267,7 +272,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.shares_executors = arguments.share_executors;
   if (arguments.client_host_mib != 0) limits.resources.client_host_bytes = arguments.client_host_mib << 20;
   if (arguments.host_mib != 0) limits.resources.all_host_bytes = arguments.host_mib << 20;
-  limits.quarantine = {arguments.quarantine_faults, std::chrono::seconds(arguments.quarantine_s)};
+  limits.quarantine = {arguments.quarantine_faults, std::chrono::seconds(arguments.quarantine_s), arguments.quarantine_executors};
   return limits;
 }
 

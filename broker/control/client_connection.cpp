@@ -32,7 +32,7 @@ bool is_offer(std::span<const std::byte> message) {
 
 ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Closer& files, proto::Socket socket, std::function<void()> on_end)
     : loop_(loop), manager_(manager), files_(files), socket_(std::move(socket)), on_end_(std::move(on_end)), peer_(socket_.peer()) {
-  client_ = {.pid = peer_.pid, .uid = peer_.uid, .command = command_of(peer_.pid), .program = program_of(peer_.pid, peer_.uid)};
+  client_ = {.pid = peer_.pid, .uid = peer_.uid, .command = command_of(peer_.pid)};
   socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
   deadline_ = loop_.after(kHelloLimit, [this] { end("it said nothing"); });
 }
@@ -44,7 +44,6 @@ ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Clo
   client_.pid = static_cast<pid_t>(state.number());
   client_.uid = static_cast<uid_t>(state.number());
   client_.command = state.text();
-  client_.program = program_of(client_.pid, client_.uid);
   client_.layout_minor = static_cast<std::uint32_t>(state.number());
   session_ = state.number();
   pidfd_ = state.file();
@@ -288,6 +287,7 @@ void ClientConnection::on_attach(const proto::Attach& request) {
   if (refusing_) return answer(proto::Attached{}, CUDA_ERROR_MPS_SERVER_NOT_READY);
   Session* session = manager_.find(session_);
   if (session == nullptr) {
+    if (!client_.program) client_.program = manager_.programs().identify(client_.pid, client_.uid, pidfd_);
     const CUresult status = manager_.create(client_, request.device, session);
     if (status != CUDA_SUCCESS) return answer(proto::Attached{}, status);
     session_ = session->id;

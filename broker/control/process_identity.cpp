@@ -5,9 +5,9 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string_view>
 
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,31 +16,38 @@
 namespace mpsshim::broker::control {
 
 namespace {
+
 constexpr std::size_t kLongestCommand = 200;
+constexpr std::size_t kMostRead = 4'096;
+constexpr unsigned kMostWords = 8;
+
+// Each with a zero behind it.
+std::string read_arguments(pid_t pid, std::size_t most_bytes) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline", std::ios::binary);
+  std::string arguments(most_bytes, '\0');
+  file.read(arguments.data(), static_cast<std::streamsize>(arguments.size()));
+  arguments.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  return arguments;
+}
+
 }
 
 std::string command_of(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline", std::ios::binary);
-  std::string command(kLongestCommand, '\0');
-  file.read(command.data(), static_cast<std::streamsize>(command.size()));
-  command.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  std::string command = read_arguments(pid, kLongestCommand);
   while (!command.empty() && command.back() == '\0') command.pop_back();
   std::ranges::replace(command, '\0', ' ');
   return command.empty() ? "?" : printable(command);
 }
 
-Program program_of(pid_t pid, uid_t uid) {
-  const std::string link = "/proc/" + std::to_string(pid) + "/exe";
-  std::error_code error;
-  struct stat file {};
-  Program program;
-  program.uid = uid;
-  const std::string path = std::filesystem::read_symlink(link, error).string();
-  if (error || stat(link.c_str(), &file) != 0) return program;
-  program.path = printable(path);
-  program.device = file.st_dev;
-  program.inode = file.st_ino;
-  return program;
+std::string leading_words_of(pid_t pid) {
+  std::istringstream arguments(read_arguments(pid, kMostRead));
+  std::string words, word;
+  std::getline(arguments, word, '\0');  // its own name, which it may choose
+  for (unsigned count = 0; count < kMostWords && std::getline(arguments, word, '\0'); ++count) {
+    words += (count == 0 ? "" : " ") + word;
+    if (!word.starts_with('-')) break;
+  }
+  return words.substr(0, kLongestCommand);
 }
 
 std::string pid_namespace_of(pid_t pid) {

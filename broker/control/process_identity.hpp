@@ -6,15 +6,15 @@
 
 #include <sys/types.h>
 
-#include "broker/control/quarantine.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker::control {
 
 // The command line, arguments separated by spaces, cut to 200 characters, printable(); "?" where it cannot be read.
 [[nodiscard]] std::string command_of(pid_t pid);
-// The executable it runs; with an empty path where it cannot be read.
-[[nodiscard]] Program program_of(pid_t pid, uid_t uid);
+// Its arguments up to the first that is no option, at most 8 and 200 characters: what tells an interpreter's scripts from each other. "": it has
+// none, or they cannot be read.
+[[nodiscard]] std::string leading_words_of(pid_t pid);
 // The number of its pid namespace, as /proc/PID/ns/pid names it; "-" where it cannot be read.
 [[nodiscard]] std::string pid_namespace_of(pid_t pid);
 // Whether it is a pidfd, whoever made it. Asks the kernel for nothing but its name: of a file whose file system is a process (FUSE) even fstat()

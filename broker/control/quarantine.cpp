@@ -2,43 +2,105 @@
 #include "broker/control/quarantine.hpp"
 
 #include <algorithm>
-#include <numeric>
+
+#include <fmt/format.h>
 
 namespace mpsshim::broker::control {
 
 namespace {
-constexpr double kRounding = 1e-6;  // three thirds are one
+
+constexpr double kRounding = 1e-6;             // three thirds are one
+constexpr std::size_t kMostRecords = 4'096;    // who makes up ever new programs makes the oldest be forgotten
+constexpr std::size_t kMostGood = 4'096;
+constexpr double kLeastDifferent = 2;
+
+}  // namespace
+
+Ward Ward::of(Extent extent, const Program& program) {
+  Ward ward{extent, program};
+  if (extent != Extent::command) ward.program.command.clear();
+  if (extent == Extent::user) ward.program.digest = {};
+  return ward;
 }
 
-std::vector<Program> Quarantine::note_fault(std::span<const Program> suspects, Clock::time_point now) {
-  std::vector<Program> entered;
+std::string Ward::name() const {
+  switch (extent) {
+    case Extent::command:
+      return fmt::format("Program {}{}{} (uid {})", program.path, program.command.empty() ? "" : " ", program.command, program.uid);
+    case Extent::program: return fmt::format("Program {}, whatever it runs, (uid {})", program.path, program.uid);
+    case Extent::user: return fmt::format("User {}, with all programs that have not ended without a fault before,", program.uid);
+  }
+  return {};
+}
+
+double Quarantine::sum_of(const Shares& shares, Clock::time_point now) const {
+  double sum = 0;
+  for (const Share& share : shares) sum += now - share.when < limits_.window ? share.part : 0;
+  return sum;
+}
+
+// How many different commands of a program, or programs of a user, have faulted; one that bears a part of a fault counts as that part.
+double Quarantine::different(const Ward& whole, Ward::Extent parts, Clock::time_point now) const {
+  std::map<Ward, double> sums;
+  for (const auto& [program, shares] : records_) {
+    if (whole.holds(program)) sums[Ward::of(parts, program)] += sum_of(shares, now);
+  }
+  double count = 0;
+  for (const auto& [part, sum] : sums) count += std::min(sum, 1.0);
+  return count;
+}
+
+std::vector<Ward> Quarantine::note_fault(std::span<const Program> suspects, Clock::time_point now, double weight) {
+  std::vector<Ward> entered;
   if (limits_.faults == 0 || suspects.empty()) return entered;
   std::map<Program, double> parts;
-  for (const Program& program : suspects) parts[program] += 1.0 / static_cast<double>(suspects.size());
+  for (const Program& program : suspects) parts[program] += weight / static_cast<double>(suspects.size());
+  const auto enter = [&](Ward::Extent extent, const Program& program, double sum, double limit) {
+    const Ward ward = Ward::of(extent, program);
+    if (sum + kRounding >= limit && wards_.insert(ward).second) entered.push_back(ward);
+  };
+  const auto faults = static_cast<double>(limits_.faults);
   for (const auto& [program, part] : parts) {
-    Record& record = records_[program];
-    std::erase_if(record.shares, [&](const Share& share) { return now - share.when >= limits_.window; });
-    record.shares.push_back({now, part});
-    const double sum =
-        std::accumulate(record.shares.begin(), record.shares.end(), kRounding, [](double so_far, const Share& share) { return so_far + share.part; });
-    if (record.is_quarantined || sum < limits_.faults) continue;
-    record.is_quarantined = true;
-    entered.push_back(program);
+    good_.erase(program);
+    if (!records_.contains(program)) make_room();
+    Shares& shares = records_[program];
+    std::erase_if(shares, [&](const Share& share) { return now - share.when >= limits_.window; });
+    shares.push_back({now, part});
+    enter(Ward::Extent::command, program, sum_of(shares, now), faults);
+    const double different_ones = std::max(faults, kLeastDifferent);
+    enter(Ward::Extent::program, program, different(Ward::of(Ward::Extent::program, program), Ward::Extent::command, now), different_ones);
+    enter(Ward::Extent::user, program, different(Ward::of(Ward::Extent::user, program), Ward::Extent::program, now), different_ones);
   }
   return entered;
 }
 
-bool Quarantine::contains(const Program& program) const {
-  const auto found = records_.find(program);
-  return found != records_.end() && found->second.is_quarantined;
+void Quarantine::make_room() {
+  if (records_.size() < kMostRecords) return;
+  records_.erase(std::ranges::min_element(records_, {}, [](const auto& record) { return record.second.back().when; }));
 }
 
-std::vector<Program> Quarantine::release(Clock::time_point now) {
-  std::vector<Program> left;
-  std::erase_if(records_, [&](const auto& entry) {
-    const auto& [program, record] = entry;
-    if (now - record.shares.back().when < limits_.window) return false;
-    if (record.is_quarantined) left.push_back(program);
+void Quarantine::note_good(const Program& program) {
+  if (good_.size() < kMostGood && !records_.contains(program)) good_.insert(program);
+}
+
+std::optional<Ward> Quarantine::ward_of(const Program& program) const {
+  for (const Ward::Extent extent : {Ward::Extent::command, Ward::Extent::program, Ward::Extent::user}) {
+    if (extent == Ward::Extent::user && good_.contains(program)) continue;
+    if (const auto found = wards_.find(Ward::of(extent, program)); found != wards_.end()) return *found;
+  }
+  return std::nullopt;
+}
+
+bool Quarantine::concerns(uid_t uid) const {
+  return std::ranges::any_of(wards_, [&](const Ward& ward) { return ward.program.uid == uid; });
+}
+
+std::vector<Ward> Quarantine::release(Clock::time_point now) {
+  std::erase_if(records_, [&](const auto& record) { return now - record.second.back().when >= limits_.window; });
+  std::vector<Ward> left;
+  std::erase_if(wards_, [&](const Ward& ward) {
+    if (std::ranges::any_of(records_, [&](const auto& record) { return ward.holds(record.first); })) return false;
+    left.push_back(ward);
     return true;
   });
   return left;
@@ -46,7 +108,7 @@ std::vector<Program> Quarantine::release(Clock::time_point now) {
 
 Quarantine::Clock::time_point Quarantine::next_release() const {
   Clock::time_point next = Clock::time_point::max();
-  for (const auto& [program, record] : records_) next = std::min(next, record.shares.back().when + limits_.window);
+  for (const auto& [program, shares] : records_) next = std::min(next, shares.back().when + limits_.window);
   return next;
 }
 

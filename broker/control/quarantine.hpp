@@ -1,34 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which programs fault again and again. A program is an executable of a user. Each fault is worth 1, divided among its suspects: a guilty
-// client bears it alone, eight suspects an eighth each, so that a program all of whose clients are suspects bears it whole.
-// A program whose share of the faults within `window` has come to `faults` is in quarantine: its newcomers are served by an executor of
-// their own. It leaves after `window` without a share in a fault.
+// Which programs fault again and again. Each fault is worth 1, divided among its suspects: a guilty client bears it alone, eight suspects an
+// eighth each, so that a program all of whose clients are suspects bears it whole. An executor that had to be replaced for work that a client
+// has left behind counts as a fault of it.
+// A program is what a user runs, by content: a copy, a link or another name is the same one, another user's is another. The first words of its
+// command line belong to it (Program::command), so that a script which faults stands for itself, and not for its interpreter.
+// In quarantine (a Ward) is
+//   a command   whose share of the faults within `window` has come to `faults`;
+//   a program   of which so many different commands have faulted, two at least: with other arguments it is the same one;
+//   a user      so many different programs of whom have faulted, two at least: then all that have not ended without a fault before.
+// What is in quarantine has its newcomers served apart from the others. It leaves after `window` without a share in a fault.
 // Owned by SessionManager; the control process's thread. Free of sockets and processes; time is the caller's.
 #pragma once
 
 #include <chrono>
 #include <compare>
 #include <map>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <sys/types.h>
 
+#include "proto/content_hash.hpp"
+
 namespace mpsshim::broker::control {
 
-// The executable by path, device and inode: another build is another program, and may do better.
 struct Program {
-  std::string path;
-  dev_t device = 0;
-  ino_t inode = 0;
   uid_t uid = static_cast<uid_t>(-1);
-  auto operator<=>(const Program&) const = default;
+  proto::ContentDigest digest{};  // of the executable's content (program_reader.hpp); zeros: it cannot be read, as of others
+  std::string command;            // the words behind its name, up to the first that is no option: which script, module or input it runs
+  std::string path;               // for the log; anybody may give a program any
+  friend auto operator<=>(const Program& a, const Program& b) {
+    return std::tie(a.uid, a.digest, a.command) <=> std::tie(b.uid, b.digest, b.command);
+  }
+  friend bool operator==(const Program& a, const Program& b) { return (a <=> b) == 0; }
+};
+
+// All that is in quarantine together: of the program, `command` is blank where it does not matter, and `digest`.
+struct Ward {
+  enum class Extent : std::uint8_t { command, program, user };
+  Extent extent = Extent::command;
+  Program program;
+  static Ward of(Extent extent, const Program& program);
+  [[nodiscard]] bool holds(const Program& other) const { return of(extent, other) == *this; }
+  [[nodiscard]] std::string name() const;  // "Program /bin/app train.py (uid 1000)"
+  friend auto operator<=>(const Ward&, const Ward&) = default;
 };
 
 struct QuarantineLimits {
   unsigned faults = 3;  // 0: nobody is ever in quarantine
   std::chrono::seconds window{300};
+  unsigned executors = 1;  // of a device and user that serve such clients, at most; the rest is for the others
 };
 
 class Quarantine {
@@ -36,11 +61,16 @@ class Quarantine {
   using Clock = std::chrono::steady_clock;
   explicit Quarantine(const QuarantineLimits& limits) : limits_(limits) {}
 
-  // One fault, with the programs of its suspects, one entry each. Those that are in quarantine from now on.
-  [[nodiscard]] std::vector<Program> note_fault(std::span<const Program> suspects, Clock::time_point now);
-  [[nodiscard]] bool contains(const Program& program) const;
+  // One fault, or what is worth `weight` of them, with the programs of its suspects, one entry each. What is in quarantine from now on.
+  [[nodiscard]] std::vector<Ward> note_fault(std::span<const Program> suspects, Clock::time_point now, double weight = 1);
+  // A client of it has ended without an error.
+  void note_good(const Program& program);
+  // The smallest that the program is in.
+  [[nodiscard]] std::optional<Ward> ward_of(const Program& program) const;
+  // Whether anything of that user is in quarantine, so that it matters what a newcomer is.
+  [[nodiscard]] bool concerns(uid_t uid) const;
   // Those whose time is over.
-  [[nodiscard]] std::vector<Program> release(Clock::time_point now);
+  [[nodiscard]] std::vector<Ward> release(Clock::time_point now);
   // When release() will have something to do; max(): never, as things are.
   [[nodiscard]] Clock::time_point next_release() const;
 
@@ -49,13 +79,16 @@ class Quarantine {
     Clock::time_point when;
     double part = 0;
   };
-  struct Record {
-    std::vector<Share> shares;  // oldest first
-    bool is_quarantined = false;
-  };
+  using Shares = std::vector<Share>;  // oldest first, never empty
+
+  [[nodiscard]] double sum_of(const Shares& shares, Clock::time_point now) const;
+  [[nodiscard]] double different(const Ward& whole, Ward::Extent parts, Clock::time_point now) const;
+  void make_room();
 
   const QuarantineLimits limits_;
-  std::map<Program, Record> records_;
+  std::map<Program, Shares> records_;
+  std::set<Ward> wards_;
+  std::set<Program> good_;
 };
 
 }  // namespace mpsshim::broker::control

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -16,7 +17,7 @@
 #include "broker/control/channel_memory.hpp"
 #include "broker/control/event_loop.hpp"
 #include "broker/control/output_box.hpp"
-#include "broker/control/quarantine.hpp"
+#include "broker/control/program_reader.hpp"
 #include "broker/control/session_memory.hpp"
 #include "proto/handshake.hpp"
 
@@ -27,7 +28,7 @@ struct ClientIdentity {
   uid_t uid = static_cast<uid_t>(-1);
   std::string command;
   std::uint32_t layout_minor = proto::kLayoutMinor;  // what it speaks (proto/version.hpp)
-  Program program;
+  std::shared_ptr<const ClientProgram> program = nullptr;  // from its first Attach on
 };
 
 enum class SessionPhase {

@@ -49,19 +49,45 @@ Guilt SessionManager::investigate(const Executor& executor, const DeathReport& r
   return guilt;
 }
 
-void SessionManager::note_fault(const std::vector<std::uint64_t>& suspects) {
-  std::vector<Program> programs;
+// A client that faults at once may have gone before its program is known.
+void SessionManager::note_fault(const std::vector<std::uint64_t>& suspects, double weight) {
+  Suspicion suspicion{EventLoop::Clock::now(), weight, {}};
   for (const std::uint64_t id : suspects) {
-    const auto session = sessions_.find(id);
-    if (session != sessions_.end() && !session->second.client.program.path.empty()) programs.push_back(session->second.client.program);
+    if (const auto session = sessions_.find(id); session != sessions_.end()) suspicion.programs.push_back(session->second.client.program);
   }
-  for (const Program& program : quarantine_.note_fault(programs, EventLoop::Clock::now())) {
-    log_warning(
-        "Program {} (uid {}) has faulted {} times within {} s and is in quarantine: its next clients get an executor of their own, until it has not "
-        "faulted for {} s.",
-        program.path, program.uid, limits_.quarantine.faults, limits_.quarantine.window.count(), limits_.quarantine.window.count());
-  }
+  suspicions_.push_back(std::move(suspicion));
+  weigh_faults();
+}
+
+void SessionManager::weigh_faults() {
+  std::erase_if(suspicions_, [&](const Suspicion& suspicion) {
+    if (!std::ranges::all_of(suspicion.programs, [](const auto& program) { return program->is_known; })) return false;
+    std::vector<Program> programs;
+    for (const auto& program : suspicion.programs) programs.push_back(program->program);
+    for (const Ward& ward : quarantine_.note_fault(programs, suspicion.when, suspicion.weight)) {
+      log_warning(
+          "{} has cost others {} faults within {} s and is in quarantine: next clients get an executor of their own, until there has been none for "
+          "{} s (--quarantine-faults, --quarantine-s).",
+          ward.name(), limits_.quarantine.faults, limits_.quarantine.window.count(), limits_.quarantine.window.count());
+    }
+    return true;
+  });
   arm_release();
+}
+
+// A newcomer whose program may be one in quarantine; the reader has a limit.
+bool SessionManager::awaits_program(const Session& session) const {
+  return session.executor == nullptr && !session.client.program->is_known && quarantine_.concerns(session.client.uid);
+}
+
+void SessionManager::programs_known() {
+  weigh_faults();
+  std::vector<std::uint64_t> waiting;  // answering may end a session
+  for (const auto& [id, session] : sessions_) {
+    const bool waits = session.phase == SessionPhase::waiting && session.answer && session.executor == nullptr;
+    if (waits && session.client.program->is_known) waiting.push_back(id);
+  }
+  for (const std::uint64_t id : waiting) await_executor(sessions_.at(id));
 }
 
 void SessionManager::arm_release() {
@@ -69,9 +95,9 @@ void SessionManager::arm_release() {
   if (next == EventLoop::Clock::time_point::max()) return release_timer_.reset();
   const auto wait = std::chrono::ceil<std::chrono::milliseconds>(std::max(next - EventLoop::Clock::now(), EventLoop::Clock::duration::zero()));
   release_timer_ = loop_.after(wait, [this] {
-    for (const Program& program : quarantine_.release(EventLoop::Clock::now())) {
-      std::erase_if(reserved_, [&](const auto& entry) { return entry.second == program; });
-      log_info("Program {} (uid {}) leaves quarantine: it has not faulted for {} s.", program.path, program.uid, limits_.quarantine.window.count());
+    for (const Ward& ward : quarantine_.release(EventLoop::Clock::now())) {
+      std::erase_if(reserved_, [&](const auto& entry) { return entry.second == ward; });
+      log_info("{} leaves quarantine: there has been no fault for {} s.", ward.name(), limits_.quarantine.window.count());
     }
     arm_release();
   });

@@ -116,7 +116,7 @@ void SessionManager::restore_session(StateReader& state) {
   session.client.pid = static_cast<pid_t>(state.number());
   session.client.uid = static_cast<uid_t>(state.number());
   session.client.command = state.text();
-  session.client.program = program_of(session.client.pid, session.client.uid);
+  session.client.program = programs_.identify(session.client.pid, session.client.uid, {});
   session.client.layout_minor = static_cast<std::uint32_t>(state.number());
   session.device = static_cast<unsigned>(state.number());
   session.phase = static_cast<SessionPhase>(state.number());

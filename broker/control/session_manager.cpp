@@ -29,7 +29,8 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       events_(std::move(events)),
       images_(loop),
       pool_(loop, launcher, executors, limits.pool, *this),
-      quarantine_(limits.quarantine) {
+      quarantine_(limits.quarantine),
+      programs_(loop, [this] { programs_known(); }) {
   if (compilers != nullptr) compilers_ = std::make_unique<Compilers>(loop, *compilers, limits_.compilers);
   if (limits_.relocate_for_tests.count() != 0) {
     relocation_timer_ = loop_.after(limits_.relocate_for_tests, [this] { relocate_for_tests(); });
@@ -123,6 +124,10 @@ void SessionManager::arm_deadline(Session& session) {
 
 // A client that has objects is held while its executor pauses after too many deaths: an error would be for ever. A new one may try again.
 void SessionManager::await_executor(Session& session) {
+  if (awaits_program(session)) {
+    session.phase = SessionPhase::waiting;
+    return arm_deadline(session);
+  }
   const bool placed = place(session);
   if (!placed) {
     complain("{}: no executor can be had for user {} now; see the lines above (--executors, the GPU's memory or its compute mode).", session.name(),
@@ -222,10 +227,11 @@ void SessionManager::send_close(Session& session) {
 }
 
 void SessionManager::request_timed_out(Session& session) {
-  const bool is_held = session.phase == SessionPhase::waiting && session.has_lived && session.executor->will_retry();
+  const std::string where = session.executor != nullptr ? session.executor->label() : "of any number";
+  const bool is_held = session.phase == SessionPhase::waiting && session.has_lived && session.executor != nullptr && session.executor->will_retry();
   if (is_held && EventLoop::Clock::now() - session.asked_at < kPatienceInPause) return arm_deadline(session);
   log_error("{}: no answer from executor {} within {:.0f} ms ({}); the client gets CUDA_ERROR_MPS_SERVER_NOT_READY.", session.name(),
-            session.executor->label(), milliseconds_since(session.asked_at), phase_name(session.phase));
+            where, milliseconds_since(session.asked_at), phase_name(session.phase));
   if (session.changing_lease) session.delivered = false;  // it does not know its ranges: its next Attach tells it
   respond(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
 }

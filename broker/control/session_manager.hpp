@@ -69,6 +69,7 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] const std::map<std::uint64_t, Session>& sessions() const { return sessions_; }
   [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<Executor>>& executors() const { return pool_.all(); }
   [[nodiscard]] ImageStore& images() { return images_; }
+  [[nodiscard]] ProgramReader& programs() { return programs_; }
   // Who shares executors and what is kept for them: image cache, load log. kHome, or a user who shares nothing with others.
   [[nodiscard]] uid_t house_of(const ClientIdentity& client) const;
   [[nodiscard]] const SessionLimits& limits() const { return limits_; }
@@ -129,12 +130,15 @@ class SessionManager final : public ExecutorOwner {
  private:
   [[nodiscard]] bool place(Session& session);
   [[nodiscard]] bool suits(const Executor& executor, const Session& session) const;
-  [[nodiscard]] Executor* place_in_quarantine(const Session& session);
+  [[nodiscard]] Executor* place_in_quarantine(const Session& session, const Ward& ward);
   [[nodiscard]] Executor* choose_other(const Session& session, const Executor& than);
-  [[nodiscard]] Executor* find_quarantine(const Session& session) const;
+  [[nodiscard]] Executor* find_quarantine(const Session& session, const Ward& ward) const;
   void printed(const Executor& executor, const ExecutorPacket& packet);
   void add_output(Session& session, std::uint32_t stream, std::string_view text);
-  void note_fault(const std::vector<std::uint64_t>& suspects);
+  void note_fault(const std::vector<std::uint64_t>& suspects, double weight = 1);
+  void weigh_faults();
+  [[nodiscard]] bool awaits_program(const Session& session) const;
+  void programs_known();
   void arm_release();
   [[nodiscard]] bool is_used(const Executor& executor) const;
   void release(Executor& executor);
@@ -238,7 +242,14 @@ class SessionManager final : public ExecutorOwner {
   Remnants remnants_;
   KernelLog kernel_log_;
   Quarantine quarantine_;
-  std::map<ExecutorId, Program> reserved_;  // executors that serve one program's clients only
+  std::map<ExecutorId, Ward> reserved_;  // executors that serve what is in quarantine only
+  struct Suspicion {                     // of a fault, until all programs are known
+    EventLoop::Clock::time_point when;
+    double weight = 1;
+    std::vector<std::shared_ptr<const ClientProgram>> programs;
+  };
+  std::vector<Suspicion> suspicions_;
+  ProgramReader programs_;
   EventLoop::Timer release_timer_;
   EventLoop::Timer relocation_timer_;  // SessionLimits::relocate_for_tests
   std::uint64_t last_relocated_ = 0;   // a session

@@ -18,7 +18,7 @@ uid_t SessionManager::house_of(const ClientIdentity& client) const {
 // False if no executor can have it.
 bool SessionManager::place(Session& session) {
   if (session.executor != nullptr) return true;
-  if (quarantine_.contains(session.client.program)) session.executor = place_in_quarantine(session);
+  if (const auto ward = quarantine_.ward_of(session.client.program->program)) session.executor = place_in_quarantine(session, *ward);
   if (session.executor != nullptr) return true;
   const uid_t house = house_of(session.client);
   const auto suits_it = [&](const Executor& executor) { return suits(executor, session); };
@@ -40,24 +40,34 @@ bool SessionManager::is_kept_clean(const Executor& executor) const {
   });
 }
 
-// An executor of its program's own: the one it has, a further one that nobody uses, or a new one. Where none can be had it shares another
-// program's quarantine. nullptr: it has to be served among the others.
-Executor* SessionManager::place_in_quarantine(const Session& session) {
+// An executor for what is in quarantine alone: the one it has, a further one that nobody uses, or a new one. Where none can be had it shares
+// another's quarantine, or an executor that is blocked and so is of use to nobody who needs a quiet window. nullptr: it has to be served among
+// the others.
+Executor* SessionManager::place_in_quarantine(const Session& session, const Ward& ward) {
   (void)pool_.first(session.device);
-  if (Executor* found = find_quarantine(session)) return found;
-  const std::string& program = session.client.program.path;
+  if (Executor* found = find_quarantine(session, ward)) return found;
   const uid_t house = house_of(session.client);
-  if (Executor* executor = pool_.choose(
-          session.device, house, [&](const Executor& other) { return !other.is_first() && !reserved_.contains(other.id()) && !is_used(other); })) {
-    reserved_[executor->id()] = session.client.program;
-    log_warning("{}: is in quarantine, in executor {}, which serves {} alone.", session.name(), executor->label(), program);
-    return executor;
+  const auto is_near = [&](ExecutorId id) { return id.device == session.device && id.user == house; };
+  const auto count = std::ranges::count_if(reserved_, [&](const auto& entry) { return is_near(entry.first); });
+  const auto is_free = [&](const Executor& other) { return !other.is_first() && !reserved_.contains(other.id()) && !is_used(other); };
+  Executor* const own = static_cast<unsigned>(count) < limits_.quarantine.executors ? pool_.choose(session.device, house, is_free) : nullptr;
+  if (own != nullptr) {
+    reserved_[own->id()] = ward;
+    log_warning("{}: is in quarantine, in executor {}, which serves nothing else than this: {}.", session.name(), own->label(), ward.name());
+    return own;
   }
   for (const auto& [id, other] : reserved_) {
-    if (id.device != session.device || id.user != house || remnants_.contains(*pool_.all().at(id), session.id)) continue;
-    log_warning("{}: is in quarantine, in executor {} together with {}, because no further executor can be had (--executors).", session.name(),
-                pool_.all().at(id)->label(), other.path);
+    if (!is_near(id) || remnants_.contains(*pool_.all().at(id), session.id)) continue;
+    log_warning("{}: is in quarantine, in executor {}, together with this: {}; there are no more for it (--quarantine-executors, --executors).",
+                session.name(), pool_.all().at(id)->label(), other.name());
     return pool_.all().at(id).get();
+  }
+  if (Executor* const blocked = pool_.any(session.device, house, [&](const Executor& other) {
+        return pool_.all().at(other.id())->is_blocked() && suits(other, session);
+      })) {
+    log_warning("{}: is in quarantine, in executor {}, which kernels without end block, because no other can be had (--executors).", session.name(),
+                blocked->label());
+    return blocked;
   }
   log_warning(
       "{}: should be in quarantine and is served among the others, because no further executor can be had (--executors, or the GPU's compute mode).",
@@ -65,10 +75,10 @@ Executor* SessionManager::place_in_quarantine(const Session& session) {
   return nullptr;
 }
 
-Executor* SessionManager::find_quarantine(const Session& session) const {
-  for (const auto& [id, program] : reserved_) {
+Executor* SessionManager::find_quarantine(const Session& session, const Ward& ward) const {
+  for (const auto& [id, held] : reserved_) {
     Executor& executor = *pool_.all().at(id);
-    if (id.device != session.device || program != session.client.program || executor.is_quitting()) continue;
+    if (id.device != session.device || id.user != house_of(session.client) || held != ward || executor.is_quitting()) continue;
     if (!remnants_.contains(executor, session.id)) return &executor;
   }
   return nullptr;

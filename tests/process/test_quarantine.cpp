@@ -57,6 +57,50 @@ TEST_CASE("after three faults a program's clients are in an executor of their ow
   REQUIRE(server_of(broker, other.program().pid()) == first);
 }
 
+TEST_CASE("a copy of a program under another name is in quarantine as the program is") {
+  const BrokerFixture broker(with({"--quarantine-faults", "2"}));
+  const TemporaryFolder folder;
+  const auto copy = [&](const char* name) {
+    std::filesystem::copy_file(built_program("test_client"), folder.path() / name);
+    return (folder.path() / name).string();
+  };
+  Client bystander(broker, "memory_client");
+  const pid_t first = broker.servers().at(0);
+  for (const char* name : {"one", "two"}) {
+    Client guilty(broker, copy(name));
+    REQUIRE(guilty.ask("fault").rfind("700 CUDA_ERROR_ILLEGAL_ADDRESS", 0) == 0);
+  }
+  INFO(broker.log());
+  REQUIRE(log_has(broker, "is in quarantine"));
+  const pid_t after = broker.servers().at(0);
+  REQUIRE(after != first);
+  Client again(broker, copy("three"));
+  REQUIRE(server_of(broker, again.program().pid()) != after);
+  REQUIRE(again.ask("fault").rfind("700 CUDA_ERROR_ILLEGAL_ADDRESS", 0) == 0);
+  REQUIRE(broker.servers().at(0) == after);
+  REQUIRE(server_of(broker, bystander.program().pid()) == after);
+}
+
+TEST_CASE("an interpreter is not in quarantine for one of its scripts") {
+  const BrokerFixture broker(with({"--quarantine-faults", "2"}));
+  const auto run = [&](const char* script) {
+    ProgramOptions options;
+    options.arguments = {script};
+    options.converses = true;
+    return Client(broker.start("test_client", options), Client::Attached::waits);
+  };
+  for (int i = 0; i < 2; ++i) {
+    Client guilty = run("bad.py");
+    REQUIRE(guilty.ask("fault").rfind("700 CUDA_ERROR_ILLEGAL_ADDRESS", 0) == 0);
+  }
+  INFO(broker.log());
+  REQUIRE(log_has(broker, "bad.py (uid "));
+  const pid_t first = broker.servers().at(0);
+  Client good = run("good.py"), bad = run("bad.py");
+  CHECK(server_of(broker, good.program().pid()) == first);
+  CHECK(server_of(broker, bad.program().pid()) != first);
+}
+
 TEST_CASE("a program leaves quarantine when it has not faulted for the time that is set") {
   const BrokerFixture broker(with({"--quarantine-faults", "1", "--quarantine-s", "2", "--idle-executor-ms", "200"}));
   fault(broker);

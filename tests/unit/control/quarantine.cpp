@@ -8,11 +8,14 @@ using std::chrono::seconds;
 
 namespace {
 
+using Wards = std::vector<Ward>;
 using Programs = std::vector<Program>;
-const Program kA{"/bin/a", 1, 10, 1000};
-const Program kB{"/bin/b", 1, 11, 1000};
-const Program kAOfOther{"/bin/a", 1, 10, 1001};
-const Program kANew{"/bin/a", 1, 12, 1000};
+const Program kA{1000, {1}, "", "/bin/a"};
+const Program kB{1000, {2}, "", "/bin/b"};
+const Program kC{1000, {3}, "", "/bin/c"};
+const Program kAOfOther{1001, {1}, "", "/bin/a"};
+const Program kANew{1000, {4}, "", "/bin/a"};
+const Program kACopied{1000, {1}, "", "/tmp/innocent"};
 constexpr Quarantine::Clock::time_point kStart{};
 
 }  // namespace
@@ -21,11 +24,11 @@ TEST_CASE("the third fault within the window puts a program into quarantine, onc
   Quarantine quarantine({3, seconds(300)});
   CHECK(quarantine.note_fault(Programs{kA}, kStart).empty());
   CHECK(quarantine.note_fault(Programs{kA}, kStart + seconds(100)).empty());
-  CHECK_FALSE(quarantine.contains(kA));
-  CHECK(quarantine.note_fault(Programs{kA}, kStart + seconds(299)) == Programs{kA});
-  CHECK(quarantine.contains(kA));
+  CHECK_FALSE(quarantine.ward_of(kA));
+  CHECK(quarantine.note_fault(Programs{kA}, kStart + seconds(299)) == Wards{Ward::of(Ward::Extent::command, kA)});
+  CHECK(quarantine.ward_of(kA));
   CHECK(quarantine.note_fault(Programs{kA}, kStart + seconds(299)).empty());
-  for (const Program& other : {kB, kAOfOther, kANew}) CHECK_FALSE(quarantine.contains(other));
+  for (const Program& other : {kB, kAOfOther, kANew}) CHECK_FALSE(quarantine.ward_of(other));
 }
 
 TEST_CASE("faults that are longer ago than the window count no more") {
@@ -34,13 +37,14 @@ TEST_CASE("faults that are longer ago than the window count no more") {
 }
 
 TEST_CASE("suspects share a fault, clients of one program bear their shares together") {
+  const Program other{1001, {2}, "", "/bin/b"};  // of another user, so that the two are nothing together
   Quarantine shared({1, seconds(300)});
-  for (int i = 0; i < 3; ++i) CHECK(shared.note_fault(Programs{kA, kB, kB, kB}, kStart).size() == (i == 1 ? 1u : 0u));  // B at 1.5
-  CHECK(shared.contains(kB));
-  CHECK(shared.note_fault(Programs{kA, kB, kB, kB}, kStart) == Programs{kA});
+  for (int i = 0; i < 3; ++i) CHECK(shared.note_fault(Programs{kA, other, other, other}, kStart).size() == (i == 1 ? 1u : 0u));  // at 1.5
+  CHECK(shared.ward_of(other));
+  CHECK(shared.note_fault(Programs{kA, other, other, other}, kStart) == Wards{Ward::of(Ward::Extent::command, kA)});
   Quarantine whole({3, seconds(300)});
   for (int i = 0; i < 2; ++i) CHECK(whole.note_fault(Programs{kA, kA, kA}, kStart).empty());
-  CHECK(whole.note_fault(Programs{kA, kA, kA}, kStart) == Programs{kA});
+  CHECK(whole.note_fault(Programs{kA, kA, kA}, kStart) == Wards{Ward::of(Ward::Extent::command, kA)});
 }
 
 TEST_CASE("a program leaves after the window without a fault") {
@@ -51,14 +55,55 @@ TEST_CASE("a program leaves after the window without a fault") {
   (void)quarantine.note_fault(Programs{kA}, kStart + seconds(200));
   CHECK(quarantine.next_release() == kStart + seconds(500));
   CHECK(quarantine.release(kStart + seconds(499)).empty());
-  CHECK(quarantine.contains(kA));
-  CHECK(quarantine.release(kStart + seconds(500)) == Programs{kA});
-  CHECK_FALSE(quarantine.contains(kA));
+  CHECK(quarantine.ward_of(kA));
+  CHECK(quarantine.release(kStart + seconds(500)) == Wards{Ward::of(Ward::Extent::command, kA)});
+  CHECK_FALSE(quarantine.ward_of(kA));
   CHECK(quarantine.note_fault(Programs{kA}, kStart + seconds(501)).empty());  // and begins anew
 }
 
 TEST_CASE("with 0 faults nobody is in quarantine") {
   Quarantine quarantine({0, seconds(300)});
   for (int i = 0; i < 10; ++i) CHECK(quarantine.note_fault(Programs{kA}, kStart).empty());
-  CHECK_FALSE(quarantine.contains(kA));
+  CHECK_FALSE(quarantine.ward_of(kA));
+}
+
+TEST_CASE("a copy under another name is the same program") {
+  Quarantine quarantine({3, seconds(300)});
+  for (const Program& each : {kA, kACopied, kA}) (void)quarantine.note_fault(Programs{each}, kStart);
+  CHECK(quarantine.ward_of(kACopied));
+}
+
+TEST_CASE("a script's faults are not its interpreter's, those of many scripts are") {
+  const auto script = [](const char* name) { return Program{1000, {9}, name, "/usr/bin/python3"}; };
+  Quarantine quarantine({3, seconds(300)});
+  for (int i = 0; i < 5; ++i) (void)quarantine.note_fault(Programs{script("bad.py")}, kStart);
+  CHECK(quarantine.ward_of(script("bad.py")));
+  CHECK_FALSE(quarantine.ward_of(script("good.py")));
+  CHECK(quarantine.note_fault(Programs{script("worse.py")}, kStart).empty());
+  CHECK(quarantine.note_fault(Programs{script("worst.py")}, kStart) == Wards{Ward::of(Ward::Extent::program, script(""))});
+  CHECK(quarantine.ward_of(script("good.py")));
+  CHECK_FALSE(quarantine.ward_of(kA));
+  CHECK(quarantine.concerns(1000));
+  CHECK_FALSE(quarantine.concerns(1001));
+}
+
+TEST_CASE("who faults with ever other programs has them all in quarantine but those that have done well, and others nothing") {
+  Quarantine quarantine({3, seconds(300)});
+  quarantine.note_good(kC);
+  quarantine.note_good(kA);  // until it faults
+  for (const Program& each : {kA, kB, kANew}) (void)quarantine.note_fault(Programs{each}, kStart);
+  const Program unknown{1000, {77}, "", "/tmp/next"};
+  REQUIRE(quarantine.ward_of(unknown));
+  CHECK(quarantine.ward_of(unknown)->extent == Ward::Extent::user);
+  CHECK(quarantine.ward_of(kA));
+  CHECK_FALSE(quarantine.ward_of(kC));
+  CHECK_FALSE(quarantine.ward_of(kAOfOther));
+  CHECK(quarantine.release(kStart + seconds(300)).size() == 1);
+  CHECK_FALSE(quarantine.ward_of(unknown));
+}
+
+TEST_CASE("what is worth several faults counts as so many") {
+  Quarantine quarantine({3, seconds(300)});
+  CHECK(quarantine.note_fault(Programs{kA}, kStart, 3).size() == 1);
+  CHECK(quarantine.ward_of(kA));
 }
