@@ -53,6 +53,7 @@ struct Arguments {
   unsigned quarantine_faults = 3;
   unsigned quarantine_s = 300;
   unsigned quarantine_executors = 1;
+  unsigned blocked_s = 20;
   unsigned idle_ms = 10'000;
   std::string label = "0";
   unsigned module_cache_mib = 1024;
@@ -104,6 +105,9 @@ void describe(CommandLine& line, Arguments& arguments) {
   line.option("--idle-executor-ms", &arguments.idle_ms, "Milliseconds after its last client that a further executor ends");
   line.option("--idle-compiler-ms", &arguments.idle_compiler_ms,
               "Milliseconds after its last image that a user's compiler process ends, which reads what clients load");
+  line.option("--blocked-s", &arguments.blocked_s,
+              "Seconds that kernels without end may block all executors of a user, two or more, while another client's call waits: then the client "
+              "whose program blocks most of them, of several the last, gets CUDA_ERROR_LAUNCH_TIMEOUT; 0: as long as they run");
   line.option("--quarantine-faults", &arguments.quarantine_faults,
               "Faults of a program (by its executable's content, its user and its first arguments) within --quarantine-s that put it in quarantine: "
               "its next clients get an executor of their own. So many different ones of an executable, or executables of a user, put all of them "
@@ -262,6 +266,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.window = window;
   limits.max_clients = arguments.max_clients;
   limits.orphan = std::chrono::milliseconds(arguments.orphan_ms);
+  limits.blocked = std::chrono::seconds(arguments.blocked_s);
   limits.drain = std::chrono::milliseconds(arguments.drain_ms);
   limits.relocate_for_tests = std::chrono::milliseconds(arguments.relocate_ms);
   limits.pool.executors = arguments.executors;

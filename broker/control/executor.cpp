@@ -213,12 +213,17 @@ ExecutorInstance* Executor::standby() const {
 }
 
 void Executor::note_blocked(std::uint64_t session) {
-  if (serving_) blocking_ = running_streams(serving_->progress().table, session);
+  if (!serving_) return;
+  const std::vector<Blocker> before = std::exchange(blocking_, {});
+  for (const RunningStream& stream : running_streams(serving_->progress().table, session)) {
+    const auto known = std::ranges::find(before, stream, &Blocker::stream);
+    blocking_.push_back({stream, known != before.end() ? known->since : EventLoop::Clock::now()});
+  }
 }
 
 bool Executor::is_blocked() {
   if (blocking_.empty() || !serving_) return false;
-  std::erase_if(blocking_, [&](const RunningStream& stream) { return !runs_on(serving_->progress().table, stream); });
+  std::erase_if(blocking_, [&](const Blocker& blocker) { return !runs_on(serving_->progress().table, blocker.stream); });
   if (!blocking_.empty()) return true;
   log_info("Executor {} (pid {}) is no longer blocked: the kernels that calls waited for have ended.", label_, pid());
   return false;

@@ -91,6 +91,12 @@ class Executor {
   // A call of `session` got no quiet window: what others run now keeps newcomers away, until it has ended.
   void note_blocked(std::uint64_t session);
   [[nodiscard]] bool is_blocked();
+  struct Blocker {
+    RunningStream stream;
+    EventLoop::Clock::time_point since;  // when it was first in somebody's way
+  };
+  // Whose kernels it is blocked by; some may have ended since is_blocked().
+  [[nodiscard]] const std::vector<Blocker>& blockers() const { return blocking_; }
 
  private:
   [[nodiscard]] ExecutorOptions options() const;
@@ -131,7 +137,7 @@ class Executor {
   Standby standby_;
   std::unique_ptr<ExecutorInstance> serving_;  // or about to
   pid_t last_pid_ = -1;
-  std::vector<RunningStream> blocking_;
+  std::vector<Blocker> blocking_;
   std::unique_ptr<proto::DriverFacts> facts_;
   DeathReport report_;
   ProgressTick fault_tick_ = 0;  // when it was made, if it is of a fault

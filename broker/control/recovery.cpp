@@ -140,7 +140,7 @@ std::vector<RunningStream> running_streams(const ProgressTable& table, std::uint
     const std::uint64_t session = stream.session.load(std::memory_order_acquire);
     if (session == 0 || session == except_session) continue;
     const std::uint32_t completed = stream.completed.load(std::memory_order_acquire);
-    if (completed != stream.issued.load(std::memory_order_acquire)) running.push_back({index, completed});
+    if (completed != stream.issued.load(std::memory_order_acquire)) running.push_back({index, completed, session});
   }
   return running;
 }
@@ -148,7 +148,7 @@ std::vector<RunningStream> running_streams(const ProgressTable& table, std::uint
 bool runs_on(const ProgressTable& table, const RunningStream& running) {
   const StreamProgress& stream = table.stream[running.index];
   const std::uint32_t completed = stream.completed.load(std::memory_order_acquire);
-  return stream.session.load(std::memory_order_acquire) != 0 && completed == running.completed &&
+  return stream.session.load(std::memory_order_acquire) == running.session && completed == running.completed &&
          completed != stream.issued.load(std::memory_order_acquire);
 }
 

@@ -3,7 +3,7 @@
 //
 //   who                                   executor reported a fault              it crashed, or was replaced
 //   client gone                           dropped                                dropped
-//   terminated by a command               failed, CUDA_ERROR_MPS_CLIENT_TERMINATED (both)
+//   terminated                            failed, with the error that it was given then (both)
 //   shown guilty (guilt.hpp)              failed with the driver's error         (nobody is)
 //   idle                                  moved                                  moved
 //   named by a call in which the          –                                      failed, CUDA_ERROR_MPS_SERVER_NOT_READY (a crash while its
@@ -74,6 +74,8 @@ struct Verdict {
 struct RunningStream {
   std::uint32_t index = 0;
   std::uint32_t completed = 0;
+  std::uint64_t session = 0;
+  friend bool operator==(const RunningStream&, const RunningStream&) = default;
 };
 [[nodiscard]] std::vector<RunningStream> running_streams(const ProgressTable& table, std::uint64_t except_session);
 [[nodiscard]] bool runs_on(const ProgressTable& table, const RunningStream& stream);

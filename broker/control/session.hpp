@@ -38,7 +38,7 @@ enum class SessionPhase {
   reopening,  // its leases change: closed in the executor, to be opened again
   moved,      // its executor died; the client is to ask for a new channel
   lost,       // it did not survive its executor, or was terminated; the error is sticky
-  terminating,  // by a command: SessionClose sent, the client is still there
+  terminating,  // by a command, or for a kernel without end: SessionClose sent, the client is still there and has lost_error
   closing,    // the client is gone; SessionClose sent
 };
 [[nodiscard]] const char* phase_name(SessionPhase phase);

@@ -42,9 +42,14 @@ void SessionManager::terminate(Session& session, std::function<void()> stopped) 
     return respond(session, CUDA_SUCCESS);
   }
   if (session.phase == SessionPhase::closing || session.phase == SessionPhase::terminating) return check_end(session.id);
-  session.lost_error = CUDA_ERROR_MPS_CLIENT_TERMINATED;
-  session.channel->tell_failed(CUDA_ERROR_MPS_CLIENT_TERMINATED);
-  log_server(session.executor->pid(), "Status of client {} is INACTIVE: it is terminated by a command.", session.server_name());
+  fail(session, CUDA_ERROR_MPS_CLIENT_TERMINATED, "it is terminated by a command");
+}
+
+// It is in an executor, where its work ends; the client is still there.
+void SessionManager::fail(Session& session, CUresult error, const char* why) {
+  session.lost_error = error;
+  session.channel->tell_failed(error);
+  log_server(session.executor->pid(), "Status of client {} is INACTIVE: {}.", session.server_name(), why);
   begin_end(session, SessionPhase::terminating);
   respond(session, CUDA_SUCCESS);
 }

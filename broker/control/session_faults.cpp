@@ -75,9 +75,13 @@ void SessionManager::weigh_faults() {
   arm_release();
 }
 
-// A newcomer whose program may be one in quarantine; the reader has a limit.
+// A newcomer whose program may be one in quarantine, or one whose kernels block executors; the reader has a limit.
 bool SessionManager::awaits_program(const Session& session) const {
-  return session.executor == nullptr && !session.client.program->is_known && quarantine_.concerns(session.client.uid);
+  if (session.executor != nullptr || session.client.program->is_known) return false;
+  if (quarantine_.concerns(session.client.uid)) return true;
+  return std::ranges::any_of(pool_.all(), [&](const auto& entry) {
+    return entry.first.device == session.device && entry.first.user == house_of(session.client) && entry.second->is_blocked();
+  });
 }
 
 void SessionManager::programs_known() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions and executors together: places sessions in executors, opens them there, brings their memory into the next one, moves those that
 // starve, ends them, decides by recovery.hpp what a death costs whom. Knows neither sockets of clients nor the text of commands.
-// In twelve files: session_manager.cpp (opening), session_limits.cpp (what one may hold), session_end.cpp (ending), session_placement.cpp (which
-// executor), session_rest.cpp (restarts), session_handover.cpp (to another program), session_recovery.cpp
+// In thirteen files: session_manager.cpp (opening), session_limits.cpp (what one may hold), session_end.cpp (ending), session_placement.cpp (which
+// executor), session_blockers.cpp (kernels without end), session_rest.cpp (restarts), session_handover.cpp (to another program), session_recovery.cpp
 // (executors' messages and deaths), session_faults.cpp (who has caused a fault), session_output.cpp (what kernels print), session_external.cpp
 // (descriptors of other interfaces), session_heap.cpp (the device's heap), session_images.cpp (images for executors).
 // Owned by Server; the control process's thread. Requests come from ClientConnection, which has checked their form; here ids and ranges are
@@ -38,6 +38,7 @@ struct SessionLimits {
   std::chrono::milliseconds orphan{200};     // how long work of a client that is gone may run on
   std::chrono::milliseconds drain{200};      // how long others' work is waited for before an executor is replaced
   std::chrono::milliseconds answer{10'000};  // how long a client waits for an executor
+  std::chrono::milliseconds blocked{0};      // how long kernels may block all of a user's executors while somebody waits; 0: as long as they like
   std::chrono::milliseconds pause{1'000};    // how long the work of a session that is to be moved may take to end
   std::chrono::milliseconds relocate_for_tests{0};  // so often a session moves to another executor; 0: only one that starves
   QuarantineLimits quarantine;
@@ -154,6 +155,10 @@ class SessionManager final : public ExecutorOwner {
   void check_variables(Session& session);
   void variables_checked(const Executor& executor, const ExecutorPacket& packet);
   void leave(Session& session);  // for the other executor
+  [[nodiscard]] bool are_of_a_kind(const Session& a, const Session& b) const;
+  [[nodiscard]] std::size_t blocked_by_kind(const Session& session) const;
+  [[nodiscard]] bool blocks_its_share(const Session& session) const;
+  [[nodiscard]] bool end_a_blocker(const Session& waiting);
   [[nodiscard]] bool is_kept_clean(const Executor& executor) const;
   void stay(Session& session, const char* why);
   void drop_relocation(Session& session);
@@ -170,6 +175,7 @@ class SessionManager final : public ExecutorOwner {
 
   void session_opened(Session& session, const ExecutorPacket& packet);
   void session_closed(Session& session);
+  void fail(Session& session, CUresult error, const char* why);
   void begin_end(Session& session, SessionPhase phase);
   void check_end(std::uint64_t session);
   void report_stopped(Session& session);

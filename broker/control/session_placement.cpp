@@ -22,6 +22,10 @@ bool SessionManager::place(Session& session) {
   if (session.executor != nullptr) return true;
   const uid_t house = house_of(session.client);
   const auto suits_it = [&](const Executor& executor) { return suits(executor, session); };
+  if (blocks_its_share(session)) {
+    session.executor = pool_.any(session.device, house, [&](const Executor& other) { return pool_.all().at(other.id())->is_blocked() && suits_it(other); });
+    if (session.executor != nullptr) return true;
+  }
   session.executor = pool_.choose(session.device, house, suits_it);
   // All are blocked: it may be served all the same, as long as it needs no quiet window.
   if (session.executor == nullptr) session.executor = pool_.any(session.device, house, suits_it);
@@ -132,8 +136,12 @@ void SessionManager::starved(Executor& executor, const ExecutorPacket& packet) {
     return log_warning("{}: {} waits in executor {} for work of {} to end (--patience-s); what the session has cannot go to another executor.",
                        session->name(), packet.text, executor.label(), name_of(packet.object));
   }
-  Executor* to = packet.object == session->id ? nullptr : choose_other(*session, executor);
-  if (to == nullptr) return stay(*session, "no other executor can be had");
+  const bool waits_for_itself = packet.object == session->id;
+  if (!waits_for_itself && blocks_its_share(*session)) return stay(*session, "kernels of its own kind block all executors but the last");
+  Executor* to = waits_for_itself ? nullptr : choose_other(*session, executor);
+  if (to == nullptr) {
+    return stay(*session, !waits_for_itself && end_a_blocker(*session) ? "one is to be freed for it" : "no other executor can be had");
+  }
   log_warning("{}: {} cannot be made in executor {} while work of {} runs on; it moves to executor {}.", session->name(), packet.text,
               executor.label(), name_of(packet.object), to->label());
   session->relocation.emplace();

@@ -303,7 +303,7 @@ void SessionManager::apply(const Verdict& verdict, const DeathReport& report) {
         log_warning("{}: had work in flight and gets CUDA error {}{}{}.", session.name(), static_cast<int>(verdict.error),
                     report.text.empty() ? "" : "; ", report.text);
       }
-      lose(session, verdict.error);
+      lose(session, session.phase == SessionPhase::terminating ? session.lost_error : verdict.error);
       if (session.answer) respond(session, CUDA_SUCCESS);
       return;
   }

@@ -3,6 +3,8 @@
 // same GPU, with all it holds; the others stay where they are, and each executor's end is its own.
 #include <signal.h>
 
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -42,6 +44,16 @@ void require_newcomer_is_served(const BrokerFixture& broker) {
 
 bool has_servers(const BrokerFixture& broker, std::size_t count) {
   return eventually(std::chrono::seconds(10), [&] { return broker.servers().size() == count; });
+}
+
+// A client whose executable is like no other's: what it does is its own program's doing.
+Client start_other(const BrokerFixture& broker, const TemporaryFolder& folder, const std::string& content) {
+  const std::filesystem::path program = folder.path() / content;
+  std::filesystem::copy_file(built_program("test_client"), program, std::filesystem::copy_options::skip_existing);
+  if (std::filesystem::file_size(program) == std::filesystem::file_size(built_program("test_client"))) {
+    std::ofstream(program, std::ios::app) << content;
+  }
+  return Client::begin(broker, program);  // where it is served beside a kernel of its like, it waits for that from the beginning
 }
 
 }  // namespace
@@ -213,4 +225,41 @@ TEST_CASE("a client whose modules have large variables stays, and keeps them") {
   INFO(answer << broker.log());
   REQUIRE(is_mps_error(answer));
   REQUIRE(owner.ask("count") == "ok 7");
+}
+
+TEST_CASE("kernels without end of one program leave one executor of three to the others") {
+  const BrokerFixture broker(with({"--module-cache", "0"}));  // so that each newcomer loads
+  const TemporaryFolder folder;
+  Client there(broker);
+  REQUIRE(there.ask("hold") == "ok");
+  std::vector<Client> endless;
+  for (int i = 0; i < 4; ++i) {
+    endless.push_back(start_other(broker, folder, "endless"));
+    endless.back().begin("spin");
+    (void)endless.back().answer(std::chrono::seconds(3));
+    require_newcomer_is_served(broker);
+  }
+  CHECK(broker.servers().size() == 3);
+  require_ok(there, "image other_ptx", broker);
+  require_ok(there, "check", broker);
+}
+
+TEST_CASE("kernels without end of ever other programs end when they block all executors") {
+  const BrokerFixture broker(with({"--blocked-s", "3", "--module-cache", "0"}));
+  const TemporaryFolder folder;
+  std::vector<Client> endless;
+  std::vector<std::string> answers;
+  for (int i = 0; i < 7; ++i) {
+    endless.push_back(start_other(broker, folder, "endless" + std::to_string(i)));
+    endless.back().begin("spin");
+    (void)endless.back().answer(std::chrono::seconds(3));
+    const Outcome newcomer = broker.run("vector_add_drv", std::vector<std::string>{});
+    INFO(newcomer.explain() << broker.log());
+    REQUIRE(newcomer.ok());
+    WARN("served after " << std::chrono::duration_cast<Milliseconds>(newcomer.took).count() << " ms");
+  }
+  const std::string log = broker.log();
+  INFO(log);
+  CHECK(log.find("gets CUDA_ERROR_LAUNCH_TIMEOUT") != std::string::npos);
+  CHECK(log.find("with all programs that have not ended without a fault before, has cost others") != std::string::npos);  // so it comes to an end
 }
