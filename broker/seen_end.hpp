@@ -44,6 +44,18 @@ inline void note_work(StreamProgress& stream, bool is_busy, ProgressTick now) {
   stream.busy_seen.store(is_busy ? std::max(now, ProgressTick{1}) : 0, std::memory_order_release);
 }
 
+// The stream goes back to the pool, its words all written. They may have been behind faulted work, so whose it was stays known.
+inline void note_former(StreamProgress& stream, ProgressTick now) {
+  const std::uint64_t session = stream.session.load(std::memory_order_relaxed);
+  const std::uint32_t kinds = stream.kinds.exchange(0, std::memory_order_relaxed);
+  if (session == 0 || kinds == 0) return;
+  const bool is_noted = has_noted(stream, stream.completed.load(std::memory_order_acquire));
+  stream.former_end.store(is_noted ? static_cast<ProgressTick>(stream.end_seen.load(std::memory_order_relaxed) >> 32) : now,
+                          std::memory_order_relaxed);
+  stream.former_kinds.store(kinds, std::memory_order_relaxed);
+  stream.former_session.store(session, std::memory_order_release);
+}
+
 // Ends that are not believed: those at `from` or later, and those around the fault, where it is known when that was.
 struct LateEnds {
   struct Span {
@@ -63,6 +75,13 @@ struct LateEnds {
   const auto end = static_cast<ProgressTick>(seen >> 32);
   if (end == 0) return false;
   return is_not_before(end, late.from) || (late.at_fault && is_not_before(end, late.at_fault->from) && is_not_before(late.at_fault->to, end));
+}
+
+// The same of the session that had the stream last. Its end may be noted later than it was, so no end of `late` makes it believed.
+[[nodiscard]] inline bool former_ended_late(const StreamProgress& stream, const LateEnds& late) {
+  if (stream.former_session.load(std::memory_order_acquire) == 0) return false;
+  const std::uint32_t end = stream.former_end.load(std::memory_order_relaxed);
+  return is_not_before(end, late.from) || (late.at_fault && is_not_before(end, late.at_fault->from));
 }
 
 }  // namespace mpsshim::broker

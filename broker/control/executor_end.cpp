@@ -102,11 +102,11 @@ void Executor::end_life(const std::string& end, bool fades) {
       const LateEnds late =
           is_cpu_driver(driver()) ? LateEnds{fault_tick_} : late_ends(progress.table, fault_tick_, report_.error, owner_.fault_heard(last_pid_));
       in_flight = busy_sessions(progress.table, late);
-      report_.kernels = kernels_under_way(progress, late);
+      report_.work = work_under_way(progress, late);
       for (const std::string& line : streams_under_way(progress, late, fault_tick_)) log_server(last_pid_, "{}.", line);
     } else {
       in_flight = busy_sessions(progress.table);
-      report_.kernels = kernels_under_way(progress);
+      report_.work = work_under_way(progress);
     }
   }
   report_.pid = last_pid_;

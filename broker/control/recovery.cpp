@@ -120,6 +120,7 @@ std::set<std::uint64_t> busy_sessions(const ProgressTable& table, const LateEnds
   for (const StreamProgress& stream : table.stream) {
     const std::uint64_t session = stream.session.load(std::memory_order_acquire);
     if (session != 0 && ended_late(stream, late)) busy.insert(session);
+    if (former_ended_late(stream, late)) busy.insert(stream.former_session.load(std::memory_order_acquire));
   }
   return busy;
 }

@@ -34,7 +34,7 @@ struct DeathReport {
   CUresult error = CUDA_SUCCESS;    // fault: what the driver said
   std::uint64_t named_session = 0;  // whom the executor has shown guilty, or in whose driver call it crashed or hung; 0: nobody
   std::string text = {};            // for the log
-  KernelsUnderWay kernels = {};
+  WorkUnderWay work = {};
   pid_t pid = -1;               // of the executor
   std::string assertions = {};  // the driver's lines about those that failed
   bool was_compiling = false;   // an image of the named session, when it crashed
@@ -45,8 +45,7 @@ struct SessionCondition {
   bool busy = false;
   bool client_gone = false;
   bool terminated = false;
-  std::string kernels = {};               // names of those under way; empty: none
-  std::vector<proto::Lease> ranges = {};  // of its device memory
+  std::vector<proto::Lease> ranges = {};  // of its device and pinned memory
 };
 
 enum class Fate { moved, failed, dropped };
@@ -64,7 +63,7 @@ struct Verdict {
 // Which ends are late ones, at a fault that was reported at `report`, and that the kernel log told of at `heard`. An illegal address stops the
 // GPU before any word is written, and the log tells of it late.
 [[nodiscard]] LateEnds late_ends(const ProgressTable& table, ProgressTick report, CUresult error, std::optional<ProgressTick> heard = std::nullopt);
-// The same after a fault: what ended late counts too.
+// The same after a fault: what ended late counts too, be it in a stream that its session has left since.
 [[nodiscard]] std::set<std::uint64_t> busy_sessions(const ProgressTable& table, const LateEnds& late);
 [[nodiscard]] bool is_busy(const ProgressTable& table, std::uint64_t session);
 // False once the executor has ended all work of the session and will begin none: its streams are given back.

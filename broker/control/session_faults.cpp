@@ -7,15 +7,15 @@
 
 namespace mpsshim::broker::control {
 
-SessionCondition SessionManager::condition_of(const Session& session, const DeathReport& report, bool busy) {
+SessionCondition SessionManager::condition_of(const Session& session, bool busy) {
   SessionCondition condition;
   condition.session = session.id;
   condition.busy = busy;
   condition.client_gone = session.phase == SessionPhase::closing;
   condition.terminated = session.phase == SessionPhase::terminating;
-  if (const auto kernels = report.kernels.find(session.id); kernels != report.kernels.end()) condition.kernels = kernels->second;
   condition.ranges = session.more_leases;
   condition.ranges.push_back(session.device_lease);
+  condition.ranges.push_back(session.pinned_lease);
   return condition;
 }
 
@@ -23,11 +23,7 @@ Guilt SessionManager::investigate(const Executor& executor, const DeathReport& r
   const std::optional<XidLine> xid = kernel_log_.find(report.pid);
   const std::optional<std::uint64_t> address = xid ? xid->address : std::nullopt;
   const Guilt guilt = find_guilty(report, conditions, address);
-  const std::vector<std::uint64_t> suspects = find_suspects(conditions);
-  const auto kernels_of = [&](std::uint64_t id) {
-    const auto found = report.kernels.find(id);
-    return found == report.kernels.end() ? std::string("no kernel known") : "kernel " + found->second;
-  };
+  const std::vector<std::uint64_t> suspects = find_suspects(report, conditions);
   const auto name_of = [&](std::uint64_t id) {
     const auto found = sessions_.find(id);
     return found == sessions_.end() ? fmt::format("Session {}", id) : found->second.name();
@@ -35,16 +31,19 @@ Guilt SessionManager::investigate(const Executor& executor, const DeathReport& r
   std::string where = address ? fmt::format("address {:#x}", *address) : "address unknown";
   if (xid) where += fmt::format(" (the kernel log: {})", xid->text);
   if (guilt.proof != Proof::none) {
-    log_server(report.pid, "The client that has caused it: {}; {}; {}.", name_of(guilt.session), kernels_of(guilt.session), where);
+    log_server(report.pid, "The client that has caused it: {}; {}; {}.", name_of(guilt.session), work_text(report.work, guilt.session), where);
     log_error("{}: is guilty of CUDA error {} in executor {} (pid {}): {}; {}; {}.", name_of(guilt.session), static_cast<int>(report.error),
-              executor.label(), report.pid, proof_text(guilt.proof), kernels_of(guilt.session), where);
+              executor.label(), report.pid, proof_text(guilt.proof), work_text(report.work, guilt.session), where);
     if (is_a_programs_doing(report.error)) note_fault({guilt.session});
     return guilt;
+  }
+  if (const std::uint64_t owner = address ? owner_of(*address, conditions) : 0; owner != 0) {
+    where += fmt::format(", in the memory of {}, which shows nothing: others' kernels can go there", name_of(owner));
   }
   log_error("CUDA error {} in executor {} (pid {}): none of {} clients with work under way is shown guilty; {}.", static_cast<int>(report.error),
             executor.label(), report.pid, suspects.size(), where);
   log_server(report.pid, "It is not known which of {} clients has caused it; {}.", suspects.size(), where);
-  for (const std::uint64_t id : suspects) log_error("{}: is one of {} suspects; {}.", name_of(id), suspects.size(), kernels_of(id));
+  for (const std::uint64_t id : suspects) log_error("{}: is one of {} suspects; {}.", name_of(id), suspects.size(), work_text(report.work, id));
   if (is_a_programs_doing(report.error)) note_fault(suspects);
   return guilt;
 }

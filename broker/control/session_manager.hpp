@@ -202,7 +202,7 @@ class SessionManager final : public ExecutorOwner {
   void forget_images();
   void chunk_released(Session& session, std::uint64_t object);
   void chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds);
-  [[nodiscard]] static SessionCondition condition_of(const Session& session, const DeathReport& report, bool busy);
+  [[nodiscard]] static SessionCondition condition_of(const Session& session, bool busy);
   [[nodiscard]] Guilt investigate(const Executor& executor, const DeathReport& report, std::span<const SessionCondition> conditions);
   void apply(const Verdict& verdict, const DeathReport& report);
   void move(Session& session);

@@ -275,18 +275,21 @@ bool SessionManager::executor_died(Executor& executor, const DeathReport& report
   for (auto& [id, session] : sessions_) {
     if (session.executor != &executor || !session.in_executor()) continue;
     drop_relocation(session);  // it comes to an executor without the kernel it starved of
-    conditions.push_back(condition_of(session, report, busy.contains(id)));
+    conditions.push_back(condition_of(session, busy.contains(id)));
   }
   if (report.cause == DeathReport::Cause::fault) {
     log_server(report.pid, "Server is handling a fatal GPU error on device {}: {}. Server status is FAULT.", executor.device(), report.text);
   }
   const Guilt guilt = report.cause == DeathReport::Cause::fault ? investigate(executor, report, conditions) : Guilt{};
   if (report.cause == DeathReport::Cause::crash && report.named_session != 0) note_fault({report.named_session});
-  if (guilt.proof != Proof::none) add_output(sessions_.at(guilt.session), OutputBox::kStandardError, report.assertions);
+  if (Session* const guilty = guilt.proof != Proof::none ? find(guilt.session) : nullptr) {
+    add_output(*guilty, OutputBox::kStandardError, report.assertions);
+  }
   for (const Verdict& verdict : judge(report, conditions, guilt)) apply(verdict, report);
   log_server(report.pid, "Destroyed server context on device {}.", executor.device());
   // Or one of several, it is not known which: that does not stand against the driver either.
-  const bool is_a_clients = report.cause == DeathReport::Cause::fault && is_a_programs_doing(report.error) && !find_suspects(conditions).empty();
+  const bool is_a_clients =
+      report.cause == DeathReport::Cause::fault && is_a_programs_doing(report.error) && !find_suspects(report, conditions).empty();
   return guilt.proof != Proof::none || report.named_session != 0 || is_a_clients || is_replaced_for_one;
 }
 

@@ -143,7 +143,11 @@ CUresult StreamQueue::launch_graph(const GraphOp& op) {
 
 void StreamQueue::issue_graph(const GraphOp& op) {
   context_.parts.window.note_launch(stream_->progress_index, op.graph->identity());
-  if (const LoadedFunction* kernel = op.graph->last_kernel()) note_kernel(issued_ + 1, *kernel);
+  if (const LoadedFunction* kernel = op.graph->last_kernel()) {
+    note_kernel(issued_ + 1, *kernel);
+  } else {
+    note_touch(issued_ + 1);
+  }
   begin_change(1);
   if (op.graph->may_print()) note_output();
   context_.check(launch_graph(op), "cuGraphLaunch");

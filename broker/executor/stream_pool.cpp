@@ -6,6 +6,7 @@
 
 #include "broker/executor/progress.hpp"
 #include "broker/log.hpp"
+#include "broker/seen_end.hpp"
 
 namespace mpsshim::broker {
 
@@ -123,7 +124,9 @@ CUresult StreamPool::add(int priority) {
 }
 
 void StreamPool::give_back(std::unique_ptr<PooledStream> stream) {
-  const std::uint64_t session = progress_[stream->progress_index].session.exchange(0, std::memory_order_acq_rel);
+  StreamProgress& row = progress_[stream->progress_index];
+  note_former(row, progress_tick());
+  const std::uint64_t session = row.session.exchange(0, std::memory_order_acq_rel);
   const bool is_green = stream->green != nullptr;
   if (is_green) destroy(std::move(stream));
   std::lock_guard lock(mutex_);

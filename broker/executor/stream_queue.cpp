@@ -43,6 +43,9 @@ StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::u
   word().launches.store(0, std::memory_order_relaxed);
   word().chained.store(0, std::memory_order_relaxed);
   word().launched.store(issued_, std::memory_order_relaxed);
+  word().touched.store(issued_, std::memory_order_relaxed);
+  word().probes.store(probes_, std::memory_order_relaxed);
+  word().kinds.store(0, std::memory_order_relaxed);
   word().function.store(0, std::memory_order_relaxed);
 }
 
@@ -196,6 +199,18 @@ void StreamQueue::begin_change(std::uint32_t operations) {
 void StreamQueue::note_kernel(std::uint32_t position, const LoadedFunction& function) {
   word().launched.store(position, std::memory_order_relaxed);
   word().function.store(function.name_offset.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  note_kind(WorkKind::kernel);
+}
+
+// The same for work without a kernel that reads or writes memory.
+void StreamQueue::note_touch(std::uint32_t position) {
+  word().touched.store(position, std::memory_order_relaxed);
+  note_kind(WorkKind::memory);
+}
+
+void StreamQueue::note_kind(std::uint32_t kind) {
+  const std::uint32_t known = word().kinds.load(std::memory_order_relaxed);  // written by nobody else
+  if ((known & kind) == 0) word().kinds.store(known | kind, std::memory_order_relaxed);
 }
 
 void StreamQueue::issue_head() {
@@ -207,6 +222,7 @@ void StreamQueue::issue_head() {
   }
   if (std::holds_alternative<CheckedCopy>(head) || std::holds_alternative<CheckedBoxCopy>(head) || std::holds_alternative<CheckedFill>(head) ||
       std::holds_alternative<ValueWriteOp>(head) || std::holds_alternative<CheckedArrayCopy>(head)) {
+    note_touch(issued_ + 1);
     begin_change(1);
     context_.parts.window.note_launch(stream_->progress_index, nullptr);
   } else {

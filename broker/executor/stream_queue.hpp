@@ -162,6 +162,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void begin(std::uint32_t operations);
   void begin_change(std::uint32_t operations);
   void note_kernel(std::uint32_t position, const LoadedFunction& function);
+  void note_touch(std::uint32_t position);
+  void note_kind(std::uint32_t kind);
   void submitted(std::uint32_t calls) { submissions_ += calls; }
   void progress_submitted();
   [[nodiscard]] bool is_progress_due() const { return issued_ - written_ >= limit_.progress_interval(); }

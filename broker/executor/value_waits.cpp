@@ -42,6 +42,8 @@ void StreamQueue::send_probe(ValueWaitOp& wait) {
   wait.probe = ++probes_;
   wait.was_probed = true;
   const std::uint32_t row = stream_->progress_index;
+  note_kind(WorkKind::memory);
+  word().probes.store(probes_, std::memory_order_release);
   const std::lock_guard lock(issue_lock());
   CUresult result = CheckedCalls(driver()).probe(wait.word, context_.parts.progress, row, handle());
   if (result == CUDA_SUCCESS) result = context_.parts.progress.probe_number(row).write(driver(), handle(), probes_);

@@ -394,6 +394,19 @@ TEST_CASE("a launch that is queued keeps its memory") {
   CHECK(eventually([&] { return !f.client.session().memory().is_releasing(); }));
 }
 
+TEST_CASE("a graph of copies alone is under way for whoever asks after a fault") {
+  CopyFixture f;
+  f.executor.fake.hold_work();
+  f.launch();
+  CHECK(eventually([&] { return f.copies().size() == 1; }));
+  const broker::StreamProgress& row = f.executor.progress->stream[0];
+  REQUIRE(row.session == 1);
+  CHECK(row.kinds == broker::WorkKind::memory);
+  CHECK_FALSE(broker::progress_reached(row.completed, row.touched));
+  f.executor.fake.resume_work();
+  CHECK(eventually([&] { return broker::progress_reached(row.completed, row.touched); }));
+}
+
 TEST_CASE("a graph may copy from a variable while its module is there") {
   CopyFixture f;
   constexpr std::uint64_t kVariable = 0x5'0000'0000;

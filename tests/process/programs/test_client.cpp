@@ -10,6 +10,8 @@
 //   fault                  stores where no memory is and waits: answers the error that the wait gives
 //   spin                   launches a kernel that never ends
 //   fill HEX               fills a megaword with that value and waits: answers the error that the wait gives
+//   fill_graph HEX         a graph that does nothing but such a fill
+//   launch_graph           launches it and waits: answers the error that the wait gives
 //   chunks COUNT MIB       allocates so many pieces of so many MiB, each with words of its own at both ends
 //   touch                  a launch on one of them, and its wait
 //   check_chunks           reads all those words back
@@ -60,6 +62,8 @@ class Client {
   std::string stand();
   std::string release();
   std::string fill(const std::string& value);
+  std::string make_fill_graph(const std::string& value);
+  std::string launch_graph();
   std::string add_chunks(std::size_t count, std::size_t mib);
   std::string touch();
   std::string check_chunks();
@@ -72,6 +76,7 @@ class Client {
   std::unique_ptr<Words> own_;
   CUfunction count_ = nullptr;
   CUfunction trap_ = nullptr;
+  CUgraphExec graph_ = nullptr;
   CUstream standing_ = nullptr;
   std::unique_ptr<Words> behind_;
   std::atomic<bool> is_standing_{false};
@@ -229,6 +234,29 @@ std::string Client::fill(const std::string& value) {
   return "ok";
 }
 
+std::string Client::make_fill_graph(const std::string& value) {
+  CUDA_MEMSET_NODE_PARAMS params{};
+  params.dst = own().address;
+  params.value = static_cast<unsigned>(std::stoul(value, nullptr, 16));
+  params.elementSize = sizeof(unsigned);
+  params.width = 1 << 20;
+  params.height = 1;
+  CUcontext context = nullptr;
+  CU(cuCtxGetCurrent(&context));
+  CUgraph graph = nullptr;
+  CU(cuGraphCreate(&graph, 0));
+  CUgraphNode node = nullptr;
+  CU(cuGraphAddMemsetNode(&node, graph, nullptr, 0, &params, context));
+  CU(cuGraphInstantiate(&graph_, graph, 0));
+  return "ok";
+}
+
+std::string Client::launch_graph() {
+  CU(cuGraphLaunch(graph_, nullptr));
+  CU(cuCtxSynchronize());
+  return "ok";
+}
+
 std::string Client::add_chunks(std::size_t count, std::size_t mib) {
   for (std::size_t i = 0; i < count; ++i) {
     const auto number = static_cast<unsigned>(pieces_.size());
@@ -318,6 +346,8 @@ std::string Client::answer(const std::string& line) {
   if (command == "own") return own().check(), "ok";
   if (command == "pin") return pin();
   if (command == "fill") return fill(argument);
+  if (command == "fill_graph") return make_fill_graph(argument);
+  if (command == "launch_graph") return launch_graph();
   if (command == "chunks") return add_chunks(std::stoul(argument), std::stoul(second));
   if (command == "touch") return touch();
   if (command == "check_chunks") return check_chunks();

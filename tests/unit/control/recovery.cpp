@@ -17,7 +17,11 @@ const SessionCondition kOtherBusy{3, true};
 const SessionCondition kGoneBusy{4, true, true};
 const SessionCondition kGoneIdle{5, false, true};
 
-std::vector<Verdict> judge(const DeathReport& report, const std::vector<SessionCondition>& sessions) {
+// Who is busy has a kernel under way.
+std::vector<Verdict> judge(DeathReport report, const std::vector<SessionCondition>& sessions) {
+  for (const SessionCondition& session : sessions) {
+    if (session.busy) report.work[session.session] = {WorkKind::kernel, "k"};
+  }
   return control::judge(report, sessions, find_guilty(report, sessions, std::nullopt));
 }
 

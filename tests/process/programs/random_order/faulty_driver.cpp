@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU driver with one fault: a library for each (MPSSHIM_FAULT), to be named to mpsbroker as --driver. The executor looks symbols up
 // in this library and then in what it is linked with, which is the CPU driver: so it defines what it changes and nothing else.
-// The first five prove that random_order notices when operations run in another order than the program gave, the last that the broker notices.
+// The first five prove that random_order notices when operations run in another order than the program gave, the others are the broker's to notice.
 #include <cuda.h>
 
 #include <cstdint>
@@ -20,6 +20,7 @@
 #define DROPPED_WAITS 3    // streams do not wait for events
 #define EARLY_FENCES 4     // fences are written when they are asked for, not when the stream comes to them
 #define ASTRAY_LAUNCHES 5  // launches outside chains go to a stream of their own
+#define FAULTING_FILLS 7   // a fill with one value faults on the device, by itself and in graphs (test_client: fill, fill_graph)
 #define LOST_CALLS 6       // a fill with one value never returns, with another it crashes, with a third it is refused (test_client: fill); compilations
 
 namespace {
@@ -146,6 +147,47 @@ FAULTY CUresult cuMemsetD32Async(CUdeviceptr destination, unsigned value, size_t
   if (value == 0xdead'0002) raise(SIGSEGV);
   if (value == 0xdead'0003) return CUDA_ERROR_OUT_OF_MEMORY;
   return ORIGINAL(cuMemsetD32Async)(destination, value, count, stream);
+}
+
+#elif MPSSHIM_FAULT == FAULTING_FILLS
+
+namespace {
+
+constexpr unsigned kFaultingValue = 0xdead'0004;
+
+CUfunction faulting_kernel() {
+  constexpr const char* kImage =
+      ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry fault() {\n  .reg .b64 %a;\n  mov.u64 %a, 16;\n  st.global.u32 [%a], 1;\n"
+      "  ret;\n}\n";
+  static const CUfunction kernel = [] {
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+    if (ORIGINAL(cuModuleLoadData)(&module, kImage) == CUDA_SUCCESS) ORIGINAL(cuModuleGetFunction)(&function, module, "fault");
+    return function;
+  }();
+  return kernel;
+}
+
+}  // namespace
+
+// Loaded when the executor starts: later it would wait for every kernel that runs.
+FAULTY CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
+  (void)faulting_kernel();
+  return ORIGINAL(cuStreamCreateWithPriority)(stream, flags, priority);
+}
+
+FAULTY CUresult cuMemsetD32Async(CUdeviceptr destination, unsigned value, size_t count, CUstream stream) {
+  if (value != kFaultingValue) return ORIGINAL(cuMemsetD32Async)(destination, value, count, stream);
+  return ORIGINAL(cuLaunchKernel)(faulting_kernel(), 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
+}
+
+FAULTY CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                     const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context) {
+  if (params->value != kFaultingValue) return ORIGINAL(cuGraphAddMemsetNode)(node, graph, dependencies, count, params, context);
+  CUDA_KERNEL_NODE_PARAMS faulting{};
+  faulting.func = faulting_kernel();
+  faulting.gridDimX = faulting.gridDimY = faulting.gridDimZ = faulting.blockDimX = faulting.blockDimY = faulting.blockDimZ = 1;
+  return ORIGINAL(cuGraphAddKernelNode_v2)(node, graph, dependencies, count, &faulting);
 }
 
 #else

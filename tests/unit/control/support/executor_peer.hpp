@@ -109,10 +109,25 @@ class ExecutorPeer {
     row.session = session;
     row.issued = issued;
     row.completed = completed;
+    row.kinds = WorkKind::kernel;
     row.launches = 1;
     row.launched = issued;
     note_end(row, completed, progress_tick() - ended);
     note_work(row, issued != completed, progress_tick() - 20 * kLateEnd);
+  }
+  // Copies all, and no kernel.
+  void set_copies(std::size_t stream, std::uint64_t session, std::uint32_t issued, std::uint32_t completed) {
+    set_progress(stream, session, issued, completed);
+    auto& row = reinterpret_cast<ProgressTable*>(progress_.data())->stream[stream];
+    row.kinds = WorkKind::memory;
+    row.launches = row.launched = 0;
+    row.touched = issued;
+  }
+  // The stream goes back to the pool.
+  void leave(std::size_t stream) {
+    auto& row = reinterpret_cast<ProgressTable*>(progress_.data())->stream[stream];
+    note_former(row, progress_tick());
+    row.session = 0;
   }
   // A thread of it is in that call of that session; `signal`: and crashes there.
   void set_call(std::size_t thread, const PublishedCall& call, std::uint32_t signal = 0) {
