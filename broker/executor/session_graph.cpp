@@ -241,6 +241,8 @@ CUresult SessionGraph::apply(const GraphUpdate& update) {
     if (result != CUDA_SUCCESS) return result;
     node.is_enabled = update.is_enabled;
   }
+  // Its memory may have been given back by now. What it is to do comes again with the update that enables it.
+  if (!update.is_enabled) return CUDA_SUCCESS;
   if (const auto* kernel = std::get_if<KernelNode>(&update.work)) {
     if (std::find(earlier_images_.begin(), earlier_images_.end(), kernel->image) == earlier_images_.end()) earlier_images_.push_back(kernel->image);
     const auto* added = std::get_if<KernelNode>(&node.work);
