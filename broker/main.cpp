@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "broker/command_line.hpp"
@@ -22,8 +23,10 @@
 #include "broker/control/driver_choice.hpp"
 #include "broker/control/handover.hpp"
 #include "broker/control/server.hpp"
+#include "broker/control/user.hpp"
 #include "broker/executor/executor_main.hpp"
 #include "broker/log.hpp"
+#include "broker/rights/rights.hpp"
 
 namespace {
 
@@ -37,6 +40,8 @@ struct Arguments {
   bool compiler = false;
   bool verbose = false;
   bool dumpable = false;
+  bool keep_rights = false;
+  std::string user;
   std::string driver = "auto";
   std::string pipe_dir;
   std::string log_dir;
@@ -146,6 +151,12 @@ void describe(CommandLine& line, Arguments& arguments) {
   line.flag("--dumpable", arguments.dumpable,
             "For debugging: core dumps, debuggers, and /proc/PID of the broker's processes are as of any process. Any process of the broker's user "
             "can then read and write what all clients have in device and pinned memory");
+  line.option("--user", &arguments.user,
+              "Started by root: become this user before anything is made, with its groups. The pipe directory and the log directory are that user's to "
+              "make, and its programs are served (--multiuser-server: everybody's)");
+  line.flag("--keep-rights", arguments.keep_rights,
+            "The broker's processes keep the capabilities they are started with, may execute programs with rights of their own (set-uid), and may "
+            "make every system call. For drivers and tools that need what is refused otherwise");
   line.flag("--verbose", arguments.verbose, "Log each connection");
   line.test_option("--test-move-ms", &arguments.stress.move_ms,
                    "Sessions go to another worker and context every so many milliseconds, whatever they do; 0: as it serves them best");
@@ -209,7 +220,8 @@ ExecutorOptions executor_options(const Arguments& arguments) {
           .is_cold = arguments.is_cold,
           .stress = arguments.stress,
           .device_patience_ms = arguments.device_patience_ms,
-          .dumpable = arguments.dumpable};
+          .dumpable = arguments.dumpable,
+          .keeps_rights = arguments.keep_rights};
 }
 
 // The command line this process was started with, without what a hand-over has added.
@@ -258,6 +270,7 @@ ExecutorSettings executor_settings(const Arguments& arguments) {
   executors.hang_limit = std::chrono::milliseconds(arguments.hang_ms);
   executors.log_dir = arguments.log_dir;
   executors.dumpable = arguments.dumpable;
+  executors.keeps_rights = arguments.keep_rights;
   return executors;
 }
 
@@ -279,6 +292,25 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   if (arguments.host_mib != 0) limits.resources.all_host_bytes = arguments.host_mib << 20;
   limits.quarantine = {arguments.quarantine_faults, std::chrono::seconds(arguments.quarantine_s), arguments.quarantine_executors};
   return limits;
+}
+
+// Of root's capabilities, what a broker still does with them: CAP_SYS_PTRACE looks at the executables of clients, CAP_KILL, CAP_SETUID and CAP_SETGID
+// are for compiler processes, which become somebody else, CAP_SYS_RESOURCE is for descriptors under way, CAP_SYSLOG for the kernel log; CAP_DAC_OVERRIDE
+// for logs in a directory of somebody else's, which are opened again when a restart has put another program in its place. Other users have none
+// but by --user.
+bool drop_capabilities(const Arguments& arguments) {
+  struct stat log_dir {};
+  const bool is_own = stat(arguments.log_dir.c_str(), &log_dir) != 0 || log_dir.st_uid == geteuid();
+  if (geteuid() != 0) return keep_capabilities({CAP_SYS_PTRACE, CAP_SYSLOG}, Heirs::programs);
+  if (is_own) return keep_capabilities({CAP_SYS_PTRACE, CAP_KILL, CAP_SETUID, CAP_SETGID, CAP_SYS_RESOURCE, CAP_SYSLOG}, Heirs::programs);
+  return keep_capabilities({CAP_SYS_PTRACE, CAP_KILL, CAP_SETUID, CAP_SETGID, CAP_SYS_RESOURCE, CAP_SYSLOG, CAP_DAC_OVERRIDE}, Heirs::programs);
+}
+
+// When executors have shown that they can be had: the first one may execute helpers of the driver's, with what rights these need.
+void give_up_rights(const Arguments& arguments) {
+  if (arguments.keep_rights) return;
+  if (!drop_capabilities(arguments)) log_warning("The control process keeps its capabilities: {}.", std::strerror(errno));
+  if (!wall_in_control()) log_warning("No system calls can be refused to the control process: {}.", std::strerror(errno));
 }
 
 // `state`: what was handed over, if anything was, by a program with the command line `former`. `words`: this one's.
@@ -310,13 +342,20 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
   CompilerProcessLauncher compilers({arguments.has_image_faults, arguments.dumpable});
   // Never destroyed where it could not take over: the sockets are the former program's.
   auto server = std::make_unique<Server>(std::move(*pipes), launcher, compilers, executors, session_limits(arguments, *window),
-                                         [&](const std::string& reason) { daemon.settled(reason.empty() ? "" : "no driver serves: " + reason); });
+                                         [&](const std::string& reason) {
+                                           if (reason.empty()) give_up_rights(arguments);
+                                           daemon.settled(reason.empty() ? "" : "no driver serves: " + reason);
+                                         });
   server->set_continuation({own_path(), words, arguments.log_dir, arguments.driver});
   if (state == nullptr ? !server->listen(why) : !server->resume(*state, arguments.resume_failed, why)) {
     if (state != nullptr) (void)server.release();
     return refuse(why);
   }
-  if (state == nullptr) daemon.redirect_output(server_log);
+  if (state == nullptr) {
+    daemon.redirect_output(server_log);
+  } else {
+    give_up_rights(arguments);
+  }
   return server->run();
 }
 
@@ -353,6 +392,8 @@ int main(int argc, char** argv) {
   if (arguments.compiler) return compiler_main({arguments.has_image_faults, arguments.dumpable});
   if (!arguments.daemon && !arguments.foreground) return fail("say -d (background) or -f (foreground); see --help");
   raise_file_limit();
+  if (std::string why; !arguments.user.empty() && !become_user(arguments.user, arguments.all_users, why)) return fail(why);
+  prctl(PR_SET_DUMPABLE, arguments.dumpable ? 1 : 0);  // becoming another user may have set it
   const std::vector<std::string> words = own_arguments(argc, argv);
   if (arguments.resume >= 0) return take_over(arguments, words);
   settle_paths(arguments);

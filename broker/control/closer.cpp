@@ -10,6 +10,8 @@
 #include <pthread.h>
 #include <sys/eventfd.h>
 
+#include "broker/rights/rights.hpp"
+
 namespace mpsshim::broker::control {
 
 namespace {
@@ -26,7 +28,10 @@ std::thread start_quietly(std::function<void()> body) {
   sigfillset(&others);
   sigdelset(&others, kHurry);
   pthread_sigmask(SIG_SETMASK, &others, &before);
-  std::thread thread(std::move(body));
+  std::thread thread([body = std::move(body)] {
+    (void)keep_capabilities({});  // a thread has its own, and this one needs none
+    body();
+  });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread;
 }

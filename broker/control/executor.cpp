@@ -61,7 +61,8 @@ ExecutorOptions Executor::options() const {
                           .module_cache_mib = settings_.module_cache_mib,
                           .patience_s = settings_.patience_s,
                           .stress = settings_.stress,
-                          .dumpable = settings_.dumpable};
+                          .dumpable = settings_.dumpable,
+                          .keeps_rights = settings_.keeps_rights};
   if (has_served_) options.device_patience_ms = static_cast<unsigned>(settings_.retry_delay.count());
   return options;
 }

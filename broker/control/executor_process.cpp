@@ -102,6 +102,7 @@ Command make_command(const ExecutorOptions& options) {
                        "--device-patience-ms", std::to_string(options.device_patience_ms)};
   if (options.standby) command.arguments.emplace_back("--standby");
   if (options.dumpable) command.arguments.emplace_back("--dumpable");
+  if (options.keeps_rights) command.arguments.emplace_back("--keep-rights");
   if (options.is_cold) command.arguments.emplace_back("--cold");
   command.environment = executor_environment(options);
   for (std::string& argument : command.arguments) command.argv.push_back(argument.data());

@@ -32,6 +32,7 @@ struct ExecutorSettings {
   std::chrono::milliseconds warm_delay{1'000};
   std::string log_dir;
   bool dumpable = false;
+  bool keeps_rights = false;  // executors are not walled in (broker/rights/rights.hpp)
   std::chrono::milliseconds start_limit{60'000};
   std::chrono::milliseconds quit_limit{1'000};
   std::chrono::milliseconds retry_delay{10'000};

@@ -2,6 +2,7 @@
 #include "broker/executor/executor.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include "broker/executor/device_facts.hpp"
 #include "broker/executor/session.hpp"
 #include "broker/log.hpp"
+#include "broker/rights/rights.hpp"
 #include "proto/trace.hpp"
 
 namespace mpsshim::broker {
@@ -58,6 +60,10 @@ int Executor::run() {
     if (!link_.await(ExecutorMessage::make_context)) _exit(0);
   }
   if (result == CUDA_SUCCESS) result = start();
+  if (result == CUDA_SUCCESS && !options_.keeps_rights && !wall_in_executor()) {
+    log_warning("No system calls can be refused to this executor ({}): what it is made to do by a client is bounded by its user's rights alone",
+                std::strerror(errno));
+  }
   tell(ExecutorMessage::ready, result);
   if (result != CUDA_SUCCESS) return 2;
   link_.run([this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { handle(packet, fds); });

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/executor/executor_main.hpp"
 
+#include <cerrno>
+#include <cstring>
+
 #include "broker/executor/driver_areas.hpp"
 #include "broker/executor/executor.hpp"
 #include "broker/executor/trace.hpp"
 #include "broker/log.hpp"
+#include "broker/rights/rights.hpp"
 
 namespace mpsshim::broker {
 
@@ -14,6 +18,8 @@ int executor_main(const ExecutorOptions& options) {
             .to_standard_error = false,
             .least = LogLevel::info});
   start_trace();
+  // Descriptors that are under way beyond the user's limit of open files: every broker of the user has a part in it.
+  if (!options.keeps_rights && !keep_capabilities({CAP_SYS_RESOURCE})) log_warning("Capabilities could not be dropped: {}", std::strerror(errno));
   driver_areas::keep_in_order();
   return Executor(options).run();
 }

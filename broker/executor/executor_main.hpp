@@ -25,6 +25,7 @@ struct ExecutorOptions {
   StressOptions stress;
   unsigned device_patience_ms = 0;   // so long a context is asked for again while another process has the device for itself
   bool dumpable = false;             // for the command line alone: main() has seen to it
+  bool keeps_rights = false;         // broker/rights/rights.hpp
 };
 
 // Runs until the control process says Quit or hangs up. The result is the process's exit status.

@@ -10,9 +10,15 @@
 #include <mutex>
 #include <vector>
 
+#include <cerrno>
 #include <csignal>
 
 #include <dlfcn.h>
+#include <sched.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define SWAPPED_NODES 1    // launches in a chain change places, two by two
@@ -21,6 +27,7 @@
 #define EARLY_FENCES 4     // fences are written when they are asked for, not when the stream comes to them
 #define ASTRAY_LAUNCHES 5  // launches outside chains go to a stream of their own
 #define FAULTING_FILLS 7   // a fill with one value faults on the device, by itself and in graphs (test_client: fill, fill_graph)
+#define WANTED_RIGHTS 8    // a fill with one value tries what an executor has no rights for (test_client: fill), and is refused if it had none
 #define LOST_CALLS 6       // a fill with one value never returns, with another it crashes, with a third it is refused (test_client: fill); compilations
 
 namespace {
@@ -188,6 +195,37 @@ FAULTY CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUg
   faulting.func = faulting_kernel();
   faulting.gridDimX = faulting.gridDimY = faulting.gridDimZ = faulting.blockDimX = faulting.blockDimY = faulting.blockDimZ = 1;
   return ORIGINAL(cuGraphAddKernelNode_v2)(node, graph, dependencies, count, &faulting);
+}
+
+#elif MPSSHIM_FAULT == WANTED_RIGHTS
+
+namespace {
+
+constexpr unsigned kTryingValue = 0xdead'0005;
+
+bool is_refused(long result) { return result < 0 && errno == EPERM; }
+
+// Each would succeed, or fail otherwise, in a process that nothing is refused to.
+bool had_no_rights() {
+  char word[8] = {};
+  iovec own{word, sizeof word};
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  const bool forks = child > 0;
+  const bool executes = !is_refused(syscall(SYS_execve, "/nonexistent", nullptr, nullptr));
+  const bool signals = !is_refused(kill(getppid(), 0));
+  const bool connects = !is_refused(socket(AF_INET, SOCK_STREAM, 0));
+  const bool traces = !is_refused(ptrace(PTRACE_PEEKDATA, getppid(), nullptr, nullptr));
+  const bool reads = !is_refused(process_vm_readv(getpid(), &own, 1, &own, 1, 0));
+  const bool leaves = !is_refused(unshare(0));
+  return !forks && !executes && !signals && !connects && !traces && !reads && !leaves;
+}
+
+}  // namespace
+
+FAULTY CUresult cuMemsetD32Async(CUdeviceptr destination, unsigned value, size_t count, CUstream stream) {
+  if (value == kTryingValue) return had_no_rights() ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_UNKNOWN;
+  return ORIGINAL(cuMemsetD32Async)(destination, value, count, stream);
 }
 
 #else
