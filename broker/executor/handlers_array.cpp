@@ -108,12 +108,13 @@ void handle(Incoming& incoming, const proto::SamplerCreateRecord& record) {
   const proto::Known<SessionArray> array = session.arrays().table().find(record.array);
   ArrayHold hold = array ? array->hold : nullptr;
   if (session.arrays().samplers(is_surface).size() >= SessionArrays::kMostSamplers) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
-  session.start_job([reply = incoming.share_reply(), resource = *resource, read, is_surface, has_view = record.has_view != 0,
-                     hold = std::move(hold)](const std::shared_ptr<Session>& owner) mutable {
+  session.start_job([reply = incoming.share_reply(), resource = *resource, read, is_surface, has_view = record.has_view != 0, hold = std::move(hold),
+                     use = session.memory_uses().begin()](const std::shared_ptr<Session>& owner) mutable {
     const CheckedCalls calls(owner->parts().driver);
     unsigned long long handle = 0;
     CUresult result =
         is_surface ? calls.make_surface(handle, resource) : calls.make_texture(handle, resource, read.texture, has_view ? &read.view : nullptr);
+    use = nullptr;
     result = owner->parts().faults.check(result, owner->id(), is_surface ? "cuSurfObjectCreate" : "cuTexObjectCreate");
     owner->finish_job([owner, reply, handle, is_surface, result, hold = std::move(hold)] {
       if (result == CUDA_SUCCESS) owner->arrays().samplers(is_surface).emplace(handle, hold);

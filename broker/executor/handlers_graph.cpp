@@ -16,11 +16,13 @@ struct Instantiation {
   std::shared_ptr<SessionGraph> graph;
   std::uint64_t flags = 0;
   std::uint32_t failed_node = 0;
+  MemoryUse use{};  // of what its nodes name
 };
 using InstantiationRef = std::shared_ptr<Instantiation>;
 
 // On the worker, which makes the graph ready before the client hears of it.
 void answer(Instantiation& job, CUresult result) {
+  job.use = nullptr;
   job.graph->set_state(result == CUDA_SUCCESS ? SessionGraph::State::ready : SessionGraph::State::failed);
   job.reply->answer_with(result, proto::GraphInstantiateReply{job.failed_node, 0});
 }
@@ -59,8 +61,10 @@ void make_conditioned(Session& session, const InstantiationRef& job) {
     job->graph->set_state(SessionGraph::State::failed);
     return job->reply->answer_with(CUDA_ERROR_NOT_SUPPORTED, proto::GraphInstantiateReply{job->failed_node, 0});
   }
-  if (!job->graph->conditioned()->has_holder()) return make_in_window(session.shared_from_this(), job);
-  session.when_completed([&session, job] { make_in_window(session.shared_from_this(), job); });
+  const bool is_held = job->graph->conditioned()->has_holder();
+  if (is_held) session.when_completed([&session, job] { make_in_window(session.shared_from_this(), job); });
+  job->use = session.memory_uses().begin();  // which that does not wait for
+  if (!is_held) make_in_window(session.shared_from_this(), job);
 }
 
 // One window destroys what has gathered; what comes meanwhile is for the next.
@@ -114,6 +118,7 @@ void handle(Incoming& incoming, const proto::GraphInstantiateRecord& record) {
   job->reply = incoming.share_reply();
   entry->graph->set_state(SessionGraph::State::being_made);
   if (entry->graph->conditioned() != nullptr) return make_conditioned(session, job);
+  job->use = session.memory_uses().begin();
   session.start_job([job](const std::shared_ptr<Session>& owner) { build(owner, job); });
 }
 

@@ -91,7 +91,7 @@ bool Session::poll_waiting() {
   std::vector<Waiting> waiting = std::exchange(waiting_, {});
   std::vector<Waiting> left;
   for (Waiting& entry : waiting) {
-    if (entry.completed ? StreamSet::has_completed(entry.mark) : StreamSet::has_issued(entry.mark)) {
+    if (entry.completed ? StreamSet::has_completed(entry.mark) && MemoryUses::have_ended(entry.uses) : StreamSet::has_issued(entry.mark)) {
       entry.act();
     } else {
       left.push_back(std::move(entry));

@@ -21,6 +21,7 @@
 #include "broker/executor/graph_set.hpp"
 #include "broker/executor/link_state.hpp"
 #include "broker/executor/memory_map.hpp"
+#include "broker/executor/memory_uses.hpp"
 #include "broker/executor/objects.hpp"
 #include "broker/executor/parts.hpp"
 #include "broker/executor/session_arrays.hpp"
@@ -79,9 +80,11 @@ class Session : public std::enable_shared_from_this<Session> {
   // Visits of the worker since something was read or issued; it decides when progress is written.
   unsigned dry_visits = 0;
 
-  // `act` runs on the worker once all work queued so far has been issued, and with `completed` has ended by private progress.
-  void when_issued(std::function<void()> act) { waiting_.push_back({streams_.mark(), false, std::move(act)}); }
-  void when_completed(std::function<void()> act) { waiting_.push_back({streams_.mark(), true, std::move(act)}); }
+  // `act` runs on the worker once all work queued so far has been issued, and with `completed` has ended by private progress; jobs that were
+  // given addresses by then have ended, too.
+  void when_issued(std::function<void()> act) { waiting_.push_back({streams_.mark(), false, {}, std::move(act)}); }
+  void when_completed(std::function<void()> act) { waiting_.push_back({streams_.mark(), true, memory_uses_.live(), std::move(act)}); }
+  [[nodiscard]] MemoryUses& memory_uses() { return memory_uses_; }
   // Runs what has become due. True while something still waits.
   bool poll_waiting();
 
@@ -137,6 +140,7 @@ class Session : public std::enable_shared_from_this<Session> {
   struct Waiting {
     StreamSet::Mark mark;
     bool completed = false;
+    MemoryUses::Live uses;
     std::function<void()> act;
   };
 
@@ -176,6 +180,7 @@ class Session : public std::enable_shared_from_this<Session> {
   StreamSet streams_;
   SessionHome home_;
   std::vector<Waiting> waiting_;
+  MemoryUses memory_uses_;
   std::vector<ImageRef> retired_images_;
   std::set<ImageUse> leaving_uses_;  // of modules that have gone, whose work has not ended
   std::function<void()> closed_;

@@ -21,9 +21,11 @@ bool SessionArrays::add(proto::ArrayId id, const SessionArray& array) {
 }
 
 void SessionArrays::own(SessionArray& made) {
-  const Object object{made.array, made.mipmapped, made.external, 0, 0, nullptr};
-  // What is pointed to counts for nothing but being there.
-  made.hold = ArrayHold(this, [this, object](const void*) { end(object); });
+  // By what is pointed to holds of different arrays are told apart.
+  made.hold = std::shared_ptr<const Object>(new Object{made.array, made.mipmapped, made.external, 0, 0, nullptr}, [this](const Object* object) {
+    end(*object);
+    delete object;
+  });
 }
 
 void SessionArrays::end(const Object& object) {

@@ -60,7 +60,7 @@ struct Fixture {
     await(0);
     REQUIRE(client.status(0) == CUDA_SUCCESS);
   }
-  void ask_texture(CUresourcetype type, std::uint16_t slot) {
+  void ask_texture(CUresourcetype type, std::uint16_t slot, std::uint64_t address = 0) {
     proto::SamplerCreateRecord record{};
     record.array = kArray;
     struct {
@@ -68,6 +68,9 @@ struct Fixture {
       CUDA_TEXTURE_DESC texture{};
     } trailing;
     trailing.resource.resType = type;
+    if (address != 0) {
+      trailing.resource.res.linear = {address, CU_AD_FORMAT_FLOAT, 1, 64};
+    }
     client.call(record, slot, std::as_bytes(std::span(&trailing, 1)));
   }
   void destroy(std::uint32_t kind, std::uint64_t object) {
@@ -115,6 +118,35 @@ TEST_CASE("a level that is wanted of an array destroyed meanwhile is refused, an
   f.await(1);
   CHECK(f.client.status(1) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(eventually([&] { return f.fake.arrays == (f.client.session().arrays().holds_any() ? 1u : 0u); }));
+}
+
+TEST_CASE("a level is not of the array that has its parent's id by the time it is there") {
+  Fixture f;
+  f.make_array(kMipmapped);
+  f.hold_helpers();
+  f.ask_array(kMipmapped, kArray, 2);  // made before the level is, when the id is free
+  f.ask_array(kLevelKind, kLevel, 1, kArray);
+  f.destroy(kArrayObject, kArray.value);
+  Fixture::let_windows_pass();
+  f.may_go_on = true;
+  f.await(1);
+  CHECK(f.client.status(2) == CUDA_SUCCESS);
+  CHECK(f.client.status(1) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(eventually([&] { return f.fake.arrays == 1; }));
+}
+
+TEST_CASE("memory that is given up while a helper is to make a texture of it ends after that call") {
+  Fixture f;
+  f.client.add_segment(proto::SegmentPurpose::pinned, 4096);
+  f.hold_helpers();
+  f.ask_texture(CU_RESOURCE_TYPE_LINEAR, 1, kPinnedLease);
+  f.client.post(proto::SegmentUnmapRecord{1});  // in a window, which waits for no helper
+  Fixture::let_windows_pass();
+  CHECK(f.fake.oracle.registered_bytes(kPinnedLease) != 0);
+  f.may_go_on = true;
+  f.await(1);
+  CHECK(f.client.status(1) == CUDA_SUCCESS);
+  CHECK(eventually([&] { return f.fake.oracle.registered_bytes(kPinnedLease) == 0; }));
 }
 
 TEST_CASE("an array outlives the work that was queued when it was destroyed, and goes with its levels") {

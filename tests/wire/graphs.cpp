@@ -215,6 +215,32 @@ TEST_CASE("a graph of an earlier executor may name what is gone: it is there and
   CHECK_FALSE(f.client.has_failed());
 }
 
+TEST_CASE("memory that is given up while a helper is to make a graph of it ends after that call") {
+  WireExecutor executor;
+  WireClient client{executor};
+  client.add_segment(proto::SegmentPurpose::pinned, 4096);
+  executor.start_workers();
+  executor.workers->add(client.shared_session());
+  std::atomic<bool> may_go_on{false};
+  executor.helpers->submit(1, [&] {
+    while (!may_go_on) usleep(1'000);
+  });
+  const proto::FillRecord fill{kPinnedLease, 0, 16, 1, 1, 4};
+  client.post(proto::GraphNodesRecord{kExec}, proto::kNullStream, Description().node(0, GraphNodeKind::fill, {}, fill).bytes);
+  client.call(proto::GraphInstantiateRecord{kExec, 0, 1, 0});
+  client.post(proto::SegmentUnmapRecord{1});  // in a window, which waits for no helper
+  usleep(100'000);
+  CHECK(executor.fake.oracle.registered_bytes(kPinnedLease) != 0);
+  may_go_on = true;
+  CHECK(eventually([&] { return client.is_answered(0) && executor.fake.oracle.registered_bytes(kPinnedLease) == 0; }));
+  CHECK(client.status(0) == CUDA_SUCCESS);
+  client.post(proto::GraphLaunchRecord{kExec});
+  CHECK(eventually([&] { return client.take_async_error() == CUDA_ERROR_INVALID_VALUE; }));
+  std::atomic<bool> is_closed{false};
+  executor.workers->close(1, [&] { is_closed = true; });
+  CHECK(eventually([&] { return is_closed.load(); }));
+}
+
 namespace {
 
 constexpr auto kConditioned = proto::GraphId::make(4, 1);

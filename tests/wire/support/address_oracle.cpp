@@ -7,6 +7,7 @@
 
 #include <sys/stat.h>
 
+#include "broker/executor/scoped_call.hpp"
 #include "broker/progress_table.hpp"
 #include "proto/channel.hpp"
 #include "tests/wire/support/fake_driver.hpp"
@@ -203,6 +204,47 @@ void AddressOracle::act_as(std::uint64_t session) {
   actor_ = session;
 }
 
+void AddressOracle::follow_marks() {
+  const std::lock_guard lock(mutex_);
+  follows_marks_ = true;
+}
+
+std::uint64_t AddressOracle::marked_session() {
+  const broker::CallSlot* const slot = broker::detail::call_slot;
+  return slot != nullptr ? broker::PublishedCall::from(slot->call.load(std::memory_order_relaxed)).session : 0;
+}
+
+void AddressOracle::report(const std::string& violation) {
+  const std::lock_guard lock(mutex_);
+  violations_.push_back(violation);
+}
+
+std::uint64_t AddressOracle::registered_bytes(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  const auto piece = registered_.find(address);
+  return piece != registered_.end() ? piece->second : 0;
+}
+
+std::uint64_t AddressOracle::buffer_bytes(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  const auto piece = external_.find(address);
+  return piece != external_.end() ? piece->second.size_bytes : 0;
+}
+
+std::string AddressOracle::what_is_left(std::uint64_t but_of) {
+  const std::lock_guard lock(mutex_);
+  const auto is_leased = [&](const auto& piece) {
+    const auto& [address, size_bytes] = piece;
+    return touches_leases(address, size_bytes) && leaseholder(kDeviceLease, address, size_bytes) != but_of &&
+           leaseholder(kPinnedLease, address, size_bytes) != but_of;
+  };
+  if (std::ranges::any_of(mapped_, is_leased)) return "device memory is left";
+  if (std::ranges::any_of(registered_, is_leased) || !given_.empty()) return "registered memory is left";
+  if (!external_.empty() || !imported_.empty()) return "external memory is left";
+  if (!arrays_.empty() || !mipmapped_.empty()) return "arrays are left";
+  return variables_.empty() ? "" : "a module's variable is left";
+}
+
 std::vector<std::string> AddressOracle::take_violations() {
   const std::lock_guard lock(mutex_);
   return std::exchange(violations_, {});
@@ -388,7 +430,8 @@ void AddressOracle::check_end(const char* where, const End& end, const Box& box)
     const auto array = arrays_.find(number(end.array));
     if (array == arrays_.end()) return wrong(where, "names no array");
     const CUDA_ARRAY3D_DESCRIPTOR& shape = array->second;
-    const Number height = std::max<std::uint64_t>(shape.Height, 1);
+    // Planes of formats whose blocks the driver alone knows lie below each other: half as much again, or as much.
+    const Number height = Number{std::max<std::uint64_t>(shape.Height, 1)} * (has_plain_elements(shape.Format) ? 1 : 2);
     const Number depth = std::max<std::uint64_t>(shape.Depth, 1);
     const bool fits = Number{end.x} + box.width <= shape.Width * bytes_of(shape.Format, shape.NumChannels) && Number{end.y} + box.height <= height &&
                       Number{end.z} + box.depth <= depth;

@@ -55,6 +55,14 @@ class AddressOracle {
   void forget(std::uint64_t session);
   // On whose behalf all calls are from now on; 0: one of them, all through a call.
   void act_as(std::uint64_t session);
+  // From now on each call is on behalf of the session whose mark the calling thread has (broker/executor/scoped_call.hpp).
+  void follow_marks();
+  void report(const std::string& violation);
+  // Of what is there, or 0.
+  [[nodiscard]] std::uint64_t registered_bytes(std::uint64_t address);
+  [[nodiscard]] std::uint64_t buffer_bytes(std::uint64_t address);
+  // What is there of sessions, but for that one's: "" if nothing is.
+  [[nodiscard]] std::string what_is_left(std::uint64_t but_of);
 
   [[nodiscard]] std::vector<std::string> take_violations();
 
@@ -62,6 +70,7 @@ class AddressOracle {
   void ask(Parameters... parameters) {
     const std::lock_guard lock(mutex_);
     owner_ = 0;
+    if (follows_marks_) actor_ = marked_session();
     AddressRow<Member>::ask(*this, parameters...);
   }
 
@@ -113,6 +122,7 @@ class AddressOracle {
   static std::uint64_t number(CUdeviceptr address) { return address; }
   static std::uint64_t number(const void* address) { return reinterpret_cast<std::uint64_t>(address); }
 
+  [[nodiscard]] static std::uint64_t marked_session();
   void wrong(const char* where, const std::string& what);
   // The session whose memory all of it is.
   [[nodiscard]] std::optional<std::uint64_t> owner_of(std::uint64_t address, std::uint64_t size_bytes) const;
@@ -135,6 +145,7 @@ class AddressOracle {
   std::map<CUexternalMemory, Imported> imported_;
   std::map<std::uint64_t, External> external_;  // by address
   std::uint64_t actor_ = 0;
+  bool follows_marks_ = false;
   std::uint64_t owner_ = 0;  // of what the call has named so far
   std::vector<std::string> violations_;
 };

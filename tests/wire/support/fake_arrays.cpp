@@ -30,6 +30,7 @@ struct FakeArrayEntry {
   }
   static CUresult end(std::uint64_t array) {
     FakeDriver& fake = FakeDriver::current();
+    fake.look_for_users("cuArrayDestroy", array, 1);
     const std::lock_guard lock(fake.mutex_);
     look_for(fake, array);
     for (const auto& [texture, read] : fake.texture_arrays_) {

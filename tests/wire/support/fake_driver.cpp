@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/wire/support/fake_driver.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -50,6 +51,8 @@ struct FakeEntry {
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI host_unregister(void* host) {
+    the_driver->look_for_users("cuMemHostUnregister", reinterpret_cast<std::uint64_t>(host),
+                               the_driver->oracle.registered_bytes(reinterpret_cast<std::uint64_t>(host)));
     the_driver->oracle.note_unregistered(reinterpret_cast<std::uint64_t>(host));
     return CUDA_SUCCESS;
   }
@@ -84,7 +87,8 @@ struct FakeEntry {
     the_driver->oracle.note_mapped(address, bytes);
     return CUDA_SUCCESS;
   }
-  static CUresult CUDAAPI unmap(CUdeviceptr address, std::size_t) {
+  static CUresult CUDAAPI unmap(CUdeviceptr address, std::size_t bytes) {
+    the_driver->look_for_users("cuMemUnmap", address, bytes);
     the_driver->oracle.note_unmapped(address);
     return CUDA_SUCCESS;
   }
@@ -105,6 +109,7 @@ struct FakeEntry {
   }
   static CUresult CUDAAPI free_external(CUdeviceptr address) {
     --the_driver->buffers;
+    the_driver->look_for_users("cuMemFree", address, the_driver->oracle.buffer_bytes(address));
     the_driver->oracle.note_freed(address);
     return CUDA_SUCCESS;
   }
@@ -425,14 +430,18 @@ void FakeDriver::submit_all(CUstream stream, std::vector<FakeCall> calls, std::f
     for (FakeCall& call : calls) {
       call.stream = stream;
       call.stream_context = context;
-      calls_.push_back(std::move(call));
     }
     if (!effect) effect = [] {};
     if (holding_) {
-      streams_[stream].pending.push_back(std::move(effect));
+      // One with an event is alone in its submission.
+      std::uint64_t count = 0;
+      if (!calls.empty() && calls.front().kind == FakeCall::record) count = ++records_[calls.front().event].made;
+      if (!calls.empty() && calls.front().kind == FakeCall::wait) count = records_[calls.front().event].made;
+      streams_[stream].pending.push_back({std::move(effect), calls, count});
     } else {
       effect();
     }
+    for (FakeCall& call : calls) calls_.push_back(std::move(call));
   }
   if (context != nullptr) end_green_use(context);
 }
@@ -460,12 +469,47 @@ void FakeDriver::hold_work() {
   holding_ = true;
 }
 
+bool FakeDriver::may_end(const Submission& submission) const {
+  if (!keeps_event_order || submission.calls.empty() || submission.calls.front().kind != FakeCall::wait) return true;
+  const auto records = records_.find(submission.calls.front().event);
+  return records == records_.end() || records->second.ended >= submission.count;
+}
+
+void FakeDriver::end_first(Stream& stream) {
+  Submission& first = stream.pending.front();
+  first.effect();
+  if (!first.calls.empty() && first.calls.front().kind == FakeCall::record) {
+    std::uint64_t& ended = records_[first.calls.front().event].ended;
+    ended = std::max(ended, first.count);
+  }
+  stream.pending.pop_front();
+}
+
 void FakeDriver::complete(std::size_t submissions) {
   std::lock_guard lock(mutex_);
-  for (auto& [handle, stream] : streams_) {
-    for (std::size_t i = 0; i < submissions && !stream.pending.empty(); ++i) {
-      stream.pending.front()();
-      stream.pending.pop_front();
+  std::map<CUstream, std::size_t> ended;
+  for (bool any = true; any;) {
+    any = false;
+    for (auto& [handle, stream] : streams_) {
+      for (std::size_t& count = ended[handle]; count < submissions && !stream.pending.empty() && may_end(stream.pending.front()); ++count) {
+        end_first(stream);
+        any = true;
+      }
+    }
+  }
+}
+
+void FakeDriver::look_for_users(const char* where, std::uint64_t begin, std::uint64_t size_bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto is_inside = [&](std::uint64_t address) { return address - begin < size_bytes; };
+  for (const auto& [handle, stream] : streams_) {
+    for (const Submission& submission : stream.pending) {
+      for (const FakeCall& call : submission.calls) {
+        const bool has_source = call.kind == FakeCall::copy;
+        const bool has_destination = has_source || call.kind == FakeCall::fill || call.kind == FakeCall::write;
+        if ((has_destination && is_inside(call.destination)) || (has_source && is_inside(call.source)))
+          return oracle.report(std::string(where) + ": work that has not ended names what ends");
+      }
     }
   }
 }

@@ -61,7 +61,7 @@ class FakeDriver {
   void forget_calls();
   // From now on work is queued and ends only by complete(); before, it ends at once.
   void hold_work();
-  // Ends the oldest `submissions` of every stream.
+  // Ends the oldest `submissions` of every stream; with `keeps_event_order`, of those whose waits have been met.
   void complete(std::size_t submissions = ~std::size_t{0});
   void resume_work();
   [[nodiscard]] CUarray make_array(const CUDA_ARRAY3D_DESCRIPTOR& descriptor);
@@ -73,7 +73,10 @@ class FakeDriver {
 
   bool has_graphs = true;
   bool has_batches = true;
+  bool keeps_event_order = false;
   std::atomic<unsigned> graphs_made{0};
+  std::atomic<unsigned> conditioned_graphs{0};  // graphs there are with conditional handles
+  std::atomic<std::uint64_t> last_condition{0x100};
   std::atomic<unsigned> externals{0};  // external memory there is, and buffers mapped of it
   std::atomic<unsigned> buffers{0};
   std::atomic<unsigned> greens{0};  // green contexts there are
@@ -95,10 +98,19 @@ class FakeDriver {
   friend struct FakeEntry;
   friend struct FakeGraphs;
   friend struct FakeArrayEntry;
+  struct Submission {
+    std::function<void()> effect;
+    std::vector<FakeCall> calls;
+    std::uint64_t count = 0;  // of the event's records: of the one made here, or waited for
+  };
   struct Stream {
-    std::deque<std::function<void()>> pending;
+    std::deque<Submission> pending;
     CUcontext context = nullptr;
   };
+  [[nodiscard]] bool may_end(const Submission& submission) const;
+  void end_first(Stream& stream);
+  // Of memory that ends, or arrays: work that is held must not name it.
+  void look_for_users(const char* where, std::uint64_t begin, std::uint64_t size_bytes);
   void begin_green_use(CUcontext context);
   void end_green_use(CUcontext context);
   void submit(CUstream stream, FakeCall call, std::function<void()> effect = {});
@@ -107,6 +119,11 @@ class FakeDriver {
   mutable std::mutex mutex_;
   std::vector<FakeCall> calls_;
   std::map<CUstream, Stream> streams_;
+  struct Records {
+    std::uint64_t made = 0;
+    std::uint64_t ended = 0;
+  };
+  std::map<CUevent, Records> records_;
   std::map<CUcontext, std::multiset<std::thread::id>> green_users_;
   struct Array {
     CUDA_ARRAY3D_DESCRIPTOR shape{};

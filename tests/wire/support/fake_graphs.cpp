@@ -18,9 +18,13 @@ struct FakeGraph {
     std::vector<CUstreamBatchMemOpParams> writes;
     std::optional<FakeCall> memory;  // a copy or fill
     bool is_enabled = true;
+    bool is_gone = false;
     CUcontext context = nullptr;
+    std::vector<std::unique_ptr<FakeGraph>> bodies{};  // of a conditional node
+    std::vector<CUgraph> body_handles{};
   };
   std::vector<std::unique_ptr<Node>> nodes;
+  bool has_conditions = false;
 };
 
 void assign(FakeGraph::Node& node, const CUDA_KERNEL_NODE_PARAMS& params) {
@@ -36,6 +40,7 @@ CUresult CUDAAPI graph_create(CUgraph* graph, unsigned) {
 }
 
 CUresult CUDAAPI graph_destroy(CUgraph graph) {
+  if (reinterpret_cast<FakeGraph*>(graph)->has_conditions) --FakeDriver::current().conditioned_graphs;
   delete reinterpret_cast<FakeGraph*>(graph);
   return CUDA_SUCCESS;
 }
@@ -55,6 +60,33 @@ CUresult CUDAAPI add_batch(CUgraphNode* node, CUgraph graph, const CUgraphNode*,
   nodes.back()->is_kernel = false;
   nodes.back()->writes.assign(params->paramArray, params->paramArray + params->count);
   *node = reinterpret_cast<CUgraphNode>(nodes.back().get());
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI make_condition(CUgraphConditionalHandle* handle, CUgraph graph, CUcontext, unsigned, unsigned) {
+  auto& conditioned = *reinterpret_cast<FakeGraph*>(graph);
+  if (!std::exchange(conditioned.has_conditions, true)) ++FakeDriver::current().conditioned_graphs;
+  *handle = ++FakeDriver::current().last_condition;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI add_condition(CUgraphNode* node, CUgraph graph, const CUgraphNode*, const CUgraphEdgeData*, std::size_t, CUgraphNodeParams* params) {
+  auto& nodes = reinterpret_cast<FakeGraph*>(graph)->nodes;
+  nodes.push_back(std::make_unique<FakeGraph::Node>());
+  FakeGraph::Node& made = *nodes.back();
+  made.is_kernel = false;
+  for (unsigned i = 0; i < params->conditional.size; ++i) {
+    made.bodies.push_back(std::make_unique<FakeGraph>());
+    made.body_handles.push_back(reinterpret_cast<CUgraph>(made.bodies.back().get()));
+  }
+  params->conditional.phGraph_out = made.body_handles.data();
+  *node = reinterpret_cast<CUgraphNode>(nodes.back().get());
+  return CUDA_SUCCESS;
+}
+
+// Of a graph with conditions, whose nodes are few: found by its address.
+CUresult CUDAAPI destroy_node(CUgraphNode node) {
+  reinterpret_cast<FakeGraph::Node*>(node)->is_gone = true;
   return CUDA_SUCCESS;
 }
 
@@ -121,6 +153,16 @@ CUresult CUDAAPI set_batch(CUgraphExec, CUgraphNode node, const CUDA_BATCH_MEM_O
   return CUDA_SUCCESS;
 }
 
+// What may run in a conditional node's bodies.
+void add_bodies(const FakeGraph::Node& node, std::vector<FakeCall>& calls) {
+  for (const auto& body : node.bodies) {
+    for (const auto& inner : body->nodes) {
+      if (inner->memory && inner->is_enabled) calls.push_back(*inner->memory);
+      if (inner->is_enabled) add_bodies(*inner, calls);
+    }
+  }
+}
+
 }  // namespace
 
 CUresult CUDAAPI FakeGraphs::launch(CUgraphExec exec, CUstream stream) {
@@ -139,6 +181,7 @@ CUresult CUDAAPI FakeGraphs::launch(CUgraphExec exec, CUstream stream) {
   }
   const unsigned number = ++FakeDriver::current().graph_launches_;
   for (const auto& node : nodes) {
+    if (node->is_gone) continue;
     if (node->is_kernel && !is_writer(*node)) {
       FakeCall call(FakeCall::launch);
       call.function = reinterpret_cast<const FakeFunction*>(node->kernel.func);
@@ -148,6 +191,7 @@ CUresult CUDAAPI FakeGraphs::launch(CUgraphExec exec, CUstream stream) {
       calls.push_back(std::move(call));
     }
     if (node->memory && node->is_enabled) calls.push_back(*node->memory);
+    if (node->is_enabled) add_bodies(*node, calls);
     for (const auto& operation : node->writes) {
       calls.push_back(write_call(operation));
       calls.back().graph_context = node->context;
@@ -170,6 +214,10 @@ void FakeGraphs::fill(DriverTable& table) {
   table.cuGraphAddKernelNode_v2 = add_kernel;
   table.cuGraphAddBatchMemOpNode = add_batch;
   table.cuGraphAddEmptyNode = add_other<>;
+  table.cuGraphConditionalHandleCreate = make_condition;
+  table.cuGraphAddNode_v2 = add_condition;
+  table.cuGraphDestroyNode = destroy_node;
+  table.cuGraphKernelNodeSetAttribute = [](CUgraphNode, CUkernelNodeAttrID, const CUkernelNodeAttrValue*) { return CUDA_SUCCESS; };
   table.cuGraphAddEventRecordNode = add_other<CUevent>;
   table.cuGraphAddMemcpyNode = add_memory<CUDA_MEMCPY3D>;
   table.cuGraphAddMemsetNode = add_memory<CUDA_MEMSET_NODE_PARAMS>;
