@@ -131,7 +131,7 @@ function(mpsshim_add_fuzzer name)
   # New inputs go to the build tree, the seeds in the source tree are only read.
   set(found "${PROJECT_BINARY_DIR}/fuzz-corpus/${name}")
   file(MAKE_DIRECTORY "${found}")
-  set(command "${program}" -max_total_time=${MPSSHIM_FUZZ_SECONDS} -timeout=10 -rss_limit_mb=2048 "-artifact_prefix=${found}/")
+  set(command "${program}" -max_total_time=${MPSSHIM_FUZZ_SECONDS} -timeout=10 -rss_limit_mb=2048 -max_len=65536 -len_control=0 "-artifact_prefix=${found}/")
   if(arg_DICT)
     list(APPEND command "-dict=${arg_DICT}")
   endif()

@@ -57,6 +57,18 @@ void HelperPool::submit(std::uint64_t session, std::function<void()> job) {
   for (std::thread& thread : ended) thread.join();
 }
 
+bool HelperPool::run_next() {
+  Job job;
+  {
+    const std::lock_guard lock(mutex_);
+    if (threads_at_rest_ != 0 || jobs_.empty()) return false;
+    job = std::move(jobs_.front());
+    jobs_.pop_front();
+  }
+  job.run();
+  return true;
+}
+
 // The first job whose session has not its share of the threads.
 std::deque<HelperPool::Job>::iterator HelperPool::next() {
   return std::ranges::find_if(jobs_, [this](const Job& job) {

@@ -27,6 +27,8 @@ class HelperPool {
   ~HelperPool();  // finishes what is queued
 
   void submit(std::uint64_t session, std::function<void()> job);
+  // For tests that say when: the oldest job of a pool without threads, in the caller's. False: there is none.
+  bool run_next();
 
  private:
   struct Job {

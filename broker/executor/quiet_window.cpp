@@ -155,6 +155,16 @@ void QuietWindow::shut() {
   if (on_open_) on_open_();  // workers write the progress that is still due
 }
 
+bool QuietWindow::open_by_hand() {
+  for (std::uint32_t i = 0; i < watch_.used(); ++i) {
+    if (!shut_ || watch_.is_busy(i)) return false;
+  }
+  closed_.store(true, std::memory_order_seq_cst);
+  run_jobs(false);
+  closed_.store(false, std::memory_order_seq_cst);
+  return true;
+}
+
 // Nothing is issued any more: wait for what is in flight. False if it turns out to be long; the watch then knows since when.
 bool QuietWindow::drain() {
   const Clock::time_point start = Clock::now();

@@ -104,6 +104,8 @@ class QuietWindow {
   void cancel(std::uint64_t session);
   // No window from now on, for good: this executor is about to be replaced and its work is given time to end. Workers write progress at once.
   void shut();
+  // For tests that say when, of one that is shut: its jobs, in the caller's thread, which is in no gate. False: something is in flight.
+  bool open_by_hand();
 
  private:
   struct Pending {

@@ -49,7 +49,7 @@ bool watch(const proto::FileDescriptor& epoll, int fd) {
 
 }  // namespace
 
-Worker::Worker(ExecutorParts& parts, WorkerSet& set, unsigned index)
+Worker::Worker(ExecutorParts& parts, WorkerSet& set, unsigned index, bool has_thread)
     : parts_(parts),
       set_(set),
       index_(index),
@@ -60,6 +60,7 @@ Worker::Worker(ExecutorParts& parts, WorkerSet& set, unsigned index)
       batch_(2 * kQuantumBytes),
       scattering_(index + 1) {
   if (!watch(epoll_, wake_event_.get())) log_error("Worker {} cannot watch its own wake event: errno {}", index, errno);
+  if (!has_thread) return;
   thread_ = std::thread([this, index] {
     pthread_setname_np(pthread_self(), ("worker-" + std::to_string(index)).c_str());
     loop();
@@ -69,7 +70,7 @@ Worker::Worker(ExecutorParts& parts, WorkerSet& set, unsigned index)
 Worker::~Worker() {
   stopping_.store(true, std::memory_order_relaxed);
   wake();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Worker::wake() const { eventfd_write(wake_event_.get(), 1); }
@@ -104,6 +105,11 @@ void Worker::run_mailbox() {
     has_mail_.store(false, std::memory_order_relaxed);
   }
   for (const std::function<void()>& act : mail) act();
+}
+
+void Worker::turn() {
+  run_mailbox();
+  (void)visit_all();
 }
 
 void Worker::loop() {

@@ -31,7 +31,8 @@ class Worker {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Worker(ExecutorParts& parts, WorkerSet& set, unsigned index);
+  // Without a thread its turns come by turn(): for tests that say when.
+  Worker(ExecutorParts& parts, WorkerSet& set, unsigned index, bool has_thread = true);
   Worker(const Worker&) = delete;
   ~Worker();  // stops the thread; sessions still held are dropped
 
@@ -41,6 +42,8 @@ class Worker {
   // Runs `act` in the worker's thread.
   void post(std::function<void()> act);
   void wake() const;
+  // Mail, then a visit to each session.
+  void turn();
   [[nodiscard]] unsigned index() const { return index_; }
   [[nodiscard]] std::size_t load() const { return load_.load(std::memory_order_relaxed); }
   // Sessions that waited after every few launches, when it last looked; none if that was long ago.

@@ -10,8 +10,8 @@
 
 namespace mpsshim::broker {
 
-WorkerSet::WorkerSet(ExecutorParts& parts, unsigned count) : parts_(parts) {
-  for (unsigned i = 0; i < count; ++i) workers_.push_back(std::make_unique<Worker>(parts, *this, i));
+WorkerSet::WorkerSet(ExecutorParts& parts, unsigned count, bool has_threads) : parts_(parts) {
+  for (unsigned i = 0; i < count; ++i) workers_.push_back(std::make_unique<Worker>(parts, *this, i, has_threads));
 }
 
 WorkerSet::~WorkerSet() = default;
@@ -116,6 +116,10 @@ void WorkerSet::after_this_turn(std::function<void()> done) {
 
 void WorkerSet::wake_all() {
   for (const std::unique_ptr<Worker>& worker : workers_) worker->wake();
+}
+
+void WorkerSet::turn() {
+  for (const std::unique_ptr<Worker>& worker : workers_) worker->turn();
 }
 
 }  // namespace mpsshim::broker

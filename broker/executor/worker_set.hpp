@@ -22,8 +22,8 @@ class Session;
 
 class WorkerSet {
  public:
-  // Starts `count` threads with the executor's context current; QuietWindow was made for as many.
-  WorkerSet(ExecutorParts& parts, unsigned count);
+  // Starts `count` threads with the executor's context current; QuietWindow was made for as many. Without threads: see turn().
+  WorkerSet(ExecutorParts& parts, unsigned count, bool has_threads = true);
   ~WorkerSet();
 
   // Gives the session to the first worker.
@@ -49,6 +49,8 @@ class WorkerSet {
   [[nodiscard]] std::optional<unsigned> better_home(std::size_t waiting, std::size_t streams, Worker::Clock::time_point now) const;
   // For QuietWindow::set_on_open: workers look at their queues again.
   void wake_all();
+  // For tests that say when, of a set without threads: a turn of each worker, in the caller's thread.
+  void turn();
   [[nodiscard]] std::size_t count() const { return workers_.size(); }
   // `done` is called by one of them once each has ended what it was at: it has seen what was stored before.
   void after_this_turn(std::function<void()> done);

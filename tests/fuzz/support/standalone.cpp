@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver of a fuzz target where libFuzzer is not: FUZZER [--seconds S] [--records N] [--seed N] [FILE...]
-// Runs the files it is given, or random inputs until S seconds are over or N records have been decoded (neither: 2 seconds). A crash is found
-// again with the seed that the first line names.
+// Runs the files it is given, or random inputs until S seconds are over or N records have been decoded (neither: 2 seconds). The input of a crash
+// is written to a file beside the working directory's others, which the last line names.
+#include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <string>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "tests/fuzz/support/fuzz_target.hpp"
 
@@ -99,6 +104,18 @@ class Inputs {
   Input pool_[kPool];
 };
 
+const Input* current = nullptr;
+
+// Of a process that ends by it in any case.
+void keep_input(int number) {
+  constexpr char kName[] = "crash-input";
+  const int file = open(kName, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (current != nullptr && file >= 0 && write(file, current->data(), current->size()) == static_cast<ssize_t>(current->size()))
+    (void)!write(STDERR_FILENO, "the input is in crash-input\n", 28);
+  signal(number, SIG_DFL);
+  raise(number);
+}
+
 void run_file(const std::string& name) {
   std::ifstream file(name, std::ios::binary);
   const Input input{std::istreambuf_iterator<char>(file), {}};
@@ -113,6 +130,7 @@ int main(int count, char** arguments) {
   if (options.files.empty()) {
     std::printf("seed %llu\n", static_cast<unsigned long long>(options.seed));
     std::fflush(stdout);
+    for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) signal(number, keep_input);
     Inputs inputs(options.seed);
     const Clock::time_point start = Clock::now();
     double seconds = 0;
@@ -120,6 +138,7 @@ int main(int count, char** arguments) {
     std::uint64_t made = 0;
     while ((options.records == 0 || records_so_far() < options.records) && (options.seconds == 0 || seconds < options.seconds)) {
       const Input& input = inputs.next();
+      current = &input;
       LLVMFuzzerTestOneInput(input.data(), input.size());
       if (++made % kInputsBetweenLooks != 0) continue;
       seconds = std::chrono::duration<double>(Clock::now() - start).count();

@@ -24,6 +24,7 @@ WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver
   auto sockets = proto::Socket::pair();
   control_end = std::move(sockets[0]);
   sockets[1].set_blocking(false);  // what executors report is not read here
+  link_fd = sockets[1].fd();
   link = std::make_unique<broker::ControlLink>(std::move(sockets[1]));
   progress = std::make_unique<broker::ProgressTable>();
   CUdeviceptr progress_address = 0;
@@ -104,12 +105,23 @@ void WireClient::post_raw(proto::RecordHeader header, std::span<const std::byte>
   if (producer_.publish(room)) eventfd_write(ring_doorbell_.get(), 1);
 }
 
-void WireClient::write_ring(std::span<const std::byte> bytes) {
+std::size_t WireClient::write_records(std::span<std::byte> bytes) {
   proto::ChannelHeader& header = session_->channel().header();
   const std::uint64_t tail = header.tail.load();
-  const std::size_t size = std::min(bytes.size(), proto::kRingBytes);
-  if (size != 0) std::memcpy(ring_.data() + tail % proto::kRingBytes, bytes.data(), size);
-  header.tail.store(tail + size);
+  bytes =
+      bytes.first(std::min<std::uint64_t>(bytes.size(), proto::kRingBytes - std::min<std::uint64_t>(tail - header.head.load(), proto::kRingBytes)));
+  std::size_t records = 0;
+  for (std::span<std::byte> left = bytes; left.size() >= sizeof(proto::RecordHeader); ++records) {
+    proto::RecordHeader record;
+    std::memcpy(&record, left.data(), sizeof record);
+    record.sequence = ++sequence_;
+    std::memcpy(left.data(), &record, sizeof record);
+    if (record.size_bytes < sizeof record || record.size_bytes % proto::kRecordAlignment != 0 || record.size_bytes > left.size()) break;
+    left = left.subspan(record.size_bytes);
+  }
+  if (!bytes.empty()) std::memcpy(ring_.data() + tail % proto::kRingBytes, bytes.data(), bytes.size());
+  header.tail.store(tail + bytes.size());
+  return records;
 }
 
 broker::StreamSet::Issue WireClient::turn(bool dry) {

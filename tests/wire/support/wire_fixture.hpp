@@ -48,8 +48,10 @@ class WireExecutor {
   std::unique_ptr<broker::ModuleStore> modules;
   std::unique_ptr<broker::ExecutorParts> parts;
   std::unique_ptr<broker::WorkerSet> workers;  // after start_workers()
+  int link_fd = -1;                            // of `link`; does not block
 
-  void start_workers() { workers = std::make_unique<broker::WorkerSet>(*parts, worker_threads); }
+  // Without threads it is the test that says when: by WorkerSet::turn() and its kin.
+  void start_workers(bool have_threads = true) { workers = std::make_unique<broker::WorkerSet>(*parts, worker_threads, have_threads); }
 };
 
 // One client with its session.
@@ -93,8 +95,9 @@ class WireClient {
   [[nodiscard]] std::uint32_t sequence() const { return sequence_; }
   // False while the ring is full.
   [[nodiscard]] bool has_room() { return producer_.reserve(proto::kMaxRecordBytes) != nullptr; }
-  // Bytes as they are, at most the ring's size; the ring is empty.
-  void write_ring(std::span<const std::byte> bytes);
+  // Bytes as they are, as many as there is room for behind what is there, those that are records numbered as they have to be. Returns how many these
+  // are. From then on nothing else may write to the ring.
+  std::size_t write_records(std::span<std::byte> bytes);
 
   // --- executor side ---
   broker::Session& session() { return *session_; }

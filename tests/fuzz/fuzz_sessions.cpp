@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several sessions of one executor, whose clients write whatever they like, hang up and come again, beside a bystander (support/executor_stage.hpp).
+#include <memory>
+
+#include "tests/fuzz/support/executor_stage.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::fuzz;
+
+namespace {
+
+constexpr unsigned kInputsPerStage = 256;
+
+std::unique_ptr<ExecutorStage> stage;
+unsigned inputs = 0;
+
+}  // namespace
+
+namespace mpsshim::fuzz {
+
+Input make_input(Random& random) {
+  return ExecutorStage::make_input(random, ExecutorStage::kSessions, [&](RecordMaker& maker) {
+    switch (random() % 8) {
+      case 0:
+      case 1:
+      case 2: return maker.add_plain(maker.some_stream());
+      case 3: return maker.add_graph(maker.some_stream());
+      case 4: return maker.add_array(maker.some_stream());
+      case 5: return maker.add_end();
+      default: return maker.add_memory(maker.some_stream());
+    }
+  });
+}
+
+std::uint64_t records_so_far() { return stage ? stage->records() : 0; }
+void finish() { stage.reset(); }
+
+}  // namespace mpsshim::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (inputs++ % kInputsPerStage == 0) {
+    const std::uint64_t records = records_so_far();
+    finish();
+    stage = std::make_unique<ExecutorStage>();
+    stage->count_from(records);
+  }
+  stage->run({data, size});
+  return 0;
+}
