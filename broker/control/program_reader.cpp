@@ -32,7 +32,7 @@ constexpr std::chrono::milliseconds kEndLimit{100};
 constexpr unsigned kMostThreads = 4;
 constexpr std::size_t kMostWaiting = 256;  // of a user
 constexpr std::size_t kMostRemembered = 256;
-constexpr off_t kEndBytes = 32ll << 20;  // of a file: so much of its beginning and of its end
+constexpr off_t kEndBytes = 4 << 20;  // of a file: so much of its beginning and of its end
 
 std::string file_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 

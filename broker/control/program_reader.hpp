@@ -2,7 +2,7 @@
 // Which program a client runs, for Quarantine: the content of its executable, so that a copy or another name is no other program.
 //
 // The file is a stranger's: opening or reading it may take as long as whoever serves its file system likes (FUSE), and it may be large. So the
-// control process takes only a name of it (O_PATH, which asks no file system), and a thread reads it: the whole up to 64 MiB, of a larger one its
+// control process takes only a name of it (O_PATH, which asks no file system), and a thread reads it: the whole up to 8 MiB, of a larger one its
 // two ends and its size. Known contents are remembered by device, inode and times. What takes longer than two seconds is given up: the program is
 // then one that cannot be read, as all such of its user are one to Quarantine; its thread is left alone and another takes over, four at most.
 // Users have turns, and 256 files each that wait.

@@ -77,7 +77,9 @@ void SessionManager::weigh_faults() {
 // A newcomer whose program may be one in quarantine, or one whose kernels block executors; the reader has a limit.
 bool SessionManager::awaits_program(const Session& session) const {
   if (session.executor != nullptr || session.client.program->is_known) return false;
-  if (quarantine_.concerns(session.client.uid)) return true;
+  const auto is_its_users = [&](const auto& program) { return program->program.uid == session.client.uid; };
+  const auto may_concern = [&](const Suspicion& suspicion) { return std::ranges::any_of(suspicion.programs, is_its_users); };
+  if (quarantine_.concerns(session.client.uid) || std::ranges::any_of(suspicions_, may_concern)) return true;
   return std::ranges::any_of(pool_.all(), [&](const auto& entry) {
     return entry.first.device == session.device && entry.first.user == house_of(session.client) && entry.second->is_blocked();
   });

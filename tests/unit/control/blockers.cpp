@@ -97,7 +97,7 @@ TEST_CASE("of three executors one user's kernels block two at most, the last is 
 }
 
 TEST_CASE("when all executors are blocked for so long and somebody waits, the last of the kernels has to end") {
-  Blocked broker(2, std::chrono::milliseconds(50));
+  Blocked broker(2, std::chrono::milliseconds(1'500));
   const Blocked::Member first = broker.join(0);
   Blocked::Member last = broker.join(0), waiting = broker.join(0);
   broker.spin(0, first);
@@ -107,7 +107,7 @@ TEST_CASE("when all executors are blocked for so long and somebody waits, the la
   broker.starve(1, waiting, last);
   CHECK(broker.stays(1, waiting));  // its time is not over
   CHECK(header_of(last.page).session_state == kActive);
-  turn_for(broker.loop, 60);
+  turn_for(broker.loop, 1'600);
   broker.starve(1, waiting, last);
   CHECK(broker.life(1).expect(ExecutorMessage::session_close).packet.header.session == last.id);
   CHECK(broker.stays(1, waiting));
