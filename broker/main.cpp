@@ -81,6 +81,9 @@ struct Arguments {
   bool share_executors = false;
   std::uint64_t client_host_mib = 0;
   std::uint64_t host_mib = 0;
+  std::uint64_t user_sessions = 0;
+  std::uint64_t user_connections = 0;
+  std::uint64_t user_host_mib = 0;
 };
 
 void describe(CommandLine& line, Arguments& arguments) {
@@ -147,6 +150,13 @@ void describe(CommandLine& line, Arguments& arguments) {
   line.option("--client-host-mib", &arguments.client_host_mib,
               "MiB of pinned and staging memory and module images for one client; 0: half the machine's memory");
   line.option("--host-mib", &arguments.host_mib, "The same for all clients together; 0: three quarters of the machine's memory");
+  line.option("--user-sessions", &arguments.user_sessions,
+              "Sessions (clients) of one user at a time; 0: half of --max-clients with --multiuser-server, else all");
+  line.option("--user-connections", &arguments.user_connections,
+              "Connections of one user at a time, those included that are not clients yet; 0: half of all (a twentieth of the limit of open files) with "
+              "--multiuser-server, else all");
+  line.option("--user-host-mib", &arguments.user_host_mib,
+              "MiB of pinned and staging memory and module images for all clients of one user; 0: half of --host-mib with --multiuser-server, else all");
   line.option("--window", &arguments.window, "Address range for clients' memory, BEGIN-END in hexadecimal, multiples of 1 GiB");
   line.flag("--dumpable", arguments.dumpable,
             "For debugging: core dumps, debuggers, and /proc/PID of the broker's processes are as of any process. Any process of the broker's user "
@@ -290,6 +300,10 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.shares_executors = arguments.share_executors;
   if (arguments.client_host_mib != 0) limits.resources.client_host_bytes = arguments.client_host_mib << 20;
   if (arguments.host_mib != 0) limits.resources.all_host_bytes = arguments.host_mib << 20;
+  limits.resources.user.sessions = arguments.user_sessions;
+  limits.resources.user.connections = arguments.user_connections;
+  limits.resources.user.host_bytes = arguments.user_host_mib << 20;
+  if (arguments.all_users) share_among_users(limits.resources, limits.max_clients);
   limits.quarantine = {arguments.quarantine_faults, std::chrono::seconds(arguments.quarantine_s), arguments.quarantine_executors};
   return limits;
 }

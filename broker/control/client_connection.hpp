@@ -36,6 +36,7 @@ class ClientConnection {
   void facts_published();  // answers a Hello that came before any executor was ready
   void refuse_sessions();  // the broker is about to quit
   [[nodiscard]] pid_t pid() const { return client_.pid; }
+  [[nodiscard]] uid_t uid() const { return client_.uid; }
 
   // What whoever destroys it has to close: its socket, and descriptors of a kind that nobody wanted (closer.hpp).
   struct Remains {

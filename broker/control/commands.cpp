@@ -4,6 +4,7 @@
 #include <charconv>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -19,6 +20,7 @@ constexpr const char* kHelp =
     "get_server_status PID       INITIALIZING, ACTIVE or FAULT\n"
     "get_client_list PID         pids of that server's clients\n"
     "ps [-l] [-p PID]            clients: pid, session, server, device, pid namespace, command; -l: state, device memory in MiB and user too\n"
+    "users                       what clients of each user hold, of what a user may: sessions, servers, device and host memory in MiB\n"
     "restart [-f] [-t SECONDS] [executors]\n"
     "                            goes on with the installed mpsbroker, or only with new servers, once all clients' work in flight has ended (within\n"
     "                            SECONDS, 10 by default); clients wait meanwhile. -f: whoever does not come to rest loses its session\n"
@@ -64,6 +66,7 @@ void Commands::execute(const std::string& line, Answer answer) const {
   if (name == "get_server_list") return answer(get_server_list(arguments));
   if (name == "get_server_status") return answer(get_server_status(arguments));
   if (name == "get_client_list") return answer(get_client_list(arguments));
+  if (name == "users") return answer(users(arguments));
   if (name == "restart") return restart(arguments, answer);
   if (name == "terminate_client") return terminate_client(arguments, answer);
   if (name == "quit") return answer(quit(arguments));
@@ -130,6 +133,24 @@ Commands::Result Commands::get_client_list(const Arguments& arguments) const {
   std::string text;
   for (const auto& [id, session] : manager_.sessions()) {
     if (session.executor == executor && session.phase != SessionPhase::closing) text += fmt::format("{}\n", session.client.pid);
+  }
+  return {true, text};
+}
+
+Commands::Result Commands::users(const Arguments& arguments) const {
+  if (!arguments.empty()) return failure("usage: users");
+  const SessionLimits& limits = manager_.limits();
+  const UserLimits& user = limits.resources.user;
+  const auto of = [](std::uint64_t held, std::uint64_t own, std::uint64_t all) { return fmt::format("{}/{}", held, own != 0 ? own : all); };
+  constexpr const char* kRow = "{:<11}{:<15}{:<10}{:<17}{}\n";
+  std::string text = fmt::format(kRow, "USER", "SESSIONS", "SERVERS", "DEVICE", "HOST");
+  for (const auto& [uid, held] : manager_.holdings()) {
+    std::set<const Executor*> servers;
+    for (const auto& [id, session] : manager_.sessions()) {
+      if (session.client.uid == uid && session.executor != nullptr) servers.insert(session.executor);
+    }
+    text += fmt::format(kRow, uid, of(held.sessions, user.sessions, limits.max_clients), of(servers.size(), 0, limits.pool.executors),
+                        held.device_bytes >> 20, of(held.host_bytes >> 20, user.host_bytes >> 20, limits.resources.all_host_bytes >> 20));
   }
   return {true, text};
 }

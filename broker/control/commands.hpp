@@ -41,6 +41,7 @@ class Commands {
   [[nodiscard]] Result get_server_list(const Arguments& arguments) const;
   [[nodiscard]] Result get_server_status(const Arguments& arguments) const;
   [[nodiscard]] Result get_client_list(const Arguments& arguments) const;
+  [[nodiscard]] Result users(const Arguments& arguments) const;
   [[nodiscard]] Result quit(const Arguments& arguments) const;
   void restart(const Arguments& arguments, const Answer& answer) const;
   void terminate_client(const Arguments& arguments, const Answer& answer) const;

@@ -38,4 +38,14 @@ ResourceLimits limits_of_this_machine() {
   return limits;
 }
 
+void share_among_users(ResourceLimits& limits, std::size_t max_clients) {
+  const auto settle = [](auto& limit, auto all) {
+    if (limit == 0) limit = std::max<decltype(all)>(all / 2, 1);
+  };
+  settle(limits.user.sessions, max_clients);
+  settle(limits.user.connections, limits.connections);
+  settle(limits.user.descriptors, limits.all_descriptors);
+  settle(limits.user.host_bytes, limits.all_host_bytes);
+}
+
 }  // namespace mpsshim::broker::control

@@ -9,6 +9,14 @@
 
 namespace mpsshim::broker::control {
 
+// What all clients of a user may have together; 0: as much as all users.
+struct UserLimits {
+  std::size_t sessions = 0;
+  std::size_t connections = 0;
+  std::size_t descriptors = 0;
+  std::uint64_t host_bytes = 0;
+};
+
 struct ResourceLimits {
   std::size_t client_descriptors = 0;
   std::size_t all_descriptors = 0;
@@ -19,10 +27,13 @@ struct ResourceLimits {
   std::size_t process_sessions = 4;
   std::size_t connections = 0;
   std::size_t further_leases = 32;  // of one session: enough for a device of 8 ranges in fragments
+  UserLimits user;
 };
 
 // By this process's limit of open files (a sixth for one client, a third for all, the rest is for chunks and connections), and by the machine's
 // memory: half of it for one client, three quarters for all, each at least 1 GiB.
 [[nodiscard]] ResourceLimits limits_of_this_machine();
+// Where several users are served: what `user` leaves open becomes half of what all may have, so that no user takes what the others need.
+void share_among_users(ResourceLimits& limits, std::size_t max_clients);
 
 }  // namespace mpsshim::broker::control

@@ -133,6 +133,7 @@ void Server::accept_client() {
 void Server::add_client(std::unique_ptr<ClientConnection> connection, std::uint64_t id) {
   ++connections_;
   ++connections_of_[connection->pid()];
+  ++user_connections_[connection->uid()];
   clients_.emplace(id, std::move(connection));
 }
 
@@ -143,6 +144,12 @@ bool Server::may_connect(const proto::PeerCredentials& peer) const {
   // 0: of a pid namespace we do not see, where processes cannot be told apart.
   if (peer.pid > 0 && found != connections_of_.end() && found->second >= limits.process_connections) {
     complain("pid {} is refused: it has {} connections already, and a process needs one.", peer.pid, found->second);
+    return false;
+  }
+  const auto of_user = user_connections_.find(peer.uid);
+  if (limits.user.connections != 0 && of_user != user_connections_.end() && of_user->second >= limits.user.connections) {
+    complain("pid {} is refused: user {} has {} connections already, which is the limit for one user (--user-connections).", peer.pid, peer.uid,
+             of_user->second);
     return false;
   }
   if (connections_ >= limits.connections) {
@@ -158,12 +165,17 @@ void Server::forget_client(std::uint64_t id) {
   if (client == clients_.end()) return;
   ClientConnection::Remains remains = client->second->take_remains();
   const pid_t pid = client->second->pid();
+  const uid_t uid = client->second->uid();
   clients_.erase(client);
   // It counts until it is closed: a process that makes that take long has fewer connections for it.
-  dispose(std::move(remains), [this, pid] {
+  dispose(std::move(remains), [this, pid, uid] {
     --connections_;
-    const auto count = connections_of_.find(pid);
-    if (--count->second == 0) connections_of_.erase(count);
+    const auto release = [](auto& counts, auto whose) {
+      const auto count = counts.find(whose);
+      if (--count->second == 0) counts.erase(count);
+    };
+    release(connections_of_, pid);
+    release(user_connections_, uid);
   });
 }
 

@@ -100,6 +100,7 @@ class Server {
   std::map<std::uint64_t, std::unique_ptr<ClientConnection>> clients_;
   std::size_t connections_ = 0;                  // those included that are still being closed
   std::map<pid_t, std::size_t> connections_of_;  // by process
+  std::map<uid_t, std::size_t> user_connections_;
   std::map<std::uint64_t, std::unique_ptr<CommandConnection>> commands_under_way_;
 };
 

@@ -73,17 +73,8 @@ Session* SessionManager::find(std::uint64_t session) {
 CUresult SessionManager::create(const ClientIdentity& client, unsigned device, Session*& session) {
   if (facts() == nullptr) return CUDA_ERROR_MPS_SERVER_NOT_READY;
   if (device >= facts()->device_count) return CUDA_ERROR_INVALID_DEVICE;
-  // Sessions whose client is gone are on their way out and cost nobody a place; but not without end.
-  const auto living = static_cast<std::size_t>(std::ranges::count_if(sessions_, [](const auto& entry) { return entry.second.phase != SessionPhase::closing; }));
-  if (living >= limits_.max_clients || sessions_.size() >= 2 * limits_.max_clients) {
-    complain("pid {} ({}) is refused: there are {} sessions already, which is the limit.", client.pid, client.command, living);
-    return CUDA_ERROR_MPS_MAX_CLIENTS_REACHED;
-  }
-  // 0 or less: of a pid namespace we do not see, where processes cannot be told apart.
-  const auto is_same = [&](const auto& entry) { return client.pid > 0 && entry.second.client.pid == client.pid; };
-  if (static_cast<std::size_t>(std::ranges::count_if(sessions_, is_same)) >= limits_.resources.process_sessions) {
-    complain("pid {} ({}) is refused: it has {} sessions already, and a process needs one.", client.pid, client.command,
-             limits_.resources.process_sessions);
+  if (std::string why; !may_open(client, why)) {
+    complain("pid {} ({}) is refused: {}.", client.pid, client.command, why);
     return CUDA_ERROR_MPS_MAX_CLIENTS_REACHED;
   }
   const std::uint64_t id = next_session_++;

@@ -74,6 +74,14 @@ class SessionManager final : public ExecutorOwner {
   // Who shares executors and what is kept for them: image cache, load log. kHome, or a user who shares nothing with others.
   [[nodiscard]] uid_t house_of(const ClientIdentity& client) const;
   [[nodiscard]] const SessionLimits& limits() const { return limits_; }
+  // What clients hold, by user.
+  struct Holding {
+    std::size_t sessions = 0;  // those whose client is there
+    std::size_t descriptors = 0;
+    std::uint64_t host_bytes = 0;
+    std::uint64_t device_bytes = 0;
+  };
+  [[nodiscard]] std::map<uid_t, Holding> holdings() const;
   // Whether the session may have a descriptor and so many bytes of host memory more; if not, `why` says which limit is reached.
   [[nodiscard]] bool may_hold(const Session& session, std::uint64_t more_bytes, std::string& why) const;
 
@@ -129,6 +137,8 @@ class SessionManager final : public ExecutorOwner {
   void executor_stopped(Executor& executor) override;
 
  private:
+  [[nodiscard]] Holding holding_of(const Session& session) const;
+  [[nodiscard]] bool may_open(const ClientIdentity& client, std::string& why) const;
   [[nodiscard]] bool place(Session& session);
   [[nodiscard]] bool suits(const Executor& executor, const Session& session) const;
   [[nodiscard]] Executor* place_in_quarantine(const Session& session, const Ward& ward);

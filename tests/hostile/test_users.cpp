@@ -158,6 +158,27 @@ TEST_CASE("users share no executor: one's fault, endless kernel and restart are 
   CHECK(broker.servers().size() == 3);
 }
 
+TEST_CASE("a user whose clients take all that one user may have takes nobody else's place") {
+  if (geteuid() != 0) MPSSHIM_SKIP("only root can become another user");
+  for (const auto& [option, attached] : {std::pair("--user-sessions", 2), std::pair("--user-connections", 2)}) {
+    BrokerOptions options;
+    options.arguments = {"--multiuser-server", option, "2"};
+    const BrokerFixture broker(options);
+    open_to_all(broker, false);
+    std::vector<Client> ada;
+    for (int i = 0; i < attached; ++i) ada.push_back(Client::of_user(broker, 1001));
+    CHECK_THROWS(Client::of_user(broker, 1001));
+    INFO(broker.log());
+    CHECK(broker.log().find(std::string("which is the limit for one user (") + option) != std::string::npos);
+    Client bob = Client::of_user(broker, 1002);
+    CHECK(bob.ask("hold") == "ok");
+    CHECK(broker.ctl({"users"}).output.find("1001 ") != std::string::npos);
+    ada.pop_back();
+    CHECK(eventually(std::chrono::seconds(10), [&] { return broker.clients().size() == 2; }));
+    CHECK(Client::of_user(broker, 1001).ask("hold") == "ok");
+  }
+}
+
 TEST_CASE("users share executors where the operator says so") {
   if (geteuid() != 0) MPSSHIM_SKIP("only root can become another user");
   BrokerOptions options;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one client may have, and all of them together: at the limit and one past it.
+#include <unistd.h>
+
+#include "broker/control/commands.hpp"
 #include "broker/control/complaints.hpp"
 #include "tests/unit/control/support/control_fixture.hpp"
 
@@ -63,6 +66,50 @@ TEST_CASE("a client's host memory is limited, and all clients'") {
   CHECK(ask_for_image(first, 1) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(ask_for_segment(second, 1 << 20) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(ask_for_segment(second, 1 << 19) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a user's clients share what a user may have; another user's are served") {
+  SessionLimits limits = few();
+  limits.serves_all_users = limits.shares_executors = true;
+  limits.resources.process_sessions = 10;  // all are this process
+  limits.resources.user = {.sessions = 2, .connections = 0, .descriptors = 3, .host_bytes = 1 << 20};
+  ControlFixture broker(limits);
+  broker.serve();
+  TestClient first = broker.attach();
+  TestClient second = broker.attach();
+  TestClient third = broker.connect();
+  REQUIRE(third.hello().header.status == CUDA_SUCCESS);
+  CHECK(third.ask<proto::Attached>(proto::Attach{}).header.status == CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
+  CHECK(ask_for_segment(first, 1 << 19) == CUDA_SUCCESS);
+  CHECK(ask_for_image(second, (1 << 19) + 1) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(ask_for_image(second, 1 << 18) == CUDA_SUCCESS);
+  CHECK(ask_for_segment(second, 4096) == CUDA_SUCCESS);
+  CHECK(ask_for_segment(first, 4096) == CUDA_ERROR_OUT_OF_MEMORY);  // the third of its own, the fourth of its user
+  std::string table;
+  Commands(broker.manager, nullptr).execute("users", [&](const Commands::Result& result) { table = result.text; });
+  CHECK(table.find(" 2/2 ") != std::string::npos);
+  CHECK(table.find(" 0/1\n") != std::string::npos);
+  for (int i = 0; i < 2; ++i) (void)broker.executor().expect(ExecutorMessage::segment_add);
+  if (geteuid() != 0) return;
+  TestClient other = broker.connect(1001);
+  REQUIRE(other.hello().header.status == CUDA_SUCCESS);
+  other.send(proto::Attach{});
+  broker.executor().open_session();
+  REQUIRE(other.await<proto::Attached>().header.status == CUDA_SUCCESS);
+  CHECK(ask_for_segment(other, 1 << 18) == CUDA_SUCCESS);
+}
+
+TEST_CASE("what several users have is half of what all have, unless it is said otherwise") {
+  ResourceLimits limits;
+  limits.connections = 100;
+  limits.all_descriptors = 1'000;
+  limits.all_host_bytes = 1ull << 40;
+  limits.user.sessions = 7;
+  share_among_users(limits, 50);
+  CHECK(limits.user.sessions == 7);
+  CHECK(limits.user.connections == 50);
+  CHECK(limits.user.descriptors == 500);
+  CHECK(limits.user.host_bytes == 1ull << 39);
 }
 
 TEST_CASE("what a client lets go of, it may have again") {
