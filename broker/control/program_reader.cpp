@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "broker/control/process_identity.hpp"
+#include "broker/rights/rights.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -159,7 +160,10 @@ void ProgramReader::start_thread() {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   ++shared_->threads;
-  std::thread([shared = shared_] { run(shared); }).detach();
+  std::thread([shared = shared_] {
+    (void)keep_capabilities({});  // it reads what anybody may read
+    run(shared);
+  }).detach();
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
