@@ -247,7 +247,7 @@ void Session::pause(bool without_variables, std::function<void(CUresult)> answer
 
 // What its modules' variables hold has to be where the next executor finds it.
 void Session::answer_pause(bool without_variables, const std::function<void(CUresult)>& answer) {
-  when_completed([this, without_variables, answer, number = pause_number_] {
+  when_streams_completed([this, without_variables, answer, number = pause_number_] {
     if (number != pause_number_) return;
     if (without_variables && variables_->is_any()) return answer(CUDA_ERROR_NOT_PERMITTED);
     if (!variables_->are_kept()) return answer_pause(without_variables, answer);

@@ -84,6 +84,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // given addresses by then have ended, too.
   void when_issued(std::function<void()> act) { waiting_.push_back({streams_.mark(), false, {}, std::move(act)}); }
   void when_completed(std::function<void()> act) { waiting_.push_back({streams_.mark(), true, memory_uses_.live(), std::move(act)}); }
+  // As when_completed(), whatever jobs there are: one of them may be waiting for just that.
+  void when_streams_completed(std::function<void()> act) { waiting_.push_back({streams_.mark(), true, {}, std::move(act)}); }
   [[nodiscard]] MemoryUses& memory_uses() { return memory_uses_; }
   // Runs what has become due. True while something still waits.
   bool poll_waiting();

@@ -153,7 +153,7 @@ TEST_CASE("the second executor ends after its last client, and nothing stays of 
   {
     spin(endless);
     Client moving(broker);
-    REQUIRE(moving.ask("hold") == "ok");
+    require_ok(moving, "hold", broker);
     require_ok(moving, "image other_ptx", broker);
     REQUIRE(broker.servers().size() == 2);
   }
