@@ -99,11 +99,12 @@ void Executor::end_life(const std::string& end, bool fades) {
     const ProgressFile& progress = serving_->progress();
     if (is_fault) {
       // The CPU driver writes no word behind work that has faulted.
-      const LateEnds late =
-          is_cpu_driver(driver()) ? LateEnds{fault_tick_} : late_ends(progress.table, fault_tick_, report_.error, owner_.fault_heard(last_pid_));
-      in_flight = busy_sessions(progress.table, late);
-      report_.work = work_under_way(progress, late);
-      for (const std::string& line : streams_under_way(progress, late, fault_tick_)) log_server(last_pid_, "{}.", line);
+      const bool is_exact = is_cpu_driver(driver());
+      const auto heard = owner_.fault_heard(last_pid_);
+      in_flight = busy_sessions(progress.table, is_exact ? LateEnds{fault_tick_} : late_ends(progress.table, fault_tick_, report_.error, heard));
+      const LateEnds suspect = is_exact ? LateEnds{fault_tick_} : suspect_ends(progress.table, fault_tick_, report_.error, heard);
+      report_.work = work_under_way(progress, suspect);
+      for (const std::string& line : streams_under_way(progress, suspect, fault_tick_)) log_server(last_pid_, "{}.", line);
     } else {
       in_flight = busy_sessions(progress.table);
       report_.work = work_under_way(progress);

@@ -72,19 +72,27 @@ bool any_work_since(const ProgressTable& table, Holds holds) {
   });
 }
 
+// How long after a fault is it told of, at most: by the kernel log, and by the driver.
+struct Delays {
+  ProgressTick log = 0;
+  ProgressTick report = 0;
+};
+constexpr Delays kUsual{kLongestLogDelay, kLongestStandstill};
+constexpr Delays kOnSharedGpu{kLongestStandstillAtRest, kLongestStandstillAtRest};
+
 // Since when nothing has ended, by what was at work besides: the last end before the log's line, if work begun at once behind it still runs. The
 // line's time, if there is none such: it may be late where other processes have the GPU in turn.
-ProgressTick standstill_before(const ProgressTable& table, ProgressTick heard) {
+ProgressTick standstill_before(const ProgressTable& table, ProgressTick heard, const Delays& longest) {
   const std::optional<ProgressTick> last_end = last_end_before(table, heard, Later::is_left_out);
-  if (!last_end || *last_end > kLongestLogDelay) return heard;
+  if (!last_end || *last_end > longest.log) return heard;
   const ProgressTick end = heard - *last_end;
   return any_work_since(table, [&](ProgressTick begun) { return begun != 0 && is_not_before(end + kLateEnd, begun); }) ? end : heard;
 }
 
 // Without the kernel log: what ended last of all may have been the fault.
-LateEnds ends_before_standstill(const ProgressTable& table, ProgressTick report, CUresult error) {
+LateEnds ends_before_standstill(const ProgressTable& table, ProgressTick report, CUresult error, const Delays& longest) {
   const std::optional<ProgressTick> standstill = last_end_before(table, report, Later::counts_as_then);
-  if (!standstill || *standstill > (is_at_rest(table) ? kLongestStandstillAtRest : kLongestStandstill)) return {report - kLateEnd};
+  if (!standstill || *standstill > (is_at_rest(table) ? kLongestStandstillAtRest : longest.report)) return {report - kLateEnd};
   const ProgressTick end = report - *standstill;
   // What was begun after the last end explains the fault as well, and better, unless words are known to be written behind such a fault.
   const bool is_explained =
@@ -92,18 +100,26 @@ LateEnds ends_before_standstill(const ProgressTable& table, ProgressTick report,
   return {(is_explained ? report : end) - kLateEnd};
 }
 
-}  // namespace
-
-LateEnds late_ends(const ProgressTable& table, ProgressTick report, CUresult error, std::optional<ProgressTick> heard) {
+LateEnds ends_about(const ProgressTable& table, ProgressTick report, CUresult error, std::optional<ProgressTick> heard, const Delays& longest) {
   if (error == CUDA_ERROR_ILLEGAL_ADDRESS) return {report - kLateEnd};
   if (heard && writes_words_behind(error)) {
-    const LateEnds since{standstill_before(table, *heard) - kLogDelay};
+    const LateEnds since{standstill_before(table, *heard, longest) - kLogDelay};
     if (!busy_sessions(table, since).empty()) return since;
   } else if (heard && is_at_rest(table)) {
     const LateEnds around{report - kLateEnd, LateEnds::Span{*heard - kLogDelay, *heard + kLateEnd}};
     if (!busy_sessions(table, around).empty()) return around;
   }
-  return ends_before_standstill(table, report, error);  // the log was late, if it explains nothing
+  return ends_before_standstill(table, report, error, longest);  // the log was late, if it explains nothing
+}
+
+}  // namespace
+
+LateEnds late_ends(const ProgressTable& table, ProgressTick report, CUresult error, std::optional<ProgressTick> heard) {
+  return ends_about(table, report, error, heard, kUsual);
+}
+
+LateEnds suspect_ends(const ProgressTable& table, ProgressTick report, CUresult error, std::optional<ProgressTick> heard) {
+  return ends_about(table, report, error, heard, writes_words_behind(error) ? kOnSharedGpu : kUsual);
 }
 
 std::set<std::uint64_t> busy_sessions(const ProgressTable& table) {

@@ -65,6 +65,30 @@ TEST_CASE("where other work was under way, its last end tells when the fault was
   CHECK(suspects() == Sessions{2});
 }
 
+TEST_CASE("nobody is alone a suspect because log and report came late") {
+  auto table = std::make_unique<ProgressTable>();
+  const ProgressTick report = 1'000'000;  // all as on an H200 that sixteen brokers shared
+  const ProgressTick heard = report - 2'880;
+  const ProgressTick standstill = report - 4'288;
+  const auto stream = [&](std::size_t index, std::uint32_t issued, std::uint32_t completed, ProgressTick when) {
+    table->stream[index].session = index + 1;
+    table->stream[index].issued = issued;
+    table->stream[index].completed = completed;
+    note_end(table->stream[index], completed, when);
+  };
+  stream(0, 7, 7, standstill + 3);  // its words were written although it faulted
+  stream(1, 507, 486, standstill);  // launches without a pause
+  note_work(table->stream[1], true, standstill + 1);
+  stream(2, 3, 3, standstill - 5'000);
+  using Sessions = std::set<std::uint64_t>;
+  const auto suspects = [&](CUresult error, std::optional<ProgressTick> told) { return busy_sessions(*table, suspect_ends(*table, report, error, told)); };
+  CHECK(suspects(CUDA_ERROR_MISALIGNED_ADDRESS, heard) == Sessions{1, 2});
+  CHECK(suspects(CUDA_ERROR_MISALIGNED_ADDRESS, std::nullopt) == Sessions{1, 2});
+  CHECK(suspects(CUDA_ERROR_LAUNCH_FAILED, std::nullopt) == Sessions{2});
+  // Idle it is all the same, for all that is known.
+  CHECK(busy_sessions(*table, late_ends(*table, report, CUDA_ERROR_MISALIGNED_ADDRESS, heard)) == Sessions{2});
+}
+
 TEST_CASE("which ends are late ones") {
   auto table = std::make_unique<ProgressTable>();
   const ProgressTick report = 1'000'000;
