@@ -10,7 +10,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,14 +43,7 @@ CompilerCommand make_compiler_command(const CompilerOptions& options) {
   return command;
 }
 
-[[noreturn]] void become_compiler(const CompilerCommand& command, int link, pid_t parent) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(0);  // the control process died before the line above
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (const int number : {SIGPIPE, SIGTERM, SIGHUP}) signal(number, SIG_DFL);
-  signal(SIGINT, SIG_IGN);  // Ctrl-C on the terminal is for the control process
+[[noreturn]] void become_compiler(const CompilerCommand& command, int link) {
   if (link != kCompilerControlFd && dup2(link, kCompilerControlFd) < 0) _exit(126);
   if (link == kCompilerControlFd) fcntl(link, F_SETFD, 0);
   syscall(SYS_close_range, kCompilerControlFd + 1, ~0u, 0);
@@ -69,20 +61,11 @@ std::optional<CompilerLife> CompilerProcessLauncher::launch() {
   auto ends = proto::Socket::pair();
   if (!ends[0].valid()) return std::nullopt;
   const CompilerCommand command = make_compiler_command(options_);
-  const pid_t parent = getpid();
-  const pid_t child = fork();
-  if (child < 0) return std::nullopt;
-  if (child == 0) become_compiler(command, ends[1].fd(), parent);
-  life.pid = child;
+  ChildProcess child = make_child([&] { become_compiler(command, ends[1].fd()); });
+  if (child.pid < 0) return std::nullopt;
+  life.pid = child.pid;
+  life.pidfd = std::move(child.pidfd);
   life.link = std::move(ends[0]);
-  life.pidfd = open_pidfd(child);
-  if (!life.pidfd.valid()) {
-    const int error = errno;
-    ::kill(child, SIGKILL);
-    waitpid(child, nullptr, 0);
-    errno = error;
-    return std::nullopt;
-  }
   return life;
 }
 

@@ -16,7 +16,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/personality.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -125,14 +124,7 @@ bool place_descriptors(const Descriptors& sources) {
   return true;
 }
 
-[[noreturn]] void become_executor(const Command& command, const Descriptors& descriptors, pid_t parent) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(0);  // the control process died before the line above
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (const int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) signal(number, SIG_DFL);
-  signal(SIGINT, SIG_IGN);  // Ctrl-C on the terminal is for the control process, which then ends the executor in order
+[[noreturn]] void become_executor(const Command& command, const Descriptors& descriptors) {
   // With randomisation off module globals come back at the same addresses in the next life, after the same loads.
   const int persona = personality(0xffffffff);
   if (persona >= 0) personality(static_cast<unsigned long>(persona) | ADDR_NO_RANDOMIZE);
@@ -165,21 +157,13 @@ std::optional<ExecutorLife> ProcessLauncher::launch(const ExecutorOptions& optio
   const proto::FileDescriptor errors_in(errors[1]);
   fcntl(errors_in.get(), F_SETFL, 0);  // the executor waits where the pipe is full
   const Command command = make_command(options);
-  const pid_t parent = getpid();
-  const pid_t child = fork();
-  if (child < 0) return std::nullopt;
-  if (child == 0)
-    become_executor(command, {life.output.get(), errors_in.get(), ends[1].fd(), life.facts.get(), life.progress.get(), life.calls.get()}, parent);
-  life.pid = child;
+  ChildProcess child = make_child([&] {
+    become_executor(command, {life.output.get(), errors_in.get(), ends[1].fd(), life.facts.get(), life.progress.get(), life.calls.get()});
+  });
+  if (child.pid < 0) return std::nullopt;
+  life.pid = child.pid;
+  life.pidfd = std::move(child.pidfd);
   life.link = std::move(ends[0]);
-  life.pidfd = open_pidfd(child);
-  if (!life.pidfd.valid()) {
-    const int error = errno;
-    ::kill(child, SIGKILL);
-    waitpid(child, nullptr, 0);
-    errno = error;
-    return std::nullopt;
-  }
   return life;
 }
 

@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string_view>
 
+#include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "broker/printable.hpp"
@@ -79,5 +83,31 @@ pid_t pid_of(const proto::FileDescriptor& pidfd) {
 }
 
 proto::FileDescriptor open_pidfd(pid_t pid) { return proto::FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
+
+ChildProcess make_child(const std::function<void()>& become) {
+  const pid_t parent = getpid();
+  ChildProcess child;
+  child.pid = fork();
+  if (child.pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(0);  // it died before the line above
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    for (const int number : {SIGPIPE, SIGTERM, SIGHUP}) signal(number, SIG_DFL);
+    signal(SIGINT, SIG_IGN);
+    become();
+    _exit(127);
+  }
+  if (child.pid < 0) return child;
+  child.pidfd = open_pidfd(child.pid);
+  if (child.pidfd.valid()) return child;
+  const int error = errno;
+  kill(child.pid, SIGKILL);
+  waitpid(child.pid, nullptr, 0);
+  child.pid = -1;
+  errno = error;
+  return child;
+}
 
 }  // namespace mpsshim::broker::control

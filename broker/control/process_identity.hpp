@@ -2,6 +2,7 @@
 // Who is at the other end: what /proc says about a process and about a pidfd.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include <sys/types.h>
@@ -25,5 +26,13 @@ namespace mpsshim::broker::control {
 inline constexpr pid_t kNotAPidfd = -2;
 [[nodiscard]] pid_t pid_of(const proto::FileDescriptor& pidfd);
 [[nodiscard]] proto::FileDescriptor open_pidfd(pid_t pid);  // invalid on failure (errno)
+
+struct ChildProcess {
+  pid_t pid = -1;  // there is none: errno
+  proto::FileDescriptor pidfd;
+};
+// Its whole life is `become`, which executes another program, or ends it: between fork and exec a child only makes system calls. It dies with this
+// process, and takes signals as any program does, but for SIGINT: Ctrl-C on the terminal is for this process, which then ends it in order.
+[[nodiscard]] ChildProcess make_child(const std::function<void()>& become);
 
 }  // namespace mpsshim::broker::control
