@@ -14,7 +14,6 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "broker/command_line.hpp"
@@ -26,7 +25,6 @@
 #include "broker/control/user.hpp"
 #include "broker/executor/executor_main.hpp"
 #include "broker/log.hpp"
-#include "broker/rights/rights.hpp"
 
 namespace {
 
@@ -308,25 +306,6 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   return limits;
 }
 
-// Of root's capabilities, what a broker still does with them: CAP_SYS_PTRACE looks at the executables of clients, CAP_KILL, CAP_SETUID and CAP_SETGID
-// are for compiler processes, which become somebody else, CAP_SYS_RESOURCE is for descriptors under way, CAP_SYSLOG for the kernel log; CAP_DAC_OVERRIDE
-// for logs in a directory of somebody else's, which are opened again when a restart has put another program in its place. Other users have none
-// but by --user.
-bool drop_capabilities(const Arguments& arguments) {
-  struct stat log_dir {};
-  const bool is_own = stat(arguments.log_dir.c_str(), &log_dir) != 0 || log_dir.st_uid == geteuid();
-  if (geteuid() != 0) return keep_capabilities({CAP_SYS_PTRACE, CAP_SYSLOG}, Heirs::programs);
-  if (is_own) return keep_capabilities({CAP_SYS_PTRACE, CAP_KILL, CAP_SETUID, CAP_SETGID, CAP_SYS_RESOURCE, CAP_SYSLOG}, Heirs::programs);
-  return keep_capabilities({CAP_SYS_PTRACE, CAP_KILL, CAP_SETUID, CAP_SETGID, CAP_SYS_RESOURCE, CAP_SYSLOG, CAP_DAC_OVERRIDE}, Heirs::programs);
-}
-
-// When executors have shown that they can be had: the first one may execute helpers of the driver's, with what rights these need.
-void give_up_rights(const Arguments& arguments) {
-  if (arguments.keep_rights) return;
-  if (!drop_capabilities(arguments)) log_warning("The control process keeps its capabilities: {}.", std::strerror(errno));
-  if (!wall_in_control()) log_warning("No system calls can be refused to the control process: {}.", std::strerror(errno));
-}
-
 // `state`: what was handed over, if anything was, by a program with the command line `former`. `words`: this one's.
 int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::string>& words, const std::vector<std::string>& former,
           StateReader* state, std::optional<PipeDirectory> pipes) {
@@ -357,7 +336,7 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
   // Never destroyed where it could not take over: the sockets are the former program's.
   auto server = std::make_unique<Server>(std::move(*pipes), launcher, compilers, executors, session_limits(arguments, *window),
                                          [&](const std::string& reason) {
-                                           if (reason.empty()) give_up_rights(arguments);
+                                           if (reason.empty() && !arguments.keep_rights) give_up_rights(arguments.log_dir);
                                            daemon.settled(reason.empty() ? "" : "no driver serves: " + reason);
                                          });
   server->set_continuation({own_path(), words, arguments.log_dir, arguments.driver});
@@ -367,8 +346,8 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
   }
   if (state == nullptr) {
     daemon.redirect_output(server_log);
-  } else {
-    give_up_rights(arguments);
+  } else if (!arguments.keep_rights) {
+    give_up_rights(arguments.log_dir);
   }
   return server->run();
 }

@@ -9,11 +9,29 @@
 #include <grp.h>
 #include <pwd.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "broker/log.hpp"
 #include "broker/rights/rights.hpp"
 
 namespace mpsshim::broker::control {
+
+namespace {
+
+// Of root's capabilities, what a broker still does with them: CAP_SYS_PTRACE looks at the executables of clients, CAP_KILL, CAP_SETUID and CAP_SETGID
+// are for compiler processes, which become somebody else, CAP_SYS_RESOURCE is for descriptors under way, CAP_SYSLOG for the kernel log;
+// CAP_DAC_OVERRIDE for logs in a directory of somebody else's, which are opened again when a restart has put another program in its place. Other
+// users have none but by --user.
+bool drop_capabilities(const std::string& log_path) {
+  struct stat log_dir {};
+  const bool is_own = stat(log_path.c_str(), &log_dir) != 0 || log_dir.st_uid == geteuid();
+  if (geteuid() != 0) return keep_capabilities({CAP_SYS_PTRACE, CAP_SYSLOG}, Heirs::programs);
+  if (is_own) return keep_capabilities({CAP_SYS_PTRACE, CAP_KILL, CAP_SETUID, CAP_SETGID, CAP_SYS_RESOURCE, CAP_SYSLOG}, Heirs::programs);
+  return keep_capabilities({CAP_SYS_PTRACE, CAP_KILL, CAP_SETUID, CAP_SETGID, CAP_SYS_RESOURCE, CAP_SYSLOG, CAP_DAC_OVERRIDE}, Heirs::programs);
+}
+
+}  // namespace
 
 bool become_user(const std::string& name, bool sees_others, std::string& why) {
   errno = 0;
@@ -38,6 +56,11 @@ bool become_user(const std::string& name, bool sees_others, std::string& why) {
   setenv("HOME", user->pw_dir, 1);  // the driver keeps its cache there
   if (const char* folder = std::getenv("XDG_RUNTIME_DIR"); folder != nullptr && access(folder, W_OK) != 0) unsetenv("XDG_RUNTIME_DIR");
   return true;
+}
+
+void give_up_rights(const std::string& log_path) {
+  if (!drop_capabilities(log_path)) log_warning("The control process keeps its capabilities: {}.", std::strerror(errno));
+  if (!wall_in_control()) log_warning("No system calls can be refused to the control process: {}.", std::strerror(errno));
 }
 
 }  // namespace mpsshim::broker::control

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mpsbroker --user: whom a broker becomes that root has started.
+// Who the control process is, and what it may: mpsbroker --user, and what it gives up of its rights (broker/rights/rights.hpp).
 #pragma once
 
 #include <string>
@@ -10,5 +10,9 @@ namespace mpsshim::broker::control {
 // kernel log), with `sees_others` CAP_SYS_PTRACE. Nothing is done where it is that user already. False: `why`; then the process may be half of it,
 // and is to end.
 [[nodiscard]] bool become_user(const std::string& name, bool sees_others, std::string& why);
+
+// When the first executor has shown that executors can be had: it may execute helpers of the driver's, with what rights these need. Called by the
+// main thread. What could not be given up is in the log.
+void give_up_rights(const std::string& log_path);
 
 }  // namespace mpsshim::broker::control
