@@ -78,7 +78,7 @@ ClientConnection::~ClientConnection() {
   if (Session* session = manager_.find(session_)) manager_.end(*session);
 }
 
-ClientConnection::Remains ClientConnection::take_remains() {
+Remains ClientConnection::take_remains() {
   Remains remains{std::move(socket_), {}};
   for (std::size_t i = 0; i < strange_.count; ++i) remains.strange.push_back(std::move(strange_.fds[i]));
   return remains;

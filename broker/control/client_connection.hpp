@@ -10,7 +10,7 @@
 #include <memory>
 #include <span>
 
-#include "broker/control/closer.hpp"
+#include "broker/control/disposal.hpp"
 #include "broker/control/event_loop.hpp"
 #include "broker/control/session_manager.hpp"
 #include "proto/client_requests.hpp"
@@ -38,11 +38,6 @@ class ClientConnection {
   [[nodiscard]] pid_t pid() const { return client_.pid; }
   [[nodiscard]] uid_t uid() const { return client_.uid; }
 
-  // What whoever destroys it has to close: its socket, and descriptors of a kind that nobody wanted (closer.hpp).
-  struct Remains {
-    proto::Socket socket;
-    std::vector<proto::FileDescriptor> strange;
-  };
   [[nodiscard]] Remains take_remains();
 
  private:

@@ -62,7 +62,7 @@ void Server::stop_listening() {
   for (proto::Socket* const listener : {&client_listener_, &command_listener_}) {
     if (listener->valid()) listeners.push_back(listener->release());
   }
-  if (!listeners.empty()) socket_closer_.close(std::move(listeners), [] {});
+  if (!listeners.empty()) disposal_.sockets().close(std::move(listeners), [] {});
 }
 
 bool Server::listen(std::string& why) {
@@ -115,17 +115,17 @@ void Server::settle(const std::string& why) {
 }
 
 void Server::accept_client() {
-  if (socket_closer_.pending() >= kMostClosing) return pause_accepting();
+  if (disposal_.sockets().pending() >= kMostClosing) return pause_accepting();
   proto::Socket socket = client_listener_.accept();
   if (!socket.valid()) {
     if (errno != EMFILE && errno != ENFILE && errno != ENOMEM) return;
     log_error("A client cannot be accepted ({}); raise the limit of open files (ulimit -n) and start the broker again.", std::strerror(errno));
     return pause_accepting();
   }
-  if (!may_connect(socket.peer())) return dispose({std::move(socket), {}}, [] {});
+  if (!may_connect(socket.peer())) return disposal_.dispose({std::move(socket), {}}, [] {});
   const std::uint64_t id = next_connection_++;
   auto connection =
-      std::make_unique<ClientConnection>(loop_, manager_, file_closer_, std::move(socket), [this, id] { loop_.defer([this, id] { forget_client(id); }); });
+      std::make_unique<ClientConnection>(loop_, manager_, disposal_.files(), std::move(socket), [this, id] { loop_.defer([this, id] { forget_client(id); }); });
   if (quitting_) connection->refuse_sessions();
   add_client(std::move(connection), id);
 }
@@ -163,12 +163,12 @@ bool Server::may_connect(const proto::PeerCredentials& peer) const {
 void Server::forget_client(std::uint64_t id) {
   const auto client = clients_.find(id);
   if (client == clients_.end()) return;
-  ClientConnection::Remains remains = client->second->take_remains();
+  Remains remains = client->second->take_remains();
   const pid_t pid = client->second->pid();
   const uid_t uid = client->second->uid();
   clients_.erase(client);
   // It counts until it is closed: a process that makes that take long has fewer connections for it.
-  dispose(std::move(remains), [this, pid, uid] {
+  disposal_.dispose(std::move(remains), [this, pid, uid] {
     --connections_;
     const auto release = [](auto& counts, auto whose) {
       const auto count = counts.find(whose);
@@ -187,23 +187,6 @@ void Server::forget_ended_clients() {
   for (const std::uint64_t id : ended) forget_client(id);
 }
 
-void Server::dispose(ClientConnection::Remains remains, std::function<void()> closed) {
-  std::vector<proto::FileDescriptor> sockets;
-  if (!remains.socket.hang_up()) {
-    complain("pid {}: sent descriptors that nobody has asked for; they are closed unread.", remains.socket.peer().pid);
-    sockets.push_back(remains.socket.release());
-  }
-  if (sockets.empty() && remains.strange.empty()) {
-    remains.socket.reset();
-    return closed();
-  }
-  const auto strange = std::make_shared<std::vector<proto::FileDescriptor>>(std::move(remains.strange));
-  socket_closer_.close(std::move(sockets), [this, strange, closed = std::move(closed)] {
-    if (strange->empty()) return closed();
-    file_closer_.close(std::move(*strange), closed);
-  });
-}
-
 // Who waits to be let in stays in the queue; without a pause the loop would spin on it.
 void Server::pause_accepting() {
   client_watch_.set_events(0);
@@ -215,11 +198,11 @@ void Server::pause_accepting() {
 }
 
 void Server::accept_command() {
-  if (socket_closer_.pending() >= kMostClosing) return pause_accepting();
+  if (disposal_.sockets().pending() >= kMostClosing) return pause_accepting();
   proto::Socket socket = command_listener_.accept();
   if (!socket.valid()) return;
   // Whoever asks next finds room again: a command that does not come is given up.
-  if (commands_under_way_.size() >= kMaxCommands) return dispose({std::move(socket), {}}, [] {});
+  if (commands_under_way_.size() >= kMaxCommands) return disposal_.dispose({std::move(socket), {}}, [] {});
   const std::uint64_t id = next_connection_++;
   commands_under_way_.emplace(
       id, std::make_unique<CommandConnection>(loop_, commands_, std::move(socket), [this, id] { loop_.defer([this, id] { forget_command(id); }); }));
@@ -228,7 +211,7 @@ void Server::accept_command() {
 void Server::forget_command(std::uint64_t id) {
   const auto command = commands_under_way_.find(id);
   if (command == commands_under_way_.end()) return;
-  dispose({command->second->take_socket(), {}}, [] {});
+  disposal_.dispose({command->second->take_socket(), {}}, [] {});
   commands_under_way_.erase(command);
 }
 

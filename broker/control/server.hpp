@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "broker/control/client_connection.hpp"
-#include "broker/control/closer.hpp"
 #include "broker/control/command_connection.hpp"
 #include "broker/control/commands.hpp"
+#include "broker/control/disposal.hpp"
 #include "broker/control/event_loop.hpp"
 #include "broker/control/handover.hpp"
 #include "broker/control/pipe_directory.hpp"
@@ -57,8 +57,6 @@ class Server {
   void pause_accepting();
   void add_client(std::unique_ptr<ClientConnection> connection, std::uint64_t id);
   void forget_client(std::uint64_t id);
-  // Closes what a stranger has had a hand in, at once where that cannot wait for anybody, else by a Closer. `closed` in both cases.
-  void dispose(ClientConnection::Remains remains, std::function<void()> closed);
   // Those that have ended, whose turn to be forgotten has not come yet.
   void forget_ended_clients();
   void settle(const std::string& why);
@@ -74,9 +72,7 @@ class Server {
   void stop_listening();
 
   EventLoop loop_;
-  // Of what lies in sockets, which a signal hurries; and of files that were sent, which may take for ever.
-  Closer socket_closer_{loop_};
-  Closer file_closer_{loop_};
+  Disposal disposal_{loop_};
   const PipeDirectory directory_;
   std::function<void(const std::string&)> on_settled_;
   SessionManager manager_;

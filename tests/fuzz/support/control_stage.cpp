@@ -2,8 +2,10 @@
 #include "tests/fuzz/support/control_stage.hpp"
 
 #include <array>
+#include <chrono>
 #include <cstring>
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -78,6 +80,7 @@ bool ObligingExecutor::serve() {
               "memory is announced for a session that is not open");  // known before its client has the answer, and only where it is open
     } else if (packet.header.type == ExecutorMessage::piece_add) {
       require(open_.contains(packet.header.session) && fds.count == 1, "memory is handed over for nobody, or without its descriptor");
+      require(fcntl(fds.fds[0].get(), F_GET_SEALS) >= 0, "what is handed over as memory is no memory file");
       answer.header.type = ExecutorMessage::piece_taken;
       answer.object = packet.object;
       if (packet.object % 2 == 0) send(answer);
@@ -112,17 +115,37 @@ proto::Socket ControlStage::connect() {
   ends[0].set_blocking(false);
   ends[1].set_blocking(false);
   const std::uint64_t id = next_connection_++;
-  connections_.emplace(id, std::make_unique<ClientConnection>(loop_, manager_, closer_, std::move(ends[1]),
-                                                              [this, id] { loop_.defer([this, id] { connections_.erase(id); }); }));
+  const auto forget = [this, id] {
+    auto remains = connections_.at(id)->take_remains();
+    connections_.erase(id);
+    ++closing_;
+    disposal_.dispose(std::move(remains), [this] { --closing_; });
+  };
+  connections_.emplace(
+      id, std::make_unique<ClientConnection>(loop_, manager_, disposal_.files(), std::move(ends[1]), [this, forget] { loop_.defer(forget); }));
   return std::move(ends[0]);
 }
 
 void ControlStage::settle() {
   constexpr int kQuietTurns = 2;
   for (int quiet = 0; quiet < kQuietTurns;) {
-    loop_.turn(0);
-    quiet = executor_.serve() ? 0 : quiet + 1;
+    quiet = turn(0) ? 0 : quiet + 1;
   }
+}
+
+void ControlStage::await_end() {
+  constexpr std::chrono::seconds kPatience{20};  // a closer's thread may have to wait for its turn
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  settle();
+  while (!connections_.empty() || closing_ != 0 || !manager_.sessions().empty() || manager_.images().count() != 0) {
+    require(std::chrono::steady_clock::now() < until, "something is left of clients that have hung up");
+    (void)turn(1);
+  }
+}
+
+bool ControlStage::turn(int timeout_ms) {
+  loop_.turn(timeout_ms);
+  return executor_.serve();
 }
 
 }  // namespace mpsshim::fuzz

@@ -44,15 +44,19 @@ class ControlStage {
   // Until nothing more happens.
   void settle();
   [[nodiscard]] broker::control::SessionManager& manager() { return manager_; }
-  [[nodiscard]] std::size_t connections() const { return connections_.size(); }
+  // All have hung up: until nothing is left of them.
+  void await_end();
+  // A turn of its loop, and of the executor; waits at most so long. True if the executor had something to do.
+  bool turn(int timeout_ms);
 
  private:
   broker::control::EventLoop loop_;
-  broker::control::Closer closer_{loop_};
+  broker::control::Disposal disposal_{loop_};
   ObligingExecutor executor_;
   broker::control::SessionManager manager_;
   std::map<std::uint64_t, std::unique_ptr<broker::control::ClientConnection>> connections_;
   std::uint64_t next_connection_ = 1;
+  std::size_t closing_ = 0;  // connections that are gone, but for their socket and files
 };
 
 }  // namespace mpsshim::fuzz
