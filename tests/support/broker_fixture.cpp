@@ -96,8 +96,18 @@ std::string test_driver() {
   return std::string(asked) == "libcuda.so.1" ? "cuda" : asked;
 }
 
-std::string built_program(const std::string& name) { return fs::path(MPSSHIM_TEST_BUILD_DIR) / "bin" / name; }
-std::string built_library(const std::string& name) { return fs::path(MPSSHIM_TEST_BUILD_DIR) / "lib" / name; }
+namespace {
+
+// A tree may have been carried to another machine.
+fs::path build_folder() {
+  const char* const carried = std::getenv("MPSSHIM_TEST_TREE");
+  return carried != nullptr && *carried != '\0' ? carried : MPSSHIM_TEST_BUILD_DIR;
+}
+
+}  // namespace
+
+std::string built_program(const std::string& name) { return build_folder() / "bin" / name; }
+std::string built_library(const std::string& name) { return build_folder() / "lib" / name; }
 
 TemporaryFolder::TemporaryFolder() {
   const char* parent = std::getenv("TMPDIR");

@@ -47,7 +47,7 @@ struct BrokerOptions {
 [[nodiscard]] std::string test_driver();
 [[nodiscard]] inline bool on_gpu() { return test_driver() != "cpu"; }
 
-// A file of the build's bin folder, or of its lib folder.
+// A file of the build's bin folder, or of its lib folder. MPSSHIM_TEST_TREE names the build's folder where it is another one than at build time.
 [[nodiscard]] std::string built_program(const std::string& name);
 [[nodiscard]] std::string built_library(const std::string& name);
 
