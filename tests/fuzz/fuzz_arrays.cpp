@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arrays, their levels, what reads them and copies from and to them, made and ended in any order beside jobs, windows and work under way
 // (support/executor_stage.hpp).
+#include <cstdlib>
 #include <memory>
 
 #include "tests/fuzz/support/executor_stage.hpp"
@@ -41,6 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     finish();
     stage = std::make_unique<ExecutorStage>();
     stage->count_from(records);
+    if (inputs == 1) (void)std::atexit(finish);  // before the log ends, which the stage has opened
   }
   stage->run({data, size});
   return 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Descriptions of graphs: nodes of every kind, bodies within bodies, changes, launches while work is under way, and memory, events and conditions
 // that end meanwhile (support/executor_stage.hpp).
+#include <cstdlib>
 #include <memory>
 
 #include "tests/fuzz/support/executor_stage.hpp"
@@ -40,6 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     finish();
     stage = std::make_unique<ExecutorStage>();
     stage->count_from(records);
+    if (inputs == 1) (void)std::atexit(finish);  // before the log ends, which the stage has opened
   }
   stage->run({data, size});
   return 0;

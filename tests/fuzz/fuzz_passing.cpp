@@ -296,12 +296,11 @@ void finish() { stage.reset(); }
 }  // namespace mpsshim::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static std::size_t files_at_rest = 0;
   if (!stage) {
     stage = std::make_unique<ControlStage>();
     (void)make(Kind::dead_pidfd, -1);  // kept
-    files_at_rest = open_files();
   }
+  const std::size_t files_at_rest = open_files();
   {
     std::array<Client, kConnections> clients;
     Reader reader(data, size);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several sessions of one executor, whose clients write whatever they like, hang up and come again, beside a bystander (support/executor_stage.hpp).
+#include <cstdlib>
 #include <memory>
 
 #include "tests/fuzz/support/executor_stage.hpp"
@@ -43,6 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     finish();
     stage = std::make_unique<ExecutorStage>();
     stage->count_from(records);
+    if (inputs == 1) (void)std::atexit(finish);  // before the log ends, which the stage has opened
   }
   stage->run({data, size});
   return 0;

@@ -137,7 +137,11 @@ void ControlStage::await_end() {
   constexpr std::chrono::seconds kPatience{20};  // a closer's thread may have to wait for its turn
   const auto until = std::chrono::steady_clock::now() + kPatience;
   settle();
-  while (!connections_.empty() || closing_ != 0 || !manager_.sessions().empty() || manager_.images().count() != 0) {
+  const auto is_left = [this] {
+    return !connections_.empty() || closing_ != 0 || disposal_.sockets().pending() != 0 || disposal_.files().pending() != 0 ||
+           !manager_.sessions().empty() || manager_.images().count() != 0;
+  };
+  while (is_left()) {
     require(std::chrono::steady_clock::now() < until, "something is left of clients that have hung up");
     (void)turn(1);
   }

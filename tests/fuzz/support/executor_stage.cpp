@@ -115,7 +115,7 @@ void ExecutorStage::name_samplers(test::WireClient& client, std::span<std::byte>
 
 void ExecutorStage::write(unsigned index, std::span<const std::uint8_t> bytes) {
   Client& client = clients_[index];
-  if (!client.wire || client.is_closing) return;
+  if (!client.wire || client.is_closing || bytes.empty()) return;
   std::vector<std::byte> copy(bytes.size());
   std::memcpy(copy.data(), bytes.data(), bytes.size());
   name_samplers(*client.wire, copy);

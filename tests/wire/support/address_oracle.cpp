@@ -219,6 +219,13 @@ void AddressOracle::report(const std::string& violation) {
   violations_.push_back(violation);
 }
 
+void AddressOracle::begin_at(const char* where, std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  owner_ = 0;
+  if (follows_marks_) actor_ = marked_session();
+  check_bytes(where, address, 1);
+}
+
 std::uint64_t AddressOracle::registered_bytes(std::uint64_t address) {
   const std::lock_guard lock(mutex_);
   const auto piece = registered_.find(address);

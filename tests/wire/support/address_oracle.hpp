@@ -58,6 +58,8 @@ class AddressOracle {
   // From now on each call is on behalf of the session whose mark the calling thread has (broker/executor/scoped_call.hpp).
   void follow_marks();
   void report(const std::string& violation);
+  // Where work begins to read or write that names memory by what was said earlier: a graph's node.
+  void begin_at(const char* where, std::uint64_t address);
   // Of what is there, or 0.
   [[nodiscard]] std::uint64_t registered_bytes(std::uint64_t address);
   [[nodiscard]] std::uint64_t buffer_bytes(std::uint64_t address);

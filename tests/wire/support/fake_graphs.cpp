@@ -199,6 +199,9 @@ CUresult CUDAAPI FakeGraphs::launch(CUgraphExec exec, CUstream stream) {
     }
   }
   for (FakeCall& call : calls) {
+    const bool is_copy = call.kind == FakeCall::copy;
+    if (is_copy || call.kind == FakeCall::fill) FakeDriver::current().oracle.begin_at("cuGraphLaunch: a node's destination", call.destination);
+    if (is_copy) FakeDriver::current().oracle.begin_at("cuGraphLaunch: a node's source", call.source);
     call.chain = number;
     call.chain_length = kernels;
   }
