@@ -29,9 +29,7 @@ std::thread start_quietly(std::function<void()> body) {
   sigdelset(&others, kHurry);
   pthread_sigmask(SIG_SETMASK, &others, &before);
   std::thread thread([body = std::move(body)] {
-    // A thread has its own, and this one needs none. But whoever changes the process's user changes that of all threads, and the C library ends the
-    // process where one of them may not.
-    (void)keep_capabilities({CAP_SETUID, CAP_SETGID});
+    (void)keep_capabilities({});  // a thread has its own, and this one needs none
     body();
   });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
