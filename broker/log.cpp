@@ -3,6 +3,8 @@
 
 #include <cerrno>
 #include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -11,6 +13,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <unistd.h>
 
+#include "broker/log_quota.hpp"
+#include "broker/log_subject.hpp"
 #include "broker/printable.hpp"
 
 namespace mpsshim::broker {
@@ -49,6 +53,34 @@ std::shared_ptr<spdlog::logger>& server_log() {
   return logger;
 }
 
+struct Quota {
+  std::uint64_t bytes = 0;
+  std::optional<uid_t> whose;
+  std::mutex mutex;
+  std::optional<LogQuota> accounts;
+};
+Quota& quota() {
+  static Quota& quota = *new Quota;  // never destroyed: other threads may log to the end
+  return quota;
+}
+thread_local std::optional<uid_t> subject;
+
+std::string left_out_line(std::uint64_t count, uid_t user, std::uint64_t bytes) {
+  return fmt::format("{} lines about clients of user {} were left out: there may be {} MiB an hour (--user-log-mib).", count, user, bytes >> 20);
+}
+
+// Whether a line may be written; `before`: another one that goes before it, or nothing.
+bool may_write(LogLevel level, std::size_t line_bytes, std::string& before) {
+  Quota& limits = quota();
+  const std::optional<uid_t> user = log_subject();
+  if (limits.bytes == 0 || !user) return true;
+  const std::lock_guard lock(limits.mutex);
+  const auto now = LogQuota::Clock::now();
+  if (!limits.accounts->take(*user, level, line_bytes, now)) return false;
+  if (const std::uint64_t count = limits.accounts->take_left_out(*user, now); count != 0) before = left_out_line(count, *user, limits.bytes);
+  return true;
+}
+
 // Tells whether the library will be able to append (it reports by exception, without errno).
 bool can_append(const std::string& path) {
   const int fd = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
@@ -73,7 +105,25 @@ bool open_log(const LogOptions& options) {
   return good;
 }
 
-void write_log(LogLevel level, std::string_view line) { current()->log(spdlog_level(level), printable(line)); }
+LogSubject::LogSubject(uid_t user) : before_(std::exchange(subject, user)) {}
+
+LogSubject::~LogSubject() { subject = before_; }
+
+std::optional<uid_t> log_subject() { return subject ? subject : quota().whose; }
+
+void set_log_quota(std::uint64_t bytes, std::optional<uid_t> whose) {
+  quota().bytes = bytes;
+  quota().whose = whose;
+  quota().accounts.emplace(bytes);
+}
+
+void write_log(LogLevel level, std::string_view line) {
+  if (!current()->should_log(spdlog_level(level))) return;
+  std::string before;
+  if (!may_write(level, line.size(), before)) return;
+  if (!before.empty()) current()->log(spdlog::level::warn, before);
+  current()->log(spdlog_level(level), printable(line));
+}
 
 bool open_server_log(const std::string& path) {
   if (!can_append(path)) return false;
@@ -82,7 +132,11 @@ bool open_server_log(const std::string& path) {
 }
 
 void write_server_log(pid_t server, std::string_view line) {
-  if (server_log()) server_log()->log(spdlog::level::info, "Server {}] {}", server, printable(line));
+  if (!server_log()) return;
+  std::string before;
+  if (!may_write(LogLevel::warning, line.size(), before)) return;  // faults and verdicts are among them
+  if (!before.empty()) server_log()->log(spdlog::level::info, "Server {}] {}", server, before);
+  server_log()->log(spdlog::level::info, "Server {}] {}", server, printable(line));
 }
 
 }  // namespace mpsshim::broker

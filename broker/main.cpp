@@ -25,6 +25,7 @@
 #include "broker/control/user.hpp"
 #include "broker/executor/executor_main.hpp"
 #include "broker/log.hpp"
+#include "broker/log_subject.hpp"
 
 namespace {
 
@@ -82,6 +83,7 @@ struct Arguments {
   std::uint64_t user_sessions = 0;
   std::uint64_t user_connections = 0;
   std::uint64_t user_host_mib = 0;
+  unsigned user_log_mib = 16;
 };
 
 void describe(CommandLine& line, Arguments& arguments) {
@@ -155,6 +157,9 @@ void describe(CommandLine& line, Arguments& arguments) {
               "--multiuser-server, else all");
   line.option("--user-host-mib", &arguments.user_host_mib,
               "MiB of pinned and staging memory and module images for all clients of one user; 0: half of --host-mib with --multiuser-server, else all");
+  line.option("--user-log-mib", &arguments.user_log_mib,
+              "MiB of lines an hour that the clients of one user may cause in the broker's logs, and as many in each executor's; more are left out and "
+              "counted; 0: no limit");
   line.option("--window", &arguments.window, "Address range for clients' memory, BEGIN-END in hexadecimal, multiples of 1 GiB");
   line.flag("--dumpable", arguments.dumpable,
             "For debugging: core dumps, debuggers, and /proc/PID of the broker's processes are as of any process. Any process of the broker's user "
@@ -228,6 +233,7 @@ ExecutorOptions executor_options(const Arguments& arguments) {
           .is_cold = arguments.is_cold,
           .stress = arguments.stress,
           .device_patience_ms = arguments.device_patience_ms,
+          .user_log_mib = arguments.user_log_mib,
           .dumpable = arguments.dumpable,
           .keeps_rights = arguments.keep_rights};
 }
@@ -277,6 +283,7 @@ ExecutorSettings executor_settings(const Arguments& arguments) {
   if (arguments.no_standby) executors.standby = StandbyKind::none;
   executors.hang_limit = std::chrono::milliseconds(arguments.hang_ms);
   executors.log_dir = arguments.log_dir;
+  executors.user_log_mib = arguments.user_log_mib;
   executors.dumpable = arguments.dumpable;
   executors.keeps_rights = arguments.keep_rights;
   return executors;
@@ -327,6 +334,7 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
   if (!open_log({log_path, "Control", !arguments.daemon, arguments.verbose ? LogLevel::debug : LogLevel::info})) {
     return refuse("the log " + log_path + " cannot be written (" + std::strerror(errno) + "): name another directory with --log-dir");
   }
+  set_log_quota(std::uint64_t{arguments.user_log_mib} << 20);
   const std::string server_log = executors.log_dir + "/server.log";
   if (!open_server_log(server_log)) {
     return refuse("the log " + server_log + " cannot be written (" + std::strerror(errno) + "): name another directory with --log-dir");

@@ -10,6 +10,7 @@
 #include "broker/control/descriptor_kind.hpp"
 #include "broker/control/process_identity.hpp"
 #include "broker/log.hpp"
+#include "broker/log_subject.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -75,6 +76,7 @@ void ClientConnection::resume() {
 }
 
 ClientConnection::~ClientConnection() {
+  const LogSubject subject(client_.uid);
   if (Session* session = manager_.find(session_)) manager_.end(*session);
 }
 
@@ -134,6 +136,7 @@ void ClientConnection::send(std::span<const std::byte> message, std::span<const 
 void ClientConnection::set_busy(bool busy) { socket_watch_.set_events(busy ? kBusy : kReading); }
 
 void ClientConnection::on_events(EventLoop::Events events) {
+  const LogSubject subject(client_.uid);
   if ((events & EPOLLIN) == 0) return end("the client hung up");
   std::array<std::byte, proto::kMaxMessageBytes> buffer;
   std::size_t bytes = 0;

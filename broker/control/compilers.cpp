@@ -14,6 +14,7 @@
 #include "broker/control/complaints.hpp"
 #include "broker/control_messages.hpp"
 #include "broker/log.hpp"
+#include "broker/log_subject.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -130,6 +131,7 @@ void Compilers::send(uid_t uid, User& user) {
 }
 
 void Compilers::heard(uid_t uid) {
+  const LogSubject subject(uid);
   User& user = users_.at(uid);
   CompilerAnswer answer;
   std::size_t received = 0;
@@ -158,12 +160,14 @@ void Compilers::heard(uid_t uid) {
 }
 
 void Compilers::overdue(uid_t uid) {
+  const LogSubject subject(uid);
   User& user = users_.at(uid);
   user.is_overdue = true;
   launcher_.kill(user.life);
 }
 
 void Compilers::died(uid_t uid) {
+  const LogSubject subject(uid);
   auto gone = users_.extract(uid);
   User& user = gone.mapped();
   user.link_watch.reset();

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log lines that a client can cause as often as it likes: the first ones are written, then one a second, and how many were left out.
+// Log lines that a client can cause as often as it likes: the first ones of its user are written, then one a second, and how many were left out.
 // The control process's thread.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "broker/log.hpp"
+#include "broker/log_subject.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -40,9 +43,10 @@ class ComplaintBudget {
   Clock::time_point refilled_ = Clock::now();
 };
 
+// Each user's clients have one, so that nobody's complaints take the place of others'.
 inline ComplaintBudget& complaint_budget() {
-  static ComplaintBudget budget;
-  return budget;
+  static std::map<std::optional<uid_t>, ComplaintBudget> budgets;
+  return budgets[log_subject()];
 }
 
 // A warning about what a client has sent.

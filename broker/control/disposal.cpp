@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "broker/control/complaints.hpp"
+#include "broker/log_subject.hpp"
 
 namespace mpsshim::broker::control {
 
 void Disposal::dispose(Remains remains, std::function<void()> closed) {
   std::vector<proto::FileDescriptor> sockets;
   if (!remains.socket.hang_up()) {
+    const LogSubject subject(remains.socket.peer().uid);
     complain("pid {}: sent descriptors that nobody has asked for; they are closed unread.", remains.socket.peer().pid);
     sockets.push_back(remains.socket.release());
   }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "broker/log.hpp"
+#include "broker/log_subject.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -61,6 +62,7 @@ ExecutorOptions Executor::options() const {
                           .module_cache_mib = settings_.module_cache_mib,
                           .patience_s = settings_.patience_s,
                           .stress = settings_.stress,
+                          .user_log_mib = settings_.user_log_mib,
                           .dumpable = settings_.dumpable,
                           .keeps_rights = settings_.keeps_rights};
   if (has_served_) options.device_patience_ms = static_cast<unsigned>(settings_.retry_delay.count());
@@ -83,6 +85,7 @@ void Executor::resume(std::uint64_t epoch, const std::string& driver, const prot
 }
 
 void Executor::start() {
+  const LogSubject subject(log_user());
   state_ = ExecutorState::starting;
   report_ = DeathReport{};
   prepares_next_ = false;
@@ -231,6 +234,7 @@ bool Executor::is_blocked() {
 }
 
 void Executor::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
+  const LogSubject subject(log_user());
   if (packet.header.type == ExecutorMessage::ready) return became_ready(packet);
   if (packet.header.type == ExecutorMessage::fault) {
     const auto error = packet.header.status == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : static_cast<CUresult>(packet.header.status);

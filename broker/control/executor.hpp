@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include <unistd.h>
+
 #include "broker/control/event_loop.hpp"
 #include "broker/control/executor_id.hpp"
 #include "broker/control/executor_instance.hpp"
@@ -65,6 +67,7 @@ class Executor {
   [[nodiscard]] ExecutorId id() const { return id_; }
   [[nodiscard]] unsigned device() const { return id_.device; }
   [[nodiscard]] uid_t user() const { return id_.user; }  // whose clients it serves; kHome: its own user's, or everybody's
+  [[nodiscard]] uid_t log_user() const { return id_.user == kHome ? geteuid() : id_.user; }
   [[nodiscard]] bool is_first() const { return id_.ordinal == 0; }
   [[nodiscard]] bool is_permanent() const { return is_first() && id_.user == kHome; }  // the device's; all others end when nobody needs them
   [[nodiscard]] const std::string& label() const { return label_; }  // "0"; "0.1": the second one of device 0; "0@1000": of another user

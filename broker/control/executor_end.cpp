@@ -6,6 +6,7 @@
 #include "broker/control/driver_choice.hpp"
 #include "broker/control/executor.hpp"
 #include "broker/log.hpp"
+#include "broker/log_subject.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -88,6 +89,7 @@ void Executor::give_up_life() {
 }
 
 void Executor::end_life(const std::string& end, bool fades) {
+  const LogSubject subject(log_user());
   limit_.reset();
   call_look_.reset();
   expectation_.reset();

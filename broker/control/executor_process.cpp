@@ -98,6 +98,7 @@ Command make_command(const ExecutorOptions& options) {
                        "--test-window-ms", std::to_string(options.stress.window_ms),
                        "--test-stock", std::to_string(options.stress.stock),
                        "--patience-s", std::to_string(options.patience_s),
+                       "--user-log-mib", std::to_string(options.user_log_mib),
                        "--device-patience-ms", std::to_string(options.device_patience_ms)};
   if (options.standby) command.arguments.emplace_back("--standby");
   if (options.dumpable) command.arguments.emplace_back("--dumpable");

@@ -31,6 +31,7 @@ struct ExecutorSettings {
   std::chrono::milliseconds cold_delay{200};
   std::chrono::milliseconds warm_delay{1'000};
   std::string log_dir;
+  unsigned user_log_mib = 0;
   bool dumpable = false;
   bool keeps_rights = false;  // executors are not walled in (broker/rights/rights.hpp)
   std::chrono::milliseconds start_limit{60'000};

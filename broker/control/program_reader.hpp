@@ -37,6 +37,8 @@ class ProgramReader {
   // Of a process; `pidfd` is one of it, and if that is dead by now nothing is said of it. Not valid: whoever has that number.
   [[nodiscard]] std::shared_ptr<const ClientProgram> identify(pid_t pid, uid_t uid, const proto::FileDescriptor& pidfd);
 
+  [[nodiscard]] std::size_t pending() const { return awaited_.size(); }  // not read yet
+
  private:
   struct Shared;
   struct Awaited {

@@ -12,6 +12,7 @@
 
 #include "broker/control/complaints.hpp"
 #include "broker/log.hpp"
+#include "broker/log_subject.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -122,6 +123,7 @@ void Server::accept_client() {
     log_error("A client cannot be accepted ({}); raise the limit of open files (ulimit -n) and start the broker again.", std::strerror(errno));
     return pause_accepting();
   }
+  const LogSubject subject(socket.peer().uid);
   if (!may_connect(socket.peer())) return disposal_.dispose({std::move(socket), {}}, [] {});
   const std::uint64_t id = next_connection_++;
   auto connection =

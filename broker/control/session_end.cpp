@@ -4,6 +4,7 @@
 
 #include "broker/control/session_manager.hpp"
 #include "broker/log.hpp"
+#include "broker/log_subject.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -67,6 +68,7 @@ void SessionManager::begin_end(Session& session, SessionPhase phase) {
 void SessionManager::check_end(std::uint64_t id) {
   Session* session = find(id);
   if (session == nullptr || !session->in_executor()) return;
+  const LogSubject subject(session->client.uid);
   Executor& executor = *session->executor;
   if (!executor.has_streams(id)) report_stopped(*session);
   const auto waited = std::chrono::duration_cast<milliseconds>(EventLoop::Clock::now() - session->ended_at);

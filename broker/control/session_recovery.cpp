@@ -7,6 +7,7 @@
 #include "broker/control/session_manager.hpp"
 #include "broker/kept_variables.hpp"
 #include "broker/log.hpp"
+#include "broker/log_subject.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -153,6 +154,7 @@ void SessionManager::release_copies(const Session& session, Executor& executor) 
 void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) {
   Session* session = find(packet.header.session);
   if (session != nullptr && (session->executor != &executor || !session->in_executor())) session = nullptr;
+  const LogSubject subject(session != nullptr ? session->client.uid : executor.log_user());
   switch (packet.header.type) {
     case ExecutorMessage::session_opened:
       if (session != nullptr) session_opened(*session, packet);
@@ -295,6 +297,7 @@ bool SessionManager::executor_died(Executor& executor, const DeathReport& report
 
 void SessionManager::apply(const Verdict& verdict, const DeathReport& report) {
   Session& session = sessions_.at(verdict.session);
+  const LogSubject subject(session.client.uid);
   switch (verdict.fate) {
     case Fate::dropped: return erase(session);
     case Fate::moved:

@@ -8,6 +8,7 @@
 #include "broker/executor/executor.hpp"
 #include "broker/executor/trace.hpp"
 #include "broker/log.hpp"
+#include "broker/log_subject.hpp"
 #include "broker/rights/rights.hpp"
 
 namespace mpsshim::broker {
@@ -17,6 +18,7 @@ int executor_main(const ExecutorOptions& options) {
             .identity = "Executor " + options.label,
             .to_standard_error = false,
             .least = LogLevel::info});
+  set_log_quota(std::uint64_t{options.user_log_mib} << 20, 0);  // whoever it serves
   start_trace();
   // Descriptors that are under way beyond the user's limit of open files: every broker of the user has a part in it.
   if (!options.keeps_rights && !keep_capabilities({CAP_SYS_RESOURCE})) log_warning("Capabilities could not be dropped: {}", std::strerror(errno));

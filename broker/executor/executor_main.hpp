@@ -24,6 +24,7 @@ struct ExecutorOptions {
   bool is_cold = false;              // no context before MakeContext: memory, or the GPU, is spared until then
   StressOptions stress;
   unsigned device_patience_ms = 0;   // so long a context is asked for again while another process has the device for itself
+  unsigned user_log_mib = 0;         // an hour, of lines; 0: no limit
   bool dumpable = false;             // for the command line alone: main() has seen to it
   bool keeps_rights = false;         // broker/rights/rights.hpp
 };
