@@ -11,9 +11,9 @@ namespace {
 constexpr std::chrono::seconds kIdleLimit{2};  // of a thread beyond those at rest
 }
 
-HelperPool::HelperPool(unsigned threads, std::function<void()> enter) : threads_at_rest_(threads), enter_(std::move(enter)) {
+HelperPool::HelperPool(unsigned threads, std::function<void()> enter) : is_by_hand_(threads == kByHand), threads_at_rest_(is_by_hand_ ? 0 : threads), enter_(std::move(enter)) {
   std::lock_guard lock(mutex_);
-  for (unsigned i = 0; i < threads; ++i) start_thread(true);
+  for (unsigned i = 0; i < threads_at_rest_; ++i) start_thread(true);
 }
 
 HelperPool::~HelperPool() {
@@ -41,70 +41,80 @@ void HelperPool::start_thread(bool stays) {
 
 // Under the lock. Asked whenever a job comes and whenever a thread takes one.
 void HelperPool::grow() {
-  const bool may_grow = threads_.size() < std::size_t{threads_at_rest_} * kGrowth;
-  if (idle_ == 0 && may_grow && next() != jobs_.end()) start_thread(false);
+  if (idle_ != 0 || ready_.empty()) return;
+  const bool may_grow = threads_.size() < std::size_t{threads_at_rest_} * kGrowth || ready_.front() == kOfNobody;
+  if (may_grow) start_thread(false);
 }
 
 void HelperPool::submit(std::uint64_t session, std::function<void()> job) {
   std::vector<std::thread> ended;
   {
     std::lock_guard lock(mutex_);
-    jobs_.push_back({session, std::move(job)});
+    Queue& queue = queues_[session];
+    queue.jobs.push_back(std::move(job));
+    make_ready(session, queue);
     ended.swap(ended_);
     grow();
   }
-  changed_.notify_one();
   for (std::thread& thread : ended) thread.join();
 }
 
 bool HelperPool::run_next() {
-  Job job;
+  std::function<void()> run;
   {
     const std::lock_guard lock(mutex_);
-    if (threads_at_rest_ != 0 || jobs_.empty()) return false;
-    job = std::move(jobs_.front());
-    jobs_.pop_front();
+    if (!is_by_hand_ || queues_.empty()) return false;
+    auto queue = queues_.upper_bound(last_by_hand_);
+    if (queue == queues_.end()) queue = queues_.begin();
+    last_by_hand_ = queue->first;
+    run = std::move(queue->second.jobs.front());
+    queue->second.jobs.pop_front();
+    if (queue->second.jobs.empty()) queues_.erase(queue);
   }
-  job.run();
+  run();
   return true;
 }
 
-// The first job whose session has not its share of the threads.
-std::deque<HelperPool::Job>::iterator HelperPool::next() {
-  return std::ranges::find_if(jobs_, [this](const Job& job) {
-    const auto running = running_.find(job.session);
-    return running == running_.end() || running->second < threads_at_rest_;
-  });
+// Under the lock. If it has a job, and not its share of the threads.
+void HelperPool::make_ready(std::uint64_t session, Queue& queue) {
+  if (is_by_hand_) return;
+  const unsigned share = session == kOfNobody ? 1 : threads_at_rest_;
+  if (queue.is_ready || queue.jobs.empty() || queue.running >= share) return;
+  queue.is_ready = true;
+  session == kOfNobody ? ready_.push_front(session) : ready_.push_back(session);
+  changed_.notify_one();
 }
 
 void HelperPool::loop(bool stays) {
   enter_();
   std::unique_lock lock(mutex_);
   for (;;) {
-    const auto has_work = [this] { return next() != jobs_.end() || (stopping_ && jobs_.empty()); };
+    const auto has_work = [this] { return !ready_.empty() || (stopping_ && queues_.empty()); };
     if (stays) {
       changed_.wait(lock, has_work);
     } else if (!changed_.wait_for(lock, kIdleLimit, has_work)) {
       return leave();
     }
-    const auto job = next();
-    if (job == jobs_.end()) {
-      --idle_;
-      return;
-    }
-    const std::uint64_t session = job->session;
-    std::function<void()> run = std::move(job->run);
-    jobs_.erase(job);
-    ++running_[session];
     --idle_;
+    if (ready_.empty()) return;
+    const std::uint64_t session = ready_.front();
+    ready_.pop_front();
+    Queue& queue = queues_.at(session);  // stays while one of its jobs runs
+    std::function<void()> run = std::move(queue.jobs.front());
+    queue.jobs.pop_front();
+    queue.is_ready = false;
+    ++queue.running;
+    make_ready(session, queue);
     grow();
     lock.unlock();
     run();
     run = nullptr;  // what it holds goes without the lock
     lock.lock();
     ++idle_;
-    if (--running_[session] == 0) running_.erase(session);
-    changed_.notify_all();  // another job of that session may run now; the end looks whether all is done
+    --queue.running;
+    make_ready(session, queue);
+    if (queue.running == 0 && queue.jobs.empty()) queues_.erase(session);
+    if (stopping_) changed_.notify_all();  // whether all is done
   }
 }
 

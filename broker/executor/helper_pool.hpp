@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads for what must not hold a worker: mapping and registering segments, reading images, compiling. A job may wait for the control
 // process, with a limit of its own.
+// Sessions have turns, a job each, so nobody's thousandth stands in front of another's first.
 // A client's jobs begin in the order they came, and only so many of them run at a time as the pool has threads at rest: a client whose images
 // take minutes to compile, or whose requests wait for what never comes, holds up itself. Where all threads are busy and another client has
 // a job that may run, a further thread is made, up to a limit; it ends when it has had nothing to do for a while.
@@ -19,34 +20,39 @@ namespace mpsshim::broker {
 
 class HelperPool {
  public:
-  static constexpr unsigned kGrowth = 8;  // times the threads at rest: so many at most
+  static constexpr unsigned kGrowth = 8;          // times the threads at rest: so many at most
+  static constexpr std::uint64_t kOfNobody = 0;  // what comes behind a session's end: it finds a thread whatever sessions have under way
 
-  // `threads` stay; with 0 nothing ever runs. `enter` is called once in each thread (it makes the context current).
+  // `threads` stay; with 0 no job of a session ever runs. `enter` is called once in each thread (it makes the context current).
   HelperPool(unsigned threads, std::function<void()> enter);
   HelperPool(const HelperPool&) = delete;
   ~HelperPool();  // finishes what is queued
 
   void submit(std::uint64_t session, std::function<void()> job);
-  // For tests that say when: the oldest job of a pool without threads, in the caller's. False: there is none.
+  // For tests that say when: a pool without threads, whose sessions have a job each in turn, run in the caller's. False: there is none.
+  static constexpr unsigned kByHand = ~0u;
   bool run_next();
 
  private:
-  struct Job {
-    std::uint64_t session = 0;
-    std::function<void()> run;
+  struct Queue {  // of a session
+    std::deque<std::function<void()>> jobs;
+    unsigned running = 0;
+    bool is_ready = false;  // stands in ready_
   };
   void loop(bool stays);
-  [[nodiscard]] std::deque<Job>::iterator next();
+  void make_ready(std::uint64_t session, Queue& queue);
   void start_thread(bool stays);
   void grow();
   void leave();
 
+  const bool is_by_hand_;
   const unsigned threads_at_rest_;
   std::function<void()> enter_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Job> jobs_;
-  std::map<std::uint64_t, unsigned> running_;  // by session
+  std::map<std::uint64_t, Queue> queues_;  // of sessions that have jobs
+  std::deque<std::uint64_t> ready_;        // those of them that may have one run, in turn
+  std::uint64_t last_by_hand_ = 0;
   unsigned idle_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/support/catch.hpp"
 
@@ -116,6 +118,44 @@ TEST_CASE("the pool grows up to its limit") {
     blocker.open();
   }
   CHECK(done == 2 * static_cast<int>(HelperPool::kGrowth));
+}
+
+TEST_CASE("sessions have turns, whoever came first and with however many jobs") {
+  Blocker blocker;
+  std::vector<std::uint64_t> order;
+  {
+    HelperPool pool(1, [] {});
+    for (std::uint64_t session = 1; session <= HelperPool::kGrowth; ++session) pool.submit(session + 100, [&] { blocker.stand(); });
+    REQUIRE(blocker.wait_for_standing(static_cast<int>(HelperPool::kGrowth)));  // every thread there may be
+    std::mutex mutex;
+    for (int i = 0; i < 50; ++i) {
+      pool.submit(1, [&] {
+        const std::lock_guard lock(mutex);
+        order.push_back(1);
+      });
+    }
+    pool.submit(2, [&] {
+      const std::lock_guard lock(mutex);
+      order.push_back(2);
+    });
+    blocker.open();
+    REQUIRE(comes_true([&] {
+      const std::lock_guard lock(mutex);
+      return order.size() == 51;
+    }));
+  }
+  CHECK(std::find(order.begin(), order.end(), 2) - order.begin() <= 10);
+}
+
+TEST_CASE("what is of no session finds a thread where sessions have them all") {
+  Blocker blocker;
+  HelperPool pool(1, [] {});
+  for (std::uint64_t session = 1; session <= HelperPool::kGrowth; ++session) pool.submit(session, [&] { blocker.stand(); });
+  REQUIRE(blocker.wait_for_standing(static_cast<int>(HelperPool::kGrowth)));
+  std::atomic<bool> ran{false};
+  pool.submit(HelperPool::kOfNobody, [&] { ran = true; });
+  CHECK(comes_true([&] { return ran.load(); }));
+  blocker.open();
 }
 
 TEST_CASE("a job may submit another one") {
