@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "broker/executor/scoped_call.hpp"
@@ -76,9 +77,16 @@ void QuietWindow::serve() {
       pause(false);
       continue;
     }
+    if (now - last_window_ < pause_after_last_) {
+      std::this_thread::sleep_for(pause_after_last_ - (now - last_window_));
+      continue;
+    }
     close();
-    if (drain()) run_jobs(scan.any_busy);
+    const std::vector<Pending> done = drain() ? run_jobs() : std::vector<Pending>();
     open();
+    for (const Pending& pending : done) {
+      if (pending.job.after) pending.job.after();
+    }
   }
   set_pressing({});
   if (on_open_) on_open_();
@@ -140,6 +148,12 @@ void QuietWindow::wait_until_left() {
   }
 }
 
+bool QuietWindow::has_kept_out() {
+  bool any = false;
+  for (Gate& gate : gates_) any |= gate.was_refused_.exchange(false, std::memory_order_relaxed);
+  return any;
+}
+
 void QuietWindow::open() {
   closed_.store(false, std::memory_order_seq_cst);
   if (on_open_) on_open_();
@@ -185,29 +199,41 @@ bool QuietWindow::drain() {
   return true;
 }
 
-// Calls that somebody waits for first. While others have work, the deferrable ones get their share and the rest another window.
-void QuietWindow::run_jobs(bool others_work) {
+// Calls that somebody waits for first. Sessions have turns, a job each, those of the same kind in the order they came.
+void QuietWindow::take_turns(std::vector<Pending>& jobs) {
+  const auto rank = [](const Pending& pending) { return pending.job.issues_work ? 2 : pending.job.deferrable ? 1 : 0; };
+  std::map<std::pair<int, std::uint64_t>, std::size_t> so_far;
+  for (Pending& pending : jobs) pending.turn = so_far[{rank(pending), pending.job.session}]++;
+  std::stable_sort(jobs.begin(), jobs.end(), [&](const Pending& a, const Pending& b) { return std::pair(rank(a), a.turn) < std::pair(rank(b), b.turn); });
+}
+
+// A window is short, whether or not anybody has work when it begins: what has not begun in time is for the next one, behind a pause as long as this
+// one was if somebody was kept out. Returns those that were run; what they hold goes when work goes on.
+std::vector<QuietWindow::Pending> QuietWindow::run_jobs() {
   const proto::trace::Span span("window", "quiet window");
   std::vector<Pending> jobs = take_jobs([](const Pending&) { return true; });
-  const auto rank = [](const Pending& pending) { return pending.job.issues_work ? 2 : pending.job.deferrable ? 1 : 0; };
-  std::stable_sort(jobs.begin(), jobs.end(), [&](const Pending& a, const Pending& b) { return rank(a) < rank(b); });
+  take_turns(jobs);
   const Clock::time_point start = Clock::now();
   std::size_t image_bytes = 0;
+  std::vector<Pending> done;
   std::vector<Pending> later;
   for (Pending& pending : jobs) {
-    if (others_work && pending.job.deferrable && Clock::now() - start > limits_.deferred_share) {
+    if (!done.empty() && Clock::now() - start > limits_.longest) {
       later.push_back(std::move(pending));
       continue;
     }
     image_bytes = std::max(image_bytes, pending.job.image_bytes);
     run(pending);
+    done.push_back(std::move(pending));
   }
   last_window_ = Clock::now();
-  log_debug("Quiet window: {} calls in {} us, largest image {} KiB, {} calls left for another", jobs.size() - later.size(),
+  pause_after_last_ = has_kept_out() ? std::min<Clock::duration>(last_window_ - start, limits_.longest_pause) : Clock::duration::zero();
+  log_debug("Quiet window: {} calls in {} us, largest image {} KiB, {} calls left for another", done.size(),
             microseconds(last_window_ - start), image_bytes / 1024, later.size());
   blocker_logged_ = false;
   std::lock_guard lock(mutex_);
   jobs_.insert(jobs_.begin(), std::make_move_iterator(later.begin()), std::make_move_iterator(later.end()));
+  return done;
 }
 
 void QuietWindow::run(Pending& pending) {

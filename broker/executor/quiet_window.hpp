@@ -42,6 +42,7 @@ class QuietWindow {
         while (window_->is_exclusive_.load(std::memory_order_acquire)) std::this_thread::yield();  // for microseconds
       }
       leave();
+      was_refused_.store(true, std::memory_order_relaxed);
       return false;
     }
     void leave() { issuing_.store(false, std::memory_order_release); }
@@ -50,6 +51,7 @@ class QuietWindow {
     friend class QuietWindow;
     QuietWindow* window_ = nullptr;
     std::atomic<bool> issuing_{false};
+    std::atomic<bool> was_refused_{false};  // since the last window began; seen late, it shortens or lengthens a pause
   };
 
   QuietWindow(const ProgressTable& progress, unsigned workers, Limits limits, std::function<void()> enter_thread);
@@ -112,6 +114,7 @@ class QuietWindow {
     Job job;
     Clock::time_point since;
     Clock::duration next_report{};  // as starving, after so long a wait
+    std::size_t turn = 0;           // of its session's jobs that wait: which one
   };
   struct Demand {
     bool any = false;
@@ -129,7 +132,9 @@ class QuietWindow {
   void close();
   void open();
   void wait_until_left();
-  void run_jobs(bool others_work);
+  [[nodiscard]] bool has_kept_out();
+  [[nodiscard]] std::vector<Pending> run_jobs();
+  static void take_turns(std::vector<Pending>& jobs);
   void run(Pending& pending);
   void look_at_starving(Clock::time_point now);
   void refuse(std::vector<Pending> jobs, const char* why);
@@ -156,6 +161,7 @@ class QuietWindow {
   std::uint64_t seen_arrivals_ = 0;
   bool stopping_ = false;
   Clock::time_point last_window_{};
+  Clock::duration pause_after_last_{};  // so that those who were kept out of it get on
   bool blocker_logged_ = false;
   std::thread thread_;
 };

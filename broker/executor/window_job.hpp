@@ -22,6 +22,7 @@ struct WindowJob {
   bool issues_work = false;     // its call starts a kernel: runs after all others, which would wait for that kernel
   std::size_t image_bytes = 0;  // of a load, for the log
   bool presses = false;         // a deferrable one without which launches are slow: holds others from the start
+  std::function<void()> after{};  // then, once the window has closed and work goes on: what is long and needs none
 };
 
 struct WindowLimits {
@@ -34,7 +35,8 @@ struct WindowLimits {
   std::chrono::milliseconds name_in_log{1'000};
   std::chrono::milliseconds defer{1'000};           // a deferrable job waits so long before it holds anybody, then does so for `move_after`
   std::chrono::milliseconds deferred_pause{50};     // between windows for deferrable jobs alone, while others work
-  std::chrono::microseconds deferred_share{2'000};  // of one window, while others work
+  std::chrono::microseconds longest{2'000};         // a window: jobs that have not begun by then are for the next one
+  std::chrono::microseconds longest_pause{1'000};   // between two, if somebody was kept out: as long as the last one was, at most this
 };
 
 }  // namespace mpsshim::broker

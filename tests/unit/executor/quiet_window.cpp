@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <memory>
+#include <thread>
+#include <vector>
 
 #include "tests/support/catch.hpp"
 
@@ -241,6 +243,70 @@ TEST_CASE("what nobody waits for holds nobody until it has waited a while, and g
   w.end(0);
   REQUIRE(soon([&] { return w.opened == 2; }));
   CHECK(w.refused == 0);
+}
+
+TEST_CASE("sessions have turns in a window, whoever asked first and however often") {
+  Window w;
+  std::vector<std::uint64_t> order;
+  w.begin(0);
+  const auto ask_for = [&](std::uint64_t session) {
+    w.window.submit({.what = "a test's call", .session = session, .run = [&, session](WindowResult) {
+                       order.push_back(session);
+                       ++w.opened;
+                     }});
+  };
+  for (int i = 0; i < 4; ++i) ask_for(kOwn);
+  ask_for(kOwn + 1);
+  w.end(0);
+  REQUIRE(soon([&] { return w.opened == 5; }));
+  CHECK(order == std::vector<std::uint64_t>{kOwn, kOwn + 1, kOwn, kOwn, kOwn});
+}
+
+TEST_CASE("many calls do not share one long window while others work") {
+  Window w;
+  std::atomic<bool> ends{false};
+  std::atomic<int> rounds{0};
+  std::thread worker([&] {
+    while (!ends) {
+      if (!w.window.gate(0).enter()) {
+        std::this_thread::yield();
+        continue;
+      }
+      w.begin(0);
+      w.window.gate(0).leave();
+      usleep(200);
+      w.end(0);
+      ++rounds;
+    }
+  });
+  constexpr int kCalls = 40;
+  int first = 0, last = 0;
+  for (int i = 0; i < kCalls; ++i) {
+    w.window.submit({.what = "a test's call", .session = kOwn, .run = [&, i](WindowResult) {
+                       usleep(1'000);
+                       (i == 0 ? first : last) = rounds;
+                       ++w.opened;
+                     }});
+  }
+  const bool is_done = soon([&] { return w.opened == kCalls; });
+  ends = true;
+  worker.join();
+  REQUIRE(is_done);
+  CHECK(last - first >= 3);  // work went on in between
+}
+
+TEST_CASE("what comes after a window comes when work goes on") {
+  Window w;
+  std::atomic<int> went_on{0};
+  WindowJob job{.what = "a test's call", .session = kOwn, .run = [&](WindowResult) { went_on = w.window.gate(0).enter() ? -1 : 0; }};
+  job.after = [&] {
+    if (!w.window.gate(0).enter()) return;
+    w.window.gate(0).leave();
+    ++went_on;
+  };
+  w.window.submit(std::move(job));
+  REQUIRE(soon([&] { return went_on != 0; }));
+  CHECK(went_on == 1);
 }
 
 }  // namespace mpsshim::broker
