@@ -39,7 +39,7 @@ RingFault check_header(const RecordHeader& header, std::uint32_t expected_sequen
 
 }  // namespace
 
-RingConsumer::Batch RingConsumer::copy_out(std::span<std::byte> buffer) {
+RingConsumer::Batch RingConsumer::peek(std::span<std::byte> buffer) const {
   Batch batch;
   const std::uint64_t available = header_->tail.load(std::memory_order_acquire) - head_;  // pairs with RingProducer::publish
   if (available > kRingBytes) {
@@ -52,7 +52,7 @@ RingConsumer::Batch RingConsumer::copy_out(std::span<std::byte> buffer) {
   while (copied - batch.bytes >= sizeof(RecordHeader)) {
     RecordHeader header;
     std::memcpy(&header, buffer.data() + batch.bytes, sizeof header);
-    batch.fault = check_header(header, sequence_ + 1);
+    batch.fault = check_header(header, sequence_ + batch.records + 1);
     if (batch.fault != RingFault::none) break;
     if (header.size_bytes > copied - batch.bytes) {
       // Cut off by the buffer: the rest comes with the next batch. Cut off by the tail: the producer publishes whole records, so it lies.
@@ -61,15 +61,14 @@ RingConsumer::Batch RingConsumer::copy_out(std::span<std::byte> buffer) {
     }
     batch.bytes += header.size_bytes;
     ++batch.records;
-    ++sequence_;
   }
   if (batch.bytes == 0 && batch.fault == RingFault::none) batch.fault = RingFault::tail_out_of_range;
-  release(batch.bytes);
   return batch;
 }
 
-void RingConsumer::release(std::uint64_t bytes) {
+void RingConsumer::release(std::size_t bytes, std::uint32_t records) {
   head_ += bytes;
+  sequence_ += records;
   header_->head.store(head_, std::memory_order_seq_cst);  // pairs with RingProducer::wait_for_room and reserve
   if (header_->producer_waiting.load(std::memory_order_seq_cst) != 0) {
     header_->producer_waiting.store(0, std::memory_order_relaxed);

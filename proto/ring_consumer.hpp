@@ -26,10 +26,18 @@ class RingConsumer {
   RingConsumer() = default;
   RingConsumer(ChannelHeader* header, const std::byte* ring) : header_(header), ring_(ring) {}
 
-  // Copies as many whole records as fit into `buffer` (at least kMaxRecordBytes long) and gives their room back to the producer.
-  [[nodiscard]] Batch copy_out(std::span<std::byte> buffer);
+  // Copies as many whole records as fit into `buffer` (at least kMaxRecordBytes long). They stay in the ring.
+  [[nodiscard]] Batch peek(std::span<std::byte> buffer) const;
+  // The first `bytes` of what the last peek() found, so many whole records, are dealt with: their room is the producer's again.
+  void release(std::size_t bytes, std::uint32_t records);
+  // Both, for all that is there.
+  [[nodiscard]] Batch copy_out(std::span<std::byte> buffer) {
+    const Batch batch = peek(buffer);
+    release(batch.bytes, batch.records);
+    return batch;
+  }
 
-  // Fetches what has_records() and copy_out() look at first.
+  // Fetches what has_records() and peek() look at first.
   void prefetch() const {
     if (header_ == nullptr) return;
     __builtin_prefetch(&header_->tail);
@@ -49,8 +57,6 @@ class RingConsumer {
   }
 
  private:
-  void release(std::uint64_t bytes);
-
   ChannelHeader* header_ = nullptr;
   const std::byte* ring_ = nullptr;
   std::uint64_t head_ = 0;

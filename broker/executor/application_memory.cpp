@@ -2,11 +2,16 @@
 #include "broker/executor/application_memory.hpp"
 
 #include <array>
+#include <iterator>
 
 #include "broker/executor/control_link.hpp"
 #include "broker/executor/memory_map.hpp"
 
 namespace mpsshim::broker {
+
+namespace {
+constexpr std::size_t kMostMappings = 65'536;
+}
 
 ApplicationMemory::Mappings::iterator ApplicationMemory::touching(std::uint64_t address, std::uint64_t size_bytes) {
   auto mapping = mappings_.upper_bound(address);
@@ -25,24 +30,29 @@ CUresult ApplicationMemory::add(proto::MemoryId id, std::uint64_t size_bytes, CU
 
 CUresult ApplicationMemory::create(proto::MemoryId id, std::uint64_t size_bytes, std::uint32_t compression) {
   if (!id.has_kind() || compression > UINT8_MAX) return CUDA_ERROR_INVALID_VALUE;
-  const std::lock_guard lock(mutex_);
-  if (pieces_.contains(id.value)) return CUDA_ERROR_INVALID_VALUE;
-  if (!map_.claim_descriptor()) return CUDA_ERROR_OUT_OF_MEMORY;
+  {
+    const std::lock_guard lock(mutex_);
+    if (pieces_.contains(id.value)) return CUDA_ERROR_INVALID_VALUE;
+    if (!map_.claim_descriptor()) return CUDA_ERROR_OUT_OF_MEMORY;
+    pieces_[id.value].is_made = false;
+  }
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_};
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   properties.allocFlags.compressionType = static_cast<unsigned char>(compression);
   CUmemGenericAllocationHandle handle = 0;
+  int fd = -1;
   CUresult result = driver_->cuMemCreate(&handle, size_bytes, &properties, 0);
   if (result == CUDA_SUCCESS) {
-    int fd = -1;
     result = driver_->cuMemExportToShareableHandle(AddressKey(), &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    const proto::FileDescriptor exported(fd);
     if (result != CUDA_SUCCESS) driver_->cuMemRelease(handle);
-    if (result == CUDA_SUCCESS) result = add(id, size_bytes, handle);
-    if (result == CUDA_SUCCESS) tell_created(id, size_bytes, exported);  // before the client hears of it
   }
+  const proto::FileDescriptor exported(fd);
+  const std::lock_guard lock(mutex_);
+  pieces_.erase(id.value);
+  if (result == CUDA_SUCCESS) result = add(id, size_bytes, handle);
+  if (result == CUDA_SUCCESS) tell_created(id, size_bytes, exported);  // before the client hears of it
   if (result != CUDA_SUCCESS) map_.give_back_descriptor();
   return result;
 }
@@ -50,7 +60,7 @@ CUresult ApplicationMemory::create(proto::MemoryId id, std::uint64_t size_bytes,
 CUresult ApplicationMemory::properties(proto::MemoryId id, std::uint32_t& compression) const {
   const std::lock_guard lock(mutex_);
   const auto piece = pieces_.find(id.value);
-  if (piece == pieces_.end()) return CUDA_ERROR_INVALID_VALUE;
+  if (piece == pieces_.end() || !piece->second.is_made) return CUDA_ERROR_INVALID_VALUE;
   CUmemAllocationProp properties{};
   const CUresult result = driver_->cuMemGetAllocationPropertiesFromHandle(&properties, piece->second.handle);
   compression = properties.allocFlags.compressionType;
@@ -87,7 +97,7 @@ void ApplicationMemory::tell_created(proto::MemoryId id, std::uint64_t size_byte
 bool ApplicationMemory::release(proto::MemoryId id) {
   const std::lock_guard lock(mutex_);
   const auto found = pieces_.find(id.value);
-  if (found == pieces_.end() || found->second.is_released) return false;
+  if (found == pieces_.end() || found->second.is_released || !found->second.is_made) return false;
   found->second.is_released = true;
   drop_if_unused(id.value);
   return true;
@@ -111,51 +121,99 @@ CUresult ApplicationMemory::set_driver_access(std::uint64_t address, std::uint64
   return driver_->cuMemSetAccess(AddressKey(), address, size_bytes, &access, 1);
 }
 
+template <typename Call>
+CUresult ApplicationMemory::unlocked(std::unique_lock<std::mutex>& lock, Mapping& mapping, Call&& call) {
+  mapping.is_busy = true;
+  lock.unlock();
+  const CUresult result = call();
+  lock.lock();
+  mapping.is_busy = false;
+  changed_.notify_all();
+  return result;
+}
+
 CUresult ApplicationMemory::map(std::uint64_t address, std::uint64_t size_bytes, proto::MemoryId id, bool is_accessible) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const auto piece = pieces_.find(id.value);
   // Released: only where recovery maps again what was mapped while there was a handle.
-  if (piece == pieces_.end() || size_bytes != piece->second.size_bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (piece == pieces_.end() || !piece->second.is_made || size_bytes != piece->second.size_bytes) return CUDA_ERROR_INVALID_VALUE;
   if (!map_.is_reserved(address, size_bytes) || touching(address, size_bytes) != mappings_.end()) return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = driver_->cuMemMap(AddressKey(), address, size_bytes, 0, piece->second.handle, 0);
-  if (result != CUDA_SUCCESS) return result;
-  if (is_accessible) result = set_driver_access(address, size_bytes, true);
+  if (mappings_.size() >= kMostMappings) return CUDA_ERROR_OUT_OF_MEMORY;
+  const auto mapping = mappings_.emplace(address, Mapping{size_bytes, id.value}).first;
+  if (!is_accessible) mapping->second.forbidden = map_.last_given_up() + 1;
+  ++piece->second.mappings;  // it stays meanwhile
+  const CUresult result = unlocked(lock, mapping->second, [&, handle = piece->second.handle] {
+    CUresult mapped = driver_->cuMemMap(AddressKey(), address, size_bytes, 0, handle, 0);
+    if (mapped != CUDA_SUCCESS || !is_accessible) return mapped;
+    mapped = set_driver_access(address, size_bytes, true);
+    if (mapped != CUDA_SUCCESS) driver_->cuMemUnmap(AddressKey(), address, size_bytes);
+    return mapped;
+  });
   if (result != CUDA_SUCCESS) {
-    driver_->cuMemUnmap(AddressKey(), address, size_bytes);
+    forgotten_.erase(address);
+    mappings_.erase(mapping);
+    --piece->second.mappings;
+    drop_if_unused(id.value);
     return result;
   }
-  mappings_.emplace(address, Mapping{size_bytes, id.value});
-  ++piece->second.mappings;
-  if (is_accessible) map_.add_region(address, size_bytes);
+  const bool is_usable = is_accessible && mapping->second.forbidden == 0 && mapping->second.given_up == 0;  // still
+  if (is_usable) map_.add_region(address, size_bytes);
   return CUDA_SUCCESS;
 }
 
 bool ApplicationMemory::is_filled(std::uint64_t address, std::uint64_t size_bytes) const {
-  for (std::uint64_t left = size_bytes; left != 0;) {
-    const auto mapping = mappings_.find(address);
-    if (mapping == mappings_.end() || mapping->second.given_up != 0 || mapping->second.size_bytes > left) return false;
+  auto mapping = mappings_.find(address);
+  for (std::uint64_t left = size_bytes; left != 0; ++mapping) {
+    if (mapping == mappings_.end() || mapping->first != address || mapping->second.given_up != 0 || mapping->second.size_bytes > left) return false;
     left -= mapping->second.size_bytes;
     address += mapping->second.size_bytes;
   }
   return true;
 }
 
-bool ApplicationMemory::forbid(std::uint64_t address, std::uint64_t size_bytes) {
-  const std::lock_guard lock(mutex_);
+bool ApplicationMemory::note_access(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t forbidden) {
   if (!is_filled(address, size_bytes)) return false;
+  if (forbidden != 0) map_.remove_region(address, size_bytes);  // all of it at once: there may be thousands
   for (auto mapping = mappings_.find(address); mapping != mappings_.end() && mapping->first - address < size_bytes; ++mapping) {
-    map_.remove_region(mapping->first);
+    mapping->second.forbidden = forbidden;
   }
   return true;
 }
 
-CUresult ApplicationMemory::set_access(std::uint64_t address, std::uint64_t size_bytes, bool is_accessible) {
+bool ApplicationMemory::forbid(std::uint64_t address, std::uint64_t size_bytes) {
   const std::lock_guard lock(mutex_);
+  return note_access(address, size_bytes, map_.give_up());
+}
+
+bool ApplicationMemory::allow(std::uint64_t address, std::uint64_t size_bytes) {
+  const std::lock_guard lock(mutex_);
+  return note_access(address, size_bytes, 0);
+}
+
+bool ApplicationMemory::is_quick(std::uint64_t address, std::uint64_t size_bytes) const {
+  const std::lock_guard lock(mutex_);
+  const auto mapping = mappings_.find(address);
+  return mapping == mappings_.end() || (mapping->second.size_bytes == size_bytes && !mapping->second.is_busy);
+}
+
+CUresult ApplicationMemory::set_access(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t up_to) {
+  std::unique_lock lock(mutex_);
   if (!is_filled(address, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
-  for (auto mapping = mappings_.find(address); mapping != mappings_.end() && mapping->first - address < size_bytes; ++mapping) {
-    const CUresult result = set_driver_access(mapping->first, mapping->second.size_bytes, is_accessible);
-    if (result != CUDA_SUCCESS) return result;
-    if (is_accessible) map_.add_region(mapping->first, mapping->second.size_bytes);
+  for (std::uint64_t at = address; at - address < size_bytes;) {
+    const auto mapping = mappings_.find(at);
+    if (mapping == mappings_.end() || mapping->second.given_up != 0) return CUDA_ERROR_INVALID_VALUE;  // meanwhile
+    if (mapping->second.is_busy) {
+      changed_.wait(lock);  // for one call of the driver
+      continue;
+    }
+    Mapping& one = mapping->second;
+    const bool is_allowed = one.forbidden == 0;
+    if (is_allowed || one.forbidden <= up_to) {
+      const CUresult result = unlocked(lock, one, [&] { return set_driver_access(at, one.size_bytes, is_allowed); });
+      if (result != CUDA_SUCCESS) return result;
+      if (is_allowed && one.forbidden == 0 && one.given_up == 0) map_.add_region(at, one.size_bytes);
+    }
+    at += one.size_bytes;
   }
   return CUDA_SUCCESS;
 }
@@ -165,31 +223,41 @@ bool ApplicationMemory::forget(std::uint64_t address) {
   const auto found = mappings_.find(address);
   if (found == mappings_.end() || found->second.given_up != 0) return false;
   found->second.given_up = map_.give_up();
-  map_.remove_region(address);
+  forgotten_.insert(address);
+  map_.remove_region(address, found->second.size_bytes);
   return true;
 }
 
 void ApplicationMemory::unmap_forgotten(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t up_to) {
-  const std::lock_guard lock(mutex_);
-  for (auto mapping = touching(address, size_bytes); mapping != mappings_.end() && mapping->first - address < size_bytes;) {
-    if (mapping->second.given_up == 0 || mapping->second.given_up > up_to) {
-      ++mapping;
+  std::unique_lock lock(mutex_);
+  const auto first = touching(address, size_bytes);
+  if (first == mappings_.end()) return;
+  for (auto next = forgotten_.lower_bound(first->first); next != forgotten_.end() && (*next < address || *next - address < size_bytes);) {
+    const std::uint64_t begin = *next;
+    const auto mapping = mappings_.find(begin);
+    if (mapping->second.is_busy) {
+      changed_.wait(lock);  // for one call of the driver
+      next = forgotten_.lower_bound(begin);
       continue;
     }
-    driver_->cuMemUnmap(AddressKey(), mapping->first, mapping->second.size_bytes);
+    if (mapping->second.given_up > up_to) {
+      ++next;
+      continue;
+    }
+    (void)unlocked(lock, mapping->second, [&] { return driver_->cuMemUnmap(AddressKey(), begin, mapping->second.size_bytes); });
     const std::uint64_t id = mapping->second.piece;
+    mappings_.erase(mapping);
+    next = forgotten_.erase(forgotten_.find(begin));
     --pieces_.at(id).mappings;
     drop_if_unused(id);
-    mapping = mappings_.erase(mapping);
   }
 }
 
 bool ApplicationMemory::has_forgotten(std::uint64_t address, std::uint64_t size_bytes) const {
   const std::lock_guard lock(mutex_);
-  for (const auto& [begin, mapping] : mappings_) {
-    if (mapping.given_up != 0 && begin < address + size_bytes && address < begin + mapping.size_bytes) return true;
-  }
-  return false;
+  const auto inside = forgotten_.lower_bound(address);
+  if (inside != forgotten_.end() && *inside - address < size_bytes) return true;
+  return inside != forgotten_.begin() && address - *std::prev(inside) < mappings_.at(*std::prev(inside)).size_bytes;
 }
 
 bool ApplicationMemory::has_mappings(std::uint64_t address, std::uint64_t size_bytes) const {
@@ -202,6 +270,7 @@ void ApplicationMemory::release_all() {
   const std::lock_guard lock(mutex_);
   for (const auto& [address, mapping] : mappings_) driver_->cuMemUnmap(AddressKey(), address, mapping.size_bytes);
   mappings_.clear();
+  forgotten_.clear();
   for (const auto& [id, piece] : pieces_) {
     driver_->cuMemRelease(piece.handle);
     map_.give_back_descriptor();

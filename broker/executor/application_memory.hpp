@@ -7,9 +7,11 @@
 // they are short, but for creating much). Ids, addresses and sizes come from the client and are not trusted.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "broker/driver/driver.hpp"
 #include "proto/ids.hpp"
@@ -40,10 +42,13 @@ class ApplicationMemory {
   [[nodiscard]] bool release(proto::MemoryId id);
 
   [[nodiscard]] CUresult map(std::uint64_t address, std::uint64_t size_bytes, proto::MemoryId id, bool is_accessible);
-  // Of whole mappings that lie side by side. What is forbidden is refused from forbid() on, and made known to the driver by set_access() once its
-  // work has ended.
+  // Of whole mappings that lie side by side. What is forbidden is refused from forbid() on, and numbered as what is given up. set_access() makes it
+  // known to the driver once the work up to that number has ended; what was allowed again, or forbidden anew, since then is left alone.
   [[nodiscard]] bool forbid(std::uint64_t address, std::uint64_t size_bytes);
-  [[nodiscard]] CUresult set_access(std::uint64_t address, std::uint64_t size_bytes, bool is_accessible);
+  [[nodiscard]] bool allow(std::uint64_t address, std::uint64_t size_bytes);  // made so, and usable, by set_access() as well
+  [[nodiscard]] CUresult set_access(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t up_to);
+  // Whether it is one mapping, which nobody is at: a worker may call set_access(), which waits for nobody then.
+  [[nodiscard]] bool is_quick(std::uint64_t address, std::uint64_t size_bytes) const;
   // Refused from now on; taken out by unmap_forgotten(), which names the last number of MemoryMap's whose work has ended.
   [[nodiscard]] bool forget(std::uint64_t address);
   void unmap_forgotten(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t up_to);
@@ -58,11 +63,14 @@ class ApplicationMemory {
     CUmemGenericAllocationHandle handle = 0;
     unsigned mappings = 0;
     bool is_released = false;
+    bool is_made = true;  // false: it is being made
   };
   struct Mapping {
     std::uint64_t size_bytes = 0;
     std::uint64_t piece = 0;
-    std::uint64_t given_up = 0;  // 0: it is not forgotten
+    std::uint64_t given_up = 0;   // 0: it is not forgotten
+    std::uint64_t forbidden = 0;  // when it was; 0: it is allowed
+    bool is_busy = false;         // a thread calls the driver for it, without the lock
   };
   using Mappings = std::map<std::uint64_t, Mapping>;
 
@@ -72,6 +80,10 @@ class ApplicationMemory {
   [[nodiscard]] CUresult set_driver_access(std::uint64_t address, std::uint64_t size_bytes, bool is_accessible);
   // Whether usable mappings fill the range, none of them in part.
   [[nodiscard]] bool is_filled(std::uint64_t address, std::uint64_t size_bytes) const;
+  [[nodiscard]] bool note_access(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t forbidden);
+  // Has `call` made without the lock, nobody else being at the mapping meanwhile.
+  template <typename Call>
+  [[nodiscard]] CUresult unlocked(std::unique_lock<std::mutex>& lock, Mapping& mapping, Call&& call);
   void drop_if_unused(std::uint64_t id);
   // The first mapping that touches the range.
   [[nodiscard]] Mappings::iterator touching(std::uint64_t address, std::uint64_t size_bytes);
@@ -81,9 +93,11 @@ class ApplicationMemory {
   const CUdevice device_;
   const std::uint64_t session_;
   MemoryMap& map_;
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;               // never held while the driver is called for many, or large, pieces of memory: workers wait for it
+  std::condition_variable changed_;        // a mapping is not busy any more
   std::map<std::uint64_t, Piece> pieces_;  // by id
   Mappings mappings_;                      // by address
+  std::set<std::uint64_t> forgotten_;      // those that are given up
 };
 
 }  // namespace mpsshim::broker

@@ -52,13 +52,25 @@ void Incoming::write_fence_of_missing_stream(std::uint32_t value) {
   session.channel().fence(header.stream.index()).value.store(value, std::memory_order_release);
 }
 
-void dispatch_batch(Session& session, std::span<const std::byte> batch) {
+// What a record makes of itself in queues is its short steps: a launch is one, a wait for all streams is as many as there are. A record that
+// queues nothing may have called the driver, searched, or waited for a lock.
+Dispatched dispatch_batch(Session& session, std::span<const std::byte> batch, TurnBudget& budget) {
+  Dispatched done;
   while (!batch.empty() && session.is_reading()) {
     proto::RecordHeader header;
     std::memcpy(&header, batch.data(), sizeof header);
     dispatch(session, header, batch.data());
     batch = batch.subspan(header.size_bytes);
+    done.bytes += header.size_bytes;
+    ++done.records;
+    if (budget.is_spent_after(session.streams().appended()) || !session.has_room()) break;
   }
+  return done;
+}
+
+void dispatch_batch(Session& session, std::span<const std::byte> batch) {
+  TurnBudget all = TurnBudget::unlimited();
+  while (!batch.empty() && session.is_reading()) batch = batch.subspan(dispatch_batch(session, batch, all).bytes);
 }
 
 }  // namespace mpsshim::broker

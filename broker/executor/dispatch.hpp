@@ -15,6 +15,7 @@
 #include "broker/executor/checked_memory.hpp"
 #include "broker/executor/reply.hpp"
 #include "broker/executor/session.hpp"
+#include "broker/executor/turn_budget.hpp"
 #include "gen/records.hpp"
 #include "proto/record.hpp"
 
@@ -64,7 +65,14 @@ struct Incoming {
 // that is bound is gone; CUDA_ERROR_INVALID_VALUE: memory that is bound is.
 [[nodiscard]] CUresult find_bindings(Session& session, const SessionFunction& function, std::shared_ptr<const LaunchReferences>& found);
 
-// Dispatches whole records one after another until the session fails.
+// Dispatches whole records one after another until the session fails, has as much queued or under way as it may, or the budget is spent. How much
+// of the batch that was: at least one record of one that is not empty.
+struct Dispatched {
+  std::size_t bytes = 0;
+  std::uint32_t records = 0;
+};
+Dispatched dispatch_batch(Session& session, std::span<const std::byte> batch, TurnBudget& budget);
+// All of it, whatever it takes.
 void dispatch_batch(Session& session, std::span<const std::byte> batch);
 
 // One for each record, in handlers_*.cpp.

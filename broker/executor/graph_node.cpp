@@ -134,7 +134,9 @@ NodeFault read_condition(Session& session, std::span<const std::byte> payload, N
     if (!take(payload, body) || body.bytes > payload.size()) return malformed("a conditional node's bodies exceed it");
     std::vector<GraphNode> nodes;
     std::uint32_t failed_node = 0;
-    if (const NodeFault fault = read_graph_nodes(session, payload.first(body.bytes), body.node_count, depth + 1, nodes, failed_node)) return fault;
+    std::span<const std::byte> description = payload.first(body.bytes);
+    TurnBudget all = TurnBudget::unlimited();
+    if (const NodeFault fault = read_graph_nodes(session, description, body.node_count, depth + 1, nodes, failed_node, all)) return fault;
     for (const GraphNode& each : nodes) {
       if (!may_be_in_body(each.work)) return refused(CUDA_ERROR_NOT_SUPPORTED);
     }
@@ -145,10 +147,12 @@ NodeFault read_condition(Session& session, std::span<const std::byte> payload, N
   return {};
 }
 
+constexpr std::uint64_t kStepsOfNode = 4;  // of TurnBudget
+
 }  // namespace
 
-NodeFault read_graph_nodes(Session& session, std::span<const std::byte> description, std::uint32_t node_count, unsigned depth,
-                           std::vector<GraphNode>& nodes, std::uint32_t& failed_node) {
+NodeFault read_graph_nodes(Session& session, std::span<const std::byte>& description, std::uint32_t node_count, unsigned depth,
+                           std::vector<GraphNode>& nodes, std::uint32_t& failed_node, TurnBudget& budget) {
   proto::NodeReader reader(description);
   proto::GraphNodeHeader header;
   std::span<const std::byte> dependencies;
@@ -165,6 +169,8 @@ NodeFault read_graph_nodes(Session& session, std::span<const std::byte> descript
     }
     if (const NodeFault fault = read_node_work(session, header, payload, node.work, depth)) return fault;
     nodes.push_back(std::move(node));
+    description = description.subspan(proto::graph_node_bytes(header.dependency_count, header.payload_bytes));
+    if (budget.is_spent_after(kStepsOfNode * nodes.size()) && !description.empty()) return {};
   }
   if (!reader.at_end() || nodes.size() != node_count) return {"its description is not that of so many nodes", {}};
   failed_node = node_count;

@@ -13,6 +13,7 @@
 #include "broker/driver/driver.hpp"
 #include "broker/executor/green_context.hpp"
 #include "broker/executor/stream_op.hpp"
+#include "broker/executor/turn_budget.hpp"
 #include "proto/graph_nodes.hpp"
 #include "proto/ids.hpp"
 
@@ -82,8 +83,9 @@ using NodeFault = Refusal;
 // On the session's worker. `depth`: how many conditional nodes it lies in.
 [[nodiscard]] NodeFault read_node_work(Session& session, const proto::GraphNodeHeader& header, std::span<const std::byte> payload, NodeWork& work,
                                        unsigned depth = 0);
-// A whole graph, `node_count` nodes. `failed_node`: the one that a fault was found in, else their number.
-[[nodiscard]] NodeFault read_graph_nodes(Session& session, std::span<const std::byte> description, std::uint32_t node_count, unsigned depth,
-                                         std::vector<GraphNode>& nodes, std::uint32_t& failed_node);
+// A whole graph, `node_count` nodes, or the next of them, as far as the budget goes: `description` is then what is left of it. `failed_node`: the one
+// that a fault was found in, else their number.
+[[nodiscard]] NodeFault read_graph_nodes(Session& session, std::span<const std::byte>& description, std::uint32_t node_count, unsigned depth,
+                                         std::vector<GraphNode>& nodes, std::uint32_t& failed_node, TurnBudget& budget);
 
 }  // namespace mpsshim::broker

@@ -36,10 +36,19 @@ void GraphSet::forget(const std::vector<std::shared_ptr<SessionGraph>>& destroye
   for (const std::shared_ptr<SessionGraph>& graph : destroyed) all_.erase(graph);
 }
 
-void GraphSet::release_all() {
-  for (const std::shared_ptr<SessionGraph>& graph : all_) graph->destroy();
-  all_.clear();
+void GraphSet::forget_names() {
+  std::vector<proto::GraphExecId> ids;
+  table_.for_each([&](proto::GraphExecId id, Entry&) { ids.push_back(id); });
+  for (const proto::GraphExecId id : ids) (void)table_.take(id);
   ended_.clear();
+}
+
+bool GraphSet::release_some(TurnBudget& budget) {
+  while (!all_.empty()) {
+    all_.extract(all_.begin()).value()->destroy();
+    if (budget.look()) break;
+  }
+  return all_.empty();
 }
 
 }  // namespace mpsshim::broker

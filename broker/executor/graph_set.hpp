@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The executable graphs of a session: by id while the client has them, then until their last launch has ended and a quiet window has given
-// them back to the driver. Owned by the session, touched by its worker alone; release_all() by the window that takes the session down.
+// them back to the driver. Owned by the session, touched by its worker alone; release_some() by the windows that take the session down.
 // What a client may make the executor hold in descriptions is bounded.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "broker/executor/session_graph.hpp"
+#include "broker/executor/turn_budget.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/ids.hpp"
 
@@ -47,7 +48,9 @@ class GraphSet {
   void forget(const std::vector<std::shared_ptr<SessionGraph>>& destroyed);
   bool has_job = false;  // a window for them is asked for
 
-  void release_all();
+  // When the session has ended: nobody asks for one by its id; then, in windows, the graphs. False: there are more.
+  void forget_names();
+  [[nodiscard]] bool release_some(TurnBudget& budget);
 
  private:
   ExecutorParts& parts_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Executable graphs. What a client has described becomes the driver's graph in three steps (session_graph.hpp): read here, its nodes added by
 // a helper, instantiated in a quiet window. Launches go through the streams' queues like all work.
+#include <chrono>
+#include <optional>
 #include <utility>
 
 #include "broker/executor/dispatch.hpp"
@@ -10,6 +12,8 @@
 namespace mpsshim::broker {
 
 namespace {
+
+constexpr std::chrono::microseconds kReadingTurn{150};
 
 struct Instantiation {
   SharedReply reply;
@@ -61,10 +65,24 @@ void make_conditioned(Session& session, const InstantiationRef& job) {
     job->graph->set_state(SessionGraph::State::failed);
     return job->reply->answer_with(CUDA_ERROR_NOT_SUPPORTED, proto::GraphInstantiateReply{job->failed_node, 0});
   }
-  const bool is_held = job->graph->conditioned()->has_holder();
-  if (is_held) session.when_completed([&session, job] { make_in_window(session.shared_from_this(), job); });
-  job->use = session.memory_uses().begin();  // which that does not wait for
-  if (!is_held) make_in_window(session.shared_from_this(), job);
+  if (!job->graph->conditioned()->has_holder()) return make_in_window(session.shared_from_this(), job);
+  session.when_streams_completed([&session, job] { make_in_window(session.shared_from_this(), job); });
+}
+
+// A large description takes many turns.
+void read_on(Session& session, const proto::GraphInstantiateRecord& record, const InstantiationRef& job) {
+  TurnBudget budget(kReadingTurn);
+  const std::optional<NodeFault> read = job->graph->read_some(session, record.node_count, job->failed_node, budget);
+  if (!read) return session.go_on_later([&session, record, job] { read_on(session, record, job); });
+  if (!*read) {
+    if (job->graph->conditioned() != nullptr) return make_conditioned(session, job);
+    return session.start_job([job](const std::shared_ptr<Session>& owner) { build(owner, job); });
+  }
+  job->graph->set_state(SessionGraph::State::described);
+  if (read->malformed != nullptr) return session.fail("GraphInstantiate", read->malformed);
+  // In an earlier executor it was there. What it names has gone meanwhile, so launching it would have been the client's mistake.
+  if (record.restores != 0) return job->reply->answer_with(CUDA_SUCCESS, proto::GraphInstantiateReply{record.node_count, 0});
+  job->reply->answer_with(read->result, proto::GraphInstantiateReply{job->failed_node, 0});
 }
 
 // One window destroys what has gathered; what comes meanwhile is for the next.
@@ -110,16 +128,10 @@ void handle(Incoming& incoming, const proto::GraphInstantiateRecord& record) {
   if (entry->state == GraphSet::State::made) return incoming.malformed("its graph is instantiated already");
   entry->state = GraphSet::State::made;
   const auto job = std::make_shared<Instantiation>(Instantiation{nullptr, entry->graph, record.flags, record.node_count});
-  const NodeFault fault = entry->graph->read(session, record.node_count, job->failed_node);
-  if (fault.malformed != nullptr) return incoming.malformed(fault.malformed);
-  // In an earlier executor it was there. What it names has gone meanwhile, so launching it would have been the client's mistake.
-  if (fault && record.restores != 0) return incoming.reply.answer_with(CUDA_SUCCESS, proto::GraphInstantiateReply{record.node_count, 0});
-  if (fault) return incoming.reply.answer_with(fault.result, proto::GraphInstantiateReply{job->failed_node, 0});
   job->reply = incoming.share_reply();
   entry->graph->set_state(SessionGraph::State::being_made);
-  if (entry->graph->conditioned() != nullptr) return make_conditioned(session, job);
   job->use = session.memory_uses().begin();
-  session.start_job([job](const std::shared_ptr<Session>& owner) { build(owner, job); });
+  read_on(session, record, job);
 }
 
 void handle(Incoming& incoming, const proto::GraphSetNodesRecord& record) {

@@ -37,10 +37,21 @@ CUresult create(Session& session, const proto::MemoryCreateAsRecord& record) {
   return session.parts().faults.check(result, session.id(), "cuMemCreate");
 }
 
-CUresult set_access(Session& session, const proto::MappingAccessRecord& record) {
+CUresult set_access(Session& session, const proto::MappingAccessRecord& record, std::uint64_t up_to) {
   const ScopedMark mark(session.id(), "cuMemMap", Patience::patient);
-  const CUresult result = session.memory().application().set_access(record.address, record.size_bytes, record.is_accessible != 0);
+  const CUresult result = session.memory().application().set_access(record.address, record.size_bytes, up_to);
   return session.parts().faults.check(result, session.id(), "cuMemSetAccess");
+}
+
+// Of many mappings it takes as many calls of the driver's.
+void set_access_and_answer(Session& session, const proto::MappingAccessRecord& record, const SharedReply& reply, std::uint64_t up_to) {
+  if (session.memory().application().is_quick(record.address, record.size_bytes)) {
+    return reply->answer_with(set_access(session, record, up_to), proto::MappingAccessReply{});
+  }
+  session.start_job([record, reply, up_to](const std::shared_ptr<Session>& self) {
+    reply->answer_with(set_access(*self, record, up_to), proto::MappingAccessReply{});
+    self->finish_job();
+  });
 }
 
 // The device is full, but what the session has given back is perhaps still there: awaited, as for chunks.
@@ -139,13 +150,14 @@ void handle(Incoming& incoming, const proto::MappingCreateRecord& record) {
 
 void handle(Incoming& incoming, const proto::MappingAccessRecord& record) {
   Session& session = incoming.session;
-  const bool is_wrong = !is_range(record.address, record.size_bytes) ||
-                        (record.is_accessible == 0 && !session.memory().application().forbid(record.address, record.size_bytes));
-  if (is_wrong) return incoming.reply.answer_with(CUDA_ERROR_INVALID_VALUE, proto::MappingAccessReply{});
-  if (record.is_accessible != 0) return incoming.reply.answer_with(set_access(session, record), proto::MappingAccessReply{});
+  ApplicationMemory& memory = session.memory().application();
+  const bool is_right = is_range(record.address, record.size_bytes) && (record.is_accessible != 0 ? memory.allow(record.address, record.size_bytes)
+                                                                                                   : memory.forbid(record.address, record.size_bytes));
+  if (!is_right) return incoming.reply.answer_with(CUDA_ERROR_INVALID_VALUE, proto::MappingAccessReply{});
+  const std::uint64_t up_to = session.memory().last_given_up();
+  if (record.is_accessible != 0) return set_access_and_answer(session, record, incoming.share_reply(), up_to);
   // Work under way may still use it, and would bring down the context.
-  session.when_completed(
-      [&session, record, reply = incoming.share_reply()] { reply->answer_with(set_access(session, record), proto::MappingAccessReply{}); });
+  session.when_completed([&session, record, reply = incoming.share_reply(), up_to] { set_access_and_answer(session, record, reply, up_to); });
 }
 
 void handle(Incoming& incoming, const proto::MappingEndRecord& record) {

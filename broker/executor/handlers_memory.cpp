@@ -137,7 +137,14 @@ void handle(Incoming& incoming, const proto::SegmentUnmapRecord& record) {
   Session& session = incoming.session;
   if (!session.memory().segments().forget(record.segment)) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   session.when_completed([&session, segment = record.segment] {
-    session.start_window_job("cuMemHostUnregister", [&segments = session.memory().segments(), segment] { segments.release(segment); });
+    session.start_window_job(
+        "cuMemHostUnregister", [&segments = session.memory().segments(), segment] { segments.release(segment); },
+        [&session, segment] {
+          session.start_job([segment](const std::shared_ptr<Session>& self) {
+            self->memory().segments().unmap(segment);
+            self->finish_job();
+          });
+        });
   });
 }
 

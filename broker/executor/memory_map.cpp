@@ -83,7 +83,10 @@ CUresult MemoryMap::add_lease(const proto::Lease& lease) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   std::lock_guard lock(mutex_);
-  leases_[lease.address] = {lease.size_bytes, {reserved, end - begin}, false};
+  Leased& added = leases_[lease.address];
+  added.size_bytes = lease.size_bytes;
+  added.reserved = {reserved, end - begin};
+  added.room.add(lease.address, lease.size_bytes);
   return CUDA_SUCCESS;
 }
 
@@ -103,10 +106,7 @@ bool MemoryMap::remove_lease(std::uint64_t address) {
   std::lock_guard lock(mutex_);
   const auto found = leases_.find(address);
   if (found == leases_.end() || address == device_lease_.address) return false;
-  for (const auto* pieces : {&taken_, &ranges_}) {
-    const auto inside = pieces->lower_bound(address);
-    if (inside != pieces->end() && inside->first < address + found->second.size_bytes) return false;
-  }
+  if (!found->second.room.contains(address, found->second.size_bytes)) return false;
   driver_->cuMemAddressFree(AddressKey(), found->second.reserved.address, found->second.reserved.size_bytes);
   leases_.erase(found);
   return true;
@@ -133,33 +133,29 @@ CUresult MemoryMap::restore_chunk(std::uint64_t address, std::uint64_t size_byte
     return result;
   }
   std::lock_guard lock(mutex_);
+  (void)take_room_at(address, size_bytes);
   chunks_[address] = {size_bytes, handle};
+  if (!usable_.contains(address, size_bytes)) usable_.add(address, size_bytes);
   if (taken_.insert_or_assign(address, size_bytes).second) ++all_chunks_;
   return CUDA_SUCCESS;
 }
 
-// First fit between what is there; the leases are wide and the pieces are few.
-std::uint64_t MemoryMap::find_room(std::uint64_t size_bytes, std::uint64_t alignment) const {
-  for (const auto& [begin, lease] : leases_) {
-    if (lease.is_closed) continue;
-    const std::uint64_t end = begin + lease.size_bytes;
-    std::uint64_t candidate = begin;
-    for (;;) {
-      const std::uint64_t aligned = (candidate + alignment - 1) / alignment * alignment;
-      if (aligned < candidate || aligned > end || size_bytes > end - aligned) break;
-      // The first thing of either kind in the way.
-      const auto in_the_way = [&](const std::map<std::uint64_t, std::uint64_t>& pieces) -> std::uint64_t {
-        auto piece = pieces.lower_bound(aligned + size_bytes);
-        if (piece == pieces.begin()) return 0;
-        --piece;
-        return piece->first + piece->second > aligned ? piece->first + piece->second : 0;
-      };
-      const std::uint64_t next = std::max(in_the_way(taken_), in_the_way(ranges_));
-      if (next == 0) return aligned;
-      candidate = next;
-    }
+// Under the lock, as the next two.
+std::uint64_t MemoryMap::take_room(std::uint64_t size_bytes, std::uint64_t alignment) {
+  for (auto& [begin, lease] : leases_) {
+    const std::uint64_t found = lease.is_closed ? 0 : lease.room.find(size_bytes, alignment);
+    if (found != 0 && lease.room.remove(found, size_bytes)) return found;
   }
   return 0;
+}
+
+bool MemoryMap::take_room_at(std::uint64_t address, std::uint64_t size_bytes) {
+  const auto lease = entry_before(leases_, address);
+  return lease != leases_.end() && !lease->second.is_closed && lease->second.room.remove(address, size_bytes);
+}
+
+void MemoryMap::give_room_back(std::uint64_t address, std::uint64_t size_bytes) {
+  if (const auto lease = entry_before(leases_, address); lease != leases_.end()) lease->second.room.add(address, size_bytes);
 }
 
 CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
@@ -170,7 +166,7 @@ CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   {
     std::lock_guard lock(mutex_);
     if (!has_descriptors()) return refuse_chunk();
-    address = find_room(rounded, granularity_);
+    address = take_room(rounded, granularity_);
     if (address == 0) return kNoRoomInLeases;
     taken_.emplace(address, rounded);
   }
@@ -182,10 +178,12 @@ CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   std::lock_guard lock(mutex_);
   if (result != CUDA_SUCCESS) {
     taken_.erase(address);
+    give_room_back(address, rounded);
     --all_chunks_;
     return result;
   }
   chunks_[address] = {rounded, handle};
+  usable_.add(address, rounded);
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::chunk_created, 0, session_};
   packet.object = address;
@@ -229,6 +227,7 @@ bool MemoryMap::forget_chunk(std::uint64_t address) {
   auto node = chunks_.extract(address);
   if (node.empty()) return false;
   node.mapped().given_up = give_up();
+  usable_.remove(address, node.mapped().size_bytes);
   leaving_.insert(std::move(node));
   ++losses_;
   return true;
@@ -257,6 +256,7 @@ void MemoryMap::release_chunk(std::uint64_t address, std::uint64_t up_to) {
     std::lock_guard lock(mutex_);
     control_.send(packet);
     all_chunks_ -= taken_.erase(address);
+    give_room_back(address, node.mapped().size_bytes);
     --releasing_;
   }
   released_.notify_all();
@@ -282,22 +282,24 @@ bool MemoryMap::is_releasing() const {
   return releasing_ != 0 || !leaving_.empty();
 }
 
-void MemoryMap::release_all() {
+void MemoryMap::release_chunks() {
   application_->release_all();
-  external_->release_all();
-  segments_.release_all();
-  std::lock_guard lock(mutex_);
-  ranges_.clear();
-  leaving_ranges_.clear();
-  regions_.clear();
-  for (auto* chunks : {&chunks_, &leaving_}) {
-    for (const auto& [address, chunk] : *chunks) unmap_chunk(address, chunk);
-    chunks->clear();
+  std::map<std::uint64_t, Mapped> ended;
+  std::map<std::uint64_t, Leased> leases;
+  {
+    std::lock_guard lock(mutex_);
+    ranges_.clear();
+    leaving_ranges_.clear();
+    usable_.clear();
+    ended.swap(chunks_);
+    ended.merge(leaving_);
+    leases.swap(leases_);
   }
+  for (const auto& [address, chunk] : ended) unmap_chunk(address, chunk);
+  for (const auto& [address, lease] : leases) driver_->cuMemAddressFree(AddressKey(), lease.reserved.address, lease.reserved.size_bytes);
+  std::lock_guard lock(mutex_);
   all_chunks_ -= taken_.size();
   taken_.clear();
-  for (const auto& [address, lease] : leases_) driver_->cuMemAddressFree(AddressKey(), lease.reserved.address, lease.reserved.size_bytes);
-  leases_.clear();
 }
 
 void MemoryMap::add_global(std::uint64_t address, std::uint64_t size_bytes) {
@@ -324,25 +326,10 @@ bool MemoryMap::owns_device(std::uint64_t address, std::uint64_t size_bytes) con
   return lies_in_own(address, size_bytes) || external_->holds(address, size_bytes);
 }
 
+// An allocation lies in one chunk, but a copy may span neighbouring ones that the client carved as one, or has mapped side by side.
 bool MemoryMap::lies_in_own(std::uint64_t address, std::uint64_t size_bytes) const {
   std::lock_guard lock(mutex_);
-  // The bytes from `at` to the end of the piece that holds it; 0: none does.
-  const auto left_here = [&](std::uint64_t at) -> std::uint64_t {
-    const auto chunk = entry_before(chunks_, at);
-    if (chunk != chunks_.end() && at - chunk->first < chunk->second.size_bytes) return chunk->second.size_bytes - (at - chunk->first);
-    const auto region = entry_before(regions_, at);
-    if (region != regions_.end() && at - region->first < region->second) return region->second - (at - region->first);
-    return 0;
-  };
-  if (left_here(address) == 0) return contains(globals_, address, size_bytes);
-  // An allocation lies in one chunk, but a copy may span neighbouring ones that the client carved as one, or has mapped side by side.
-  for (std::uint64_t at = address, left = size_bytes;;) {
-    const std::uint64_t here = left_here(at);
-    if (here == 0) return false;
-    if (left <= here) return true;
-    left -= here;
-    at += here;
-  }
+  return usable_.contains(address, size_bytes) || mpsshim::broker::contains(globals_, address, size_bytes);
 }
 
 }  // namespace mpsshim::broker

@@ -16,6 +16,7 @@
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/address_ranges.hpp"
+#include "broker/executor/address_set.hpp"
 #include "broker/executor/segment_map.hpp"
 #include "proto/handshake.hpp"
 
@@ -69,7 +70,7 @@ class MemoryMap {
   void release_ranges(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t up_to);
   // What is mapped there and may be used.
   void add_region(std::uint64_t address, std::uint64_t size_bytes);
-  void remove_region(std::uint64_t address);
+  void remove_region(std::uint64_t address, std::uint64_t size_bytes);  // without effect where it is not
   // A piece of memory costs descriptors. False: the session has as many as it may have.
   [[nodiscard]] bool claim_descriptor();
   void give_back_descriptor();
@@ -79,8 +80,9 @@ class MemoryMap {
   [[nodiscard]] SegmentMap& segments() { return segments_; }
   [[nodiscard]] const SegmentMap& segments() const { return segments_; }
 
-  // All segments and chunks, in a quiet window, when the session has ended.
-  void release_all();
+  // When the session has ended: all device memory of its own, and its addresses. Waits for no kernel. Segments and memory of other interfaces have
+  // ends of their own, in windows.
+  void release_chunks();
 
   // Variables of its modules: the session's own from add_global() to remove_global(), which comes with the module's unload. Afterwards the copy may
   // be another client's.
@@ -103,8 +105,9 @@ class MemoryMap {
   };
 
   [[nodiscard]] bool lies_in_own(std::uint64_t address, std::uint64_t size_bytes) const;
-  [[nodiscard]] std::uint64_t find_room(std::uint64_t size_bytes, std::uint64_t alignment) const;
-  [[nodiscard]] bool is_free(std::uint64_t address, std::uint64_t size_bytes) const;
+  [[nodiscard]] std::uint64_t take_room(std::uint64_t size_bytes, std::uint64_t alignment);
+  [[nodiscard]] bool take_room_at(std::uint64_t address, std::uint64_t size_bytes);
+  void give_room_back(std::uint64_t address, std::uint64_t size_bytes);
   [[nodiscard]] bool has_descriptors() const;
   [[nodiscard]] CUresult refuse_chunk();
   [[nodiscard]] CUresult make_chunk(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle& handle,
@@ -126,6 +129,7 @@ class MemoryMap {
   struct Leased {
     std::uint64_t size_bytes = 0;
     proto::Lease reserved;  // what the driver keeps free for it
+    AddressSet room;        // where nothing is: what neither taken_ nor ranges_ has
     bool is_closed = false;
   };
   std::map<std::uint64_t, Leased> leases_;                 // device ranges, by address
@@ -134,7 +138,7 @@ class MemoryMap {
   AddressRanges taken_;                                    // all addresses in use: those two, chunks in the making and being unmapped
   AddressRanges ranges_;                                   // the client's own
   std::map<std::uint64_t, std::uint64_t> leaving_ranges_;  // by address: when it was given up
-  AddressRanges regions_;                                  // mapped there and usable
+  AddressSet usable_;                                      // chunks_, and what is mapped in ranges_: neighbours are one piece
   std::uint64_t application_pieces_ = 0;
   bool has_been_refused_ = false;
   unsigned releasing_ = 0;  // chunks being unmapped just now

@@ -5,19 +5,6 @@
 
 namespace mpsshim::broker {
 
-// Under the lock.
-bool MemoryMap::is_free(std::uint64_t address, std::uint64_t size_bytes) const {
-  const auto touches = [&](const AddressRanges& pieces) {
-    const auto piece = entry_before(pieces, address + size_bytes - 1);
-    return piece != pieces.end() && piece->first + piece->second > address;
-  };
-  for (const auto& [begin, lease] : leases_) {
-    if (lease.is_closed || address < begin || size_bytes > lease.size_bytes || address - begin > lease.size_bytes - size_bytes) continue;
-    return !touches(taken_) && !touches(ranges_);
-  }
-  return false;
-}
-
 CUresult MemoryMap::reserve_range(std::uint64_t size_bytes, std::uint64_t alignment, std::uint64_t wanted, std::uint64_t& address) {
   const bool is_power_of_two = (alignment & (alignment - 1)) == 0;
   if (size_bytes == 0 || size_bytes % granularity_ != 0 || alignment % granularity_ != 0 || alignment == 0 || !is_power_of_two) {
@@ -26,8 +13,8 @@ CUresult MemoryMap::reserve_range(std::uint64_t size_bytes, std::uint64_t alignm
   constexpr std::size_t kMostRanges = 65'536;
   std::lock_guard lock(mutex_);
   if (ranges_.size() >= kMostRanges) return CUDA_ERROR_OUT_OF_MEMORY;
-  const bool is_as_wanted = wanted != 0 && wanted % alignment == 0 && is_free(wanted, size_bytes);
-  address = is_as_wanted ? wanted : find_room(size_bytes, alignment);
+  const bool is_as_wanted = wanted != 0 && wanted % alignment == 0 && take_room_at(wanted, size_bytes);
+  address = is_as_wanted ? wanted : take_room(size_bytes, alignment);
   if (address == 0) return kNoRoomInLeases;
   ranges_.emplace(address, size_bytes);
   return CUDA_SUCCESS;
@@ -61,17 +48,18 @@ void MemoryMap::release_ranges(std::uint64_t first, std::uint64_t bytes, std::ui
     if (range == leaving_ranges_.end() || range->second > up_to) continue;  // another thread has ended it, and it may be one anew
     leaving_ranges_.erase(range);
     ranges_.erase(address);
+    give_room_back(address, size_bytes);
   }
 }
 
 void MemoryMap::add_region(std::uint64_t address, std::uint64_t size_bytes) {
   std::lock_guard lock(mutex_);
-  regions_.insert_or_assign(address, size_bytes);
+  if (!usable_.contains(address, size_bytes)) usable_.add(address, size_bytes);
 }
 
-void MemoryMap::remove_region(std::uint64_t address) {
+void MemoryMap::remove_region(std::uint64_t address, std::uint64_t size_bytes) {
   std::lock_guard lock(mutex_);
-  regions_.erase(address);
+  usable_.remove_within(address, size_bytes);
   ++losses_;
 }
 

@@ -62,11 +62,23 @@ bool SegmentMap::forget(std::uint64_t segment) {
 }
 
 void SegmentMap::release(std::uint64_t segment) {
+  std::byte* pages = nullptr;
   {
     std::lock_guard lock(mutex_);
-    auto node = segments_.extract(segment);
+    const auto found = segments_.find(segment);
+    if (found == segments_.end() || !std::exchange(found->second.is_registered, false)) return;
+    pages = found->second.mapping.data();
+  }
+  OwnMemory::dismiss(driver_, pages);
+}
+
+// Large ones take milliseconds.
+void SegmentMap::unmap(std::uint64_t segment) {
+  {
+    std::unique_lock lock(mutex_);
+    const auto node = segments_.extract(segment);
+    lock.unlock();
     if (node.empty()) return;
-    OwnMemory::dismiss(driver_, node.mapped().mapping.data());
   }
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::segment_released, 0, session_};
@@ -74,11 +86,20 @@ void SegmentMap::release(std::uint64_t segment) {
   control_.send(packet);
 }
 
-void SegmentMap::release_all() {
+bool SegmentMap::release_some(TurnBudget& budget) {
   std::lock_guard lock(mutex_);
   staging_ = nullptr;
   pinned_.clear();
-  for (auto& [id, segment] : segments_) OwnMemory::dismiss(driver_, segment.mapping.data());
+  for (auto& [id, segment] : segments_) {
+    if (!std::exchange(segment.is_registered, false)) continue;
+    OwnMemory::dismiss(driver_, segment.mapping.data());
+    if (budget.look()) return false;
+  }
+  return true;
+}
+
+void SegmentMap::unmap_all() {
+  std::lock_guard lock(mutex_);
   segments_.clear();
 }
 

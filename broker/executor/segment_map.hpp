@@ -13,6 +13,7 @@
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/address_ranges.hpp"
+#include "broker/executor/turn_budget.hpp"
 #include "proto/client_requests.hpp"
 #include "proto/segment.hpp"
 
@@ -30,11 +31,13 @@ class SegmentMap {
                              const proto::FileDescriptor& file, std::uint64_t& device_address);
   // The device address of a segment that is mapped.
   [[nodiscard]] std::optional<CUdeviceptr> find(std::uint64_t segment) const;
-  // forget: no new use; release (in a quiet window): cuMemHostUnregister and unmap.
+  // forget: no new use; release (in a quiet window): cuMemHostUnregister; unmap (outside, where it holds up nobody): the pages.
   [[nodiscard]] bool forget(std::uint64_t segment);
   void release(std::uint64_t segment);
-  // In a quiet window, when the session has ended.
-  void release_all();
+  void unmap(std::uint64_t segment);
+  // The same when the session has ended, in as many windows as it takes (false: there are more), and behind the last.
+  [[nodiscard]] bool release_some(TurnBudget& budget);
+  void unmap_all();
 
   [[nodiscard]] bool is_leased(std::uint64_t address, std::uint64_t size_bytes) const;
   [[nodiscard]] std::uint64_t losses() const { return losses_; }  // counts forget()
@@ -48,6 +51,7 @@ class SegmentMap {
     proto::SegmentPurpose purpose{};
     CUdeviceptr device_address = 0;
     bool forgotten = false;
+    bool is_registered = true;
   };
 
   const Driver& driver_;

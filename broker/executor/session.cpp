@@ -49,13 +49,6 @@ std::shared_ptr<Session> Session::open(ExecutorParts& parts, const ExecutorPacke
   return nullptr;
 }
 
-void Session::discard(const std::shared_ptr<Session>& session) {
-  session->streams_.retire_all();
-  (void)session->streams_.reap();  // never used, so all of them are idle
-  session->parts_.window.submit(
-      {"taking down a session that was not opened", session->id_, true, [session](WindowResult) { session->release_everything(); }});
-}
-
 void Session::set_worker(Worker* worker) {
   if (worker_.exchange(worker, std::memory_order_acq_rel) != nullptr) return;
   parts_.completion.add(id_, channel_, [this] { run_on_worker([] {}); });  // until remove(), which this session's end waits for
@@ -63,11 +56,14 @@ void Session::set_worker(Worker* worker) {
 }
 
 bool Session::may_read() const {
-  const QueuedTotal& queued = streams_.queued();
   // A GPU that does not get on may have met a fault: an idle session keeps its records in the ring, from where they move with it.
   if (parts_.engine_stalled.load(std::memory_order_relaxed) && streams_.is_idle()) return false;
-  return is_reading() && !paused_ && !parts_.draining.load(std::memory_order_relaxed) && queued.records < kMaxQueuedRecords &&
-         queued.bytes < kMaxQueuedBytes && waiting_.size() + jobs_ < kMaxUnderWay;
+  return is_reading() && !paused_ && !parts_.draining.load(std::memory_order_relaxed) && has_room();
+}
+
+bool Session::has_room() const {
+  const QueuedTotal& queued = streams_.queued();
+  return queued.records < kMaxQueuedRecords && queued.bytes < kMaxQueuedBytes && waiting_.size() + jobs_ < kMaxUnderWay;
 }
 
 void Session::fail(const char* record, const std::string& reason) {
@@ -85,14 +81,16 @@ void Session::abandon_jobs() {
   parts_.control.look_again();
 }
 
-bool Session::poll_waiting() {
+bool Session::poll_waiting(TurnBudget& budget) {
   end_unheld_arrays();
   if (waiting_.empty() || failed_) return false;
+  if (std::ranges::none_of(waiting_, &Waiting::is_due)) return true;
   std::vector<Waiting> waiting = std::exchange(waiting_, {});
   std::vector<Waiting> left;
   for (Waiting& entry : waiting) {
-    if (entry.completed ? StreamSet::has_completed(entry.mark) && MemoryUses::have_ended(entry.uses) : StreamSet::has_issued(entry.mark)) {
+    if (!budget.is_spent() && entry.is_due()) {
       entry.act();
+      (void)budget.look();
     } else {
       left.push_back(std::move(entry));
     }
@@ -110,6 +108,13 @@ void Session::start_job(std::function<void(const std::shared_ptr<Session>&)> job
     if (!self->is_gone()) return job(self);
     job = nullptr;  // nobody waits for it, and what it was to do, and holds, ends with the session
     self->finish_job();
+  });
+}
+
+void Session::go_on_later(std::function<void()> act) {
+  ++jobs_;
+  finish_job([this, act = std::move(act)] {
+    if (is_reading()) act();
   });
 }
 
@@ -309,74 +314,12 @@ void Session::retire_image(ImageRef image) {
   retired_images_.push_back(std::move(image));
 }
 
-void Session::begin_close(std::function<void()> closed) {
-  closing_ = true;
-  closed_ = std::move(closed);
-  drop_queued();
-  streams_.retire_all();
-  abandon_jobs();
-}
-
-bool Session::advance_close() {
-  if (handed_over_) return true;
-  if (streams_.reap() || jobs_ > 0) return false;
-  handed_over_ = true;
-  release_modules();  // a window may take its time
-  waiting_.clear();   // what they would release goes with everything else
-  parts_.window.submit({"taking down a session", id_, true, [self = shared_from_this()](WindowResult) { self->release_everything(); }});
-  return true;
-}
-
-// Its streams are idle and their chains gone. The store keeps the images for the next client.
-void Session::release_modules() {
-  parts_.variables.remove(id_);
-  std::vector<proto::ModuleId> modules;
-  modules_.for_each([&](proto::ModuleId id, SessionModule&) { modules.push_back(id); });
-  for (const proto::ModuleId id : modules) (void)modules_.take(id);
-  leaving_uses_.clear();
-  retired_images_.clear();
-}
-
-void Session::release_links() {
-  std::vector<proto::Id<proto::HandleKind::link_state>> links;
-  links_.for_each([&](proto::Id<proto::HandleKind::link_state> id, SessionLink&) { links.push_back(id); });
-  for (const auto id : links) (void)links_.take(id);
-}
-
 // Nobody can say what its kernels leave there, nor give it back.
 void Session::note_heap_use() {
   if (std::exchange(uses_heap_, true)) return;
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::heap_used, 0, id_};
   parts_.control.send(packet);
-}
-
-// In a quiet window, their streams given back.
-void Session::release_greens() {
-  parts_.descriptors.forget_session(id_);
-  std::vector<proto::GreenContextId> greens;
-  greens_.for_each([&](proto::GreenContextId id, GreenContextRef&) { greens.push_back(id); });
-  for (const proto::GreenContextId id : greens) {
-    const std::unique_ptr<GreenContextRef> green = greens_.take(id);
-    if (green->use_count() == 1) (*green)->end();  // else by whoever lets go last, in the next window
-  }
-}
-
-// In a quiet window: nothing of the session is in flight, and no worker has it.
-void Session::release_everything() {
-  parts_.completion.remove(id_);
-  parts_.bell.forget(channel_.ring_doorbell());
-  channel_.unregister(parts_.driver);
-  graphs_.release_all();
-  conditions_.release_all();
-  memory_.release_all();
-  release_modules();
-  release_links();
-  arrays_.release_all();
-  release_greens();
-  parts_.persisting_cache.forget(id_);
-  parts_.faults.check(parts_.persisting_cache.apply(), id_, "cuCtxSetLimit");
-  if (closed_) std::exchange(closed_, nullptr)();
 }
 
 }  // namespace mpsshim::broker

@@ -75,6 +75,7 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] bool is_reading() const { return !failed_ && !closing_; }
   // Also false while too much is under way: a client cannot make the executor hold more than its share.
   [[nodiscard]] bool may_read() const;
+  [[nodiscard]] bool has_room() const;
   // The head of `queue` is a launch that would wait for every running kernel: made by a quiet window, while the queue stands still.
   void launch_in_window(const std::shared_ptr<StreamQueue>& queue);
   // Visits of the worker since something was read or issued; it decides when progress is written.
@@ -87,9 +88,15 @@ class Session : public std::enable_shared_from_this<Session> {
   // As when_completed(), whatever jobs there are: one of them may be waiting for just that.
   void when_streams_completed(std::function<void()> act) { waiting_.push_back({streams_.mark(), true, {}, std::move(act)}); }
   [[nodiscard]] MemoryUses& memory_uses() { return memory_uses_; }
-  // Runs what has become due. True while something still waits.
-  bool poll_waiting();
+  // Runs what has become due, as far as the budget goes. True while something still waits.
+  bool poll_waiting(TurnBudget& budget);
+  bool poll_waiting() {
+    TurnBudget all = TurnBudget::unlimited();
+    return poll_waiting(all);
+  }
 
+  // Runs `act` in a later turn of the worker's, unless the session fails or closes by then; until then it is under way, as a job is.
+  void go_on_later(std::function<void()> act);
   // Has `job` done by a helper. It gets the session, and comes back through finish_job(): until then the session is not taken down.
   void start_job(std::function<void(const std::shared_ptr<Session>&)> job);
   // The same in a quiet window, whenever one comes.
@@ -133,7 +140,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void set_worker(Worker* worker);
 
   // Owner only. Starts taking down: no more reading, queued work dropped. Then advance_close() until it returns true, which hands the rest
-  // to a quiet window; `closed` is called from there when nothing of the session is left in the driver.
+  // to a helper and to quiet windows; `closed` is called from there when nothing of the session is left in the driver.
   void begin_close(std::function<void()> closed);
   [[nodiscard]] bool is_closing() const { return closing_; }
   [[nodiscard]] bool advance_close();
@@ -144,6 +151,9 @@ class Session : public std::enable_shared_from_this<Session> {
     bool completed = false;
     MemoryUses::Live uses;
     std::function<void()> act;
+    [[nodiscard]] bool is_due() {
+      return completed ? StreamSet::has_completed(mark) && MemoryUses::have_ended(uses) : StreamSet::has_issued(mark);
+    }
   };
 
   Session(ExecutorParts& parts, const ExecutorPacket& packet);
@@ -158,7 +168,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void release_modules();
   void release_links();
   void release_greens();
-  void release_everything();
+  void take_down();
+  void release_memory();
+  void end_in_window();
+  [[nodiscard]] bool release_some();
   [[nodiscard]] bool has_variables();
 
   ExecutorParts& parts_;
@@ -199,6 +212,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::uint64_t pause_number_ = 0;  // of the last pause(), rest() or resume(): what an earlier one has begun ends without an answer
   bool times_are_left_ = false;     // for the next executor, since it rests
   bool handed_over_ = false;
+  bool is_ending_ = false;  // in a window
 };
 
 }  // namespace mpsshim::broker

@@ -15,21 +15,36 @@
 
 namespace mpsshim::broker {
 
-NodeFault SessionGraph::read(Session& session, std::uint32_t node_count, std::uint32_t& failed_node) {
-  std::vector<GraphNode> nodes;
-  if (const NodeFault fault = read_graph_nodes(session, description_, node_count, 0, nodes, failed_node)) return fault;
-  if (!find_conditions(nodes)) {
-    conditioned_ = nullptr;
-    return {nullptr, CUDA_ERROR_INVALID_VALUE};
+namespace {
+constexpr std::uint32_t kNodesBetweenLooks = 64;  // at the clock
+}
+
+std::optional<NodeFault> SessionGraph::read_some(Session& session, std::uint32_t node_count, std::uint32_t& failed_node, TurnBudget& budget) {
+  if (nodes_.empty()) {
+    std::span<const std::byte> left = std::span<const std::byte>(description_).subspan(bytes_read_);
+    const NodeFault fault = read_graph_nodes(session, left, node_count, 0, read_, failed_node, budget);
+    if (fault) {
+      read_.clear();
+      return fault;
+    }
+    bytes_read_ = description_.size() - left.size();
+    if (!left.empty()) return std::nullopt;
+    if (!find_conditions(read_)) {
+      conditioned_ = nullptr;
+      read_.clear();
+      return NodeFault{nullptr, CUDA_ERROR_INVALID_VALUE};
+    }
+    nodes_ = std::move(read_);
+    if (conditioned_ == nullptr) description_ = {};
   }
-  nodes_ = std::move(nodes);
-  if (conditioned_ == nullptr) description_ = {};
-  for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
-    note_kernel(nodes_[i].work);
-    note_ranges(i, nodes_[i].work, nodes_[i].is_enabled);
-    if (std::holds_alternative<EventNode>(nodes_[i].work)) event_nodes_.push_back(i);
+  for (; nodes_noted_ < nodes_.size(); ++nodes_noted_) {
+    if (nodes_noted_ % kNodesBetweenLooks == kNodesBetweenLooks - 1 && budget.look()) return std::nullopt;
+    const GraphNode& node = nodes_[nodes_noted_];
+    note_kernel(node.work);
+    note_ranges(nodes_noted_, node.work, node.is_enabled);
+    if (std::holds_alternative<EventNode>(node.work)) event_nodes_.push_back(nodes_noted_);
   }
-  return {};
+  return NodeFault{};
 }
 
 // False: their handles were made for different graphs.

@@ -28,8 +28,9 @@ class SessionGraph {
   // --- before it is ready ---
   void describe(std::span<const std::byte> bytes) { description_.insert(description_.end(), bytes.begin(), bytes.end()); }
   [[nodiscard]] std::size_t description_bytes() const { return description_.size(); }
-  // The whole description, `node_count` nodes. A fault leaves the graph without nodes; `failed_node` is the one it was found in.
-  [[nodiscard]] NodeFault read(Session& session, std::uint32_t node_count, std::uint32_t& failed_node);
+  // The whole description, `node_count` nodes, in as many turns as it takes: nothing until the last. A fault leaves the graph without nodes;
+  // `failed_node` is the one it was found in.
+  [[nodiscard]] std::optional<NodeFault> read_some(Session& session, std::uint32_t node_count, std::uint32_t& failed_node, TurnBudget& budget);
   [[nodiscard]] CUresult build(std::uint32_t& failed_node);
   [[nodiscard]] CUresult instantiate(std::uint64_t flags);
   // `being_made`: other threads are at it. `ready`: it may be launched.
@@ -77,6 +78,9 @@ class SessionGraph {
 
   ExecutorParts& parts_;
   std::vector<std::byte> description_;
+  std::size_t bytes_read_ = 0;       // of it
+  std::vector<GraphNode> read_;      // until all of it is
+  std::uint32_t nodes_noted_ = 0;    // of nodes_: what read_some() has looked at once more
   std::vector<GraphNode> nodes_;
   std::vector<std::uint32_t> event_nodes_;
   // What nodes of the launch to come read and write, by node; without disabled ones.

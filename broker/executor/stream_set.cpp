@@ -7,7 +7,9 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr std::uint32_t kIssueBudget = 256;  // submissions a stream makes before the next one has its turn
+constexpr std::uint32_t kIssueBudget = 32;  // submissions a stream makes before the next one has its turn
+constexpr std::uint64_t kStepsOfOperation = 4;  // of TurnBudget; a stream that is asked in vain is one
+constexpr std::size_t kMostReaped = 64;     // streams given back in one turn
 
 }  // namespace
 
@@ -76,6 +78,7 @@ void StreamSet::append(StreamQueue& queue, StreamOp op) {
 }
 
 void StreamSet::put(StreamQueue& queue, StreamOp op) {
+  ++appended_;
   queue.append(std::move(op));
   if (!queue.notes.is_active) {
     queue.notes.is_active = true;
@@ -138,19 +141,25 @@ void StreamSet::order_behind_barriers(StreamQueue& queue) {
   }
 }
 
-StreamSet::Issue StreamSet::issue() {
+StreamSet::Issue StreamSet::issue(TurnBudget& budget) {
   Issue issue;
+  std::uint64_t steps = 0;
   for (bool again = true; again;) {
     bool waits_for_event = false;
+    bool has_more = false;
     again = false;
-    for (const std::shared_ptr<StreamQueue>& queue : active_) {
+    const std::size_t count = active_.size();
+    const std::size_t first = next_ < count ? next_ : 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t at = first + i < count ? first + i : first + i - count;
+      const std::shared_ptr<StreamQueue>& queue = active_[at];
       if (queue->is_empty()) continue;
       const std::size_t before = total_.records;
       switch (queue->issue(kIssueBudget)) {
         case StreamQueue::Stop::empty:
         case StreamQueue::Stop::in_window: break;
         case StreamQueue::Stop::fence: issue.any = issue.expects_fence = true; break;
-        case StreamQueue::Stop::budget: issue.any = true; break;
+        case StreamQueue::Stop::budget: issue.any = has_more = true; break;
         case StreamQueue::Stop::credit: issue.lacks_credit = issue.waits_for_gpu = true; break;
         case StreamQueue::Stop::held: issue.waits_for_gpu = true; break;
         case StreamQueue::Stop::event: waits_for_event = true; break;
@@ -161,9 +170,16 @@ StreamSet::Issue StreamSet::issue() {
       }
       again |= total_.records != before;
       if (queue->has_output()) note_output(queue);
+      steps += 1 + kStepsOfOperation * (before - std::min(before, total_.records));
+      if (count > 1 && budget.is_spent_after(steps)) {
+        next_ = at + 1;
+        issue.any = true;
+        return issue;
+      }
     }
     issue.any |= again;
     again &= waits_for_event;  // a record issued just now may have been what it waits for
+    again |= has_more && !budget.look();
   }
   return issue;
 }
@@ -188,12 +204,19 @@ void StreamSet::own_borrowed() {
   for (const std::shared_ptr<StreamQueue>& queue : active_) queue->own_borrowed();
 }
 
-void StreamSet::write_progress() {
+// Whoever has not had its turn stays in the list.
+bool StreamSet::write_progress(TurnBudget& budget) {
+  bool all = true;
   for (const std::shared_ptr<StreamQueue>& queue : active_) {
-    if (!queue->is_finished()) queue->write_progress();
+    if (!all) break;
+    if (!queue->is_finished() && queue->has_unwritten_progress()) {
+      queue->write_progress();
+      all = !budget.look();
+    }
     queue->notes.is_active = !queue->is_empty() || queue->has_late_fences();
   }
   std::erase_if(active_, [](const std::shared_ptr<StreamQueue>& queue) { return !queue->notes.is_active; });
+  return all;
 }
 
 bool StreamSet::settle_fences() {
@@ -204,8 +227,10 @@ bool StreamSet::settle_fences() {
 
 bool StreamSet::reap() {
   if (retiring_.empty()) return false;
-  std::erase_if(retiring_, [this](const std::shared_ptr<StreamQueue>& queue) {
-    if (!queue->is_idle()) return false;
+  std::size_t reaped = 0;
+  std::erase_if(retiring_, [&](const std::shared_ptr<StreamQueue>& queue) {
+    if (reaped == kMostReaped || !queue->is_idle()) return false;
+    ++reaped;
     queue->finish();
     if (queue->notes.has_new_work) std::erase(unordered_, queue);
     return true;
@@ -239,12 +264,14 @@ StreamSet::Mark StreamSet::mark() const {
   return mark;
 }
 
-bool StreamSet::has_issued(const Mark& mark) {
-  return std::all_of(mark.positions.begin(), mark.positions.end(), [](const auto& entry) { return entry.first->has_issued(entry.second); });
+bool StreamSet::has_issued(Mark& mark) {
+  while (!mark.positions.empty() && mark.positions.back().first->has_issued(mark.positions.back().second)) mark.positions.pop_back();
+  return mark.positions.empty();
 }
 
-bool StreamSet::has_completed(const Mark& mark) {
-  return std::all_of(mark.positions.begin(), mark.positions.end(), [](const auto& entry) { return entry.first->has_completed(entry.second); });
+bool StreamSet::has_completed(Mark& mark) {
+  while (!mark.positions.empty() && mark.positions.back().first->has_completed(mark.positions.back().second)) mark.positions.pop_back();
+  return mark.positions.empty();
 }
 
 bool StreamSet::move_to(SideContext* side) {

@@ -14,13 +14,14 @@
 #include <vector>
 
 #include "broker/executor/stream_queue.hpp"
+#include "broker/executor/turn_budget.hpp"
 #include "proto/handle_table.hpp"
 
 namespace mpsshim::broker {
 
 class StreamSet {
  public:
-  // How far every stream had been filled at some moment.
+  // How far every stream had been filled at some moment; those that have come so far are taken out as they are found.
   struct Mark {
     std::vector<std::pair<std::shared_ptr<StreamQueue>, std::uint32_t>> positions;
   };
@@ -55,13 +56,24 @@ class StreamSet {
     std::uint64_t fences = 0;
   };
   [[nodiscard]] const Pace& pace() const { return pace_; }
+  // The same, and what was put between them for their order.
+  [[nodiscard]] std::uint64_t appended() const { return appended_; }
 
-  // With the quiet window's gate held: lets every stream with work issue, in turn.
-  [[nodiscard]] Issue issue();
+  // With the quiet window's gate held: lets every stream with work issue, in turn. Where the budget ends, the next call begins with the stream
+  // behind; `any` is true then.
+  [[nodiscard]] Issue issue(TurnBudget& budget);
+  [[nodiscard]] Issue issue() {
+    TurnBudget all = TurnBudget::unlimited();
+    return issue(all);
+  }
   // Copies what queues still borrow from the worker's batch, which is about to be overwritten.
   void own_borrowed();
-  // Progress of all streams that lack it. Needs no gate: a closing window waits for exactly these writes.
-  void write_progress();
+  // Progress of all streams that lack it. Needs no gate: a closing window waits for exactly these writes. False: the budget has ended before.
+  [[nodiscard]] bool write_progress(TurnBudget& budget);
+  void write_progress() {
+    TurnBudget all = TurnBudget::unlimited();
+    (void)write_progress(all);
+  }
   // Passes on fences whose work has ended since they were issued; true if none is left. To be called again and again until then.
   bool settle_fences();
   // Streams whose kernels may have printed what the driver has not written yet.
@@ -82,8 +94,8 @@ class StreamSet {
   [[nodiscard]] const StreamQueue* find_busy(std::uint32_t fence) const;
 
   [[nodiscard]] Mark mark() const;
-  [[nodiscard]] static bool has_issued(const Mark& mark);
-  [[nodiscard]] static bool has_completed(const Mark& mark);
+  [[nodiscard]] static bool has_issued(Mark& mark);
+  [[nodiscard]] static bool has_completed(Mark& mark);
 
   // Streams that are idle go on in that context (StreamQueue::move_to). True if all of them are there.
   [[nodiscard]] bool move_to(SideContext* side);
@@ -118,9 +130,11 @@ class StreamSet {
   const IssueContext& context_;
   QueuedTotal total_;
   Pace pace_;
+  std::uint64_t appended_ = 0;
   Table table_;
   std::shared_ptr<StreamQueue> null_stream_;
   std::vector<std::shared_ptr<StreamQueue>> active_;  // have something queued, progress not yet written or late fences
+  std::size_t next_ = 0;                              // of those: whose turn to issue it is
   std::vector<std::shared_ptr<StreamQueue>> retiring_;
   std::vector<std::shared_ptr<StreamQueue>> unordered_;  // blocking streams with work that the NULL stream has not waited for
   std::uint64_t null_version_ = 0;                       // counts the NULL stream's work

@@ -25,11 +25,16 @@ namespace {
 
 constexpr std::size_t kQuantumBytes = 64 * 1024;
 static_assert(kQuantumBytes >= proto::kMaxRecordBytes);
+// In one turn, whatever a session asks for; each is exceeded by one step at most. With many sessions at work each gets less, so that a turn of
+// all stays short.
+constexpr std::chrono::microseconds kLongestTurn{150};   // of reading; of issuing; of writing progress
+constexpr std::chrono::microseconds kShortestTurn{30};
+constexpr std::chrono::microseconds kTurnOfAll{600};
+constexpr std::chrono::microseconds kMailTurn{150};
 constexpr unsigned kDryVisits = 4;  // visits without work after which progress is written
 constexpr std::chrono::microseconds kShortestIdlePause{20};
 constexpr std::chrono::microseconds kLongestIdlePause{1'000};
 constexpr std::chrono::microseconds kLongestPauseForCredit{100};  // a full stream's work lasts some hundred microseconds at least
-constexpr std::chrono::milliseconds kRebalanceInterval{5};
 constexpr unsigned kTurnsBetweenLooks = 16;  // at the clock, for the interval
 constexpr std::chrono::microseconds kIdleSleepLimit{1'000'000};
 
@@ -96,15 +101,22 @@ void Worker::start_watching(const std::shared_ptr<Session>& session) {
   }
 }
 
-void Worker::run_mailbox() {
-  if (!has_mail_.load(std::memory_order_acquire)) return;
-  std::vector<std::function<void()>> mail;
-  {
+// What is left over when the time is up comes first the next time.
+bool Worker::run_mailbox() {
+  if (has_mail_.load(std::memory_order_acquire)) {
     std::lock_guard lock(mutex_);
-    mail.swap(mailbox_);
+    for (std::function<void()>& act : mailbox_) mail_.push_back(std::move(act));
+    mailbox_.clear();
     has_mail_.store(false, std::memory_order_relaxed);
   }
-  for (const std::function<void()>& act : mail) act();
+  TurnBudget budget(kMailTurn);
+  while (!mail_.empty()) {
+    const std::function<void()> act = std::move(mail_.front());
+    mail_.pop_front();
+    act();
+    if (!mail_.empty() && budget.look()) return false;
+  }
+  return true;
 }
 
 void Worker::turn() {
@@ -117,8 +129,9 @@ void Worker::loop() {
   parts_.driver->cuCtxSetCurrent(parts_.context);
   Clock::time_point idle_since{};
   while (!stopping_.load(std::memory_order_relaxed)) {
-    run_mailbox();
+    const bool has_read_mail = run_mailbox();
     Visit visit = visit_all();
+    visit.worked |= !has_read_mail;
     if (++turns_ % kTurnsBetweenLooks == 0) rebalance();
     if (visit.worked) {
       idle_since = {};
@@ -131,18 +144,28 @@ void Worker::loop() {
       proto::cpu_relax();
       continue;
     }
-    for (const std::shared_ptr<Session>& session : sessions_) session->streams().write_progress();
-    if (prepare_sleep(visit)) sleep(visit, now - idle_since);
+    if (write_progress() && prepare_sleep(visit)) sleep(visit, now - idle_since);
   }
+}
+
+// Of all sessions, before it sleeps. False: there is more.
+bool Worker::write_progress() {
+  TurnBudget budget(turn_);
+  for (const std::shared_ptr<Session>& session : sessions_) {
+    if (!session->streams().write_progress(budget)) return false;
+  }
+  return true;
 }
 
 Worker::Visit Worker::visit_all() {
   Visit all;
+  unsigned at_work = 0;
   for (std::size_t i = 0; i < sessions_.size();) {
     if (i + 1 < sessions_.size()) sessions_[i + 1]->channel().ring().prefetch();
     const std::shared_ptr<Session>& session = sessions_[i];
     const Visit one = visit(*session);
     all.worked |= one.worked;
+    at_work += one.worked ? 1 : 0;
     all.polls |= one.polls;
     all.lacks_credit |= one.lacks_credit;
     all.awaits_fences |= one.awaits_fences;
@@ -152,6 +175,7 @@ Worker::Visit Worker::visit_all() {
     }
     ++i;
   }
+  turn_ = std::clamp(kTurnOfAll / std::max(1U, at_work), kShortestTurn, kLongestTurn);
   return all;
 }
 
@@ -164,12 +188,20 @@ Worker::Visit Worker::visit(Session& session) {
   if (streams.queued().records == 0) streams.set_held(false);
   session.dry_visits = visit.worked ? 0 : session.dry_visits + 1;
   // A window that is wanted waits for progress, of streams beside those that still have work as well.
-  if (session.dry_visits == kDryVisits || parts_.window.is_pending() || session.is_closing()) streams.write_progress();
+  if (session.dry_visits == kDryVisits || parts_.window.is_pending() || session.is_closing()) {
+    TurnBudget budget(turn_);
+    if (!streams.write_progress(budget)) {
+      visit.worked = true;
+      session.dry_visits = kDryVisits - 1;
+    }
+  }
   if (session.channel().has_long_wait()) [[unlikely]]
     await_interrupt(session);
   if (streams.reap()) visit.polls = true;
   if (session.poll_output()) visit.polls = visit.lacks_credit = true;
-  if (session.poll_waiting() || session.is_closing()) visit.polls = true;
+  TurnBudget acts(turn_);
+  if (session.poll_waiting(acts) || session.is_closing()) visit.polls = true;
+  visit.worked |= acts.is_spent();
   if (session.poll_rest()) visit.polls = true;
   return visit;
 }
@@ -179,15 +211,19 @@ bool Worker::read_ring(Session& session) {
   if (session.home().has_streams_to_move()) [[unlikely]]
     session.home().move_streams();
   session.streams().set_held(true);  // before the ring gives the room back
+  TurnBudget budget(turn_, session.streams().appended());
+  proto::RingConsumer& ring = session.channel().ring();
   // What came meanwhile belongs to it more often than not: the fence behind a launch.
-  for (std::size_t used = 0; used <= kQuantumBytes && session.may_read() && session.channel().ring().has_records();) {
-    const proto::RingConsumer::Batch batch = session.channel().ring().copy_out(std::span(batch_).subspan(used, kQuantumBytes));
+  for (std::size_t used = 0; used <= kQuantumBytes && session.may_read() && ring.has_records();) {
+    const proto::RingConsumer::Batch batch = ring.peek(std::span(batch_).subspan(used, kQuantumBytes));
     const proto::trace::Span span("ring", "records", {"session", session.id()}, {"bytes", batch.bytes});
     const ScopedMark mark(session.id(), "serving records");
-    dispatch_batch(session, std::span<const std::byte>(batch_.data() + used, batch.bytes));
-    if (batch.fault != proto::RingFault::none) session.fail("the ring", proto::to_string(batch.fault));
-    used += batch.bytes;
-    if (batch.bytes == 0) break;
+    const Dispatched done = dispatch_batch(session, std::span<const std::byte>(batch_.data() + used, batch.bytes), budget);
+    ring.release(done.bytes, done.records);  // what is left is read again, since the client may have changed it
+    const bool is_whole = done.bytes == batch.bytes;
+    if (batch.fault != proto::RingFault::none && is_whole) session.fail("the ring", proto::to_string(batch.fault));
+    used += done.bytes;
+    if (batch.bytes == 0 || !is_whole || budget.is_spent()) break;
   }
   return true;
 }
@@ -197,7 +233,8 @@ void Worker::issue(Session& session, Visit& visit) {
   if (streams.queued().records == 0) return;
   if (!gate_.enter()) {
     // A window is closing. It waits for the progress of what was issued; everything else waits for it.
-    streams.write_progress();
+    TurnBudget budget(turn_);
+    visit.worked |= !streams.write_progress(budget);
     streams.own_borrowed();
     visit.polls = true;
     return;
@@ -205,7 +242,8 @@ void Worker::issue(Session& session, Visit& visit) {
   StreamSet::Issue issued;
   {
     const ScopedMark mark(session.id(), "issuing work");
-    issued = streams.issue();
+    TurnBudget budget(turn_);
+    issued = streams.issue(budget);
   }
   gate_.leave();
   streams.own_borrowed();
@@ -235,69 +273,7 @@ bool Worker::prepare_sleep(Visit& visit) {
       visit.polls = true;  // nobody rings for it
     }
   }
-  return !has_mail_.load(std::memory_order_acquire);
-}
-
-// Sessions whose pace of late says so go to another worker.
-void Worker::rebalance() {
-  const Clock::time_point now = Clock::now();
-  const Clock::duration since = now - rebalanced_.load(std::memory_order_relaxed);
-  if (parts_.stress.move_ms != 0) {
-    if (since < std::chrono::milliseconds(parts_.stress.move_ms)) return;
-    rebalanced_.store(now, std::memory_order_relaxed);
-    return scatter();
-  }
-  if (since < kRebalanceInterval) return;
-  const auto elapsed_ms = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
-  rebalanced_.store(now, std::memory_order_relaxed);
-  std::size_t waiting = 0;
-  std::shared_ptr<Session> last;
-  for (std::size_t i = 0; i < sessions_.size();) {
-    const std::shared_ptr<Session> session = sessions_[i];
-    const StreamSet::Pace done = session->take_pace();
-    const bool waits = waits_often(done, elapsed_ms);
-    session->home().note_waiting(waits, now);
-    const bool is_at_home = session->home().worker() == index_;
-    const Placement place = placement(done, elapsed_ms, is_at_home);
-    if (place == Placement::stay || session->is_closing() || !set_.move(session, place)) {
-      waiting += is_at_home && session->home().has_waited(now) ? 1 : 0;
-      if (is_at_home && waits && session->home().may_change(now)) last = session;
-      ++i;
-      continue;
-    }
-    drop(i);
-  }
-  waiting_.store(waiting, std::memory_order_relaxed);
-  if (last) find_better_home(last, waiting);
-}
-
-// For tests: half of the sessions get another home, or another worker, or both.
-void Worker::scatter() {
-  for (std::size_t i = sessions_.size(); i-- > 0;) {
-    const std::shared_ptr<Session> session = sessions_[i];
-    if (scattering_() / 2 % 2 == 0 || session->is_closing()) continue;
-    if (session->home().has_few_streams()) session->home().change_to(static_cast<unsigned>(scattering_() / 2 % (parts_.sides.count() + 1)));
-    const unsigned worker = scattering_() / 2 % 2 == 0 ? session->home().worker() : static_cast<unsigned>(scattering_() / 2 % set_.count());
-    if (!set_.move_to(session, worker)) continue;
-    parts_.stress.sessions_moved.fetch_add(1, std::memory_order_relaxed);
-    drop(i);
-  }
-}
-
-// One at a time: the others' counts are to show it before the next one goes.
-void Worker::find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting) {
-  const std::optional<unsigned> home = set_.better_home(waiting, session->streams().count(), rebalanced_.load(std::memory_order_relaxed));
-  if (!home && needs_more_homes(waiting)) parts_.sides.want();
-  if (!home || session->is_closing()) return;
-  const unsigned before = session->home().worker();
-  session->home().change_to(*home);
-  if (!set_.move(session, Placement::home)) return session->home().change_to(before);  // it is being closed
-  log_info("Session {}: waits often, as {} others do: worker {} serves it from now on", session->id(), waiting - 1, *home);
-  drop(static_cast<std::size_t>(std::find(sessions_.begin(), sessions_.end(), session) - sessions_.begin()));
-}
-
-std::size_t Worker::waiting(Clock::time_point now) const {
-  return now - rebalanced_.load(std::memory_order_relaxed) < SessionHome::kWaitingCounts ? waiting_.load(std::memory_order_relaxed) : 0;
+  return mail_.empty() && !has_mail_.load(std::memory_order_acquire);
 }
 
 void Worker::drop(std::size_t index) {

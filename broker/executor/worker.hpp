@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -59,10 +60,11 @@ class Worker {
   };
 
   void loop();
-  void run_mailbox();
+  [[nodiscard]] bool run_mailbox();  // false: there is more
   [[nodiscard]] Visit visit_all();
   [[nodiscard]] Visit visit(Session& session);
   [[nodiscard]] bool read_ring(Session& session);
+  [[nodiscard]] bool write_progress();
   void issue(Session& session, Visit& visit);
   void await_interrupt(Session& session);
   void drop(std::size_t index);  // one of sessions_, which is over or another worker's
@@ -82,11 +84,13 @@ class Worker {
   proto::FileDescriptor wake_event_;
   std::mutex mutex_;
   std::vector<std::function<void()>> mailbox_;
+  std::deque<std::function<void()>> mail_;  // taken out of it, and not dealt with yet
   std::atomic<bool> has_mail_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<std::size_t> load_{0};
   std::vector<std::shared_ptr<Session>> sessions_;
   std::vector<std::byte> batch_;
+  std::chrono::microseconds turn_{150};  // how long a session's turn is at the moment
   std::atomic<std::size_t> waiting_{0};
   std::atomic<Clock::time_point> rebalanced_{Clock::time_point{}};
   unsigned turns_ = 0;

@@ -73,6 +73,7 @@ void map_segments(Reader& reader) {
     if (action % 4 == 3) {
       (void)map.segments().forget(object);
       map.segments().release(object);
+      map.segments().unmap(object);
       continue;
     }
     const bool is_pinned = action % 2 == 0;
@@ -87,7 +88,10 @@ void map_segments(Reader& reader) {
     require(result != CUDA_SUCCESS || is_mappable, "a segment is mapped whose size is not sealed");
     require(result != CUDA_SUCCESS || is_inside, "a segment is mapped outside its lease");
   }
-  map.release_all();
+  map.release_chunks();
+  broker::TurnBudget all = broker::TurnBudget::unlimited();
+  (void)map.segments().release_some(all);
+  map.segments().unmap_all();
 }
 
 }  // namespace
@@ -119,7 +123,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (inputs++ % kInputsPerExecutor == 0) {
     (void)broker::open_log({.path = "", .identity = "Fuzz", .to_standard_error = false, .least = broker::LogLevel::error});
     executor.reset();
-    executor = std::make_unique<test::WireExecutor>(0);
+    executor = std::make_unique<test::WireExecutor>(broker::HelperPool::kByHand);
   }
   Reader reader(data, size);
   open_channel(reader);

@@ -120,7 +120,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (inputs++ % kInputsPerExecutor == 0) {
     (void)broker::open_log({.path = "", .identity = "Fuzz", .to_standard_error = false, .least = broker::LogLevel::error});
     finish();
-    executor = std::make_unique<test::WireExecutor>(0);
+    executor = std::make_unique<test::WireExecutor>(broker::HelperPool::kByHand);
     executor->window->shut();
     victim = std::make_unique<test::WireClient>(*executor, kVictim);
     (void)victim->add_chunk(kChunkBytes);

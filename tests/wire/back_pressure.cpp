@@ -2,6 +2,8 @@
 // Credits, bounded queues, and progress.
 #include <chrono>
 #include <cstring>
+#include <set>
+#include <vector>
 
 #include <unistd.h>
 
@@ -16,6 +18,7 @@ struct Fixture {
   WireClient client{executor};
   FakeFunction function{"f", {8}};
   proto::FunctionId id = client.add_function(function);
+  std::vector<std::byte> bytes = std::vector<std::byte>(64 * 1024);
 
   Fixture() { executor.parts->nop_function = nullptr; }  // launches one by one: a submission each
   void post(std::uint32_t launches) {
@@ -55,6 +58,43 @@ TEST_CASE("at most 900 submissions are made past the last known progress") {
     f.turns(3);
     CHECK(f.submitted() == before);
   }
+}
+
+TEST_CASE("a turn whose time is up leaves the rest where it is") {
+  Fixture f;
+  f.post(8 * 64);
+  const proto::RingConsumer::Batch batch = f.client.session().channel().ring().peek(f.bytes);
+  broker::TurnBudget none(std::chrono::nanoseconds(0), f.client.session().streams().appended());
+  const broker::Dispatched done = broker::dispatch_batch(f.client.session(), std::span(f.bytes).first(batch.bytes), none);
+  CHECK(done.records == 64);
+  CHECK(done.bytes == batch.bytes / batch.records * 64);
+  f.client.session().channel().ring().release(done.bytes, done.records);
+  f.client.session().streams().own_borrowed();
+  f.turns(2);
+  CHECK(f.launched() == 8 * 64);
+}
+
+TEST_CASE("streams that were not asked for want of time come first the next time") {
+  Fixture f;
+  f.executor.fake.hold_work();
+  constexpr std::uint32_t kStreams = 3;
+  for (std::uint32_t index = 1; index <= kStreams; ++index) f.client.post(proto::StreamCreateRecord{1, 0}, proto::StreamId::make(index, 1));
+  for (std::uint32_t index = 1; index <= kStreams; ++index) {
+    for (int i = 0; i < 100; ++i) f.client.post_launch(f.id, 0, proto::StreamId::make(index, 1));
+  }
+  const proto::RingConsumer::Batch batch = f.client.session().channel().ring().copy_out(f.bytes);
+  broker::dispatch_batch(f.client.session(), std::span(f.bytes).first(batch.bytes));
+  std::vector<std::size_t> launched;
+  for (std::uint32_t turn = 0; turn < kStreams; ++turn) {
+    broker::TurnBudget none(std::chrono::nanoseconds(0));
+    CHECK(f.client.session().streams().issue(none).any);
+    f.client.session().streams().own_borrowed();
+    launched.push_back(f.launched());
+  }
+  CHECK(launched == std::vector<std::size_t>{32, 64, 96});
+  std::set<CUstream> streams;
+  for (const FakeCall& call : f.executor.fake.calls(FakeCall::launch)) streams.insert(call.stream);
+  CHECK(streams.size() == kStreams);
 }
 
 TEST_CASE("progress is written at least every 256 submissions") {

@@ -41,6 +41,26 @@ TEST_CASE("a mapping that came later is not unmapped by a helper that is late, e
   CHECK_FALSE(f.pieces.has_forgotten(f.address, kBytes));
 }
 
+TEST_CASE("what was allowed again is not forbidden by a helper that is late, nor what was forbidden anew since") {
+  Fixture f;
+  REQUIRE(f.pieces.map(f.address, kBytes, f.piece, true) == CUDA_SUCCESS);
+  CHECK(f.memory.owns_device(f.address, kBytes));
+  REQUIRE(f.pieces.forbid(f.address, kBytes));
+  CHECK_FALSE(f.memory.owns_device(f.address, kBytes));
+  const std::uint64_t first = f.memory.last_given_up();
+  REQUIRE(f.pieces.allow(f.address, kBytes));
+  CHECK_FALSE(f.memory.owns_device(f.address, kBytes));  // the driver does not know yet
+  REQUIRE(f.pieces.set_access(f.address, kBytes, first) == CUDA_SUCCESS);
+  CHECK(f.memory.owns_device(f.address, kBytes));
+  const std::size_t calls = f.executor.fake.access_changes;
+  REQUIRE(f.pieces.forbid(f.address, kBytes));  // its work is under way
+  REQUIRE(f.pieces.set_access(f.address, kBytes, first) == CUDA_SUCCESS);
+  CHECK(f.executor.fake.access_changes == calls);
+  REQUIRE(f.pieces.set_access(f.address, kBytes, f.memory.last_given_up()) == CUDA_SUCCESS);
+  CHECK(f.executor.fake.access_changes == calls + 1);
+  CHECK_FALSE(f.memory.owns_device(f.address, kBytes));
+}
+
 TEST_CASE("a range that is given up while another's end is awaited stays") {
   Fixture f;
   REQUIRE(f.memory.leave_range(f.address, kBytes));

@@ -65,7 +65,7 @@ class ExecutorStage {
   const bool is_silent_;  // before anybody logs
   test::FakeFunction function_{"f", {8, 4}};
   test::FakeFunction bystanders_{"bystander", {8}};
-  test::WireExecutor executor_{0};
+  test::WireExecutor executor_{broker::HelperPool::kByHand};
   ControlPeer peer_{executor_};
   std::array<Client, kSessions> clients_;
   std::unique_ptr<test::WireClient> bystander_;

@@ -81,6 +81,26 @@ TEST_CASE("a full ring refuses the record that does not fit and takes it after r
   CHECK(channel.push(1'000, 1));
 }
 
+TEST_CASE("what a reader has not dealt with stays in the ring and is read again, as it is then") {
+  Channel channel;
+  for (std::uint8_t i = 1; i <= 3; ++i) REQUIRE(channel.push(8, i));
+  const RingConsumer::Batch all = channel.consumer.peek(channel.buffer);
+  REQUIRE(all.records == 3);
+  CHECK(channel.header->head.load() == 0);
+  channel.consumer.release(record_size(0, 8), 1);
+  CHECK(channel.header->head.load() == record_size(0, 8));
+  REQUIRE(channel.consumer.has_records());
+  channel.ring.data()[record_size(0, 8) + sizeof(RecordHeader)] = std::byte{9};  // by the client
+  const RingConsumer::Batch rest = channel.consumer.peek(channel.buffer);
+  CHECK(rest.fault == RingFault::none);
+  CHECK(rest.records == 2);
+  CHECK(channel.buffer[sizeof(RecordHeader)] == std::byte{9});
+  channel.consumer.release(rest.bytes, rest.records);
+  CHECK_FALSE(channel.consumer.has_records());
+  REQUIRE(channel.push(8, 4));
+  CHECK(channel.consumer.copy_out(channel.buffer).fault == RingFault::none);
+}
+
 TEST_CASE("inconsistent records end the channel at that record") {
   Channel channel;
   REQUIRE(channel.push(8, 1));  // a good one first: it is still delivered

@@ -92,7 +92,10 @@ struct FakeEntry {
     the_driver->oracle.note_unmapped(address);
     return CUDA_SUCCESS;
   }
-  static CUresult CUDAAPI set_access(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) { return CUDA_SUCCESS; }
+  static CUresult CUDAAPI set_access(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) {
+    ++the_driver->access_changes;
+    return CUDA_SUCCESS;
+  }
   static CUresult CUDAAPI release(CUmemGenericAllocationHandle) { return CUDA_SUCCESS; }
   static CUresult CUDAAPI import_external(CUexternalMemory* memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC* description) {
     make(memory);

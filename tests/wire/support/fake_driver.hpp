@@ -77,6 +77,7 @@ class FakeDriver {
   std::atomic<unsigned> graphs_made{0};
   std::atomic<unsigned> conditioned_graphs{0};  // graphs there are with conditional handles
   std::atomic<std::uint64_t> last_condition{0x100};
+  std::atomic<unsigned> access_changes{0};  // cuMemSetAccess
   std::atomic<unsigned> externals{0};  // external memory there is, and buffers mapped of it
   std::atomic<unsigned> buffers{0};
   std::atomic<unsigned> greens{0};  // green contexts there are

@@ -113,7 +113,11 @@ class WireClient {
   std::uint64_t add_chunk(std::uint64_t size_bytes);
   // Host memory known to the session: pinned at the beginning of its lease, or staging memory. Released with release_segments(), before the client.
   void add_segment(proto::SegmentPurpose purpose, std::uint64_t size_bytes);
-  void release_segments() { session_->memory().segments().release_all(); }
+  void release_segments() {
+    broker::TurnBudget all = broker::TurnBudget::unlimited();
+    (void)session_->memory().segments().release_some(all);
+    session_->memory().segments().unmap_all();
+  }
   // External memory known to the session, and a buffer of it: its first bytes. release_external() ends both; the client's end does, without workers.
   proto::ExternalMemoryId add_external(std::uint32_t index, std::uint64_t size_bytes);
   std::uint64_t map_external(proto::ExternalMemoryId memory, std::uint64_t size_bytes);
