@@ -108,4 +108,27 @@ std::string deaf(Hostile& hostile, int duration_ms);
 // Posts a call and stops itself before it takes the answer.
 std::string stop_in_call(Hostile& hostile);
 
+// --- time (attacks_time.cpp): what each does for so long; "ok" and how often ---
+// Asks for addresses until there are none, and on.
+std::string ranges(Hostile& hostile, int duration_ms);
+// Fills that reach over thousands of mappings, and a byte further.
+std::string spans(Hostile& hostile, int duration_ms);
+// Forbids and allows thousands of mappings at a time, and ends them all at once.
+std::string mappings(Hostile& hostile, int duration_ms);
+// All streams that there are come behind each other's copies; are tied together; are waited for; wait for each other.
+std::string barriers(Hostile& hostile, int duration_ms);
+std::string joins(Hostile& hostile, int duration_ms);
+std::string standing(Hostile& hostile, int duration_ms);
+std::string ladders(Hostile& hostile, int duration_ms);
+// Large graphs, made and ended.
+std::string graphs(Hostile& hostile, int duration_ms);
+// Device memory, pinned memory, events: made and ended.
+std::string chunk_storm(Hostile& hostile, int duration_ms);
+std::string pins(Hostile& hostile, int duration_ms);
+std::string events(Hostile& hostile, int duration_ms);
+// One image loaded again and again, never unloaded.
+std::string module_handles(Hostile& hostile, int duration_ms);
+// Empty kernels in all streams that there are.
+std::string launches(Hostile& hostile, int duration_ms);
+
 }  // namespace mpsshim::test

@@ -67,6 +67,19 @@ class Client {
     if (name == "lookups") return lookups(hostile_, count);
     if (name == "deaf") return deaf(hostile_, count);
     if (name == "stop_in_call") return stop_in_call(hostile_);
+    if (name == "ranges") return ranges(hostile_, count);
+    if (name == "spans") return spans(hostile_, count);
+    if (name == "mappings") return mappings(hostile_, count);
+    if (name == "barriers") return barriers(hostile_, count);
+    if (name == "joins") return joins(hostile_, count);
+    if (name == "standing") return standing(hostile_, count);
+    if (name == "ladders") return ladders(hostile_, count);
+    if (name == "graphs") return graphs(hostile_, count);
+    if (name == "chunk_storm") return chunk_storm(hostile_, count);
+    if (name == "pins") return pins(hostile_, count);
+    if (name == "events") return events(hostile_, count);
+    if (name == "module_handles") return module_handles(hostile_, count);
+    if (name == "launches") return launches(hostile_, count);
     throw Failure("unknown command " + line);
   }
 
