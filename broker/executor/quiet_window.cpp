@@ -84,9 +84,7 @@ void QuietWindow::serve() {
     close();
     const std::vector<Pending> done = drain() ? run_jobs() : std::vector<Pending>();
     open();
-    for (const Pending& pending : done) {
-      if (pending.job.after) pending.job.after();
-    }
+    finish(done);
   }
   set_pressing({});
   if (on_open_) on_open_();
@@ -174,8 +172,9 @@ bool QuietWindow::open_by_hand() {
     if (!shut_ || watch_.is_busy(i)) return false;
   }
   closed_.store(true, std::memory_order_seq_cst);
-  run_jobs(false);
+  const std::vector<Pending> done = run_jobs();
   closed_.store(false, std::memory_order_seq_cst);
+  finish(done);
   return true;
 }
 
@@ -234,6 +233,12 @@ std::vector<QuietWindow::Pending> QuietWindow::run_jobs() {
   std::lock_guard lock(mutex_);
   jobs_.insert(jobs_.begin(), std::make_move_iterator(later.begin()), std::make_move_iterator(later.end()));
   return done;
+}
+
+void QuietWindow::finish(const std::vector<Pending>& done) {
+  for (const Pending& pending : done) {
+    if (pending.job.after) pending.job.after();
+  }
 }
 
 void QuietWindow::run(Pending& pending) {

@@ -134,6 +134,7 @@ class QuietWindow {
   void wait_until_left();
   [[nodiscard]] bool has_kept_out();
   [[nodiscard]] std::vector<Pending> run_jobs();
+  static void finish(const std::vector<Pending>& done);  // when work goes on
   static void take_turns(std::vector<Pending>& jobs);
   void run(Pending& pending);
   void look_at_starving(Clock::time_point now);

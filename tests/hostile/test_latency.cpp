@@ -3,7 +3,8 @@
 // from before the attack until everything of it has gone. Each is verified. The table that they give is printed.
 //
 // MPSSHIM_TEST_STRICT_LATENCY=1, for a machine with cores to spare, holds the first one's 99th percentile to 5 ms. Elsewhere the system's
-// scheduler has its share in every figure; the limit is beyond that, and twenty times what was measured before the attack where that is more.
+// scheduler has its share in every figure: half of the rounds have to be quick (150 ms), and all but a hundredth within two seconds, or twenty
+// times what they took before the attack where that is more.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -28,7 +29,8 @@ constexpr std::chrono::seconds kRoundLimit{60};
 constexpr int kSliceMs = 100;
 constexpr int kQuietMs = 300;
 constexpr long kStrictUs = 5'000;
-constexpr long kLooseUs = 500'000;
+constexpr long kLooseUs = 2'000'000;
+constexpr long kLooseMedianUs = 150'000;
 constexpr long kTimesQuiet = 20;
 
 bool is_strict() {
@@ -113,6 +115,7 @@ class Stage {
               << broker_.log());
     const long loose_us = std::max(kLooseUs, kTimesQuiet * quiet_us_);
     CHECK(work.p99 < (is_strict() ? kStrictUs : loose_us));
+    CHECK(work.p50 < kLooseMedianUs);
     CHECK(requests.p99 < 2 * loose_us);
   }
 

@@ -13,7 +13,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kPieceBytes = 2u << 20;
-constexpr std::uint32_t kMappings = 8'192;
 constexpr std::uint32_t kStreams = proto::kFenceWords - 1;  // beside the NULL stream
 constexpr std::uint32_t kNonBlocking = 1;
 constexpr std::size_t kRoom = 64u << 10;  // what one step of an attack may write
@@ -56,13 +55,13 @@ std::uint64_t make_chunk(RawSession& session) {
 }
 
 // One piece of memory, mapped again and again side by side; where that begins.
-std::uint64_t make_mappings(RawSession& session) {
-  const RawReply reserved = session.call(proto::RangeReserveRecord{(kMappings + 1) * kPieceBytes, kPieceBytes, 0});
+std::uint64_t make_mappings(RawSession& session, std::uint32_t count) {
+  const RawReply reserved = session.call(proto::RangeReserveRecord{(count + 1) * kPieceBytes, kPieceBytes, 0});
   require_success(reserved, "RangeReserve");
   const std::uint64_t begin = reserved.body<proto::RangeReserveReply>().address;
   const auto memory = proto::MemoryId::make(1, 1);
   require_success(session.call(proto::MemoryCreateRecord{memory, kPieceBytes}), "MemoryCreate");
-  for (std::uint32_t i = 0; i < kMappings; ++i) {
+  for (std::uint32_t i = 0; i < count; ++i) {
     const proto::MappingCreateRecord record{begin + i * kPieceBytes, kPieceBytes, memory, 1, 0};
     if (i % 1'024 == 0)
       require_success(session.call(record), "MappingCreate");
@@ -86,8 +85,9 @@ std::string ranges(Hostile& hostile, int duration_ms) {
 }
 
 std::string spans(Hostile& hostile, int duration_ms) {
+  constexpr std::uint32_t kMappings = 8'192;
   RawSession& session = hostile.own();
-  const std::uint64_t begin = make_mappings(session);
+  const std::uint64_t begin = make_mappings(session, kMappings);
   const unsigned steps = keep_at(session, duration_ms, [&](unsigned) {
     session.post(proto::FillRecord{begin, 0, kMappings * kPieceBytes + 1, 1, 7, 1});  // one byte too many, at the far end
   });
@@ -95,8 +95,9 @@ std::string spans(Hostile& hostile, int duration_ms) {
 }
 
 std::string mappings(Hostile& hostile, int duration_ms) {
+  constexpr std::uint32_t kMappings = 2'048;
   RawSession& session = hostile.own();
-  const std::uint64_t begin = make_mappings(session);
+  const std::uint64_t begin = make_mappings(session, kMappings);
   const std::uint64_t all = kMappings * kPieceBytes;
   unsigned steps = keep_at(session, duration_ms, [&](unsigned i) {
     session.post(proto::MappingAccessRecord{begin, all, i % 2, 0}, proto::kNullStream, {}, static_cast<std::uint16_t>(i % proto::kReplySlots));
