@@ -97,7 +97,8 @@ namespace mpsshim::fuzz {
 
 Input make_input(Random& random) {
   Input input;
-  RecordMaker maker(input, random, {test::kDeviceLease, test::kDeviceLease + test::kLeaseBytes, test::kPinnedLease, kBuffer, kForeignBuffer});
+  Made made;
+  RecordMaker maker(input, random, {test::kDeviceLease, test::kDeviceLease + test::kLeaseBytes, test::kPinnedLease, kBuffer, kForeignBuffer}, made);
   for (std::uint64_t count = 1 + random() % 2500; count > 0; --count) {
     const auto stream = maker.some_stream();
     if (random() % 2 == 0)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the compiler process, the executor and the interposer read from module images: fatbin containers, cubins, PTX text. The first byte of an input says as which
-// of them the rest is read (what form_of() says is tried too). Under the sanitizers each read outside is found; here nothing may allocate
-// beyond its limit or go on for ever.
+// What the compiler process, the executor and the interposer read from module images: fatbin containers, cubins, PTX text. The first byte of an input
+// says as which of them the rest is read (what form_of() says is tried too). Under the sanitizers each read outside is found; here nothing may
+// allocate beyond its limit or go on for ever.
 #include <cstring>
 #include <string_view>
 

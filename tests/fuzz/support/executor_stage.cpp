@@ -247,16 +247,22 @@ void ExecutorStage::check() {
 
 Input ExecutorStage::make_input(Random& random, unsigned sessions_count, const Fill& fill) {
   Input input;
+  const std::uint64_t tameness = random() % 4 == 0 ? 1 : 64;
+  std::array<Made, kSessions> made;
   for (std::uint64_t steps = 32 + random() % 256; steps > 0; --steps) {
     const unsigned index = static_cast<unsigned>(random() % sessions_count);
     const std::uint64_t session = index + 1;
     const std::uint64_t other = session % kSessions + 1;
-    const Scenery scenery{device_lease(session), device_lease(other), pinned_lease(session), test::kExternalMemory + index * kExternalBytes,
-                          test::kExternalMemory + (other - 1) * kExternalBytes};
+    const Scenery scenery{device_lease(session),
+                          device_lease(other),
+                          pinned_lease(session),
+                          test::kExternalMemory + index * kExternalBytes,
+                          test::kExternalMemory + (other - 1) * kExternalBytes,
+                          tameness};
     const std::uint64_t kind = random() % 64;
     if (kind < 40) {
       Input records;
-      RecordMaker maker(records, random, scenery);
+      RecordMaker maker(records, random, scenery, made[index]);
       for (std::uint64_t count = 1 + random() % 12; count > 0; --count) fill(maker);
       input.push_back(step(Step::ring, index));
       append(input, static_cast<std::uint16_t>(std::min<std::size_t>(records.size(), 0xfff8)));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fuzz target is made of. Under libFuzzer (preset fuzz) the fuzzer calls LLVMFuzzerTestOneInput (mutator.cpp); everywhere else standalone.cpp does,
-// with inputs of its own: one that make_input() has built as a correct sender would, or an earlier one, changed at random. The same seed
-// gives the same inputs.
+// What a fuzz target is made of. Under libFuzzer (preset fuzz) the fuzzer calls LLVMFuzzerTestOneInput (mutator.cpp); everywhere else standalone.cpp
+// does, with inputs of its own: one that make_input() has built as a correct sender would, or an earlier one, changed at random. The same seed gives
+// the same inputs.
 #pragma once
 
 #include <cstddef>

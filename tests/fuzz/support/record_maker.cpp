@@ -72,6 +72,7 @@ void RecordMaker::add_plain(proto::StreamId stream) {
 
 std::uint64_t RecordMaker::some_place(std::uint64_t space) {
   const std::uint64_t own = space == 0 ? scenery_.chunk : space == 1 ? scenery_.pinned : 0;
+  if (is_tame() && space < 2) return own + random_() % (space == 0 ? kChunkBytes / 2 : kSegmentBytes / 2) / 64 * 64;
   switch (random_() % 32) {
     case 0: return random_();
     case 1: return scenery_.foreign_chunk + random_() % kChunkBytes;
@@ -85,6 +86,7 @@ std::uint64_t RecordMaker::some_place(std::uint64_t space) {
 }
 
 std::uint64_t RecordMaker::some_count(std::uint64_t usual) {
+  if (is_tame()) return usual;
   switch (random_() % 24) {
     case 0: return 0;
     case 1: return 1;

@@ -28,11 +28,17 @@ struct Scenery {
   std::uint64_t pinned = 0;
   std::uint64_t buffer = 0;  // of external memory
   std::uint64_t foreign_buffer = 0;
+  std::uint64_t tameness = 1;  // so much rarer is what ends a session, or is refused: else hardly anything is ever made of several records
+};
+
+// What a session has been told to make so far: a correct client makes nothing twice.
+struct Made {
+  unsigned execs[kExecs] = {};  // graph records since; 0: there is none
 };
 
 class RecordMaker {
  public:
-  RecordMaker(Input& input, Random& random, const Scenery& scenery) : input_(input), random_(random), scenery_(scenery) {}
+  RecordMaker(Input& input, Random& random, const Scenery& scenery, Made& made) : input_(input), random_(random), scenery_(scenery), made_(made) {}
 
   // Of any subject: streams, events, launches, modules, chunks, leases.
   void add_plain(proto::StreamId stream);
@@ -54,7 +60,7 @@ class RecordMaker {
     proto::RecordHeader header{
         proto::record_size(Record::kBodyBytes, trailing_bytes),
         static_cast<std::uint16_t>(Record::kId),
-        Record::kIsCall ? static_cast<std::uint16_t>(random_() % 64 == 0 ? random_() % proto::kReplySlots : random_() % 4) : proto::kNoReplySlot,
+        Record::kIsCall ? static_cast<std::uint16_t>(oddly(64) ? random_() % proto::kReplySlots : random_() % 4) : proto::kNoReplySlot,
         0,
         static_cast<std::uint32_t>(trailing_bytes),
         stream};
@@ -70,6 +76,8 @@ class RecordMaker {
     if (!trailing.empty()) std::memcpy(input_.data() + at, trailing.data(), trailing.size());
   }
 
+  [[nodiscard]] bool oddly(std::uint64_t one_in) { return random_() % (one_in * scenery_.tameness) == 0; }
+  [[nodiscard]] bool is_tame() { return scenery_.tameness != 1 && random_() % scenery_.tameness != 0; }
   [[nodiscard]] std::uint32_t small(std::uint64_t below) { return static_cast<std::uint32_t>(random_() % below); }
   [[nodiscard]] std::uint64_t some_size() { return random_() % 8 == 0 ? random_() : random_() % (kChunkBytes + 4096); }
   [[nodiscard]] std::uint64_t some_address() { return scenery_.chunk + (random_() % 8 == 0 ? random_() : random_() % kChunkBytes); }
@@ -88,6 +96,7 @@ class RecordMaker {
   Input& input_;
   Random& random_;
   const Scenery scenery_;
+  Made& made_;
 };
 
 }  // namespace mpsshim::fuzz

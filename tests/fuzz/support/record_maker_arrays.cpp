@@ -22,15 +22,15 @@ void RecordMaker::add_array_copy(proto::StreamId stream) {
   const bool is_upload = random_() % 2 == 0;
   copy.destination_space = is_upload ? 3 : static_cast<std::uint32_t>(random_() % 2);
   copy.source_space = !is_upload || random_() % 8 == 0 ? 3 : static_cast<std::uint32_t>(random_() % 2);
-  if (random_() % 64 == 0) copy.destination_space = static_cast<std::uint32_t>(random_() % 5);  // neither end, or none
-  if (random_() % 64 == 0) copy.source_space = static_cast<std::uint32_t>(random_() % 5);
+  if (oddly(64)) copy.destination_space = static_cast<std::uint32_t>(random_() % 5);  // neither end, or none
+  if (oddly(64)) copy.source_space = static_cast<std::uint32_t>(random_() % 5);
   const auto end = [&](std::uint32_t in) {
     return in == 3 ? proto::ArrayId::make(static_cast<std::uint32_t>(random_() % kArrays), 1).value : some_place(in);
   };
   copy.destination = end(copy.destination_space);
   copy.source = end(copy.source_space);
   const auto set_offsets = [&](std::uint32_t in, std::uint64_t(&offset)[3]) {
-    if (in != 3 && random_() % 32 == 0) offset[random_() % 3] = random_() % 2 == 0 ? scenery_.foreign_chunk - scenery_.chunk : some_count(4);
+    if (in != 3 && oddly(32)) offset[random_() % 3] = random_() % 2 == 0 ? scenery_.foreign_chunk - scenery_.chunk : some_count(4);
     if (in == 3 && random_() % 4 == 0) offset[random_() % 3] = some_count(4);
   };
   set_offsets(copy.destination_space, copy.destination_offset);
@@ -51,26 +51,24 @@ void RecordMaker::add_array(proto::StreamId stream) {
     case 1:
     case 2: {
       proto::ArrayCreateRecord create{};
-      create.kind = small(32) == 0 ? small(kKinds) : small(3);
+      create.kind = oddly(32) ? small(kKinds) : small(3);
       create.array = array_id(small(kArrays));
       create.parent = array_id(small(kArrays));
-      create.width = random_() % 16 == 0 ? some_count(64) : 1 + random_() % 64;
-      create.height = random_() % 16 == 0 ? some_count(64) : random_() % 16;
+      create.width = oddly(16) ? some_count(64) : 1 + random_() % 64;
+      create.height = oddly(16) ? some_count(64) : random_() % 16;
       create.depth = random_() % 4 == 0 ? some_count(8) : 0;
       create.format = static_cast<std::uint32_t>(kFormats[random_() % std::size(kFormats)]);
       create.channels = 1u << random_() % 3;
       create.flags = random_() % 8 == 0 ? small(256) : 0;
       create.number = small(5);
-      create.restores = random_() % 64 == 0;
+      create.restores = oddly(64);
       return add(create, {});
     }
     case 3:
     case 4: return add_sampler();
-    case 5:
-      return add(proto::ArrayObjectDestroyRecord{array_id(small(kArrays)).value, random_() % 64 == 0 ? small(4) : std::uint32_t{kArrayObject}, 0},
-                 {});
+    case 5: return add(proto::ArrayObjectDestroyRecord{array_id(small(kArrays)).value, oddly(64) ? small(4) : std::uint32_t{kArrayObject}, 0}, {});
     // Which texture that is, the stage says (executor_stage.cpp).
-    case 6: return add(proto::ArrayObjectDestroyRecord{random_() % 16 == 0 ? random_() : random_() % 4, kTexture + small(2), 0}, {});
+    case 6: return add(proto::ArrayObjectDestroyRecord{oddly(16) ? random_() : random_() % 4, kTexture + small(2), 0}, {});
     case 7: return add_external();
     default: return add_array_copy(stream);
   }
@@ -82,7 +80,7 @@ void RecordMaker::add_sampler() {
   record.is_surface = random_() % 4 == 0;
   record.has_view = random_() % 4 == 0;
   CUDA_RESOURCE_DESC resource{};
-  resource.resType = static_cast<CUresourcetype>(random_() % 16 == 0 ? random_() % 6 : random_() % 2);
+  resource.resType = static_cast<CUresourcetype>(oddly(16) ? random_() % 6 : random_() % 2);
   if (random_() % 3 == 0) resource.resType = random_() % 2 == 0 ? CU_RESOURCE_TYPE_LINEAR : CU_RESOURCE_TYPE_PITCH2D;
   if (resource.resType == CU_RESOURCE_TYPE_LINEAR) {
     resource.res.linear.devPtr = some_place(random_() % 2);
@@ -103,7 +101,7 @@ void RecordMaker::add_sampler() {
   append(trailing, resource);
   if (record.is_surface == 0) append(trailing, CUDA_TEXTURE_DESC{});
   if (record.is_surface == 0 && record.has_view != 0) append(trailing, CUDA_RESOURCE_VIEW_DESC{});
-  if (random_() % 64 == 0) trailing.resize(random_() % trailing.size());
+  if (oddly(64)) trailing.resize(random_() % trailing.size());
   add_with(record, trailing);
 }
 
