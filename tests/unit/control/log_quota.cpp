@@ -19,9 +19,9 @@ namespace {
 constexpr uid_t kAda = 1001, kBob = 1002;
 
 // Lines go to a file as long as it lives.
-struct Log {
-  Log() { REQUIRE(open_log({.path = path(), .identity = "Test", .to_standard_error = false, .least = LogLevel::info})); }
-  ~Log() {
+struct QuotaLog {
+  QuotaLog() { REQUIRE(open_log({.path = path(), .identity = "Test", .to_standard_error = false, .least = LogLevel::info})); }
+  ~QuotaLog() {
     set_log_quota(0);
     open_log({.path = "", .identity = "Broker", .to_standard_error = true, .least = LogLevel::info});
   }
@@ -64,7 +64,7 @@ TEST_CASE("log quota: half for plain lines, a quarter more for warnings, the res
 }
 
 TEST_CASE("a user's flood of lines is cut off, nobody else's line is") {
-  const Log log;
+  const QuotaLog log;
   set_log_quota(64 << 10);
   {
     const LogSubject subject(kAda);
@@ -84,7 +84,7 @@ TEST_CASE("a user's flood of lines is cut off, nobody else's line is") {
 }
 
 TEST_CASE("one user's complaints take no other's place") {
-  const Log log;
+  const QuotaLog log;
   {
     const LogSubject subject(kAda);
     for (int i = 0; i < 1'000; ++i) complain("Ada complains.");
