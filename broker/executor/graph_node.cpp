@@ -160,6 +160,8 @@ NodeFault read_graph_nodes(Session& session, std::span<const std::byte>& descrip
   while (reader.next(header, dependencies, payload)) {
     failed_node = static_cast<std::uint32_t>(nodes.size());
     if (header.index != nodes.size()) return {"its nodes are not numbered in order", {}};
+    // The driver cannot disable one there: it would run, and its memory would not be asked for again.
+    if (depth > 0 && header.is_enabled == 0) return {"a node of a conditional node's body is disabled", {}};
     GraphNode node;
     node.is_enabled = header.is_enabled != 0;
     node.dependencies.resize(header.dependency_count);
@@ -198,9 +200,7 @@ void add_ranges(const NodeWork& work, std::vector<NodeRange>& ranges) {
     ranges.push_back({NodeRange::Where::either, fill->destination(), fill->size_bytes()});
   } else if (const auto* condition = std::get_if<ConditionNode>(&work)) {
     for (const std::vector<GraphNode>& body : condition->bodies->of) {
-      for (const GraphNode& node : body) {
-        if (node.is_enabled) add_ranges(node.work, ranges);
-      }
+      for (const GraphNode& node : body) add_ranges(node.work, ranges);
     }
   }
 }

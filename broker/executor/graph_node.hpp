@@ -73,7 +73,7 @@ struct NodeRange {
   std::uint64_t address = 0;
   std::uint64_t size_bytes = 0;
 };
-// Of the node, and of what is enabled in its bodies.
+// Of the node, and of its bodies, in which none can be disabled.
 void add_ranges(const NodeWork& work, std::vector<NodeRange>& ranges);
 [[nodiscard]] bool owns_all(const MemoryMap& memory, std::span<const NodeRange> ranges);
 

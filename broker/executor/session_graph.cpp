@@ -240,9 +240,10 @@ void SessionGraph::note_issued(const GraphOp& op) {
 CUresult SessionGraph::launch(const GraphOp& op, CUstream stream, IssueLock& issue_lock) {
   if (op.updates) {
     for (const GraphUpdate& update : *op.updates) {
-      if (const CUresult result = apply(update); result != CUDA_SUCCESS) return result;
+      if (unchanged_ == CUDA_SUCCESS) unchanged_ = apply(update);
     }
   }
+  if (unchanged_ != CUDA_SUCCESS) return unchanged_;
   const std::lock_guard lock(issue_lock);
   return parts_.driver->cuGraphLaunch(exec_, stream);
 }

@@ -97,6 +97,8 @@ class SessionGraph {
   std::size_t update_bytes_ = 0;
   std::uint64_t posted_ = 0;
   std::uint64_t issued_ = 0;
+  // Why the driver refused a change: from then on the graph is not launched, since it is another than ranges_ and nodes_ say.
+  CUresult unchanged_ = CUDA_SUCCESS;
   std::vector<ImageUse> earlier_images_;  // of kernels that launches under way may still use
   std::vector<void*> addresses_;          // scratch
 };

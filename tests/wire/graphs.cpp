@@ -293,6 +293,11 @@ TEST_CASE("conditional nodes that contradict themselves end the session") {
   SECTION("a body whose nodes depend on later ones") {
     f.describe(one_condition(condition(kHandle, CU_GRAPH_COND_TYPE_IF, 1, Description().node(0, GraphNodeKind::empty, {0}).bytes)));
   }
+  SECTION("a body with a disabled node: the driver could not disable it") {
+    Description disabled = Description().node(0, GraphNodeKind::empty);
+    reinterpret_cast<GraphNodeHeader*>(disabled.bytes.data())->is_enabled = 0;
+    f.describe(one_condition(condition(kHandle, CU_GRAPH_COND_TYPE_IF, 1, disabled.bytes)));
+  }
   f.instantiate(1);
   f.check_ended();
 }
@@ -450,6 +455,19 @@ TEST_CASE("a graph may copy from a variable while its module is there") {
   f.launch();
   CHECK(f.is_refused());
   CHECK(f.copies().size() == 1);
+}
+
+TEST_CASE("a graph that the driver did not change as it was asked to is not launched any more") {
+  CopyFixture f;
+  f.executor.fake.refuses_changes = true;
+  f.set_source(f.client.add_chunk(2u << 20));
+  f.launch();
+  CHECK(f.is_refused());
+  f.client.post(proto::ChunkReleaseRecord{f.source});  // which the driver's graph still names
+  f.launch();
+  f.client.post_fence(1);
+  CHECK(eventually([&] { return f.client.fence() == 1; }));
+  CHECK(f.copies().empty());
 }
 
 TEST_CASE("what a disabled node names does not keep its graph from being launched") {

@@ -72,6 +72,7 @@ class FakeDriver {
   AddressOracle oracle;  // asked of every address first
 
   bool has_graphs = true;
+  std::atomic<bool> refuses_changes{false};  // of graphs' copies and fills
   bool has_batches = true;
   bool keeps_event_order = false;
   std::atomic<unsigned> graphs_made{0};

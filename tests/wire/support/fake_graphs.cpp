@@ -125,6 +125,7 @@ CUresult CUDAAPI add_memory(CUgraphNode* node, CUgraph graph, const CUgraphNode*
 
 template <typename Params>
 CUresult CUDAAPI set_memory(CUgraphExec, CUgraphNode node, const Params* params, CUcontext) {
+  if (FakeDriver::current().refuses_changes) return CUDA_ERROR_INVALID_VALUE;
   assign(*reinterpret_cast<FakeGraph::Node*>(node), *params);
   return CUDA_SUCCESS;
 }
