@@ -4,6 +4,7 @@
 #include <array>
 #include <iterator>
 
+#include "broker/executor/bulk_calls.hpp"
 #include "broker/executor/control_link.hpp"
 #include "broker/executor/memory_map.hpp"
 
@@ -197,6 +198,7 @@ bool ApplicationMemory::is_quick(std::uint64_t address, std::uint64_t size_bytes
 }
 
 CUresult ApplicationMemory::set_access(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t up_to) {
+  BulkCalls calls(map_.bulk_lane());
   std::unique_lock lock(mutex_);
   if (!is_filled(address, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
   for (std::uint64_t at = address; at - address < size_bytes;) {
@@ -214,6 +216,10 @@ CUresult ApplicationMemory::set_access(std::uint64_t address, std::uint64_t size
       if (is_allowed && one.forbidden == 0 && one.given_up == 0) map_.add_region(at, one.size_bytes);
     }
     at += one.size_bytes;
+    if (at - address >= size_bytes) break;
+    lock.unlock();
+    calls.yield();
+    lock.lock();
   }
   return CUDA_SUCCESS;
 }
@@ -229,6 +235,7 @@ bool ApplicationMemory::forget(std::uint64_t address) {
 }
 
 void ApplicationMemory::unmap_forgotten(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t up_to) {
+  BulkCalls calls(map_.bulk_lane());
   std::unique_lock lock(mutex_);
   const auto first = touching(address, size_bytes);
   if (first == mappings_.end()) return;
@@ -247,9 +254,15 @@ void ApplicationMemory::unmap_forgotten(std::uint64_t address, std::uint64_t siz
     (void)unlocked(lock, mapping->second, [&] { return driver_->cuMemUnmap(AddressKey(), begin, mapping->second.size_bytes); });
     const std::uint64_t id = mapping->second.piece;
     mappings_.erase(mapping);
-    next = forgotten_.erase(forgotten_.find(begin));
+    forgotten_.erase(begin);
     --pieces_.at(id).mappings;
     drop_if_unused(id);
+    next = forgotten_.upper_bound(begin);
+    if (next == forgotten_.end()) break;
+    lock.unlock();
+    calls.yield();
+    lock.lock();
+    next = forgotten_.upper_bound(begin);
   }
 }
 
@@ -267,15 +280,24 @@ bool ApplicationMemory::has_mappings(std::uint64_t address, std::uint64_t size_b
 }
 
 void ApplicationMemory::release_all() {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [address, mapping] : mappings_) driver_->cuMemUnmap(AddressKey(), address, mapping.size_bytes);
-  mappings_.clear();
-  forgotten_.clear();
-  for (const auto& [id, piece] : pieces_) {
+  Mappings mappings;
+  std::map<std::uint64_t, Piece> pieces;
+  {
+    const std::lock_guard lock(mutex_);
+    mappings.swap(mappings_);
+    pieces.swap(pieces_);
+    forgotten_.clear();
+  }
+  BulkCalls calls(map_.bulk_lane());
+  for (const auto& [address, mapping] : mappings) {
+    driver_->cuMemUnmap(AddressKey(), address, mapping.size_bytes);
+    calls.yield();
+  }
+  for (const auto& [id, piece] : pieces) {
     driver_->cuMemRelease(piece.handle);
     map_.give_back_descriptor();
+    calls.yield();
   }
-  pieces_.clear();
 }
 
 }  // namespace mpsshim::broker

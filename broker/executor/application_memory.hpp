@@ -54,7 +54,7 @@ class ApplicationMemory {
   void unmap_forgotten(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t up_to);
   [[nodiscard]] bool has_forgotten(std::uint64_t address, std::uint64_t size_bytes) const;
   [[nodiscard]] bool has_mappings(std::uint64_t address, std::uint64_t size_bytes) const;
-  // In a quiet window, when the session has ended.
+  // When the session has ended.
   void release_all();
 
  private:

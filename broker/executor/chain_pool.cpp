@@ -16,7 +16,7 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr std::chrono::microseconds kShareOfWindow{2'000};  // a graph takes 20 to 500 us
+constexpr std::chrono::microseconds kShareOfWindow{1'000};  // a graph takes 20 to 500 us
 
 // How many of a shape the executor's context has at first.
 std::size_t first_stock_of(ChainShape shape) {

@@ -36,6 +36,7 @@ void finish(const std::shared_ptr<Session>& session, const InstantiationRef& job
   session->finish_job([job, result] { answer(*job, result); });
 }
 
+// Where it may take device memory.
 void instantiate_in_window(const std::shared_ptr<Session>& session, const InstantiationRef& job, WindowResult window) {
   if (window != WindowResult::open) return finish(session, job, CUDA_ERROR_MPS_SERVER_NOT_READY);
   const CUresult result = job->graph->instantiate(job->flags);
@@ -45,18 +46,21 @@ void instantiate_in_window(const std::shared_ptr<Session>& session, const Instan
 void build(const std::shared_ptr<Session>& session, const InstantiationRef& job) {
   const CUresult result = session->parts().faults.check(job->graph->build(job->failed_node), session->id(), "adding nodes to a graph");
   if (result != CUDA_SUCCESS) return finish(session, job, result);
-  session->parts().window.submit(
-      {"cuGraphInstantiate", session->id(), false, [session, job](WindowResult window) { instantiate_in_window(session, job, window); }});
+  const std::chrono::microseconds expected = job->graph->instantiation_time();
+  const auto run = [session, job](WindowResult window) { instantiate_in_window(session, job, window); };
+  if (expected.count() == 0) return run(WindowResult::open);
+  session->parts().window.submit({.what = "cuGraphInstantiate", .session = session->id(), .run = run, .expected = expected});
 }
 
 // All of it in the window: the executable graph that was made of it before goes first.
 void make_in_window(const std::shared_ptr<Session>& session, const InstantiationRef& job) {
-  session->start_window_call("cuGraphInstantiate", [session, job](WindowResult window) {
+  const auto make = [session, job](WindowResult window) {
     CUresult result = window == WindowResult::open ? job->graph->build(job->failed_node) : CUDA_ERROR_MPS_SERVER_NOT_READY;
     if (result == CUDA_SUCCESS) result = job->graph->instantiate(job->flags);
     session->parts().faults.check(result, session->id(), "instantiating a graph with conditional nodes");
     session->run_on_worker([job, result] { answer(*job, result); });
-  });
+  };
+  session->start_window_call("cuGraphInstantiate", make, job->graph->instantiation_time());
 }
 
 // What was launched of the executable graph before this one ends first.
@@ -85,7 +89,7 @@ void read_on(Session& session, const proto::GraphInstantiateRecord& record, cons
   job->reply->answer_with(read->result, proto::GraphInstantiateReply{job->failed_node, 0});
 }
 
-// One window destroys what has gathered; what comes meanwhile is for the next.
+// One window destroys what has gathered; what comes meanwhile is for the next. What holds up nobody is done by a helper behind it.
 void destroy_ended(const std::shared_ptr<Session>& session) {
   GraphSet& graphs = session->graphs();
   if (graphs.has_job) return;
@@ -98,12 +102,18 @@ void destroy_ended(const std::shared_ptr<Session>& session) {
     ended->clear();
     destroy_ended(session);
   };
-  session->start_window_job(
-      "destroying graphs",
-      [ended] {
-        for (const std::shared_ptr<SessionGraph>& graph : *ended) graph->destroy();
-      },
-      destroyed);
+  std::chrono::microseconds expected{};
+  for (const std::shared_ptr<SessionGraph>& graph : *ended) expected += graph->destruction_time();
+  const auto destroy_launchable = [ended] {
+    for (const std::shared_ptr<SessionGraph>& graph : *ended) graph->destroy_launchable();
+  };
+  const auto destroy_rest = [session, ended, destroyed] {
+    session->start_job([ended, destroyed](const std::shared_ptr<Session>& self) {
+      for (const std::shared_ptr<SessionGraph>& graph : *ended) graph->destroy_description();
+      self->finish_job(destroyed);
+    });
+  };
+  session->start_window_job("destroying graphs", destroy_launchable, destroy_rest, expected);
 }
 
 }  // namespace

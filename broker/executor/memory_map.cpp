@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "broker/executor/application_memory.hpp"
+#include "broker/executor/bulk_calls.hpp"
 #include "broker/executor/control_link.hpp"
 #include "broker/executor/external_memory.hpp"
 #include "broker/log.hpp"
@@ -45,13 +46,14 @@ CUmemAllocationProp allocation_properties(CUdevice device) {
 }  // namespace
 
 MemoryMap::MemoryMap(const Driver& driver, ControlLink& control, CUdevice device, std::uint64_t session, proto::Lease device_lease,
-                     proto::Lease pinned_lease, std::atomic<std::uint64_t>& all_chunks)
+                     proto::Lease pinned_lease, std::atomic<std::uint64_t>& all_chunks, BulkLane& bulk_lane)
     : driver_(driver),
       control_(control),
       device_(device),
       session_(session),
       device_lease_(device_lease),
       all_chunks_(all_chunks),
+      bulk_lane_(bulk_lane),
       segments_(driver, control, session, pinned_lease),
       application_(std::make_unique<ApplicationMemory>(driver, control, device, session, *this)),
       external_(std::make_unique<ExternalMemory>(driver, *this)) {}
@@ -271,7 +273,13 @@ bool MemoryMap::release_leaving(std::uint64_t up_to) {
     }
     if (chunks.empty() && releasing_ == 0) return false;
   }
-  for (const std::uint64_t address : chunks) release_chunk(address, up_to);
+  {
+    BulkCalls calls(bulk_lane_);
+    for (const std::uint64_t address : chunks) {
+      release_chunk(address, up_to);
+      if (address != chunks.back()) calls.yield();
+    }
+  }
   std::unique_lock lock(mutex_);
   released_.wait(lock, [this] { return releasing_ == 0; });  // those that other helpers are at
   return true;
@@ -295,7 +303,11 @@ void MemoryMap::release_chunks() {
     ended.merge(leaving_);
     leases.swap(leases_);
   }
-  for (const auto& [address, chunk] : ended) unmap_chunk(address, chunk);
+  BulkCalls calls(bulk_lane_);
+  for (const auto& [address, chunk] : ended) {
+    unmap_chunk(address, chunk);
+    calls.yield();
+  }
   for (const auto& [address, lease] : leases) driver_->cuMemAddressFree(AddressKey(), lease.reserved.address, lease.reserved.size_bytes);
   std::lock_guard lock(mutex_);
   all_chunks_ -= taken_.size();

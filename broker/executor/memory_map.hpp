@@ -23,14 +23,15 @@
 namespace mpsshim::broker {
 
 class ApplicationMemory;
+class BulkLane;
 class ControlLink;
 class ExternalMemory;
 
 class MemoryMap {
  public:
-  // `all_chunks` counts those of all sessions.
+  // `all_chunks` counts those of all sessions; `bulk_lane` is theirs as well.
   MemoryMap(const Driver& driver, ControlLink& control, CUdevice device, std::uint64_t session, proto::Lease device_lease, proto::Lease pinned_lease,
-            std::atomic<std::uint64_t>& all_chunks);
+            std::atomic<std::uint64_t>& all_chunks, BulkLane& bulk_lane);
   MemoryMap(const MemoryMap&) = delete;
   ~MemoryMap();
 
@@ -74,6 +75,7 @@ class MemoryMap {
   // A piece of memory costs descriptors. False: the session has as many as it may have.
   [[nodiscard]] bool claim_descriptor();
   void give_back_descriptor();
+  [[nodiscard]] BulkLane& bulk_lane() { return bulk_lane_; }
   [[nodiscard]] ApplicationMemory& application() { return *application_; }
   [[nodiscard]] ExternalMemory& external() { return *external_; }
   [[nodiscard]] const ExternalMemory& external() const { return *external_; }
@@ -121,6 +123,7 @@ class MemoryMap {
   const std::uint64_t session_;
   const proto::Lease device_lease_;
   std::atomic<std::uint64_t>& all_chunks_;
+  BulkLane& bulk_lane_;
   std::uint64_t granularity_ = 0;
   std::atomic<std::uint64_t> last_given_up_{0};
   std::atomic<std::uint64_t> losses_{0};

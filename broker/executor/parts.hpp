@@ -10,6 +10,7 @@
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/activity_bell.hpp"
+#include "broker/executor/bulk_calls.hpp"
 #include "broker/executor/chain_pool.hpp"
 #include "broker/executor/completion.hpp"
 #include "broker/executor/device_output.hpp"
@@ -81,6 +82,7 @@ struct ExecutorParts : ExecutorPartsInput {
   DeviceOutput output;
 
   std::atomic<std::uint64_t> chunks{0};     // of memory, of all sessions
+  BulkLane bulk_lane;                       // for helpers of all sessions
   std::atomic<unsigned> green_contexts{0};  // in the driver, of all sessions
   ResourceDescriptors descriptors;
   PersistingCache persisting_cache;

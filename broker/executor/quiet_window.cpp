@@ -24,7 +24,7 @@ long long microseconds(std::chrono::steady_clock::duration time) { return std::c
 }  // namespace
 
 QuietWindow::QuietWindow(const ProgressTable& progress, unsigned workers, Limits limits, std::function<void()> enter_thread)
-    : limits_(limits), watch_(progress, limits_), gates_(workers), enter_thread_(std::move(enter_thread)) {
+    : limits_(limits), long_jobs_(progress), watch_(progress, limits_), gates_(workers), enter_thread_(std::move(enter_thread)) {
   for (Gate& gate : gates_) gate.window_ = this;
   thread_ = std::thread([this] { loop(); });
 }
@@ -64,8 +64,13 @@ void QuietWindow::serve() {
   for (;;) {
     const Clock::time_point now = Clock::now();
     const Demand wanted = demand(now);
-    if (!wanted.any) break;
+    if (wanted.held_back) long_jobs_.look(watch_.used(), now);
+    if (!wanted.any && !wanted.held_back) break;
     set_pressing(wanted);
+    if (!wanted.any) {
+      pause(false);
+      continue;
+    }
     const StreamWatch::Scan scan = watch_.scan(now);
     if (scan.any_long) {
       look_at_starving(now);
@@ -102,8 +107,12 @@ QuietWindow::Demand QuietWindow::demand(Clock::time_point now) {
   seen_arrivals_ = arrivals_;
   Demand wanted;
   if (stopping_ || shut_) return wanted;
-  wanted.any = !jobs_.empty();
   for (const Pending& pending : jobs_) {
+    if (is_held_back(pending.job, now)) {
+      wanted.held_back = true;
+      continue;
+    }
+    wanted.any = true;
     wanted.pressing |= presses(pending, now);
     if (!pending.job.deferrable) wanted.waited = std::max(wanted.waited, now - pending.since);
   }
@@ -210,14 +219,15 @@ void QuietWindow::take_turns(std::vector<Pending>& jobs) {
 // one was if somebody was kept out. Returns those that were run; what they hold goes when work goes on.
 std::vector<QuietWindow::Pending> QuietWindow::run_jobs() {
   const proto::trace::Span span("window", "quiet window");
-  std::vector<Pending> jobs = take_jobs([](const Pending&) { return true; });
-  take_turns(jobs);
   const Clock::time_point start = Clock::now();
+  std::vector<Pending> jobs = take_jobs([&](const Pending& pending) { return !is_held_back(pending.job, start); });
+  take_turns(jobs);
   std::size_t image_bytes = 0;
   std::vector<Pending> done;
   std::vector<Pending> later;
   for (Pending& pending : jobs) {
-    if (!done.empty() && Clock::now() - start > limits_.longest) {
+    const bool is_late = Clock::now() - start > limits_.longest || is_held_back(pending.job, start);  // by one that has just run
+    if (!done.empty() && is_late) {
       later.push_back(std::move(pending));
       continue;
     }
@@ -247,6 +257,7 @@ void QuietWindow::run(Pending& pending) {
   const Clock::time_point start = Clock::now();
   pending.job.run(WindowResult::open);
   const Clock::time_point end = Clock::now();
+  long_jobs_.note(pending.job, end - start, end);
   log_debug("Session {}: {} took {} us in a quiet window, {} us after it was asked for", pending.job.session, pending.job.what,
             microseconds(end - start), microseconds(end - pending.since));
 }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/long_jobs.hpp"
 #include "broker/executor/stream_watch.hpp"
 #include "broker/executor/window_job.hpp"
 
@@ -118,6 +119,7 @@ class QuietWindow {
   };
   struct Demand {
     bool any = false;
+    bool held_back = false;    // some are, by LongJobs: they count for nothing else
     bool pressing = false;     // somebody waits, or has waited long enough
     Clock::duration waited{};  // the oldest call
   };
@@ -141,9 +143,11 @@ class QuietWindow {
   void refuse(std::vector<Pending> jobs, const char* why);
   template <typename Predicate>
   [[nodiscard]] std::vector<Pending> take_jobs(Predicate&& predicate);
+  [[nodiscard]] bool is_held_back(const WindowJob& job, Clock::time_point now) const { return !shut_ && long_jobs_.holds_back(job, now); }
   void log_blocker(Clock::time_point now);
 
   const Limits limits_;
+  LongJobs long_jobs_;
   StreamWatch watch_;  // the window's thread, but for holds and note_launch
   std::vector<Gate> gates_;
   std::atomic<bool> closed_{false};

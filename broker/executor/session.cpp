@@ -29,7 +29,7 @@ Session::Session(ExecutorParts& parts, const ExecutorPacket& packet)
       client_pid_(packet.client_pid),
       variables_(std::make_shared<SessionVariables>(id_, parts.control)),
       context_{parts, channel_, id_, *variables_},
-      memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease, parts.chunks),
+      memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease, parts.chunks, parts.bulk_lane),
       arrays_(parts.driver),
       times_(parts.driver),
       graphs_(parts),
@@ -118,20 +118,22 @@ void Session::go_on_later(std::function<void()> act) {
   });
 }
 
-void Session::start_window_job(const char* what, std::function<void()> job, std::function<void()> done) {
+void Session::start_window_job(const char* what, std::function<void()> job, std::function<void()> done, std::chrono::microseconds expected) {
   ++jobs_;
-  parts_.window.submit({what, id_, true, [self = shared_from_this(), job = std::move(job), done = std::move(done)](WindowResult) {
-                          job();
-                          self->finish_job(done);
-                        }});
+  const auto run = [self = shared_from_this(), job = std::move(job), done = std::move(done)](WindowResult) {
+    job();
+    self->finish_job(done);
+  };
+  parts_.window.submit({.what = what, .session = id_, .deferrable = true, .run = run, .expected = expected});
 }
 
-void Session::start_window_call(const char* what, std::function<void(WindowResult)> job) {
+void Session::start_window_call(const char* what, std::function<void(WindowResult)> job, std::chrono::microseconds expected) {
   ++jobs_;
-  parts_.window.submit({what, id_, false, [self = shared_from_this(), job = std::move(job)](WindowResult window) {
-                          job(window);
-                          self->finish_job();
-                        }});
+  const auto run = [self = shared_from_this(), job = std::move(job)](WindowResult window) {
+    job(window);
+    self->finish_job();
+  };
+  parts_.window.submit({.what = what, .session = id_, .run = run, .expected = expected});
 }
 
 void Session::end_unheld_arrays() {

@@ -100,9 +100,10 @@ class Session : public std::enable_shared_from_this<Session> {
   // Has `job` done by a helper. It gets the session, and comes back through finish_job(): until then the session is not taken down.
   void start_job(std::function<void(const std::shared_ptr<Session>&)> job);
   // The same in a quiet window, whenever one comes.
-  void start_window_job(const char* what, std::function<void()> job, std::function<void()> done = {});  // `done`: then, on the worker
+  // `done`: then, on the worker. `expected`: as in WindowJob.
+  void start_window_job(const char* what, std::function<void()> job, std::function<void()> done = {}, std::chrono::microseconds expected = {});
   // The same for a call that somebody waits for: `job` is also run where no window came, and is told so.
-  void start_window_call(const char* what, std::function<void(WindowResult)> job);
+  void start_window_call(const char* what, std::function<void(WindowResult)> job, std::chrono::microseconds expected = {});
   // Any thread: `act`, then the end of the job, on the worker.
   void finish_job(std::function<void()> act = {});
 

@@ -40,6 +40,7 @@ std::optional<NodeFault> SessionGraph::read_some(Session& session, std::uint32_t
   for (; nodes_noted_ < nodes_.size(); ++nodes_noted_) {
     if (nodes_noted_ % kNodesBetweenLooks == kNodesBetweenLooks - 1 && budget.look()) return std::nullopt;
     const GraphNode& node = nodes_[nodes_noted_];
+    working_nodes_ += count_working(node.work);
     note_kernel(node.work);
     note_ranges(nodes_noted_, node.work, node.is_enabled);
     if (std::holds_alternative<EventNode>(node.work)) event_nodes_.push_back(nodes_noted_);
@@ -59,6 +60,16 @@ bool SessionGraph::find_conditions(const std::vector<GraphNode>& nodes) {
     }
   }
   return true;
+}
+
+std::size_t SessionGraph::count_working(const NodeWork& work) {
+  std::size_t count = std::holds_alternative<EmptyNode>(work) ? 0 : 1;
+  if (const auto* condition = std::get_if<ConditionNode>(&work)) {
+    for (const std::vector<GraphNode>& body : condition->bodies->of) {
+      for (const GraphNode& node : body) count += count_working(node.work);
+    }
+  }
+  return count;
 }
 
 void SessionGraph::note_kernel(const NodeWork& work) {
@@ -183,6 +194,7 @@ CUresult SessionGraph::instantiate(std::uint64_t flags) {
   for (std::uint32_t i = 0; i < nodes_.size() && result == CUDA_SUCCESS; ++i) {
     if (!nodes_[i].is_enabled) result = driver->cuGraphNodeSetEnabled(exec_, nodes_[i].handle, 0);
   }
+  if (working_nodes_ == 0) return result;
   std::unique_ptr<PooledStream> stream;  // of nobody: a new one is in the load log, and its memory comes back with the next executor
   if (result == CUDA_SUCCESS) result = parts_.streams.take(0, 0, stream);
   if (result != CUDA_SUCCESS) return result;
@@ -279,6 +291,11 @@ void SessionGraph::destroy_exec() {
 }
 
 void SessionGraph::destroy() {
+  destroy_launchable();
+  destroy_description();
+}
+
+void SessionGraph::destroy_launchable() {
   destroy_exec();
   if (conditioned_ != nullptr) {
     conditioned_->forget(*this);
@@ -286,6 +303,9 @@ void SessionGraph::destroy() {
     for (GraphNode& node : nodes_) node.work = EmptyNode{};
     graph_ = nullptr;
   }
+}
+
+void SessionGraph::destroy_description() {
   if (graph_ != nullptr) parts_.driver->cuGraphDestroy(std::exchange(graph_, nullptr));
 }
 

@@ -21,6 +21,7 @@ struct WindowJob {
   std::function<void(WindowResult)> run;
   bool issues_work = false;     // its call starts a kernel: runs after all others, which would wait for that kernel
   std::size_t image_bytes = 0;  // of a load, for the log
+  std::chrono::microseconds expected{0};  // what its call will take, where that may be long (LongJobs)
   bool presses = false;         // a deferrable one without which launches are slow: holds others from the start
   std::function<void()> after{};  // then, once the window has closed and work goes on: what is long and needs none
 };
@@ -36,7 +37,7 @@ struct WindowLimits {
   std::chrono::milliseconds defer{1'000};           // a deferrable job waits so long before it holds anybody, then does so for `move_after`
   std::chrono::milliseconds deferred_pause{50};     // between windows for deferrable jobs alone, while others work
   std::chrono::microseconds longest{2'000};         // a window: jobs that have not begun by then are for the next one
-  std::chrono::microseconds longest_pause{1'000};   // between two, if somebody was kept out: as long as the last one was, at most this
+  std::chrono::microseconds longest_pause{2'000};   // between two, if somebody was kept out: as long as the last one was, at most this
 };
 
 }  // namespace mpsshim::broker

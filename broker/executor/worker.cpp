@@ -120,7 +120,7 @@ bool Worker::run_mailbox() {
 }
 
 void Worker::turn() {
-  run_mailbox();
+  (void)run_mailbox();
   (void)visit_all();
 }
 
