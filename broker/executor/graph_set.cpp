@@ -43,6 +43,14 @@ void GraphSet::forget_names() {
   ended_.clear();
 }
 
+void GraphSet::release_unheld() {
+  for (const std::shared_ptr<SessionGraph>& graph : all_) graph->destroy_unheld();
+}
+
+std::chrono::microseconds GraphSet::next_release_time() const {
+  return all_.empty() ? std::chrono::microseconds(0) : (*all_.begin())->destruction_time();
+}
+
 bool GraphSet::release_some(TurnBudget& budget) {
   while (!all_.empty()) {
     all_.extract(all_.begin()).value()->destroy();

@@ -48,8 +48,11 @@ class GraphSet {
   void forget(const std::vector<std::shared_ptr<SessionGraph>>& destroyed);
   bool has_job = false;  // a window for them is asked for
 
-  // When the session has ended: nobody asks for one by its id; then, in windows, the graphs. False: there are more.
+  // When the session has ended: by a helper, what holds up nobody, and nobody asks for one by its id any more; then, in windows, the graphs. False:
+  // there are more.
+  void release_unheld();
   void forget_names();
+  [[nodiscard]] std::chrono::microseconds next_release_time() const;
   [[nodiscard]] bool release_some(TurnBudget& budget);
 
  private:

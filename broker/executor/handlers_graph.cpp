@@ -105,14 +105,17 @@ void destroy_ended(const std::shared_ptr<Session>& session) {
   std::chrono::microseconds expected{};
   for (const std::shared_ptr<SessionGraph>& graph : *ended) expected += graph->destruction_time();
   const auto destroy_launchable = [ended] {
-    for (const std::shared_ptr<SessionGraph>& graph : *ended) graph->destroy_launchable();
+    for (const std::shared_ptr<SessionGraph>& graph : *ended) {
+      if (graph->destruction_time().count() != 0) graph->destroy_launchable();
+    }
   };
   const auto destroy_rest = [session, ended, destroyed] {
     session->start_job([ended, destroyed](const std::shared_ptr<Session>& self) {
-      for (const std::shared_ptr<SessionGraph>& graph : *ended) graph->destroy_description();
+      for (const std::shared_ptr<SessionGraph>& graph : *ended) graph->destroy();
       self->finish_job(destroyed);
     });
   };
+  if (expected.count() == 0) return destroy_rest();
   session->start_window_job("destroying graphs", destroy_launchable, destroy_rest, expected);
 }
 

@@ -61,6 +61,7 @@ void Session::take_down() {
 void Session::end_in_window() {
   const auto is_done = std::make_shared<bool>(false);
   WindowJob job{"taking down a session", id_, true, [self = shared_from_this(), is_done](WindowResult) { *is_done = self->release_some(); }};
+  job.expected = graphs_.next_release_time();
   job.after = [self = shared_from_this(), is_done] {
     if (!*is_done) return self->end_in_window();
     self->memory_.segments().unmap_all();  // its addresses may be another session's from now on
@@ -96,6 +97,7 @@ void Session::release_greens() {
 void Session::release_memory() {
   const ScopedMark mark(id_, "taking down a session", Patience::patient);
   memory_.release_chunks();
+  graphs_.release_unheld();
   release_modules();
   release_links();
   clear(functions_);

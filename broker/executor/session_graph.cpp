@@ -290,11 +290,6 @@ void SessionGraph::destroy_exec() {
   if (exec_ != nullptr) parts_.driver->cuGraphExecDestroy(std::exchange(exec_, nullptr));
 }
 
-void SessionGraph::destroy() {
-  destroy_launchable();
-  destroy_description();
-}
-
 void SessionGraph::destroy_launchable() {
   destroy_exec();
   if (conditioned_ != nullptr) {
@@ -305,7 +300,13 @@ void SessionGraph::destroy_launchable() {
   }
 }
 
-void SessionGraph::destroy_description() {
+void SessionGraph::destroy_unheld() {
+  if (working_nodes_ == 0) return destroy();
+  if (conditioned_ == nullptr && graph_ != nullptr) parts_.driver->cuGraphDestroy(std::exchange(graph_, nullptr));
+}
+
+void SessionGraph::destroy() {
+  destroy_launchable();
   if (graph_ != nullptr) parts_.driver->cuGraphDestroy(std::exchange(graph_, nullptr));
 }
 

@@ -3,7 +3,7 @@
 // another thread, one after the other: read() on the session's worker; build() by a helper, which adds the nodes; instantiate() in a quiet
 // window, since that may take device memory and then waits for every running kernel. Afterwards it is the worker's again.
 //
-// The driver's objects are given back by destroy(), in a window, once no launch is under way; never by the destructor.
+// The driver's objects are given back by destroy(), once no launch is under way, in a window as far as that holds up others; never by the destructor.
 #pragma once
 
 #include <chrono>
@@ -66,9 +66,10 @@ class SessionGraph {
   // Whether the driver has something of it.
   [[nodiscard]] bool is_in_driver() const { return graph_ != nullptr || conditioned_ != nullptr; }
   void destroy();
-  // The same in two steps: what holds up others, in a window; what does not, by any thread, if it is the last who has the graph.
+  // What of it holds up others, in a window; then any thread may do the rest.
   void destroy_launchable();
-  void destroy_description();
+  // What holds up nobody, where the rest is done later.
+  void destroy_unheld();
   // Null unless it has conditional nodes. Then it is built in a quiet window, in that graph, of which there is one executable graph at a time.
   [[nodiscard]] ConditionedGraph* conditioned() const { return conditioned_.get(); }
   void destroy_exec();
