@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -90,6 +91,7 @@ struct Options {
   double seconds = 30;
   unsigned at_a_time = 0;  // 0: all
   double p99_ms = 0;       // 0: whatever it is
+  std::string without;     // attacks that are left out: names, with commas between
   std::uint64_t seed = 1;
 };
 
@@ -158,12 +160,16 @@ class Siege {
   explicit Siege(const Options& options)
       : options_(options), random_(options.seed), broker_(broker_options()), watch_(folder_.path() / "samples", options.seconds + 30) {
     for (const Attack& attack : kAttacks) {
-      if (!attack.fills_device || !on_gpu()) rows_.emplace_back().attack = &attack;
+      if (!is_left_out(attack) && (!attack.fills_device || !on_gpu())) rows_.emplace_back().attack = &attack;
     }
   }
   [[nodiscard]] bool run();
 
  private:
+  [[nodiscard]] bool is_left_out(const Attack& attack) const {
+    const std::string name(attack.command, std::strcspn(attack.command, " "));
+    return ("," + options_.without + ",").find("," + name + ",") != std::string::npos;
+  }
   void look_after(Attacker& attacker);
   void begin(Attacker& attacker);
   void end(Attacker& attacker);
@@ -345,6 +351,8 @@ int main(int count, char** arguments) {
       options.at_a_time = static_cast<unsigned>(std::atoi(value));
     else if (name == "--p99-ms")
       options.p99_ms = std::atof(value);
+    else if (name == "--without")
+      options.without = value;
     else if (name == "--seed")
       options.seed = std::strtoull(value, nullptr, 10);
     else
