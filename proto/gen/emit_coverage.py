@@ -4,8 +4,7 @@
 import re
 from collections import Counter
 
-STATES = {"local": "answered in the client", "post": "sent, no reply", "call": "sent, waits for the reply", "manual": "implemented",
-          "unsupported": "not supported"}
+STATES = {"local": "answered in the client", "manual": "implemented", "unsupported": "not supported"}
 # Where a function's test is looked for, best first: the same body runs on the real driver, through the broker and on the CPU driver.
 TEST_FOLDERS = ("conformance", "gpu", "wire", "process", "unit")
 

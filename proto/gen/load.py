@@ -4,13 +4,12 @@
 import re
 import tomllib
 
-import automatic
-from model import FIRST_RECORD_ID, MODES, ORDERS, PER_THREAD, RECOVERIES, WIRE_SIZES, Argument, AttributeOverride, Field, Function, Record, Spec, SpecError, Types
+from model import FIRST_RECORD_ID, MODES, ORDERS, PER_THREAD, RECORD_MODES, RECOVERIES, WIRE_SIZES, Argument, AttributeOverride, Field, Function, Record, Spec, SpecError, Types
 
 # Of the ABI of CUDA 3.1 and older: the type that the argument has today.
 WIDER = {"CUdeviceptr_v1": "CUdeviceptr", "unsigned int": "size_t"}
 
-FUNCTION_KEYS = {"name", "id", "since", "mode", "recover", "reason", "per_thread", "order", "arguments", "same_as"}
+FUNCTION_KEYS = {"name", "id", "since", "mode", "recover", "reason", "per_thread", "arguments", "same_as"}
 RECORD_KEYS = {"name", "id", "mode", "order", "doc", "fields", "trailing", "reply", "reply_trailing"}
 _ARGUMENT = re.compile(r"(in|out|inout|address)(\??) (.*?(?:\*|\w)) ?(\b\w+)(?:\[([^\]]+)\])?")
 _RULE = re.compile(r"[a-z_]+\(.*\)")
@@ -31,8 +30,7 @@ def load(folder):
     for function in functions:
         _check_function(function, types)
     functions.sort(key=lambda function: function.id)
-    records = [automatic.record_of(function, types) for function in functions if function.is_automatic]
-    records += [_record(entry) for entry in records_file.get("record", [])]
+    records = [_record(entry) for entry in records_file.get("record", [])]
     records.sort(key=lambda record: record.id)
     _check_records(records)
     _check_addresses(addresses, {function.name: function for function in functions}, types)
@@ -73,9 +71,7 @@ def _read(path):
 
 def _types(content):
     kinds = content["kinds"]
-    with_addresses = set(kinds.get("address_structures", []))
-    return Types(content["scalars"], content["handles"], set(kinds["enums"]), set(kinds["structures"]) | with_addresses,
-                 set(kinds["callbacks"]), set(kinds["opaque"]), content.get("newer", []), content.get("foreign", []), with_addresses)
+    return Types(set(kinds["values"]), set(kinds["address_structures"]), set(kinds["opaque"]), content.get("newer", []), content.get("foreign", []))
 
 
 def parse_argument(text, where):
@@ -90,13 +86,13 @@ def _function(group, entry):
     where = f"{group}.toml, {entry.get('name', 'an entry without a name')}"
     _check_keys(entry, FUNCTION_KEYS, ("name", "id", "since"), where)
     if "same_as" in entry:
-        if entry.keys() & {"mode", "recover", "reason", "order"}:
+        if entry.keys() & {"mode", "recover", "reason"}:
             raise SpecError(f"{where}: same_as takes mode and recover from {entry['same_as']}: remove them here")
     else:
         _check_keys(entry, FUNCTION_KEYS, ("mode", "recover", "arguments"), where)
     arguments = [parse_argument(text, where) for text in entry.get("arguments", [])]
     return Function(entry["name"], group, entry["id"], entry["since"], entry.get("mode", ""), entry.get("recover", ""),
-                    entry.get("reason", ""), entry.get("per_thread", ""), entry.get("order", ""), arguments, entry.get("same_as", ""))
+                    entry.get("reason", ""), entry.get("per_thread", ""), arguments, entry.get("same_as", ""))
 
 
 def _check_keys(entry, known, needed, where):
@@ -151,8 +147,6 @@ def _check_function(function, types):
     _check_choice(where, "mode", function.mode, MODES)
     _check_choice(where, "recover", function.recover, RECOVERIES)
     _check_choice(where, "per_thread", function.per_thread, PER_THREAD)
-    if function.order:
-        _check_choice(where, "order", function.order, ORDERS)
     if not re.fullmatch(r"cu[A-Z]\w*", function.name):
         raise SpecError(f"{where}: a driver function's name begins with cu and a capital")
     if (function.mode == "unsupported") != bool(function.reason):
@@ -196,7 +190,7 @@ def _check_argument(argument, names, types, where):
 def _record(entry):
     where = f"records.toml, {entry.get('name', 'an entry without a name')}"
     _check_keys(entry, RECORD_KEYS, ("name", "id", "mode", "order", "doc", "fields"), where)
-    _check_choice(where, "mode", entry["mode"], ("post", "call"))
+    _check_choice(where, "mode", entry["mode"], RECORD_MODES)
     _check_choice(where, "order", entry["order"], ORDERS)
     if not FIRST_RECORD_ID <= entry["id"] <= 0xFFFF:
         raise SpecError(f"{where}: id {entry['id']:#x} is outside {FIRST_RECORD_ID:#x}..0xffff")

@@ -4,7 +4,8 @@
 import re
 from dataclasses import dataclass, field
 
-MODES = ("local", "post", "call", "manual", "unsupported")
+MODES = ("local", "manual", "unsupported")
+RECORD_MODES = ("post", "call")
 RECOVERIES = ("recipe", "content", "none")
 ORDERS = ("stream", "session", "out_of_line")
 PER_THREAD = ("", "ptsz", "ptds")
@@ -22,26 +23,14 @@ class SpecError(Exception):
 
 @dataclass
 class Types:
-    scalars: dict[str, str]   # C type -> wire type
-    handles: dict[str, str]   # C type -> enumerator of proto::HandleKind
-    enums: set[str]
-    structures: set[str]
-    callbacks: set[str]
-    opaque: set[str]
-    newer: list[dict]         # declarations that an older cuda.h lacks
-    foreign: list[dict]       # declarations of headers that need not be installed
-    address_structures: set[str] = field(default_factory=set)  # those of `structures` with addresses that the driver uses
+    values: set[str]              # passed by value, or seen through pointers
+    address_structures: set[str]  # with addresses that the driver uses
+    opaque: set[str]              # only behind a pointer
+    newer: list[dict]             # declarations that an older cuda.h lacks
+    foreign: list[dict]           # declarations of headers that need not be installed
 
     def knows(self, name):
-        return any(name in table for table in (self.scalars, self.handles, self.enums, self.structures, self.callbacks, self.opaque))
-
-    def wire(self, name):
-        """Wire type of a value, or an empty string for what has none."""
-        if name in self.scalars:
-            return self.scalars[name]
-        if name in self.handles:
-            return f"id:{self.handles[name]}"
-        return "u32" if name in self.enums else ""
+        return any(name in table for table in (self.values, self.address_structures, self.opaque))
 
 
 @dataclass
@@ -87,7 +76,6 @@ class Function:
     recover: str
     reason: str
     per_thread: str
-    order: str        # of the record, where the mode is post or call
     arguments: list[Argument]
     same_as: str = ""  # newer variant with the same behaviour, and the same arguments or wider ones
     widens: bool = False
@@ -105,10 +93,6 @@ class Function:
     def handler(self):
         """The function of namespace api that does the work."""
         return self.same_as or self.name
-
-    @property
-    def is_automatic(self):
-        return self.mode in ("post", "call") and not self.same_as
 
     @property
     def is_hand_written(self):
@@ -168,11 +152,6 @@ class Record:
     trailing: str = ""
     reply: list[Field] = field(default_factory=list)
     reply_trailing: str = ""
-    function: Function | None = None  # set where the record is an automatic call
-
-    @property
-    def enumerator(self):
-        return self.function.name if self.function else self.name
 
     @property
     def is_call(self):
@@ -191,7 +170,7 @@ class AttributeOverride:
 class Spec:
     types: Types
     functions: list[Function]  # by id
-    records: list[Record]      # by id, automatic calls included
+    records: list[Record]      # by id
     attribute_overrides: list[AttributeOverride] = field(default_factory=list)  # by number
     addresses: dict[str, dict[str, str]] = field(default_factory=dict)  # function of the executor's -> address among its parameters -> its rule
 
