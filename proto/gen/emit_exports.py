@@ -16,7 +16,7 @@ def exports(spec):
 def _unsupported(spec):
     """Not inline: where one is written by hand all the same, the linker says so."""
     return "".join(f"CUresult {function.name}({function.parameter_types()}) {{ return unsupported(ApiId::{function.name}); }}\n"
-                   for function in spec.functions if function.mode == "unsupported" and not function.same_as)
+                   for function in spec.functions if not function.is_supported and not function.same_as)
 
 
 def _export(function, symbol):
@@ -52,5 +52,5 @@ def api_declarations(spec):
             body += f"\n// {group}\n"
         body += f"CUresult {function.name}({function.parameters()});\n"
     return header(namespace("mpsshim::interposer::api", body), ('"gen/cuda_api.hpp"',),
-                  "The functions written by hand (modes local and manual), each in a file of the interposer named after its group.\n"
+                  "The functions written by hand (all that have no reason not to be), each in a file of the interposer named after its group.\n"
                   "Per-thread variants arrive here with their stream already replaced.")

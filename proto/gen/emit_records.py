@@ -61,9 +61,9 @@ def wire_text(spec):
     """Everything that both sides must agree on, in a fixed form: the protocol hash is over this."""
     lines = []
     for record in spec.records:
-        lines.append(f"record {record.id:#06x} {record.name} {record.mode} {record.order} trailing={bool(record.trailing)}")
+        lines.append(f"record {record.id:#06x} {record.name} {'call' if record.is_call else 'post'} {record.order} trailing={bool(record.trailing)}")
         lines += [f"  field {field.type} {field.name}" for field in record.fields]
-        lines += [f"  reply {field.type} {field.name}" for field in record.reply]
+        lines += [f"  reply {field.type} {field.name}" for field in record.reply or []]
     return "\n".join(lines) + "\n"
 
 

@@ -5,7 +5,7 @@
     proto/gen/import_header.py --spec proto/spec --cuda-include /usr/local/cuda/include [--write]
 
 Prints an entry for every function that the headers declare and the spec does not have, or with --write appends each to the file of its
-group. An entry starts as `unsupported`; directions and lengths of its pointers are guesses from names and the manual's words: read them.
+group. An entry starts as one that is not supported; directions and lengths of its pointers are guesses from names and the manual's words: read them.
 """
 
 import argparse
@@ -60,13 +60,9 @@ def guess_argument(argument):
     return f"{'in' if said_in and not said_out else 'out'} {argument.type} {argument.name}"
 
 
-def entry_text(name, identifier, since, arguments, per_thread="", mode="unsupported", recover="none", reason="", same_as=""):
+def entry_text(name, identifier, since, arguments, per_thread="", reason=""):
     lines = ["[[function]]", f'name = "{name}"', f"id = {identifier}", f"since = {since}"]
-    if same_as:
-        return "\n".join(lines + [f'same_as = "{same_as}"', ""])
-    lines += [f'mode = "{mode}"', f'recover = "{recover}"']
-    if mode == "unsupported":
-        lines.append(f'reason = "{reason}"')
+    lines.append(f'reason = "{reason}"')
     if per_thread:
         lines.append(f'per_thread = "{per_thread}"')
     if not arguments:

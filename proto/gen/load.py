@@ -4,13 +4,13 @@
 import re
 import tomllib
 
-from model import FIRST_RECORD_ID, MODES, ORDERS, PER_THREAD, RECORD_MODES, RECOVERIES, WIRE_SIZES, Argument, AttributeOverride, Field, Function, Record, Spec, SpecError, Types
+from model import FIRST_RECORD_ID, ORDERS, PER_THREAD, WIRE_SIZES, Argument, AttributeOverride, Field, Function, Record, Spec, SpecError, Types
 
 # Of the ABI of CUDA 3.1 and older: the type that the argument has today.
 WIDER = {"CUdeviceptr_v1": "CUdeviceptr", "unsigned int": "size_t"}
 
-FUNCTION_KEYS = {"name", "id", "since", "mode", "recover", "reason", "per_thread", "arguments", "same_as"}
-RECORD_KEYS = {"name", "id", "mode", "order", "doc", "fields", "trailing", "reply", "reply_trailing"}
+FUNCTION_KEYS = {"name", "id", "since", "reason", "per_thread", "arguments", "same_as"}
+RECORD_KEYS = {"name", "id", "order", "doc", "fields", "trailing", "reply", "reply_trailing"}
 _ARGUMENT = re.compile(r"(in|out|inout|address)(\??) (.*?(?:\*|\w)) ?(\b\w+)(?:\[([^\]]+)\])?")
 _RULE = re.compile(r"[a-z_]+\(.*\)")
 _LENGTH = re.compile(r"string|\d+|\*?(?P<name>[A-Za-z_]\w*)(?: [-*] (?:\d+|(?P<other>[A-Za-z_]\w*)))?")
@@ -86,13 +86,15 @@ def _function(group, entry):
     where = f"{group}.toml, {entry.get('name', 'an entry without a name')}"
     _check_keys(entry, FUNCTION_KEYS, ("name", "id", "since"), where)
     if "same_as" in entry:
-        if entry.keys() & {"mode", "recover", "reason"}:
-            raise SpecError(f"{where}: same_as takes mode and recover from {entry['same_as']}: remove them here")
+        if "reason" in entry:
+            raise SpecError(f"{where}: same_as takes the reason from {entry['same_as']}: remove it here")
     else:
-        _check_keys(entry, FUNCTION_KEYS, ("mode", "recover", "arguments"), where)
+        _check_keys(entry, FUNCTION_KEYS, ("arguments",), where)
+        if entry.get("reason") == "":
+            raise SpecError(f"{where}: an unsupported function needs a reason")
     arguments = [parse_argument(text, where) for text in entry.get("arguments", [])]
-    return Function(entry["name"], group, entry["id"], entry["since"], entry.get("mode", ""), entry.get("recover", ""),
-                    entry.get("reason", ""), entry.get("per_thread", ""), arguments, entry.get("same_as", ""))
+    return Function(entry["name"], group, entry["id"], entry["since"], entry.get("reason", ""),
+                    entry.get("per_thread", ""), arguments, entry.get("same_as", ""))
 
 
 def _check_keys(entry, known, needed, where):
@@ -124,7 +126,7 @@ def _resolve_same_as(functions):
         target = by_name.get(function.same_as)
         if target is None or target.same_as:
             raise SpecError(f"{function.group}.toml, {function.name}: same_as names {function.same_as}, which is not an entry with arguments of its own")
-        function.mode, function.recover, function.reason = target.mode, target.recover, target.reason
+        function.reason = target.reason
         if not function.arguments:
             function.arguments = target.arguments
         elif not _widen_to(function.arguments, target.arguments):
@@ -144,13 +146,9 @@ def _widen_to(narrow, wide):
 
 def _check_function(function, types):
     where = f"{function.group}.toml, {function.name}"
-    _check_choice(where, "mode", function.mode, MODES)
-    _check_choice(where, "recover", function.recover, RECOVERIES)
     _check_choice(where, "per_thread", function.per_thread, PER_THREAD)
     if not re.fullmatch(r"cu[A-Z]\w*", function.name):
         raise SpecError(f"{where}: a driver function's name begins with cu and a capital")
-    if (function.mode == "unsupported") != bool(function.reason):
-        raise SpecError(f"{where}: an unsupported function, and only such, needs a reason")
     if not isinstance(function.since, int) or function.since < 2000:
         raise SpecError(f"{where}: since is the driver version as a number, such as 12040")
     names = {argument.name: argument for argument in function.arguments}
@@ -189,16 +187,14 @@ def _check_argument(argument, names, types, where):
 
 def _record(entry):
     where = f"records.toml, {entry.get('name', 'an entry without a name')}"
-    _check_keys(entry, RECORD_KEYS, ("name", "id", "mode", "order", "doc", "fields"), where)
-    _check_choice(where, "mode", entry["mode"], RECORD_MODES)
+    _check_keys(entry, RECORD_KEYS, ("name", "id", "order", "doc", "fields"), where)
     _check_choice(where, "order", entry["order"], ORDERS)
     if not FIRST_RECORD_ID <= entry["id"] <= 0xFFFF:
         raise SpecError(f"{where}: id {entry['id']:#x} is outside {FIRST_RECORD_ID:#x}..0xffff")
-    if entry["mode"] == "post" and ("reply" in entry or "reply_trailing" in entry or entry["order"] == "out_of_line"):
-        raise SpecError(f"{where}: a post has no reply and keeps its order: make it a call")
-    record = Record(entry["name"], entry["id"], entry["mode"], entry["order"], entry["doc"], _fields(entry["fields"], where),
-                    entry.get("trailing", ""), _fields(entry.get("reply", []), where), entry.get("reply_trailing", ""))
-    return record
+    if "reply" not in entry and ("reply_trailing" in entry or entry["order"] == "out_of_line"):
+        raise SpecError(f"{where}: a post has no reply and keeps its order: give it a reply, if only `reply = []`")
+    return Record(entry["name"], entry["id"], entry["order"], entry["doc"], _fields(entry["fields"], where), entry.get("trailing", ""),
+                  _fields(entry["reply"], where) if "reply" in entry else None, entry.get("reply_trailing", ""))
 
 
 def _fields(entries, where):
@@ -237,4 +233,4 @@ def _check_records(records):
         names.add(record.name)
         ids[record.id] = record
         check_layout(record.fields, where)
-        check_layout(record.reply, f"{where}, reply")
+        check_layout(record.reply or [], f"{where}, reply")

@@ -4,9 +4,6 @@
 import re
 from dataclasses import dataclass, field
 
-MODES = ("local", "manual", "unsupported")
-RECORD_MODES = ("post", "call")
-RECOVERIES = ("recipe", "content", "none")
 ORDERS = ("stream", "session", "out_of_line")
 PER_THREAD = ("", "ptsz", "ptds")
 FIRST_RECORD_ID = 0x8000  # below: one id for each API function; from here on: records.toml
@@ -72,9 +69,7 @@ class Function:
     group: str
     id: int
     since: int        # driver version that has this variant first; the toolkit of that version declares it
-    mode: str
-    recover: str
-    reason: str
+    reason: str       # why it is not supported; empty: it is written by hand
     per_thread: str
     arguments: list[Argument]
     same_as: str = ""  # newer variant with the same behaviour, and the same arguments or wider ones
@@ -95,8 +90,12 @@ class Function:
         return self.same_as or self.name
 
     @property
+    def is_supported(self):
+        return not self.reason
+
+    @property
     def is_hand_written(self):
-        return self.mode in ("local", "manual") and not self.same_as
+        return self.is_supported and not self.same_as
 
     def symbols(self):
         """Exported names: the function and its per-thread variant."""
@@ -145,17 +144,16 @@ class Field:
 class Record:
     name: str       # LaunchRecord and LaunchReply belong to Launch
     id: int
-    mode: str       # post or call
     order: str
     doc: str
     fields: list[Field]
     trailing: str = ""
-    reply: list[Field] = field(default_factory=list)
+    reply: list[Field] | None = None  # none: a post; empty: a call whose reply is its status
     reply_trailing: str = ""
 
     @property
     def is_call(self):
-        return self.mode == "call"
+        return self.reply is not None
 
 
 @dataclass

@@ -35,16 +35,14 @@ opaque = ["void", "char"]
 """
 
 
-def entry(name="cuThing", id=1, since=2000, mode="local", recover="none", arguments=(), **more):
-    lines = ["[[function]]", f'name = "{name}"', f"id = {id}", f"since = {since}", f'mode = "{mode}"', f'recover = "{recover}"']
-    if mode == "unsupported":
-        more.setdefault("reason", "planned")
+def entry(name="cuThing", id=1, since=2000, arguments=(), **more):
+    lines = ["[[function]]", f'name = "{name}"', f"id = {id}", f"since = {since}"]
     lines += [f'{key} = "{value}"' for key, value in more.items()]
     return "\n".join(lines + ["arguments = [" + ", ".join(f'"{argument}"' for argument in arguments) + "]"]) + "\n"
 
 
-def record(name="Thing", id=0x8001, mode="post", fields="[]", more=""):
-    return f'[[record]]\nname = "{name}"\nid = {id}\nmode = "{mode}"\norder = "session"\ndoc = "A thing."\nfields = {fields}\n{more}\n'
+def record(name="Thing", id=0x8001, fields="[]", more=""):
+    return f'[[record]]\nname = "{name}"\nid = {id}\norder = "session"\ndoc = "A thing."\nfields = {fields}\n{more}\n'
 
 
 def load_text(functions="", records="", types=TYPES, addresses=""):
@@ -98,24 +96,22 @@ class Refusals(unittest.TestCase):
             load_text(entry(arguments=[f"in const char* x[{length}]", "in size_t n", "in const size_t* p"]))
 
     def test_choices(self):
-        self.refuse("mode 'soon' is none of local", entry(mode="soon"))
-        self.refuse("recover 'maybe' is none of recipe", entry(recover="maybe"))
         self.refuse("per_thread 'pts' is none of", entry(per_thread="pts"))
         self.refuse("unknown key 'colour'", entry(colour="red"))
 
     def test_missing_key(self):
         self.refuse("'since' is missing", '[[function]]\nname = "cuThing"\nid = 1\n')
-        self.refuse("'mode' is missing", '[[function]]\nname = "cuThing"\nid = 1\nsince = 2000\narguments = []\n')
+        self.refuse("'arguments' is missing", '[[function]]\nname = "cuThing"\nid = 1\nsince = 2000\n')
 
     def test_reason(self):
-        self.refuse("needs a reason", entry(mode="unsupported", reason=""))
-        self.refuse("needs a reason", entry(mode="local", reason="why"))
+        self.refuse("needs a reason", entry(reason=""))
+        self.assertEqual([f.is_supported for f in load_text(entry("cuOne", 1) + entry("cuTwo", 2, reason="why")).functions], [True, False])
 
     def test_same_as(self):
         same = '[[function]]\nname = "cuThing"\nid = 2\nsince = 2000\nsame_as = "{}"\n'
         self.refuse("not an entry with arguments of its own", same.format("cuNothing"))
         self.refuse("not an entry with arguments of its own", same.format("cuThing"))
-        self.refuse("remove them here", entry("cuThing_v2") + same.format("cuThing_v2") + 'mode = "local"\n')
+        self.refuse("remove it here", entry("cuThing_v2") + same.format("cuThing_v2") + 'reason = "planned"\n')
         spec = load_text(entry("cuThing_v2", since=4000, arguments=["in int x"]) + same.format("cuThing_v2"))
         self.assertEqual(spec.by_name()["cuThing"].parameters(), "int x")
         self.assertIn("&DriverTable::cuThing, &api::cuThing_v2, x", emit_exports.exports(spec))
@@ -163,7 +159,7 @@ class Refusals(unittest.TestCase):
         self.refuse("belongs to Thing for ever", records=record() + record("Other"))
         self.refuse("the name stands twice", records=record() + record(id=0x8002))
         self.refuse("type 'u24' is none of", records=record(fields='[{ type = "u24", name = "x" }]'))
-        self.refuse("a post has no reply", records=record(more="reply = []"))
+        self.refuse("a post has no reply", records=record(more="reply_trailing = 'text'"))
         self.refuse("unknown key 'note'", records=record(more='note = "x"'))
 
 
@@ -174,7 +170,7 @@ class Layout(unittest.TestCase):
         with self.assertRaisesRegex(SpecError, "4 bytes of padding would follow at 12"):
             load_text(records=record(fields='[{ type = "u64", name = "y" }, { type = "u32", name = "x" }]'))
         with self.assertRaisesRegex(SpecError, "reply: 4 bytes of padding"):
-            load_text(records=record(mode="call", more='reply = [{ type = "id:event", name = "y" }, { type = "i32", name = "x" }]'))
+            load_text(records=record(more='reply = [{ type = "id:event", name = "y" }, { type = "i32", name = "x" }]'))
 
     def test_arrays(self):
         spec = load_text(records=record(fields='[{ type = "i32[3]", name = "x" }, { type = "u32", name = "y" }]'))
@@ -209,7 +205,7 @@ class Lookup(unittest.TestCase):
 class Exports(unittest.TestCase):
     def test_per_thread_variants(self):
         spec = load_text(entry("cuWait", 1, arguments=["in CUstream hStream", "in int x"], per_thread="ptsz")
-                         + entry("cuCopy", 2, arguments=["in size_t n"], per_thread="ptds", mode="unsupported"))
+                         + entry("cuCopy", 2, arguments=["in size_t n"], per_thread="ptds", reason="planned"))
         text = emit_exports.exports(spec)
         self.assertIn("CUresult CUDAAPI cuWait_ptsz(CUstream hStream, int x) { return entry<ApiId::cuWait>(&DriverTable::cuWait_ptsz, &api::cuWait, "
                       "per_thread_stream(hStream), x); }", text)
@@ -223,9 +219,9 @@ class Exports(unittest.TestCase):
 class Hash(unittest.TestCase):
     def test_follows_the_wire_alone(self):
         base = emit_records.protocol_hash(load_text(entry(), record()))
-        self.assertEqual(base, emit_records.protocol_hash(load_text(entry() + entry("cuOther", 2, mode="manual"), record())))
+        self.assertEqual(base, emit_records.protocol_hash(load_text(entry() + entry("cuOther", 2), record())))
         self.assertNotEqual(base, emit_records.protocol_hash(load_text(entry(), record(fields='[{ type = "u64", name = "x" }]'))))
-        self.assertNotEqual(base, emit_records.protocol_hash(load_text(entry(), record(mode="call", more="reply = []"))))
+        self.assertNotEqual(base, emit_records.protocol_hash(load_text(entry(), record(more="reply = []"))))
 
 
 class HeaderReader(unittest.TestCase):
