@@ -11,9 +11,8 @@ WIDER = {"CUdeviceptr_v1": "CUdeviceptr", "unsigned int": "size_t"}
 
 FUNCTION_KEYS = {"name", "id", "since", "reason", "per_thread", "arguments", "same_as"}
 RECORD_KEYS = {"name", "id", "order", "doc", "fields", "trailing", "reply", "reply_trailing"}
-_ARGUMENT = re.compile(r"(in|out|inout|address)(\??) (.*?(?:\*|\w)) ?(\b\w+)(?:\[([^\]]+)\])?")
+_ARGUMENT = re.compile(r"(out )?(\w+(?: \w+)*\**) (\w+)")
 _RULE = re.compile(r"[a-z_]+\(.*\)")
-_LENGTH = re.compile(r"string|\d+|\*?(?P<name>[A-Za-z_]\w*)(?: [-*] (?:\d+|(?P<other>[A-Za-z_]\w*)))?")
 
 
 def load(folder):
@@ -77,9 +76,8 @@ def _types(content):
 def parse_argument(text, where):
     match = _ARGUMENT.fullmatch(text)
     if not match:
-        raise SpecError(f"{where}: argument {text!r} was not understood: write `direction type name[length]`, such as `in const void* source[size]`")
-    direction, optional, type_text, name, length = match.groups()
-    return Argument(direction, bool(optional), type_text, name, length or "")
+        raise SpecError(f"{where}: argument {text!r} was not understood: write `type name`, such as `const void* source`")
+    return Argument(match[2], match[3], bool(match[1]))
 
 
 def _function(group, entry):
@@ -138,10 +136,10 @@ def _resolve_same_as(functions):
 def _widen_to(narrow, wide):
     """What is put in may have more bits there; all else is the same."""
     def fits(one, other):
-        is_wider = one.direction == "in" and WIDER.get(one.type) == other.type
+        is_wider = WIDER.get(one.type) == other.type
         return is_wider or one.type == other.type
     return len(narrow) == len(wide) and all(
-        one.name == other.name and one.direction == other.direction and fits(one, other) for one, other in zip(narrow, wide))
+        one.name == other.name and one.is_out == other.is_out and fits(one, other) for one, other in zip(narrow, wide))
 
 
 def _check_function(function, types):
@@ -151,11 +149,10 @@ def _check_function(function, types):
         raise SpecError(f"{where}: a driver function's name begins with cu and a capital")
     if not isinstance(function.since, int) or function.since < 2000:
         raise SpecError(f"{where}: since is the driver version as a number, such as 12040")
-    names = {argument.name: argument for argument in function.arguments}
-    if len(names) != len(function.arguments):
+    if len({argument.name for argument in function.arguments}) != len(function.arguments):
         raise SpecError(f"{where}: two arguments have the same name")
     for argument in function.arguments:
-        _check_argument(argument, names, types, where)
+        _check_argument(argument, types, where)
 
 
 def _check_choice(where, key, value, choices):
@@ -163,26 +160,16 @@ def _check_choice(where, key, value, choices):
         raise SpecError(f"{where}: {key} {value!r} is none of {', '.join(choice or '(nothing)' for choice in choices)}")
 
 
-def _check_argument(argument, names, types, where):
+def _check_argument(argument, types, where):
     where = f"{where}, {argument.name}"
     if not types.knows(argument.base):
         raise SpecError(f"{where}: type {argument.base!r} is not in types.toml: add it there")
     if argument.base in types.opaque and not argument.is_pointer:
         raise SpecError(f"{where}: {argument.base} stands only behind a pointer")
-    if argument.direction != "in" and not argument.is_pointer:
-        raise SpecError(f"{where}: only a pointer can be {argument.direction}")
-    if argument.direction in ("out", "inout") and argument.type.startswith("const ") and argument.depth == 1:
-        raise SpecError(f"{where}: {argument.type} cannot be {argument.direction}")
-    if argument.direction in ("in", "out", "inout") and argument.type in ("void*", "const void*") and not argument.length:
-        raise SpecError(f"{where}: {argument.type} needs a length in bytes, or is an address")
-    if not argument.length:
-        return
-    match = _LENGTH.fullmatch(argument.length)
-    if not match:
-        raise SpecError(f"{where}: length {argument.length!r} was not understood: a number, an argument, `*argument`, `argument - 1`, `a * b` or string")
-    for referred in (match["name"], match["other"]):
-        if referred and referred != "string" and referred not in names:
-            raise SpecError(f"{where}: length {argument.length!r} names {referred}, which is no argument")
+    if argument.is_out and not (argument.is_pointer and argument.has_addresses(types)):
+        raise SpecError(f"{where}: only a pointer to addresses is marked as out: nothing reads it elsewhere")
+    if argument.is_out and argument.type.startswith("const "):
+        raise SpecError(f"{where}: {argument.type} cannot be out")
 
 
 def _record(entry):

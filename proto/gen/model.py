@@ -32,11 +32,9 @@ class Types:
 
 @dataclass
 class Argument:
-    direction: str  # in, out, inout; address: the pointer itself is the value
-    optional: bool  # may be NULL
-    type: str       # as C writes it, stars at the end of the type
+    type: str     # as C writes it, stars at the end of the type
     name: str
-    length: str     # elements of the pointee (bytes of void); "string": NUL-terminated; empty: one
+    is_out: bool  # addresses behind the pointer are the driver's answer
 
     @property
     def is_pointer(self):
@@ -54,13 +52,12 @@ class Argument:
     def declaration(self):
         return f"{self.type} {self.name}"
 
+    def has_addresses(self, types):
+        return self.base in ("CUdeviceptr", "CUdeviceptr_v1") or self.base in types.address_structures
+
     def is_address(self, types):
         """Whether memory is named by it: a device address, bytes by a pointer, a structure with addresses."""
-        if self.base in ("CUdeviceptr", "CUdeviceptr_v1"):
-            return not self.is_pointer or self.direction != "out"
-        if self.base in types.address_structures:
-            return self.direction != "out"
-        return self.base == "void" and self.depth == 1
+        return (self.has_addresses(types) and not self.is_out) or (self.base == "void" and self.depth == 1)
 
 
 @dataclass
