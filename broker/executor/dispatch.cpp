@@ -20,6 +20,7 @@ void deliver(Session& session, const char* name, const proto::RecordHeader& head
   if (Record::kIsCall && header.reply_slot >= proto::kReplySlots) return session.fail(name, "its reply slot is out of range");
   Record record;
   if constexpr (Record::kBodyBytes > 0) std::memcpy(static_cast<void*>(&record), bytes + sizeof(proto::RecordHeader), Record::kBodyBytes);
+  if (const char* field = record.out_of_range()) return session.fail(name, std::string("its ") + field + " is nothing that it can be");
   Incoming incoming{session, name, header, std::span(bytes + header.size_bytes - padded_trailing, header.trailing_bytes), {}};
   if (Record::kIsCall) incoming.reply = Reply(session.shared_from_this(), header.reply_slot, header.sequence);
   handle(incoming, record);

@@ -12,8 +12,9 @@ namespace mpsshim::broker {
 
 namespace {
 
-enum ArrayKind : std::uint32_t { kArray = 0, kMipmapped = 1, kLevel = 2, kPlane = 3 };
-enum ObjectKind : std::uint32_t { kArrayObject = 0, kTexture = 1, kSurface = 2 };
+using proto::ArrayKind;
+
+bool is_part(const proto::ArrayCreateRecord& record) { return record.kind == ArrayKind::level || record.kind == ArrayKind::plane; }
 
 CUDA_ARRAY3D_DESCRIPTOR descriptor_of(const proto::ArrayCreateRecord& record) {
   CUDA_ARRAY3D_DESCRIPTOR descriptor{};
@@ -29,12 +30,14 @@ CUDA_ARRAY3D_DESCRIPTOR descriptor_of(const proto::ArrayCreateRecord& record) {
 CUresult create(const Driver& driver, const proto::ArrayCreateRecord& record, const SessionArray& parent, SessionArray& made) {
   const CUDA_ARRAY3D_DESCRIPTOR descriptor = descriptor_of(record);
   switch (record.kind) {
-    case kArray: return driver->cuArray3DCreate_v2(&made.array, &descriptor);
-    case kMipmapped: return driver->cuMipmappedArrayCreate(&made.mipmapped, &descriptor, record.number);
-    case kLevel:
+    case ArrayKind::array: return driver->cuArray3DCreate_v2(&made.array, &descriptor);
+    case ArrayKind::mipmapped: return driver->cuMipmappedArrayCreate(&made.mipmapped, &descriptor, record.number);
+    case ArrayKind::level:
       return parent.mipmapped != nullptr ? driver->cuMipmappedArrayGetLevel(&made.array, parent.mipmapped, record.number) : CUDA_ERROR_INVALID_HANDLE;
-    default: return parent.array != nullptr ? driver->cuArrayGetPlane(&made.array, parent.array, record.number) : CUDA_ERROR_INVALID_HANDLE;
+    case ArrayKind::plane:
+      return parent.array != nullptr ? driver->cuArrayGetPlane(&made.array, parent.array, record.number) : CUDA_ERROR_INVALID_HANDLE;
   }
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 // As the driver has described it. Of a mipmapped array: as it was asked for.
@@ -67,8 +70,8 @@ bool read_descriptions(std::span<const std::byte> trailing, const proto::Sampler
     return true;
   };
   if (!take(read.resource)) return false;
-  if (record.is_surface != 0) return true;
-  return take(read.texture) && (record.has_view == 0 || take(read.view));
+  if (record.is_surface) return true;
+  return take(read.texture) && (!record.has_view || take(read.view));
 }
 
 }  // namespace
@@ -76,18 +79,17 @@ bool read_descriptions(std::span<const std::byte> trailing, const proto::Sampler
 void handle(Incoming& incoming, const proto::ArrayCreateRecord& record) {
   Session& session = incoming.session;
   if (!record.array.has_kind()) return incoming.malformed("its array id is of another kind");
-  if (record.kind > kPlane) return incoming.malformed("its kind is none");
-  if (record.restores != 0) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);  // what it held is gone
+  if (record.restores) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);  // what it held is gone
   if (!session.arrays().has_room()) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
   SessionArray parent;
-  if (record.kind == kLevel || record.kind == kPlane) {
+  if (is_part(record)) {
     const proto::Known<SessionArray> found = incoming.find(session.arrays().table(), record.parent);
     if (!found) return;
     parent = *found;
   }
   session.start_job([reply = incoming.share_reply(), record, parent](const std::shared_ptr<Session>& owner) mutable {
     SessionArray made;
-    made.is_part = record.kind == kLevel || record.kind == kPlane;
+    made.is_part = is_part(record);
     const Driver& driver = owner->parts().driver;
     const CUresult result = owner->parts().faults.check(create(driver, record, parent, made), owner->id(), "cuArrayCreate");
     CUDA_ARRAY3D_DESCRIPTOR shape{};
@@ -102,13 +104,13 @@ void handle(Incoming& incoming, const proto::SamplerCreateRecord& record) {
   Session& session = incoming.session;
   Descriptions read;
   if (!read_descriptions(incoming.trailing, record, read)) return incoming.malformed("its descriptions exceed it");
-  const bool is_surface = record.is_surface != 0;
+  const bool is_surface = record.is_surface;
   Checked<CheckedResource> resource = incoming.checked().resource(read.resource, record.array);
   if (!resource) return incoming.refuse(resource.refusal());
   const proto::Known<SessionArray> array = session.arrays().table().find(record.array);
   ArrayHold hold = array ? array->hold : nullptr;
   if (session.arrays().samplers(is_surface).size() >= SessionArrays::kMostSamplers) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
-  session.start_job([reply = incoming.share_reply(), resource = *resource, read, is_surface, has_view = record.has_view != 0, hold = std::move(hold),
+  session.start_job([reply = incoming.share_reply(), resource = *resource, read, is_surface, has_view = bool{record.has_view}, hold = std::move(hold),
                      use = session.memory_uses().begin()](const std::shared_ptr<Session>& owner) mutable {
     const CheckedCalls calls(owner->parts().driver);
     unsigned long long handle = 0;
@@ -125,14 +127,13 @@ void handle(Incoming& incoming, const proto::SamplerCreateRecord& record) {
 
 void handle(Incoming& incoming, const proto::ArrayObjectDestroyRecord& record) {
   Session& session = incoming.session;
-  if (record.kind > kSurface) return incoming.malformed("its kind is none");
-  if (record.kind == kArrayObject) {
+  if (record.kind == proto::ArrayObject::array) {
     const proto::Known<SessionArray> found = incoming.find(session.arrays().table(), proto::ArrayId{record.object});
     if (!found || found->is_part) return;
     const SessionArrays::Ticket ticket = session.arrays().retire(proto::ArrayId{record.object});
     return session.when_completed([&session, ticket] { session.arrays().let_go(ticket); });
   }
-  const bool is_surface = record.kind == kSurface;
+  const bool is_surface = record.kind == proto::ArrayObject::surface;
   const SessionArrays::Ticket ticket = session.arrays().retire_sampler(record.object, is_surface);
   if (ticket == 0) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   session.when_completed([&session, ticket] { session.arrays().let_go(ticket); });

@@ -3,18 +3,17 @@
 #include <utility>
 
 #include "broker/executor/dispatch.hpp"
-#include "proto/record_flags.hpp"
 
 namespace mpsshim::broker {
 
 namespace {
 
 template <typename Copy>
-void append(Incoming& incoming, StreamQueue& queue, Checked<Copy> copy, unsigned flags) {
+void append(Incoming& incoming, StreamQueue& queue, Checked<Copy> copy, proto::Flags<proto::CopyFlag> flags) {
   if (!copy) return incoming.refuse(copy.refusal());
   StreamSet& streams = incoming.session.streams();
   streams.append(queue, std::move(*copy));
-  if ((flags & proto::kCopyComesBeforeAllLater) != 0) streams.order_all_behind(queue);
+  if (flags.has(proto::CopyFlag::before_all_later)) streams.order_all_behind(queue);
 }
 
 }  // namespace
@@ -28,13 +27,11 @@ void handle(Incoming& incoming, const proto::CopyRecord& record) {
 }
 
 void handle(Incoming& incoming, const proto::ArrayCopyRecord& record) {
-  constexpr unsigned kNoFlags = 0;
-  if (StreamQueue* queue = incoming.stream()) append(incoming, *queue, incoming.checked().copy(record), kNoFlags);
+  if (StreamQueue* queue = incoming.stream()) append(incoming, *queue, incoming.checked().copy(record), {});
 }
 
 void handle(Incoming& incoming, const proto::FillRecord& record) {
-  constexpr unsigned kNoFlags = 0;
-  if (StreamQueue* queue = incoming.stream()) append(incoming, *queue, incoming.checked().fill(record), kNoFlags);
+  if (StreamQueue* queue = incoming.stream()) append(incoming, *queue, incoming.checked().fill(record), {});
 }
 
 }  // namespace mpsshim::broker

@@ -72,8 +72,8 @@ void handle(Incoming& incoming, const proto::StreamJoinRecord& record) {
   StreamQueue* queue = incoming.stream();
   if (queue == nullptr) return;
   StreamSet& streams = incoming.session.streams();
-  if (record.waits != 0) streams.order_behind_all(*queue);
-  if (record.precedes != 0) streams.order_all_behind(*queue);
+  if (record.waits) streams.order_behind_all(*queue);
+  if (record.precedes) streams.order_all_behind(*queue);
 }
 
 void handle(Incoming& incoming, const proto::EventElapsedRecord& record) {

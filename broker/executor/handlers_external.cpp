@@ -59,7 +59,7 @@ void end_in_window(Session& session, const char* what, ExternalMemory::Ticket ti
 
 void handle(Incoming& incoming, const proto::ExternalImportRecord& record) {
   if (!record.memory.has_kind()) return incoming.malformed("its id is of another kind");
-  if (record.restores != 0) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);  // it was the earlier executor's
+  if (record.restores) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);  // it was the earlier executor's
   if ((record.flags & ~unsigned{CUDA_EXTERNAL_MEMORY_DEDICATED}) != 0) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   incoming.session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
     reply->answer_with(import(*self, record), proto::ExternalImportReply{});
@@ -69,7 +69,7 @@ void handle(Incoming& incoming, const proto::ExternalImportRecord& record) {
 
 void handle(Incoming& incoming, const proto::ExternalMapRecord& record) {
   if (!record.memory.has_kind()) return incoming.malformed("its id is of another kind");
-  if (record.restores != 0) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);
+  if (record.restores) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);
   incoming.session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
     std::uint64_t address = 0;
     const CUresult result = map(*self, record, address);
@@ -81,7 +81,7 @@ void handle(Incoming& incoming, const proto::ExternalMapRecord& record) {
 void handle(Incoming& incoming, const proto::ExternalMapArrayRecord& record) {
   Session& session = incoming.session;
   if (!record.memory.has_kind() || !record.array.has_kind()) return incoming.malformed("an id is of another kind");
-  if (record.restores != 0) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);
+  if (record.restores) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);
   if (!session.arrays().has_room()) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
   session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
     SessionArray made;

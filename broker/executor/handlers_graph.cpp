@@ -85,7 +85,7 @@ void read_on(Session& session, const proto::GraphInstantiateRecord& record, cons
   job->graph->set_state(SessionGraph::State::described);
   if (read->malformed != nullptr) return session.fail("GraphInstantiate", read->malformed);
   // In an earlier executor it was there. What it names has gone meanwhile, so launching it would have been the client's mistake.
-  if (record.restores != 0) return job->reply->answer_with(CUDA_SUCCESS, proto::GraphInstantiateReply{record.node_count, 0});
+  if (record.restores) return job->reply->answer_with(CUDA_SUCCESS, proto::GraphInstantiateReply{record.node_count, 0});
   job->reply->answer_with(read->result, proto::GraphInstantiateReply{job->failed_node, 0});
 }
 
@@ -151,11 +151,11 @@ void handle(Incoming& incoming, const proto::GraphSetNodesRecord& record) {
   if (!record.exec.has_kind()) return incoming.malformed("its graph id is of another kind");
   GraphSet::Entry* const entry = incoming.session.graphs().find(record.exec);
   const bool is_ready = entry != nullptr && entry->graph->is_ready();
-  if (!is_ready && record.restores != 0) return;
+  if (!is_ready && record.restores) return;
   if (!is_ready) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
   const NodeFault fault = entry->graph->update(incoming.session, incoming.trailing);
   if (fault.malformed != nullptr) return incoming.malformed(fault.malformed);
-  if (fault && record.restores != 0) return entry->graph->set_state(SessionGraph::State::failed);
+  if (fault && record.restores) return entry->graph->set_state(SessionGraph::State::failed);
   if (fault) incoming.reject(fault.result);
 }
 

@@ -184,8 +184,8 @@ void handle(Incoming& incoming, const proto::GreenContextJoinRecord& record) {
   const proto::Known<GreenContextRef> green = incoming.find(incoming.session.greens(), record.green);
   if (!green) return;
   StreamSet& streams = incoming.session.streams();
-  if (record.waits != 0) streams.order_behind_all(*queue, green->get());
-  if (record.precedes != 0) streams.order_all_behind(*queue, green->get());
+  if (record.waits) streams.order_behind_all(*queue, green->get());
+  if (record.precedes) streams.order_all_behind(*queue, green->get());
 }
 
 }  // namespace mpsshim::broker

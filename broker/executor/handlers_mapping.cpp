@@ -18,7 +18,7 @@ bool is_range(std::uint64_t address, std::uint64_t size_bytes) { return size_byt
 CUresult map(Session& session, const proto::MappingCreateRecord& record) {
   const ScopedMark mark(session.id(), "cuMemMap", Patience::patient);
   const proto::trace::Span span("driver", "cuMemMap", {"session", session.id()});
-  const CUresult result = session.memory().application().map(record.address, record.size_bytes, record.memory, record.is_accessible != 0);
+  const CUresult result = session.memory().application().map(record.address, record.size_bytes, record.memory, record.is_accessible);
   return session.parts().faults.check(result, session.id(), "cuMemMap");
 }
 
@@ -151,11 +151,11 @@ void handle(Incoming& incoming, const proto::MappingCreateRecord& record) {
 void handle(Incoming& incoming, const proto::MappingAccessRecord& record) {
   Session& session = incoming.session;
   ApplicationMemory& memory = session.memory().application();
-  const bool is_right = is_range(record.address, record.size_bytes) && (record.is_accessible != 0 ? memory.allow(record.address, record.size_bytes)
-                                                                                                   : memory.forbid(record.address, record.size_bytes));
+  const bool is_right = is_range(record.address, record.size_bytes) &&
+                        (record.is_accessible ? memory.allow(record.address, record.size_bytes) : memory.forbid(record.address, record.size_bytes));
   if (!is_right) return incoming.reply.answer_with(CUDA_ERROR_INVALID_VALUE, proto::MappingAccessReply{});
   const std::uint64_t up_to = session.memory().last_given_up();
-  if (record.is_accessible != 0) return set_access_and_answer(session, record, incoming.share_reply(), up_to);
+  if (record.is_accessible) return set_access_and_answer(session, record, incoming.share_reply(), up_to);
   // Work under way may still use it, and would bring down the context.
   session.when_completed([&session, record, reply = incoming.share_reply(), up_to] { set_access_and_answer(session, record, reply, up_to); });
 }

@@ -11,7 +11,6 @@
 #include "broker/executor/module_store.hpp"
 #include "broker/log.hpp"
 #include "proto/managed_variables.hpp"
-#include "proto/record_flags.hpp"
 
 namespace mpsshim::broker {
 
@@ -28,7 +27,8 @@ void add_module(Session& session, Reply& reply, proto::ModuleId id, ImageUse use
   if (image->has_references) module->references = std::make_shared<ModuleReferences>();
   const CUresult result = session.modules().insert(id, std::move(module)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
   if (result == CUDA_SUCCESS && image->holds_contents()) session.add_variables(id, image, are_variables_restored);
-  const proto::ModuleLoadReply answer{image->function_count, image->holds_contents() ? (are_variables_restored ? 2u : 1u) : 0u};
+  const auto held = are_variables_restored ? proto::ModuleGlobals::restored : proto::ModuleGlobals::writable;
+  const proto::ModuleLoadReply answer{image->function_count, image->holds_contents() ? held : proto::ModuleGlobals::none};
   reply.answer_with(result, answer, result == CUDA_SUCCESS ? std::span<const std::byte>(image->description) : std::span<const std::byte>());
 }
 
@@ -65,7 +65,7 @@ void answer_managed(const std::shared_ptr<Session>& session, const SharedReply& 
   }
   session->finish_job([reply, fits, table = std::move(table)] {
     if (!fits) return reply->answer_with(CUDA_ERROR_NOT_SUPPORTED, proto::ModuleLoadReply{});
-    reply->answer_with(CUDA_SUCCESS, proto::ModuleLoadReply{0, proto::kNeedsPlaces}, table);
+    reply->answer_with(CUDA_SUCCESS, proto::ModuleLoadReply{0, proto::ModuleGlobals::need_places}, table);
   });
 }
 
@@ -144,7 +144,7 @@ void answer_names(Reply& reply, CUresult result, const std::vector<std::string>&
 void handle(Incoming& incoming, const proto::ModuleLoadRecord& record) {
   if (!record.module.has_kind()) return incoming.malformed("its module id is of another kind");
   if (incoming.session.modules().find(record.module)) return incoming.malformed("its module id is in use");
-  if (record.restores != 0) return restore_module(incoming, record);
+  if (record.restores) return restore_module(incoming, record);
   if (ImageUse known = incoming.session.parts().modules.find(record.image)) {
     log_debug("Session {}: image {} is loaded already", incoming.session.id(), record.image);
     return add_module(incoming.session, incoming.reply, record.module, std::move(known));
@@ -154,10 +154,10 @@ void handle(Incoming& incoming, const proto::ModuleLoadRecord& record) {
       finish_load(session, reply, id, result, std::move(use), std::move(log));
     };
     ModuleStore::NeedsPlaces needs_places;
-    if ((record.offers & proto::kLoadPlacesManaged) != 0) {
+    if (record.offers.has(proto::ModuleOffer::places_managed)) {
       needs_places = [&](const std::vector<image::ManagedVariable>& variables) { answer_managed(session, reply, variables); };
     }
-    session->parts().modules.load(session->id(), record.image, done, needs_places, (record.offers & proto::kLoadHasObjects) != 0);
+    session->parts().modules.load(session->id(), record.image, done, needs_places, record.offers.has(proto::ModuleOffer::has_objects));
   });
 }
 

@@ -49,14 +49,13 @@ void handle(Incoming& incoming, const proto::OccupancyRecord& record) {
   const CUfunction handle = function->loaded->handle;
   proto::OccupancyReply reply{};
   const CUresult result = with_carve_out_of(session, *function, [&] {
-    if (record.query == 0) {
+    if (record.query == proto::OccupancyQuestion::active_blocks) {
       int blocks = 0;
       const CUresult answer =
           driver->cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, handle, record.block_size, record.shared_bytes, record.flags);
       reply.value = static_cast<std::uint64_t>(blocks);
       return answer;
     }
-    if (record.query != 1) return CUDA_ERROR_NOT_SUPPORTED;
     std::size_t bytes = 0;
     const CUresult answer = driver->cuOccupancyAvailableDynamicSMemPerBlock(&bytes, handle, record.blocks, record.block_size);
     reply.value = bytes;
@@ -90,8 +89,8 @@ void handle(Incoming& incoming, const proto::ClusterOccupancyRecord& record) {
   const CUfunction handle = function->loaded->handle;
   int value = 0;
   const CUresult result = with_carve_out_of(session, *function, [&] {
-    return record.query == 0 ? driver->cuOccupancyMaxActiveClusters(&value, handle, &config)
-                             : driver->cuOccupancyMaxPotentialClusterSize(&value, handle, &config);
+    return record.query == proto::ClusterQuestion::active_clusters ? driver->cuOccupancyMaxActiveClusters(&value, handle, &config)
+                                                                   : driver->cuOccupancyMaxPotentialClusterSize(&value, handle, &config);
   });
   incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "an occupancy query"),
                              proto::ClusterOccupancyReply{static_cast<std::uint64_t>(value)});

@@ -6,7 +6,6 @@
 
 #include "broker/executor/dispatch.hpp"
 #include "broker/executor/module_store.hpp"
-#include "proto/references.hpp"
 
 namespace mpsshim::broker {
 
@@ -58,7 +57,7 @@ void handle(Incoming& incoming, const proto::ReferenceLookupRecord& record) {
   incoming.session.start_job(
       [reply = incoming.share_reply(), record, image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
         session->parts().modules.find_reference(
-            session->id(), image, name, record.is_surface != 0,
+            session->id(), image, name, record.is_surface,
             [session, reply, record, image](CUresult result, const ReferenceHandle& handle, const proto::ReferenceLookupReply& settings) {
               session->finish_job([session, reply, record, image, result, handle, settings] {
                 reply->answer_with(result == CUDA_SUCCESS ? add_reference(*session, record, image, handle) : result, settings);

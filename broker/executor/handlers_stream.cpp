@@ -41,8 +41,8 @@ void handle(Incoming& incoming, const proto::HostFunctionRecord& record) {
 void handle(Incoming& incoming, const proto::StreamWaitValueRecord& record) {
   StreamQueue* queue = incoming.stream();
   if (queue == nullptr) return;
-  if (record.condition > CU_STREAM_WAIT_VALUE_NOR) return incoming.malformed("its condition is none");
-  Checked<CheckedWord> word = incoming.checked().word(record.address, record.size_bytes);
+  static_assert(proto::StreamWaitValueRecord::kMaxCondition == CU_STREAM_WAIT_VALUE_NOR);
+  Checked<CheckedWord> word = incoming.checked().word(record.address, record.size_bytes == sizeof(std::uint64_t));
   if (!word) return incoming.refuse(word.refusal());
   incoming.session.streams().append(*queue, ValueWaitOp{*word, record.value, record.condition});
 }
@@ -51,14 +51,13 @@ void handle(Incoming& incoming, const proto::StreamWriteValueRecord& record) {
   StreamQueue* queue = incoming.stream();
   if (queue == nullptr) return;
   switch (record.operation) {
-    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-    case CU_STREAM_MEM_OP_WRITE_VALUE_64: {
-      Checked<CheckedWord> word = incoming.checked().word(record.address, record.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ? 4 : 8);
+    case proto::StreamWrite::value_32:
+    case proto::StreamWrite::value_64: {
+      Checked<CheckedWord> word = incoming.checked().word(record.address, record.operation == proto::StreamWrite::value_64);
       if (!word) return incoming.refuse(word.refusal());
       return incoming.session.streams().append(*queue, ValueWriteOp{*word, record.value, record.flags});
     }
-    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: return incoming.session.streams().append(*queue, ValueWriteOp{});
-    default: return incoming.malformed("its operation is none that is posted");
+    case proto::StreamWrite::remote_flush: return incoming.session.streams().append(*queue, ValueWriteOp{});
   }
 }
 

@@ -8,16 +8,8 @@
 
 namespace mpsshim::broker {
 
-namespace {
-
-constexpr std::uint32_t kMaxRank = 5;
-
-}  // namespace
-
 void handle(Incoming& incoming, const proto::TensorMapEncodeRecord& record) {
   Session& session = incoming.session;
-  // The driver reads as many entries as the rank says.
-  if (record.rank > kMaxRank) return incoming.malformed("its rank is beyond the largest");
   CUtensorMap map{};
   const CUresult result = CheckedCalls(session.parts().driver).encode(record, map);
   proto::TensorMapEncodeReply reply{};

@@ -21,7 +21,7 @@ enum class RecordOrder : std::uint8_t {{
 
 '''
     body += "\n".join(_record(record) for record in spec.records)
-    return header(namespace("mpsshim::proto", body), ("<cstddef>", "<cstdint>", "<type_traits>", '"proto/ids.hpp"'),
+    return header(namespace("mpsshim::proto", body), ("<cstddef>", "<cstdint>", "<type_traits>", '"gen/enums.hpp"', '"proto/ids.hpp"'),
                   "What lies behind a RecordHeader and in a reply slot. kBodyBytes is the size on the wire: an empty structure has none.")
 
 
@@ -44,12 +44,51 @@ def _record(record):
 
 def _structure(name, fields, constants):
     size = sum(field.size for field in fields)
+    constants = constants + [f"static constexpr {field.cpp_type()} {_largest_name(field)} = {field.largest};" for field in fields if field.largest is not None]
     lines = constants + [f"static constexpr std::size_t kBodyBytes = {size};"]
     lines += [f"{field.cpp_type()} {field.name}{f'[{field.count}]' if field.is_array else ''};" + (f"  // {field.doc}" if field.doc else "")
               for field in fields]
+    lines += _range_check(fields)
     check = f"sizeof({name}) == {name}::kBodyBytes" if fields else f"std::is_empty_v<{name}>"
     return (f"struct {name} {{\n" + "".join(f"  {line}\n" for line in lines)
             + f"}};\nstatic_assert({check} && std::is_trivially_copyable_v<{name}> && std::is_standard_layout_v<{name}>);\n")
+
+
+def _largest_name(field):
+    return "kMax" + "".join(word.capitalize() for word in field.name.split("_"))
+
+
+def _range_check(fields):
+    limited = [field for field in fields if field.is_limited]
+    if not limited:
+        return ["static constexpr const char* out_of_range() { return nullptr; }"]
+    return (["[[nodiscard]] constexpr const char* out_of_range() const {  // the first field that is nothing it can be; nullptr: none"]
+            + [f'  if (!({_condition(field)})) return "{field.name}";' for field in limited] + ["  return nullptr;", "}"])
+
+
+def _condition(field):
+    number = f"number_in({field.name})"
+    if field.allowed is None:
+        return f"({number} & ~std::uint64_t{{{sum(value.value for value in field.enum.values):#x}}}) == 0"
+    if field.allowed == list(range(len(field.allowed))):
+        return f"{number} <= {field.allowed[-1]}"
+    return " || ".join(f"{number} == {value}" for value in field.allowed)
+
+
+def ranges(spec):
+    """For tests: each field whose numbers are limited, one that it can have and those around its limits that it cannot."""
+    rows = ""
+    for record in spec.records:
+        for field in (field for field in record.fields if field.is_limited):
+            if field.allowed is None:
+                known = sum(value.value for value in field.enum.values)
+                unknown = [1 << bit for bit in range(8 * field.size) if not known >> bit & 1]
+                good, bad = 0, [unknown[0], unknown[-1]]
+            else:
+                good, bad = field.allowed[0], sorted({near for value in field.allowed for near in (value - 1, value + 1, (1 << 8 * field.size) - 1)
+                                                      if near >= 0} - set(field.allowed))
+            rows += f"MPSSHIM_RANGE({record.name}Record, {field.name}, {good}u, ({', '.join(f'{value:#x}u' for value in bad)}))\n"
+    return BANNER + "// MPSSHIM_RANGE(structure, field, a value that it can have, (values that it cannot)).\n" + rows
 
 
 def record_names(spec):
@@ -62,7 +101,7 @@ def wire_text(spec):
     lines = []
     for record in spec.records:
         lines.append(f"record {record.id:#06x} {record.name} {'call' if record.is_call else 'post'} {record.order} trailing={bool(record.trailing)}")
-        lines += [f"  field {field.type} {field.name}" for field in record.fields]
+        lines += [f"  field {field.type} {field.name}" + (f" {field.allowed or field.enum.values}" if field.is_limited else "") for field in record.fields]
         lines += [f"  reply {field.type} {field.name}" for field in record.reply or []]
     return "\n".join(lines) + "\n"
 

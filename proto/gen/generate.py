@@ -16,6 +16,7 @@ from pathlib import Path
 import emit_addresses
 import emit_api
 import emit_coverage
+import emit_enums
 import emit_exports
 import emit_proc_address
 import emit_records
@@ -32,11 +33,13 @@ OUTPUTS = {
     "cuda_api.hpp": emit_api.cuda_api,
     "device_attributes.inc": emit_api.device_attributes,
     "driver_table.hpp": emit_api.driver_table,
+    "enums.hpp": emit_enums.enums,
     "exports.cpp": emit_exports.exports,
     "exports.map": emit_exports.version_script,
     "fuzz.dict": emit_records.fuzz_dictionary,
     "proc_address.inc": emit_proc_address.proc_address,
     "protocol_hash.hpp": emit_records.protocol_hash,
+    "ranges.inc": emit_records.ranges,
     "record_names.inc": emit_records.record_names,
     "records.hpp": emit_records.records,
 }

@@ -4,7 +4,7 @@
 import re
 import tomllib
 
-from model import FIRST_RECORD_ID, ORDERS, PER_THREAD, WIRE_SIZES, Argument, AttributeOverride, Field, Function, Record, Spec, SpecError, Types
+from model import FIRST_RECORD_ID, ORDERS, PER_THREAD, UNSIGNED, WIRE_SIZES, Argument, AttributeOverride, Enum, Field, Function, Record, Spec, SpecError, Types, Value
 
 # Of the ABI of CUDA 3.1 and older: the type that the argument has today.
 WIDER = {"CUdeviceptr_v1": "CUdeviceptr", "unsigned int": "size_t"}
@@ -21,6 +21,7 @@ def load(folder):
         raise SpecError(f"{folder} has no types.toml: name the spec folder with --spec")
     types = _types(files.pop("types"))
     records_file = files.pop("records", {})
+    enums = _enums(files.pop("enums", {}))
     overrides = _overrides(files.pop("device_attributes", {}))
     addresses = files.pop("addresses", {})
     functions = [_function(group, entry) for group, content in files.items() for entry in content.get("function", [])]
@@ -29,11 +30,11 @@ def load(folder):
     for function in functions:
         _check_function(function, types)
     functions.sort(key=lambda function: function.id)
-    records = [_record(entry) for entry in records_file.get("record", [])]
+    records = [_record(entry, enums) for entry in records_file.get("record", [])]
     records.sort(key=lambda record: record.id)
     _check_records(records)
     _check_addresses(addresses, {function.name: function for function in functions}, types)
-    return Spec(types, functions, records, overrides, addresses)
+    return Spec(types, functions, records, overrides, list(enums.values()), addresses)
 
 
 def _check_addresses(addresses, functions, types):
@@ -172,7 +173,29 @@ def _check_argument(argument, types, where):
         raise SpecError(f"{where}: {argument.type} cannot be out")
 
 
-def _record(entry):
+def _enums(content):
+    found = {}
+    for entry, is_flags in [(entry, key == "flags") for key in ("enum", "flags") for entry in content.get(key, [])]:
+        where = f"enums.toml, {entry.get('name', 'an entry without a name')}"
+        _check_keys(entry, {"name", "type", "doc", "values"}, ("name", "type", "values"), where)
+        if entry["name"] in found:
+            raise SpecError(f"{where}: the name stands twice")
+        if entry["type"] not in UNSIGNED:
+            raise SpecError(f"{where}: type {entry['type']!r} is none of {', '.join(UNSIGNED)}")
+        values = [Value(**value) for value in entry["values"]]
+        for value in values:
+            if not 0 <= value.value < 1 << 8 * WIRE_SIZES[entry["type"]]:
+                raise SpecError(f"{where}: {value.name} does not fit {entry['type']}")
+            if is_flags and value.value.bit_count() != 1:
+                raise SpecError(f"{where}: {value.name} is {value.value}: a flag is one bit")
+        for what in ([value.name for value in values], [value.value for value in values]):
+            if len(set(what)) != len(what):
+                raise SpecError(f"{where}: two of its values are the same")
+        found[entry["name"]] = Enum(entry["name"], entry["type"], values, is_flags, entry.get("doc", ""))
+    return found
+
+
+def _record(entry, enums):
     where = f"records.toml, {entry.get('name', 'an entry without a name')}"
     _check_keys(entry, RECORD_KEYS, ("name", "id", "order", "doc", "fields"), where)
     _check_choice(where, "order", entry["order"], ORDERS)
@@ -180,19 +203,45 @@ def _record(entry):
         raise SpecError(f"{where}: id {entry['id']:#x} is outside {FIRST_RECORD_ID:#x}..0xffff")
     if "reply" not in entry and ("reply_trailing" in entry or entry["order"] == "out_of_line"):
         raise SpecError(f"{where}: a post has no reply and keeps its order: give it a reply, if only `reply = []`")
-    return Record(entry["name"], entry["id"], entry["order"], entry["doc"], _fields(entry["fields"], where), entry.get("trailing", ""),
-                  _fields(entry["reply"], where) if "reply" in entry else None, entry.get("reply_trailing", ""))
+    return Record(entry["name"], entry["id"], entry["order"], entry["doc"], _fields(entry["fields"], enums, where), entry.get("trailing", ""),
+                  _fields(entry["reply"], enums, where) if "reply" in entry else None, entry.get("reply_trailing", ""))
 
 
-def _fields(entries, where):
-    fields = []
-    for entry in entries:
-        _check_keys(entry, {"type", "name", "doc"}, ("type", "name"), where)
-        match = re.fullmatch(r"(?P<element>\w+|id:\w+)(\[\d+\])?", entry["type"])
-        if not match or not (match["element"] in WIRE_SIZES or match["element"].startswith("id:")):
-            raise SpecError(f"{where}, {entry['name']}: type {entry['type']!r} is none of {', '.join(WIRE_SIZES)}, id:<kind> or one of them with [n]")
-        fields.append(Field(entry["type"], entry["name"], entry.get("doc", "")))
-    return fields
+def _fields(entries, enums, where):
+    return [_field(entry, enums, f"{where}, {entry.get('name', 'a field without a name')}") for entry in entries]
+
+
+def _field(entry, enums, where):
+    _check_keys(entry, {"type", "name", "doc", "of", "max", "one_of"}, ("type", "name"), where)
+    field = Field(entry["type"], entry["name"], entry.get("doc", ""))
+    named, _, width = entry["type"].partition(":")
+    if named == "bool":
+        field.type, field.is_truth, field.allowed = width or "u32", True, [0, 1]
+    elif named in enums:
+        field.enum = enums[named]
+        field.type = width or field.enum.type
+        if not field.enum.is_flags:
+            field.allowed = _allowed(entry.get("of"), field.enum, where)
+    elif not re.fullmatch(rf"({'|'.join(WIRE_SIZES)}|id:\w+)(\[\d+\])?", entry["type"]):
+        raise SpecError(f"{where}: type {entry['type']!r} is none of {', '.join(WIRE_SIZES)}, id:<kind> or one of them with [n], bool, nor in enums.toml")
+    if (field.enum or field.is_truth) and (field.type not in UNSIGNED or (field.enum and field.size < WIRE_SIZES[field.enum.type])):
+        raise SpecError(f"{where}: {width!r} does not hold {named}: it is none of {', '.join(UNSIGNED)}, or too small")
+    if "of" in entry and field.allowed is None or (field.enum and field.enum.is_flags and field.type != field.enum.type):
+        raise SpecError(f"{where}: `of` limits an enum, and flags have one width")
+    if "max" in entry or "one_of" in entry:
+        if field.type not in UNSIGNED or field.enum or field.is_truth:
+            raise SpecError(f"{where}: only one unsigned number has a largest value, or certain ones")
+        field.allowed = entry["one_of"] if "one_of" in entry else list(range(entry["max"] + 1))
+        field.largest = entry.get("max")
+    return field
+
+
+def _allowed(names, enum, where):
+    known = {value.name: value.value for value in enum.values}
+    for name in names or []:
+        if name not in known:
+            raise SpecError(f"{where}: {name} is no value of {enum.name}")
+    return sorted(known[name] for name in names) if names else sorted(known.values())
 
 
 def check_layout(fields, where):

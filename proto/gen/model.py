@@ -10,6 +10,7 @@ FIRST_RECORD_ID = 0x8000  # below: one id for each API function; from here on: r
 OLDEST_TOOLKIT = 12040    # the oldest cuda.h that the project builds with
 
 WIRE_SIZES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i32": 4, "i64": 8, "f32": 4}
+UNSIGNED = ("u8", "u16", "u32", "u64")
 WIRE_CPP = {"u8": "std::uint8_t", "u16": "std::uint16_t", "u32": "std::uint32_t", "u64": "std::uint64_t",
             "i32": "std::int32_t", "i64": "std::int64_t", "f32": "float"}
 
@@ -106,14 +107,38 @@ class Function:
 
 
 @dataclass
+class Value:
+    name: str
+    value: int
+    doc: str = ""
+
+
+@dataclass
+class Enum:
+    name: str
+    type: str  # of a field that names it alone
+    values: list[Value]
+    is_flags: bool
+    doc: str = ""
+
+
+@dataclass
 class Field:
     type: str  # u8 ... f32, id:<handle kind>, or one of these with [n]
     name: str
     doc: str = ""
+    enum: Enum | None = None          # whose number it is
+    is_truth: bool = False            # 0 or 1
+    allowed: list[int] | None = None  # all that it can be; of flags: none, bits are those of the enum
+    largest: int | None = None        # where `allowed` is everything up to it
 
     @property
     def element(self):
         return self.type.partition("[")[0]
+
+    @property
+    def is_limited(self):
+        return self.allowed is not None or (self.enum is not None and self.enum.is_flags)
 
     @property
     def count(self):
@@ -134,6 +159,12 @@ class Field:
     def cpp_type(self):
         if self.element.startswith("id:"):
             return f"Id<HandleKind::{self.element[3:]}>"
+        if self.is_truth:
+            return f"Wide<bool, {WIRE_CPP[self.element]}>"
+        if self.enum and self.enum.is_flags:
+            return f"Flags<{self.enum.name}>"
+        if self.enum:
+            return self.enum.name if self.enum.type == self.element else f"Wide<{self.enum.name}, {WIRE_CPP[self.element]}>"
         return WIRE_CPP[self.element]
 
 
@@ -167,6 +198,7 @@ class Spec:
     functions: list[Function]  # by id
     records: list[Record]      # by id
     attribute_overrides: list[AttributeOverride] = field(default_factory=list)  # by number
+    enums: list[Enum] = field(default_factory=list)
     addresses: dict[str, dict[str, str]] = field(default_factory=dict)  # function of the executor's -> address among its parameters -> its rule
 
     def by_name(self):

@@ -14,6 +14,7 @@ sys.dont_write_bytecode = True
 
 import cuda_header
 import emit_addresses
+import emit_enums
 import emit_exports
 import emit_proc_address
 import emit_records
@@ -45,9 +46,21 @@ def record(name="Thing", id=0x8001, fields="[]", more=""):
     return f'[[record]]\nname = "{name}"\nid = {id}\norder = "session"\ndoc = "A thing."\nfields = {fields}\n{more}\n'
 
 
-def load_text(functions="", records="", types=TYPES, addresses=""):
+ENUMS = """
+[[enum]]
+name = "Place"
+type = "u8"
+values = [ { name = "here", value = 0 }, { name = "there", value = 1 }, { name = "gone", value = 4 } ]
+[[flags]]
+name = "Wish"
+type = "u32"
+values = [ { name = "soon", value = 1 }, { name = "late", value = 4 } ]
+"""
+
+
+def load_text(functions="", records="", types=TYPES, addresses="", enums=ENUMS):
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in (("types", types), ("things", functions), ("records", records), ("addresses", addresses)):
+        for name, text in (("types", types), ("things", functions), ("records", records), ("addresses", addresses), ("enums", enums)):
             Path(folder, f"{name}.toml").write_text(text, encoding="utf-8")
         return load.load(Path(folder))
 
@@ -151,6 +164,43 @@ class Refusals(unittest.TestCase):
         self.refuse("type 'u24' is none of", records=record(fields='[{ type = "u24", name = "x" }]'))
         self.refuse("a post has no reply", records=record(more="reply_trailing = 'text'"))
         self.refuse("unknown key 'note'", records=record(more='note = "x"'))
+
+
+class Limits(unittest.TestCase):
+    def refuse(self, words, fields="[]", enums=ENUMS):
+        with self.assertRaises(SpecError) as caught:
+            load_text(records=record(fields=fields), enums=enums)
+        self.assertIn(words, str(caught.exception))
+
+    def test_refused(self):
+        self.refuse("nowhere is no value of Place", '[{ type = "Place", name = "x", of = ["nowhere"] }]')
+        self.refuse("does not hold Wish", '[{ type = "Wish:u16", name = "x" }]')
+        self.refuse("does not hold Place", '[{ type = "Place:f32", name = "x" }]')
+        self.refuse("flags have one width", '[{ type = "Wish:u64", name = "x" }]')
+        self.refuse("limits an enum", '[{ type = "u32", name = "x", of = ["here"] }]')
+        self.refuse("only one unsigned number", '[{ type = "i32", name = "x", max = 4 }]')
+        self.refuse("only one unsigned number", '[{ type = "u32[2]", name = "x", max = 4 }]')
+        self.refuse("nor in enums.toml", '[{ type = "Elsewhere", name = "x" }]')
+        self.refuse("a flag is one bit", enums=ENUMS.replace("value = 4 } ]", "value = 5 } ]"))
+        self.refuse("the name stands twice", enums=ENUMS.replace('"Wish"', '"Place"'))
+        self.refuse("two of its values are the same", enums=ENUMS.replace("gone", "here"))
+        self.refuse("does not fit u8", enums=ENUMS.replace("value = 4 } ]", "value = 256 } ]"))
+
+    def test_checks_and_rows(self):
+        spec = load_text(records=record(fields='[{ type = "Place:u32", name = "all" }, { type = "Place", name = "some", of = ["here", "there"] }, '
+                                               '{ type = "u8[3]", name = "reserved" }, { type = "Wish", name = "wish" }, { type = "bool", name = "sure" }, '
+                                               '{ type = "u32", name = "rank", max = 5 }, { type = "u32", name = "size", one_of = [4, 8] }]'))
+        text = emit_records.records(spec)
+        for line in ('if (!(number_in(all) == 0 || number_in(all) == 1 || number_in(all) == 4)) return "all";', 'if (!(number_in(some) <= 1)) return "some";',
+                     'if (!((number_in(wish) & ~std::uint64_t{0x5}) == 0)) return "wish";', 'if (!(number_in(sure) <= 1)) return "sure";',
+                     'if (!(number_in(rank) <= 5)) return "rank";', 'if (!(number_in(size) == 4 || number_in(size) == 8)) return "size";',
+                     "static constexpr std::uint32_t kMaxRank = 5;", "Wide<Place, std::uint32_t> all;", "Place some;", "Flags<Wish> wish;",
+                     "Wide<bool, std::uint32_t> sure;"):
+            self.assertIn(line, text)
+        rows = emit_records.ranges(spec)
+        for row in ("all, 0u, (0x2u, 0x3u, 0x5u, 0xffffffffu)", "some, 0u, (0x2u, 0xffu)", "wish, 0u, (0x2u, 0x80000000u)", "size, 4u, (0x3u, 0x5u, 0x7u, 0x9u, 0xffffffffu)"):
+            self.assertIn(f"MPSSHIM_RANGE(ThingRecord, {row})", rows)
+        self.assertIn("constexpr Flags<Wish> operator|(Wish a, Wish b)", emit_enums.enums(spec))
 
 
 class Layout(unittest.TestCase):

@@ -380,7 +380,7 @@ TEST_CASE("a function is changed, and asked about, while no other worker puts it
     if (i % 2 == 0)
       asking.call(proto::FunctionSetAttributeRecord{asked, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1000 + i});
     else
-      asking.call(proto::OccupancyRecord{asked, 0, 32, 0, 0, 0});
+      asking.call(proto::OccupancyRecord{asked, proto::OccupancyQuestion::active_blocks, 32, 0, 0, 0});
     (void)asking.turn();
     CHECK(asking.is_answered(0));
   }
