@@ -76,7 +76,7 @@ bool read_descriptions(std::span<const std::byte> trailing, const proto::Sampler
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::ArrayCreateRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ArrayCreateRecord& record) {
   Session& session = incoming.session;
   if (!record.array.has_kind()) return incoming.malformed("its array id is of another kind");
   if (record.restores) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);  // what it held is gone
@@ -100,7 +100,7 @@ void handle(Incoming& incoming, const proto::ArrayCreateRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::SamplerCreateRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::SamplerCreateRecord& record) {
   Session& session = incoming.session;
   Descriptions read;
   if (!read_descriptions(incoming.trailing, record, read)) return incoming.malformed("its descriptions exceed it");
@@ -125,7 +125,7 @@ void handle(Incoming& incoming, const proto::SamplerCreateRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::ArrayObjectDestroyRecord& record) {
+void handle(SessionPost& incoming, const proto::ArrayObjectDestroyRecord& record) {
   Session& session = incoming.session;
   if (record.kind == proto::ArrayObject::array) {
     const proto::Known<SessionArray> found = incoming.find(session.arrays().table(), proto::ArrayId{record.object});

@@ -42,7 +42,7 @@ void add_handle(Session& session, Reply& reply, const proto::ConditionCreateReco
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::ConditionCreateRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ConditionCreateRecord& record) {
   Session& session = incoming.session;
   if (!record.graph.has_kind()) return incoming.malformed("its graph id is of another kind");
   static_assert(proto::ConditionCreateRecord::kMaxFlags == CU_GRAPH_COND_ASSIGN_DEFAULT);
@@ -60,7 +60,7 @@ void handle(Incoming& incoming, const proto::ConditionCreateRecord& record) {
   session.start_window_call("cuGraphConditionalHandleCreate", make);
 }
 
-void handle(Incoming& incoming, const proto::ConditionsEndRecord& record) {
+void handle(SessionPost& incoming, const proto::ConditionsEndRecord& record) {
   Session& session = incoming.session;
   if (!record.graph.has_kind()) return incoming.malformed("its graph id is of another kind");
   SessionConditions::GraphRef graph = session.conditions().take(record.graph);

@@ -28,14 +28,14 @@ CUresult answer_to(const ExecutorParts& parts, const proto::DeviceQueryRecord& r
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::DeviceQueryRecord& record) {
+void handle(SessionCall& incoming, const proto::DeviceQueryRecord& record) {
   Session& session = incoming.session;
   proto::DeviceQueryReply reply{};
   const CUresult result = answer_to(session.parts(), record, reply.value);
-  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "a question about the device"), reply);
+  incoming.answer_with(session.parts().faults.check(result, session.id(), "a question about the device"), reply);
 }
 
-void handle(Incoming& incoming, const proto::ContextCallRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ContextCallRecord& record) {
   Session& session = incoming.session;
   if (record.call == proto::ContextAction::flush_remote_writes) {
     return session.start_job([reply = incoming.share_reply(), target = record.first, scope = record.second](const std::shared_ptr<Session>& self) {

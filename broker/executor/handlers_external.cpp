@@ -57,7 +57,7 @@ void end_in_window(Session& session, const char* what, ExternalMemory::Ticket ti
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::ExternalImportRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ExternalImportRecord& record) {
   if (!record.memory.has_kind()) return incoming.malformed("its id is of another kind");
   if (record.restores) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);  // it was the earlier executor's
   if ((record.flags & ~unsigned{CUDA_EXTERNAL_MEMORY_DEDICATED}) != 0) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
@@ -67,7 +67,7 @@ void handle(Incoming& incoming, const proto::ExternalImportRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::ExternalMapRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ExternalMapRecord& record) {
   if (!record.memory.has_kind()) return incoming.malformed("its id is of another kind");
   if (record.restores) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);
   incoming.session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
@@ -78,7 +78,7 @@ void handle(Incoming& incoming, const proto::ExternalMapRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::ExternalMapArrayRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ExternalMapArrayRecord& record) {
   Session& session = incoming.session;
   if (!record.memory.has_kind() || !record.array.has_kind()) return incoming.malformed("an id is of another kind");
   if (record.restores) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);
@@ -95,13 +95,13 @@ void handle(Incoming& incoming, const proto::ExternalMapArrayRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::ExternalUnmapRecord& record) {
+void handle(SessionPost& incoming, const proto::ExternalUnmapRecord& record) {
   const ExternalMemory::Ticket ticket = incoming.session.memory().external().forget(record.address);
   if (ticket == 0) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   end_in_window(incoming.session, "cuMemFree", ticket);
 }
 
-void handle(Incoming& incoming, const proto::ExternalReleaseRecord& record) {
+void handle(SessionPost& incoming, const proto::ExternalReleaseRecord& record) {
   const ExternalMemory::Ticket ticket = incoming.session.memory().external().retire(record.memory);
   if (ticket == 0) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
   end_in_window(incoming.session, "cuDestroyExternalMemory", ticket);

@@ -7,9 +7,7 @@
 
 namespace mpsshim::broker {
 
-void handle(Incoming& incoming, const proto::LaunchRecord& record) {
-  StreamQueue* queue = incoming.stream();
-  if (queue == nullptr) return;
+void handle(StreamPost& incoming, const proto::LaunchRecord& record) {
   const proto::Known<SessionFunction> function = incoming.find(incoming.session.functions(), record.function);
   if (!function) return;
   const std::uint64_t padded = (std::uint64_t{record.parameter_bytes} + 7) / 8 * 8;
@@ -40,7 +38,7 @@ void handle(Incoming& incoming, const proto::LaunchRecord& record) {
   if (op.function->uses_device_heap) [[unlikely]]
     incoming.session.note_heap_use();
   op.data = data;
-  incoming.session.streams().append(*queue, std::move(op));
+  incoming.append(std::move(op));
 }
 
 }  // namespace mpsshim::broker

@@ -21,7 +21,7 @@ CUresult with_carve_out_of(Session& session, const SessionFunction& function, F&
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::FunctionSetAttributeRecord& record) {
+void handle(SessionCall& incoming, const proto::FunctionSetAttributeRecord& record) {
   Session& session = incoming.session;
   const proto::Known<SessionFunction> function = incoming.find(session.functions(), record.function);
   if (!function) return;
@@ -30,18 +30,18 @@ void handle(Incoming& incoming, const proto::FunctionSetAttributeRecord& record)
   const CUresult result =
       session.parts().window.exclusively([&] { return loaded.settings.set(session.parts().driver, loaded.handle, attribute, record.value); });
   if (result == CUDA_SUCCESS && attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) function->carve_out = record.value;
-  incoming.reply.answer(session.parts().faults.check(result, session.id(), "cuFuncSetAttribute"));
+  incoming.answer_with(session.parts().faults.check(result, session.id(), "cuFuncSetAttribute"), proto::FunctionSetAttributeReply{});
 }
 
-void handle(Incoming& incoming, const proto::MemoryInfoRecord&) {
+void handle(SessionCall& incoming, const proto::MemoryInfoRecord&) {
   Session& session = incoming.session;
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   const CUresult result = session.parts().driver->cuMemGetInfo_v2(&free_bytes, &total_bytes);
-  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "cuMemGetInfo"), proto::MemoryInfoReply{free_bytes, total_bytes});
+  incoming.answer_with(session.parts().faults.check(result, session.id(), "cuMemGetInfo"), proto::MemoryInfoReply{free_bytes, total_bytes});
 }
 
-void handle(Incoming& incoming, const proto::OccupancyRecord& record) {
+void handle(SessionCall& incoming, const proto::OccupancyRecord& record) {
   Session& session = incoming.session;
   const proto::Known<SessionFunction> function = incoming.find(session.functions(), record.function);
   if (!function) return;
@@ -61,10 +61,10 @@ void handle(Incoming& incoming, const proto::OccupancyRecord& record) {
     reply.value = bytes;
     return answer;
   });
-  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "an occupancy query"), reply);
+  incoming.answer_with(session.parts().faults.check(result, session.id(), "an occupancy query"), reply);
 }
 
-void handle(Incoming& incoming, const proto::ClusterOccupancyRecord& record) {
+void handle(SessionCall& incoming, const proto::ClusterOccupancyRecord& record) {
   Session& session = incoming.session;
   const proto::Known<SessionFunction> function = incoming.find(session.functions(), record.function);
   if (!function) return;
@@ -92,8 +92,8 @@ void handle(Incoming& incoming, const proto::ClusterOccupancyRecord& record) {
     return record.query == proto::ClusterQuestion::active_clusters ? driver->cuOccupancyMaxActiveClusters(&value, handle, &config)
                                                                    : driver->cuOccupancyMaxPotentialClusterSize(&value, handle, &config);
   });
-  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "an occupancy query"),
-                             proto::ClusterOccupancyReply{static_cast<std::uint64_t>(value)});
+  incoming.answer_with(session.parts().faults.check(result, session.id(), "an occupancy query"),
+                       proto::ClusterOccupancyReply{static_cast<std::uint64_t>(value)});
 }
 
 }  // namespace mpsshim::broker

@@ -49,7 +49,7 @@ CUresult find_bindings(Session& session, const SessionFunction& function, std::s
   return CUDA_SUCCESS;
 }
 
-void handle(Incoming& incoming, const proto::ReferenceLookupRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ReferenceLookupRecord& record) {
   const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
   if (!module) return;
   if (!record.reference.has_kind()) return incoming.malformed("its reference id is of another kind");
@@ -66,7 +66,7 @@ void handle(Incoming& incoming, const proto::ReferenceLookupRecord& record) {
       });
 }
 
-void handle(Incoming& incoming, const proto::ReferenceSetRecord& record) {
+void handle(SessionPost& incoming, const proto::ReferenceSetRecord& record) {
   const proto::Known<SessionReference> reference = incoming.find(incoming.session.references(), record.reference);
   if (!reference) return;
   Checked<CheckedBinding> source = incoming.checked().binding(record, reference->is_surface);

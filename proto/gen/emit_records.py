@@ -16,7 +16,7 @@ def records(spec):
 enum class RecordOrder : std::uint8_t {{
   stream,       // keeps the order of the header's stream
   session,      // done when its turn in the ring comes
-  out_of_line,  // handed to the helper pool at once; later records go on
+  out_of_line,  // a call that may be answered later; later records go on
 }};
 
 '''

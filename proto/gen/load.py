@@ -201,6 +201,8 @@ def _record(entry, enums):
     _check_choice(where, "order", entry["order"], ORDERS)
     if not FIRST_RECORD_ID <= entry["id"] <= 0xFFFF:
         raise SpecError(f"{where}: id {entry['id']:#x} is outside {FIRST_RECORD_ID:#x}..0xffff")
+    if "reply" in entry and entry["order"] == "stream":
+        raise SpecError(f"{where}: work of a stream is a post: whoever waits for it waits for a fence")
     if "reply" not in entry and ("reply_trailing" in entry or entry["order"] == "out_of_line"):
         raise SpecError(f"{where}: a post has no reply and keeps its order: give it a reply, if only `reply = []`")
     return Record(entry["name"], entry["id"], entry["order"], entry["doc"], _fields(entry["fields"], enums, where), entry.get("trailing", ""),

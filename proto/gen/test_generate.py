@@ -163,6 +163,7 @@ class Refusals(unittest.TestCase):
         self.refuse("the name stands twice", records=record() + record(id=0x8002))
         self.refuse("type 'u24' is none of", records=record(fields='[{ type = "u24", name = "x" }]'))
         self.refuse("a post has no reply", records=record(more="reply_trailing = 'text'"))
+        self.refuse("work of a stream is a post", records=record(more="reply = []").replace("session", "stream"))
         self.refuse("unknown key 'note'", records=record(more='note = "x"'))
 
 
