@@ -83,6 +83,7 @@ struct Arguments {
   std::uint64_t user_sessions = 0;
   std::uint64_t user_connections = 0;
   std::uint64_t user_host_mib = 0;
+  std::uint64_t user_device_mib = 0;
   unsigned user_log_mib = 16;
 };
 
@@ -157,6 +158,9 @@ void describe(CommandLine& line, Arguments& arguments) {
               "--multiuser-server, else all");
   line.option("--user-host-mib", &arguments.user_host_mib,
               "MiB of pinned and staging memory and module images for all clients of one user; 0: half of --host-mib with --multiuser-server, else all");
+  line.option("--user-device-mib", &arguments.user_device_mib,
+              "MiB of device memory that all clients of one user may have together on each device, in whatever executors: what they allocate, map and "
+              "keep for later, and arrays; cuMemGetInfo shows it. 0 (the default): no limit");
   line.option("--user-log-mib", &arguments.user_log_mib,
               "MiB of lines an hour that the clients of one user may cause in the broker's logs, and as many in each executor's; more are left out and "
               "counted; 0: no limit");
@@ -308,6 +312,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.resources.user.sessions = arguments.user_sessions;
   limits.resources.user.connections = arguments.user_connections;
   limits.resources.user.host_bytes = arguments.user_host_mib << 20;
+  limits.resources.user.device_bytes = arguments.user_device_mib << 20;
   if (arguments.all_users) share_among_users(limits.resources, limits.max_clients);
   limits.quarantine = {arguments.quarantine_faults, std::chrono::seconds(arguments.quarantine_s), arguments.quarantine_executors};
   return limits;

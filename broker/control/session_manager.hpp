@@ -19,6 +19,7 @@
 #include <string>
 
 #include "broker/control/compilers.hpp"
+#include "broker/control/device_quota.hpp"
 #include "broker/control/executor.hpp"
 #include "broker/control/executor_pool.hpp"
 #include "broker/control/handover.hpp"
@@ -79,7 +80,7 @@ class SessionManager final : public ExecutorOwner {
     std::size_t sessions = 0;  // those whose client is there
     std::size_t descriptors = 0;
     std::uint64_t host_bytes = 0;
-    std::uint64_t device_bytes = 0;
+    std::vector<std::uint64_t> device_bytes{};  // by device
   };
   [[nodiscard]] std::map<uid_t, Holding> holdings() const;
   // Whether the session may have a descriptor and so many bytes of host memory more; if not, `why` says which limit is reached.
@@ -210,6 +211,7 @@ class SessionManager final : public ExecutorOwner {
   void check_input(Executor& executor, const ExecutorPacket& packet, const proto::FileDescriptor& input);
   void have_read(Executor& executor, const Session* session, const ExecutorPacket& answer, const Compilers::Image& image, int file);
   void forget_images();
+  void grant_memory(Executor& executor, Session* session, const ExecutorPacket& want);
   void chunk_released(Session& session, std::uint64_t object);
   void chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds);
   [[nodiscard]] static SessionCondition condition_of(const Session& session, bool busy);
@@ -226,7 +228,9 @@ class SessionManager final : public ExecutorOwner {
   void ask_for_rest();
   void came_to_rest(Session& session, CUresult status);
   void end_rest(const std::string& why);
-  void restore_session(StateReader& state);
+  using Charges = std::map<std::uint64_t, DeviceChargeRef>;  // by the number that they had
+  void restore_session(StateReader& state, Charges& charges);
+  void restore_memory_of(StateReader& state, Session& session, Charges& charges);
   void make_leases(const proto::DriverFacts& facts);
   void leave_heap(const Session& session);
   void look_at_heaps_soon();
@@ -247,12 +251,14 @@ class SessionManager final : public ExecutorOwner {
   EventLoop& loop_;
   const SessionLimits limits_;
   const Events events_;
+  DeviceQuota quota_;
   ImageStore images_;
   ShareTable shares_;
   std::unique_ptr<LeaseTable> leases_;  // made when the devices' memory is known
   proto::FileDescriptor facts_file_;
   std::uint64_t next_session_ = 1;
   std::uint64_t next_segment_ = 1;
+  std::uint64_t last_piece_ = 0;  // handed to an executor
   std::map<std::uint64_t, Session> sessions_;
   ExecutorPool pool_;
   Remnants remnants_;

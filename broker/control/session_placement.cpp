@@ -242,6 +242,7 @@ void SessionManager::leave(Session& session) {
   Executor& from = *session.executor;
   Executor* const to = session.relocation->to;
   session.relocation.reset();
+  session.forget_executor();
   ExecutorPacket close;
   close.header = {ExecutorMessage::session_close, 0, session.id};
   session.channel->tell_moved();  // before the close: what its executor still answers is for nobody from here on

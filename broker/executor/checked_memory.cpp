@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "broker/executor/array_bytes.hpp"
 #include "broker/executor/session.hpp"
 
 namespace mpsshim::broker {
@@ -13,21 +14,6 @@ namespace {
 using proto::MemorySpace;
 
 constexpr std::uint64_t kMostElementBytes = 16;  // four channels of four bytes; a block of the compressed formats
-
-// Of one element; 0: the driver knows its blocks.
-std::uint64_t element_bytes_of(std::uint32_t format, std::uint32_t channels) {
-  switch (format) {
-    case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8: return channels;
-    case CU_AD_FORMAT_UNSIGNED_INT16:
-    case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF: return std::uint64_t{2} * channels;
-    case CU_AD_FORMAT_UNSIGNED_INT32:
-    case CU_AD_FORMAT_SIGNED_INT32:
-    case CU_AD_FORMAT_FLOAT: return std::uint64_t{4} * channels;
-    default: return 0;
-  }
-}
 
 bool exceeds(std::uint64_t from, std::uint64_t count, std::uint64_t all) { return from > all || count > all - from; }
 
@@ -48,25 +34,6 @@ bool plane_bytes(std::uint64_t width, std::uint64_t height, std::uint64_t pitch,
   if (__builtin_mul_overflow(width, element == 0 ? kMostElementBytes : element, &row)) return false;
   if (__builtin_mul_overflow(std::max<std::uint64_t>(height, 1) - 1, pitch, &bytes)) return false;
   return !__builtin_add_overflow(bytes, row, &bytes);
-}
-
-// What the levels of a mipmapped array hold, which is as much as they need at least; nothing for formats whose blocks the driver alone knows.
-// False: more than there are addresses.
-bool least_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels, std::uint64_t& bytes) {
-  std::uint64_t extent[] = {array.Width, array.Height, array.Depth};
-  const std::size_t halved = (array.Flags & CUDA_ARRAY3D_LAYERED) != 0 ? 2 : 3;  // extents; layers stay as many
-  bytes = 0;
-  for (bool is_smallest = false; levels > 0 && !is_smallest; --levels) {
-    std::uint64_t level = element_bytes_of(array.Format, array.NumChannels);
-    is_smallest = true;
-    for (std::size_t i = 0; i < std::size(extent); ++i) {
-      if (__builtin_mul_overflow(level, std::max<std::uint64_t>(extent[i], 1), &level)) return false;
-      if (i < halved && extent[i] > 1) is_smallest = false;
-      if (i < halved) extent[i] /= 2;
-    }
-    if (__builtin_add_overflow(bytes, level, &bytes)) return false;
-  }
-  return true;
 }
 
 bool is_empty(const BoxSize& size) { return size.width == 0 || size.height == 0 || size.depth == 0; }
@@ -309,7 +276,7 @@ Checked<CheckedExternalArray> CheckedMemory::part(const proto::ExternalMapArrayR
   description.arrayDesc = {record.width, record.height, record.depth, static_cast<CUarray_format>(record.format), record.channels, record.flags};
   description.numLevels = record.levels;
   std::uint64_t bytes = 0;
-  if (record.levels == 0 || record.offset >= memory->size_bytes() || !least_bytes(description.arrayDesc, record.levels, bytes) ||
+  if (record.levels == 0 || record.offset >= memory->size_bytes() || !array_bytes(description.arrayDesc, record.levels, 0, bytes) ||
       bytes > memory->size_bytes() - record.offset) {
     return CUDA_ERROR_INVALID_VALUE;
   }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "broker/executor/array_bytes.hpp"
 #include "broker/executor/checked_calls.hpp"
 #include "broker/executor/dispatch.hpp"
 
@@ -25,6 +26,17 @@ CUDA_ARRAY3D_DESCRIPTOR descriptor_of(const proto::ArrayCreateRecord& record) {
   descriptor.NumChannels = record.channels;
   descriptor.Flags = record.flags;
   return descriptor;
+}
+
+constexpr std::uint64_t kBlockBytes = 8;  // of an element of formats in blocks, at most: four channels of two bytes
+
+// What it takes of the device, of its user's share. A level or a plane is there already.
+CUresult ask_for_room(Session& session, const proto::ArrayCreateRecord& record, DeviceGrant& grant) {
+  const bool is_part = record.kind == kLevel || record.kind == kPlane;
+  if (is_part || !session.memory().limit().is_set() || (record.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0) return CUDA_SUCCESS;
+  std::uint64_t bytes = 0;
+  if (!array_bytes(descriptor_of(record), record.kind == kMipmapped ? record.number : 1, kBlockBytes, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  return session.memory().limit().ask(bytes, grant);
 }
 
 CUresult create(const Driver& driver, const proto::ArrayCreateRecord& record, const SessionArray& parent, SessionArray& made) {
@@ -54,6 +66,31 @@ void add_array(Session& session, Reply& reply, const proto::ArrayCreateRecord& r
   if (is_orphan || !session.arrays().add(record.array, made)) return reply.answer_with(CUDA_ERROR_INVALID_HANDLE, proto::ArrayCreateReply{});
   if (made.is_part) parent->parts.push_back(record.array);
   reply.answer_with(CUDA_SUCCESS, describe(record, made));
+}
+
+// In a helper.
+CUresult make_array(Session& session, const proto::ArrayCreateRecord& record, const SessionArray& parent, SessionArray& made) {
+  const Driver& driver = session.parts().driver;
+  DeviceGrant grant;
+  CUresult result = ask_for_room(session, record, grant);
+  if (result == CUDA_SUCCESS) result = create(driver, record, parent, made);
+  session.parts().faults.check(result, session.id(), "cuArrayCreate");
+  CUDA_ARRAY3D_DESCRIPTOR shape{};
+  if (made.array != nullptr && driver->cuArray3DGetDescriptor_v2(&shape, made.array) == CUDA_SUCCESS) made.shape = shape;
+  if (made.is_part) made.hold = parent.hold;
+  if (result == CUDA_SUCCESS && !made.is_part) session.arrays().own(made, std::move(grant));
+  return result;
+}
+
+void make_and_add(Session& session, const SharedReply& reply, const proto::ArrayCreateRecord& record, SessionArray parent, bool is_releasing) {
+  SessionArray made;
+  made.is_part = is_part(record);
+  const CUresult result = make_array(session, record, parent, made);
+  const bool is_awaited = result == CUDA_ERROR_OUT_OF_MEMORY && is_releasing && !made.is_part;
+  session.finish_job([&session, reply, record, result, is_awaited, parent = std::move(parent), made = std::move(made)] {
+    if (!is_awaited) return add_array(session, *reply, record, result, made);
+    session.start_after_releases([reply, record](const std::shared_ptr<Session>& self) { make_and_add(*self, reply, record, {}, false); });
+  });
 }
 
 struct Descriptions {
@@ -87,16 +124,9 @@ void handle(OutOfLineCall& incoming, const proto::ArrayCreateRecord& record) {
     if (!found) return;
     parent = *found;
   }
-  session.start_job([reply = incoming.share_reply(), record, parent](const std::shared_ptr<Session>& owner) mutable {
-    SessionArray made;
-    made.is_part = is_part(record);
-    const Driver& driver = owner->parts().driver;
-    const CUresult result = owner->parts().faults.check(create(driver, record, parent, made), owner->id(), "cuArrayCreate");
-    CUDA_ARRAY3D_DESCRIPTOR shape{};
-    if (made.array != nullptr && driver->cuArray3DGetDescriptor_v2(&shape, made.array) == CUDA_SUCCESS) made.shape = shape;
-    if (made.is_part) made.hold = std::move(parent.hold);
-    if (result == CUDA_SUCCESS && !made.is_part) owner->arrays().own(made);
-    owner->finish_job([owner, reply, record, result, made = std::move(made)] { add_array(*owner, *reply, record, result, made); });
+  const bool is_releasing = session.is_releasing();  // before the attempt, as for chunks
+  session.start_job([reply = incoming.share_reply(), record, parent, is_releasing](const std::shared_ptr<Session>& owner) mutable {
+    make_and_add(*owner, reply, record, std::move(parent), is_releasing);
   });
 }
 

@@ -13,6 +13,21 @@ namespace mpsshim::broker {
 
 namespace {
 
+// The control process counts it for its user until the driver's object has ended, or was never made.
+struct TakenPiece {
+  TakenPiece(ControlLink& link, std::uint64_t owner, std::uint64_t number) : control(link), session(owner), piece(number) {}
+  TakenPiece(const TakenPiece&) = delete;
+  ~TakenPiece() {
+    ExecutorPacket packet;
+    packet.header = {ExecutorMessage::piece_ended, 0, session};
+    packet.object = piece;
+    control.send(packet);
+  }
+  ControlLink& control;
+  const std::uint64_t session;
+  const std::uint64_t piece;
+};
+
 CUresult import(Session& session, const proto::ExternalImportRecord& record) {
   ExecutorParts& parts = session.parts();
   ReceivedPiece piece;
@@ -21,13 +36,15 @@ CUresult import(Session& session, const proto::ExternalImportRecord& record) {
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::piece_taken, 0, session.id()};
   packet.object = record.memory.value;
+  packet.address = piece.number;
   parts.control.send(packet);
+  const auto taken = std::make_shared<const TakenPiece>(parts.control, session.id(), piece.number);
   // What a session shares is behind such a descriptor as well.
   const std::uint32_t type = piece.handle_type != 0 ? piece.handle_type : std::uint32_t{CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD};
   const ScopedMark mark(session.id(), "cuImportExternalMemory", Patience::patient);
   const proto::trace::Span span("driver", "cuImportExternalMemory", {"session", session.id()});
   const CUresult result =
-      session.memory().external().import(record.memory, {record.size_bytes, piece.size_bytes, type, record.flags}, std::move(piece.handle));
+      session.memory().external().import(record.memory, {record.size_bytes, piece.size_bytes, type, record.flags, taken}, std::move(piece.handle));
   return parts.faults.check(result, session.id(), "cuImportExternalMemory");
 }
 

@@ -11,8 +11,6 @@ namespace {
 
 constexpr std::uint64_t kQuickBytes = 64u << 20;  // mapping so much takes a worker tens of microseconds
 
-constexpr std::uint64_t kEverywhere = UINT64_MAX;  // from address 0
-
 bool is_range(std::uint64_t address, std::uint64_t size_bytes) { return size_bytes != 0 && size_bytes <= UINT64_MAX - address; }
 
 CUresult map(Session& session, const proto::MappingCreateRecord& record) {
@@ -56,14 +54,9 @@ void set_access_and_answer(Session& session, const proto::MappingAccessRecord& r
 
 // The device is full, but what the session has given back is perhaps still there: awaited, as for chunks.
 void create_after_releases(Session& session, const proto::MemoryCreateAsRecord& record, const SharedReply& reply) {
-  session.when_completed([&session, record, reply, up_to = session.memory().last_given_up()] {
-    session.start_job([record, reply, up_to](const std::shared_ptr<Session>& self) {
-      self->memory().application().unmap_forgotten(0, kEverywhere, up_to);
-      self->memory().release_leaving(up_to);
-      self->parts().control.settle();
-      reply->answer_with(create(*self, record), proto::MemoryCreateAsReply{});
-      self->finish_job();
-    });
+  session.start_after_releases([record, reply](const std::shared_ptr<Session>& self) {
+    reply->answer_with(create(*self, record), proto::MemoryCreateAsReply{});
+    self->finish_job();
   });
 }
 
@@ -101,8 +94,8 @@ void handle(SessionCall& incoming, const proto::MemoryPropertiesRecord& record) 
 
 void handle(OutOfLineCall& incoming, const proto::MemoryCreateAsRecord& record) {
   Session& session = incoming.session;
-  const bool is_leaving = session.memory().is_releasing() || session.memory().application().has_forgotten(0, kEverywhere);
-  if (record.size_bytes <= kQuickBytes) {
+  const bool is_leaving = session.is_releasing();
+  if (record.size_bytes <= kQuickBytes && !session.memory().limit().is_set()) {
     const CUresult result = create(session, record);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && is_leaving) return create_after_releases(session, record, incoming.share_reply());
     return incoming.answer_with(result, proto::MemoryCreateAsReply{});

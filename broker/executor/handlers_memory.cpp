@@ -23,18 +23,13 @@ void answer(Reply& reply, CUresult result, const MemoryMap::Chunk& chunk) {
 
 bool is_lacking(CUresult result) { return result == CUDA_ERROR_OUT_OF_MEMORY || result == MemoryMap::kNoRoomInLeases; }
 
-// The device, or the lease, is full. What the session has given back counts as free for it, so that is awaited: its work, the unmapping, and the
-// control process, which holds a handle of each chunk.
+// The device, its user's share of it, or the lease, is full.
 void create_after_releases(Session& session, std::uint64_t size_bytes, const SharedReply& reply) {
-  session.when_completed([&session, size_bytes, reply, up_to = session.memory().last_given_up()] {
-    session.start_job([size_bytes, reply, up_to](const std::shared_ptr<Session>& self) {
-      self->memory().release_leaving(up_to);
-      self->parts().control.settle();
-      MemoryMap::Chunk chunk;
-      const CUresult result = create_chunk(*self, size_bytes, chunk);
-      answer(*reply, result, chunk);
-      self->finish_job();
-    });
+  session.start_after_releases([size_bytes, reply](const std::shared_ptr<Session>& self) {
+    MemoryMap::Chunk chunk;
+    const CUresult result = create_chunk(*self, size_bytes, chunk);
+    answer(*reply, result, chunk);
+    self->finish_job();
   });
 }
 
@@ -59,8 +54,8 @@ CUresult map_segment(Session& session, const proto::SegmentMapRecord& record, st
 
 void handle(OutOfLineCall& incoming, const proto::ChunkCreateRecord& record) {
   Session& session = incoming.session;
-  const bool releasing = session.memory().is_releasing();  // before the attempt: what is released meanwhile may be what it lacked
-  if (record.size_bytes <= kQuickChunkBytes) {
+  const bool releasing = session.is_releasing();  // before the attempt: what is released meanwhile may be what it lacked
+  if (record.size_bytes <= kQuickChunkBytes && !session.memory().limit().is_set()) {
     MemoryMap::Chunk chunk;
     const CUresult result = create_chunk(session, record.size_bytes, chunk);
     if (releasing && is_lacking(result)) return create_after_releases(session, record.size_bytes, incoming.share_reply());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Questions that only the driver can answer, at once.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -19,6 +20,14 @@ CUresult with_carve_out_of(Session& session, const SessionFunction& function, F&
       [&] { return loaded.settings.with_carve_out(session.parts().driver, loaded.handle, function.carve_out, ask); });
 }
 
+CUresult memory_info(Session& session, proto::MemoryInfoReply& info) {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  const CUresult result = session.parts().driver->cuMemGetInfo_v2(&free_bytes, &total_bytes);
+  info = {free_bytes, total_bytes};
+  return session.parts().faults.check(result, session.id(), "cuMemGetInfo");
+}
+
 }  // namespace
 
 void handle(SessionCall& incoming, const proto::FunctionSetAttributeRecord& record) {
@@ -33,12 +42,21 @@ void handle(SessionCall& incoming, const proto::FunctionSetAttributeRecord& reco
   incoming.answer_with(session.parts().faults.check(result, session.id(), "cuFuncSetAttribute"), proto::FunctionSetAttributeReply{});
 }
 
-void handle(SessionCall& incoming, const proto::MemoryInfoRecord&) {
+void handle(OutOfLineCall& incoming, const proto::MemoryInfoRecord&) {
   Session& session = incoming.session;
-  std::size_t free_bytes = 0;
-  std::size_t total_bytes = 0;
-  const CUresult result = session.parts().driver->cuMemGetInfo_v2(&free_bytes, &total_bytes);
-  incoming.answer_with(session.parts().faults.check(result, session.id(), "cuMemGetInfo"), proto::MemoryInfoReply{free_bytes, total_bytes});
+  proto::MemoryInfoReply reply{};
+  if (!session.memory().limit().is_set()) return incoming.share_reply()->answer_with(memory_info(session, reply), reply);
+  session.start_job([reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
+    const DeviceLimit& limit = self->memory().limit();
+    proto::MemoryInfoReply info{};
+    std::uint64_t left_bytes = 0;
+    CUresult result = memory_info(*self, info);
+    if (result == CUDA_SUCCESS) result = limit.left(left_bytes);
+    info.total_bytes = std::min(info.total_bytes, limit.bytes());
+    info.free_bytes = std::min(info.free_bytes, left_bytes);
+    reply->answer_with(result, info);
+    self->finish_job();
+  });
 }
 
 void handle(SessionCall& incoming, const proto::OccupancyRecord& record) {

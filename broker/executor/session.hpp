@@ -99,6 +99,10 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // Runs `act` in a later turn of the worker's, unless the session fails or closes by then; until then it is under way, as a job is.
   void go_on_later(std::function<void()> act);
+  // Whether some of the device memory that it has given up is still to become the device's, or its user's.
+  [[nodiscard]] bool is_releasing() const;
+  // As start_job(), once all that was given up by now is free, where nobody's kernel holds up what ends it.
+  void start_after_releases(std::function<void(const std::shared_ptr<Session>&)> job);
   // Has `job` done by a helper. It gets the session, and comes back through finish_job(): until then the session is not taken down.
   void start_job(std::function<void(const std::shared_ptr<Session>&)> job);
   // The same in a quiet window, whenever one comes.
