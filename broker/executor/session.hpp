@@ -19,6 +19,7 @@
 #include "broker/executor/client_channel.hpp"
 #include "broker/executor/conditioned_graph.hpp"
 #include "broker/executor/graph_set.hpp"
+#include "broker/executor/helper_pool.hpp"
 #include "broker/executor/link_state.hpp"
 #include "broker/executor/memory_map.hpp"
 #include "broker/executor/memory_uses.hpp"
@@ -167,6 +168,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void answer_pause(bool without_variables, const std::function<void(CUresult)>& answer);
   void leave_times(std::function<void()> left);
   void abandon_jobs();
+  [[nodiscard]] HelperPool::Client helper_client() const;
   void end_unheld_arrays();
   void start_output(const std::shared_ptr<StreamQueue>& queue);
   void drop_queued();
@@ -184,6 +186,7 @@ class Session : public std::enable_shared_from_this<Session> {
   ExecutorParts& parts_;
   const std::uint64_t id_;
   const std::uint32_t client_pid_;
+  const std::uint32_t client_uid_;
   ClientChannel channel_;
   const std::shared_ptr<SessionVariables> variables_;
   const IssueContext context_;
