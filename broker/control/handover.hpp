@@ -55,7 +55,7 @@ class StateReader {
   StateReader(const proto::FileDescriptor& state, std::string& why);
 
   // 2: sessions have text of their kernels. 3: and the times of their events. 4: executors and images have users. 5: memory that is shared is
-  // told by its number.
+  // told by its number, and there is what is in quarantine.
   [[nodiscard]] std::uint32_t version() const { return version_; }
   // False once anything was missing; values read from then on are 0 or empty.
   [[nodiscard]] bool ok() const { return ok_; }

@@ -88,6 +88,7 @@ void SessionManager::save(StateWriter& state) const {
   }
   state.number(sessions_.size());
   for (const auto& [id, session] : sessions_) save_session(state, session);
+  quarantine_.save(state);
 }
 
 void SessionManager::restore_memory_of(StateReader& state, Session& session, Charges& charges) {
@@ -172,7 +173,9 @@ bool SessionManager::resume(StateReader& state, std::string& why, std::function<
   make_leases(*facts);
   Charges charges;
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) restore_session(state, charges);
+  if (state.version() >= 5) quarantine_.restore(state);
   if (!state.ok()) return why = "the sessions that were handed over are not complete, or their addresses not in --window", false;
+  arm_release();
   on_renewed_ = std::move(started);
   // The device's own first: others take what driver it has found to serve.
   std::stable_partition(executors.begin(), executors.end(), [](const Former& former) { return former.id == ExecutorId{}; });

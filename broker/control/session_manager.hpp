@@ -72,6 +72,7 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<Executor>>& executors() const { return pool_.all(); }
   [[nodiscard]] ImageStore& images() { return images_; }
   [[nodiscard]] ProgramReader& programs() { return programs_; }
+  [[nodiscard]] bool weighs_faults() const { return !suspicions_.empty(); }  // until all programs of their suspects are known
   // Who shares executors and what is kept for them: image cache, load log. kHome, or a user who shares nothing with others.
   [[nodiscard]] uid_t house_of(const ClientIdentity& client) const;
   [[nodiscard]] const SessionLimits& limits() const { return limits_; }
