@@ -177,6 +177,7 @@ bool SessionManager::resume(StateReader& state, std::string& why, std::function<
   if (!state.ok()) return why = "the sessions that were handed over are not complete, or their addresses not in --window", false;
   arm_release();
   on_renewed_ = std::move(started);
+  renewed_house_.reset();
   // The device's own first: others take what driver it has found to serve.
   std::stable_partition(executors.begin(), executors.end(), [](const Former& former) { return former.id == ExecutorId{}; });
   for (const Former& former : executors) {

@@ -310,7 +310,7 @@ void SessionManager::forget(Executor& executor) {
   }
   free_leases(remnants_.remove_all(executor));
   standby_feeds_.erase(executor.id());
-  heap_.left.erase(executor.id());
+  heaps_[executor.user()].left.erase(executor.id());
   images_.forget_log(executor.id());
   reserved_.erase(executor.id());
   pool_.forget(executor);

@@ -24,7 +24,7 @@ void SessionManager::executor_ready(Executor& executor) {
   if (!leases_) make_leases(*executor.facts());
   if (executor.serving()->loads_given == 0) shorten_log(executor);
   replay_loads(executor, *executor.serving());
-  if (rest_) {
+  if (rest_ && executor.user() == rest_->house.value_or(executor.user())) {
     executor.hold();
   } else {
     serve_waiting(executor);
@@ -36,7 +36,10 @@ void SessionManager::executor_ready(Executor& executor) {
 }
 
 void SessionManager::look_for_renewal() {
-  const auto is_done = [](const auto& entry) { return entry.second->state() == ExecutorState::active || entry.second->is_quitting(); };
+  const auto is_done = [this](const auto& entry) {
+    const Executor& executor = *entry.second;
+    return executor.state() == ExecutorState::active || executor.is_quitting() || executor.user() != renewed_house_.value_or(executor.user());
+  };
   if (on_renewed_ && std::ranges::all_of(pool_.all(), is_done)) std::exchange(on_renewed_, nullptr)();
 }
 
@@ -283,7 +286,7 @@ bool SessionManager::executor_died(Executor& executor, const DeathReport& report
   const DeathReport report = excused(reported);
   const auto drain = drains_.extract(executor.id());
   const bool is_replaced_for_one = !drain.empty() && drain.mapped().is_a_clients && report.cause == DeathReport::Cause::replaced;
-  heap_.left.erase(executor.id());
+  heaps_[executor.user()].left.erase(executor.id());
   standby_feeds_.erase(executor.id());
   free_leases(remnants_.remove_all(executor));
   std::vector<SessionCondition> conditions;
