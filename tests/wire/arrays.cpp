@@ -169,16 +169,16 @@ TEST_CASE("an array outlives the work that was queued when it was destroyed, and
 TEST_CASE("on a full device an array waits for those that were destroyed before, and for nothing else") {
   Fixture f;
   constexpr auto kNext = proto::ArrayId::make(5, 1);
-  f.make_array(kPlain);
+  f.make_array(ArrayKind::array);
   f.fake.most_arrays = 1;
-  f.ask_array(kPlain, kNext, 1);
+  f.ask_array(ArrayKind::array, kNext, 1);
   f.await(1);
   CHECK(f.client.status(1) == CUDA_ERROR_OUT_OF_MEMORY);
   f.fake.hold_work();
   const std::uint64_t chunk = f.client.add_chunk(2u << 20);
   f.client.post(proto::FillRecord{chunk, 0, 16, 1, 1, 4});
-  f.destroy(kArrayObject, kArray.value);
-  f.ask_array(kPlain, kNext, 2);
+  f.destroy(ArrayObject::array, kArray.value);
+  f.ask_array(ArrayKind::array, kNext, 2);
   Fixture::let_windows_pass();
   CHECK_FALSE(f.client.is_answered(2));
   f.fake.resume_work();
