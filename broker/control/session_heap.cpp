@@ -89,7 +89,7 @@ bool SessionManager::is_silent(uid_t house, Heap& heap) {
 void SessionManager::look_at_heaps() {
   std::vector<uid_t> houses;
   for (const auto& [house, heap] : heaps_) houses.push_back(house);
-  std::ranges::rotate(houses, std::ranges::upper_bound(houses, last_heap_));
+  std::rotate(houses.begin(), std::upper_bound(houses.begin(), houses.end(), last_heap_), houses.end());
   for (const uid_t house : houses) look_at_heap(house, heaps_.at(house));
 }
 
