@@ -36,6 +36,10 @@
 //   ImageGive + [sealed memory file,                       →  the second: what a compiler process has made of the first (prepared_file.hpp).
 //                what it was prepared to]                     Without files: `status`, and `text` says why
 //                                                          ←  ImageCheck + [file]        an input of a linker of `session`; ImageGive answers
+//                                                          ←  LinkWant + [link_file.hpp] for image `object` of `session`, or a linker of it (0); of no
+//                                                                                       session: for a replay, by process `client_pid`. ImageGive
+//                                                                                       answers: the request, and the outcome; without that the
+//                                                                                       executor is to see to it itself
 //                                                          ←  ModuleNote                 an entry of the load log, before the driver call is issued
 //   LoadReplay + [sealed memory file]                      →  (recovery: the entries in their order, before the first SessionOpen; `session` has
 //                                                              kept variables of that copy: nobody else gets it. A standby
@@ -128,6 +132,7 @@ enum class ExecutorMessage : std::uint32_t {
   memory_want,
   memory_grant,
   memory_back,
+  link_want,
 };
 
 // An entry of the load log. Streams, graphs and side contexts stand in it because they take device memory as loads do: only if a new life makes the
@@ -167,14 +172,15 @@ struct ExecutorPacket {
                                  // how many side contexts there are with it; session_pause(d), variables_check(ed): number of the order;
                                  // memory_want, memory_grant, memory_back: number of the question; piece_ended: number of the piece
   std::uint64_t address = 0;     // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy; image_want,
-                                 // image_give: number of the question; chunk_created: of the grant, 0: none; piece_add, piece_taken: of the piece
+                                 // link_want, image_give: number of the question; chunk_created: of the grant, 0: none; piece_add, piece_taken: of the
+                                 // piece
   std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment; session_open: how much device memory its user may have, 0: no limit
   std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note, load_replay: LogKind; piece_add: CUexternalMemoryHandleType, 0: a session's;
                                  // image_want: compute capability, 90 for 9.0; image_check: CUjitInputType
   std::uint32_t flags = 0;       // segment_restore: registration flags; session_pause(d): kPause...; starved: kStarves...; module_note: kLoad...;
                                  // image_want: kImage...
   std::uint64_t epoch = 0;       // session_open
-  std::uint32_t client_pid = 0;  // session_open
+  std::uint32_t client_pid = 0;  // session_open; link_want: of the process that asks
   std::uint32_t client_uid = 0;
   proto::Lease device_lease;  // session_open, lease_add, lease_restore
   proto::Lease pinned_lease;

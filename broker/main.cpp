@@ -24,6 +24,7 @@
 #include "broker/control/server.hpp"
 #include "broker/control/user.hpp"
 #include "broker/executor/executor_main.hpp"
+#include "broker/linker/linker_main.hpp"
 #include "broker/log.hpp"
 #include "broker/log_subject.hpp"
 
@@ -37,6 +38,7 @@ struct Arguments {
   bool foreground = false;
   bool executor = false;
   bool compiler = false;
+  bool linker = false;
   bool verbose = false;
   bool dumpable = false;
   bool keep_rights = false;
@@ -66,6 +68,8 @@ struct Arguments {
   unsigned relocate_ms = 0;
   unsigned image_ms = 20'000;
   unsigned idle_compiler_ms = 5'000;
+  unsigned idle_linker_ms = 5'000;
+  unsigned link_s = 60;
   bool has_image_faults = false;
   bool standby = false;
   bool no_standby = false;
@@ -115,6 +119,11 @@ void describe(CommandLine& line, Arguments& arguments) {
   line.option("--idle-executor-ms", &arguments.idle_ms, "Milliseconds after its last client that a further executor ends");
   line.option("--idle-compiler-ms", &arguments.idle_compiler_ms,
               "Milliseconds after its last image that a user's compiler process ends, which reads what clients load");
+  line.option("--idle-linker-ms", &arguments.idle_linker_ms,
+              "Milliseconds after its last job that a user's linker process ends, which compiles and links PTX for its clients; it takes a context on the "
+              "GPU (about half a GiB on an H200)");
+  line.option("--link-s", &arguments.link_s,
+              "Seconds of the processor that compiling and linking the PTX of one image may take, and half of what it may take on the clock");
   line.option("--blocked-s", &arguments.blocked_s,
               "Seconds that kernels without end may block all executors of a user, two or more, while another client's call waits: then the client "
               "whose program blocks most of them, of several the last, gets CUDA_ERROR_LAUNCH_TIMEOUT; 0: as long as they run");
@@ -188,6 +197,7 @@ void describe(CommandLine& line, Arguments& arguments) {
   line.hidden_flag("--test-image-faults", arguments.has_image_faults);
   line.hidden_flag("--executor", arguments.executor);
   line.hidden_flag("--compiler", arguments.compiler);
+  line.hidden_flag("--linker", arguments.linker);
   line.hidden_option("--device", &arguments.device);
   line.hidden_option("--label", &arguments.label);
   line.hidden_flag("--cold", arguments.is_cold);
@@ -244,6 +254,15 @@ ExecutorOptions executor_options(const Arguments& arguments) {
           .user_log_mib = arguments.user_log_mib,
           .dumpable = arguments.dumpable,
           .keeps_rights = arguments.keep_rights};
+}
+
+LinkerOptions linker_options(const Arguments& arguments) {
+  return {.driver_path = arguments.driver,
+          .device = arguments.device,
+          .job_time = std::chrono::seconds(arguments.link_s),
+          .keeps_rights = arguments.keep_rights,
+          .has_test_faults = arguments.has_image_faults,
+          .dumpable = arguments.dumpable};
 }
 
 // The command line this process was started with, without what a hand-over has added.
@@ -310,6 +329,10 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.compilers.idle = std::chrono::milliseconds(arguments.idle_compiler_ms);
   limits.compilers.user_minute = std::chrono::seconds(arguments.user_compiler_s);
   limits.compilers.job = std::chrono::milliseconds(arguments.image_ms);
+  limits.linkers.idle = std::chrono::milliseconds(arguments.idle_linker_ms);
+  limits.linkers.job = 2 * std::chrono::seconds(arguments.link_s);
+  limits.linkers.kept_bytes = 64ull << 20;  // the store of images keeps them, too
+  limits.link_time = std::chrono::seconds(arguments.link_s);
   limits.serves_all_users = arguments.all_users;
   limits.shares_executors = arguments.share_executors;
   if (arguments.client_host_mib != 0) limits.resources.client_host_bytes = arguments.client_host_mib << 20;
@@ -351,8 +374,9 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
   }
   ProcessLauncher launcher;
   CompilerProcessLauncher compilers({arguments.has_image_faults, arguments.dumpable});
+  LinkerProcessLauncher linkers(linker_options(arguments));
   // Never destroyed where it could not take over: the sockets are the former program's.
-  auto server = std::make_unique<Server>(std::move(*pipes), launcher, compilers, executors, session_limits(arguments, *window),
+  auto server = std::make_unique<Server>(std::move(*pipes), launcher, compilers, linkers, executors, session_limits(arguments, *window),
                                          [&](const std::string& reason) {
                                            if (reason.empty() && !arguments.keep_rights) give_up_rights(arguments.log_dir);
                                            daemon.settled(reason.empty() ? "" : "no driver serves: " + reason);
@@ -400,6 +424,7 @@ int main(int argc, char** argv) {
   if (arguments.dumpable) prctl(PR_SET_DUMPABLE, 1);
   signal(SIGXFSZ, SIG_IGN);  // `ulimit -f`: a log that cannot grow costs lines, not clients
   if (arguments.executor) return executor_main(executor_options(arguments));
+  if (arguments.linker) return linker_main(linker_options(arguments));
   if (arguments.compiler) return compiler_main({arguments.has_image_faults, arguments.dumpable});
   if (!arguments.daemon && !arguments.foreground) return fail("say -d (background) or -f (foreground); see --help");
   raise_file_limit();

@@ -3,11 +3,7 @@
 
 #include <array>
 #include <cerrno>
-#include <ctime>
-#include <memory>
 #include <new>
-#include <string_view>
-#include <vector>
 
 #include <malloc.h>
 #include <unistd.h>
@@ -16,6 +12,7 @@
 #include "broker/compiler/prepare_image.hpp"
 #include "broker/compiler/prepared_file.hpp"
 #include "broker/compiler/sandbox.hpp"
+#include "broker/compiler/test_faults.hpp"
 #include "broker/control_messages.hpp"
 #include "proto/socket.hpp"
 
@@ -23,29 +20,10 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr std::string_view kTestMark = "mpsshim-test:";
-
-// What no image is known to do.
-void fail_as_asked(const ImageBytes& image) {
-  const std::string_view text(reinterpret_cast<const char*>(image.data()), image.size());
-  const std::size_t at = text.find(kTestMark);
-  if (at == std::string_view::npos) return;
-  const std::string_view what = text.substr(at + kTestMark.size(), 5);
-  volatile char* volatile nowhere = nullptr;
-  if (what == "crash") *nowhere = 0;
-  while (what.starts_with("hang")) {
-  }
-  std::vector<std::unique_ptr<std::byte[]>> filled;
-  while (what.starts_with("fill")) filled.emplace_back(new std::byte[std::size_t{64} << 20]);
-  const std::clock_t began = std::clock();
-  while (what.starts_with("slow") && std::clock() - began < CLOCKS_PER_SEC) {
-  }
-}
-
 CUresult prepare(const CompilerJob& job, const proto::FileDescriptor& file, proto::FileDescriptor& prepared, bool has_test_faults) {
   const ImageBytes image = map_sealed(file);
   if (image.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (has_test_faults) fail_as_asked(image);
+  if (has_test_faults) fail_as_asked(image, "mpsshim-test:");
   const ImageTarget target{job.compute, (job.flags & kImageForTexts) != 0, (job.flags & kImageHasObjects) != 0};
   Preparation preparation;
   preparation.status = (job.flags & kImageIsInput) != 0 ? check_link_input(image, static_cast<CUjitInputType>(job.compute), preparation.log)
@@ -62,7 +40,7 @@ void serve(const proto::Socket& control, const CompilerOptions& options) {
     proto::ReceivedFds fds;
     if (control.receive(std::as_writable_bytes(std::span(&job, 1)), received, fds) != proto::SocketStatus::ok) return;
     if (received != sizeof job || fds.count != 1) return;
-    limit_job_time();
+    limit_job_time(kCompilerJobTime);
     CompilerAnswer answer{job.number, CUDA_SUCCESS, 0};
     proto::FileDescriptor prepared;
     try {

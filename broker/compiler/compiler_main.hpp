@@ -6,8 +6,7 @@
 namespace mpsshim::broker {
 
 struct CompilerOptions {
-  // For tests: an image that has a text "mpsshim-test:WHAT" in it makes the process do WHAT before it reads it: crash, hang (work without end),
-  // fill (take memory without end), slow (work for a second).
+  // For tests: an image that has a text "mpsshim-test:WHAT" in it makes the process do WHAT before it reads it (test_faults.hpp).
   bool has_test_faults = false;
   bool dumpable = false;  // for the command line alone: main() has seen to it
 };

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between the control process and a compiler process, over the SOCK_SEQPACKET pair that is the latter's file descriptor 3. One binary's,
+// Messages between the control process and a compiler or a linker process, over the SOCK_SEQPACKET pair that is the latter's descriptor 3. One binary's,
 // so the layout is private to it. The control process believes nothing that comes back: a stranger's image may have taken the process over.
 //
 //   control process                       compiler process
 //                                      ←  CompilerAnswer 0, once: which of its restraints could not be put on
 //   CompilerJob + [image]              →  CompilerAnswer + [prepared_file.hpp]     one job at a time; without a file: `status` alone
+//   CompilerJob + [request]            →  CompilerAnswer + [outcome]               a linker process: link_file.hpp
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ static_assert(sizeof(CompilerJob) == 16);
 
 struct CompilerAnswer {
   std::uint64_t number = 0;
-  std::uint32_t status = 0;     // CUresult: CUDA_SUCCESS with a file, whatever that says; 0: an errno
+  std::uint32_t status = 0;     // CUresult: with a file CUDA_SUCCESS, or it may be another file next time; of number 0: an errno
   std::uint32_t restraint = 0;  // with number 0: Restraint of the sandbox that failed
 };
 static_assert(sizeof(CompilerAnswer) == 16);

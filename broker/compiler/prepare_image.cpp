@@ -248,6 +248,7 @@ class Preparer {
       note_contents_of_cubin(unpacked.bytes(), prepared_);
     } else {
       note_contents_of_ptx(as_text(unpacked.bytes()), prepared_);
+      prepared_.is_compiled_by_loading = true;
     }
     prepared_.content = image.part(content.first(length));
     return check_others(image, entries, wanted);
@@ -298,6 +299,7 @@ class Preparer {
     const bool is_old = image::ptx_version(text) < image::kOldestLinkedPtx && placements_.empty();
     const ImageBytes ended = with_end(given);
     if (!is_old) prepared_.inputs.push_back({CU_JIT_INPUT_PTX, ended});
+    prepared_.is_compiled_by_loading = is_old;
     prepared_.prefix = prefix_;
     prepared_.content = placements_.empty() ? ended : placed_text(text);
     note_contents_of_ptx(as_text(prepared_.content.bytes()), prepared_);

@@ -4,17 +4,15 @@
 // The reader trusts nothing: its writer has read a stranger's image, and may be his by now. What it gets is well-formed and says anything.
 #pragma once
 
-#include <cstddef>
 #include <string>
 
 #include <cuda.h>
 
+#include "broker/compiler/part_file.hpp"
 #include "broker/compiler/prepared_image.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
-
-inline constexpr std::size_t kMaxDescriptionBytes = std::size_t{64} << 20;  // of names, in an executor's memory
 
 // What has become of an image.
 struct Preparation {
@@ -25,9 +23,6 @@ struct Preparation {
 
 // Invalid: there is no memory for it (errno).
 [[nodiscard]] proto::FileDescriptor write_prepared(const Preparation& preparation, const ImageBytes& image);
-
-// The whole file, which has to be sealed (proto::Seal::given_content); empty: it is not, or cannot be mapped.
-[[nodiscard]] ImageBytes map_sealed(const proto::FileDescriptor& file);
 
 // False: it is not such a file. `image`: what it was made of.
 [[nodiscard]] bool read_prepared(const proto::FileDescriptor& file, const ImageBytes& image, Preparation& preparation);

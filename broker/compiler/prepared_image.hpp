@@ -4,43 +4,19 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <cuda.h>
 
+#include "broker/compiler/image_bytes.hpp"
 #include "broker/image/cubin.hpp"
 #include "broker/image/managed.hpp"
 
 namespace mpsshim::broker {
-
-// Bytes, and what keeps them where they are: a vector, or a mapping of a file whose content is sealed.
-class ImageBytes {
- public:
-  ImageBytes() = default;
-  explicit ImageBytes(std::vector<std::byte> bytes) {
-    auto kept = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
-    bytes_ = *kept;
-    keeper_ = std::move(kept);
-  }
-  ImageBytes(std::span<const std::byte> bytes, std::shared_ptr<const void> keeper) : keeper_(std::move(keeper)), bytes_(bytes) {}
-
-  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
-  [[nodiscard]] const std::byte* data() const { return bytes_.data(); }
-  [[nodiscard]] std::size_t size() const { return bytes_.size(); }
-  [[nodiscard]] bool empty() const { return bytes_.empty(); }
-  // A part of the same bytes, kept by the same.
-  [[nodiscard]] ImageBytes part(std::span<const std::byte> bytes) const { return {bytes, keeper_}; }
-
- private:
-  std::shared_ptr<const void> keeper_;
-  std::span<const std::byte> bytes_;
-};
 
 struct LinkInput {
   CUjitInputType type{};
@@ -53,6 +29,7 @@ struct PreparedImage {
   // be prepared itself, `prefix` in front of it. A driver without a linker loads `content`.
   std::vector<LinkInput> inputs;
   std::vector<std::byte> prefix;
+  bool is_compiled_by_loading = false;  // `content` is a text that no linker takes, or holds one: the driver compiles it as it loads it
 
   bool has_writable_globals = false;
   bool uses_device_heap = false;      // image::CubinInfo

@@ -8,7 +8,6 @@
 #include <grp.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,20 +19,6 @@ namespace mpsshim::broker {
 namespace {
 
 constexpr uid_t kNobody = 65534;
-
-// Root's would be able to do what no limit says.
-bool leave_root() {
-  if (geteuid() != 0) return true;
-  return setgroups(0, nullptr) == 0 && setresgid(kNobody, kNobody, kNobody) == 0 && setresuid(kNobody, kNobody, kNobody) == 0;
-}
-
-bool set_limit(int resource, rlim_t most) {
-  rlimit limit{};
-  if (getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return false;
-  limit.rlim_max = std::min(limit.rlim_max, most);
-  limit.rlim_cur = std::min(limit.rlim_cur, limit.rlim_max);
-  return setrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0;
-}
 
 bool set_limits() {
   bool good = set_limit(RLIMIT_CORE, 0) && set_limit(RLIMIT_NOFILE, kCompilerFiles) && set_limit(RLIMIT_FSIZE, kCompilerFileBytes);
@@ -59,12 +44,28 @@ bool filter_system_calls() {
 
 }  // namespace
 
-Restraint restrain() {
-  // Where memory runs out it is the one to go.
+void go_first() {
   if (const int file = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC); file >= 0) {
     (void)!write(file, "1000", 4);
     close(file);
   }
+}
+
+bool leave_root() {
+  if (geteuid() != 0) return true;
+  return setgroups(0, nullptr) == 0 && setresgid(kNobody, kNobody, kNobody) == 0 && setresuid(kNobody, kNobody, kNobody) == 0;
+}
+
+bool set_limit(int resource, rlim_t most) {
+  rlimit limit{};
+  if (getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return false;
+  limit.rlim_max = std::min(limit.rlim_max, most);
+  limit.rlim_cur = std::min(limit.rlim_cur, limit.rlim_max);
+  return setrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0;
+}
+
+Restraint restrain() {
+  go_first();
   if (!leave_root() || !keep_capabilities({})) return Restraint::user;
   prctl(PR_SET_DUMPABLE, 0);  // changing the user may have set it
   if (!set_limits()) return Restraint::limits;
@@ -73,11 +74,11 @@ Restraint restrain() {
   return Restraint::none;
 }
 
-void limit_job_time() {
+void limit_job_time(std::chrono::seconds time) {
   rusage used{};
   rlimit limit{};
   if (getrusage(RUSAGE_SELF, &used) != 0 || getrlimit(RLIMIT_CPU, &limit) != 0) return;
-  const auto seconds = static_cast<rlim_t>(used.ru_utime.tv_sec + used.ru_stime.tv_sec + 2 + kCompilerJobTime.count());  // two parts, rounded down
+  const auto seconds = static_cast<rlim_t>(used.ru_utime.tv_sec + used.ru_stime.tv_sec + 2 + time.count());  // two parts, rounded down
   limit.rlim_cur = std::min(limit.rlim_max, seconds);
   setrlimit(RLIMIT_CPU, &limit);
 }

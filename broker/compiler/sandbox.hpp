@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstddef>
 
+#include <sys/resource.h>
+
 namespace mpsshim::broker {
 
 inline constexpr std::size_t kCompilerMemoryBytes = std::size_t{3} << 30;  // of addresses: an image, what it is unpacked to, what describes it
@@ -18,7 +20,12 @@ enum class Restraint : unsigned { none, user, limits, privileges, system_calls }
 
 // With all threads that there will be. The one that could not be put on, with errno; the rest holds.
 [[nodiscard]] Restraint restrain();
-// The job that begins now may take kCompilerJobTime; then SIGXCPU ends the process.
-void limit_job_time();
+// The job that begins now may take so much of the processor; then SIGXCPU ends the process.
+void limit_job_time(std::chrono::seconds time);
+
+// Parts of it, for linker processes (broker/linker), which keep more.
+void go_first();                                     // where memory runs out
+[[nodiscard]] bool leave_root();                     // root becomes `nobody`: no limit says what it may do
+[[nodiscard]] bool set_limit(int resource, rlim_t most);  // RLIMIT_...; what is less stays
 
 }  // namespace mpsshim::broker

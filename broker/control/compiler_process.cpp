@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "broker/compiler/compiler_messages.hpp"
+#include "broker/control/executor_process.hpp"
 #include "broker/control/process_identity.hpp"
 
 namespace mpsshim::broker::control {
@@ -23,28 +24,18 @@ namespace mpsshim::broker::control {
 namespace {
 
 // Made before fork(): between fork and exec the child only makes system calls.
-struct CompilerCommand {
-  std::vector<std::string> words;
+struct CommandLines {
+  explicit CommandLines(CompilerCommand& command) {
+    for (std::string& word : command.arguments) argv.push_back(word.data());
+    for (std::string& entry : command.environment) envp.push_back(entry.data());
+    argv.push_back(nullptr);
+    envp.push_back(nullptr);
+  }
   std::vector<char*> argv;
   std::vector<char*> envp;
 };
 
-CompilerCommand make_compiler_command(const CompilerOptions& options) {
-  CompilerCommand command;
-  command.words = {"mpsbroker", "--compiler"};
-  if (options.has_test_faults) command.words.emplace_back("--test-image-faults");
-  if (options.dumpable) command.words.emplace_back("--dumpable");
-  const std::size_t arguments = command.words.size();
-  for (const char* name : {"LD_LIBRARY_PATH", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"}) {
-    if (const char* value = std::getenv(name)) command.words.push_back(fmt::format("{}={}", name, value));
-  }
-  for (std::size_t i = 0; i < command.words.size(); ++i) (i < arguments ? command.argv : command.envp).push_back(command.words[i].data());
-  command.argv.push_back(nullptr);
-  command.envp.push_back(nullptr);
-  return command;
-}
-
-[[noreturn]] void become_compiler(const CompilerCommand& command, int link) {
+[[noreturn]] void become_compiler(const CommandLines& command, int link) {
   if (link != kCompilerControlFd && dup2(link, kCompilerControlFd) < 0) _exit(126);
   if (link == kCompilerControlFd) fcntl(link, F_SETFD, 0);
   syscall(SYS_close_range, kCompilerControlFd + 1, ~0u, 0);
@@ -57,12 +48,35 @@ CompilerCommand make_compiler_command(const CompilerOptions& options) {
 
 }  // namespace
 
-std::optional<CompilerLife> CompilerProcessLauncher::launch() {
+CompilerCommand CompilerProcessLauncher::command(unsigned) const {
+  CompilerCommand command{{"mpsbroker", "--compiler"}, {}};
+  if (options_.has_test_faults) command.arguments.emplace_back("--test-image-faults");
+  if (options_.dumpable) command.arguments.emplace_back("--dumpable");
+  for (const char* name : {"LD_LIBRARY_PATH", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"}) {
+    if (const char* value = std::getenv(name)) command.environment.push_back(fmt::format("{}={}", name, value));
+  }
+  return command;
+}
+
+CompilerCommand LinkerProcessLauncher::command(unsigned device) const {
+  CompilerCommand command{{"mpsbroker", "--linker", "--driver", options_.driver_path, "--device", std::to_string(device), "--link-s",
+                           std::to_string(options_.job_time.count())},
+                          driver_environment()};
+  if (options_.has_test_faults) command.arguments.emplace_back("--test-image-faults");
+  if (options_.keeps_rights) command.arguments.emplace_back("--keep-rights");
+  if (options_.dumpable) command.arguments.emplace_back("--dumpable");
+  // Whoever takes the process over writes nothing there that an executor would load. In front of what the environment may say about it.
+  command.environment.emplace(command.environment.begin(), "CUDA_CACHE_DISABLE=1");
+  return command;
+}
+
+std::optional<CompilerLife> CompilerProcessLauncher::launch(unsigned device) {
   CompilerLife life;
   auto ends = proto::Socket::pair();
   if (!ends[0].valid()) return std::nullopt;
-  const CompilerCommand command = make_compiler_command(options_);
-  ChildProcess child = make_child([&] { become_compiler(command, ends[1].fd()); });
+  CompilerCommand words = command(device);
+  const CommandLines lines(words);
+  ChildProcess child = make_child([&] { become_compiler(lines, ends[1].fd()); });
   if (child.pid < 0) return std::nullopt;
   life.pid = child.pid;
   life.pidfd = std::move(child.pidfd);

@@ -13,6 +13,7 @@
 #include "broker/compiler/sandbox.hpp"
 #include "broker/control/complaints.hpp"
 #include "broker/control_messages.hpp"
+#include "broker/linker/linker_main.hpp"
 #include "broker/log.hpp"
 #include "broker/log_subject.hpp"
 
@@ -36,14 +37,20 @@ const char* name_of(std::uint32_t restraint) {
 
 }  // namespace
 
+CompilerTrade trade_of_readers() { return {.job_time = kCompilerJobTime, .memory_mib = kCompilerMemoryBytes >> 20}; }
+
+CompilerTrade trade_of_linkers(std::chrono::seconds job_time) {
+  return {"links", "link", "linked", "linking", job_time, kLinkerMemoryBytes >> 20, CUDA_ERROR_INVALID_PTX};
+}
+
 void Compilers::prepare(const Image& image, int file, const Asker& asker, Done done) {
   const auto known = std::ranges::find_if(kept_, [&](const Kept& kept) { return kept.image == image; });
   if (known != kept_.end()) {
     kept_.splice(kept_.begin(), kept_, known);
     return done(CUDA_SUCCESS, {}, kept_.front().file.get());
   }
-  User* const user = start(image.uid);
-  if (user == nullptr) return done(CUDA_ERROR_OUT_OF_MEMORY, "the process that reads images cannot be started", -1);
+  User* const user = start(whose(image));
+  if (user == nullptr) return done(CUDA_ERROR_OUT_OF_MEMORY, fmt::format("the process that {} images cannot be started", trade_.does), -1);
   const auto is_same = [&](const Job& job) { return job.image == image; };
   if (user->current && is_same(*user->current)) return user->current->waiters.push_back({asker, std::move(done)});
   if (const auto same = std::ranges::find_if(user->waiting, is_same); same != user->waiting.end()) {
@@ -51,9 +58,9 @@ void Compilers::prepare(const Image& image, int file, const Asker& asker, Done d
   }
   const auto is_its = [&](const Job& job) { return job.waiters.front().asker.session == asker.session; };
   if (user->waiting.size() >= limits_.jobs || static_cast<std::size_t>(std::ranges::count_if(user->waiting, is_its)) >= limits_.session_jobs) {
-    complain("{}: {} images of user {} wait to be read already, and {} may, {} of a client; one more is refused.", asker.name, user->waiting.size(),
-             image.uid, limits_.jobs, limits_.session_jobs);
-    return done(CUDA_ERROR_OUT_OF_MEMORY, "too many images wait to be read", -1);
+    complain("{}: {} images of user {} wait to be {} already, and {} may, {} of a client; one more is refused.", asker.name, user->waiting.size(),
+             image.uid, trade_.done, limits_.jobs, limits_.session_jobs);
+    return done(CUDA_ERROR_OUT_OF_MEMORY, fmt::format("too many images wait to be {}", trade_.done), -1);
   }
   proto::FileDescriptor copy = proto::duplicate_of(file);
   if (!copy.valid()) return done(CUDA_ERROR_OUT_OF_MEMORY, "the broker has no descriptor left", -1);
@@ -61,25 +68,25 @@ void Compilers::prepare(const Image& image, int file, const Asker& asker, Done d
   job.image = image;
   job.file = std::move(copy);
   job.waiters.push_back({asker, std::move(done)});
-  next(image.uid);
+  next(whose(image));
 }
 
-void Compilers::expect(uid_t uid) { (void)start(uid); }
+void Compilers::expect(uid_t uid, unsigned device) { (void)start({uid, device}); }
 
-Compilers::User* Compilers::start(uid_t uid) {
-  if (const auto running = users_.find(uid); running != users_.end()) return &running->second;
-  auto life = launcher_.launch();
+Compilers::User* Compilers::start(Whose whose) {
+  if (const auto running = users_.find(whose); running != users_.end()) return &running->second;
+  auto life = launcher_.launch(whose.device);
   if (!life) {
-    complain("The process that reads images of user {} cannot be started ({}); its images are refused. Free memory, or raise its limits.", uid,
-             std::strerror(errno));
+    complain("The process that {} images of user {} cannot be started ({}); its images are refused. Free memory, or raise its limits.", trade_.does,
+             whose.uid, std::strerror(errno));
     return nullptr;
   }
-  User& user = users_[uid];
+  User& user = users_[whose];
   user.life = std::move(*life);
   user.life.link.set_blocking(false);
-  user.link_watch = loop_.watch(user.life.link.fd(), EPOLLIN, [this, uid](EventLoop::Events) { heard(uid); });
-  user.death_watch = loop_.watch(user.life.pidfd.get(), EPOLLIN, [this, uid](EventLoop::Events) { died(uid); });
-  next(uid);
+  user.link_watch = loop_.watch(user.life.link.fd(), EPOLLIN, [this, whose](EventLoop::Events) { heard(whose); });
+  user.death_watch = loop_.watch(user.life.pidfd.get(), EPOLLIN, [this, whose](EventLoop::Events) { died(whose); });
+  next(whose);
   return &user;
 }
 
@@ -94,19 +101,19 @@ std::list<Compilers::Job>::iterator Compilers::choose(User& user) const {
   return chosen;
 }
 
-void Compilers::next(uid_t uid) {
-  User& user = users_.at(uid);
+void Compilers::next(Whose whose) {
+  User& user = users_.at(whose);
   if (user.current || user.is_idle) return;
   if (user.waiting.empty()) {
     user.yields = false;
-    user.timer = loop_.after(limits_.idle, [this, uid] {
-      User& idle = users_.at(uid);
+    user.timer = loop_.after(limits_.idle, [this, whose] {
+      User& idle = users_.at(whose);
       idle.is_idle = true;
       launcher_.kill(idle.life);  // it keeps nothing
     });
     return;
   }
-  if (has_to_yield(uid, user)) return;
+  if (has_to_yield(whose, user)) return;
   const auto chosen = choose(user);
   user.last_session = chosen->waiters.front().asker.session;
   user.current = std::make_unique<Job>(std::move(*chosen));
@@ -114,57 +121,57 @@ void Compilers::next(uid_t uid) {
   user.current->number = ++last_number_;
   ++user.current->attempts;
   user.is_overdue = false;
-  user.timer = loop_.after(limits_.job, [this, uid] { overdue(uid); });
-  send(uid, user);
+  user.timer = loop_.after(limits_.job, [this, whose] { overdue(whose); });
+  send(whose, user);
 }
 
 // While it does, its timer is for that. Others of its user wait behind the job.
-bool Compilers::has_to_yield(uid_t uid, User& user) {
+bool Compilers::has_to_yield(Whose whose, User& user) {
   const auto now = EventLoop::Clock::now();
-  const auto overdrawn_for = budget_.overdrawn_for(uid, now);
-  const bool is_alone = std::ranges::none_of(users_, [&](const auto& other) { return other.first != uid && other.second.current; });
+  const auto overdrawn_for = budget_.overdrawn_for(whose.uid, now);
+  const bool is_alone = std::ranges::none_of(users_, [&](const auto& other) { return other.first.uid != whose.uid && other.second.current; });
   if (!user.yields) user.yields_until = now + kLongestYield;
   user.yields = overdrawn_for.count() > 0 && !is_alone && now < user.yields_until;
   if (!user.yields) return false;
   const auto wait = std::min<std::chrono::nanoseconds>(overdrawn_for, user.yields_until - now);
-  user.timer = loop_.after(std::chrono::ceil<std::chrono::milliseconds>(wait), [this, uid] { next(uid); });
+  user.timer = loop_.after(std::chrono::ceil<std::chrono::milliseconds>(wait), [this, whose] { next(whose); });
   return true;
 }
 
 // A job of another user has ended. Who is overdrawn comes behind those who are not, which next() has started by then.
 void Compilers::go_on_yielding() {
-  std::vector<uid_t> yielding;
-  for (const auto& [uid, user] : users_) {
-    if (user.yields) yielding.push_back(uid);
+  std::vector<Whose> yielding;
+  for (const auto& [whose, user] : users_) {
+    if (user.yields) yielding.push_back(whose);
   }
-  for (const uid_t uid : yielding) {
-    if (users_.contains(uid)) next(uid);
+  for (const Whose whose : yielding) {
+    if (users_.contains(whose)) next(whose);
   }
 }
 
-void Compilers::charge(uid_t uid, User& user) {
+void Compilers::charge(Whose whose, User& user) {
   const auto used = launcher_.processor_time(user.life);
-  budget_.charge(uid, used - std::exchange(user.charged, used), EventLoop::Clock::now());
+  budget_.charge(whose.uid, used - std::exchange(user.charged, used), EventLoop::Clock::now());
 }
 
-void Compilers::send(uid_t uid, User& user) {
+void Compilers::send(Whose whose, User& user) {
   const Job& job = *user.current;
   const CompilerJob message{job.number, job.image.compute, job.image.flags};
   const int file = job.file.get();
   const proto::SocketStatus status = proto::send_message(user.life.link, message, {&file, 1});
   if (status == proto::SocketStatus::ok) return;
   const bool is_short = status == proto::SocketStatus::would_block || (status == proto::SocketStatus::failed && proto::is_shortage(errno));
-  if (!is_short) return;                                                // it is dying, which its pidfd tells
-  user.timer = loop_.after(std::chrono::milliseconds(2), [this, uid] {  // descriptors of the user's own that are in sockets: they go
-    User& same = users_.at(uid);
-    same.timer = loop_.after(limits_.job, [this, uid] { overdue(uid); });
-    send(uid, same);
+  if (!is_short) return;                                                  // it is dying, which its pidfd tells
+  user.timer = loop_.after(std::chrono::milliseconds(2), [this, whose] {  // descriptors of the user's own that are in sockets: they go
+    User& same = users_.at(whose);
+    same.timer = loop_.after(limits_.job, [this, whose] { overdue(whose); });
+    send(whose, same);
   });
 }
 
-void Compilers::heard(uid_t uid) {
-  const LogSubject subject(uid);
-  User& user = users_.at(uid);
+void Compilers::heard(Whose whose) {
+  const LogSubject subject(whose.uid);
+  User& user = users_.at(whose);
   CompilerAnswer answer;
   std::size_t received = 0;
   proto::ReceivedFds fds;
@@ -173,8 +180,8 @@ void Compilers::heard(uid_t uid) {
   const bool is_answer = status == proto::SocketStatus::ok && received == sizeof answer;
   if (is_answer && answer.number == 0) {
     if (answer.restraint != 0 && !std::exchange(has_complained_, true)) {
-      log_warning("The process that reads images {} ({}): what an image could do to it is bounded by the rest alone.", name_of(answer.restraint),
-                  std::strerror(static_cast<int>(answer.status)));
+      log_warning("The process that {} images {} ({}): what an image could do to it is bounded by the rest alone.", trade_.does,
+                  name_of(answer.restraint), std::strerror(static_cast<int>(answer.status)));
     }
     return;
   }
@@ -183,31 +190,32 @@ void Compilers::heard(uid_t uid) {
     return launcher_.kill(user.life);
   }
   std::unique_ptr<Job> job = std::move(user.current);
-  charge(uid, user);
-  next(uid);
+  job->may_be_kept = answer.status == CUDA_SUCCESS && (job->image.flags & kImageIsInput) == 0;
+  charge(whose, user);
+  next(whose);
   go_on_yielding();
   const bool is_file = fds.count == 1 && proto::is_sealed(fds.fds[0], proto::Seal::content);
   if (is_file) return complete(std::move(job), CUDA_SUCCESS, {}, std::move(fds.fds[0]));
-  complain("{}: image {} cannot be read within {} MiB; it is refused.",
-           job->waiters.empty() ? "A client that is gone" : job->waiters.front().asker.name, job->image.image, kCompilerMemoryBytes >> 20);
-  complete(std::move(job), CUDA_ERROR_OUT_OF_MEMORY, fmt::format("it cannot be read within {} MiB of memory", kCompilerMemoryBytes >> 20), {});
+  complain("{}: image {} cannot be {} within {} MiB; it is refused.",
+           job->waiters.empty() ? "A client that is gone" : job->waiters.front().asker.name, job->image.image, trade_.done, trade_.memory_mib);
+  complete(std::move(job), CUDA_ERROR_OUT_OF_MEMORY, fmt::format("it cannot be {} within {} MiB of memory", trade_.done, trade_.memory_mib), {});
 }
 
-void Compilers::overdue(uid_t uid) {
-  const LogSubject subject(uid);
-  User& user = users_.at(uid);
+void Compilers::overdue(Whose whose) {
+  const LogSubject subject(whose.uid);
+  User& user = users_.at(whose);
   user.is_overdue = true;
   launcher_.kill(user.life);
 }
 
-void Compilers::died(uid_t uid) {
-  const LogSubject subject(uid);
-  auto gone = users_.extract(uid);
+void Compilers::died(Whose whose) {
+  const LogSubject subject(whose.uid);
+  auto gone = users_.extract(whose);
   User& user = gone.mapped();
   user.link_watch.reset();
   user.death_watch.reset();
   user.timer.reset();
-  charge(uid, user);
+  charge(whose, user);
   const CompilerEnd end = launcher_.reap(user.life);
   std::unique_ptr<Job> job = std::move(user.current);
   const bool is_over_time = user.is_overdue || end.signal == SIGXCPU;
@@ -215,10 +223,10 @@ void Compilers::died(uid_t uid) {
   if (job && !job->waiters.empty()) {  // else its clients are gone, and so it was ended
     const std::string& name = job->waiters.front().asker.name;
     if (is_over_time) {
-      complain("{}: image {} took longer to read than {} s of the processor or {} s; it is refused.", name, job->image.image,
-               kCompilerJobTime.count(), limits_.job.count() / 1000);
+      complain("{}: image {} took longer to {} than {} s of the processor or {} s; it is refused.", name, job->image.image, trade_.to_do,
+               trade_.job_time.count(), limits_.job.count() / 1000);
     } else {
-      complain("{}: the process that reads images {} while it read image {}; {}.", name, end.text, job->image.image,
+      complain("{}: the process that {} images {} while it {} image {}; {}.", name, trade_.does, end.text, trade_.done, job->image.image,
                is_tried_again ? "another one tries again, once" : "the image is refused");
     }
   }
@@ -226,27 +234,28 @@ void Compilers::died(uid_t uid) {
   if (is_tried_again) job.reset();
   std::list<Job> waiting = std::move(user.waiting);
   if (!waiting.empty()) {
-    if (User* const anew = start(uid)) {
+    if (User* const anew = start(whose)) {
       anew->last_session = is_tried_again ? waiting.front().waiters.front().asker.session - 1 : user.last_session;
       anew->waiting = std::move(waiting);
-      next(uid);
+      next(whose);
     }
   }
   go_on_yielding();
   for (Job& left : waiting) {  // none could be started
-    complete(std::make_unique<Job>(std::move(left)), CUDA_ERROR_OUT_OF_MEMORY, "the process that reads images cannot be started", {});
+    complete(std::make_unique<Job>(std::move(left)), CUDA_ERROR_OUT_OF_MEMORY,
+             fmt::format("the process that {} images cannot be started", trade_.does), {});
   }
   if (!job) return;
-  complete(std::move(job), CUDA_ERROR_INVALID_IMAGE,
-           is_over_time ? fmt::format("reading it took more than {} s", kCompilerJobTime.count())
-                        : fmt::format("the process that reads images {} while it read this one", end.text),
+  complete(std::move(job), trade_.died,
+           is_over_time ? fmt::format("{} it took more than {} s", trade_.doing, trade_.job_time.count())
+                        : fmt::format("the process that {} images {} while it {} this one", trade_.does, end.text, trade_.done),
            {});
 }
 
 void Compilers::complete(std::unique_ptr<Job> job, CUresult status, const std::string& why, proto::FileDescriptor prepared) {
   const int file = prepared.get();
   for (const Waiter& waiter : job->waiters) waiter.done(status, why, file);
-  if (status == CUDA_SUCCESS && (job->image.flags & kImageIsInput) == 0) keep(job->image, std::move(prepared));
+  if (status == CUDA_SUCCESS && job->may_be_kept) keep(job->image, std::move(prepared));
 }
 
 void Compilers::keep(const Image& image, proto::FileDescriptor file) {
@@ -269,7 +278,7 @@ void Compilers::drop(std::uint64_t session) {
       return true;
     });
   };
-  for (auto& [uid, user] : users_) {
+  for (auto& [whose, user] : users_) {
     if (user.current) drop_from(*user.current);
     for (Job& job : user.waiting) drop_from(job);
     std::erase_if(user.waiting, [](const Job& job) { return job.waiters.empty(); });

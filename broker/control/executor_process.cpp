@@ -66,17 +66,8 @@ std::string driver_search_path(std::string_view path) {
   return kept;
 }
 
-// CUDA_MPS_PIPE_DIRECTORY would make the driver look for NVIDIA's own daemon there; LD_PRELOAD may name our own stand-in for the driver.
 std::vector<std::string> executor_environment(const ExecutorOptions& options) {
-  constexpr std::string_view kNotInherited[] = {"CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD", kLibraryPath, kConnections, kCopyConnections};
-  std::vector<std::string> environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text(*entry);
-    if (std::ranges::none_of(kNotInherited, [&](std::string_view name) { return names_variable(text, name); })) environment.emplace_back(text);
-  }
-  if (const char* path = std::getenv(kLibraryPath.data()); path != nullptr) {
-    if (const std::string kept = driver_search_path(path); !kept.empty()) environment.push_back(fmt::format("{}={}", kLibraryPath, kept));
-  }
+  std::vector<std::string> environment = driver_environment();
   environment.push_back(fmt::format("{}={}", kConnections, options.connections));
   environment.push_back(fmt::format("{}={}", kCopyConnections, options.copy_connections));
   return environment;
@@ -143,6 +134,20 @@ proto::FileDescriptor sealed_file(const char* name, std::size_t bytes) {
 }
 
 }  // namespace
+
+// CUDA_MPS_PIPE_DIRECTORY would make the driver look for NVIDIA's own daemon there; LD_PRELOAD may name our own stand-in for the driver.
+std::vector<std::string> driver_environment() {
+  constexpr std::string_view kNotInherited[] = {"CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD", kLibraryPath, kConnections, kCopyConnections};
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (std::ranges::none_of(kNotInherited, [&](std::string_view name) { return names_variable(text, name); })) environment.emplace_back(text);
+  }
+  if (const char* path = std::getenv(kLibraryPath.data()); path != nullptr) {
+    if (const std::string kept = driver_search_path(path); !kept.empty()) environment.push_back(fmt::format("{}={}", kLibraryPath, kept));
+  }
+  return environment;
+}
 
 std::optional<ExecutorLife> ProcessLauncher::launch(const ExecutorOptions& options) {
   ExecutorLife life;

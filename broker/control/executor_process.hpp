@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <sys/types.h>
 
@@ -37,6 +38,9 @@ class ExecutorLauncher {
   // Once dead: how it ended, as the end of a sentence ("was ended by signal 9").
   [[nodiscard]] virtual std::string reap(const ExecutorLife& life) = 0;
 };
+
+// For whoever loads the driver: this process's, without what would make the driver look for NVIDIA's own daemon, or be ours.
+[[nodiscard]] std::vector<std::string> driver_environment();
 
 class ProcessLauncher final : public ExecutorLauncher {
  public:

@@ -281,8 +281,16 @@ void ImageStore::keep_compiled(unsigned device, std::uint64_t image, proto::File
   compiled_.remove_if([&](const Compiled& compiled) { return compiled.image == image && compiled.device == device; });
   compiled_.push_front({device, image, *size, std::move(file)});
   std::uint64_t total = 0;
-  const auto beyond = std::ranges::find_if(compiled_, [&](const Compiled& compiled) { return (total += compiled.size_bytes) > kMaxCompiledBytes; });
-  compiled_.erase(beyond, compiled_.end());
+  for (const Compiled& compiled : compiled_) total += compiled.size_bytes;
+  // First what no next life asks for: one that has to have a text compiled takes that much longer to take over.
+  for (const bool goes_if_logged : {false, true}) {
+    for (auto oldest = compiled_.end(); total > kMaxCompiledBytes && oldest != compiled_.begin();) {
+      --oldest;
+      if (oldest == compiled_.begin() || (!goes_if_logged && images_.at(oldest->image).log_entries != 0)) continue;
+      total -= oldest->size_bytes;
+      oldest = compiled_.erase(oldest);
+    }
+  }
 }
 
 int ImageStore::compiled_file(unsigned device, std::uint64_t image) {

@@ -7,8 +7,8 @@
 // A client that offers the digest of a content it does not have may load that image, if it is of its own house (users who share executors:
 // ExecutorId::user); what a session can do with a loaded image is to run it in its own memory. Users who share nothing have each content once each,
 // so nobody learns by a digest what another user has loaded.
-// Machine code that an executor has compiled from an image is kept beside it, the least recently used ones dropped beyond a limit: no later
-// executor compiles it again.
+// Machine code that was compiled from an image is kept beside it, so that no later executor has to ask for it; beyond a limit the least recently used
+// goes, of images that no load log names first.
 // An image's id is a random number: who names it has been given it.
 // An image lives as long as a session holds it or the log names it: an executor's next life replays it. Addresses of module variables
 // depend on the whole order, so loads that were undone stay in it, up to a limit; beyond it they are struck, and a client whose

@@ -28,7 +28,7 @@ constexpr std::size_t kMaxCommands = 64;  // connections of mpsctl at a time
 
 }  // namespace
 
-Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLauncher& compilers, const ExecutorSettings& executors,
+Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLauncher& compilers, CompilerLauncher& linkers, const ExecutorSettings& executors,
                const SessionLimits& limits, std::function<void(const std::string&)> on_settled)
     : directory_(std::move(directory)),
       on_settled_(std::move(on_settled)),
@@ -44,7 +44,7 @@ Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLaun
                   quit_now();
                 },
                 .stopped = [this] { loop_.stop(); }},
-               &compilers),
+               &compilers, &linkers),
       commands_(
           manager_, [this](std::chrono::seconds patience) { quit(patience); },
           [this](const Commands::RestartOrder& order, const Commands::Answer& answer) { restart(order, answer); }) {}

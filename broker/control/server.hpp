@@ -24,7 +24,7 @@ namespace mpsshim::broker::control {
 class Server {
  public:
   // `on_settled` is called once: with "" when the first executor is ready, or with why there will be none.
-  Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLauncher& compilers, const ExecutorSettings& executors,
+  Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLauncher& compilers, CompilerLauncher& linkers, const ExecutorSettings& executors,
          const SessionLimits& limits, std::function<void(const std::string&)> on_settled);
   ~Server();
 

@@ -59,7 +59,7 @@ void SessionManager::begin_end(Session& session, SessionPhase phase) {
   const SessionPhase before = std::exchange(session.phase, phase);
   if (before == SessionPhase::closing || before == SessionPhase::terminating) return;  // under way
   if (before != SessionPhase::reopening) send_close(session);
-  if (compilers_) compilers_->drop(session.id);  // a helper that waited for an image would keep it from being taken down
+  drop_jobs(session.id);  // a helper that waited for an image would keep it from being taken down
   session.ended_at = EventLoop::Clock::now();
   check_end(session.id);
 }
@@ -110,7 +110,7 @@ void SessionManager::erase(Session& session) {
     if (!remnants_.keep(session.id, further)) free_leases({further});
   }
   images_.release_session(session.id);
-  if (compilers_) compilers_->drop(session.id);
+  drop_jobs(session.id);
   forget_images();
   Executor* const executor = session.executor;
   forget_variables(session);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionManager's part in a module's load: the image an executor asks for, and what a compiler process of the session's user makes of it.
+// SessionManager's part in a module's load: the image an executor asks for, what a compiler process of the session's user makes of it, and what a
+// linker process does of the texts in it.
+#include <array>
 #include <cstring>
 
 #include "broker/control/session_manager.hpp"
@@ -28,7 +30,7 @@ void SessionManager::give_image(Executor& executor, const ExecutorPacket& packet
   if (compiled >= 0) file = compiled;
   if (!compilers_) return executor.send(answer, {&file, 1});
   const Compilers::Image image{session != nullptr ? session->client.uid : 0, packet.object, compiled >= 0, packet.purpose, packet.flags};
-  have_read(executor, session, answer, image, file);
+  have_made(*compilers_, executor, answer, image, file);
 }
 
 // Of a linker: read once, kept by nobody.
@@ -39,26 +41,77 @@ void SessionManager::check_input(Executor& executor, const ExecutorPacket& packe
   const int file = input.get();
   if (!compilers_) return executor.send(answer, {&file, 1});
   const Session* const session = find(packet.header.session);
-  have_read(executor, session, answer, {session != nullptr ? session->client.uid : 0, ++last_input_, false, packet.purpose, kImageIsInput}, file);
+  have_made(*compilers_, executor, answer, {session != nullptr ? session->client.uid : 0, ++last_input_, false, packet.purpose, kImageIsInput}, file);
 }
 
-void SessionManager::have_read(Executor& executor, const Session* session, const ExecutorPacket& answer, const Compilers::Image& image, int file) {
-  if (session == nullptr) return refuse_image(executor, answer, CUDA_ERROR_MPS_SERVER_NOT_READY, "its session has ended");
+// A GPU that takes one process at a time has no context for another: there the executor has to do it itself.
+void SessionManager::have_linked(Executor& executor, const ExecutorPacket& packet, const proto::FileDescriptor& request) {
+  ExecutorPacket answer;
+  answer.header = {ExecutorMessage::image_give, CUDA_SUCCESS, packet.header.session};
+  answer.address = packet.address;
+  answer.client_pid = packet.client_pid;
+  const int file = request.get();
+  if (!linkers_ || executor.is_exclusive()) return send_to_process(executor, answer, {&file, 1});
+  linker_launcher_->use_driver(executor.driver());
+  const Session* const session = find(packet.header.session);
+  const bool is_of_image = packet.object != 0;
+  const Compilers::Image image{session != nullptr ? session->client.uid : executor.log_user(),
+                               is_of_image ? packet.object : ++last_input_,
+                               false,
+                               0,
+                               is_of_image ? packet.flags : kImageIsInput,
+                               executor.device()};
+  have_made(*linkers_, executor, answer, image, file);
+}
+
+// A standby, which may serve by then, asks for what it makes again.
+void SessionManager::send_to_process(Executor& executor, const ExecutorPacket& answer, std::span<const int> files) {
+  if (executor.pid() == static_cast<pid_t>(answer.client_pid)) return executor.send(answer, files);
+  ExecutorInstance* const standby = executor.standby();
+  if (standby != nullptr && standby->pid() == static_cast<pid_t>(answer.client_pid)) standby->send(answer, files);
+}
+
+void SessionManager::have_made(Compilers& by, Executor& executor, const ExecutorPacket& answer, const Compilers::Image& image, int file) {
+  const Session* const session = find(answer.header.session);
+  if (session == nullptr && answer.header.session != 0) {
+    return refuse_image(executor, answer, CUDA_ERROR_MPS_SERVER_NOT_READY, "its session has ended");
+  }
   // Kept until then: the session may end, and the image with it.
   const auto given = std::make_shared<proto::FileDescriptor>(proto::duplicate_of(file));
-  const auto done = [this, id = executor.id(), epoch = executor.epoch(), answer, given](CUresult status, const std::string& why, int prepared) {
+  const auto done = [this, id = executor.id(), epoch = executor.epoch(), answer, given](CUresult status, const std::string& why, int made) {
     const auto asker = pool_.all().find(id);
-    if (asker == pool_.all().end() || asker->second->epoch() != epoch) return;  // another life has asked nothing
-    if (status != CUDA_SUCCESS) return refuse_image(*asker->second, answer, status, why);
-    const int files[] = {given->get(), prepared};
-    asker->second->send(answer, files);
+    if (asker == pool_.all().end()) return;
+    Executor& asked = *asker->second;
+    ExecutorPacket reply = answer;
+    if (status != CUDA_SUCCESS) {
+      reply.header.status = static_cast<std::uint32_t>(status);
+      std::strncpy(reply.text, why.c_str(), sizeof reply.text - 1);
+    }
+    const std::array<int, 2> files{given->get(), made};
+    const auto sent = std::span(files).first(status == CUDA_SUCCESS ? files.size() : 0);
+    if (answer.client_pid != 0) return send_to_process(asked, reply, sent);
+    if (asked.epoch() == epoch) asked.send(reply, sent);  // another life has asked nothing
   };
-  compilers_->prepare(image, file, {session->id, session->name()}, done);
+  by.prepare(image, file, {answer.header.session, session != nullptr ? session->name() : "Executor " + executor.label()}, done);
+}
+
+void SessionManager::drop_jobs(std::uint64_t session) {
+  for (Compilers* const each : {compilers_.get(), linkers_.get()}) {
+    if (each != nullptr) each->drop(session);
+  }
+}
+
+void SessionManager::stop_compilers() {
+  for (Compilers* const each : {compilers_.get(), linkers_.get()}) {
+    if (each != nullptr) each->stop();
+  }
 }
 
 // What nobody has may be read again: the executors keep it loaded for a while.
 void SessionManager::forget_images() {
-  if (compilers_) compilers_->forget([this](std::uint64_t image) { return images_.is_held(image); });
+  for (Compilers* const each : {compilers_.get(), linkers_.get()}) {
+    if (each != nullptr) each->forget([this](std::uint64_t image) { return images_.is_held(image); });
+  }
 }
 
 }  // namespace mpsshim::broker::control

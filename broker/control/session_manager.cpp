@@ -23,7 +23,7 @@ double milliseconds_since(EventLoop::Clock::time_point start) {
 }  // namespace
 
 SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits,
-                               Events events, CompilerLauncher* compilers)
+                               Events events, CompilerLauncher* compilers, CompilerLauncher* linkers)
     : loop_(loop),
       limits_(limits),
       events_(std::move(events)),
@@ -31,8 +31,10 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       images_(loop),
       pool_(loop, launcher, executors, limits.pool, *this),
       quarantine_(limits.quarantine),
-      programs_(loop, [this] { programs_known(); }) {
+      programs_(loop, [this] { programs_known(); }),
+      linker_launcher_(linkers) {
   if (compilers != nullptr) compilers_ = std::make_unique<Compilers>(loop, *compilers, limits_.compilers);
+  if (linkers != nullptr) linkers_ = std::make_unique<Compilers>(loop, *linkers, limits_.linkers, trade_of_linkers(limits_.link_time));
   if (limits_.relocate_for_tests.count() != 0) {
     relocation_timer_ = loop_.after(limits_.relocate_for_tests, [this] { relocate_for_tests(); });
   }
@@ -57,7 +59,7 @@ void SessionManager::quit(CUresult error) {
     if (session.answer) respond(session, error);
   }
   drains_.clear();
-  if (compilers_) compilers_->stop();
+  stop_compilers();
   pool_.quit();
 }
 

@@ -45,6 +45,8 @@ struct SessionLimits {
   QuarantineLimits quarantine;
   PoolLimits pool;
   CompilerLimits compilers;
+  CompilerLimits linkers{.job = std::chrono::seconds(120)};
+  std::chrono::seconds link_time{60};  // of the processor, a job
   ResourceLimits resources = limits_of_this_machine();
   bool serves_all_users = false;  // else those of the broker's own uid
   bool shares_executors = false;  // all users are served in the same executors, in one address space
@@ -57,9 +59,9 @@ class SessionManager final : public ExecutorOwner {
     std::function<void(const std::string& why)> cannot_start;
     std::function<void()> stopped;  // after quit(): every executor is gone
   };
-  // Without `compilers` executors read images themselves.
+  // Without `compilers` executors read images themselves, without `linkers` they compile and link them.
   SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits, Events events,
-                 CompilerLauncher* compilers = nullptr);
+                 CompilerLauncher* compilers = nullptr, CompilerLauncher* linkers = nullptr);
 
   void start();
   // Every session gets `error`, every executor ends, Events::stopped follows.
@@ -212,7 +214,11 @@ class SessionManager final : public ExecutorOwner {
   void lease_released(Session& session, std::uint64_t address);
   void give_image(Executor& executor, const ExecutorPacket& packet);
   void check_input(Executor& executor, const ExecutorPacket& packet, const proto::FileDescriptor& input);
-  void have_read(Executor& executor, const Session* session, const ExecutorPacket& answer, const Compilers::Image& image, int file);
+  void have_linked(Executor& executor, const ExecutorPacket& packet, const proto::FileDescriptor& request);
+  void have_made(Compilers& by, Executor& executor, const ExecutorPacket& answer, const Compilers::Image& image, int file);
+  static void send_to_process(Executor& executor, const ExecutorPacket& answer, std::span<const int> files);
+  void drop_jobs(std::uint64_t session);
+  void stop_compilers();
   void forget_images();
   void grant_memory(Executor& executor, Session* session, const ExecutorPacket& want);
   void chunk_released(Session& session, std::uint64_t object);
@@ -324,7 +330,9 @@ class SessionManager final : public ExecutorOwner {
   std::map<ExecutorId, Drain> drains_;
   std::map<ExecutorId, EventLoop::Timer> standby_feeds_;  // due: what was loaded of late
   std::uint64_t last_input_ = 0;                          // of a linker
-  std::unique_ptr<Compilers> compilers_;                  // ends first: it answers whoever waits
+  CompilerLauncher* const linker_launcher_;
+  std::unique_ptr<Compilers> compilers_;                  // these end first: they answer whoever waits
+  std::unique_ptr<Compilers> linkers_;
 };
 
 }  // namespace mpsshim::broker::control

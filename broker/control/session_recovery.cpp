@@ -202,6 +202,9 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::image_check:
       if (fds.count == 1) return check_input(executor, packet, fds.fds[0]);
       break;
+    case ExecutorMessage::link_want:
+      if (fds.count == 1) return have_linked(executor, packet, fds.fds[0]);
+      break;
     case ExecutorMessage::module_note:
       images_.keep_undone(std::ranges::any_of(pool_.all(), [](const auto& entry) { return entry.second->has_next(); }));
       if (packet.purpose > static_cast<std::uint32_t>(LogKind::side_contexts)) break;

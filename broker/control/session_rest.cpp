@@ -114,7 +114,7 @@ void SessionManager::renew_executors(std::function<void()> renewed, House house)
 
 void SessionManager::retire_executors(std::function<void()> retired) {
   on_retired_ = std::move(retired);
-  if (compilers_) compilers_->stop();  // nothing is loaded: all are at rest
+  stop_compilers();  // nothing is loaded: all are at rest
   for (const auto& [id, executor] : pool_.all()) executor->retire();
 }
 

@@ -57,7 +57,8 @@ void Standby::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
         try_later(fmt::format("its context could not be made (CUDA error {})", status));
       });
       return;
-    case ExecutorMessage::image_compiled: return events_.compiled(packet, fds);
+    case ExecutorMessage::image_compiled:
+    case ExecutorMessage::link_want: return events_.compiles(packet, fds);
     case ExecutorMessage::fault: return instance_->kill();
     default: return;  // its death tells the rest
   }

@@ -19,7 +19,7 @@ class Standby {
  public:
   struct Events {
     std::function<void()> waits;                                               // it is ready, or as ready as it may be
-    std::function<void(const ExecutorPacket&, proto::ReceivedFds&)> compiled;  // what it has made from an image
+    std::function<void(const ExecutorPacket&, proto::ReceivedFds&)> compiles;  // what it has, or wants, made from an image
   };
   Standby(EventLoop& loop, ExecutorLauncher& launcher, const std::string& label, FadingExecutors& fading, Events events)
       : loop_(loop), launcher_(launcher), label_(label), fading_(fading), events_(std::move(events)) {}

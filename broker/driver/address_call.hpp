@@ -22,8 +22,7 @@ class AddressKey {
   friend class ModuleVariables;    // images, and variables where the driver found them
   friend class VariableKeeper;     // the same, into its own buffer
   friend class OwnKernels;         // the executor's own image
-  friend class ImageCompiler;      // images, as inputs of the linker
-  friend class LinkState;
+  friend class DriverLink;         // images, as inputs of the linker
 };
 
 template <typename Function>

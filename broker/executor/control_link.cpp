@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include <unistd.h>
+
 #include "broker/log.hpp"
 
 namespace mpsshim::broker {
@@ -51,11 +53,27 @@ ControlLink::InOrder ControlLink::note(LogKind kind, std::uint64_t object, std::
 }
 
 void ControlLink::run(const Handler& handler) {
+  receiver_ = std::this_thread::get_id();
   for (;;) {
+    Deferred next;
+    if (!deferred_.empty()) {
+      next = std::move(deferred_.front());
+      deferred_.pop_front();
+    } else if (is_over_ || !receive(next.packet, next.fds)) {
+      return;
+    }
+    file(next.packet, next.fds, handler);
+  }
+}
+
+// By the thread that receives. What has to be handled in its order waits for run().
+void ControlLink::receive_until(const std::function<bool()>& is_enough) {
+  while (!is_over_ && !is_enough()) {
     ExecutorPacket packet;
     proto::ReceivedFds fds;
-    if (!receive(packet, fds)) return;
-    file(packet, fds, handler);
+    is_over_ = !receive(packet, fds);
+    if (is_over_) return;
+    file(packet, fds, [&](const ExecutorPacket& other, proto::ReceivedFds& its) { deferred_.push_back({other, std::move(its)}); });
   }
 }
 
@@ -137,14 +155,32 @@ ControlLink::FetchedImage ControlLink::check_input(std::uint64_t session, const 
   return ask(check, {&fd, 1}, timeout_ms);
 }
 
+ControlLink::FetchedImage ControlLink::link(std::uint64_t session, std::uint64_t image, std::uint32_t flags, const proto::FileDescriptor& request,
+                                            unsigned timeout_ms) {
+  ExecutorPacket want;
+  want.header = {ExecutorMessage::link_want, 0, session};
+  want.object = image;
+  want.flags = flags;
+  want.client_pid = static_cast<std::uint32_t>(getpid());
+  const int fd = request.get();
+  return ask(want, {&fd, 1}, timeout_ms);
+}
+
 ControlLink::FetchedImage ControlLink::ask(ExecutorPacket& question, std::span<const int> fds, unsigned timeout_ms) {
   std::unique_lock lock(mutex_);
   question.address = ++images_asked_;
   const auto asked = images_.try_emplace(question.address).first;
   lock.unlock();
   send(question, fds);
+  const bool receives = std::this_thread::get_id() == receiver_.load();
+  if (receives) {
+    receive_until([&] {
+      const std::lock_guard look(mutex_);
+      return asked->second.has_value();
+    });
+  }
   lock.lock();
-  arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return asked->second.has_value(); });
+  if (!receives) arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return asked->second.has_value(); });
   FetchedImage fetched;
   if (asked->second) {
     fetched = std::move(*asked->second);

@@ -4,14 +4,17 @@
 // The control process is trusted; its end (hang-up) ends this process.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "broker/compiler/prepare_image.hpp"
@@ -70,6 +73,10 @@ class ControlLink {
   };
   [[nodiscard]] MemoryAnswer ask_for_memory(std::uint64_t session, std::uint64_t size_bytes);
   void give_memory_back(std::uint64_t session, std::uint64_t number);
+  // Has the linker process do what the request says (linker_client.hpp). `prepared` is the outcome; invalid: there is no such process. Called by helper
+  // threads, and by the one that receives: for a replay.
+  [[nodiscard]] FetchedImage link(std::uint64_t session, std::uint64_t image, std::uint32_t flags, const proto::FileDescriptor& request,
+                                  unsigned timeout_ms);
   // True once nobody waits for an answer any more: asked while something is waited for, at the start and after look_again().
   using IsGone = std::function<bool()>;
   // The segment that the control process announced, which it does before its client learns the id. One that has not arrived is asked about, so
@@ -95,10 +102,19 @@ class ControlLink {
   template <class Kind>
   [[nodiscard]] CUresult take(std::map<Announced, Kind>& announced, Announced which, const IsGone& is_gone, Kind& taken);
   [[nodiscard]] FetchedImage ask(ExecutorPacket& question, std::span<const int> fds, unsigned timeout_ms);
+  void receive_until(const std::function<bool()>& is_enough);
   [[nodiscard]] bool receive(ExecutorPacket& packet, proto::ReceivedFds& fds);
   void file(const ExecutorPacket& packet, proto::ReceivedFds& fds, const Handler& handler);
 
   proto::Socket socket_;
+  std::atomic<std::thread::id> receiver_{};  // the thread in run(), once there is one
+  // What came while that thread waited for an answer; it alone has these.
+  struct Deferred {
+    ExecutorPacket packet;
+    proto::ReceivedFds fds;
+  };
+  std::deque<Deferred> deferred_;
+  bool is_over_ = false;
   std::mutex send_mutex_;
   std::mutex order_mutex_;  // of the load log
   std::mutex mutex_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The linker. Inputs come in pieces and go to the driver in a helper, which compiles as long as it takes; the session goes on meanwhile.
+// The linker. Inputs come in pieces and go to the linker process by a helper, which waits as long as it takes; the session goes on meanwhile.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -9,6 +9,7 @@
 #include "broker/compiler/prepared_file.hpp"
 #include "broker/executor/control_link.hpp"
 #include "broker/executor/dispatch.hpp"
+#include "broker/executor/module_store.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker {
@@ -82,14 +83,14 @@ void handle(OutOfLineCall& incoming, const proto::LinkCreateRecord& record) {
   session.links().for_each([&](auto, SessionLink&) { ++count; });
   if (count >= kMaxLinks) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
   auto link = std::make_unique<SessionLink>();
-  link->state = std::make_shared<LinkState>(session.parts().driver);
+  link->state = std::make_shared<LinkState>(session.parts().modules.linker(), session.id());
   const std::shared_ptr<LinkState> state = link->state;
   if (!session.links().insert(record.link, std::move(link))) return incoming.malformed("its link id is in use or out of range");
   session.start_job([reply = incoming.share_reply(), id = record.link, state, options = std::move(options)](const std::shared_ptr<Session>& owner) {
     const CUresult result = state->create(options);
     owner->finish_job([owner, reply, id, result] {
       if (result != CUDA_SUCCESS) (void)owner->links().take(id);
-      reply->answer(owner->parts().faults.check(result, owner->id(), "cuLinkCreate"));
+      reply->answer(result);
     });
   });
 }
@@ -98,7 +99,7 @@ void handle(SessionPost& incoming, const proto::LinkDataRecord& record) {
   const proto::Known<SessionLink> link = incoming.find(incoming.session.links(), record.link);
   if (!link) return;
   std::size_t held = incoming.trailing.size();
-  incoming.session.links().for_each([&](auto, const SessionLink& each) { held += each.input.size(); });
+  incoming.session.links().for_each([&](auto, const SessionLink& each) { held += each.input.size() + each.state->kept_bytes(); });
   if (held > kMaxLinkBytes) {
     link->is_too_long = true;
     return;
@@ -115,13 +116,13 @@ void handle(OutOfLineCall& incoming, const proto::LinkAddRecord& record) {
   if (!read_options(incoming.trailing, record.option_count, options)) return incoming.malformed("its options exceed it");
   if (!are_plain(options)) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   const auto text = incoming.trailing.subspan(record.option_count * sizeof(WireOption));
-  std::string name(reinterpret_cast<const char*>(text.data()), text.size());
+  const std::string name(reinterpret_cast<const char*>(text.data()), strnlen(reinterpret_cast<const char*>(text.data()), text.size()));
   if (std::exchange(link->is_too_long, false)) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
-  session.start_job([reply = incoming.share_reply(), state = link->state, type = static_cast<CUjitInputType>(record.type), name = std::move(name),
+  session.start_job([reply = incoming.share_reply(), state = link->state, type = static_cast<CUjitInputType>(record.type), name,
                      options = std::move(options), input = std::move(input)](const std::shared_ptr<Session>& owner) mutable {
     CUresult result = check_input(*owner, input, type);
-    if (result == CUDA_SUCCESS) result = state->add(type, std::move(input), name, options);
-    answer_with_logs(*reply, owner->parts().faults.check(result, owner->id(), "cuLinkAddData"), proto::LinkAddReply{}, *state);
+    if (result == CUDA_SUCCESS) result = state->add({type, ImageBytes(std::move(input)), name, options});
+    answer_with_logs(*reply, result, proto::LinkAddReply{}, *state);
     owner->finish_job();
   });
 }
@@ -131,7 +132,7 @@ void handle(OutOfLineCall& incoming, const proto::LinkCompleteRecord& record) {
   if (!link) return;
   incoming.session.start_job([reply = incoming.share_reply(), state = link->state, id = record.link](const std::shared_ptr<Session>& owner) {
     std::vector<std::byte> linked;
-    const CUresult result = owner->parts().faults.check(state->complete(linked), owner->id(), "cuLinkComplete");
+    const CUresult result = state->complete(linked);
     owner->finish_job([owner, reply, state, id, result, linked = std::move(linked)]() mutable {
       const proto::LinkCompleteReply body{linked.size(), 0, 0};
       if (const proto::Known<SessionLink> completed = owner->links().find(id)) completed->result = std::move(linked);

@@ -1,43 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// A client's linker (cuLink*): the driver's state, the logs it writes, the input that is on its way, the result. Inputs are the client's
-// bytes as they came; the driver's linker is what checks them, as it does for images. It waits for no kernel, so helpers may run it.
+// A client's linker (cuLink*): what it was created with, its inputs, and what has come of them. The driver's linker is in the linker process, which
+// may have forgotten it, or have ended: then it is told everything again. So the inputs are kept here until the linker ends.
 //
 // The table belongs to the session's worker. A state is used by helpers, one at a time under its mutex, and ends with its last holder.
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
-#include "broker/driver/driver.hpp"
+#include "broker/executor/linker_client.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/ids.hpp"
 
 namespace mpsshim::broker {
 
-inline constexpr std::size_t kMaxLinkBytes = 256u << 20;  // of inputs on their way in a session, and of a result
-inline constexpr std::size_t kMaxLinks = 64;              // of a session
-inline constexpr std::size_t kLinkLogBytes = 7 * 1024;    // both logs fit into a reply
-
-struct JitOption {
-  CUjit_option option{};
-  std::uint32_t value = 0;
-};
-
-// Those that are a number; the others are addresses of the client's.
-[[nodiscard]] bool is_plain_option(std::uint32_t option);
+inline constexpr std::size_t kMaxLinks = 64;  // of a session
 
 class LinkState {
  public:
-  explicit LinkState(const Driver& driver) : driver_(driver) {}
+  LinkState(LinkerClient& linker, std::uint64_t session);
   LinkState(const LinkState&) = delete;
-  ~LinkState();
 
   [[nodiscard]] CUresult create(const std::vector<JitOption>& options);
-  [[nodiscard]] CUresult add(CUjitInputType type, std::vector<std::byte> data, const std::string& name, const std::vector<JitOption>& options);
+  [[nodiscard]] CUresult add(LinkStep step);
   [[nodiscard]] CUresult complete(std::vector<std::byte>& linked);
 
   struct Logs {
@@ -45,15 +35,22 @@ class LinkState {
     std::string info;
   };
   [[nodiscard]] Logs logs();
+  // Of its inputs; any thread.
+  [[nodiscard]] std::size_t kept_bytes() const { return kept_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  const Driver& driver_;
+  // With mutex_ held. `news`: the step that the process has not seen, if any.
+  [[nodiscard]] LinkOutcome ask(bool completes, const LinkStep* news);
+
+  LinkerClient& linker_;
+  const std::uint64_t session_;
+  const std::uint64_t number_;  // in the process, which serves other sessions and executors
   std::mutex mutex_;
-  CUlinkState state_ = nullptr;
-  std::array<char, kLinkLogBytes> error_log_{};
-  std::array<char, kLinkLogBytes> info_log_{};
-  std::vector<CUjit_option> options_;  // the driver writes the logs' sizes here until the state ends
-  std::vector<void*> values_;
+  bool is_created_ = false;
+  std::vector<JitOption> options_;
+  std::vector<LinkStep> steps_;
+  std::atomic<std::size_t> kept_bytes_{0};
+  Logs logs_;
 };
 
 struct SessionLink {

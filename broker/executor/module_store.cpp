@@ -35,7 +35,7 @@ bool is_same_place(const LoadedImage::Variable& a, const LoadedImage::Variable& 
 
 ModuleStore::ModuleStore(const Driver& driver, ControlLink& control, QuietWindow& window, const FaultReporter& faults, CUdevice device,
                          std::size_t limit_bytes)
-    : driver_(driver), control_(control), window_(window), faults_(faults), compiler_(driver, device), limit_bytes_(limit_bytes) {}
+    : driver_(driver), control_(control), window_(window), faults_(faults), linker_(driver, control, faults), compiler_(driver, linker_, device), limit_bytes_(limit_bytes) {}
 
 ModuleStore::~ModuleStore() {
   for (const auto& [id, cached] : cache_) cached.image->handle = nullptr;
@@ -187,11 +187,10 @@ CUresult ModuleStore::prepare(std::uint64_t session, std::uint64_t image, bool h
     log = std::move(preparation.log);
     if (preparation.status != CUDA_SUCCESS) return preparation.status;
     prepared = std::move(preparation.image);
-    if (prepared.inputs.empty()) return CUDA_SUCCESS;
+    if (prepared.inputs.empty() && !prepared.is_compiled_by_loading) return CUDA_SUCCESS;
     if (!compiled.empty()) return prepare_here(session, image, compiled, false, prepared, log);  // it could not be kept
     bool is_machine_code = false;
-    const ScopedMark mark(session, "compiling an image", Patience::patient);
-    if (const CUresult result = compiler_.link(prepared, is_machine_code, log); result != CUDA_SUCCESS || !is_machine_code) return result;
+    if (const CUresult result = compiler_.link({session, image, has_objects}, prepared, is_machine_code, log); result != CUDA_SUCCESS || !is_machine_code) return result;
     compiled = prepared.content;
     tell_compiled(image, compiled);
   }
@@ -200,9 +199,8 @@ CUresult ModuleStore::prepare(std::uint64_t session, std::uint64_t image, bool h
 // An image that nobody else has read.
 CUresult ModuleStore::prepare_here(std::uint64_t session, std::uint64_t image, const ImageBytes& bytes, bool has_objects, PreparedImage& prepared,
                                    std::string& log) {
-  const ScopedMark mark(session, "compiling an image", Patience::patient);
   ImageBytes compiled;
-  const CUresult result = compiler_.prepare(bytes, has_objects, prepared, compiled, log);
+  const CUresult result = compiler_.prepare({session, image, has_objects}, bytes, prepared, compiled, log);
   if (result == CUDA_SUCCESS && !compiled.empty()) tell_compiled(image, compiled);
   return result;
 }
@@ -336,7 +334,7 @@ CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t
   PreparedImage prepared;
   std::string log;
   ImageBytes compiled;
-  CUresult result = compiler_.prepare(file, prepared, compiled, log);
+  CUresult result = compiler_.prepare_again(id, file, prepared, compiled, log);
   if (result != CUDA_SUCCESS) return result;
   if (!compiled.empty()) tell_compiled(id, compiled);
   const ImageRef image = new_image(id, copy);

@@ -38,6 +38,8 @@ class ModuleStore {
   ModuleStore(const ModuleStore&) = delete;
   ~ModuleStore();  // unloads nothing: the context ends with the process
 
+  [[nodiscard]] LinkerClient& linker() { return linker_; }
+
   // What it needs of the driver, made before any image is loaded.
   [[nodiscard]] CUresult open();
 
@@ -105,6 +107,7 @@ class ModuleStore {
   ControlLink& control_;
   QuietWindow& window_;
   const FaultReporter& faults_;
+  LinkerClient linker_;
   const ImageCompiler compiler_;
   const std::size_t limit_bytes_;
   std::mutex mutex_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the compiler process, the executor and the interposer read from module images: fatbin containers, cubins, PTX text. The first byte of an input
+// What the compiler process, the executor and the interposer read from module images: fatbin containers, cubins, PTX text; and what linker processes
+// are asked and answer. The first byte of an input
 // says as which of them the rest is read (what form_of() says is tried too). Under the sanitizers each read outside is found; here nothing may
 // allocate beyond its limit or go on for ever.
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "broker/image/image.hpp"
 #include "broker/image/managed.hpp"
 #include "broker/image/ptx_text.hpp"
+#include "broker/linker/link_file.hpp"
 #include "tests/fuzz/support/fuzz_target.hpp"
 
 using namespace mpsshim;
@@ -66,6 +68,39 @@ void prepare(const std::vector<std::byte>& bytes, bool runs_texts) {
   for (const broker::LinkInput& input : prepared.inputs) unpacked += input.bytes.size();
   require(unpacked <= 2 * broker::kAnyGrowthBytes, "more is unpacked than an image may grow to");
   require(status != CUDA_SUCCESS || !prepared.content.empty() || !prepared.inputs.empty(), "an image came to nothing");
+}
+
+void require_within(const broker::ImageBytes& part, const broker::ImageBytes& file) {
+  require(part.empty() || (part.data() >= file.data() && part.data() + part.size() <= file.data() + file.size()), "a part lies outside of its file");
+}
+
+void read_link_files(const std::vector<std::byte>& bytes) {
+  const broker::ImageBytes file{std::vector<std::byte>(bytes)};
+  broker::LinkRequest request;
+  if (broker::read_request(file, request)) {
+    require(request.steps.size() <= broker::kMaxLinkSteps, "more steps than the limit");
+    for (const broker::LinkStep& step : request.steps) {
+      require_within(step.bytes, file);
+      for (const broker::JitOption& option : step.options) {
+        require(broker::is_plain_option(static_cast<std::uint32_t>(option.option)), "an option is an address");
+      }
+    }
+  }
+  broker::LinkOutcome outcome;
+  if (!broker::read_outcome(file, outcome)) return;
+  require_within(outcome.code, file);
+  require(outcome.error_log.size() < broker::kLinkLogBytes && outcome.info_log.size() < broker::kLinkLogBytes, "a log is too long");
+}
+
+// A description of small numbers, some of them read as sizes, some as places, and what they may lead to.
+Input make_link_file(Random& random) {
+  Input input;
+  append(input, random() % 2 == 0 ? broker::kRequestMagic : broker::kOutcomeMagic);
+  const std::uint64_t numbers = random() % 40;
+  append(input, random() % 8 == 0 ? random() % 512 : numbers * 8);
+  for (std::uint64_t i = 0; i < numbers; ++i) append(input, random() % 16 == 0 ? random() : random() % (random() % 4 == 0 ? 64 : 3));
+  input.resize(input.size() + random() % 256);
+  return input;
 }
 
 // An ELF file of a few sections whose tables hold together.
@@ -166,8 +201,8 @@ Input make_container(Random& random) {
 namespace mpsshim::fuzz {
 
 Input make_input(Random& random) {
-  const auto kind = static_cast<std::uint8_t>(random() % 3);
-  Input input = kind == 0 ? make_container(random) : kind == 1 ? make_elf(random) : make_text(random);
+  const auto kind = static_cast<std::uint8_t>(random() % 4);
+  Input input = kind == 0 ? make_container(random) : kind == 1 ? make_elf(random) : kind == 2 ? make_text(random) : make_link_file(random);
   input.insert(input.begin(), kind);
   return input;
 }
@@ -184,10 +219,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::vector<std::byte> exact(reinterpret_cast<const std::byte*>(data) + 1, reinterpret_cast<const std::byte*>(data) + size);
   const std::span<const std::byte> bytes(exact);
   require(image::length_of(bytes) <= bytes.size(), "an image is longer than its bytes");
-  switch (data[0] % 3) {
+  read_link_files(exact);
+  switch (data[0] % 4) {
     case 0: read_container(bytes); break;
     case 1: read_machine_code(bytes); break;
-    default: read_text(bytes); break;
+    case 2: read_text(bytes); break;
+    default: return 0;
   }
   for (const bool runs_texts : {false, true}) prepare(exact, runs_texts);
   switch (image::form_of(bytes)) {

@@ -2,12 +2,10 @@
 // Images that are made to be read badly: they cost their client an error, and the process that reads them, which is nobody else's.
 #include <csignal>
 #include <filesystem>
-#include <fstream>
-#include <optional>
-#include <sstream>
 #include <string>
 #include <thread>
 
+#include "tests/hostile/broker_processes.hpp"
 #include "tests/hostile/scene.hpp"
 #include "tests/support/catch.hpp"
 
@@ -18,46 +16,7 @@ namespace {
 constexpr const char* kInvalidImage = "200";
 constexpr const char* kOutOfMemory = "2";
 
-// What /proc/PID/status has behind `key`; empty where there is none.
-std::string status_of(pid_t pid, const std::string& key) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string name, value;
-    if (words >> name >> value && name == key + ":") return value;
-  }
-  return {};
-}
-long mebibytes_at_most(pid_t pid) {
-  const std::string kibibytes = status_of(pid, "VmHWM");
-  return kibibytes.empty() ? 0 : std::stol(kibibytes) / 1024;
-}
-
-// The broker's compiler process, if there is one.
-std::optional<pid_t> compiler_of(Scene& scene) {
-  const std::string parent = std::to_string(scene.broker().process().pid());
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const auto pid = static_cast<pid_t>(std::stol(name));
-    if (status_of(pid, "PPid") != parent || status_of(pid, "State") == "Z") continue;
-    std::ifstream file(entry.path() / "cmdline");
-    std::string words;
-    std::getline(file, words);
-    if (words.find(std::string("--compiler\0", 11)) != std::string::npos) return pid;
-  }
-  return std::nullopt;
-}
-pid_t await_compiler(Scene& scene, pid_t other_than = 0) {
-  std::optional<pid_t> found;
-  REQUIRE(eventually(std::chrono::seconds(10), [&] {
-    found = compiler_of(scene);
-    return found && *found != other_than;
-  }));
-  return *found;
-}
-
-bool log_has(Scene& scene, const std::string& text) { return scene.broker().log().find(text) != std::string::npos; }
+pid_t await_compiler(Scene& scene, pid_t other_than = 0) { return await_process(scene, "--compiler", other_than); }
 
 }  // namespace
 

@@ -69,9 +69,10 @@ TEST_CASE("a crash in a driver call costs the client whose call it was, and name
   REQUIRE(broker.log().find("Session 1 (pid " + std::to_string(guilty.program().pid())) != std::string::npos);
 }
 
-TEST_CASE("an image over which the driver's compiler always crashes costs its client the session, nobody else") {
+TEST_CASE("an image over which the driver's compiler always crashes costs its client that load, nobody else anything") {
   const TemporaryFolder folder;
   const std::filesystem::path crash = folder.path() / "crash";
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::others_exec, std::filesystem::perm_options::add);  // it looks as nobody
   BrokerOptions options = with_lost_calls();
   options.environment = {{"MPSSHIM_TEST_CRASH", crash.string()}};
   const BrokerFixture broker(options);
@@ -80,11 +81,37 @@ TEST_CASE("an image over which the driver's compiler always crashes costs its cl
   REQUIRE(idle.ask("hold") == "ok");
   std::this_thread::sleep_for(std::chrono::milliseconds(500));  // who still has work in flight is lost with any executor
   std::filesystem::create_directory(crash);
-  require_guilty(client, "global", broker);
-  REQUIRE(log_has(broker, "the driver crashed while it compiled an image of it; the next executor tries again, once"));
-  REQUIRE(log_has(broker, "it crashed in compiling an image for session 1"));
+  const std::vector<pid_t> before = broker.servers();
+  const std::string answer = client.ask("global");
+  INFO(answer << "\n" << broker.log());
+  REQUIRE(answer.find("CUDA_ERROR_INVALID_PTX") != std::string::npos);
+  REQUIRE(log_has(broker, "the process that links images was ended by signal "));
+  REQUIRE(broker.servers() == before);
   std::filesystem::remove(crash);
   require_goes_on(idle, broker);
+  require_goes_on(client, broker);
+}
+
+TEST_CASE("where the GPU has no room for the compiler's context a load says so, and goes well once there is") {
+  const TemporaryFolder folder;
+  const std::filesystem::path full = folder.path() / "full";
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::others_exec, std::filesystem::perm_options::add);
+  BrokerOptions options = with_lost_calls();
+  options.environment = {{"MPSSHIM_TEST_FULL", full.string()}};
+  const BrokerFixture broker(options);
+  Client client(broker);
+  REQUIRE(client.ask("hold") == "ok");
+  // The process that has compiled for it goes, and with it its context.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1'000));
+  std::filesystem::create_directory(full);
+  const std::vector<pid_t> before = broker.servers();
+  const std::string answer = client.ask("global");
+  INFO(answer << "\n" << broker.log());
+  REQUIRE(answer.find("CUDA_ERROR_OUT_OF_MEMORY") != std::string::npos);
+  REQUIRE(log_has(broker, "PTX is compiled in a process of its own, which has no context on device 0: CUDA_ERROR_OUT_OF_MEMORY (2). It takes some "));
+  std::filesystem::remove(full);
+  REQUIRE(client.ask("global").find("ok") == 0);
+  REQUIRE(broker.servers() == before);
 }
 
 TEST_CASE("a client whose accepted work the driver refuses is told so for good, the others go on") {

@@ -72,8 +72,8 @@ Program start_broker(const fs::path& folder, const BrokerOptions& options) {
   program.arguments = {"-f",        "--driver",    options.driver.empty() ? test_driver() : options.driver, "--pipe-dir", folder / "pipe",
                        "--log-dir", folder / "log"};
   // What comes and goes with images is gone soon, so that what is held can be compared.
-  if (std::ranges::find(options.arguments, "--idle-compiler-ms") == options.arguments.end()) {
-    program.arguments.insert(program.arguments.end(), {"--idle-compiler-ms", "300"});
+  for (const char* idle : {"--idle-compiler-ms", "--idle-linker-ms"}) {
+    if (std::ranges::find(options.arguments, idle) == options.arguments.end()) program.arguments.insert(program.arguments.end(), {idle, "300"});
   }
   program.arguments.insert(program.arguments.end(), options.arguments.begin(), options.arguments.end());
   program.without = {"LD_PRELOAD", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"};

@@ -42,6 +42,11 @@ void ControlPeer::answer() {
     } else if (packet.header.type == ExecutorMessage::image_want || packet.header.type == ExecutorMessage::image_check) {
       answer.header.type = ExecutorMessage::image_give;
       answer.header.status = CUDA_ERROR_INVALID_IMAGE;
+    } else if (packet.header.type == ExecutorMessage::link_want && fds.count == 1) {
+      answer.header.type = ExecutorMessage::image_give;  // the executor is to see to it itself
+      const int request = fds.fds[0].get();
+      (void)proto::send_message(executor_.control_end, answer, {&request, 1});
+      continue;
     } else {
       continue;
     }

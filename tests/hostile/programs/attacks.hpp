@@ -81,6 +81,14 @@ std::string as_user(Hostile& hostile, unsigned uid);
 // --- images (attacks_images.cpp); "ok" and what the loads were answered ---
 // Whose reader does `what` under mpsbroker --test-image-faults, `count` different ones.
 std::string image(Hostile& hostile, const std::string& what, int count);
+// The same for whoever compiles it.
+std::string text(Hostile& hostile, const std::string& what, int count);
+// A program of two objects, which are linked as it is loaded, and stays so.
+std::string two_objects(Hostile& hostile);
+// A linker, step by step: its creation; an input that defines the function `number`; the completion, and how long the result is.
+std::string link_begin(Hostile& hostile);
+std::string link_add(Hostile& hostile, int number);
+std::string link_end(Hostile& hostile);
 // 38 KB that say they are so many bytes.
 std::string large_entry(Hostile& hostile, std::uint64_t says_bytes);
 // Objects to be linked, of 32 MiB each in a kilobyte.

@@ -73,25 +73,71 @@ std::string text_entry(std::string packed, std::uint64_t says_bytes) {
   return entry + packed;
 }
 
-std::string load(Hostile& hostile, const std::string& image) {
+std::string load(Hostile& hostile, const std::string& image, bool stays = false) {
   RawSession& session = hostile.own();
   static std::uint32_t number = 0;
   const auto id = proto::ModuleId::make(0, ++number);
   const RawReply loaded = session.call(proto::ModuleLoadRecord{id, session.make_image(image), false, {}});
-  if (loaded.status == 0) session.post(proto::ModuleUnloadRecord{id});
+  if (loaded.status == 0 && !stays) session.post(proto::ModuleUnloadRecord{id});
   return std::to_string(loaded.status);
 }
 
-}  // namespace
-
-std::string image(Hostile& hostile, const std::string& what, int count) {
+// Different texts with this mark and word in them.
+std::string load_marked(Hostile& hostile, const std::string& mark, int count) {
   std::string statuses = "ok";
   for (int i = 0; i < count; ++i) {
-    const std::string text = "//" + std::to_string(hostile.random()) + " mpsshim-test:" + what +
+    const std::string text = "//" + std::to_string(hostile.random()) + " " + mark +
                              "\n.version 7.0\n.target sm_50\n.address_size 64\n.visible .entry nop()\n{\n  ret;\n}\n";
     statuses += " " + load(hostile, text);
   }
   return statuses;
+}
+
+constexpr std::uint32_t kFatbinInput = 2;  // CU_JIT_INPUT_FATBINARY
+constexpr std::uint32_t kPtxInput = 1;     // CU_JIT_INPUT_PTX
+using LinkId = proto::Id<proto::HandleKind::link_state>;
+
+std::uint32_t add_input(RawSession& session, LinkId id, std::uint32_t type, const std::string& input) {
+  const auto bytes = std::as_bytes(std::span(input));
+  constexpr std::size_t kPiece = 16u << 10;
+  for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
+    session.post(proto::LinkDataRecord{id}, proto::kNullStream, bytes.subspan(at, std::min(kPiece, bytes.size() - at)));
+  }
+  return session.call(proto::LinkAddRecord{id, type, 0}).status;
+}
+
+LinkId stepwise_link() { return LinkId::make(0, 2); }
+
+}  // namespace
+
+std::string image(Hostile& hostile, const std::string& what, int count) { return load_marked(hostile, "mpsshim-test:" + what, count); }
+std::string text(Hostile& hostile, const std::string& what, int count) { return load_marked(hostile, "mpsshim-test-link:" + what, count); }
+
+std::string two_objects(Hostile& hostile) {
+  std::string objects = container("");
+  for (const char* name : {"one", "two"}) {
+    std::string text = "//" + std::to_string(hostile.random()) + "\n.version 7.0\n.target sm_50\n.address_size 64\n.visible .entry " + name +
+                       "()\n{\n  ret;\n}\n";
+    text += '\0';
+    objects += container(text_entry(stored_frame(text), text.size()));
+  }
+  return "ok " + load(hostile, objects, true);
+}
+
+std::string link_begin(Hostile& hostile) {
+  return "ok " + std::to_string(hostile.own().call(proto::LinkCreateRecord{stepwise_link(), 0, 0}).status);
+}
+
+std::string link_add(Hostile& hostile, int number) {
+  const std::string text = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry k" + std::to_string(number) + "()\n{\n  ret;\n}\n";
+  return "ok " + std::to_string(add_input(hostile.own(), stepwise_link(), kPtxInput, text));
+}
+
+std::string link_end(Hostile& hostile) {
+  const RawReply completed = hostile.own().call(proto::LinkCompleteRecord{stepwise_link()});
+  const auto body = completed.body<proto::LinkCompleteReply>();
+  hostile.own().post(proto::LinkDestroyRecord{stepwise_link()});
+  return "ok " + std::to_string(completed.status) + " " + std::to_string(body.size_bytes);
 }
 
 std::string large_entry(Hostile& hostile, std::uint64_t says_bytes) {
@@ -111,21 +157,13 @@ std::string many_objects(Hostile& hostile, int count) {
 }
 
 std::string linked(Hostile& hostile, int count) {
-  constexpr std::uint32_t kFatbinInput = 2;  // CU_JIT_INPUT_FATBINARY
   RawSession& session = hostile.own();
   std::string entries;
   const std::string entry = text_entry(packed_blanks(std::size_t{32} << 20), std::uint64_t{32} << 20);
   for (int i = 0; i < count; ++i) entries += entry;
-  const std::string input = container(entries);
-  const auto bytes = std::as_bytes(std::span(input));
-  const auto id = proto::Id<proto::HandleKind::link_state>::make(0, 1);
+  const auto id = LinkId::make(0, 1);
   if (const RawReply created = session.call(proto::LinkCreateRecord{id, 0, 0}); created.status != 0) throw Failure("LinkCreate");
-  constexpr std::size_t kPiece = 16u << 10;
-  for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
-    session.post(proto::LinkDataRecord{id}, proto::kNullStream, bytes.subspan(at, std::min(kPiece, bytes.size() - at)));
-  }
-  const RawReply added = session.call(proto::LinkAddRecord{id, kFatbinInput, 0});
-  return "ok " + std::to_string(added.status);
+  return "ok " + std::to_string(add_input(session, id, kFatbinInput, container(entries)));
 }
 
 std::string new_images(Hostile& hostile, int count, std::size_t bytes) {

@@ -15,7 +15,7 @@ class Client {
     std::istringstream words(line);
     std::string name, what;
     words >> name;
-    if (name == "scribble" || name == "command" || name == "linger" || name == "image") words >> what;
+    if (name == "scribble" || name == "command" || name == "linger" || name == "image" || name == "text") words >> what;
     std::uint64_t number = 0;
     if (name == "reach") words >> std::hex;
     words >> number;
@@ -48,6 +48,11 @@ class Client {
     if (name == "heir") return heir(hostile_);
     if (name == "as_user") return as_user(hostile_, static_cast<unsigned>(number));
     if (name == "image") return image(hostile_, what, count);
+    if (name == "text") return text(hostile_, what, count);
+    if (name == "two_objects") return two_objects(hostile_);
+    if (name == "link_begin") return link_begin(hostile_);
+    if (name == "link_add") return link_add(hostile_, count);
+    if (name == "link_end") return link_end(hostile_);
     if (name == "large_entry") return large_entry(hostile_, number);
     if (name == "new_images") {
       std::size_t bytes = 0;

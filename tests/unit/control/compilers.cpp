@@ -41,8 +41,9 @@ struct CompilerPeer {
 
 class PeerCompilers final : public CompilerLauncher {
  public:
-  std::optional<CompilerLife> launch() override {
+  std::optional<CompilerLife> launch(unsigned device) override {
     if (refuses) return std::nullopt;
+    devices.push_back(device);
     auto ends = proto::Socket::pair();
     auto& peer = *peers.emplace_back(std::make_unique<CompilerPeer>());
     peer.socket = std::move(ends[0]);
@@ -62,6 +63,7 @@ class PeerCompilers final : public CompilerLauncher {
   CompilerEnd reap(const CompilerLife& life) override { return peers.at(static_cast<std::size_t>(life.pid) - 1)->end; }
 
   bool refuses = false;
+  std::vector<unsigned> devices;
   std::vector<std::unique_ptr<CompilerPeer>> peers;
 };
 
@@ -72,10 +74,10 @@ struct Readers {
   Compilers compilers;
   proto::FileDescriptor file = proto::create_memory_file("test-image", 4096);
 
-  explicit Readers(const CompilerLimits& limits = {}) : compilers(loop, launcher, limits) {}
+  explicit Readers(const CompilerLimits& limits = {}, const CompilerTrade& trade = trade_of_readers()) : compilers(loop, launcher, limits, trade) {}
 
-  void ask(std::uint64_t session, std::uint64_t image, uid_t uid = kReader) {
-    compilers.prepare({uid, image, false, 90, 0}, file.get(), {session, "Session " + std::to_string(session)},
+  void ask(std::uint64_t session, std::uint64_t image, uid_t uid = kReader, unsigned device = 0) {
+    compilers.prepare({uid, image, false, 90, 0, device}, file.get(), {session, "Session " + std::to_string(session)},
                       [this, session](CUresult status, const std::string&, int prepared) {
                         CHECK((status == CUDA_SUCCESS) == (prepared >= 0));
                         answers.push_back(std::to_string(session) + ": " + std::to_string(status));
@@ -92,9 +94,9 @@ struct Readers {
     CHECK(fds.count == 1);
     return job;
   }
-  void answer(CompilerPeer& of, std::uint64_t number, bool with_file = true, proto::Seal seal = proto::Seal::content) {
+  void answer(CompilerPeer& of, std::uint64_t number, bool with_file = true, proto::Seal seal = proto::Seal::content, CUresult status = CUDA_SUCCESS) {
     const std::size_t before = answers.size();
-    const CompilerAnswer answer{number, CUDA_SUCCESS, 0};
+    const CompilerAnswer answer{number, static_cast<std::uint32_t>(status), 0};
     const proto::FileDescriptor prepared = proto::create_memory_file("test-prepared", 4096);
     REQUIRE(proto::seal(prepared, seal));
     const int fd = prepared.get();
@@ -125,6 +127,33 @@ TEST_CASE("an image is read once, however many ask for it") {
   CHECK(f.answers.back() == "4: 0");
   f.compilers.forget([](std::uint64_t) { return false; });
   CHECK(f.compilers.kept() == 0);
+}
+
+TEST_CASE("what may be another answer next time is not kept") {
+  Readers f;
+  f.ask(1, 7);
+  f.answer(f.peer(0), f.job(f.peer(0)).number, true, proto::Seal::content, CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(f.answers.back() == "1: 0");  // the file says what has become of it
+  CHECK(f.compilers.kept() == 0);
+  f.ask(1, 7);
+  f.serve(f.peer(0));
+  CHECK(f.compilers.kept() == 1);
+}
+
+TEST_CASE("each device has a process of its own, and a text that two have died over is none") {
+  Readers f({}, trade_of_linkers(std::chrono::seconds(60)));
+  f.ask(1, 7);
+  f.ask(1, 7, kReader, 1);
+  REQUIRE(f.launcher.peers.size() == 2);
+  CHECK(f.launcher.devices == std::vector<unsigned>{0, 1});
+  f.serve(f.peer(1));
+  CHECK(f.answers == std::vector<std::string>{"1: 0"});
+  (void)f.job(f.peer(0));
+  f.peer(0).die(SIGSEGV);
+  REQUIRE(turn_until(f.loop, [&] { return f.launcher.peers.size() == 3; }));
+  (void)f.job(f.peer(2));
+  f.peer(2).die(SIGSEGV);
+  CHECK(f.has_answers({"1: 0", "1: 218"}));
 }
 
 TEST_CASE("a user's sessions have turns") {

@@ -114,6 +114,30 @@ TEST_CASE("compiled code is kept for its device, and goes with its image") {
   CHECK(images.store.compiled_file(0, image) == -1);
 }
 
+TEST_CASE("compiled code that a next life asks for is kept before other") {
+  Images images;
+  const auto keep = [&](std::uint64_t image) {
+    mpsshim::proto::FileDescriptor file = mpsshim::proto::create_memory_file("cubin", kMaxCompiledBytes / 2);
+    REQUIRE(mpsshim::proto::seal(file, mpsshim::proto::Seal::content));
+    images.store.keep_compiled(0, image, std::move(file));
+  };
+  const std::uint64_t logged = images.add(1, "a text that is loaded");
+  const std::uint64_t second = images.add(1, "a second text");
+  const std::uint64_t third = images.add(1, "a third text");
+  REQUIRE(images.store.note({{0, 0}, LogKind::load, logged, 1, 0}));
+  keep(logged);
+  keep(second);
+  keep(third);
+  CHECK(images.store.compiled_file(0, logged) >= 0);
+  CHECK(images.store.compiled_file(0, second) == -1);
+  CHECK(images.store.compiled_file(0, third) >= 0);
+  // All that are kept are in the log: the one that was used last stays.
+  REQUIRE(images.store.note({{0, 0}, LogKind::load, third, 2, 0}));
+  REQUIRE(images.store.note({{0, 0}, LogKind::load, second, 3, 0}));
+  keep(second);
+  CHECK(images.store.compiled_file(0, logged) == -1);
+}
+
 TEST_CASE("large images are read in slices, and differ by their last byte") {
   Images images;
   std::string content(40u << 20, 'x');

@@ -147,6 +147,13 @@ FAULTY CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* d
   return ORIGINAL(cuLinkAddData_v2)(state, type, data, size, name, count, options, values);
 }
 
+// There is no room for a context as long as the file is there that MPSSHIM_TEST_FULL names.
+FAULTY CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  const char* const file = std::getenv("MPSSHIM_TEST_FULL");
+  if (file != nullptr && access(file, F_OK) == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  return ORIGINAL(cuDevicePrimaryCtxRetain)(context, device);
+}
+
 FAULTY CUresult cuMemsetD32Async(CUdeviceptr destination, unsigned value, size_t count, CUstream stream) {
   if (value == 0xdead'0001) {
     for (;;) pause();
