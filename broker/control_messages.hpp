@@ -21,6 +21,11 @@
 //   PieceAdd + [memory handle]                             →  (memory that another session shares, used by MemoryAdopt, or of another interface,
 //                                                          used by ExternalImport; sent before the client learns that it may)
 //                                                          ←  PieceTaken                 it was used by ExternalImport
+//                                                          ←  PieceEnded                 what that imported has ended
+//                                                          ←  MemoryWant                 may `session`, whose user has a limit, have so many bytes of
+//                                                                                       device memory more? ChunkCreated names the number, or MemoryBack
+//   MemoryGrant                                            →                             `status`; and what is left to the user
+//                                                          ←  MemoryBack                 they were not made, or have ended
 //   LeaseAdd                                               →  (a further device range, used by LeaseUse; sent before the client learns of it)
 //   LeaseRestore                                           →  (recovery: before the session's ChunkRestore)
 //                                                          ←  LeaseReleased              nothing of that range is reserved or mapped any more
@@ -119,6 +124,10 @@ enum class ExecutorMessage : std::uint32_t {
   variables_checked,
   heap_used,
   image_check,
+  piece_ended,
+  memory_want,
+  memory_grant,
+  memory_back,
 };
 
 // An entry of the load log. Streams, graphs and side contexts stand in it because they take device memory as loads do: only if a new life makes the
@@ -155,10 +164,11 @@ struct ExecutorPacket {
   ExecutorHeader header;
   std::uint64_t object = 0;      // printed: where it begins; chunk: address; segment: id; image: id; starved: the session that blocks;
                                  // module_note, load_replay: image id, a stream's priority (as int64), a graph's ChainPool::LogEntry,
-                                 // how many side contexts there are with it; session_pause(d), variables_check(ed): number of the order
+                                 // how many side contexts there are with it; session_pause(d), variables_check(ed): number of the order;
+                                 // memory_want, memory_grant, memory_back: number of the question; piece_ended: number of the piece
   std::uint64_t address = 0;     // segment_add/restore (pinned): where to map; module_note, load_replay: number of the loaded copy; image_want,
-                                 // image_give: number of the question
-  std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment
+                                 // image_give: number of the question; chunk_created: of the grant, 0: none; piece_add, piece_taken: of the piece
+  std::uint64_t size_bytes = 0;  // fault: progress_tick() at that moment; session_open: how much device memory its user may have, 0: no limit
   std::uint32_t purpose = 0;     // proto::SegmentPurpose; module_note, load_replay: LogKind; piece_add: CUexternalMemoryHandleType, 0: a session's;
                                  // image_want: compute capability, 90 for 9.0; image_check: CUjitInputType
   std::uint32_t flags = 0;       // segment_restore: registration flags; session_pause(d): kPause...; starved: kStarves...; module_note: kLoad...;

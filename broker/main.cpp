@@ -83,6 +83,8 @@ struct Arguments {
   std::uint64_t user_sessions = 0;
   std::uint64_t user_connections = 0;
   std::uint64_t user_host_mib = 0;
+  std::uint64_t user_device_mib = 0;
+  unsigned user_compiler_s = 30;
   unsigned user_log_mib = 16;
 };
 
@@ -157,6 +159,12 @@ void describe(CommandLine& line, Arguments& arguments) {
               "--multiuser-server, else all");
   line.option("--user-host-mib", &arguments.user_host_mib,
               "MiB of pinned and staging memory and module images for all clients of one user; 0: half of --host-mib with --multiuser-server, else all");
+  line.option("--user-device-mib", &arguments.user_device_mib,
+              "MiB of device memory that all clients of one user may have together on each device, in whatever executors: what they allocate, map and "
+              "keep for later, and arrays; cuMemGetInfo shows it. 0 (the default): no limit");
+  line.option("--user-compiler-s", &arguments.user_compiler_s,
+              "Seconds of the processor that reading one user's module images may take in a minute. Beyond that they wait, up to 30 s each, while another "
+              "user's are read, and are never refused for it; 0: no limit");
   line.option("--user-log-mib", &arguments.user_log_mib,
               "MiB of lines an hour that the clients of one user may cause in the broker's logs, and as many in each executor's; more are left out and "
               "counted; 0: no limit");
@@ -300,6 +308,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.pool.executors = arguments.executors;
   limits.pool.idle = std::chrono::milliseconds(arguments.idle_ms);
   limits.compilers.idle = std::chrono::milliseconds(arguments.idle_compiler_ms);
+  limits.compilers.user_minute = std::chrono::seconds(arguments.user_compiler_s);
   limits.compilers.job = std::chrono::milliseconds(arguments.image_ms);
   limits.serves_all_users = arguments.all_users;
   limits.shares_executors = arguments.share_executors;
@@ -308,6 +317,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.resources.user.sessions = arguments.user_sessions;
   limits.resources.user.connections = arguments.user_connections;
   limits.resources.user.host_bytes = arguments.user_host_mib << 20;
+  limits.resources.user.device_bytes = arguments.user_device_mib << 20;
   if (arguments.all_users) share_among_users(limits.resources, limits.max_clients);
   limits.quarantine = {arguments.quarantine_faults, std::chrono::seconds(arguments.quarantine_s), arguments.quarantine_executors};
   return limits;

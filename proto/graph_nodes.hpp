@@ -12,20 +12,11 @@
 #include <span>
 #include <type_traits>
 
+#include "gen/enums.hpp"
+
 namespace mpsshim::proto {
 
-// Numbers are on the wire: append only.
-enum class GraphNodeKind : std::uint16_t {
-  empty = 0,
-  kernel = 1,        // LaunchRecord, and what trails it; with kKernelOfGreenContext in its flags the green context's id behind that
-  copy = 2,          // GraphCopy
-  fill = 3,          // FillRecord
-  event_record = 4,  // an event's id
-  conditional = 5,   // GraphCondition, then its bodies
-};
-inline constexpr std::uint16_t kGraphNodeKinds = 6;
-inline constexpr unsigned kMostNestedConditions = 16;            // a body within a body
-inline constexpr std::uint32_t kKernelOfGreenContext = 1u << 1;  // runs on its multiprocessors, wherever the graph is launched
+inline constexpr unsigned kMostNestedConditions = 16;  // a body within a body
 
 struct GraphNodeHeader {
   std::uint32_t index = 0;  // of the node, counted from 0
@@ -48,8 +39,8 @@ struct GraphCopy {
   std::uint64_t destination_rows = 0;  // of a slice
   std::uint64_t source_pitch_bytes = 0;
   std::uint64_t source_rows = 0;
-  std::uint8_t destination_space = 0;  // as in CopyRecord: device memory (0) or registered host memory (1)
-  std::uint8_t source_space = 0;
+  MemorySpace destination_space = MemorySpace::device;  // or registered host memory
+  MemorySpace source_space = MemorySpace::device;
   std::uint8_t reserved[6] = {};
 };
 static_assert(sizeof(GraphCopy) == 80 && std::is_trivially_copyable_v<GraphCopy>);

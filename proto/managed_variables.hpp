@@ -2,7 +2,7 @@
 // Images with __managed__ variables. The driver would place such variables where no client sees them; so the client gives each a place in
 // managed memory of its own, and what is loaded is the image with these places: a *placed image*, uploaded like any other, under an id and a
 // digest of its own.
-//   1. ModuleLoad with kLoadPlacesManaged of an image that has such variables loads nothing: the reply says kNeedsPlaces, and the variables
+//   1. ModuleLoad with ModuleOffer::places_managed of an image that has such variables loads nothing: the reply says need_places, and the variables
 //      follow it, a ManagedEntry each (`value`: size in bytes).
 //   2. The client uploads PlacedImageHeader, a ManagedEntry each (`value`: address), the image as it was, and loads that.
 // An entry: this structure, the name, padding to 8. Readers check that it all lies within what they were given; addresses are values to the
@@ -18,8 +18,6 @@
 #include <vector>
 
 namespace mpsshim::proto {
-
-inline constexpr std::uint32_t kNeedsPlaces = 4;  // ModuleLoadReply::has_writable_globals
 
 struct ManagedEntry {
   std::uint64_t value = 0;

@@ -142,6 +142,12 @@ Commands::Result Commands::users(const Arguments& arguments) const {
   const SessionLimits& limits = manager_.limits();
   const UserLimits& user = limits.resources.user;
   const auto of = [](std::uint64_t held, std::uint64_t own, std::uint64_t all) { return fmt::format("{}/{}", held, own != 0 ? own : all); };
+  // "512/1024"; of two devices "512+0/1024".
+  const auto device_of = [&user](const std::vector<std::uint64_t>& held) {
+    std::string text = held.empty() ? "0" : "";
+    for (const std::uint64_t bytes : held) text += fmt::format("{}{}", text.empty() ? "" : "+", bytes >> 20);
+    return user.device_bytes != 0 ? fmt::format("{}/{}", text, user.device_bytes >> 20) : text;
+  };
   constexpr const char* kRow = "{:<11}{:<15}{:<10}{:<17}{}\n";
   std::string text = fmt::format(kRow, "USER", "SESSIONS", "SERVERS", "DEVICE", "HOST");
   for (const auto& [uid, held] : manager_.holdings()) {
@@ -150,7 +156,7 @@ Commands::Result Commands::users(const Arguments& arguments) const {
       if (session.client.uid == uid && session.executor != nullptr) servers.insert(session.executor);
     }
     text += fmt::format(kRow, uid, of(held.sessions, user.sessions, limits.max_clients), of(servers.size(), 0, limits.pool.executors),
-                        held.device_bytes >> 20, of(held.host_bytes >> 20, user.host_bytes >> 20, limits.resources.all_host_bytes >> 20));
+                        device_of(held.device_bytes), of(held.host_bytes >> 20, user.host_bytes >> 20, limits.resources.all_host_bytes >> 20));
   }
   return {true, text};
 }

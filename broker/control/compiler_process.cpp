@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <vector>
 
 #include <fcntl.h>
@@ -70,6 +71,13 @@ std::optional<CompilerLife> CompilerProcessLauncher::launch() {
 }
 
 void CompilerProcessLauncher::kill(const CompilerLife& life) { syscall(SYS_pidfd_send_signal, life.pidfd.get(), SIGKILL, nullptr, 0); }
+
+std::chrono::nanoseconds CompilerProcessLauncher::processor_time(const CompilerLife& life) {
+  clockid_t clock{};
+  timespec used{};
+  if (clock_getcpuclockid(life.pid, &clock) != 0 || clock_gettime(clock, &used) != 0) return {};  // it is our child: there until it is reaped
+  return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
+}
 
 CompilerEnd CompilerProcessLauncher::reap(const CompilerLife& life) {
   int status = 0;

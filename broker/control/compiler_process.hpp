@@ -5,6 +5,7 @@
 // Called by Compilers on the control process's thread.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -33,6 +34,8 @@ class CompilerLauncher {
   virtual ~CompilerLauncher() = default;
   [[nodiscard]] virtual std::optional<CompilerLife> launch() = 0;  // nullopt on failure (errno)
   virtual void kill(const CompilerLife& life) = 0;
+  // That it has used so far; until reap().
+  [[nodiscard]] virtual std::chrono::nanoseconds processor_time(const CompilerLife& life) = 0;
   [[nodiscard]] virtual CompilerEnd reap(const CompilerLife& life) = 0;  // waits until it is dead
 };
 
@@ -41,6 +44,7 @@ class CompilerProcessLauncher final : public CompilerLauncher {
   explicit CompilerProcessLauncher(const CompilerOptions& options) : options_(options) {}
   [[nodiscard]] std::optional<CompilerLife> launch() override;
   void kill(const CompilerLife& life) override;
+  [[nodiscard]] std::chrono::nanoseconds processor_time(const CompilerLife& life) override;
   [[nodiscard]] CompilerEnd reap(const CompilerLife& life) override;
 
  private:

@@ -21,6 +21,7 @@ namespace mpsshim::broker::control {
 namespace {
 
 constexpr unsigned kAttempts = 2;
+constexpr std::chrono::seconds kLongestYield{30};  // of a job; executors wait for their images for minutes
 
 const char* name_of(std::uint32_t restraint) {
   switch (static_cast<Restraint>(restraint)) {
@@ -97,6 +98,7 @@ void Compilers::next(uid_t uid) {
   User& user = users_.at(uid);
   if (user.current || user.is_idle) return;
   if (user.waiting.empty()) {
+    user.yields = false;
     user.timer = loop_.after(limits_.idle, [this, uid] {
       User& idle = users_.at(uid);
       idle.is_idle = true;
@@ -104,6 +106,7 @@ void Compilers::next(uid_t uid) {
     });
     return;
   }
+  if (has_to_yield(uid, user)) return;
   const auto chosen = choose(user);
   user.last_session = chosen->waiters.front().asker.session;
   user.current = std::make_unique<Job>(std::move(*chosen));
@@ -113,6 +116,35 @@ void Compilers::next(uid_t uid) {
   user.is_overdue = false;
   user.timer = loop_.after(limits_.job, [this, uid] { overdue(uid); });
   send(uid, user);
+}
+
+// While it does, its timer is for that. Others of its user wait behind the job.
+bool Compilers::has_to_yield(uid_t uid, User& user) {
+  const auto now = EventLoop::Clock::now();
+  const auto overdrawn_for = budget_.overdrawn_for(uid, now);
+  const bool is_alone = std::ranges::none_of(users_, [&](const auto& other) { return other.first != uid && other.second.current; });
+  if (!user.yields) user.yields_until = now + kLongestYield;
+  user.yields = overdrawn_for.count() > 0 && !is_alone && now < user.yields_until;
+  if (!user.yields) return false;
+  const auto wait = std::min<std::chrono::nanoseconds>(overdrawn_for, user.yields_until - now);
+  user.timer = loop_.after(std::chrono::ceil<std::chrono::milliseconds>(wait), [this, uid] { next(uid); });
+  return true;
+}
+
+// A job of another user has ended. Who is overdrawn comes behind those who are not, which next() has started by then.
+void Compilers::go_on_yielding() {
+  std::vector<uid_t> yielding;
+  for (const auto& [uid, user] : users_) {
+    if (user.yields) yielding.push_back(uid);
+  }
+  for (const uid_t uid : yielding) {
+    if (users_.contains(uid)) next(uid);
+  }
+}
+
+void Compilers::charge(uid_t uid, User& user) {
+  const auto used = launcher_.processor_time(user.life);
+  budget_.charge(uid, used - std::exchange(user.charged, used), EventLoop::Clock::now());
 }
 
 void Compilers::send(uid_t uid, User& user) {
@@ -151,7 +183,9 @@ void Compilers::heard(uid_t uid) {
     return launcher_.kill(user.life);
   }
   std::unique_ptr<Job> job = std::move(user.current);
+  charge(uid, user);
   next(uid);
+  go_on_yielding();
   const bool is_file = fds.count == 1 && proto::is_sealed(fds.fds[0], proto::Seal::content);
   if (is_file) return complete(std::move(job), CUDA_SUCCESS, {}, std::move(fds.fds[0]));
   complain("{}: image {} cannot be read within {} MiB; it is refused.",
@@ -173,6 +207,7 @@ void Compilers::died(uid_t uid) {
   user.link_watch.reset();
   user.death_watch.reset();
   user.timer.reset();
+  charge(uid, user);
   const CompilerEnd end = launcher_.reap(user.life);
   std::unique_ptr<Job> job = std::move(user.current);
   const bool is_over_time = user.is_overdue || end.signal == SIGXCPU;
@@ -197,6 +232,7 @@ void Compilers::died(uid_t uid) {
       next(uid);
     }
   }
+  go_on_yielding();
   for (Job& left : waiting) {  // none could be started
     complete(std::make_unique<Job>(std::move(left)), CUDA_ERROR_OUT_OF_MEMORY, "the process that reads images cannot be started", {});
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who has which image read by whom: a compiler process (broker/compiler) for each user, started when a client or an image comes and ended when
 // no image has come for a while, with one job at a time. A job is one image for one kind of device; who asks for the same meanwhile gets the same
-// answer. A process that dies in a job costs that job one attempt, and nobody anything else. What has been read is kept, within limits. The processes
+// answer. A user whose images have taken more of the processor's time than is its own has its jobs wait, for a while, as long as another
+// user's is under way. A process that dies in a job costs that job one attempt, and nobody anything else. What has been read is kept, within limits. The processes
 // are not trusted: what they send is looked at for its form alone, and passed on as a file to an executor, whose reader is wary. Owned by
 // SessionManager; the control process's thread.
 #pragma once
@@ -21,6 +22,7 @@
 
 #include "broker/control/compiler_process.hpp"
 #include "broker/control/event_loop.hpp"
+#include "broker/control/processor_budget.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -31,6 +33,7 @@ struct CompilerLimits {
   std::size_t session_jobs = 16;
   std::uint64_t kept_bytes = 256ull << 20;
   std::size_t kept = 128;  // descriptors
+  std::chrono::milliseconds user_minute{30'000};  // of the processor's time, for a user in a minute; 0: no limit
 };
 
 class Compilers {
@@ -50,7 +53,7 @@ class Compilers {
   // `prepared` is a file where `status` is CUDA_SUCCESS; it says itself what has become of the image. Otherwise `why` is a sentence.
   using Done = std::function<void(CUresult status, const std::string& why, int prepared)>;
 
-  Compilers(EventLoop& loop, CompilerLauncher& launcher, const CompilerLimits& limits) : loop_(loop), launcher_(launcher), limits_(limits) {}
+  Compilers(EventLoop& loop, CompilerLauncher& launcher, const CompilerLimits& limits) : loop_(loop), launcher_(launcher), limits_(limits), budget_(limits.user_minute) {}
   Compilers(const Compilers&) = delete;
   ~Compilers() { stop(); }
 
@@ -88,6 +91,9 @@ class Compilers {
     std::list<Job> waiting;
     std::unique_ptr<Job> current;
     std::uint64_t last_session = 0;
+    std::chrono::nanoseconds charged{};  // of the time of its process
+    bool yields = false;                 // to other users
+    EventLoop::Clock::time_point yields_until;  // at the latest
     bool is_overdue = false;
     bool is_idle = false;  // and ends
   };
@@ -99,6 +105,9 @@ class Compilers {
 
   [[nodiscard]] User* start(uid_t uid);
   void next(uid_t uid);
+  [[nodiscard]] bool has_to_yield(uid_t uid, User& user);
+  void charge(uid_t uid, User& user);
+  void go_on_yielding();
   [[nodiscard]] std::list<Job>::iterator choose(User& user) const;
   void send(uid_t uid, User& user);
   void heard(uid_t uid);
@@ -110,6 +119,7 @@ class Compilers {
   EventLoop& loop_;
   CompilerLauncher& launcher_;
   const CompilerLimits limits_;
+  ProcessorBudget budget_;
   std::map<uid_t, User> users_;  // those that have a process
   std::list<Kept> kept_;         // the last used one in front
   std::uint64_t last_number_ = 0;

@@ -99,10 +99,10 @@ void ExecutorPool::forget(Executor& executor) {
   });
 }
 
-bool ExecutorPool::prepare_next_lives() {
+bool ExecutorPool::prepare_next_lives(std::optional<uid_t> user) {
   bool all = true;
   for (const auto& [id, executor] : executors_) {
-    if (executor->is_quitting()) continue;
+    if (executor->is_quitting() || id.user != user.value_or(id.user)) continue;
     if (executor->state() != ExecutorState::starting && !executor->prepares_next()) executor->prepare_next();
     all = all && executor->has_next();
   }

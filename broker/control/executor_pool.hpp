@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -43,7 +44,7 @@ class ExecutorPool {
   void forget(Executor& executor);
   // For restarts: executors that have no next life ready are asked to prepare it, once each, those too that came since the last call; true once all
   // have one.
-  [[nodiscard]] bool prepare_next_lives();
+  [[nodiscard]] bool prepare_next_lives(std::optional<uid_t> user = {});  // of that user's; nothing: of all
   void quit();
   [[nodiscard]] bool all_stopped() const;
   [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<Executor>>& all() const { return executors_; }

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "broker/control/handover.hpp"
+
 namespace mpsshim::broker::control {
 
 namespace {
@@ -13,6 +15,22 @@ constexpr double kRounding = 1e-6;             // three thirds are one
 constexpr std::size_t kMostRecords = 4'096;    // who makes up ever new programs makes the oldest be forgotten
 constexpr std::size_t kMostGood = 4'096;
 constexpr double kLeastDifferent = 2;
+
+void save_program(StateWriter& state, const Program& program) {
+  state.number(program.uid);
+  state.plain(program.digest);
+  state.text(program.command);
+  state.text(program.path);
+}
+
+Program restore_program(StateReader& state) {
+  Program program;
+  program.uid = static_cast<uid_t>(state.number());
+  program.digest = state.plain<proto::ContentDigest>();
+  program.command = state.text();
+  program.path = state.text();
+  return program;
+}
 
 }  // namespace
 
@@ -104,6 +122,40 @@ std::vector<Ward> Quarantine::release(Clock::time_point now) {
     return true;
   });
   return left;
+}
+
+void Quarantine::save(StateWriter& state) const {
+  state.number(records_.size());
+  for (const auto& [program, shares] : records_) {
+    save_program(state, program);
+    state.number(shares.size());
+    for (const Share& share : shares) state.plain(share);
+  }
+  state.number(wards_.size());
+  for (const Ward& ward : wards_) {
+    state.number(static_cast<std::uint64_t>(ward.extent));
+    save_program(state, ward.program);
+  }
+  state.number(good_.size());
+  for (const Program& program : good_) save_program(state, program);
+}
+
+void Quarantine::restore(StateReader& state) {
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
+    const Program program = restore_program(state);
+    Shares& shares = records_[program];
+    for (std::uint64_t more = state.number(); more > 0 && state.ok(); --more) shares.push_back(state.plain<Share>());
+    if (shares.empty()) state.fail();
+  }
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
+    const std::uint64_t extent = state.number();
+    if (extent > static_cast<std::uint64_t>(Ward::Extent::user)) return state.fail();
+    wards_.insert(Ward::of(static_cast<Ward::Extent>(extent), restore_program(state)));
+  }
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) good_.insert(restore_program(state));
+  if (limits_.faults != 0) return;
+  records_.clear();
+  wards_.clear();
 }
 
 Quarantine::Clock::time_point Quarantine::next_release() const {

@@ -28,6 +28,9 @@
 
 namespace mpsshim::broker::control {
 
+class StateReader;
+class StateWriter;
+
 struct Program {
   uid_t uid = static_cast<uid_t>(-1);
   proto::ContentDigest digest{};  // of the executable's content (program_reader.hpp); zeros: it cannot be read, as of others
@@ -73,6 +76,9 @@ class Quarantine {
   [[nodiscard]] std::vector<Ward> release(Clock::time_point now);
   // When release() will have something to do; max(): never, as things are.
   [[nodiscard]] Clock::time_point next_release() const;
+  // For another program in the same process (handover.hpp), which has limits of its own; the clock goes on.
+  void save(StateWriter& state) const;
+  void restore(StateReader& state);
 
  private:
   struct Share {

@@ -15,6 +15,7 @@ struct UserLimits {
   std::size_t connections = 0;
   std::size_t descriptors = 0;
   std::uint64_t host_bytes = 0;
+  std::uint64_t device_bytes = 0;  // on each device; 0: as much as there is, with several users too
 };
 
 struct ResourceLimits {

@@ -37,7 +37,8 @@ void Server::replace_program(const Commands::RestartOrder& order, const Commands
 // Returns only if the program cannot be executed; then this one goes on.
 void Server::hand_over(const Commands::Answer& answer) {
   forget_ended_clients();                // or their sessions would go over with nobody to end them
-  if (manager_.images().is_sealing()) {  // a client that was not waiting for an executor
+  // A client that was not waiting for an executor; programs that are being read, which takes two seconds at most.
+  if (manager_.images().is_sealing() || manager_.weighs_faults()) {
     renew_timer_ = loop_.after(kSealLook, [this, answer] { hand_over(answer); });
     return;
   }

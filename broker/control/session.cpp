@@ -19,6 +19,12 @@ const char* phase_name(SessionPhase phase) {
   return "?";
 }
 
+void Session::forget_executor() {
+  announced.clear();
+  granted.clear();
+  imported.clear();
+}
+
 bool Session::in_executor() const {
   switch (phase) {
     case SessionPhase::opening:

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -82,7 +83,11 @@ struct Session {
   SegmentStore segments;
   ChunkStore chunks;
   static constexpr std::size_t kMostAnnounced = 64;
-  std::set<std::uint64_t> announced;  // memory of other sessions and interfaces that its executor has been handed and has not adopted yet
+  // Memory of other sessions and interfaces that its executor has been handed and has not adopted yet; of interfaces: no charge.
+  std::map<std::uint64_t, DeviceChargeRef> announced;
+  // What its executor has of device memory that is no chunk, by number: what it may make, or has made and nobody keeps (arrays); what was handed to
+  // it for ExternalImport.
+  std::map<std::uint64_t, DeviceChargeRef> granted, imported;
   OutputBox output;                   // of its kernels, for its client to take
   proto::FileDescriptor variables;  // broker/kept_variables.hpp; not valid: none of its modules ever had any
 
@@ -102,6 +107,7 @@ struct Session {
   EventLoop::Clock::time_point ended_at;
 
   [[nodiscard]] bool in_executor() const;
+  void forget_executor();  // that is gone, or has nothing of it yet: what was only there
   // "Session 12 (pid 4711, ./app)"
   [[nodiscard]] std::string name() const;
   // "{4711, 12}": as server.log has it.

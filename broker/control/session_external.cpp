@@ -33,10 +33,11 @@ CUresult SessionManager::offer_external(Session& session, const proto::ExternalO
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (session.announced.size() >= Session::kMostAnnounced) return CUDA_ERROR_OUT_OF_MEMORY;
-  session.announced.insert(request.memory);
+  session.announced.emplace(request.memory, nullptr);
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::piece_add, 0, session.id};
   packet.object = request.memory;
+  packet.address = ++last_piece_;
   packet.size_bytes = request.size_bytes;
   packet.purpose = request.handle_type;
   const int fd = descriptor.get();

@@ -37,31 +37,12 @@ void save_memory(StateWriter& state, const Session& session) {
   for (const auto& [address, chunk] : session.chunks.all()) {
     state.number(address);
     state.number(chunk.size_bytes);
+    state.number(chunk.charge->number());
     state.file(chunk.handle);
   }
   state.number(session.channel ? 1 : 0);
   if (!session.channel) return;
   for (const int fd : session.channel->fds()) state.file(fd);
-}
-
-void restore_memory_of(StateReader& state, Session& session) {
-  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
-    const std::uint64_t id = state.number();
-    const auto purpose = static_cast<proto::SegmentPurpose>(state.number());
-    const std::uint64_t address = state.number();
-    const std::uint64_t size_bytes = state.number();
-    session.segments.adopt(id, {purpose, address, size_bytes, state.file()});
-  }
-  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
-    const std::uint64_t address = state.number();
-    const std::uint64_t size_bytes = state.number();
-    session.chunks.add(address, size_bytes, state.file());
-  }
-  if (state.number() == 0) return;
-  std::array<proto::FileDescriptor, 4> fds;
-  for (proto::FileDescriptor& fd : fds) fd = state.file();
-  session.channel = ChannelMemory::adopt(std::move(fds));
-  if (!session.channel) state.fail();
 }
 
 void save_session(StateWriter& state, const Session& session) {
@@ -107,9 +88,34 @@ void SessionManager::save(StateWriter& state) const {
   }
   state.number(sessions_.size());
   for (const auto& [id, session] : sessions_) save_session(state, session);
+  quarantine_.save(state);
 }
 
-void SessionManager::restore_session(StateReader& state) {
+void SessionManager::restore_memory_of(StateReader& state, Session& session, Charges& charges) {
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
+    const std::uint64_t id = state.number();
+    const auto purpose = static_cast<proto::SegmentPurpose>(state.number());
+    const std::uint64_t address = state.number();
+    const std::uint64_t size_bytes = state.number();
+    session.segments.adopt(id, {purpose, address, size_bytes, state.file()});
+  }
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
+    const std::uint64_t address = state.number();
+    const std::uint64_t size_bytes = state.number();
+    // Sessions that share memory are charged once.
+    const std::uint64_t number = state.version() >= 5 ? state.number() : 0;
+    DeviceChargeRef& charge = charges[number];
+    if (charge == nullptr || number == 0) charge = quota_.add(session.device, session.client.uid, size_bytes);
+    session.chunks.add(address, size_bytes, state.file(), charge);
+  }
+  if (state.number() == 0) return;
+  std::array<proto::FileDescriptor, 4> fds;
+  for (proto::FileDescriptor& fd : fds) fd = state.file();
+  session.channel = ChannelMemory::adopt(std::move(fds));
+  if (!session.channel) state.fail();
+}
+
+void SessionManager::restore_session(StateReader& state, Charges& charges) {
   const std::uint64_t id = state.number();
   Session& session = sessions_[id];
   session.id = id;
@@ -128,7 +134,7 @@ void SessionManager::restore_session(StateReader& state) {
   session.pinned_lease = state.plain<proto::Lease>();
   session.more_leases = restore_leases(state);
   session.refused = restore_leases(state);
-  restore_memory_of(state, session);
+  restore_memory_of(state, session, charges);
   for (std::uint64_t left = state.version() >= 2 ? state.number() : 0; left > 0 && state.ok(); --left) {
     const auto stream = static_cast<std::uint32_t>(state.number());
     session.output.add(stream, state.text());
@@ -165,9 +171,13 @@ bool SessionManager::resume(StateReader& state, std::string& why, std::function<
     former.driver = state.text();
   }
   make_leases(*facts);
-  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) restore_session(state);
+  Charges charges;
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) restore_session(state, charges);
+  if (state.version() >= 5) quarantine_.restore(state);
   if (!state.ok()) return why = "the sessions that were handed over are not complete, or their addresses not in --window", false;
+  arm_release();
   on_renewed_ = std::move(started);
+  renewed_house_.reset();
   // The device's own first: others take what driver it has found to serve.
   std::stable_partition(executors.begin(), executors.end(), [](const Former& former) { return former.id == ExecutorId{}; });
   for (const Former& former : executors) {

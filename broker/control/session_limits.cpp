@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "broker/control/complaints.hpp"
+
 namespace mpsshim::broker::control {
 
 namespace {
@@ -20,8 +22,7 @@ SessionManager::Holding SessionManager::holding_of(const Session& session) const
   const ImageStore::Holding images = images_.held_by(session.id);
   return {.sessions = session.phase == SessionPhase::closing ? 0u : 1u,
           .descriptors = session.segments.all().size() + images.count,
-          .host_bytes = session.segments.total_bytes() + images.bytes,
-          .device_bytes = session.chunks.total_bytes()};
+          .host_bytes = session.segments.total_bytes() + images.bytes};
 }
 
 std::map<uid_t, SessionManager::Holding> SessionManager::holdings() const {
@@ -32,9 +33,29 @@ std::map<uid_t, SessionManager::Holding> SessionManager::holdings() const {
     all.sessions += one.sessions;
     all.descriptors += one.descriptors;
     all.host_bytes += one.host_bytes;
-    all.device_bytes += one.device_bytes;
   }
+  for (auto& [uid, all] : users) all.device_bytes = quota_.held(uid);
   return users;
+}
+
+// Answered whoever asks: a thread of the executor waits.
+void SessionManager::grant_memory(Executor& executor, Session* session, const ExecutorPacket& want) {
+  ExecutorPacket answer;
+  answer.header = {ExecutorMessage::memory_grant, CUDA_ERROR_MPS_SERVER_NOT_READY, want.header.session};
+  answer.object = want.object;
+  if (session != nullptr) {
+    const uid_t uid = session->client.uid;
+    DeviceChargeRef charge = quota_.take(session->device, uid, want.size_bytes);
+    answer.header.status = charge != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (charge == nullptr) {
+      complain("{}: {} MiB of device memory refused: clients of user {} hold {} MiB on device {}, and may hold {} MiB (--user-device-mib).",
+               session->name(), want.size_bytes >> 20, uid, quota_.held(session->device, uid) >> 20, session->device, quota_.limit() >> 20);
+    } else if (want.size_bytes != 0) {
+      session->granted[want.object] = std::move(charge);
+    }
+    answer.size_bytes = quota_.left(session->device, uid);
+  }
+  executor.send(answer);
 }
 
 bool SessionManager::may_open(const ClientIdentity& client, std::string& why) const {

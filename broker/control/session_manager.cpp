@@ -27,6 +27,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
     : loop_(loop),
       limits_(limits),
       events_(std::move(events)),
+      quota_(limits.resources.user.device_bytes),
       images_(loop),
       pool_(loop, launcher, executors, limits.pool, *this),
       quarantine_(limits.quarantine),
@@ -198,7 +199,7 @@ void SessionManager::restore_memory(Session& session, Executor& executor) {
 }
 
 void SessionManager::send_open(Session& session, Executor& executor) {
-  session.announced.clear();  // to the one before
+  session.forget_executor();  // the one before
   session.uses_heap = false;
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::session_open, 0, session.id};
@@ -207,6 +208,7 @@ void SessionManager::send_open(Session& session, Executor& executor) {
   packet.client_uid = session.client.uid;
   packet.device_lease = session.device_lease;
   packet.pinned_lease = session.pinned_lease;
+  packet.size_bytes = quota_.limit();
   executor.send(packet, session.channel->fds());
   session.phase = SessionPhase::opening;
 }

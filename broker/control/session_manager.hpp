@@ -19,6 +19,7 @@
 #include <string>
 
 #include "broker/control/compilers.hpp"
+#include "broker/control/device_quota.hpp"
 #include "broker/control/executor.hpp"
 #include "broker/control/executor_pool.hpp"
 #include "broker/control/handover.hpp"
@@ -71,15 +72,17 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<Executor>>& executors() const { return pool_.all(); }
   [[nodiscard]] ImageStore& images() { return images_; }
   [[nodiscard]] ProgramReader& programs() { return programs_; }
+  [[nodiscard]] bool weighs_faults() const { return !suspicions_.empty(); }  // until all programs of their suspects are known
   // Who shares executors and what is kept for them: image cache, load log. kHome, or a user who shares nothing with others.
   [[nodiscard]] uid_t house_of(const ClientIdentity& client) const;
+  using House = std::optional<uid_t>;  // nothing: all
   [[nodiscard]] const SessionLimits& limits() const { return limits_; }
   // What clients hold, by user.
   struct Holding {
     std::size_t sessions = 0;  // those whose client is there
     std::size_t descriptors = 0;
     std::uint64_t host_bytes = 0;
-    std::uint64_t device_bytes = 0;
+    std::vector<std::uint64_t> device_bytes{};  // by device
   };
   [[nodiscard]] std::map<uid_t, Holding> holdings() const;
   // Whether the session may have a descriptor and so many bytes of host memory more; if not, `why` says which limit is reached.
@@ -115,8 +118,9 @@ class SessionManager final : public ExecutorOwner {
     bool force = false;  // who does not come to rest, or whose variables would be lost, loses its session
   };
   [[nodiscard]] bool prepare_next_lives() { return pool_.prepare_next_lives(); }  // until it says that all are ready
-  void bring_to_rest(const RestOrder& order, std::function<void(const std::string& why)> done);
-  void renew_executors(std::function<void()> renewed);   // each by its next life, prepared before
+  // `house`: of its sessions and executors alone.
+  void bring_to_rest(const RestOrder& order, std::function<void(const std::string& why)> done, House house = {});
+  void renew_executors(std::function<void()> renewed, House house = {});  // each by its next life, prepared before
   void retire_executors(std::function<void()> retired);  // none is left, every session waits for one
   void start_executors(std::function<void()> started);   // after retire_executors
   // Before a command restarts them; `then` at once, or when session_heap.cpp has renewed them, which it may be about.
@@ -210,6 +214,7 @@ class SessionManager final : public ExecutorOwner {
   void check_input(Executor& executor, const ExecutorPacket& packet, const proto::FileDescriptor& input);
   void have_read(Executor& executor, const Session* session, const ExecutorPacket& answer, const Compilers::Image& image, int file);
   void forget_images();
+  void grant_memory(Executor& executor, Session* session, const ExecutorPacket& want);
   void chunk_released(Session& session, std::uint64_t object);
   void chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds);
   [[nodiscard]] static SessionCondition condition_of(const Session& session, bool busy);
@@ -222,22 +227,27 @@ class SessionManager final : public ExecutorOwner {
   void serve_waiting(Executor& executor);
   void look_for_renewal();
   void look_for_rest();
-  [[nodiscard]] bool is_unsettled() const;
+  [[nodiscard]] bool is_unsettled(House house) const;
+  [[nodiscard]] bool is_of(const Session& session, House house) const;
   void ask_for_rest();
   void came_to_rest(Session& session, CUresult status);
   void end_rest(const std::string& why);
-  void restore_session(StateReader& state);
+  using Charges = std::map<std::uint64_t, DeviceChargeRef>;  // by the number that they had
+  void restore_session(StateReader& state, Charges& charges);
+  void restore_memory_of(StateReader& state, Session& session, Charges& charges);
   void make_leases(const proto::DriverFacts& facts);
   void leave_heap(const Session& session);
   void look_at_heaps_soon();
   void look_at_heaps();
-  [[nodiscard]] bool is_alone() const;  // no session is in an executor
-  [[nodiscard]] bool may_renew_heaps() const;
-  [[nodiscard]] std::uint64_t activity() const;
-  [[nodiscard]] bool is_silent();
-  void await_next_lives(EventLoop::Clock::time_point until);
-  void renew_heaps();
-  void give_up_heaps(const std::string& why);
+  struct Heap;
+  void look_at_heap(uid_t house, Heap& heap);
+  [[nodiscard]] bool is_alone(uid_t house) const;  // no session is in an executor of it
+  [[nodiscard]] bool may_renew_heaps(uid_t house) const;
+  [[nodiscard]] std::uint64_t activity(uid_t house) const;
+  [[nodiscard]] bool is_silent(uid_t house, Heap& heap);
+  void await_next_lives(uid_t house, EventLoop::Clock::time_point until);
+  void renew_heaps(uid_t house);
+  void give_up_heaps(uid_t house, const std::string& why);
   void end_heap_step();
   [[nodiscard]] bool waits_for_blank_heap(const Session& newcomer);
   void end_newcomers_wait();
@@ -247,12 +257,14 @@ class SessionManager final : public ExecutorOwner {
   EventLoop& loop_;
   const SessionLimits limits_;
   const Events events_;
+  DeviceQuota quota_;
   ImageStore images_;
   ShareTable shares_;
   std::unique_ptr<LeaseTable> leases_;  // made when the devices' memory is known
   proto::FileDescriptor facts_file_;
   std::uint64_t next_session_ = 1;
   std::uint64_t next_segment_ = 1;
+  std::uint64_t last_piece_ = 0;  // handed to an executor
   std::map<std::uint64_t, Session> sessions_;
   ExecutorPool pool_;
   Remnants remnants_;
@@ -272,6 +284,7 @@ class SessionManager final : public ExecutorOwner {
   bool quitting_ = false;
   struct Rest {
     RestOrder order;
+    House house;
     std::uint64_t number = 0;  // as Relocation::order
     std::function<void(const std::string& why)> done;
     EventLoop::Clock::time_point until;
@@ -282,12 +295,11 @@ class SessionManager final : public ExecutorOwner {
   std::optional<Rest> rest_;
   std::uint64_t last_order_ = 0;  // to pause, to rest or to move
   std::function<void()> on_renewed_;
+  House renewed_house_;  // that on_renewed_ is for
   std::function<void()> on_retired_;
   enum class HeapStep : std::uint8_t { none, preparing, renewing };
   struct Heap {
     std::set<ExecutorId> left;  // with memory on the device's heap that nobody has any more, perhaps
-    HeapStep step = HeapStep::none;
-    bool is_deferred = false;
     EventLoop::Clock::time_point next_alone;   // not before: without sessions
     EventLoop::Clock::time_point next_beside;  // beside sessions
     std::chrono::milliseconds pause{0};        // after a try beside sessions
@@ -295,10 +307,14 @@ class SessionManager final : public ExecutorOwner {
     std::uint64_t activity = 0;
     EventLoop::Clock::time_point silent_since;
     EventLoop::Timer timer;
-    EventLoop::Timer newcomer_timer;
-    std::vector<std::function<void()>> commands;  // that wait for the end of a step
   };
-  Heap heap_;
+  std::map<uid_t, Heap> heaps_;           // of the executors of each house
+  HeapStep heap_step_ = HeapStep::none;   // of one house at a time
+  uid_t last_heap_ = kHome;               // whose it is, or was
+  bool heaps_deferred_ = false;
+  EventLoop::Clock::time_point heaps_wait_until_;  // for a command that restarts executors
+  EventLoop::Timer newcomer_timer_;
+  std::vector<std::function<void()>> heap_commands_;  // that wait for the end of a step
   struct Drain {
     EventLoop::Clock::time_point until;
     bool is_a_clients = false;  // it is replaced for what a client has left running, or because a command ended one: that says nothing against it

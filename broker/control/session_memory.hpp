@@ -10,6 +10,7 @@
 
 #include <cuda.h>
 
+#include "broker/control/device_quota.hpp"
 #include "proto/client_requests.hpp"
 #include "proto/segment.hpp"
 
@@ -52,12 +53,13 @@ class SegmentStore {
 struct Chunk {
   std::uint64_t size_bytes = 0;
   proto::FileDescriptor handle;
+  DeviceChargeRef charge;
 };
 
 class ChunkStore {
  public:
-  void add(std::uint64_t address, std::uint64_t size_bytes, proto::FileDescriptor handle) {
-    chunks_.insert_or_assign(address, Chunk{size_bytes, std::move(handle)});
+  void add(std::uint64_t address, std::uint64_t size_bytes, proto::FileDescriptor handle, DeviceChargeRef charge) {
+    chunks_.insert_or_assign(address, Chunk{size_bytes, std::move(handle), std::move(charge)});
   }
   bool release(std::uint64_t address) { return chunks_.erase(address) != 0; }
   void clear() { chunks_.clear(); }

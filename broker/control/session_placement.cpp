@@ -242,6 +242,7 @@ void SessionManager::leave(Session& session) {
   Executor& from = *session.executor;
   Executor* const to = session.relocation->to;
   session.relocation.reset();
+  session.forget_executor();
   ExecutorPacket close;
   close.header = {ExecutorMessage::session_close, 0, session.id};
   session.channel->tell_moved();  // before the close: what its executor still answers is for nobody from here on
@@ -309,7 +310,7 @@ void SessionManager::forget(Executor& executor) {
   }
   free_leases(remnants_.remove_all(executor));
   standby_feeds_.erase(executor.id());
-  heap_.left.erase(executor.id());
+  heaps_[executor.user()].left.erase(executor.id());
   images_.forget_log(executor.id());
   reserved_.erase(executor.id());
   pool_.forget(executor);

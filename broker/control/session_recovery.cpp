@@ -24,7 +24,7 @@ void SessionManager::executor_ready(Executor& executor) {
   if (!leases_) make_leases(*executor.facts());
   if (executor.serving()->loads_given == 0) shorten_log(executor);
   replay_loads(executor, *executor.serving());
-  if (rest_) {
+  if (rest_ && executor.user() == rest_->house.value_or(executor.user())) {
     executor.hold();
   } else {
     serve_waiting(executor);
@@ -36,7 +36,10 @@ void SessionManager::executor_ready(Executor& executor) {
 }
 
 void SessionManager::look_for_renewal() {
-  const auto is_done = [](const auto& entry) { return entry.second->state() == ExecutorState::active || entry.second->is_quitting(); };
+  const auto is_done = [this](const auto& entry) {
+    const Executor& executor = *entry.second;
+    return executor.state() == ExecutorState::active || executor.is_quitting() || executor.user() != renewed_house_.value_or(executor.user());
+  };
   if (on_renewed_ && std::ranges::all_of(pool_.all(), is_done)) std::exchange(on_renewed_, nullptr)();
 }
 
@@ -170,7 +173,15 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
       if (session != nullptr) chunk_created(*session, packet, fds);
       return;
     case ExecutorMessage::piece_taken:
-      if (session != nullptr) session->announced.erase(packet.object);
+      if (session == nullptr) return;
+      if (auto piece = session->announced.extract(packet.object); !piece.empty()) session->imported[packet.address] = std::move(piece.mapped());
+      return;
+    case ExecutorMessage::piece_ended:
+      if (session != nullptr) session->imported.erase(packet.object);
+      return;
+    case ExecutorMessage::memory_want: return grant_memory(executor, session, packet);
+    case ExecutorMessage::memory_back:
+      if (session != nullptr) session->granted.erase(packet.object);
       return;
     case ExecutorMessage::chunk_released:
       if (session != nullptr) chunk_released(*session, packet.object);
@@ -224,6 +235,7 @@ void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& pac
     case ExecutorMessage::quit:
     case ExecutorMessage::quiesce:
     case ExecutorMessage::session_pause:
+    case ExecutorMessage::memory_grant:
     case ExecutorMessage::settled:
     case ExecutorMessage::lease_add:
     case ExecutorMessage::lease_restore:
@@ -245,8 +257,12 @@ void SessionManager::chunk_created(Session& session, const ExecutorPacket& packe
               fds.count);
     return;
   }
-  session.announced.erase(packet.object);
-  session.chunks.add(packet.object, packet.size_bytes, std::move(fds.fds[0]));
+  // Granted before, or another session's; without a limit it has not been asked for.
+  DeviceChargeRef charge;
+  if (auto shared = session.announced.extract(packet.object); !shared.empty()) charge = std::move(shared.mapped());
+  if (auto granted = session.granted.extract(packet.address); !granted.empty()) charge = std::move(granted.mapped());
+  if (charge == nullptr) charge = quota_.add(session.device, session.client.uid, packet.size_bytes);
+  session.chunks.add(packet.object, packet.size_bytes, std::move(fds.fds[0]), std::move(charge));
 }
 
 // Packets are served in order, so what was sent before has been dealt with.
@@ -270,7 +286,7 @@ bool SessionManager::executor_died(Executor& executor, const DeathReport& report
   const DeathReport report = excused(reported);
   const auto drain = drains_.extract(executor.id());
   const bool is_replaced_for_one = !drain.empty() && drain.mapped().is_a_clients && report.cause == DeathReport::Cause::replaced;
-  heap_.left.erase(executor.id());
+  heaps_[executor.user()].left.erase(executor.id());
   standby_feeds_.erase(executor.id());
   free_leases(remnants_.remove_all(executor));
   std::vector<SessionCondition> conditions;
@@ -320,6 +336,7 @@ void SessionManager::move(Session& session) {
     log_error("{}: {} executors died while it was being opened; it is given up, so that others are served.", session.name(), kOpeningDeaths);
     return refuse(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
   }
+  session.forget_executor();
   if (session.channel) session.channel->tell_moved();
   if (session.phase == SessionPhase::opening && session.answer && !session.changing_lease) {
     session.phase = SessionPhase::waiting;  // its Attach is still unanswered; the next executor answers it
@@ -340,6 +357,7 @@ void SessionManager::lose(Session& session, CUresult error) {
   if (session.channel) session.channel->tell_failed(error);
   forget_variables(session);
   shares_.forget_session(session.id);
+  session.forget_executor();
   session.chunks.clear();  // nobody can use it again: the device gets it back now, not when the client ends
   abandon_events(session);
   session.segments.clear();

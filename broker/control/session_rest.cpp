@@ -13,23 +13,34 @@ namespace {
 constexpr std::chrono::milliseconds kRestLook{2};
 }
 
-void SessionManager::bring_to_rest(const RestOrder& order, std::function<void(const std::string& why)> done) {
+void SessionManager::bring_to_rest(const RestOrder& order, std::function<void(const std::string& why)> done, House house) {
   if (rest_ || on_renewed_ || on_retired_) return done("another restart is under way");
   if (quitting_) return done("the broker quits");
-  rest_.emplace(Rest{order, ++last_order_, std::move(done), EventLoop::Clock::now() + order.patience, false, {}, {}});
-  for (const auto& [id, executor] : pool_.all()) executor->hold();
+  rest_.emplace(Rest{order, house, ++last_order_, std::move(done), EventLoop::Clock::now() + order.patience, false, {}, {}});
+  for (const auto& [id, executor] : pool_.all()) {
+    if (id.user == house.value_or(id.user)) executor->hold();
+  }
   look_for_rest();
 }
 
 // Something is half done that would be lost: it is waited for before anybody is asked to rest.
-bool SessionManager::is_unsettled() const {
-  const bool executors = std::ranges::any_of(pool_.all(), [](const auto& entry) { return entry.second->state() == ExecutorState::starting; });
-  const bool sessions = std::ranges::any_of(sessions_, [](const auto& entry) {
+bool SessionManager::is_unsettled(House house) const {
+  const bool executors = std::ranges::any_of(pool_.all(), [&](const auto& entry) {
+    return entry.second->state() == ExecutorState::starting && entry.first.user == house.value_or(entry.first.user);
+  });
+  const bool drains = std::ranges::any_of(drains_, [&](const auto& entry) { return entry.first.user == house.value_or(entry.first.user); });
+  const bool sessions = std::ranges::any_of(sessions_, [&](const auto& entry) {
     const Session& session = entry.second;
+    if (!is_of(session, house)) return false;
     return session.relocation || session.phase == SessionPhase::opening || session.phase == SessionPhase::reopening ||
            session.phase == SessionPhase::terminating;
   });
-  return executors || sessions || !drains_.empty() || images_.is_sealing();
+  return executors || sessions || drains || images_.is_sealing();
+}
+
+bool SessionManager::is_of(const Session& session, House house) const {
+  if (!house) return true;
+  return *house == (session.executor != nullptr ? session.executor->user() : house_of(session.client));
 }
 
 void SessionManager::look_for_rest() {
@@ -37,7 +48,7 @@ void SessionManager::look_for_rest() {
     const Session* session = find(id);
     return session == nullptr || session->phase != SessionPhase::active;
   });
-  const bool unsettled = is_unsettled();
+  const bool unsettled = is_unsettled(rest_->house);
   if (!unsettled && !rest_->asked) ask_for_rest();
   if (!unsettled && rest_->awaited.empty()) return end_rest("");
   if (EventLoop::Clock::now() < rest_->until) {
@@ -52,7 +63,7 @@ void SessionManager::look_for_rest() {
 void SessionManager::ask_for_rest() {
   rest_->asked = true;
   for (auto& [id, session] : sessions_) {
-    if (session.phase != SessionPhase::active) continue;
+    if (session.phase != SessionPhase::active || !is_of(session, rest_->house)) continue;
     ExecutorPacket packet;
     packet.header = {ExecutorMessage::session_pause, 0, id};
     packet.object = rest_->number;
@@ -68,7 +79,7 @@ void SessionManager::came_to_rest(Session& session, CUresult status) {
   session.event_times_hold = was_awaited && status == CUDA_SUCCESS;
   if (!was_awaited || status == CUDA_SUCCESS) return;  // looked at before long
   rest_->look.reset();
-  if (heap_.step == HeapStep::renewing) heap_.obstacle = session.id;
+  if (heap_step_ == HeapStep::renewing) heaps_[last_heap_].obstacle = session.id;
   end_rest(fmt::format("{}: its modules have variables, whose values would be lost; -f ends its session", session.name()));
 }
 
@@ -76,24 +87,29 @@ void SessionManager::end_rest(const std::string& why) {
   if (why.empty()) return std::exchange(rest_->done, nullptr)("");
   const auto done = std::move(rest_->done);
   for (auto& [id, session] : sessions_) {
-    if (!rest_->asked || session.phase != SessionPhase::active) continue;
+    if (!rest_->asked || session.phase != SessionPhase::active || !is_of(session, rest_->house)) continue;
     ExecutorPacket packet;
     packet.header = {ExecutorMessage::stay, 0, id};
     session.executor->send(packet);
     session.event_times_hold = false;
   }
+  const House house = rest_->house;
   rest_.reset();
   for (const auto& [id, executor] : pool_.all()) {
+    if (id.user != house.value_or(id.user)) continue;
     if (!drains_.contains(id)) executor->release();
     if (executor->state() == ExecutorState::active) serve_waiting(*executor);
   }
   done(why);
 }
 
-void SessionManager::renew_executors(std::function<void()> renewed) {
+void SessionManager::renew_executors(std::function<void()> renewed, House house) {
   rest_.reset();
   on_renewed_ = std::move(renewed);
-  for (const auto& [id, executor] : pool_.all()) executor->renew();
+  renewed_house_ = house;
+  for (const auto& [id, executor] : pool_.all()) {
+    if (id.user == house.value_or(id.user)) executor->renew();
+  }
 }
 
 void SessionManager::retire_executors(std::function<void()> retired) {
@@ -105,6 +121,7 @@ void SessionManager::retire_executors(std::function<void()> retired) {
 void SessionManager::start_executors(std::function<void()> started) {
   rest_.reset();
   on_renewed_ = std::move(started);
+  renewed_house_.reset();
   for (const auto& [id, executor] : pool_.all()) {
     if (executor->state() == ExecutorState::stopped) executor->start();
   }

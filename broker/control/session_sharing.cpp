@@ -31,12 +31,13 @@ CUresult SessionManager::open_memory(Session& session, const proto::MemoryOpen& 
   }
   if (owner->device != session.device) return CUDA_ERROR_NOT_SUPPORTED;
   if (session.announced.size() >= Session::kMostAnnounced) return CUDA_ERROR_OUT_OF_MEMORY;
-  session.announced.insert(request.memory);
+  session.announced.emplace(request.memory, chunk->second.charge);
   size_bytes = chunk->second.size_bytes;
   is_own = owner == &session;
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::piece_add, 0, session.id};
   packet.object = request.memory;
+  packet.address = ++last_piece_;
   packet.size_bytes = size_bytes;
   const int fd = chunk->second.handle.get();
   session.executor->send(packet, {&fd, 1});

@@ -44,7 +44,9 @@ CUresult ApplicationMemory::create(proto::MemoryId id, std::uint64_t size_bytes,
   properties.allocFlags.compressionType = static_cast<unsigned char>(compression);
   CUmemGenericAllocationHandle handle = 0;
   int fd = -1;
-  CUresult result = driver_->cuMemCreate(&handle, size_bytes, &properties, 0);
+  DeviceGrant grant;
+  CUresult result = map_.limit().ask(size_bytes, grant);
+  if (result == CUDA_SUCCESS) result = driver_->cuMemCreate(&handle, size_bytes, &properties, 0);
   if (result == CUDA_SUCCESS) {
     result = driver_->cuMemExportToShareableHandle(AddressKey(), &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (result != CUDA_SUCCESS) driver_->cuMemRelease(handle);
@@ -53,7 +55,7 @@ CUresult ApplicationMemory::create(proto::MemoryId id, std::uint64_t size_bytes,
   const std::lock_guard lock(mutex_);
   pieces_.erase(id.value);
   if (result == CUDA_SUCCESS) result = add(id, size_bytes, handle);
-  if (result == CUDA_SUCCESS) tell_created(id, size_bytes, exported);  // before the client hears of it
+  if (result == CUDA_SUCCESS) tell_created(id, size_bytes, exported, grant.spend());  // before the client hears of it
   if (result != CUDA_SUCCESS) map_.give_back_descriptor();
   return result;
 }
@@ -83,14 +85,15 @@ CUresult ApplicationMemory::adopt(proto::MemoryId id, std::uint64_t size_bytes, 
 
 CUresult ApplicationMemory::adopt_shared(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle) {
   const CUresult result = adopt(id, size_bytes, handle);
-  if (result == CUDA_SUCCESS) tell_created(id, size_bytes, handle);
+  if (result == CUDA_SUCCESS) tell_created(id, size_bytes, handle, 0);
   return result;
 }
 
-void ApplicationMemory::tell_created(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle) {
+void ApplicationMemory::tell_created(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle, std::uint64_t grant) {
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::chunk_created, 0, session_};
   packet.object = id.value;
+  packet.address = grant;
   packet.size_bytes = size_bytes;
   control_.send(packet, std::array{handle.get()});
 }

@@ -75,8 +75,8 @@ class ApplicationMemory {
   using Mappings = std::map<std::uint64_t, Mapping>;
 
   [[nodiscard]] CUresult add(proto::MemoryId id, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle);
-  // The control process keeps the handle.
-  void tell_created(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle);
+  // The control process keeps the handle. `grant`: DeviceGrant::spend().
+  void tell_created(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle, std::uint64_t grant);
   [[nodiscard]] CUresult set_driver_access(std::uint64_t address, std::uint64_t size_bytes, bool is_accessible);
   // Whether usable mappings fill the range, none of them in part.
   [[nodiscard]] bool is_filled(std::uint64_t address, std::uint64_t size_bytes) const;

@@ -170,7 +170,6 @@ CUresult CheckedCalls::map(CUmipmappedArray& made, const CheckedExternalArray& a
 }
 
 CUresult CheckedCalls::encode(const proto::TensorMapEncodeRecord& r, CUtensorMap& map) const {
-  enum Kind : std::uint32_t { kTiled = 0, kIm2col = 1, kIm2colWide = 2 };
   const auto type = static_cast<CUtensorMapDataType>(r.data_type);
   const auto interleave = static_cast<CUtensorMapInterleave>(r.interleave);
   const auto swizzle = static_cast<CUtensorMapSwizzle>(r.swizzle);
@@ -181,18 +180,18 @@ CUresult CheckedCalls::encode(const proto::TensorMapEncodeRecord& r, CUtensorMap
   const auto* dimensions = reinterpret_cast<const cuuint64_t*>(r.dimension);
   const auto* strides = reinterpret_cast<const cuuint64_t*>(r.stride);
   switch (r.kind) {
-    case kTiled:
+    case proto::TensorMapKind::tiled:
       return driver_->cuTensorMapEncodeTiled(AddressKey(), &map, type, r.rank, address, dimensions, strides, r.box, r.element_stride, interleave,
                                              swizzle, promotion, fill);
-    case kIm2col:
+    case proto::TensorMapKind::im2col:
       return driver_->cuTensorMapEncodeIm2col(AddressKey(), &map, type, r.rank, address, dimensions, strides, r.lower_corner, r.upper_corner,
                                               r.channels_per_pixel, r.pixels_per_column, r.element_stride, interleave, swizzle, promotion, fill);
-    case kIm2colWide:
+    case proto::TensorMapKind::im2col_wide:
       return driver_->cuTensorMapEncodeIm2colWide(AddressKey(), &map, type, r.rank, address, dimensions, strides, r.lower_corner[0],
                                                   r.upper_corner[0], r.channels_per_pixel, r.pixels_per_column, r.element_stride, interleave,
                                                   static_cast<CUtensorMapIm2ColWideMode>(r.wide_mode), swizzle, promotion, fill);
-    default: return CUDA_ERROR_INVALID_VALUE;
   }
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult CheckedCalls::replace_address(CUtensorMap& map, std::uint64_t address) const {

@@ -4,32 +4,16 @@
 #include <algorithm>
 #include <iterator>
 
+#include "broker/executor/array_bytes.hpp"
 #include "broker/executor/session.hpp"
-#include "proto/references.hpp"
 
 namespace mpsshim::broker {
 
 namespace {
 
-// As records have it; `array` in ArrayCopy alone.
-enum MemorySpace : std::uint32_t { kDeviceMemory = 0, kPinnedMemory = 1, kStagingMemory = 2, kArrayMemory = 3 };
+using proto::MemorySpace;
 
 constexpr std::uint64_t kMostElementBytes = 16;  // four channels of four bytes; a block of the compressed formats
-
-// Of one element; 0: the driver knows its blocks.
-std::uint64_t element_bytes_of(std::uint32_t format, std::uint32_t channels) {
-  switch (format) {
-    case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8: return channels;
-    case CU_AD_FORMAT_UNSIGNED_INT16:
-    case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF: return std::uint64_t{2} * channels;
-    case CU_AD_FORMAT_UNSIGNED_INT32:
-    case CU_AD_FORMAT_SIGNED_INT32:
-    case CU_AD_FORMAT_FLOAT: return std::uint64_t{4} * channels;
-    default: return 0;
-  }
-}
 
 bool exceeds(std::uint64_t from, std::uint64_t count, std::uint64_t all) { return from > all || count > all - from; }
 
@@ -52,31 +36,12 @@ bool plane_bytes(std::uint64_t width, std::uint64_t height, std::uint64_t pitch,
   return !__builtin_add_overflow(bytes, row, &bytes);
 }
 
-// What the levels of a mipmapped array hold, which is as much as they need at least; nothing for formats whose blocks the driver alone knows.
-// False: more than there are addresses.
-bool least_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels, std::uint64_t& bytes) {
-  std::uint64_t extent[] = {array.Width, array.Height, array.Depth};
-  const std::size_t halved = (array.Flags & CUDA_ARRAY3D_LAYERED) != 0 ? 2 : 3;  // extents; layers stay as many
-  bytes = 0;
-  for (bool is_smallest = false; levels > 0 && !is_smallest; --levels) {
-    std::uint64_t level = element_bytes_of(array.Format, array.NumChannels);
-    is_smallest = true;
-    for (std::size_t i = 0; i < std::size(extent); ++i) {
-      if (__builtin_mul_overflow(level, std::max<std::uint64_t>(extent[i], 1), &level)) return false;
-      if (i < halved && extent[i] > 1) is_smallest = false;
-      if (i < halved) extent[i] /= 2;
-    }
-    if (__builtin_add_overflow(bytes, level, &bytes)) return false;
-  }
-  return true;
-}
-
 bool is_empty(const BoxSize& size) { return size.width == 0 || size.height == 0 || size.depth == 0; }
 
 }  // namespace
 
 struct CheckedMemory::ArrayEnd {
-  std::uint32_t space;
+  MemorySpace space;
   std::uint64_t place;  // an array's id, or an address
   std::uint64_t pitch, rows;
   const std::uint64_t (&offset)[3];
@@ -84,25 +49,29 @@ struct CheckedMemory::ArrayEnd {
 
 CheckedMemory::CheckedMemory(Session& session) : memory_(session.memory()), arrays_(session.arrays()) {}
 
-std::optional<CheckedRange> CheckedMemory::range(std::uint32_t space, std::uint64_t address, std::uint64_t size_bytes) const {
+std::optional<CheckedRange> CheckedMemory::range(MemorySpace space, std::uint64_t address, std::uint64_t size_bytes) const {
   switch (space) {
-    case kDeviceMemory: return memory_.owns_device(address, size_bytes) ? std::optional(CheckedRange(address, size_bytes, false)) : std::nullopt;
-    case kPinnedMemory: return memory_.owns_pinned(address, size_bytes) ? std::optional(CheckedRange(address, size_bytes, true)) : std::nullopt;
-    case kStagingMemory: {
+    case MemorySpace::device:
+      return memory_.owns_device(address, size_bytes) ? std::optional(CheckedRange(address, size_bytes, false)) : std::nullopt;
+    case MemorySpace::registered_host:
+      return memory_.owns_pinned(address, size_bytes) ? std::optional(CheckedRange(address, size_bytes, true)) : std::nullopt;
+    case MemorySpace::staging: {
       const std::optional<CUdeviceptr> staged = memory_.segments().staging(address, size_bytes);
       return staged ? std::optional(CheckedRange(*staged, size_bytes, true)) : std::nullopt;
     }
-    default: return std::nullopt;
+    case MemorySpace::array:
+    case MemorySpace::pageable: return std::nullopt;
   }
+  return std::nullopt;
 }
 
 std::optional<CheckedRange> CheckedMemory::anywhere(std::uint64_t address, std::uint64_t size_bytes) const {
-  const std::optional<CheckedRange> found = range(kDeviceMemory, address, size_bytes);
-  return found ? found : range(kPinnedMemory, address, size_bytes);
+  const std::optional<CheckedRange> found = range(MemorySpace::device, address, size_bytes);
+  return found ? found : range(MemorySpace::registered_host, address, size_bytes);
 }
 
 // `size` is not empty. Where there is one row, or one slice, what leads to the next is of no account, and is made what it always may be.
-std::optional<CheckedBox> CheckedMemory::box(std::uint32_t space, std::uint64_t address, const BoxSize& size, std::uint64_t pitch,
+std::optional<CheckedBox> CheckedMemory::box(MemorySpace space, std::uint64_t address, const BoxSize& size, std::uint64_t pitch,
                                              std::uint64_t rows) const {
   if (size.depth == 1) rows = size.height;
   if (size.height == 1 && size.depth == 1) pitch = size.width;
@@ -120,9 +89,6 @@ std::optional<CheckedBox> CheckedMemory::box(std::uint32_t space, std::uint64_t 
 }
 
 Checked<CheckedCopy> CheckedMemory::copy(const proto::CopyRecord& record) const {
-  if (record.destination_space > kStagingMemory || record.source_space > kStagingMemory) {
-    return Checked<CheckedCopy>::malformed("it names an unknown space");
-  }
   if (record.size_bytes == 0) return Checked<CheckedCopy>::nothing();
   const auto destination = range(record.destination_space, record.destination, record.size_bytes);
   const auto source = range(record.source_space, record.source, record.size_bytes);
@@ -137,9 +103,6 @@ Checked<CheckedBoxCopy> CheckedMemory::copy(const BoxSize& size, const std::opti
 }
 
 Checked<CheckedBoxCopy> CheckedMemory::copy(const proto::CopyBoxRecord& record) const {
-  if (record.destination_space > kStagingMemory || record.source_space > kStagingMemory) {
-    return Checked<CheckedBoxCopy>::malformed("it names an unknown space");
-  }
   const BoxSize size{record.width, record.height, record.depth};
   if (is_empty(size)) return Checked<CheckedBoxCopy>::nothing();
   return copy(size, box(record.destination_space, record.destination, size, record.destination_pitch, record.destination_rows),
@@ -147,7 +110,8 @@ Checked<CheckedBoxCopy> CheckedMemory::copy(const proto::CopyBoxRecord& record) 
 }
 
 Checked<CheckedBoxCopy> CheckedMemory::copy(const proto::GraphCopy& node) const {
-  if (node.destination_space > kPinnedMemory || node.source_space > kPinnedMemory) {
+  const auto is_linear = [](MemorySpace space) { return space == MemorySpace::device || space == MemorySpace::registered_host; };
+  if (!is_linear(node.destination_space) || !is_linear(node.source_space)) {
     return Checked<CheckedBoxCopy>::malformed("a copy node names an unknown space");
   }
   const BoxSize size{node.width_bytes, node.height, node.depth};
@@ -157,7 +121,7 @@ Checked<CheckedBoxCopy> CheckedMemory::copy(const proto::GraphCopy& node) const 
 }
 
 Refusal CheckedMemory::find_end(const ArrayEnd& given, const BoxSize& size, CUarray& array, std::optional<CheckedBox>& linear) const {
-  if (given.space == kArrayMemory) {
+  if (given.space == MemorySpace::array) {
     const proto::Known<SessionArray> found = arrays_.table().find(proto::ArrayId{given.place});
     if (!found || found->array == nullptr) return {nullptr, CUDA_ERROR_INVALID_HANDLE};
     if (!found->shape) return {nullptr, CUDA_ERROR_NOT_SUPPORTED};  // the driver has not told it
@@ -165,14 +129,13 @@ Refusal CheckedMemory::find_end(const ArrayEnd& given, const BoxSize& size, CUar
     array = found->array;
     return {};
   }
-  if (given.space > kPinnedMemory) return {"it names an unknown space", CUDA_SUCCESS};
   if (given.offset[0] != 0 || given.offset[1] != 0 || given.offset[2] != 0) return {"an end in linear memory has offsets", CUDA_SUCCESS};
   linear = box(given.space, given.place, size, given.pitch, given.rows);
   return linear ? Refusal{} : Refusal{nullptr, CUDA_ERROR_INVALID_VALUE};
 }
 
 Checked<CheckedArrayCopy> CheckedMemory::copy(const proto::ArrayCopyRecord& record) const {
-  if (record.destination_space != kArrayMemory && record.source_space != kArrayMemory) {
+  if (record.destination_space != MemorySpace::array && record.source_space != MemorySpace::array) {
     return Checked<CheckedArrayCopy>::malformed("neither of its ends is an array");
   }
   const BoxSize size{record.width, record.height, record.depth};
@@ -215,9 +178,6 @@ Checked<CheckedArrayCopy> CheckedMemory::copy(const proto::ArrayCopyRecord& reco
 }
 
 Checked<CheckedFill> CheckedMemory::fill(const proto::FillRecord& record) const {
-  if (record.element_bytes != 1 && record.element_bytes != 2 && record.element_bytes != 4) {
-    return Checked<CheckedFill>::malformed("its elements are of no such size");
-  }
   if (record.width == 0 || record.height == 0) return Checked<CheckedFill>::nothing();
   std::uint64_t row = 0, rows = 0, bytes = 0;
   if (__builtin_mul_overflow(record.width, record.element_bytes, &row)) return CUDA_ERROR_INVALID_VALUE;
@@ -237,8 +197,8 @@ Checked<CheckedFill> CheckedMemory::fill(const proto::FillRecord& record) const 
   return fill;
 }
 
-Checked<CheckedWord> CheckedMemory::word(std::uint64_t address, std::uint32_t size_bytes) const {
-  if (size_bytes != 4 && size_bytes != 8) return Checked<CheckedWord>::malformed("its word is neither of 4 nor of 8 bytes");
+Checked<CheckedWord> CheckedMemory::word(std::uint64_t address, bool is_long) const {
+  const std::uint32_t size_bytes = is_long ? 8 : 4;
   if (address % size_bytes != 0 || !anywhere(address, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
   return CheckedWord(address, size_bytes);
 }
@@ -279,20 +239,18 @@ Checked<CheckedResource> CheckedMemory::resource(const CUDA_RESOURCE_DESC& given
 }
 
 Checked<CheckedBinding> CheckedMemory::binding(const proto::ReferenceSetRecord& record, bool is_surface) const {
-  if (record.source >= proto::kReferenceSources) return Checked<CheckedBinding>::malformed("its source is none");
-  const auto source = static_cast<proto::ReferenceSource>(record.source);
-  if (is_surface && source != proto::ReferenceSource::array) return CUDA_ERROR_INVALID_VALUE;
+  if (is_surface && record.source != proto::ReferenceSource::array) return CUDA_ERROR_INVALID_VALUE;
   const proto::Known<SessionArray> array = arrays_.table().find(record.array);
   CheckedBinding found;
-  switch (source) {
+  switch (record.source) {
     case proto::ReferenceSource::nothing: return found;
     case proto::ReferenceSource::linear:
-      found.linear_ = range(kDeviceMemory, record.address, record.size_bytes);
+      found.linear_ = range(MemorySpace::device, record.address, record.size_bytes);
       return found.linear_ ? Checked(found) : CUDA_ERROR_INVALID_VALUE;
     case proto::ReferenceSource::rows: {
       std::uint64_t bytes = 0;
       if (!plane_bytes(record.width, record.height, record.size_bytes, record.format, record.channels, bytes)) return CUDA_ERROR_INVALID_VALUE;
-      found.linear_ = range(kDeviceMemory, record.address, bytes);
+      found.linear_ = range(MemorySpace::device, record.address, bytes);
       found.rows_ = CUDA_ARRAY_DESCRIPTOR{record.width, record.height, static_cast<CUarray_format>(record.format), record.channels};
       found.pitch_ = record.size_bytes;
       return found.linear_ ? Checked(found) : CUDA_ERROR_INVALID_VALUE;
@@ -318,7 +276,7 @@ Checked<CheckedExternalArray> CheckedMemory::part(const proto::ExternalMapArrayR
   description.arrayDesc = {record.width, record.height, record.depth, static_cast<CUarray_format>(record.format), record.channels, record.flags};
   description.numLevels = record.levels;
   std::uint64_t bytes = 0;
-  if (record.levels == 0 || record.offset >= memory->size_bytes() || !least_bytes(description.arrayDesc, record.levels, bytes) ||
+  if (record.levels == 0 || record.offset >= memory->size_bytes() || !array_bytes(description.arrayDesc, record.levels, 0, bytes) ||
       bytes > memory->size_bytes() - record.offset) {
     return CUDA_ERROR_INVALID_VALUE;
   }

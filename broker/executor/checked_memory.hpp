@@ -30,7 +30,7 @@ class CheckedMemory {
   [[nodiscard]] Checked<CheckedBoxCopy> copy(const proto::GraphCopy& node) const;
   [[nodiscard]] Checked<CheckedArrayCopy> copy(const proto::ArrayCopyRecord& record) const;
   [[nodiscard]] Checked<CheckedFill> fill(const proto::FillRecord& record) const;
-  [[nodiscard]] Checked<CheckedWord> word(std::uint64_t address, std::uint32_t size_bytes) const;
+  [[nodiscard]] Checked<CheckedWord> word(std::uint64_t address, bool is_long) const;
   // Handles in `given` are not read: `array` names what is meant.
   [[nodiscard]] Checked<CheckedResource> resource(const CUDA_RESOURCE_DESC& given, proto::ArrayId array) const;
   [[nodiscard]] Checked<CheckedBinding> binding(const proto::ReferenceSetRecord& record, bool is_surface) const;
@@ -40,9 +40,9 @@ class CheckedMemory {
 
  private:
   struct ArrayEnd;
-  [[nodiscard]] std::optional<CheckedRange> range(std::uint32_t space, std::uint64_t address, std::uint64_t size_bytes) const;
+  [[nodiscard]] std::optional<CheckedRange> range(proto::MemorySpace space, std::uint64_t address, std::uint64_t size_bytes) const;
   [[nodiscard]] std::optional<CheckedRange> anywhere(std::uint64_t address, std::uint64_t size_bytes) const;  // device memory, or pinned
-  [[nodiscard]] std::optional<CheckedBox> box(std::uint32_t space, std::uint64_t address, const BoxSize& size, std::uint64_t pitch,
+  [[nodiscard]] std::optional<CheckedBox> box(proto::MemorySpace space, std::uint64_t address, const BoxSize& size, std::uint64_t pitch,
                                               std::uint64_t rows) const;
   [[nodiscard]] Checked<CheckedBoxCopy> copy(const BoxSize& size, const std::optional<CheckedBox>& destination,
                                              const std::optional<CheckedBox>& source) const;

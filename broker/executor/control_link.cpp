@@ -89,6 +89,14 @@ void ControlLink::file(const ExecutorPacket& packet, proto::ReceivedFds& fds, co
     arrived_.notify_all();
     return;
   }
+  if (packet.header.type == ExecutorMessage::memory_grant) {
+    std::lock_guard lock(mutex_);
+    const auto asked = memory_answers_.find(packet.object);
+    if (asked == memory_answers_.end()) return;  // whoever asked has given up, and given it back
+    asked->second = {static_cast<CUresult>(packet.header.status), packet.object, packet.size_bytes};
+    arrived_.notify_all();
+    return;
+  }
   if (packet.header.type == ExecutorMessage::settled) {
     std::lock_guard lock(mutex_);
     settles_answered_ = packet.object;
@@ -97,7 +105,7 @@ void ControlLink::file(const ExecutorPacket& packet, proto::ReceivedFds& fds, co
   }
   if (packet.header.type == ExecutorMessage::piece_add && fds.count == 1) {
     std::lock_guard lock(mutex_);
-    pieces_[{packet.header.session, packet.object}] = {packet.size_bytes, packet.purpose, std::move(fds.fds[0])};
+    pieces_[{packet.header.session, packet.object}] = {packet.size_bytes, packet.purpose, packet.address, std::move(fds.fds[0])};
     arrived_.notify_all();
     return;
   }
@@ -145,6 +153,34 @@ ControlLink::FetchedImage ControlLink::ask(ExecutorPacket& question, std::span<c
   }
   images_.erase(asked);
   return fetched;
+}
+
+ControlLink::MemoryAnswer ControlLink::ask_for_memory(std::uint64_t session, std::uint64_t size_bytes) {
+  ExecutorPacket want;
+  want.header = {ExecutorMessage::memory_want, 0, session};
+  want.size_bytes = size_bytes;
+  std::unique_lock lock(mutex_);
+  want.object = ++memory_asked_;
+  const auto asked = memory_answers_.try_emplace(want.object).first;
+  lock.unlock();
+  send(want);
+  lock.lock();
+  arrived_.wait_for(lock, std::chrono::milliseconds(kAnnouncedTimeoutMs), [&] { return asked->second.has_value(); });
+  const std::optional<MemoryAnswer> answer = asked->second;
+  memory_answers_.erase(asked);
+  lock.unlock();
+  if (answer) return *answer;
+  log_warning("Session {}: the control process has not said within {} s whether it may have {} MiB of device memory; the call fails", session,
+              kAnnouncedTimeoutMs / 1000, size_bytes >> 20);
+  give_memory_back(session, want.object);
+  return {};
+}
+
+void ControlLink::give_memory_back(std::uint64_t session, std::uint64_t number) {
+  ExecutorPacket back;
+  back.header = {ExecutorMessage::memory_back, 0, session};
+  back.object = number;
+  send(back);
 }
 
 template <class Kind>

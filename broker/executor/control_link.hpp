@@ -30,6 +30,7 @@ struct ReceivedSegment {
 struct ReceivedPiece {
   std::uint64_t size_bytes = 0;
   std::uint32_t handle_type = 0;  // of another interface: CUexternalMemoryHandleType
+  std::uint64_t number = 0;       // for PieceTaken and PieceEnded
   proto::FileDescriptor handle;
 };
 
@@ -61,6 +62,14 @@ class ControlLink {
   [[nodiscard]] FetchedImage fetch_image(std::uint64_t session, std::uint64_t image, const ImageTarget& target, unsigned timeout_ms);
   // Has an input of a linker of the session looked through. `status` and `log` alone where it is refused. Called by helper threads.
   [[nodiscard]] FetchedImage check_input(std::uint64_t session, const proto::FileDescriptor& input, CUjitInputType type, unsigned timeout_ms);
+  // Whether the session may have so much more device memory; DeviceLimit asks. Called by helper threads.
+  struct MemoryAnswer {
+    CUresult status = CUDA_ERROR_MPS_RPC_FAILURE;
+    std::uint64_t number = 0;      // what was granted is known by
+    std::uint64_t left_bytes = 0;  // to its user
+  };
+  [[nodiscard]] MemoryAnswer ask_for_memory(std::uint64_t session, std::uint64_t size_bytes);
+  void give_memory_back(std::uint64_t session, std::uint64_t number);
   // True once nobody waits for an answer any more: asked while something is waited for, at the start and after look_again().
   using IsGone = std::function<bool()>;
   // The segment that the control process announced, which it does before its client learns the id. One that has not arrived is asked about, so
@@ -97,6 +106,8 @@ class ControlLink {
   std::uint64_t settles_asked_ = 0;
   std::uint64_t settles_answered_ = 0;
   std::uint64_t images_asked_ = 0;
+  std::uint64_t memory_asked_ = 0;
+  std::map<std::uint64_t, std::optional<MemoryAnswer>> memory_answers_;          // by number of the question
   std::map<std::uint64_t, std::optional<FetchedImage>> images_;                  // by number of the question
   std::map<Announced, proto::Lease> leases_;       // by address
   std::map<Announced, ReceivedSegment> segments_;  // by segment

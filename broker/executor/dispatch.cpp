@@ -2,11 +2,26 @@
 #include "broker/executor/dispatch.hpp"
 
 #include <cstring>
-#include <utility>
+#include <optional>
 
 namespace mpsshim::broker {
 
 namespace {
+
+// What the record writes to its stream's fence word, if it does.
+template <typename Record>
+std::optional<std::uint32_t> fence_value_of(const Record& record) {
+  if constexpr (requires { record.fence_value; }) return record.fence_value;
+  return std::nullopt;
+}
+
+// A fence in a stream that could not be created is reached at once: nothing is in front of it, and the client waits for it.
+void miss_stream(Session& session, const char* name, const proto::RecordHeader& header, std::optional<std::uint32_t> fence_value) {
+  if (!header.stream.has_kind()) return session.fail(name, "its stream is no stream id");
+  session.channel().set_async_error(CUDA_ERROR_INVALID_HANDLE);
+  if (!fence_value || header.stream.index() >= proto::kFenceWords) return;
+  session.channel().fence(header.stream.index()).value.store(*fence_value, std::memory_order_release);
+}
 
 // Checks what the structure's declaration says about the record, then calls its handler. The structure lies at the front: a client of a later
 // minor version may send a longer one, whose unknown end is ignored.
@@ -20,9 +35,17 @@ void deliver(Session& session, const char* name, const proto::RecordHeader& head
   if (Record::kIsCall && header.reply_slot >= proto::kReplySlots) return session.fail(name, "its reply slot is out of range");
   Record record;
   if constexpr (Record::kBodyBytes > 0) std::memcpy(static_cast<void*>(&record), bytes + sizeof(proto::RecordHeader), Record::kBodyBytes);
-  Incoming incoming{session, name, header, std::span(bytes + header.size_bytes - padded_trailing, header.trailing_bytes), {}};
-  if (Record::kIsCall) incoming.reply = Reply(session.shared_from_this(), header.reply_slot, header.sequence);
-  handle(incoming, record);
+  if (const char* field = record.out_of_range()) return session.fail(name, std::string("its ") + field + " is nothing that it can be");
+  const std::span trailing(bytes + header.size_bytes - padded_trailing, header.trailing_bytes);
+  if constexpr (Record::kOrder == proto::RecordOrder::stream) {
+    StreamQueue* const queue = session.streams().find(header.stream);
+    if (queue == nullptr) return miss_stream(session, name, header, fence_value_of(record));
+    StreamPost incoming(session, name, header, trailing, *queue);
+    handle(incoming, record);
+  } else {
+    IncomingOf<Record> incoming(session, name, header, trailing);
+    handle(incoming, record);
+  }
 }
 
 void dispatch(Session& session, const proto::RecordHeader& header, const std::byte* bytes) {
@@ -36,21 +59,6 @@ void dispatch(Session& session, const proto::RecordHeader& header, const std::by
 }
 
 }  // namespace
-
-StreamQueue* Incoming::stream() {
-  if (StreamQueue* queue = session.streams().find(header.stream)) return queue;
-  if (!header.stream.has_kind()) {
-    malformed("its stream is no stream id");
-  } else {
-    reject(CUDA_ERROR_INVALID_HANDLE);
-  }
-  return nullptr;
-}
-
-void Incoming::write_fence_of_missing_stream(std::uint32_t value) {
-  if (!header.stream.has_kind() || header.stream.index() >= proto::kFenceWords) return;
-  session.channel().fence(header.stream.index()).value.store(value, std::memory_order_release);
-}
 
 // What a record makes of itself in queues is its short steps: a launch is one, a wait for all streams is as many as there are. A record that
 // queues nothing may have called the driver, searched, or waited for a lock.

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "broker/executor/checked_memory.hpp"
 #include "broker/executor/reply.hpp"
@@ -21,17 +23,23 @@
 
 namespace mpsshim::broker {
 
-struct Incoming {
+// What every handler gets. What a record's `order` (proto/spec/records.toml) gives it besides is in the types below: a handler of one order has
+// no way to the tools of another.
+class Incoming {
+ public:
   Session& session;
-  const char* name;  // of the record
-  proto::RecordHeader header;
-  std::span<const std::byte> trailing;  // in the worker's batch: valid during the call
-  Reply reply;                          // pending where the record is a call
+  const char* const name;                     // of the record
+  const std::span<const std::byte> trailing;  // in the worker's batch: valid during the call
+
+  Incoming(Session& owner, const char* record, const proto::RecordHeader& header, std::span<const std::byte> bytes)
+      : session(owner), name(record), trailing(bytes), header_(header) {
+    if (header.reply_slot != proto::kNoReplySlot) reply_ = Reply(owner.shared_from_this(), header.reply_slot, header.sequence);
+  }
 
   void malformed(const std::string& reason) { session.fail(name, reason); }
   // The answer of a call, or the client's asynchronous error.
   void reject(CUresult error) {
-    if (reply.is_pending()) return reply.answer(error);
+    if (reply_.is_pending()) return reply_.answer(error);
     session.channel().set_async_error(error);
   }
 
@@ -53,13 +61,58 @@ struct Incoming {
     }
     return {};
   }
-  // The header's stream, by the same rule.
-  [[nodiscard]] StreamQueue* stream();
-  // A fence in a stream that could not be created is reached at once: nothing is in front of it, and the client waits for it.
-  void write_fence_of_missing_stream(std::uint32_t value);
   [[nodiscard]] std::string text() const { return {reinterpret_cast<const char*>(trailing.data()), trailing.size()}; }
-  [[nodiscard]] SharedReply share_reply() { return std::make_shared<Reply>(std::move(reply)); }
+
+ protected:
+  const proto::RecordHeader header_;
+  Reply reply_;  // pending where the record is a call
 };
+
+// order = "stream": work for the header's stream, which is there.
+class StreamPost : public Incoming {
+ public:
+  StreamQueue& queue;
+  StreamPost(Session& owner, const char* record, const proto::RecordHeader& header, std::span<const std::byte> bytes, StreamQueue& found)
+      : Incoming(owner, record, header, bytes), queue(found) {}
+  [[nodiscard]] proto::StreamId stream() const { return header_.stream; }
+  void append(StreamOp op) { session.streams().append(queue, std::move(op)); }
+};
+
+// order = "session", without a reply. Nothing is known of the header's stream: it is the id of one that is to be made.
+class SessionPost : public Incoming {
+ public:
+  using Incoming::Incoming;
+  [[nodiscard]] proto::StreamId new_stream() const { return header_.stream; }
+};
+
+// order = "session", with a reply, which cannot be kept: it is given in the record's turn.
+class SessionCall : public Incoming {
+ public:
+  using Incoming::Incoming;
+  template <typename Body>
+  void answer_with(CUresult status, const Body& body, std::span<const std::byte> bytes = {}) {
+    reply_.answer_with(status, body, bytes);
+  }
+};
+
+// order = "out_of_line": the reply may be given later, by whoever has it then.
+class OutOfLineCall : public SessionCall {
+ public:
+  using SessionCall::SessionCall;
+  [[nodiscard]] Reply& reply() { return reply_; }
+  [[nodiscard]] SharedReply share_reply() { return std::make_shared<Reply>(std::move(reply_)); }
+};
+// What the handler of a record gets: it is declared with that alone, so one that takes another's does not link.
+template <typename Record>
+struct IncomingFor {
+  static constexpr proto::RecordOrder kOrder = Record::kOrder;
+  static_assert(kOrder == proto::RecordOrder::session || Record::kIsCall == (kOrder == proto::RecordOrder::out_of_line));
+  using InTurn = std::conditional_t<Record::kIsCall, SessionCall, SessionPost>;
+  using Type = std::conditional_t<kOrder == proto::RecordOrder::stream, StreamPost,
+                                  std::conditional_t<kOrder == proto::RecordOrder::session, InTurn, OutOfLineCall>>;
+};
+template <typename Record>
+using IncomingOf = typename IncomingFor<Record>::Type;
 
 // For a launch: what its function's texture and surface references are bound to (handlers_reference.cpp). CUDA_ERROR_INVALID_HANDLE: an array
 // that is bound is gone; CUDA_ERROR_INVALID_VALUE: memory that is bound is.
@@ -76,7 +129,7 @@ Dispatched dispatch_batch(Session& session, std::span<const std::byte> batch, Tu
 void dispatch_batch(Session& session, std::span<const std::byte> batch);
 
 // One for each record, in handlers_*.cpp.
-#define MPSSHIM_RECORD(enumerator, structure) void handle(Incoming& incoming, const proto::structure& record);
+#define MPSSHIM_RECORD(enumerator, structure) void handle(IncomingOf<proto::structure>& incoming, const proto::structure& record);
 #include "gen/record_names.inc"
 #undef MPSSHIM_RECORD
 

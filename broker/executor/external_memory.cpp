@@ -35,7 +35,7 @@ CUresult ExternalMemory::import(proto::ExternalMemoryId id, const Request& reque
     return result;
   }
   (void)descriptor.release();
-  auto memory = std::make_shared<const ImportedMemory>(driver_, map_, handle, request.size_bytes);
+  auto memory = std::make_shared<const ImportedMemory>(driver_, map_, handle, request.size_bytes, request.piece);
   const std::lock_guard lock(mutex_);
   return imports_.emplace(id.value, memory).second ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

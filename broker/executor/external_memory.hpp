@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "broker/driver/driver.hpp"
 #include "proto/ids.hpp"
@@ -27,8 +28,8 @@ class MemoryMap;
 class ImportedMemory {
  public:
   // With a descriptor claimed from `map`, which it gives back at its end.
-  ImportedMemory(const Driver& driver, MemoryMap& map, CUexternalMemory handle, std::uint64_t size_bytes)
-      : driver_(driver), map_(map), handle_(handle), size_bytes_(size_bytes) {}
+  ImportedMemory(const Driver& driver, MemoryMap& map, CUexternalMemory handle, std::uint64_t size_bytes, std::shared_ptr<const void> piece)
+      : driver_(driver), map_(map), handle_(handle), size_bytes_(size_bytes), piece_(std::move(piece)) {}
   ImportedMemory(const ImportedMemory&) = delete;
   ~ImportedMemory();
 
@@ -40,6 +41,7 @@ class ImportedMemory {
   MemoryMap& map_;
   const CUexternalMemory handle_;
   const std::uint64_t size_bytes_;
+  const std::shared_ptr<const void> piece_;
 };
 using ImportedMemoryRef = std::shared_ptr<const ImportedMemory>;
 
@@ -57,6 +59,7 @@ class ExternalMemory {
     std::uint64_t announced_bytes = 0;  // what there is, as the control process has found it
     std::uint32_t handle_type = 0;      // CUexternalMemoryHandleType
     std::uint32_t flags = 0;
+    std::shared_ptr<const void> piece{};  // goes with the driver's object
   };
   // The descriptor is the driver's from then on where that answers CUDA_SUCCESS.
   [[nodiscard]] CUresult import(proto::ExternalMemoryId id, const Request& request, proto::FileDescriptor descriptor);

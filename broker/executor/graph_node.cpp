@@ -10,7 +10,6 @@
 #include "broker/executor/launch_attributes.hpp"
 #include "broker/executor/session.hpp"
 #include "gen/records.hpp"
-#include "proto/record_flags.hpp"
 
 namespace mpsshim::broker {
 
@@ -32,6 +31,7 @@ NodeFault refused(CUresult result) { return {nullptr, result}; }
 NodeFault read_kernel(Session& session, std::span<const std::byte> payload, NodeWork& work) {
   proto::LaunchRecord record;
   if (!take(payload, record)) return malformed("a kernel node is too short");
+  if (record.out_of_range() != nullptr) return malformed("a kernel node has flags that are none");
   if (!record.function.has_kind()) return malformed("a kernel node's function id is of another kind");
   const proto::Known<SessionFunction> function = session.functions().find(record.function);
   if (!function) return refused(CUDA_ERROR_INVALID_HANDLE);
@@ -43,7 +43,7 @@ NodeFault read_kernel(Session& session, std::span<const std::byte> payload, Node
   const CUresult result = check_launch_attributes(payload.data() + padded, record.attribute_count);
   if (result != CUDA_SUCCESS) return refused(result);
   KernelNode node;
-  if ((record.flags & proto::kKernelOfGreenContext) != 0) {
+  if (record.flags.has(proto::LaunchFlag::of_green_context)) {
     std::span<const std::byte> behind = payload.subspan(padded + record.attribute_count * sizeof(CUlaunchAttribute));
     proto::GreenContextId id;
     if (!take(behind, id) || !id.has_kind()) return malformed("a kernel node has no green context's id");
@@ -63,7 +63,7 @@ NodeFault read_kernel(Session& session, std::span<const std::byte> payload, Node
   node.launch.shared_bytes = record.shared_bytes;
   node.launch.parameter_bytes = static_cast<std::uint32_t>(padded);
   node.launch.attribute_count = record.attribute_count;
-  node.launch.is_cooperative = (record.flags & proto::kLaunchIsCooperative) != 0;
+  node.launch.is_cooperative = record.flags.has(proto::LaunchFlag::cooperative);
   node.launch.data = payload.data();
   node.launch.own();
   work = std::move(node);
@@ -94,6 +94,7 @@ NodeFault read_copy(Session& session, std::span<const std::byte> payload, NodeWo
 NodeFault read_fill(Session& session, std::span<const std::byte> payload, NodeWork& work) {
   proto::FillRecord record;
   if (!take(payload, record)) return malformed("a fill node is too short");
+  if (record.out_of_range() != nullptr) return malformed("a fill node's elements are of no such size");
   return take_checked(CheckedMemory(session).fill(record), work);
 }
 

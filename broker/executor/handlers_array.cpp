@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "broker/executor/array_bytes.hpp"
 #include "broker/executor/checked_calls.hpp"
 #include "broker/executor/dispatch.hpp"
 
@@ -12,8 +13,9 @@ namespace mpsshim::broker {
 
 namespace {
 
-enum ArrayKind : std::uint32_t { kArray = 0, kMipmapped = 1, kLevel = 2, kPlane = 3 };
-enum ObjectKind : std::uint32_t { kArrayObject = 0, kTexture = 1, kSurface = 2 };
+using proto::ArrayKind;
+
+bool is_part(const proto::ArrayCreateRecord& record) { return record.kind == ArrayKind::level || record.kind == ArrayKind::plane; }
 
 CUDA_ARRAY3D_DESCRIPTOR descriptor_of(const proto::ArrayCreateRecord& record) {
   CUDA_ARRAY3D_DESCRIPTOR descriptor{};
@@ -26,15 +28,27 @@ CUDA_ARRAY3D_DESCRIPTOR descriptor_of(const proto::ArrayCreateRecord& record) {
   return descriptor;
 }
 
+constexpr std::uint64_t kBlockBytes = 8;  // of an element of formats in blocks, at most: four channels of two bytes
+
+// What it takes of the device, of its user's share. A level or a plane is there already.
+CUresult ask_for_room(Session& session, const proto::ArrayCreateRecord& record, DeviceGrant& grant) {
+  if (is_part(record) || !session.memory().limit().is_set() || (record.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0) return CUDA_SUCCESS;
+  std::uint64_t bytes = 0;
+  if (!array_bytes(descriptor_of(record), record.kind == ArrayKind::mipmapped ? record.number : 1, kBlockBytes, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  return session.memory().limit().ask(bytes, grant);
+}
+
 CUresult create(const Driver& driver, const proto::ArrayCreateRecord& record, const SessionArray& parent, SessionArray& made) {
   const CUDA_ARRAY3D_DESCRIPTOR descriptor = descriptor_of(record);
   switch (record.kind) {
-    case kArray: return driver->cuArray3DCreate_v2(&made.array, &descriptor);
-    case kMipmapped: return driver->cuMipmappedArrayCreate(&made.mipmapped, &descriptor, record.number);
-    case kLevel:
+    case ArrayKind::array: return driver->cuArray3DCreate_v2(&made.array, &descriptor);
+    case ArrayKind::mipmapped: return driver->cuMipmappedArrayCreate(&made.mipmapped, &descriptor, record.number);
+    case ArrayKind::level:
       return parent.mipmapped != nullptr ? driver->cuMipmappedArrayGetLevel(&made.array, parent.mipmapped, record.number) : CUDA_ERROR_INVALID_HANDLE;
-    default: return parent.array != nullptr ? driver->cuArrayGetPlane(&made.array, parent.array, record.number) : CUDA_ERROR_INVALID_HANDLE;
+    case ArrayKind::plane:
+      return parent.array != nullptr ? driver->cuArrayGetPlane(&made.array, parent.array, record.number) : CUDA_ERROR_INVALID_HANDLE;
   }
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 // As the driver has described it. Of a mipmapped array: as it was asked for.
@@ -53,6 +67,31 @@ void add_array(Session& session, Reply& reply, const proto::ArrayCreateRecord& r
   reply.answer_with(CUDA_SUCCESS, describe(record, made));
 }
 
+// In a helper.
+CUresult make_array(Session& session, const proto::ArrayCreateRecord& record, const SessionArray& parent, SessionArray& made) {
+  const Driver& driver = session.parts().driver;
+  DeviceGrant grant;
+  CUresult result = ask_for_room(session, record, grant);
+  if (result == CUDA_SUCCESS) result = create(driver, record, parent, made);
+  session.parts().faults.check(result, session.id(), "cuArrayCreate");
+  CUDA_ARRAY3D_DESCRIPTOR shape{};
+  if (made.array != nullptr && driver->cuArray3DGetDescriptor_v2(&shape, made.array) == CUDA_SUCCESS) made.shape = shape;
+  if (made.is_part) made.hold = parent.hold;
+  if (result == CUDA_SUCCESS && !made.is_part) session.arrays().own(made, std::move(grant));
+  return result;
+}
+
+void make_and_add(Session& session, const SharedReply& reply, const proto::ArrayCreateRecord& record, SessionArray parent, bool is_releasing) {
+  SessionArray made;
+  made.is_part = is_part(record);
+  const CUresult result = make_array(session, record, parent, made);
+  const bool is_awaited = result == CUDA_ERROR_OUT_OF_MEMORY && is_releasing && !made.is_part;
+  session.finish_job([&session, reply, record, result, is_awaited, parent = std::move(parent), made = std::move(made)] {
+    if (!is_awaited) return add_array(session, *reply, record, result, made);
+    session.start_after_releases([reply, record](const std::shared_ptr<Session>& self) { make_and_add(*self, reply, record, {}, false); });
+  });
+}
+
 struct Descriptions {
   CUDA_RESOURCE_DESC resource{};
   CUDA_TEXTURE_DESC texture{};
@@ -67,48 +106,40 @@ bool read_descriptions(std::span<const std::byte> trailing, const proto::Sampler
     return true;
   };
   if (!take(read.resource)) return false;
-  if (record.is_surface != 0) return true;
-  return take(read.texture) && (record.has_view == 0 || take(read.view));
+  if (record.is_surface) return true;
+  return take(read.texture) && (!record.has_view || take(read.view));
 }
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::ArrayCreateRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ArrayCreateRecord& record) {
   Session& session = incoming.session;
   if (!record.array.has_kind()) return incoming.malformed("its array id is of another kind");
-  if (record.kind > kPlane) return incoming.malformed("its kind is none");
-  if (record.restores != 0) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);  // what it held is gone
+  if (record.restores) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);  // what it held is gone
   if (!session.arrays().has_room()) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
   SessionArray parent;
-  if (record.kind == kLevel || record.kind == kPlane) {
+  if (is_part(record)) {
     const proto::Known<SessionArray> found = incoming.find(session.arrays().table(), record.parent);
     if (!found) return;
     parent = *found;
   }
-  session.start_job([reply = incoming.share_reply(), record, parent](const std::shared_ptr<Session>& owner) mutable {
-    SessionArray made;
-    made.is_part = record.kind == kLevel || record.kind == kPlane;
-    const Driver& driver = owner->parts().driver;
-    const CUresult result = owner->parts().faults.check(create(driver, record, parent, made), owner->id(), "cuArrayCreate");
-    CUDA_ARRAY3D_DESCRIPTOR shape{};
-    if (made.array != nullptr && driver->cuArray3DGetDescriptor_v2(&shape, made.array) == CUDA_SUCCESS) made.shape = shape;
-    if (made.is_part) made.hold = std::move(parent.hold);
-    if (result == CUDA_SUCCESS && !made.is_part) owner->arrays().own(made);
-    owner->finish_job([owner, reply, record, result, made = std::move(made)] { add_array(*owner, *reply, record, result, made); });
+  const bool is_releasing = session.is_releasing();  // before the attempt, as for chunks
+  session.start_job([reply = incoming.share_reply(), record, parent, is_releasing](const std::shared_ptr<Session>& owner) mutable {
+    make_and_add(*owner, reply, record, std::move(parent), is_releasing);
   });
 }
 
-void handle(Incoming& incoming, const proto::SamplerCreateRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::SamplerCreateRecord& record) {
   Session& session = incoming.session;
   Descriptions read;
   if (!read_descriptions(incoming.trailing, record, read)) return incoming.malformed("its descriptions exceed it");
-  const bool is_surface = record.is_surface != 0;
+  const bool is_surface = record.is_surface;
   Checked<CheckedResource> resource = incoming.checked().resource(read.resource, record.array);
   if (!resource) return incoming.refuse(resource.refusal());
   const proto::Known<SessionArray> array = session.arrays().table().find(record.array);
   ArrayHold hold = array ? array->hold : nullptr;
   if (session.arrays().samplers(is_surface).size() >= SessionArrays::kMostSamplers) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
-  session.start_job([reply = incoming.share_reply(), resource = *resource, read, is_surface, has_view = record.has_view != 0, hold = std::move(hold),
+  session.start_job([reply = incoming.share_reply(), resource = *resource, read, is_surface, has_view = bool{record.has_view}, hold = std::move(hold),
                      use = session.memory_uses().begin()](const std::shared_ptr<Session>& owner) mutable {
     const CheckedCalls calls(owner->parts().driver);
     unsigned long long handle = 0;
@@ -123,16 +154,15 @@ void handle(Incoming& incoming, const proto::SamplerCreateRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::ArrayObjectDestroyRecord& record) {
+void handle(SessionPost& incoming, const proto::ArrayObjectDestroyRecord& record) {
   Session& session = incoming.session;
-  if (record.kind > kSurface) return incoming.malformed("its kind is none");
-  if (record.kind == kArrayObject) {
+  if (record.kind == proto::ArrayObject::array) {
     const proto::Known<SessionArray> found = incoming.find(session.arrays().table(), proto::ArrayId{record.object});
     if (!found || found->is_part) return;
     const SessionArrays::Ticket ticket = session.arrays().retire(proto::ArrayId{record.object});
     return session.when_completed([&session, ticket] { session.arrays().let_go(ticket); });
   }
-  const bool is_surface = record.kind == kSurface;
+  const bool is_surface = record.kind == proto::ArrayObject::surface;
   const SessionArrays::Ticket ticket = session.arrays().retire_sampler(record.object, is_surface);
   if (ticket == 0) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   session.when_completed([&session, ticket] { session.arrays().let_go(ticket); });

@@ -42,10 +42,10 @@ void add_handle(Session& session, Reply& reply, const proto::ConditionCreateReco
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::ConditionCreateRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ConditionCreateRecord& record) {
   Session& session = incoming.session;
   if (!record.graph.has_kind()) return incoming.malformed("its graph id is of another kind");
-  if ((record.flags & ~static_cast<std::uint32_t>(CU_GRAPH_COND_ASSIGN_DEFAULT)) != 0) return incoming.malformed("its flags are none");
+  static_assert(proto::ConditionCreateRecord::kMaxFlags == CU_GRAPH_COND_ASSIGN_DEFAULT);
   if (!session.conditions().has_room()) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
   ++session.conditions().wanted;
   const SessionConditions::GraphRef graph = session.conditions().find_or_add(session.parts().driver, record.graph);
@@ -60,7 +60,7 @@ void handle(Incoming& incoming, const proto::ConditionCreateRecord& record) {
   session.start_window_call("cuGraphConditionalHandleCreate", make);
 }
 
-void handle(Incoming& incoming, const proto::ConditionsEndRecord& record) {
+void handle(SessionPost& incoming, const proto::ConditionsEndRecord& record) {
   Session& session = incoming.session;
   if (!record.graph.has_kind()) return incoming.malformed("its graph id is of another kind");
   SessionConditions::GraphRef graph = session.conditions().take(record.graph);

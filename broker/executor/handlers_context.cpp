@@ -45,7 +45,7 @@ CUresult raise_limit(const ExecutorParts& parts, CUlimit limit, std::uint64_t va
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::ContextLimitRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ContextLimitRecord& record) {
   Session& session = incoming.session;
   const auto limit = static_cast<CUlimit>(record.limit);
   if (!is_affordable(session.parts(), limit, record.value)) return incoming.reject(CUDA_ERROR_NOT_SUPPORTED);
@@ -57,7 +57,7 @@ void handle(Incoming& incoming, const proto::ContextLimitRecord& record) {
 }
 
 // A hint to the hardware: nobody waits for it.
-void handle(Incoming& incoming, const proto::PersistingCacheRecord& record) {
+void handle(SessionPost& incoming, const proto::PersistingCacheRecord& record) {
   Session& session = incoming.session;
   session.parts().persisting_cache.wish(session.id(), record.size_bytes);
   session.start_window_job("cuCtxSetLimit",

@@ -3,38 +3,26 @@
 #include <utility>
 
 #include "broker/executor/dispatch.hpp"
-#include "proto/record_flags.hpp"
 
 namespace mpsshim::broker {
 
 namespace {
 
 template <typename Copy>
-void append(Incoming& incoming, StreamQueue& queue, Checked<Copy> copy, unsigned flags) {
+void append(StreamPost& incoming, Checked<Copy> copy, proto::Flags<proto::CopyFlag> flags) {
   if (!copy) return incoming.refuse(copy.refusal());
-  StreamSet& streams = incoming.session.streams();
-  streams.append(queue, std::move(*copy));
-  if ((flags & proto::kCopyComesBeforeAllLater) != 0) streams.order_all_behind(queue);
+  incoming.append(std::move(*copy));
+  if (flags.has(proto::CopyFlag::before_all_later)) incoming.session.streams().order_all_behind(incoming.queue);
 }
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::CopyBoxRecord& record) {
-  if (StreamQueue* queue = incoming.stream()) append(incoming, *queue, incoming.checked().copy(record), record.flags);
-}
+void handle(StreamPost& incoming, const proto::CopyBoxRecord& record) { append(incoming, incoming.checked().copy(record), record.flags); }
 
-void handle(Incoming& incoming, const proto::CopyRecord& record) {
-  if (StreamQueue* queue = incoming.stream()) append(incoming, *queue, incoming.checked().copy(record), record.flags);
-}
+void handle(StreamPost& incoming, const proto::CopyRecord& record) { append(incoming, incoming.checked().copy(record), record.flags); }
 
-void handle(Incoming& incoming, const proto::ArrayCopyRecord& record) {
-  constexpr unsigned kNoFlags = 0;
-  if (StreamQueue* queue = incoming.stream()) append(incoming, *queue, incoming.checked().copy(record), kNoFlags);
-}
+void handle(StreamPost& incoming, const proto::ArrayCopyRecord& record) { append(incoming, incoming.checked().copy(record), {}); }
 
-void handle(Incoming& incoming, const proto::FillRecord& record) {
-  constexpr unsigned kNoFlags = 0;
-  if (StreamQueue* queue = incoming.stream()) append(incoming, *queue, incoming.checked().fill(record), kNoFlags);
-}
+void handle(StreamPost& incoming, const proto::FillRecord& record) { append(incoming, incoming.checked().fill(record), {}); }
 
 }  // namespace mpsshim::broker

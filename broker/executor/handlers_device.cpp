@@ -6,42 +6,38 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr std::uint32_t kTextureWidth = 0;
-constexpr std::uint32_t kHostAtomics = 1;
-
-constexpr std::uint32_t kFlushRemoteWrites = 0;
-constexpr std::uint32_t kResetPersistingLines = 1;
-
 CUresult answer_to(const ExecutorParts& parts, const proto::DeviceQueryRecord& record, std::uint64_t& value) {
-  if (record.query == kTextureWidth) {
-    std::size_t width = 0;
-    const CUresult result =
-        parts.driver->cuDeviceGetTexture1DLinearMaxWidth(&width, static_cast<CUarray_format>(record.first), record.second, parts.device);
-    value = width;
-    return result;
-  }
-  if (record.query == kHostAtomics) {
-    unsigned capabilities = 0;
-    const auto operation = static_cast<CUatomicOperation>(record.first);
-    const CUresult result = parts.driver->cuDeviceGetHostAtomicCapabilities(&capabilities, &operation, 1, parts.device);
-    value = capabilities;
-    return result;
+  switch (record.query) {
+    case proto::DeviceQuestion::texture_width: {
+      std::size_t width = 0;
+      const CUresult result =
+          parts.driver->cuDeviceGetTexture1DLinearMaxWidth(&width, static_cast<CUarray_format>(record.first), record.second, parts.device);
+      value = width;
+      return result;
+    }
+    case proto::DeviceQuestion::host_atomics: {
+      unsigned capabilities = 0;
+      const auto operation = static_cast<CUatomicOperation>(record.first);
+      const CUresult result = parts.driver->cuDeviceGetHostAtomicCapabilities(&capabilities, &operation, 1, parts.device);
+      value = capabilities;
+      return result;
+    }
   }
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::DeviceQueryRecord& record) {
+void handle(SessionCall& incoming, const proto::DeviceQueryRecord& record) {
   Session& session = incoming.session;
   proto::DeviceQueryReply reply{};
   const CUresult result = answer_to(session.parts(), record, reply.value);
-  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "a question about the device"), reply);
+  incoming.answer_with(session.parts().faults.check(result, session.id(), "a question about the device"), reply);
 }
 
-void handle(Incoming& incoming, const proto::ContextCallRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ContextCallRecord& record) {
   Session& session = incoming.session;
-  if (record.call == kFlushRemoteWrites) {
+  if (record.call == proto::ContextAction::flush_remote_writes) {
     return session.start_job([reply = incoming.share_reply(), target = record.first, scope = record.second](const std::shared_ptr<Session>& self) {
       const CUresult result = self->parts().driver->cuFlushGPUDirectRDMAWrites(static_cast<CUflushGPUDirectRDMAWritesTarget>(target),
                                                                                static_cast<CUflushGPUDirectRDMAWritesScope>(scope));
@@ -49,7 +45,6 @@ void handle(Incoming& incoming, const proto::ContextCallRecord& record) {
       self->finish_job();
     });
   }
-  if (record.call != kResetPersistingLines) return incoming.reject(CUDA_ERROR_NOT_SUPPORTED);
   // Not known to wait for running kernels, nor known not to.
   session.start_window_call("cuCtxResetPersistingL2Cache", [reply = incoming.share_reply(), &session](WindowResult window) {
     const CUresult result = window == WindowResult::open ? session.parts().driver->cuCtxResetPersistingL2Cache() : CUDA_ERROR_MPS_SERVER_NOT_READY;

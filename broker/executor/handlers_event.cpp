@@ -32,20 +32,18 @@ CUresult elapsed(Session& session, const SessionEvent& start, const SessionEvent
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::EventCreateRecord& record) {
+void handle(SessionPost& incoming, const proto::EventCreateRecord& record) {
   auto event = std::make_unique<SessionEvent>();
   event->kept_ns = incoming.session.times().take(record.event);
   event->has_timing = (record.flags & CU_EVENT_DISABLE_TIMING) == 0;
   if (!incoming.session.events().insert(record.event, std::move(event))) incoming.malformed("its event id is in use or out of range");
 }
 
-void handle(Incoming& incoming, const proto::EventDestroyRecord& record) {
+void handle(SessionPost& incoming, const proto::EventDestroyRecord& record) {
   if (incoming.find(incoming.session.events(), record.event)) (void)incoming.session.events().take(record.event);
 }
 
-void handle(Incoming& incoming, const proto::EventRecordRecord& record) {
-  StreamQueue* queue = incoming.stream();
-  if (queue == nullptr) return incoming.write_fence_of_missing_stream(record.fence_value);
+void handle(StreamPost& incoming, const proto::EventRecordRecord& record) {
   RecordOp op{nullptr, true, record.fence_value};
   if (const proto::Known<SessionEvent> event = incoming.find(incoming.session.events(), record.event)) {
     // The point is used again unless a queued wait or record still means the earlier one, or it is a graph's.
@@ -57,26 +55,22 @@ void handle(Incoming& incoming, const proto::EventRecordRecord& record) {
     op.point = event->last;
   }
   // Without an event the fence is written all the same: the client waits for it.
-  if (incoming.session.is_reading()) incoming.session.streams().append(*queue, std::move(op));
+  if (incoming.session.is_reading()) incoming.append(std::move(op));
 }
 
-void handle(Incoming& incoming, const proto::StreamWaitEventRecord& record) {
-  StreamQueue* queue = incoming.stream();
-  if (queue == nullptr) return;
+void handle(StreamPost& incoming, const proto::StreamWaitEventRecord& record) {
   const proto::Known<SessionEvent> event = incoming.find(incoming.session.events(), record.event);
   if (!event || !event->last) return;
-  incoming.session.streams().append(*queue, WaitOp{event->last});
+  incoming.append(WaitOp{event->last});
 }
 
-void handle(Incoming& incoming, const proto::StreamJoinRecord& record) {
-  StreamQueue* queue = incoming.stream();
-  if (queue == nullptr) return;
+void handle(StreamPost& incoming, const proto::StreamJoinRecord& record) {
   StreamSet& streams = incoming.session.streams();
-  if (record.waits != 0) streams.order_behind_all(*queue);
-  if (record.precedes != 0) streams.order_all_behind(*queue);
+  if (record.waits) streams.order_behind_all(incoming.queue);
+  if (record.precedes) streams.order_all_behind(incoming.queue);
 }
 
-void handle(Incoming& incoming, const proto::EventElapsedRecord& record) {
+void handle(SessionCall& incoming, const proto::EventElapsedRecord& record) {
   Session& session = incoming.session;
   const proto::Known<SessionEvent> start = incoming.find(session.events(), record.start);
   if (!start) return;
@@ -85,7 +79,7 @@ void handle(Incoming& incoming, const proto::EventElapsedRecord& record) {
   if (!start->has_timing || !end->has_timing) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
   proto::EventElapsedReply reply{};
   const CUresult result = elapsed(session, *start, *end, reply.milliseconds);
-  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "cuEventElapsedTime"), reply);
+  incoming.answer_with(session.parts().faults.check(result, session.id(), "cuEventElapsedTime"), reply);
 }
 
 }  // namespace mpsshim::broker

@@ -13,6 +13,21 @@ namespace mpsshim::broker {
 
 namespace {
 
+// The control process counts it for its user until the driver's object has ended, or was never made.
+struct TakenPiece {
+  TakenPiece(ControlLink& link, std::uint64_t owner, std::uint64_t number) : control(link), session(owner), piece(number) {}
+  TakenPiece(const TakenPiece&) = delete;
+  ~TakenPiece() {
+    ExecutorPacket packet;
+    packet.header = {ExecutorMessage::piece_ended, 0, session};
+    packet.object = piece;
+    control.send(packet);
+  }
+  ControlLink& control;
+  const std::uint64_t session;
+  const std::uint64_t piece;
+};
+
 CUresult import(Session& session, const proto::ExternalImportRecord& record) {
   ExecutorParts& parts = session.parts();
   ReceivedPiece piece;
@@ -21,13 +36,15 @@ CUresult import(Session& session, const proto::ExternalImportRecord& record) {
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::piece_taken, 0, session.id()};
   packet.object = record.memory.value;
+  packet.address = piece.number;
   parts.control.send(packet);
+  const auto taken = std::make_shared<const TakenPiece>(parts.control, session.id(), piece.number);
   // What a session shares is behind such a descriptor as well.
   const std::uint32_t type = piece.handle_type != 0 ? piece.handle_type : std::uint32_t{CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD};
   const ScopedMark mark(session.id(), "cuImportExternalMemory", Patience::patient);
   const proto::trace::Span span("driver", "cuImportExternalMemory", {"session", session.id()});
   const CUresult result =
-      session.memory().external().import(record.memory, {record.size_bytes, piece.size_bytes, type, record.flags}, std::move(piece.handle));
+      session.memory().external().import(record.memory, {record.size_bytes, piece.size_bytes, type, record.flags, taken}, std::move(piece.handle));
   return parts.faults.check(result, session.id(), "cuImportExternalMemory");
 }
 
@@ -57,9 +74,9 @@ void end_in_window(Session& session, const char* what, ExternalMemory::Ticket ti
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::ExternalImportRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ExternalImportRecord& record) {
   if (!record.memory.has_kind()) return incoming.malformed("its id is of another kind");
-  if (record.restores != 0) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);  // it was the earlier executor's
+  if (record.restores) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);  // it was the earlier executor's
   if ((record.flags & ~unsigned{CUDA_EXTERNAL_MEMORY_DEDICATED}) != 0) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   incoming.session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
     reply->answer_with(import(*self, record), proto::ExternalImportReply{});
@@ -67,9 +84,9 @@ void handle(Incoming& incoming, const proto::ExternalImportRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::ExternalMapRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ExternalMapRecord& record) {
   if (!record.memory.has_kind()) return incoming.malformed("its id is of another kind");
-  if (record.restores != 0) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);
+  if (record.restores) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);
   incoming.session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
     std::uint64_t address = 0;
     const CUresult result = map(*self, record, address);
@@ -78,10 +95,10 @@ void handle(Incoming& incoming, const proto::ExternalMapRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::ExternalMapArrayRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ExternalMapArrayRecord& record) {
   Session& session = incoming.session;
   if (!record.memory.has_kind() || !record.array.has_kind()) return incoming.malformed("an id is of another kind");
-  if (record.restores != 0) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);
+  if (record.restores) return incoming.reject(CUDA_ERROR_MPS_SERVER_NOT_READY);
   if (!session.arrays().has_room()) return incoming.reject(CUDA_ERROR_OUT_OF_MEMORY);
   session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
     SessionArray made;
@@ -95,13 +112,13 @@ void handle(Incoming& incoming, const proto::ExternalMapArrayRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::ExternalUnmapRecord& record) {
+void handle(SessionPost& incoming, const proto::ExternalUnmapRecord& record) {
   const ExternalMemory::Ticket ticket = incoming.session.memory().external().forget(record.address);
   if (ticket == 0) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   end_in_window(incoming.session, "cuMemFree", ticket);
 }
 
-void handle(Incoming& incoming, const proto::ExternalReleaseRecord& record) {
+void handle(SessionPost& incoming, const proto::ExternalReleaseRecord& record) {
   const ExternalMemory::Ticket ticket = incoming.session.memory().external().retire(record.memory);
   if (ticket == 0) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
   end_in_window(incoming.session, "cuDestroyExternalMemory", ticket);

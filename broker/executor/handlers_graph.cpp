@@ -85,7 +85,7 @@ void read_on(Session& session, const proto::GraphInstantiateRecord& record, cons
   job->graph->set_state(SessionGraph::State::described);
   if (read->malformed != nullptr) return session.fail("GraphInstantiate", read->malformed);
   // In an earlier executor it was there. What it names has gone meanwhile, so launching it would have been the client's mistake.
-  if (record.restores != 0) return job->reply->answer_with(CUDA_SUCCESS, proto::GraphInstantiateReply{record.node_count, 0});
+  if (record.restores) return job->reply->answer_with(CUDA_SUCCESS, proto::GraphInstantiateReply{record.node_count, 0});
   job->reply->answer_with(read->result, proto::GraphInstantiateReply{job->failed_node, 0});
 }
 
@@ -121,7 +121,7 @@ void destroy_ended(const std::shared_ptr<Session>& session) {
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::GraphNodesRecord& record) {
+void handle(SessionPost& incoming, const proto::GraphNodesRecord& record) {
   if (!record.exec.has_kind()) return incoming.malformed("its graph id is of another kind");
   GraphSet& graphs = incoming.session.graphs();
   GraphSet::Entry* entry = graphs.find(record.exec);
@@ -131,7 +131,7 @@ void handle(Incoming& incoming, const proto::GraphNodesRecord& record) {
   if (!graphs.describe(*entry, incoming.trailing)) entry->state = GraphSet::State::refused;
 }
 
-void handle(Incoming& incoming, const proto::GraphInstantiateRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::GraphInstantiateRecord& record) {
   Session& session = incoming.session;
   if (!record.exec.has_kind()) return incoming.malformed("its graph id is of another kind");
   GraphSet::Entry* entry = session.graphs().find(record.exec);
@@ -147,31 +147,29 @@ void handle(Incoming& incoming, const proto::GraphInstantiateRecord& record) {
   read_on(session, record, job);
 }
 
-void handle(Incoming& incoming, const proto::GraphSetNodesRecord& record) {
+void handle(SessionPost& incoming, const proto::GraphSetNodesRecord& record) {
   if (!record.exec.has_kind()) return incoming.malformed("its graph id is of another kind");
   GraphSet::Entry* const entry = incoming.session.graphs().find(record.exec);
   const bool is_ready = entry != nullptr && entry->graph->is_ready();
-  if (!is_ready && record.restores != 0) return;
+  if (!is_ready && record.restores) return;
   if (!is_ready) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
   const NodeFault fault = entry->graph->update(incoming.session, incoming.trailing);
   if (fault.malformed != nullptr) return incoming.malformed(fault.malformed);
-  if (fault && record.restores != 0) return entry->graph->set_state(SessionGraph::State::failed);
+  if (fault && record.restores) return entry->graph->set_state(SessionGraph::State::failed);
   if (fault) incoming.reject(fault.result);
 }
 
-void handle(Incoming& incoming, const proto::GraphLaunchRecord& record) {
-  StreamQueue* const queue = incoming.stream();
-  if (queue == nullptr) return;
+void handle(StreamPost& incoming, const proto::GraphLaunchRecord& record) {
   if (!record.exec.has_kind()) return incoming.malformed("its graph id is of another kind");
   const GraphSet::Entry* const entry = incoming.session.graphs().find(record.exec);
   if (entry == nullptr || !entry->graph->is_ready()) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
   if (!entry->graph->owns_its_memory(incoming.session.memory())) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   GraphOp op = entry->graph->next_launch(incoming.session);
   op.graph = entry->graph;
-  incoming.session.streams().append(*queue, std::move(op));
+  incoming.append(std::move(op));
 }
 
-void handle(Incoming& incoming, const proto::GraphExecDestroyRecord& record) {
+void handle(SessionPost& incoming, const proto::GraphExecDestroyRecord& record) {
   if (!record.exec.has_kind()) return incoming.malformed("its graph id is of another kind");
   Session& session = incoming.session;
   const GraphSet::Entry* const entry = session.graphs().find(record.exec);

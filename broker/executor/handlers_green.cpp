@@ -106,7 +106,7 @@ CUresult room_for_green(Session& session) {
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::ResourceQueryRecord&) {
+void handle(OutOfLineCall& incoming, const proto::ResourceQueryRecord&) {
   incoming.session.start_job([reply = incoming.share_reply()](const std::shared_ptr<Session>& owner) {
     proto::ResourceTold told;
     const CUresult result = owner->parts().faults.check(query(owner->parts(), told), owner->id(), "cuDeviceGetDevResource");
@@ -118,7 +118,7 @@ void handle(Incoming& incoming, const proto::ResourceQueryRecord&) {
   });
 }
 
-void handle(Incoming& incoming, const proto::ResourceSplitRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ResourceSplitRecord& record) {
   if (record.groups > proto::kMaxResourceGroups) return incoming.malformed("it asks for more groups than there can be");
   const auto shares = read_shares(incoming);
   if (!shares) return;
@@ -132,7 +132,7 @@ void handle(Incoming& incoming, const proto::ResourceSplitRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::ResourceDescribeRecord&) {
+void handle(OutOfLineCall& incoming, const proto::ResourceDescribeRecord&) {
   auto shares = read_shares(incoming);
   if (!shares) return;
   incoming.session.start_job([reply = incoming.share_reply(), shares = std::move(*shares)](const std::shared_ptr<Session>& owner) {
@@ -145,7 +145,7 @@ void handle(Incoming& incoming, const proto::ResourceDescribeRecord&) {
   });
 }
 
-void handle(Incoming& incoming, const proto::GreenContextCreateRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::GreenContextCreateRecord& record) {
   Session& session = incoming.session;
   if (!record.green.has_kind()) return incoming.malformed("its green context's id is of another kind");
   auto shares = read_shares(incoming);
@@ -161,14 +161,14 @@ void handle(Incoming& incoming, const proto::GreenContextCreateRecord& record) {
   session.start_window_call("cuGreenCtxCreate", make);
 }
 
-void handle(Incoming& incoming, const proto::GreenContextDestroyRecord& record) {
+void handle(SessionPost& incoming, const proto::GreenContextDestroyRecord& record) {
   if (!incoming.find(incoming.session.greens(), record.green)) return;
   (void)incoming.session.greens().take(record.green);  // ends with its last stream, in a window
 }
 
-void handle(Incoming& incoming, const proto::GreenStreamCreateRecord& record) {
+void handle(SessionPost& incoming, const proto::GreenStreamCreateRecord& record) {
   Session& session = incoming.session;
-  const proto::StreamId id = incoming.header.stream;
+  const proto::StreamId id = incoming.new_stream();
   if (!id.has_kind() || id.index() >= proto::kFenceWords) return incoming.malformed("its stream id is out of range");
   if (session.streams().find(id) != nullptr) return incoming.malformed("its stream id is in use");
   const proto::Known<GreenContextRef> green = incoming.find(session.greens(), record.green);
@@ -178,14 +178,12 @@ void handle(Incoming& incoming, const proto::GreenStreamCreateRecord& record) {
   session.context().check(made, "cuGreenCtxStreamCreate");
 }
 
-void handle(Incoming& incoming, const proto::GreenContextJoinRecord& record) {
-  StreamQueue* queue = incoming.stream();
-  if (queue == nullptr) return;
+void handle(StreamPost& incoming, const proto::GreenContextJoinRecord& record) {
   const proto::Known<GreenContextRef> green = incoming.find(incoming.session.greens(), record.green);
   if (!green) return;
   StreamSet& streams = incoming.session.streams();
-  if (record.waits != 0) streams.order_behind_all(*queue, green->get());
-  if (record.precedes != 0) streams.order_all_behind(*queue, green->get());
+  if (record.waits) streams.order_behind_all(incoming.queue, green->get());
+  if (record.precedes) streams.order_all_behind(incoming.queue, green->get());
 }
 
 }  // namespace mpsshim::broker

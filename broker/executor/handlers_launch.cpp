@@ -4,13 +4,10 @@
 
 #include "broker/executor/dispatch.hpp"
 #include "broker/executor/launch_attributes.hpp"
-#include "proto/record_flags.hpp"
 
 namespace mpsshim::broker {
 
-void handle(Incoming& incoming, const proto::LaunchRecord& record) {
-  StreamQueue* queue = incoming.stream();
-  if (queue == nullptr) return;
+void handle(StreamPost& incoming, const proto::LaunchRecord& record) {
   const proto::Known<SessionFunction> function = incoming.find(incoming.session.functions(), record.function);
   if (!function) return;
   const std::uint64_t padded = (std::uint64_t{record.parameter_bytes} + 7) / 8 * 8;
@@ -34,14 +31,14 @@ void handle(Incoming& incoming, const proto::LaunchRecord& record) {
   op.shared_bytes = record.shared_bytes;
   op.parameter_bytes = static_cast<std::uint32_t>(padded);
   op.attribute_count = record.attribute_count;
-  op.is_multi_device = (record.flags & proto::kLaunchIsMultiDevice) != 0;
-  op.is_cooperative = op.is_multi_device || (record.flags & proto::kLaunchIsCooperative) != 0;
+  op.is_multi_device = record.flags.has(proto::LaunchFlag::multi_device);
+  op.is_cooperative = op.is_multi_device || record.flags.has(proto::LaunchFlag::cooperative);
   op.is_single = op.is_cooperative || op.function->prints || function->references != nullptr;
   if (const CUresult result = find_bindings(incoming.session, *function, op.references); result != CUDA_SUCCESS) return incoming.reject(result);
   if (op.function->uses_device_heap) [[unlikely]]
     incoming.session.note_heap_use();
   op.data = data;
-  incoming.session.streams().append(*queue, std::move(op));
+  incoming.append(std::move(op));
 }
 
 }  // namespace mpsshim::broker

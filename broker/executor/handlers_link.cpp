@@ -72,7 +72,7 @@ void answer_with_logs(Reply& reply, CUresult result, Body body, LinkState& link)
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::LinkCreateRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::LinkCreateRecord& record) {
   Session& session = incoming.session;
   std::vector<JitOption> options;
   if (!record.link.has_kind()) return incoming.malformed("its link id is of another kind");
@@ -94,7 +94,7 @@ void handle(Incoming& incoming, const proto::LinkCreateRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::LinkDataRecord& record) {
+void handle(SessionPost& incoming, const proto::LinkDataRecord& record) {
   const proto::Known<SessionLink> link = incoming.find(incoming.session.links(), record.link);
   if (!link) return;
   std::size_t held = incoming.trailing.size();
@@ -106,7 +106,7 @@ void handle(Incoming& incoming, const proto::LinkDataRecord& record) {
   link->input.insert(link->input.end(), incoming.trailing.begin(), incoming.trailing.end());
 }
 
-void handle(Incoming& incoming, const proto::LinkAddRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::LinkAddRecord& record) {
   Session& session = incoming.session;
   const proto::Known<SessionLink> link = incoming.find(session.links(), record.link);
   if (!link) return;
@@ -126,7 +126,7 @@ void handle(Incoming& incoming, const proto::LinkAddRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::LinkCompleteRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::LinkCompleteRecord& record) {
   const proto::Known<SessionLink> link = incoming.find(incoming.session.links(), record.link);
   if (!link) return;
   incoming.session.start_job([reply = incoming.share_reply(), state = link->state, id = record.link](const std::shared_ptr<Session>& owner) {
@@ -140,16 +140,16 @@ void handle(Incoming& incoming, const proto::LinkCompleteRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::LinkReadRecord& record) {
+void handle(SessionCall& incoming, const proto::LinkReadRecord& record) {
   const proto::Known<SessionLink> link = incoming.find(incoming.session.links(), record.link);
   if (!link) return;
   const std::vector<std::byte>& result = link->result;
   if (record.offset > result.size()) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   const std::size_t size = std::min(result.size() - record.offset, proto::kMaxReplyBytes - proto::LinkReadReply::kBodyBytes);
-  incoming.reply.answer_with(CUDA_SUCCESS, proto::LinkReadReply{size}, std::span(result).subspan(record.offset, size));
+  incoming.answer_with(CUDA_SUCCESS, proto::LinkReadReply{size}, std::span(result).subspan(record.offset, size));
 }
 
-void handle(Incoming& incoming, const proto::LinkDestroyRecord& record) {
+void handle(SessionPost& incoming, const proto::LinkDestroyRecord& record) {
   if (incoming.find(incoming.session.links(), record.link)) (void)incoming.session.links().take(record.link);
 }
 

@@ -11,14 +11,12 @@ namespace {
 
 constexpr std::uint64_t kQuickBytes = 64u << 20;  // mapping so much takes a worker tens of microseconds
 
-constexpr std::uint64_t kEverywhere = UINT64_MAX;  // from address 0
-
 bool is_range(std::uint64_t address, std::uint64_t size_bytes) { return size_bytes != 0 && size_bytes <= UINT64_MAX - address; }
 
 CUresult map(Session& session, const proto::MappingCreateRecord& record) {
   const ScopedMark mark(session.id(), "cuMemMap", Patience::patient);
   const proto::trace::Span span("driver", "cuMemMap", {"session", session.id()});
-  const CUresult result = session.memory().application().map(record.address, record.size_bytes, record.memory, record.is_accessible != 0);
+  const CUresult result = session.memory().application().map(record.address, record.size_bytes, record.memory, record.is_accessible);
   return session.parts().faults.check(result, session.id(), "cuMemMap");
 }
 
@@ -56,26 +54,21 @@ void set_access_and_answer(Session& session, const proto::MappingAccessRecord& r
 
 // The device is full, but what the session has given back is perhaps still there: awaited, as for chunks.
 void create_after_releases(Session& session, const proto::MemoryCreateAsRecord& record, const SharedReply& reply) {
-  session.when_completed([&session, record, reply, up_to = session.memory().last_given_up()] {
-    session.start_job([record, reply, up_to](const std::shared_ptr<Session>& self) {
-      self->memory().application().unmap_forgotten(0, kEverywhere, up_to);
-      self->memory().release_leaving(up_to);
-      self->parts().control.settle();
-      reply->answer_with(create(*self, record), proto::MemoryCreateAsReply{});
-      self->finish_job();
-    });
+  session.start_after_releases([record, reply](const std::shared_ptr<Session>& self) {
+    reply->answer_with(create(*self, record), proto::MemoryCreateAsReply{});
+    self->finish_job();
   });
 }
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::RangeReserveRecord& record) {
+void handle(SessionCall& incoming, const proto::RangeReserveRecord& record) {
   std::uint64_t address = 0;
   const CUresult result = incoming.session.memory().reserve_range(record.size_bytes, record.alignment, record.address, address);
-  incoming.reply.answer_with(result, proto::RangeReserveReply{address});
+  incoming.answer_with(result, proto::RangeReserveReply{address});
 }
 
-void handle(Incoming& incoming, const proto::RangeFreeRecord& record) {
+void handle(SessionPost& incoming, const proto::RangeFreeRecord& record) {
   Session& session = incoming.session;
   if (!is_range(record.address, record.size_bytes) || !session.memory().leave_range(record.address, record.size_bytes)) {
     return incoming.reject(CUDA_ERROR_INVALID_VALUE);
@@ -88,24 +81,24 @@ void handle(Incoming& incoming, const proto::RangeFreeRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::MemoryCreateRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::MemoryCreateRecord& record) {
   handle(incoming, proto::MemoryCreateAsRecord{record.memory, record.size_bytes, CU_MEM_ALLOCATION_COMP_NONE, 0});
 }
 
-void handle(Incoming& incoming, const proto::MemoryPropertiesRecord& record) {
+void handle(SessionCall& incoming, const proto::MemoryPropertiesRecord& record) {
   Session& session = incoming.session;
   proto::MemoryPropertiesReply reply{};
   const CUresult result = session.memory().application().properties(record.memory, reply.compression);
-  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "cuMemGetAllocationPropertiesFromHandle"), reply);
+  incoming.answer_with(session.parts().faults.check(result, session.id(), "cuMemGetAllocationPropertiesFromHandle"), reply);
 }
 
-void handle(Incoming& incoming, const proto::MemoryCreateAsRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::MemoryCreateAsRecord& record) {
   Session& session = incoming.session;
-  const bool is_leaving = session.memory().is_releasing() || session.memory().application().has_forgotten(0, kEverywhere);
-  if (record.size_bytes <= kQuickBytes) {
+  const bool is_leaving = session.is_releasing();
+  if (record.size_bytes <= kQuickBytes && !session.memory().limit().is_set()) {
     const CUresult result = create(session, record);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && is_leaving) return create_after_releases(session, record, incoming.share_reply());
-    return incoming.reply.answer_with(result, proto::MemoryCreateAsReply{});
+    return incoming.answer_with(result, proto::MemoryCreateAsReply{});
   }
   session.start_job([record, is_leaving, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
     const CUresult result = create(*self, record);
@@ -117,7 +110,7 @@ void handle(Incoming& incoming, const proto::MemoryCreateAsRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::MemoryAdoptRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::MemoryAdoptRecord& record) {
   incoming.session.start_job([record, reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
     ExecutorParts& parts = self->parts();
     ReceivedPiece piece;
@@ -132,35 +125,35 @@ void handle(Incoming& incoming, const proto::MemoryAdoptRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::MemoryReleaseRecord& record) {
+void handle(SessionPost& incoming, const proto::MemoryReleaseRecord& record) {
   if (!incoming.session.memory().application().release(record.memory)) incoming.reject(CUDA_ERROR_INVALID_VALUE);
 }
 
-void handle(Incoming& incoming, const proto::MappingCreateRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::MappingCreateRecord& record) {
   Session& session = incoming.session;
-  if (!is_range(record.address, record.size_bytes)) return incoming.reply.answer_with(CUDA_ERROR_INVALID_VALUE, proto::MappingCreateReply{});
+  if (!is_range(record.address, record.size_bytes)) return incoming.answer_with(CUDA_ERROR_INVALID_VALUE, proto::MappingCreateReply{});
   // What lay there before is perhaps still in use by work under way.
   if (session.memory().application().has_forgotten(record.address, record.size_bytes)) {
     return session.when_completed(
         [&session, record, reply = incoming.share_reply(), up_to = session.memory().last_given_up()] { map_in_job(session, record, reply, up_to); });
   }
   if (record.size_bytes > kQuickBytes) return map_in_job(session, record, incoming.share_reply(), 0);
-  incoming.reply.answer_with(map(session, record), proto::MappingCreateReply{});
+  incoming.answer_with(map(session, record), proto::MappingCreateReply{});
 }
 
-void handle(Incoming& incoming, const proto::MappingAccessRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::MappingAccessRecord& record) {
   Session& session = incoming.session;
   ApplicationMemory& memory = session.memory().application();
-  const bool is_right = is_range(record.address, record.size_bytes) && (record.is_accessible != 0 ? memory.allow(record.address, record.size_bytes)
-                                                                                                   : memory.forbid(record.address, record.size_bytes));
-  if (!is_right) return incoming.reply.answer_with(CUDA_ERROR_INVALID_VALUE, proto::MappingAccessReply{});
+  const bool is_right = is_range(record.address, record.size_bytes) &&
+                        (record.is_accessible ? memory.allow(record.address, record.size_bytes) : memory.forbid(record.address, record.size_bytes));
+  if (!is_right) return incoming.answer_with(CUDA_ERROR_INVALID_VALUE, proto::MappingAccessReply{});
   const std::uint64_t up_to = session.memory().last_given_up();
-  if (record.is_accessible != 0) return set_access_and_answer(session, record, incoming.share_reply(), up_to);
+  if (record.is_accessible) return set_access_and_answer(session, record, incoming.share_reply(), up_to);
   // Work under way may still use it, and would bring down the context.
   session.when_completed([&session, record, reply = incoming.share_reply(), up_to] { set_access_and_answer(session, record, reply, up_to); });
 }
 
-void handle(Incoming& incoming, const proto::MappingEndRecord& record) {
+void handle(SessionPost& incoming, const proto::MappingEndRecord& record) {
   Session& session = incoming.session;
   if (!session.memory().application().forget(record.address)) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   session.when_completed([&session, address = record.address, up_to = session.memory().last_given_up()] {

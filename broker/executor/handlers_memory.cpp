@@ -23,18 +23,13 @@ void answer(Reply& reply, CUresult result, const MemoryMap::Chunk& chunk) {
 
 bool is_lacking(CUresult result) { return result == CUDA_ERROR_OUT_OF_MEMORY || result == MemoryMap::kNoRoomInLeases; }
 
-// The device, or the lease, is full. What the session has given back counts as free for it, so that is awaited: its work, the unmapping, and the
-// control process, which holds a handle of each chunk.
+// The device, its user's share of it, or the lease, is full.
 void create_after_releases(Session& session, std::uint64_t size_bytes, const SharedReply& reply) {
-  session.when_completed([&session, size_bytes, reply, up_to = session.memory().last_given_up()] {
-    session.start_job([size_bytes, reply, up_to](const std::shared_ptr<Session>& self) {
-      self->memory().release_leaving(up_to);
-      self->parts().control.settle();
-      MemoryMap::Chunk chunk;
-      const CUresult result = create_chunk(*self, size_bytes, chunk);
-      answer(*reply, result, chunk);
-      self->finish_job();
-    });
+  session.start_after_releases([size_bytes, reply](const std::shared_ptr<Session>& self) {
+    MemoryMap::Chunk chunk;
+    const CUresult result = create_chunk(*self, size_bytes, chunk);
+    answer(*reply, result, chunk);
+    self->finish_job();
   });
 }
 
@@ -57,14 +52,14 @@ CUresult map_segment(Session& session, const proto::SegmentMapRecord& record, st
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::ChunkCreateRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ChunkCreateRecord& record) {
   Session& session = incoming.session;
-  const bool releasing = session.memory().is_releasing();  // before the attempt: what is released meanwhile may be what it lacked
-  if (record.size_bytes <= kQuickChunkBytes) {
+  const bool releasing = session.is_releasing();  // before the attempt: what is released meanwhile may be what it lacked
+  if (record.size_bytes <= kQuickChunkBytes && !session.memory().limit().is_set()) {
     MemoryMap::Chunk chunk;
     const CUresult result = create_chunk(session, record.size_bytes, chunk);
     if (releasing && is_lacking(result)) return create_after_releases(session, record.size_bytes, incoming.share_reply());
-    return answer(incoming.reply, result, chunk);
+    return answer(incoming.reply(), result, chunk);
   }
   session.start_job([releasing, reply = incoming.share_reply(), size = record.size_bytes](const std::shared_ptr<Session>& self) {
     MemoryMap::Chunk chunk;
@@ -77,7 +72,7 @@ void handle(Incoming& incoming, const proto::ChunkCreateRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::ChunkReleaseRecord& record) {
+void handle(SessionPost& incoming, const proto::ChunkReleaseRecord& record) {
   Session& session = incoming.session;
   if (!session.memory().forget_chunk(record.address)) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   session.when_completed([&session, address = record.address, up_to = session.memory().last_given_up()] {
@@ -88,7 +83,7 @@ void handle(Incoming& incoming, const proto::ChunkReleaseRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::LeaseUseRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::LeaseUseRecord& record) {
   incoming.session.start_job([reply = incoming.share_reply(), address = record.address](const std::shared_ptr<Session>& session) {
     ExecutorParts& parts = session->parts();
     // An executor that was replaced since it was announced has handed it on.
@@ -105,7 +100,7 @@ void handle(Incoming& incoming, const proto::LeaseUseRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::LeaseEndRecord& record) {
+void handle(SessionPost& incoming, const proto::LeaseEndRecord& record) {
   Session& session = incoming.session;
   session.memory().close_lease(record.address);
   session.when_completed([&session, address = record.address, up_to = session.memory().last_given_up()] {
@@ -124,7 +119,7 @@ void handle(Incoming& incoming, const proto::LeaseEndRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::SegmentMapRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::SegmentMapRecord& record) {
   incoming.session.start_job([reply = incoming.share_reply(), record](const std::shared_ptr<Session>& session) {
     std::uint64_t device_address = 0;
     const CUresult result = map_segment(*session, record, device_address);
@@ -133,7 +128,7 @@ void handle(Incoming& incoming, const proto::SegmentMapRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::SegmentUnmapRecord& record) {
+void handle(SessionPost& incoming, const proto::SegmentUnmapRecord& record) {
   Session& session = incoming.session;
   if (!session.memory().segments().forget(record.segment)) return incoming.reject(CUDA_ERROR_INVALID_VALUE);
   session.when_completed([&session, segment = record.segment] {

@@ -11,7 +11,6 @@
 #include "broker/executor/module_store.hpp"
 #include "broker/log.hpp"
 #include "proto/managed_variables.hpp"
-#include "proto/record_flags.hpp"
 
 namespace mpsshim::broker {
 
@@ -28,7 +27,8 @@ void add_module(Session& session, Reply& reply, proto::ModuleId id, ImageUse use
   if (image->has_references) module->references = std::make_shared<ModuleReferences>();
   const CUresult result = session.modules().insert(id, std::move(module)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
   if (result == CUDA_SUCCESS && image->holds_contents()) session.add_variables(id, image, are_variables_restored);
-  const proto::ModuleLoadReply answer{image->function_count, image->holds_contents() ? (are_variables_restored ? 2u : 1u) : 0u};
+  const auto held = are_variables_restored ? proto::ModuleGlobals::restored : proto::ModuleGlobals::writable;
+  const proto::ModuleLoadReply answer{image->function_count, image->holds_contents() ? held : proto::ModuleGlobals::none};
   reply.answer_with(result, answer, result == CUDA_SUCCESS ? std::span<const std::byte>(image->description) : std::span<const std::byte>());
 }
 
@@ -65,12 +65,12 @@ void answer_managed(const std::shared_ptr<Session>& session, const SharedReply& 
   }
   session->finish_job([reply, fits, table = std::move(table)] {
     if (!fits) return reply->answer_with(CUDA_ERROR_NOT_SUPPORTED, proto::ModuleLoadReply{});
-    reply->answer_with(CUDA_SUCCESS, proto::ModuleLoadReply{0, proto::kNeedsPlaces}, table);
+    reply->answer_with(CUDA_SUCCESS, proto::ModuleLoadReply{0, proto::ModuleGlobals::need_places}, table);
   });
 }
 
 // A module of an earlier executor, whose variables are to hold again what they held there: in the same copy of the image, at the same addresses.
-void restore_module(Incoming& incoming, const proto::ModuleLoadRecord& record) {
+void restore_module(OutOfLineCall& incoming, const proto::ModuleLoadRecord& record) {
   std::optional<SessionVariables::Kept> kept = incoming.session.variables().kept(record.module, record.image);
   if (!kept) {
     log_warning(
@@ -78,7 +78,7 @@ void restore_module(Incoming& incoming, const proto::ModuleLoadRecord& record) {
         "last "
         "idle, or memory of the device's own heap. The session ends",
         incoming.session.id(), incoming.session.client_pid(), record.image, kMaxKeptBytes);
-    return incoming.reply.answer_with(CUDA_ERROR_MPS_SERVER_NOT_READY, proto::ModuleLoadReply{});
+    return incoming.answer_with(CUDA_ERROR_MPS_SERVER_NOT_READY, proto::ModuleLoadReply{});
   }
   incoming.session.start_job([reply = incoming.share_reply(), record, kept = std::move(*kept)](const std::shared_ptr<Session>& session) {
     ImageUse use;
@@ -141,27 +141,27 @@ void answer_names(Reply& reply, CUresult result, const std::vector<std::string>&
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::ModuleLoadRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ModuleLoadRecord& record) {
   if (!record.module.has_kind()) return incoming.malformed("its module id is of another kind");
   if (incoming.session.modules().find(record.module)) return incoming.malformed("its module id is in use");
-  if (record.restores != 0) return restore_module(incoming, record);
+  if (record.restores) return restore_module(incoming, record);
   if (ImageUse known = incoming.session.parts().modules.find(record.image)) {
     log_debug("Session {}: image {} is loaded already", incoming.session.id(), record.image);
-    return add_module(incoming.session, incoming.reply, record.module, std::move(known));
+    return add_module(incoming.session, incoming.reply(), record.module, std::move(known));
   }
   incoming.session.start_job([reply = incoming.share_reply(), record](const std::shared_ptr<Session>& session) {
     const auto done = [session, reply, id = record.module](CUresult result, ImageUse use, std::string log) {
       finish_load(session, reply, id, result, std::move(use), std::move(log));
     };
     ModuleStore::NeedsPlaces needs_places;
-    if ((record.offers & proto::kLoadPlacesManaged) != 0) {
+    if (record.offers.has(proto::ModuleOffer::places_managed)) {
       needs_places = [&](const std::vector<image::ManagedVariable>& variables) { answer_managed(session, reply, variables); };
     }
-    session->parts().modules.load(session->id(), record.image, done, needs_places, (record.offers & proto::kLoadHasObjects) != 0);
+    session->parts().modules.load(session->id(), record.image, done, needs_places, record.offers.has(proto::ModuleOffer::has_objects));
   });
 }
 
-void handle(Incoming& incoming, const proto::ModuleUnloadRecord& record) {
+void handle(SessionPost& incoming, const proto::ModuleUnloadRecord& record) {
   Session& session = incoming.session;
   if (!incoming.find(session.modules(), record.module)) return;
   const std::unique_ptr<SessionModule> module = session.modules().take(record.module);
@@ -171,7 +171,7 @@ void handle(Incoming& incoming, const proto::ModuleUnloadRecord& record) {
   session.retire_module(*module);
 }
 
-void handle(Incoming& incoming, const proto::FunctionBindRecord& record) {
+void handle(SessionPost& incoming, const proto::FunctionBindRecord& record) {
   const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
   if (!module) return;
   if (!record.function.has_kind()) return incoming.malformed("its function id is of another kind");
@@ -183,12 +183,12 @@ void handle(Incoming& incoming, const proto::FunctionBindRecord& record) {
   module->functions.push_back(record.function);
 }
 
-void handle(Incoming& incoming, const proto::FunctionLookupRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::FunctionLookupRecord& record) {
   const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
   if (!module) return;
   if (!record.function.has_kind()) return incoming.malformed("its function id is of another kind");
   if (const LoadedFunction* known = ModuleStore::find_function(*module->image, incoming.text())) {
-    return answer_function(incoming.reply, add_function(incoming.session, record, module->image, known), known);
+    return answer_function(incoming.reply(), add_function(incoming.session, record, module->image, known), known);
   }
   incoming.session.start_job(
       [reply = incoming.share_reply(), record, image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
@@ -201,7 +201,7 @@ void handle(Incoming& incoming, const proto::FunctionLookupRecord& record) {
       });
 }
 
-void handle(Incoming& incoming, const proto::FunctionListRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::FunctionListRecord& record) {
   const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
   if (!module) return;
   incoming.session.start_job([reply = incoming.share_reply(), first = record.first, image = module->image](const std::shared_ptr<Session>& session) {
@@ -212,7 +212,7 @@ void handle(Incoming& incoming, const proto::FunctionListRecord& record) {
   });
 }
 
-void handle(Incoming& incoming, const proto::GlobalLookupRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::GlobalLookupRecord& record) {
   const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
   if (!module) return;
   incoming.session.start_job(
@@ -227,15 +227,15 @@ void handle(Incoming& incoming, const proto::GlobalLookupRecord& record) {
       });
 }
 
-void handle(Incoming& incoming, const proto::VariableReadRecord& record) {
+void handle(SessionCall& incoming, const proto::VariableReadRecord& record) {
   const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
   if (!module) return;
   const LoadedImage& image = *module->image;
   const auto found = image.placed.find(incoming.text());
-  if (found == image.placed.end()) return incoming.reply.answer_with(CUDA_ERROR_NOT_FOUND, proto::VariableReadReply{});
+  if (found == image.placed.end()) return incoming.answer_with(CUDA_ERROR_NOT_FOUND, proto::VariableReadReply{});
   const auto rest = std::span(found->second).subspan(std::min<std::size_t>(record.offset, found->second.size()));
-  incoming.reply.answer_with(CUDA_SUCCESS, proto::VariableReadReply{found->second.size()},
-                             rest.first(std::min(rest.size(), proto::kMaxReplyBytes - sizeof(proto::VariableReadReply))));
+  incoming.answer_with(CUDA_SUCCESS, proto::VariableReadReply{found->second.size()},
+                       rest.first(std::min(rest.size(), proto::kMaxReplyBytes - sizeof(proto::VariableReadReply))));
 }
 
 }  // namespace mpsshim::broker

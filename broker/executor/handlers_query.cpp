@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Questions that only the driver can answer, at once.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -19,9 +20,17 @@ CUresult with_carve_out_of(Session& session, const SessionFunction& function, F&
       [&] { return loaded.settings.with_carve_out(session.parts().driver, loaded.handle, function.carve_out, ask); });
 }
 
+CUresult memory_info(Session& session, proto::MemoryInfoReply& info) {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  const CUresult result = session.parts().driver->cuMemGetInfo_v2(&free_bytes, &total_bytes);
+  info = {free_bytes, total_bytes};
+  return session.parts().faults.check(result, session.id(), "cuMemGetInfo");
+}
+
 }  // namespace
 
-void handle(Incoming& incoming, const proto::FunctionSetAttributeRecord& record) {
+void handle(SessionCall& incoming, const proto::FunctionSetAttributeRecord& record) {
   Session& session = incoming.session;
   const proto::Known<SessionFunction> function = incoming.find(session.functions(), record.function);
   if (!function) return;
@@ -30,18 +39,27 @@ void handle(Incoming& incoming, const proto::FunctionSetAttributeRecord& record)
   const CUresult result =
       session.parts().window.exclusively([&] { return loaded.settings.set(session.parts().driver, loaded.handle, attribute, record.value); });
   if (result == CUDA_SUCCESS && attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) function->carve_out = record.value;
-  incoming.reply.answer(session.parts().faults.check(result, session.id(), "cuFuncSetAttribute"));
+  incoming.answer_with(session.parts().faults.check(result, session.id(), "cuFuncSetAttribute"), proto::FunctionSetAttributeReply{});
 }
 
-void handle(Incoming& incoming, const proto::MemoryInfoRecord&) {
+void handle(OutOfLineCall& incoming, const proto::MemoryInfoRecord&) {
   Session& session = incoming.session;
-  std::size_t free_bytes = 0;
-  std::size_t total_bytes = 0;
-  const CUresult result = session.parts().driver->cuMemGetInfo_v2(&free_bytes, &total_bytes);
-  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "cuMemGetInfo"), proto::MemoryInfoReply{free_bytes, total_bytes});
+  proto::MemoryInfoReply reply{};
+  if (!session.memory().limit().is_set()) return incoming.share_reply()->answer_with(memory_info(session, reply), reply);
+  session.start_job([reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
+    const DeviceLimit& limit = self->memory().limit();
+    proto::MemoryInfoReply info{};
+    std::uint64_t left_bytes = 0;
+    CUresult result = memory_info(*self, info);
+    if (result == CUDA_SUCCESS) result = limit.left(left_bytes);
+    info.total_bytes = std::min(info.total_bytes, limit.bytes());
+    info.free_bytes = std::min(info.free_bytes, left_bytes);
+    reply->answer_with(result, info);
+    self->finish_job();
+  });
 }
 
-void handle(Incoming& incoming, const proto::OccupancyRecord& record) {
+void handle(SessionCall& incoming, const proto::OccupancyRecord& record) {
   Session& session = incoming.session;
   const proto::Known<SessionFunction> function = incoming.find(session.functions(), record.function);
   if (!function) return;
@@ -49,23 +67,22 @@ void handle(Incoming& incoming, const proto::OccupancyRecord& record) {
   const CUfunction handle = function->loaded->handle;
   proto::OccupancyReply reply{};
   const CUresult result = with_carve_out_of(session, *function, [&] {
-    if (record.query == 0) {
+    if (record.query == proto::OccupancyQuestion::active_blocks) {
       int blocks = 0;
       const CUresult answer =
           driver->cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, handle, record.block_size, record.shared_bytes, record.flags);
       reply.value = static_cast<std::uint64_t>(blocks);
       return answer;
     }
-    if (record.query != 1) return CUDA_ERROR_NOT_SUPPORTED;
     std::size_t bytes = 0;
     const CUresult answer = driver->cuOccupancyAvailableDynamicSMemPerBlock(&bytes, handle, record.blocks, record.block_size);
     reply.value = bytes;
     return answer;
   });
-  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "an occupancy query"), reply);
+  incoming.answer_with(session.parts().faults.check(result, session.id(), "an occupancy query"), reply);
 }
 
-void handle(Incoming& incoming, const proto::ClusterOccupancyRecord& record) {
+void handle(SessionCall& incoming, const proto::ClusterOccupancyRecord& record) {
   Session& session = incoming.session;
   const proto::Known<SessionFunction> function = incoming.find(session.functions(), record.function);
   if (!function) return;
@@ -90,11 +107,11 @@ void handle(Incoming& incoming, const proto::ClusterOccupancyRecord& record) {
   const CUfunction handle = function->loaded->handle;
   int value = 0;
   const CUresult result = with_carve_out_of(session, *function, [&] {
-    return record.query == 0 ? driver->cuOccupancyMaxActiveClusters(&value, handle, &config)
-                             : driver->cuOccupancyMaxPotentialClusterSize(&value, handle, &config);
+    return record.query == proto::ClusterQuestion::active_clusters ? driver->cuOccupancyMaxActiveClusters(&value, handle, &config)
+                                                                   : driver->cuOccupancyMaxPotentialClusterSize(&value, handle, &config);
   });
-  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "an occupancy query"),
-                             proto::ClusterOccupancyReply{static_cast<std::uint64_t>(value)});
+  incoming.answer_with(session.parts().faults.check(result, session.id(), "an occupancy query"),
+                       proto::ClusterOccupancyReply{static_cast<std::uint64_t>(value)});
 }
 
 }  // namespace mpsshim::broker

@@ -6,7 +6,6 @@
 
 #include "broker/executor/dispatch.hpp"
 #include "broker/executor/module_store.hpp"
-#include "proto/references.hpp"
 
 namespace mpsshim::broker {
 
@@ -50,7 +49,7 @@ CUresult find_bindings(Session& session, const SessionFunction& function, std::s
   return CUDA_SUCCESS;
 }
 
-void handle(Incoming& incoming, const proto::ReferenceLookupRecord& record) {
+void handle(OutOfLineCall& incoming, const proto::ReferenceLookupRecord& record) {
   const proto::Known<SessionModule> module = incoming.find(incoming.session.modules(), record.module);
   if (!module) return;
   if (!record.reference.has_kind()) return incoming.malformed("its reference id is of another kind");
@@ -58,7 +57,7 @@ void handle(Incoming& incoming, const proto::ReferenceLookupRecord& record) {
   incoming.session.start_job(
       [reply = incoming.share_reply(), record, image = module->image, name = incoming.text()](const std::shared_ptr<Session>& session) {
         session->parts().modules.find_reference(
-            session->id(), image, name, record.is_surface != 0,
+            session->id(), image, name, record.is_surface,
             [session, reply, record, image](CUresult result, const ReferenceHandle& handle, const proto::ReferenceLookupReply& settings) {
               session->finish_job([session, reply, record, image, result, handle, settings] {
                 reply->answer_with(result == CUDA_SUCCESS ? add_reference(*session, record, image, handle) : result, settings);
@@ -67,7 +66,7 @@ void handle(Incoming& incoming, const proto::ReferenceLookupRecord& record) {
       });
 }
 
-void handle(Incoming& incoming, const proto::ReferenceSetRecord& record) {
+void handle(SessionPost& incoming, const proto::ReferenceSetRecord& record) {
   const proto::Known<SessionReference> reference = incoming.find(incoming.session.references(), record.reference);
   if (!reference) return;
   Checked<CheckedBinding> source = incoming.checked().binding(record, reference->is_surface);

@@ -12,8 +12,8 @@ constexpr int kPriorityBound = 64;  // far outside any driver's range; keeps the
 
 }  // namespace
 
-void handle(Incoming& incoming, const proto::StreamCreateRecord& record) {
-  const proto::StreamId id = incoming.header.stream;
+void handle(SessionPost& incoming, const proto::StreamCreateRecord& record) {
+  const proto::StreamId id = incoming.new_stream();
   StreamSet& streams = incoming.session.streams();
   if (!id.has_kind() || id.index() >= proto::kFenceWords) return incoming.malformed("its stream id is out of range");
   if (streams.find(id) != nullptr) return incoming.malformed("its stream id is in use");
@@ -21,48 +21,35 @@ void handle(Incoming& incoming, const proto::StreamCreateRecord& record) {
   incoming.session.context().check(streams.create(id, (record.flags & CU_STREAM_NON_BLOCKING) == 0, priority), "cuStreamCreateWithPriority");
 }
 
-void handle(Incoming& incoming, const proto::StreamDestroyRecord&) {
-  if (incoming.header.stream == proto::kNullStream) return incoming.malformed("the NULL stream cannot be destroyed");
-  if (incoming.stream() != nullptr) (void)incoming.session.streams().retire(incoming.header.stream);
+void handle(StreamPost& incoming, const proto::StreamDestroyRecord&) {
+  if (incoming.stream() == proto::kNullStream) return incoming.malformed("the NULL stream cannot be destroyed");
+  (void)incoming.session.streams().retire(incoming.stream());
 }
 
-void handle(Incoming& incoming, const proto::FenceRecord& record) {
-  if (StreamQueue* queue = incoming.stream()) return incoming.session.streams().append(*queue, FenceOp{record.value});
-  incoming.write_fence_of_missing_stream(record.value);
-}
+void handle(StreamPost& incoming, const proto::FenceRecord& record) { incoming.append(FenceOp{record.fence_value}); }
 
-void handle(Incoming& incoming, const proto::HostFunctionRecord& record) {
-  if (StreamQueue* queue = incoming.stream()) {
-    return incoming.session.streams().append(*queue, HostOp{record.fence_value, record.number});
-  }
-  incoming.write_fence_of_missing_stream(record.fence_value);
-}
+void handle(StreamPost& incoming, const proto::HostFunctionRecord& record) { incoming.append(HostOp{record.fence_value, record.number}); }
 
-void handle(Incoming& incoming, const proto::StreamWaitValueRecord& record) {
-  StreamQueue* queue = incoming.stream();
-  if (queue == nullptr) return;
-  if (record.condition > CU_STREAM_WAIT_VALUE_NOR) return incoming.malformed("its condition is none");
-  Checked<CheckedWord> word = incoming.checked().word(record.address, record.size_bytes);
+void handle(StreamPost& incoming, const proto::StreamWaitValueRecord& record) {
+  static_assert(proto::StreamWaitValueRecord::kMaxCondition == CU_STREAM_WAIT_VALUE_NOR);
+  Checked<CheckedWord> word = incoming.checked().word(record.address, record.size_bytes == sizeof(std::uint64_t));
   if (!word) return incoming.refuse(word.refusal());
-  incoming.session.streams().append(*queue, ValueWaitOp{*word, record.value, record.condition});
+  incoming.append(ValueWaitOp{*word, record.value, record.condition});
 }
 
-void handle(Incoming& incoming, const proto::StreamWriteValueRecord& record) {
-  StreamQueue* queue = incoming.stream();
-  if (queue == nullptr) return;
+void handle(StreamPost& incoming, const proto::StreamWriteValueRecord& record) {
   switch (record.operation) {
-    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-    case CU_STREAM_MEM_OP_WRITE_VALUE_64: {
-      Checked<CheckedWord> word = incoming.checked().word(record.address, record.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ? 4 : 8);
+    case proto::StreamWrite::value_32:
+    case proto::StreamWrite::value_64: {
+      Checked<CheckedWord> word = incoming.checked().word(record.address, record.operation == proto::StreamWrite::value_64);
       if (!word) return incoming.refuse(word.refusal());
-      return incoming.session.streams().append(*queue, ValueWriteOp{*word, record.value, record.flags});
+      return incoming.append(ValueWriteOp{*word, record.value, record.flags});
     }
-    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: return incoming.session.streams().append(*queue, ValueWriteOp{});
-    default: return incoming.malformed("its operation is none that is posted");
+    case proto::StreamWrite::remote_flush: return incoming.append(ValueWriteOp{});
   }
 }
 
-void handle(Incoming& incoming, const proto::ReleaseRecord&) {
+void handle(OutOfLineCall& incoming, const proto::ReleaseRecord&) {
   incoming.session.when_issued([reply = incoming.share_reply()] { reply->answer(CUDA_SUCCESS); });
 }
 

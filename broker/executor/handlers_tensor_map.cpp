@@ -8,32 +8,24 @@
 
 namespace mpsshim::broker {
 
-namespace {
-
-constexpr std::uint32_t kMaxRank = 5;
-
-}  // namespace
-
-void handle(Incoming& incoming, const proto::TensorMapEncodeRecord& record) {
+void handle(SessionCall& incoming, const proto::TensorMapEncodeRecord& record) {
   Session& session = incoming.session;
-  // The driver reads as many entries as the rank says.
-  if (record.rank > kMaxRank) return incoming.malformed("its rank is beyond the largest");
   CUtensorMap map{};
   const CUresult result = CheckedCalls(session.parts().driver).encode(record, map);
   proto::TensorMapEncodeReply reply{};
   static_assert(sizeof map == sizeof reply.map);
   std::memcpy(reply.map, &map, sizeof map);
-  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "cuTensorMapEncode"), reply);
+  incoming.answer_with(session.parts().faults.check(result, session.id(), "cuTensorMapEncode"), reply);
 }
 
-void handle(Incoming& incoming, const proto::TensorMapReplaceRecord& record) {
+void handle(SessionCall& incoming, const proto::TensorMapReplaceRecord& record) {
   Session& session = incoming.session;
   CUtensorMap map{};
   std::memcpy(&map, record.map, sizeof map);
   const CUresult result = CheckedCalls(session.parts().driver).replace_address(map, record.address);
   proto::TensorMapReplaceReply reply{};
   std::memcpy(reply.map, &map, sizeof map);
-  incoming.reply.answer_with(session.parts().faults.check(result, session.id(), "cuTensorMapReplaceAddress"), reply);
+  incoming.answer_with(session.parts().faults.check(result, session.id(), "cuTensorMapReplaceAddress"), reply);
 }
 
 }  // namespace mpsshim::broker

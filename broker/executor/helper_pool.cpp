@@ -41,18 +41,41 @@ void HelperPool::start_thread(bool stays) {
 
 // Under the lock. Asked whenever a job comes and whenever a thread takes one.
 void HelperPool::grow() {
-  if (idle_ != 0 || ready_.empty()) return;
-  const bool may_grow = threads_.size() < std::size_t{threads_at_rest_} * kGrowth || ready_.front() == kOfNobody;
-  if (may_grow) start_thread(false);
+  if (first_that_may_run() == ready_.end()) return;
+  idle_ == 0 ? start_thread(false) : changed_.notify_one();  // it may have become one that may run while others sleep
 }
 
-void HelperPool::submit(std::uint64_t session, std::function<void()> job) {
+// Under the lock, as the next two. There is a thread for whatever may run, or one is made.
+bool HelperPool::may_run(std::uint64_t session) const {
+  if (session == kOfNobody) return true;
+  const Queue& queue = queues_.at(session);
+  const unsigned most = threads_at_rest_ * kGrowth;
+  if (!users_.contains(queue.user)) return running_ < most + most / kUserReserve;
+  if (!processes_.contains(queue.process)) return running_ < most;
+  return running_ < most - most / kProcessReserve;
+}
+
+std::deque<std::uint64_t>::iterator HelperPool::first_that_may_run() {
+  return std::ranges::find_if(ready_, [this](std::uint64_t session) { return may_run(session); });
+}
+
+void HelperPool::count(std::uint64_t session, const Queue& queue, int change) {
+  if (session == kOfNobody) return;
+  const auto add = [change](unsigned& number) { return number += static_cast<unsigned>(change); };
+  add(running_);
+  if (add(processes_[queue.process]) == 0) processes_.erase(queue.process);
+  if (add(users_[queue.user]) == 0) users_.erase(queue.user);
+}
+
+void HelperPool::submit(const Client& client, std::function<void()> job) {
   std::vector<std::thread> ended;
   {
     std::lock_guard lock(mutex_);
-    Queue& queue = queues_[session];
+    Queue& queue = queues_[client.session];
+    queue.process = client.process;
+    queue.user = client.user;
     queue.jobs.push_back(std::move(job));
-    make_ready(session, queue);
+    make_ready(client.session, queue);
     ended.swap(ended_);
     grow();
   }
@@ -89,21 +112,23 @@ void HelperPool::loop(bool stays) {
   enter_();
   std::unique_lock lock(mutex_);
   for (;;) {
-    const auto has_work = [this] { return !ready_.empty() || (stopping_ && queues_.empty()); };
+    const auto has_work = [this] { return first_that_may_run() != ready_.end() || (stopping_ && queues_.empty()); };
     if (stays) {
       changed_.wait(lock, has_work);
     } else if (!changed_.wait_for(lock, kIdleLimit, has_work)) {
       return leave();
     }
     --idle_;
-    if (ready_.empty()) return;
-    const std::uint64_t session = ready_.front();
-    ready_.pop_front();
+    const auto next = first_that_may_run();
+    if (next == ready_.end()) return;
+    const std::uint64_t session = *next;
+    ready_.erase(next);
     Queue& queue = queues_.at(session);  // stays while one of its jobs runs
     std::function<void()> run = std::move(queue.jobs.front());
     queue.jobs.pop_front();
     queue.is_ready = false;
     ++queue.running;
+    count(session, queue, 1);
     make_ready(session, queue);
     grow();
     lock.unlock();
@@ -112,6 +137,7 @@ void HelperPool::loop(bool stays) {
     lock.lock();
     ++idle_;
     --queue.running;
+    count(session, queue, -1);
     make_ready(session, queue);
     if (queue.running == 0 && queue.jobs.empty()) queues_.erase(session);
     if (stopping_) changed_.notify_all();  // whether all is done

@@ -46,12 +46,13 @@ CUmemAllocationProp allocation_properties(CUdevice device) {
 }  // namespace
 
 MemoryMap::MemoryMap(const Driver& driver, ControlLink& control, CUdevice device, std::uint64_t session, proto::Lease device_lease,
-                     proto::Lease pinned_lease, std::atomic<std::uint64_t>& all_chunks, BulkLane& bulk_lane)
+                     proto::Lease pinned_lease, std::atomic<std::uint64_t>& all_chunks, BulkLane& bulk_lane, std::uint64_t user_limit_bytes)
     : driver_(driver),
       control_(control),
       device_(device),
       session_(session),
       device_lease_(device_lease),
+      limit_(control, session, user_limit_bytes),
       all_chunks_(all_chunks),
       bulk_lane_(bulk_lane),
       segments_(driver, control, session, pinned_lease),
@@ -176,7 +177,9 @@ CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   // Without the lock: the driver takes its time with large chunks, and the session's other calls ask owns_device() meanwhile.
   CUmemGenericAllocationHandle handle = 0;
   proto::FileDescriptor exported;
-  const CUresult result = make_chunk(address, rounded, handle, exported);
+  DeviceGrant grant;
+  CUresult result = limit_.ask(rounded, grant);
+  if (result == CUDA_SUCCESS) result = make_chunk(address, rounded, handle, exported);
   std::lock_guard lock(mutex_);
   if (result != CUDA_SUCCESS) {
     taken_.erase(address);
@@ -189,6 +192,7 @@ CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   ExecutorPacket packet;
   packet.header = {ExecutorMessage::chunk_created, 0, session_};
   packet.object = address;
+  packet.address = grant.spend();
   packet.size_bytes = rounded;
   control_.send(packet, std::array{exported.get()});  // before the client hears of it: the memory must outlive this process from then on
   chunk = {address, rounded};

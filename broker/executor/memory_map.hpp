@@ -17,6 +17,7 @@
 #include "broker/driver/driver.hpp"
 #include "broker/executor/address_ranges.hpp"
 #include "broker/executor/address_set.hpp"
+#include "broker/executor/device_grant.hpp"
 #include "broker/executor/segment_map.hpp"
 #include "proto/handshake.hpp"
 
@@ -29,9 +30,9 @@ class ExternalMemory;
 
 class MemoryMap {
  public:
-  // `all_chunks` counts those of all sessions; `bulk_lane` is theirs as well.
+  // `all_chunks` counts those of all sessions; `bulk_lane` is theirs as well. `user_limit_bytes`: of device memory, of its user; 0: none.
   MemoryMap(const Driver& driver, ControlLink& control, CUdevice device, std::uint64_t session, proto::Lease device_lease, proto::Lease pinned_lease,
-            std::atomic<std::uint64_t>& all_chunks, BulkLane& bulk_lane);
+            std::atomic<std::uint64_t>& all_chunks, BulkLane& bulk_lane, std::uint64_t user_limit_bytes);
   MemoryMap(const MemoryMap&) = delete;
   ~MemoryMap();
 
@@ -51,6 +52,8 @@ class MemoryMap {
   };
   // What create_chunk() answers where the device has memory perhaps, but no lease has room: the client asks for a further one.
   static constexpr CUresult kNoRoomInLeases = CUDA_ERROR_MAP_FAILED;
+  // Where there is a limit this, and whatever else makes device memory, is for a helper.
+  [[nodiscard]] const DeviceLimit& limit() const { return limit_; }
   [[nodiscard]] CUresult create_chunk(std::uint64_t size_bytes, Chunk& chunk);
   // What is given up (a chunk, a range, a mapping) is numbered. Work under way may use it, so it is ended later, perhaps by another thread, which
   // says up to which number that work has ended: the same address may be in use anew by then, and given up again.
@@ -77,6 +80,7 @@ class MemoryMap {
   void give_back_descriptor();
   [[nodiscard]] BulkLane& bulk_lane() { return bulk_lane_; }
   [[nodiscard]] ApplicationMemory& application() { return *application_; }
+  [[nodiscard]] const ApplicationMemory& application() const { return *application_; }
   [[nodiscard]] ExternalMemory& external() { return *external_; }
   [[nodiscard]] const ExternalMemory& external() const { return *external_; }
   [[nodiscard]] SegmentMap& segments() { return segments_; }
@@ -122,6 +126,7 @@ class MemoryMap {
   const CUdevice device_;
   const std::uint64_t session_;
   const proto::Lease device_lease_;
+  const DeviceLimit limit_;
   std::atomic<std::uint64_t>& all_chunks_;
   BulkLane& bulk_lane_;
   std::uint64_t granularity_ = 0;

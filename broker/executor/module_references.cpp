@@ -16,22 +16,22 @@ CUarray_format format_of(std::uint32_t value) { return static_cast<CUarray_forma
 
 CUresult apply_settings(const Driver& driver, CUtexref texture, const proto::ReferenceSetRecord& set) {
   CUresult result = CUDA_SUCCESS;
-  const auto apply = [&](std::uint32_t bit, auto&& call) {
-    if (result == CUDA_SUCCESS && (set.is_set & bit) != 0) result = call();
+  const auto apply = [&](proto::ReferenceSetting setting, auto&& call) {
+    if (result == CUDA_SUCCESS && set.is_set.has(setting)) result = call();
   };
-  apply(proto::kFormatIsSet, [&] { return driver->cuTexRefSetFormat(texture, format_of(set.format), static_cast<int>(set.channels)); });
-  apply(proto::kFlagsAreSet, [&] { return driver->cuTexRefSetFlags(texture, set.flags); });
+  apply(proto::ReferenceSetting::format, [&] { return driver->cuTexRefSetFormat(texture, format_of(set.format), static_cast<int>(set.channels)); });
+  apply(proto::ReferenceSetting::flags, [&] { return driver->cuTexRefSetFlags(texture, set.flags); });
   for (int dimension = 0; dimension < 3; ++dimension) {
-    apply(proto::kAddressModeIsSet << dimension,
+    apply(proto::kAddressModeSettings[dimension],
           [&] { return driver->cuTexRefSetAddressMode(texture, dimension, static_cast<CUaddress_mode>(set.address_mode[dimension])); });
   }
-  apply(proto::kFilterModeIsSet, [&] { return driver->cuTexRefSetFilterMode(texture, static_cast<CUfilter_mode>(set.filter_mode)); });
-  apply(proto::kMipmapFilterModeIsSet,
+  apply(proto::ReferenceSetting::filter_mode, [&] { return driver->cuTexRefSetFilterMode(texture, static_cast<CUfilter_mode>(set.filter_mode)); });
+  apply(proto::ReferenceSetting::mipmap_filter_mode,
         [&] { return driver->cuTexRefSetMipmapFilterMode(texture, static_cast<CUfilter_mode>(set.mipmap_filter_mode)); });
-  apply(proto::kMaxAnisotropyIsSet, [&] { return driver->cuTexRefSetMaxAnisotropy(texture, set.max_anisotropy); });
-  apply(proto::kLevelBiasIsSet, [&] { return driver->cuTexRefSetMipmapLevelBias(texture, set.level_bias); });
-  apply(proto::kLevelClampIsSet, [&] { return driver->cuTexRefSetMipmapLevelClamp(texture, set.min_level, set.max_level); });
-  apply(proto::kBorderIsSet, [&] {
+  apply(proto::ReferenceSetting::max_anisotropy, [&] { return driver->cuTexRefSetMaxAnisotropy(texture, set.max_anisotropy); });
+  apply(proto::ReferenceSetting::level_bias, [&] { return driver->cuTexRefSetMipmapLevelBias(texture, set.level_bias); });
+  apply(proto::ReferenceSetting::level_clamp, [&] { return driver->cuTexRefSetMipmapLevelClamp(texture, set.min_level, set.max_level); });
+  apply(proto::ReferenceSetting::border, [&] {
     float border[4];
     std::copy(std::begin(set.border), std::end(set.border), border);
     return driver->cuTexRefSetBorderColor(texture, border);

@@ -27,9 +27,11 @@ Session::Session(ExecutorParts& parts, const ExecutorPacket& packet)
     : parts_(parts),
       id_(packet.header.session),
       client_pid_(packet.client_pid),
+      client_uid_(packet.client_uid),
       variables_(std::make_shared<SessionVariables>(id_, parts.control)),
       context_{parts, channel_, id_, *variables_},
-      memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease, parts.chunks, parts.bulk_lane),
+      memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease, parts.chunks, parts.bulk_lane,
+              packet.size_bytes),
       arrays_(parts.driver),
       times_(parts.driver),
       graphs_(parts),
@@ -101,9 +103,15 @@ bool Session::poll_waiting(TurnBudget& budget) {
   return !waiting_.empty();
 }
 
+// Processes of a pid namespace that we do not see have no number: each of their sessions stands for itself.
+HelperPool::Client Session::helper_client() const {
+  const bool is_seen = static_cast<std::int32_t>(client_pid_) > 0;
+  return {id_, is_seen ? std::uint64_t{client_pid_} : ~id_, client_uid_};
+}
+
 void Session::start_job(std::function<void(const std::shared_ptr<Session>&)> job) {
   ++jobs_;
-  parts_.helpers.submit(id_, [self = shared_from_this(), job = std::move(job)]() mutable {
+  parts_.helpers.submit(helper_client(), [self = shared_from_this(), job = std::move(job)]() mutable {
     const ScopedMark mark(self->id(), "a call out of line", Patience::patient);  // it may wait for the control process
     if (!self->is_gone()) return job(self);
     job = nullptr;  // nobody waits for it, and what it was to do, and holds, ends with the session
@@ -146,7 +154,7 @@ void Session::end_unheld_arrays() {
 // Whoever waited for it may be gone: the text must not become another client's.
 void Session::start_output(const std::shared_ptr<StreamQueue>& queue) {
   ++jobs_;
-  parts_.helpers.submit(id_, [self = shared_from_this(), queue] {
+  parts_.helpers.submit(helper_client(), [self = shared_from_this(), queue] {
     {
       const ScopedMark mark(self->id(), "a call out of line");  // its work has ended: this is for the driver to write what was printed
       self->parts_.faults.check(queue->flush_output(), self->id(), "cuStreamSynchronize");

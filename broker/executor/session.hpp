@@ -19,6 +19,7 @@
 #include "broker/executor/client_channel.hpp"
 #include "broker/executor/conditioned_graph.hpp"
 #include "broker/executor/graph_set.hpp"
+#include "broker/executor/helper_pool.hpp"
 #include "broker/executor/link_state.hpp"
 #include "broker/executor/memory_map.hpp"
 #include "broker/executor/memory_uses.hpp"
@@ -80,6 +81,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void launch_in_window(const std::shared_ptr<StreamQueue>& queue);
   // Visits of the worker since something was read or issued; it decides when progress is written.
   unsigned dry_visits = 0;
+  // Turns it has taken to their end, of late (placement).
+  std::uint64_t full_turns = 0;
 
   // `act` runs on the worker once all work queued so far has been issued, and with `completed` has ended by private progress; jobs that were
   // given addresses by then have ended, too.
@@ -97,6 +100,10 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // Runs `act` in a later turn of the worker's, unless the session fails or closes by then; until then it is under way, as a job is.
   void go_on_later(std::function<void()> act);
+  // Whether some of the device memory that it has given up is still to become the device's, or its user's.
+  [[nodiscard]] bool is_releasing() const;
+  // As start_job(), once all that was given up by now is free, where nobody's kernel holds up what ends it.
+  void start_after_releases(std::function<void(const std::shared_ptr<Session>&)> job);
   // Has `job` done by a helper. It gets the session, and comes back through finish_job(): until then the session is not taken down.
   void start_job(std::function<void(const std::shared_ptr<Session>&)> job);
   // The same in a quiet window, whenever one comes.
@@ -161,6 +168,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void answer_pause(bool without_variables, const std::function<void(CUresult)>& answer);
   void leave_times(std::function<void()> left);
   void abandon_jobs();
+  [[nodiscard]] HelperPool::Client helper_client() const;
   void end_unheld_arrays();
   void start_output(const std::shared_ptr<StreamQueue>& queue);
   void drop_queued();
@@ -178,6 +186,7 @@ class Session : public std::enable_shared_from_this<Session> {
   ExecutorParts& parts_;
   const std::uint64_t id_;
   const std::uint32_t client_pid_;
+  const std::uint32_t client_uid_;
   ClientChannel channel_;
   const std::shared_ptr<SessionVariables> variables_;
   const IssueContext context_;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/device_grant.hpp"
 #include "broker/executor/external_memory.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/ids.hpp"
@@ -49,14 +50,15 @@ class SessionArrays {
   [[nodiscard]] Table& table() { return table_; }
   // False: the id is in use.
   [[nodiscard]] bool add(proto::ArrayId id, const SessionArray& array);
-  // For an array that the driver has just made, which is no part. Any thread.
-  void own(SessionArray& made);
+  // For an array that the driver has just made, which is no part. Any thread. `grant`: for its memory, where that is the device's.
+  void own(SessionArray& made, DeviceGrant grant = {});
 
   // Out of the table, its parts too; held until let_go(), once no stream uses it any more. Texture and surface are destroyed with that.
   using Ticket = std::uint64_t;
   [[nodiscard]] Ticket retire(proto::ArrayId id);
   [[nodiscard]] Ticket retire_sampler(std::uint64_t handle, bool is_surface);
   void let_go(Ticket ticket);
+  [[nodiscard]] bool is_leaving() const { return !leaving_arrays_.empty() || has_job || has_ended(); }
   // What nobody holds any more. destroy_ended(): in a window.
   [[nodiscard]] bool has_ended() const { return has_ended_.load(std::memory_order_relaxed); }
   void destroy_ended();
@@ -81,6 +83,7 @@ class SessionArrays {
     std::uint64_t texture = 0;
     std::uint64_t surface = 0;
     ArrayHold read;  // by the texture or surface: ends after it
+    std::shared_ptr<const DeviceGrant> grant{};
   };
   void end(const Object& object);
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "broker/executor/application_memory.hpp"
 #include "broker/executor/external_memory.hpp"
 #include "broker/executor/helper_pool.hpp"
 #include "broker/executor/quiet_window.hpp"
@@ -55,6 +56,27 @@ void Session::take_down() {
   parts_.helpers.submit(HelperPool::kOfNobody, [self = shared_from_this()] {
     self->release_memory();
     self->end_in_window();
+  });
+}
+
+bool Session::is_releasing() const {
+  return memory_.is_releasing() || memory_.application().has_forgotten(0, UINT64_MAX) || arrays_.is_leaving();
+}
+
+// What the session has given back counts as free for it, so that is awaited: its work, the unmapping, arrays' ends, and the control process, which
+// holds a handle of each chunk.
+void Session::start_after_releases(std::function<void(const std::shared_ptr<Session>&)> job) {
+  when_completed([this, job = std::move(job), up_to = memory_.last_given_up()] {
+    const auto release = [this, job, up_to] {
+      start_job([job, up_to](const std::shared_ptr<Session>& self) {
+        self->memory_.application().unmap_forgotten(0, UINT64_MAX, up_to);
+        self->memory_.release_leaving(up_to);
+        self->parts_.control.settle();
+        job(self);
+      });
+    };
+    if (!arrays_.is_leaving()) return release();
+    start_window_job("cuArrayDestroy", [this] { arrays_.destroy_ended(); }, release);
   });
 }
 

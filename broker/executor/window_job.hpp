@@ -36,7 +36,7 @@ struct WindowLimits {
   std::chrono::milliseconds name_in_log{1'000};
   std::chrono::milliseconds defer{1'000};           // a deferrable job waits so long before it holds anybody, then does so for `move_after`
   std::chrono::milliseconds deferred_pause{50};     // between windows for deferrable jobs alone, while others work
-  std::chrono::microseconds longest{2'000};         // a window: jobs that have not begun by then are for the next one
+  std::chrono::microseconds longest{1'000};         // a window: jobs that have not begun by then are for the next one
   std::chrono::microseconds longest_pause{2'000};   // between two, if somebody was kept out: as long as the last one was, at most this
 };
 

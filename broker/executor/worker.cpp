@@ -225,6 +225,7 @@ bool Worker::read_ring(Session& session) {
     used += done.bytes;
     if (batch.bytes == 0 || !is_whole || budget.is_spent()) break;
   }
+  session.full_turns += budget.is_spent() ? 1 : 0;
   return true;
 }
 
@@ -244,6 +245,7 @@ void Worker::issue(Session& session, Visit& visit) {
     const ScopedMark mark(session.id(), "issuing work");
     TurnBudget budget(turn_);
     issued = streams.issue(budget);
+    session.full_turns += budget.is_spent() ? 1 : 0;
   }
   gate_.leave();
   streams.own_borrowed();

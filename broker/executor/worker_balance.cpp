@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <utility>
 
 #include "broker/executor/session.hpp"
 #include "broker/executor/worker.hpp"
@@ -35,7 +36,7 @@ void Worker::rebalance() {
     const bool waits = waits_often(done, elapsed_ms);
     session->home().note_waiting(waits, now);
     const bool is_at_home = session->home().worker() == index_;
-    const Placement place = placement(done, elapsed_ms, is_at_home);
+    const Placement place = placement(done, elapsed_ms, is_at_home, std::exchange(session->full_turns, 0));
     if (place == Placement::stay || session->is_closing() || !set_.move(session, place)) {
       waiting += is_at_home && session->home().has_waited(now) ? 1 : 0;
       if (is_at_home && waits && session->home().may_change(now)) last = session;

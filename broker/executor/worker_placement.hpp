@@ -3,7 +3,8 @@
 // (docs/experiments/2026-11-21-words-by-kernels.md), so sessions that wait after every few launches are with the worker in whose context their
 // streams are: their home.
 // That is the first worker's, until there are more of them than one worker serves well; then they spread over the homes (side_context.hpp). A
-// session that posts long runs costs decoding and filling graphs instead, and goes where there is least of that.
+// session that posts long runs costs decoding and filling graphs instead, and goes where there is least of that; so does one that takes all the time
+// its worker gives it and waits for nothing.
 #pragma once
 
 #include <cstddef>
@@ -22,12 +23,14 @@ enum class Placement : std::uint8_t { stay, home, elsewhere };
   return done.operations >= kSome * milliseconds && done.operations < kShortRun * done.fences;
 }
 
-// From the same. Between the two bounds it stays where it is.
-[[nodiscard]] constexpr Placement placement(const StreamSet::Pace& done, std::uint64_t milliseconds, bool is_at_home) {
+// From the same, and how often its worker left it for others before it was through (TurnBudget). Between the bounds it stays where it is.
+[[nodiscard]] constexpr Placement placement(const StreamSet::Pace& done, std::uint64_t milliseconds, bool is_at_home, std::uint64_t full_turns) {
   constexpr std::uint64_t kMany = 200;    // operations a millisecond: worth a worker
   constexpr std::uint64_t kLongRun = 32;  // operations a fence
+  constexpr std::uint64_t kMillisecondsATurn = 2;
   if (!is_at_home) return waits_often(done, milliseconds) ? Placement::home : Placement::stay;
-  return done.operations >= kMany * milliseconds && done.operations >= kLongRun * done.fences ? Placement::elsewhere : Placement::stay;
+  const bool is_much = done.operations >= kMany * milliseconds || full_turns * kMillisecondsATurn >= milliseconds;
+  return is_much && done.operations >= kLongRun * done.fences ? Placement::elsewhere : Placement::stay;
 }
 
 // Whether one worker serves so many sessions that wait often badly: they wait for it, not for the GPU.

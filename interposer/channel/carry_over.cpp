@@ -20,7 +20,7 @@ std::uint32_t fence_of(const proto::RecordHeader& header, const std::byte* body)
   if (header.id == static_cast<std::uint16_t>(proto::RecordId::Fence)) {
     proto::FenceRecord record;
     std::memcpy(&record, body, sizeof record);
-    return record.value;
+    return record.fence_value;
   }
   if (header.id == static_cast<std::uint16_t>(proto::RecordId::EventRecord)) {
     proto::EventRecordRecord record;

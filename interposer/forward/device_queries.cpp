@@ -11,26 +11,26 @@ using namespace forward;
 
 namespace {
 
-enum class Query : std::uint32_t { texture_width = 0, host_atomics = 1 };
-enum class WholeCall : std::uint32_t { flush_remote_writes = 0, reset_persisting_lines = 1 };
+using proto::ContextAction;
+using proto::DeviceQuestion;
 
 // An executor knows its own device, and a session has one executor. Asking must not decide which device that is.
-CUresult ask(CUdevice device, Query query, std::uint32_t first, std::uint32_t second, std::uint64_t& value) {
+CUresult ask(CUdevice device, DeviceQuestion query, std::uint32_t first, std::uint32_t second, std::uint64_t& value) {
   if (device != session_device() || (device_count() > 1 && !session().is_attached())) {
     debug_line(DebugTopic::unsupported, "Device %d is not asked: this process has no context on it.", device);
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   if (const CUresult error = session().ensure_attached(); error != CUDA_SUCCESS) return error;
-  const proto::DeviceQueryRecord record{static_cast<std::uint32_t>(query), first, second, 0};
+  const proto::DeviceQueryRecord record{query, first, second, 0};
   proto::DeviceQueryReply reply{};
   const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply);
   if (error == CUDA_SUCCESS) value = reply.value;
   return error;
 }
 
-CUresult call_whole(WholeCall call, std::uint32_t first, std::uint32_t second) {
+CUresult call_whole(ContextAction call, std::uint32_t first, std::uint32_t second) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  const proto::ContextCallRecord record{static_cast<std::uint32_t>(call), first, second, 0};
+  const proto::ContextCallRecord record{call, first, second, 0};
   proto::ContextCallReply reply{};
   return session().channel().call({}, record, {}, Repeat::harmless, reply);
 }
@@ -41,7 +41,7 @@ CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* maxWidthInElements, CUarray_
   if (maxWidthInElements == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (device_facts(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   std::uint64_t width = 0;
-  if (const CUresult error = ask(dev, Query::texture_width, format, numChannels, width); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = ask(dev, DeviceQuestion::texture_width, format, numChannels, width); error != CUDA_SUCCESS) return error;
   *maxWidthInElements = width;
   return CUDA_SUCCESS;
 }
@@ -51,7 +51,7 @@ CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, const CUa
   if (capabilities == nullptr || operations == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned int i = 0; i < count; ++i) {
     std::uint64_t value = 0;
-    const CUresult error = ask(dev, Query::host_atomics, static_cast<std::uint32_t>(operations[i]), 0, value);
+    const CUresult error = ask(dev, DeviceQuestion::host_atomics, static_cast<std::uint32_t>(operations[i]), 0, value);
     if (error != CUDA_SUCCESS) return error;
     capabilities[i] = static_cast<unsigned int>(value);
   }
@@ -59,9 +59,9 @@ CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, const CUa
 }
 
 CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target, CUflushGPUDirectRDMAWritesScope scope) {
-  return call_whole(WholeCall::flush_remote_writes, target, scope);
+  return call_whole(ContextAction::flush_remote_writes, target, scope);
 }
 
-CUresult cuCtxResetPersistingL2Cache() { return call_whole(WholeCall::reset_persisting_lines, 0, 0); }
+CUresult cuCtxResetPersistingL2Cache() { return call_whole(ContextAction::reset_persisting_lines, 0, 0); }
 
 }  // namespace mpsshim::interposer::api

@@ -99,7 +99,7 @@ CUresult GreenContexts::helper_stream(GreenObject& green, Stream*& stream) {
 
 CUresult GreenContexts::join(GreenObject& green, Stream& stream, bool waits, bool precedes) {
   return post_work<proto::GreenContextJoinRecord>(stream, 0, [&](proto::GreenContextJoinRecord& record, std::byte*) {
-    record = {green.id, waits ? 1u : 0u, precedes ? 1u : 0u};
+    record = {green.id, waits, precedes};
   });
 }
 

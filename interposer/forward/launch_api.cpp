@@ -15,7 +15,6 @@
 #include "interposer/forward/occupancy.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/devices.hpp"
-#include "proto/record_flags.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -72,7 +71,7 @@ bool has_registers_for(const Function& function, const LaunchShape& shape) {
 }
 
 inline CUresult post_launch(Function& function, Stream& stream, const LaunchShape& shape, std::span<const CUlaunchAttribute> attributes,
-                            std::uint32_t flags, const Arguments& arguments) {
+                            proto::Flags<proto::LaunchFlag> flags, const Arguments& arguments) {
   const std::size_t parameter_room = (function.parameter_bytes + 7u) / 8 * 8;
   return post_work<proto::LaunchRecord>(stream, parameter_room + attributes.size_bytes(), [&](proto::LaunchRecord& record, std::byte* trailing) {
     record = proto::LaunchRecord{function.id,
@@ -98,7 +97,7 @@ CUresult check_attributes(const Function& function, const LaunchShape& shape, st
 }
 
 CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_handle, std::span<const CUlaunchAttribute> attributes,
-                std::uint32_t flags, void** kernel_params, void** extra) {
+                proto::Flags<proto::LaunchFlag> flags, void** kernel_params, void** extra) {
   if (const CUresult error = begin_on(stream_handle); error != CUDA_SUCCESS) [[unlikely]]
     return error;
   Function* function = Functions::instance().resolve(handle);
@@ -117,7 +116,7 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
   if (const CUresult error = find_arguments(kernel_params, extra, function->parameter_bytes, arguments); error != CUDA_SUCCESS) [[unlikely]] {
     return error;
   }
-  if ((flags & proto::kLaunchIsCooperative) != 0) {
+  if (flags.has(proto::LaunchFlag::cooperative)) {
     if (const CUresult error = check_cooperative(*function, shape, *stream); error != CUDA_SUCCESS) return error;
   }
   if (function->has_launch_attributes.load(std::memory_order_relaxed) | stream->has_launch_attributes.load(std::memory_order_relaxed)) [[unlikely]] {
@@ -145,7 +144,7 @@ const CUlaunchAttribute* event_attribute(std::span<const CUlaunchAttribute> attr
 // An event that the kernel itself triggers, or that comes when all its blocks have begun, is recorded behind the kernel: CUDA promises that
 // it does not come earlier than that trigger, and the end of the kernel is one.
 CUresult launch_and_record(const CUlaunchConfig& config, CUfunction function, CUstream stream, const CUlaunchAttribute& attribute,
-                           std::uint32_t flags, void** kernel_params, void** extra) {
+                           proto::Flags<proto::LaunchFlag> flags, void** kernel_params, void** extra) {
   const bool is_programmatic = attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT;
   const CUevent event = is_programmatic ? attribute.value.programmaticEvent.event : attribute.value.launchCompletionEvent.event;
   std::vector<CUlaunchAttribute> others;
@@ -168,13 +167,13 @@ CUresult launch_and_record(const CUlaunchConfig& config, CUfunction function, CU
 CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
                         unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void** kernelParams,
                         void** extra) {
-  return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes}, hStream, {}, 0, kernelParams, extra);
+  return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes}, hStream, {}, {}, kernelParams, extra);
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
                                    unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
                                    void** kernelParams) {
-  return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes}, hStream, {}, proto::kLaunchIsCooperative,
+  return launch(f, {gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes}, hStream, {}, proto::LaunchFlag::cooperative,
                 kernelParams, nullptr);
 }
 
@@ -188,15 +187,15 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launchParamsLi
   Stream* stream = Streams::instance().resolve(only.hStream);
   if (stream != nullptr && stream->is_captured.load(std::memory_order_relaxed)) return Captures::instance().refuse(*stream);  // no node is like it
   return launch(only.function, {only.gridDimX, only.gridDimY, only.gridDimZ, only.blockDimX, only.blockDimY, only.blockDimZ, only.sharedMemBytes},
-                only.hStream, {}, proto::kLaunchIsCooperative | proto::kLaunchIsMultiDevice, only.kernelParams, nullptr);
+                only.hStream, {}, proto::LaunchFlag::cooperative | proto::LaunchFlag::multi_device, only.kernelParams, nullptr);
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra) {
   if (config == nullptr || (config->numAttrs != 0 && config->attrs == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-  std::uint32_t flags = 0;
+  proto::Flags<proto::LaunchFlag> flags{};
   const std::span<const CUlaunchAttribute> attributes(config->attrs, config->numAttrs);
   for (const CUlaunchAttribute& attribute : attributes) {
-    if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && attribute.value.cooperative != 0) flags |= proto::kLaunchIsCooperative;
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && attribute.value.cooperative != 0) flags.set(proto::LaunchFlag::cooperative);
   }
   CUstream stream = config->hStream;
   if (stream == nullptr && PerThreadDefaultStream::active()) stream = CU_STREAM_PER_THREAD;

@@ -10,7 +10,6 @@
 #include "interposer/forward/read_file.hpp"
 #include "interposer/forward/streams.hpp"
 #include "proto/managed_variables.hpp"
-#include "proto/record_flags.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -35,8 +34,8 @@ std::vector<Bytes> bytes_of(const void* image) {
 
 // The next executor is to say that it has put back what the module's variables held: one that knows nothing of that does not.
 Recipe restoring_recipe(proto::ModuleLoadRecord record, proto::ModuleLoadReply reply, Answer& answer) {
-  record.restores = 1;
-  reply.has_writable_globals = 2;
+  record.restores = true;
+  reply.globals = proto::ModuleGlobals::restored;
   static_assert(proto::ModuleLoadReply::kBodyBytes == sizeof reply);
   std::memcpy(answer.payload.data(), &reply, std::min(sizeof reply, answer.payload.size()));
   Recipe recipe = recipe_of({}, record, 0);
@@ -113,7 +112,8 @@ CUresult Modules::call_load(Module& module, JitOptions& options, std::vector<std
   proto::ModuleLoadRecord record{};
   record.module = module.id;
   record.image = module.image;
-  record.offers = proto::kLoadPlacesManaged | (module.has_objects ? proto::kLoadHasObjects : 0);
+  record.offers = proto::ModuleOffer::places_managed;
+  record.offers.set(proto::ModuleOffer::has_objects, module.has_objects);
   proto::ModuleLoadReply reply{};
   Answer answer;
   Recipe recipe;
@@ -126,15 +126,15 @@ CUresult Modules::call_load(Module& module, JitOptions& options, std::vector<std
       options.report({reinterpret_cast<const char*>(log.data()), log.size()});
       return error;
     }
-    if (reply.has_writable_globals == proto::kNeedsPlaces) {
+    if (reply.globals == proto::ModuleGlobals::need_places) {
       wanted.assign(answer.payload.begin() + proto::ModuleLoadReply::kBodyBytes, answer.payload.end());
       return wanted.empty() ? CUDA_ERROR_MPS_RPC_FAILURE : CUDA_SUCCESS;
     }
-    recipe = reply.has_writable_globals == 0 ? recipe_of({}, record, 0) : restoring_recipe(record, reply, answer);
+    recipe = reply.globals == proto::ModuleGlobals::none ? recipe_of({}, record, 0) : restoring_recipe(record, reply, answer);
   } while (!session().keep_recipe(std::move(recipe), answer, module.recipe));
   options.report({});
   module.function_count = reply.function_count;
-  module.has_writable_globals = reply.has_writable_globals != 0;
+  module.has_writable_globals = reply.globals != proto::ModuleGlobals::none;
   module.described = std::move(answer.payload);
   return CUDA_SUCCESS;
 }

@@ -24,10 +24,8 @@ bool exceeds_own_limit(const Function& function, std::size_t shared_bytes) {
   return shared_bytes > static_cast<std::size_t>(std::max(limit, 0));
 }
 
-enum Query : std::uint32_t { kMaxActiveBlocks = 0, kAvailableSharedMemory = 1 };
-
 // Answers depend on the function's attributes too (carve-out, dynamic shared memory): they are part of the key.
-using Key = std::tuple<std::uint64_t, std::uint32_t, int, std::uint64_t, std::uint32_t, int, int, int>;
+using Key = std::tuple<std::uint64_t, proto::OccupancyQuestion, int, std::uint64_t, std::uint32_t, int, int, int>;
 
 class Cache {
  public:
@@ -75,7 +73,7 @@ CUresult max_active_blocks(Function& function, int block_size, std::size_t share
     return CUDA_SUCCESS;
   }
   proto::OccupancyRecord record{};
-  record.query = kMaxActiveBlocks;
+  record.query = proto::OccupancyQuestion::active_blocks;
   record.block_size = block_size;
   record.shared_bytes = shared_bytes;
   record.flags = flags;
@@ -139,9 +137,7 @@ std::uint64_t blocks_of_cluster(const CUlaunchConfig& config) {
   return 1;
 }
 
-enum ClusterQuery : std::uint32_t { kMaxActiveClusters = 0, kMaxClusterSize = 1 };
-
-CUresult ask_of_clusters(int* answer, CUfunction handle, const CUlaunchConfig* config, ClusterQuery query) {
+CUresult ask_of_clusters(int* answer, CUfunction handle, const CUlaunchConfig* config, proto::ClusterQuestion query) {
   if (answer == nullptr || config == nullptr || (config->numAttrs > 0 && config->attrs == nullptr)) return CUDA_ERROR_INVALID_VALUE;
   return with_function_in_context(handle, [&](Function& function) {
     const proto::ClusterOccupancyRecord record{function.id,
@@ -163,7 +159,8 @@ CUresult ask_of_clusters(int* answer, CUfunction handle, const CUlaunchConfig* c
     if (error != CUDA_SUCCESS) return error;
     *answer = static_cast<int>(reply.value);
     if (exceeds_own_limit(function, config->sharedMemBytes)) *answer = 0;
-    if (query == kMaxClusterSize && !may_exceed_portable) *answer = std::min(*answer, static_cast<int>(kMostPortableBlocksOfCluster));
+    if (query == proto::ClusterQuestion::cluster_size && !may_exceed_portable)
+      *answer = std::min(*answer, static_cast<int>(kMostPortableBlocksOfCluster));
     return CUDA_SUCCESS;
   });
 }
@@ -201,7 +198,7 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunc
   if (dynamicSmemSize == nullptr || numBlocks <= 0 || blockSize <= 0) return CUDA_ERROR_INVALID_VALUE;
   return with_function_in_context(func, [&](Function& function) {
     proto::OccupancyRecord record{};
-    record.query = kAvailableSharedMemory;
+    record.query = proto::OccupancyQuestion::shared_memory;
     record.block_size = blockSize;
     record.blocks = numBlocks;
     std::uint64_t value = 0;
@@ -213,10 +210,10 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunc
 }
 
 CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func, const CUlaunchConfig* config) {
-  return ask_of_clusters(numClusters, func, config, kMaxActiveClusters);
+  return ask_of_clusters(numClusters, func, config, proto::ClusterQuestion::active_clusters);
 }
 CUresult cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func, const CUlaunchConfig* config) {
-  return ask_of_clusters(clusterSize, func, config, kMaxClusterSize);
+  return ask_of_clusters(clusterSize, func, config, proto::ClusterQuestion::cluster_size);
 }
 
 }  // namespace mpsshim::interposer::api

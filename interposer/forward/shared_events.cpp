@@ -179,7 +179,7 @@ CUresult SharedEvents::record(const SharedEvent& event, Stream& stream) {
     } while (!slot.recorded.compare_exchange_weak(number, taken, std::memory_order_acq_rel));
     record.address = word_of(slot, taken);
     record.value = taken;
-    record.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    record.operation = proto::StreamWrite::value_32;
     record.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
   });
 }

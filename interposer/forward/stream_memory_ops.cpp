@@ -61,7 +61,7 @@ CUresult post_wait(Stream& stream, const CUstreamBatchMemOpParams& operation) {
     record.condition = flags & ~static_cast<unsigned int>(CU_STREAM_WAIT_VALUE_FLUSH);
   });
   if (error != CUDA_SUCCESS || (flags & CU_STREAM_WAIT_VALUE_FLUSH) == 0) return error;
-  return post_write(stream, {0, 0, CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES, 0});
+  return post_write(stream, {0, 0, proto::StreamWrite::remote_flush, 0});
 }
 
 CUresult post(Stream& stream, const CUstreamBatchMemOpParams& operation) {
@@ -69,12 +69,11 @@ CUresult post(Stream& stream, const CUstreamBatchMemOpParams& operation) {
     case CU_STREAM_MEM_OP_WAIT_VALUE_32:
     case CU_STREAM_MEM_OP_WAIT_VALUE_64: return post_wait(stream, operation);
     case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-      return post_write(stream,
-                        {operation.writeValue.address, operation.writeValue.value, CU_STREAM_MEM_OP_WRITE_VALUE_32, operation.writeValue.flags});
+      return post_write(stream, {operation.writeValue.address, operation.writeValue.value, proto::StreamWrite::value_32, operation.writeValue.flags});
     case CU_STREAM_MEM_OP_WRITE_VALUE_64:
       return post_write(stream,
-                        {operation.writeValue.address, operation.writeValue.value64, CU_STREAM_MEM_OP_WRITE_VALUE_64, operation.writeValue.flags});
-    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: return post_write(stream, {0, 0, CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES, 0});
+                        {operation.writeValue.address, operation.writeValue.value64, proto::StreamWrite::value_64, operation.writeValue.flags});
+    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: return post_write(stream, {0, 0, proto::StreamWrite::remote_flush, 0});
     default: return CUDA_SUCCESS;  // a barrier
   }
 }

@@ -182,7 +182,7 @@ CUresult Streams::destroy(proto::StreamId id) {
 CUresult Streams::fence(Stream& stream, std::uint32_t& target) {
   if (stream.has_work.load(std::memory_order_acquire)) {
     return session().channel().post<proto::FenceRecord>(
-        stream.id, 0, [&](proto::FenceRecord& record, std::byte*, Place) { target = record.value = next_fence(stream); });
+        stream.id, 0, [&](proto::FenceRecord& record, std::byte*, Place) { target = record.fence_value = next_fence(stream); });
   }
   target = session().fences().posted(stream.word).load(std::memory_order_acquire);
   return CUDA_SUCCESS;

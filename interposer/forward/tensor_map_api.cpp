@@ -15,11 +15,11 @@ using namespace forward;
 
 namespace {
 
-constexpr std::uint32_t kMaxRank = 5;
-constexpr std::uint32_t kMinIm2colRank = 3;
-enum Kind : std::uint32_t { kTiled = 0, kIm2col = 1, kIm2colWide = 2 };
-
+using proto::TensorMapKind;
 using Question = proto::TensorMapEncodeRecord;
+
+constexpr std::uint32_t kMinIm2colRank = 3;
+
 using Map = std::array<std::byte, sizeof(CUtensorMap)>;
 
 struct BytesLess {
@@ -82,8 +82,8 @@ struct Common {
   CUtensorMapFloatOOBfill fill;
 };
 
-CUresult ask(const Common& common, Kind kind, std::uint32_t least_rank, Question& question) {
-  if (common.map == nullptr || common.rank < least_rank || common.rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
+CUresult ask(const Common& common, TensorMapKind kind, std::uint32_t least_rank, Question& question) {
+  if (common.map == nullptr || common.rank < least_rank || common.rank > Question::kMaxRank) return CUDA_ERROR_INVALID_VALUE;
   if (common.dimensions == nullptr || common.element_strides == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (common.strides == nullptr && common.rank > 1) return CUDA_ERROR_INVALID_VALUE;
   question.kind = kind;
@@ -111,7 +111,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* tensorMap, CUtensorMapDataType tens
   Question question{};
   const Common common{tensorMap,      tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
                       elementStrides, interleave,     swizzle,    l2Promotion,   oobFill};
-  if (const CUresult error = ask(common, kTiled, 1, question); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = ask(common, TensorMapKind::tiled, 1, question); error != CUDA_SUCCESS) return error;
   if (boxDim == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (std::uint32_t i = 0; i < tensorRank; ++i) question.box[i] = boxDim[i];
   return encode(tensorMap, question);
@@ -125,7 +125,7 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap* tensorMap, CUtensorMapDataType ten
   Question question{};
   const Common common{tensorMap,      tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
                       elementStrides, interleave,     swizzle,    l2Promotion,   oobFill};
-  if (const CUresult error = ask(common, kIm2col, kMinIm2colRank, question); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = ask(common, TensorMapKind::im2col, kMinIm2colRank, question); error != CUDA_SUCCESS) return error;
   if (pixelBoxLowerCorner == nullptr || pixelBoxUpperCorner == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (std::uint32_t i = 0; i + 2 < tensorRank; ++i) {
     question.lower_corner[i] = pixelBoxLowerCorner[i];
@@ -144,7 +144,7 @@ CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* tensorMap, CUtensorMapDataType
   Question question{};
   const Common common{tensorMap,      tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
                       elementStrides, interleave,     swizzle,    l2Promotion,   oobFill};
-  if (const CUresult error = ask(common, kIm2colWide, kMinIm2colRank, question); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = ask(common, TensorMapKind::im2col_wide, kMinIm2colRank, question); error != CUDA_SUCCESS) return error;
   question.lower_corner[0] = pixelBoxLowerCornerWidth;
   question.upper_corner[0] = pixelBoxUpperCornerWidth;
   question.channels_per_pixel = channelsPerPixel;

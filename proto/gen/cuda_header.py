@@ -25,7 +25,6 @@ FOREIGN_TYPES = {
 class HeaderArgument:
     type: str
     name: str
-    doc: str = ""  # what the manual says of it
 
 
 @dataclass
@@ -69,13 +68,6 @@ def parse_argument(text):
     return HeaderArgument(normalise_type(type_text), match[2])
 
 
-def _documentation(comment):
-    """What a doxygen comment says of each parameter."""
-    text = re.sub(r"^\s*\*\s?", "", comment, flags=re.M)
-    found = re.findall(r"\\param(?:\[[^\]]*\])?\s+(\w+)\s*-?\s*(.*?)(?=\\param|\\return|\\note|\\sa|\n\s*\n|\Z)", text, flags=re.S)
-    return {name: " ".join(doc.split()) for name, doc in found}
-
-
 _DECLARATION = re.compile(r"(?:__CUDA_DEPRECATED\s+)?CUresult\s+CUDAAPI\s+(cu\w+)\s*\(([^;]*?)\)\s*;", re.S)
 _TOKEN = re.compile(r"/\*\*(?P<comment>.*?)\*/|(?P<declaration>(?:__CUDA_DEPRECATED\s+)?CUresult\s+CUDAAPI\s+cu\w+\s*\([^;]*?\)\s*;)", re.S)
 
@@ -102,20 +94,15 @@ def _read_header(text, functions):
     internal, _, after = internal.partition("#elif defined(__CUDA_API_PER_THREAD_DEFAULT_STREAM)")
     aliases = _aliases(public)
     module = ""
-    comment = ""
     for match in _TOKEN.finditer(public + after):
         if match["comment"] is not None:
-            comment = match["comment"]
-            group = re.search(r"\\(?:defgroup|addtogroup)\s+(CUDA_\w+)", comment)
+            group = re.search(r"\\(?:defgroup|addtogroup)\s+(CUDA_\w+)", match["comment"])
             module = group[1] if group else module
             continue
         name, arguments = _parse_declaration(match["declaration"])
         symbol, per_thread = aliases.get(name, (name, ""))
         second = aliases.get(symbol)  # cuStreamGetCtx_v2 is itself a macro where streams are per thread
         per_thread = per_thread or (second[1] if second else "")
-        docs = _documentation(comment)
-        for argument in arguments:
-            argument.doc = docs.get(argument.name, "")
         functions[symbol] = HeaderFunction(symbol, arguments, module, per_thread)
     for match in _DECLARATION.finditer(_without_comments(internal)):
         _add_older(match, functions)
@@ -136,10 +123,7 @@ def _add_older(match, functions):
     if suffix and base in functions:
         functions[base].per_thread = f"pt{suffix}"
     elif not suffix and symbol not in functions:
-        newer = _newer_version(symbol, functions)
-        for argument in arguments:
-            argument.doc = next((other.doc for other in newer.arguments if other.name == argument.name), "")
-        functions[symbol] = HeaderFunction(symbol, arguments, newer.module)
+        functions[symbol] = HeaderFunction(symbol, arguments, _newer_version(symbol, functions).module)
 
 
 def _newer_version(symbol, functions):

@@ -2,7 +2,7 @@
 """The driver API itself: its types, ids, the function table, and the static assertions that compare the spec with cuda.h."""
 
 from emit import BANNER, header, if_toolkit_has, if_toolkit_lacks, namespace, source
-from model import OLDEST_TOOLKIT, WIRE_SIZES
+from model import OLDEST_TOOLKIT
 
 CUDA_API = '''
 #if defined(__cuda_cuda_h__) && !defined(__CUDA_API_VERSION_INTERNAL)
@@ -88,15 +88,7 @@ def checks(spec):
             if function.group == "profiler":
                 check = f"#if __has_include(<cudaProfiler.h>)\n{check}\n#endif"
             rows += if_toolkit_has(function.since, OLDEST_TOOLKIT, check)
-    wire = ""
-    for name, kind in spec.types.scalars.items():
-        wire += f'static_assert(sizeof({name}) == {WIRE_SIZES[kind]}, "proto/spec/types.toml: {name}");\n'
-    for name in spec.types.handles:
-        wire += f'static_assert(sizeof({name}) == 8, "proto/spec/types.toml: {name}");\n'
-    newer = {entry["name"]: entry["since"] for entry in spec.types.newer}
-    for name in sorted(spec.types.enums):
-        wire += if_toolkit_has(newer.get(name, 0), OLDEST_TOOLKIT, f'static_assert(sizeof({name}) == 4, "proto/spec/types.toml: {name}");')
-    return source(namespace("mpsshim", rows + "\n" + wire), ("<type_traits>", '"gen/driver_table.hpp"'), "Compiled for its assertions alone.")
+    return source(namespace("mpsshim", rows), ("<type_traits>", '"gen/driver_table.hpp"'), "Compiled for its assertions alone.")
 
 
 def device_attributes(spec):

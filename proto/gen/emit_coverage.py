@@ -2,10 +2,7 @@
 """docs/coverage.md: every driver function, what becomes of it and which test calls it; device attributes that are overridden."""
 
 import re
-from collections import Counter
 
-STATES = {"local": "answered in the client", "post": "sent, no reply", "call": "sent, waits for the reply", "manual": "implemented",
-          "unsupported": "not supported"}
 # Where a function's test is looked for, best first: the same body runs on the real driver, through the broker and on the CPU driver.
 TEST_FOLDERS = ("conformance", "gpu", "wire", "process", "unit")
 
@@ -32,19 +29,17 @@ def coverage(spec, tests_folder):
     for function in spec.functions:
         if function.family not in newest or newest[function.family].since <= function.since:
             newest[function.family] = function
-    counts = Counter(function.mode for function in spec.functions)
     total = len(spec.functions)
-    done = total - counts["unsupported"]
+    done = sum(function.is_supported for function in spec.functions)
     text = ("# Coverage of the driver API\n\nWritten by `proto/gen/generate.py --coverage` from `proto/spec` and `tests`: change it there.\n\n"
-            f"{total} functions (all ABI versions; per-thread variants counted with their function), {done} work, {counts['unsupported']} return "
-            "`CUDA_ERROR_NOT_SUPPORTED`. In pass-through every function is the real driver's.\n\n| state | functions |\n| --- | --- |\n")
-    text += "".join(f"| {STATES[mode]} (`{mode}`) | {counts[mode]} |\n" for mode in STATES)
+            f"{total} functions (all ABI versions; per-thread variants counted with their function), {done} work, {total - done} return "
+            "`CUDA_ERROR_NOT_SUPPORTED`. In pass-through every function is the real driver's.\n")
     text += ("\n## Device attributes\n\nAll others are what the GPU's driver says.\n\n| attribute | value | reason |\n| --- | --- | --- |\n"
              + "".join(f"| {row.number} {row.name} | {row.value} | {row.reason} |\n" for row in spec.attribute_overrides))
     text += ("\n## Functions\n\nThe test is the first of `tests` that calls the function, by the name that `cuda.h` gives programs.\n\n"
              "| function | group | state | test, or why not |\n| --- | --- | --- | --- |\n")
     for function in sorted(spec.functions, key=lambda f: (f.group, f.id)):
-        state = f"as {function.same_as}" if function.same_as else STATES[function.mode]
-        last = function.reason if function.mode == "unsupported" else _test_of(function, newest, tests)
+        state = f"as {function.same_as}" if function.same_as else "implemented" if function.is_supported else "not supported"
+        last = function.reason or _test_of(function, newest, tests)
         text += f"| {function.name} | {function.group} | {state} | {last} |\n"
     return text

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What libmpsshim.so shows: the exported functions, the version script, and the declarations of what is written by hand."""
 
-from automatic import record_name
 from emit import header, namespace, source
 
 
@@ -9,9 +8,15 @@ def exports(spec):
     rows = [_export(function, symbol) for function in spec.functions for symbol in function.symbols()]
     body = "using namespace mpsshim;              // NOLINT: the exported functions stand outside every namespace\n" \
            "using namespace mpsshim::interposer;\n\n" + "\n".join(rows)
-    return source(body, ('"gen/api_declarations.hpp"', '"gen/api_forwards.hpp"', '"gen/api_ids.hpp"', '"gen/driver_table.hpp"',
-                         '"interposer/entry.hpp"'),
+    body = namespace("mpsshim::interposer::api", _unsupported(spec)) + "\n" + body
+    return source(body, ('"gen/api_declarations.hpp"', '"gen/api_ids.hpp"', '"gen/driver_table.hpp"', '"interposer/entry.hpp"'),
                   "The exported functions. entry() decides between the real driver and the broker; nothing is decided here.")
+
+
+def _unsupported(spec):
+    """Not inline: where one is written by hand all the same, the linker says so."""
+    return "".join(f"CUresult {function.name}({function.parameter_types()}) {{ return unsupported(ApiId::{function.name}); }}\n"
+                   for function in spec.functions if not function.is_supported and not function.same_as)
 
 
 def _export(function, symbol):
@@ -47,22 +52,5 @@ def api_declarations(spec):
             body += f"\n// {group}\n"
         body += f"CUresult {function.name}({function.parameters()});\n"
     return header(namespace("mpsshim::interposer::api", body), ('"gen/cuda_api.hpp"',),
-                  "The functions written by hand (modes local and manual), each in a file of the interposer named after its group.\n"
+                  "The functions written by hand (all that have no reason not to be), each in a file of the interposer named after its group.\n"
                   "Per-thread variants arrive here with their stream already replaced.")
-
-
-def api_forwards(spec):
-    """Functions nobody writes: automatic calls and what is not supported."""
-    body = ""
-    for function in spec.functions:
-        if function.same_as:
-            continue
-        if function.is_automatic:
-            names = "".join(f", {argument.name}" for argument in function.arguments)
-            how = f"forward_{function.mode}<proto::{record_name(function)}Record>({names[2:]})"
-            body += f"inline CUresult {function.name}({function.parameters()}) {{ return {how}; }}\n"
-        elif function.mode == "unsupported":
-            body += f"inline CUresult {function.name}({function.parameter_types()}) {{ return unsupported(ApiId::{function.name}); }}\n"
-    marshalling = ('"gen/records.hpp"', '"interposer/forward/forward.hpp"') if any(f.is_automatic for f in spec.functions) else ()
-    return header(namespace("mpsshim::interposer::api", body), ('"gen/api_ids.hpp"', '"gen/cuda_api.hpp"', '"interposer/entry.hpp"', *marshalling),
-                  "forward_post and forward_call marshal by the record's argument descriptors (gen/arguments.hpp).")

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire: record and reply structures, their names, the executor's dispatch rows, argument descriptors, hash and fuzzer dictionary."""
+"""The wire: record and reply structures, their names, hash and fuzzer dictionary."""
 
 import hashlib
 
-import automatic
 from emit import BANNER, header, namespace
 
 
 def records(spec):
-    ids = "\n".join(f"  {record.enumerator} = {record.id:#06x}," for record in spec.records)
+    ids = "\n".join(f"  {record.name} = {record.id:#06x}," for record in spec.records)
     body = f'''enum class RecordId : std::uint16_t {{
 {ids}
 }};
@@ -17,12 +16,12 @@ def records(spec):
 enum class RecordOrder : std::uint8_t {{
   stream,       // keeps the order of the header's stream
   session,      // done when its turn in the ring comes
-  out_of_line,  // handed to the helper pool at once; later records go on
+  out_of_line,  // a call that may be answered later; later records go on
 }};
 
 '''
     body += "\n".join(_record(record) for record in spec.records)
-    return header(namespace("mpsshim::proto", body), ("<cstddef>", "<cstdint>", "<type_traits>", '"proto/counts.hpp"', '"proto/ids.hpp"'),
+    return header(namespace("mpsshim::proto", body), ("<cstddef>", "<cstdint>", "<type_traits>", '"gen/enums.hpp"', '"proto/ids.hpp"'),
                   "What lies behind a RecordHeader and in a reply slot. kBodyBytes is the size on the wire: an empty structure has none.")
 
 
@@ -31,70 +30,79 @@ def _record(record):
     if record.trailing:
         text += f"// Trailing: {record.trailing}.\n"
     constants = [
-        f"static constexpr RecordId kId = RecordId::{record.enumerator};",
+        f"static constexpr RecordId kId = RecordId::{record.name};",
         f"static constexpr bool kIsCall = {str(record.is_call).lower()};",
         f"static constexpr RecordOrder kOrder = RecordOrder::{record.order};",
         f"static constexpr bool kHasTrailing = {str(bool(record.trailing)).lower()};",
     ]
-    counts = [f"constexpr std::uint64_t count_of_{argument.name}() const {{ return {expression}; }}"
-              for argument, expression in automatic.counts(record)]
-    text += _structure(f"{record.name}Record", record.fields, constants, counts)
+    text += _structure(f"{record.name}Record", record.fields, constants)
     if record.is_call:
         text += f"// Reply to {record.name}Record." + (f" Trailing: {record.reply_trailing}.\n" if record.reply_trailing else "\n")
-        text += _structure(f"{record.name}Reply", record.reply, [f"static constexpr bool kHasTrailing = {str(bool(record.reply_trailing)).lower()};"], [])
+        text += _structure(f"{record.name}Reply", record.reply, [f"static constexpr bool kHasTrailing = {str(bool(record.reply_trailing)).lower()};"])
     return text
 
 
-def _structure(name, fields, constants, methods):
+def _structure(name, fields, constants):
     size = sum(field.size for field in fields)
+    constants = constants + [f"static constexpr {field.cpp_type()} {_largest_name(field)} = {field.largest};" for field in fields if field.largest is not None]
     lines = constants + [f"static constexpr std::size_t kBodyBytes = {size};"]
     lines += [f"{field.cpp_type()} {field.name}{f'[{field.count}]' if field.is_array else ''};" + (f"  // {field.doc}" if field.doc else "")
-              for field in fields] + methods
+              for field in fields]
+    lines += _range_check(fields)
     check = f"sizeof({name}) == {name}::kBodyBytes" if fields else f"std::is_empty_v<{name}>"
     return (f"struct {name} {{\n" + "".join(f"  {line}\n" for line in lines)
             + f"}};\nstatic_assert({check} && std::is_trivially_copyable_v<{name}> && std::is_standard_layout_v<{name}>);\n")
 
 
+def _largest_name(field):
+    return "kMax" + "".join(word.capitalize() for word in field.name.split("_"))
+
+
+def _range_check(fields):
+    limited = [field for field in fields if field.is_limited]
+    if not limited:
+        return ["static constexpr const char* out_of_range() { return nullptr; }"]
+    return (["[[nodiscard]] constexpr const char* out_of_range() const {  // the first field that is nothing it can be; nullptr: none"]
+            + [f'  if (!({_condition(field)})) return "{field.name}";' for field in limited] + ["  return nullptr;", "}"])
+
+
+def _condition(field):
+    number = f"number_in({field.name})"
+    if field.allowed is None:
+        return f"({number} & ~std::uint64_t{{{sum(value.value for value in field.enum.values):#x}}}) == 0"
+    if field.allowed == list(range(len(field.allowed))):
+        return f"{number} <= {field.allowed[-1]}"
+    return " || ".join(f"{number} == {value}" for value in field.allowed)
+
+
+def ranges(spec):
+    """For tests: each field whose numbers are limited, one that it can have and those around its limits that it cannot."""
+    rows = ""
+    for record in spec.records:
+        for field in (field for field in record.fields if field.is_limited):
+            if field.allowed is None:
+                known = sum(value.value for value in field.enum.values)
+                unknown = [1 << bit for bit in range(8 * field.size) if not known >> bit & 1]
+                good, bad = 0, [unknown[0], unknown[-1]]
+            else:
+                good, bad = field.allowed[0], sorted({near for value in field.allowed for near in (value - 1, value + 1, (1 << 8 * field.size) - 1)
+                                                      if near >= 0} - set(field.allowed))
+            rows += f"MPSSHIM_RANGE({record.name}Record, {field.name}, {good}u, ({', '.join(f'{value:#x}u' for value in bad)}))\n"
+    return BANNER + "// MPSSHIM_RANGE(structure, field, a value that it can have, (values that it cannot)).\n" + rows
+
+
 def record_names(spec):
     return (BANNER + "// MPSSHIM_RECORD(enumerator, structure) for each record, ids ascending.\n"
-            + "".join(f"MPSSHIM_RECORD({record.enumerator}, {record.name}Record)\n" for record in spec.records))
-
-
-def dispatch(spec):
-    """`auto`: served by the templates through gen/driver_calls.hpp; `manual`: a handler written by hand."""
-    return (BANNER + "// MPSSHIM_DISPATCH(structure, auto|manual) for each record, ids ascending.\n"
-            + "".join(f"MPSSHIM_DISPATCH({record.name}Record, {'auto' if record.function else 'manual'})\n" for record in spec.records))
-
-
-def arguments(spec):
-    body = ""
-    for record in (record for record in spec.records if record.function):
-        parts = [f"{d.kind}<{', '.join(d.parameters)}>{{}}" if d.parameters else f"{d.kind}{{}}" for d in automatic.descriptors(record, spec.types)]
-        reply = f"{record.name}Reply" if record.is_call else "NoReply"
-        body += f"// {record.function.name}({record.function.parameters()})\n"
-        body += f"template <>\nstruct Arguments<{record.name}Record> {{\n  using Reply = {reply};\n"
-        body += f"  static constexpr auto kList = std::tuple{{{', '.join(parts)}}};\n}};\n\n"
-    return header(namespace("mpsshim::proto", body), ("<tuple>", '"gen/records.hpp"', '"proto/arguments.hpp"'),
-                  "How each argument of an automatic call travels, in the order of the C function.")
-
-
-def driver_calls(spec):
-    body = "template <class Record>\ninline constexpr std::nullptr_t kDriverFunction = nullptr;\n"
-    for record in (record for record in spec.records if record.function):
-        body += f"template <>\ninline constexpr auto kDriverFunction<proto::{record.name}Record> = &DriverTable::{record.function.name};\n"
-    return header(namespace("mpsshim", body), ("<cstddef>", '"gen/driver_table.hpp"', '"gen/records.hpp"'),
-                  "The driver function behind each automatic record.")
+            + "".join(f"MPSSHIM_RECORD({record.name}, {record.name}Record)\n" for record in spec.records))
 
 
 def wire_text(spec):
     """Everything that both sides must agree on, in a fixed form: the protocol hash is over this."""
     lines = []
     for record in spec.records:
-        lines.append(f"record {record.id:#06x} {record.enumerator} {record.mode} {record.order} trailing={bool(record.trailing)}")
-        lines += [f"  field {field.type} {field.name}" for field in record.fields]
-        lines += [f"  reply {field.type} {field.name}" for field in record.reply]
-        if record.function:
-            lines += [f"  argument {d.kind} {' '.join(d.parameters)}" for d in automatic.descriptors(record, spec.types)]
+        lines.append(f"record {record.id:#06x} {record.name} {'call' if record.is_call else 'post'} {record.order} trailing={bool(record.trailing)}")
+        lines += [f"  field {field.type} {field.name}" + (f" {field.allowed or field.enum.values}" if field.is_limited else "") for field in record.fields]
+        lines += [f"  reply {field.type} {field.name}" for field in record.reply or []]
     return "\n".join(lines) + "\n"
 
 
@@ -102,7 +110,7 @@ def protocol_hash(spec):
     digest = hashlib.sha256(wire_text(spec).encode()).digest()[:8]
     body = f"inline constexpr std::uint64_t kProtocolHash = {int.from_bytes(digest, 'little'):#018x};"
     return header(namespace("mpsshim::proto", body), ("<cstdint>",),
-                  "First eight bytes of the SHA-256 over every record's id, order, fields and arguments. Logged at attach; layouts\n"
+                  "First eight bytes of the SHA-256 over every record's id, order and fields. Logged at attach; layouts\n"
                   "are compared by kLayoutMajor and by record sizes, never by this.")
 
 

@@ -11,37 +11,35 @@ Files appear as OUT/gen/*. A file whose content stays the same is not touched, s
 import argparse
 import re
 import sys
-from collections import Counter
 from pathlib import Path
 
 import emit_addresses
 import emit_api
 import emit_coverage
+import emit_enums
 import emit_exports
 import emit_proc_address
 import emit_records
 import load
-from model import MODES, OLDEST_TOOLKIT, SpecError
+from model import OLDEST_TOOLKIT, SpecError
 
 TESTS = Path(__file__).resolve().parent.parent.parent / "tests"
 OUTPUTS = {
     "address_rows.hpp": emit_addresses.address_rows,
     "api_declarations.hpp": emit_exports.api_declarations,
-    "api_forwards.hpp": emit_exports.api_forwards,
     "api_ids.hpp": emit_api.api_ids,
-    "arguments.hpp": emit_records.arguments,
     "checked_driver.hpp": emit_addresses.checked_driver,
     "checks.cpp": emit_api.checks,
     "cuda_api.hpp": emit_api.cuda_api,
     "device_attributes.inc": emit_api.device_attributes,
-    "dispatch.inc": emit_records.dispatch,
-    "driver_calls.hpp": emit_records.driver_calls,
     "driver_table.hpp": emit_api.driver_table,
+    "enums.hpp": emit_enums.enums,
     "exports.cpp": emit_exports.exports,
     "exports.map": emit_exports.version_script,
     "fuzz.dict": emit_records.fuzz_dictionary,
     "proc_address.inc": emit_proc_address.proc_address,
     "protocol_hash.hpp": emit_records.protocol_hash,
+    "ranges.inc": emit_records.ranges,
     "record_names.inc": emit_records.record_names,
     "records.hpp": emit_records.records,
 }
@@ -101,8 +99,7 @@ def main(argv):
     elif options.coverage and not is_current(options.coverage, emit_coverage.coverage(spec, TESTS)):
         print(f"error: {options.coverage} is not what the spec says: run generate.py --spec {options.spec} --coverage {options.coverage}", file=sys.stderr)
         return 1
-    counts = Counter(function.mode for function in spec.functions)
-    print(f"{len(spec.functions)} functions: " + ", ".join(f"{counts[mode]} {mode}" for mode in MODES) + f"; {len(spec.records)} records")
+    print(f"{len(spec.functions)} functions, {sum(f.is_supported for f in spec.functions)} of them supported; {len(spec.records)} records")
     return 0
 
 

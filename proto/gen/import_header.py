@@ -5,7 +5,7 @@
     proto/gen/import_header.py --spec proto/spec --cuda-include /usr/local/cuda/include [--write]
 
 Prints an entry for every function that the headers declare and the spec does not have, or with --write appends each to the file of its
-group. An entry starts as `unsupported`; directions and lengths of its pointers are guesses from names and the manual's words: read them.
+group. An entry starts as one that is not supported.
 """
 
 import argparse
@@ -44,29 +44,9 @@ def group_of(function):
     return MODULE_GROUPS.get(function.module, "unsorted")
 
 
-def guess_argument(argument):
-    """A spec line for one argument: direction, type, name, length."""
-    pointer = argument.type.endswith("*")
-    if not pointer:
-        return f"in {argument.type} {argument.name}"
-    if argument.type == "const char*":
-        return f"in {argument.type} {argument.name}[string]"
-    if argument.type.startswith("const ") and argument.type.count("*") == 1 and argument.type != "const void*":
-        return f"in {argument.type} {argument.name}"
-    if argument.type in ("void*", "const void*"):
-        return f"address {argument.type} {argument.name}"
-    said_in = re.match(r"(array|list|parameters|descriptor|the |pointer to (the )?(parameters|array))", argument.doc, flags=re.I)
-    said_out = re.search(r"return|output|write|retrieve|filled|created|resulting|newly", argument.doc, flags=re.I)
-    return f"{'in' if said_in and not said_out else 'out'} {argument.type} {argument.name}"
-
-
-def entry_text(name, identifier, since, arguments, per_thread="", mode="unsupported", recover="none", reason="", same_as=""):
+def entry_text(name, identifier, since, arguments, per_thread="", reason=""):
     lines = ["[[function]]", f'name = "{name}"', f"id = {identifier}", f"since = {since}"]
-    if same_as:
-        return "\n".join(lines + [f'same_as = "{same_as}"', ""])
-    lines += [f'mode = "{mode}"', f'recover = "{recover}"']
-    if mode == "unsupported":
-        lines.append(f'reason = "{reason}"')
+    lines.append(f'reason = "{reason}"')
     if per_thread:
         lines.append(f'per_thread = "{per_thread}"')
     if not arguments:
@@ -87,7 +67,7 @@ def main(argv):
     found = [f for f in cuda_header.read_functions(options.cuda_include).values() if f.symbol not in known]
     for function in sorted(found, key=lambda f: (f.since, group_of(f), f.symbol)):
         toolkit = f"{function.since // 1000}.{function.since % 1000 // 10}"
-        text = entry_text(function.symbol, next_id, function.since, [guess_argument(a) for a in function.arguments],
+        text = entry_text(function.symbol, next_id, function.since, [f"{a.type} {a.name}" for a in function.arguments],
                           function.per_thread, reason=f"new in CUDA {toolkit}")
         next_id += 1
         if options.write:

@@ -4,17 +4,15 @@
 import re
 import tomllib
 
-import automatic
-from model import FIRST_RECORD_ID, MODES, ORDERS, PER_THREAD, RECOVERIES, WIRE_SIZES, Argument, AttributeOverride, Field, Function, Record, Spec, SpecError, Types
+from model import FIRST_RECORD_ID, ORDERS, PER_THREAD, UNSIGNED, WIRE_SIZES, Argument, AttributeOverride, Enum, Field, Function, Record, Spec, SpecError, Types, Value
 
 # Of the ABI of CUDA 3.1 and older: the type that the argument has today.
 WIDER = {"CUdeviceptr_v1": "CUdeviceptr", "unsigned int": "size_t"}
 
-FUNCTION_KEYS = {"name", "id", "since", "mode", "recover", "reason", "per_thread", "order", "arguments", "same_as"}
-RECORD_KEYS = {"name", "id", "mode", "order", "doc", "fields", "trailing", "reply", "reply_trailing"}
-_ARGUMENT = re.compile(r"(in|out|inout|address)(\??) (.*?(?:\*|\w)) ?(\b\w+)(?:\[([^\]]+)\])?")
+FUNCTION_KEYS = {"name", "id", "since", "reason", "per_thread", "arguments", "same_as"}
+RECORD_KEYS = {"name", "id", "order", "doc", "fields", "trailing", "reply", "reply_trailing"}
+_ARGUMENT = re.compile(r"(out )?(\w+(?: \w+)*\**) (\w+)")
 _RULE = re.compile(r"[a-z_]+\(.*\)")
-_LENGTH = re.compile(r"string|\d+|\*?(?P<name>[A-Za-z_]\w*)(?: [-*] (?:\d+|(?P<other>[A-Za-z_]\w*)))?")
 
 
 def load(folder):
@@ -23,6 +21,7 @@ def load(folder):
         raise SpecError(f"{folder} has no types.toml: name the spec folder with --spec")
     types = _types(files.pop("types"))
     records_file = files.pop("records", {})
+    enums = _enums(files.pop("enums", {}))
     overrides = _overrides(files.pop("device_attributes", {}))
     addresses = files.pop("addresses", {})
     functions = [_function(group, entry) for group, content in files.items() for entry in content.get("function", [])]
@@ -31,12 +30,11 @@ def load(folder):
     for function in functions:
         _check_function(function, types)
     functions.sort(key=lambda function: function.id)
-    records = [automatic.record_of(function, types) for function in functions if function.is_automatic]
-    records += [_record(entry) for entry in records_file.get("record", [])]
+    records = [_record(entry, enums) for entry in records_file.get("record", [])]
     records.sort(key=lambda record: record.id)
     _check_records(records)
     _check_addresses(addresses, {function.name: function for function in functions}, types)
-    return Spec(types, functions, records, overrides, addresses)
+    return Spec(types, functions, records, overrides, list(enums.values()), addresses)
 
 
 def _check_addresses(addresses, functions, types):
@@ -73,30 +71,29 @@ def _read(path):
 
 def _types(content):
     kinds = content["kinds"]
-    with_addresses = set(kinds.get("address_structures", []))
-    return Types(content["scalars"], content["handles"], set(kinds["enums"]), set(kinds["structures"]) | with_addresses,
-                 set(kinds["callbacks"]), set(kinds["opaque"]), content.get("newer", []), content.get("foreign", []), with_addresses)
+    return Types(set(kinds["values"]), set(kinds["address_structures"]), set(kinds["opaque"]), content.get("newer", []), content.get("foreign", []))
 
 
 def parse_argument(text, where):
     match = _ARGUMENT.fullmatch(text)
     if not match:
-        raise SpecError(f"{where}: argument {text!r} was not understood: write `direction type name[length]`, such as `in const void* source[size]`")
-    direction, optional, type_text, name, length = match.groups()
-    return Argument(direction, bool(optional), type_text, name, length or "")
+        raise SpecError(f"{where}: argument {text!r} was not understood: write `type name`, such as `const void* source`")
+    return Argument(match[2], match[3], bool(match[1]))
 
 
 def _function(group, entry):
     where = f"{group}.toml, {entry.get('name', 'an entry without a name')}"
     _check_keys(entry, FUNCTION_KEYS, ("name", "id", "since"), where)
     if "same_as" in entry:
-        if entry.keys() & {"mode", "recover", "reason", "order"}:
-            raise SpecError(f"{where}: same_as takes mode and recover from {entry['same_as']}: remove them here")
+        if "reason" in entry:
+            raise SpecError(f"{where}: same_as takes the reason from {entry['same_as']}: remove it here")
     else:
-        _check_keys(entry, FUNCTION_KEYS, ("mode", "recover", "arguments"), where)
+        _check_keys(entry, FUNCTION_KEYS, ("arguments",), where)
+        if entry.get("reason") == "":
+            raise SpecError(f"{where}: an unsupported function needs a reason")
     arguments = [parse_argument(text, where) for text in entry.get("arguments", [])]
-    return Function(entry["name"], group, entry["id"], entry["since"], entry.get("mode", ""), entry.get("recover", ""),
-                    entry.get("reason", ""), entry.get("per_thread", ""), entry.get("order", ""), arguments, entry.get("same_as", ""))
+    return Function(entry["name"], group, entry["id"], entry["since"], entry.get("reason", ""),
+                    entry.get("per_thread", ""), arguments, entry.get("same_as", ""))
 
 
 def _check_keys(entry, known, needed, where):
@@ -128,7 +125,7 @@ def _resolve_same_as(functions):
         target = by_name.get(function.same_as)
         if target is None or target.same_as:
             raise SpecError(f"{function.group}.toml, {function.name}: same_as names {function.same_as}, which is not an entry with arguments of its own")
-        function.mode, function.recover, function.reason = target.mode, target.recover, target.reason
+        function.reason = target.reason
         if not function.arguments:
             function.arguments = target.arguments
         elif not _widen_to(function.arguments, target.arguments):
@@ -140,30 +137,23 @@ def _resolve_same_as(functions):
 def _widen_to(narrow, wide):
     """What is put in may have more bits there; all else is the same."""
     def fits(one, other):
-        is_wider = one.direction == "in" and WIDER.get(one.type) == other.type
+        is_wider = WIDER.get(one.type) == other.type
         return is_wider or one.type == other.type
     return len(narrow) == len(wide) and all(
-        one.name == other.name and one.direction == other.direction and fits(one, other) for one, other in zip(narrow, wide))
+        one.name == other.name and one.is_out == other.is_out and fits(one, other) for one, other in zip(narrow, wide))
 
 
 def _check_function(function, types):
     where = f"{function.group}.toml, {function.name}"
-    _check_choice(where, "mode", function.mode, MODES)
-    _check_choice(where, "recover", function.recover, RECOVERIES)
     _check_choice(where, "per_thread", function.per_thread, PER_THREAD)
-    if function.order:
-        _check_choice(where, "order", function.order, ORDERS)
     if not re.fullmatch(r"cu[A-Z]\w*", function.name):
         raise SpecError(f"{where}: a driver function's name begins with cu and a capital")
-    if (function.mode == "unsupported") != bool(function.reason):
-        raise SpecError(f"{where}: an unsupported function, and only such, needs a reason")
     if not isinstance(function.since, int) or function.since < 2000:
         raise SpecError(f"{where}: since is the driver version as a number, such as 12040")
-    names = {argument.name: argument for argument in function.arguments}
-    if len(names) != len(function.arguments):
+    if len({argument.name for argument in function.arguments}) != len(function.arguments):
         raise SpecError(f"{where}: two arguments have the same name")
     for argument in function.arguments:
-        _check_argument(argument, names, types, where)
+        _check_argument(argument, types, where)
 
 
 def _check_choice(where, key, value, choices):
@@ -171,51 +161,89 @@ def _check_choice(where, key, value, choices):
         raise SpecError(f"{where}: {key} {value!r} is none of {', '.join(choice or '(nothing)' for choice in choices)}")
 
 
-def _check_argument(argument, names, types, where):
+def _check_argument(argument, types, where):
     where = f"{where}, {argument.name}"
     if not types.knows(argument.base):
         raise SpecError(f"{where}: type {argument.base!r} is not in types.toml: add it there")
     if argument.base in types.opaque and not argument.is_pointer:
         raise SpecError(f"{where}: {argument.base} stands only behind a pointer")
-    if argument.direction != "in" and not argument.is_pointer:
-        raise SpecError(f"{where}: only a pointer can be {argument.direction}")
-    if argument.direction in ("out", "inout") and argument.type.startswith("const ") and argument.depth == 1:
-        raise SpecError(f"{where}: {argument.type} cannot be {argument.direction}")
-    if argument.direction in ("in", "out", "inout") and argument.type in ("void*", "const void*") and not argument.length:
-        raise SpecError(f"{where}: {argument.type} needs a length in bytes, or is an address")
-    if not argument.length:
-        return
-    match = _LENGTH.fullmatch(argument.length)
-    if not match:
-        raise SpecError(f"{where}: length {argument.length!r} was not understood: a number, an argument, `*argument`, `argument - 1`, `a * b` or string")
-    for referred in (match["name"], match["other"]):
-        if referred and referred != "string" and referred not in names:
-            raise SpecError(f"{where}: length {argument.length!r} names {referred}, which is no argument")
+    if argument.is_out and not (argument.is_pointer and argument.has_addresses(types)):
+        raise SpecError(f"{where}: only a pointer to addresses is marked as out: nothing reads it elsewhere")
+    if argument.is_out and argument.type.startswith("const "):
+        raise SpecError(f"{where}: {argument.type} cannot be out")
 
 
-def _record(entry):
+def _enums(content):
+    found = {}
+    for entry, is_flags in [(entry, key == "flags") for key in ("enum", "flags") for entry in content.get(key, [])]:
+        where = f"enums.toml, {entry.get('name', 'an entry without a name')}"
+        _check_keys(entry, {"name", "type", "doc", "values"}, ("name", "type", "values"), where)
+        if entry["name"] in found:
+            raise SpecError(f"{where}: the name stands twice")
+        if entry["type"] not in UNSIGNED:
+            raise SpecError(f"{where}: type {entry['type']!r} is none of {', '.join(UNSIGNED)}")
+        values = [Value(**value) for value in entry["values"]]
+        for value in values:
+            if not 0 <= value.value < 1 << 8 * WIRE_SIZES[entry["type"]]:
+                raise SpecError(f"{where}: {value.name} does not fit {entry['type']}")
+            if is_flags and value.value.bit_count() != 1:
+                raise SpecError(f"{where}: {value.name} is {value.value}: a flag is one bit")
+        for what in ([value.name for value in values], [value.value for value in values]):
+            if len(set(what)) != len(what):
+                raise SpecError(f"{where}: two of its values are the same")
+        found[entry["name"]] = Enum(entry["name"], entry["type"], values, is_flags, entry.get("doc", ""))
+    return found
+
+
+def _record(entry, enums):
     where = f"records.toml, {entry.get('name', 'an entry without a name')}"
-    _check_keys(entry, RECORD_KEYS, ("name", "id", "mode", "order", "doc", "fields"), where)
-    _check_choice(where, "mode", entry["mode"], ("post", "call"))
+    _check_keys(entry, RECORD_KEYS, ("name", "id", "order", "doc", "fields"), where)
     _check_choice(where, "order", entry["order"], ORDERS)
     if not FIRST_RECORD_ID <= entry["id"] <= 0xFFFF:
         raise SpecError(f"{where}: id {entry['id']:#x} is outside {FIRST_RECORD_ID:#x}..0xffff")
-    if entry["mode"] == "post" and ("reply" in entry or "reply_trailing" in entry or entry["order"] == "out_of_line"):
-        raise SpecError(f"{where}: a post has no reply and keeps its order: make it a call")
-    record = Record(entry["name"], entry["id"], entry["mode"], entry["order"], entry["doc"], _fields(entry["fields"], where),
-                    entry.get("trailing", ""), _fields(entry.get("reply", []), where), entry.get("reply_trailing", ""))
-    return record
+    if "reply" in entry and entry["order"] == "stream":
+        raise SpecError(f"{where}: work of a stream is a post: whoever waits for it waits for a fence")
+    if "reply" not in entry and ("reply_trailing" in entry or entry["order"] == "out_of_line"):
+        raise SpecError(f"{where}: a post has no reply and keeps its order: give it a reply, if only `reply = []`")
+    return Record(entry["name"], entry["id"], entry["order"], entry["doc"], _fields(entry["fields"], enums, where), entry.get("trailing", ""),
+                  _fields(entry["reply"], enums, where) if "reply" in entry else None, entry.get("reply_trailing", ""))
 
 
-def _fields(entries, where):
-    fields = []
-    for entry in entries:
-        _check_keys(entry, {"type", "name", "doc"}, ("type", "name"), where)
-        match = re.fullmatch(r"(?P<element>\w+|id:\w+)(\[\d+\])?", entry["type"])
-        if not match or not (match["element"] in WIRE_SIZES or match["element"].startswith("id:")):
-            raise SpecError(f"{where}, {entry['name']}: type {entry['type']!r} is none of {', '.join(WIRE_SIZES)}, id:<kind> or one of them with [n]")
-        fields.append(Field(entry["type"], entry["name"], entry.get("doc", "")))
-    return fields
+def _fields(entries, enums, where):
+    return [_field(entry, enums, f"{where}, {entry.get('name', 'a field without a name')}") for entry in entries]
+
+
+def _field(entry, enums, where):
+    _check_keys(entry, {"type", "name", "doc", "of", "max", "one_of"}, ("type", "name"), where)
+    field = Field(entry["type"], entry["name"], entry.get("doc", ""))
+    named, _, width = entry["type"].partition(":")
+    if named == "bool":
+        field.type, field.is_truth, field.allowed = width or "u32", True, [0, 1]
+    elif named in enums:
+        field.enum = enums[named]
+        field.type = width or field.enum.type
+        if not field.enum.is_flags:
+            field.allowed = _allowed(entry.get("of"), field.enum, where)
+    elif not re.fullmatch(rf"({'|'.join(WIRE_SIZES)}|id:\w+)(\[\d+\])?", entry["type"]):
+        raise SpecError(f"{where}: type {entry['type']!r} is none of {', '.join(WIRE_SIZES)}, id:<kind> or one of them with [n], bool, nor in enums.toml")
+    if (field.enum or field.is_truth) and (field.type not in UNSIGNED or (field.enum and field.size < WIRE_SIZES[field.enum.type])):
+        raise SpecError(f"{where}: {width!r} does not hold {named}: it is none of {', '.join(UNSIGNED)}, or too small")
+    if "of" in entry and field.allowed is None or (field.enum and field.enum.is_flags and field.type != field.enum.type):
+        raise SpecError(f"{where}: `of` limits an enum, and flags have one width")
+    if "max" in entry or "one_of" in entry:
+        if field.type not in UNSIGNED or field.enum or field.is_truth:
+            raise SpecError(f"{where}: only one unsigned number has a largest value, or certain ones")
+        field.allowed = entry["one_of"] if "one_of" in entry else list(range(entry["max"] + 1))
+        field.largest = entry.get("max")
+    return field
+
+
+def _allowed(names, enum, where):
+    known = {value.name: value.value for value in enum.values}
+    for name in names or []:
+        if name not in known:
+            raise SpecError(f"{where}: {name} is no value of {enum.name}")
+    return sorted(known[name] for name in names) if names else sorted(known.values())
 
 
 def check_layout(fields, where):
@@ -243,4 +271,4 @@ def _check_records(records):
         names.add(record.name)
         ids[record.id] = record
         check_layout(record.fields, where)
-        check_layout(record.reply, f"{where}, reply")
+        check_layout(record.reply or [], f"{where}, reply")

@@ -4,14 +4,13 @@
 import re
 from dataclasses import dataclass, field
 
-MODES = ("local", "post", "call", "manual", "unsupported")
-RECOVERIES = ("recipe", "content", "none")
 ORDERS = ("stream", "session", "out_of_line")
 PER_THREAD = ("", "ptsz", "ptds")
 FIRST_RECORD_ID = 0x8000  # below: one id for each API function; from here on: records.toml
 OLDEST_TOOLKIT = 12040    # the oldest cuda.h that the project builds with
 
 WIRE_SIZES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i32": 4, "i64": 8, "f32": 4}
+UNSIGNED = ("u8", "u16", "u32", "u64")
 WIRE_CPP = {"u8": "std::uint8_t", "u16": "std::uint16_t", "u32": "std::uint32_t", "u64": "std::uint64_t",
             "i32": "std::int32_t", "i64": "std::int64_t", "f32": "float"}
 
@@ -22,35 +21,21 @@ class SpecError(Exception):
 
 @dataclass
 class Types:
-    scalars: dict[str, str]   # C type -> wire type
-    handles: dict[str, str]   # C type -> enumerator of proto::HandleKind
-    enums: set[str]
-    structures: set[str]
-    callbacks: set[str]
-    opaque: set[str]
-    newer: list[dict]         # declarations that an older cuda.h lacks
-    foreign: list[dict]       # declarations of headers that need not be installed
-    address_structures: set[str] = field(default_factory=set)  # those of `structures` with addresses that the driver uses
+    values: set[str]              # passed by value, or seen through pointers
+    address_structures: set[str]  # with addresses that the driver uses
+    opaque: set[str]              # only behind a pointer
+    newer: list[dict]             # declarations that an older cuda.h lacks
+    foreign: list[dict]           # declarations of headers that need not be installed
 
     def knows(self, name):
-        return any(name in table for table in (self.scalars, self.handles, self.enums, self.structures, self.callbacks, self.opaque))
-
-    def wire(self, name):
-        """Wire type of a value, or an empty string for what has none."""
-        if name in self.scalars:
-            return self.scalars[name]
-        if name in self.handles:
-            return f"id:{self.handles[name]}"
-        return "u32" if name in self.enums else ""
+        return any(name in table for table in (self.values, self.address_structures, self.opaque))
 
 
 @dataclass
 class Argument:
-    direction: str  # in, out, inout; address: the pointer itself is the value
-    optional: bool  # may be NULL
-    type: str       # as C writes it, stars at the end of the type
+    type: str     # as C writes it, stars at the end of the type
     name: str
-    length: str     # elements of the pointee (bytes of void); "string": NUL-terminated; empty: one
+    is_out: bool  # addresses behind the pointer are the driver's answer
 
     @property
     def is_pointer(self):
@@ -68,13 +53,12 @@ class Argument:
     def declaration(self):
         return f"{self.type} {self.name}"
 
+    def has_addresses(self, types):
+        return self.base in ("CUdeviceptr", "CUdeviceptr_v1") or self.base in types.address_structures
+
     def is_address(self, types):
         """Whether memory is named by it: a device address, bytes by a pointer, a structure with addresses."""
-        if self.base in ("CUdeviceptr", "CUdeviceptr_v1"):
-            return not self.is_pointer or self.direction != "out"
-        if self.base in types.address_structures:
-            return self.direction != "out"
-        return self.base == "void" and self.depth == 1
+        return (self.has_addresses(types) and not self.is_out) or (self.base == "void" and self.depth == 1)
 
 
 @dataclass
@@ -83,11 +67,8 @@ class Function:
     group: str
     id: int
     since: int        # driver version that has this variant first; the toolkit of that version declares it
-    mode: str
-    recover: str
-    reason: str
+    reason: str       # why it is not supported; empty: it is written by hand
     per_thread: str
-    order: str        # of the record, where the mode is post or call
     arguments: list[Argument]
     same_as: str = ""  # newer variant with the same behaviour, and the same arguments or wider ones
     widens: bool = False
@@ -107,12 +88,12 @@ class Function:
         return self.same_as or self.name
 
     @property
-    def is_automatic(self):
-        return self.mode in ("post", "call") and not self.same_as
+    def is_supported(self):
+        return not self.reason
 
     @property
     def is_hand_written(self):
-        return self.mode in ("local", "manual") and not self.same_as
+        return self.is_supported and not self.same_as
 
     def symbols(self):
         """Exported names: the function and its per-thread variant."""
@@ -126,14 +107,38 @@ class Function:
 
 
 @dataclass
+class Value:
+    name: str
+    value: int
+    doc: str = ""
+
+
+@dataclass
+class Enum:
+    name: str
+    type: str  # of a field that names it alone
+    values: list[Value]
+    is_flags: bool
+    doc: str = ""
+
+
+@dataclass
 class Field:
     type: str  # u8 ... f32, id:<handle kind>, or one of these with [n]
     name: str
     doc: str = ""
+    enum: Enum | None = None          # whose number it is
+    is_truth: bool = False            # 0 or 1
+    allowed: list[int] | None = None  # all that it can be; of flags: none, bits are those of the enum
+    largest: int | None = None        # where `allowed` is everything up to it
 
     @property
     def element(self):
         return self.type.partition("[")[0]
+
+    @property
+    def is_limited(self):
+        return self.allowed is not None or (self.enum is not None and self.enum.is_flags)
 
     @property
     def count(self):
@@ -154,6 +159,12 @@ class Field:
     def cpp_type(self):
         if self.element.startswith("id:"):
             return f"Id<HandleKind::{self.element[3:]}>"
+        if self.is_truth:
+            return f"Wide<bool, {WIRE_CPP[self.element]}>"
+        if self.enum and self.enum.is_flags:
+            return f"Flags<{self.enum.name}>"
+        if self.enum:
+            return self.enum.name if self.enum.type == self.element else f"Wide<{self.enum.name}, {WIRE_CPP[self.element]}>"
         return WIRE_CPP[self.element]
 
 
@@ -161,22 +172,16 @@ class Field:
 class Record:
     name: str       # LaunchRecord and LaunchReply belong to Launch
     id: int
-    mode: str       # post or call
     order: str
     doc: str
     fields: list[Field]
     trailing: str = ""
-    reply: list[Field] = field(default_factory=list)
+    reply: list[Field] | None = None  # none: a post; empty: a call whose reply is its status
     reply_trailing: str = ""
-    function: Function | None = None  # set where the record is an automatic call
-
-    @property
-    def enumerator(self):
-        return self.function.name if self.function else self.name
 
     @property
     def is_call(self):
-        return self.mode == "call"
+        return self.reply is not None
 
 
 @dataclass
@@ -191,8 +196,9 @@ class AttributeOverride:
 class Spec:
     types: Types
     functions: list[Function]  # by id
-    records: list[Record]      # by id, automatic calls included
+    records: list[Record]      # by id
     attribute_overrides: list[AttributeOverride] = field(default_factory=list)  # by number
+    enums: list[Enum] = field(default_factory=list)
     addresses: dict[str, dict[str, str]] = field(default_factory=dict)  # function of the executor's -> address among its parameters -> its rule
 
     def by_name(self):

@@ -62,7 +62,7 @@ void open_channel(Reader& reader) {
 
 void map_segments(Reader& reader) {
   broker::MemoryMap map(*executor->driver, *executor->link, 0, 1, {test::kDeviceLease, test::kLeaseBytes}, {test::kPinnedLease, test::kLeaseBytes},
-                        executor->parts->chunks, executor->parts->bulk_lane);
+                        executor->parts->chunks, executor->parts->bulk_lane, 0);
   if (map.open() != CUDA_SUCCESS) std::abort();
   while (!reader.empty()) {
     const unsigned action = reader.byte();

@@ -179,6 +179,25 @@ TEST_CASE("a user whose clients take all that one user may have takes nobody els
   }
 }
 
+TEST_CASE("a user whose clients take all device memory that one user may have leaves the others theirs") {
+  if (geteuid() != 0) MPSSHIM_SKIP("only root can become another user");
+  for (const bool shares : {false, true}) {
+    BrokerOptions options;
+    options.arguments = {"--multiuser-server", "--user-device-mib", "200"};
+    if (shares) options.arguments.push_back("--share-executors");
+    const BrokerFixture broker(options);
+    open_to_all(broker, false);
+    Client first = Client::of_user(broker, 1001, "memory_client"), second = Client::of_user(broker, 1001, "memory_client");
+    Client bob = Client::of_user(broker, 1002, "memory_client");
+    INFO(broker.log());
+    CHECK(first.ask("take 200") == "ok");
+    for (const char* more : {"take 1", "piece 2", "array 1"}) CHECK(second.ask(more) == "2 CUDA_ERROR_OUT_OF_MEMORY");
+    CHECK(bob.ask("free") == "ok 200");
+    CHECK(bob.ask("take 200") == "ok");
+    CHECK(broker.log().find("clients of user 1001 hold 200 MiB on device 0, and may hold 200 MiB (--user-device-mib)") != std::string::npos);
+  }
+}
+
 TEST_CASE("users share executors where the operator says so") {
   if (geteuid() != 0) MPSSHIM_SKIP("only root can become another user");
   BrokerOptions options;

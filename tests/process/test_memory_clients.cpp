@@ -101,3 +101,43 @@ TEST_CASE("a full device: an error at once, and free memory serves again") {
   REQUIRE(client.ask("give") == "ok");
   CHECK(client.ask("take 450") == "ok");
 }
+
+TEST_CASE("what a user's clients may have of the device is theirs together, in whatever form, and stays so after restarts") {
+  BrokerOptions options;
+  options.arguments = {"--user-device-mib", "256"};
+  const BrokerFixture broker(options);
+  const std::string refused = "2 CUDA_ERROR_OUT_OF_MEMORY";
+  Client first = start(broker);
+  std::optional<Client> second(start(broker));
+  CHECK(first.ask("total") == "ok 256");
+  CHECK(first.ask("free") == "ok 256");
+  REQUIRE(first.ask("take 100") == "ok");
+  CHECK(second->ask("free") == "ok 156");
+  REQUIRE(second->ask("piece 50") == "ok");
+  REQUIRE(second->ask("array 50") == "ok");
+  for (const char* more : {"take 60", "piece 60", "array 60"}) {
+    CHECK(first.ask(more) == refused);
+    CHECK(second->ask(more) == refused);
+  }
+  CHECK(broker.log().find("may hold 256 MiB (--user-device-mib)") != std::string::npos);
+  CHECK(broker.ctl({"users"}).output.find(" 200/256 ") != std::string::npos);
+  // What is given back is free at once, for whoever gave it.
+  REQUIRE(second->ask("back") == "ok");
+  CHECK(second->ask("array 150") == "ok");
+  CHECK(first.ask("take 60") == refused);
+  REQUIRE(second->ask("back") == "ok");
+  CHECK(second->ask("piece 150") == "ok");
+  REQUIRE(second->ask("back") == "ok");
+  CHECK(second->ask("take 150") == "ok");
+  CHECK(second->ask("piece 8") == refused);
+  for (const std::vector<std::string>& restart : {std::vector<std::string>{"restart", "executors"}, {"restart"}}) {
+    const Outcome done = broker.ctl(restart);
+    INFO(done.explain() << broker.log());
+    REQUIRE(done.ok());
+    CHECK(first.ask("free") == "ok 6");
+    CHECK(first.ask("take 60") == refused);
+  }
+  second.reset();
+  CHECK(eventually(std::chrono::seconds(10), [&] { return first.ask("free") == "ok 156"; }));
+  CHECK(first.ask("take 140") == "ok");
+}

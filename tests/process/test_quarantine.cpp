@@ -101,6 +101,33 @@ TEST_CASE("an interpreter is not in quarantine for one of its scripts") {
   CHECK(server_of(broker, bad.program().pid()) != first);
 }
 
+TEST_CASE("what is in quarantine stays there for the next program of the broker, and leaves when its time is over") {
+  const BrokerFixture broker(with({"--quarantine-faults", "2", "--quarantine-s", "6"}));
+  Client bystander(broker, "memory_client");
+  for (int i = 0; i < 2; ++i) fault(broker);
+  REQUIRE(log_has(broker, "is in quarantine"));
+  const Outcome restarted = broker.ctl({"restart"});
+  INFO(restarted.explain() << broker.log());
+  REQUIRE(restarted.ok());
+  const pid_t first = broker.servers().at(0);
+  Client again(broker);
+  CHECK(server_of(broker, again.program().pid()) != first);
+  CHECK(bystander.ask("hold") == "ok");
+  CHECK(server_of(broker, bystander.program().pid()) == first);
+  REQUIRE(log_has(broker, "leaves quarantine"));
+  Client later(broker);
+  CHECK(server_of(broker, later.program().pid()) == broker.servers().at(0));
+}
+
+TEST_CASE("faults before a restart count behind it") {
+  const BrokerFixture broker(with({"--quarantine-faults", "2"}));
+  fault(broker);
+  REQUIRE(broker.ctl({"restart"}).ok());
+  fault(broker);
+  INFO(broker.log());
+  CHECK(log_has(broker, "is in quarantine"));
+}
+
 TEST_CASE("a program leaves quarantine when it has not faulted for the time that is set") {
   const BrokerFixture broker(with({"--quarantine-faults", "1", "--quarantine-s", "2", "--idle-executor-ms", "200"}));
   fault(broker);

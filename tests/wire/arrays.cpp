@@ -11,8 +11,8 @@ namespace {
 
 constexpr auto kArray = proto::ArrayId::make(1, 1);
 constexpr auto kLevel = proto::ArrayId::make(2, 1);
-enum Kind : std::uint32_t { kPlain = 0, kMipmapped = 1, kLevelKind = 2 };
-enum Object : std::uint32_t { kArrayObject = 0, kTexture = 1 };
+using proto::ArrayKind;
+using proto::ArrayObject;
 
 struct Fixture {
   WireExecutor executor;
@@ -46,7 +46,7 @@ struct Fixture {
       while (!may_go_on) usleep(1'000);
     });
   }
-  void ask_array(std::uint32_t kind, proto::ArrayId id, std::uint16_t slot, proto::ArrayId parent = {}) {
+  void ask_array(ArrayKind kind, proto::ArrayId id, std::uint16_t slot, proto::ArrayId parent = {}) {
     proto::ArrayCreateRecord record{};
     record.array = id;
     record.parent = parent;
@@ -55,7 +55,7 @@ struct Fixture {
     record.channels = 1;
     client.call(record, slot);
   }
-  void make_array(std::uint32_t kind, proto::ArrayId id = kArray, proto::ArrayId parent = {}) {
+  void make_array(ArrayKind kind, proto::ArrayId id = kArray, proto::ArrayId parent = {}) {
     ask_array(kind, id, 0, parent);
     await(0);
     REQUIRE(client.status(0) == CUDA_SUCCESS);
@@ -73,7 +73,7 @@ struct Fixture {
     }
     client.call(record, slot, std::as_bytes(std::span(&trailing, 1)));
   }
-  void destroy(std::uint32_t kind, std::uint64_t object) {
+  void destroy(ArrayObject kind, std::uint64_t object) {
     proto::ArrayObjectDestroyRecord record{};
     record.kind = kind;
     record.object = object;
@@ -88,10 +88,10 @@ struct Fixture {
 TEST_CASE("an array that is destroyed while a texture of it is being made ends after the texture") {
   Fixture f;
   const bool is_mipmapped = GENERATE(false, true);
-  f.make_array(is_mipmapped ? kMipmapped : kPlain);
+  f.make_array(is_mipmapped ? ArrayKind::mipmapped : ArrayKind::array);
   f.hold_helpers();
   f.ask_texture(is_mipmapped ? CU_RESOURCE_TYPE_MIPMAPPED_ARRAY : CU_RESOURCE_TYPE_ARRAY, 1);
-  f.destroy(kArrayObject, kArray.value);
+  f.destroy(ArrayObject::array, kArray.value);
   Fixture::let_windows_pass();
   CHECK(f.fake.arrays == 1);
   f.may_go_on = true;
@@ -99,19 +99,19 @@ TEST_CASE("an array that is destroyed while a texture of it is being made ends a
   REQUIRE(f.client.status(1) == CUDA_SUCCESS);
   Fixture::let_windows_pass();
   CHECK(f.fake.arrays == 1);
-  f.destroy(kTexture, f.client.body<proto::SamplerCreateReply>(1).handle);
+  f.destroy(ArrayObject::texture, f.client.body<proto::SamplerCreateReply>(1).handle);
   CHECK(eventually([&] { return f.fake.textures == 0 && f.fake.arrays == 0; }));
   CHECK(f.client.take_async_error() == CUDA_SUCCESS);
 }
 
 TEST_CASE("a level that is wanted of an array destroyed meanwhile is refused, and the array ends then") {
   Fixture f;
-  f.make_array(kMipmapped);
+  f.make_array(ArrayKind::mipmapped);
   f.hold_helpers();
-  f.ask_array(kLevelKind, kLevel, 1, kArray);
-  f.destroy(kArrayObject, kArray.value);
+  f.ask_array(ArrayKind::level, kLevel, 1, kArray);
+  f.destroy(ArrayObject::array, kArray.value);
   SECTION("for good") {}
-  SECTION("and made anew under its id") { f.ask_array(kMipmapped, kArray, 2); }
+  SECTION("and made anew under its id") { f.ask_array(ArrayKind::mipmapped, kArray, 2); }
   Fixture::let_windows_pass();
   CHECK(f.fake.arrays == 1);
   f.may_go_on = true;
@@ -122,11 +122,11 @@ TEST_CASE("a level that is wanted of an array destroyed meanwhile is refused, an
 
 TEST_CASE("a level is not of the array that has its parent's id by the time it is there") {
   Fixture f;
-  f.make_array(kMipmapped);
+  f.make_array(ArrayKind::mipmapped);
   f.hold_helpers();
-  f.ask_array(kMipmapped, kArray, 2);  // made before the level is, when the id is free
-  f.ask_array(kLevelKind, kLevel, 1, kArray);
-  f.destroy(kArrayObject, kArray.value);
+  f.ask_array(ArrayKind::mipmapped, kArray, 2);  // made before the level is, when the id is free
+  f.ask_array(ArrayKind::level, kLevel, 1, kArray);
+  f.destroy(ArrayObject::array, kArray.value);
   Fixture::let_windows_pass();
   f.may_go_on = true;
   f.await(1);
@@ -151,14 +151,14 @@ TEST_CASE("memory that is given up while a helper is to make a texture of it end
 
 TEST_CASE("an array outlives the work that was queued when it was destroyed, and goes with its levels") {
   Fixture f;
-  f.make_array(kMipmapped);
-  f.make_array(kLevelKind, kLevel, kArray);
+  f.make_array(ArrayKind::mipmapped);
+  f.make_array(ArrayKind::level, kLevel, kArray);
   FakeFunction function{"f", {8}};
   f.fake.hold_work();
   const std::uint64_t chunk = f.client.add_chunk(2u << 20);
   f.client.post(proto::FillRecord{chunk, 0, 16, 1, 1, 4});
-  f.destroy(kArrayObject, kArray.value);
-  f.destroy(kArrayObject, kLevel.value);
+  f.destroy(ArrayObject::array, kArray.value);
+  f.destroy(ArrayObject::array, kLevel.value);
   CHECK(eventually([&] { return f.client.take_async_error() == CUDA_ERROR_INVALID_HANDLE; }));  // it went with its parent
   Fixture::let_windows_pass();
   CHECK(f.fake.arrays == 1);
@@ -166,16 +166,36 @@ TEST_CASE("an array outlives the work that was queued when it was destroyed, and
   CHECK(eventually([&] { return f.fake.arrays == 0; }));
 }
 
+TEST_CASE("on a full device an array waits for those that were destroyed before, and for nothing else") {
+  Fixture f;
+  constexpr auto kNext = proto::ArrayId::make(5, 1);
+  f.make_array(ArrayKind::array);
+  f.fake.most_arrays = 1;
+  f.ask_array(ArrayKind::array, kNext, 1);
+  f.await(1);
+  CHECK(f.client.status(1) == CUDA_ERROR_OUT_OF_MEMORY);
+  f.fake.hold_work();
+  const std::uint64_t chunk = f.client.add_chunk(2u << 20);
+  f.client.post(proto::FillRecord{chunk, 0, 16, 1, 1, 4});
+  f.destroy(ArrayObject::array, kArray.value);
+  f.ask_array(ArrayKind::array, kNext, 2);
+  Fixture::let_windows_pass();
+  CHECK_FALSE(f.client.is_answered(2));
+  f.fake.resume_work();
+  f.await(2);
+  CHECK(f.client.status(2) == CUDA_SUCCESS);
+}
+
 TEST_CASE("a session that ends with arrays, textures and jobs under way leaves nothing in the driver") {
   Fixture f;
-  f.make_array(kMipmapped);
-  f.make_array(kLevelKind, kLevel, kArray);
+  f.make_array(ArrayKind::mipmapped);
+  f.make_array(ArrayKind::level, kLevel, kArray);
   f.ask_texture(CU_RESOURCE_TYPE_MIPMAPPED_ARRAY, 1);
   f.await(1);
   f.hold_helpers();
   f.ask_texture(CU_RESOURCE_TYPE_MIPMAPPED_ARRAY, 2);
-  f.ask_array(kLevelKind, proto::ArrayId::make(3, 1), 3, kArray);
-  f.destroy(kArrayObject, kArray.value);
+  f.ask_array(ArrayKind::level, proto::ArrayId::make(3, 1), 3, kArray);
+  f.destroy(ArrayObject::array, kArray.value);
   Fixture::let_windows_pass();
 }
 

@@ -175,7 +175,7 @@ TEST_CASE("launches that a node cannot hold split the run and keep their place")
   cooperative.function = f.id;
   cooperative.grid_x = 1;
   cooperative.parameter_bytes = 8;
-  cooperative.flags = 1;
+  cooperative.flags = proto::LaunchFlag::cooperative;
   const std::uint64_t argument = 2;
   f.client.post(cooperative, proto::kNullStream, std::as_bytes(std::span(&argument, 1)));
   f.client.post_launch(f.id, 3);

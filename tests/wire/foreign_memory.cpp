@@ -37,7 +37,7 @@ static_assert(!kCanBeCalled<decltype(Table::cuMemcpyDtoD_v2), broker::AddressKey
 constexpr std::uint64_t kChunk = 2u << 20;
 constexpr std::uint64_t kWidth = 256;  // of the array: bytes
 constexpr std::uint64_t kHeight = 16;
-enum Space : std::uint32_t { kDevice = 0, kRegisteredHost = 1, kOfArray = 3 };
+using Space = proto::MemorySpace;
 
 struct Scene {
   WireExecutor executor;
@@ -55,7 +55,7 @@ struct Scene {
   [[nodiscard]] proto::ArrayCopyRecord upload(Space space, std::uint64_t address) const {
     proto::ArrayCopyRecord copy{};
     copy.destination = array.value;
-    copy.destination_space = kOfArray;
+    copy.destination_space = Space::array;
     copy.source = address;
     copy.source_space = space;
     copy.source_pitch = copy.width = kWidth;
@@ -86,15 +86,16 @@ struct Scene {
 
 TEST_CASE("an array is copied from and to one's own memory") {
   Scene scene;
-  for (const proto::ArrayCopyRecord& copy : {scene.upload(kDevice, scene.own), scene.download(kDevice, scene.own + kChunk - kWidth * kHeight),
-                                             scene.upload(kRegisteredHost, scene.pinned), scene.download(kRegisteredHost, scene.pinned)}) {
+  for (const proto::ArrayCopyRecord& copy :
+       {scene.upload(Space::device, scene.own), scene.download(Space::device, scene.own + kChunk - kWidth * kHeight),
+        scene.upload(Space::registered_host, scene.pinned), scene.download(Space::registered_host, scene.pinned)}) {
     scene.client.post(copy);
     scene.client.turn();
     CHECK(scene.client.take_async_error() == CUDA_SUCCESS);
   }
-  proto::ArrayCopyRecord within = scene.download(kDevice, scene.own);  // its last row, from array to array
+  proto::ArrayCopyRecord within = scene.download(Space::device, scene.own);  // its last row, from array to array
   within.destination = scene.array.value;
-  within.destination_space = kOfArray;
+  within.destination_space = Space::array;
   within.source_offset[1] = kHeight - 1;
   within.height = 1;
   scene.client.post(within);
@@ -107,33 +108,33 @@ TEST_CASE("the offsets of an array copy's linear end reach no other memory") {
   Scene scene;
   const std::uint64_t far = scene.foreign - scene.own;
   SECTION("bytes, from another client") {
-    proto::ArrayCopyRecord copy = scene.upload(kDevice, scene.own);
+    proto::ArrayCopyRecord copy = scene.upload(Space::device, scene.own);
     copy.source_offset[0] = far;
     scene.check_stopped(copy);
   }
   SECTION("bytes, to another client") {
-    proto::ArrayCopyRecord copy = scene.download(kDevice, scene.own);
+    proto::ArrayCopyRecord copy = scene.download(Space::device, scene.own);
     copy.destination_offset[0] = far;
     scene.check_stopped(copy);
   }
   SECTION("rows") {
-    proto::ArrayCopyRecord copy = scene.download(kDevice, scene.own);
+    proto::ArrayCopyRecord copy = scene.download(Space::device, scene.own);
     copy.destination_offset[1] = far / kWidth;
     scene.check_stopped(copy);
   }
   SECTION("slices") {
-    proto::ArrayCopyRecord copy = scene.upload(kDevice, scene.own);
+    proto::ArrayCopyRecord copy = scene.upload(Space::device, scene.own);
     copy.source_offset[2] = far / kWidth / kHeight;
     scene.check_stopped(copy);
   }
   SECTION("the executor's own memory, from pinned memory on") {
     const auto executors = reinterpret_cast<std::uint64_t>(scene.executor.progress.get());
-    proto::ArrayCopyRecord copy = scene.download(kRegisteredHost, scene.pinned);
+    proto::ArrayCopyRecord copy = scene.download(Space::registered_host, scene.pinned);
     copy.destination_offset[0] = executors - scene.pinned;
     scene.check_stopped(copy);
   }
   SECTION("a single row, whose pitch is nothing") {
-    proto::ArrayCopyRecord copy = scene.download(kDevice, scene.own);
+    proto::ArrayCopyRecord copy = scene.download(Space::device, scene.own);
     copy.height = 1;
     copy.destination_pitch = far;
     copy.destination_offset[1] = 1;
@@ -143,16 +144,16 @@ TEST_CASE("the offsets of an array copy's linear end reach no other memory") {
 
 TEST_CASE("an array copy has an array at one end at least") {
   Scene scene;
-  proto::ArrayCopyRecord copy = scene.upload(kDevice, scene.own);
+  proto::ArrayCopyRecord copy = scene.upload(Space::device, scene.own);
   copy.destination = scene.own;
-  copy.destination_space = kDevice;
+  copy.destination_space = Space::device;
   copy.destination_pitch = kWidth;
   copy.destination_rows = kHeight;
   SECTION("as it is") {}
   SECTION("to another client") { copy.destination_offset[0] = scene.foreign - scene.own; }
   SECTION("to the executor's own memory") {
     copy.destination = scene.pinned;
-    copy.destination_space = kRegisteredHost;
+    copy.destination_space = Space::registered_host;
     copy.destination_offset[0] = reinterpret_cast<std::uint64_t>(scene.executor.progress.get()) - scene.pinned;
   }
   scene.check_stopped(copy);
@@ -160,7 +161,7 @@ TEST_CASE("an array copy has an array at one end at least") {
 
 TEST_CASE("an array copy's linear end is checked to its last byte, without overflow") {
   Scene scene;
-  proto::ArrayCopyRecord copy = scene.download(kDevice, scene.own);
+  proto::ArrayCopyRecord copy = scene.download(Space::device, scene.own);
   SECTION("one byte too late") { copy.destination += kChunk - kWidth * kHeight + 1; }
   SECTION("another client's") { copy.destination = scene.foreign; }
   SECTION("rows that lie further apart than the memory is long") { copy.destination_pitch = kChunk; }
@@ -182,7 +183,7 @@ TEST_CASE("an array copy's linear end is checked to its last byte, without overf
 
 TEST_CASE("an array copy stays within its array") {
   Scene scene;
-  proto::ArrayCopyRecord copy = scene.upload(kDevice, scene.own);
+  proto::ArrayCopyRecord copy = scene.upload(Space::device, scene.own);
   SECTION("bytes") { copy.destination_offset[0] = 1; }
   SECTION("rows") { copy.destination_offset[1] = 1; }
   SECTION("slices") { copy.destination_offset[2] = 1; }
@@ -240,7 +241,7 @@ TEST_CASE("what a texture reference is bound to is one's own to the last texel")
   const auto result = [&](proto::ReferenceSource source, std::uint64_t address, std::uint64_t size_or_pitch, std::uint64_t width,
                           std::uint64_t height) {
     proto::ReferenceSetRecord record{};
-    record.source = static_cast<std::uint32_t>(source);
+    record.source = source;
     record.address = address;
     record.size_bytes = size_or_pitch;
     record.width = width;
@@ -265,18 +266,18 @@ TEST_CASE("what a texture reference is bound to is one's own to the last texel")
 
 TEST_CASE("words that a stream writes or waits for are one's own") {
   Scene scene;
-  const auto written = [&](std::uint64_t address, std::uint32_t operation) {
+  const auto written = [&](std::uint64_t address, proto::StreamWrite operation) {
     scene.client.post(proto::StreamWriteValueRecord{address, 1, operation, 0});
     scene.client.turn();
     return scene.client.take_async_error();
   };
-  CHECK(written(scene.own + kChunk - 8, CU_STREAM_MEM_OP_WRITE_VALUE_64) == CUDA_SUCCESS);
-  CHECK(written(scene.pinned, CU_STREAM_MEM_OP_WRITE_VALUE_32) == CUDA_SUCCESS);
-  CHECK(written(0, CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES) == CUDA_SUCCESS);
-  CHECK(written(scene.own + kChunk - 4, CU_STREAM_MEM_OP_WRITE_VALUE_64) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(written(scene.own + 2, CU_STREAM_MEM_OP_WRITE_VALUE_32) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(written(scene.foreign, CU_STREAM_MEM_OP_WRITE_VALUE_32) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(written(reinterpret_cast<std::uint64_t>(scene.executor.progress.get()), CU_STREAM_MEM_OP_WRITE_VALUE_32) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(written(scene.own + kChunk - 8, proto::StreamWrite::value_64) == CUDA_SUCCESS);
+  CHECK(written(scene.pinned, proto::StreamWrite::value_32) == CUDA_SUCCESS);
+  CHECK(written(0, proto::StreamWrite::remote_flush) == CUDA_SUCCESS);
+  CHECK(written(scene.own + kChunk - 4, proto::StreamWrite::value_64) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(written(scene.own + 2, proto::StreamWrite::value_32) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(written(scene.foreign, proto::StreamWrite::value_32) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(written(reinterpret_cast<std::uint64_t>(scene.executor.progress.get()), proto::StreamWrite::value_32) == CUDA_ERROR_INVALID_VALUE);
   scene.client.post(proto::StreamWaitValueRecord{scene.foreign, 0, 4, CU_STREAM_WAIT_VALUE_GEQ});
   scene.client.turn();
   CHECK(scene.client.take_async_error() == CUDA_ERROR_INVALID_VALUE);
@@ -334,7 +335,7 @@ TEST_CASE("a buffer of external memory is its session's, to the last byte, and n
   CHECK(scene.filled(scene.buffer + 1, kBytes) == CUDA_ERROR_INVALID_VALUE);
   CHECK(scene.copied(scene.own, scene.buffer, ~0ull) == CUDA_ERROR_INVALID_VALUE);
   CHECK_FALSE(scene.client.has_failed());
-  const proto::ArrayCopyRecord copy = scene.upload(kDevice, scene.foreign_buffer);
+  const proto::ArrayCopyRecord copy = scene.upload(Space::device, scene.foreign_buffer);
   scene.check_stopped(copy);
 }
 

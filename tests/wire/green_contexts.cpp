@@ -105,7 +105,7 @@ TEST_CASE("a graph's kernel in a green context is changed where that is current"
   node.launch.function = f.id;
   node.launch.grid_x = node.launch.grid_y = node.launch.grid_z = node.launch.block_x = node.launch.block_y = node.launch.block_z = 1;
   node.launch.parameter_bytes = sizeof node.argument;
-  node.launch.flags = proto::kKernelOfGreenContext;
+  node.launch.flags = proto::LaunchFlag::of_green_context;
   f.client.post(proto::GraphNodesRecord{kExec}, proto::kNullStream, std::as_bytes(std::span(&node, 1)));
   REQUIRE(f.ask(proto::GraphInstantiateRecord{kExec, 0, 1, 0}, {}) == CUDA_SUCCESS);
   node.argument = 8;

@@ -140,7 +140,7 @@ TEST_CASE("an id of another kind ends the session") {
     f.client.post(launch);
   }
   SECTION("a module to unload") { f.client.post(proto::ModuleUnloadRecord{{forged(proto::HandleKind::event)}}); }
-  SECTION("a module to load") { f.client.call(proto::ModuleLoadRecord{{forged(proto::HandleKind::event)}, 1, 0, 0}); }
+  SECTION("a module to load") { f.client.call(proto::ModuleLoadRecord{{forged(proto::HandleKind::event)}, 1, false, {}}); }
   SECTION("generation 0") { f.client.post(proto::FenceRecord{1, 0}, proto::StreamId{static_cast<std::uint64_t>(proto::HandleKind::stream) << 56}); }
   f.check_ended();
 }
@@ -187,21 +187,65 @@ TEST_CASE("lengths inside a launch are checked") {
   f.check_ended();
 }
 
-TEST_CASE("unknown spaces and element sizes end the session") {
-  Fixture f;
-  SECTION("copy") {
-    proto::CopyRecord copy{};
-    copy.size_bytes = 8;
-    copy.source_space = 3;
-    f.client.post(copy);
+namespace {
+
+struct Range {
+  proto::RecordId record;
+  const char* field;
+  std::size_t offset, size;
+  std::uint64_t good;
+  std::vector<std::uint64_t> bad;
+};
+
+// gen/ranges.inc follows from proto/spec: what a new enum, flag or limit lets through no field can have.
+std::vector<Range> all_ranges() {
+  std::vector<Range> ranges;
+#define MPSSHIM_VALUES(...) \
+  { __VA_ARGS__ }
+#define MPSSHIM_RANGE(structure, name, value, others) \
+  ranges.push_back({proto::structure::kId, #name, offsetof(proto::structure, name), sizeof(proto::structure::name), value, MPSSHIM_VALUES others});
+#include "gen/ranges.inc"
+#undef MPSSHIM_RANGE
+#undef MPSSHIM_VALUES
+  return ranges;
+}
+
+template <typename Record>
+void check_ranges() {
+  std::vector<std::byte> body(Record::kBodyBytes);
+  const auto put = [&](const Range& range, std::uint64_t value) { std::memcpy(body.data() + range.offset, &value, range.size); };
+  std::vector<Range> own = all_ranges();
+  std::erase_if(own, [](const Range& range) { return range.record != Record::kId; });
+  for (const Range& range : own) put(range, range.good);
+  const auto out_of_range = [&] {
+    Record record;
+    std::memcpy(static_cast<void*>(&record), body.data(), std::min(body.size(), sizeof record));
+    return record.out_of_range();
+  };
+  CHECK(out_of_range() == nullptr);
+  for (const Range& range : own) {
+    for (const std::uint64_t value : range.bad) {
+      INFO(static_cast<int>(Record::kId) << " " << range.field << " " << value);
+      put(range, value);
+      REQUIRE(out_of_range() != nullptr);
+      CHECK(out_of_range() == std::string_view(range.field));
+      Fixture f;
+      proto::RecordHeader header = header_for<Record>();
+      if (Record::kIsCall) header.reply_slot = 0;
+      f.client.post_raw(header, body);
+      f.check_ended();
+    }
+    put(range, range.good);
   }
-  SECTION("fill") {
-    proto::FillRecord fill{};
-    fill.width = fill.height = 1;
-    fill.element_bytes = 8;
-    f.client.post(fill);
-  }
-  f.check_ended();
+}
+
+}  // namespace
+
+TEST_CASE("a field with a number that it cannot have ends the session") {
+#define MPSSHIM_RECORD(enumerator, structure) check_ranges<proto::structure>();
+#include "gen/record_names.inc"
+#undef MPSSHIM_RECORD
+  CHECK(all_ranges().size() > 30);
 }
 
 TEST_CASE("records before the bad one are done, those behind it are not") {

@@ -133,7 +133,7 @@ void post_upload(Fixture& f, std::uint64_t chunk, proto::StreamId stream = proto
   copy.destination = chunk;
   copy.source = chunk + 64;
   copy.size_bytes = 64;
-  copy.flags = 1;
+  copy.flags = proto::CopyFlag::before_all_later;
   f.client.post(copy, stream);
 }
 

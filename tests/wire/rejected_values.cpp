@@ -78,7 +78,7 @@ TEST_CASE("copies reach the driver only inside the session's memory") {
   }
   SECTION("host spaces without such memory") {
     proto::CopyRecord copy = device_copy(chunk, 0, 64);
-    copy.source_space = GENERATE(std::uint8_t{1}, std::uint8_t{2});
+    copy.source_space = GENERATE(proto::MemorySpace::registered_host, proto::MemorySpace::staging);
     f.client.post(copy);
     f.check_async_error(CUDA_ERROR_INVALID_VALUE);
     CHECK(f.copies() == 0);

@@ -46,7 +46,7 @@ struct Scene {
 TEST_CASE("copies, fills and writes of words are work on memory until they have ended") {
   Scene scene;
   SECTION("a copy") {
-    scene.check_touches([&] { scene.client.post(proto::CopyRecord{scene.own, scene.own + 4096, 64, 0, 0, 0, 0}); });
+    scene.check_touches([&] { scene.client.post(proto::CopyRecord{scene.own, scene.own + 4096, 64, {}, {}, {}, 0}); });
   }
   SECTION("a box") {
     proto::CopyBoxRecord box{};
@@ -61,7 +61,7 @@ TEST_CASE("copies, fills and writes of words are work on memory until they have 
   SECTION("a copy into an array") {
     proto::ArrayCopyRecord copy{};
     copy.destination = scene.client.add_array(1, {64, 1, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0}).value;
-    copy.destination_space = 3;
+    copy.destination_space = proto::MemorySpace::array;
     copy.source = scene.own;
     copy.source_pitch = copy.width = 64;
     copy.source_rows = copy.height = copy.depth = 1;
@@ -71,7 +71,7 @@ TEST_CASE("copies, fills and writes of words are work on memory until they have 
     scene.check_touches([&] { scene.client.post(proto::FillRecord{scene.own, 0, 16, 1, 7, 4}); });
   }
   SECTION("a word") {
-    scene.check_touches([&] { scene.client.post(proto::StreamWriteValueRecord{scene.own, 1, CU_STREAM_MEM_OP_WRITE_VALUE_32, 0}); });
+    scene.check_touches([&] { scene.client.post(proto::StreamWriteValueRecord{scene.own, 1, proto::StreamWrite::value_32, 0}); });
   }
 }
 

@@ -308,13 +308,16 @@ TEST_CASE("a session that posts long runs goes to another worker and comes back 
 TEST_CASE("where a session belongs follows from its pace") {
   using broker::Placement;
   using broker::placement;
-  CHECK(placement({5'000, 5}, 5, true) == Placement::elsewhere);
-  CHECK(placement({5'000, 0}, 5, true) == Placement::elsewhere);
-  CHECK(placement({5'000, 500}, 5, true) == Placement::stay);  // waits after every ten
-  CHECK(placement({500, 0}, 5, true) == Placement::stay);      // hardly anything
-  CHECK(placement({500, 250}, 5, false) == Placement::home);
-  CHECK(placement({500, 20}, 5, false) == Placement::stay);
-  CHECK(placement({20, 10}, 5, false) == Placement::stay);  // too little to judge by
+  CHECK(placement({5'000, 5}, 5, true, 0) == Placement::elsewhere);
+  CHECK(placement({5'000, 0}, 5, true, 0) == Placement::elsewhere);
+  CHECK(placement({5'000, 500}, 5, true, 0) == Placement::stay);  // waits after every ten
+  CHECK(placement({500, 0}, 5, true, 0) == Placement::stay);      // hardly anything
+  CHECK(placement({500, 250}, 5, false, 0) == Placement::home);
+  CHECK(placement({500, 20}, 5, false, 0) == Placement::stay);
+  CHECK(placement({20, 10}, 5, false, 0) == Placement::stay);  // too little to judge by
+  CHECK(placement({0, 0}, 5, true, 3) == Placement::elsewhere);  // takes all its turns, whatever with
+  CHECK(placement({0, 0}, 5, true, 2) == Placement::stay);
+  CHECK(placement({100, 10}, 5, true, 20) == Placement::stay);  // and waits
 }
 
 TEST_CASE("the words of a session that goes with records taken and not issued hold nothing for who has them next") {
@@ -377,7 +380,7 @@ TEST_CASE("a function is changed, and asked about, while no other worker puts it
     if (i % 2 == 0)
       asking.call(proto::FunctionSetAttributeRecord{asked, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1000 + i});
     else
-      asking.call(proto::OccupancyRecord{asked, 0, 32, 0, 0, 0});
+      asking.call(proto::OccupancyRecord{asked, proto::OccupancyQuestion::active_blocks, 32, 0, 0, 0});
     (void)asking.turn();
     CHECK(asking.is_answered(0));
   }

@@ -13,7 +13,6 @@ namespace mpsshim::interposer::forward {
 namespace {
 
 constexpr std::size_t kBounceBytes = 4u << 20;  // a multiple of every element's size
-constexpr std::uint32_t kOfArray = 3;           // ArrayCopyRecord's spaces; the others are those of Copy
 
 struct Size {
   std::uint64_t width = 0;  // bytes
@@ -22,7 +21,6 @@ struct Size {
 };
 
 struct ArraySide {
-  bool is_array = false;
   Space space = Space::device;
   std::uint64_t place = 0;  // an array's id, or the address of the first byte
   std::uint64_t pitch = 0;  // of linear memory
@@ -32,7 +30,7 @@ struct ArraySide {
   // The side from (x, y, z) of the copy on.
   [[nodiscard]] ArraySide from(std::uint64_t x, std::uint64_t y, std::uint64_t z) const {
     ArraySide part = *this;
-    if (is_array) {
+    if (is_array()) {
       part.offset[0] += x;
       part.offset[1] += y;
       part.offset[2] += z;
@@ -41,8 +39,9 @@ struct ArraySide {
     }
     return part;
   }
-  [[nodiscard]] bool is_pageable() const { return !is_array && space == Space::pageable; }
-  [[nodiscard]] bool is_host() const { return !is_array && space != Space::device; }
+  [[nodiscard]] bool is_array() const { return space == Space::array; }
+  [[nodiscard]] bool is_pageable() const { return space == Space::pageable; }
+  [[nodiscard]] bool is_host() const { return space == Space::registered_host || space == Space::pageable; }
 };
 
 // One side as a description gives it.
@@ -58,7 +57,7 @@ struct Described {
 CUresult read_array(const Described& given, const Size& size, ArraySide& side) {
   Array* array = Arrays::instance().resolve(given.array);
   if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  side.is_array = true;
+  side.space = Space::array;
   side.place = array->id.value;
   side.offset[0] = given.x;
   side.offset[1] = given.y;
@@ -112,8 +111,8 @@ CUresult post(Stream& stream, const ArraySide& destination, const ArraySide& sou
     record.width = size.width;
     record.height = size.height;
     record.depth = size.depth;
-    record.destination_space = destination.is_array ? kOfArray : static_cast<std::uint32_t>(destination.space);
-    record.source_space = source.is_array ? kOfArray : static_cast<std::uint32_t>(source.space);
+    record.destination_space = destination.space;
+    record.source_space = source.space;
   });
 }
 

@@ -8,7 +8,7 @@ namespace mpsshim::interposer::forward {
 
 namespace {
 
-enum ArrayKind : std::uint32_t { kArray = 0, kMipmapped = 1, kLevel = 2, kPlane = 3 };
+using proto::ArrayKind;
 
 }  // namespace
 
@@ -66,7 +66,7 @@ CUresult Arrays::add(std::unique_ptr<Array> object, Record record, Reply& reply,
   Answer answer;
   CUresult error = CUDA_SUCCESS;
   Record again = record;
-  again.restores = 1;
+  again.restores = true;
   do {
     error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
   } while (error == CUDA_SUCCESS && !session().keep_recipe(recipe_of({}, again, 0), answer, array->recipe));
@@ -82,8 +82,8 @@ CUresult Arrays::add(std::unique_ptr<Array> object, Record record, Reply& reply,
 CUresult Arrays::make(const proto::ArrayCreateRecord& what, CUcontext context, Array*& array) {
   auto object = std::make_unique<Array>();
   object->context = context;
-  object->is_part = what.kind == kLevel || what.kind == kPlane;
-  object->levels = what.kind == kMipmapped ? what.number : 0;
+  object->is_part = what.kind == ArrayKind::level || what.kind == ArrayKind::plane;
+  object->levels = what.kind == ArrayKind::mipmapped ? what.number : 0;
   proto::ArrayCreateReply reply{};
   if (const CUresult error = add(std::move(object), what, reply, array); error != CUDA_SUCCESS) return error;
   array->descriptor = {reply.width, reply.height, reply.depth, static_cast<CUarray_format>(reply.format), reply.channels, reply.flags};
@@ -118,7 +118,7 @@ CUresult Arrays::create(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::uint32_t
   record.format = static_cast<std::uint32_t>(descriptor.Format);
   record.channels = descriptor.NumChannels;
   record.flags = descriptor.Flags;
-  record.kind = levels != 0 ? kMipmapped : kArray;
+  record.kind = levels != 0 ? ArrayKind::mipmapped : ArrayKind::array;
   record.number = levels;
   return make(record, context, array);
 }
@@ -131,7 +131,7 @@ CUresult Arrays::part(Array& parent, std::uint32_t number, Array*& array) {
   }
   proto::ArrayCreateRecord record{};
   record.parent = parent.id;
-  record.kind = parent.is_mipmapped() ? kLevel : kPlane;
+  record.kind = parent.is_mipmapped() ? ArrayKind::level : ArrayKind::plane;
   record.number = number;
   if (const CUresult error = make(record, parent.context, array); error != CUDA_SUCCESS) return error;
   parent.parts.emplace(number, array);

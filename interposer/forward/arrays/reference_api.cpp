@@ -37,7 +37,7 @@ CUresult look_up(Handle* handle, CUmodule hmod, const char* name, bool is_surfac
 }
 
 void let_go(proto::ReferenceSetRecord& set) {
-  set.source = static_cast<std::uint32_t>(ReferenceSource::nothing);
+  set.source = ReferenceSource::nothing;
   set.array = {};
   set.address = set.size_bytes = set.width = set.height = 0;
 }
@@ -49,11 +49,11 @@ CUresult bind_array(Reference& reference, Handle handle, ReferenceSource source)
   if (array == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return References::instance().change(reference, [&](proto::ReferenceSetRecord& set) {
     let_go(set);
-    set.source = static_cast<std::uint32_t>(source);
+    set.source = source;
     set.array = array->id;
     set.format = static_cast<std::uint32_t>(array->descriptor.Format);
     set.channels = array->descriptor.NumChannels;
-    set.is_set &= ~proto::kFormatIsSet;
+    set.is_set.set(proto::ReferenceSetting::format, false);
   });
 }
 
@@ -61,7 +61,7 @@ template <typename Array, typename Handle>
 CUresult get_array(Array* result, Handle handle, ReferenceSource source) {
   if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return with_reference(handle, [&](const proto::ReferenceSetRecord& set) {
-    if (set.source != static_cast<std::uint32_t>(source)) return CUDA_ERROR_INVALID_VALUE;
+    if (set.source != source) return CUDA_ERROR_INVALID_VALUE;
     *result = to_handle<Array>(set.array);
     return CUDA_SUCCESS;
   });
@@ -125,7 +125,7 @@ CUresult cuTexRefSetAddress_v2(size_t* ByteOffset, CUtexref hTexRef, CUdeviceptr
     if (const CUresult error = classify_fixed(dptr, bytes, Named::device, space); error != CUDA_SUCCESS) return error;
     const CUresult error = References::instance().change(reference, [&](proto::ReferenceSetRecord& set) {
       let_go(set);
-      set.source = static_cast<std::uint32_t>(ReferenceSource::linear);
+      set.source = ReferenceSource::linear;
       set.address = dptr;
       set.size_bytes = bytes;
     });
@@ -147,14 +147,14 @@ CUresult cuTexRefSetAddress2D_v3(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR* 
     if (const CUresult error = classify_fixed(dptr, Pitch * desc->Height, Named::device, space); error != CUDA_SUCCESS) return error;
     return References::instance().change(reference, [&](proto::ReferenceSetRecord& set) {
       let_go(set);
-      set.source = static_cast<std::uint32_t>(ReferenceSource::rows);
+      set.source = ReferenceSource::rows;
       set.address = dptr;
       set.size_bytes = Pitch;
       set.width = desc->Width;
       set.height = desc->Height;
       set.format = static_cast<std::uint32_t>(desc->Format);
       set.channels = desc->NumChannels;
-      set.is_set &= ~proto::kFormatIsSet;
+      set.is_set.set(proto::ReferenceSetting::format, false);
     });
   });
 }
@@ -162,7 +162,7 @@ CUresult cuTexRefSetAddress2D_v3(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR* 
 CUresult cuTexRefGetAddress_v2(CUdeviceptr* pdptr, CUtexref hTexRef) {
   if (pdptr == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return with_reference(hTexRef, [&](const proto::ReferenceSetRecord& set) {
-    const auto source = static_cast<ReferenceSource>(set.source);
+    const ReferenceSource source = set.source;
     if (source != ReferenceSource::linear && source != ReferenceSource::rows) return CUDA_ERROR_INVALID_VALUE;
     *pdptr = set.address;
     return CUDA_SUCCESS;

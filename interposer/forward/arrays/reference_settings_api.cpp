@@ -19,12 +19,12 @@ constexpr unsigned kKnownFlags =
 
 bool is_filter(CUfilter_mode mode) { return mode == CU_TR_FILTER_MODE_POINT || mode == CU_TR_FILTER_MODE_LINEAR; }
 
-// `bit`: what is set from now on; `change` sets it.
+// `setting`: what is set from now on; `change` sets it.
 template <typename Change>
-CUresult set(CUtexref handle, std::uint32_t bit, Change&& change) {
+CUresult set(CUtexref handle, proto::ReferenceSetting setting, Change&& change) {
   return with_reference_object(handle, [&](Reference& reference) {
     return References::instance().change(reference, [&](proto::ReferenceSetRecord& set) {
-      set.is_set |= bit;
+      set.is_set.set(setting);
       change(set);
     });
   });
@@ -44,7 +44,7 @@ CUresult get(Value* value, CUtexref handle, Read&& read) {
 CUresult cuTexRefSetFormat(CUtexref hTexRef, CUarray_format fmt, int NumPackedComponents) {
   const bool is_count = NumPackedComponents == 1 || NumPackedComponents == 2 || NumPackedComponents == 4;
   if (!is_count || element_bytes({1, 1, 0, fmt, static_cast<unsigned>(NumPackedComponents), 0}) == 0) return CUDA_ERROR_INVALID_VALUE;
-  return set(hTexRef, proto::kFormatIsSet, [&](proto::ReferenceSetRecord& set) {
+  return set(hTexRef, proto::ReferenceSetting::format, [&](proto::ReferenceSetRecord& set) {
     set.format = static_cast<std::uint32_t>(fmt);
     set.channels = static_cast<std::uint32_t>(NumPackedComponents);
   });
@@ -60,7 +60,7 @@ CUresult cuTexRefGetFormat(CUarray_format* pFormat, int* pNumChannels, CUtexref 
 
 CUresult cuTexRefSetFlags(CUtexref hTexRef, unsigned int Flags) {
   if ((Flags & ~kKnownFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
-  return set(hTexRef, proto::kFlagsAreSet, [&](proto::ReferenceSetRecord& set) { set.flags = Flags; });
+  return set(hTexRef, proto::ReferenceSetting::flags, [&](proto::ReferenceSetRecord& set) { set.flags = Flags; });
 }
 CUresult cuTexRefGetFlags(unsigned int* pFlags, CUtexref hTexRef) {
   return get(pFlags, hTexRef, [](const proto::ReferenceSetRecord& set) { return set.flags; });
@@ -68,7 +68,7 @@ CUresult cuTexRefGetFlags(unsigned int* pFlags, CUtexref hTexRef) {
 
 CUresult cuTexRefSetAddressMode(CUtexref hTexRef, int dim, CUaddress_mode am) {
   if (dim < 0 || dim >= kDimensions || am < CU_TR_ADDRESS_MODE_WRAP || am > CU_TR_ADDRESS_MODE_BORDER) return CUDA_ERROR_INVALID_VALUE;
-  return set(hTexRef, proto::kAddressModeIsSet << dim,
+  return set(hTexRef, proto::kAddressModeSettings[dim],
              [&](proto::ReferenceSetRecord& set) { set.address_mode[dim] = static_cast<std::uint32_t>(am); });
 }
 CUresult cuTexRefGetAddressMode(CUaddress_mode* pam, CUtexref hTexRef, int dim) {
@@ -78,7 +78,8 @@ CUresult cuTexRefGetAddressMode(CUaddress_mode* pam, CUtexref hTexRef, int dim) 
 
 CUresult cuTexRefSetFilterMode(CUtexref hTexRef, CUfilter_mode fm) {
   if (!is_filter(fm)) return CUDA_ERROR_INVALID_VALUE;
-  return set(hTexRef, proto::kFilterModeIsSet, [&](proto::ReferenceSetRecord& set) { set.filter_mode = static_cast<std::uint32_t>(fm); });
+  return set(hTexRef, proto::ReferenceSetting::filter_mode,
+             [&](proto::ReferenceSetRecord& set) { set.filter_mode = static_cast<std::uint32_t>(fm); });
 }
 CUresult cuTexRefGetFilterMode(CUfilter_mode* pfm, CUtexref hTexRef) {
   return get(pfm, hTexRef, [](const proto::ReferenceSetRecord& set) { return set.filter_mode; });
@@ -86,7 +87,7 @@ CUresult cuTexRefGetFilterMode(CUfilter_mode* pfm, CUtexref hTexRef) {
 
 CUresult cuTexRefSetMipmapFilterMode(CUtexref hTexRef, CUfilter_mode fm) {
   if (!is_filter(fm)) return CUDA_ERROR_INVALID_VALUE;
-  return set(hTexRef, proto::kMipmapFilterModeIsSet,
+  return set(hTexRef, proto::ReferenceSetting::mipmap_filter_mode,
              [&](proto::ReferenceSetRecord& set) { set.mipmap_filter_mode = static_cast<std::uint32_t>(fm); });
 }
 CUresult cuTexRefGetMipmapFilterMode(CUfilter_mode* pfm, CUtexref hTexRef) {
@@ -94,14 +95,14 @@ CUresult cuTexRefGetMipmapFilterMode(CUfilter_mode* pfm, CUtexref hTexRef) {
 }
 
 CUresult cuTexRefSetMipmapLevelBias(CUtexref hTexRef, float bias) {
-  return set(hTexRef, proto::kLevelBiasIsSet, [&](proto::ReferenceSetRecord& set) { set.level_bias = bias; });
+  return set(hTexRef, proto::ReferenceSetting::level_bias, [&](proto::ReferenceSetRecord& set) { set.level_bias = bias; });
 }
 CUresult cuTexRefGetMipmapLevelBias(float* pbias, CUtexref hTexRef) {
   return get(pbias, hTexRef, [](const proto::ReferenceSetRecord& set) { return set.level_bias; });
 }
 
 CUresult cuTexRefSetMipmapLevelClamp(CUtexref hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp) {
-  return set(hTexRef, proto::kLevelClampIsSet, [&](proto::ReferenceSetRecord& set) {
+  return set(hTexRef, proto::ReferenceSetting::level_clamp, [&](proto::ReferenceSetRecord& set) {
     set.min_level = minMipmapLevelClamp;
     set.max_level = maxMipmapLevelClamp;
   });
@@ -116,7 +117,7 @@ CUresult cuTexRefGetMipmapLevelClamp(float* pminMipmapLevelClamp, float* pmaxMip
 }
 
 CUresult cuTexRefSetMaxAnisotropy(CUtexref hTexRef, unsigned int maxAniso) {
-  return set(hTexRef, proto::kMaxAnisotropyIsSet, [&](proto::ReferenceSetRecord& set) { set.max_anisotropy = maxAniso; });
+  return set(hTexRef, proto::ReferenceSetting::max_anisotropy, [&](proto::ReferenceSetRecord& set) { set.max_anisotropy = maxAniso; });
 }
 CUresult cuTexRefGetMaxAnisotropy(int* pmaxAniso, CUtexref hTexRef) {
   return get(pmaxAniso, hTexRef, [](const proto::ReferenceSetRecord& set) { return set.max_anisotropy; });
@@ -124,7 +125,7 @@ CUresult cuTexRefGetMaxAnisotropy(int* pmaxAniso, CUtexref hTexRef) {
 
 CUresult cuTexRefSetBorderColor(CUtexref hTexRef, float* pBorderColor) {
   if (pBorderColor == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return set(hTexRef, proto::kBorderIsSet,
+  return set(hTexRef, proto::ReferenceSetting::border,
              [&](proto::ReferenceSetRecord& set) { std::copy_n(pBorderColor, std::size(set.border), std::begin(set.border)); });
 }
 CUresult cuTexRefGetBorderColor(float* pBorderColor, CUtexref hTexRef) {

@@ -75,8 +75,8 @@ void append(std::vector<std::byte>& bytes, const T& description) {
 CUresult Samplers::create(Sampler sampler, std::uint64_t& handle) {
   proto::SamplerCreateRecord record{};
   if (const CUresult error = check_resource(sampler.resource, are_surfaces_, record.array); error != CUDA_SUCCESS) return error;
-  record.is_surface = are_surfaces_ ? 1 : 0;
-  record.has_view = sampler.view ? 1 : 0;
+  record.is_surface = are_surfaces_;
+  record.has_view = sampler.view.has_value();
   std::vector<std::byte> trailing;
   append(trailing, sampler.resource);
   if (!are_surfaces_) append(trailing, sampler.texture);
@@ -104,7 +104,7 @@ CUresult Samplers::destroy(std::uint64_t handle) {
   }
   return session().channel().post<proto::ArrayObjectDestroyRecord>({}, 0, [&](proto::ArrayObjectDestroyRecord& record, std::byte*, Place place) {
     record.object = handle;
-    record.kind = are_surfaces_ ? 2 : 1;
+    record.kind = are_surfaces_ ? proto::ArrayObject::surface : proto::ArrayObject::texture;
     session().end_recipe(recipe, place);
   });
 }

@@ -62,8 +62,8 @@ CUresult make_copy_work(const CUDA_MEMCPY3D& params, CUcontext context, WorkRef&
                .destination_rows = destination.rows,
                .source_pitch_bytes = source.pitch,
                .source_rows = source.rows,
-               .destination_space = static_cast<std::uint8_t>(to),
-               .source_space = static_cast<std::uint8_t>(from)};
+               .destination_space = to,
+               .source_space = from};
   work = std::make_shared<const NodeWork>(std::move(made));
   return CUDA_SUCCESS;
 }

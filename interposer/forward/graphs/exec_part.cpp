@@ -56,7 +56,7 @@ CUresult ExecPart::call_instantiate(std::uint64_t flags, std::uint32_t& failed_n
   record.flags = flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
   record.node_count = failed_node;
   proto::GraphInstantiateRecord again = record;
-  again.restores = 1;
+  again.restores = true;
   proto::GraphInstantiateReply reply{};
   Answer answer;
   RecipeBook::Key key = 0;
@@ -82,7 +82,7 @@ CUresult ExecPart::change(std::uint32_t node, const NodeWork& work, bool is_enab
         record.exec = id_;
         std::memcpy(trailing, bytes.data(), bytes.size());
         proto::GraphSetNodesRecord again = record;
-        again.restores = 1;
+        again.restores = true;
         session().end_recipe(node_recipes_[node], place);
         node_recipes_[node] = session().recipes().add(recipe_of({}, again, place.position, bytes));
       });

@@ -246,10 +246,10 @@ CUresult GraphExec::launch_host_nodes(const Stage& stage, Stream& stream) {
 // A fence behind the graph: its events are complete when it is reached.
 CUresult GraphExec::post_events(Stream& stream) {
   return session().channel().post<proto::FenceRecord>(stream.id, 0, [&](proto::FenceRecord& record, std::byte*, Place) {
-    record.value = next_fence(stream);
+    record.fence_value = next_fence(stream);
     for (const std::uint32_t index : event_records_) {
       if (Event* event = Events::instance().resolve(std::get<EventRecordWork>(*nodes_[index].work).event)) {
-        event->position.store(Event::pending_at(stream.word, record.value), std::memory_order_release);
+        event->position.store(Event::pending_at(stream.word, record.fence_value), std::memory_order_release);
       }
     }
   });

@@ -58,7 +58,7 @@ void run_all(void* data) {
 }  // namespace
 
 bool is_on_host(const CopyWork& copy) {
-  const auto is_host = [](std::uint8_t space) { return space != static_cast<std::uint8_t>(Space::device); };
+  const auto is_host = [](Space space) { return space != Space::device; };
   return is_host(copy.copy.source_space) && is_host(copy.copy.destination_space) && (copy.is_from_pageable() || copy.is_to_pageable());
 }
 bool is_staged(const CopyWork& copy) { return copy.is_from_pageable() != copy.is_to_pageable() && !is_on_host(copy); }
@@ -98,17 +98,16 @@ CUresult GraphStaging::allocate(std::size_t bytes) {
 
 WorkRef staged_copy(const CopyWork& copy, const GraphStaging& staging) {
   CopyWork device = copy;
-  constexpr auto kPinned = static_cast<std::uint8_t>(Space::registered_host);
   if (copy.is_to_pageable()) {
     device.copy.destination = staging.address();
     device.copy.destination_pitch_bytes = copy.copy.width_bytes;
     device.copy.destination_rows = copy.copy.height;
-    device.copy.destination_space = kPinned;
+    device.copy.destination_space = Space::registered_host;
   } else {
     device.copy.source = staging.address();
     device.copy.source_pitch_bytes = copy.copy.width_bytes;
     device.copy.source_rows = copy.copy.height;
-    device.copy.source_space = kPinned;
+    device.copy.source_space = Space::registered_host;
   }
   return std::make_shared<const NodeWork>(std::move(device));
 }

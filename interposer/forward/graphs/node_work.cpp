@@ -11,7 +11,6 @@
 #include "interposer/forward/launch.hpp"
 #include "interposer/forward/memory/copy.hpp"
 #include "interposer/forward/stream_memory_ops.hpp"
-#include "proto/record_flags.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -69,7 +68,7 @@ bool are_of_one_kind(const CUstreamBatchMemOpParams& one, const CUstreamBatchMem
 
 void set_attribute(KernelWork& kernel, const CUlaunchAttribute& attribute) {
   if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
-    kernel.launch.flags = attribute.value.cooperative != 0 ? proto::kLaunchIsCooperative : 0;
+    kernel.launch.flags.set(proto::LaunchFlag::cooperative, attribute.value.cooperative != 0);
     return;
   }
   const auto is_it = [&](const CUlaunchAttribute& known) { return known.id == attribute.id; };
@@ -128,7 +127,7 @@ CUresult make_kernel_work(const CUDA_KERNEL_NODE_PARAMS_v3& params, WorkRef& wor
                    shape.shared_bytes,
                    function->parameter_bytes,
                    0,
-                   0};
+                   {}};
   kernel.parameters.resize((function->parameter_bytes + 7u) / 8 * 8);
   copy_arguments(arguments, function->layout, function->parameter_bytes, kernel.parameters.data());
   work = share_kernel(std::move(kernel), *function);
@@ -253,7 +252,7 @@ WorkRef with_attributes_of(const KernelWork& kernel, const KernelWork& from) {
 
 CUlaunchAttributeValue attribute_of(const KernelWork& kernel, CUlaunchAttributeID id) {
   CUlaunchAttributeValue value{};
-  if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) value.cooperative = (kernel.launch.flags & proto::kLaunchIsCooperative) != 0 ? 1 : 0;
+  if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) value.cooperative = kernel.launch.flags.has(proto::LaunchFlag::cooperative) ? 1 : 0;
   for (const CUlaunchAttribute& attribute : kernel.attributes) {
     if (attribute.id == id) value = attribute.value;
   }
@@ -300,7 +299,7 @@ std::vector<std::byte> payload_of(const KernelWork& kernel) {
   proto::LaunchRecord record = kernel.launch;
   record.attribute_count = static_cast<std::uint32_t>(kernel.attributes.size());
   const bool is_green = kernel.green != proto::GreenContextId{};
-  if (is_green) record.flags |= proto::kKernelOfGreenContext;
+  record.flags.set(proto::LaunchFlag::of_green_context, is_green);
   put(bytes, &record, proto::LaunchRecord::kBodyBytes);
   put(bytes, kernel.parameters.data(), kernel.parameters.size());
   put(bytes, kernel.attributes.data(), kernel.attributes.size() * sizeof(CUlaunchAttribute));

@@ -40,8 +40,8 @@ struct CopyWork {
   proto::GraphCopy copy{};
   [[nodiscard]] bool is_linear() const { return copy.height == 1 && copy.depth == 1; }
   // Memory that the executor cannot see: copies from and to it are made here (host_steps.hpp).
-  [[nodiscard]] bool is_from_pageable() const { return copy.source_space == static_cast<std::uint8_t>(Space::pageable); }
-  [[nodiscard]] bool is_to_pageable() const { return copy.destination_space == static_cast<std::uint8_t>(Space::pageable); }
+  [[nodiscard]] bool is_from_pageable() const { return copy.source_space == Space::pageable; }
+  [[nodiscard]] bool is_to_pageable() const { return copy.destination_space == Space::pageable; }
 };
 
 struct FillWork {

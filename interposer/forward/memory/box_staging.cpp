@@ -6,7 +6,6 @@
 #include <deque>
 
 #include "interposer/forward/begin.hpp"
-#include "proto/record_flags.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -88,8 +87,8 @@ void describe_box(proto::CopyBoxRecord& record, const BoxCopy& box, Space to, Sp
   record.source_pitch = box.source.pitch;
   record.destination_rows = box.destination.rows;
   record.source_rows = box.source.rows;
-  record.destination_space = static_cast<std::uint8_t>(to);
-  record.source_space = static_cast<std::uint8_t>(from);
+  record.destination_space = to;
+  record.source_space = from;
 }
 
 CUresult upload_box(Stream& stream, const BoxCopy& box, Space space, bool is_synchronous) {
@@ -102,7 +101,7 @@ CUresult upload_box(Stream& stream, const BoxCopy& box, Space space, bool is_syn
     const BoxCopy here{side_of(box.destination, part), side_of(piece, part), {part.width, part.height, 1}};
     const CUresult error = Staging::instance().pass_on<proto::CopyBoxRecord>(stream, piece, space, [&](proto::CopyBoxRecord& record) {
       describe_box(record, here, space, Space::registered_host);
-      if (is_synchronous) record.flags = proto::kCopyComesBeforeAllLater;
+      if (is_synchronous) record.flags = proto::CopyFlag::before_all_later;
     });
     if (error != CUDA_SUCCESS) {
       Staging::instance().give_back(piece);

@@ -39,8 +39,8 @@ CUresult copy_by_record(Stream& stream, std::uint64_t destination, Space to, std
     record.destination = destination;
     record.source = source;
     record.size_bytes = bytes;
-    record.destination_space = static_cast<std::uint8_t>(to);
-    record.source_space = static_cast<std::uint8_t>(from);
+    record.destination_space = to;
+    record.source_space = from;
   });
 }
 

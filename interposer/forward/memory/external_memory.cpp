@@ -29,7 +29,7 @@ bool overlap(AddressRange one, AddressRange other) { return one.address < other.
 template <typename Record, typename Reply>
 CUresult call_for_recipe(const Record& record, Reply& reply, RecipeBook::Key& key) {
   Record again = record;
-  again.restores = 1;
+  again.restores = true;
   Answer answer;
   do {
     answer = Answer{};

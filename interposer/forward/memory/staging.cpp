@@ -13,7 +13,6 @@
 #include "interposer/forward/memory/copy_crew.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "proto/futex.hpp"
-#include "proto/record_flags.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -33,8 +32,8 @@ void describe(proto::CopyRecord& record, std::uint64_t destination, Space to, st
   record.destination = destination;
   record.source = source;
   record.size_bytes = bytes;
-  record.destination_space = static_cast<std::uint8_t>(to);
-  record.source_space = static_cast<std::uint8_t>(from);
+  record.destination_space = to;
+  record.source_space = from;
 }
 
 // What the environment asks for, in whole granules; 0: nothing.
@@ -207,7 +206,7 @@ void Staging::give_back(const StagingPiece& piece) {
 CUresult Staging::pass_on(Stream& stream, const StagingPiece& piece, std::uint64_t destination, Space space, bool is_synchronous) {
   return pass_on<proto::CopyRecord>(stream, piece, space, [&](proto::CopyRecord& record) {
     describe(record, destination, space, piece.address, Space::registered_host, piece.size_bytes);
-    if (is_synchronous) record.flags = proto::kCopyComesBeforeAllLater;
+    if (is_synchronous) record.flags = proto::CopyFlag::before_all_later;
   });
 }
 

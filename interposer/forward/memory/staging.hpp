@@ -21,8 +21,7 @@
 
 namespace mpsshim::interposer::forward {
 
-// CopyRecord's spaces, and pageable memory, which no record names.
-enum class Space : std::uint8_t { device = 0, registered_host = 1, staging = 2, pageable = 3 };
+using Space = proto::MemorySpace;
 
 class Staging {
  public:

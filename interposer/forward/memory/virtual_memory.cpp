@@ -184,7 +184,7 @@ CUresult VirtualMemory::set_access(std::uint64_t address, std::uint64_t size_byt
   proto::MappingAccessRecord record{};
   record.address = address;
   record.size_bytes = size_bytes;
-  record.is_accessible = is_accessible ? 1 : 0;
+  record.is_accessible = is_accessible;
   proto::MappingAccessReply reply{};
   Answer answer;
   const auto first = mappings_.find(address);

@@ -103,8 +103,9 @@ void ExecutorStage::name_samplers(test::WireClient& client, std::span<std::byte>
     if (header.size_bytes < sizeof header || header.size_bytes > left.size()) return;
     proto::ArrayObjectDestroyRecord record;
     std::memcpy(&record, left.data() + sizeof header, sizeof record);
-    const bool is_sampler = header.id == static_cast<std::uint16_t>(proto::RecordId::ArrayObjectDestroy) && (record.kind == 1 || record.kind == 2);
-    const auto& known = client.session().arrays().samplers(record.kind == 2);
+    const bool is_sampler = header.id == static_cast<std::uint16_t>(proto::RecordId::ArrayObjectDestroy) && is_known(record.kind) &&
+                            record.kind != proto::ArrayObject::array;
+    const auto& known = client.session().arrays().samplers(record.kind == proto::ArrayObject::surface);
     if (is_sampler && record.object < known.size()) {
       record.object = std::next(known.begin(), static_cast<std::ptrdiff_t>(record.object))->first;
       std::memcpy(left.data() + sizeof header, &record, sizeof record);
@@ -198,7 +199,7 @@ void ExecutorStage::go_on() {
 
 void ExecutorStage::post_bystanders_work() {
   if (posted_ - launched_ >= kBystandersMost || !bystander_->has_room()) return;
-  bystander_->post(proto::CopyRecord{bystanders_chunk_, bystanders_chunk_ + kChunkBytes / 2, 256, 0, 0, 0, 0});
+  bystander_->post(proto::CopyRecord{bystanders_chunk_, bystanders_chunk_ + kChunkBytes / 2, 256, {}, {}, {}, 0});
   bystander_->post_launch(bystanders_function_, ++posted_);
   bystander_->post_fence(posted_);
 }

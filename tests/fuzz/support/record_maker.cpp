@@ -42,9 +42,9 @@ void RecordMaker::add_plain(proto::StreamId stream) {
       copy.destination = some_address();
       copy.source = some_address();
       copy.size_bytes = some_size() / 2;
-      copy.destination_space = static_cast<std::uint8_t>(random_() % 16 == 0 ? random_() % 4 : 0);
-      copy.source_space = static_cast<std::uint8_t>(random_() % 16 == 0 ? random_() % 4 : 0);
-      copy.flags = static_cast<std::uint16_t>(random_() % 2);
+      copy.destination_space = static_cast<proto::MemorySpace>(random_() % 16 == 0 ? random_() % 4 : 0);
+      copy.source_space = static_cast<proto::MemorySpace>(random_() % 16 == 0 ? random_() % 4 : 0);
+      copy.flags.set(proto::CopyFlag::before_all_later, random_() % 2 == 0);
       return add(copy, stream);
     }
     case 0x800a: return add(proto::FillRecord{some_address(), some_size(), some_size() / 16, 1 + random_() % 3, 7, 1u << random_() % 3}, stream);
@@ -52,7 +52,7 @@ void RecordMaker::add_plain(proto::StreamId stream) {
     case 0x800c: return add(proto::ChunkReleaseRecord{random_() % 2 == 0 ? random_() : scenery_.chunk + kChunkBytes * (1 + random_() % 8)}, {});
     case 0x800d: return add(proto::SegmentMapRecord{random_() % 8, 0, 0}, {});
     case 0x800e: return add(proto::SegmentUnmapRecord{random_() % 8}, {});
-    case 0x800f: return add(proto::ModuleLoadRecord{module, random_() % 8, 0, 0}, {});
+    case 0x800f: return add(proto::ModuleLoadRecord{module, random_() % 8, false, {}}, {});
     case 0x8010: return add(proto::ModuleUnloadRecord{module}, {});
     case 0x8011: return add(proto::FunctionLookupRecord{module, function}, {}, random_() % 40);
     case 0x8012: return add(proto::FunctionListRecord{module, static_cast<std::uint32_t>(random_() % 100), 0}, {});
@@ -62,7 +62,7 @@ void RecordMaker::add_plain(proto::StreamId stream) {
           proto::FunctionSetAttributeRecord{function, static_cast<std::int32_t>(random_() % 16), static_cast<std::int32_t>(random_() % 100'000)}, {});
     case 0x8015: return add(proto::EventElapsedRecord{event, event}, {});
     case 0x8016: return add(proto::MemoryInfoRecord{}, {});
-    case 0x8017: return add(proto::OccupancyRecord{function, static_cast<std::uint32_t>(random_() % 3), 32, 0, 0, 1}, {});
+    case 0x8017: return add(proto::OccupancyRecord{function, static_cast<proto::OccupancyQuestion>(random_() % 3), 32, 0, 0, 1}, {});
     case 0x8018: return add(proto::ReleaseRecord{}, {});
     case 0x801b: return add(proto::LeaseUseRecord{random_()}, {});
     case 0x801c: return add(proto::LeaseEndRecord{random_() % 2 == 0 ? random_() : scenery_.chunk}, {});
@@ -126,7 +126,7 @@ void RecordMaker::add_external() {
 }
 
 void RecordMaker::add_memory(proto::StreamId stream) {
-  const auto space = [&] { return static_cast<std::uint8_t>(random_() % 32 == 0 ? random_() % 5 : random_() % 3); };
+  const auto space = [&] { return static_cast<proto::MemorySpace>(random_() % 32 == 0 ? random_() % 5 : random_() % 3); };
   const auto memory = proto::MemoryId::make(static_cast<std::uint32_t>(random_() % 3), 1);
   const std::uint64_t range = scenery_.chunk + kChunkBytes * (1 + random_() % 8);
   switch (random_() % 13) {
@@ -135,8 +135,8 @@ void RecordMaker::add_memory(proto::StreamId stream) {
       proto::CopyRecord copy{};
       copy.destination_space = space();
       copy.source_space = space();
-      copy.destination = some_place(copy.destination_space);
-      copy.source = some_place(copy.source_space);
+      copy.destination = some_place(proto::number_in(copy.destination_space));
+      copy.source = some_place(proto::number_in(copy.source_space));
       copy.size_bytes = some_count(4096);
       return add(copy, stream);
     }
@@ -144,8 +144,8 @@ void RecordMaker::add_memory(proto::StreamId stream) {
       proto::CopyBoxRecord box{};
       box.destination_space = space();
       box.source_space = space();
-      box.destination = some_place(box.destination_space);
-      box.source = some_place(box.source_space);
+      box.destination = some_place(proto::number_in(box.destination_space));
+      box.source = some_place(proto::number_in(box.source_space));
       box.width = some_count(64);
       box.height = some_count(8);
       box.depth = some_count(2);
@@ -163,18 +163,16 @@ void RecordMaker::add_memory(proto::StreamId stream) {
                                               static_cast<std::uint32_t>(random_() % 4)},
                  stream);
     case 6:
-      return add(
-          proto::StreamWriteValueRecord{
-              some_place(random_() % 2) & ~std::uint64_t{random_() % 8}, random_(),
-              random_() % 2 == 0 ? static_cast<std::uint32_t>(CU_STREAM_MEM_OP_WRITE_VALUE_32) : static_cast<std::uint32_t>(random_() % 6), 0},
-          stream);
+      return add(proto::StreamWriteValueRecord{some_place(random_() % 2) & ~std::uint64_t{random_() % 8}, random_(),
+                                               random_() % 2 == 0 ? proto::StreamWrite::value_32 : static_cast<proto::StreamWrite>(random_() % 6), 0},
+                 stream);
     case 7: return add(proto::RangeReserveRecord{some_count(4) * kChunkBytes, kChunkBytes, random_() % 2 == 0 ? 0 : range}, {});
     case 8: return add(proto::MemoryCreateRecord{memory, kChunkBytes}, {});
     case 9: return add(proto::MappingCreateRecord{random_() % 8 == 0 ? random_() : range, kChunkBytes, memory, 1, 0}, {});
     case 10: {
       const std::uint64_t place = random_() % 8 == 0 ? random_() : range;
       switch (random_() % 3) {
-        case 0: return add(proto::MappingAccessRecord{place, some_count(2) * kChunkBytes, static_cast<std::uint32_t>(random_() % 2), 0}, {});
+        case 0: return add(proto::MappingAccessRecord{place, some_count(2) * kChunkBytes, random_() % 2 == 0, 0}, {});
         case 1: return add(proto::MappingEndRecord{place}, {});
         default: return add(proto::RangeFreeRecord{place, some_count(4) * kChunkBytes}, {});
       }

@@ -8,8 +8,11 @@ namespace mpsshim::fuzz {
 
 namespace {
 
-enum ArrayKind : std::uint32_t { kPlainArray = 0, kMipmappedArray = 1, kLevelOfArray = 2, kKinds = 5 };  // the last: one too many
-enum ObjectKind : std::uint32_t { kArrayObject = 0, kTexture = 1, kSurface = 2 };
+using proto::ArrayKind;
+using proto::ArrayObject;
+using proto::MemorySpace;
+
+constexpr std::uint32_t kKinds = 5;  // one too many
 
 constexpr CUarray_format kFormats[] = {CU_AD_FORMAT_UNSIGNED_INT8, CU_AD_FORMAT_SIGNED_INT16, CU_AD_FORMAT_HALF, CU_AD_FORMAT_FLOAT};
 
@@ -20,18 +23,19 @@ proto::ArrayId array_id(std::uint32_t index) { return proto::ArrayId::make(index
 void RecordMaker::add_array_copy(proto::StreamId stream) {
   proto::ArrayCopyRecord copy{};
   const bool is_upload = random_() % 2 == 0;
-  copy.destination_space = is_upload ? 3 : static_cast<std::uint32_t>(random_() % 2);
-  copy.source_space = !is_upload || random_() % 8 == 0 ? 3 : static_cast<std::uint32_t>(random_() % 2);
-  if (oddly(64)) copy.destination_space = static_cast<std::uint32_t>(random_() % 5);  // neither end, or none
-  if (oddly(64)) copy.source_space = static_cast<std::uint32_t>(random_() % 5);
-  const auto end = [&](std::uint32_t in) {
-    return in == 3 ? proto::ArrayId::make(static_cast<std::uint32_t>(random_() % kArrays), 1).value : some_place(in);
+  copy.destination_space = is_upload ? MemorySpace::array : static_cast<MemorySpace>(random_() % 2);
+  copy.source_space = !is_upload || random_() % 8 == 0 ? MemorySpace::array : static_cast<MemorySpace>(random_() % 2);
+  if (oddly(64)) copy.destination_space = static_cast<MemorySpace>(random_() % 5);  // neither end, or none
+  if (oddly(64)) copy.source_space = static_cast<MemorySpace>(random_() % 5);
+  const auto end = [&](MemorySpace in) {
+    return in == MemorySpace::array ? proto::ArrayId::make(static_cast<std::uint32_t>(random_() % kArrays), 1).value
+                                    : some_place(proto::number_in(in));
   };
   copy.destination = end(copy.destination_space);
   copy.source = end(copy.source_space);
-  const auto set_offsets = [&](std::uint32_t in, std::uint64_t(&offset)[3]) {
-    if (in != 3 && oddly(32)) offset[random_() % 3] = random_() % 2 == 0 ? scenery_.foreign_chunk - scenery_.chunk : some_count(4);
-    if (in == 3 && random_() % 4 == 0) offset[random_() % 3] = some_count(4);
+  const auto set_offsets = [&](MemorySpace in, std::uint64_t(&offset)[3]) {
+    if (in != MemorySpace::array && oddly(32)) offset[random_() % 3] = random_() % 2 == 0 ? scenery_.foreign_chunk - scenery_.chunk : some_count(4);
+    if (in == MemorySpace::array && random_() % 4 == 0) offset[random_() % 3] = some_count(4);
   };
   set_offsets(copy.destination_space, copy.destination_offset);
   set_offsets(copy.source_space, copy.source_offset);
@@ -51,7 +55,7 @@ void RecordMaker::add_array(proto::StreamId stream) {
     case 1:
     case 2: {
       proto::ArrayCreateRecord create{};
-      create.kind = oddly(32) ? small(kKinds) : small(3);
+      create.kind = static_cast<ArrayKind>(oddly(32) ? small(kKinds) : small(3));
       create.array = array_id(small(kArrays));
       create.parent = array_id(small(kArrays));
       create.width = oddly(16) ? some_count(64) : 1 + random_() % 64;
@@ -66,9 +70,11 @@ void RecordMaker::add_array(proto::StreamId stream) {
     }
     case 3:
     case 4: return add_sampler();
-    case 5: return add(proto::ArrayObjectDestroyRecord{array_id(small(kArrays)).value, oddly(64) ? small(4) : std::uint32_t{kArrayObject}, 0}, {});
+    case 5: return add(proto::ArrayObjectDestroyRecord{array_id(small(kArrays)).value, static_cast<ArrayObject>(oddly(64) ? small(4) : 0), 0}, {});
     // Which texture that is, the stage says (executor_stage.cpp).
-    case 6: return add(proto::ArrayObjectDestroyRecord{oddly(16) ? random_() : random_() % 4, kTexture + small(2), 0}, {});
+    case 6:
+      return add(
+          proto::ArrayObjectDestroyRecord{oddly(16) ? random_() : random_() % 4, small(2) == 0 ? ArrayObject::texture : ArrayObject::surface, 0}, {});
     case 7: return add_external();
     default: return add_array_copy(stream);
   }

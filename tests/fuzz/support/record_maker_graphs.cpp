@@ -2,7 +2,6 @@
 // Executable graphs: nodes of all kinds, bodies of conditional ones included, and what becomes of graphs.
 #include <cuda.h>
 
-#include "proto/record_flags.hpp"
 #include "tests/fuzz/support/record_maker.hpp"
 
 namespace mpsshim::fuzz {
@@ -19,10 +18,10 @@ void pad(Input& bytes) { bytes.resize((bytes.size() + 7) / 8 * 8); }
 
 proto::GraphCopy RecordMaker::some_copy() {
   proto::GraphCopy copy{};
-  copy.destination_space = static_cast<std::uint8_t>(oddly(16) ? random_() % 4 : random_() % 2);
-  copy.source_space = static_cast<std::uint8_t>(random_() % 2);
-  copy.destination = some_place(copy.destination_space);
-  copy.source = some_place(copy.source_space);
+  copy.destination_space = static_cast<proto::MemorySpace>(oddly(16) ? random_() % 4 : random_() % 2);
+  copy.source_space = static_cast<proto::MemorySpace>(random_() % 2);
+  copy.destination = some_place(proto::number_in(copy.destination_space));
+  copy.source = some_place(proto::number_in(copy.source_space));
   copy.width_bytes = some_count(64);
   copy.height = some_count(8);
   copy.depth = some_count(2);
@@ -74,7 +73,7 @@ void RecordMaker::add_work(Input& nodes, proto::GraphNodeHeader header, unsigned
     launch.grid_x = launch.grid_y = launch.grid_z = launch.block_x = launch.block_y = launch.block_z = 1;
     launch.parameter_bytes = oddly(32) ? static_cast<std::uint32_t>(random_()) : kParameterBytes;
     launch.attribute_count = oddly(16) ? small(40) : 0;
-    launch.flags = oddly(16) ? small(4) : 0;
+    if (oddly(16)) launch.flags.bits = small(4);
     append(payload, launch);
     payload.resize(payload.size() + kParameterBytes + (launch.attribute_count % 40) * sizeof(CUlaunchAttribute) * (random_() % 2));
     append(payload, proto::GreenContextId::make(small(2), 1));
@@ -123,7 +122,7 @@ void RecordMaker::add_graph(proto::StreamId stream) {
     for (std::uint32_t i = 0; i < count; ++i) add_node(nodes, i, 0);
     add_with(proto::GraphNodesRecord{exec}, nodes);
     const std::uint32_t told = oddly(32) ? count + small(3) : count;
-    return add(proto::GraphInstantiateRecord{exec, oddly(16) ? random_() % 16 : 0, told, oddly(16) ? 1u : 0u}, {});
+    return add(proto::GraphInstantiateRecord{exec, oddly(16) ? random_() % 16 : 0, told, oddly(16)}, {});
   }
   // One that is being made is not ended.
   constexpr unsigned kOld = 40;
@@ -133,7 +132,7 @@ void RecordMaker::add_graph(proto::StreamId stream) {
   }
   if (random_() % 6 != 0) return add(proto::GraphLaunchRecord{exec}, stream);
   add_node(nodes, small(3), 0);
-  add_with(proto::GraphSetNodesRecord{exec, oddly(32) ? 1u : 0u, 0}, nodes);
+  add_with(proto::GraphSetNodesRecord{exec, oddly(32), 0}, nodes);
 }
 
 void RecordMaker::add_end() {

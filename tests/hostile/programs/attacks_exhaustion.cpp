@@ -65,7 +65,7 @@ std::string modules(Hostile& hostile, int count) {
   for (int i = 0; i < count; ++i) {
     const std::uint64_t image = session.make_image(module_text(hostile.random()));
     const auto id = proto::ModuleId::make(static_cast<std::uint32_t>(i % 3), static_cast<std::uint32_t>(i / 3 + 1));
-    const RawReply loaded = session.call(proto::ModuleLoadRecord{id, image, 0, 0});
+    const RawReply loaded = session.call(proto::ModuleLoadRecord{id, image, false, {}});
     if (loaded.status != 0) throw Failure("ModuleLoad: " + std::to_string(loaded.status));
     const RawReply variable = session.call(proto::GlobalLookupRecord{id}, bytes_of("variable"));
     if (variable.status != 0) throw Failure("GlobalLookup: " + std::to_string(variable.status));
@@ -139,7 +139,7 @@ std::string waits(Hostile& hostile, int count) {
 std::string lookups(Hostile& hostile, int duration_ms) {
   RawSession& session = hostile.own();
   const auto module = proto::ModuleId::make(1, 1);
-  const RawReply loaded = session.call(proto::ModuleLoadRecord{module, session.make_image(module_text(hostile.random())), 0, 0});
+  const RawReply loaded = session.call(proto::ModuleLoadRecord{module, session.make_image(module_text(hostile.random())), false, {}});
   if (loaded.status != 0) throw Failure("ModuleLoad: " + std::to_string(loaded.status));
   const auto end = Clock::now() + std::chrono::milliseconds(duration_ms);
   unsigned posted = 0;

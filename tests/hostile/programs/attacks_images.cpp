@@ -77,7 +77,7 @@ std::string load(Hostile& hostile, const std::string& image) {
   RawSession& session = hostile.own();
   static std::uint32_t number = 0;
   const auto id = proto::ModuleId::make(0, ++number);
-  const RawReply loaded = session.call(proto::ModuleLoadRecord{id, session.make_image(image), 0, 0});
+  const RawReply loaded = session.call(proto::ModuleLoadRecord{id, session.make_image(image), false, {}});
   if (loaded.status == 0) session.post(proto::ModuleUnloadRecord{id});
   return std::to_string(loaded.status);
 }
@@ -140,7 +140,7 @@ std::string new_images(Hostile& hostile, int count, std::size_t bytes) {
     const std::uint64_t made = session.make_image(container(text_entry(stored_frame(text), text.size())));
     const auto id = proto::ModuleId::make(1, static_cast<std::uint32_t>(i + 1));
     const auto began = std::chrono::steady_clock::now();
-    const RawReply loaded = session.call(proto::ModuleLoadRecord{id, made, 0, 0});
+    const RawReply loaded = session.call(proto::ModuleLoadRecord{id, made, false, {}});
     loading += std::chrono::steady_clock::now() - began;
     if (loaded.status != 0) throw Failure("ModuleLoad: " + std::to_string(loaded.status));
     session.post(proto::ModuleUnloadRecord{id});

@@ -82,7 +82,7 @@ std::string work(Hostile& hostile) {
   proto::CopyRecord copy{};
   copy.source = chunk.address;
   copy.size_bytes = kSegmentBytes;
-  copy.destination_space = 2;
+  copy.destination_space = proto::MemorySpace::staging;
   session.post(copy);
   session.post(proto::FenceRecord{1, 0});
   session.await_fence(1);

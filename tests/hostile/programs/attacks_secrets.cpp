@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kStagingBytes = 4u << 20;
 constexpr std::uint32_t kInvalidValue = 1;
-enum Space : std::uint8_t { device = 0, pinned = 1, staging = 2 };
+using Space = proto::MemorySpace;
 
 std::size_t bytes_set(const std::byte* data, std::size_t size) {
   return size - static_cast<std::size_t>(std::count(data, data + size, std::byte{0}));
@@ -60,7 +60,6 @@ void require_refused(RawSession& session, const Record& record, const char* what
 }
 
 constexpr std::uint64_t kArrayBytes = 4096;  // one row
-enum ArraySpace : std::uint32_t { kDevice = 0, kRegisteredHost = 1, kOfArray = 3 };
 
 // A copy of one row, as no correct client writes it: `forge` makes it so of one that is right, from a device chunk at `own` to an array. The
 // session is ended for it, before anything is copied.
@@ -76,9 +75,9 @@ void require_ended(const char* what, Forge forge) {
   if (const RawReply made = session.call(create); made.status != 0) throw Failure("ArrayCreate: " + std::to_string(made.status));
   proto::ArrayCopyRecord copy{};
   copy.destination = create.array.value;
-  copy.destination_space = kOfArray;
+  copy.destination_space = Space::array;
   copy.source = own;
-  copy.source_space = kDevice;
+  copy.source_space = Space::device;
   copy.source_pitch = copy.width = kArrayBytes;
   copy.source_rows = copy.height = copy.depth = 1;
   session.post(copy);
@@ -115,14 +114,14 @@ void reach_by_arrays(std::uint64_t address) {
   });
   require_ended("a copy without an array from another client's memory to one's own", [&](auto& copy, std::uint64_t own) {
     copy.destination = own + kArrayBytes;
-    copy.destination_space = kDevice;
+    copy.destination_space = Space::device;
     copy.destination_pitch = kArrayBytes;
     copy.destination_rows = 1;
     copy.source_offset[0] = address - own;
   });
   require_ended("a copy without an array into another client's memory", [&](auto& copy, std::uint64_t own) {
     copy.destination = own;
-    copy.destination_space = kDevice;
+    copy.destination_space = Space::device;
     copy.destination_pitch = kArrayBytes;
     copy.destination_rows = 1;
     copy.destination_offset[0] = address - own;
@@ -157,7 +156,7 @@ std::string reach(Hostile& hostile, std::uint64_t address) {
   RawSession& session = hostile.own();
   const proto::Mapping memory = make_staging(session);
   const std::uint64_t own = make_chunk(session, 2u << 20);
-  for (const Space space : {Space::device, Space::pinned}) {
+  for (const Space space : {Space::device, Space::registered_host}) {
     require_refused(session, copy(Space::staging, 0, space, address, 4096), "a copy from another client's memory");
     require_refused(session, copy(Space::device, own, space, address, 4096), "a copy from another client's memory to one's own");
     require_refused(session, copy(space, address, Space::staging, 0, 4096), "a copy into another client's memory");

@@ -3,7 +3,6 @@
 #include <chrono>
 
 #include "proto/graph_nodes.hpp"
-#include "proto/record_flags.hpp"
 #include "tests/hostile/programs/attacks.hpp"
 
 namespace mpsshim::test {
@@ -119,8 +118,8 @@ std::string barriers(Hostile& hostile, int duration_ms) {
   proto::CopyRecord copy{};
   copy.destination = chunk;
   copy.size_bytes = 4;
-  copy.source_space = 2;
-  copy.flags = proto::kCopyComesBeforeAllLater;
+  copy.source_space = proto::MemorySpace::staging;
+  copy.flags = proto::CopyFlag::before_all_later;
   const unsigned steps = keep_at(session, duration_ms, [&](unsigned i) { session.post(copy, stream(1 + i % kStreams)); });
   return done(session, steps);
 }
@@ -249,7 +248,7 @@ std::string module_handles(Hostile& hostile, int duration_ms) {
   RawSession& session = hostile.own();
   const std::uint64_t image = make_kernel_image(hostile);
   const unsigned steps = keep_at(session, duration_ms, [&](unsigned i) {
-    session.post(proto::ModuleLoadRecord{proto::ModuleId::make(i + 1, 1), image, 0, 0}, proto::kNullStream, {},
+    session.post(proto::ModuleLoadRecord{proto::ModuleId::make(i + 1, 1), image, false, {}}, proto::kNullStream, {},
                  static_cast<std::uint16_t>(i % proto::kReplySlots));
   });
   return done(session, steps);
@@ -260,7 +259,7 @@ std::string launches(Hostile& hostile, int duration_ms) {
   make_streams(session);
   const auto module = proto::ModuleId::make(1, 1);
   const auto function = proto::FunctionId::make(1, 1);
-  require_success(session.call(proto::ModuleLoadRecord{module, make_kernel_image(hostile), 0, 0}), "ModuleLoad");
+  require_success(session.call(proto::ModuleLoadRecord{module, make_kernel_image(hostile), false, {}}), "ModuleLoad");
   session.post(proto::FunctionBindRecord{module, function, 0, 0});
   proto::LaunchRecord launch{};
   launch.function = function;

@@ -13,7 +13,10 @@
 //   copy             a page to the end of each of those allocations and back: is it right
 //   give             frees what take and exhaust have taken
 //   import, seen     a memory file of 64 KiB imported and mapped, "ok ADDRESS", or the error; is what was written there in the file, and back
-//   free             what cuMemGetInfo says: "ok MIB"
+//   free, total      what cuMemGetInfo says: "ok MIB"
+//   piece MIB        one cuMemCreate, kept: "ok" or the error
+//   array MIB        one array of so many rows of a MiB, kept: "ok" or the error
+//   back             gives back what piece and array have made
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -52,6 +55,10 @@ class Client {
   [[nodiscard]] long time_pairs(std::size_t bytes, unsigned threads) const;
   void copy() const;
   [[nodiscard]] static std::size_t free_mib();
+  [[nodiscard]] static std::size_t total_mib();
+  CUresult make_piece(std::size_t bytes);
+  CUresult make_array(std::size_t rows);
+  void give_back();
   void give();
   std::string import();
   void seen() const;
@@ -63,6 +70,8 @@ class Client {
   void* pinned_ = nullptr;
   std::vector<CUdeviceptr> taken_;
   std::size_t exhausted_bytes_ = 0;  // of each, after exhaust
+  std::vector<CUmemGenericAllocationHandle> pieces_;
+  std::vector<CUarray> arrays_;
   CUdeviceptr imported_ = 0;
   unsigned* file_ = nullptr;
 };
@@ -147,6 +156,41 @@ std::size_t Client::free_mib() {
   std::size_t free = 0, total = 0;
   CU(cuMemGetInfo(&free, &total));
   return free / kMiB;
+}
+
+std::size_t Client::total_mib() {
+  std::size_t free = 0, total = 0;
+  CU(cuMemGetInfo(&free, &total));
+  return total / kMiB;
+}
+
+CUresult Client::make_piece(std::size_t bytes) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemGenericAllocationHandle piece = 0;
+  const CUresult result = cuMemCreate(&piece, bytes, &properties, 0);
+  if (result == CUDA_SUCCESS) pieces_.push_back(piece);
+  return result;
+}
+
+CUresult Client::make_array(std::size_t rows) {
+  CUDA_ARRAY_DESCRIPTOR description{};
+  description.Width = kMiB / 16;  // of 16 bytes each
+  description.Height = rows;
+  description.Format = CU_AD_FORMAT_FLOAT;
+  description.NumChannels = 4;
+  CUarray array = nullptr;
+  const CUresult result = cuArrayCreate(&array, &description);
+  if (result == CUDA_SUCCESS) arrays_.push_back(array);
+  return result;
+}
+
+void Client::give_back() {
+  for (const CUmemGenericAllocationHandle piece : pieces_) CU(cuMemRelease(piece));
+  for (const CUarray array : arrays_) CU(cuArrayDestroy(array));
+  pieces_.clear();
+  arrays_.clear();
 }
 
 std::string Client::exhaust(std::size_t bytes) {
@@ -235,6 +279,12 @@ std::string Client::answer(const std::string& line) {
   if (command == "import") return import();
   if (command == "seen") return seen(), "ok";
   if (command == "free") return "ok " + std::to_string(free_mib());
+  if (command == "total") return "ok " + std::to_string(total_mib());
+  if (command == "back") return give_back(), "ok";
+  if (command == "piece" || command == "array") {
+    const CUresult made = command == "piece" ? make_piece(mib * kMiB) : make_array(mib);
+    return made == CUDA_SUCCESS ? "ok" : describe(made);
+  }
   if (command != "take") throw Failure("unknown command " + line);
   taken_.emplace_back();
   const CUresult result = cuMemAlloc(&taken_.back(), mib * kMiB);

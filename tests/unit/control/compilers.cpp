@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who has which image read by whom, with compiler processes that the test plays itself.
+#include <algorithm>
 #include <csignal>
+#include <ctime>
 #include <memory>
 #include <vector>
 
 #include <sys/eventfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "broker/compiler/compiler_messages.hpp"
@@ -25,6 +28,7 @@ struct CompilerPeer {
   proto::FileDescriptor death;
   CompilerEnd end{0, "ended with status 0"};
   bool is_dead = false;
+  std::chrono::nanoseconds used{0};  // of the processor's time
 
   void die(int signal) {
     end = {signal, "was ended by signal " + std::to_string(signal)};
@@ -54,6 +58,7 @@ class PeerCompilers final : public CompilerLauncher {
     CompilerPeer& peer = *peers.at(static_cast<std::size_t>(life.pid) - 1);
     if (!peer.is_dead) peer.die(SIGKILL);
   }
+  std::chrono::nanoseconds processor_time(const CompilerLife& life) override { return peers.at(static_cast<std::size_t>(life.pid) - 1)->used; }
   CompilerEnd reap(const CompilerLife& life) override { return peers.at(static_cast<std::size_t>(life.pid) - 1)->end; }
 
   bool refuses = false;
@@ -130,6 +135,103 @@ TEST_CASE("a user's sessions have turns") {
   f.ask(3, 21);
   for (int i = 0; i < 7; ++i) f.serve(f.peer(0));
   CHECK(f.answers == std::vector<std::string>{"1: 0", "2: 0", "3: 0", "1: 0", "2: 0", "1: 0", "1: 0"});
+}
+
+TEST_CASE("a user whose images have taken too much of the processor's time comes behind others, and is served when nobody else is") {
+  CompilerLimits limits;
+  limits.user_minute = std::chrono::seconds(30);
+  Readers f(limits);
+  f.ask(1, 1);
+  CompilerPeer& greedy = f.peer(0);
+  const std::uint64_t first = f.job(greedy).number;
+  greedy.used = std::chrono::seconds(40);
+  f.answer(greedy, first);
+  f.ask(1, 2);  // alone it waits for nobody
+  const std::uint64_t second = f.job(greedy).number;
+  f.ask(2, 1, kReader + 1);
+  CompilerPeer& other = f.peer(1);
+  const std::uint64_t theirs = f.job(other).number;
+  for (std::uint64_t image = 3; image <= 5; ++image) f.ask(1, image);
+  f.answer(greedy, second);
+  turn_for(f.loop, 30);
+  CompilerJob job;
+  std::size_t bytes = 0;
+  proto::ReceivedFds fds;
+  const auto has_job = [&] { return greedy.socket.receive(std::as_writable_bytes(std::span(&job, 1)), bytes, fds) == proto::SocketStatus::ok; };
+  CHECK_FALSE(has_job());
+  f.ask(2, 2, kReader + 1);
+  f.answer(other, theirs);
+  f.serve(other);  // the next one of theirs, too, before any of the first user's
+  CHECK(f.answers == std::vector<std::string>{"1: 0", "1: 0", "2: 0", "2: 0"});
+  SECTION("their jobs have ended") {
+    for (int i = 0; i < 3; ++i) f.serve(greedy);
+  }
+  SECTION("their process has died") {
+    f.serve(greedy);
+    f.ask(2, 3, kReader + 1);
+    (void)f.job(other);
+    f.serve(greedy);  // was under way
+    turn_for(f.loop, 10);
+    CHECK_FALSE(has_job());
+    f.compilers.drop(2);
+    f.serve(greedy);
+  }
+  CHECK(std::ranges::count(f.answers, "1: 0") == 5);
+}
+
+TEST_CASE("who has to wait for others does so until it has time again, whatever they do") {
+  CompilerLimits limits;
+  limits.user_minute = std::chrono::seconds(60);
+  Readers f(limits);
+  f.ask(1, 1);
+  const std::uint64_t first = f.job(f.peer(0)).number;
+  f.peer(0).used = std::chrono::milliseconds(60'200);
+  f.answer(f.peer(0), first);
+  f.ask(2, 1, kReader + 1);
+  (void)f.job(f.peer(1));  // does not end
+  const auto began = EventLoop::Clock::now();
+  f.ask(1, 2);
+  f.serve(f.peer(0));
+  const auto waited = EventLoop::Clock::now() - began;
+  CHECK(waited > std::chrono::milliseconds(100));
+  CHECK(f.answers.back() == "1: 0");
+}
+
+TEST_CASE("a user's processor time comes in again, and one without a limit is never overdrawn") {
+  using namespace std::chrono_literals;
+  const ProcessorBudget::Clock::time_point start{};
+  ProcessorBudget budget(30s);
+  budget.charge(1, 29s, start);
+  CHECK(budget.overdrawn_for(1, start) == 0s);
+  budget.charge(1, 11s, start);
+  CHECK(std::chrono::round<std::chrono::milliseconds>(budget.overdrawn_for(1, start)) == 20s);
+  CHECK(std::chrono::round<std::chrono::milliseconds>(budget.overdrawn_for(1, start + 15s)) == 5s);
+  CHECK(budget.overdrawn_for(1, start + 20s) == 0s);
+  CHECK(budget.overdrawn_for(2, start) == 0s);
+  budget.charge(1, 1h, start + 20s);  // a minute's worth of debt at most
+  CHECK(std::chrono::round<std::chrono::milliseconds>(budget.overdrawn_for(1, start + 20s)) == 60s);
+  budget.charge(1, 31s, start + 1h);  // nothing is left over from longer ago
+  CHECK(std::chrono::round<std::chrono::milliseconds>(budget.overdrawn_for(1, start + 1h)) == 2s);
+  ProcessorBudget none(0s);
+  none.charge(1, 1h, start);
+  CHECK(none.overdrawn_for(1, start) == 0s);
+}
+
+TEST_CASE("what a compiler process has used of the processor is known until it is reaped") {
+  CompilerProcessLauncher launcher({});
+  CompilerLife life;
+  life.pid = fork();
+  REQUIRE(life.pid >= 0);
+  if (life.pid == 0) {
+    timespec used{};
+    while (used.tv_nsec < 50'000'000) clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    _exit(0);
+  }
+  siginfo_t ended{};
+  REQUIRE(waitid(P_PID, static_cast<id_t>(life.pid), &ended, WEXITED | WNOWAIT) == 0);
+  CHECK(launcher.processor_time(life) >= std::chrono::milliseconds(50));
+  CHECK(launcher.processor_time(life) < std::chrono::seconds(2));
+  CHECK(launcher.reap(life).signal == 0);
 }
 
 TEST_CASE("only so many images of a session wait, and so many of a user") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/quarantine.hpp"
 
+#include "broker/control/handover.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim::broker::control;
@@ -106,4 +107,39 @@ TEST_CASE("what is worth several faults counts as so many") {
   Quarantine quarantine({3, seconds(300)});
   CHECK(quarantine.note_fault(Programs{kA}, kStart, 3).size() == 1);
   CHECK(quarantine.ward_of(kA));
+}
+
+TEST_CASE("what is in quarantine, what counts towards it and who has done well go over to another program") {
+  const auto handed_over = [](const Quarantine& from, const QuarantineLimits& limits) {
+    StateWriter writer;
+    from.save(writer);
+    const mpsshim::proto::FileDescriptor file = writer.finish();
+    std::string why;
+    StateReader reader(file, why);
+    Quarantine to(limits);
+    to.restore(reader);
+    CHECK(reader.ok());
+    CHECK(why.empty());
+    return to;
+  };
+  const QuarantineLimits limits{2, seconds(300)};
+  Quarantine before(limits);
+  before.note_good(kC);
+  for (const Program& program : {kA, kA, kB}) (void)before.note_fault(Programs{program}, kStart);
+  REQUIRE(before.ward_of(kA));
+  Quarantine after = handed_over(before, limits);
+  CHECK(after.ward_of(kA) == before.ward_of(kA));
+  CHECK(after.ward_of(kA)->name() == before.ward_of(kA)->name());
+  CHECK(after.concerns(1000));
+  CHECK(after.ward_of(kC) == before.ward_of(kC));      // two programs of its user have faulted, and it has ended well
+  CHECK(after.ward_of(kANew) == before.ward_of(kANew));
+  CHECK(after.ward_of(kANew));
+  CHECK_FALSE(after.ward_of(kC));
+  CHECK_FALSE(after.ward_of(kAOfOther));
+  CHECK(after.next_release() == kStart + seconds(300));
+  CHECK(after.note_fault(Programs{kB}, kStart + seconds(100)).size() == 1);  // its second
+  CHECK(after.release(kStart + seconds(300)) == Wards{Ward::of(Ward::Extent::command, kA)});
+  Quarantine none = handed_over(before, {0, seconds(300)});
+  CHECK_FALSE(none.ward_of(kA));
+  CHECK_FALSE(none.concerns(1000));
 }

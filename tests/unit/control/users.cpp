@@ -145,6 +145,47 @@ TEST_CASE("users: one executor that cannot be had is refused to its user alone, 
   CHECK(home.await<proto::Attached>().header.status == CUDA_SUCCESS);
 }
 
+TEST_CASE("users: what one user's kernels leave on the device's heap renews that user's executor, beside others at work, out of that user's time") {
+  ONLY_AS_ROOT();
+  Users broker;
+  proto::Attached own, ada, bob;
+  const TestClient home = broker.attach(&own);
+  broker.life(0).set_progress(0, own.session, 2, 1);  // at work all the while
+  const auto leave = [&](uid_t user, std::size_t in, proto::Attached& attached) {
+    TestClient client = broker.ask(user);
+    broker.life(in).open_session();
+    attached = client.await<proto::Attached>();
+    broker.life(in).send(ExecutorMessage::heap_used, attached.session);
+    client.hang_up();
+    broker.life(in).expect(ExecutorMessage::session_close);
+    broker.life(in).send(ExecutorMessage::session_closed, attached.session);
+  };
+  const auto is_renewed_by = [&](std::size_t life, std::size_t before, const char* label, int limit_ms) {
+    if (!turn_until(broker.loop, [&] { return broker.launcher.lives.size() > life; }, limit_ms)) return false;
+    CHECK(broker.life(before).dead);
+    CHECK(broker.life(life).options.label == label);
+    turn_for(broker.loop, 100);  // so that a tenth of the time is more than the test takes
+    broker.life(life).ready();
+    return true;
+  };
+  {
+    const TestClient starts_it = broker.attach_in_new(kAda, 1, ada);
+    const TestClient starts_another = broker.attach_in_new(kBob, 2, bob);
+  }
+  for (const auto& [life, attached] : {std::pair(1u, &ada), std::pair(2u, &bob)}) {
+    broker.life(life).expect(ExecutorMessage::session_close);
+    broker.life(life).send(ExecutorMessage::session_closed, attached->session);
+  }
+  leave(kAda, 1, ada);
+  REQUIRE(is_renewed_by(3, 1, "0@1001", 1000));
+  leave(kAda, 3, ada);
+  CHECK_FALSE(is_renewed_by(4, 3, "0@1001", 300));  // its tenth is used
+  leave(kBob, 2, bob);
+  REQUIRE(is_renewed_by(4, 2, "0@1002", 500));
+  CHECK(is_renewed_by(5, 3, "0@1001", 2000));
+  CHECK_FALSE(broker.life(0).dead);
+}
+
 TEST_CASE("users: a digest tells nobody what another user has loaded, and images are each user's own") {
   ONLY_AS_ROOT();
   Users broker;

@@ -158,6 +158,46 @@ TEST_CASE("what is of no session finds a thread where sessions have them all") {
   blocker.open();
 }
 
+TEST_CASE("sessions that have as many jobs running as they may leave threads to processes that have none") {
+  Blocker blocker;
+  HelperPool pool(2, [] {});
+  constexpr unsigned kMost = 2 * HelperPool::kGrowth;
+  for (std::uint64_t session = 1; session <= HelperPool::kGrowth; ++session) {
+    for (int i = 0; i < 16; ++i) pool.submit({session, session, 1000}, [&] { blocker.stand(); });
+  }
+  REQUIRE(blocker.wait_for_standing(kMost - kMost / HelperPool::kProcessReserve));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(blocker.wait_for_standing(kMost - kMost / HelperPool::kProcessReserve));
+  // More sessions of the same processes find none, another process does, as often as it has nothing running.
+  std::atomic<int> ran{0};
+  std::atomic<bool> is_late{false};
+  pool.submit({100, 1, 1000}, [&] { is_late = true; });
+  for (int i = 0; i < 5; ++i) pool.submit({101, 101, 1000}, [&] { ++ran; });
+  CHECK(comes_true([&] { return ran == 5; }));
+  CHECK_FALSE(is_late);
+  blocker.open();
+  CHECK(comes_true([&] { return is_late.load(); }));
+}
+
+TEST_CASE("a user whose processes have all threads leaves some to users that have none") {
+  Blocker blocker, others;
+  HelperPool pool(2, [] {});
+  constexpr unsigned kMost = 2 * HelperPool::kGrowth;
+  for (std::uint64_t session = 1; session <= 3 * kMost; ++session) pool.submit({session, session, 1000}, [&] { blocker.stand(); });
+  REQUIRE(blocker.wait_for_standing(kMost));
+  std::atomic<bool> is_late{false};
+  pool.submit({200, 200, 1000}, [&] { is_late = true; });
+  for (std::uint64_t user = 2000; user < 2004; ++user) pool.submit({user, user, user}, [&] { others.stand(); });
+  CHECK(others.wait_for_standing(kMost / HelperPool::kUserReserve));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(others.wait_for_standing(kMost / HelperPool::kUserReserve));
+  CHECK_FALSE(is_late);
+  others.open();
+  CHECK(comes_true([&] { return others.wait_for_standing(0); }));
+  blocker.open();
+  CHECK(comes_true([&] { return is_late.load(); }));
+}
+
 TEST_CASE("a job may submit another one") {
   std::atomic<int> done{0};
   HelperPool pool(1, [] {});

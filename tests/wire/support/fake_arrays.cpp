@@ -52,6 +52,7 @@ struct FakeArrayEntry {
   }
 
   static CUresult CUDAAPI create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
+    if (const FakeDriver& fake = FakeDriver::current(); fake.arrays >= fake.most_arrays) return CUDA_ERROR_OUT_OF_MEMORY;
     *array = reinterpret_cast<CUarray>(make(*shape));
     FakeDriver::current().oracle.note_array(*array, *shape);
     return CUDA_SUCCESS;

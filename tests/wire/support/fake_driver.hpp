@@ -88,6 +88,7 @@ class FakeDriver {
 
   // Arrays and textures that there are; levels go with their arrays.
   std::atomic<unsigned> arrays{0};
+  std::atomic<unsigned> most_arrays{~0u};
   std::atomic<unsigned> textures{0};
   std::atomic<unsigned> dead_uses{0};  // calls that named an array or a texture that was gone, or ended an array that a texture reads
 

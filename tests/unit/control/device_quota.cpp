@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a user's clients may hold of a device together: counted over sessions, executors and lives.
+#include "broker/control/device_quota.hpp"
+
+#include <unistd.h>
+
+#include "broker/control/commands.hpp"
+#include "proto/ids.hpp"
+#include "tests/unit/control/support/control_fixture.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+using namespace mpsshim::broker::control::testing;
+
+namespace {
+
+constexpr std::uint64_t kMiB = 1 << 20;
+constexpr std::uint64_t kLimit = 100 * kMiB;
+
+struct Quota : ControlFixture {
+  explicit Quota(std::uint64_t limit = kLimit) : ControlFixture(limits(limit)) { serve(); }
+  static SessionLimits limits(std::uint64_t limit) {
+    SessionLimits limits = limits_with(2);
+    limits.serves_all_users = limits.shares_executors = true;
+    limits.resources.process_sessions = 10;  // all are this process
+    limits.resources.user.device_bytes = limit;
+    return limits;
+  }
+  struct Answer {
+    CUresult status;
+    std::uint64_t number;
+    std::uint64_t left;
+  };
+  // What the executor hears when it asks on behalf of a session.
+  Answer ask(std::uint64_t session, std::uint64_t bytes) {
+    ExecutorPacket want;
+    want.header = {ExecutorMessage::memory_want, 0, session};
+    want.object = ++asked;
+    want.size_bytes = bytes;
+    executor().send(want);
+    const ExecutorPacket answer = executor().expect(ExecutorMessage::memory_grant).packet;
+    CHECK(answer.object == want.object);
+    return {static_cast<CUresult>(answer.header.status), answer.object, answer.size_bytes};
+  }
+  void tell(ExecutorMessage type, std::uint64_t session, std::uint64_t object) {
+    ExecutorPacket packet;
+    packet.header = {type, 0, session};
+    packet.object = object;
+    executor().send(packet);
+  }
+  void create(std::uint64_t session, std::uint64_t object, std::uint64_t bytes, std::uint64_t grant) {
+    ExecutorPacket created;
+    created.header = {ExecutorMessage::chunk_created, 0, session};
+    created.object = object;
+    created.address = grant;
+    created.size_bytes = bytes;
+    const proto::FileDescriptor file = proto::create_memory_file("chunk", 4096);
+    const int fd = file.get();
+    executor().send(created, {&fd, 1});
+  }
+  // Asked for and made.
+  void take(std::uint64_t session, std::uint64_t object, std::uint64_t bytes) {
+    const Answer answer = ask(session, bytes);
+    REQUIRE(answer.status == CUDA_SUCCESS);
+    create(session, object, bytes, answer.number);
+  }
+  std::uint64_t left(std::uint64_t session) { return ask(session, 0).left; }
+  std::uint64_t asked = 0;
+};
+
+}  // namespace
+
+TEST_CASE("device quota: an executor is told of the limit, or that there is none") {
+  for (const std::uint64_t limit : {kLimit, std::uint64_t{0}}) {
+    Quota broker(limit);
+    TestClient client = broker.connect();
+    REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+    client.send(proto::Attach{});
+    CHECK(broker.executor().expect(ExecutorMessage::session_open).packet.size_bytes == limit);
+  }
+}
+
+TEST_CASE("device quota: a user's sessions share it, to the last byte and not one further") {
+  Quota broker;
+  proto::Attached first, second;
+  const TestClient a = broker.attach(&first), b = broker.attach(&second);
+  broker.take(first.session, 0x1000, 60 * kMiB);
+  CHECK(broker.ask(second.session, 40 * kMiB + 1).status == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(broker.left(second.session) == 40 * kMiB);
+  broker.take(second.session, 0x2000, 40 * kMiB);
+  CHECK(broker.ask(first.session, 1).status == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(broker.ask(first.session, UINT64_MAX).status == CUDA_ERROR_OUT_OF_MEMORY);
+  std::string table;
+  Commands(broker.manager, nullptr).execute("users", [&](const Commands::Result& result) { table = result.text; });
+  CHECK(table.find(" 100/100 ") != std::string::npos);
+  broker.tell(ExecutorMessage::chunk_released, first.session, 0x1000);
+  CHECK(broker.left(second.session) == 60 * kMiB);
+}
+
+TEST_CASE("device quota: what may be made counts before it is, and until it is given back") {
+  Quota broker;
+  proto::Attached first, second;
+  const TestClient a = broker.attach(&first), b = broker.attach(&second);
+  const Quota::Answer granted = broker.ask(first.session, kLimit);
+  REQUIRE(granted.status == CUDA_SUCCESS);
+  CHECK(granted.left == 0);
+  CHECK(broker.ask(second.session, 1).status == CUDA_ERROR_OUT_OF_MEMORY);
+  SECTION("it was not made") { broker.tell(ExecutorMessage::memory_back, first.session, granted.number); }
+  SECTION("its executor ends: what was made there and nobody keeps is gone") {
+    broker.executor().die();
+    broker.next_life(2);
+    TestClient c = broker.attach(&second);
+    CHECK(broker.left(second.session) == kLimit);
+    return;
+  }
+  CHECK(broker.left(second.session) == kLimit);
+}
+
+TEST_CASE("device quota: it is each user's own") {
+  if (geteuid() != 0) MPSSHIM_SKIP("only root can become another user");
+  Quota broker;
+  proto::Attached first;
+  const TestClient a = broker.attach(&first);
+  broker.take(first.session, 0x1000, kLimit);
+  TestClient other = broker.connect(1001);
+  REQUIRE(other.hello().header.status == CUDA_SUCCESS);
+  other.send(proto::Attach{});
+  broker.executor().open_session();
+  const auto second = other.await<proto::Attached>();
+  CHECK(broker.left(second.session) == kLimit);
+  broker.take(second.session, 0x2000, kLimit);
+}
+
+TEST_CASE("device quota: chunks count across executors, whose lives begin with them") {
+  Quota broker;
+  proto::Attached first, second;
+  TestClient a = broker.attach(&first);
+  broker.take(first.session, 0x1000, 60 * kMiB);
+  turn_for(broker.loop, 10);
+  broker.executor().die();
+  broker.next_life(2);
+  const TestClient b = broker.attach(&second);
+  CHECK(broker.left(second.session) == 40 * kMiB);
+  a.hang_up();  // it never came back
+  REQUIRE(turn_until(broker.loop, [&] { return !broker.has_session(first.session); }));
+  CHECK(broker.left(second.session) == kLimit);
+}
+
+TEST_CASE("device quota: memory that sessions share counts once, as long as one of them has it") {
+  Quota broker;
+  proto::Attached first, second;
+  TestClient a = broker.attach(&first);
+  const TestClient b = broker.attach(&second);
+  constexpr std::uint64_t kPiece = proto::MemoryId::make(1, 1).value;
+  broker.take(first.session, kPiece, 70 * kMiB);
+  turn_for(broker.loop, 10);
+  Session& importer = *broker.manager.find(second.session);
+  const auto name = broker.manager.share_memory(broker.session(first.session), kPiece);
+  REQUIRE(name);
+  proto::MemoryOpen open;
+  open.name = *name;
+  std::uint64_t size = 0;
+  bool is_own = true;
+  SECTION("as memory of its own") {
+    open.memory = proto::MemoryId::make(7, 1).value;
+    REQUIRE(broker.manager.open_memory(importer, open, size, is_own) == CUDA_SUCCESS);
+    (void)broker.executor().expect(ExecutorMessage::piece_add);
+    broker.create(second.session, open.memory, size, 0);
+    CHECK(broker.left(second.session) == 30 * kMiB);
+    broker.tell(ExecutorMessage::chunk_released, first.session, kPiece);
+    CHECK(broker.left(second.session) == 30 * kMiB);
+    broker.tell(ExecutorMessage::chunk_released, second.session, open.memory);
+  }
+  SECTION("through cuImportExternalMemory") {
+    open.memory = proto::ExternalMemoryId::make(7, 1).value;
+    REQUIRE(broker.manager.open_memory(importer, open, size, is_own) == CUDA_SUCCESS);
+    const std::uint64_t number = broker.executor().expect(ExecutorMessage::piece_add).packet.address;
+    ExecutorPacket taken;
+    taken.header = {ExecutorMessage::piece_taken, 0, second.session};
+    taken.object = open.memory;
+    taken.address = number;
+    broker.executor().send(taken);
+    broker.tell(ExecutorMessage::chunk_released, first.session, kPiece);
+    CHECK(broker.left(second.session) == 30 * kMiB);
+    broker.tell(ExecutorMessage::piece_ended, second.session, number);
+  }
+  CHECK(broker.left(second.session) == kLimit);
+}
+
+TEST_CASE("device quota: without a limit all is counted and nothing refused; whose session is gone is answered") {
+  Quota broker(0);
+  proto::Attached first;
+  const TestClient a = broker.attach(&first);
+  broker.create(first.session, 0x1000, 3 * kMiB, 0);
+  const Quota::Answer answer = broker.ask(first.session, UINT64_MAX / 2);
+  CHECK(answer.status == CUDA_SUCCESS);
+  CHECK(answer.left == UINT64_MAX);
+  broker.tell(ExecutorMessage::memory_back, first.session, answer.number);
+  turn_for(broker.loop, 10);
+  std::string table;
+  Commands(broker.manager, nullptr).execute("users", [&](const Commands::Result& result) { table = result.text; });
+  CHECK(table.find(" 3 ") != std::string::npos);
+  CHECK(broker.ask(first.session + 7, 1).status == CUDA_ERROR_MPS_SERVER_NOT_READY);
+}
