@@ -35,8 +35,9 @@ find_distribution() { # [FILE]
     done
 }
 
-# Prints the name of a package, given Debian's, in the family that was found. Nothing: another package of the list has it.
+# Sets `native` to the name of a package, given Debian's, in the family that was found. Empty: another package of the list has it.
 native_package() { # NAME
+    native=$1
     # Debian's                     Fedora, RHEL     openSUSE                 Arch
     local row
     for row in \
@@ -55,21 +56,19 @@ native_package() { # NAME
         read -r -a names <<<"$row"
         [[ ${names[0]} == "$1" ]] || continue
         case $os_family in
-            fedora | rhel) printf '%s' "${names[1]}" ;;
-            suse) [[ ${names[2]} == - ]] || printf '%s' "${names[2]}" ;;
-            arch) printf '%s' "${names[3]}" ;;
-            *) printf '%s' "$1" ;;
+            fedora | rhel) native=${names[1]} ;;
+            suse) native=${names[2]#-} ;;
+            arch) native=${names[3]} ;;
         esac
         return
     done
-    printf '%s' "$1"
 }
 
 # Prints the commands that install these packages, one a line.
 package_commands() { # PACKAGE (Debian's names)...
     local name native list=''
     for name in "$@"; do
-        native=$(native_package "$name")
+        native_package "$name"
         [[ $native != *[\(\)]* ]] || native="'$native'"
         list+=${native:+ $native}
     done
