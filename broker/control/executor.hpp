@@ -53,8 +53,8 @@ class Executor {
   void prepare_next();  // a process gets as ready to be the next life as the GPU allows beside this one
   [[nodiscard]] bool prepares_next() const { return prepares_next_; }
   void drop_next();     // unless there is always one
-  // The kernel log tells of a fault of it. The driver's report may take most of a second (docs/measurements.md), so the process of its next life is
-  // started by then; it goes again if no report follows. A trap ends this life without one.
+  // The kernel log tells of a fault of it. The driver's report may take most of a second (docs/experiments/2026-11-22-who-tells-of-a-fault.md), so
+  // the process of its next life is started by then; it goes again if no report follows. A trap ends this life without one.
   void expect_fault(const XidLine& line);
   void rule_out_trap() { trap_sense_.rule_out(); }  // the kernel log tells of another kind of fault, of some process
   [[nodiscard]] bool has_next() const;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the GPU's kernel module says about faults: "NVRM: Xid" lines of the kernel log. Where /dev/kmsg may not be read (most users, containers)
 // there is nothing to be had, and nothing is said about it.
-// When a line comes says when the fault was, far better than the driver's report (docs/measurements.md): within milliseconds, except for memory
-// faults, which the kernel module itself learns of late.
+// When a line comes says when the fault was, far better than the driver's report (docs/experiments/2026-11-22-who-tells-of-a-fault.md): within
+// milliseconds, except for memory faults, which the kernel module itself learns of late.
 // Owned by SessionManager; the control process's thread. Lines are others' text: parsed, never trusted further than a guess at address and time.
 #pragma once
 

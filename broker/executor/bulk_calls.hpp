@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Short calls of the driver by the thousand (mappings, chunks), by helpers. Whoever makes them one behind the other has the driver's lock again
-// before a thread that waits for it has woken up, so a launch of somebody else's may wait for all of them (docs/measurements.md, Attacks on time).
+// before a thread that waits for it has woken up, so a launch of somebody else's may wait for all of them
+// (docs/experiments/2026-11-23-attacks-on-time.md).
 // So one thread at a time makes such calls, for 100 us, and lets as long go by. A call alone waits for nobody.
 #pragma once
 

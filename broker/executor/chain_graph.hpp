@@ -27,7 +27,7 @@ inline constexpr std::size_t kLongestExactChain = 8;
 // length, and long runs lose nothing by being cut.
 [[nodiscard]] std::size_t chain_length(std::size_t launches);
 // Chains of that length have words in any case: there is nothing else in them, or they cost little there. In a flood of the longest chains words
-// behind each of them would cost 6 to 9 % of the launches (docs/measurements.md).
+// behind each of them would cost 6 to 9 % of the launches (docs/experiments/2026-11-22-words-behind-chains.md).
 [[nodiscard]] bool always_has_words(std::size_t length);
 
 struct ChainShape {

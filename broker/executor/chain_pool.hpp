@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The prepared graphs of a context, shared by its streams: the executor's one context has a pool, each side context and each green context of a
 // client's, since a graph runs where its nodes were added. Instantiating a graph may take device memory, and then the driver waits for
-// every running kernel of the context and holds all other calls meanwhile (docs/measurements.md). So graphs are made before the executor
-// serves anybody and in quiet windows, never when one is wanted: who finds none issues plainly and has more made.
+// every running kernel of the context and holds all other calls meanwhile (docs/experiments/2026-11-21-hardware-connections.md). So graphs are made
+// before the executor serves anybody and in quiet windows, never when one is wanted: who finds none issues plainly and has more made.
 //
 // Threads: workers take and give back; the window's thread makes more.
 #pragma once

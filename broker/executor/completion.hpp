@@ -4,8 +4,8 @@
 //
 // Fences are words in memory that the GPU writes without telling anybody, so the thread looks again and again: first after microseconds, then
 // ever more rarely, in proportion to how long the youngest waiter of a session has waited already (completion_pause). A wait is so prolonged by
-// a small part, and a long one costs next to nothing (docs/measurements.md). After Interrupts::kLongWait the session's worker is told, which has
-// an interrupt say when the work has ended.
+// a small part, and a long one costs next to nothing (docs/experiments/2026-11-22-long-waits.md). After Interrupts::kLongWait the session's worker is
+// told, which has an interrupt say when the work has ended.
 //
 // Threads: add, remove and look from any; none waits for the GPU. Trust: a waiter's fence index is checked; a client that scribbles into its
 // waiters or fences wakes or does not wake its own threads. Doorbells are listened to and never read or written: their file descriptions are

@@ -3,10 +3,10 @@
 //  - *A fatal error that no driver call meets.* A client that only waits for its fence would wait for ever. The driver gives the context's
 //    sticky error on every stream, so a stream of the watch's own is asked.
 //  - *A fault before the driver knows of it.* After an illegal access compute stands still at once, but the error shows only some 100 ms later
-//    (measured: docs/measurements.md). Work issued meanwhile would be lost and its innocent client counted as busy. When a stream is overdue
-//    (stall_sense.hpp), or nothing at all has ended for a millisecond, an empty kernel is launched on a stream of highest priority; until it
-//    comes back, `engine_stalled` keeps workers from reading the rings of idle sessions. On a GPU that works it is back within some
-//    microseconds; one that is merely full lets it through as soon as a block ends.
+//    (docs/experiments/2026-11-21-fault-in-time.md). Work issued meanwhile would be lost and its innocent client counted as busy. When a stream is
+//    overdue (stall_sense.hpp), or nothing at all has ended for a millisecond, an empty kernel is launched on a stream of highest priority; until it
+//    comes back, `engine_stalled` keeps workers from reading the rings of idle sessions. On a GPU that works it is back within some microseconds; one
+//    that is merely full lets it through as soon as a block ends.
 // Since it sees who has become idle, it gives VariableKeeper its turns.
 #pragma once
 

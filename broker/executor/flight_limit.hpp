@@ -4,7 +4,8 @@
 // between one and four milliseconds is right.
 //
 // In a crowd (more streams at work than the device has connections) a stream whose operations are not tiny has one chain on the GPU and one
-// behind it, no more: what stands in a connection behind work of its own stream holds up the other streams there (docs/measurements.md).
+// behind it, no more: what stands in a connection behind work of its own stream holds up the other streams there
+// (docs/experiments/2026-11-21-hardware-connections.md).
 #pragma once
 
 #include <algorithm>

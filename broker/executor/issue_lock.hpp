@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One thread at a time hands work to a context of the driver. The executor's context has a lock of its own in the driver, on which contending
-// threads sleep and wake each other: two threads that launch alternately get a quarter of what one gets (docs/measurements.md). A green context
-// has none, and is not to be used by two threads at once (cuGreenCtxCreate): what names it or one of its streams, or makes it current, is done
-// under this. Not so, where clients have some: instantiating and launching a graph some of whose nodes are of another green context than the stream.
+// threads sleep and wake each other: two threads that launch alternately get a quarter of what one gets
+// (docs/experiments/2026-11-21-words-by-kernels.md). A green context has none, and is not to be used by two threads at once (cuGreenCtxCreate): what
+// names it or one of its streams, or makes it current, is done under this. Not so, where clients have some: instantiating and launching a graph some
+// of whose nodes are of another green context than the stream.
 // What is held here lasts a microsecond, so waiting means spinning, and workers decode and fill graphs side by side. (Longer in a green context
 // alone: its graphs are made in quiet windows, its streams at their session's wish.) Never held around a call that may wait for the GPU; streams stay
 // within their credit for that reason too.

@@ -19,8 +19,8 @@ namespace mpsshim::broker {
 
 namespace {
 
-// The driver takes a wanted address for a reservation only at coarse steps (measured: docs/measurements.md). Rounding outwards stays inside
-// the session's slot, because the guard gaps around a lease do.
+// The driver takes a wanted address for a reservation only at coarse steps (docs/experiments/2026-11-21-driver-facts.md). Rounding outwards stays
+// inside the session's slot, because the guard gaps around a lease do.
 constexpr std::uint64_t kReservationUnit = std::uint64_t{32} << 20;
 
 // Each chunk costs this process and the control process descriptors (the CPU driver's memory is files too).

@@ -83,7 +83,7 @@ class QuietWindow {
   void observe() { watch_.observe(Clock::now()); }
   // The result of `ask`, a driver call that changes a function of clients' or reads what others change, while no worker is inside its gate and no
   // other thread in sharing(): the driver does not keep such calls apart from launches of that function in other contexts, and kernels were
-  // seen to get wrong arguments beside them (docs/measurements.md, Shared functions). Any thread that is in neither; nothing is drained.
+  // seen to get wrong arguments beside them (docs/experiments/2026-11-23-shared-functions.md). Any thread that is in neither; nothing is drained.
   template <typename F>
   [[nodiscard]] CUresult exclusively(F&& ask) {
     const std::lock_guard lock(functions_mutex_);

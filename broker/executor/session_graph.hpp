@@ -86,7 +86,7 @@ class SessionGraph {
   void note_kernel(const NodeWork& work);
   void note_ranges(std::uint32_t index, const NodeWork& work, bool is_enabled);
 
-  // On an H200, of graphs of 1,000 to 20,000 kernels (docs/measurements.md).
+  // On an H200, of graphs of 1,000 to 20,000 kernels (docs/experiments/2026-11-23-large-graphs.md).
   static constexpr std::chrono::microseconds kInstantiationOfNode{5};
   static constexpr std::chrono::microseconds kDestructionOfNode{1};
 

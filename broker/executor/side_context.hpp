@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A green context of all the multiprocessors, for one worker to launch in. The driver's lock is a context's: threads that hand work to one context
-// hold each other up, threads that hand it to green contexts of their own do not (docs/measurements.md). The first worker has the executor's context,
-// the next ones may have a side context each (mpsbroker --side-contexts). Sessions that wait after every few launches have their streams there once
-// there are more of them than one worker serves well (worker_placement.hpp); their kernels run beside all others as before. Memory, functions,
-// faults, and what waits for every kernel, are the one context's.
+// hold each other up, threads that hand it to green contexts of their own do not (docs/experiments/2026-11-22-side-contexts.md). The first worker has
+// the executor's context, the next ones may have a side context each (mpsbroker --side-contexts). Sessions that wait after every few launches have
+// their streams there once there are more of them than one worker serves well (worker_placement.hpp); their kernels run beside all others as before.
+// Memory, functions, faults, and what waits for every kernel, are the one context's.
 //
 // All are made in a quiet window when such sessions first crowd, and stay: each makes everybody's chains of dependent kernels some percent slower,
 // used or not. Their streams, and a stock of graphs, are made along with them: these take device memory, so they have a place in the load log.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which worker should have a session. Two threads that hand launches to the driver in one context in turn get less done than one
-// (docs/measurements.md), so sessions that wait after every few launches are with the worker in whose context their streams are: their home.
+// (docs/experiments/2026-11-21-words-by-kernels.md), so sessions that wait after every few launches are with the worker in whose context their
+// streams are: their home.
 // That is the first worker's, until there are more of them than one worker serves well; then they spread over the homes (side_context.hpp). A
 // session that posts long runs costs decoding and filling graphs instead, and goes where there is least of that; so does one that takes all the time
 // its worker gives it and waits for nothing.

@@ -20,7 +20,8 @@ enum class WaitStep : std::uint8_t { look, yield, sleep };
 // A style, and how long the wait will be, as far as anybody can tell.
 struct WaitPlan {
   // Twice what a short kernel takes from its launch on. A wait that is not over by then may be for a worker of the executor that has no core, where
-  // more clients wait than there are cores: they give theirs away. Yielding earlier made the waits of a single client longer (docs/measurements.md).
+  // more clients wait than there are cores: they give theirs away. Yielding earlier made the waits of a single client longer
+  // (docs/experiments/2026-11-22-fourteen-clients.md).
   static constexpr std::uint64_t kSpinUs = 20;
   // What is expected to take less is waited for as if nobody knew: a thread wakes up some 0.1 ms late, as much as such a wait's margin.
   static constexpr std::uint64_t kLeastExpectedUs = 2'000;

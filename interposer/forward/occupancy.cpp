@@ -18,7 +18,7 @@ namespace mpsshim::interposer::forward {
 namespace {
 
 // The driver's function has the largest limits that any client has set on it, so what follows from a client's own is said here, as the driver says
-// it (measured: docs/measurements.md, Occupancy).
+// it (measured: docs/experiments/2026-11-23-occupancy.md).
 bool exceeds_own_limit(const Function& function, std::size_t shared_bytes) {
   const std::int32_t limit = function.max_dynamic_shared_bytes.load(std::memory_order_relaxed);
   return shared_bytes > static_cast<std::size_t>(std::max(limit, 0));

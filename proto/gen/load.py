@@ -111,7 +111,8 @@ def _check_ids(functions):
         if function.name in names:
             raise SpecError(f"{where}: the name stands in {names[function.name].group}.toml already")
         if function.id in ids:
-            raise SpecError(f"{where}: id {function.id} belongs to {ids[function.id].name} for ever; the next free one is {max(ids) + 1}")
+            free = max(other.id for other in functions) + 1
+            raise SpecError(f"{where}: id {function.id} belongs to {ids[function.id].name} for ever; the next free one is {free}")
         if not 0 < function.id < FIRST_RECORD_ID:
             raise SpecError(f"{where}: id {function.id} is outside 1..{FIRST_RECORD_ID - 1}")
         names[function.name] = ids[function.id] = function
@@ -267,7 +268,8 @@ def _check_records(records):
         if record.name in names:
             raise SpecError(f"{where}: the name stands twice")
         if record.id in ids:
-            raise SpecError(f"{where}: id {record.id:#x} belongs to {ids[record.id].name} for ever; the next free one is {max(ids) + 1:#x}")
+            free = max(other.id for other in records) + 1
+            raise SpecError(f"{where}: id {record.id:#x} belongs to {ids[record.id].name} for ever; the next free one is {free:#x}")
         names.add(record.name)
         ids[record.id] = record
         check_layout(record.fields, where)

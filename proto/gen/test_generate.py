@@ -73,6 +73,7 @@ class Refusals(unittest.TestCase):
 
     def test_duplicate_id(self):
         self.refuse("belongs to cuOne for ever; the next free one is 2", entry("cuOne", 1) + entry("cuTwo", 1))
+        self.refuse("the next free one is 8", entry("cuOne", 1) + entry("cuTwo", 1) + entry("cuThree", 7))
 
     def test_duplicate_name(self):
         self.refuse("stands in things.toml already", entry("cuOne", 1) + entry("cuOne", 2))
@@ -159,7 +160,7 @@ class Refusals(unittest.TestCase):
 
     def test_record(self):
         self.refuse("outside 0x8000..0xffff", records=record(id=0x7FFF))
-        self.refuse("belongs to Thing for ever", records=record() + record("Other"))
+        self.refuse("belongs to Thing for ever; the next free one is 0x800a", records=record() + record("Other") + record("Third", id=0x8009))
         self.refuse("the name stands twice", records=record() + record(id=0x8002))
         self.refuse("type 'u24' is none of", records=record(fields='[{ type = "u24", name = "x" }]'))
         self.refuse("a post has no reply", records=record(more="reply_trailing = 'text'"))

@@ -2,7 +2,7 @@
 // concurrent_links [--threads N] [--seconds S] [--exclusively] Threads of one process that link at the same time in its one context, as helpers
 // of an executor do for its clients: PTX, and objects of relocatable code. Each result is compared with what the first one of its kind was.
 //   --exclusively  one at a time
-// Exit status 1: an error, or another result, which is printed. A crash is the driver's: docs/measurements.md, Links of several threads.
+// Exit status 1: an error, or another result, which is printed. A crash is the driver's: docs/experiments/2026-11-23-concurrent-links.md.
 #include <atomic>
 #include <chrono>
 #include <cstdio>

@@ -6,7 +6,7 @@
 //   --settings      another thread sets attributes of the functions all the time      --questions   … asks for their occupancy
 //   --loads         another thread loads and unloads the module                      --exclusively  these do it while nobody sets or launches
 //   --lock          under which nodes are set: of all threads, of those in the primary context, none (default)
-// Launches in the primary context are always under one lock, as the executor's are. Found so far: docs/measurements.md, Shared functions.
+// Launches in the primary context are always under one lock, as the executor's are. Found so far: docs/experiments/2026-11-23-shared-functions.md.
 #include <atomic>
 #include <chrono>
 #include <cstdio>

@@ -18,7 +18,7 @@ namespace mpsshim::interposer::forward {
 namespace {
 
 constexpr std::chrono::seconds kHelperIdleTime{5};
-constexpr unsigned kMostThreads = 4;  // more were slower (docs/measurements.md)
+constexpr unsigned kMostThreads = 4;  // more were slower (docs/experiments/2026-11-21-copies.md)
 constexpr std::uint64_t kSleepUs = 20'000;
 
 // Helpers, so without the calling thread.

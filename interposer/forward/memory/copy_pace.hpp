@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a copy between device memory and pinned memory will take, reckoned from how fast the last one in its direction went. A thread that
-// waits for one sleeps until shortly before that and then looks: being woken costs some 0.2 ms (docs/measurements.md, "Copies"). A wrong guess costs
-// looks for a sixteenth of the copy's time; the wait ends as it would without.
+// waits for one sleeps until shortly before that and then looks: being woken costs some 0.2 ms (docs/experiments/2026-11-22-long-waits.md). A wrong
+// guess costs looks for a sixteenth of the copy's time; the wait ends as it would without.
 // Any thread.
 #pragma once
 
