@@ -96,13 +96,14 @@ class Channel {
 
   // A call: returns the executor's status, or the session's error. `reply` is filled on CUDA_SUCCESS; `answer`, where given, holds all bytes.
   template <typename Record, typename Reply>
-  [[nodiscard]] CUresult call(proto::StreamId stream, const Record& record, std::span<const std::byte> trailing, Repeat repeat, Reply& reply,
+  [[nodiscard]] CUresult call(proto::StreamId stream, const Record& record, std::span<const std::byte> trailing, Reply& reply,
                               Answer* answer = nullptr) {
     static_assert(Record::kIsCall);
     Answer own;
     Answer& used = answer != nullptr ? *answer : own;
     const auto body = std::as_bytes(std::span(&record, 1)).first(Record::kBodyBytes);
-    if (const CUresult error = exchange(RecordParts{Record::kId, stream, body, trailing}, repeat, used); error != CUDA_SUCCESS) return error;
+    constexpr Repeat kRepeat = Record::kMayRepeat ? Repeat::harmless : Repeat::never;
+    if (const CUresult error = exchange(RecordParts{Record::kId, stream, body, trailing}, kRepeat, used); error != CUDA_SUCCESS) return error;
     if (used.status != CUDA_SUCCESS) return used.status;
     if (used.payload.size() < Reply::kBodyBytes) return guardian_.fail(CUDA_ERROR_MPS_RPC_FAILURE);
     if (Reply::kBodyBytes != 0) std::memcpy(&reply, used.payload.data(), Reply::kBodyBytes);

@@ -68,7 +68,10 @@ class RecipeBook {
 // The recipe of a record as it is about to be posted.
 template <typename Record>
 [[nodiscard]] Recipe recipe_of(proto::StreamId stream, const Record& record, std::uint64_t position, std::span<const std::byte> trailing = {}) {
-  const auto body = std::as_bytes(std::span(&record, 1)).first(Record::kBodyBytes);
+  static_assert(Record::kRecipe != proto::RecordRecipe::none);
+  Record again = record;
+  if constexpr (Record::kRecipe == proto::RecordRecipe::restoring) again.restores = true;
+  const auto body = std::as_bytes(std::span(&again, 1)).first(Record::kBodyBytes);
   Recipe recipe;
   recipe.id = Record::kId;
   recipe.stream = stream;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -66,8 +67,28 @@ class SessionClient final : private Channel::Guardian {
   [[nodiscard]] RecipeBook& recipes() { return recipes_; }
   void end_recipe(RecipeBook::Key key, Place place);
 
-  // Keeps the recipe of a call that was answered. False: the executor that answered is gone and so is the object; make the call again.
-  [[nodiscard]] bool keep_recipe(Recipe recipe, const Answer& answer, RecipeBook::Key& key);
+  // A call that makes what the next executor has to have as well. It is made again where the executor that answered, and so what it made, is gone
+  // before the recipe is kept. `recipe_for(reply)` gives the recipe, or nothing where nothing was made. `answer` has all bytes, also of an error.
+  template <typename Record, typename Reply, typename RecipeFor>
+  [[nodiscard]] CUresult call_kept(const Record& record, std::span<const std::byte> trailing, Reply& reply, Answer& answer, RecipeBook::Key& key,
+                                   RecipeFor&& recipe_for) {
+    for (;;) {
+      answer = Answer{};
+      if (const CUresult error = channel_.call({}, record, trailing, reply, &answer); error != CUDA_SUCCESS) return error;
+      std::optional<Recipe> recipe = recipe_for(reply);
+      if (!recipe || keep_recipe(std::move(*recipe), answer, key)) return CUDA_SUCCESS;
+    }
+  }
+  // The same where the record itself is the recipe.
+  template <typename Record, typename Reply>
+  [[nodiscard]] CUresult call_kept(const Record& record, std::span<const std::byte> trailing, Reply& reply, Answer& answer, RecipeBook::Key& key) {
+    return call_kept(record, trailing, reply, answer, key, [&](const Reply&) { return recipe_of({}, record, 0, trailing); });
+  }
+  template <typename Record, typename Reply>
+  [[nodiscard]] CUresult call_kept(const Record& record, std::span<const std::byte> trailing, Reply& reply, RecipeBook::Key& key) {
+    Answer answer;
+    return call_kept(record, trailing, reply, answer, key);
+  }
 
   // Waits until fence word `index` has reached `target`.
   [[nodiscard]] CUresult wait_fence(std::uint32_t index, std::uint32_t target, const char* reason) {
@@ -89,6 +110,8 @@ class SessionClient final : private Channel::Guardian {
                                       std::uint64_t& segment);
 
  private:
+  // Keeps the recipe of a call that was answered. False: the executor that answered is gone and so is what it made.
+  [[nodiscard]] bool keep_recipe(Recipe recipe, const Answer& answer, RecipeBook::Key& key);
   friend class Recovery;
 
   SessionClient();

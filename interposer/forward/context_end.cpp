@@ -69,13 +69,8 @@ CUresult raise_context_limit(CUlimit limit, std::size_t value) {
   if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
   const proto::ContextLimitRecord record{static_cast<std::uint32_t>(limit), 0, value};
   proto::ContextLimitReply reply{};
-  Answer answer;
   RecipeBook::Key recipe = 0;  // the context keeps it, and so does the next one
-  do {
-    const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
-    if (error != CUDA_SUCCESS) return error;
-  } while (!session().keep_recipe(recipe_of({}, record, 0), answer, recipe));
-  return CUDA_SUCCESS;
+  return session().call_kept(record, {}, reply, recipe);
 }
 
 CUresult set_persisting_cache(CUcontext context, std::size_t bytes) {

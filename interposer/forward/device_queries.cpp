@@ -23,7 +23,7 @@ CUresult ask(CUdevice device, DeviceQuestion query, std::uint32_t first, std::ui
   if (const CUresult error = session().ensure_attached(); error != CUDA_SUCCESS) return error;
   const proto::DeviceQueryRecord record{query, first, second, 0};
   proto::DeviceQueryReply reply{};
-  const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply);
+  const CUresult error = session().channel().call({}, record, {}, reply);
   if (error == CUDA_SUCCESS) value = reply.value;
   return error;
 }
@@ -32,7 +32,7 @@ CUresult call_whole(ContextAction call, std::uint32_t first, std::uint32_t secon
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   const proto::ContextCallRecord record{call, first, second, 0};
   proto::ContextCallReply reply{};
-  return session().channel().call({}, record, {}, Repeat::harmless, reply);
+  return session().channel().call({}, record, {}, reply);
 }
 
 }  // namespace

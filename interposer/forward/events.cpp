@@ -121,7 +121,7 @@ CUresult Events::elapsed(Event& start, Event& end, float* milliseconds) {
   record.start = start.id;
   record.end = end.id;
   proto::EventElapsedReply reply{};
-  const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply);
+  const CUresult error = session().channel().call({}, record, {}, reply);
   if (error == CUDA_SUCCESS) *milliseconds = reply.milliseconds;
   return error;
 }

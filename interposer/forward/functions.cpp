@@ -101,10 +101,7 @@ CUresult Functions::look_up(proto::ModuleId module, std::string_view name, Funct
   const auto trailing = std::as_bytes(std::span(name));
   proto::FunctionLookupReply reply{};
   Answer answer;
-  CUresult error = CUDA_SUCCESS;
-  do {
-    error = session().channel().call({}, record, trailing, Repeat::harmless, reply, &answer);
-  } while (error == CUDA_SUCCESS && !session().keep_recipe(recipe_of({}, record, 0, trailing), answer, function->recipe));
+  CUresult error = session().call_kept(record, trailing, reply, answer, function->recipe);
   if (error == CUDA_SUCCESS && !take_facts(*function, reply, std::span(answer.payload).subspan(proto::FunctionLookupReply::kBodyBytes))) {
     error = CUDA_ERROR_MPS_RPC_FAILURE;
   }
@@ -160,12 +157,8 @@ CUresult Functions::set_attribute(Function& function, int attribute, int value) 
   record.attribute = attribute;
   record.value = value;
   proto::FunctionSetAttributeReply reply{};
-  Answer answer;
   RecipeBook::Key key = 0;
-  do {
-    const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
-    if (error != CUDA_SUCCESS) return error;
-  } while (!session().keep_recipe(recipe_of({}, record, 0), answer, key));
+  if (const CUresult error = session().call_kept(record, {}, reply, key); error != CUDA_SUCCESS) return error;
   session().channel().locked([&](Link&) {
     session().recipes().forget(function.attribute_recipe[index]);
     function.attribute_recipe[index] = key;

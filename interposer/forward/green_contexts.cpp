@@ -32,11 +32,7 @@ CUresult GreenContexts::create(std::span<const proto::ResourceShare> shares, CUd
   if (green->id == proto::GreenContextId{}) return CUDA_ERROR_OUT_OF_MEMORY;
   const proto::GreenContextCreateRecord record{green->id};
   proto::GreenContextCreateReply reply{};
-  Answer answer;
-  CUresult error = CUDA_SUCCESS;
-  do {
-    error = session().channel().call({}, record, std::as_bytes(shares), Repeat::harmless, reply, &answer);
-  } while (error == CUDA_SUCCESS && !session().keep_recipe(recipe_of({}, record, 0, std::as_bytes(shares)), answer, green->recipe));
+  CUresult error = session().call_kept(record, std::as_bytes(shares), reply, green->recipe);
   if (error == CUDA_SUCCESS) error = create_green_context(device, green->id, green->context, green->unique_id);
   if (error != CUDA_SUCCESS) {
     const std::lock_guard lock(mutex_);

@@ -132,7 +132,7 @@ CUresult add(Link& link, CUjitInputType type, std::span<const std::byte> input, 
   const std::vector<std::byte> trailing = trailing_of(options, name.substr(0, 256));
   proto::LinkAddReply reply{};
   Answer answer;
-  const CUresult error = session().channel().call({}, record, trailing, Repeat::never, reply, &answer);
+  const CUresult error = session().channel().call({}, record, trailing, reply, &answer);
   report<proto::LinkAddReply>(link, answer);
   return error;
 }
@@ -142,7 +142,7 @@ CUresult fetch_result(Link& link, std::uint64_t size_bytes) {
   while (link.result.size() < size_bytes) {
     proto::LinkReadReply reply{};
     Answer answer;
-    const CUresult error = session().channel().call({}, proto::LinkReadRecord{link.id, link.result.size()}, {}, Repeat::harmless, reply, &answer);
+    const CUresult error = session().channel().call({}, proto::LinkReadRecord{link.id, link.result.size()}, {}, reply, &answer);
     if (error != CUDA_SUCCESS) return error;
     const auto bytes = std::span(answer.payload).subspan(sizeof reply);
     if (bytes.empty() || bytes.size() != reply.returned_bytes) return CUDA_ERROR_MPS_RPC_FAILURE;
@@ -176,7 +176,7 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** 
   record.link = link->id;
   record.option_count = static_cast<std::uint32_t>(read.plain.size());
   proto::LinkCreateReply reply{};
-  const CUresult error = session().channel().call({}, record, trailing_of(read), Repeat::never, reply);
+  const CUresult error = session().channel().call({}, record, trailing_of(read), reply);
   if (error != CUDA_SUCCESS) {
     (void)links().take(link->id);
     return error;
@@ -214,7 +214,7 @@ CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
     const Timed timed(link);
     proto::LinkCompleteReply reply{};
     Answer answer;
-    CUresult error = session().channel().call({}, proto::LinkCompleteRecord{link.id}, {}, Repeat::never, reply, &answer);
+    CUresult error = session().channel().call({}, proto::LinkCompleteRecord{link.id}, {}, reply, &answer);
     report<proto::LinkCompleteReply>(link, answer);
     if (error == CUDA_SUCCESS) error = fetch_result(link, reply.size_bytes);
     if (error != CUDA_SUCCESS) return error;

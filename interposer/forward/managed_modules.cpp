@@ -32,7 +32,7 @@ CUresult Modules::initialise_managed(Module& module) {
       const proto::VariableReadRecord record{module.id, offset};
       proto::VariableReadReply reply{};
       Answer answer;
-      const CUresult error = session().channel().call({}, record, std::as_bytes(std::span(name)), Repeat::harmless, reply, &answer);
+      const CUresult error = session().channel().call({}, record, std::as_bytes(std::span(name)), reply, &answer);
       if (error != CUDA_SUCCESS) return error;
       const auto bytes = std::span(answer.payload).subspan(std::min(answer.payload.size(), proto::VariableReadReply::kBodyBytes));
       if (bytes.empty() || reply.size_bytes != range.size_bytes || bytes.size() > range.size_bytes - offset) return CUDA_ERROR_MPS_RPC_FAILURE;

@@ -116,22 +116,20 @@ CUresult Modules::call_load(Module& module, JitOptions& options, std::vector<std
   record.offers.set(proto::ModuleOffer::has_objects, module.has_objects);
   proto::ModuleLoadReply reply{};
   Answer answer;
-  Recipe recipe;
-  do {
-    answer = Answer{};
-    const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
-    if (error != CUDA_SUCCESS) {
-      const std::size_t skip = std::min(answer.payload.size(), proto::ModuleLoadReply::kBodyBytes);
-      const auto log = std::span(answer.payload).subspan(skip);
-      options.report({reinterpret_cast<const char*>(log.data()), log.size()});
-      return error;
-    }
-    if (reply.globals == proto::ModuleGlobals::need_places) {
-      wanted.assign(answer.payload.begin() + proto::ModuleLoadReply::kBodyBytes, answer.payload.end());
-      return wanted.empty() ? CUDA_ERROR_MPS_RPC_FAILURE : CUDA_SUCCESS;
-    }
-    recipe = reply.globals == proto::ModuleGlobals::none ? recipe_of({}, record, 0) : restoring_recipe(record, reply, answer);
-  } while (!session().keep_recipe(std::move(recipe), answer, module.recipe));
+  const auto recipe_for = [&](const proto::ModuleLoadReply& loaded) -> std::optional<Recipe> {
+    if (loaded.globals == proto::ModuleGlobals::need_places) return std::nullopt;
+    return loaded.globals == proto::ModuleGlobals::none ? recipe_of({}, record, 0) : restoring_recipe(record, loaded, answer);
+  };
+  if (const CUresult error = session().call_kept(record, {}, reply, answer, module.recipe, recipe_for); error != CUDA_SUCCESS) {
+    const std::size_t skip = std::min(answer.payload.size(), proto::ModuleLoadReply::kBodyBytes);
+    const auto log = std::span(answer.payload).subspan(skip);
+    options.report({reinterpret_cast<const char*>(log.data()), log.size()});
+    return error;
+  }
+  if (reply.globals == proto::ModuleGlobals::need_places) {
+    wanted.assign(answer.payload.begin() + proto::ModuleLoadReply::kBodyBytes, answer.payload.end());
+    return wanted.empty() ? CUDA_ERROR_MPS_RPC_FAILURE : CUDA_SUCCESS;
+  }
   options.report({});
   module.function_count = reply.function_count;
   module.has_writable_globals = reply.globals != proto::ModuleGlobals::none;
@@ -189,12 +187,8 @@ CUresult Modules::get_global(Module& module, std::string_view name, Global& glob
   record.module = module.id;
   const auto trailing = std::as_bytes(std::span(name));
   proto::GlobalLookupReply reply{};
-  Answer answer;
   RecipeBook::Key key = 0;
-  do {
-    const CUresult error = session().channel().call({}, record, trailing, Repeat::harmless, reply, &answer);
-    if (error != CUDA_SUCCESS) return error;
-  } while (!session().keep_recipe(recipe_of({}, record, 0, trailing), answer, key));
+  if (const CUresult error = session().call_kept(record, trailing, reply, key); error != CUDA_SUCCESS) return error;
   module.global_recipes.push_back(key);
   global = {reply.address, reply.size_bytes};
   module.globals.emplace(name, global);
@@ -210,7 +204,7 @@ CUresult Modules::function_names(Module& module, std::vector<std::string>& names
     record.first = static_cast<std::uint32_t>(module.names.size());
     proto::FunctionListReply reply{};
     Answer answer;
-    const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
+    const CUresult error = session().channel().call({}, record, {}, reply, &answer);
     if (error != CUDA_SUCCESS) return error;
     const auto trailing = std::span(answer.payload).subspan(proto::FunctionListReply::kBodyBytes);
     std::string_view text(reinterpret_cast<const char*>(trailing.data()), trailing.size());

@@ -51,7 +51,7 @@ class Cache {
     }
     record.function = function.id;
     proto::OccupancyReply reply{};
-    if (const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = session().channel().call({}, record, {}, reply); error != CUDA_SUCCESS) return error;
     value = reply.value;
     const std::lock_guard lock(mutex_);
     if (answers_.size() >= kMaxAnswers) answers_.clear();
@@ -155,7 +155,7 @@ CUresult ask_of_clusters(int* answer, CUfunction handle, const CUlaunchConfig* c
     const bool may_exceed_portable = function.attribute[CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED].load(std::memory_order_relaxed) != 0;
     if (!may_exceed_portable && blocks_of_cluster(*config) > kMostPortableBlocksOfCluster) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     const auto attributes = std::as_bytes(std::span(config->attrs, config->numAttrs));
-    const CUresult error = session().channel().call({}, record, attributes, Repeat::harmless, reply);
+    const CUresult error = session().channel().call({}, record, attributes, reply);
     if (error != CUDA_SUCCESS) return error;
     *answer = static_cast<int>(reply.value);
     if (exceeds_own_limit(function, config->sharedMemBytes)) *answer = 0;

@@ -62,7 +62,7 @@ CUresult device_resource(CUdevice device, Resource& resource) {
   }
   if (const CUresult error = session().ensure_attached(); error != CUDA_SUCCESS) return error;
   proto::ResourceQueryReply reply{};
-  const CUresult error = session().channel().call({}, proto::ResourceQueryRecord{}, {}, Repeat::harmless, reply);
+  const CUresult error = session().channel().call({}, proto::ResourceQueryRecord{}, {}, reply);
   if (error != CUDA_SUCCESS) return error;
   resource = {};
   resource.told.type = reply.type;
@@ -159,7 +159,7 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int* nbGrou
   const proto::ResourceSplitRecord record{wanted, useFlags, minCount, 0};
   proto::ResourceSplitReply reply{};
   Answer answer;
-  const CUresult error = session().channel().call({}, record, std::as_bytes(std::span(&whole.share, 1)), Repeat::harmless, reply, &answer);
+  const CUresult error = session().channel().call({}, record, std::as_bytes(std::span(&whole.share, 1)), reply, &answer);
   if (error != CUDA_SUCCESS) return error;
   // Parts of parts have no name here. No driver makes them: "the output results cannot be split again" (manual).
   if (result != nullptr && whole.share.part != proto::kWholeResource) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
@@ -182,8 +182,7 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* phDesc, CUdevResource* res
   }
   if (const CUresult error = session().ensure_attached(); error != CUDA_SUCCESS) return error;
   proto::ResourceDescribeReply reply{};
-  const CUresult error =
-      session().channel().call({}, proto::ResourceDescribeRecord{}, std::as_bytes(std::span(descriptor->shares)), Repeat::harmless, reply);
+  const CUresult error = session().channel().call({}, proto::ResourceDescribeRecord{}, std::as_bytes(std::span(descriptor->shares)), reply);
   if (error != CUDA_SUCCESS) return error;
   const auto id = descriptors().add(std::move(descriptor));
   if (!id.has_kind()) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -58,7 +58,7 @@ CUresult encode(CUtensorMap* map, const Question& question) {
   Map bytes;
   if (!Answers::instance().find(question, bytes)) {
     proto::TensorMapEncodeReply reply{};
-    if (const CUresult error = session().channel().call({}, question, {}, Repeat::harmless, reply); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = session().channel().call({}, question, {}, reply); error != CUDA_SUCCESS) return error;
     static_assert(sizeof reply.map == sizeof bytes);
     std::memcpy(bytes.data(), reply.map, sizeof bytes);
     Answers::instance().add(question, bytes);
@@ -160,7 +160,7 @@ CUresult cuTensorMapReplaceAddress(CUtensorMap* tensorMap, void* globalAddress) 
   record.address = reinterpret_cast<std::uintptr_t>(globalAddress);
   std::memcpy(record.map, static_cast<const void*>(tensorMap), sizeof record.map);
   proto::TensorMapReplaceReply reply{};
-  const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply);
+  const CUresult error = session().channel().call({}, record, {}, reply);
   if (error == CUDA_SUCCESS) std::memcpy(static_cast<void*>(tensorMap), reply.map, sizeof reply.map);
   return error;
 }

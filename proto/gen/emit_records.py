@@ -19,6 +19,13 @@ enum class RecordOrder : std::uint8_t {{
   out_of_line,  // a call that may be answered later; later records go on
 }};
 
+// Whether a client posts a record again to the next executor, so that it has what the record made.
+enum class RecordRecipe : std::uint8_t {{
+  none,
+  as_made,
+  restoring,  // with `restores`
+}};
+
 '''
     body += "\n".join(_record(record) for record in spec.records)
     return header(namespace("mpsshim::proto", body), ("<cstddef>", "<cstdint>", "<type_traits>", '"gen/enums.hpp"', '"proto/ids.hpp"'),
@@ -34,7 +41,10 @@ def _record(record):
         f"static constexpr bool kIsCall = {str(record.is_call).lower()};",
         f"static constexpr RecordOrder kOrder = RecordOrder::{record.order};",
         f"static constexpr bool kHasTrailing = {str(bool(record.trailing)).lower()};",
+        f"static constexpr RecordRecipe kRecipe = RecordRecipe::{record.recipe};",
     ]
+    if record.is_call:
+        constants.append(f"static constexpr bool kMayRepeat = {str(record.repeat == 'harmless').lower()};")
     text += _structure(f"{record.name}Record", record.fields, constants)
     if record.is_call:
         text += f"// Reply to {record.name}Record." + (f" Trailing: {record.reply_trailing}.\n" if record.reply_trailing else "\n")

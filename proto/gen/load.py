@@ -4,13 +4,13 @@
 import re
 import tomllib
 
-from model import FIRST_RECORD_ID, ORDERS, PER_THREAD, UNSIGNED, WIRE_SIZES, Argument, AttributeOverride, Enum, Field, Function, Record, Spec, SpecError, Types, Value
+from model import FIRST_RECORD_ID, ORDERS, PER_THREAD, RECIPES, REPEATS, UNSIGNED, WIRE_SIZES, Argument, AttributeOverride, Enum, Field, Function, Record, Spec, SpecError, Types, Value
 
 # Of the ABI of CUDA 3.1 and older: the type that the argument has today.
 WIDER = {"CUdeviceptr_v1": "CUdeviceptr", "unsigned int": "size_t"}
 
 FUNCTION_KEYS = {"name", "id", "since", "reason", "per_thread", "arguments", "same_as"}
-RECORD_KEYS = {"name", "id", "order", "doc", "fields", "trailing", "reply", "reply_trailing"}
+RECORD_KEYS = {"name", "id", "order", "doc", "fields", "trailing", "reply", "reply_trailing", "repeat", "recipe"}
 _ARGUMENT = re.compile(r"(out )?(\w+(?: \w+)*\**) (\w+)")
 _RULE = re.compile(r"[a-z_]+\(.*\)")
 
@@ -206,8 +206,16 @@ def _record(entry, enums):
         raise SpecError(f"{where}: work of a stream is a post: whoever waits for it waits for a fence")
     if "reply" not in entry and ("reply_trailing" in entry or entry["order"] == "out_of_line"):
         raise SpecError(f"{where}: a post has no reply and keeps its order: give it a reply, if only `reply = []`")
+    _check_choice(where, "recipe", entry.get("recipe", "none"), RECIPES)
+    if "reply" in entry:
+        _check_choice(where, "repeat", entry.get("repeat", ""), REPEATS)
+    elif "repeat" in entry:
+        raise SpecError(f"{where}: a post is not repeated: it is among the records that the next executor gets, or was done")
+    if entry.get("recipe") == "restoring" and not any(field["name"] == "restores" and field["type"] == "bool" for field in entry["fields"]):
+        raise SpecError(f"{where}: a restoring recipe needs a bool `restores`")
     return Record(entry["name"], entry["id"], entry["order"], entry["doc"], _fields(entry["fields"], enums, where), entry.get("trailing", ""),
-                  _fields(entry["reply"], enums, where) if "reply" in entry else None, entry.get("reply_trailing", ""))
+                  _fields(entry["reply"], enums, where) if "reply" in entry else None, entry.get("reply_trailing", ""),
+                  entry.get("repeat", ""), entry.get("recipe", "none"))
 
 
 def _fields(entries, enums, where):

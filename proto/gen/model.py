@@ -4,6 +4,8 @@
 import re
 from dataclasses import dataclass, field
 
+REPEATS = ("harmless", "never")
+RECIPES = ("none", "as_made", "restoring")
 ORDERS = ("stream", "session", "out_of_line")
 PER_THREAD = ("", "ptsz", "ptds")
 FIRST_RECORD_ID = 0x8000  # below: one id for each API function; from here on: records.toml
@@ -178,6 +180,8 @@ class Record:
     trailing: str = ""
     reply: list[Field] | None = None  # none: a post; empty: a call whose reply is its status
     reply_trailing: str = ""
+    repeat: str = ""       # of a call
+    recipe: str = "none"
 
     @property
     def is_call(self):

@@ -169,6 +169,17 @@ class Refusals(unittest.TestCase):
 
 
 class Limits(unittest.TestCase):
+    def test_repeat_and_recipe(self):
+        with self.assertRaisesRegex(SpecError, "repeat '' is none of harmless, never"):
+            load_text(records=record(more="reply = []"))
+        with self.assertRaisesRegex(SpecError, "a post is not repeated"):
+            load_text(records=record(more='repeat = "never"'))
+        with self.assertRaisesRegex(SpecError, "needs a bool `restores`"):
+            load_text(records=record(more='recipe = "restoring"'))
+        spec = load_text(records=record(more='reply = []\nrepeat = "harmless"\nrecipe = "restoring"', fields='[{ type = "bool", name = "restores" }]'))
+        self.assertIn("kRecipe = RecordRecipe::restoring;", emit_records.records(spec))
+        self.assertIn("kMayRepeat = true;", emit_records.records(spec))
+
     def refuse(self, words, fields="[]", enums=ENUMS):
         with self.assertRaises(SpecError) as caught:
             load_text(records=record(fields=fields), enums=enums)
@@ -212,7 +223,7 @@ class Layout(unittest.TestCase):
         with self.assertRaisesRegex(SpecError, "4 bytes of padding would follow at 12"):
             load_text(records=record(fields='[{ type = "u64", name = "y" }, { type = "u32", name = "x" }]'))
         with self.assertRaisesRegex(SpecError, "reply: 4 bytes of padding"):
-            load_text(records=record(more='reply = [{ type = "id:event", name = "y" }, { type = "i32", name = "x" }]'))
+            load_text(records=record(more='repeat = "never"\nreply = [{ type = "id:event", name = "y" }, { type = "i32", name = "x" }]'))
 
     def test_arrays(self):
         spec = load_text(records=record(fields='[{ type = "i32[3]", name = "x" }, { type = "u32", name = "y" }]'))
@@ -263,7 +274,7 @@ class Hash(unittest.TestCase):
         base = emit_records.protocol_hash(load_text(entry(), record()))
         self.assertEqual(base, emit_records.protocol_hash(load_text(entry() + entry("cuOther", 2), record())))
         self.assertNotEqual(base, emit_records.protocol_hash(load_text(entry(), record(fields='[{ type = "u64", name = "x" }]'))))
-        self.assertNotEqual(base, emit_records.protocol_hash(load_text(entry(), record(more="reply = []"))))
+        self.assertNotEqual(base, emit_records.protocol_hash(load_text(entry(), record(more='repeat = "never"\nreply = []'))))
 
 
 class HeaderReader(unittest.TestCase):

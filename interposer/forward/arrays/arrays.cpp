@@ -63,14 +63,7 @@ CUresult Arrays::add(std::unique_ptr<Array> object, Record record, Reply& reply,
     array->id = id;
   }
   record.array = array->id;
-  Answer answer;
-  CUresult error = CUDA_SUCCESS;
-  Record again = record;
-  again.restores = true;
-  do {
-    error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
-  } while (error == CUDA_SUCCESS && !session().keep_recipe(recipe_of({}, again, 0), answer, array->recipe));
-  if (error != CUDA_SUCCESS) {
+  if (const CUresult error = session().call_kept(record, {}, reply, array->recipe); error != CUDA_SUCCESS) {
     const std::lock_guard lock(mutex_);
     (void)table_.take(array->id);
     return error;

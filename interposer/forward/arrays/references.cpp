@@ -70,15 +70,10 @@ CUresult References::look_up(Module& module, std::string_view name, bool is_surf
   proto::ReferenceLookupRecord record{};
   record.module = module.id;
   record.reference = made->id;
-  record.is_surface = is_surface ? 1 : 0;
+  record.is_surface = is_surface;
   const auto trailing = std::as_bytes(std::span(name));
   proto::ReferenceLookupReply reply{};
-  Answer answer;
-  CUresult error = CUDA_SUCCESS;
-  do {
-    error = session().channel().call({}, record, trailing, Repeat::harmless, reply, &answer);
-  } while (error == CUDA_SUCCESS && !session().keep_recipe(recipe_of({}, record, 0, trailing), answer, made->recipe));
-  if (error != CUDA_SUCCESS) {
+  if (const CUresult error = session().call_kept(record, trailing, reply, made->recipe); error != CUDA_SUCCESS) {
     destroy(*made);
     return error;
   }

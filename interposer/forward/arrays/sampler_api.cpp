@@ -82,11 +82,7 @@ CUresult Samplers::create(Sampler sampler, std::uint64_t& handle) {
   if (!are_surfaces_) append(trailing, sampler.texture);
   if (sampler.view) append(trailing, *sampler.view);
   proto::SamplerCreateReply reply{};
-  Answer answer;
-  do {
-    const CUresult error = session().channel().call({}, record, trailing, Repeat::harmless, reply, &answer);
-    if (error != CUDA_SUCCESS) return error;
-  } while (!session().keep_recipe(recipe_of({}, record, 0, trailing), answer, sampler.recipe));
+  if (const CUresult error = session().call_kept(record, trailing, reply, sampler.recipe); error != CUDA_SUCCESS) return error;
   handle = reply.handle;
   const std::lock_guard lock(mutex_);
   samplers_[handle] = sampler;

@@ -123,15 +123,15 @@ CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* pHandle_out, C
     return CUDA_SUCCESS;
   });
   if (found != CUDA_SUCCESS) return found;
-  proto::ConditionCreateRecord again = record;
+  const auto with_handle = [&](const proto::ConditionCreateReply& made) {
+    proto::ConditionCreateRecord again = record;
+    again.expected = made.handle;
+    return recipe_of({}, again, 0);
+  };
   proto::ConditionCreateReply reply{};
   Answer answer;
   RecipeBook::Key recipe = 0;
-  do {
-    const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
-    if (error != CUDA_SUCCESS) return error;
-    again.expected = reply.handle;
-  } while (!session().keep_recipe(recipe_of({}, again, 0), answer, recipe));
+  if (const CUresult error = session().call_kept(record, {}, reply, answer, recipe, with_handle); error != CUDA_SUCCESS) return error;
   return with_graph(to_handle<CUgraph>(record.graph), [&](Graph& graph) {
     if (graph.conditions == nullptr) graph.conditions = std::make_shared<ConditionSet>();
     graph.conditions->graph = graph.id;

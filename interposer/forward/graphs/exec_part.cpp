@@ -55,20 +55,14 @@ CUresult ExecPart::call_instantiate(std::uint64_t flags, std::uint32_t& failed_n
   record.exec = id_;
   record.flags = flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
   record.node_count = failed_node;
-  proto::GraphInstantiateRecord again = record;
-  again.restores = true;
   proto::GraphInstantiateReply reply{};
   Answer answer;
   RecipeBook::Key key = 0;
-  do {
-    answer = Answer{};
-    const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
-    if (error != CUDA_SUCCESS) {
-      if (answer.payload.size() >= sizeof reply) std::memcpy(&reply, answer.payload.data(), sizeof reply);
-      failed_node = reply.failed_node;
-      return error;
-    }
-  } while (!session().keep_recipe(recipe_of({}, again, 0), answer, key));
+  if (const CUresult error = session().call_kept(record, {}, reply, answer, key); error != CUDA_SUCCESS) {
+    if (answer.payload.size() >= sizeof reply) std::memcpy(&reply, answer.payload.data(), sizeof reply);
+    failed_node = reply.failed_node;
+    return error;
+  }
   recipes_.push_back(key);
   return CUDA_SUCCESS;
 }
@@ -81,10 +75,8 @@ CUresult ExecPart::change(std::uint32_t node, const NodeWork& work, bool is_enab
       {}, bytes.size(), [&](proto::GraphSetNodesRecord& record, std::byte* trailing, Place place) {
         record.exec = id_;
         std::memcpy(trailing, bytes.data(), bytes.size());
-        proto::GraphSetNodesRecord again = record;
-        again.restores = true;
         session().end_recipe(node_recipes_[node], place);
-        node_recipes_[node] = session().recipes().add(recipe_of({}, again, place.position, bytes));
+        node_recipes_[node] = session().recipes().add(recipe_of({}, record, place.position, bytes));
       });
 }
 

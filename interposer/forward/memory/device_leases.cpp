@@ -67,7 +67,7 @@ CUresult DeviceLeases::add(std::uint64_t bytes) {
   proto::LeaseUseRecord record{};
   record.address = reservation.address();
   proto::LeaseUseReply reply{};
-  if (const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply); error != CUDA_SUCCESS) {
+  if (const CUresult error = session().channel().call({}, record, {}, reply); error != CUDA_SUCCESS) {
     end_lease(record.address);
     return error;
   }

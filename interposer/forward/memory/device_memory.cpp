@@ -61,7 +61,7 @@ CUresult DeviceMemory::create_chunk(std::uint64_t chunk_bytes, AddressRange& chu
   proto::ChunkCreateRecord record{};
   record.size_bytes = chunk_bytes;
   proto::ChunkCreateReply reply{};
-  const CUresult error = session().channel().call({}, record, {}, Repeat::never, reply);
+  const CUresult error = session().channel().call({}, record, {}, reply);
   chunk = {reply.address, reply.size_bytes};
   return error;
 }

@@ -42,8 +42,8 @@ class DeviceMemory {
   // A call that takes device memory: where there is none, what is kept for later is given back and the call made again.
   template <typename Record, typename Reply>
   [[nodiscard]] CUresult call_with_room(const Record& record, Reply& reply) {
-    const CUresult error = session().channel().call({}, record, {}, Repeat::never, reply);
-    return error == CUDA_ERROR_OUT_OF_MEMORY && release_empty() ? session().channel().call({}, record, {}, Repeat::never, reply) : error;
+    const CUresult error = session().channel().call({}, record, {}, reply);
+    return error == CUDA_ERROR_OUT_OF_MEMORY && release_empty() ? session().channel().call({}, record, {}, reply) : error;
   }
   // Of chunks that are kept though nothing is in them: free to this process, taken to the driver.
   [[nodiscard]] std::uint64_t kept_bytes() const;

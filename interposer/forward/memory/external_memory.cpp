@@ -25,20 +25,6 @@ AddressRange pages_of(AddressRange range) {
 
 bool overlap(AddressRange one, AddressRange other) { return one.address < other.end() && other.address < one.end(); }
 
-// Makes a call whose recipe says that an earlier executor had what it made, which the next one cannot have.
-template <typename Record, typename Reply>
-CUresult call_for_recipe(const Record& record, Reply& reply, RecipeBook::Key& key) {
-  Record again = record;
-  again.restores = true;
-  Answer answer;
-  do {
-    answer = Answer{};
-    const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
-    if (error != CUDA_SUCCESS) return error;
-  } while (!session().keep_recipe(recipe_of({}, again, 0), answer, key));
-  return CUDA_SUCCESS;
-}
-
 }  // namespace
 
 ExternalMemories& ExternalMemories::instance() {
@@ -78,7 +64,7 @@ CUresult ExternalMemories::import_announced(const Source& source, int fd, Memory
     record.size_bytes = source.size_bytes;
     record.flags = source.flags;
     proto::ExternalImportReply reply{};
-    error = call_for_recipe(record, reply, memory.recipe);
+    error = session().call_kept(record, {}, reply, memory.recipe);
     if (error != CUDA_ERROR_MPS_SERVER_NOT_READY) return error;
   }
   return error;
@@ -112,7 +98,7 @@ CUresult ExternalMemories::ask_for_buffer(const Memory& memory, std::uint64_t of
   record.offset = offset;
   record.size_bytes = size_bytes;
   proto::ExternalMapReply reply{};
-  const CUresult error = call_for_recipe(record, reply, recipe);
+  const CUresult error = session().call_kept(record, {}, reply, recipe);
   address = reply.address;
   return error;
 }

@@ -73,7 +73,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInByt
 CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   proto::MemoryInfoReply reply{};
-  const CUresult error = session().channel().call({}, proto::MemoryInfoRecord{}, {}, Repeat::harmless, reply);
+  const CUresult error = session().channel().call({}, proto::MemoryInfoRecord{}, {}, reply);
   if (error != CUDA_SUCCESS) return error;
   if (free != nullptr) *free = std::min(reply.free_bytes + DeviceMemory::instance().kept_bytes(), reply.total_bytes);
   if (total != nullptr) *total = reply.total_bytes;

@@ -69,7 +69,7 @@ CUresult PinnedMemory::map(std::uint64_t address, std::uint32_t flags, Allocatio
   record.segment = allocation.segment;
   record.flags = flags;
   proto::SegmentMapReply reply{};
-  error = session().channel().call({}, record, {}, Repeat::harmless, reply);
+  error = session().channel().call({}, record, {}, reply);
   // One address for host and device: what unified addressing promises, and what a copy between the two is recognised by.
   if (error == CUDA_SUCCESS && reply.device_address != address) error = CUDA_ERROR_NOT_SUPPORTED;
   struct stat made {};

@@ -9,22 +9,6 @@
 
 namespace mpsshim::interposer::forward {
 
-namespace {
-
-// Makes a call whose record is its own recipe. `note` gets the recipe's key.
-template <typename Record, typename Reply>
-CUresult call_for_recipe(const Record& record, Reply& reply, RecipeBook::Key& key, auto&& recipe_for) {
-  Answer answer;
-  do {
-    answer = Answer{};
-    const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer);
-    if (error != CUDA_SUCCESS) return error;
-  } while (!session().keep_recipe(recipe_for(reply), answer, key));
-  return CUDA_SUCCESS;
-}
-
-}  // namespace
-
 VirtualMemory& VirtualMemory::instance() {
   static auto* memory = new VirtualMemory();  // never destroyed
   return *memory;
@@ -37,7 +21,8 @@ CUresult VirtualMemory::ask_for_range(std::uint64_t size_bytes, std::uint64_t al
   record.alignment = alignment;
   record.address = wanted;
   proto::RangeReserveReply reply{};
-  const CUresult error = call_for_recipe(record, reply, recipe, [&](const proto::RangeReserveReply& given) {
+  Answer answer;
+  const CUresult error = session().call_kept(record, {}, reply, answer, recipe, [&](const proto::RangeReserveReply& given) {
     proto::RangeReserveRecord again = record;
     again.address = given.address;  // the application has seen it
     return recipe_of({}, again, 0);
@@ -106,7 +91,7 @@ CUresult VirtualMemory::open(const proto::MemoryName& name, CUmemGenericAllocati
   proto::MemoryAdoptRecord record{};
   record.memory = id;
   proto::MemoryAdoptReply reply{};
-  if (const CUresult error = session().channel().call({}, record, {}, Repeat::never, reply); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = session().channel().call({}, record, {}, reply); error != CUDA_SUCCESS) return error;
   handle = id.value;
   const std::lock_guard lock(mutex_);
   Memory memory;
@@ -147,7 +132,7 @@ CUresult VirtualMemory::map(std::uint64_t address, std::uint64_t size_bytes, CUm
   record.memory = proto::MemoryId{handle};
   proto::MappingCreateReply reply{};
   Mapping mapping{size_bytes, handle, false, 0};
-  const CUresult error = call_for_recipe(record, reply, mapping.recipe, [&](const proto::MappingCreateReply&) { return recipe_of({}, record, 0); });
+  const CUresult error = session().call_kept(record, {}, reply, mapping.recipe);
   if (error != CUDA_SUCCESS) return error;
   const std::lock_guard lock(mutex_);
   ++memory->second.mappings;
@@ -202,7 +187,7 @@ CUresult VirtualMemory::set_access(std::uint64_t address, std::uint64_t size_byt
   };
   do {
     answer = Answer{};
-    if (const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply, &answer); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = session().channel().call({}, record, {}, reply, &answer); error != CUDA_SUCCESS) return error;
   } while (!session().channel().locked(note));
   const std::lock_guard lock(mutex_);
   for (auto mapping = first; mapping != mappings_.end() && mapping->first - address < size_bytes; ++mapping) {
@@ -271,7 +256,7 @@ CUresult VirtualMemory::compression(CUmemGenericAllocationHandle handle, std::ui
   proto::MemoryPropertiesRecord record{};
   record.memory = proto::MemoryId{handle};
   proto::MemoryPropertiesReply reply{};
-  const CUresult error = session().channel().call({}, record, {}, Repeat::harmless, reply);
+  const CUresult error = session().channel().call({}, record, {}, reply);
   compression = reply.compression;
   return error;
 }

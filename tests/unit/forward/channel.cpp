@@ -74,8 +74,8 @@ void answer_chunk_create(Link& link, const proto::RecordHeader& header, const st
   answer(link, header.reply_slot, CUDA_SUCCESS, std::as_bytes(std::span(reply)));
 }
 
-CUresult create_chunk(Session& session, std::uint64_t size, proto::ChunkCreateReply& reply, Repeat repeat = Repeat::never) {
-  return session.channel.call({}, proto::ChunkCreateRecord{size}, {}, repeat, reply);
+CUresult create_chunk(Session& session, std::uint64_t size, proto::ChunkCreateReply& reply) {
+  return session.channel.call({}, proto::ChunkCreateRecord{size}, {}, reply);
 }
 
 }  // namespace
@@ -260,10 +260,12 @@ TEST_CASE("channel: a call that was read but not answered is asked again only wh
   Session session;
   session.channel.set_link(old_ends.link);
   session.next = new_ends.link;
-  proto::ChunkCreateReply harmless{}, never{};
+  static_assert(proto::LeaseUseRecord::kMayRepeat && !proto::ChunkCreateRecord::kMayRepeat);
+  proto::LeaseUseReply harmless{};
+  proto::ChunkCreateReply never{};
   CUresult harmless_result = CUDA_ERROR_UNKNOWN, never_result = CUDA_ERROR_UNKNOWN;
-  std::thread first([&] { harmless_result = create_chunk(session, 5, harmless, Repeat::harmless); });
-  std::thread second([&] { never_result = create_chunk(session, 6, never, Repeat::never); });
+  std::thread first([&] { harmless_result = session.channel.call({}, proto::LeaseUseRecord{5}, {}, harmless); });
+  std::thread second([&] { never_result = create_chunk(session, 6, never); });
   while (read != 2) std::this_thread::yield();
   while (!old_ends.link->producer().empty()) std::this_thread::yield();
   old_executor->stop();
@@ -272,7 +274,7 @@ TEST_CASE("channel: a call that was read but not answered is asked again only wh
   second.join();
   new_executor.stop();
   CHECK(harmless_result == CUDA_SUCCESS);
-  CHECK(harmless.address == 6);
+  CHECK(harmless.size_bytes == 6);
   CHECK(never_result == CUDA_ERROR_MPS_SERVER_NOT_READY);
   CHECK(session.sticky == CUDA_SUCCESS);
 }
