@@ -127,6 +127,7 @@ struct ProgramReader::Shared {
   unsigned threads = 0;
   unsigned busy = 0;
   bool is_stopping = false;
+  Read read;  // set before there is a thread
   const proto::FileDescriptor bell{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};  // rung when there is something in `done`
 
   Job take() {
@@ -140,8 +141,9 @@ struct ProgramReader::Shared {
   }
 };
 
-ProgramReader::ProgramReader(EventLoop& loop, std::function<void()> known)
+ProgramReader::ProgramReader(EventLoop& loop, std::function<void()> known, Read read)
     : loop_(loop), known_(std::move(known)), shared_(std::make_shared<Shared>()) {
+  shared_->read = std::move(read);
   watch_ = loop_.watch(shared_->bell.get(), EPOLLIN, [this](EventLoop::Events) { hear(); });
   const std::lock_guard lock(shared_->mutex);
   start_thread();
@@ -176,7 +178,7 @@ void ProgramReader::run(const std::shared_ptr<Shared>& shared) {
     Shared::Job job = shared->take();
     ++shared->busy;
     lock.unlock();
-    const proto::ContentDigest digest = content_of(job.name.get());
+    const proto::ContentDigest digest = shared->read(job.name.get());
     job.name.reset();
     lock.lock();
     --shared->busy;

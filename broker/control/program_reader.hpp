@@ -26,10 +26,15 @@ struct ClientProgram {
   bool is_known = false;  // else its digest is still to come
 };
 
+// What tells the file behind `name` (a descriptor of any kind, O_PATH will do) from others: its content; of one that may be executed and not read,
+// which file it is. Zeros: neither can be had. May wait for as long as the file's system likes.
+[[nodiscard]] proto::ContentDigest content_of(int name);
+
 class ProgramReader {
  public:
-  // `known` is called from the loop whenever programs have come to be known.
-  ProgramReader(EventLoop& loop, std::function<void()> known);
+  using Read = std::function<proto::ContentDigest(int name)>;
+  // `known` is called from the loop whenever programs have come to be known. `read` is called by the threads, which may outlive this.
+  ProgramReader(EventLoop& loop, std::function<void()> known, Read read = content_of);
   ProgramReader(const ProgramReader&) = delete;
   ProgramReader& operator=(const ProgramReader&) = delete;
   ~ProgramReader();  // waits a moment for the thread, not for a file
@@ -58,9 +63,5 @@ class ProgramReader {
   std::map<std::uint64_t, Awaited> awaited_;
   EventLoop::Watch watch_;
 };
-
-// What tells the file behind `name` (a descriptor of any kind, O_PATH will do) from others: its content; of one that may be executed and not read,
-// which file it is. Zeros: neither can be had. May wait for as long as the file's system likes.
-[[nodiscard]] proto::ContentDigest content_of(int name);
 
 }  // namespace mpsshim::broker::control

@@ -2,10 +2,16 @@
 // Which program a process runs: told by the content of its executable, read by a thread that nobody waits for.
 #include "broker/control/program_reader.hpp"
 
+#include <algorithm>
+#include <condition_variable>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <sstream>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -60,6 +66,51 @@ struct Reading {
     return program->program;
   }
 };
+
+// Files of a file system that never answers: whoever reads one stands until the end of the test.
+class Silent {
+ public:
+  ~Silent() { open(); }
+  void add(const std::filesystem::path& file) { REQUIRE(stat(file.c_str(), &files_.emplace_back()) == 0); }
+  void open() {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->is_open = true;
+    shared_->changed.notify_all();
+  }
+  [[nodiscard]] ProgramReader::Read read() const {
+    return [shared = shared_, files = files_](int name) {
+      struct stat status {};
+      REQUIRE(fstat(name, &status) == 0);
+      const auto is_it = [&](const struct stat& file) { return file.st_ino == status.st_ino && file.st_dev == status.st_dev; };
+      if (std::any_of(files.begin(), files.end(), is_it)) {
+        std::unique_lock lock(shared->mutex);
+        shared->changed.wait(lock, [&] { return shared->is_open; });
+      }
+      return content_of(name);
+    };
+  }
+
+ private:
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_open = false;
+  };
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  std::vector<struct stat> files_;
+};
+
+// Of ProgramReader, in this process.
+std::ptrdiff_t reading_threads() {
+  std::ptrdiff_t count = 0;
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    count += name == "programs" ? 1 : 0;
+  }
+  return count;
+}
 
 proto::ContentDigest content_of_file(const std::filesystem::path& path) {
   const proto::FileDescriptor name(open(path.c_str(), O_PATH | O_CLOEXEC));
@@ -138,4 +189,42 @@ TEST_CASE("what cannot be read is no program of its own") {
   const auto gone = reading.reader.identify(getpid(), 1000, pidfd);  // as if its number had been given to another process
   CHECK(gone->is_known);
   CHECK(gone->program == nobody->program);
+}
+
+TEST_CASE("programs whose files never answer are given up after two seconds, and others are read meanwhile") {
+  const mpsshim::test::TemporaryFolder folder;
+  constexpr int kSilent = 6;
+  std::vector<std::unique_ptr<Sleeper>> sleepers;
+  Silent silent;
+  for (int i = 0; i < kSilent; ++i) {
+    const std::filesystem::path file = sleep_in(folder, ("silent" + std::to_string(i)).c_str());
+    silent.add(file);
+    sleepers.push_back(std::make_unique<Sleeper>(file));
+  }
+  const Sleeper other(sleep_in(folder, "answers"));
+  REQUIRE(mpsshim::test::eventually(std::chrono::seconds(10), [] { return reading_threads() == 0; }));  // of tests before
+  EventLoop loop;
+  std::optional<ProgramReader> reader(std::in_place, loop, [] {}, silent.read());
+  const auto began = EventLoop::Clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(EventLoop::Clock::now() - began).count(); };
+  const auto first = reader->identify(sleepers[0]->pid(), 1000, {});
+  CHECK_FALSE(first->is_known);
+  const auto theirs = reader->identify(other.pid(), 1001, {});
+  REQUIRE(turn_until(loop, [&] { return theirs->is_known; }, 1'800));  // by a second thread
+  CHECK(theirs->program.digest != proto::ContentDigest{});
+  CHECK_FALSE(first->is_known);
+  REQUIRE(turn_until(loop, [&] { return first->is_known; }));
+  CHECK(seconds() < 3);
+  CHECK(first->program.digest == proto::ContentDigest{});  // as any that cannot be read
+  std::vector<std::shared_ptr<const ClientProgram>> more;
+  for (int i = 1; i < kSilent; ++i) more.push_back(reader->identify(sleepers[static_cast<std::size_t>(i)]->pid(), 1000, {}));
+  const auto are_known = [&] { return std::all_of(more.begin(), more.end(), [](const auto& program) { return program->is_known; }); };
+  REQUIRE(turn_until(loop, are_known, 4'000));
+  CHECK(reader->pending() == 0);
+  CHECK(reading_threads() <= 4);
+  const auto ends = EventLoop::Clock::now();
+  reader.reset();  // waits a moment, for nobody's file
+  CHECK(EventLoop::Clock::now() - ends < std::chrono::seconds(5));
+  silent.open();
+  CHECK(mpsshim::test::eventually(std::chrono::seconds(10), [] { return reading_threads() == 0; }));
 }
