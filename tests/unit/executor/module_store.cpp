@@ -6,8 +6,10 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "broker/executor/control_link.hpp"
@@ -110,6 +112,11 @@ const std::string kCounter = std::string(kHead) + ".visible .global .u32 counter
 
 struct Store {
   explicit Store(std::size_t limit_bytes = 1u << 20) : store(*driver, link, window, faults, 0, limit_bytes) {}
+  ~Store() {
+    ::shutdown(sockets[0].fd(), SHUT_RDWR);
+    control.join();
+    receiver.join();
+  }
   void add(std::uint64_t image, const std::string& text, std::uint64_t owner = 0) {
     REQUIRE(store.replay(image, next_copy++, owner, image_file(text)) == CUDA_SUCCESS);
   }
@@ -140,6 +147,19 @@ struct Store {
   std::uint64_t next_copy = 1;
   QuietWindow window{*table, 1, {}, [] {}};
   ModuleStore store;
+  // A control process that has no linker process: executors link themselves then.
+  std::thread control{[this] {
+    ExecutorPacket packet;
+    std::size_t bytes = 0;
+    proto::ReceivedFds fds;
+    while (sockets[0].receive(std::as_writable_bytes(std::span(&packet, 1)), bytes, fds) == proto::SocketStatus::ok) {
+      if (packet.header.type != ExecutorMessage::link_want) continue;
+      packet.header.type = ExecutorMessage::image_give;
+      const int request = fds.fds[0].get();
+      (void)sockets[0].send(std::as_bytes(std::span(&packet, 1)), {&request, 1});
+    }
+  }};
+  std::thread receiver{[this] { link.run([](const ExecutorPacket&, proto::ReceivedFds&) {}); }};
 };
 
 }  // namespace
