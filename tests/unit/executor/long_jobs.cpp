@@ -12,8 +12,8 @@ using namespace std::chrono_literals;
 namespace mpsshim::broker {
 namespace {
 
-constexpr std::uint64_t kOwn = 9;
-constexpr std::uint64_t kOther = 10;
+constexpr std::uint64_t kAsker = 9;
+constexpr std::uint64_t kNeighbour = 10;
 
 template <typename Condition>
 bool happens(Condition condition) {
@@ -28,11 +28,11 @@ struct LongFixture {
   std::unique_ptr<ProgressTable> table = std::make_unique<ProgressTable>();
   LongJobs jobs{*table};
   LongJobs::Clock::time_point now = LongJobs::Clock::now();
-  WindowJob job{.what = "a test's call", .session = kOwn, .run = {}, .expected = 20ms};
+  WindowJob job{.what = "a test's call", .session = kAsker, .run = {}, .expected = 20ms};
 
   LongFixture() {
-    table->stream[0].session = table->stream[1].session = kOwn;
-    table->stream[2].session = kOther;
+    table->stream[0].session = table->stream[1].session = kAsker;
+    table->stream[2].session = kNeighbour;
   }
   void work(std::uint32_t stream) { ++table->stream[stream].issued; }
   void go_on(std::chrono::milliseconds time, bool other_works) {
@@ -91,7 +91,7 @@ TEST_CASE("short jobs neither wait nor count") {
 
 TEST_CASE("a window goes on with short jobs while long ones wait, and with those once others are idle") {
   const auto table = std::make_unique<ProgressTable>();
-  table->stream[0].session = kOther;
+  table->stream[0].session = kNeighbour;
   QuietWindow window(*table, 1, {}, [] {});
   window.set_used_streams([] { return 1u; });
   std::atomic<int> long_ones{0}, short_ones{0};
@@ -108,7 +108,7 @@ TEST_CASE("a window goes on with short jobs while long ones wait, and with those
       std::this_thread::sleep_for(takes);
       ++count;
     };
-    window.submit({.what = "a test's call", .session = kOwn, .run = run, .expected = expected});
+    window.submit({.what = "a test's call", .session = kAsker, .run = run, .expected = expected});
   };
   ask(600ms, 600ms, long_ones);
   REQUIRE(happens([&] { return long_ones == 1; }));
