@@ -293,13 +293,13 @@ void ApplicationMemory::release_all() {
   }
   BulkCalls calls(map_.bulk_lane());
   for (const auto& [address, mapping] : mappings) {
+    calls.before_call();
     driver_->cuMemUnmap(AddressKey(), address, mapping.size_bytes);
-    calls.yield();
   }
   for (const auto& [id, piece] : pieces) {
+    calls.before_call();
     driver_->cuMemRelease(piece.handle);
     map_.give_back_descriptor();
-    calls.yield();
   }
 }
 

@@ -280,8 +280,8 @@ bool MemoryMap::release_leaving(std::uint64_t up_to) {
   {
     BulkCalls calls(bulk_lane_);
     for (const std::uint64_t address : chunks) {
+      calls.before_call();
       release_chunk(address, up_to);
-      if (address != chunks.back()) calls.yield();
     }
   }
   std::unique_lock lock(mutex_);
@@ -309,8 +309,8 @@ void MemoryMap::release_chunks() {
   }
   BulkCalls calls(bulk_lane_);
   for (const auto& [address, chunk] : ended) {
+    calls.before_call();
     unmap_chunk(address, chunk);
-    calls.yield();
   }
   for (const auto& [address, lease] : leases) driver_->cuMemAddressFree(AddressKey(), lease.reserved.address, lease.reserved.size_bytes);
   std::lock_guard lock(mutex_);
