@@ -2,7 +2,7 @@
 // In whose driver call each thread of an executor is: memory that executor and control process share, like the progress table. By it the
 // control process notices a call that never returns, and knows afterwards in whose call the executor crashed.
 // A thread has one slot and alone writes it: two relaxed stores when a call begins, one when it ends. There is no clock in it: a call lasts as
-// long as `call` names it and `count` stands still (broker/control/call_watch.hpp).
+// long as `call` names it and `count` stands still (broker/control/base/call_watch.hpp).
 #pragma once
 
 #include <array>

@@ -8,11 +8,11 @@
 #include <string_view>
 #include <utility>
 
-#include "broker/image/check.hpp"
-#include "broker/image/contents.hpp"
-#include "broker/image/fatbin.hpp"
-#include "broker/image/image.hpp"
-#include "broker/image/ptx_text.hpp"
+#include "proto/image/check.hpp"
+#include "proto/image/contents.hpp"
+#include "proto/image/fatbin.hpp"
+#include "proto/image/image.hpp"
+#include "proto/image/ptx_text.hpp"
 #include "proto/managed_variables.hpp"
 
 namespace mpsshim::broker {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "broker/compiler/part_file.hpp"
-#include "broker/image/image.hpp"
+#include "proto/image/image.hpp"
 
 namespace mpsshim::broker {
 

@@ -13,8 +13,8 @@
 #include <cuda.h>
 
 #include "broker/compiler/image_bytes.hpp"
-#include "broker/image/cubin.hpp"
-#include "broker/image/managed.hpp"
+#include "proto/image/cubin.hpp"
+#include "proto/image/managed.hpp"
 
 namespace mpsshim::broker {
 

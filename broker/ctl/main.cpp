@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "broker/command_line.hpp"
-#include "broker/control/pipe_directory.hpp"
+#include "broker/control/base/pipe_directory.hpp"
 #include "proto/handshake.hpp"
 #include "proto/socket.hpp"
 

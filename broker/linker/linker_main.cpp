@@ -20,7 +20,7 @@
 #include "broker/compiler/sandbox.hpp"
 #include "broker/compiler/test_faults.hpp"
 #include "broker/driver/driver.hpp"
-#include "broker/executor/fault.hpp"
+#include "broker/executor/link/fault.hpp"
 #include "broker/linker/link_file.hpp"
 #include "broker/linker/link_runner.hpp"
 #include "broker/rights/rights.hpp"

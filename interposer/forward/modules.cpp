@@ -4,11 +4,11 @@
 #include <cerrno>
 #include <cstring>
 
-#include "broker/image/image.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/read_file.hpp"
 #include "interposer/forward/streams.hpp"
+#include "proto/image/image.hpp"
 #include "proto/managed_variables.hpp"
 
 namespace mpsshim::interposer::forward {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "broker/control/commands.hpp"
+#include "broker/control/server/commands.hpp"
 #include "proto/handshake.hpp"
 #include "tests/fuzz/support/control_stage.hpp"
 #include "tests/fuzz/support/fuzz_target.hpp"

@@ -10,8 +10,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "broker/executor/client_channel.hpp"
-#include "broker/executor/memory_map.hpp"
+#include "broker/executor/link/client_channel.hpp"
+#include "broker/executor/memory/memory_map.hpp"
 #include "broker/log.hpp"
 #include "tests/fuzz/support/fuzz_target.hpp"
 #include "tests/wire/support/wire_fixture.hpp"

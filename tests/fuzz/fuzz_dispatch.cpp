@@ -6,8 +6,8 @@
 #include <cstring>
 #include <memory>
 
-#include "broker/executor/checked_calls.hpp"
-#include "broker/executor/checked_memory.hpp"
+#include "broker/executor/memory/checked_calls.hpp"
+#include "broker/executor/memory/checked_memory.hpp"
 #include "broker/log.hpp"
 #include "tests/fuzz/support/record_maker.hpp"
 #include "tests/wire/support/wire_fixture.hpp"
@@ -48,7 +48,7 @@ void make_graphs(broker::Session& session) {
 
 // What a helper does for external memory.
 void map_external(broker::Session& session, const proto::RecordHeader& header, std::span<const std::byte> body) {
-  const broker::CheckedMemory memory(session);
+  const broker::CheckedMemory memory = session.checked();
   if (header.id == static_cast<std::uint16_t>(proto::RecordId::ExternalMap) && body.size() >= proto::ExternalMapRecord::kBodyBytes) {
     proto::ExternalMapRecord record;
     std::memcpy(&record, body.data(), sizeof record);

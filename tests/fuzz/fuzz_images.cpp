@@ -9,13 +9,13 @@
 #include <elf.h>
 
 #include "broker/compiler/prepare_image.hpp"
-#include "broker/image/check.hpp"
-#include "broker/image/cubin.hpp"
-#include "broker/image/fatbin.hpp"
-#include "broker/image/image.hpp"
-#include "broker/image/managed.hpp"
-#include "broker/image/ptx_text.hpp"
 #include "broker/linker/link_file.hpp"
+#include "proto/image/check.hpp"
+#include "proto/image/cubin.hpp"
+#include "proto/image/fatbin.hpp"
+#include "proto/image/image.hpp"
+#include "proto/image/managed.hpp"
+#include "proto/image/ptx_text.hpp"
 #include "tests/fuzz/support/fuzz_target.hpp"
 
 using namespace mpsshim;

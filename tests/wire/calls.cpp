@@ -2,7 +2,7 @@
 // Calls and their reply slots.
 #include <unistd.h>
 
-#include "broker/executor/reply.hpp"
+#include "broker/executor/records/reply.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/wire/support/wire_fixture.hpp"
 

@@ -4,8 +4,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "broker/executor/checked_calls.hpp"
-#include "broker/executor/checked_memory.hpp"
+#include "broker/executor/memory/checked_calls.hpp"
+#include "broker/executor/memory/checked_memory.hpp"
 #include "proto/references.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/wire/support/wire_fixture.hpp"
@@ -199,7 +199,7 @@ TEST_CASE("an array copy stays within its array") {
 
 TEST_CASE("linear memory of a texture begins in one's own and ends in one's lease") {
   Scene scene;
-  const broker::CheckedMemory memory(scene.client.session());
+  const broker::CheckedMemory memory = scene.client.session().checked();
   CUDA_RESOURCE_DESC texels{};
   texels.resType = CU_RESOURCE_TYPE_LINEAR;
   texels.res.linear.format = CU_AD_FORMAT_FLOAT;
@@ -237,7 +237,7 @@ TEST_CASE("linear memory of a texture begins in one's own and ends in one's leas
 
 TEST_CASE("what a texture reference is bound to is one's own to the last texel") {
   Scene scene;
-  const broker::CheckedMemory memory(scene.client.session());
+  const broker::CheckedMemory memory = scene.client.session().checked();
   const auto result = [&](proto::ReferenceSource source, std::uint64_t address, std::uint64_t size_or_pitch, std::uint64_t width,
                           std::uint64_t height) {
     proto::ReferenceSetRecord record{};
@@ -362,7 +362,7 @@ TEST_CASE("external memory is nobody's once its session has given it up") {
     CHECK(others.release(others.retire(scene.others)) == CUDA_SUCCESS);
     CHECK(scene.copied(scene.own, scene.buffer, ExternalScene::kBytes) == CUDA_SUCCESS);
     CHECK(scene.copied(scene.own, scene.foreign_buffer, 1) == CUDA_ERROR_INVALID_VALUE);
-    CHECK_FALSE(broker::CheckedMemory(scene.client.session()).part(proto::ExternalMapRecord{scene.memory, 0, 1, 0, 0}));
+    CHECK_FALSE(scene.client.session().checked().part(proto::ExternalMapRecord{scene.memory, 0, 1, 0, 0}));
     CHECK(external.release(external.forget(scene.buffer)) == CUDA_SUCCESS);
     CHECK(scene.copied(scene.own, scene.buffer, 1) == CUDA_ERROR_INVALID_VALUE);
   }
@@ -382,7 +382,7 @@ TEST_CASE("external memory is nobody's once its session has given it up") {
 
 TEST_CASE("a buffer lies within what was imported, without overflow, and memory is imported by its own session") {
   ExternalScene scene;
-  const broker::CheckedMemory memory(scene.client.session());
+  const broker::CheckedMemory memory = scene.client.session().checked();
   constexpr std::uint64_t kBytes = ExternalScene::kBytes;
   const auto result = [&](proto::ExternalMemoryId of, std::uint64_t offset, std::uint64_t size_bytes) {
     broker::Checked<broker::CheckedExternalBuffer> checked = memory.part(proto::ExternalMapRecord{of, offset, size_bytes, 0, 0});
@@ -413,7 +413,7 @@ TEST_CASE("a buffer lies within what was imported, without overflow, and memory 
 
 TEST_CASE("a mipmapped array of external memory begins in it, and its levels fit") {
   ExternalScene scene;
-  const broker::CheckedMemory memory(scene.client.session());
+  const broker::CheckedMemory memory = scene.client.session().checked();
   const auto result = [&](auto change) {
     proto::ExternalMapArrayRecord record{};
     record.memory = scene.memory;
@@ -451,7 +451,7 @@ TEST_CASE("a mipmapped array of external memory begins in it, and its levels fit
 
 TEST_CASE("texels in external memory end in its buffer") {
   ExternalScene scene;
-  const broker::CheckedMemory memory(scene.client.session());
+  const broker::CheckedMemory memory = scene.client.session().checked();
   CUDA_RESOURCE_DESC texels{};
   texels.resType = CU_RESOURCE_TYPE_LINEAR;
   texels.res.linear.format = CU_AD_FORMAT_FLOAT;

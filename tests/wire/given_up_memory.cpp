@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that is given up is unmapped later, by a helper that may be late: what lies at the same address by then is left alone.
-#include "broker/executor/application_memory.hpp"
-#include "broker/executor/memory_map.hpp"
+#include "broker/executor/memory/application_memory.hpp"
+#include "broker/executor/memory/memory_map.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/wire/support/wire_fixture.hpp"
 

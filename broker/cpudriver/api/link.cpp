@@ -11,7 +11,7 @@
 #include "broker/cpudriver/modules/image_texts.hpp"
 #include "broker/cpudriver/modules/jit_options.hpp"
 #include "broker/cpudriver/ptx/module.hpp"
-#include "broker/image/ptx_text.hpp"
+#include "proto/image/ptx_text.hpp"
 
 using namespace mpsshim::cpudriver;
 

@@ -5,10 +5,10 @@
 #include <cstring>
 
 #include "broker/cpudriver/config.hpp"
-#include "broker/image/contents.hpp"
-#include "broker/image/fatbin.hpp"
-#include "broker/image/image.hpp"
-#include "broker/image/ptx_text.hpp"
+#include "proto/image/contents.hpp"
+#include "proto/image/fatbin.hpp"
+#include "proto/image/image.hpp"
+#include "proto/image/ptx_text.hpp"
 
 namespace mpsshim::cpudriver {
 namespace {

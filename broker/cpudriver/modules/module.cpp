@@ -7,7 +7,7 @@
 #include "broker/cpudriver/handle_table.hpp"
 #include "broker/cpudriver/memory/allocations.hpp"
 #include "broker/cpudriver/modules/image_texts.hpp"
-#include "broker/image/image.hpp"
+#include "proto/image/image.hpp"
 
 namespace mpsshim::cpudriver {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conditional nodes (CUDA Programming Guide, "Conditional Graph Nodes"). A node's bodies are graphs that it owns, filled like any graph and
-// described with it. A handle's value is the driver's own, since kernels set it: the executor makes it (broker/executor/conditioned_graph.hpp)
+// described with it. A handle's value is the driver's own, since kernels set it: the executor makes it (broker/executor/graphs/conditioned_graph.hpp)
 // and keeps a driver's graph for it, which the executable graph is built in.
 #pragma once
 

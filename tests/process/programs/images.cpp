@@ -35,7 +35,7 @@ void append(Bytes& bytes, T value) {
   std::memcpy(bytes.data() + at, &value, sizeof value);
 }
 
-// A fat binary with one PTX text, stored as it is (layout: broker/image/fatbin.cpp).
+// A fat binary with one PTX text, stored as it is (layout: proto/image/fatbin.cpp).
 Bytes fatbin() {
   Bytes body = text(kPlainPtx);
   body.resize((body.size() + 7) / 8 * 8);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which call hangs, in which one the executor crashed, and what becomes of the sessions.
-#include "broker/control/call_watch.hpp"
+#include "broker/control/base/call_watch.hpp"
 
 #include <csignal>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/commands.hpp"
+#include "broker/control/server/commands.hpp"
 
 #include "tests/unit/control/support/control_fixture.hpp"
 

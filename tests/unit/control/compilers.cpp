@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "broker/compiler/compiler_messages.hpp"
-#include "broker/control/compilers.hpp"
+#include "broker/control/images/compilers.hpp"
 #include "tests/unit/control/support/executor_peer.hpp"
 
 using namespace mpsshim;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a user's clients may hold of a device together: counted over sessions, executors and lives.
-#include "broker/control/device_quota.hpp"
+#include "broker/control/sessions/device_quota.hpp"
 
 #include <unistd.h>
 
-#include "broker/control/commands.hpp"
+#include "broker/control/server/commands.hpp"
 #include "proto/ids.hpp"
 #include "tests/unit/control/support/control_fixture.hpp"
 

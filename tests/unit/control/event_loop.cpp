@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/event_loop.hpp"
+#include "broker/control/base/event_loop.hpp"
 
 #include <sys/eventfd.h>
 #include <unistd.h>

@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
-#include "broker/control/descriptor_kind.hpp"
+#include "broker/control/base/descriptor_kind.hpp"
 #include "proto/ids.hpp"
 #include "tests/unit/control/support/control_fixture.hpp"
 

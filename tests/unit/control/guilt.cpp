@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/guilt.hpp"
+#include "broker/control/faults/guilt.hpp"
 
 #include <chrono>
 #include <cstring>
 #include <memory>
 #include <set>
 
-#include "broker/control/lease_table.hpp"
-#include "broker/control/recovery.hpp"
+#include "broker/control/base/lease_table.hpp"
+#include "broker/control/faults/recovery.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/image_store.hpp"
+#include "broker/control/images/image_store.hpp"
 
 #include <cstring>
 #include <span>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/kernel_log.hpp"
+#include "broker/control/faults/kernel_log.hpp"
 
 #include <fcntl.h>
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <set>
 
-#include "broker/control/recovery.hpp"
+#include "broker/control/faults/recovery.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim::broker;

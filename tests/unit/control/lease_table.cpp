@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/lease_table.hpp"
+#include "broker/control/base/lease_table.hpp"
 
 #include <algorithm>
 

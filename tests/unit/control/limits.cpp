@@ -2,8 +2,8 @@
 // What one client may have, and all of them together: at the limit and one past it.
 #include <unistd.h>
 
-#include "broker/control/commands.hpp"
-#include "broker/control/complaints.hpp"
+#include "broker/control/base/complaints.hpp"
+#include "broker/control/server/commands.hpp"
 #include "tests/unit/control/support/control_fixture.hpp"
 
 using namespace mpsshim;

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "broker/control/complaints.hpp"
+#include "broker/control/base/complaints.hpp"
 #include "broker/log_subject.hpp"
 #include "tests/support/broker_fixture.hpp"
 #include "tests/support/catch.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/output_box.hpp"
+#include "broker/control/base/output_box.hpp"
 
 #include <string>
 #include <utility>

@@ -3,7 +3,7 @@
 #include "tests/unit/control/support/control_fixture.hpp"
 #include "tests/unit/control/support/kept_variables.hpp"
 
-#include "broker/control/commands.hpp"
+#include "broker/control/server/commands.hpp"
 
 using namespace mpsshim;
 using namespace mpsshim::broker;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which program a process runs: told by the content of its executable, read by a thread that nobody waits for.
-#include "broker/control/program_reader.hpp"
+#include "broker/control/faults/program_reader.hpp"
 
 #include <algorithm>
 #include <condition_variable>
@@ -19,9 +19,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "broker/control/process_identity.hpp"
-#include "tests/support/catch.hpp"
+#include "broker/control/base/process_identity.hpp"
 #include "tests/support/broker_fixture.hpp"
+#include "tests/support/catch.hpp"
 #include "tests/unit/control/support/control_fixture.hpp"
 
 using namespace mpsshim;

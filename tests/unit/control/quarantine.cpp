@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/quarantine.hpp"
+#include "broker/control/faults/quarantine.hpp"
 
-#include "broker/control/handover.hpp"
+#include "broker/control/base/handover.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim::broker::control;

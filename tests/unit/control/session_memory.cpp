@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/session_memory.hpp"
+#include "broker/control/sessions/session_memory.hpp"
 
 #include <cerrno>
 

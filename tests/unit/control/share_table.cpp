@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/share_table.hpp"
+#include "broker/control/base/share_table.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -2,7 +2,7 @@
 // terminate_client: the session has its error at once, the command is answered when nothing of it runs any more.
 #include <optional>
 
-#include "broker/control/commands.hpp"
+#include "broker/control/server/commands.hpp"
 #include "tests/unit/control/support/control_fixture.hpp"
 
 using namespace mpsshim;

@@ -2,7 +2,7 @@
 // A broker for several users: who is served where, and what nobody has of another one.
 #include <unistd.h>
 
-#include "broker/control/commands.hpp"
+#include "broker/control/server/commands.hpp"
 #include "tests/unit/control/support/control_fixture.hpp"
 
 using namespace mpsshim;

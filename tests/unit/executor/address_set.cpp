@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/executor/address_set.hpp"
+#include "broker/executor/base/address_set.hpp"
 
 #include <chrono>
 #include <random>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/executor/completion.hpp"
+#include "broker/executor/link/completion.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/executor/driver_areas.hpp"
+#include "broker/executor/process/driver_areas.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a stream may have in flight, alone and in a crowd.
-#include "broker/executor/flight_limit.hpp"
+#include "broker/executor/chains/flight_limit.hpp"
 
 #include <chrono>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/executor/function_names.hpp"
+#include "broker/executor/modules/function_names.hpp"
 
 #include <memory>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What several clients set on a function that they share.
-#include "broker/executor/function_settings.hpp"
+#include "broker/executor/modules/function_settings.hpp"
 
 #include <memory>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/executor/helper_pool.hpp"
+#include "broker/executor/base/helper_pool.hpp"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A driver whose events come when the test says so.
-#include "broker/executor/interrupts.hpp"
+#include "broker/executor/base/interrupts.hpp"
 
 #include <atomic>
 #include <filesystem>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/executor/long_jobs.hpp"
+#include "broker/executor/window/long_jobs.hpp"
 
 #include <memory>
 #include <thread>
 
-#include "broker/executor/quiet_window.hpp"
+#include "broker/executor/window/quiet_window.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace std::chrono_literals;

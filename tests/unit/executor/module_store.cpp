@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store over a driver whose device memory is the test's: a module has one variable, which lies in the module's object.
-#include "broker/executor/module_store.hpp"
+#include "broker/executor/modules/module_store.hpp"
 
 #include <atomic>
 #include <cstring>
@@ -12,9 +12,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "broker/executor/control_link.hpp"
-#include "broker/executor/fault.hpp"
-#include "broker/executor/quiet_window.hpp"
+#include "broker/executor/link/control_link.hpp"
+#include "broker/executor/link/fault.hpp"
+#include "broker/executor/window/quiet_window.hpp"
 #include "gen/records.hpp"
 #include "proto/module_functions.hpp"
 #include "tests/support/catch.hpp"

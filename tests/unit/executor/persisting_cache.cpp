@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/executor/persisting_cache.hpp"
+#include "broker/executor/modules/persisting_cache.hpp"
 
 #include <memory>
 #include <vector>

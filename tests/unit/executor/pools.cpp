@@ -2,9 +2,9 @@
 #include <memory>
 #include <vector>
 
-#include "broker/executor/event_pool.hpp"
-#include "broker/executor/progress.hpp"
-#include "broker/executor/stream_pool.hpp"
+#include "broker/executor/base/event_pool.hpp"
+#include "broker/executor/base/progress.hpp"
+#include "broker/executor/context/stream_pool.hpp"
 #include "tests/support/catch.hpp"
 
 namespace mpsshim::broker {

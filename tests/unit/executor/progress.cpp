@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/executor/progress.hpp"
+#include "broker/executor/base/progress.hpp"
 
 #include <memory>
 #include <set>

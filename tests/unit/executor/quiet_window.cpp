@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/executor/quiet_window.hpp"
+#include "broker/executor/window/quiet_window.hpp"
 
 #include <unistd.h>
 

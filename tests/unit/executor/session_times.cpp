@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times of events, read for another executor. The driver is a list of when which event was recorded, on a clock of its own.
-#include "broker/executor/session_times.hpp"
+#include "broker/executor/context/session_times.hpp"
 
 #include <unistd.h>
 
@@ -9,8 +9,8 @@
 #include <map>
 #include <memory>
 
-#include "broker/executor/control_link.hpp"
-#include "broker/executor/event_pool.hpp"
+#include "broker/executor/base/event_pool.hpp"
+#include "broker/executor/link/control_link.hpp"
 #include "proto/socket.hpp"
 #include "tests/support/catch.hpp"
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a session keeps of its modules' variables, and when a later executor may believe it. Device memory is the test's.
-#include "broker/executor/session_variables.hpp"
+#include "broker/executor/modules/session_variables.hpp"
 
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "broker/executor/control_link.hpp"
+#include "broker/executor/link/control_link.hpp"
 #include "proto/socket.hpp"
 #include "tests/support/catch.hpp"
 

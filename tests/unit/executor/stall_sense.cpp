@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/executor/stall_sense.hpp"
+#include "broker/executor/process/stall_sense.hpp"
 
 #include "tests/support/catch.hpp"
 

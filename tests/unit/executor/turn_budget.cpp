@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <thread>
 
-#include "broker/executor/turn_budget.hpp"
+#include "broker/executor/base/turn_budget.hpp"
 #include "tests/support/catch.hpp"
 
 using mpsshim::broker::TurnBudget;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // When variables are copied. Device memory is the test's; copies are done when the test says so.
-#include "broker/executor/variable_keeper.hpp"
+#include "broker/executor/modules/variable_keeper.hpp"
 
 #include <array>
 #include <cstring>
 #include <memory>
 #include <vector>
 
-#include "broker/executor/control_link.hpp"
+#include "broker/executor/link/control_link.hpp"
 #include "proto/socket.hpp"
 #include "tests/support/catch.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which streams get their words by memory operations.
-#include "broker/executor/word_writes.hpp"
+#include "broker/executor/base/word_writes.hpp"
 
 #include "tests/support/catch.hpp"
 

@@ -5,12 +5,12 @@
 #include <cstring>
 #include <random>
 
-#include "broker/image/cubin.hpp"
-#include "broker/image/fatbin.hpp"
-#include "broker/image/image.hpp"
-#include "broker/image/managed.hpp"
-#include "broker/image/ptx_text.hpp"
 #include "image_files.hpp"
+#include "proto/image/cubin.hpp"
+#include "proto/image/fatbin.hpp"
+#include "proto/image/image.hpp"
+#include "proto/image/managed.hpp"
+#include "proto/image/ptx_text.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim::image;

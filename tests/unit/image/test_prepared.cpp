@@ -8,10 +8,10 @@
 
 #include "broker/compiler/prepare_image.hpp"
 #include "broker/compiler/prepared_file.hpp"
-#include "broker/image/check.hpp"
-#include "broker/image/fatbin.hpp"
-#include "broker/image/image.hpp"
 #include "image_files.hpp"
+#include "proto/image/check.hpp"
+#include "proto/image/fatbin.hpp"
+#include "proto/image/image.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim;

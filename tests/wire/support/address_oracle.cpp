@@ -7,7 +7,7 @@
 
 #include <sys/stat.h>
 
-#include "broker/executor/scoped_call.hpp"
+#include "broker/executor/base/scoped_call.hpp"
 #include "broker/progress_table.hpp"
 #include "proto/channel.hpp"
 #include "tests/wire/support/fake_driver.hpp"

@@ -55,7 +55,7 @@ class AddressOracle {
   void forget(std::uint64_t session);
   // On whose behalf all calls are from now on; 0: one of them, all through a call.
   void act_as(std::uint64_t session);
-  // From now on each call is on behalf of the session whose mark the calling thread has (broker/executor/scoped_call.hpp).
+  // From now on each call is on behalf of the session whose mark the calling thread has (broker/executor/base/scoped_call.hpp).
   void follow_marks();
   void report(const std::string& violation);
   // Where work begins to read or write that names memory by what was said earlier: a graph's node.

@@ -14,7 +14,7 @@ inline constexpr char kWriter[] = "mpsshim_write_words";
 
 [[nodiscard]] std::vector<std::byte> gather(const FakeFunction& function, void* const* parameters);
 [[nodiscard]] CUstreamBatchMemOpParams write_operation(CUdeviceptr address, std::uint32_t value);
-// What the executor's own writing kernel does with these parameters (broker/executor/word_writes.hpp).
+// What the executor's own writing kernel does with these parameters (broker/executor/base/word_writes.hpp).
 [[nodiscard]] std::vector<CUstreamBatchMemOpParams> writes_of_kernel(const std::vector<std::byte>& parameters);
 void write_value(const CUstreamBatchMemOpParams& operation);
 [[nodiscard]] FakeCall write_call(const CUstreamBatchMemOpParams& operation);

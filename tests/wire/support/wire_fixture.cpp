@@ -7,8 +7,8 @@
 
 #include <sys/eventfd.h>
 
-#include "broker/executor/checked_memory.hpp"
-#include "broker/executor/flight_limit.hpp"
+#include "broker/executor/chains/flight_limit.hpp"
+#include "broker/executor/memory/checked_memory.hpp"
 
 namespace mpsshim::test {
 
@@ -38,7 +38,7 @@ WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver
   window = std::make_unique<broker::QuietWindow>(*progress, threads, broker::QuietWindow::Limits{}, enter);
   helpers = std::make_unique<broker::HelperPool>(helper_threads, enter);
   modules = std::make_unique<broker::ModuleStore>(*driver, *link, *window, *faults, real.device, kModuleCacheBytes);
-  parts = std::make_unique<broker::ExecutorParts>(broker::ExecutorPartsInput{*driver, *link, *window, *modules, *faults, *helpers, real.context,
+  parts = std::make_unique<broker::ExecutorParts>(broker::ExecutorInput{*driver, *link, *window, *modules, *faults, *helpers, real.context,
                                                                              real.device, *progress, progress_address, *names});
   parts->side_contexts = side_contexts;
   if (parts->start() != CUDA_SUCCESS) throw std::bad_alloc();
@@ -186,7 +186,7 @@ proto::ExternalMemoryId WireClient::add_external(std::uint32_t index, std::uint6
 }
 
 std::uint64_t WireClient::map_external(proto::ExternalMemoryId memory, std::uint64_t size_bytes) {
-  auto part = broker::CheckedMemory(*session_).part(proto::ExternalMapRecord{memory, 0, size_bytes, 0, 0});
+  auto part = session_->checked().part(proto::ExternalMapRecord{memory, 0, size_bytes, 0, 0});
   std::uint64_t address = 0;
   if (!part || session_->memory().external().map(*part, address) != CUDA_SUCCESS) throw std::bad_alloc();
   return address;

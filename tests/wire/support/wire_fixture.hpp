@@ -9,14 +9,14 @@
 #include <optional>
 #include <vector>
 
-#include "broker/executor/control_link.hpp"
-#include "broker/executor/dispatch.hpp"
-#include "broker/executor/external_memory.hpp"
-#include "broker/executor/fault.hpp"
-#include "broker/executor/helper_pool.hpp"
-#include "broker/executor/quiet_window.hpp"
-#include "broker/executor/session.hpp"
-#include "broker/executor/worker_set.hpp"
+#include "broker/executor/base/helper_pool.hpp"
+#include "broker/executor/link/control_link.hpp"
+#include "broker/executor/link/fault.hpp"
+#include "broker/executor/memory/external_memory.hpp"
+#include "broker/executor/records/dispatch.hpp"
+#include "broker/executor/sessions/session.hpp"
+#include "broker/executor/window/quiet_window.hpp"
+#include "broker/executor/workers/worker_set.hpp"
 #include "proto/ring_producer.hpp"
 #include "tests/wire/support/fake_driver.hpp"
 

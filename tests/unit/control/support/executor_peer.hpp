@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "broker/call_table.hpp"
-#include "broker/control/event_loop.hpp"
-#include "broker/control/executor_process.hpp"
+#include "broker/control/base/event_loop.hpp"
+#include "broker/control/processes/executor_process.hpp"
 #include "broker/control_messages.hpp"
 #include "broker/progress_table.hpp"
 #include "broker/seen_end.hpp"

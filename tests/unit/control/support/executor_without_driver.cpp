@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "broker/control_messages.hpp"
-#include "broker/executor/executor_main.hpp"
+#include "broker/executor/process/executor_main.hpp"
 #include "broker/linker/linker_main.hpp"
 #include "broker/progress_table.hpp"
 #include "proto/device_facts.hpp"

@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "broker/control/event_loop.hpp"
+#include "broker/control/base/event_loop.hpp"
 #include "proto/channel.hpp"
 #include "proto/handshake.hpp"
 #include "tests/unit/control/support/executor_peer.hpp"

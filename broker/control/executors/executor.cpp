@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/executors/executor.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <unistd.h>
+
+#include "broker/log.hpp"
+#include "broker/log_subject.hpp"
+
+namespace mpsshim::broker::control {
+
+using std::chrono::milliseconds;
+
+namespace {
+
+std::string label_of(ExecutorId id) {
+  const std::string number = id.ordinal == 0 ? std::to_string(id.device) : fmt::format("{}.{}", id.device, id.ordinal);
+  return id.user == kHome ? number : fmt::format("{}@{}", number, id.user);
+}
+
+long long since_ms(EventLoop::Clock::time_point start) { return std::chrono::duration_cast<milliseconds>(EventLoop::Clock::now() - start).count(); }
+
+}  // namespace
+
+const char* state_name(ExecutorState state) {
+  switch (state) {
+    case ExecutorState::stopped: return "STOPPED";
+    case ExecutorState::starting: return "INITIALIZING";
+    case ExecutorState::active: return "ACTIVE";
+    case ExecutorState::draining: return "INITIALIZING";  // about to be replaced: as the manual has it, new requests wait
+    case ExecutorState::fault: return "FAULT";
+  }
+  return "?";
+}
+
+Executor::Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, ExecutorId id, ExecutorOwner& owner)
+    : loop_(loop),
+      launcher_(launcher),
+      settings_(settings),
+      id_(id),
+      label_(label_of(id)),
+      owner_(owner),
+      fading_(loop, label_),
+      standby_(loop, launcher, label_, fading_,
+               {[this] { owner_.standby_waits(*this); },
+                [this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { owner_.executor_sent(*this, packet, fds); }}),
+      trap_sense_(loop) {}
+
+// A life that follows another may find that one's context still being taken down, and a GPU that takes one process at a time refuses it so long.
+ExecutorOptions Executor::options() const {
+  ExecutorOptions options{.driver_path = driver(),
+                          .device = id_.device,
+                          .workers = settings_.workers,
+                          .log_dir = settings_.log_dir,
+                          .connections = settings_.connections,
+                          .copy_connections = settings_.copy_connections,
+                          .side_contexts = settings_.side_contexts,
+                          .label = label_,
+                          .module_cache_mib = settings_.module_cache_mib,
+                          .patience_s = settings_.patience_s,
+                          .stress = settings_.stress,
+                          .user_log_mib = settings_.user_log_mib,
+                          .dumpable = settings_.dumpable,
+                          .keeps_rights = settings_.keeps_rights};
+  if (has_served_) options.device_patience_ms = static_cast<unsigned>(settings_.retry_delay.count());
+  return options;
+}
+
+ExecutorOptions Executor::standby_options(StandbyKind kind) const {
+  ExecutorOptions options = this->options();
+  options.standby = true;
+  options.is_cold = kind == StandbyKind::cold || is_exclusive();
+  return options;
+}
+
+void Executor::resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts) {
+  epoch_ = epoch;
+  has_served_ = true;
+  facts_ = std::make_unique<proto::DriverFacts>(facts);
+  const auto found = std::ranges::find(settings_.drivers, driver);
+  if (found != settings_.drivers.end()) driver_ = static_cast<std::size_t>(found - settings_.drivers.begin());
+}
+
+void Executor::start() {
+  const LogSubject subject(log_user());
+  state_ = ExecutorState::starting;
+  report_ = DeathReport{};
+  prepares_next_ = false;
+  started_at_ = EventLoop::Clock::now();
+  serving_ = standby_.take();
+  const bool takes_over = serving_ != nullptr;
+  if (!takes_over) serving_ = ExecutorInstance::launch(loop_, launcher_, options());
+  if (!serving_) {
+    log_error("Executor {} could not be started ({}); next try in {} ms.", label_, std::strerror(errno), settings_.retry_delay.count());
+    state_ = ExecutorState::fault;
+    limit_ = loop_.after(settings_.retry_delay, [this] { start(); });
+    return;
+  }
+  ++epoch_;
+  serving_->set_handlers({[this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { arrived(packet, fds); }, [this] { died(); }});
+  last_pid_ = pid();
+  log_info("Starting new server {} for user {}: executor {}, epoch {}, {}.", last_pid_, id_.user == kHome ? geteuid() : id_.user, label_, epoch_,
+           driver());
+  log_server(last_pid_, "Creating server context on device {}: server status is INITIALIZING.", id_.device);
+  limit_ = loop_.after(settings_.start_limit, [this] {
+    log_error("Executor {} (pid {}) was not ready after {} s and is killed.", label_, pid(), settings_.start_limit.count() / 1000);
+    serving_->kill();
+  });
+  if (takes_over) take_over();
+}
+
+// One that has not come so far goes on as any other that starts.
+void Executor::take_over() {
+  const bool is_warm = serving_->stage == ExecutorInstance::Stage::ready;
+  log_info("Executor {}: the standby (pid {}) takes over {:.1f} ms after the end of the one before was noticed; {}.", label_, pid(),
+           std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - end_noticed_at_).count(),
+           is_warm ? fmt::format("its context is made, {} loads are in place", serving_->loads_given) : "its context is not made yet");
+  if (is_warm) return activate();
+  serving_->make_context();
+}
+
+void Executor::send(const ExecutorPacket& packet, std::span<const int> fds) {
+  if (serving_) serving_->send(packet, fds);
+}
+
+void Executor::begin_drain() {
+  state_ = ExecutorState::draining;
+  ExecutorPacket packet;
+  packet.header.type = ExecutorMessage::quiesce;
+  send(packet);
+}
+
+void Executor::replace() {
+  if (report_.cause != DeathReport::Cause::fault) report_.cause = DeathReport::Cause::replaced;
+  if (serving_) serving_->kill();
+}
+
+void Executor::hold() {
+  if (state_ == ExecutorState::active) state_ = ExecutorState::draining;
+}
+
+void Executor::release() {
+  if (state_ == ExecutorState::draining) state_ = ExecutorState::active;
+}
+
+void Executor::keep_standby() {
+  if (settings_.standby == StandbyKind::none || !is_first() || quitting_) return;
+  standby_.start(settings_.standby == StandbyKind::warm ? settings_.warm_delay : settings_.cold_delay, standby_options(settings_.standby));
+}
+
+void Executor::prepare_next() {
+  prepares_next_ = true;
+  expectation_.reset();
+  if (is_exclusive()) return standby_.start(milliseconds(0), standby_options(StandbyKind::cold));
+  standby_.warm_up(standby_options(StandbyKind::warm));
+}
+
+void Executor::drop_next() {
+  prepares_next_ = false;
+  if (settings_.standby == StandbyKind::warm) return;
+  standby_.stop();
+  keep_standby();
+}
+
+bool Executor::has_next() const {
+  return standby_.has_come_to(is_exclusive() ? ExecutorInstance::Stage::standing_by : ExecutorInstance::Stage::ready);
+}
+
+void Executor::renew() {
+  renewing_ = true;
+  replace();
+}
+
+void Executor::retire() {
+  standby_.stop();
+  retiring_ = true;
+  if (serving_) return replace();
+  limit_.reset();  // of a pause after too many deaths
+  retiring_ = false;
+  state_ = ExecutorState::stopped;
+  owner_.executor_stopped(*this);
+}
+
+void Executor::quit() {
+  quitting_ = true;
+  standby_.stop();
+  if (!serving_) {
+    limit_.reset();
+    state_ = ExecutorState::stopped;
+    return owner_.executor_stopped(*this);
+  }
+  ExecutorPacket packet;
+  packet.header.type = ExecutorMessage::quit;
+  send(packet);
+  limit_ = loop_.after(settings_.quit_limit, [this] { serving_->kill(); });
+}
+
+bool Executor::is_exclusive() const {
+  if (!facts_) return false;
+  const proto::DeviceFacts& device = facts_->device[id_.device];
+  return device.attribute_status[CU_DEVICE_ATTRIBUTE_COMPUTE_MODE] == CUDA_SUCCESS &&
+         device.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_MODE] == CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
+}
+
+std::set<std::uint64_t> Executor::busy() const { return serving_ ? busy_sessions(serving_->progress().table) : std::set<std::uint64_t>(); }
+
+bool Executor::is_busy(std::uint64_t session) const { return serving_ && control::is_busy(serving_->progress().table, session); }
+
+bool Executor::has_streams(std::uint64_t session) const { return serving_ && control::has_streams(serving_->progress().table, session); }
+
+ExecutorInstance* Executor::standby() const {
+  ExecutorInstance* instance = standby_.instance();
+  return instance != nullptr && instance->stage == ExecutorInstance::Stage::ready ? instance : nullptr;
+}
+
+void Executor::note_blocked(std::uint64_t session) {
+  if (!serving_) return;
+  const std::vector<Blocker> before = std::exchange(blocking_, {});
+  for (const RunningStream& stream : running_streams(serving_->progress().table, session)) {
+    const auto known = std::ranges::find(before, stream, &Blocker::stream);
+    blocking_.push_back({stream, known != before.end() ? known->since : EventLoop::Clock::now()});
+  }
+}
+
+bool Executor::is_blocked() {
+  if (blocking_.empty() || !serving_) return false;
+  std::erase_if(blocking_, [&](const Blocker& blocker) { return !runs_on(serving_->progress().table, blocker.stream); });
+  if (!blocking_.empty()) return true;
+  log_info("Executor {} (pid {}) is no longer blocked: the kernels that calls waited for have ended.", label_, pid());
+  return false;
+}
+
+void Executor::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
+  const LogSubject subject(log_user());
+  if (packet.header.type == ExecutorMessage::ready) return became_ready(packet);
+  if (packet.header.type == ExecutorMessage::fault) {
+    const auto error = packet.header.status == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : static_cast<CUresult>(packet.header.status);
+    report_ = {DeathReport::Cause::fault, error, packet.header.session, packet.text, {}, -1, {}};
+    fault_tick_ = static_cast<ProgressTick>(packet.size_bytes);
+    end_noticed_at_ = EventLoop::Clock::now();
+    serving_->halt();
+    trap_sense_.end();
+    limit_ = loop_.after(milliseconds(0), [this] { await_standstill(); });  // not from inside the link that is calling
+    return;
+  }
+  owner_.executor_sent(*this, packet, fds);
+}
+
+void Executor::became_ready(const ExecutorPacket& packet) {
+  if (state_ != ExecutorState::starting) return;
+  if (packet.header.status != CUDA_SUCCESS) {
+    refusal_status_ = static_cast<CUresult>(packet.header.status);
+    refusal_ = fmt::format("{}: {} (CUDA error {})", driver(), packet.text[0] != '\0' ? packet.text : "it does not serve", packet.header.status);
+    return serving_->kill();
+  }
+  activate();
+}
+
+void Executor::activate() {
+  facts_ = serving_->read_facts(id_.device);
+  if (!facts_) {
+    refusal_ = fmt::format("{}: its executor published facts of another layout or without a device", driver());
+    return serving_->kill();
+  }
+  limit_.reset();
+  has_served_ = true;
+  state_ = ExecutorState::active;
+  log_info("Executor {} (pid {}) is ready after {} ms: {} with {}.", label_, pid(), since_ms(started_at_), facts_->device[id_.device].name, driver());
+  watch_calls();
+  owner_.executor_ready(*this);
+  keep_standby();
+}
+
+// Until a call hangs: then the owner replaces the executor, which ends this.
+void Executor::watch_calls() {
+  if (settings_.hang_limit.count() == 0) return;
+  call_look_ = loop_.after(CallWatch::interval(settings_.hang_limit), [this] {
+    const auto call = serving_ ? serving_->calls().look() : std::nullopt;
+    if (!call || state_ != ExecutorState::active) return watch_calls();
+    report_.named_session = call->session;
+    report_.text =
+        fmt::format("{} did not return within {} ms", call->name.text(),
+                    settings_.hang_limit.count() * (call->patience == Patience::patient ? CallWatch::kPatientLooks / CallWatch::kLooks : 1));
+    owner_.executor_hangs(*this, *call);
+  });
+}
+
+}  // namespace mpsshim::broker::control

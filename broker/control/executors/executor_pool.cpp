@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/executors/executor_pool.hpp"
+
+#include <algorithm>
+
+#include "broker/log.hpp"
+
+namespace mpsshim::broker::control {
+
+ExecutorPool::ExecutorPool(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, const PoolLimits& limits,
+                           ExecutorOwner& owner)
+    : loop_(loop), launcher_(launcher), settings_(settings), limits_(limits), owner_(owner) {}
+
+Executor& ExecutorPool::add(ExecutorId id, ExecutorSettings settings) {
+  auto& executor = executors_[id];
+  executor = std::make_unique<Executor>(loop_, launcher_, settings, id, owner_);
+  executor->start();
+  return *executor;
+}
+
+Executor& ExecutorPool::first(unsigned device) {
+  if (const auto found = executors_.find({device, 0}); found != executors_.end()) return *found->second;
+  ExecutorSettings settings = settings_;
+  if (device != 0) settings.drivers = {executors_.at({0, 0})->driver()};
+  return add({device, 0}, std::move(settings));
+}
+
+void ExecutorPool::resume(ExecutorId id, std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts) {
+  ExecutorSettings settings = settings_;
+  if (id != ExecutorId{}) settings.drivers = {driver};
+  auto& executor = executors_[id];
+  executor = std::make_unique<Executor>(loop_, launcher_, settings, id, owner_);
+  executor->resume(epoch, driver, facts);
+  executor->start();
+}
+
+Executor* ExecutorPool::choose(unsigned device, uid_t user, const Suits& suits) {
+  (void)first(device);
+  Executor* const found = any(device, user, [&](const Executor& executor) { return !executors_.at(executor.id())->is_blocked() && suits(executor); });
+  return found != nullptr ? found : add_another(device, user);
+}
+
+Executor* ExecutorPool::any(unsigned device, uid_t user, const Suits& suits) const {
+  for (auto entry = executors_.lower_bound({device, 0, user}); entry != executors_.end(); ++entry) {
+    if (entry->first.device != device || entry->first.user != user) break;
+    if (!entry->second->is_quitting() && suits(*entry->second)) return entry->second.get();
+  }
+  return nullptr;
+}
+
+bool ExecutorPool::may_try(unsigned device, uid_t user) {
+  const auto [refused, is_new] = refused_until_.try_emplace({device, user}, EventLoop::Clock::time_point::min());
+  if (first(device).is_exclusive() && is_new) {
+    refused->second = EventLoop::Clock::time_point::max();
+    log_warning("Device {} has one executor, because the GPU takes one process at a time (its compute mode): {}.", device,
+                user == kHome ? std::string("calls that wait for another client's kernel wait on (--patience-s)")
+                              : fmt::format("clients of user {} are refused (--share-executors serves all users in that one)", user));
+  }
+  return EventLoop::Clock::now() >= refused->second;
+}
+
+Executor* ExecutorPool::add_another(unsigned device, uid_t user) {
+  if (!may_try(device, user)) return nullptr;
+  const auto count = std::ranges::count_if(
+      executors_, [&](const auto& entry) { return entry.first.device == device && entry.first.user == user && !entry.second->is_quitting(); });
+  if (static_cast<unsigned>(count) >= limits_.executors) return nullptr;
+  ExecutorId id{device, 0, user};
+  while (executors_.contains(id)) ++id.ordinal;
+  ExecutorSettings settings = settings_;
+  settings.drivers = {first(device).driver()};
+  return &add(id, std::move(settings));
+}
+
+void ExecutorPool::release(Executor& executor, std::function<bool()> unused) {
+  if (executor.is_permanent() || executor.is_quitting()) return;
+  idle_[executor.id()] = loop_.after(limits_.idle, [this, &executor, unused = std::move(unused)] {
+    if (executor.is_quitting() || !unused()) return;
+    log_info("Executor {} (pid {}) has had no session for {} ms and ends.", executor.label(), executor.pid(), limits_.idle.count());
+    executor.quit();
+  });
+}
+
+void ExecutorPool::refused(Executor& executor, const std::string& why) {
+  const bool for_good = executor.refusal() == CUDA_ERROR_DEVICE_UNAVAILABLE;
+  const auto now = EventLoop::Clock::now();
+  refused_until_[{executor.device(), executor.user()}] = for_good ? EventLoop::Clock::time_point::max() : now + limits_.refusal_pause;
+  log_warning("Executor {} cannot be had: {}. {} {}", executor.label(), why,
+              for_good ? "The GPU takes one process at a time (its compute mode), so it has one executor from now on."
+                       : fmt::format("None is tried for {} s.", std::chrono::duration_cast<std::chrono::seconds>(limits_.refusal_pause).count()),
+              executor.is_first() ? fmt::format("Clients of user {} get CUDA_ERROR_MPS_SERVER_NOT_READY.", executor.user())
+                                  : std::string("Calls that wait for another client's kernel wait on (--patience-s)."));
+  executor.quit();
+}
+
+void ExecutorPool::forget(Executor& executor) {
+  loop_.defer([this, id = executor.id()] {
+    idle_.erase(id);
+    executors_.erase(id);
+  });
+}
+
+bool ExecutorPool::prepare_next_lives(std::optional<uid_t> user) {
+  bool all = true;
+  for (const auto& [id, executor] : executors_) {
+    if (executor->is_quitting() || id.user != user.value_or(id.user)) continue;
+    if (executor->state() != ExecutorState::starting && !executor->prepares_next()) executor->prepare_next();
+    all = all && executor->has_next();
+  }
+  return all;
+}
+
+void ExecutorPool::quit() {
+  for (auto& [id, executor] : executors_) executor->quit();
+}
+
+bool ExecutorPool::all_stopped() const {
+  return std::ranges::all_of(executors_, [](const auto& entry) { return entry.second->state() == ExecutorState::stopped; });
+}
+
+}  // namespace mpsshim::broker::control

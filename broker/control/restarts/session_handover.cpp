@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// SessionManager's part in a hand-over (handover.hpp). All executors have ended: every session waits for one, has moved away from one, or is
+// lost. So nothing of an executor is handed over but how its driver is called and how many lives it has had.
+#include <algorithm>
+
+#include <unistd.h>
+
+#include "broker/control/base/process_identity.hpp"
+#include "broker/control/sessions/session_manager.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+void save_leases(StateWriter& state, const std::vector<proto::Lease>& leases) {
+  state.number(leases.size());
+  for (const proto::Lease& lease : leases) state.plain(lease);
+}
+
+std::vector<proto::Lease> restore_leases(StateReader& state) {
+  std::vector<proto::Lease> leases;
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) leases.push_back(state.plain<proto::Lease>());
+  return leases;
+}
+
+void save_memory(StateWriter& state, const Session& session) {
+  state.number(session.segments.all().size());
+  for (const auto& [id, segment] : session.segments.all()) {
+    state.number(id);
+    state.number(static_cast<std::uint32_t>(segment.purpose));
+    state.number(segment.address);
+    state.number(segment.size_bytes);
+    state.file(segment.file);
+  }
+  state.number(session.chunks.all().size());
+  for (const auto& [address, chunk] : session.chunks.all()) {
+    state.number(address);
+    state.number(chunk.size_bytes);
+    state.number(chunk.charge->number());
+    state.file(chunk.handle);
+  }
+  state.number(session.channel ? 1 : 0);
+  if (!session.channel) return;
+  for (const int fd : session.channel->fds()) state.file(fd);
+}
+
+void save_session(StateWriter& state, const Session& session) {
+  state.number(session.id);
+  state.number(static_cast<std::uint64_t>(session.client.pid));
+  state.number(session.client.uid);
+  state.text(session.client.command);
+  state.number(session.client.layout_minor);
+  state.number(session.device);
+  state.number(static_cast<std::uint64_t>(session.phase));
+  state.number(session.epoch);
+  state.number(static_cast<std::uint64_t>(session.lost_error));
+  state.number(session.deaths_while_opening);
+  state.number(session.has_lived ? 1 : 0);
+  state.plain(session.device_lease);
+  state.plain(session.pinned_lease);
+  save_leases(state, session.more_leases);
+  save_leases(state, session.refused);
+  save_memory(state, session);
+  state.number(session.output.pieces().size());
+  for (const OutputBox::Piece& piece : session.output.pieces()) {
+    state.number(piece.stream);
+    state.text(piece.text);
+  }
+  state.file(session.event_times_hold ? session.event_times.get() : -1);
+}
+
+}  // namespace
+
+void SessionManager::save(StateWriter& state) const {
+  state.file(facts_file_);
+  state.number(next_session_);
+  state.number(next_segment_);
+  images_.save(state);
+  const auto& executors = pool_.all();
+  state.number(executors.size());
+  for (const auto& [id, executor] : executors) {
+    state.number(id.device);
+    state.number(id.ordinal);
+    state.number(id.user);
+    state.number(executor->epoch());
+    state.text(executor->driver());
+  }
+  state.number(sessions_.size());
+  for (const auto& [id, session] : sessions_) save_session(state, session);
+  quarantine_.save(state);
+}
+
+void SessionManager::restore_memory_of(StateReader& state, Session& session, Charges& charges) {
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
+    const std::uint64_t id = state.number();
+    const auto purpose = static_cast<proto::SegmentPurpose>(state.number());
+    const std::uint64_t address = state.number();
+    const std::uint64_t size_bytes = state.number();
+    session.segments.adopt(id, {purpose, address, size_bytes, state.file()});
+  }
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
+    const std::uint64_t address = state.number();
+    const std::uint64_t size_bytes = state.number();
+    // Sessions that share memory are charged once.
+    const std::uint64_t number = state.version() >= 5 ? state.number() : 0;
+    DeviceChargeRef& charge = charges[number];
+    if (charge == nullptr || number == 0) charge = quota_.add(session.device, session.client.uid, size_bytes);
+    session.chunks.add(address, size_bytes, state.file(), charge);
+  }
+  if (state.number() == 0) return;
+  std::array<proto::FileDescriptor, 4> fds;
+  for (proto::FileDescriptor& fd : fds) fd = state.file();
+  session.channel = ChannelMemory::adopt(std::move(fds));
+  if (!session.channel) state.fail();
+}
+
+void SessionManager::restore_session(StateReader& state, Charges& charges) {
+  const std::uint64_t id = state.number();
+  Session& session = sessions_[id];
+  session.id = id;
+  session.client.pid = static_cast<pid_t>(state.number());
+  session.client.uid = static_cast<uid_t>(state.number());
+  session.client.command = state.text();
+  session.client.program = programs_.identify(session.client.pid, session.client.uid, {});
+  session.client.layout_minor = static_cast<std::uint32_t>(state.number());
+  session.device = static_cast<unsigned>(state.number());
+  session.phase = static_cast<SessionPhase>(state.number());
+  session.epoch = state.number();
+  session.lost_error = static_cast<CUresult>(state.number());
+  session.deaths_while_opening = static_cast<unsigned>(state.number());
+  session.has_lived = state.number() != 0;
+  session.device_lease = state.plain<proto::Lease>();
+  session.pinned_lease = state.plain<proto::Lease>();
+  session.more_leases = restore_leases(state);
+  session.refused = restore_leases(state);
+  restore_memory_of(state, session, charges);
+  for (std::uint64_t left = state.version() >= 2 ? state.number() : 0; left > 0 && state.ok(); --left) {
+    const auto stream = static_cast<std::uint32_t>(state.number());
+    session.output.add(stream, state.text());
+  }
+  if (state.version() >= 3) session.event_times = state.file();
+  session.event_times_hold = session.event_times.valid();
+  const bool waits = session.phase == SessionPhase::waiting || session.phase == SessionPhase::moved || session.phase == SessionPhase::lost;
+  bool claimed = leases_->claim(session.device_lease) && leases_->claim(session.pinned_lease);
+  for (const proto::Lease& lease : session.more_leases) claimed = claimed && leases_->claim(lease);
+  if (!waits || !claimed) state.fail();
+}
+
+bool SessionManager::resume(StateReader& state, std::string& why, std::function<void()> started) {
+  facts_file_ = state.file();
+  next_session_ = state.number();
+  next_segment_ = state.number();
+  images_.restore(state);
+  auto facts = std::make_unique<proto::DriverFacts>();
+  const bool has_facts = facts_file_.valid() && pread(facts_file_.get(), facts.get(), sizeof *facts, 0) == static_cast<ssize_t>(sizeof *facts) &&
+                         facts->size_bytes == sizeof *facts && facts->device_count <= proto::kMaxDevices;
+  if (!state.ok() || !has_facts) return why = "the images or the driver's facts that were handed over are not complete", false;
+  struct Former {
+    ExecutorId id;
+    std::uint64_t epoch = 0;
+    std::string driver;
+  };
+  std::vector<Former> executors;
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
+    Former& former = executors.emplace_back();
+    former.id.device = static_cast<unsigned>(state.number());
+    former.id.ordinal = static_cast<unsigned>(state.number());
+    if (state.version() >= 4) former.id.user = static_cast<uid_t>(state.number());
+    former.epoch = state.number();
+    former.driver = state.text();
+  }
+  make_leases(*facts);
+  Charges charges;
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) restore_session(state, charges);
+  if (state.version() >= 5) quarantine_.restore(state);
+  if (!state.ok()) return why = "the sessions that were handed over are not complete, or their addresses not in --window", false;
+  arm_release();
+  on_renewed_ = std::move(started);
+  renewed_house_.reset();
+  // The device's own first: others take what driver it has found to serve.
+  std::stable_partition(executors.begin(), executors.end(), [](const Former& former) { return former.id == ExecutorId{}; });
+  for (const Former& former : executors) {
+    if (former.id.ordinal == 0) {
+      pool_.resume(former.id, former.epoch, former.driver, *facts);
+    } else {
+      images_.forget_log(former.id);
+    }
+  }
+  return true;
+}
+
+}  // namespace mpsshim::broker::control

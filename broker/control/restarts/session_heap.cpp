@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// SessionManager's part for the device's heap, which belongs to a context: what kernels of clients that have ended have left there nobody can give
+// back, and the next client's malloc() may find its contents. So executors are renewed once whoever launched such kernels has ended: at once where
+// no session is in any of them, and else when all sessions have been silent for a second and lose nothing. A session at work is never disturbed.
+// All that is within a house (house_of): what a user's clients leave has that user's executors renewed and nobody else's, whatever others are at, and the
+// tenth of the time is that user's own. Houses have turns, a step each.
+// The executors of a heap that nobody has taken memory of are not renewed.
+#include <algorithm>
+#include <utility>
+
+#include "broker/control/sessions/session_manager.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLook{250};               // whether anybody has done something
+constexpr milliseconds kSilence{1'000};          // of all sessions
+constexpr milliseconds kPatience{50};            // for sessions to come to rest
+constexpr milliseconds kHeapLook{5};             // whether the next lives are ready
+constexpr milliseconds kHeapLookLimit{30'000};       // then it is given up
+constexpr milliseconds kBesideSessions{10'000};  // from one renewal or try to the next; after each try in vain twice as long
+constexpr milliseconds kRarest{600'000};
+constexpr milliseconds kCommandLimit{60'000};  // while a command restarts them
+constexpr milliseconds kNewcomerWaits{100};    // for those of the heap that are ending
+constexpr int kShare = 10;                     // renewals without sessions take a tenth of the time at most
+
+}  // namespace
+
+// It is over in the executor.
+void SessionManager::leave_heap(const Session& session) {
+  const auto shares_heap = [&](const auto& entry) {
+    const Session& other = entry.second;
+    return other.id != session.id && other.executor == session.executor && other.in_executor() && other.uses_heap;
+  };
+  if (!session.uses_heap || std::ranges::any_of(sessions_, shares_heap)) return;
+  Heap& heap = heaps_[session.executor->user()];
+  if (heap.left.insert(session.executor->id()).second) {
+    log_info("Executor {}: kernels of clients that have ended may have left memory on the device's heap; it is renewed when nobody is at work.",
+             session.executor->label());
+  }
+  heap.silent_since = EventLoop::Clock::now();
+  look_at_heaps_soon();
+}
+
+// A session has ended: perhaps it was the last one, or what stood in the way.
+void SessionManager::look_at_heaps_soon() {
+  const bool are_left = std::ranges::any_of(heaps_, [](const auto& entry) { return !entry.second.left.empty(); });
+  if (!are_left || std::exchange(heaps_deferred_, true)) return;
+  loop_.defer([this] {
+    heaps_deferred_ = false;
+    look_at_heaps();
+  });
+}
+
+bool SessionManager::is_alone(uid_t house) const {
+  return std::ranges::none_of(sessions_, [&](const auto& entry) { return entry.second.in_executor() && is_of(entry.second, house); });
+}
+
+bool SessionManager::may_renew_heaps(uid_t house) const {
+  if (quitting_ || rest_ || on_renewed_ || on_retired_ || is_unsettled(house)) return false;
+  return std::ranges::all_of(pool_.all(), [&](const auto& entry) {
+    return entry.first.user != house || (entry.second->state() == ExecutorState::active && entry.second->busy().empty());
+  });
+}
+
+// Changes with whatever a client asks for. It may write what it likes there, to no one's harm: it puts the renewal off.
+std::uint64_t SessionManager::activity(uid_t house) const {
+  std::uint64_t sum = 0;
+  for (const auto& [id, session] : sessions_) {
+    if (!is_of(session, house)) continue;
+    sum = sum * 31 + id + static_cast<std::uint64_t>(session.phase);
+    if (session.channel) sum = sum * 31 + session.channel->written_bytes();
+  }
+  return sum;
+}
+
+bool SessionManager::is_silent(uid_t house, Heap& heap) {
+  const auto now = EventLoop::Clock::now();
+  const std::uint64_t seen = std::exchange(heap.activity, activity(house));
+  if (seen != heap.activity || !may_renew_heaps(house)) heap.silent_since = now;
+  return now - heap.silent_since >= kSilence;
+}
+
+// The house whose turn was last comes last.
+void SessionManager::look_at_heaps() {
+  std::vector<uid_t> houses;
+  for (const auto& [house, heap] : heaps_) houses.push_back(house);
+  std::rotate(houses.begin(), std::upper_bound(houses.begin(), houses.end(), last_heap_), houses.end());
+  for (const uid_t house : houses) look_at_heap(house, heaps_.at(house));
+}
+
+void SessionManager::look_at_heap(uid_t house, Heap& heap) {
+  if (heap_step_ != HeapStep::none) return;  // behind which all are looked at
+  heap.timer.reset();
+  if (quitting_ || heap.left.empty()) return;
+  const auto now = EventLoop::Clock::now();
+  if (now < heaps_wait_until_) {
+    // a command's turn
+  } else if (is_alone(house)) {
+    if (now >= heap.next_alone && may_renew_heaps(house)) return renew_heaps(house);
+  } else if (const Session* obstacle = find(heap.obstacle); obstacle == nullptr && std::exchange(heap.obstacle, 0) != 0) {
+    heap.pause = kBesideSessions;
+    heap.next_beside = std::min(heap.next_beside, now + heap.pause);
+  } else if (is_silent(house, heap) && now >= heap.next_beside) {
+    heap_step_ = HeapStep::preparing;
+    last_heap_ = house;
+    return await_next_lives(house, now + kHeapLookLimit);
+  }
+  const auto due = std::max(heaps_wait_until_, is_alone(house) ? heap.next_alone : heap.next_beside - kSilence - kLook);
+  const auto wait = std::max(kLook, std::chrono::ceil<milliseconds>(due - now));
+  heap.timer = loop_.after(wait, [this, house] { look_at_heap(house, heaps_.at(house)); });
+}
+
+// They are made ready while the present ones serve. Who has become active meanwhile is left alone.
+void SessionManager::await_next_lives(uid_t house, EventLoop::Clock::time_point until) {
+  Heap& heap = heaps_.at(house);
+  if (!is_silent(house, heap)) return give_up_heaps(house, "its clients are at work");
+  if (pool_.prepare_next_lives(house)) return renew_heaps(house);
+  if (EventLoop::Clock::now() >= until) return give_up_heaps(house, "no other executor could be made ready");
+  heap.timer = loop_.after(kHeapLook, [this, house, until] { await_next_lives(house, until); });
+}
+
+void SessionManager::renew_heaps(uid_t house) {
+  heap_step_ = HeapStep::renewing;
+  last_heap_ = house;
+  heaps_.at(house).timer.reset();
+  const auto began = EventLoop::Clock::now();
+  const auto rested = [this, house, began](const std::string& why) {
+    if (!why.empty()) return give_up_heaps(house, why);
+    const auto count = std::ranges::count_if(sessions_, [&](const auto& entry) { return is_of(entry.second, house); });
+    const auto renewed = [this, house, began, count] {
+      Heap& heap = heaps_.at(house);
+      const auto now = EventLoop::Clock::now();
+      log_info("The executors were renewed in {:.1f} ms for {} sessions: the device's heap is blank again.",
+               std::chrono::duration<double, std::milli>(now - began).count(), count);
+      heap.pause = kBesideSessions;
+      heap.next_alone = now + (now - began) * (kShare - 1);
+      heap.next_beside = now + heap.pause;
+      end_heap_step();
+    };
+    renew_executors(renewed, house);
+  };
+  bring_to_rest({kPatience, false}, rested, house);
+}
+
+void SessionManager::give_up_heaps(uid_t house, const std::string& why) {
+  for (const auto& [id, executor] : pool_.all()) {
+    if (id.user == house) executor->drop_next();
+  }
+  Heap& heap = heaps_.at(house);
+  heap.pause = std::clamp(heap.pause * 2, kBesideSessions, kRarest);
+  heap.next_beside = EventLoop::Clock::now() + (heap.obstacle != 0 ? kRarest : heap.pause);
+  heap.next_alone = EventLoop::Clock::now() + kLook;
+  log_info("What kernels of clients that have ended have left on the device's heap stays for now: {}.", why);
+  end_heap_step();
+}
+
+void SessionManager::leave_heaps_to_command(std::function<void()> then) {
+  if (heap_step_ == HeapStep::renewing) return heap_commands_.push_back(std::move(then));
+  heap_step_ = HeapStep::none;
+  heaps_wait_until_ = EventLoop::Clock::now() + kCommandLimit;
+  for (auto& [house, heap] : heaps_) heap.timer.reset();
+  look_at_heaps_soon();
+  then();
+}
+
+void SessionManager::end_heap_step() {
+  heap_step_ = HeapStep::none;
+  for (const auto& command : std::exchange(heap_commands_, {})) loop_.defer([this, command] { leave_heaps_to_command(command); });
+  look_at_heaps_soon();
+}
+
+// A newcomer that finds nobody but clients of the heap that are ending gets an executor with a blank one: it waits for their end, as it would
+// natively for a context.
+bool SessionManager::waits_for_blank_heap(const Session& newcomer) {
+  if (newcomer.has_lived || quitting_ || rest_ || on_renewed_ || on_retired_) return false;
+  const uid_t house = newcomer.executor->user();
+  const Heap& heap = heaps_[house];
+  if (EventLoop::Clock::now() < std::max(heap.next_alone, heaps_wait_until_)) return false;
+  bool is_used = !heap.left.empty();
+  for (const auto& [id, other] : sessions_) {
+    if (!other.in_executor() || other.executor->user() != house) continue;
+    if (other.phase != SessionPhase::closing || other.executor->is_busy(id)) return false;
+    is_used |= other.uses_heap;
+  }
+  if (!is_used) return false;
+  if (!newcomer_timer_) newcomer_timer_ = loop_.after(kNewcomerWaits, [this] { end_newcomers_wait(); });
+  return true;
+}
+
+void SessionManager::end_newcomers_wait() {
+  newcomer_timer_.reset();
+  for (const auto& [id, executor] : pool_.all()) {
+    if (executor->state() == ExecutorState::active) serve_waiting(*executor);
+  }
+}
+
+}  // namespace mpsshim::broker::control

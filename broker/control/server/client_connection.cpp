@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/server/client_connection.hpp"
+
+#include <array>
+#include <cstring>
+
+#include <unistd.h>
+
+#include "broker/control/base/complaints.hpp"
+#include "broker/control/base/descriptor_kind.hpp"
+#include "broker/control/base/process_identity.hpp"
+#include "broker/log.hpp"
+#include "broker/log_subject.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+constexpr std::chrono::milliseconds kFactsLimit{50'000};  // a GPU that deals with others' faults may take seconds; clients wait for 60
+constexpr std::chrono::milliseconds kHelloLimit{30'000};  // far beyond what a busy machine takes from connect() to the first message
+constexpr std::chrono::milliseconds kAnswerAgain{5};
+constexpr EventLoop::Events kReading = EPOLLIN | EPOLLRDHUP;
+constexpr EventLoop::Events kBusy = EPOLLRDHUP;  // the next request stays in the socket
+
+bool is_offer(std::span<const std::byte> message) {
+  proto::MessageHeader header;
+  if (message.size() != sizeof(proto::ExternalOffer)) return false;
+  std::memcpy(&header, message.data(), sizeof header);
+  return header.type == proto::MessageType::external_offer;
+}
+
+}  // namespace
+
+ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Closer& files, proto::Socket socket, std::function<void()> on_end)
+    : loop_(loop), manager_(manager), files_(files), socket_(std::move(socket)), on_end_(std::move(on_end)), peer_(socket_.peer()) {
+  client_ = {.pid = peer_.pid, .uid = peer_.uid, .command = command_of(peer_.pid)};
+  socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
+  deadline_ = loop_.after(kHelloLimit, [this] { end("it said nothing"); });
+}
+
+ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Closer& files, StateReader& state, std::function<void()> on_end)
+    : loop_(loop), manager_(manager), files_(files), socket_(state.file()), on_end_(std::move(on_end)) {
+  peer_ = socket_.peer();
+  stage_ = state.number() != 0 ? Stage::greeted : Stage::expects_hello;
+  client_.pid = static_cast<pid_t>(state.number());
+  client_.uid = static_cast<uid_t>(state.number());
+  client_.command = state.text();
+  client_.layout_minor = static_cast<std::uint32_t>(state.number());
+  session_ = state.number();
+  pidfd_ = state.file();
+  attaches_ = state.number() != 0;
+}
+
+void ClientConnection::save(StateWriter& state) const {
+  const Session* session = manager_.find(session_);
+  state.file(socket_.fd());
+  state.number(stage_ == Stage::expects_hello ? 0 : 1);
+  state.number(static_cast<std::uint64_t>(client_.pid));
+  state.number(client_.uid);
+  state.text(client_.command);
+  state.number(client_.layout_minor);
+  state.number(session_);
+  state.file(pidfd_);
+  state.number(session != nullptr && session->answer ? 1 : 0);
+}
+
+void ClientConnection::resume() {
+  socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
+  if (pidfd_.valid()) death_watch_ = loop_.watch(pidfd_.get(), EPOLLIN, [this](EventLoop::Events) { end("the client died"); });
+  if (stage_ == Stage::expects_hello) deadline_ = loop_.after(kHelloLimit, [this] { end("it said nothing"); });
+  const Session* session = manager_.find(session_);
+  if (!attaches_ || session == nullptr) return;
+  proto::Attach request;
+  request.device = session->device;
+  on_attach(request);
+}
+
+ClientConnection::~ClientConnection() {
+  const LogSubject subject(client_.uid);
+  if (Session* session = manager_.find(session_)) manager_.end(*session);
+}
+
+Remains ClientConnection::take_remains() {
+  Remains remains{std::move(socket_), {}};
+  for (std::size_t i = 0; i < strange_.count; ++i) remains.strange.push_back(std::move(strange_.fds[i]));
+  return remains;
+}
+
+void ClientConnection::end(const char* why) {
+  if (ended_) return;
+  ended_ = true;
+  unsent_.reset();
+  log_debug("pid {} ({}): connection ended, {}.", client_.pid, client_.command, why);
+  socket_watch_.reset();
+  death_watch_.reset();
+  deadline_.reset();
+  on_end_();
+}
+
+void ClientConnection::malformed(const char* what) {
+  complain("pid {} ({}): {}; its connection is closed.", client_.pid, client_.command, what);
+  end("malformed message");
+}
+
+template <typename Message>
+void ClientConnection::answer(Message message, CUresult status, std::span<const int> fds) {
+  message.header.status = static_cast<std::uint32_t>(status);
+  if (ended_) return;
+  send(std::as_bytes(std::span(&message, 1)), fds);
+}
+
+// One answer at a time always has room in the socket, unless the client does not read. But descriptors of all of a user's processes that are in
+// sockets are counted together: whoever sends too many of them makes others wait, and ends nobody.
+void ClientConnection::send(std::span<const std::byte> message, std::span<const int> fds) {
+  const proto::SocketStatus status = socket_.send(message, fds);
+  if (status == proto::SocketStatus::ok) {
+    unsent_.reset();
+    return set_busy(false);
+  }
+  if (status != proto::SocketStatus::failed || !proto::is_shortage(errno)) return end("it does not take its answers");
+  if (!unsent_) {
+    complain("pid {} ({}): its answer has to wait ({}): uid {} has as many descriptors in sockets as the limit of open files allows.", client_.pid,
+             client_.command, std::strerror(errno), geteuid());
+    unsent_.emplace();
+    unsent_->message.assign(message.begin(), message.end());
+    for (const int fd : fds) unsent_->fds.push_back(proto::duplicate_of(fd));
+    set_busy(true);
+  }
+  unsent_->timer = loop_.after(kAnswerAgain, [this] {
+    std::vector<int> again;
+    for (const proto::FileDescriptor& fd : unsent_->fds) again.push_back(fd.get());
+    send(std::vector(unsent_->message), again);
+  });
+}
+
+void ClientConnection::set_busy(bool busy) { socket_watch_.set_events(busy ? kBusy : kReading); }
+
+void ClientConnection::on_events(EventLoop::Events events) {
+  const LogSubject subject(client_.uid);
+  if ((events & EPOLLIN) == 0) return end("the client hung up");
+  std::array<std::byte, proto::kMaxMessageBytes> buffer;
+  std::size_t bytes = 0;
+  bool carries_fds = false;
+  switch (socket_.peek(buffer, bytes, carries_fds)) {
+    case proto::SocketStatus::ok: break;
+    case proto::SocketStatus::would_block: return;
+    case proto::SocketStatus::truncated: return malformed("sent a message that is too long");
+    case proto::SocketStatus::closed:
+    case proto::SocketStatus::failed: return end("the client hung up");
+  }
+  const std::span message(buffer.data(), bytes);
+  proto::FileDescriptor fd;
+  if (carries_fds) {
+    const bool is_hello = stage_ == Stage::expects_hello;
+    if (!is_hello && !is_offer(message)) return malformed("sent descriptors where none are due");
+    fd = socket_.peek_fd(strange_);
+    if (!fd.valid()) return malformed("sent other descriptors than the one that is due");
+    if (is_hello && !is_pidfd(fd)) {
+      strange_.fds[strange_.count++] = std::move(fd);
+      return dispatch(message, {});  // which refuses it; what it has sent stays in the socket
+    }
+    if (!is_hello && look_at(fd.get()).kind == DescriptorKind::other) return refuse_offer(message, std::move(fd));
+  } else if (is_offer(message)) {
+    return malformed("offered memory without its descriptor");
+  }
+  socket_.drop();
+  dispatch(message, std::move(fd));
+}
+
+// Nothing else is read before it is closed: so many files of one process make the closer wait.
+void ClientConnection::refuse_offer(std::span<const std::byte> message, proto::FileDescriptor fd) {
+  socket_.drop();
+  dispatch(message, {});
+  if (ended_) {
+    strange_.fds[strange_.count++] = std::move(fd);
+    return;
+  }
+  set_busy(true);
+  std::vector<proto::FileDescriptor> files;
+  files.push_back(std::move(fd));
+  files_.close(std::move(files), [this, alive = std::weak_ptr<bool>(alive_)] {
+    if (!alive.expired() && !ended_) set_busy(false);
+  });
+}
+
+void ClientConnection::dispatch(std::span<const std::byte> message, proto::FileDescriptor fd) {
+  using proto::MessageType;
+  proto::MessageHeader header;
+  if (message.size() < sizeof header) return malformed("sent a message shorter than its header");
+  std::memcpy(&header, message.data(), sizeof header);
+  if (header.magic != proto::kMessageMagic) return malformed("sent a message that is not of this protocol");
+  if ((stage_ == Stage::expects_hello) != (header.type == MessageType::hello)) return malformed("sent its messages in a wrong order");
+  // Calls the handler if the size is right; a client may send nothing but whole structures.
+  const auto with = [&]<typename Message>(Message body, auto&& handler) {
+    if (message.size() != sizeof body) return malformed("sent a message whose size is not that of its type");
+    std::memcpy(&body, message.data(), sizeof body);
+    handler(body);
+  };
+  switch (header.type) {
+    case MessageType::hello: return with(proto::Hello{}, [&](const auto& body) { on_hello(body, std::move(fd)); });
+    case MessageType::attach: return with(proto::Attach{}, [&](const auto& body) { on_attach(body); });
+    case MessageType::image_open: return with(proto::ImageOpen{}, [&](const auto& body) { on_image_open(body); });
+    case MessageType::image_offer: return with(proto::ImageOffer{}, [&](const auto& body) { on_image_offer(body); });
+    case MessageType::image_seal: return with(proto::ImageSeal{}, [&](const auto& body) { on_image_seal(body); });
+    case MessageType::segment_create: return with(proto::SegmentCreate{}, [&](const auto& body) { on_segment_create(body); });
+    case MessageType::segment_open: return with(proto::SegmentOpen{}, [&](const auto& body) { on_segment_open(body); });
+    case MessageType::memory_share: return with(proto::MemoryShare{}, [&](const auto& body) { on_memory_share(body); });
+    case MessageType::memory_open: return with(proto::MemoryOpen{}, [&](const auto& body) { on_memory_open(body); });
+    case MessageType::external_offer: return with(proto::ExternalOffer{}, [&](const auto& body) { on_external_offer(body, fd); });
+    case MessageType::lease_add: return with(proto::LeaseAdd{}, [&](const auto& body) { on_lease_add(body); });
+    case MessageType::output_take: return with(proto::OutputTake{}, [&](const auto&) { on_output_take(); });
+    case MessageType::lease_replace: return with(proto::LeaseReplace{}, [&](const auto& body) { on_lease_replace(body); });
+    case MessageType::welcome:
+    case MessageType::attached:
+    case MessageType::image_opened:
+    case MessageType::done:
+    case MessageType::segment_created:
+    case MessageType::lease_replaced:
+    case MessageType::memory_shared:
+    case MessageType::memory_opened:
+    case MessageType::output_taken:
+    case MessageType::external_taken:
+    case MessageType::lease_added: break;
+  }
+  malformed("sent a message of an unknown type");
+}
+
+CUresult ClientConnection::check_identity(const proto::Hello& request, proto::FileDescriptor pidfd) {
+  if (peer_.uid != geteuid() && !manager_.limits().serves_all_users) {
+    complain("pid {} ({}) of uid {} is refused: this broker serves uid {} alone; start one for that user, or this one with --multiuser-server.",
+             client_.pid, client_.command, peer_.uid, geteuid());
+    return CUDA_ERROR_MPS_CONNECTION_FAILED;
+  }
+  const proto::Version version{request.layout_major, request.layout_minor};
+  const proto::Agreement agreement = proto::agree(proto::kVersion, version);
+  if (agreement != proto::Agreement::served) {
+    complain("pid {} ({}) is refused: its libmpsshim.so speaks protocol {}.{}, which is too {} for this broker's {}.{}; {}.", client_.pid,
+             client_.command, version.major, version.minor, agreement == proto::Agreement::too_old ? "old" : "new", proto::kLayoutMajor,
+             proto::kLayoutMinor,
+             agreement == proto::Agreement::too_old ? "install the library of this release" : "install the newer mpsbroker and run `mpsctl restart`");
+    return CUDA_ERROR_MPS_CONNECTION_FAILED;
+  }
+  client_.layout_minor = version.minor;
+  const bool has_sent_one = pidfd.valid() || strange_.count != 0;
+  pidfd_ = has_sent_one ? std::move(pidfd) : open_pidfd(peer_.pid);
+  const pid_t pid = pid_of(pidfd_);
+  // 0 or less: of a pid namespace we do not see; then the kernel's word for the socket stands alone.
+  if (pid == kNotAPidfd || (pid > 0 && peer_.pid > 0 && pid != peer_.pid)) {
+    complain("pid {} ({}) is refused: it sent no pidfd of its own process.", client_.pid, client_.command);
+    return CUDA_ERROR_MPS_CONNECTION_FAILED;
+  }
+  return CUDA_SUCCESS;
+}
+
+void ClientConnection::on_hello(const proto::Hello& request, proto::FileDescriptor pidfd) {
+  if (const CUresult status = check_identity(request, std::move(pidfd)); status != CUDA_SUCCESS) {
+    welcome(status);
+    return end("refused");
+  }
+  // A forked child keeps the socket open; the pidfd tells the death of the process itself.
+  death_watch_ = loop_.watch(pidfd_.get(), EPOLLIN, [this](EventLoop::Events) { end("the client died"); });
+  log_debug("pid {} ({}): says hello, layout {}.{}, protocol {:016x}.", client_.pid, client_.command, request.layout_major, request.layout_minor,
+            request.protocol_hash);
+  if (manager_.facts_file() >= 0) return welcome(CUDA_SUCCESS);
+  stage_ = Stage::awaits_facts;
+  set_busy(true);
+  deadline_ = loop_.after(kFactsLimit, [this] {
+    log_warning("pid {} ({}): no executor was ready within {} s.", client_.pid, client_.command, kFactsLimit.count() / 1000);
+    welcome(CUDA_ERROR_MPS_SERVER_NOT_READY);
+    end("no executor");
+  });
+}
+
+void ClientConnection::welcome(CUresult status) {
+  stage_ = Stage::greeted;
+  deadline_.reset();
+  const int file = manager_.facts_file();
+  proto::Welcome message;
+  if (status == CUDA_SUCCESS) message.layout_minor = client_.layout_minor;
+  answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
+}
+
+void ClientConnection::facts_published() {
+  if (stage_ == Stage::awaits_facts) welcome(CUDA_SUCCESS);
+}
+
+void ClientConnection::refuse_sessions() { refusing_ = true; }
+
+void ClientConnection::on_attach(const proto::Attach& request) {
+  if (refusing_) return answer(proto::Attached{}, CUDA_ERROR_MPS_SERVER_NOT_READY);
+  Session* session = manager_.find(session_);
+  if (session == nullptr) {
+    if (!client_.program) client_.program = manager_.programs().identify(client_.pid, client_.uid, pidfd_);
+    const CUresult status = manager_.create(client_, request.device, session);
+    if (status != CUDA_SUCCESS) return answer(proto::Attached{}, status);
+    session_ = session->id;
+  } else if (session->device != request.device) {
+    complain("{}: asks for device {} besides device {}; a process has one device so far.", session->name(), request.device, session->device);
+    return answer(proto::Attached{}, CUDA_ERROR_NOT_SUPPORTED);
+  }
+  set_busy(true);
+  manager_.attach(*session, [this](CUresult status, Session& answered) { attached(status, answered); });
+}
+
+void ClientConnection::attached(CUresult status, Session& session) {
+  proto::Attached message;
+  message.session = session.id;
+  message.epoch = session.epoch;
+  message.device_lease = session.device_lease;
+  message.pinned_lease = session.pinned_lease;
+  message.lost = static_cast<std::uint32_t>(session.lost_error);
+  if (status != CUDA_SUCCESS || message.lost != 0) return answer(message, status);
+  answer(message, status, session.channel->fds());
+}
+
+// The session, if there is one that memory and images can be given to; else why not.
+Session* ClientConnection::live_session(CUresult& status) {
+  Session* session = manager_.find(session_);
+  status = CUDA_ERROR_INVALID_CONTEXT;
+  if (session == nullptr) return nullptr;
+  status = session->lost_error;
+  return status == CUDA_SUCCESS ? session : nullptr;
+}
+
+void ClientConnection::on_image_open(const proto::ImageOpen& request) {
+  open_image(request.size_bytes, [&](std::uint64_t session, std::uint64_t& image, int& file) {
+    return manager_.images().open(session, request.size_bytes, image, file, manager_.house_of(client_));
+  });
+}
+
+void ClientConnection::on_image_offer(const proto::ImageOffer& request) {
+  open_image(request.size_bytes, [&](std::uint64_t session, std::uint64_t& image, int& file) {
+    return manager_.images().offer(session, request.size_bytes, request.digest, image, file, manager_.house_of(client_));
+  });
+}
+
+template <typename Open>
+void ClientConnection::open_image(std::uint64_t size_bytes, Open&& open) {
+  proto::ImageOpened message;
+  CUresult status = CUDA_SUCCESS;
+  const Session* session = live_session(status);
+  if (session == nullptr) return answer(message, status);
+  int file = -1;
+  std::string why;
+  status = manager_.may_hold(*session, size_bytes, why) ? open(session->id, message.image, file) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (status != CUDA_SUCCESS) {
+    complain("{}: image of {} bytes refused with CUDA error {}{}{}.", session->name(), size_bytes, static_cast<int>(status), why.empty() ? "" : ": ",
+             why);
+  }
+  answer(message, status, status == CUDA_SUCCESS && file >= 0 ? std::span<const int>(&file, 1) : std::span<const int>());
+}
+
+void ClientConnection::on_image_seal(const proto::ImageSeal& request) {
+  CUresult status = CUDA_SUCCESS;
+  const Session* session = live_session(status);
+  if (session == nullptr) return answer(proto::Done{}, status);
+  set_busy(true);
+  manager_.images().seal(session->id, request.image, [this, alive = std::weak_ptr(alive_)](CUresult sealed, std::uint64_t image) {
+    if (alive.expired()) return;
+    if (sealed != CUDA_SUCCESS) {
+      complain("pid {} ({}): an image could not be sealed: it is not its own, still mapped for writing, or of another size than announced.",
+               client_.pid, client_.command);
+    }
+    proto::Done message;
+    message.image = image;
+    answer(message, sealed);
+  });
+}
+
+void ClientConnection::on_segment_create(const proto::SegmentCreate& request) {
+  proto::SegmentCreated message;
+  CUresult status = CUDA_SUCCESS;
+  Session* session = live_session(status);
+  if (session == nullptr) return answer(message, status);
+  int file = -1;
+  status = manager_.create_segment(*session, request, message.segment, file);
+  answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
+}
+
+void ClientConnection::on_segment_open(const proto::SegmentOpen& request) {
+  proto::SegmentCreated message;
+  CUresult status = CUDA_SUCCESS;
+  Session* session = live_session(status);
+  if (session == nullptr) return answer(message, status);
+  int file = -1;
+  status = manager_.open_segment(*session, request, message.segment, file);
+  answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
+}
+
+void ClientConnection::on_memory_share(const proto::MemoryShare& request) {
+  proto::MemoryShared message;
+  CUresult status = CUDA_SUCCESS;
+  const Session* session = live_session(status);
+  if (session == nullptr) return answer(message, status);
+  const auto name = manager_.share_memory(*session, request.object);
+  message.name = name.value_or(proto::MemoryName{});
+  answer(message, name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+void ClientConnection::on_memory_open(const proto::MemoryOpen& request) {
+  proto::MemoryOpened message;
+  CUresult status = CUDA_SUCCESS;
+  Session* session = live_session(status);
+  if (session == nullptr) return answer(message, status);
+  bool is_own = false;
+  status = manager_.open_memory(*session, request, message.size_bytes, is_own);
+  message.is_own = is_own ? 1 : 0;
+  answer(message, status);
+}
+
+void ClientConnection::on_external_offer(const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor) {
+  CUresult status = CUDA_SUCCESS;
+  Session* session = live_session(status);
+  if (session != nullptr) status = manager_.offer_external(*session, request, descriptor);
+  answer(proto::ExternalTaken{}, status);
+}
+
+void ClientConnection::on_lease_add(const proto::LeaseAdd& request) {
+  proto::LeaseAdded message;
+  CUresult status = CUDA_SUCCESS;
+  Session* session = live_session(status);
+  if (session == nullptr) return answer(message, status);
+  const auto lease = manager_.add_lease(*session, request.size_bytes);
+  message.lease = lease.value_or(proto::Lease{});
+  answer(message, lease ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+// Also after the session has failed: a kernel's last words are an assertion's.
+void ClientConnection::on_output_take() {
+  proto::OutputTaken message;
+  if (Session* session = manager_.find(session_)) manager_.take_output(*session, message);
+  answer(message, CUDA_SUCCESS);
+}
+
+void ClientConnection::on_lease_replace(const proto::LeaseReplace& request) {
+  CUresult status = CUDA_SUCCESS;
+  Session* session = live_session(status);
+  if (session == nullptr) return answer(proto::LeaseReplaced{}, status);
+  set_busy(true);
+  const bool device = request.refused.address == session->device_lease.address;
+  manager_.replace_lease(*session, request.refused, [this, device](CUresult replaced, Session& answered) {
+    proto::LeaseReplaced message;
+    message.lease = device ? answered.device_lease : answered.pinned_lease;
+    answer(message, replaced);
+  });
+}
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/server/commands.hpp"
+
+#include <charconv>
+#include <memory>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "broker/control/base/process_identity.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+constexpr const char* kHelp =
+    "get_server_list             pids of the servers (executor processes)\n"
+    "get_server_status PID       INITIALIZING, ACTIVE or FAULT\n"
+    "get_client_list PID         pids of that server's clients\n"
+    "ps [-l] [-p PID]            clients: pid, session, server, device, pid namespace, command; -l: state, device memory in MiB and user too\n"
+    "users                       what clients of each user hold, of what a user may: sessions, servers, device and host memory in MiB\n"
+    "restart [-f] [-t SECONDS] [executors]\n"
+    "                            goes on with the installed mpsbroker, or only with new servers, once all clients' work in flight has ended (within\n"
+    "                            SECONDS, 10 by default); clients wait meanwhile. -f: whoever does not come to rest loses its session\n"
+    "terminate_client SERVER PID ends the work of that client, which then gets CUDA_ERROR_MPS_CLIENT_TERMINATED; 0 once it may be killed\n"
+    "quit [-t SECONDS]           ends the broker: at once, or when its clients have left, at the latest after SECONDS\n";
+
+std::optional<long> number(const std::string& text) {
+  long value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+Commands::Result failure(std::string text) { return {false, std::move(text)}; }
+
+Commands::Result no_such_server(const std::string& pid) {
+  return failure(fmt::format("there is no server with pid {}: see get_server_list", pid));
+}
+
+// A server that has died too often keeps its name while it is not started again, so that its status can be asked for.
+pid_t shown_pid(const Executor& executor) { return executor.state() == ExecutorState::fault ? executor.last_pid() : executor.pid(); }
+
+// "GPU-cb1213a3-d6a4-be7f": enough of the UUID to tell devices apart, as NVIDIA's ps prints it.
+std::string device_name(const proto::DriverFacts* facts, unsigned device) {
+  if (facts == nullptr) return fmt::format("{}", device);
+  const std::uint8_t* id = facts->device[device].uuid;
+  return fmt::format("GPU-{:02x}{:02x}{:02x}{:02x}-{:02x}{:02x}-{:02x}{:02x}", id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7]);
+}
+
+}  // namespace
+
+bool Commands::is_action(const std::string& line) {
+  return line.starts_with("quit") || line.starts_with("restart") || line.starts_with("terminate_client");
+}
+
+void Commands::execute(const std::string& line, Answer answer) const {
+  std::istringstream words(line);
+  std::string name;
+  words >> name;
+  Arguments arguments;
+  for (std::string word; words >> word;) arguments.push_back(word);
+  if (name == "ps") return answer(ps(arguments));
+  if (name == "get_server_list") return answer(get_server_list(arguments));
+  if (name == "get_server_status") return answer(get_server_status(arguments));
+  if (name == "get_client_list") return answer(get_client_list(arguments));
+  if (name == "users") return answer(users(arguments));
+  if (name == "restart") return restart(arguments, answer);
+  if (name == "terminate_client") return terminate_client(arguments, answer);
+  if (name == "quit") return answer(quit(arguments));
+  if (name == "help") return answer({true, kHelp});
+  answer(failure(fmt::format("unknown command \"{}\": see help", name)));
+}
+
+const Executor* Commands::server(const std::string& pid) const {
+  const auto wanted = number(pid);
+  for (const auto& [name, executor] : manager_.executors()) {
+    if (wanted && shown_pid(*executor) == *wanted) return executor.get();
+  }
+  return nullptr;
+}
+
+Commands::Result Commands::ps(const Arguments& arguments) const {
+  const Executor* only = nullptr;
+  bool is_long = false;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "-l") {
+      is_long = true;
+    } else if (arguments[i] == "-p" && i + 1 < arguments.size()) {
+      only = server(arguments[++i]);
+      if (only == nullptr) return no_such_server(arguments[i]);
+    } else {
+      return failure("usage: ps [-l] [-p PID]");
+    }
+  }
+  const auto row = [is_long](const auto& pid, const auto& id, const auto& executor, const std::string& device, const std::string& name_space,
+                             const std::string& state, const auto& memory, const auto& user, const std::string& command) {
+    const std::string more = is_long ? fmt::format("{:<13}{:<9}{:<9}", state, memory, user) : "";
+    return fmt::format("{:<10}{:<7}{:<10}{:<24}{:<13}{}{}\n", pid, id, executor, device, name_space, more, command);
+  };
+  std::string text = row("PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "STATE", "MEMORY", "USER", "COMMAND");
+  for (const auto& [id, session] : manager_.sessions()) {
+    if (only != nullptr && only != session.executor) continue;
+    const std::string pid = session.executor != nullptr && shown_pid(*session.executor) > 0 ? std::to_string(shown_pid(*session.executor)) : "-";
+    text += row(session.client.pid, id, pid, device_name(manager_.facts(), session.device), pid_namespace_of(session.client.pid),
+                phase_name(session.phase), session.chunks.total_bytes() >> 20, session.client.uid, session.client.command);
+  }
+  return {true, text};
+}
+
+Commands::Result Commands::get_server_list(const Arguments& arguments) const {
+  if (!arguments.empty()) return failure("usage: get_server_list");
+  std::string text;
+  for (const auto& [name, executor] : manager_.executors()) {
+    if (shown_pid(*executor) > 0) text += fmt::format("{}\n", shown_pid(*executor));
+  }
+  return {true, text};
+}
+
+Commands::Result Commands::get_server_status(const Arguments& arguments) const {
+  if (arguments.size() != 1) return failure("usage: get_server_status PID");
+  const Executor* executor = server(arguments[0]);
+  if (executor == nullptr) return no_such_server(arguments[0]);
+  return {true, fmt::format("{}\n", state_name(executor->state()))};
+}
+
+Commands::Result Commands::get_client_list(const Arguments& arguments) const {
+  if (arguments.size() != 1) return failure("usage: get_client_list PID");
+  const Executor* executor = server(arguments[0]);
+  if (executor == nullptr) return no_such_server(arguments[0]);
+  std::string text;
+  for (const auto& [id, session] : manager_.sessions()) {
+    if (session.executor == executor && session.phase != SessionPhase::closing) text += fmt::format("{}\n", session.client.pid);
+  }
+  return {true, text};
+}
+
+Commands::Result Commands::users(const Arguments& arguments) const {
+  if (!arguments.empty()) return failure("usage: users");
+  const SessionLimits& limits = manager_.limits();
+  const UserLimits& user = limits.resources.user;
+  const auto of = [](std::uint64_t held, std::uint64_t own, std::uint64_t all) { return fmt::format("{}/{}", held, own != 0 ? own : all); };
+  // "512/1024"; of two devices "512+0/1024".
+  const auto device_of = [&user](const std::vector<std::uint64_t>& held) {
+    std::string text = held.empty() ? "0" : "";
+    for (const std::uint64_t bytes : held) text += fmt::format("{}{}", text.empty() ? "" : "+", bytes >> 20);
+    return user.device_bytes != 0 ? fmt::format("{}/{}", text, user.device_bytes >> 20) : text;
+  };
+  constexpr const char* kRow = "{:<11}{:<15}{:<10}{:<17}{}\n";
+  std::string text = fmt::format(kRow, "USER", "SESSIONS", "SERVERS", "DEVICE", "HOST");
+  for (const auto& [uid, held] : manager_.holdings()) {
+    std::set<const Executor*> servers;
+    for (const auto& [id, session] : manager_.sessions()) {
+      if (session.client.uid == uid && session.executor != nullptr) servers.insert(session.executor);
+    }
+    text += fmt::format(kRow, uid, of(held.sessions, user.sessions, limits.max_clients), of(servers.size(), 0, limits.pool.executors),
+                        device_of(held.device_bytes), of(held.host_bytes >> 20, user.host_bytes >> 20, limits.resources.all_host_bytes >> 20));
+  }
+  return {true, text};
+}
+
+void Commands::restart(const Arguments& arguments, const Answer& answer) const {
+  const Result usage = failure("usage: restart [-f] [-t SECONDS] [executors]");
+  RestartOrder order;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "executors") {
+      order.only_executors = true;
+    } else if (arguments[i] == "-f") {
+      order.rest.force = true;
+    } else if (arguments[i] == "-t" && i + 1 < arguments.size() && number(arguments[i + 1]) && *number(arguments[i + 1]) <= 1'000'000) {
+      order.rest.patience = std::chrono::seconds(*number(arguments[++i]));
+    } else {
+      return answer(usage);
+    }
+  }
+  if (!restart_) return answer(failure("this broker cannot be restarted"));
+  restart_(order, answer);
+}
+
+// As the manual's example, "0" says that the client may be killed.
+void Commands::terminate_client(const Arguments& arguments, const Answer& answer) const {
+  if (arguments.size() != 2) return answer(failure("usage: terminate_client SERVER PID"));
+  const Executor* executor = server(arguments[0]);
+  if (executor == nullptr) return answer(no_such_server(arguments[0]));
+  std::vector<std::uint64_t> sessions;
+  for (const auto& [id, session] : manager_.sessions()) {
+    if (session.executor == executor && number(arguments[1]) == session.client.pid) sessions.push_back(id);
+  }
+  if (sessions.empty()) {
+    return answer(failure(fmt::format("server {} has no client with pid {}: see get_client_list {}", arguments[0], arguments[1], arguments[0])));
+  }
+  const auto left = std::make_shared<std::size_t>(sessions.size());
+  for (const std::uint64_t id : sessions) {
+    if (Session* session = manager_.find(id)) {
+      manager_.terminate(*session, [left, answer] {
+        if (--*left == 0) answer({true, "0\n"});
+      });
+    }
+  }
+}
+
+Commands::Result Commands::quit(const Arguments& arguments) const {
+  long seconds = 0;
+  if (arguments.size() == 2 && arguments[0] == "-t" && number(arguments[1]) && *number(arguments[1]) <= 1'000'000) {
+    seconds = *number(arguments[1]);
+  } else if (!arguments.empty()) {
+    return failure("usage: quit [-t SECONDS]");
+  }
+  quit_(std::chrono::seconds(seconds));
+  return {true, ""};
+}
+
+}  // namespace mpsshim::broker::control

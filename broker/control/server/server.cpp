@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/server/server.hpp"
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "broker/control/base/complaints.hpp"
+#include "broker/log.hpp"
+#include "broker/log_subject.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+constexpr int kBacklog = 1024;  // a whole job's ranks may come at once
+constexpr std::chrono::milliseconds kDepartureLook{50};
+constexpr std::chrono::milliseconds kAcceptPause{100};
+constexpr std::size_t kMostClosing = 256;  // connections that take long to close, before no more are let in: each holds a descriptor
+constexpr std::chrono::milliseconds kNextLook{5};
+constexpr std::chrono::seconds kNextLimit{30};  // then the executors are renewed all the same: clients wait for a whole start
+constexpr std::size_t kMaxCommands = 64;  // connections of mpsctl at a time
+
+}  // namespace
+
+Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLauncher& compilers, CompilerLauncher& linkers, const ExecutorSettings& executors,
+               const SessionLimits& limits, std::function<void(const std::string&)> on_settled)
+    : directory_(std::move(directory)),
+      on_settled_(std::move(on_settled)),
+      manager_(loop_, launcher, executors, limits,
+               {.facts_published = [this] {
+                  for (auto& [id, client] : clients_) client->facts_published();
+                  settle("");
+                },
+                .cannot_start = [this](const std::string& why) {
+                  log_error("No driver serves: {}. Name one with --driver, or look at server.log.", why);
+                  exit_status_ = 1;
+                  settle(why);
+                  quit_now();
+                },
+                .stopped = [this] { loop_.stop(); }},
+               &compilers, &linkers),
+      commands_(
+          manager_, [this](std::chrono::seconds patience) { quit(patience); },
+          [this](const Commands::RestartOrder& order, const Commands::Answer& answer) { restart(order, answer); }) {}
+
+Server::~Server() { stop_listening(); }
+
+// New programs find no broker at once, rather than one that is about to go.
+void Server::stop_listening() {
+  client_watch_.reset();
+  command_watch_.reset();
+  accept_timer_.reset();
+  if (client_listener_.valid()) unlink(directory_.client_socket().c_str());
+  if (command_listener_.valid()) unlink(directory_.control_socket().c_str());
+  // With all that lies in the sockets of those who were not let in any more.
+  std::vector<proto::FileDescriptor> listeners;
+  for (proto::Socket* const listener : {&client_listener_, &command_listener_}) {
+    if (listener->valid()) listeners.push_back(listener->release());
+  }
+  if (!listeners.empty()) disposal_.sockets().close(std::move(listeners), [] {});
+}
+
+bool Server::listen(std::string& why) {
+  client_listener_ = proto::Socket::listen_at(directory_.client_socket(), kBacklog);
+  if (client_listener_.valid()) command_listener_ = proto::Socket::listen_at(directory_.control_socket(), kBacklog);
+  if (!command_listener_.valid()) {
+    why = fmt::format("no socket can be made in {} ({}): name another directory with --pipe-dir", directory_.path(), std::strerror(errno));
+    return false;
+  }
+  // Who may come in is decided by uid, in the handshake: the sockets themselves are open to all users only where all are served.
+  if (manager_.limits().serves_all_users && chmod(directory_.client_socket().c_str(), 0666) != 0) {
+    why = fmt::format("{} cannot be opened to all users ({})", directory_.client_socket(), std::strerror(errno));
+    return false;
+  }
+  watch_listeners();
+  return true;
+}
+
+void Server::watch_listeners() {
+  client_watch_ = loop_.watch(client_listener_.fd(), EPOLLIN, [this](EventLoop::Events) { accept_client(); });
+  command_watch_ = loop_.watch(command_listener_.fd(), EPOLLIN, [this](EventLoop::Events) { accept_command(); });
+}
+
+int Server::run() {
+  watch_signals();
+  log_info("Broker {} (pid {}) serves uid {} in {}.", MPSSHIM_VERSION, getpid(), geteuid(), directory_.path());
+  if (!resumed_) manager_.start();
+  loop_.run();
+  log_info("Broker (pid {}) ends.", getpid());
+  return exit_status_;
+}
+
+void Server::watch_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, number);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  signals_ = proto::FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  signal_watch_ = loop_.watch(signals_.get(), EPOLLIN, [this](EventLoop::Events) {
+    signalfd_siginfo info{};
+    if (read(signals_.get(), &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return;
+    log_info("Signal {} ({}) from pid {}: the broker quits.", info.ssi_signo, strsignal(static_cast<int>(info.ssi_signo)), info.ssi_pid);
+    quit(std::chrono::seconds(0));
+  });
+}
+
+void Server::settle(const std::string& why) {
+  if (auto settled = std::exchange(on_settled_, nullptr)) settled(why);
+}
+
+void Server::accept_client() {
+  if (disposal_.sockets().pending() >= kMostClosing) return pause_accepting();
+  proto::Socket socket = client_listener_.accept();
+  if (!socket.valid()) {
+    if (errno != EMFILE && errno != ENFILE && errno != ENOMEM) return;
+    log_error("A client cannot be accepted ({}); raise the limit of open files (ulimit -n) and start the broker again.", std::strerror(errno));
+    return pause_accepting();
+  }
+  const LogSubject subject(socket.peer().uid);
+  if (!may_connect(socket.peer())) return disposal_.dispose({std::move(socket), {}}, [] {});
+  const std::uint64_t id = next_connection_++;
+  auto connection =
+      std::make_unique<ClientConnection>(loop_, manager_, disposal_.files(), std::move(socket), [this, id] { loop_.defer([this, id] { forget_client(id); }); });
+  if (quitting_) connection->refuse_sessions();
+  add_client(std::move(connection), id);
+}
+
+void Server::add_client(std::unique_ptr<ClientConnection> connection, std::uint64_t id) {
+  ++connections_;
+  ++connections_of_[connection->pid()];
+  ++user_connections_[connection->uid()];
+  clients_.emplace(id, std::move(connection));
+}
+
+// A process that connects without end takes nobody else's place.
+bool Server::may_connect(const proto::PeerCredentials& peer) const {
+  const ResourceLimits& limits = manager_.limits().resources;
+  const auto found = connections_of_.find(peer.pid);
+  // 0: of a pid namespace we do not see, where processes cannot be told apart.
+  if (peer.pid > 0 && found != connections_of_.end() && found->second >= limits.process_connections) {
+    complain("pid {} is refused: it has {} connections already, and a process needs one.", peer.pid, found->second);
+    return false;
+  }
+  const auto of_user = user_connections_.find(peer.uid);
+  if (limits.user.connections != 0 && of_user != user_connections_.end() && of_user->second >= limits.user.connections) {
+    complain("pid {} is refused: user {} has {} connections already, which is the limit for one user (--user-connections).", peer.pid, peer.uid,
+             of_user->second);
+    return false;
+  }
+  if (connections_ >= limits.connections) {
+    complain("pid {} is refused: there are {} connections already, which is what the broker's limit of open files allows (ulimit -n).", peer.pid,
+             connections_);
+    return false;
+  }
+  return true;
+}
+
+void Server::forget_client(std::uint64_t id) {
+  const auto client = clients_.find(id);
+  if (client == clients_.end()) return;
+  Remains remains = client->second->take_remains();
+  const pid_t pid = client->second->pid();
+  const uid_t uid = client->second->uid();
+  clients_.erase(client);
+  // It counts until it is closed: a process that makes that take long has fewer connections for it.
+  disposal_.dispose(std::move(remains), [this, pid, uid] {
+    --connections_;
+    const auto release = [](auto& counts, auto whose) {
+      const auto count = counts.find(whose);
+      if (--count->second == 0) counts.erase(count);
+    };
+    release(connections_of_, pid);
+    release(user_connections_, uid);
+  });
+}
+
+void Server::forget_ended_clients() {
+  std::vector<std::uint64_t> ended;
+  for (const auto& [id, client] : clients_) {
+    if (client->has_ended()) ended.push_back(id);
+  }
+  for (const std::uint64_t id : ended) forget_client(id);
+}
+
+// Who waits to be let in stays in the queue; without a pause the loop would spin on it.
+void Server::pause_accepting() {
+  client_watch_.set_events(0);
+  command_watch_.set_events(0);
+  accept_timer_ = loop_.after(kAcceptPause, [this] {
+    client_watch_.set_events(EPOLLIN);
+    command_watch_.set_events(EPOLLIN);
+  });
+}
+
+void Server::accept_command() {
+  if (disposal_.sockets().pending() >= kMostClosing) return pause_accepting();
+  proto::Socket socket = command_listener_.accept();
+  if (!socket.valid()) return;
+  // Whoever asks next finds room again: a command that does not come is given up.
+  if (commands_under_way_.size() >= kMaxCommands) return disposal_.dispose({std::move(socket), {}}, [] {});
+  const std::uint64_t id = next_connection_++;
+  commands_under_way_.emplace(
+      id, std::make_unique<CommandConnection>(loop_, commands_, std::move(socket), [this, id] { loop_.defer([this, id] { forget_command(id); }); }));
+}
+
+void Server::forget_command(std::uint64_t id) {
+  const auto command = commands_under_way_.find(id);
+  if (command == commands_under_way_.end()) return;
+  disposal_.dispose({command->second->take_socket(), {}}, [] {});
+  commands_under_way_.erase(command);
+}
+
+void Server::quit(std::chrono::seconds patience) {
+  quitting_ = true;
+  for (auto& [id, client] : clients_) client->refuse_sessions();
+  await_departure(EventLoop::Clock::now() + patience);
+}
+
+void Server::restart(const Commands::RestartOrder& order, const Commands::Answer& answer) {
+  if (std::exchange(restarting_, true)) return answer({false, "nothing was changed: another restart is under way"});
+  const Commands::Answer once = [this, answer](const Commands::Result& result) {
+    restarting_ = false;
+    answer(result);
+  };
+  if (order.only_executors) return renew_executors(order, once);
+  replace_program(order, once);
+}
+
+// The next lives are started while the present ones serve, so that clients wait for milliseconds.
+void Server::renew_executors(const Commands::RestartOrder& order, const Commands::Answer& answer) {
+  manager_.leave_heaps_to_command([this, order, answer] { await_next(order, answer, EventLoop::Clock::now() + kNextLimit); });
+}
+
+void Server::await_next(const Commands::RestartOrder& order, const Commands::Answer& answer, EventLoop::Clock::time_point until) {
+  if (!manager_.prepare_next_lives() && EventLoop::Clock::now() < until) {
+    renew_timer_ = loop_.after(kNextLook, [this, order, answer, until] { await_next(order, answer, until); });
+    return;
+  }
+  manager_.bring_to_rest(order.rest, [this, answer](const std::string& why) {
+    if (!why.empty()) {
+      for (const auto& [id, executor] : manager_.executors()) executor->drop_next();
+      return answer({false, "nothing was changed: " + why});
+    }
+    const auto began = EventLoop::Clock::now();
+    manager_.renew_executors([answer, began, count = manager_.sessions().size()] {
+      log_info("The executors were renewed in {:.1f} ms for {} sessions.", std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - began).count(), count);
+      answer({true, ""});
+    });
+  });
+}
+
+void Server::await_departure(EventLoop::Clock::time_point until) {
+  if (manager_.sessions().empty() || EventLoop::Clock::now() >= until) {
+    loop_.defer([this] { quit_now(); });  // after the answer to the command that asked for it
+    return;
+  }
+  quit_timer_ = loop_.after(kDepartureLook, [this, until] { await_departure(until); });
+}
+
+void Server::quit_now() {
+  quitting_ = true;
+  stop_listening();
+  manager_.quit(CUDA_ERROR_MPS_CLIENT_TERMINATED);
+}
+
+}  // namespace mpsshim::broker::control

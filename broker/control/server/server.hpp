@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control process: its two listening sockets, its connections, its signals, its end. Everything else is in the parts it owns.
+// One thread. run() returns when SIGTERM, SIGINT or `mpsctl quit` has been obeyed, or when no driver serves.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "broker/control/base/event_loop.hpp"
+#include "broker/control/base/handover.hpp"
+#include "broker/control/base/pipe_directory.hpp"
+#include "broker/control/processes/disposal.hpp"
+#include "broker/control/server/client_connection.hpp"
+#include "broker/control/server/command_connection.hpp"
+#include "broker/control/server/commands.hpp"
+#include "broker/control/sessions/session_manager.hpp"
+
+namespace mpsshim::broker::control {
+
+class Server {
+ public:
+  // `on_settled` is called once: with "" when the first executor is ready, or with why there will be none.
+  Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLauncher& compilers, CompilerLauncher& linkers, const ExecutorSettings& executors,
+         const SessionLimits& limits, std::function<void(const std::string&)> on_settled);
+  ~Server();
+
+  // False, with a sentence in `why`, if the sockets cannot be made.
+  [[nodiscard]] bool listen(std::string& why);
+  // How this process would be started again, for `mpsctl restart`: the program that is installed now, and what it needs to come to itself.
+  struct Continuation {
+    std::string program;
+    std::vector<std::string> arguments;
+    std::string log_dir;
+    std::string driver;
+  };
+  void set_continuation(Continuation continuation) { continuation_ = std::move(continuation); }
+  // In place of listen(): goes on where another program in this process left off (server_handover.cpp). `failure` is why a newer one could not,
+  // if that is why. False, with a sentence in `why`, if this one cannot; it must not be destroyed then, for the sockets are others'.
+  [[nodiscard]] bool resume(StateReader& state, const std::string& failure, std::string& why);
+  // The process's exit status.
+  [[nodiscard]] int run();
+  // Clients see CUDA_ERROR_MPS_CLIENT_TERMINATED. Waits for clients to leave first, at most `patience`; new sessions are refused meanwhile.
+  void quit(std::chrono::seconds patience);
+
+  [[nodiscard]] EventLoop& loop() { return loop_; }
+
+ private:
+  void watch_signals();
+  void accept_client();
+  void accept_command();
+  [[nodiscard]] bool may_connect(const proto::PeerCredentials& peer) const;
+  void forget_command(std::uint64_t id);
+  void pause_accepting();
+  void add_client(std::unique_ptr<ClientConnection> connection, std::uint64_t id);
+  void forget_client(std::uint64_t id);
+  // Those that have ended, whose turn to be forgotten has not come yet.
+  void forget_ended_clients();
+  void settle(const std::string& why);
+  void restart(const Commands::RestartOrder& order, const Commands::Answer& answer);
+  void replace_program(const Commands::RestartOrder& order, const Commands::Answer& answer);
+  void hand_over(const Commands::Answer& answer);
+  void save(StateWriter& state) const;
+  void watch_listeners();
+  void renew_executors(const Commands::RestartOrder& order, const Commands::Answer& answer);
+  void await_next(const Commands::RestartOrder& order, const Commands::Answer& answer, EventLoop::Clock::time_point until);
+  void await_departure(EventLoop::Clock::time_point until);
+  void quit_now();
+  void stop_listening();
+
+  EventLoop loop_;
+  Disposal disposal_{loop_};
+  const PipeDirectory directory_;
+  std::function<void(const std::string&)> on_settled_;
+  SessionManager manager_;
+  const Commands commands_;
+  proto::Socket client_listener_;
+  proto::Socket command_listener_;
+  proto::FileDescriptor signals_;
+  EventLoop::Watch client_watch_;
+  EventLoop::Watch command_watch_;
+  EventLoop::Watch signal_watch_;
+  EventLoop::Timer quit_timer_;
+  EventLoop::Timer accept_timer_;
+  EventLoop::Timer renew_timer_;
+  Continuation continuation_;
+  std::unique_ptr<HandoverQuery> query_;
+  bool restarting_ = false;  // by a command that has not been answered yet
+  bool resumed_ = false;
+  bool quitting_ = false;
+  int exit_status_ = 0;
+  std::uint64_t next_connection_ = 1;
+  std::map<std::uint64_t, std::unique_ptr<ClientConnection>> clients_;
+  std::size_t connections_ = 0;                  // those included that are still being closed
+  std::map<pid_t, std::size_t> connections_of_;  // by process
+  std::map<uid_t, std::size_t> user_connections_;
+  std::map<std::uint64_t, std::unique_ptr<CommandConnection>> commands_under_way_;
+};
+
+}  // namespace mpsshim::broker::control

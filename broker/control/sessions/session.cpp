@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/sessions/session.hpp"
+
+#include <fmt/format.h>
+
+namespace mpsshim::broker::control {
+
+const char* phase_name(SessionPhase phase) {
+  switch (phase) {
+    case SessionPhase::waiting: return "waiting";
+    case SessionPhase::opening: return "opening";
+    case SessionPhase::active: return "active";
+    case SessionPhase::reopening: return "opening";
+    case SessionPhase::moved: return "moved";
+    case SessionPhase::lost: return "lost";
+    case SessionPhase::terminating: return "terminating";
+    case SessionPhase::closing: return "closing";
+  }
+  return "?";
+}
+
+void Session::forget_executor() {
+  announced.clear();
+  granted.clear();
+  imported.clear();
+}
+
+bool Session::in_executor() const {
+  switch (phase) {
+    case SessionPhase::opening:
+    case SessionPhase::active:
+    case SessionPhase::reopening:
+    case SessionPhase::terminating:
+    case SessionPhase::closing: return true;
+    case SessionPhase::waiting:
+    case SessionPhase::moved:
+    case SessionPhase::lost: return false;
+  }
+  return false;
+}
+
+std::string Session::name() const { return fmt::format("Session {} (pid {}, {})", id, client.pid, client.command); }
+
+std::string Session::server_name() const { return fmt::format("{{{}, {}}}", client.pid, id); }
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session, and all of a user's, may hold, counted whenever one asks for more.
+#include "broker/control/sessions/session_manager.hpp"
+
+#include <fmt/format.h>
+
+#include "broker/control/base/complaints.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+// Limits of a user: 0 is none.
+template <typename Number>
+bool is_reached(Number held, Number limit) {
+  return limit != 0 && held >= limit;
+}
+
+}  // namespace
+
+SessionManager::Holding SessionManager::holding_of(const Session& session) const {
+  const ImageStore::Holding images = images_.held_by(session.id);
+  return {.sessions = session.phase == SessionPhase::closing ? 0u : 1u,
+          .descriptors = session.segments.all().size() + images.count,
+          .host_bytes = session.segments.total_bytes() + images.bytes};
+}
+
+std::map<uid_t, SessionManager::Holding> SessionManager::holdings() const {
+  std::map<uid_t, Holding> users;
+  for (const auto& [id, session] : sessions_) {
+    const Holding one = holding_of(session);
+    Holding& all = users[session.client.uid];
+    all.sessions += one.sessions;
+    all.descriptors += one.descriptors;
+    all.host_bytes += one.host_bytes;
+  }
+  for (auto& [uid, all] : users) all.device_bytes = quota_.held(uid);
+  return users;
+}
+
+// Answered whoever asks: a thread of the executor waits.
+void SessionManager::grant_memory(Executor& executor, Session* session, const ExecutorPacket& want) {
+  ExecutorPacket answer;
+  answer.header = {ExecutorMessage::memory_grant, CUDA_ERROR_MPS_SERVER_NOT_READY, want.header.session};
+  answer.object = want.object;
+  if (session != nullptr) {
+    const uid_t uid = session->client.uid;
+    DeviceChargeRef charge = quota_.take(session->device, uid, want.size_bytes);
+    answer.header.status = charge != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (charge == nullptr) {
+      complain("{}: {} MiB of device memory refused: clients of user {} hold {} MiB on device {}, and may hold {} MiB (--user-device-mib).",
+               session->name(), want.size_bytes >> 20, uid, quota_.held(session->device, uid) >> 20, session->device, quota_.limit() >> 20);
+    } else if (want.size_bytes != 0) {
+      session->granted[want.object] = std::move(charge);
+    }
+    answer.size_bytes = quota_.left(session->device, uid);
+  }
+  executor.send(answer);
+}
+
+bool SessionManager::may_open(const ClientIdentity& client, std::string& why) const {
+  // Sessions whose client is gone are on their way out and cost nobody a place; but not without end.
+  std::size_t living = 0, of_user = 0, of_process = 0;
+  for (const auto& [id, session] : sessions_) {
+    const bool lives = session.phase != SessionPhase::closing;
+    living += lives ? 1 : 0;
+    of_user += lives && session.client.uid == client.uid ? 1 : 0;
+    // 0 or less: of a pid namespace we do not see, where processes cannot be told apart.
+    of_process += client.pid > 0 && session.client.pid == client.pid ? 1 : 0;
+  }
+  if (living >= limits_.max_clients || sessions_.size() >= 2 * limits_.max_clients) {
+    why = fmt::format("there are {} sessions already, which is the limit (--max-clients)", living);
+  } else if (is_reached(of_user, limits_.resources.user.sessions)) {
+    why = fmt::format("user {} has {} sessions already, which is the limit for one user (--user-sessions)", client.uid, of_user);
+  } else if (of_process >= limits_.resources.process_sessions) {
+    why = fmt::format("it has {} sessions already, and a process needs one", of_process);
+  } else {
+    return true;
+  }
+  return false;
+}
+
+bool SessionManager::may_hold(const Session& session, std::uint64_t more_bytes, std::string& why) const {
+  const ResourceLimits& limits = limits_.resources;
+  const Holding own = holding_of(session);
+  Holding user;
+  std::size_t all_descriptors = images_.count();
+  std::uint64_t all_bytes = images_.total_bytes();
+  for (const auto& [id, other] : sessions_) {
+    all_descriptors += other.segments.all().size();
+    all_bytes += other.segments.total_bytes();
+    if (other.client.uid != session.client.uid) continue;
+    const Holding one = holding_of(other);
+    user.descriptors += one.descriptors;
+    user.host_bytes += one.host_bytes;
+  }
+  const auto exceeds = [more_bytes](std::uint64_t held, std::uint64_t limit) { return held > limit || more_bytes > limit - held; };
+  const uid_t uid = session.client.uid;
+  if (own.descriptors >= limits.client_descriptors) {
+    why = fmt::format("its segments and images take {} descriptors, which is the limit for one client (ulimit -n)", own.descriptors);
+  } else if (is_reached(user.descriptors, limits.user.descriptors)) {
+    why = fmt::format("segments and images of user {} take {} descriptors, which is the limit for one user (ulimit -n)", uid, user.descriptors);
+  } else if (all_descriptors >= limits.all_descriptors) {
+    why = fmt::format("all clients' segments and images take {} descriptors, which is the limit (ulimit -n)", all_descriptors);
+  } else if (exceeds(own.host_bytes, limits.client_host_bytes)) {
+    why = fmt::format("it has {} MiB of host memory, and a client may have {} MiB (--client-host-mib)", own.host_bytes >> 20,
+                      limits.client_host_bytes >> 20);
+  } else if (limits.user.host_bytes != 0 && exceeds(user.host_bytes, limits.user.host_bytes)) {
+    why = fmt::format("clients of user {} have {} MiB of host memory, and may have {} MiB (--user-host-mib)", uid, user.host_bytes >> 20,
+                      limits.user.host_bytes >> 20);
+  } else if (exceeds(all_bytes, limits.all_host_bytes)) {
+    why = fmt::format("all clients have {} MiB of host memory, and may have {} MiB (--host-mib)", all_bytes >> 20, limits.all_host_bytes >> 20);
+  } else {
+    return true;
+  }
+  return false;
+}
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text of kernels, on its way from the executor that has it to the client that it is for.
+#include "broker/control/sessions/session_manager.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker::control {
+
+void SessionManager::printed(const Executor& executor, const ExecutorPacket& packet) {
+  if (executor.serving() == nullptr) return;
+  const std::string text = executor.serving()->read_output(packet.object, packet.size_bytes);  // also where nobody is left: it is done with
+  if (Session* session = find(packet.header.session)) add_output(*session, OutputBox::kStandardOutput, text);
+}
+
+void SessionManager::add_output(Session& session, std::uint32_t stream, std::string_view text) {
+  if (text.empty()) return;
+  if (session.client.layout_minor < proto::kOutputSinceMinor) {
+    return log_info("{}: speaks protocol {}.{}, which has no text of kernels; its kernels have printed: {}", session.name(), proto::kLayoutMajor,
+                    session.client.layout_minor, text);
+  }
+  session.output.add(stream, text);
+  if (session.channel) session.channel->tell_output(true);
+}
+
+void SessionManager::take_output(Session& session, proto::OutputTaken& message) {
+  session.output.take(message);
+  if (session.channel && session.output.is_empty()) session.channel->tell_output(false);
+}
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/chains/chain_graph.hpp"
+
+#include <bit>
+#include <cstring>
+
+#include "broker/executor/base/core.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+// A node of one thread, for a kernel of our own.
+CUDA_KERNEL_NODE_PARAMS single_thread(CUfunction function, void** parameters) {
+  CUDA_KERNEL_NODE_PARAMS params{};
+  params.func = function;
+  params.gridDimX = params.gridDimY = params.gridDimZ = params.blockDimX = params.blockDimY = params.blockDimZ = 1;
+  params.kernelParams = parameters;
+  return params;
+}
+
+}  // namespace
+
+std::size_t chain_length(std::size_t launches) {
+  if (launches <= kLongestExactChain) return launches;
+  return launches >= kMaxChain ? kMaxChain : std::bit_floor(launches);
+}
+
+bool always_has_words(std::size_t length) { return length == 0 || (length > kLongestExactChain && length < kMaxChain); }
+
+std::size_t ChainShape::index() const {
+  const std::size_t lengths = length <= kLongestExactChain
+                                  ? length
+                                  : kLongestExactChain + static_cast<std::size_t>(std::countr_zero(length) - std::countr_zero(kLongestExactChain));
+  return 2 * lengths + (has_words ? 1 : 0);
+}
+
+void** parameter_addresses(const LaunchOp& launch, std::vector<void*>& addresses) {
+  addresses.clear();
+  for (const ParameterLayout& parameter : launch.function->parameters) {
+    addresses.push_back(const_cast<std::byte*>(launch.data + parameter.offset_bytes));
+  }
+  return addresses.empty() ? nullptr : addresses.data();
+}
+
+CUDA_KERNEL_NODE_PARAMS kernel_node_params(const LaunchOp& launch, CUcontext context, std::vector<void*>& addresses) {
+  CUDA_KERNEL_NODE_PARAMS params{};
+  params.func = launch.function->handle;
+  params.gridDimX = launch.grid[0];
+  params.gridDimY = launch.grid[1];
+  params.gridDimZ = launch.grid[2];
+  params.blockDimX = launch.block[0];
+  params.blockDimY = launch.block[1];
+  params.blockDimZ = launch.block[2];
+  params.sharedMemBytes = launch.shared_bytes;
+  params.kernelParams = parameter_addresses(launch, addresses);
+  params.ctx = context;
+  return params;
+}
+
+bool ChainGraph::Node::holds(const LaunchOp& launch) const {
+  return function == launch.function->handle && std::memcmp(grid, launch.grid, sizeof grid) == 0 &&
+         std::memcmp(block, launch.block, sizeof block) == 0 && shared_bytes == launch.shared_bytes && parameters.size() == launch.parameter_bytes &&
+         (parameters.empty() || std::memcmp(parameters.data(), launch.data, parameters.size()) == 0);
+}
+
+void ChainGraph::Node::hold(const LaunchOp& launch) {
+  function = launch.function->handle;
+  std::memcpy(grid, launch.grid, sizeof grid);
+  std::memcpy(block, launch.block, sizeof block);
+  shared_bytes = launch.shared_bytes;
+  parameters.assign(launch.data, launch.data + launch.parameter_bytes);
+}
+
+std::unique_ptr<ChainGraph> ChainGraph::make(const ExecutorCore& core, ChainShape shape, CUresult& error, const char*& call) {
+  std::unique_ptr<ChainGraph> chain(new ChainGraph(core, shape));
+  call = "cuGraphCreate";
+  error = core.driver->cuGraphCreate(&chain->graph_, 0);
+  if (error == CUDA_SUCCESS) {
+    call = "adding nodes to a graph";
+    error = chain->add_nodes();
+  }
+  if (error == CUDA_SUCCESS) {
+    call = "cuGraphInstantiateWithFlags";
+    error = core.driver->cuGraphInstantiateWithFlags(&chain->exec_, chain->graph_, 0);
+  }
+  return error == CUDA_SUCCESS ? std::move(chain) : nullptr;
+}
+
+ChainGraph::~ChainGraph() {
+  if (exec_ != nullptr) core_.driver->cuGraphExecDestroy(exec_);
+  if (graph_ != nullptr) core_.driver->cuGraphDestroy(graph_);
+}
+
+CUresult ChainGraph::add_nodes() {
+  CUgraphNode last = nullptr;
+  const auto add = [&](CUgraphNode& node, const CUDA_KERNEL_NODE_PARAMS& params) {
+    const CUresult result =
+        core_.driver->cuGraphAddKernelNode_v2(&node, graph_, last == nullptr ? nullptr : &last, last == nullptr ? 0 : 1, &params);
+    last = node;
+    return result;
+  };
+  for (Node& kernel : kernels_) {
+    const CUresult result = add(kernel.node, single_thread(core_.nop_function, nullptr));
+    if (result != CUDA_SUCCESS) return result;
+    kernel.function = core_.nop_function;
+  }
+  if (!shape_.has_words) return CUDA_SUCCESS;
+  WordWrites words;  // fill() names the right ones; the graph is never launched before
+  WriterParameters parameters(words);
+  return add(writer_, single_thread(core_.writer_function, parameters.addresses));
+}
+
+CUresult ChainGraph::fill(std::span<const LaunchOp* const> launches, const WordWrites* words) {
+  for (std::size_t i = 0; i < launches.size(); ++i) {
+    const CUresult result = set_kernel(kernels_[i], *launches[i]);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  if (words == nullptr) return CUDA_SUCCESS;
+  WordWrites copy = *words;
+  WriterParameters parameters(copy);
+  const CUDA_KERNEL_NODE_PARAMS params = single_thread(core_.writer_function, parameters.addresses);
+  return core_.driver->cuGraphExecKernelNodeSetParams_v2(exec_, writer_, &params);
+}
+
+CUresult ChainGraph::set_kernel(Node& kernel, const LaunchOp& launch) {
+  if (kernel.holds(launch)) return CUDA_SUCCESS;
+  const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(launch, nullptr, addresses_);
+  kernel.function = nullptr;  // unknown contents, should the driver fail half way
+  const CUresult result = core_.driver->cuGraphExecKernelNodeSetParams_v2(exec_, kernel.node, &params);
+  if (result == CUDA_SUCCESS) kernel.hold(launch);
+  return result;
+}
+
+void ChainGraph::clear() {
+  const CUDA_KERNEL_NODE_PARAMS nothing = single_thread(core_.nop_function, nullptr);
+  for (Node& kernel : kernels_) {
+    if (kernel.function == core_.nop_function) continue;
+    const CUresult result = core_.driver->cuGraphExecKernelNodeSetParams_v2(exec_, kernel.node, &nothing);
+    kernel.function = result == CUDA_SUCCESS ? core_.nop_function : nullptr;
+  }
+}
+
+}  // namespace mpsshim::broker

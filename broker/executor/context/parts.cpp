@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/context/parts.hpp"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "broker/executor/chains/chain.hpp"
+#include "broker/executor/chains/flight_limit.hpp"
+#include "broker/executor/link/control_link.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+// Any GPU since Maxwell. The writer (word_writes.hpp): what ran before it in its stream is seen by whoever sees its words. The variable is
+// nobody's: the block of device memory in which the driver puts it is where clients' variables go later, so that block is at the same place
+// in every life, whatever else the driver has taken memory for by the time they come.
+constexpr char kOwnPtx[] = R"(
+.version 6.0
+.target sm_50
+.address_size 64
+.visible .global .align 4 .u32 mpsshim_first_variable;
+.visible .entry mpsshim_nop()
+{
+  ret;
+}
+.visible .entry mpsshim_write_words(.param .u64 fence, .param .u64 progress, .param .u32 fence_value, .param .u32 progress_value)
+{
+  .reg .u64 %rd<3>;
+  .reg .u32 %r<3>;
+  .reg .pred %p;
+  ld.param.u64 %rd1, [fence];
+  ld.param.u64 %rd2, [progress];
+  ld.param.u32 %r1, [fence_value];
+  ld.param.u32 %r2, [progress_value];
+  membar.sys;
+  setp.eq.u64 %p, %rd1, 0;
+  @%p bra PROGRESS;
+  st.volatile.global.u32 [%rd1], %r1;
+  membar.sys;
+PROGRESS:
+  st.volatile.global.u32 [%rd2], %r2;
+  ret;
+}
+)";
+
+}  // namespace
+
+ExecutorParts::ExecutorParts(const ExecutorInput& input)
+    : ExecutorCore(input),
+      function_names(input.names),
+      streams(input.driver, progress,
+              [this](int priority) { return control.note(LogKind::stream, static_cast<std::uint64_t>(static_cast<std::int64_t>(priority))); }),
+      events(input.driver),
+      interrupts(input.driver, input.context, [this](std::uint64_t session) { completion.look(session); }),
+      chain_pool(*this),
+      sides(*this),
+      output(input.control),
+      persisting_cache(input.driver, input.device),
+      host_clock(input.driver, events, issue_lock),
+      variables(input.driver, input.faults, progress, issue_lock),
+      first_in_flight(FlightLimit::kFirst) {}
+
+class OwnKernels {
+ public:
+  [[nodiscard]] static CUresult load(const Driver& driver, CUmodule& module) { return driver->cuModuleLoadData(AddressKey(), &module, kOwnPtx); }
+};
+
+CUresult ExecutorParts::start() {
+  CUmodule module = nullptr;
+  CUresult result = OwnKernels::load(driver, module);
+  if (result == CUDA_SUCCESS) result = driver->cuModuleGetFunction(&nop_function, module, "mpsshim_nop");
+  if (result == CUDA_SUCCESS) result = driver->cuModuleGetFunction(&writer_function, module, "mpsshim_write_words");
+  if (result != CUDA_SUCCESS) {
+    nop_function = nullptr;
+    log_warning("Launches are issued one by one, not in chains: the driver does not load the executor's own kernels: {}", driver.describe(result));
+  } else {
+    chain_pool.stock();
+  }
+  host_clock.open();
+  (void)variables.open();
+  return modules.open();
+}
+
+void ExecutorParts::make_graph_again(std::uint64_t logged) {
+  const auto [pool, shape_index] = ChainPool::LogEntry::unpacked(logged);
+  if (pool == 0) return chain_pool.make_again(shape_index);
+  if (pool <= sides.count()) sides[pool - 1].chains().make_again(shape_index);
+}
+
+// A graph, a kernel and words behind them in a stream of its own, which then goes: what is left in the pool or in the device's memory would not
+// be there in a life that begins without having been a standby.
+void ExecutorParts::warm_up() {
+  const std::optional<std::uint32_t> word = progress.take();
+  CUstream stream = nullptr;
+  if (!word || writer_function == nullptr) return;
+  const ScopedMark mark(0, "cuGraphLaunch", Patience::patient);
+  if (driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
+    ChainCache chains(*this, chain_pool);
+    const WordWrites words{.fence = {}, .progress = progress.completed(*word)};
+    if (chains.launch(stream, {}, &words)) {
+      driver->cuLaunchKernel(nop_function, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
+      driver->cuStreamSynchronize(stream);
+    }
+    // The sleepers have to fall asleep for once: their events stand behind a wait for a word that is written after that.
+    std::atomic<std::uint32_t>& gate = progress[*word].completed;
+    gate = 0;
+    if (progress.completed(*word).await(driver, stream, 1) == CUDA_SUCCESS) interrupts.warm_up(stream, [&] { gate = 1; });
+    driver->cuStreamSynchronize(stream);
+    gate = 0;
+    driver->cuStreamDestroy_v2(stream);
+  }
+  progress.give_back(*word);
+}
+
+}  // namespace mpsshim::broker

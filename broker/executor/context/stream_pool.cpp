@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/context/stream_pool.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "broker/executor/base/progress.hpp"
+#include "broker/log.hpp"
+#include "broker/seen_end.hpp"
+
+namespace mpsshim::broker {
+
+CUresult StreamPool::take(std::uint64_t session, int priority, std::unique_ptr<PooledStream>& stream) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!may_take(session)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (auto& free = free_[priority]; !free.empty()) {
+      stream = std::move(free.back());
+      free.pop_back();
+    }
+  }
+  if (!stream) {
+    const auto in_order = before_make_ ? before_make_(priority) : std::unique_lock<std::mutex>();
+    return make_for(session, priority, stream, nullptr);
+  }
+  progress_[stream->progress_index].session.store(session, std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+CUresult StreamPool::take_green(std::uint64_t session, const GreenContextRef& green, int priority, std::unique_ptr<PooledStream>& stream) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!may_take(session)) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return make_for(session, priority, stream, green);
+}
+
+// Outside the lock: the driver may take its time.
+CUresult StreamPool::make_for(std::uint64_t session, int priority, std::unique_ptr<PooledStream>& stream, const GreenContextRef& green) {
+  const CUresult result = make(priority, stream, green);
+  if (result == CUDA_SUCCESS) {
+    progress_[stream->progress_index].session.store(session, std::memory_order_release);
+  } else {
+    std::lock_guard lock(mutex_);
+    note_end(session);
+  }
+  return result;
+}
+
+// Under the lock.
+bool StreamPool::may_take(std::uint64_t session) {
+  std::uint32_t& taken = taken_[session];
+  if (taken >= kFewStreams && all_taken_ >= kProgressStreams - kReserved) {
+    if (std::exchange(warned_, session) != session) {
+      log_warning("Session {}: has {} streams, all sessions {} of {}; the rest is for those with fewer than {}", session, taken, all_taken_,
+                  kProgressStreams, kFewStreams);
+    }
+    return false;
+  }
+  ++taken;
+  ++all_taken_;
+  return true;
+}
+
+// Under the lock.
+void StreamPool::note_end(std::uint64_t session) {
+  const auto found = taken_.find(session);
+  if (found == taken_.end()) return;
+  --all_taken_;
+  if (--found->second == 0) taken_.erase(found);
+}
+
+// A stream that lies in the pool, idle, goes for its word.
+bool StreamPool::give_one_up() {
+  std::unique_ptr<PooledStream> stream;
+  {
+    std::lock_guard lock(mutex_);
+    const auto filled = std::ranges::find_if(free_, [](const auto& entry) { return !entry.second.empty(); });
+    if (filled == free_.end()) return false;
+    stream = std::move(filled->second.back());
+    filled->second.pop_back();
+  }
+  destroy(std::move(stream));
+  return true;
+}
+
+// It is idle. The last stream of a green context may let go of that.
+void StreamPool::destroy(std::unique_ptr<PooledStream> stream) {
+  {
+    std::unique_lock<IssueLock> lock;
+    if (stream->green != nullptr) lock = std::unique_lock(stream->green->issue_lock());
+    driver_->cuStreamDestroy_v2(stream->handle);
+  }
+  progress_.give_back(stream->progress_index);
+}
+
+CUresult StreamPool::make(int priority, std::unique_ptr<PooledStream>& stream, const GreenContextRef& green) {
+  std::optional<std::uint32_t> index = progress_.take();
+  if (!index && give_one_up()) index = progress_.take();
+  if (!index) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUstream handle = nullptr;
+  CUresult result = CUDA_SUCCESS;
+  if (green != nullptr) {
+    const std::lock_guard lock(green->issue_lock());
+    result = driver_->cuGreenCtxStreamCreate(&handle, green->handle(), CU_STREAM_NON_BLOCKING, priority);
+  } else {
+    result = driver_->cuStreamCreateWithPriority(&handle, CU_STREAM_NON_BLOCKING, priority);
+  }
+  if (result != CUDA_SUCCESS) {
+    progress_.give_back(*index);
+    return result;
+  }
+  stream = std::make_unique<PooledStream>(PooledStream{handle, *index, priority, green});
+  return CUDA_SUCCESS;
+}
+
+CUresult StreamPool::add(int priority) {
+  std::unique_ptr<PooledStream> stream;
+  const CUresult result = make(priority, stream);
+  if (result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(mutex_);
+  free_[priority].push_back(std::move(stream));
+  return CUDA_SUCCESS;
+}
+
+void StreamPool::give_back(std::unique_ptr<PooledStream> stream) {
+  StreamProgress& row = progress_[stream->progress_index];
+  note_former(row, progress_tick());
+  const std::uint64_t session = row.session.exchange(0, std::memory_order_acq_rel);
+  const bool is_green = stream->green != nullptr;
+  if (is_green) destroy(std::move(stream));
+  std::lock_guard lock(mutex_);
+  note_end(session);
+  if (!is_green) free_[stream->priority].push_back(std::move(stream));
+}
+
+}  // namespace mpsshim::broker

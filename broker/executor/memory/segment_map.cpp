@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/memory/segment_map.hpp"
+
+#include <utility>
+
+#include "broker/executor/base/own_memory.hpp"
+#include "broker/executor/link/control_link.hpp"
+
+namespace mpsshim::broker {
+
+SegmentMap::SegmentMap(const Driver& driver, ControlLink& control, std::uint64_t session, proto::Lease pinned_lease)
+    : driver_(driver), control_(control), session_(session), pinned_lease_(pinned_lease) {}
+
+CUresult SegmentMap::map(std::uint64_t segment, proto::SegmentPurpose purpose, std::uint64_t address, unsigned flags,
+                         const proto::FileDescriptor& file, std::uint64_t& device_address) {
+  const std::optional<std::size_t> size = proto::sealed_size(file);
+  const bool is_pinned = proto::has_own_address(purpose);
+  if (!size || *size == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (is_pinned && !lies_in(pinned_lease_.address, pinned_lease_.size_bytes, address, *size)) return CUDA_ERROR_INVALID_VALUE;
+  proto::Mapping mapping = proto::Mapping::map(file, 0, *size, proto::Access::read_write, is_pinned ? address : 0);
+  if (!mapping) return CUDA_ERROR_OUT_OF_MEMORY;
+  const unsigned register_flags = CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE | (flags & CU_MEMHOSTREGISTER_IOMEMORY);
+  CUdeviceptr device = 0;
+  bool is_registered = false;
+  CUresult result = OwnMemory::enroll(driver_, {mapping.data(), *size}, register_flags, device, is_registered);
+  if (!is_registered) return result;
+  std::lock_guard lock(mutex_);
+  if (result == CUDA_SUCCESS && (segments_.contains(segment) || (!is_pinned && staging_ != nullptr))) result = CUDA_ERROR_INVALID_VALUE;
+  if (result != CUDA_SUCCESS) {
+    // Registered but of no use: released with the session, in a quiet window.
+    Segment& unused = segments_[~segment];
+    unused = {std::move(mapping), purpose, 0, true};
+    return result;
+  }
+  Segment& added = segments_[segment];
+  added = {std::move(mapping), purpose, device, false};
+  if (is_pinned) {
+    pinned_[address] = *size;
+  } else {
+    staging_ = &added;
+  }
+  device_address = device;
+  return CUDA_SUCCESS;
+}
+
+std::optional<CUdeviceptr> SegmentMap::find(std::uint64_t segment) const {
+  std::lock_guard lock(mutex_);
+  const auto found = segments_.find(segment);
+  if (found == segments_.end() || found->second.forgotten) return std::nullopt;
+  return found->second.device_address;
+}
+
+bool SegmentMap::forget(std::uint64_t segment) {
+  std::lock_guard lock(mutex_);
+  const auto found = segments_.find(segment);
+  if (found == segments_.end() || found->second.forgotten) return false;
+  found->second.forgotten = true;
+  ++losses_;
+  if (staging_ == &found->second) staging_ = nullptr;
+  if (proto::has_own_address(found->second.purpose)) pinned_.erase(reinterpret_cast<std::uint64_t>(found->second.mapping.data()));
+  return true;
+}
+
+void SegmentMap::release(std::uint64_t segment) {
+  std::byte* pages = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = segments_.find(segment);
+    if (found == segments_.end() || !std::exchange(found->second.is_registered, false)) return;
+    pages = found->second.mapping.data();
+  }
+  OwnMemory::dismiss(driver_, pages);
+}
+
+// Large ones take milliseconds.
+void SegmentMap::unmap(std::uint64_t segment) {
+  {
+    std::unique_lock lock(mutex_);
+    const auto node = segments_.extract(segment);
+    lock.unlock();
+    if (node.empty()) return;
+  }
+  ExecutorPacket packet;
+  packet.header = {ExecutorMessage::segment_released, 0, session_};
+  packet.object = segment;
+  control_.send(packet);
+}
+
+bool SegmentMap::release_some(TurnBudget& budget) {
+  std::lock_guard lock(mutex_);
+  staging_ = nullptr;
+  pinned_.clear();
+  for (auto& [id, segment] : segments_) {
+    if (!std::exchange(segment.is_registered, false)) continue;
+    OwnMemory::dismiss(driver_, segment.mapping.data());
+    if (budget.look()) return false;
+  }
+  return true;
+}
+
+void SegmentMap::unmap_all() {
+  std::lock_guard lock(mutex_);
+  segments_.clear();
+}
+
+bool SegmentMap::is_leased(std::uint64_t address, std::uint64_t size_bytes) const {
+  return lies_in(pinned_lease_.address, pinned_lease_.size_bytes, address, size_bytes);
+}
+
+bool SegmentMap::owns_pinned(std::uint64_t address, std::uint64_t size_bytes) const {
+  std::lock_guard lock(mutex_);
+  return contains(pinned_, address, size_bytes);
+}
+
+std::optional<CUdeviceptr> SegmentMap::staging(std::uint64_t offset, std::uint64_t size_bytes) const {
+  std::lock_guard lock(mutex_);
+  if (staging_ == nullptr) return std::nullopt;
+  const std::size_t size = staging_->mapping.size();
+  if (offset > size || size_bytes > size - offset) return std::nullopt;
+  return staging_->device_address + offset;
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host memory of one session: segments that its client shares, mapped here and registered with the driver.
+//
+// Thread safe (one short lock): helpers map, window jobs release, workers ask. Addresses, offsets and sizes in questions come from the client
+// and are not trusted; nothing overflows.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "broker/driver/driver.hpp"
+#include "broker/executor/base/address_ranges.hpp"
+#include "broker/executor/base/turn_budget.hpp"
+#include "proto/client_requests.hpp"
+#include "proto/segment.hpp"
+
+namespace mpsshim::broker {
+
+class ControlLink;
+
+class SegmentMap {
+ public:
+  SegmentMap(const Driver& driver, ControlLink& control, std::uint64_t session, proto::Lease pinned_lease);
+  SegmentMap(const SegmentMap&) = delete;
+
+  // Maps and registers a segment. `staging`: offset-addressed, at most one. `pinned`: at `address`, inside the pinned lease.
+  [[nodiscard]] CUresult map(std::uint64_t segment, proto::SegmentPurpose purpose, std::uint64_t address, unsigned flags,
+                             const proto::FileDescriptor& file, std::uint64_t& device_address);
+  // The device address of a segment that is mapped.
+  [[nodiscard]] std::optional<CUdeviceptr> find(std::uint64_t segment) const;
+  // forget: no new use; release (in a quiet window): cuMemHostUnregister; unmap (outside, where it holds up nobody): the pages.
+  [[nodiscard]] bool forget(std::uint64_t segment);
+  void release(std::uint64_t segment);
+  void unmap(std::uint64_t segment);
+  // The same when the session has ended, in as many windows as it takes (false: there are more), and behind the last.
+  [[nodiscard]] bool release_some(TurnBudget& budget);
+  void unmap_all();
+
+  [[nodiscard]] bool is_leased(std::uint64_t address, std::uint64_t size_bytes) const;
+  [[nodiscard]] std::uint64_t losses() const { return losses_; }  // counts forget()
+  [[nodiscard]] bool owns_pinned(std::uint64_t address, std::uint64_t size_bytes) const;
+  // Device address of [offset, offset + size) in the staging segment.
+  [[nodiscard]] std::optional<CUdeviceptr> staging(std::uint64_t offset, std::uint64_t size_bytes) const;
+
+ private:
+  struct Segment {
+    proto::Mapping mapping;
+    proto::SegmentPurpose purpose{};
+    CUdeviceptr device_address = 0;
+    bool forgotten = false;
+    bool is_registered = true;
+  };
+
+  const Driver& driver_;
+  ControlLink& control_;
+  const std::uint64_t session_;
+  const proto::Lease pinned_lease_;
+
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, Segment> segments_;  // by id
+  AddressRanges pinned_;
+  const Segment* staging_ = nullptr;
+  std::atomic<std::uint64_t> losses_{0};
+};
+
+}  // namespace mpsshim::broker

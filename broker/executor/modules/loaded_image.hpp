@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// One copy of an image in the executor's context: its functions, its variables, and what those held when it was loaded.
+// Loading and looking up wait for every running kernel, so they are called in quiet windows (or before the first session). Restoring does not.
+//
+// Threads: ModuleStore says who may call what; handles, functions and descriptions are read by workers. What stands below `mutex` changes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "broker/driver/driver.hpp"
+#include "broker/executor/modules/function_settings.hpp"
+#include "broker/executor/modules/image_file.hpp"
+
+namespace mpsshim::broker {
+
+struct ParameterLayout {
+  std::uint32_t offset_bytes = 0;
+  std::uint32_t size_bytes = 0;
+};
+
+// A function as workers need it. Lives as long as its LoadedImage.
+struct LoadedFunction {
+  CUfunction handle = nullptr;
+  std::string name;
+  mutable std::atomic<std::uint32_t> name_offset{0};  // FunctionNameTable's, once a client has bound it
+  std::uint32_t parameter_bytes = 0;
+  std::uint32_t local_bytes = 0;          // per thread; growth of the context's local memory waits for everybody
+  bool prints = false;                    // it may call printf(): device_output.hpp
+  bool uses_device_heap = false;          // it may call malloc(): what that gives it outlives the session
+  mutable FunctionSettings settings{};
+  std::vector<ParameterLayout> parameters;
+  std::int32_t attribute[16] = {};
+  std::uint32_t attribute_valid = 0;
+};
+
+struct LoadedImage {
+  // What a variable held when the image was loaded, or several that lie side by side.
+  struct Variable {
+    CUdeviceptr address = 0;
+    std::size_t size_bytes = 0;
+    std::vector<std::byte> content;  // empty: zeroes
+  };
+
+  std::uint64_t image = 0;
+  std::uint64_t copy = 0;                  // this executor's number for it, in the load log
+  CUmodule handle = nullptr;
+  bool has_writable_globals = false;
+  bool has_managed = false;                // loaded for a client that does not place them: nobody else's
+  bool has_references = false;             // texture or surface references, whose bindings are the copy's: it serves one client, once
+  bool uses_device_heap = false;           // what its kernels allocate there ends with the context
+  bool all_may_use_device_heap = false;    // PreparedImage's
+  std::set<std::string, std::less<>> heap_kernels;
+  bool all_may_print = false;              // PreparedImage's
+  std::set<std::string, std::less<>> printing_kernels;
+  bool can_be_restored = true;             // all variables are known: another client may have this copy later
+  std::uint32_t function_count = 0;
+  std::size_t cost_bytes = 0;              // against the cache's limit
+  std::vector<Variable> variables;
+  std::map<std::string, std::vector<std::byte>, std::less<>> placed;  // initial values of placed variables that do not start as zeroes
+  std::vector<std::byte> description;      // proto/module_functions.hpp, as the reply to ModuleLoad carries it
+  std::vector<const LoadedFunction*> described;  // the same functions, by number
+
+  // Its kernels may leave something in the context that loading it again does not bring back.
+  [[nodiscard]] bool holds_contents() const { return has_writable_globals || uses_device_heap; }
+  // A client may have what variables hold for itself; otherwise others run the same copy.
+  [[nodiscard]] bool is_one_clients() const { return has_writable_globals || has_managed; }
+
+  std::mutex mutex;                        // the maps below
+  std::map<std::string, std::unique_ptr<LoadedFunction>, std::less<>> functions;
+  std::map<std::string, std::pair<CUdeviceptr, std::size_t>, std::less<>> globals;
+  std::vector<std::string> names;          // of all functions, once they were listed
+};
+
+// Loads `prepared`, looks up the functions of a small module, and saves what its variables hold. `log`: the driver's words where it failed.
+[[nodiscard]] CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedImage& image, std::string& log);
+// Adds the function to the image's map.
+[[nodiscard]] CUresult look_up(const Driver& driver, LoadedImage& image, const std::string& name, const LoadedFunction*& found);
+[[nodiscard]] CUresult list_names(const Driver& driver, LoadedImage& image, std::vector<std::string>& names);
+// The variables hold their `content` when this returns; nobody uses the copy. On a stream of the caller's own.
+[[nodiscard]] CUresult restore_variables(const Driver& driver, std::span<const LoadedImage::Variable> variables, CUstream stream);
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/modules/module_store.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <unistd.h>
+
+#include "broker/compiler/prepared_file.hpp"
+#include "broker/executor/base/scoped_call.hpp"
+#include "broker/executor/link/control_link.hpp"
+#include "broker/executor/link/fault.hpp"
+#include "broker/executor/window/quiet_window.hpp"
+#include "broker/log.hpp"
+#include "proto/trace.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr unsigned kImageTimeoutMs = 300'000;       // the control process answers in any case; a user's other images may have to be read first
+constexpr std::size_t kLeastCostBytes = 64u << 10;  // a small module takes more of the device than its content
+
+// For the log, where its variables lie.
+std::string where(const LoadedImage& image) {
+  return image.variables.empty() ? std::string() : fmt::format(", variables from {:#x}", image.variables.front().address);
+}
+
+bool is_same_place(const LoadedImage::Variable& a, const LoadedImage::Variable& b) { return a.address == b.address && a.size_bytes == b.size_bytes; }
+
+}  // namespace
+
+ModuleStore::ModuleStore(const Driver& driver, ControlLink& control, QuietWindow& window, const FaultReporter& faults, CUdevice device,
+                         std::size_t limit_bytes)
+    : driver_(driver), control_(control), window_(window), faults_(faults), linker_(driver, control, faults), compiler_(driver, linker_, device), limit_bytes_(limit_bytes) {}
+
+ModuleStore::~ModuleStore() {
+  for (const auto& [id, cached] : cache_) cached.image->handle = nullptr;
+}
+
+CUresult ModuleStore::open() { return driver_->cuStreamCreate(&restore_stream_, CU_STREAM_NON_BLOCKING); }
+
+struct ModuleStore::Loading {
+  std::uint64_t session = 0;
+  std::uint64_t image = 0;
+  PreparedImage prepared;
+  LoadDone done;
+};
+
+ImageRef ModuleStore::new_image(std::uint64_t id, std::uint64_t copy) {
+  auto* created = new LoadedImage();
+  created->image = id;
+  created->copy = copy;
+  return ImageRef(created, [this](LoadedImage* image) { unload(image); });
+}
+
+ImageUse ModuleStore::use_of(Cached& cached) {
+  ++cached.users;
+  cached.last_used = ++uses_;
+  if (cached.image->has_writable_globals) cached.is_clean = false;
+  return ImageUse(new ImageRef(cached.image), [this](const ImageRef* used) {
+    const std::unique_ptr<const ImageRef> ended(used);
+    give_back(*ended);
+  });
+}
+
+ImageUse ModuleStore::take(std::uint64_t image, bool only_clean, bool& is_clean) {
+  const auto [first, last] = cache_.equal_range(image);
+  for (auto entry = first; entry != last; ++entry) {
+    Cached& cached = entry->second;
+    if (cached.image->has_managed) continue;
+    if (cached.image->has_references && (cached.users != 0 || cached.owner != 0)) continue;
+    if (cached.image->has_writable_globals && (cached.users != 0 || cached.owner != 0 || (only_clean && !cached.is_clean))) continue;
+    is_clean = cached.is_clean;
+    return use_of(cached);
+  }
+  return nullptr;
+}
+
+ImageUse ModuleStore::find(std::uint64_t image) {
+  bool is_clean = true;
+  std::lock_guard lock(mutex_);
+  return take(image, true, is_clean);
+}
+
+// A copy whose variables cannot be brought back is taken out, and another one is tried.
+ImageUse ModuleStore::take_or_restore(std::uint64_t session, std::uint64_t image) {
+  if (ImageUse clean = find(image)) return clean;
+  bool is_clean = true;
+  ImageUse use;
+  {
+    std::lock_guard lock(mutex_);
+    use = take(image, false, is_clean);
+  }
+  if (!use || is_clean) return use;
+  const CUresult result = restore(session, (*use)->variables);
+  if (result == CUDA_SUCCESS) return use;
+  log_error("Image {}: the variables of a copy could not be restored ({}); it is loaded again", image, driver_.describe(result));
+  (*use)->can_be_restored = false;
+  return nullptr;
+}
+
+// The last user of a copy. One that cannot serve anybody else goes.
+void ModuleStore::give_back(const ImageRef& image) {
+  ImageRef ended;  // unloaded outside the lock
+  std::vector<ImageRef> evicted;
+  std::lock_guard lock(mutex_);
+  const auto [first, last] = cache_.equal_range(image->image);
+  const auto entry = std::find_if(first, last, [&](const auto& cached) { return cached.second.image == image; });
+  if (entry == last || --entry->second.users != 0) return;
+  if (image->has_references || (image->has_writable_globals && !image->can_be_restored)) {
+    total_bytes_ -= image->cost_bytes;
+    ended = std::move(entry->second.image);
+    cache_.erase(entry);
+    return;
+  }
+  evicted = beyond_limit();
+}
+
+void ModuleStore::insert(const ImageRef& image, ImageUse* use) {
+  std::vector<ImageRef> evicted;
+  std::lock_guard lock(mutex_);
+  total_bytes_ += image->cost_bytes;
+  const auto entry = cache_.emplace(image->image, Cached{image, 0, true, ++uses_});
+  if (use != nullptr) *use = use_of(entry->second);
+  evicted = beyond_limit();
+}
+
+// Taken out of the cache, the least recently used first. Nobody else holds them; the caller lets go of them without the lock.
+std::vector<ImageRef> ModuleStore::beyond_limit() {
+  std::vector<ImageRef> evicted;
+  while (total_bytes_ > limit_bytes_) {
+    auto oldest = cache_.end();
+    for (auto entry = cache_.begin(); entry != cache_.end(); ++entry) {
+      const Cached& cached = entry->second;
+      if (cached.users != 0 || cached.owner != 0 || cached.image.use_count() != 1) continue;
+      if (oldest == cache_.end() || cached.last_used < oldest->second.last_used) oldest = entry;
+    }
+    if (oldest == cache_.end()) break;
+    total_bytes_ -= oldest->second.image->cost_bytes;
+    evicted.push_back(std::move(oldest->second.image));
+    cache_.erase(oldest);
+  }
+  return evicted;
+}
+
+void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done, const NeedsPlaces& needs_places, bool has_objects) {
+  if (ImageUse known = take_or_restore(session, image)) return done(CUDA_SUCCESS, std::move(known), {});
+  auto loading = std::make_shared<Loading>();
+  loading->session = session;
+  loading->image = image;
+  loading->done = std::move(done);
+  std::string log;
+  const CUresult result = prepare(session, image, has_objects, loading->prepared, log);
+  if (result != CUDA_SUCCESS) return loading->done(result, nullptr, std::move(log));
+  if (needs_places && !loading->prepared.managed.empty()) return needs_places(loading->prepared.managed);
+  window_.submit({.what = "cuModuleLoadData",
+                  .session = session,
+                  .run =
+                      [this, loading](WindowResult window) {
+                        if (window == WindowResult::no_window) return loading->done(CUDA_ERROR_MPS_SERVER_NOT_READY, nullptr, {});
+                        load_in_window(*loading);
+                      },
+                  .image_bytes = loading->prepared.content.size()});
+}
+
+// Asked for twice where it is compiled: what came of it is an image to be read like any other.
+CUresult ModuleStore::prepare(std::uint64_t session, std::uint64_t image, bool has_objects, PreparedImage& prepared, std::string& log) {
+  ImageBytes compiled;
+  for (;;) {
+    const ControlLink::FetchedImage fetched = control_.fetch_image(session, image, compiler_.target(has_objects), kImageTimeoutMs);
+    log = fetched.log;
+    if (fetched.status != CUDA_SUCCESS) return fetched.status;
+    const ImageBytes bytes = map_sealed(fetched.image);
+    if (bytes.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!fetched.prepared.valid()) return prepare_here(session, image, bytes, has_objects, prepared, log);
+    Preparation preparation;
+    const bool is_read = read_prepared(fetched.prepared, bytes, preparation);
+    const bool is_nothing = preparation.status == CUDA_SUCCESS && preparation.image.content.empty() && preparation.image.inputs.empty();
+    if (!is_read || is_nothing) {
+      log = "what the process that reads images has made of it is not understood";
+      return CUDA_ERROR_INVALID_IMAGE;
+    }
+    log = std::move(preparation.log);
+    if (preparation.status != CUDA_SUCCESS) return preparation.status;
+    prepared = std::move(preparation.image);
+    if (prepared.inputs.empty() && !prepared.is_compiled_by_loading) return CUDA_SUCCESS;
+    if (!compiled.empty()) return prepare_here(session, image, compiled, false, prepared, log);  // it could not be kept
+    bool is_machine_code = false;
+    if (const CUresult result = compiler_.link({session, image, has_objects}, prepared, is_machine_code, log); result != CUDA_SUCCESS || !is_machine_code) return result;
+    compiled = prepared.content;
+    tell_compiled(image, compiled);
+  }
+}
+
+// An image that nobody else has read.
+CUresult ModuleStore::prepare_here(std::uint64_t session, std::uint64_t image, const ImageBytes& bytes, bool has_objects, PreparedImage& prepared,
+                                   std::string& log) {
+  ImageBytes compiled;
+  const CUresult result = compiler_.prepare({session, image, has_objects}, bytes, prepared, compiled, log);
+  if (result == CUDA_SUCCESS && !compiled.empty()) tell_compiled(image, compiled);
+  return result;
+}
+
+void ModuleStore::load_in_window(Loading& loading) {
+  // Another client's load of the same image may have come first, or a copy have been given back.
+  if (ImageUse known = find(loading.image)) return loading.done(CUDA_SUCCESS, std::move(known), {});
+  const Clock::time_point start = Clock::now();
+  ImageRef image;
+  {
+    std::lock_guard lock(mutex_);
+    image = new_image(loading.image, next_copy_++);
+  }
+  image->cost_bytes = std::max(loading.prepared.content.size(), kLeastCostBytes);
+  std::string log;
+  const CUresult result = [&] {
+    const std::uint32_t flags =
+        (loading.prepared.has_writable_globals ? kLoadHasVariables : 0) | (loading.prepared.takes_code_addresses ? kLoadTakesCodeAddresses : 0);
+    const auto in_order = control_.note(LogKind::load, image->image, image->copy, loading.session, flags);
+    return faults_.check(load_image(driver_, loading.prepared, *image, log), 0, "cuModuleLoadDataEx");
+  }();
+  if (result != CUDA_SUCCESS) return loading.done(result, nullptr, std::move(log));
+  log_info("Session {}: image {} of {} bytes loaded in {} us{}", loading.session, loading.image, loading.prepared.content.size(),
+           std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count(), where(*image));
+  ImageUse use;
+  insert(image, &use);
+  loading.done(CUDA_SUCCESS, std::move(use), {});
+}
+
+// The next executor gets the machine code instead of the text.
+void ModuleStore::tell_compiled(std::uint64_t image, const ImageBytes& compiled) {
+  const proto::FileDescriptor file = proto::create_memory_file("mpsshim-cubin", compiled.size());
+  const auto size = static_cast<ssize_t>(compiled.size());
+  if (!file.valid() || pwrite(file.get(), compiled.data(), compiled.size(), 0) != size || !proto::seal(file, proto::Seal::content)) {
+    return log_warning("What image {} was compiled to cannot be kept for the next executor; it will be compiled again. Free memory.", image);
+  }
+  ExecutorPacket packet;
+  packet.header.type = ExecutorMessage::image_compiled;
+  packet.object = image;
+  const int fd = file.get();
+  control_.send(packet, {&fd, 1});
+}
+
+// The last reference is gone. Unloading waits for every running kernel, so it is left to a window; nobody waits for it.
+void ModuleStore::unload(LoadedImage* image) {
+  std::shared_ptr<LoadedImage> last(image);
+  if (image->handle == nullptr) return;
+  window_.submit({.what = "cuModuleUnload", .deferrable = true, .run = [this, last](WindowResult) {
+                    const auto in_order = control_.note(LogKind::unload, last->image, last->copy);
+                    faults_.check(driver_->cuModuleUnload(last->handle), 0, "cuModuleUnload");
+                    log_info("Image {} of {} bytes unloaded", last->image, last->cost_bytes);
+                  }});
+}
+
+const LoadedFunction* ModuleStore::find_function(LoadedImage& image, std::string_view name) {
+  std::lock_guard lock(image.mutex);
+  const auto found = image.functions.find(name);
+  return found != image.functions.end() ? found->second.get() : nullptr;
+}
+
+void ModuleStore::find_function(std::uint64_t session, const ImageRef& image, std::string name, FunctionDone done) {
+  if (const LoadedFunction* known = find_function(*image, name)) return done(CUDA_SUCCESS, known);
+  window_.submit({.what = "cuModuleGetFunction",
+                  .session = session,
+                  .run = [this, image, session, name = std::move(name), done = std::move(done)](WindowResult window) {
+                    if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, nullptr);
+                    const LoadedFunction* function = nullptr;
+                    const CUresult result = faults_.check(look_up(driver_, *image, name, function), session, "cuModuleGetFunction");
+                    done(result, function);
+                  }});
+}
+
+void ModuleStore::find_global(std::uint64_t session, const ImageRef& image, std::string name, GlobalDone done) {
+  {
+    std::unique_lock lock(image->mutex);
+    if (const auto found = image->globals.find(name); found != image->globals.end()) {
+      const auto [address, size] = found->second;
+      lock.unlock();
+      return done(CUDA_SUCCESS, address, size);
+    }
+  }
+  window_.submit({.what = "cuModuleGetGlobal",
+                  .session = session,
+                  .run = [this, image, session, name = std::move(name), done = std::move(done)](WindowResult window) {
+                    if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, 0, 0);
+                    CUdeviceptr address = 0;
+                    std::size_t size = 0;
+                    const CUresult result =
+                        faults_.check(driver_->cuModuleGetGlobal_v2(&address, &size, image->handle, name.c_str()), session, "cuModuleGetGlobal");
+                    if (result == CUDA_SUCCESS) {
+                      std::lock_guard lock(image->mutex);
+                      image->globals[name] = {address, size};
+                    }
+                    done(result, address, size);
+                  }});
+}
+
+void ModuleStore::find_reference(std::uint64_t session, const ImageRef& image, std::string name, bool is_surface, ReferenceDone done) {
+  window_.submit({.what = is_surface ? "cuModuleGetSurfRef" : "cuModuleGetTexRef",
+                  .session = session,
+                  .run = [this, image, session, is_surface, name = std::move(name), done = std::move(done)](WindowResult window) {
+                    ReferenceHandle handle;
+                    if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, handle, {});
+                    const CUresult result = is_surface ? driver_->cuModuleGetSurfRef(&handle.surface, image->handle, name.c_str())
+                                                       : driver_->cuModuleGetTexRef(&handle.texture, image->handle, name.c_str());
+                    if (faults_.check(result, session, is_surface ? "cuModuleGetSurfRef" : "cuModuleGetTexRef") != CUDA_SUCCESS) {
+                      return done(result, {}, {});
+                    }
+                    done(result, handle, is_surface ? proto::ReferenceLookupReply{} : read_settings(driver_, handle.texture));
+                  }});
+}
+
+void ModuleStore::list_functions(std::uint64_t session, const ImageRef& image, NamesDone done) {
+  std::vector<std::string> known;
+  {
+    std::lock_guard lock(image->mutex);
+    known = image->names;
+  }
+  if (!known.empty() || image->function_count == 0) return done(CUDA_SUCCESS, std::move(known));
+  window_.submit(
+      {.what = "cuModuleEnumerateFunctions", .session = session, .run = [this, image, session, done = std::move(done)](WindowResult window) {
+         std::vector<std::string> names;
+         if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, std::move(names));
+         const CUresult result = faults_.check(list_names(driver_, *image, names), session, "cuModuleEnumerateFunctions");
+         done(result, std::move(names));
+       }});
+}
+
+// Every copy stays where it was loaded, so that later ones come back at their addresses; it serves clients to come like any other.
+CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t owner, const proto::FileDescriptor& file) {
+  PreparedImage prepared;
+  std::string log;
+  ImageBytes compiled;
+  CUresult result = compiler_.prepare_again(id, file, prepared, compiled, log);
+  if (result != CUDA_SUCCESS) return result;
+  if (!compiled.empty()) tell_compiled(id, compiled);
+  const ImageRef image = new_image(id, copy);
+  next_copy_ = std::max(next_copy_, copy + 1);
+  image->cost_bytes = std::max(prepared.content.size(), kLeastCostBytes);
+  result = load_image(driver_, prepared, *image, log);
+  if (result != CUDA_SUCCESS) {
+    log_error("Image {} could not be loaded again: {} {}", id, driver_.describe(result), log);
+    return result;
+  }
+  log_info("Image {} loaded again{}", id, where(*image));
+  std::lock_guard lock(mutex_);  // no eviction here: the log goes on
+  total_bytes_ += image->cost_bytes;
+  cache_.emplace(id, Cached{image, 0, true, ++uses_, image->has_writable_globals ? owner : 0});
+  return CUDA_SUCCESS;
+}
+
+bool ModuleStore::has_kept(std::span<const KeptVariable> table) {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<LoadedImage::Variable>> copies;
+  for (const KeptVariable& kept : table) copies[{kept.image, kept.copy}].push_back({kept.address, kept.size_bytes, {}});
+  const std::lock_guard lock(mutex_);
+  return std::ranges::all_of(copies, [&](const auto& copy) {
+    const auto [first, last] = cache_.equal_range(copy.first.first);
+    return std::any_of(first, last, [&](const auto& entry) {
+      const LoadedImage& image = *entry.second.image;
+      return image.copy == copy.first.second && std::ranges::equal(copy.second, image.variables, is_same_place);
+    });
+  });
+}
+
+CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std::uint64_t copy, std::span<const LoadedImage::Variable> kept,
+                                ImageUse& use) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto [first, last] = cache_.equal_range(image);
+    const auto loaded = std::find_if(first, last, [&](const auto& entry) {
+      const Cached& cached = entry.second;
+      return cached.image->copy == copy && cached.users == 0 && (cached.owner == 0 || cached.owner == session);
+    });
+    if (loaded != last) {
+      loaded->second.owner = 0;
+      use = use_of(loaded->second);
+    }
+  }
+  if (!use || !std::ranges::equal(kept, (*use)->variables, is_same_place)) {
+    log_error("Session {}: image {} has {}; its client is told", session, image, use ? "its variables at other addresses" : "no copy of that number");
+    use = nullptr;
+    return CUDA_ERROR_MPS_SERVER_NOT_READY;
+  }
+  const CUresult result = restore(session, kept);
+  if (result != CUDA_SUCCESS) use = nullptr;
+  return result;
+}
+
+CUresult ModuleStore::restore(std::uint64_t session, std::span<const LoadedImage::Variable> variables) {
+  const std::lock_guard lock(restore_mutex_);
+  const proto::trace::Span span("driver", "restoring variables", {"session", session}, {"pieces", variables.size()});
+  CUresult result = CUDA_SUCCESS;
+  if (restore_stream_ == nullptr) result = open();
+  if (result == CUDA_SUCCESS) result = restore_variables(driver_, variables, restore_stream_);
+  return faults_.check(result, session, "restoring a module's variables");
+}
+
+void ModuleStore::forget_owner(std::uint64_t session) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [image, cached] : cache_) {
+    if (cached.owner == session) cached.owner = 0;
+  }
+}
+
+// At its place in the log, so that later loads find the addresses free that they found free before.
+void ModuleStore::replay_unload(std::uint64_t image, std::uint64_t copy) {
+  std::lock_guard lock(mutex_);
+  const auto [first, last] = cache_.equal_range(image);
+  const auto loaded = std::find_if(first, last, [&](const auto& cached) { return cached.second.image->copy == copy; });
+  if (loaded == last) return;
+  LoadedImage& gone = *loaded->second.image;
+  total_bytes_ -= gone.cost_bytes;
+  faults_.check(driver_->cuModuleUnload(std::exchange(gone.handle, nullptr)), 0, "cuModuleUnload");
+  cache_.erase(loaded);
+}
+
+}  // namespace mpsshim::broker

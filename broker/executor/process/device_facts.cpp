@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/process/device_facts.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace mpsshim::broker {
+
+namespace {
+
+CUresult collect_device(const Driver& driver, CUdevice device, proto::DeviceFacts& facts) {
+  CUresult result = driver->cuDeviceGetName(facts.name, sizeof facts.name, device);
+  if (result != CUDA_SUCCESS) return result;
+  std::size_t total = 0;
+  result = driver->cuDeviceTotalMem_v2(&total, device);
+  if (result != CUDA_SUCCESS) return result;
+  facts.total_memory_bytes = total;
+  facts.is_cpu_device = driver.is_cpu() ? 1 : 0;
+  CUuuid uuid{};
+  if (driver->cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS) std::memcpy(facts.uuid, uuid.bytes, sizeof facts.uuid);
+  if (driver->cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS) std::memcpy(facts.uuid_v1, uuid.bytes, sizeof facts.uuid_v1);
+  driver->cuDeviceGetPCIBusId(facts.pci_bus_id, sizeof facts.pci_bus_id, device);
+  for (std::uint32_t id = 0; id < proto::kMaxDeviceAttribute; ++id) {
+    int value = 0;
+    const CUresult status = id == 0 ? CUDA_ERROR_INVALID_VALUE : driver->cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(id), device);
+    facts.attribute_status[id] = static_cast<std::uint16_t>(status);
+    facts.attribute[id] = value;
+  }
+  return CUDA_SUCCESS;
+}
+
+void collect_context(const Driver& driver, CUcontext context, proto::DeviceFacts& facts) {
+  for (std::uint32_t limit = 0; limit < proto::kMaxContextLimits; ++limit) {
+    std::size_t value = 0;
+    facts.context_limit_status[limit] = static_cast<std::uint16_t>(driver->cuCtxGetLimit(&value, static_cast<CUlimit>(limit)));
+    facts.context_limit[limit] = value;
+  }
+  int least = 0;
+  int greatest = 0;
+  driver->cuCtxGetStreamPriorityRange(&least, &greatest);
+  facts.least_stream_priority = least;
+  facts.greatest_stream_priority = greatest;
+  unsigned version = 0;
+  driver->cuCtxGetApiVersion(context, &version);
+  facts.context_api_version = version;
+}
+
+}  // namespace
+
+CUresult collect_facts(const Driver& driver, CUdevice device, CUcontext context, proto::DriverFacts& facts) {
+  facts.size_bytes = sizeof facts;
+  CUresult result = driver->cuDriverGetVersion(&facts.driver_version);
+  if (result != CUDA_SUCCESS) return result;
+  facts.module_loading_mode = CU_MODULE_LAZY_LOADING;
+  facts.device_count = 1;  // one executor serves one device; clients see that one
+  result = collect_device(driver, device, facts.device[0]);
+  if (result == CUDA_SUCCESS) collect_context(driver, context, facts.device[0]);
+  return result;
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The executor process: makes the one context, owns the parts, and serves the control process's messages on its main thread.
+// It serves one device. It never outlives a fatal error of the context, nor the control process.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "broker/control_messages.hpp"
+#include "broker/executor/base/helper_pool.hpp"
+#include "broker/executor/context/parts.hpp"
+#include "broker/executor/link/control_link.hpp"
+#include "broker/executor/link/fault.hpp"
+#include "broker/executor/modules/module_store.hpp"
+#include "broker/executor/process/executor_main.hpp"
+#include "broker/executor/process/fault_watch.hpp"
+#include "broker/executor/process/stress_thread.hpp"
+#include "broker/executor/window/quiet_window.hpp"
+#include "broker/executor/workers/worker_set.hpp"
+#include "broker/progress_table.hpp"
+#include "proto/segment.hpp"
+
+namespace mpsshim::broker {
+
+class Executor {
+ public:
+  explicit Executor(const ExecutorOptions& options);
+  ~Executor();
+
+  // Returns the process's exit code when the control process has said quit or is gone.
+  [[nodiscard]] int run();
+
+ private:
+  struct Restore {  // what a moving session brings along, sent ahead of its SessionOpen
+    ExecutorPacket packet;
+    proto::FileDescriptor file;
+  };
+
+  void publish();
+  [[nodiscard]] CUresult load_driver();
+  [[nodiscard]] CUresult start();
+  [[nodiscard]] CUresult make_context();
+  [[nodiscard]] CUresult register_progress();
+  void enlarge_heap();
+  void handle(const ExecutorPacket& packet, proto::ReceivedFds& fds);
+  void check_variables(const ExecutorPacket& packet, const proto::ReceivedFds& fds);
+  void replay(const ExecutorPacket& packet, proto::ReceivedFds& fds);
+  void open_session(const ExecutorPacket& packet, proto::ReceivedFds& fds);
+  [[nodiscard]] CUresult restore(Session& session, const std::vector<Restore>& pieces);
+  void close_session(std::uint64_t session);
+  void pause_session(const ExecutorPacket& packet);
+  void tell_starved(const QuietWindow::Starving& starving);
+  void tell(ExecutorMessage type, CUresult status, std::uint64_t session = 0);
+
+  const ExecutorOptions options_;
+  ControlLink link_;
+  proto::Mapping facts_;
+  proto::Mapping progress_memory_;
+  proto::Mapping calls_;
+  std::unique_ptr<Driver> driver_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  CUdeviceptr progress_address_ = 0;
+  std::unique_ptr<FaultReporter> faults_;
+  std::unique_ptr<QuietWindow> window_;
+  std::unique_ptr<HelperPool> helpers_;
+  std::unique_ptr<ModuleStore> modules_;
+  std::unique_ptr<ExecutorParts> parts_;
+  std::unique_ptr<WorkerSet> workers_;
+  std::unique_ptr<FaultWatch> watch_;
+  std::unique_ptr<StressThread> stress_;                    // from the first session on
+  std::map<std::uint64_t, std::vector<Restore>> restores_;  // by session
+};
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forces what Stress asks for, and reports now and then what has come of it. Owned by Executor; one thread of its own, none where nothing is asked.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+namespace mpsshim::broker {
+
+struct ExecutorParts;
+
+class StressThread {
+ public:
+  explicit StressThread(ExecutorParts& parts);
+  StressThread(const StressThread&) = delete;
+  ~StressThread();
+
+ private:
+  void loop();
+  void open_window();
+  void report();
+
+  ExecutorParts& parts_;
+  std::atomic<bool> is_asked_{false};  // for a window that has not been yet
+  std::array<std::uint64_t, 4> reported_{};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace mpsshim::broker

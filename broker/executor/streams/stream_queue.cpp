@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/executor/streams/stream_queue.hpp"
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <utility>
+
+#include "broker/executor/graphs/session_graph.hpp"
+#include "broker/executor/window/quiet_window.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+std::size_t cost_bytes(const StreamOp& op) {
+  if (const auto* launch = std::get_if<LaunchOp>(&op)) return sizeof(StreamOp) + launch->data_bytes();
+  const auto* graph = std::get_if<GraphOp>(&op);
+  return sizeof(StreamOp) + (graph != nullptr ? graph->update_bytes : 0);
+}
+
+// What the quiet window knows an operation's kernels by; nullptr where it launches none.
+const void* function_of(const StreamOp& op) {
+  if (const auto* launch = std::get_if<LaunchOp>(&op)) return launch->function->handle;
+  const auto* graph = std::get_if<GraphOp>(&op);
+  return graph != nullptr ? graph->graph->identity() : nullptr;
+}
+
+}  // namespace
+
+StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::uint32_t fence_index, bool is_blocking,
+                         std::unique_ptr<PooledStream> stream)
+    : context_(context),
+      total_(total),
+      fence_index_(fence_index),
+      is_blocking_(is_blocking),
+      stream_(std::move(stream)),
+      chains_(context.parts, stream_->green ? stream_->green->chains() : context.parts.chain_pool),
+      limit_(context.parts.first_in_flight) {
+  probes_ = word().probe_number.load(std::memory_order_relaxed);
+  appended_ = issued_ = written_ = known_done_.position = word().issued.load(std::memory_order_relaxed);
+  word().held.store(0, std::memory_order_relaxed);
+  word().launches.store(0, std::memory_order_relaxed);
+  word().chained.store(0, std::memory_order_relaxed);
+  word().launched.store(issued_, std::memory_order_relaxed);
+  word().touched.store(issued_, std::memory_order_relaxed);
+  word().probes.store(probes_, std::memory_order_relaxed);
+  word().kinds.store(0, std::memory_order_relaxed);
+  word().function.store(0, std::memory_order_relaxed);
+}
+
+void StreamQueue::append(StreamOp op) {
+  ++appended_;
+  ++total_.records;
+  total_.bytes += cost_bytes(op);
+  ops_.push_back(std::move(op));
+  has_expected_fence_ = false;
+  ++borrowed_;
+}
+
+void StreamQueue::own_borrowed() {
+  for (std::size_t left = std::min(borrowed_, ops_.size()); left > 0; --left) {
+    if (auto* launch = std::get_if<LaunchOp>(&ops_[ops_.size() - left])) launch->own();
+  }
+  borrowed_ = 0;
+}
+
+void StreamQueue::pop_head() {
+  --total_.records;
+  total_.bytes -= cost_bytes(ops_.front());
+  ops_.pop_front();
+}
+
+void StreamQueue::drop_queued() {
+  while (!ops_.empty()) pop_head();
+  borrowed_ = 0;
+  issue_singly_ = 0;
+  appended_ = issued_ + (in_window_ ? 1 : 0);
+}
+
+void StreamQueue::finish() {
+  chains_.clear();
+  aside_ = nullptr;
+  context_.parts.streams.give_back(std::move(stream_));
+}
+
+// What the stream it leaves has done has ended, so nothing is to be ordered; what is queued goes into the next one.
+bool StreamQueue::move_to(SideContext* side) {
+  if (side == (aside_ ? &aside_->context() : nullptr) || is_finished() || stream_->green != nullptr || stream_->priority != 0 ||
+      (side != nullptr && stays_))
+    return true;
+  if (in_window_ || !has_completed(issued_) || is_probing() || has_output() || has_late_fences()) return false;
+  std::unique_ptr<SideStream> next = side != nullptr ? side->take() : nullptr;
+  if (side != nullptr && !next) return false;
+  aside_ = std::move(next);
+  chains_.move_to(side != nullptr ? side->chains() : context_.parts.chain_pool);
+  return true;
+}
+
+bool StreamQueue::has_completed(std::uint32_t position) const {
+  return is_finished() || progress_reached(word().completed.load(std::memory_order_acquire), position);
+}
+
+void StreamQueue::learn_progress() {
+  const std::uint32_t completed = word().completed.load(std::memory_order_acquire);
+  Written asked{};
+  while (!under_way_.empty() && progress_reached(completed, under_way_.front().position)) {
+    known_done_ = under_way_.front();
+    under_way_.pop_front();
+    if (known_done_.when != FlightLimit::Clock::time_point{}) asked = known_done_;
+  }
+  // Seen late, where nobody was waiting for it, it would say nothing.
+  if (lacked_credit_ && asked.in_flight != 0) limit_.learn(FlightLimit::Clock::now() - asked.when, asked.in_flight);
+}
+
+bool StreamQueue::has_credit() {
+  limit_.set_crowded(context_.parts.is_crowded.load(std::memory_order_relaxed));
+  if (is_within_credit()) return true;
+  learn_progress();
+  lacked_credit_ = !is_within_credit();
+  return !lacked_credit_;
+}
+
+// A fence that arrives before its launches are issued goes with them, and the second submission is saved: worth one round of the worker.
+bool StreamQueue::expects_fence() {
+  if (!rhythm_.is_short() || rhythm_.is_short_and_alone() || has_expected_fence_) return false;
+  if (ops_.size() > kLongestExactChain || !std::holds_alternative<LaunchOp>(ops_.back())) return false;
+  has_expected_fence_ = true;
+  return true;
+}
+
+// Not everything is launched aside: what the driver keeps for a context (local memory, what kernels print) and what was made in the executor's own
+// (clients' graphs) stays there. False: its stream has yet to leave the side context.
+bool StreamQueue::has_left_for(const StreamOp& head) {
+  const auto* launch = std::get_if<LaunchOp>(&head);
+  const bool may_be_aside = launch != nullptr ? launch->is_plain() && !launch->function->prints && launch->function->local_bytes == 0
+                                              : !std::holds_alternative<GraphOp>(head);
+  if (may_be_aside) return true;
+  stays_ = true;
+  return move_to(nullptr);
+}
+
+std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() {
+  const StreamOp& head = ops_.front();
+  const void* const function = function_of(head);
+  if (aside_ && !has_left_for(head)) [[unlikely]]
+    return Stop::held;
+  if (context_.parts.window.holds(stream_->progress_index, function)) return Stop::held;
+  if ((has_output() || may_print(head)) && waits_for_output(head)) [[unlikely]]
+    return Stop::output;
+  if (const auto* graph = std::get_if<GraphOp>(&head)) {
+    if (!graph->graph->is_turn(*graph)) return Stop::event;
+  } else if (function != nullptr && expects_fence()) {
+    return Stop::fence;
+  } else if (const auto* wait = std::get_if<WaitOp>(&head)) {
+    if (!wait->point->is_issued) return Stop::event;
+  } else if (const auto* host = std::get_if<HostOp>(&head)) {
+    // Acquire: what the function has written is seen by the work behind it. Pairs with FenceMemory::release_host.
+    const std::uint32_t returned = context_.channel.fence(fence_index_).host_value.load(std::memory_order_acquire);
+    if (!proto::fence_reached(returned, host->number)) return Stop::host;
+  } else if (auto* value = std::get_if<ValueWaitOp>(&ops_.front())) {
+    if (!has_value(*value)) return Stop::value;
+  }
+  if (function != nullptr && local_bytes_of(head) > context_.parts.local_bytes_high_water.load(std::memory_order_relaxed)) return Stop::needs_window;
+  return std::nullopt;
+}
+
+StreamQueue::Stop StreamQueue::issue(std::uint32_t budget) {
+  const std::uint32_t first = submissions_;
+  while (!in_window_ && !ops_.empty()) {
+    if (const std::optional<Stop> stop = blocked_by_head()) {
+      if (*stop == Stop::held || *stop == Stop::value || *stop == Stop::output) write_progress();  // what it waits for is to be seen
+      return *stop;
+    }
+    if (!has_credit()) {
+      write_progress();  // or the GPU would get on and nobody would know
+      return Stop::credit;
+    }
+    if (submissions_ - first >= budget) return Stop::budget;
+    issue_head();
+    if (is_progress_due()) write_progress();
+  }
+  return in_window_ ? Stop::in_window : Stop::empty;
+}
+
+// Raised before the driver gets the work: whoever reads the table after a crash finds the session busy.
+void StreamQueue::begin(std::uint32_t operations) {
+  issued_ += operations;
+  word().issued.store(issued_, std::memory_order_release);
+}
+
+// The same for work that may write to memory.
+void StreamQueue::begin_change(std::uint32_t operations) {
+  begin(operations);
+  context_.variables.note_change();
+}
+
+// Before begin(), whose store makes both seen: for whoever asks after a fault which kernel it may have been.
+void StreamQueue::note_kernel(std::uint32_t position, const LoadedFunction& function) {
+  word().launched.store(position, std::memory_order_relaxed);
+  word().function.store(function.name_offset.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  note_kind(WorkKind::kernel);
+}
+
+// The same for work without a kernel that reads or writes memory.
+void StreamQueue::note_touch(std::uint32_t position) {
+  word().touched.store(position, std::memory_order_relaxed);
+  note_kind(WorkKind::memory);
+}
+
+void StreamQueue::note_kind(std::uint32_t kind) {
+  const std::uint32_t known = word().kinds.load(std::memory_order_relaxed);  // written by nobody else
+  if ((known & kind) == 0) word().kinds.store(known | kind, std::memory_order_relaxed);
+}
+
+void StreamQueue::issue_head() {
+  if (std::holds_alternative<LaunchOp>(ops_.front())) return issue_launches();
+  StreamOp& head = ops_.front();
+  if (const auto* graph = std::get_if<GraphOp>(&head)) {
+    issue_graph(*graph);
+    return pop_head();
+  }
+  if (std::holds_alternative<CheckedCopy>(head) || std::holds_alternative<CheckedBoxCopy>(head) || std::holds_alternative<CheckedFill>(head) ||
+      std::holds_alternative<ValueWriteOp>(head) || std::holds_alternative<CheckedArrayCopy>(head)) {
+    note_touch(issued_ + 1);
+    begin_change(1);
+    context_.parts.window.note_launch(stream_->progress_index, nullptr);
+  } else {
+    begin(1);
+  }
+  if (auto* copy = std::get_if<CheckedCopy>(&head))
+    issue_copy(*copy);
+  else if (auto* box = std::get_if<CheckedBoxCopy>(&head))
+    issue_copy_box(*box);
+  else if (auto* fill = std::get_if<CheckedFill>(&head))
+    issue_fill(*fill);
+  else if (auto* record = std::get_if<RecordOp>(&head))
+    issue_record(*record);
+  else if (auto* wait = std::get_if<WaitOp>(&head))
+    issue_wait(*wait);
+  else if (auto* fence = std::get_if<FenceOp>(&head))
+    issue_fence(*fence);
+  else if (auto* write = std::get_if<ValueWriteOp>(&head))
+    issue_write(*write);
+  else if (auto* array_copy = std::get_if<CheckedArrayCopy>(&head))
+    issue_array_copy(*array_copy);
+  pop_head();
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// One stream of a session: operations decoded but not yet handed to the driver, and the account of those that were.
+//
+// Two counts. *Positions* number the stream's operations (the progress word holds one): work up to a position has ended when the GPU has
+// written it. *Submissions* number driver calls that take a place in the driver's queue, which holds 1,021 before a call blocks its thread:
+// at most kCredit are made past the last known progress. Nor are more operations than last some milliseconds (FlightLimit).
+// Touched by the session's worker alone; the gate of the quiet window is held where issue() is called.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "broker/executor/chains/chain.hpp"
+#include "broker/executor/chains/flight_limit.hpp"
+#include "broker/executor/context/issue_context.hpp"
+#include "broker/executor/context/stream_pool.hpp"
+#include "broker/executor/operations/stream_op.hpp"
+#include "proto/ids.hpp"
+
+namespace mpsshim::broker {
+
+inline constexpr std::uint32_t kCredit = 900;
+
+// Queued and not yet issued, over all streams of a session.
+struct QueuedTotal {
+  std::size_t records = 0;
+  std::size_t bytes = 0;
+};
+
+class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
+ public:
+  // StreamSet's notes on this stream.
+  struct Notes {
+    bool is_active = false;             // in its list of streams with something to do
+    bool has_new_work = false;          // a blocking stream: since the NULL stream last waited for it
+    std::uint64_t null_version = 0;     // a blocking stream: the NULL stream's work that it has waited for
+    std::uint64_t barrier_version = 0;  // the barriers it has waited for
+  };
+  Notes notes;
+
+  enum class Stop : std::uint8_t {
+    empty,
+    budget,        // the caller's share is used up
+    credit,        // the GPU has to get on first
+    held,          // by the quiet window
+    fence,         // its fence will come any moment: asked again, it issues
+    event,         // waits for an event's record to be issued in another stream
+    host,          // waits for a host function of the client, which rings when it has returned
+    value,         // waits for a word's value
+    output,        // what its kernels have printed is to be with the client first, or another session's
+    needs_window,  // the head is a launch that would wait for every kernel: see take_window_launch()
+    in_window,     // that launch is under way
+  };
+
+  StreamQueue(const IssueContext& context, QueuedTotal& total, std::uint32_t fence_index, bool is_blocking, std::unique_ptr<PooledStream> stream);
+  StreamQueue(const StreamQueue&) = delete;
+
+  void append(StreamOp op);
+  // Copies what operations appended since the last call still borrow from the worker's batch.
+  void own_borrowed();
+  // Hands operations to the driver, at most `budget` submissions.
+  [[nodiscard]] Stop issue(std::uint32_t budget);
+  // Has the GPU write the progress word if it does not already stand behind everything issued.
+  void write_progress();
+  // Passes fences on whose work has ended since; true if none is left. To be called again and again until then.
+  bool settle_fences();
+  [[nodiscard]] bool has_late_fences() const { return !late_fences_.empty(); }
+  // Forgets what is queued; what was issued goes on.
+  void drop_queued();
+
+  // The launch at the head, to be made by `launch_in_window` in a quiet window; the queue stands still until window_launch_done().
+  [[nodiscard]] std::shared_ptr<StreamOp> take_window_launch();
+  void launch_in_window(const StreamOp& op);  // the window's thread
+  void window_launch_done();
+
+  // A kernel that may print was issued, and the driver has not been made to write since.
+  [[nodiscard]] bool has_output() const { return has_output_; }
+  // All that was issued has ended, so the driver can be: by flush_output(), between begin_ and end_output() of the worker.
+  [[nodiscard]] bool is_output_due() const { return has_output() && !is_flushing_output_ && !in_window_ && has_completed(issued_); }
+  void begin_output() { is_flushing_output_ = true; }
+  [[nodiscard]] CUresult flush_output() const;
+  void end_output();
+
+  void set_held(bool held) {
+    const std::uint32_t value = held ? 1 : 0;
+    if (!is_finished() && word().held.load(std::memory_order_relaxed) != value) word().held.store(value, std::memory_order_release);
+  }
+
+  [[nodiscard]] bool is_blocking() const { return is_blocking_; }
+  [[nodiscard]] bool is_empty() const { return ops_.empty() && !in_window_; }
+  [[nodiscard]] bool has_unwritten_progress() const { return written_ != issued_; }
+  [[nodiscard]] bool is_idle() const { return is_empty() && has_completed(appended_) && !is_probing() && !has_output(); }
+  [[nodiscard]] std::uint32_t fence_index() const { return fence_index_; }
+  [[nodiscard]] CUstream handle() const { return aside_ ? aside_->handle() : stream_->handle; }  // of one that is not finished
+  [[nodiscard]] std::uint32_t position() const { return appended_; }                             // of the last operation appended
+  [[nodiscard]] bool has_issued(std::uint32_t position) const { return progress_reached(issued_, position) && !in_window_; }
+  [[nodiscard]] bool has_completed(std::uint32_t position) const;
+
+  // In a green context, a side context or a client's: no other thread may touch it meanwhile.
+  [[nodiscard]] bool is_in_green() const { return chains_.pool().green() != nullptr; }
+  // From now on its work goes into a stream of that context; null: of the executor's own. False: what was issued has not ended, or there is no
+  // stream for it. A queue that cannot be aside stays where it is, and that is well.
+  [[nodiscard]] bool move_to(SideContext* side);
+
+  // Graphs that name functions of a module that goes away.
+  void forget_chains() { chains_.clear(); }
+  // Gives the driver's stream back; the queue is idle. From then on every position counts as completed.
+  void finish();
+  [[nodiscard]] bool is_finished() const { return stream_ == nullptr; }
+  // Whose multiprocessors it has; null: the whole device's, or it is finished.
+  [[nodiscard]] const GreenContext* green() const { return stream_ != nullptr ? stream_->green.get() : nullptr; }
+
+ private:
+  struct Written {  // a progress write on its way
+    std::uint32_t position = 0;
+    std::uint32_t submissions = 0;
+    std::uint32_t in_flight = 0;  // then, and when it was: only where the limit learns from it
+    FlightLimit::Clock::time_point when{};
+  };
+
+  // A fence that came when the words of the work before it were under way already; it has the position behind them.
+  struct LateFence {
+    std::uint32_t position = 0;
+    std::uint32_t value = 0;
+  };
+
+  [[nodiscard]] bool is_within_credit() const {
+    return submissions_ - known_done_.submissions < kCredit && issued_ - known_done_.position < limit_.operations();
+  }
+  [[nodiscard]] bool has_credit();
+  void learn_progress();
+  [[nodiscard]] bool expects_fence();
+  [[nodiscard]] bool has_left_for(const StreamOp& head);
+  [[nodiscard]] std::optional<Stop> blocked_by_head();
+  [[nodiscard]] bool waits_for_output(const StreamOp& head);
+  void note_output();
+  void issue_head();
+  [[nodiscard]] std::size_t plain_launches_at_head() const;
+  void issue_launches();
+  [[nodiscard]] bool issue_chain(std::size_t length);
+  void count_launches(std::uint32_t launches, bool are_chained);
+  [[nodiscard]] CUresult launch(const LaunchOp& launch);
+  [[nodiscard]] CUresult launch_with_attributes(const LaunchOp& launch);
+  void issue_graph(const GraphOp& op);
+  [[nodiscard]] CUresult launch_graph(const GraphOp& op);
+  void issue_copy(const CheckedCopy& copy);
+  void issue_copy_box(const CheckedBoxCopy& copy);
+  void issue_fill(const CheckedFill& fill);
+  void issue_record(RecordOp& record);
+  void record_event(CUevent event);
+  void issue_wait(const WaitOp& wait);
+  void issue_fence(const FenceOp& fence);
+  void issue_write(const ValueWriteOp& write);
+  void issue_array_copy(const CheckedArrayCopy& copy);
+  [[nodiscard]] bool has_value(ValueWaitOp& wait);
+  void send_probe(ValueWaitOp& wait);
+  [[nodiscard]] bool is_probing() const;
+  void write_fence(std::uint32_t value);
+  void begin(std::uint32_t operations);
+  void begin_change(std::uint32_t operations);
+  void note_kernel(std::uint32_t position, const LoadedFunction& function);
+  void note_touch(std::uint32_t position);
+  void note_kind(std::uint32_t kind);
+  void submitted(std::uint32_t calls) { submissions_ += calls; }
+  void progress_submitted();
+  [[nodiscard]] bool is_progress_due() const { return issued_ - written_ >= limit_.progress_interval(); }
+  void pop_head();
+  [[nodiscard]] WordWrites words(std::optional<std::uint32_t> fence_value) const;
+  void note_rhythm();  // words are about to be written
+  [[nodiscard]] bool prefers_memory_operations();
+  [[nodiscard]] CUresult write_words(std::optional<std::uint32_t> fence_value);
+  [[nodiscard]] CUresult write_by_memory_operations(const WordWrites& words);
+  [[nodiscard]] const Driver& driver() const { return context_.parts.driver; }
+  // Held around every call that names the driver's stream.
+  [[nodiscard]] IssueLock& issue_lock() const { return chains_.pool().issue_lock(); }
+  [[nodiscard]] StreamProgress& word() const { return context_.parts.progress[stream_->progress_index]; }
+
+  const IssueContext& context_;
+  QueuedTotal& total_;
+  const std::uint32_t fence_index_;
+  const bool is_blocking_;
+  std::unique_ptr<PooledStream> stream_;
+  std::unique_ptr<SideStream> aside_;  // takes the place of stream_'s
+  bool stays_ = false;                 // in the executor's own context, for what it has launched
+  ChainCache chains_;
+  std::deque<StreamOp> ops_;
+  std::size_t borrowed_ = 0;      // so many operations at the back may point into the batch
+  std::size_t issue_singly_ = 0;  // so many launches at the head go out plainly: their chain was refused
+  bool has_expected_fence_ = false;
+  std::uint32_t probes_ = 0;  // sent: see send_probe()
+  bool has_output_ = false;
+  bool is_flushing_output_ = false;
+  bool in_window_ = false;
+  std::shared_ptr<StreamOp> window_op_;  // meanwhile
+  std::uint32_t appended_ = 0;
+  std::uint32_t issued_ = 0;
+  std::uint32_t written_ = 0;  // position of the last progress write
+  std::uint32_t submissions_ = 0;
+  Written known_done_;
+  std::deque<Written> under_way_;
+  std::deque<LateFence> late_fences_;
+  Rhythm rhythm_;
+  FlightLimit limit_;
+  bool lacked_credit_ = false;
+  std::vector<void*> addresses_;  // scratch
+};
+
+}  // namespace mpsshim::broker

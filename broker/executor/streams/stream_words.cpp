@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a stream's events, waits and fences are issued, and who writes its words: the GPU, or, for a late fence, this thread.
+#include "broker/executor/streams/stream_queue.hpp"
+
+#include <mutex>
+#include <utility>
+
+#include "broker/executor/window/quiet_window.hpp"
+
+namespace mpsshim::broker {
+
+// Waits on the GPU come behind the fence: what the host learns from work that has waited, it finds in the stream's word as well. The time is
+// that of the work, so a timed event has a second one behind the fence.
+void StreamQueue::issue_record(RecordOp& record) {
+  EventPoint* const point = record.point.get();
+  const bool is_timed = point != nullptr && point->has_timing && record.has_fence;
+  if (is_timed) record_event(point->handle);
+  if (record.has_fence) write_fence(record.fence_value);
+  if (point == nullptr) return;
+  if (is_timed && !point->behind) context_.check(context_.parts.events.take(false, point->behind), "cuEventCreate");
+  if (!is_timed || point->behind) record_event(point->awaited());
+  point->is_issued = true;  // even if it failed: who waits for it must not wait for ever
+}
+
+void StreamQueue::record_event(CUevent event) {
+  const std::lock_guard lock(issue_lock());
+  context_.check(driver()->cuEventRecord(event, handle()), "cuEventRecord");
+  submitted(1);
+}
+
+void StreamQueue::issue_wait(const WaitOp& wait) {
+  const std::lock_guard lock(issue_lock());
+  context_.check(driver()->cuStreamWaitEvent(handle(), wait.point->awaited(), CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent");
+  submitted(1);
+}
+
+// Where words that cover all of the work are under way or there, the fence waits for them here: the GPU has nothing to do for it. Not so for
+// short work, whose client hears from the GPU sooner than from this thread, which has others to serve.
+void StreamQueue::issue_fence(const FenceOp& fence) {
+  const bool is_covered = written_ + 1 == issued_;
+  if (!is_covered || (rhythm_.is_short() && !has_completed(written_))) return write_fence(fence.value);
+  late_fences_.push_back({issued_, fence.value});
+  progress_submitted();
+  settle_fences();
+}
+
+void StreamQueue::write_fence(std::uint32_t value) {
+  context_.check(write_words(value), "writing a fence");
+  progress_submitted();
+}
+
+// The GPU may write both words at any moment, for work behind the fence; what it writes then covers the fence, and stays.
+bool StreamQueue::settle_fences() {
+  while (!late_fences_.empty() && !is_finished()) {
+    const LateFence& late = late_fences_.front();
+    std::uint32_t before = word().completed.load(std::memory_order_acquire);
+    if (!progress_reached(before, late.position - 1)) return false;
+    std::atomic<std::uint32_t>& fence = context_.channel.fence(fence_index_).value;
+    std::uint32_t seen = fence.load(std::memory_order_relaxed);
+    while (!proto::fence_reached(seen, late.value) && !fence.compare_exchange_weak(seen, late.value, std::memory_order_release)) {
+    }
+    if (before == late.position - 1) word().completed.compare_exchange_strong(before, late.position, std::memory_order_release);
+    late_fences_.pop_front();
+  }
+  return true;
+}
+
+void StreamQueue::write_progress() {
+  if (!has_unwritten_progress() || is_finished()) return;
+  context_.check(write_words(std::nullopt), "writing progress");
+  progress_submitted();
+}
+
+// The clock is read for a stream with much in flight only: others never come near the limit.
+void StreamQueue::progress_submitted() {
+  const std::uint32_t in_flight = issued_ - known_done_.position;
+  written_ = issued_;
+  if (in_flight < (limit_.operations() + 1) / 2) {
+    under_way_.push_back({written_, submissions_});
+  } else {
+    under_way_.push_back({written_, submissions_, in_flight, FlightLimit::Clock::now()});
+  }
+}
+
+WordWrites StreamQueue::words(std::optional<std::uint32_t> fence_value) const {
+  WordWrites words;
+  words.progress = context_.parts.progress.completed(stream_->progress_index);
+  words.progress_value = issued_;
+  if (fence_value) {
+    words.fence = context_.channel.fence_word(fence_index_);
+    words.fence_value = *fence_value;
+  }
+  return words;
+}
+
+void StreamQueue::note_rhythm() {
+  rhythm_.note(context_.parts.last_writer.again(stream_->progress_index), [this] { return has_completed(written_); });
+}
+
+bool StreamQueue::prefers_memory_operations() {
+  ExecutorParts& parts = context_.parts;
+  if (parts.writer_function == nullptr || parts.chains_refused.load(std::memory_order_relaxed)) return true;
+  note_rhythm();
+  return rhythm_.is_short_and_alone();
+}
+
+CUresult StreamQueue::write_words(std::optional<std::uint32_t> fence_value) {
+  const WordWrites writes = words(fence_value);
+  if (!prefers_memory_operations() && chains_.launch(handle(), {}, &writes)) {
+    submitted(1);
+    return CUDA_SUCCESS;
+  }
+  return write_by_memory_operations(writes);
+}
+
+CUresult StreamQueue::write_by_memory_operations(const WordWrites& words) {
+  ExecutorParts& parts = context_.parts;
+  const std::lock_guard lock(issue_lock());
+  const auto write = [&](OwnWord word, std::uint32_t value) {
+    submitted(1);
+    return word.write(driver(), handle(), value);
+  };
+  if (!words.fence) return write(words.progress, words.progress_value);
+  if (!parts.batches_refused.load(std::memory_order_relaxed)) {
+    const CUresult result = words.fence.write_with(driver(), handle(), words.fence_value, words.progress, words.progress_value);
+    if (result != CUDA_ERROR_NOT_SUPPORTED) {
+      submitted(1);
+      return result;
+    }
+    parts.batches_refused.store(true, std::memory_order_relaxed);
+  }
+  const CUresult result = write(words.fence, words.fence_value);
+  return result != CUDA_SUCCESS ? result : write(words.progress, words.progress_value);
+}
+
+}  // namespace mpsshim::broker

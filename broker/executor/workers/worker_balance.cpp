@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which sessions a worker gives away, and to whom.
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "broker/executor/sessions/session.hpp"
+#include "broker/executor/workers/worker.hpp"
+#include "broker/executor/workers/worker_set.hpp"
+#include "broker/log.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+constexpr std::chrono::milliseconds kRebalanceInterval{5};
+}
+
+// Sessions whose pace of late says so go to another worker.
+void Worker::rebalance() {
+  const Clock::time_point now = Clock::now();
+  const Clock::duration since = now - rebalanced_.load(std::memory_order_relaxed);
+  if (parts_.stress.move_ms != 0) {
+    if (since < std::chrono::milliseconds(parts_.stress.move_ms)) return;
+    rebalanced_.store(now, std::memory_order_relaxed);
+    return scatter();
+  }
+  if (since < kRebalanceInterval) return;
+  const auto elapsed_ms = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
+  rebalanced_.store(now, std::memory_order_relaxed);
+  std::size_t waiting = 0;
+  std::shared_ptr<Session> last;
+  for (std::size_t i = 0; i < sessions_.size();) {
+    const std::shared_ptr<Session> session = sessions_[i];
+    const StreamSet::Pace done = session->take_pace();
+    const bool waits = waits_often(done, elapsed_ms);
+    session->home().note_waiting(waits, now);
+    const bool is_at_home = session->home().worker() == index_;
+    const Placement place = placement(done, elapsed_ms, is_at_home, std::exchange(session->full_turns, 0));
+    if (place == Placement::stay || session->is_closing() || !set_.move(session, place)) {
+      waiting += is_at_home && session->home().has_waited(now) ? 1 : 0;
+      if (is_at_home && waits && session->home().may_change(now)) last = session;
+      ++i;
+      continue;
+    }
+    drop(i);
+  }
+  waiting_.store(waiting, std::memory_order_relaxed);
+  if (last) find_better_home(last, waiting);
+}
+
+// For tests: half of the sessions get another home, or another worker, or both.
+void Worker::scatter() {
+  for (std::size_t i = sessions_.size(); i-- > 0;) {
+    const std::shared_ptr<Session> session = sessions_[i];
+    if (scattering_() / 2 % 2 == 0 || session->is_closing()) continue;
+    if (session->home().has_few_streams()) session->home().change_to(static_cast<unsigned>(scattering_() / 2 % (parts_.sides.count() + 1)));
+    const unsigned worker = scattering_() / 2 % 2 == 0 ? session->home().worker() : static_cast<unsigned>(scattering_() / 2 % set_.count());
+    if (!set_.move_to(session, worker)) continue;
+    parts_.stress.sessions_moved.fetch_add(1, std::memory_order_relaxed);
+    drop(i);
+  }
+}
+
+// One at a time: the others' counts are to show it before the next one goes.
+void Worker::find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting) {
+  const std::optional<unsigned> home = set_.better_home(waiting, session->streams().count(), rebalanced_.load(std::memory_order_relaxed));
+  if (!home && needs_more_homes(waiting)) parts_.sides.want();
+  if (!home || session->is_closing()) return;
+  const unsigned before = session->home().worker();
+  session->home().change_to(*home);
+  if (!set_.move(session, Placement::home)) return session->home().change_to(before);  // it is being closed
+  log_info("Session {}: waits often, as {} others do: worker {} serves it from now on", session->id(), waiting - 1, *home);
+  drop(static_cast<std::size_t>(std::find(sessions_.begin(), sessions_.end(), session) - sessions_.begin()));
+}
+
+std::size_t Worker::waiting(Clock::time_point now) const {
+  return now - rebalanced_.load(std::memory_order_relaxed) < SessionHome::kWaitingCounts ? waiting_.load(std::memory_order_relaxed) : 0;
+}
+
+}  // namespace mpsshim::broker

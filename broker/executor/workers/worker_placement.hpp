@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which worker should have a session. Two threads that hand launches to the driver in one context in turn get less done than one
+// (docs/experiments/2026-11-21-words-by-kernels.md), so sessions that wait after every few launches are with the worker in whose context their
+// streams are: their home.
+// That is the first worker's, until there are more of them than one worker serves well; then they spread over the homes (side_context.hpp). A
+// session that posts long runs costs decoding and filling graphs instead, and goes where there is least of that; so does one that takes all the time
+// its worker gives it and waits for nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "broker/executor/streams/stream_set.hpp"
+
+namespace mpsshim::broker {
+
+enum class Placement : std::uint8_t { stay, home, elsewhere };
+
+// Whether a session waits after every few launches, from what it has done in some milliseconds.
+[[nodiscard]] constexpr bool waits_often(const StreamSet::Pace& done, std::uint64_t milliseconds) {
+  constexpr std::uint64_t kSome = 10;      // operations a millisecond: enough to judge by
+  constexpr std::uint64_t kShortRun = 12;  // operations a fence
+  return done.operations >= kSome * milliseconds && done.operations < kShortRun * done.fences;
+}
+
+// From the same, and how often its worker left it for others before it was through (TurnBudget). Between the bounds it stays where it is.
+[[nodiscard]] constexpr Placement placement(const StreamSet::Pace& done, std::uint64_t milliseconds, bool is_at_home, std::uint64_t full_turns) {
+  constexpr std::uint64_t kMany = 200;    // operations a millisecond: worth a worker
+  constexpr std::uint64_t kLongRun = 32;  // operations a fence
+  constexpr std::uint64_t kMillisecondsATurn = 2;
+  if (!is_at_home) return waits_often(done, milliseconds) ? Placement::home : Placement::stay;
+  const bool is_much = done.operations >= kMany * milliseconds || full_turns * kMillisecondsATurn >= milliseconds;
+  return is_much && done.operations >= kLongRun * done.fences ? Placement::elsewhere : Placement::stay;
+}
+
+// Whether one worker serves so many sessions that wait often badly: they wait for it, not for the GPU.
+[[nodiscard]] constexpr bool needs_more_homes(std::size_t waiting) { return waiting > 2; }
+
+// Whether a worker that has so many sessions that wait often gives one to a home that has so many.
+[[nodiscard]] constexpr bool has_too_many(std::size_t waiting, std::size_t elsewhere) {
+  return needs_more_homes(waiting) && waiting >= elsewhere + 2;
+}
+
+}  // namespace mpsshim::broker
