@@ -20,13 +20,20 @@ import json, pathlib, sys, xml.etree.ElementTree
 out = pathlib.Path(sys.argv[1])
 sides = json.loads((out / "bench.json").read_text())
 for side in ("native", "ours"):
-    for key in ("launch-call", "sync1", "sync8", "storm2", "neighbours.b_p99", "second", "endless.b_p99", "flood"):
+    for key in ("launch-call", "sync1", "sync8", "storm2", "neighbours.b_p99", "second", "endless.b_p99", "flood", "pace-1ms",
+                "pace-1ms.p99", "pace-1ms.processor", "pace-1ms-busy.p99", "pace-1ms-2cores", "pace8-1ms", "dtoh-4k-1ms", "dtoh-4k-pinned-1ms.p99",
+                "upload-steps", "blocks12-wait", "sync8-first", "standing14"):
         values = sides[side][key]["values"]
         assert values and all(value > 0 for value in values), f"{side} {key}: {values}"
+    for key, most in (("pace-1ms.samples", 20), ("pace8-1ms.samples", 160)):  # a busy machine may make them fewer
+        assert most / 4 <= sides[side][key]["values"][0] <= most, f"{side} {key}: {sides[side][key]}"
+    assert sides[side]["pace-1ms-busy.load"]["values"][0] > 10, "no core was kept busy"
 assert sides["ours"]["crowd512"]["values"] == [16], sides["ours"]["crowd512"]
 assert sides["ours"]["storm1.chained"]["values"][0] > 0, "no launch was chained, or the counters were not found"
 assert sides["mps"] == {}
-assert "| `cuLaunchKernel` call |" in (out / "table.md").read_text()
+table = (out / "table.md").read_text()
+assert "| `cuLaunchKernel` call |" in table
+assert f"| — p99 of {sides['ours']['pace-1ms.samples']['values'][0]:.0f} |" in table, "the table does not say how many samples a percentile is of"
 xml.etree.ElementTree.parse(out / "launches.svg")
 PYTHON
 
@@ -37,3 +44,14 @@ LD_LIBRARY_PATH=$out/driver timeout 60 "$build/bin/mpsbench" --side ours --shim 
     --tiny --only sync1,second --json "$out/nobody.json" >"$out/nobody.txt" 2>/dev/null || status=$?
 [[ $status == 1 ]] || fail "without a broker mpsbench ended with $status, not 1"
 [[ $(grep -c 'failed: worker 0: cuInit' "$out/nobody.txt") == 2 ]] || fail "without a broker mpsbench said: $(cat "$out/nobody.txt")"
+
+# The rows of two cores must not be measured on more; nobody can tell where there are no more.
+if (($(nproc) > 2)); then
+    status=0
+    LD_LIBRARY_PATH=$out/driver timeout 60 "$build/bin/mpsbench" --side native --pipe-dir "$out/nobody" --tiny --two-cores \
+        --only pace-1ms-2cores >"$out/wide.txt" 2>/dev/null || status=$?
+    [[ $status == 1 && $(cat "$out/wide.txt") == *'failed: mpsbench may use'* ]] ||
+        fail "on $(nproc) cores the rows of two said: $(cat "$out/wide.txt")"
+else
+    echo "check_bench: $(nproc) cores here: that rows of two cores refuse more was not looked at"
+fi

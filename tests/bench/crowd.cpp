@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/bench/crowd.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -61,10 +62,11 @@ Crowd::~Crowd() {
   close(stage_fd_);
 }
 
-unsigned Crowd::start(std::uint64_t image) {
+unsigned Crowd::start(std::uint64_t image, bool launches_first) {
   const unsigned number = size();
   if (number == kMaxWorkers) throw Failure("mpsbench has room for " + std::to_string(kMaxWorkers) + " workers");
   stage_->slots[number].image = image;
+  stage_->slots[number].launches_first = launches_first;
   const std::string fd_text = std::to_string(stage_fd_);
   const std::string slot_text = std::to_string(number);
   const char* arguments[] = {"mpsbench", "--worker", fd_text.c_str(), slot_text.c_str(), nullptr};
@@ -98,7 +100,7 @@ void Crowd::wait_ready(double limit_s) {
     while (stage_->slots[i].state.load(std::memory_order_acquire) != WorkerState::ready) {
       require_alive(i);
       if (now_ns() > limit_ns)
-        throw Failure("worker " + std::to_string(i) + ": no first launch within " + std::to_string(static_cast<int>(limit_s)) + " s");
+        throw Failure("worker " + std::to_string(i) + ": not ready within " + std::to_string(static_cast<int>(limit_s)) + " s");
       std::this_thread::sleep_for(kLook);
     }
   }
@@ -126,6 +128,11 @@ const Outcome& Crowd::wait_for(unsigned slot, double grace_s) {
     std::this_thread::sleep_for(kLook);
   }
   return worker.outcome;
+}
+
+std::span<const float> Crowd::samples_us(unsigned slot) const {
+  if (slot >= kSampledWorkers) throw Failure("worker " + std::to_string(slot) + " leaves no samples");
+  return std::span(stage_->sample_us[slot]).first(std::min(stage_->slots[slot].outcome.samples, kMostSamples));
 }
 
 // The order that tells a busy worker to leave is seen after the one it is at; those that do not come to it in time are killed.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -31,15 +32,17 @@ class Crowd {
   [[nodiscard]] pid_t pid(unsigned slot) const { return pids_[slot]; }
   [[nodiscard]] const Slot& slot(unsigned number) const { return stage_->slots[number]; }
 
-  // Starts one more worker without waiting for it; its number. Image: see Slot.
-  unsigned start(std::uint64_t image = 0);
-  // Waits until all have done their first launch.
+  // Starts one more worker without waiting for it; its number. Image and first launch: see Slot.
+  unsigned start(std::uint64_t image = 0, bool launches_first = true);
+  // Waits until all have done their first launch, or are ready for it.
   void wait_ready(double limit_s);
 
   // Order and wait are for workers that are ready. A wait lasts at most until the order's end and some seconds more.
   void order(unsigned slot, const Order& order);
   void cancel(unsigned slot);
   const Outcome& wait_for(unsigned slot, double grace_s = 20);
+  // What that worker's last order left; valid until its next one.
+  [[nodiscard]] std::span<const float> samples_us(unsigned slot) const;
 
  private:
   void require_alive(unsigned slot);

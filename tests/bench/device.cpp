@@ -42,7 +42,7 @@ std::string fresh_image(std::uint64_t number) {
 )";
 }
 
-Device::Device(std::uint64_t image) {
+Device::Device(std::uint64_t image, bool launches_first) {
   CUdevice device = 0;
   MPSSHIM_CHECK(cuInit(0));
   MPSSHIM_CHECK(cuDeviceGet(&device, 0));
@@ -59,7 +59,7 @@ Device::Device(std::uint64_t image) {
   MPSSHIM_CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   MPSSHIM_CHECK(cuMemAlloc(&counter, sizeof(unsigned)));
   MPSSHIM_CHECK(cuMemsetD32Async(counter, 0, 1, stream));
-  launch_count(1);
+  if (launches_first) launch_count(1);
   synchronize();
 }
 

@@ -21,7 +21,8 @@ void check(CUresult result, const char* call);
 [[nodiscard]] std::string fresh_image(std::uint64_t number);
 
 struct Device {
-  explicit Device(std::uint64_t image);  // cuInit, primary context, module, a non-blocking stream, a zeroed counter; one launch, done
+  // cuInit, primary context, module, a non-blocking stream, a zeroed counter; one launch, done, unless it is not to be the first.
+  Device(std::uint64_t image, bool launches_first);
 
   void launch_count(unsigned step);
   void launch_occupy(unsigned blocks, unsigned threads, std::uint64_t duration_ns);

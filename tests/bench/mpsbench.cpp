@@ -34,6 +34,7 @@ struct Options {
   bool quick = false;
   bool tiny = false;
   bool list = false;
+  bool two_cores = false;
   double memory_baseline_mib = -1;
 };
 
@@ -93,6 +94,7 @@ int measure(const Options& options) {
   bool all_measured = true;
   for (const Row& row : rows()) {
     if (!options.rows.empty() && std::find(options.rows.begin(), options.rows.end(), row.name) == options.rows.end()) continue;
+    if (is_for_two_cores(row) != options.two_cores) continue;
     all_measured &= run_row(bench, row);
     write_json(options.json, bench);
   }
@@ -125,11 +127,23 @@ std::string complete(Options& options) {
     if (std::none_of(rows().begin(), rows().end(), [&name](const Row& row) { return name == row.name; }))
       return "no row is called " + name + ": see --list";
   }
-  if (options.quick || options.tiny) settings.interval_s = 0.2, settings.neighbours_s = 1.6;
+  if (options.quick || options.tiny) {
+    settings.interval_s = 0.2;
+    settings.neighbours_s = 1.6;
+    settings.paced_s = 1;
+    settings.least_samples = 30;
+    settings.most_samples = 600;
+  }
   if (options.tiny) {
     settings.interval_s = 0.02;
     settings.neighbours_s = 0.3;
     settings.repeats = 1;
+    settings.paced_s = 0.02;
+    settings.least_samples = 3;
+    settings.most_samples = 20;
+    settings.first_moments_s = 0.02;
+    settings.standing_launches = 200;
+    settings.block_kernel_ns = 1000;
     settings.large_copy_bytes = 8 << 20;
     settings.long_kernel_ns = 20'000'000;
     settings.crowd = 16;
@@ -168,9 +182,11 @@ int main(int argc, char** argv) {
   line.option("--crowd", &settings.crowd, "clients of the row crowd512, an eighth of them busy", CommandLine::Range{1, kMaxWorkers});
   line.option("--memory-baseline-mib", &options.memory_baseline_mib,
               "device memory used before any service was started, for the rows of GPU memory (MiB; below 0: not known)");
-  line.option("--broker-pid", &settings.broker_pid, "broker whose processor time the row crowd512 counts, with its descendants' (0: none)");
+  line.option("--broker-pid", &settings.broker_pid,
+              "the side's service (broker, or NVIDIA's daemon), whose processor time is counted, with its descendants' (0: none)");
   line.flag("--quick", options.quick, "shorter: intervals of 0.2 s, rows of neighbours 1.6 s");
   line.flag("--tiny", options.tiny, "as short as can be, for a test of this program: its figures mean nothing");
+  line.flag("--two-cores", options.two_cores, "measure the rows of two cores, and no others; to be started on two cores, like the service");
   line.flag("--list", options.list, "print the rows and end");
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
   if (options.list) return list();

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the figures of the three sides together: report.py FOLDER reads {native,mps,ours}.json, which mpsbench wrote, prints the table of
+"""Puts the figures of the three sides together: report.py FOLDER reads {native,mps,ours}{,-2cores}.json, which mpsbench wrote, prints the table of
 targets with verdicts, and writes bench.json, table.md, launches.svg and memory.svg beside them. The targets stand here and nowhere else."""
 import json
 import pathlib
@@ -20,11 +20,12 @@ class Figures:
         self.sides = {}
         self.baselines = set()
         for side in SIDES:
-            path = folder / f"{side}.json"
-            run = json.loads(path.read_text()) if path.exists() else {"figures": {}}
-            self.sides[side] = run["figures"]
-            if "memory_baseline_mib" in run:
-                self.baselines.add(run["memory_baseline_mib"])
+            self.sides[side] = {}
+            for path in (folder / f"{side}.json", folder / f"{side}-2cores.json"):
+                run = json.loads(path.read_text()) if path.exists() else {"figures": {}}
+                self.sides[side].update(run["figures"])
+                if "memory_baseline_mib" in run:
+                    self.baselines.add(run["memory_baseline_mib"])
 
     def value(self, side, key):
         values = self.sides[side].get(key, {}).get("values")
@@ -67,16 +68,48 @@ class Target:
         return ratio, "met" if met else "**missed**"
 
 
+def pair(work, key, median, p99, base):
+    """Median and 99th percentile of a row of pauses; how many samples the latter is of stands beside it."""
+    name = {"native": "native", "mps": "MPS"}[base]
+    return (
+        Target(f"{work}: median", key, f"≤ {median}× {name}", median, base),
+        Target("— p99", f"{key}.p99", f"≤ {p99}× {name}", p99, base),
+    )
+
+
+def paces():
+    """Work after a pause that the client sleeps through."""
+    pauses = {"50us": "50 µs", "200us": "200 µs", "1ms": "1 ms", "10ms": "10 ms", "100ms": "100 ms"}
+    for pause, text in pauses.items():
+        limits = (1.15, 1.5) if pause.endswith("us") or pause == "1ms" else (1.5, 2)
+        yield from pair(f"launch + sync after {text}", f"pace-{pause}", *limits, "native")
+    yield Target("— processor of client and broker, pauses of 1 ms", "pace-1ms.processor", "≤ 15 % of a core", 15)
+    for kind, where in (("busy", "all cores busy"), ("2cores", "on two cores")):
+        for pause in list(pauses)[:4]:
+            yield from pair(f"launch + sync after {pauses[pause]}, {where}", f"pace-{pause}-{kind}", 1.0, 1.0, "mps")
+    yield from pair("8 clients, launch + sync after 1 ms", "pace8-1ms", 1.15, 1.5, "mps")
+    for key, kind in (("dtoh-4k", "pageable"), ("dtoh-4k-pinned", "pinned")):
+        for pause in ("200us", "1ms", "10ms"):
+            yield from pair(f"4 KiB {kind} to host after {pauses[pause]}", f"{key}-{pause}", 1.2, 1.5, "native")
+    yield Target("steps/s: 64 KiB pinned to device, 3 kernels of 20 µs", "upload-steps", "≥ 1.0× native", 1, "native", least=True)
+
+
 TARGETS = (
     Target("`cuLaunchKernel` call", "launch-call", "≤ 0.15 µs", 0.15),
     Target("launches/s, 1 client", "storm1", "≥ 3× native", 3, "native", least=True),
     Target("launches/s, 14 clients", "storm14", "≥ 4× MPS", 4, "mps", least=True),
     Target("launch + sync, 1 client", "sync1", "≤ 0.9× native", 0.9, "native"),
-    Target("launch + sync, total of 8 clients", "sync8", "≥ 0.7× MPS", 0.7, "mps", least=True),
-    Target("launch + sync, total of 14 clients", "sync14", "≥ 0.7× MPS", 0.7, "mps", least=True),
+    Target("launch + sync, total of 8 clients", "sync8", "≥ 1.0× MPS", 1, "mps", least=True),
+    Target("launch + sync, total of 14 clients", "sync14", "≥ 1.0× MPS", 1, "mps", least=True),
+    Target("— 8 fresh clients, their first 0.1 s", "sync8-first", "≥ 0.8× MPS", 0.8, "mps", least=True),
+    Target("— 14 fresh clients, their first 0.1 s", "sync14-first", "≥ 0.8× MPS", 0.8, "mps", least=True),
+    Target("14 fresh clients, 50,000 launches each", "standing14", "≥ 4 M/s", 4e6, least=True),
     Target("8 launches + sync, 1 client", "burst8", "≤ 0.6× native", 0.6, "native"),
     Target("12 clients of 8-block, 50 µs kernels", "blocks12", "≥ 1.0× MPS", 1, "mps", least=True),
     Target("46 clients of 8-block, 50 µs kernels", "blocks46", "≥ 1.0× MPS", 1, "mps", least=True),
+    Target("— 256 threads a block, a wait every 100, 12 clients", "blocks12-wait", "≥ 1.0× MPS", 1, "mps", least=True),
+    Target("— the same, 46 clients", "blocks46-wait", "≥ 1.5× MPS", 1.5, "mps", least=True),
+    *paces(),
     Target("GPU memory, 12 clients", "memory12", "≤ 0.7 GiB", 0.7),
     Target("GPU memory, 48 clients", "memory48", "≤ 1.2 GiB", 1.2),
     Target("GPU memory, 256 clients", "memory256", "≤ 3.6 GiB", 3.6),
@@ -131,7 +164,9 @@ def table(figures):
     for target in TARGETS:
         ratio, verdict = target.verdict(figures)
         cells = [cell(figures, side, target.key) for side in SIDES]
-        rows.append([target.work, *cells, "" if ratio is None else f"{ratio:.2f}×", target.text, verdict])
+        samples = figures.value("ours", target.key.replace(".p99", ".samples")) if target.key.endswith(".p99") else None
+        work = target.work + (f" of {samples:.0f}" if samples and target.work == "— p99" else "")
+        rows.append([work, *cells, "" if ratio is None else f"{ratio:.2f}×", target.text, verdict])
     return rows
 
 

@@ -11,20 +11,6 @@ namespace mpsshim::bench {
 
 namespace {
 
-// One interval of the row's task on all clients at once.
-std::vector<Outcome> run_interval(Bench& bench, Crowd& crowd, unsigned clients, const Order& task, double& seconds) {
-  const Order order = timed(task, bench.settings.interval_s);
-  for (unsigned i = 0; i < clients; ++i) crowd.order(i, order);
-  std::vector<Outcome> outcomes;
-  std::int64_t last_ns = order.begin_ns;
-  for (unsigned i = 0; i < clients; ++i) {
-    outcomes.push_back(crowd.wait_for(i));
-    last_ns = std::max(last_ns, outcomes.back().last_ns);
-  }
-  seconds = static_cast<double>(last_ns - order.begin_ns) / 1e9;
-  return outcomes;
-}
-
 // How many of the launches between two looks were issued in chains. Only ours counts, and only where its counters can be read.
 class ChainedShare {
  public:
@@ -51,7 +37,7 @@ void rate(Bench& bench, const Row& row) {
   for (int i = 0; i < bench.settings.repeats; ++i) {
     double seconds = 0;
     double done = 0;
-    for (const Outcome& outcome : run_interval(bench, crowd, row.clients, task, seconds)) done += outcome.done;
+    for (const Outcome& outcome : run_interval(crowd, row.clients, timed(task, bench.settings.interval_s), seconds)) done += outcome.done;
     values.push_back(done / seconds);
   }
   bench.report(row.name, row.unit, values);
@@ -65,7 +51,7 @@ void latency(Bench& bench, const Row& row) {
   const ChainedShare chained(bench.settings);
   for (int i = 0; i < bench.settings.repeats; ++i) {
     double seconds = 0;
-    values.push_back(run_interval(bench, crowd, 1, row.order, seconds)[0].median_us);
+    values.push_back(run_interval(crowd, 1, timed(row.order, bench.settings.interval_s), seconds)[0].median_us);
   }
   bench.report(row.name, row.unit, values);
   if (row.order.task == Task::launch_call || row.order.task == Task::launch_sync) chained.report(bench, row);
@@ -77,7 +63,7 @@ void copy_rate(Bench& bench, const Row& row) {
   task.argument[0] = static_cast<std::int64_t>(bench.settings.large_copy_bytes);
   std::vector<double> values;
   double seconds = 0;
-  const Outcome outcome = run_interval(bench, crowd, 1, task, seconds)[0];
+  const Outcome outcome = run_interval(crowd, 1, timed(task, bench.settings.interval_s), seconds)[0];
   for (const double piece_us : outcome.piece_us) values.push_back(static_cast<double>(bench.settings.large_copy_bytes) / piece_us / 1e3);
   bench.report(row.name, row.unit, values);
 }
@@ -123,7 +109,7 @@ void many(Bench& bench, const Row& row) {
   const double idle_before_s = processor_seconds(idle);
   double seconds = 0;
   double done = 0;
-  for (const Outcome& outcome : run_interval(bench, crowd, busy, row.order, seconds)) done += outcome.done;
+  for (const Outcome& outcome : run_interval(crowd, busy, timed(row.order, bench.settings.interval_s), seconds)) done += outcome.done;
   bench.report("crowd512.idle_clients", "% of a core", {percent_of_a_core(idle, seconds, idle_before_s)});
   bench.report("crowd512.busy", "1/s", {done / seconds});
 
@@ -145,9 +131,11 @@ void many(Bench& bench, const Row& row) {
   bench.report(row.name, row.unit, {right});
 }
 
-constexpr Order task(Task task, std::int64_t first = 0, std::int64_t second = 0, std::int64_t third = 0) {
-  return Order{task, 0, 0, {first, second, third}};
+constexpr Order task(Task task, std::int64_t first = 0, std::int64_t second = 0, std::int64_t third = 0, std::int64_t fourth = 0) {
+  return Order{task, 0, 0, {first, second, third, fourth}};
 }
+constexpr Order pace(std::int64_t pause_us) { return task(Task::paused_sync, pause_us * 1000); }
+constexpr Order copy_pace(std::int64_t pause_us, bool is_pinned) { return task(Task::paused_copy, pause_us * 1000, 0, 4096, is_pinned ? 1 : 0); }
 constexpr char kTooManyForMps[] = "not possible: NVIDIA MPS serves 48 clients at most";
 constexpr char kTooMuchMemory[] = "not possible: half a GiB of device memory a process";
 constexpr char kTimeSlices[] = "not run: time slices, as 12 clients show, and it takes long";
@@ -165,18 +153,42 @@ constexpr Row kRows[] = {
     {"dtoh-4k", "4 KiB pageable to host", latency, 1, task(Task::copy_small, 4096, 1, 0), "us", nullptr, nullptr},
     {"htod-4k-pinned", "4 KiB pinned to device", latency, 1, task(Task::copy_small, 4096, 0, 1), "us", nullptr, nullptr},
     {"dtoh-4k-pinned", "4 KiB pinned to host", latency, 1, task(Task::copy_small, 4096, 1, 1), "us", nullptr, nullptr},
+    {"pace-50us", "launch + synchronisation after a pause of 50 us", paced, 1, pace(50), "us", nullptr, nullptr},
+    {"pace-200us", "launch + synchronisation after a pause of 200 us", paced, 1, pace(200), "us", nullptr, nullptr},
+    {"pace-1ms", "launch + synchronisation after a pause of 1 ms", paced, 1, pace(1'000), "us", nullptr, nullptr},
+    {"pace-10ms", "launch + synchronisation after a pause of 10 ms", paced, 1, pace(10'000), "us", nullptr, nullptr},
+    {"pace-100ms", "launch + synchronisation after a pause of 100 ms", paced, 1, pace(100'000), "us", nullptr, nullptr},
+    {"pace-50us-busy", "the same with pauses of 50 us, all cores busy", paced_beside_spinners, 1, pace(50), "us", nullptr, nullptr},
+    {"pace-200us-busy", "the same with pauses of 200 us, all cores busy", paced_beside_spinners, 1, pace(200), "us", nullptr, nullptr},
+    {"pace-1ms-busy", "the same with pauses of 1 ms, all cores busy", paced_beside_spinners, 1, pace(1'000), "us", nullptr, nullptr},
+    {"pace-10ms-busy", "the same with pauses of 10 ms, all cores busy", paced_beside_spinners, 1, pace(10'000), "us", nullptr, nullptr},
+    {"pace-50us-2cores", "the same with pauses of 50 us, everybody on two cores", paced_on_two_cores, 1, pace(50), "us", nullptr, nullptr},
+    {"pace-200us-2cores", "the same with pauses of 200 us, everybody on two cores", paced_on_two_cores, 1, pace(200), "us", nullptr, nullptr},
+    {"pace-1ms-2cores", "the same with pauses of 1 ms, everybody on two cores", paced_on_two_cores, 1, pace(1'000), "us", nullptr, nullptr},
+    {"pace-10ms-2cores", "the same with pauses of 10 ms, everybody on two cores", paced_on_two_cores, 1, pace(10'000), "us", nullptr, nullptr},
+    {"dtoh-4k-200us", "4 KiB pageable to host after a pause of 200 us", paced, 1, copy_pace(200, false), "us", nullptr, nullptr},
+    {"dtoh-4k-1ms", "4 KiB pageable to host after a pause of 1 ms", paced, 1, copy_pace(1'000, false), "us", nullptr, nullptr},
+    {"dtoh-4k-10ms", "4 KiB pageable to host after a pause of 10 ms", paced, 1, copy_pace(10'000, false), "us", nullptr, nullptr},
+    {"dtoh-4k-pinned-200us", "4 KiB pinned to host after a pause of 200 us", paced, 1, copy_pace(200, true), "us", nullptr, nullptr},
+    {"dtoh-4k-pinned-1ms", "4 KiB pinned to host after a pause of 1 ms", paced, 1, copy_pace(1'000, true), "us", nullptr, nullptr},
+    {"dtoh-4k-pinned-10ms", "4 KiB pinned to host after a pause of 10 ms", paced, 1, copy_pace(10'000, true), "us", nullptr, nullptr},
+    {"upload-steps", "steps of 64 KiB pinned to device, 3 kernels of 20 us, an event; every 4th waits", rate, 1,
+     task(Task::upload_steps, 64 << 10, 20'000), "1/s", nullptr, nullptr},
     {"storm1", "dependent launches, 1 client", rate, 1, task(Task::storm), "1/s", nullptr, nullptr},
     {"storm2", "dependent launches, 2 clients", rate, 2, task(Task::storm), "1/s", nullptr, nullptr},
     {"storm4", "dependent launches, 4 clients", rate, 4, task(Task::storm), "1/s", nullptr, nullptr},
     {"storm8", "dependent launches, 8 clients", rate, 8, task(Task::storm), "1/s", nullptr, nullptr},
     {"sync8", "launch + synchronisation, total of 8 clients", rate, 8, task(Task::launch_sync, 1), "1/s", nullptr, nullptr},
+    {"pace8-1ms", "launch + synchronisation after pauses of 1 ms, 8 clients", paced, 8, pace(1'000), "us", nullptr, nullptr},
     {"memory12", "GPU memory, 12 clients", device_memory, 12, {}, "GiB", nullptr, nullptr},
     {"blocks12", "8-block kernels, 12 clients", rate, 12, task(Task::occupy, 8, 128), "1/s", nullptr, nullptr},
+    {"blocks12-wait", "8-block kernels, a wait every 100, 12 clients", rate, 12, task(Task::occupy, 8, 256, 0, 100), "1/s", nullptr, nullptr},
     {"storm14", "dependent launches, 14 clients", rate, 14, task(Task::storm), "1/s", nullptr, nullptr},
     {"sync14", "launch + synchronisation, total of 14 clients", rate, 14, task(Task::launch_sync, 1), "1/s", nullptr, nullptr},
     {"storm28", "dependent launches, 28 clients", rate, 28, task(Task::storm), "1/s", nullptr, nullptr},
     {"storm46", "dependent launches, 46 clients", rate, 46, task(Task::storm), "1/s", nullptr, nullptr},
     {"blocks46", "8-block kernels, 46 clients", rate, 46, task(Task::occupy, 8, 128), "1/s", kTimeSlices, nullptr},
+    {"blocks46-wait", "8-block kernels, a wait every 100, 46 clients", rate, 46, task(Task::occupy, 8, 256, 0, 100), "1/s", kTimeSlices, nullptr},
     {"memory48", "GPU memory, 48 clients", device_memory, 48, {}, "GiB", nullptr, nullptr},
     {"memory128", "GPU memory, 128 clients", device_memory, 128, {}, "GiB", kTooMuchMemory, kTooManyForMps},
     {"memory256", "GPU memory, 256 clients", device_memory, 256, {}, "GiB", kTooMuchMemory, kTooManyForMps},
@@ -187,6 +199,11 @@ constexpr Row kRows[] = {
     {"htod-pinned", "1 GiB pinned to device", copy_rate, 1, task(Task::copy_large, 0, 0, 1), "GB/s", nullptr, nullptr},
     {"dtoh-pinned", "1 GiB pinned to host", copy_rate, 1, task(Task::copy_large, 0, 1, 1), "GB/s", nullptr, nullptr},
     {"flood", "a client flooding launches beside launch + synchronisation", flood, 2, {}, "us", nullptr, nullptr},
+    {"sync8-first", "launch + synchronisation, total of 8 fresh clients in their first 0.1 s", first_moments, 8, task(Task::launch_sync, 1), "1/s",
+     nullptr, nullptr},
+    {"sync14-first", "launch + synchronisation, total of 14 fresh clients in their first 0.1 s", first_moments, 14, task(Task::launch_sync, 1), "1/s",
+     nullptr, nullptr},
+    {"standing14", "14 fresh clients, 50,000 launches each", standing_start, 14, task(Task::storm), "1/s", nullptr, nullptr},
     {"start1", "process start to first launch done", start, 1, {}, "ms", nullptr, nullptr},
     {"start64", "64 process starts at once, to the last first launch done", start, 64, {}, "ms", kAbsolute, kTooManyForMps},
     {"neighbours", "A 250 ms kernels, C module rounds, newcomers; B launch + synchronisation", neighbours, 4, {}, "us", nullptr, nullptr},
@@ -211,6 +228,20 @@ Order timed(Order order, double seconds) {
   order.end_ns = order.begin_ns + static_cast<std::int64_t>(seconds * 1e9);
   return order;
 }
+
+std::vector<Outcome> run_interval(Crowd& crowd, unsigned clients, const Order& order, double& seconds) {
+  for (unsigned i = 0; i < clients; ++i) crowd.order(i, order);
+  std::vector<Outcome> outcomes;
+  std::int64_t last_ns = order.begin_ns + 1;
+  for (unsigned i = 0; i < clients; ++i) {
+    outcomes.push_back(crowd.wait_for(i));
+    last_ns = std::max(last_ns, outcomes.back().last_ns);
+  }
+  seconds = static_cast<double>(last_ns - order.begin_ns) / 1e9;
+  return outcomes;
+}
+
+bool is_for_two_cores(const Row& row) { return std::string_view(row.name).ends_with("-2cores"); }
 
 std::span<const Row> rows() { return kRows; }
 

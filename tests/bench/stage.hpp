@@ -12,6 +12,8 @@ namespace mpsshim::bench {
 
 inline constexpr unsigned kMaxWorkers = 512;  // what a broker admits
 inline constexpr unsigned kPieces = 3;
+inline constexpr unsigned kSampledWorkers = 8;  // the first ones, whose samples the parent sees one by one
+inline constexpr unsigned kMostSamples = 4096;  // of one order
 
 // What a worker can be told to do; tasks.hpp has the functions.
 enum class Task : std::uint32_t {
@@ -24,6 +26,9 @@ enum class Task : std::uint32_t {
   copy_small,
   copy_large,
   paced_sync,
+  paused_sync,
+  paused_copy,
+  upload_steps,
   long_kernels,
   endless_kernel,
   module_rounds,
@@ -37,7 +42,7 @@ struct Order {
   Task task = Task::leave;
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
-  std::int64_t argument[3] = {};
+  std::int64_t argument[4] = {};
 };
 
 // Of the fields a task has no use for, it leaves 0.
@@ -46,6 +51,7 @@ struct Outcome {
   double median_us = 0, p99_us = 0, largest_us = 0;
   double piece_us[kPieces] = {};  // the first pieces one by one, of tasks of few large ones
   std::int64_t last_ns = 0;       // when the last piece was done
+  std::uint32_t samples = 0;      // how many lie in the stage, of tasks that leave them there
 };
 
 enum class WorkerState : std::uint32_t { starting, ready, failed };
@@ -55,8 +61,9 @@ struct alignas(64) Slot {
   std::atomic<std::uint32_t> finished{0};   // = ordered when the outcome is there
   std::atomic<std::uint32_t> cancelled{0};  // a task without an end of its own stops when this equals its order's number
   std::atomic<WorkerState> state{WorkerState::starting};
-  std::int64_t first_launch_ns = 0;  // when the worker's first launch was done
+  std::int64_t first_launch_ns = 0;  // when the worker's first launch was done, or without one, when it was ready
   std::uint64_t image = 0;           // 0: the image all workers share; else the number of an image nobody has seen
+  bool launches_first = true;        // false: ready as soon as the module is loaded; its first launch is part of its order
   Order order;
   Outcome outcome;
   char reason[256] = {};  // why it failed
@@ -65,6 +72,7 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<Wor
 
 struct Stage {
   Slot slots[kMaxWorkers];
+  float sample_us[kSampledWorkers][kMostSamples];
 };
 
 using Clock = std::chrono::steady_clock;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -89,6 +90,12 @@ std::optional<LaunchCounts> launch_counts(pid_t broker) {
     add_counts(entry.path(), *counts);
   }
   return counts;
+}
+
+unsigned usable_cores(pid_t process) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return sched_getaffinity(process, sizeof cores, &cores) == 0 ? static_cast<unsigned>(CPU_COUNT(&cores)) : 0;
 }
 
 double processor_seconds(const std::vector<pid_t>& processes) {

@@ -19,6 +19,7 @@ struct LaunchCounts {
 };
 [[nodiscard]] std::optional<LaunchCounts> launch_counts(pid_t broker);
 
+[[nodiscard]] unsigned usable_cores(pid_t process);                           // by its affinity; 0: this process, or none
 [[nodiscard]] double processor_seconds(const std::vector<pid_t>& processes);  // used so far by all their threads
 
 }  // namespace mpsshim::bench

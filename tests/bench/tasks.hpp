@@ -3,6 +3,7 @@
 // did. Arguments are named where a task has any.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "tests/bench/device.hpp"
@@ -15,19 +16,23 @@ struct Work {
   const Order& order;
   const Slot& slot;  // for its `cancelled`
   Outcome& outcome;
+  std::span<float> samples_us;  // for those that the parent wants one by one; empty for workers beyond kSampledWorkers
 
   [[nodiscard]] bool is_time_left() const { return now_ns() < order.end_ns; }
   [[nodiscard]] bool is_cancelled() const { return slot.cancelled.load(std::memory_order_acquire) == slot.ordered.load(std::memory_order_relaxed); }
 };
 
 void launch_call(Work&);     // samples: one cuLaunchKernel, in bursts of 64
-void storm(Work&);           // dependent launches without a wait
+void storm(Work&);           // dependent launches without a wait; argument 0: exactly so many, at once
 void launch_sync(Work&);     // argument 0: launches before each synchronisation
-void occupy(Work&);          // arguments: blocks, threads, nanoseconds; launched without a wait
+void occupy(Work&);          // arguments: blocks, threads, nanoseconds, launches before each wait (0: none)
 void allocate(Work&);        // argument 0: bytes
 void copy_small(Work&);      // arguments: bytes, 1 for device to host, 1 for pinned memory; samples
 void copy_large(Work&);      // the same arguments; kPieces copies, each timed
 void paced_sync(Work&);      // argument 0: nanoseconds from one launch + synchronisation to the next
+void paused_sync(Work&);     // arguments: nanoseconds slept before each launch + synchronisation, how many; leaves samples
+void paused_copy(Work&);     // the same two for copies to the host; bytes; 1 for pinned memory; leaves samples
+void upload_steps(Work&);    // arguments: bytes uploaded in each step, nanoseconds of each of its kernels
 void long_kernels(Work&);    // argument 0: nanoseconds each; two in flight, until the end
 void endless_kernel(Work&);  // one kernel, until cancelled
 void module_rounds(Work&);   // load, allocate, launch, free, unload

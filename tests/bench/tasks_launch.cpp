@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tasks that launch kernels.
+// Tasks that launch kernels. Those with samples take one at least, however late a busy machine lets them begin.
 #include <algorithm>
 
 #include "tests/bench/tasks.hpp"
@@ -18,20 +18,23 @@ void summarize(std::vector<double>& samples_us, Outcome& outcome) {
 void launch_call(Work& work) {
   constexpr int kBurst = 64;
   std::vector<double> samples;
-  while (work.is_time_left()) {
+  do {
     const Clock::time_point start = Clock::now();
     for (int i = 0; i < kBurst; ++i) work.device.launch_count(1);
     samples.push_back(microseconds_since(start) / kBurst);
     work.device.synchronize();
     work.outcome.done += kBurst;
-  }
+  } while (work.is_time_left());
   work.outcome.last_ns = now_ns();
   work.device.require_counted();
   summarize(samples, work.outcome);
 }
 
 void storm(Work& work) {
-  while (work.is_time_left()) {
+  const std::int64_t launches = work.order.argument[0];
+  for (std::int64_t i = 0; i < launches; ++i) work.device.launch_count(1);
+  work.outcome.done = static_cast<double>(launches);
+  while (launches == 0 && work.is_time_left()) {
     for (int i = 0; i < 64; ++i) work.device.launch_count(1);
     work.outcome.done += 64;
   }
@@ -44,13 +47,13 @@ void launch_sync(Work& work) {
   const std::int64_t launches = work.order.argument[0];
   std::vector<double> samples;
   samples.reserve(1 << 18);
-  while (work.is_time_left()) {
+  do {
     const Clock::time_point start = Clock::now();
     for (std::int64_t i = 0; i < launches; ++i) work.device.launch_count(1);
     work.device.synchronize();
     samples.push_back(microseconds_since(start));
     work.outcome.done += static_cast<double>(launches);
-  }
+  } while (work.is_time_left());
   work.outcome.last_ns = now_ns();
   work.device.require_counted();
   summarize(samples, work.outcome);
@@ -61,6 +64,9 @@ void occupy(Work& work) {
     work.device.launch_occupy(static_cast<unsigned>(work.order.argument[0]), static_cast<unsigned>(work.order.argument[1]),
                               static_cast<std::uint64_t>(work.order.argument[2]));
     work.outcome.done += 1;
+    if (const std::int64_t every = work.order.argument[3]; every != 0 && static_cast<std::int64_t>(work.outcome.done) % every == 0) {
+      work.device.synchronize();
+    }
   }
   work.device.synchronize();
   work.outcome.last_ns = now_ns();
@@ -70,7 +76,7 @@ void occupy(Work& work) {
 void paced_sync(Work& work) {
   std::vector<double> samples;
   std::int64_t next_ns = now_ns();
-  while (work.is_time_left()) {
+  do {
     while (now_ns() < next_ns) {
     }
     const Clock::time_point start = Clock::now();
@@ -79,7 +85,7 @@ void paced_sync(Work& work) {
     samples.push_back(microseconds_since(start));
     work.outcome.done += 1;
     next_ns = std::max(next_ns + work.order.argument[0], now_ns());
-  }
+  } while (work.is_time_left());
   work.outcome.last_ns = now_ns();
   work.device.require_counted();
   summarize(samples, work.outcome);

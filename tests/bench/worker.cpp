@@ -30,6 +30,9 @@ void carry_out(Work& work) {
     case Task::copy_small: return copy_small(work);
     case Task::copy_large: return copy_large(work);
     case Task::paced_sync: return paced_sync(work);
+    case Task::paused_sync: return paused_sync(work);
+    case Task::paused_copy: return paused_copy(work);
+    case Task::upload_steps: return upload_steps(work);
     case Task::long_kernels: return long_kernels(work);
     case Task::endless_kernel: return endless_kernel(work);
     case Task::module_rounds: return module_rounds(work);
@@ -59,9 +62,11 @@ int run_worker(int stage_fd, unsigned slot_number) {
     return 2;
   }
   close(stage_fd);
-  Slot& slot = static_cast<Stage*>(memory)->slots[slot_number];
+  Stage& stage = *static_cast<Stage*>(memory);
+  Slot& slot = stage.slots[slot_number];
+  const std::span<float> samples_us = slot_number < kSampledWorkers ? std::span(stage.sample_us[slot_number]) : std::span<float>();
   own_slot = &slot;
-  Device device(slot.image);
+  Device device(slot.image, slot.launches_first);
   slot.first_launch_ns = now_ns();
   slot.state.store(WorkerState::ready, std::memory_order_release);
   for (std::uint32_t done = 0;;) {
@@ -73,7 +78,7 @@ int run_worker(int stage_fd, unsigned slot_number) {
     }
     if (slot.order.task == Task::leave) return 0;
     Outcome outcome;
-    Work work{device, slot.order, slot, outcome};
+    Work work{device, slot.order, slot, outcome, samples_us};
     carry_out(work);
     slot.outcome = outcome;
     done = ordered;
