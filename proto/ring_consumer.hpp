@@ -56,6 +56,9 @@ class RingConsumer {
     return false;
   }
 
+  // Awake again without having been rung for: the producer need not ring. One that has rung meanwhile wakes nobody.
+  void end_sleep() { header_->consumer_idle.store(0, std::memory_order_relaxed); }
+
  private:
   ChannelHeader* header_ = nullptr;
   const std::byte* ring_ = nullptr;

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "interposer/channel/doorbell.hpp"
+#include "interposer/channel/wait.hpp"
 #include "proto/channel.hpp"
 #include "proto/record.hpp"
 #include "proto/ring_producer.hpp"
@@ -51,7 +52,10 @@ class Link {
   }
   void sleep_on_slot(std::uint32_t index, std::uint64_t timeout_us);
 
-  void wake_executor() const { ring_doorbell_.ring(); }
+  void wake_executor() const {
+    ring_doorbell_.ring();
+    Wait::note_wake();
+  }
   void wake_completion() const { completion_doorbell_.ring(); }
 
   // Set once, by recovery, before the next link is published; read by those who have come through recovery since.

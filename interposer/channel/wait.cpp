@@ -22,12 +22,25 @@ int usable_cores() {
 }
 
 // A thread's own, so that one that waits for long kernels does not spoil it for one that waits for short ones.
-SpinBudget& thread_budget() {
-  static thread_local SpinBudget budget(SpinBudget::most_us_for(usable_cores()));
-  return budget;
+struct ThreadWaits {
+  SpinBudget budget{SpinBudget::most_us_for(usable_cores())};
+  SpinBudget cold_budget{SpinBudget::most_cold_us_for(usable_cores())};
+  std::uint64_t last_wake_us = 0;  // when it rang a doorbell for a worker that slept
+  std::uint64_t last_end_us = 0;   // of a wait
+
+  [[nodiscard]] bool is_cold(std::uint64_t now_us) const {
+    return now_us - last_wake_us < SpinBudget::kJustUs || now_us - last_end_us >= SpinBudget::kColdAfterUs;
+  }
+};
+
+ThreadWaits& thread_waits() {
+  static thread_local ThreadWaits waits;
+  return waits;
 }
 
 }  // namespace
+
+void Wait::note_wake() { thread_waits().last_wake_us = clock_us(); }
 
 std::uint64_t Wait::clock_us() {
   timespec now{};
@@ -37,7 +50,11 @@ std::uint64_t Wait::clock_us() {
 
 void Wait::begin() {
   started_us_ = now_us_ = looked_us_ = clock_us();
-  if (plan_.style == WaitStyle::automatic) budget_us_ = thread_budget().us();
+  if (plan_.style == WaitStyle::automatic) {
+    ThreadWaits& waits = thread_waits();
+    budget_ = waits.is_cold(started_us_) ? &waits.cold_budget : &waits.budget;
+    budget_us_ = budget_->us();
+  }
   if (plan_.style == WaitStyle::spin && usable_cores() <= 2) plan_.style = WaitStyle::yield;
 }
 
@@ -49,7 +66,11 @@ bool Wait::keeps_looking() {
 }
 
 WaitEnd Wait::end(WaitEnd found) {
-  if (plan_.style == WaitStyle::automatic) thread_budget().learn(clock_us() - started_us_);
+  if (budget_ != nullptr) {
+    const std::uint64_t now_us = clock_us();
+    budget_->learn(now_us - started_us_);
+    thread_waits().last_end_us = now_us;
+  }
   if (proto::trace::enabled()) [[unlikely]]
     proto::trace::complete("wait", reason_, started_us_ * 1000, {{"slept", slept_ ? 1u : 0u}});
   return found;

@@ -61,6 +61,9 @@ class Wait {
     }
   }
 
+  // The calling thread has just woken the executor: what it waits for next takes a sleeper's way back to its core longer.
+  static void note_wake();
+
   // Where the style of the calling thread's waits for the GPU comes from (its current context); automatic without a source.
   static void set_style_source(WaitStyle (*source)()) { style_source_.store(source, std::memory_order_relaxed); }
   [[nodiscard]] static WaitStyle style_of_thread() {
@@ -87,6 +90,7 @@ class Wait {
   WaitPlan plan_;
   bool slept_ = false;
   bool logged_ = false;
+  SpinBudget* budget_ = nullptr;  // the calling thread's; automatic waits only
   std::uint64_t budget_us_ = 0;
   std::uint64_t started_us_ = 0;
   std::uint64_t now_us_ = 0;

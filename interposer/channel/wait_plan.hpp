@@ -63,10 +63,18 @@ struct WaitPlan {
 class SpinBudget {
  public:
   static constexpr std::uint64_t kLeastUs = 2;
+  static constexpr std::uint64_t kMostUs = 50;
+  // Of a wait that is the first for a while, or for which the executor had to be woken: caches are cold, and a worker's way back to its core takes 20
+  // to 80 us on a machine at rest. To sleep meanwhile would add two more such ways, the completion thread's and this thread's own. Such waits have
+  // a budget of their own, and only where cores can be spared, since the worker may need this one.
+  static constexpr std::uint64_t kMostColdUs = 200;
+  static constexpr std::uint64_t kColdAfterUs = 500;  // without a wait
+  static constexpr std::uint64_t kJustUs = 50;        // a wake-up so long before a wait is part of it
 
   explicit constexpr SpinBudget(std::uint64_t most_us) : most_us_(most_us), us_(most_us) {}
   // For the cores this thread may run on.
-  [[nodiscard]] static std::uint64_t most_us_for(int cores) { return cores <= 2 ? kLeastUs : cores <= 4 ? 20 : 50; }
+  [[nodiscard]] static std::uint64_t most_cold_us_for(int cores) { return cores <= 4 ? most_us_for(cores) : kMostColdUs; }
+  [[nodiscard]] static std::uint64_t most_us_for(int cores) { return cores <= 2 ? kLeastUs : cores <= 4 ? 20 : kMostUs; }
 
   [[nodiscard]] std::uint64_t us() const { return us_; }
   // A wait that was not over at the first look took so long.

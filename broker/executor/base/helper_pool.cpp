@@ -36,7 +36,10 @@ HelperPool::~HelperPool() {
 // Under the lock.
 void HelperPool::start_thread(bool stays) {
   ++idle_;
-  threads_.emplace_back([this, stays] { loop(stays); });
+  threads_.emplace_back([this, stays] {
+    pthread_setname_np(pthread_self(), "helper");
+    loop(stays);
+  });
 }
 
 // Under the lock. Asked whenever a job comes and whenever a thread takes one.

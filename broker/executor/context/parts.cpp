@@ -78,10 +78,29 @@ CUresult ExecutorParts::start() {
     log_warning("Launches are issued one by one, not in chains: the driver does not load the executor's own kernels: {}", driver.describe(result));
   } else {
     chain_pool.stock();
+    open_warm_stream();
   }
   host_clock.open();
   (void)variables.open();
   return modules.open();
+}
+
+// Made at the same place of every life, as all that takes device memory.
+void ExecutorParts::open_warm_stream() {
+  const std::optional<std::uint32_t> word = progress.take();
+  if (!word) return;
+  warm_word = *word;
+  if (driver->cuStreamCreate(&warm_stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) warm_stream = nullptr;
+}
+
+void ExecutorParts::warm_launch(ChainCache& chains) {
+  if (warm_stream == nullptr || writer_function == nullptr || engine_stalled.load(std::memory_order_relaxed)) return;
+  std::uint32_t last = warm_launches.load(std::memory_order_relaxed);
+  if (progress[warm_word].completed.load(std::memory_order_relaxed) != last) return;
+  if (!warm_launches.compare_exchange_strong(last, last + 1, std::memory_order_relaxed)) return;  // another worker's is as good
+  const ScopedMark mark(0, "cuGraphLaunch");
+  const WordWrites words{.fence = {}, .progress = progress.completed(warm_word), .progress_value = last + 1};
+  if (!chains.launch(warm_stream, {}, &words)) warm_launches.store(last, std::memory_order_relaxed);
 }
 
 void ExecutorParts::make_graph_again(std::uint64_t logged) {

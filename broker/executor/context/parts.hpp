@@ -28,6 +28,8 @@
 
 namespace mpsshim::broker {
 
+class ChainCache;
+
 struct ExecutorParts : ExecutorCore {
   explicit ExecutorParts(const ExecutorInput& input);
   ExecutorParts(const ExecutorParts&) = delete;
@@ -39,6 +41,11 @@ struct ExecutorParts : ExecutorCore {
   // Work of our own, so that the first client does not wait for what the driver does at the first launch, and so that this comes before the
   // loads in every life. Failures are for later calls to find.
   void warm_up();
+
+  // An empty launch of the executor's own through `chains`, which are the caller's: the way through the driver is warm for the launch that is about
+  // to come. After a pause of some milliseconds that way takes five to ten times as long (docs/experiments/2026-11-23-paces.md). The caller has
+  // entered the gate of the quiet window. Nothing where the last one has not ended.
+  void warm_launch(ChainCache& chains);
 
   // One more graph, as the load log says it (ChainPool::LogEntry).
   void make_graph_again(std::uint64_t logged);
@@ -52,6 +59,10 @@ struct ExecutorParts : ExecutorCore {
   ChainPool chain_pool;
   SideContexts sides;
   DeviceOutput output;
+
+  CUstream warm_stream = nullptr;  // of warm_launch(); null: there is none
+  std::uint32_t warm_word = 0;     // of the progress table; its session is 0, so it is nobody's work
+  std::atomic<std::uint32_t> warm_launches{0};
 
   std::atomic<std::uint64_t> chunks{0};     // of memory, of all sessions
   BulkLane bulk_lane;                       // for helpers of all sessions
@@ -67,6 +78,9 @@ struct ExecutorParts : ExecutorCore {
   std::atomic<bool> is_crowded{false};                   // more streams are at work than the device has connections; set by FaultWatch
   std::atomic<bool> draining{false};                     // about to be replaced: rings are read no more, what was read is issued
   std::atomic<bool> batches_refused{false};              // the driver has no batched memory operations
+
+ private:
+  void open_warm_stream();
 };
 
 }  // namespace mpsshim::broker

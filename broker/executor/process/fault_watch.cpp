@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <pthread.h>
 #include <sys/prctl.h>
 
 #include "broker/executor/window/quiet_window.hpp"
@@ -16,6 +17,7 @@ namespace {
 constexpr unsigned kManyCores = 8;
 constexpr std::chrono::microseconds kBusyPause{40};  // with many cores: every look that comes earlier saves a client now and then
 constexpr std::chrono::microseconds kBusyPauseOfFew{500};
+constexpr std::chrono::microseconds kLonePause{500};  // while one session is at work: there is nobody else whom an early look would save
 constexpr std::chrono::microseconds kObservation{500};
 constexpr std::chrono::microseconds kStalledPause{50};  // a fault is suspected: every look may be the one that tells
 constexpr std::chrono::milliseconds kRecent{2};         // clients that wait for each launch are idle most of the time
@@ -36,8 +38,12 @@ FaultWatch::FaultWatch(ExecutorParts& parts, std::function<void()> enter_thread)
     : parts_(parts),
       enter_thread_(std::move(enter_thread)),
       spare_cores_(std::thread::hardware_concurrency() >= kManyCores),
-      sense_(spare_cores_ ? kBusyPause : kBusyPauseOfFew) {
-  if (open()) thread_ = std::thread([this] { loop(); });
+      sense_(kBusyPauseOfFew) {
+  if (!open()) return;
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "fault-watch");
+    loop();
+  });
 }
 
 FaultWatch::~FaultWatch() {
@@ -85,14 +91,26 @@ void FaultWatch::loop() {
 void FaultWatch::pause(Clock::time_point now, bool is_at_work) {
   if (is_at_work) {
     const bool is_stalled = probe_ && now - probe_->since >= kPatience;
-    return std::this_thread::sleep_for(is_stalled ? kStalledPause : spare_cores_ ? kBusyPause : kBusyPauseOfFew);
+    return std::this_thread::sleep_for(is_stalled ? kStalledPause : look_interval(now));
   }
   if (now < attentive_until_) return std::this_thread::sleep_for(kIdlePause);
   parts_.bell.wait(kProbeSleepLimit);
   attentive_until_ = Clock::now() + kRung;
 }
 
+FaultWatch::Clock::duration FaultWatch::look_interval(Clock::time_point now) const {
+  if (!spare_cores_) return kBusyPauseOfFew;
+  return now < several_until_ ? kBusyPause : kLonePause;
+}
+
+void FaultWatch::note_at_work(std::uint64_t session, Clock::time_point now) {
+  if (session != last_at_work_ && now - last_work_ < kRecent) several_until_ = now + kRecent;
+  last_at_work_ = session;
+  last_work_ = now;
+}
+
 StallSense::Verdict FaultWatch::look(Clock::time_point now) {
+  sense_.set_look_interval(look_interval(now));
   std::uint32_t busy = 0;
   const std::uint32_t used = parts_.progress.used();
   const ProgressTick tick = progress_tick();
@@ -102,8 +120,10 @@ StallSense::Verdict FaultWatch::look(Clock::time_point now) {
     const std::uint32_t completed = stream.completed.load(std::memory_order_acquire);
     const std::uint32_t issued = stream.issued.load(std::memory_order_relaxed);
     sense_.see(i, session, issued, completed, now);
-    if (!has_noted(stream, completed)) note_end(stream, completed, tick);
+    const bool has_ended_some = !has_noted(stream, completed);
+    if (has_ended_some) note_end(stream, completed, tick);
     note_work(stream, session != 0 && issued != completed, tick);
+    if (session != 0 && (has_ended_some || issued != completed)) note_at_work(session, now);
     if (session == 0 || issued == completed) continue;
     ++busy;
     busy_session_ = session;

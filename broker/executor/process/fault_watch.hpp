@@ -42,6 +42,8 @@ class FaultWatch {
   [[nodiscard]] bool open();
   [[nodiscard]] StallSense::Verdict look(Clock::time_point now);
   void pause(Clock::time_point now, bool is_at_work);
+  [[nodiscard]] Clock::duration look_interval(Clock::time_point now) const;
+  void note_at_work(std::uint64_t session, Clock::time_point now);
   [[nodiscard]] bool is_alarm_due(Clock::time_point now);
   void launch_probe(Clock::time_point now);
   void await_probe();
@@ -64,6 +66,9 @@ class FaultWatch {
   Clock::time_point last_change_{};
   Clock::time_point attentive_until_{};
   std::uint64_t busy_session_ = 0;
+  std::uint64_t last_at_work_ = 0;  // a session
+  Clock::time_point last_work_{};
+  Clock::time_point several_until_{};  // more than one session is at work
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

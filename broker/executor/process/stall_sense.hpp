@@ -17,7 +17,8 @@ class StallSense {
  public:
   using Clock = std::chrono::steady_clock;
   // `look_interval`: how often it will be fed; nothing shorter than a few of them can be measured.
-  explicit StallSense(Clock::duration look_interval) : shortest_(std::max<Clock::duration>(kShortest, 2 * look_interval)) {}
+  explicit StallSense(Clock::duration look_interval) { set_look_interval(look_interval); }
+  void set_look_interval(Clock::duration interval) { shortest_ = std::max<Clock::duration>(kShortest, 2 * interval); }
 
   struct Verdict {
     bool busy = false;         // some stream has work in flight
@@ -48,7 +49,7 @@ class StallSense {
 
   void ended(Stream& stream, Clock::duration took, Clock::time_point now);
 
-  const Clock::duration shortest_;
+  Clock::duration shortest_{};
   std::vector<Stream> streams_;
   Clock::time_point last_end_{};
   bool any_busy_ = false;

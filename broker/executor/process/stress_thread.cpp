@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include <pthread.h>
+
 #include "broker/executor/context/parts.hpp"
 #include "broker/executor/window/quiet_window.hpp"
 #include "broker/log.hpp"
@@ -24,7 +26,10 @@ StressThread::StressThread(ExecutorParts& parts) : parts_(parts) {
   log_warning("For tests: sessions move every {} ms, a quiet window opens every {} ms, pools have at most {} graphs of a shape (0: as ever)",
               parts_.stress.move_ms, parts_.stress.window_ms, parts_.stress.stock);
   if (parts_.stress.move_ms != 0) parts_.sides.want();
-  thread_ = std::thread([this] { loop(); });
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "stress");
+    loop();
+  });
 }
 
 StressThread::~StressThread() {

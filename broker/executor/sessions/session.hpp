@@ -30,6 +30,7 @@
 #include "broker/executor/memory/session_arrays.hpp"
 #include "broker/executor/modules/link_state.hpp"
 #include "broker/executor/modules/session_variables.hpp"
+#include "broker/executor/sessions/arrival_forecast.hpp"
 #include "broker/executor/sessions/session_home.hpp"
 #include "broker/executor/sessions/session_owner.hpp"
 #include "broker/executor/streams/stream_set.hpp"
@@ -142,6 +143,7 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] StreamSet::Pace take_pace();
 
   [[nodiscard]] SessionHome& home() { return home_; }
+  [[nodiscard]] ArrivalForecast& arrivals() { return arrivals_; }
 
   // --- any thread ---
   // Failed or closing: what waits on its behalf has no one to wait for.
@@ -208,6 +210,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const GreenContextCount green_count_ = std::make_shared<std::atomic<unsigned>>(0);
   StreamSet streams_;
   SessionHome home_;
+  ArrivalForecast arrivals_;
   std::vector<Waiting> waiting_;
   MemoryUses memory_uses_;
   std::vector<ImageRef> retired_images_;

@@ -6,6 +6,8 @@
 #include <map>
 #include <utility>
 
+#include <pthread.h>
+
 #include "broker/executor/base/scoped_call.hpp"
 #include "broker/log.hpp"
 #include "proto/futex.hpp"
@@ -26,7 +28,10 @@ long long microseconds(std::chrono::steady_clock::duration time) { return std::c
 QuietWindow::QuietWindow(const ProgressTable& progress, unsigned workers, Limits limits, std::function<void()> enter_thread)
     : limits_(limits), long_jobs_(progress), watch_(progress, limits_), gates_(workers), enter_thread_(std::move(enter_thread)) {
   for (Gate& gate : gates_) gate.window_ = this;
-  thread_ = std::thread([this] { loop(); });
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "window");
+    loop();
+  });
 }
 
 QuietWindow::~QuietWindow() {
