@@ -74,6 +74,7 @@
 
 #include <cstdint>
 
+#include "gen/executor_messages.hpp"
 #include "proto/client_requests.hpp"
 
 namespace mpsshim::broker {
@@ -84,60 +85,7 @@ inline constexpr int kExecutorProgressFd = 5;  // ProgressTable (broker/progress
 inline constexpr int kExecutorCallsFd = 6;     // CallTable (broker/call_table.hpp), likewise
 // Its standard output is a memory file: see Printed. Its standard error is a pipe that the control process passes on: failed assertions.
 
-enum class ExecutorMessage : std::uint32_t {
-  ready = 1,
-  session_open,
-  session_opened,
-  chunk_restore,
-  segment_add,
-  segment_restore,
-  session_close,
-  session_closed,
-  chunk_created,
-  chunk_released,
-  segment_released,
-  image_want,
-  image_give,
-  module_note,
-  load_replay,
-  fault,
-  quit,
-  quiesce,
-  starved,
-  stay,
-  session_pause,
-  session_paused,
-  settle,
-  settled,
-  lease_add,
-  lease_restore,
-  lease_released,
-  image_compiled,
-  standing_by,
-  make_context,
-  variables_file,
-  variables_restore,
-  variables_forget,
-  quiesced,
-  piece_add,
-  printed,
-  event_times,
-  event_times_restore,
-  piece_taken,
-  variables_check,
-  variables_checked,
-  heap_used,
-  image_check,
-  piece_ended,
-  memory_want,
-  memory_grant,
-  memory_back,
-  link_want,
-};
-
-// An entry of the load log. Streams, graphs and side contexts stand in it because they take device memory as loads do: only if a new life makes the
-// same things in the same order do modules' variables and functions come back at their addresses.
-enum class LogKind : std::uint32_t { unload, load, stream, graph, side_contexts };
+using proto::LogKind;
 
 // Flags of a load in ModuleNote: what of the image may have an address that its client has. Without either it may lie anywhere.
 inline constexpr std::uint32_t kLoadHasVariables = 1;        // in a copy for one client

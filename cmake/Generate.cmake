@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs proto/gen/generate.py at build time and offers what it writes as targets:
 #   mpsshim_generated    INTERFACE: include root of gen/*, the driver's headers under plain names (no macros of cuda.h); linking it orders the build
+#   mpsshim_generated_declarations  INTERFACE: the include root alone, for what knows nothing of the driver; it orders the build as well
 #   mpsshim_spec_checks  objects compiled for their static assertions: the spec against the installed cuda.h
 # ${MPSSHIM_GENERATED_DIR}/gen/exports.cpp and exports.map are for libmpsshim.so alone.
 include_guard(GLOBAL)
@@ -26,12 +27,13 @@ function(mpsshim_generate target spec_folder out_folder)
   add_custom_target(${target}_files DEPENDS "${stamp}")
   set_source_files_properties(${outputs} PROPERTIES GENERATED TRUE)
 
+  add_library(${target}_declarations INTERFACE)
+  add_dependencies(${target}_declarations ${target}_files)
+  target_include_directories(${target}_declarations INTERFACE "${out_folder}")
   add_library(${target} INTERFACE)
-  add_dependencies(${target} ${target}_files)
-  target_include_directories(${target} INTERFACE "${out_folder}")
   # With this, cuda.h declares every ABI version under its own name and renames nothing.
   target_compile_definitions(${target} INTERFACE __CUDA_API_VERSION_INTERNAL)
-  target_link_libraries(${target} INTERFACE mpsshim_cuda_headers)
+  target_link_libraries(${target} INTERFACE ${target}_declarations mpsshim_cuda_headers)
 endfunction()
 
 # The generator's own tests need no build.
@@ -51,4 +53,5 @@ if(BUILD_TESTING)
   _mpsshim_generator_test("look-ups of a CUDA 13.0 runtime" "${_gen}/check_resolves.py" ${_spec} --expected "${PROJECT_SOURCE_DIR}/tests/data/cudart13_resolves.tsv")
   _mpsshim_generator_test("the toolkit's headers" "${_gen}/check_headers.py" ${_spec} --cuda-include "${MPSSHIM_CUDA_INCLUDE_DIR}" --stub "${MPSSHIM_CUDA_STUB}")
   _mpsshim_generator_test("coverage table is current" "${_gen}/generate.py" ${_spec} --coverage "${PROJECT_SOURCE_DIR}/docs/coverage.md" --check)
+  _mpsshim_generator_test("tables of messages are current" "${_gen}/generate.py" ${_spec} --messages "${PROJECT_SOURCE_DIR}/docs/messages.md" --check)
 endif()

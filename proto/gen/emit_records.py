@@ -58,7 +58,7 @@ def _structure(name, fields, constants):
     lines = constants + [f"static constexpr std::size_t kBodyBytes = {size};"]
     lines += [f"{field.cpp_type()} {field.name}{f'[{field.count}]' if field.is_array else ''};" + (f"  // {field.doc}" if field.doc else "")
               for field in fields]
-    lines += _range_check(fields)
+    lines += range_check(fields)
     check = f"sizeof({name}) == {name}::kBodyBytes" if fields else f"std::is_empty_v<{name}>"
     return (f"struct {name} {{\n" + "".join(f"  {line}\n" for line in lines)
             + f"}};\nstatic_assert({check} && std::is_trivially_copyable_v<{name}> && std::is_standard_layout_v<{name}>);\n")
@@ -68,7 +68,7 @@ def _largest_name(field):
     return "kMax" + "".join(word.capitalize() for word in field.name.split("_"))
 
 
-def _range_check(fields):
+def range_check(fields):
     limited = [field for field in fields if field.is_limited]
     if not limited:
         return ["static constexpr const char* out_of_range() { return nullptr; }"]

@@ -4,6 +4,7 @@
 
     proto/gen/generate.py --spec proto/spec --out build/generated [--cuda-include /usr/local/cuda/include]
     proto/gen/generate.py --spec proto/spec --coverage docs/coverage.md [--check]
+    proto/gen/generate.py --spec proto/spec --messages docs/messages.md [--check]
 
 Files appear as OUT/gen/*. A file whose content stays the same is not touched, so nothing that includes it is built again.
 """
@@ -18,6 +19,7 @@ import emit_api
 import emit_coverage
 import emit_enums
 import emit_exports
+import emit_messages
 import emit_proc_address
 import emit_records
 import load
@@ -30,13 +32,16 @@ OUTPUTS = {
     "api_ids.hpp": emit_api.api_ids,
     "checked_driver.hpp": emit_addresses.checked_driver,
     "checks.cpp": emit_api.checks,
+    "client_messages.hpp": emit_messages.client_messages,
     "cuda_api.hpp": emit_api.cuda_api,
     "device_attributes.inc": emit_api.device_attributes,
     "driver_table.hpp": emit_api.driver_table,
     "enums.hpp": emit_enums.enums,
+    "executor_messages.hpp": emit_messages.executor_messages,
     "exports.cpp": emit_exports.exports,
     "exports.map": emit_exports.version_script,
     "fuzz.dict": emit_records.fuzz_dictionary,
+    "message_names.inc": emit_messages.message_names,
     "proc_address.inc": emit_proc_address.proc_address,
     "protocol_hash.hpp": emit_records.protocol_hash,
     "ranges.inc": emit_records.ranges,
@@ -78,7 +83,8 @@ def main(argv):
     parser.add_argument("--out", type=Path, help="where the folder gen/ is written")
     parser.add_argument("--cuda-include", type=Path, help="the toolkit's include folder, to compare its version")
     parser.add_argument("--coverage", type=Path, help="write the table for the documentation here")
-    parser.add_argument("--check", action="store_true", help="with --coverage: write nothing, fail if the file is not current")
+    parser.add_argument("--messages", type=Path, help="write the tables of messages for the documentation here")
+    parser.add_argument("--check", action="store_true", help="with --coverage and --messages: write nothing, fail if the file is not current")
     parser.add_argument("--list-outputs", action="store_true", help="print the names of the files, for CMake")
     options = parser.parse_args(argv)
     if options.list_outputs:
@@ -94,12 +100,15 @@ def main(argv):
     if options.out:
         for name, emit in OUTPUTS.items():
             write_if_changed(options.out / "gen" / name, emit(spec))
-    if options.coverage and not options.check:
-        write_if_changed(options.coverage, emit_coverage.coverage(spec, TESTS))
-    elif options.coverage and not is_current(options.coverage, emit_coverage.coverage(spec, TESTS)):
-        print(f"error: {options.coverage} is not what the spec says: run generate.py --spec {options.spec} --coverage {options.coverage}", file=sys.stderr)
-        return 1
-    print(f"{len(spec.functions)} functions, {sum(f.is_supported for f in spec.functions)} of them supported; {len(spec.records)} records")
+    for option, path, text in (("coverage", options.coverage, lambda: emit_coverage.coverage(spec, TESTS)),
+                               ("messages", options.messages, lambda: emit_messages.documentation(spec))):
+        if path and not options.check:
+            write_if_changed(path, text())
+        elif path and not is_current(path, text()):
+            print(f"error: {path} is not what the spec says: run generate.py --spec {options.spec} --{option} {path}", file=sys.stderr)
+            return 1
+    print(f"{len(spec.functions)} functions, {sum(f.is_supported for f in spec.functions)} of them supported; {len(spec.records)} records, "
+          f"{len(spec.messages)} messages")
     return 0
 
 

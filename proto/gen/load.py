@@ -4,6 +4,7 @@
 import re
 import tomllib
 
+import load_messages
 from model import FIRST_RECORD_ID, ORDERS, PER_THREAD, RECIPES, REPEATS, UNSIGNED, WIRE_SIZES, Argument, AttributeOverride, Enum, Field, Function, Record, Spec, SpecError, Types, Value
 
 # Of the ABI of CUDA 3.1 and older: the type that the argument has today.
@@ -24,6 +25,7 @@ def load(folder):
     enums = _enums(files.pop("enums", {}))
     overrides = _overrides(files.pop("device_attributes", {}))
     addresses = files.pop("addresses", {})
+    messages_file = files.pop("messages", {})
     functions = [_function(group, entry) for group, content in files.items() for entry in content.get("function", [])]
     _check_ids(functions)
     _resolve_same_as(functions)
@@ -34,7 +36,8 @@ def load(folder):
     records.sort(key=lambda record: record.id)
     _check_records(records)
     _check_addresses(addresses, {function.name: function for function in functions}, types)
-    return Spec(types, functions, records, overrides, list(enums.values()), addresses)
+    structures, messages = load_messages.messages(messages_file, _check_keys, lambda entries, where: _fields(entries, enums, where), check_layout)
+    return Spec(types, functions, records, overrides, list(enums.values()), structures, messages, addresses)
 
 
 def _check_addresses(addresses, functions, types):

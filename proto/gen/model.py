@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 REPEATS = ("harmless", "never")
 RECIPES = ("none", "as_made", "restoring")
+DIRECTIONS = {"from_client": "client", "to_client": "client", "to_executor": "executor", "from_executor": "executor"}  # and the link
 ORDERS = ("stream", "session", "out_of_line")
 PER_THREAD = ("", "ptsz", "ptds")
 FIRST_RECORD_ID = 0x8000  # below: one id for each API function; from here on: records.toml
@@ -131,6 +132,8 @@ class Field:
     doc: str = ""
     enum: Enum | None = None          # whose number it is
     is_truth: bool = False            # 0 or 1
+    structure: "Structure | None" = None  # of messages.toml
+    default: str = ""                 # of a message's
     allowed: list[int] | None = None  # all that it can be; of flags: none, bits are those of the enum
     largest: int | None = None        # where `allowed` is everything up to it
 
@@ -151,14 +154,26 @@ class Field:
         return "[" in self.type
 
     @property
+    def is_text(self):
+        return self.element in ("text", "char")
+
+    @property
     def alignment(self):
+        if self.structure:
+            return max(field.alignment for field in self.structure.fields)
+        if self.is_text:
+            return 1
         return 8 if self.element.startswith("id:") else WIRE_SIZES[self.element]
 
     @property
     def size(self):
-        return self.alignment * self.count
+        return self.structure.size if self.structure else self.alignment * self.count
 
     def cpp_type(self):
+        if self.structure:
+            return f"proto::{self.structure.name}"
+        if self.is_text:
+            return "char"
         if self.element.startswith("id:"):
             return f"Id<HandleKind::{self.element[3:]}>"
         if self.is_truth:
@@ -168,6 +183,52 @@ class Field:
         if self.enum:
             return self.enum.name if self.enum.type == self.element else f"Wide<{self.enum.name}, {WIRE_CPP[self.element]}>"
         return WIRE_CPP[self.element]
+
+
+@dataclass
+class Structure:
+    """What fields of several messages are made of."""
+    name: str
+    doc: str
+    fields: list[Field]
+    header: str = ""  # where it is written by hand
+
+    @property
+    def size(self):
+        return sum(field.size for field in self.fields)
+
+
+@dataclass
+class Descriptor:
+    name: str
+    kind: str
+    is_optional: bool = False
+
+
+@dataclass
+class Message:
+    name: str
+    id: int
+    direction: str
+    doc: str
+    descriptors: list[Descriptor]
+    fields: list[Field]
+
+    @property
+    def link(self):
+        return DIRECTIONS[self.direction]
+
+    @property
+    def enumerator(self):
+        return re.sub(r"(?<!^)([A-Z])", r"_\1", self.name).lower()
+
+    @property
+    def body_bytes(self):
+        return sum(field.size for field in self.fields)
+
+    @property
+    def least_descriptors(self):
+        return sum(not descriptor.is_optional for descriptor in self.descriptors)
 
 
 @dataclass
@@ -203,7 +264,12 @@ class Spec:
     records: list[Record]      # by id
     attribute_overrides: list[AttributeOverride] = field(default_factory=list)  # by number
     enums: list[Enum] = field(default_factory=list)
+    structures: list[Structure] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)  # by link and id
     addresses: dict[str, dict[str, str]] = field(default_factory=dict)  # function of the executor's -> address among its parameters -> its rule
+
+    def messages_of(self, link):
+        return [message for message in self.messages if message.link == link]
 
     def by_name(self):
         return {function.name: function for function in self.functions}

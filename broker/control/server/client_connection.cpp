@@ -22,13 +22,6 @@ constexpr std::chrono::milliseconds kAnswerAgain{5};
 constexpr EventLoop::Events kReading = EPOLLIN | EPOLLRDHUP;
 constexpr EventLoop::Events kBusy = EPOLLRDHUP;  // the next request stays in the socket
 
-bool is_offer(std::span<const std::byte> message) {
-  proto::MessageHeader header;
-  if (message.size() != sizeof(proto::ExternalOffer)) return false;
-  std::memcpy(&header, message.data(), sizeof header);
-  return header.type == proto::MessageType::external_offer;
-}
-
 }  // namespace
 
 ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Closer& files, proto::Socket socket, std::function<void()> on_end)
@@ -72,7 +65,7 @@ void ClientConnection::resume() {
   if (!attaches_ || session == nullptr) return;
   proto::Attach request;
   request.device = session->device;
-  on_attach(request);
+  on(request);
 }
 
 ClientConnection::~ClientConnection() {
@@ -97,7 +90,7 @@ void ClientConnection::end(const char* why) {
   on_end_();
 }
 
-void ClientConnection::malformed(const char* what) {
+void ClientConnection::malformed(const std::string& what) {
   complain("pid {} ({}): {}; its connection is closed.", client_.pid, client_.command, what);
   end("malformed message");
 }
@@ -149,10 +142,10 @@ void ClientConnection::on_events(EventLoop::Events events) {
     case proto::SocketStatus::failed: return end("the client hung up");
   }
   const std::span message(buffer.data(), bytes);
+  if (!is_well_formed(message, carries_fds)) return;
   proto::FileDescriptor fd;
   if (carries_fds) {
     const bool is_hello = stage_ == Stage::expects_hello;
-    if (!is_hello && !is_offer(message)) return malformed("sent descriptors where none are due");
     fd = socket_.peek_fd(strange_);
     if (!fd.valid()) return malformed("sent other descriptors than the one that is due");
     if (is_hello && !is_pidfd(fd)) {
@@ -160,11 +153,28 @@ void ClientConnection::on_events(EventLoop::Events events) {
       return dispatch(message, {});  // which refuses it; what it has sent stays in the socket
     }
     if (!is_hello && look_at(fd.get()).kind == DescriptorKind::other) return refuse_offer(message, std::move(fd));
-  } else if (is_offer(message)) {
-    return malformed("offered memory without its descriptor");
   }
   socket_.drop();
   dispatch(message, std::move(fd));
+}
+
+// Whether it is a message that a client may send now. Looked at while it is in the socket still: else its descriptors would have to be closed here.
+bool ClientConnection::is_well_formed(std::span<const std::byte> message, bool carries_fds) {
+  proto::MessageHeader header;
+  bool is_one = message.size() >= sizeof header;
+  if (is_one) std::memcpy(&header, message.data(), sizeof header);
+  is_one = is_one && header.magic == proto::kMessageMagic;
+  if (!is_one) malformed("sent a message that is not of this protocol");
+  if (!is_one) return false;
+  const proto::MessageRow* const row = proto::find_row(proto::kClientMessages, static_cast<std::uint32_t>(header.type));
+  const proto::Misfit misfit = proto::misfit(row, proto::MessageDirection::from_client, message, carries_fds ? 1 : 0);
+  if (misfit != proto::Misfit::fits) {
+    malformed(fmt::format("sent {} that {}", row != nullptr ? row->name : "a message", proto::words_for(misfit)));
+    return false;
+  }
+  const bool has_its_turn = (stage_ == Stage::expects_hello) == (header.type == proto::MessageType::hello);
+  if (!has_its_turn) malformed("sent its messages in a wrong order");
+  return has_its_turn;
 }
 
 // Nothing else is read before it is closed: so many files of one process make the closer wait.
@@ -183,46 +193,28 @@ void ClientConnection::refuse_offer(std::span<const std::byte> message, proto::F
   });
 }
 
+// What is_well_formed() has let through.
 void ClientConnection::dispatch(std::span<const std::byte> message, proto::FileDescriptor fd) {
-  using proto::MessageType;
   proto::MessageHeader header;
-  if (message.size() < sizeof header) return malformed("sent a message shorter than its header");
   std::memcpy(&header, message.data(), sizeof header);
-  if (header.magic != proto::kMessageMagic) return malformed("sent a message that is not of this protocol");
-  if ((stage_ == Stage::expects_hello) != (header.type == MessageType::hello)) return malformed("sent its messages in a wrong order");
-  // Calls the handler if the size is right; a client may send nothing but whole structures.
-  const auto with = [&]<typename Message>(Message body, auto&& handler) {
-    if (message.size() != sizeof body) return malformed("sent a message whose size is not that of its type");
-    std::memcpy(&body, message.data(), sizeof body);
-    handler(body);
-  };
   switch (header.type) {
-    case MessageType::hello: return with(proto::Hello{}, [&](const auto& body) { on_hello(body, std::move(fd)); });
-    case MessageType::attach: return with(proto::Attach{}, [&](const auto& body) { on_attach(body); });
-    case MessageType::image_open: return with(proto::ImageOpen{}, [&](const auto& body) { on_image_open(body); });
-    case MessageType::image_offer: return with(proto::ImageOffer{}, [&](const auto& body) { on_image_offer(body); });
-    case MessageType::image_seal: return with(proto::ImageSeal{}, [&](const auto& body) { on_image_seal(body); });
-    case MessageType::segment_create: return with(proto::SegmentCreate{}, [&](const auto& body) { on_segment_create(body); });
-    case MessageType::segment_open: return with(proto::SegmentOpen{}, [&](const auto& body) { on_segment_open(body); });
-    case MessageType::memory_share: return with(proto::MemoryShare{}, [&](const auto& body) { on_memory_share(body); });
-    case MessageType::memory_open: return with(proto::MemoryOpen{}, [&](const auto& body) { on_memory_open(body); });
-    case MessageType::external_offer: return with(proto::ExternalOffer{}, [&](const auto& body) { on_external_offer(body, fd); });
-    case MessageType::lease_add: return with(proto::LeaseAdd{}, [&](const auto& body) { on_lease_add(body); });
-    case MessageType::output_take: return with(proto::OutputTake{}, [&](const auto&) { on_output_take(); });
-    case MessageType::lease_replace: return with(proto::LeaseReplace{}, [&](const auto& body) { on_lease_replace(body); });
-    case MessageType::welcome:
-    case MessageType::attached:
-    case MessageType::image_opened:
-    case MessageType::done:
-    case MessageType::segment_created:
-    case MessageType::lease_replaced:
-    case MessageType::memory_shared:
-    case MessageType::memory_opened:
-    case MessageType::output_taken:
-    case MessageType::external_taken:
-    case MessageType::lease_added: break;
+#define MPSSHIM_FROM_CLIENT(enumerator, Structure) \
+  case proto::MessageType::enumerator: return serve<proto::Structure>(message, std::move(fd));
+#define MPSSHIM_TO_CLIENT(enumerator, Structure) \
+  case proto::MessageType::enumerator: return;
+#include "gen/message_names.inc"
   }
-  malformed("sent a message of an unknown type");
+}
+
+template <typename Message>
+void ClientConnection::serve(std::span<const std::byte> bytes, proto::FileDescriptor fd) {
+  Message message;
+  std::memcpy(&message, bytes.data(), sizeof message);
+  if constexpr (proto::kDescriptors<Message> != 0) {
+    on(message, std::move(fd));
+  } else {
+    on(message);
+  }
 }
 
 CUresult ClientConnection::check_identity(const proto::Hello& request, proto::FileDescriptor pidfd) {
@@ -252,7 +244,7 @@ CUresult ClientConnection::check_identity(const proto::Hello& request, proto::Fi
   return CUDA_SUCCESS;
 }
 
-void ClientConnection::on_hello(const proto::Hello& request, proto::FileDescriptor pidfd) {
+void ClientConnection::on(const proto::Hello& request, proto::FileDescriptor pidfd) {
   if (const CUresult status = check_identity(request, std::move(pidfd)); status != CUDA_SUCCESS) {
     welcome(status);
     return end("refused");
@@ -286,7 +278,7 @@ void ClientConnection::facts_published() {
 
 void ClientConnection::refuse_sessions() { refusing_ = true; }
 
-void ClientConnection::on_attach(const proto::Attach& request) {
+void ClientConnection::on(const proto::Attach& request) {
   if (refusing_) return answer(proto::Attached{}, CUDA_ERROR_MPS_SERVER_NOT_READY);
   Session* session = manager_.find(session_);
   if (session == nullptr) {
@@ -322,13 +314,13 @@ Session* ClientConnection::live_session(CUresult& status) {
   return status == CUDA_SUCCESS ? session : nullptr;
 }
 
-void ClientConnection::on_image_open(const proto::ImageOpen& request) {
+void ClientConnection::on(const proto::ImageOpen& request) {
   open_image(request.size_bytes, [&](std::uint64_t session, std::uint64_t& image, int& file) {
     return manager_.images().open(session, request.size_bytes, image, file, manager_.house_of(client_));
   });
 }
 
-void ClientConnection::on_image_offer(const proto::ImageOffer& request) {
+void ClientConnection::on(const proto::ImageOffer& request) {
   open_image(request.size_bytes, [&](std::uint64_t session, std::uint64_t& image, int& file) {
     return manager_.images().offer(session, request.size_bytes, request.digest, image, file, manager_.house_of(client_));
   });
@@ -350,7 +342,7 @@ void ClientConnection::open_image(std::uint64_t size_bytes, Open&& open) {
   answer(message, status, status == CUDA_SUCCESS && file >= 0 ? std::span<const int>(&file, 1) : std::span<const int>());
 }
 
-void ClientConnection::on_image_seal(const proto::ImageSeal& request) {
+void ClientConnection::on(const proto::ImageSeal& request) {
   CUresult status = CUDA_SUCCESS;
   const Session* session = live_session(status);
   if (session == nullptr) return answer(proto::Done{}, status);
@@ -367,7 +359,7 @@ void ClientConnection::on_image_seal(const proto::ImageSeal& request) {
   });
 }
 
-void ClientConnection::on_segment_create(const proto::SegmentCreate& request) {
+void ClientConnection::on(const proto::SegmentCreate& request) {
   proto::SegmentCreated message;
   CUresult status = CUDA_SUCCESS;
   Session* session = live_session(status);
@@ -377,7 +369,7 @@ void ClientConnection::on_segment_create(const proto::SegmentCreate& request) {
   answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
 }
 
-void ClientConnection::on_segment_open(const proto::SegmentOpen& request) {
+void ClientConnection::on(const proto::SegmentOpen& request) {
   proto::SegmentCreated message;
   CUresult status = CUDA_SUCCESS;
   Session* session = live_session(status);
@@ -387,7 +379,7 @@ void ClientConnection::on_segment_open(const proto::SegmentOpen& request) {
   answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
 }
 
-void ClientConnection::on_memory_share(const proto::MemoryShare& request) {
+void ClientConnection::on(const proto::MemoryShare& request) {
   proto::MemoryShared message;
   CUresult status = CUDA_SUCCESS;
   const Session* session = live_session(status);
@@ -397,7 +389,7 @@ void ClientConnection::on_memory_share(const proto::MemoryShare& request) {
   answer(message, name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
-void ClientConnection::on_memory_open(const proto::MemoryOpen& request) {
+void ClientConnection::on(const proto::MemoryOpen& request) {
   proto::MemoryOpened message;
   CUresult status = CUDA_SUCCESS;
   Session* session = live_session(status);
@@ -408,14 +400,14 @@ void ClientConnection::on_memory_open(const proto::MemoryOpen& request) {
   answer(message, status);
 }
 
-void ClientConnection::on_external_offer(const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor) {
+void ClientConnection::on(const proto::ExternalOffer& request, proto::FileDescriptor descriptor) {
   CUresult status = CUDA_SUCCESS;
   Session* session = live_session(status);
   if (session != nullptr) status = manager_.offer_external(*session, request, descriptor);
   answer(proto::ExternalTaken{}, status);
 }
 
-void ClientConnection::on_lease_add(const proto::LeaseAdd& request) {
+void ClientConnection::on(const proto::LeaseAdd& request) {
   proto::LeaseAdded message;
   CUresult status = CUDA_SUCCESS;
   Session* session = live_session(status);
@@ -426,13 +418,13 @@ void ClientConnection::on_lease_add(const proto::LeaseAdd& request) {
 }
 
 // Also after the session has failed: a kernel's last words are an assertion's.
-void ClientConnection::on_output_take() {
+void ClientConnection::on(const proto::OutputTake&) {
   proto::OutputTaken message;
   if (Session* session = manager_.find(session_)) manager_.take_output(*session, message);
   answer(message, CUDA_SUCCESS);
 }
 
-void ClientConnection::on_lease_replace(const proto::LeaseReplace& request) {
+void ClientConnection::on(const proto::LeaseReplace& request) {
   CUresult status = CUDA_SUCCESS;
   Session* session = live_session(status);
   if (session == nullptr) return answer(proto::LeaseReplaced{}, status);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "broker/control/base/event_loop.hpp"
 #include "broker/control/processes/disposal.hpp"
@@ -44,23 +45,27 @@ class ClientConnection {
   enum class Stage { expects_hello, awaits_facts, greeted };
 
   void on_events(EventLoop::Events events);
+  [[nodiscard]] bool is_well_formed(std::span<const std::byte> message, bool carries_fds);
   void dispatch(std::span<const std::byte> message, proto::FileDescriptor fd);
+  template <typename Message>
+  void serve(std::span<const std::byte> bytes, proto::FileDescriptor fd);
   void refuse_offer(std::span<const std::byte> message, proto::FileDescriptor fd);
-  void on_hello(const proto::Hello& request, proto::FileDescriptor pidfd);
-  void on_attach(const proto::Attach& request);
-  void on_image_open(const proto::ImageOpen& request);
-  void on_image_offer(const proto::ImageOffer& request);
+  // A message of a client that has no handler here does not compile.
+  void on(const proto::Hello& request, proto::FileDescriptor pidfd);
+  void on(const proto::Attach& request);
+  void on(const proto::ImageOpen& request);
+  void on(const proto::ImageOffer& request);
   template <typename Open>
   void open_image(std::uint64_t size_bytes, Open&& open);
-  void on_image_seal(const proto::ImageSeal& request);
-  void on_memory_share(const proto::MemoryShare& request);
-  void on_memory_open(const proto::MemoryOpen& request);
-  void on_external_offer(const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor);
-  void on_segment_create(const proto::SegmentCreate& request);
-  void on_segment_open(const proto::SegmentOpen& request);
-  void on_lease_add(const proto::LeaseAdd& request);
-  void on_output_take();
-  void on_lease_replace(const proto::LeaseReplace& request);
+  void on(const proto::ImageSeal& request);
+  void on(const proto::MemoryShare& request);
+  void on(const proto::MemoryOpen& request);
+  void on(const proto::ExternalOffer& request, proto::FileDescriptor descriptor);
+  void on(const proto::SegmentCreate& request);
+  void on(const proto::SegmentOpen& request);
+  void on(const proto::LeaseAdd& request);
+  void on(const proto::OutputTake& request);
+  void on(const proto::LeaseReplace& request);
 
   [[nodiscard]] CUresult check_identity(const proto::Hello& request, proto::FileDescriptor pidfd);
   void welcome(CUresult status);
@@ -71,7 +76,7 @@ class ClientConnection {
   void answer(Message message, CUresult status, std::span<const int> fds = {});
   void send(std::span<const std::byte> message, std::span<const int> fds);
   void set_busy(bool busy);
-  void malformed(const char* what);
+  void malformed(const std::string& what);
   void end(const char* why);
 
   // An answer that could not be sent yet.
