@@ -63,6 +63,9 @@ if(MPSSHIM_UNITY)
   # These declare the driver's functions in ways of their own.
   set_source_files_properties("${PROJECT_SOURCE_DIR}/interposer/local/proc_address_table.cpp" TARGET_DIRECTORY mpsshim
     PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  # This one asks whether others make something, and would keep those from it that are compiled with it.
+  set_source_files_properties("${PROJECT_SOURCE_DIR}/interposer/channel/kept_recipes.cpp" TARGET_DIRECTORY mpsshim
+    PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   if(TARGET cuda_cpu)
     set_source_files_properties("${PROJECT_SOURCE_DIR}/broker/cpudriver/api/old_names.cpp" TARGET_DIRECTORY cuda_cpu
       PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

@@ -106,6 +106,12 @@ def record_names(spec):
             + "".join(f"MPSSHIM_RECORD({record.name}, {record.name}Record)\n" for record in spec.records))
 
 
+def kept_recipes(spec):
+    """Records that a client must keep: the library does not link while nobody does (interposer/channel/kept_recipes.cpp)."""
+    return (BANNER + "// MPSSHIM_KEPT(structure) for each record with a recipe. It is undefined at the end.\n"
+            + "".join(f"MPSSHIM_KEPT({record.name}Record)\n" for record in spec.records if record.recipe != "none") + "#undef MPSSHIM_KEPT\n")
+
+
 def wire_text(spec):
     """Everything that both sides must agree on, in a fixed form: the protocol hash is over this."""
     lines = []

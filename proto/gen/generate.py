@@ -41,6 +41,7 @@ OUTPUTS = {
     "exports.cpp": emit_exports.exports,
     "exports.map": emit_exports.version_script,
     "fuzz.dict": emit_records.fuzz_dictionary,
+    "kept_recipes.inc": emit_records.kept_recipes,
     "message_names.inc": emit_messages.message_names,
     "proc_address.inc": emit_proc_address.proc_address,
     "protocol_hash.hpp": emit_records.protocol_hash,

@@ -180,6 +180,8 @@ class Limits(unittest.TestCase):
         spec = load_text(records=record(more='reply = []\nrepeat = "harmless"\nrecipe = "restoring"', fields='[{ type = "bool", name = "restores" }]'))
         self.assertIn("kRecipe = RecordRecipe::restoring;", emit_records.records(spec))
         self.assertIn("kMayRepeat = true;", emit_records.records(spec))
+        self.assertIn("MPSSHIM_KEPT(ThingRecord)\n", emit_records.kept_recipes(spec))
+        self.assertNotIn("MPSSHIM_KEPT(ThingRecord)\n", emit_records.kept_recipes(load_text(records=record())))
 
     def refuse(self, words, fields="[]", enums=ENUMS):
         with self.assertRaises(SpecError) as caught:
