@@ -53,9 +53,13 @@ void open_channel(Reader& reader) {
     header.layout_major = proto::kLayoutMajor;
   }
   ++records;
-  broker::ExecutorPacket packet;
+  const broker::OutgoingMessage open(broker::message::SessionOpen{});
+  broker::ReceivedMessage received;
+  const std::size_t count = fds.count;
+  const bool fits = received.assign(open.bytes(), fds, proto::MessageDirection::to_executor) == proto::Misfit::fits;
+  require(fits == (count == 4), "a channel's opening is refused, or has other descriptors than are due");
   broker::ClientChannel channel;
-  const CUresult result = channel.open(*executor->driver, packet, fds);
+  const CUresult result = fits ? channel.open(*executor->driver, received.take<broker::message::SessionOpen>()) : CUDA_ERROR_INVALID_VALUE;
   require(is_right == (result == CUDA_SUCCESS), is_right ? "a right channel is refused" : "a wrong channel is taken");
   channel.unregister(*executor->driver);
 }

@@ -3,7 +3,8 @@
 // descriptors or without; several clients at a time. An input is a row of steps:
 //   u8 action   bits 0-1: which of four connections; bits 2-4: descriptors that go with it (0-2 of the right kind, 3: a pidfd of another
 //               process, 4: a closed pipe, 6: a memory file, 5, 7: none); bit 7: that connection hangs up instead
-//   u16 length, then as many bytes: the message
+//   u16 length, then as many bytes: the message; behind a hang-up a packet on the link between control process and an executor, in the direction
+//               of bit 5, with as many descriptors as bits 2-4 say
 // Whatever comes, what the executor is told must hold together (control_stage.cpp), and when all have hung up nothing of them is left.
 #include <array>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "broker/executor_message.hpp"
 #include "proto/client_requests.hpp"
 #include "proto/ids.hpp"
 #include "tests/fuzz/support/control_stage.hpp"
@@ -72,6 +74,35 @@ class Client {
   proto::Socket socket_;
 };
 
+// Only what has the form of its row may fit.
+void hold_against_row(std::span<const std::byte> packet, std::size_t count, proto::MessageDirection direction) {
+  proto::ReceivedFds fds;
+  for (; fds.count < count; ++fds.count) fds.fds[fds.count] = proto::duplicate_of(STDERR_FILENO);
+  broker::ReceivedMessage received;
+  if (received.assign(packet, fds, direction) != proto::Misfit::fits) return;
+  ++records;
+  const proto::MessageRow* const row = proto::find_row(broker::kExecutorMessages, static_cast<std::uint32_t>(received.id()));
+  require(row != nullptr && row->direction == direction, "a message fits that goes the other way");
+  require(packet.size() == sizeof(broker::ExecutorHeader) + row->size_bytes, "a message fits that has another size");
+  require(count >= row->least_descriptors && count <= row->most_descriptors, "a message fits that has other descriptors");
+  if (received.is<broker::message::ModuleNote>()) require(is_known(received.read<broker::message::ModuleNote>().kind), "a log's entry has no kind");
+  if (received.is<broker::message::SegmentAdd>()) require(is_known(received.read<broker::message::SegmentAdd>().purpose), "a segment has no purpose");
+}
+
+// As it should be, or nearly.
+void add_packet(Input& input, Random& random) {
+  const proto::MessageRow& row = broker::kExecutorMessages[random() % std::size(broker::kExecutorMessages)];
+  const unsigned direction = (row.direction == proto::MessageDirection::to_executor) != (random() % 16 == 0) ? 1 : 0;
+  const std::size_t count = random() % 8 == 0 ? random() % 8 : row.most_descriptors;
+  const std::size_t bytes = sizeof(broker::ExecutorHeader) + row.size_bytes + (random() % 16 == 0 ? random() % 9 : 0);
+  input.push_back(static_cast<std::uint8_t>(0x80 | direction << 5 | (count % 8) << 2));
+  append(input, static_cast<std::uint16_t>(bytes));
+  append(input, broker::ExecutorHeader{static_cast<broker::ExecutorMessage>(row.id)});
+  for (std::size_t i = sizeof(broker::ExecutorHeader); i < bytes; ++i) {
+    input.push_back(static_cast<std::uint8_t>(random() % 4 == 0 ? random() % 6 : 0));
+  }
+}
+
 template <typename Message>
 void add_step(Input& input, unsigned connection, unsigned descriptors, const Message& message) {
   input.push_back(static_cast<std::uint8_t>(connection | descriptors << 2));
@@ -92,7 +123,7 @@ Input make_input(Random& random) {
     if (random() % 8 != 0) add_step(input, i, 0, proto::Attach{.device = static_cast<std::uint32_t>(random() % 16 == 0)});
   }
   for (std::uint64_t steps = random() % 64; steps > 0; --steps) {
-    switch (random() % 11) {
+    switch (random() % 12) {
       case 0: add_step(input, connection(), 0, proto::Attach{.device = static_cast<std::uint32_t>(random() % 3)}); break;
       case 1: add_step(input, connection(), 0, proto::ImageOpen{.size_bytes = size()}); break;
       case 2: {
@@ -122,6 +153,7 @@ Input make_input(Random& random) {
         add_step(input, connection(), random() % 8 == 0 ? 4 : 6, offer);
         break;
       }
+      case 10: add_packet(input, random); break;
       default:
         add_step(input, connection(), static_cast<unsigned>(random() % 8), proto::Hello{.layout_major = static_cast<std::uint32_t>(random() % 3)});
     }
@@ -148,6 +180,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if ((action & 0x80) != 0) {
         client.hang_up();
         stage->settle();
+        const auto direction = (action & 0x20) != 0 ? proto::MessageDirection::to_executor : proto::MessageDirection::from_executor;
+        if (length != 0) hold_against_row(std::as_bytes(std::span(bytes, length)), action >> 2 & 7, direction);
         continue;
       }
       client.send(std::as_bytes(std::span(bytes, length)), descriptors_for(action >> 2 & 7, known));

@@ -10,6 +10,7 @@
 
 #include "proto/futex.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/executor_messages.hpp"
 #include "tests/wire/support/wire_fixture.hpp"
 
 namespace mpsshim::test {
@@ -253,13 +254,12 @@ TEST_CASE("side contexts are logged one by one, and used once all are there") {
   REQUIRE(eventually([&] { return executor.parts->sides.count() != 0; }));
   CHECK(executor.parts->sides.count() == 3);
   for (std::uint64_t number = 1; number <= 3; ++number) {
-    broker::ExecutorPacket packet;
-    std::size_t received_bytes = 0;
-    proto::ReceivedFds fds;
-    REQUIRE(executor.control_end.receive(std::as_writable_bytes(std::span(&packet, 1)), received_bytes, fds) == proto::SocketStatus::ok);
-    CHECK(packet.header.type == broker::ExecutorMessage::module_note);
-    CHECK(packet.purpose == static_cast<std::uint32_t>(broker::LogKind::side_contexts));
-    CHECK(packet.object == number);
+    const auto received = receive_message(executor.control_end, proto::MessageDirection::from_executor);
+    REQUIRE(received);
+    REQUIRE(received->is<broker::message::ModuleNote>());
+    const auto note = received->read<broker::message::ModuleNote>();
+    CHECK(note.kind == broker::LogKind::side_contexts);
+    CHECK(note.object == number);
   }
 }
 

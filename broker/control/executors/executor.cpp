@@ -46,7 +46,7 @@ Executor::Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSe
       fading_(loop, label_),
       standby_(loop, launcher, label_, fading_,
                {[this] { owner_.standby_waits(*this); },
-                [this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { owner_.executor_sent(*this, packet, fds); }}),
+                [this](ReceivedMessage& received) { owner_.executor_sent(*this, received); }}),
       trap_sense_(loop) {}
 
 // A life that follows another may find that one's context still being taken down, and a GPU that takes one process at a time refuses it so long.
@@ -100,7 +100,7 @@ void Executor::start() {
     return;
   }
   ++epoch_;
-  serving_->set_handlers({[this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { arrived(packet, fds); }, [this] { died(); }});
+  serving_->set_handlers({[this](ReceivedMessage& received) { arrived(received); }, [this] { died(); }});
   last_pid_ = pid();
   log_info("Starting new server {} for user {}: executor {}, epoch {}, {}.", last_pid_, id_.user == kHome ? geteuid() : id_.user, label_, epoch_,
            driver());
@@ -122,15 +122,13 @@ void Executor::take_over() {
   serving_->make_context();
 }
 
-void Executor::send(const ExecutorPacket& packet, std::span<const int> fds) {
-  if (serving_) serving_->send(packet, fds);
+void Executor::send(const OutgoingMessage& message) {
+  if (serving_) serving_->send(message);
 }
 
 void Executor::begin_drain() {
   state_ = ExecutorState::draining;
-  ExecutorPacket packet;
-  packet.header.type = ExecutorMessage::quiesce;
-  send(packet);
+  send(message::Quiesce{});
 }
 
 void Executor::replace() {
@@ -192,9 +190,7 @@ void Executor::quit() {
     state_ = ExecutorState::stopped;
     return owner_.executor_stopped(*this);
   }
-  ExecutorPacket packet;
-  packet.header.type = ExecutorMessage::quit;
-  send(packet);
+  send(message::Quit{});
   limit_ = loop_.after(settings_.quit_limit, [this] { serving_->kill(); });
 }
 
@@ -233,27 +229,28 @@ bool Executor::is_blocked() {
   return false;
 }
 
-void Executor::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
+void Executor::arrived(ReceivedMessage& received) {
   const LogSubject subject(log_user());
-  if (packet.header.type == ExecutorMessage::ready) return became_ready(packet);
-  if (packet.header.type == ExecutorMessage::fault) {
-    const auto error = packet.header.status == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : static_cast<CUresult>(packet.header.status);
-    report_ = {DeathReport::Cause::fault, error, packet.header.session, packet.text, {}, -1, {}};
-    fault_tick_ = static_cast<ProgressTick>(packet.size_bytes);
-    end_noticed_at_ = EventLoop::Clock::now();
-    serving_->halt();
-    trap_sense_.end();
-    limit_ = loop_.after(milliseconds(0), [this] { await_standstill(); });  // not from inside the link that is calling
-    return;
-  }
-  owner_.executor_sent(*this, packet, fds);
+  if (received.is<message::Ready>()) return became_ready(received.read<message::Ready>());
+  if (received.is<message::Fault>()) return met_fault(received.read<message::Fault>());
+  owner_.executor_sent(*this, received);
 }
 
-void Executor::became_ready(const ExecutorPacket& packet) {
+void Executor::met_fault(const message::Fault& fault) {
+  const auto error = fault.status == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : static_cast<CUresult>(fault.status);
+  report_ = {DeathReport::Cause::fault, error, fault.session, fault.text, {}, -1, {}};
+  fault_tick_ = static_cast<ProgressTick>(fault.tick);
+  end_noticed_at_ = EventLoop::Clock::now();
+  serving_->halt();
+  trap_sense_.end();
+  limit_ = loop_.after(milliseconds(0), [this] { await_standstill(); });  // not from inside the link that is calling
+}
+
+void Executor::became_ready(const message::Ready& ready) {
   if (state_ != ExecutorState::starting) return;
-  if (packet.header.status != CUDA_SUCCESS) {
-    refusal_status_ = static_cast<CUresult>(packet.header.status);
-    refusal_ = fmt::format("{}: {} (CUDA error {})", driver(), packet.text[0] != '\0' ? packet.text : "it does not serve", packet.header.status);
+  if (ready.status != CUDA_SUCCESS) {
+    refusal_status_ = static_cast<CUresult>(ready.status);
+    refusal_ = fmt::format("{}: {} (CUDA error {})", driver(), ready.text[0] != '\0' ? ready.text : "it does not serve", ready.status);
     return serving_->kill();
   }
   activate();

@@ -43,7 +43,7 @@ class Executor {
   void start();
   // Before start(), in a control process that has taken over from another: what its lives there have shown.
   void resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts);
-  void send(const ExecutorPacket& packet, std::span<const int> fds = {});
+  void send(const OutgoingMessage& message);
   void begin_drain();  // no more new work is to be read: Quiesce
   void replace();      // kills this life; executor_died follows with Cause::replaced
   void quit();         // executor_stopped follows
@@ -105,8 +105,9 @@ class Executor {
   [[nodiscard]] ExecutorOptions options() const;
   [[nodiscard]] ExecutorOptions standby_options(StandbyKind kind) const;
   void keep_standby();
-  void arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds);
-  void became_ready(const ExecutorPacket& packet);
+  void arrived(ReceivedMessage& received);
+  void became_ready(const message::Ready& ready);
+  void met_fault(const message::Fault& fault);
   void take_over();
   void activate();
   void watch_calls();

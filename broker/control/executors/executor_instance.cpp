@@ -27,8 +27,8 @@ ExecutorInstance::ExecutorInstance(EventLoop& loop, ExecutorLauncher& launcher, 
   // By the time a handler is called somebody has set them, or nobody wants to know.
   link_ = std::make_unique<ExecutorLink>(
       loop, std::move(life_.link),
-      [this](const ExecutorPacket& packet, proto::ReceivedFds& fds) {
-        if (const auto arrived = handlers_.arrived) arrived(packet, fds);
+      [this](ReceivedMessage& received) {
+        if (const auto arrived = handlers_.arrived) arrived(received);
       },
       [this] { kill(); });
   if (life_.errors.valid()) errors_watch_ = loop.watch(life_.errors.get(), EPOLLIN, [this](EventLoop::Events) { pass_errors_on(); });
@@ -100,11 +100,7 @@ std::unique_ptr<ExecutorInstance> ExecutorInstance::launch(EventLoop& loop, Exec
   return nullptr;
 }
 
-void ExecutorInstance::make_context() {
-  ExecutorPacket packet;
-  packet.header.type = ExecutorMessage::make_context;
-  send(packet);
-}
+void ExecutorInstance::make_context() { send(message::MakeContext{}); }
 
 std::unique_ptr<proto::DriverFacts> ExecutorInstance::read_facts(unsigned device) const {
   auto facts = std::make_unique<proto::DriverFacts>();

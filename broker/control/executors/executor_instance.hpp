@@ -28,7 +28,7 @@ class ExecutorInstance {
     ready,
   };
   struct Handlers {
-    std::function<void(const ExecutorPacket&, proto::ReceivedFds&)> arrived;
+    std::function<void(ReceivedMessage&)> arrived;
     std::function<void()> died;  // not reaped yet; drain() hands on what it last said
   };
 
@@ -36,7 +36,7 @@ class ExecutorInstance {
   [[nodiscard]] static std::unique_ptr<ExecutorInstance> launch(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorOptions& options);
 
   void set_handlers(Handlers handlers) { handlers_ = std::move(handlers); }
-  void send(const ExecutorPacket& packet, std::span<const int> fds = {}) { link_->send(packet, fds); }
+  void send(const OutgoingMessage& message) { link_->send(message); }
   void drain() { link_->drain(); }
   void make_context();  // if it is cold, now or once its driver is initialised
   void kill() { launcher_.kill(life_); }

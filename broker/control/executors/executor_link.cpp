@@ -19,21 +19,21 @@ ExecutorLink::ExecutorLink(EventLoop& loop, proto::Socket socket, Arrival on_arr
   watch_ = loop.watch(socket_.fd(), EPOLLIN, [this](EventLoop::Events events) { on_events(events); });
 }
 
-proto::SocketStatus ExecutorLink::try_send(const ExecutorPacket& packet, std::span<const int> fds) {
-  const proto::SocketStatus status = proto::send_message(socket_, packet, fds);
+proto::SocketStatus ExecutorLink::try_send(const OutgoingMessage& message, std::span<const int> fds) {
+  const proto::SocketStatus status = socket_.send(message.bytes(), fds);
   is_short_ = status == proto::SocketStatus::failed && proto::is_shortage(errno);
   return is_short_ ? proto::SocketStatus::would_block : status;
 }
 
-void ExecutorLink::send(const ExecutorPacket& packet, std::span<const int> fds) {
+void ExecutorLink::send(const OutgoingMessage& message) {
   if (!open_) return;
   if (outgoing_.empty()) {
-    const proto::SocketStatus status = try_send(packet, fds);
+    const proto::SocketStatus status = try_send(message, message.fds());
     if (status == proto::SocketStatus::ok) return;
     if (status != proto::SocketStatus::would_block) return;  // it is dying; its end is noticed by the pidfd
   }
-  Outgoing waiting{packet, {}};
-  for (const int fd : fds) waiting.fds.push_back(proto::duplicate_of(fd));
+  Outgoing waiting{message, {}};
+  for (const int fd : message.fds()) waiting.fds.push_back(proto::duplicate_of(fd));
   outgoing_.push_back(std::move(waiting));
   await_room();
 }
@@ -48,7 +48,7 @@ void ExecutorLink::flush() {
   while (!outgoing_.empty()) {
     std::vector<int> fds;
     for (const proto::FileDescriptor& fd : outgoing_.front().fds) fds.push_back(fd.get());
-    if (try_send(outgoing_.front().packet, fds) == proto::SocketStatus::would_block) return await_room();
+    if (try_send(outgoing_.front().message, fds) == proto::SocketStatus::would_block) return await_room();
     outgoing_.pop_front();
   }
   watch_.set_events(EPOLLIN);
@@ -56,7 +56,6 @@ void ExecutorLink::flush() {
 
 bool ExecutorLink::receive_one() {
   if (!open_) return false;
-  ExecutorPacket packet;
   std::array<std::byte, proto::kMaxMessageBytes> buffer;
   std::size_t bytes = 0;
   proto::ReceivedFds fds;
@@ -67,15 +66,18 @@ bool ExecutorLink::receive_one() {
     case proto::SocketStatus::truncated:
     case proto::SocketStatus::failed: close(); return false;
   }
-  if (bytes != sizeof packet) {
-    log_error("An executor sent a message of {} bytes where {} are due; the link to it is closed.", bytes, sizeof packet);
-    close();
-    return false;
+  const auto packet = std::span<const std::byte>(buffer).first(bytes);
+  ReceivedMessage received;
+  const proto::Misfit misfit = received.assign(packet, fds, proto::MessageDirection::from_executor);
+  if (misfit == proto::Misfit::fits) {
+    on_arrival_(received);
+    return true;
   }
-  std::memcpy(&packet, buffer.data(), sizeof packet);
-  packet.text[sizeof packet.text - 1] = '\0';
-  on_arrival_(packet, fds);
-  return true;
+  const bool is_broken = misfit == proto::Misfit::size;
+  log_error("An executor sent {} of {} bytes, which {}; {}.", name_in(packet), bytes, proto::words_for(misfit),
+            is_broken ? "the link to it is closed" : "it is ignored");
+  if (is_broken) close();
+  return !is_broken;
 }
 
 void ExecutorLink::on_events(EventLoop::Events events) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control process's end of the socket to one life of an executor. Sending never blocks and never fails for the caller: what the socket does
-// not take at once waits in order, with descriptors of its own. What arrives is handed on whole; a packet of another size is a broken
-// executor and closes the link.
+// not take at once waits in order, with descriptors of its own. What arrives fits its row (executor_message.hpp): a packet of another
+// size is of a broken executor and closes the link, what is wrong otherwise is left out.
 // Owned by Executor; the control process's thread.
 #pragma once
 
@@ -18,17 +18,17 @@ namespace mpsshim::broker::control {
 
 class ExecutorLink {
  public:
-  using Arrival = std::function<void(const ExecutorPacket&, proto::ReceivedFds&)>;
+  using Arrival = std::function<void(ReceivedMessage&)>;
   ExecutorLink(EventLoop& loop, proto::Socket socket, Arrival on_arrival, std::function<void()> on_closed);
 
-  void send(const ExecutorPacket& packet, std::span<const int> fds = {});
+  void send(const OutgoingMessage& message);
   // Hands on all that has arrived, to the last packet. For the moment after the executor's death.
   void drain();
   [[nodiscard]] bool is_open() const { return open_; }
 
  private:
   struct Outgoing {
-    ExecutorPacket packet;
+    OutgoingMessage message;  // whose own descriptors were lent
     std::vector<proto::FileDescriptor> fds;
   };
   void on_events(EventLoop::Events events);
@@ -36,7 +36,7 @@ class ExecutorLink {
   void flush();
   void await_room();
   void close();
-  [[nodiscard]] proto::SocketStatus try_send(const ExecutorPacket& packet, std::span<const int> fds);
+  [[nodiscard]] proto::SocketStatus try_send(const OutgoingMessage& message, std::span<const int> fds);
 
   EventLoop& loop_;
   proto::Socket socket_;

@@ -23,7 +23,7 @@ class ExecutorOwner {
  public:
   virtual ~ExecutorOwner() = default;
   virtual void executor_ready(Executor& executor) = 0;
-  virtual void executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) = 0;
+  virtual void executor_sent(Executor& executor, ReceivedMessage& received) = 0;
   // Dead, its last messages handed on. `busy`: sessions with work in flight. The next life starts after this returns.
   // True: a session is to blame for it, and has been told.
   [[nodiscard]] virtual bool executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) = 0;

@@ -38,7 +38,7 @@ void Standby::launch() {
   timer_.reset();
   instance_ = ExecutorInstance::launch(loop_, launcher_, options_);
   if (!instance_) return try_later(fmt::format("its process could not be started ({})", std::strerror(errno)));
-  instance_->set_handlers({[this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { arrived(packet, fds); },
+  instance_->set_handlers({[this](ReceivedMessage& received) { arrived(received); },
                            [this] {
                              instance_->drain();
                              const std::string end = instance_->reap();
@@ -47,18 +47,19 @@ void Standby::launch() {
                            }});
 }
 
-void Standby::arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
-  switch (packet.header.type) {
+void Standby::arrived(ReceivedMessage& received) {
+  switch (received.id()) {
     case ExecutorMessage::standing_by: return waits(ExecutorInstance::Stage::standing_by);
     case ExecutorMessage::ready:
-      if (packet.header.status == CUDA_SUCCESS) return waits(ExecutorInstance::Stage::ready);
-      timer_ = loop_.after(std::chrono::milliseconds(0), [this, status = packet.header.status] {  // not from inside the link that is calling
+      if (received.read<message::Ready>().status == CUDA_SUCCESS) return waits(ExecutorInstance::Stage::ready);
+      // Not from inside the link that is calling.
+      timer_ = loop_.after(std::chrono::milliseconds(0), [this, status = received.read<message::Ready>().status] {
         stop();
         try_later(fmt::format("its context could not be made (CUDA error {})", status));
       });
       return;
     case ExecutorMessage::image_compiled:
-    case ExecutorMessage::link_want: return events_.compiles(packet, fds);
+    case ExecutorMessage::link_want: return events_.compiles(received);
     case ExecutorMessage::fault: return instance_->kill();
     default: return;  // its death tells the rest
   }

@@ -18,8 +18,8 @@ namespace mpsshim::broker::control {
 class Standby {
  public:
   struct Events {
-    std::function<void()> waits;                                               // it is ready, or as ready as it may be
-    std::function<void(const ExecutorPacket&, proto::ReceivedFds&)> compiles;  // what it has, or wants, made from an image
+    std::function<void()> waits;                     // it is ready, or as ready as it may be
+    std::function<void(ReceivedMessage&)> compiles;  // what it has, or wants, made from an image
   };
   Standby(EventLoop& loop, ExecutorLauncher& launcher, const std::string& label, FadingExecutors& fading, Events events)
       : loop_(loop), launcher_(launcher), label_(label), fading_(fading), events_(std::move(events)) {}
@@ -39,7 +39,7 @@ class Standby {
 
  private:
   void launch();
-  void arrived(const ExecutorPacket& packet, proto::ReceivedFds& fds);
+  void arrived(ReceivedMessage& received);
   void waits(ExecutorInstance::Stage stage);
   void try_later(const std::string& why);
 

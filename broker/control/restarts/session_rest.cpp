@@ -64,11 +64,8 @@ void SessionManager::ask_for_rest() {
   rest_->asked = true;
   for (auto& [id, session] : sessions_) {
     if (session.phase != SessionPhase::active || !is_of(session, rest_->house)) continue;
-    ExecutorPacket packet;
-    packet.header = {ExecutorMessage::session_pause, 0, id};
-    packet.object = rest_->number;
-    packet.flags = kPauseToRest | (rest_->order.force ? kPauseDespiteVariables : 0);
-    session.executor->send(packet);
+    const std::uint32_t flags = kPauseToRest | (rest_->order.force ? kPauseDespiteVariables : 0);
+    session.executor->send(message::SessionPause{.session = id, .order = rest_->number, .flags = flags});
     session.event_times.reset();
     rest_->awaited.insert(id);
   }
@@ -88,9 +85,7 @@ void SessionManager::end_rest(const std::string& why) {
   const auto done = std::move(rest_->done);
   for (auto& [id, session] : sessions_) {
     if (!rest_->asked || session.phase != SessionPhase::active || !is_of(session, rest_->house)) continue;
-    ExecutorPacket packet;
-    packet.header = {ExecutorMessage::stay, 0, id};
-    session.executor->send(packet);
+    session.executor->send(message::Stay{.session = id});
     session.event_times_hold = false;
   }
   const House house = rest_->house;

@@ -34,14 +34,12 @@ CUresult SessionManager::offer_external(Session& session, const proto::ExternalO
   }
   if (session.announced.size() >= Session::kMostAnnounced) return CUDA_ERROR_OUT_OF_MEMORY;
   session.announced.emplace(request.memory, nullptr);
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::piece_add, 0, session.id};
-  packet.object = request.memory;
-  packet.address = ++last_piece_;
-  packet.size_bytes = request.size_bytes;
-  packet.purpose = request.handle_type;
-  const int fd = descriptor.get();
-  session.executor->send(packet, {&fd, 1});
+  session.executor->send({message::PieceAdd{.session = session.id,
+                                            .memory = request.memory,
+                                            .piece = ++last_piece_,
+                                            .size_bytes = request.size_bytes,
+                                            .handle_type = request.handle_type},
+                          {.handle = descriptor.get()}});
   return CUDA_SUCCESS;
 }
 

@@ -1,79 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 // SessionManager's part in a module's load: the image an executor asks for, what a compiler process of the session's user makes of it, and what a
 // linker process does of the texts in it.
-#include <array>
-#include <cstring>
+#include <memory>
 
 #include "broker/control/sessions/session_manager.hpp"
 
 namespace mpsshim::broker::control {
 
-namespace {
-
-void refuse_image(Executor& executor, ExecutorPacket answer, CUresult status, const std::string& why) {
-  answer.header.status = static_cast<std::uint32_t>(status);
-  std::strncpy(answer.text, why.c_str(), sizeof answer.text - 1);
-  executor.send(answer);
-}
-
-}  // namespace
-
-void SessionManager::give_image(Executor& executor, const ExecutorPacket& packet) {
-  ExecutorPacket answer;
-  answer.header = {ExecutorMessage::image_give, CUDA_SUCCESS, packet.header.session};
-  answer.object = packet.object;
-  answer.address = packet.address;
-  const Session* const session = find(packet.header.session);
-  int file = images_.sealed_file(packet.header.session, packet.object, answer.size_bytes);
+void SessionManager::give_image(Executor& executor, const message::ImageWant& want) {
+  ImageAnswer answer{.give = {.session = want.session, .question = want.question}};
+  const Session* const session = find(want.session);
+  int file = images_.sealed_file(want.session, want.image, answer.give.size_bytes);
   if (file < 0) return refuse_image(executor, answer, CUDA_ERROR_INVALID_HANDLE, "the image is not known to the broker");
-  const int compiled = images_.compiled_file(executor.id().device, packet.object);
+  const int compiled = images_.compiled_file(executor.id().device, want.image);
   if (compiled >= 0) file = compiled;
-  if (!compilers_) return executor.send(answer, {&file, 1});
-  const Compilers::Image image{session != nullptr ? session->client.uid : 0, packet.object, compiled >= 0, packet.purpose, packet.flags};
+  if (!compilers_) return give(executor, answer, {.image = file});
+  const Compilers::Image image{session != nullptr ? session->client.uid : 0, want.image, compiled >= 0, want.compute, want.flags};
   have_made(*compilers_, executor, answer, image, file);
 }
 
 // Of a linker: read once, kept by nobody.
-void SessionManager::check_input(Executor& executor, const ExecutorPacket& packet, const proto::FileDescriptor& input) {
-  ExecutorPacket answer;
-  answer.header = {ExecutorMessage::image_give, CUDA_SUCCESS, packet.header.session};
-  answer.address = packet.address;
-  const int file = input.get();
-  if (!compilers_) return executor.send(answer, {&file, 1});
-  const Session* const session = find(packet.header.session);
-  have_made(*compilers_, executor, answer, {session != nullptr ? session->client.uid : 0, ++last_input_, false, packet.purpose, kImageIsInput}, file);
+void SessionManager::check_input(Executor& executor, const Received<message::ImageCheck>& received) {
+  const auto& [check, fds] = received;
+  const ImageAnswer answer{.give = {.session = check.session, .question = check.question}};
+  if (!compilers_) return give(executor, answer, {.image = fds.input.get()});
+  const Session* const session = find(check.session);
+  have_made(*compilers_, executor, answer, {session != nullptr ? session->client.uid : 0, ++last_input_, false, check.input_type, kImageIsInput},
+            fds.input.get());
 }
 
 // A GPU that takes one process at a time has no context for another: there the executor has to do it itself.
-void SessionManager::have_linked(Executor& executor, const ExecutorPacket& packet, const proto::FileDescriptor& request) {
-  ExecutorPacket answer;
-  answer.header = {ExecutorMessage::image_give, CUDA_SUCCESS, packet.header.session};
-  answer.address = packet.address;
-  answer.client_pid = packet.client_pid;
-  const int file = request.get();
-  if (!linkers_ || executor.is_exclusive()) return send_to_process(executor, answer, {&file, 1});
+void SessionManager::have_linked(Executor& executor, const Received<message::LinkWant>& received) {
+  const auto& [want, fds] = received;
+  const ImageAnswer answer{.give = {.session = want.session, .question = want.question}, .asker = static_cast<pid_t>(want.asker_pid)};
+  if (!linkers_ || executor.is_exclusive()) return give(executor, answer, {.image = fds.request.get()});
   linker_launcher_->use_driver(executor.driver());
-  const Session* const session = find(packet.header.session);
-  const bool is_of_image = packet.object != 0;
+  const Session* const session = find(want.session);
+  const bool is_of_image = want.image != 0;
   const Compilers::Image image{session != nullptr ? session->client.uid : executor.log_user(),
-                               is_of_image ? packet.object : ++last_input_,
+                               is_of_image ? want.image : ++last_input_,
                                false,
                                0,
-                               is_of_image ? packet.flags : kImageIsInput,
+                               is_of_image ? want.flags : kImageIsInput,
                                executor.device()};
-  have_made(*linkers_, executor, answer, image, file);
+  have_made(*linkers_, executor, answer, image, fds.request.get());
 }
 
 // A standby, which may serve by then, asks for what it makes again.
-void SessionManager::send_to_process(Executor& executor, const ExecutorPacket& answer, std::span<const int> files) {
-  if (executor.pid() == static_cast<pid_t>(answer.client_pid)) return executor.send(answer, files);
+void SessionManager::give(Executor& executor, const ImageAnswer& answer, LentFds<message::ImageGive> files) {
+  if (answer.asker == 0 || executor.pid() == answer.asker) return executor.send({answer.give, files});
   ExecutorInstance* const standby = executor.standby();
-  if (standby != nullptr && standby->pid() == static_cast<pid_t>(answer.client_pid)) standby->send(answer, files);
+  if (standby != nullptr && standby->pid() == answer.asker) standby->send({answer.give, files});
 }
 
-void SessionManager::have_made(Compilers& by, Executor& executor, const ExecutorPacket& answer, const Compilers::Image& image, int file) {
-  const Session* const session = find(answer.header.session);
-  if (session == nullptr && answer.header.session != 0) {
+void SessionManager::refuse_image(Executor& executor, const ImageAnswer& answer, CUresult status, const std::string& why) {
+  ImageAnswer refusal = answer;
+  refusal.give.status = static_cast<std::uint32_t>(status);
+  set_text(refusal.give.text, why);
+  give(executor, refusal, {});
+}
+
+void SessionManager::have_made(Compilers& by, Executor& executor, const ImageAnswer& answer, const Compilers::Image& image, int file) {
+  const Session* const session = find(answer.give.session);
+  if (session == nullptr && answer.give.session != 0) {
     return refuse_image(executor, answer, CUDA_ERROR_MPS_SERVER_NOT_READY, "its session has ended");
   }
   // Kept until then: the session may end, and the image with it.
@@ -82,17 +71,11 @@ void SessionManager::have_made(Compilers& by, Executor& executor, const Executor
     const auto asker = pool_.all().find(id);
     if (asker == pool_.all().end()) return;
     Executor& asked = *asker->second;
-    ExecutorPacket reply = answer;
-    if (status != CUDA_SUCCESS) {
-      reply.header.status = static_cast<std::uint32_t>(status);
-      std::strncpy(reply.text, why.c_str(), sizeof reply.text - 1);
-    }
-    const std::array<int, 2> files{given->get(), made};
-    const auto sent = std::span(files).first(status == CUDA_SUCCESS ? files.size() : 0);
-    if (answer.client_pid != 0) return send_to_process(asked, reply, sent);
-    if (asked.epoch() == epoch) asked.send(reply, sent);  // another life has asked nothing
+    if (answer.asker == 0 && asked.epoch() != epoch) return;  // another life has asked nothing
+    if (status != CUDA_SUCCESS) return refuse_image(asked, answer, status, why);
+    give(asked, answer, {.image = given->get(), .prepared = made});
   };
-  by.prepare(image, file, {answer.header.session, session != nullptr ? session->name() : "Executor " + executor.label()}, done);
+  by.prepare(image, file, {answer.give.session, session != nullptr ? session->name() : "Executor " + executor.label()}, done);
 }
 
 void SessionManager::drop_jobs(std::uint64_t session) {

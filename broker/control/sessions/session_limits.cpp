@@ -39,21 +39,19 @@ std::map<uid_t, SessionManager::Holding> SessionManager::holdings() const {
 }
 
 // Answered whoever asks: a thread of the executor waits.
-void SessionManager::grant_memory(Executor& executor, Session* session, const ExecutorPacket& want) {
-  ExecutorPacket answer;
-  answer.header = {ExecutorMessage::memory_grant, CUDA_ERROR_MPS_SERVER_NOT_READY, want.header.session};
-  answer.object = want.object;
+void SessionManager::grant_memory(Executor& executor, Session* session, const message::MemoryWant& want) {
+  message::MemoryGrant answer{.session = want.session, .question = want.question, .status = CUDA_ERROR_MPS_SERVER_NOT_READY};
   if (session != nullptr) {
     const uid_t uid = session->client.uid;
     DeviceChargeRef charge = quota_.take(session->device, uid, want.size_bytes);
-    answer.header.status = charge != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    answer.status = charge != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (charge == nullptr) {
       complain("{}: {} MiB of device memory refused: clients of user {} hold {} MiB on device {}, and may hold {} MiB (--user-device-mib).",
                session->name(), want.size_bytes >> 20, uid, quota_.held(session->device, uid) >> 20, session->device, quota_.limit() >> 20);
     } else if (want.size_bytes != 0) {
-      session->granted[want.object] = std::move(charge);
+      session->granted[want.question] = std::move(charge);
     }
-    answer.size_bytes = quota_.left(session->device, uid);
+    answer.left_bytes = quota_.left(session->device, uid);
   }
   executor.send(answer);
 }

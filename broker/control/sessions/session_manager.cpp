@@ -163,63 +163,43 @@ bool SessionManager::ensure_leases(Session& session) {
 // Nothing in an executor that knows the session already; it has memory only if it lived in an earlier one.
 void SessionManager::restore_memory(Session& session, Executor& executor) {
   for (const proto::Lease& lease : session.more_leases) {
-    ExecutorPacket packet;
-    packet.header = {ExecutorMessage::lease_restore, 0, session.id};
-    packet.device_lease = lease;
-    executor.send(packet);
+    executor.send(message::LeaseRestore{.session = session.id, .lease = lease});
   }
   if (session.variables.valid()) {
-    ExecutorPacket packet;
-    packet.header = {ExecutorMessage::variables_restore, 0, session.id};
-    const int fd = session.variables.get();
-    executor.send(packet, {&fd, 1});
+    executor.send({message::VariablesRestore{.session = session.id}, {.variables = session.variables.get()}});
   }
   if (session.event_times_hold && session.event_times.valid()) {
-    ExecutorPacket packet;
-    packet.header = {ExecutorMessage::event_times_restore, 0, session.id};
-    const int fd = session.event_times.get();
-    executor.send(packet, {&fd, 1});
+    executor.send({message::EventTimesRestore{.session = session.id}, {.times = session.event_times.get()}});
   }
   for (const auto& [address, chunk] : session.chunks.all()) {
-    ExecutorPacket packet;
-    packet.header = {ExecutorMessage::chunk_restore, 0, session.id};
-    packet.object = packet.address = address;
-    packet.size_bytes = chunk.size_bytes;
-    const int fd = chunk.handle.get();
-    executor.send(packet, {&fd, 1});
+    executor.send({message::ChunkRestore{.session = session.id, .chunk = address, .size_bytes = chunk.size_bytes}, {.handle = chunk.handle.get()}});
   }
   for (const auto& [id, segment] : session.segments.all()) {
-    ExecutorPacket packet;
-    packet.header = {ExecutorMessage::segment_restore, 0, session.id};
-    packet.object = id;
-    packet.address = segment.address;
-    packet.size_bytes = segment.size_bytes;
-    packet.purpose = static_cast<std::uint32_t>(segment.purpose);
-    const int fd = segment.file.get();
-    executor.send(packet, {&fd, 1});
+    executor.send({message::SegmentRestore{.session = session.id,
+                                           .segment = id,
+                                           .address = segment.address,
+                                           .size_bytes = segment.size_bytes,
+                                           .purpose = segment.purpose},
+                   {.file = segment.file.get()}});
   }
 }
 
 void SessionManager::send_open(Session& session, Executor& executor) {
   session.forget_executor();  // the one before
   session.uses_heap = false;
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::session_open, 0, session.id};
-  packet.epoch = session.epoch;
-  packet.client_pid = static_cast<std::uint32_t>(session.client.pid);
-  packet.client_uid = session.client.uid;
-  packet.device_lease = session.device_lease;
-  packet.pinned_lease = session.pinned_lease;
-  packet.size_bytes = quota_.limit();
-  executor.send(packet, session.channel->fds());
+  const auto fds = session.channel->fds();
+  executor.send({message::SessionOpen{.session = session.id,
+                                      .epoch = session.epoch,
+                                      .client_pid = static_cast<std::uint32_t>(session.client.pid),
+                                      .client_uid = session.client.uid,
+                                      .device_lease = session.device_lease,
+                                      .pinned_lease = session.pinned_lease,
+                                      .device_limit_bytes = quota_.limit()},
+                 {.channel = fds[0], .fences = fds[1], .ring_doorbell = fds[2], .completion_doorbell = fds[3]}});
   session.phase = SessionPhase::opening;
 }
 
-void SessionManager::send_close(Session& session) {
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::session_close, 0, session.id};
-  session.executor->send(packet);
-}
+void SessionManager::send_close(Session& session) { session.executor->send(message::SessionClose{.session = session.id}); }
 
 void SessionManager::request_timed_out(Session& session) {
   const std::string where = session.executor != nullptr ? session.executor->label() : "of any number";
@@ -249,13 +229,12 @@ void SessionManager::refuse(Session& session, CUresult status) {
   respond(session, CUDA_SUCCESS);
 }
 
-void SessionManager::session_opened(Session& session, const ExecutorPacket& packet) {
-  const auto status = static_cast<CUresult>(packet.header.status);
+void SessionManager::session_opened(Session& session, CUresult status) {
   const bool is_ending = session.phase == SessionPhase::closing || session.phase == SessionPhase::terminating;
   if (is_ending && status != CUDA_SUCCESS) return session_closed(session);  // nothing was opened, nothing will close
   if (session.phase != SessionPhase::opening) return;
   if (status != CUDA_SUCCESS) {
-    log_error("{}: refused by executor {} with CUDA error {}: {}.", session.name(), session.executor->label(), static_cast<int>(status), packet.text);
+    log_error("{}: refused by executor {} with CUDA error {}.", session.name(), session.executor->label(), static_cast<int>(status));
     return refuse(session, status);
   }
   session.phase = SessionPhase::active;
@@ -312,10 +291,7 @@ std::optional<proto::Lease> SessionManager::add_lease(Session& session, std::uin
     log_info("{}: gets a further range of {} MiB at {:#x}.", session.name(), lease->size_bytes >> 20, lease->address);
   }
   session.more_leases.push_back(*lease);
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::lease_add, 0, session.id};
-  packet.device_lease = *lease;
-  session.executor->send(packet);
+  session.executor->send(message::LeaseAdd{.session = session.id, .lease = *lease});
   return lease;
 }
 

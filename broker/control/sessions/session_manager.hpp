@@ -133,7 +133,7 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] bool resume(StateReader& state, std::string& why, std::function<void()> started);
 
   void executor_ready(Executor& executor) override;
-  void executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) override;
+  void executor_sent(Executor& executor, ReceivedMessage& received) override;
   [[nodiscard]] bool executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) override;
   void fault_told(const XidLine& line);  // by the kernel log
   std::optional<ProgressTick> fault_heard(pid_t pid) override { return kernel_log_.first_heard(pid); }
@@ -150,7 +150,7 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] Executor* place_in_quarantine(const Session& session, const Ward& ward);
   [[nodiscard]] Executor* choose_other(const Session& session, const Executor& than);
   [[nodiscard]] Executor* find_quarantine(const Session& session, const Ward& ward) const;
-  void printed(const Executor& executor, const ExecutorPacket& packet);
+  void printed(const Executor& executor, const message::Printed& part);
   void add_output(Session& session, std::uint32_t stream, std::string_view text);
   void note_fault(const std::vector<std::uint64_t>& suspects, double weight = 1);
   void weigh_faults();
@@ -162,14 +162,14 @@ class SessionManager final : public ExecutorOwner {
   void forget(Executor& executor);
   void free_leases(const std::vector<Remnants::Leases>& leases);
   [[nodiscard]] std::string name_of(std::uint64_t session) const;  // for the log, gone or not
-  void starved(Executor& executor, const ExecutorPacket& packet);
+  void starved(Executor& executor, const message::Starved& report);
   void relocate(Session& session, Executor& to);
   void relocate_for_tests();
   void copy_log(const Session& session, const Executor& from, const Executor& to);
   void ask_for_pause(Session& session);
-  void paused(Session& session, const ExecutorPacket& packet);
+  void paused(Session& session, const message::SessionPaused& answer);
   void check_variables(Session& session);
-  void variables_checked(const Executor& executor, const ExecutorPacket& packet);
+  void variables_checked(const Executor& executor, const message::VariablesChecked& answer);
   void leave(Session& session);  // for the other executor
   [[nodiscard]] bool are_of_a_kind(const Session& a, const Session& b) const;
   [[nodiscard]] std::size_t blocked_by_kind(const Session& session) const;
@@ -189,7 +189,7 @@ class SessionManager final : public ExecutorOwner {
   void request_timed_out(Session& session);
   void respond(Session& session, CUresult status);
 
-  void session_opened(Session& session, const ExecutorPacket& packet);
+  void session_opened(Session& session, CUresult status);
   void session_closed(Session& session);
   void fail(Session& session, CUresult error, const char* why);
   void begin_end(Session& session, SessionPhase phase);
@@ -210,19 +210,26 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] CopyOwners copy_owners(const Executor& executor) const;
   static void add_copies_of(const Session& session, CopyOwners& owners);
   void shorten_log(const Executor& executor);
-  void settle(Executor& executor, const ExecutorPacket& packet);
+  void session_sent(Session& session, ReceivedMessage& received);
+  void module_noted(Executor& executor, const message::ModuleNote& note);
   void lease_released(Session& session, std::uint64_t address);
-  void give_image(Executor& executor, const ExecutorPacket& packet);
-  void check_input(Executor& executor, const ExecutorPacket& packet, const proto::FileDescriptor& input);
-  void have_linked(Executor& executor, const ExecutorPacket& packet, const proto::FileDescriptor& request);
-  void have_made(Compilers& by, Executor& executor, const ExecutorPacket& answer, const Compilers::Image& image, int file);
-  static void send_to_process(Executor& executor, const ExecutorPacket& answer, std::span<const int> files);
+  // To whoever has asked for an image: the executor's process that serves, or that of `asker`.
+  struct ImageAnswer {
+    message::ImageGive give;
+    pid_t asker = 0;
+  };
+  void give_image(Executor& executor, const message::ImageWant& want);
+  void check_input(Executor& executor, const Received<message::ImageCheck>& received);
+  void have_linked(Executor& executor, const Received<message::LinkWant>& received);
+  void have_made(Compilers& by, Executor& executor, const ImageAnswer& answer, const Compilers::Image& image, int file);
+  static void give(Executor& executor, const ImageAnswer& answer, LentFds<message::ImageGive> files);
+  static void refuse_image(Executor& executor, const ImageAnswer& answer, CUresult status, const std::string& why);
   void drop_jobs(std::uint64_t session);
   void stop_compilers();
   void forget_images();
-  void grant_memory(Executor& executor, Session* session, const ExecutorPacket& want);
+  void grant_memory(Executor& executor, Session* session, const message::MemoryWant& want);
   void chunk_released(Session& session, std::uint64_t object);
-  void chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds);
+  void chunk_created(Session& session, Received<message::ChunkCreated> received);
   [[nodiscard]] static SessionCondition condition_of(const Session& session, bool busy);
   [[nodiscard]] Guilt investigate(const Executor& executor, const DeathReport& report, std::span<const SessionCondition> conditions);
   void apply(const Verdict& verdict, const DeathReport& report);

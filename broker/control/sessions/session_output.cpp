@@ -5,10 +5,10 @@
 
 namespace mpsshim::broker::control {
 
-void SessionManager::printed(const Executor& executor, const ExecutorPacket& packet) {
+void SessionManager::printed(const Executor& executor, const message::Printed& part) {
   if (executor.serving() == nullptr) return;
-  const std::string text = executor.serving()->read_output(packet.object, packet.size_bytes);  // also where nobody is left: it is done with
-  if (Session* session = find(packet.header.session)) add_output(*session, OutputBox::kStandardOutput, text);
+  const std::string text = executor.serving()->read_output(part.begin_bytes, part.size_bytes);  // also where nobody is left: it is done with
+  if (Session* session = find(part.session)) add_output(*session, OutputBox::kStandardOutput, text);
 }
 
 void SessionManager::add_output(Session& session, std::uint32_t stream, std::string_view text) {

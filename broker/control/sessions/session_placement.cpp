@@ -128,22 +128,22 @@ std::string SessionManager::name_of(std::uint64_t id) const {
   return found == sessions_.end() ? "a client that is gone" : found->second.name();
 }
 
-void SessionManager::starved(Executor& executor, const ExecutorPacket& packet) {
-  executor.note_blocked(packet.header.session);
-  Session* session = find(packet.header.session);
+void SessionManager::starved(Executor& executor, const message::Starved& report) {
+  executor.note_blocked(report.session);
+  Session* session = find(report.session);
   if (session == nullptr || session->executor != &executor || session->phase != SessionPhase::active || session->relocation) return;
-  if ((packet.flags & kStarvesInPlace) != 0 || session->is_bound) {
+  if ((report.flags & kStarvesInPlace) != 0 || session->is_bound) {
     return log_warning("{}: {} waits in executor {} for work of {} to end (--patience-s); what the session has cannot go to another executor.",
-                       session->name(), packet.text, executor.label(), name_of(packet.object));
+                       session->name(), report.text, executor.label(), name_of(report.blocker));
   }
-  const bool waits_for_itself = packet.object == session->id;
+  const bool waits_for_itself = report.blocker == session->id;
   if (!waits_for_itself && blocks_its_share(*session)) return stay(*session, "kernels of its own kind block all executors but the last");
   Executor* to = waits_for_itself ? nullptr : choose_other(*session, executor);
   if (to == nullptr) {
     return stay(*session, !waits_for_itself && end_a_blocker(*session) ? "one is to be freed for it" : "no other executor can be had");
   }
-  log_warning("{}: {} cannot be made in executor {} while work of {} runs on; it moves to executor {}.", session->name(), packet.text,
-              executor.label(), name_of(packet.object), to->label());
+  log_warning("{}: {} cannot be made in executor {} while work of {} runs on; it moves to executor {}.", session->name(), report.text,
+              executor.label(), name_of(report.blocker), to->label());
   session->relocation.emplace();
   relocate(*session, *to);
 }
@@ -189,24 +189,22 @@ void SessionManager::copy_log(const Session& session, const Executor& from, cons
 }
 
 void SessionManager::ask_for_pause(Session& session) {
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::session_pause, 0, session.id};
-  packet.object = session.relocation->order = ++last_order_;
-  packet.flags = session.relocation->has_variables ? 0 : kPauseWithoutVariables;
-  session.executor->send(packet);
+  session.relocation->order = ++last_order_;
+  const std::uint32_t flags = session.relocation->has_variables ? 0 : kPauseWithoutVariables;
+  session.executor->send(message::SessionPause{.session = session.id, .order = session.relocation->order, .flags = flags});
   session.relocation->asked = true;
   session.event_times.reset();
   session.relocation->limit = loop_.after(limits_.pause, [this, id = session.id] { stay(sessions_.at(id), "work of its own does not end"); });
 }
 
 // With CUDA_SUCCESS its executor serves it no more, until it is told that the session stays. An answer to an order that was called off says nothing.
-void SessionManager::paused(Session& session, const ExecutorPacket& packet) {
-  const auto status = static_cast<CUresult>(packet.header.status);
-  if ((packet.flags & kPauseToRest) != 0) {
-    if (rest_ && rest_->number == packet.object) came_to_rest(session, status);
+void SessionManager::paused(Session& session, const message::SessionPaused& answer) {
+  const auto status = static_cast<CUresult>(answer.status);
+  if ((answer.flags & kPauseToRest) != 0) {
+    if (rest_ && rest_->number == answer.order) came_to_rest(session, status);
     return;
   }
-  if (session.phase != SessionPhase::active || !session.relocation || session.relocation->order != packet.object) return;
+  if (session.phase != SessionPhase::active || !session.relocation || session.relocation->order != answer.order) return;
   if (status != CUDA_SUCCESS) return stay(session, "what it has cannot go to another executor");
   session.event_times_hold = true;
   if (session.relocation->has_variables) return check_variables(session);
@@ -221,19 +219,15 @@ void SessionManager::check_variables(Session& session) {
   session.relocation->has_copies = true;
   copy_log(session, *session.executor, to);
   replay_loads(to, *to.serving());
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::variables_check, 0, session.id};
-  packet.object = session.relocation->order;
-  const int fd = session.variables.get();
-  to.send(packet, {&fd, 1});
+  to.send({message::VariablesCheck{.session = session.id, .order = session.relocation->order}, {.variables = session.variables.get()}});
   session.relocation->limit = loop_.after(limits_.answer, [this, id = session.id] { stay(sessions_.at(id), "the other executor is not ready"); });
 }
 
-void SessionManager::variables_checked(const Executor& executor, const ExecutorPacket& packet) {
-  Session* const session = find(packet.header.session);
+void SessionManager::variables_checked(const Executor& executor, const message::VariablesChecked& answer) {
+  Session* const session = find(answer.session);
   if (session == nullptr || session->phase != SessionPhase::active || !session->relocation) return;
-  if (session->relocation->to != &executor || session->relocation->order != packet.object) return;
-  if (packet.header.status == CUDA_SUCCESS) return leave(*session);
+  if (session->relocation->to != &executor || session->relocation->order != answer.order) return;
+  if (answer.status == CUDA_SUCCESS) return leave(*session);
   session->is_bound = true;
   stay(*session, "its modules' variables would come to other addresses there");
 }
@@ -243,10 +237,8 @@ void SessionManager::leave(Session& session) {
   Executor* const to = session.relocation->to;
   session.relocation.reset();
   session.forget_executor();
-  ExecutorPacket close;
-  close.header = {ExecutorMessage::session_close, 0, session.id};
   session.channel->tell_moved();  // before the close: what its executor still answers is for nobody from here on
-  from.send(close);
+  from.send(message::SessionClose{.session = session.id});
   remnants_.add(from, session.id);
   session.executor = to;
   session.phase = SessionPhase::moved;
@@ -262,9 +254,7 @@ void SessionManager::stay(Session& session, const char* why) {
   } else {
     log_warning("{}: stays in executor {}, because {}; its call waits on (--patience-s).", session.name(), session.executor->label(), why);
   }
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::stay, 0, session.id};
-  session.executor->send(packet);
+  session.executor->send(message::Stay{.session = session.id});
   session.event_times_hold = false;
   drop_relocation(session);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionManager's other half: what executors send, their deaths, and what the next one is given.
+// SessionManager's other half: executors' deaths, and what the next one is given.
 #include <algorithm>
 
 #include <unistd.h>
@@ -13,7 +13,6 @@ namespace mpsshim::broker::control {
 
 namespace {
 constexpr std::chrono::milliseconds kDrainLook{2};
-constexpr std::chrono::milliseconds kFeedDelay{50};
 constexpr unsigned kCompilingCrashes = 2;  // then it is the image
 constexpr unsigned kOpeningDeaths = 2;  // then the session is taken to be what kills executors
 }  // namespace
@@ -101,19 +100,16 @@ void SessionManager::replay_loads(const Executor& executor, ExecutorInstance& in
   for (const ImageStore::Entry& entry : images_.log()) {
     if (entry.executor != executor.id() || ++number <= instance.loads_given) continue;
     instance.loads_given = number;
-    ExecutorPacket packet;
-    packet.header.type = ExecutorMessage::load_replay;
-    packet.object = entry.object;
-    packet.purpose = static_cast<std::uint32_t>(entry.kind);
-    packet.address = entry.copy;
+    message::LoadReplay replay{.object = entry.object, .copy = entry.copy, .kind = entry.kind};
     if (entry.kind != LogKind::load) {
-      instance.send(packet);
+      instance.send(replay);
       continue;
     }
-    if (const auto owner = owners.find({entry.object, entry.copy}); owner != owners.end()) packet.header.session = owner->second;
+    if (const auto owner = owners.find({entry.object, entry.copy}); owner != owners.end()) replay.session = owner->second;
+    std::uint64_t size_bytes = 0;
     int fd = images_.compiled_file(executor.id().device, entry.object);
-    if (fd < 0) fd = images_.sealed_file(0, entry.object, packet.size_bytes);
-    instance.send(packet, {&fd, 1});
+    if (fd < 0) fd = images_.sealed_file(0, entry.object, size_bytes);
+    instance.send({replay, {.image = fd}});
   }
 }
 
@@ -148,132 +144,9 @@ void SessionManager::forget_variables(Session& session) {
 
 void SessionManager::release_copies(const Session& session, Executor& executor) {
   if (!session.variables.valid() || executor.state() != ExecutorState::active) return;
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::variables_forget, 0, session.id};
-  executor.send(packet);
-  if (ExecutorInstance* standby = executor.standby()) standby->send(packet);
-}
-
-void SessionManager::executor_sent(Executor& executor, const ExecutorPacket& packet, proto::ReceivedFds& fds) {
-  Session* session = find(packet.header.session);
-  if (session != nullptr && (session->executor != &executor || !session->in_executor())) session = nullptr;
-  const LogSubject subject(session != nullptr ? session->client.uid : executor.log_user());
-  switch (packet.header.type) {
-    case ExecutorMessage::session_opened:
-      if (session != nullptr) session_opened(*session, packet);
-      return;
-    case ExecutorMessage::session_closed:
-      if (session != nullptr) return session_closed(*session);
-      return free_leases(remnants_.remove(executor, packet.header.session));
-    case ExecutorMessage::variables_checked: return variables_checked(executor, packet);
-    case ExecutorMessage::session_paused:
-      if (session != nullptr) paused(*session, packet);
-      return;
-    case ExecutorMessage::chunk_created:
-      if (session != nullptr) chunk_created(*session, packet, fds);
-      return;
-    case ExecutorMessage::piece_taken:
-      if (session == nullptr) return;
-      if (auto piece = session->announced.extract(packet.object); !piece.empty()) session->imported[packet.address] = std::move(piece.mapped());
-      return;
-    case ExecutorMessage::piece_ended:
-      if (session != nullptr) session->imported.erase(packet.object);
-      return;
-    case ExecutorMessage::memory_want: return grant_memory(executor, session, packet);
-    case ExecutorMessage::memory_back:
-      if (session != nullptr) session->granted.erase(packet.object);
-      return;
-    case ExecutorMessage::chunk_released:
-      if (session != nullptr) chunk_released(*session, packet.object);
-      return;
-    case ExecutorMessage::segment_released:
-      if (session != nullptr) session->segments.release(packet.object);
-      return;
-    case ExecutorMessage::variables_file:
-      if (session != nullptr && fds.count == 1) session->variables = std::move(fds.fds[0]);
-      return;
-    case ExecutorMessage::event_times:
-      if (session != nullptr && fds.count == 1) session->event_times = std::move(fds.fds[0]);
-      return;
-    case ExecutorMessage::lease_released:
-      if (session != nullptr) lease_released(*session, packet.object);
-      return;
-    case ExecutorMessage::image_want: return give_image(executor, packet);
-    case ExecutorMessage::image_check:
-      if (fds.count == 1) return check_input(executor, packet, fds.fds[0]);
-      break;
-    case ExecutorMessage::link_want:
-      if (fds.count == 1) return have_linked(executor, packet, fds.fds[0]);
-      break;
-    case ExecutorMessage::module_note:
-      images_.keep_undone(std::ranges::any_of(pool_.all(), [](const auto& entry) { return entry.second->has_next(); }));
-      if (packet.purpose > static_cast<std::uint32_t>(LogKind::side_contexts)) break;
-      if (!images_.note({executor.id(), static_cast<LogKind>(packet.purpose), packet.object, packet.address, packet.flags})) {
-        log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.",
-                  executor.label(), packet.object);
-      }
-      // Later, when the load has not been the executor's end.
-      if (executor.standby() != nullptr) standby_feeds_[executor.id()] = loop_.after(kFeedDelay, [this, &executor] { feed_standby(executor); });
-      return;
-    case ExecutorMessage::image_compiled:
-      if (fds.count == 1) images_.keep_compiled(executor.id().device, packet.object, std::move(fds.fds[0]));
-      return;
-    case ExecutorMessage::starved: return starved(executor, packet);
-    case ExecutorMessage::settle: return settle(executor, packet);
-    case ExecutorMessage::quiesced: return quiesced(executor);
-    case ExecutorMessage::printed: return printed(executor, packet);
-    case ExecutorMessage::heap_used:
-      if (session != nullptr) session->uses_heap = true;
-      return;
-    case ExecutorMessage::ready:
-    case ExecutorMessage::fault: return;  // Executor's own
-    case ExecutorMessage::session_open:
-    case ExecutorMessage::chunk_restore:
-    case ExecutorMessage::piece_add:
-    case ExecutorMessage::segment_add:
-    case ExecutorMessage::segment_restore:
-    case ExecutorMessage::session_close:
-    case ExecutorMessage::image_give:
-    case ExecutorMessage::load_replay:
-    case ExecutorMessage::quit:
-    case ExecutorMessage::quiesce:
-    case ExecutorMessage::session_pause:
-    case ExecutorMessage::memory_grant:
-    case ExecutorMessage::settled:
-    case ExecutorMessage::lease_add:
-    case ExecutorMessage::lease_restore:
-    case ExecutorMessage::standing_by:
-    case ExecutorMessage::make_context:
-    case ExecutorMessage::variables_restore:
-    case ExecutorMessage::variables_check:
-    case ExecutorMessage::event_times_restore:
-    case ExecutorMessage::variables_forget:
-    case ExecutorMessage::stay: break;
-  }
-  log_error("Executor {} (pid {}) sent message {}, which is not one of its own; it is ignored.", executor.label(), executor.pid(),
-            static_cast<std::uint32_t>(packet.header.type));
-}
-
-void SessionManager::chunk_created(Session& session, const ExecutorPacket& packet, proto::ReceivedFds& fds) {
-  if (fds.count != 1) {
-    log_error("{}: its executor sent {} descriptors with a chunk where 1 is due; that memory would not survive the executor.", session.name(),
-              fds.count);
-    return;
-  }
-  // Granted before, or another session's; without a limit it has not been asked for.
-  DeviceChargeRef charge;
-  if (auto shared = session.announced.extract(packet.object); !shared.empty()) charge = std::move(shared.mapped());
-  if (auto granted = session.granted.extract(packet.address); !granted.empty()) charge = std::move(granted.mapped());
-  if (charge == nullptr) charge = quota_.add(session.device, session.client.uid, packet.size_bytes);
-  session.chunks.add(packet.object, packet.size_bytes, std::move(fds.fds[0]), std::move(charge));
-}
-
-// Packets are served in order, so what was sent before has been dealt with.
-void SessionManager::settle(Executor& executor, const ExecutorPacket& packet) {
-  ExecutorPacket answer;
-  answer.header.type = ExecutorMessage::settled;
-  answer.object = packet.object;
-  executor.send(answer);
+  const message::VariablesForget forget{.session = session.id};
+  executor.send(forget);
+  if (ExecutorInstance* standby = executor.standby()) standby->send(forget);
 }
 
 // The driver's compiler was seen to crash over an image that it compiled at any other time. The session's call is made again in the next executor.

@@ -24,13 +24,12 @@ CUresult SessionManager::add_segment(Session& session, const proto::SegmentCreat
     return status;
   }
   file = session.segments.find(segment)->file.get();
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::segment_add, 0, session.id};
-  packet.object = segment;
-  packet.address = request.address;
-  packet.size_bytes = request.size_bytes;
-  packet.purpose = static_cast<std::uint32_t>(request.purpose);
-  session.executor->send(packet, {&file, 1});
+  session.executor->send({message::SegmentAdd{.session = session.id,
+                                              .segment = segment,
+                                              .address = request.address,
+                                              .size_bytes = request.size_bytes,
+                                              .purpose = request.purpose},
+                          {.file = file}});
   return CUDA_SUCCESS;
 }
 

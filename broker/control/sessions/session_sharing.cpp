@@ -34,13 +34,9 @@ CUresult SessionManager::open_memory(Session& session, const proto::MemoryOpen& 
   session.announced.emplace(request.memory, chunk->second.charge);
   size_bytes = chunk->second.size_bytes;
   is_own = owner == &session;
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::piece_add, 0, session.id};
-  packet.object = request.memory;
-  packet.address = ++last_piece_;
-  packet.size_bytes = size_bytes;
-  const int fd = chunk->second.handle.get();
-  session.executor->send(packet, {&fd, 1});
+  session.executor->send(
+      {message::PieceAdd{.session = session.id, .memory = request.memory, .piece = ++last_piece_, .size_bytes = size_bytes},
+       {.handle = chunk->second.handle.get()}});
   return CUDA_SUCCESS;
 }
 

@@ -87,10 +87,7 @@ void send_event_times(ControlLink& control, std::uint64_t session, const std::ve
   if (!is_written || !proto::seal(file, proto::Seal::content)) {
     return log_warning("Session {}: the times of its {} recorded events cannot be taken along. Free memory.", session, times.size());
   }
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::event_times, 0, session};
-  const int fd = file.get();
-  control.send(packet, {&fd, 1});
+  control.send({message::EventTimes{.session = session}, {.times = file.get()}});
 }
 
 }  // namespace mpsshim::broker

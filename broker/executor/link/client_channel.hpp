@@ -25,7 +25,7 @@ class ClientChannel {
   ClientChannel(const ClientChannel&) = delete;
 
   // Takes the descriptors of SessionOpen: channel, fences, ring doorbell, completion doorbell. Sizes must be sealed.
-  [[nodiscard]] CUresult open(const Driver& driver, const ExecutorPacket& packet, proto::ReceivedFds& fds);
+  [[nodiscard]] CUresult open(const Driver& driver, Received<message::SessionOpen> received);
   // Undoes the registration; waits for every running kernel, so only in a quiet window.
   void unregister(const Driver& driver);
 

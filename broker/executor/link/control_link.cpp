@@ -18,160 +18,156 @@ constexpr std::chrono::milliseconds kSendAgain{1};
 constexpr unsigned kAnnouncedTimeoutMs = 60'000;  // for a control process that is busy; without one the executor ends
 }
 
-void ControlLink::send(const ExecutorPacket& packet, std::span<const int> fds) {
+void ControlLink::send(const OutgoingMessage& message) {
   std::lock_guard lock(send_mutex_);
-  proto::SocketStatus status = proto::send_message(socket_, packet, fds);
+  proto::SocketStatus status = socket_.send(message.bytes(), message.fds());
   // Of this user's processes one has too many descriptors in sockets. What is to be sent is somebody's memory: it has to arrive.
   while (status == proto::SocketStatus::failed && proto::is_shortage(errno)) {
     std::this_thread::sleep_for(kSendAgain);
-    status = proto::send_message(socket_, packet, fds);
+    status = socket_.send(message.bytes(), message.fds());
   }
-  if (status != proto::SocketStatus::ok) log_error("The control process could not be told message {}", static_cast<unsigned>(packet.header.type));
+  if (status != proto::SocketStatus::ok) log_error("The control process could not be told: {}", name_in(message.bytes()));
 }
 
 // False: it is over.
-bool ControlLink::receive(ExecutorPacket& packet, proto::ReceivedFds& fds) {
+bool ControlLink::receive(ReceivedMessage& received) {
   for (;;) {
-    std::size_t received = 0;
-    const proto::SocketStatus status = socket_.receive(std::as_writable_bytes(std::span(&packet, 1)), received, fds);
+    std::array<std::byte, kMaxExecutorPacketBytes> packet;
+    std::size_t bytes = 0;
+    proto::ReceivedFds fds;
+    const proto::SocketStatus status = socket_.receive(packet, bytes, fds);
     if (status == proto::SocketStatus::closed || status == proto::SocketStatus::failed) return false;
-    if (status == proto::SocketStatus::ok && received == sizeof packet) return packet.header.type != ExecutorMessage::quit;
-    log_error("A message of {} bytes from the control process is not understood and was left out", received);
+    if (status != proto::SocketStatus::ok) {
+      log_error("A message of {} bytes from the control process is not understood and was left out", bytes);
+      continue;
+    }
+    const auto arrived = std::span<const std::byte>(packet).first(bytes);
+    const proto::Misfit misfit = received.assign(arrived, fds, proto::MessageDirection::to_executor);
+    if (misfit == proto::Misfit::fits) return !received.is<message::Quit>();
+    log_error("{} of {} bytes from the control process {}, and was left out", name_in(arrived), bytes, proto::words_for(misfit));
   }
 }
 
 ControlLink::InOrder ControlLink::note(LogKind kind, std::uint64_t object, std::uint64_t copy, std::uint64_t session, std::uint32_t flags) {
   InOrder in_order(order_mutex_);
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::module_note, 0, session};
-  packet.object = object;
-  packet.address = copy;
-  packet.purpose = static_cast<std::uint32_t>(kind);
-  packet.flags = flags;
-  send(packet);
+  send(message::ModuleNote{.session = session, .object = object, .copy = copy, .kind = kind, .flags = flags});
   return in_order;
 }
 
 void ControlLink::run(const Handler& handler) {
   receiver_ = std::this_thread::get_id();
   for (;;) {
-    Deferred next;
+    ReceivedMessage next;
     if (!deferred_.empty()) {
       next = std::move(deferred_.front());
       deferred_.pop_front();
-    } else if (is_over_ || !receive(next.packet, next.fds)) {
+    } else if (is_over_ || !receive(next)) {
       return;
     }
-    file(next.packet, next.fds, handler);
+    file(next, handler);
   }
 }
 
 // By the thread that receives. What has to be handled in its order waits for run().
 void ControlLink::receive_until(const std::function<bool()>& is_enough) {
   while (!is_over_ && !is_enough()) {
-    ExecutorPacket packet;
-    proto::ReceivedFds fds;
-    is_over_ = !receive(packet, fds);
+    ReceivedMessage received;
+    is_over_ = !receive(received);
     if (is_over_) return;
-    file(packet, fds, [&](const ExecutorPacket& other, proto::ReceivedFds& its) { deferred_.push_back({other, std::move(its)}); });
+    file(received, [&](ReceivedMessage& other) { deferred_.push_back(std::move(other)); });
   }
 }
 
 bool ControlLink::await(ExecutorMessage type) {
   for (;;) {
-    ExecutorPacket packet;
-    proto::ReceivedFds fds;
-    if (!receive(packet, fds)) return false;
-    if (packet.header.type == type) return true;
-    log_error("Message {} came where {} is awaited, and was left out", static_cast<unsigned>(packet.header.type), static_cast<unsigned>(type));
+    ReceivedMessage received;
+    if (!receive(received)) return false;
+    if (received.id() == type) return true;
+    log_error("{} came where another message is awaited, and was left out", received.name());
   }
 }
 
-void ControlLink::file(const ExecutorPacket& packet, proto::ReceivedFds& fds, const Handler& handler) {
-  if (packet.header.type == ExecutorMessage::image_give) {
-    std::lock_guard lock(mutex_);
-    const auto asked = images_.find(packet.address);
-    if (asked == images_.end()) return;  // whoever asked has given up
-    FetchedImage& fetched = asked->second.emplace();
-    fetched.status = static_cast<CUresult>(packet.header.status);
-    fetched.log = packet.text;
-    if (fds.count > 0) fetched.image = std::move(fds.fds[0]);
-    if (fds.count > 1) fetched.prepared = std::move(fds.fds[1]);
-    if (fetched.status == CUDA_SUCCESS && !fetched.image.valid()) fetched.status = CUDA_ERROR_OUT_OF_MEMORY;
-    arrived_.notify_all();
-    return;
-  }
-  if (packet.header.type == ExecutorMessage::lease_add) {
-    std::lock_guard lock(mutex_);
-    leases_[{packet.header.session, packet.device_lease.address}] = packet.device_lease;
-    arrived_.notify_all();
-    return;
-  }
-  if (packet.header.type == ExecutorMessage::memory_grant) {
-    std::lock_guard lock(mutex_);
-    const auto asked = memory_answers_.find(packet.object);
-    if (asked == memory_answers_.end()) return;  // whoever asked has given up, and given it back
-    asked->second = {static_cast<CUresult>(packet.header.status), packet.object, packet.size_bytes};
-    arrived_.notify_all();
-    return;
-  }
-  if (packet.header.type == ExecutorMessage::settled) {
-    std::lock_guard lock(mutex_);
-    settles_answered_ = packet.object;
-    arrived_.notify_all();
-    return;
-  }
-  if (packet.header.type == ExecutorMessage::piece_add && fds.count == 1) {
-    std::lock_guard lock(mutex_);
-    pieces_[{packet.header.session, packet.object}] = {packet.size_bytes, packet.purpose, packet.address, std::move(fds.fds[0])};
-    arrived_.notify_all();
-    return;
-  }
-  if (packet.header.type == ExecutorMessage::segment_add && fds.count == 1) {
-    std::lock_guard lock(mutex_);
-    segments_[{packet.header.session, packet.object}] = {static_cast<proto::SegmentPurpose>(packet.purpose), packet.address, packet.size_bytes,
-                                                         std::move(fds.fds[0])};
-    arrived_.notify_all();
-    return;
-  }
-  handler(packet, fds);
+void ControlLink::file(ReceivedMessage& received, const Handler& handler) {
+  if (received.is<message::ImageGive>()) return keep(received.take<message::ImageGive>());
+  if (received.is<message::SegmentAdd>()) return keep(received.take<message::SegmentAdd>());
+  if (received.is<message::PieceAdd>()) return keep(received.take<message::PieceAdd>());
+  if (received.is<message::LeaseAdd>()) return keep(received.take<message::LeaseAdd>());
+  if (received.is<message::MemoryGrant>()) return keep(received.take<message::MemoryGrant>());
+  if (received.is<message::Settled>()) return keep(received.take<message::Settled>());
+  handler(received);
+}
+
+void ControlLink::keep(Received<message::ImageGive> given) {
+  const std::lock_guard lock(mutex_);
+  const auto asked = images_.find(given.message.question);
+  if (asked == images_.end()) return;  // whoever asked has given up
+  FetchedImage& fetched = asked->second.emplace();
+  fetched.status = static_cast<CUresult>(given.message.status);
+  fetched.log = given.message.text;
+  fetched.image = std::move(given.fds.image);
+  fetched.prepared = std::move(given.fds.prepared);
+  if (fetched.status == CUDA_SUCCESS && !fetched.image.valid()) fetched.status = CUDA_ERROR_OUT_OF_MEMORY;
+  arrived_.notify_all();
+}
+
+void ControlLink::keep(Received<message::SegmentAdd> added) {
+  const std::lock_guard lock(mutex_);
+  const message::SegmentAdd& segment = added.message;
+  segments_[{segment.session, segment.segment}] = {segment.purpose, segment.address, segment.size_bytes, std::move(added.fds.file)};
+  arrived_.notify_all();
+}
+
+void ControlLink::keep(Received<message::PieceAdd> added) {
+  const std::lock_guard lock(mutex_);
+  const message::PieceAdd& piece = added.message;
+  pieces_[{piece.session, piece.memory}] = {piece.size_bytes, piece.handle_type, piece.piece, std::move(added.fds.handle)};
+  arrived_.notify_all();
+}
+
+void ControlLink::keep(const Received<message::LeaseAdd>& added) {
+  const std::lock_guard lock(mutex_);
+  leases_[{added.message.session, added.message.lease.address}] = added.message.lease;
+  arrived_.notify_all();
+}
+
+void ControlLink::keep(const Received<message::MemoryGrant>& answer) {
+  const std::lock_guard lock(mutex_);
+  const message::MemoryGrant& grant = answer.message;
+  const auto asked = memory_answers_.find(grant.question);
+  if (asked == memory_answers_.end()) return;  // whoever asked has given up, and given it back
+  asked->second = {static_cast<CUresult>(grant.status), grant.question, grant.left_bytes};
+  arrived_.notify_all();
+}
+
+void ControlLink::keep(const Received<message::Settled>& answer) {
+  const std::lock_guard lock(mutex_);
+  settles_answered_ = answer.message.ticket;
+  arrived_.notify_all();
 }
 
 ControlLink::FetchedImage ControlLink::fetch_image(std::uint64_t session, std::uint64_t image, const ImageTarget& target, unsigned timeout_ms) {
-  ExecutorPacket want;
-  want.header = {ExecutorMessage::image_want, 0, session};
-  want.object = image;
-  want.purpose = target.compute;
-  want.flags = (target.has_objects ? kImageHasObjects : 0) | (target.runs_texts ? kImageForTexts : 0);
-  return ask(want, {}, timeout_ms);
+  const std::uint32_t flags = (target.has_objects ? kImageHasObjects : 0) | (target.runs_texts ? kImageForTexts : 0);
+  return ask(message::ImageWant{.session = session, .image = image, .compute = target.compute, .flags = flags}, {}, timeout_ms);
 }
 
 ControlLink::FetchedImage ControlLink::check_input(std::uint64_t session, const proto::FileDescriptor& input, CUjitInputType type,
                                                    unsigned timeout_ms) {
-  ExecutorPacket check;
-  check.header = {ExecutorMessage::image_check, 0, session};
-  check.purpose = static_cast<std::uint32_t>(type);
-  const int fd = input.get();
-  return ask(check, {&fd, 1}, timeout_ms);
+  return ask(message::ImageCheck{.session = session, .input_type = static_cast<std::uint32_t>(type)}, {.input = input.get()}, timeout_ms);
 }
 
 ControlLink::FetchedImage ControlLink::link(std::uint64_t session, std::uint64_t image, std::uint32_t flags, const proto::FileDescriptor& request,
                                             unsigned timeout_ms) {
-  ExecutorPacket want;
-  want.header = {ExecutorMessage::link_want, 0, session};
-  want.object = image;
-  want.flags = flags;
-  want.client_pid = static_cast<std::uint32_t>(getpid());
-  const int fd = request.get();
-  return ask(want, {&fd, 1}, timeout_ms);
+  const auto asker_pid = static_cast<std::uint32_t>(getpid());
+  return ask(message::LinkWant{.session = session, .image = image, .flags = flags, .asker_pid = asker_pid}, {.request = request.get()}, timeout_ms);
 }
 
-ControlLink::FetchedImage ControlLink::ask(ExecutorPacket& question, std::span<const int> fds, unsigned timeout_ms) {
+template <class Question>
+ControlLink::FetchedImage ControlLink::ask(Question question, LentFds<Question> fds, unsigned timeout_ms) {
   std::unique_lock lock(mutex_);
-  question.address = ++images_asked_;
-  const auto asked = images_.try_emplace(question.address).first;
+  question.question = ++images_asked_;
+  const auto asked = images_.try_emplace(question.question).first;
   lock.unlock();
-  send(question, fds);
+  send({question, fds});
   const bool receives = std::this_thread::get_id() == receiver_.load();
   if (receives) {
     receive_until([&] {
@@ -192,12 +188,10 @@ ControlLink::FetchedImage ControlLink::ask(ExecutorPacket& question, std::span<c
 }
 
 ControlLink::MemoryAnswer ControlLink::ask_for_memory(std::uint64_t session, std::uint64_t size_bytes) {
-  ExecutorPacket want;
-  want.header = {ExecutorMessage::memory_want, 0, session};
-  want.size_bytes = size_bytes;
+  message::MemoryWant want{.session = session, .size_bytes = size_bytes};
   std::unique_lock lock(mutex_);
-  want.object = ++memory_asked_;
-  const auto asked = memory_answers_.try_emplace(want.object).first;
+  want.question = ++memory_asked_;
+  const auto asked = memory_answers_.try_emplace(want.question).first;
   lock.unlock();
   send(want);
   lock.lock();
@@ -208,15 +202,12 @@ ControlLink::MemoryAnswer ControlLink::ask_for_memory(std::uint64_t session, std
   if (answer) return *answer;
   log_warning("Session {}: the control process has not said within {} s whether it may have {} MiB of device memory; the call fails", session,
               kAnnouncedTimeoutMs / 1000, size_bytes >> 20);
-  give_memory_back(session, want.object);
+  give_memory_back(session, want.question);
   return {};
 }
 
 void ControlLink::give_memory_back(std::uint64_t session, std::uint64_t number) {
-  ExecutorPacket back;
-  back.header = {ExecutorMessage::memory_back, 0, session};
-  back.object = number;
-  send(back);
+  send(message::MemoryBack{.session = session, .question = number});
 }
 
 template <class Kind>
@@ -260,10 +251,8 @@ void ControlLink::look_again() {
 
 bool ControlLink::settle(unsigned timeout_ms, const IsGone& is_gone) {
   std::unique_lock lock(mutex_);
-  ExecutorPacket packet;
-  packet.header.type = ExecutorMessage::settle;
-  const std::uint64_t ticket = packet.object = ++settles_asked_;
-  send(packet);  // under the lock, so that tickets arrive in order
+  const std::uint64_t ticket = ++settles_asked_;
+  send(message::Settle{.ticket = ticket});  // under the lock, so that tickets arrive in order
   return arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return settles_answered_ >= ticket || is_gone(); });
 }
 

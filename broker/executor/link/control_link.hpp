@@ -39,19 +39,19 @@ struct ReceivedPiece {
 
 class ControlLink {
  public:
-  using Handler = std::function<void(const ExecutorPacket&, proto::ReceivedFds&)>;
+  using Handler = std::function<void(ReceivedMessage&)>;
 
   explicit ControlLink(proto::Socket socket) : socket_(std::move(socket)) {}
 
-  void send(const ExecutorPacket& packet, std::span<const int> fds = {});
+  void send(const OutgoingMessage& message);
   // Adds to the load log, which the executor's next life makes again. Sent before the driver is called. Hold what it returns until the driver has
   // been: so the driver gets everything in the log's order, whichever threads ask. `session`: for the log file. `flags`: of a load, kLoad...
   using InOrder = std::unique_lock<std::mutex>;
   [[nodiscard]] InOrder note(LogKind kind, std::uint64_t object, std::uint64_t copy = 0, std::uint64_t session = 0, std::uint32_t flags = 0);
-  // Receives until the control process hangs up or sends quit. `handler` sees all but image_give, segment_add, piece_add, lease_add and settled.
+  // Receives until the control process hangs up or sends Quit. `handler` sees all but what keep() has.
   void run(const Handler& handler);
 
-  // The same until that message comes, which is true, or the control process hangs up or sends quit. Nothing else is due meanwhile.
+  // The same until that message comes, which is true, or the control process hangs up or sends Quit. Nothing else is due meanwhile.
   [[nodiscard]] bool await(ExecutorMessage type);
 
   // Asks for an image and what a compiler process makes of it, for a load of `session`, and waits for it, at most `timeout_ms`. Called by helper
@@ -101,19 +101,21 @@ class ControlLink {
   using Announced = std::pair<std::uint64_t, std::uint64_t>;  // session, and what it is known by
   template <class Kind>
   [[nodiscard]] CUresult take(std::map<Announced, Kind>& announced, Announced which, const IsGone& is_gone, Kind& taken);
-  [[nodiscard]] FetchedImage ask(ExecutorPacket& question, std::span<const int> fds, unsigned timeout_ms);
+  template <class Question>
+  [[nodiscard]] FetchedImage ask(Question question, LentFds<Question> fds, unsigned timeout_ms);
   void receive_until(const std::function<bool()>& is_enough);
-  [[nodiscard]] bool receive(ExecutorPacket& packet, proto::ReceivedFds& fds);
-  void file(const ExecutorPacket& packet, proto::ReceivedFds& fds, const Handler& handler);
+  [[nodiscard]] bool receive(ReceivedMessage& received);
+  void file(ReceivedMessage& received, const Handler& handler);
+  void keep(Received<message::ImageGive> given);
+  void keep(Received<message::SegmentAdd> added);
+  void keep(Received<message::PieceAdd> added);
+  void keep(const Received<message::LeaseAdd>& added);
+  void keep(const Received<message::MemoryGrant>& answer);
+  void keep(const Received<message::Settled>& answer);
 
   proto::Socket socket_;
   std::atomic<std::thread::id> receiver_{};  // the thread in run(), once there is one
-  // What came while that thread waited for an answer; it alone has these.
-  struct Deferred {
-    ExecutorPacket packet;
-    proto::ReceivedFds fds;
-  };
-  std::deque<Deferred> deferred_;
+  std::deque<ReceivedMessage> deferred_;             // what came while that thread waited for an answer; it alone has these
   bool is_over_ = false;
   std::mutex send_mutex_;
   std::mutex order_mutex_;  // of the load log

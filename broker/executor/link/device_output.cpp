@@ -72,11 +72,9 @@ bool DeviceOutput::deliver() {
 bool DeviceOutput::deliver_locked() {
   const std::int64_t end = written();
   if (end <= delivered_) return false;
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::printed, 0, holder_};
-  packet.object = static_cast<std::uint64_t>(delivered_);
-  packet.size_bytes = static_cast<std::uint64_t>(end - delivered_);
-  control_.send(packet);
+  control_.send(message::Printed{.session = holder_,
+                                 .begin_bytes = static_cast<std::uint64_t>(delivered_),
+                                 .size_bytes = static_cast<std::uint64_t>(end - delivered_)});
   delivered_ = end;
   return true;
 }

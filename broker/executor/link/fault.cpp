@@ -42,13 +42,10 @@ void FaultReporter::report_and_stop(CUresult result, std::uint64_t session, cons
   }
   const ScopedMark mark(session, "reporting a fault", Patience::patient);  // no longer the call that met it
   if (last_words_) last_words_(result);
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::fault, static_cast<std::uint32_t>(result), 0};
-  packet.object = session;
-  packet.size_bytes = progress_tick();
-  std::snprintf(packet.text, sizeof packet.text, "%s returned %s", call, driver_.describe(result).c_str());
-  log_error("The context is lost: {}, met by session {}", packet.text, session);
-  control_.send(packet);
+  message::Fault fault{.met_by = session, .tick = progress_tick(), .status = static_cast<std::uint32_t>(result)};
+  std::snprintf(fault.text, sizeof fault.text, "%s returned %s", call, driver_.describe(result).c_str());
+  log_error("The context is lost: {}, met by session {}", fault.text, session);
+  control_.send(fault);
   raise(SIGSTOP);
   _exit(3);
 }

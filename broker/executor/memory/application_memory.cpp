@@ -90,12 +90,7 @@ CUresult ApplicationMemory::adopt_shared(proto::MemoryId id, std::uint64_t size_
 }
 
 void ApplicationMemory::tell_created(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle, std::uint64_t grant) {
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::chunk_created, 0, session_};
-  packet.object = id.value;
-  packet.address = grant;
-  packet.size_bytes = size_bytes;
-  control_.send(packet, std::array{handle.get()});
+  control_.send({message::ChunkCreated{.session = session_, .chunk = id.value, .grant = grant, .size_bytes = size_bytes}, {.handle = handle.get()}});
 }
 
 bool ApplicationMemory::release(proto::MemoryId id) {
@@ -113,10 +108,7 @@ void ApplicationMemory::drop_if_unused(std::uint64_t id) {
   driver_->cuMemRelease(found->second.handle);
   pieces_.erase(found);
   map_.give_back_descriptor();
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::chunk_released, 0, session_};
-  packet.object = id;
-  control_.send(packet);
+  control_.send(message::ChunkReleased{.session = session_, .chunk = id});
 }
 
 CUresult ApplicationMemory::set_driver_access(std::uint64_t address, std::uint64_t size_bytes, bool is_accessible) {

@@ -189,12 +189,9 @@ CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   }
   chunks_[address] = {rounded, handle};
   usable_.add(address, rounded);
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::chunk_created, 0, session_};
-  packet.object = address;
-  packet.address = grant.spend();
-  packet.size_bytes = rounded;
-  control_.send(packet, std::array{exported.get()});  // before the client hears of it: the memory must outlive this process from then on
+  // Before the client hears of it: the memory must outlive this process from then on.
+  control_.send({message::ChunkCreated{.session = session_, .chunk = address, .grant = grant.spend(), .size_bytes = rounded},
+                 {.handle = exported.get()}});
   chunk = {address, rounded};
   return CUDA_SUCCESS;
 }
@@ -254,13 +251,10 @@ void MemoryMap::release_chunk(std::uint64_t address, std::uint64_t up_to) {
     ++releasing_;
   }
   unmap_chunk(address, node.mapped());
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::chunk_released, 0, session_};
-  packet.object = address;
   {
     // The control process hears of the release before the address can be another chunk's.
     std::lock_guard lock(mutex_);
-    control_.send(packet);
+    control_.send(message::ChunkReleased{.session = session_, .chunk = address});
     all_chunks_ -= taken_.erase(address);
     give_room_back(address, node.mapped().size_bytes);
     --releasing_;

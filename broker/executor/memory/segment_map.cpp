@@ -80,10 +80,7 @@ void SegmentMap::unmap(std::uint64_t segment) {
     lock.unlock();
     if (node.empty()) return;
   }
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::segment_released, 0, session_};
-  packet.object = segment;
-  control_.send(packet);
+  control_.send(message::SegmentReleased{.session = session_, .segment = segment});
 }
 
 bool SegmentMap::release_some(TurnBudget& budget) {

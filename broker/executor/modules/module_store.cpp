@@ -237,11 +237,7 @@ void ModuleStore::tell_compiled(std::uint64_t image, const ImageBytes& compiled)
   if (!file.valid() || pwrite(file.get(), compiled.data(), compiled.size(), 0) != size || !proto::seal(file, proto::Seal::content)) {
     return log_warning("What image {} was compiled to cannot be kept for the next executor; it will be compiled again. Free memory.", image);
   }
-  ExecutorPacket packet;
-  packet.header.type = ExecutorMessage::image_compiled;
-  packet.object = image;
-  const int fd = file.get();
-  control_.send(packet, {&fd, 1});
+  control_.send({message::ImageCompiled{.image = image}, {.cubin = file.get()}});
 }
 
 // The last reference is gone. Unloading waits for every running kernel, so it is left to a window; nobody waits for it.

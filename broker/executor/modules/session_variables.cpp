@@ -26,10 +26,7 @@ bool SessionVariables::open() {
     log_warning("Session {}: no memory to keep its modules' variables; if its executor ends, so does the session. Free memory.", session_);
     return false;
   }
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::variables_file, 0, session_};
-  const int fd = file.get();
-  control_.send(packet, {&fd, 1});
+  control_.send({message::VariablesFile{.session = session_}, {.variables = file.get()}});
   file_.store(reinterpret_cast<KeptVariablesFile*>(mapping_.data()), std::memory_order_release);  // zeroes: exact, of nothing
   return true;
 }

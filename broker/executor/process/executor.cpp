@@ -57,7 +57,7 @@ int Executor::run() {
   publish();
   CUresult result = load_driver();
   if (result == CUDA_SUCCESS && options_.is_cold) {
-    tell(ExecutorMessage::standing_by, result);
+    link_.send(message::StandingBy{});
     if (!link_.await(ExecutorMessage::make_context)) _exit(0);
   }
   if (result == CUDA_SUCCESS) result = start();
@@ -65,9 +65,9 @@ int Executor::run() {
     log_warning("No system calls can be refused to this executor ({}): what it is made to do by a client is bounded by its user's rights alone",
                 std::strerror(errno));
   }
-  tell(ExecutorMessage::ready, result);
+  link_.send(message::Ready{.status = static_cast<std::uint32_t>(result)});
   if (result != CUDA_SUCCESS) return 2;
-  link_.run([this](const ExecutorPacket& packet, proto::ReceivedFds& fds) { handle(packet, fds); });
+  link_.run([this](ReceivedMessage& received) { handle(received); });
   proto::trace::finish();
   _exit(0);  // the driver goes with the process; waiting for kernels that may never end is not needed
 }
@@ -180,140 +180,129 @@ CUresult Executor::register_progress() {
                            progress_address_, is_registered);
 }
 
-void Executor::handle(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
-  switch (packet.header.type) {
-    case ExecutorMessage::session_open: return open_session(packet, fds);
-    case ExecutorMessage::session_close: return close_session(packet.header.session);
+void Executor::handle(ReceivedMessage& received) {
+  switch (received.id()) {
+    case ExecutorMessage::session_open: return open_session(received.take<message::SessionOpen>());
+    case ExecutorMessage::session_close: return close_session(received.session());
     case ExecutorMessage::quiesce:
       parts_->draining.store(true, std::memory_order_relaxed);
       window_->shut();
-      return workers_->after_this_turn([this] { tell(ExecutorMessage::quiesced, CUDA_SUCCESS); });
-    case ExecutorMessage::session_pause: return pause_session(packet);
-    case ExecutorMessage::stay: return workers_->resume(packet.header.session);
-    case ExecutorMessage::lease_restore: restores_[packet.header.session].push_back({packet, {}}); return;
+      return workers_->after_this_turn([this] { link_.send(message::Quiesced{}); });
+    case ExecutorMessage::session_pause: return pause_session(received.read<message::SessionPause>());
+    case ExecutorMessage::stay: return workers_->resume(received.session());
+    case ExecutorMessage::lease_restore:
     case ExecutorMessage::chunk_restore:
     case ExecutorMessage::variables_restore:
     case ExecutorMessage::event_times_restore:
-    case ExecutorMessage::segment_restore:
-      if (fds.count == 1) restores_[packet.header.session].push_back({packet, std::move(fds.fds[0])});
-      return;
-    case ExecutorMessage::load_replay: return replay(packet, fds);
-    case ExecutorMessage::variables_check: return check_variables(packet, fds);
-    case ExecutorMessage::variables_forget: return modules_->forget_owner(packet.header.session);
+    case ExecutorMessage::segment_restore: restores_[received.session()].push_back(std::move(received)); return;
+    case ExecutorMessage::load_replay: return replay(received.take<message::LoadReplay>());
+    case ExecutorMessage::variables_check: return check_variables(received.take<message::VariablesCheck>());
+    case ExecutorMessage::variables_forget: return modules_->forget_owner(received.session());
     case ExecutorMessage::make_context: return;  // it has one
-    default: log_error("Message {} from the control process is not known to the executor", static_cast<unsigned>(packet.header.type));
+    default: log_error("{} from the control process is not for the executor", received.name());
   }
 }
 
-void Executor::replay(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
+void Executor::replay(const Received<message::LoadReplay>& received) {
+  const auto& [entry, fds] = received;
   const ScopedMark mark(0, "cuModuleLoadData", Patience::patient);
-  switch (static_cast<LogKind>(packet.purpose)) {
-    case LogKind::unload: return modules_->replay_unload(packet.object, packet.address);
-    case LogKind::stream: return static_cast<void>(parts_->streams.add(static_cast<int>(packet.object)));
-    case LogKind::graph: return parts_->make_graph_again(packet.object);
-    case LogKind::side_contexts: return parts_->sides.make_up_to(packet.object);
+  switch (entry.kind) {
+    case LogKind::unload: return modules_->replay_unload(entry.object, entry.copy);
+    case LogKind::stream: return static_cast<void>(parts_->streams.add(static_cast<int>(entry.object)));
+    case LogKind::graph: return parts_->make_graph_again(entry.object);
+    case LogKind::side_contexts: return parts_->sides.make_up_to(entry.object);
     case LogKind::load: break;
   }
-  if (fds.count == 1 && modules_->replay(packet.object, packet.address, packet.header.session, fds.fds[0]) != CUDA_SUCCESS) {
-    log_error("Image {} of an earlier executor is lost; its clients will be told", packet.object);
+  if (fds.image.valid() && modules_->replay(entry.object, entry.copy, entry.session, fds.image) != CUDA_SUCCESS) {
+    log_error("Image {} of an earlier executor is lost; its clients will be told", entry.object);
   }
 }
 
 // Behind the replays it is about, which are made as they come.
-void Executor::check_variables(const ExecutorPacket& packet, const proto::ReceivedFds& fds) {
-  proto::Mapping file;
-  if (fds.count == 1) file = proto::Mapping::map(fds.fds[0], 0, sizeof(KeptVariablesFile), proto::Access::read_only);
+void Executor::check_variables(const Received<message::VariablesCheck>& received) {
+  const auto& [check, fds] = received;
+  const proto::Mapping file = proto::Mapping::map(fds.variables, 0, sizeof(KeptVariablesFile), proto::Access::read_only);
   const bool are_here = file && modules_->has_kept(table_of(*reinterpret_cast<const KeptVariablesFile*>(file.data())));
-  ExecutorPacket answer;
-  answer.header = {ExecutorMessage::variables_checked, static_cast<std::uint32_t>(are_here ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND), packet.header.session};
-  answer.object = packet.object;
-  link_.send(answer);
+  const CUresult result = are_here ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+  link_.send(message::VariablesChecked{.session = check.session, .order = check.order, .status = static_cast<std::uint32_t>(result)});
 }
 
-void Executor::open_session(const ExecutorPacket& packet, proto::ReceivedFds& fds) {
+void Executor::open_session(Received<message::SessionOpen> received) {
   CUresult result = CUDA_SUCCESS;
-  const ScopedMark mark(packet.header.session, "opening a session");
-  const auto pieces = restores_.extract(packet.header.session);
+  const message::SessionOpen open = received.message;
+  const ScopedMark mark(open.session, "opening a session");
+  auto pieces = restores_.extract(open.session);
   const Clock::time_point began = Clock::now();
-  std::shared_ptr<Session> session = Session::open(*parts_, packet, fds, result);
+  std::shared_ptr<Session> session = Session::open(*parts_, std::move(received), result);
   const Clock::time_point opened = Clock::now();
   if (session && !pieces.empty()) {
     result = restore(*session, pieces.mapped());
-    log_info("Session {}: opened in {} us, {} pieces of its memory brought back in {} us", packet.header.session, elapsed_us(began, opened),
+    log_info("Session {}: opened in {} us, {} pieces of its memory brought back in {} us", open.session, elapsed_us(began, opened),
              pieces.mapped().size(), elapsed_us(opened, Clock::now()));
   }
   if (!stress_) stress_ = std::make_unique<StressThread>(*parts_);
   if (session && result == CUDA_SUCCESS) workers_->add(session);
   if (session && result != CUDA_SUCCESS) Session::discard(session);
-  if (result != CUDA_SUCCESS)
-    log_error("Session {} (pid {}) could not be opened: {}", packet.header.session, packet.client_pid, driver_->describe(result));
-  tell(ExecutorMessage::session_opened, result, packet.header.session);
+  if (result != CUDA_SUCCESS) log_error("Session {} (pid {}) could not be opened: {}", open.session, open.client_pid, driver_->describe(result));
+  link_.send(message::SessionOpened{.session = open.session, .status = static_cast<std::uint32_t>(result)});
 }
 
-CUresult Executor::restore(Session& session, const std::vector<Restore>& pieces) {
-  for (const Restore& piece : pieces) {
+CUresult Executor::restore(Session& session, Restores& pieces) {
+  for (ReceivedMessage& piece : pieces) {
     const ScopedMark mark(session.id(), "restoring memory", Patience::patient);
-    CUresult result = CUDA_SUCCESS;
-    if (piece.packet.header.type == ExecutorMessage::lease_restore) {
-      result = session.memory().add_lease(piece.packet.device_lease);
-    } else if (piece.packet.header.type == ExecutorMessage::chunk_restore) {
-      const std::uint64_t object = piece.packet.object;
-      result = ApplicationMemory::is_piece(object)
-                   ? session.memory().application().adopt(proto::MemoryId{object}, piece.packet.size_bytes, piece.file)
-                   : session.memory().restore_chunk(object, piece.packet.size_bytes, piece.file.get());
-    } else if (piece.packet.header.type == ExecutorMessage::variables_restore) {
-      if (!session.variables().adopt(piece.file)) result = CUDA_ERROR_OUT_OF_MEMORY;
-    } else if (piece.packet.header.type == ExecutorMessage::event_times_restore) {
-      if (session.times().adopt(piece.file)) session.times().set_base(parts_->host_clock.base());
-    } else {
-      std::uint64_t device_address = 0;
-      result = session.memory().segments().map(piece.packet.object, static_cast<proto::SegmentPurpose>(piece.packet.purpose), piece.packet.address,
-                                               piece.packet.flags, piece.file, device_address);
-      // The client goes by one address for host and device.
-      const bool is_pinned = proto::has_own_address(static_cast<proto::SegmentPurpose>(piece.packet.purpose));
-      if (result == CUDA_SUCCESS && is_pinned && device_address != piece.packet.address) result = CUDA_ERROR_MPS_SERVER_NOT_READY;
-    }
-    if (result != CUDA_SUCCESS) return faults_->check(result, piece.packet.header.session, "restoring a session's memory");
+    const CUresult result = restore_piece(session, piece);
+    if (result != CUDA_SUCCESS) return faults_->check(result, session.id(), "restoring a session's memory");
   }
   return CUDA_SUCCESS;
+}
+
+CUresult Executor::restore_piece(Session& session, ReceivedMessage& piece) {
+  if (piece.is<message::LeaseRestore>()) return session.memory().add_lease(piece.read<message::LeaseRestore>().lease);
+  if (piece.is<message::ChunkRestore>()) {
+    const auto [chunk, fds] = piece.take<message::ChunkRestore>();
+    return ApplicationMemory::is_piece(chunk.chunk)
+               ? session.memory().application().adopt(proto::MemoryId{chunk.chunk}, chunk.size_bytes, fds.handle)
+               : session.memory().restore_chunk(chunk.chunk, chunk.size_bytes, fds.handle.get());
+  }
+  if (piece.is<message::VariablesRestore>()) {
+    return session.variables().adopt(piece.take<message::VariablesRestore>().fds.variables) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (piece.is<message::EventTimesRestore>()) {
+    if (session.times().adopt(piece.take<message::EventTimesRestore>().fds.times)) session.times().set_base(parts_->host_clock.base());
+    return CUDA_SUCCESS;
+  }
+  const auto [segment, fds] = piece.take<message::SegmentRestore>();
+  std::uint64_t device_address = 0;
+  const CUresult result = session.memory().segments().map(segment.segment, segment.purpose, segment.address, 0, fds.file, device_address);
+  // The client goes by one address for host and device.
+  const bool is_moved = proto::has_own_address(segment.purpose) && device_address != segment.address;
+  return result == CUDA_SUCCESS && is_moved ? CUDA_ERROR_MPS_SERVER_NOT_READY : result;
 }
 
 void Executor::close_session(std::uint64_t session) {
   restores_.erase(session);
   link_.forget_session(session);
   window_->cancel(session);  // what it still waits for would keep it from being taken down
-  workers_->close(session, [this, session] { tell(ExecutorMessage::session_closed, CUDA_SUCCESS, session); });
+  workers_->close(session, [this, session] { link_.send(message::SessionClosed{.session = session}); });
 }
 
-void Executor::pause_session(const ExecutorPacket& packet) {
-  const std::uint64_t session = packet.header.session;
-  const auto answer = [this, session, order = packet.object, flags = packet.flags](CUresult result) {
-    ExecutorPacket paused;
-    paused.header = {ExecutorMessage::session_paused, static_cast<std::uint32_t>(result), session};
-    paused.object = order;
-    paused.flags = flags;
-    link_.send(paused);
+void Executor::pause_session(const message::SessionPause& pause) {
+  const auto answer = [this, pause](CUresult result) {
+    link_.send(message::SessionPaused{
+        .session = pause.session, .order = pause.order, .flags = pause.flags, .status = static_cast<std::uint32_t>(result)});
   };
-  if ((packet.flags & kPauseToRest) != 0) return workers_->rest(session, (packet.flags & kPauseDespiteVariables) != 0, answer);
-  workers_->pause(session, (packet.flags & kPauseWithoutVariables) != 0, answer);
+  if ((pause.flags & kPauseToRest) != 0) return workers_->rest(pause.session, (pause.flags & kPauseDespiteVariables) != 0, answer);
+  workers_->pause(pause.session, (pause.flags & kPauseWithoutVariables) != 0, answer);
 }
 
 // Whether it can go elsewhere is asked first: another executor is started for one that can.
 void Executor::tell_starved(const QuietWindow::Starving& starving) {
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::starved, 0, starving.session};
-  packet.object = starving.blocker;
-  std::strncpy(packet.text, starving.what, sizeof packet.text - 1);
-  workers_->ask_whether_movable(starving.session, [this, packet](bool is_movable) mutable {
-    packet.flags = is_movable ? 0 : kStarvesInPlace;
-    link_.send(packet);
+  message::Starved starved{.session = starving.session, .blocker = starving.blocker};
+  set_text(starved.text, starving.what);
+  workers_->ask_whether_movable(starving.session, [this, starved](bool is_movable) mutable {
+    starved.flags = is_movable ? 0 : kStarvesInPlace;
+    link_.send(starved);
   });
-}
-
-void Executor::tell(ExecutorMessage type, CUresult status, std::uint64_t session) {
-  ExecutorPacket packet;
-  packet.header = {type, static_cast<std::uint32_t>(status), session};
-  link_.send(packet);
 }
 
 }  // namespace mpsshim::broker

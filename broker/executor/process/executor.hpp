@@ -34,10 +34,7 @@ class Executor {
   [[nodiscard]] int run();
 
  private:
-  struct Restore {  // what a moving session brings along, sent ahead of its SessionOpen
-    ExecutorPacket packet;
-    proto::FileDescriptor file;
-  };
+  using Restores = std::vector<ReceivedMessage>;  // what a moving session brings along, sent ahead of its SessionOpen
 
   void publish();
   [[nodiscard]] CUresult load_driver();
@@ -45,15 +42,15 @@ class Executor {
   [[nodiscard]] CUresult make_context();
   [[nodiscard]] CUresult register_progress();
   void enlarge_heap();
-  void handle(const ExecutorPacket& packet, proto::ReceivedFds& fds);
-  void check_variables(const ExecutorPacket& packet, const proto::ReceivedFds& fds);
-  void replay(const ExecutorPacket& packet, proto::ReceivedFds& fds);
-  void open_session(const ExecutorPacket& packet, proto::ReceivedFds& fds);
-  [[nodiscard]] CUresult restore(Session& session, const std::vector<Restore>& pieces);
+  void handle(ReceivedMessage& received);
+  void check_variables(const Received<message::VariablesCheck>& received);
+  void replay(const Received<message::LoadReplay>& received);
+  void open_session(Received<message::SessionOpen> received);
+  [[nodiscard]] CUresult restore(Session& session, Restores& pieces);
+  [[nodiscard]] CUresult restore_piece(Session& session, ReceivedMessage& piece);
   void close_session(std::uint64_t session);
-  void pause_session(const ExecutorPacket& packet);
+  void pause_session(const message::SessionPause& pause);
   void tell_starved(const QuietWindow::Starving& starving);
-  void tell(ExecutorMessage type, CUresult status, std::uint64_t session = 0);
 
   const ExecutorOptions options_;
   ControlLink link_;
@@ -72,7 +69,7 @@ class Executor {
   std::unique_ptr<WorkerSet> workers_;
   std::unique_ptr<FaultWatch> watch_;
   std::unique_ptr<StressThread> stress_;                    // from the first session on
-  std::map<std::uint64_t, std::vector<Restore>> restores_;  // by session
+  std::map<std::uint64_t, Restores> restores_;              // by session
 };
 
 }  // namespace mpsshim::broker

@@ -17,12 +17,7 @@ namespace {
 struct TakenPiece {
   TakenPiece(ControlLink& link, std::uint64_t owner, std::uint64_t number) : control(link), session(owner), piece(number) {}
   TakenPiece(const TakenPiece&) = delete;
-  ~TakenPiece() {
-    ExecutorPacket packet;
-    packet.header = {ExecutorMessage::piece_ended, 0, session};
-    packet.object = piece;
-    control.send(packet);
-  }
+  ~TakenPiece() { control.send(message::PieceEnded{.session = session, .piece = piece}); }
   ControlLink& control;
   const std::uint64_t session;
   const std::uint64_t piece;
@@ -33,11 +28,7 @@ CUresult import(Session& session, const proto::ExternalImportRecord& record) {
   ReceivedPiece piece;
   const CUresult announced = parts.control.take_piece(session.id(), record.memory.value, [&] { return session.is_gone(); }, piece);
   if (announced != CUDA_SUCCESS) return CUDA_ERROR_MPS_SERVER_NOT_READY;
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::piece_taken, 0, session.id()};
-  packet.object = record.memory.value;
-  packet.address = piece.number;
-  parts.control.send(packet);
+  parts.control.send(message::PieceTaken{.session = session.id(), .memory = record.memory.value, .piece = piece.number});
   const auto taken = std::make_shared<const TakenPiece>(parts.control, session.id(), piece.number);
   // What a session shares is behind such a descriptor as well.
   const std::uint32_t type = piece.handle_type != 0 ? piece.handle_type : std::uint32_t{CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD};

@@ -109,10 +109,7 @@ void handle(SessionPost& incoming, const proto::LeaseEndRecord& record) {
       self->memory().release_ranges(address, self->memory().find_lease(address).value_or(0), up_to);
       // One that was never used is there, since its client knows of it.
       if (self->parts().control.forget_lease(self->id(), address) || self->memory().remove_lease(address)) {
-        ExecutorPacket packet;
-        packet.header = {ExecutorMessage::lease_released, 0, self->id()};
-        packet.object = address;
-        self->parts().control.send(packet);
+        self->parts().control.send(message::LeaseReleased{.session = self->id(), .address = address});
       }
       self->finish_job();
     });

@@ -22,15 +22,15 @@ constexpr unsigned kOutputTimeoutMs = 1'000;  // for the control process to take
 
 }  // namespace
 
-Session::Session(ExecutorParts& parts, const ExecutorPacket& packet)
+Session::Session(ExecutorParts& parts, const message::SessionOpen& open)
     : parts_(parts),
-      id_(packet.header.session),
-      client_pid_(packet.client_pid),
-      client_uid_(packet.client_uid),
+      id_(open.session),
+      client_pid_(open.client_pid),
+      client_uid_(open.client_uid),
       variables_(std::make_shared<SessionVariables>(id_, parts.control)),
       context_{parts, channel_, id_, *variables_},
-      memory_(parts.driver, parts.control, parts.device, id_, packet.device_lease, packet.pinned_lease, parts.chunks, parts.bulk_lane,
-              packet.size_bytes),
+      memory_(parts.driver, parts.control, parts.device, id_, open.device_lease, open.pinned_lease, parts.chunks, parts.bulk_lane,
+              open.device_limit_bytes),
       arrays_(parts.driver),
       times_(parts.driver),
       graphs_(parts),
@@ -39,9 +39,9 @@ Session::Session(ExecutorParts& parts, const ExecutorPacket& packet)
 
 Session::~Session() = default;
 
-std::shared_ptr<Session> Session::open(ExecutorParts& parts, const ExecutorPacket& packet, proto::ReceivedFds& fds, CUresult& result) {
-  const std::shared_ptr<Session> session(new Session(parts, packet));
-  result = session->channel_.open(parts.driver, packet, fds);
+std::shared_ptr<Session> Session::open(ExecutorParts& parts, Received<message::SessionOpen> received, CUresult& result) {
+  const std::shared_ptr<Session> session(new Session(parts, received.message));
+  result = session->channel_.open(parts.driver, std::move(received));
   if (result == CUDA_SUCCESS) result = session->memory_.open();
   if (result == CUDA_SUCCESS) result = session->streams_.open();
   if (result == CUDA_SUCCESS) return session;
@@ -326,9 +326,7 @@ void Session::retire_image(ImageRef image) {
 // Nobody can say what its kernels leave there, nor give it back.
 void Session::note_heap_use() {
   if (std::exchange(uses_heap_, true)) return;
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::heap_used, 0, id_};
-  parts_.control.send(packet);
+  parts_.control.send(message::HeapUsed{.session = id_});
 }
 
 }  // namespace mpsshim::broker

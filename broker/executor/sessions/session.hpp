@@ -41,7 +41,7 @@ namespace mpsshim::broker {
 class Session : public std::enable_shared_from_this<Session> {
  public:
   // Maps and registers everything of a SessionOpen packet. nullptr and the reason in `result` if the session cannot be served.
-  [[nodiscard]] static std::shared_ptr<Session> open(ExecutorParts& parts, const ExecutorPacket& packet, proto::ReceivedFds& fds, CUresult& result);
+  [[nodiscard]] static std::shared_ptr<Session> open(ExecutorParts& parts, Received<message::SessionOpen> received, CUresult& result);
   // For a session that open() returned and no worker got: takes down what it has in the driver.
   static void discard(const std::shared_ptr<Session>& session);
   Session(const Session&) = delete;
@@ -170,7 +170,7 @@ class Session : public std::enable_shared_from_this<Session> {
     }
   };
 
-  Session(ExecutorParts& parts, const ExecutorPacket& packet);
+  Session(ExecutorParts& parts, const message::SessionOpen& open);
   void answer_pause(bool without_variables, const std::function<void(CUresult)>& answer);
   void leave_times(std::function<void()> left);
   void abandon_jobs();

@@ -50,43 +50,42 @@ void ObligingExecutor::ready() {
     device.is_cpu_device = 1;  // which takes memory files as external memory
   }
   require(pwrite(facts_.get(), facts.get(), sizeof *facts, 0) == static_cast<ssize_t>(sizeof *facts), "facts cannot be written");
-  ExecutorPacket packet;
-  packet.header.type = ExecutorMessage::ready;
-  send(packet);
+  send(message::Ready{});
 }
 
-void ObligingExecutor::send(const ExecutorPacket& packet, std::span<const int> fds) { (void)proto::send_message(socket_, packet, fds); }
+void ObligingExecutor::send(const OutgoingMessage& message) { (void)socket_.send(message.bytes(), message.fds()); }
 
 bool ObligingExecutor::serve() {
   bool any = false;
-  ExecutorPacket packet;
+  std::array<std::byte, kMaxExecutorPacketBytes> packet;
   std::size_t bytes = 0;
-  proto::ReceivedFds fds;
-  while (socket_.valid() && socket_.receive(std::as_writable_bytes(std::span(&packet, 1)), bytes, fds) == proto::SocketStatus::ok) {
+  for (proto::ReceivedFds fds; socket_.valid() && socket_.receive(packet, bytes, fds) == proto::SocketStatus::ok; fds = {}) {
     any = true;
-    ExecutorPacket answer;
-    answer.header = {ExecutorMessage::session_opened, 0, packet.header.session};
-    if (packet.header.type == ExecutorMessage::session_open) {
-      // What the executor relies on: whoever it is told of is new, and comes with its channel.
-      require(fds.count == 4, "a session is opened without its channel");
-      require(open_.insert(packet.header.session).second, "a session is opened twice");
-      send(answer);
-    } else if (packet.header.type == ExecutorMessage::session_close) {
-      require(open_.erase(packet.header.session) == 1, "a session is closed that is not open");
-      answer.header.type = ExecutorMessage::session_closed;
-      send(answer);
-    } else if (packet.header.type == ExecutorMessage::segment_add || packet.header.type == ExecutorMessage::lease_add) {
-      require(open_.contains(packet.header.session),
-              "memory is announced for a session that is not open");  // known before its client has the answer, and only where it is open
-    } else if (packet.header.type == ExecutorMessage::piece_add) {
-      require(open_.contains(packet.header.session) && fds.count == 1, "memory is handed over for nobody, or without its descriptor");
-      require(fcntl(fds.fds[0].get(), F_GET_SEALS) >= 0, "what is handed over as memory is no memory file");
-      answer.header.type = ExecutorMessage::piece_taken;
-      answer.object = packet.object;
-      if (packet.object % 2 == 0) send(answer);
-    }
+    ReceivedMessage received;
+    const proto::Misfit misfit = received.assign(std::span(packet).first(bytes), fds, proto::MessageDirection::to_executor);
+    require(misfit == proto::Misfit::fits, "an executor is sent what is no message of its");
+    take(received);
   }
   return any;
+}
+
+void ObligingExecutor::take(ReceivedMessage& received) {
+  const std::uint64_t session = received.session();
+  if (received.is<message::SessionOpen>()) {
+    // What the executor relies on: whoever it is told of is new.
+    require(open_.insert(session).second, "a session is opened twice");
+    send(message::SessionOpened{.session = session});
+  } else if (received.is<message::SessionClose>()) {
+    require(open_.erase(session) == 1, "a session is closed that is not open");
+    send(message::SessionClosed{.session = session});
+  } else if (received.is<message::SegmentAdd>() || received.is<message::LeaseAdd>()) {
+    require(open_.contains(session), "memory is announced for a session that is not open");  // known before its client has the answer, and only there
+  } else if (received.is<message::PieceAdd>()) {
+    const auto [added, fds] = received.take<message::PieceAdd>();
+    require(open_.contains(session), "memory is handed over for nobody");
+    require(fcntl(fds.handle.get(), F_GET_SEALS) >= 0, "what is handed over as memory is no memory file");
+    if (added.memory % 2 == 0) send(message::PieceTaken{.session = session, .memory = added.memory});
+  }
 }
 
 ControlStage::ControlStage()

@@ -26,7 +26,8 @@ class ObligingExecutor final : public broker::control::ExecutorLauncher {
   // True if anything had come.
   bool serve();
   [[nodiscard]] const std::set<std::uint64_t>& open_sessions() const { return open_; }
-  void send(const broker::ExecutorPacket& packet, std::span<const int> fds = {});
+  void send(const broker::OutgoingMessage& message);
+  void take(broker::ReceivedMessage& received);
 
  private:
   proto::Socket socket_;

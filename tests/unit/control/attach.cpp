@@ -40,18 +40,17 @@ TEST_CASE("attach: a channel with its header, sealed, and the same leases in the
   TestClient client = broker.connect();
   REQUIRE(client.hello().header.status == CUDA_SUCCESS);
   client.send(proto::Attach{});
-  const Arrived open = broker.executor().expect(ExecutorMessage::session_open);
-  REQUIRE(open.fds.count == 4);
-  CHECK(open.packet.client_pid == static_cast<std::uint32_t>(getpid()));
+  const auto open = broker.executor().expect<message::SessionOpen>();
+  CHECK(open.message.client_pid == static_cast<std::uint32_t>(getpid()));
   proto::Attached early;
   CHECK_FALSE(client.poll(early));
-  broker.executor().send(ExecutorMessage::session_opened, open.packet.header.session);
+  broker.executor().send(message::SessionOpened{.session = open.message.session});
   const auto attached = client.await<proto::Attached>();
   REQUIRE(attached.header.status == CUDA_SUCCESS);
-  CHECK(attached.session == open.packet.header.session);
+  CHECK(attached.session == open.message.session);
   CHECK(attached.lost == 0);
-  CHECK(attached.device_lease.address == open.packet.device_lease.address);
-  CHECK(attached.pinned_lease.address == open.packet.pinned_lease.address);
+  CHECK(attached.device_lease.address == open.message.device_lease.address);
+  CHECK(attached.pinned_lease.address == open.message.pinned_lease.address);
   REQUIRE(client.fds.count == 4);
   CHECK(proto::sealed_size(client.fds.fds[0]) == proto::kChannelBytes);
   CHECK(proto::sealed_size(client.fds.fds[1]) == proto::kFenceSegmentBytes);
@@ -67,15 +66,16 @@ TEST_CASE("client and executor share the doorbells, which never block") {
   TestClient client = broker.connect();
   REQUIRE(client.hello().header.status == CUDA_SUCCESS);
   client.send(proto::Attach{});
-  const Arrived open = broker.executor().expect(ExecutorMessage::session_open);
-  broker.executor().send(ExecutorMessage::session_opened, open.packet.header.session);
+  const auto open = broker.executor().expect<message::SessionOpen>();
+  broker.executor().send(message::SessionOpened{.session = open.message.session});
   (void)client.await<proto::Attached>();
-  for (const std::size_t bell : {2u, 3u}) {
+  for (const auto& [mine, its] : {std::pair(client.fds.fds[2].get(), open.fds.ring_doorbell.get()),
+                                  std::pair(client.fds.fds[3].get(), open.fds.completion_doorbell.get())}) {
     std::uint64_t value = 5;
-    REQUIRE(write(client.fds.fds[bell].get(), &value, sizeof value) == sizeof value);
-    REQUIRE(read(open.fds.fds[bell].get(), &value, sizeof value) == sizeof value);
+    REQUIRE(write(mine, &value, sizeof value) == sizeof value);
+    REQUIRE(read(its, &value, sizeof value) == sizeof value);
     CHECK(value == 5);
-    CHECK(read(open.fds.fds[bell].get(), &value, sizeof value) == -1);
+    CHECK(read(its, &value, sizeof value) == -1);
     CHECK(errno == EAGAIN);
   }
 }
@@ -109,8 +109,8 @@ TEST_CASE("a client of the release before is served, in its own version") {
   REQUIRE(welcome.header.status == CUDA_SUCCESS);
   CHECK(welcome.layout_minor == proto::kLayoutMinor - 1);
   client.send(proto::Attach{});
-  const Arrived open = broker.executor().expect(ExecutorMessage::session_open);
-  broker.executor().send(ExecutorMessage::session_opened, open.packet.header.session);
+  const auto open = broker.executor().expect<message::SessionOpen>();
+  broker.executor().send(message::SessionOpened{.session = open.message.session});
   REQUIRE(client.await<proto::Attached>().header.status == CUDA_SUCCESS);
   CHECK(header_of(map_header(client.fds)).layout_minor == proto::kLayoutMinor - 1);
 }
@@ -133,8 +133,8 @@ TEST_CASE("the driver's refusal of a session reaches the client, and nothing sta
   TestClient client = broker.connect();
   REQUIRE(client.hello().header.status == CUDA_SUCCESS);
   client.send(proto::Attach{});
-  const Arrived open = broker.executor().expect(ExecutorMessage::session_open);
-  broker.executor().send(ExecutorMessage::session_opened, open.packet.header.session, CUDA_ERROR_OUT_OF_MEMORY);
+  const auto open = broker.executor().expect<message::SessionOpen>();
+  broker.executor().send(message::SessionOpened{.session = open.message.session, .status = CUDA_ERROR_OUT_OF_MEMORY});
   CHECK(client.await<proto::Attached>().header.status == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(broker.manager.sessions().empty());
   client.send(proto::Attach{});  // it may try again
@@ -148,10 +148,10 @@ TEST_CASE("an executor that does not answer costs the client ten seconds, not fo
   TestClient client = broker.connect();
   REQUIRE(client.hello().header.status == CUDA_SUCCESS);
   client.send(proto::Attach{});
-  const Arrived open = broker.executor().expect(ExecutorMessage::session_open);
+  const auto open = broker.executor().expect<message::SessionOpen>();
   CHECK(client.await<proto::Attached>().header.status == CUDA_ERROR_MPS_SERVER_NOT_READY);
   // The answer that comes late is kept for the next Attach.
-  broker.executor().send(ExecutorMessage::session_opened, open.packet.header.session);
+  broker.executor().send(message::SessionOpened{.session = open.message.session});
   turn_for(broker.loop, 10);
   CHECK(client.ask<proto::Attached>(proto::Attach{}).header.status == CUDA_SUCCESS);
   CHECK(client.fds.count == 4);
@@ -208,7 +208,7 @@ TEST_CASE("a client that is gone takes nobody's place while its session ends, bu
   broker.serve();
   const auto end_without_the_executor = [&](TestClient client) {
     client.hang_up();
-    broker.executor().expect(ExecutorMessage::session_close);
+    broker.executor().expect<message::SessionClose>();
   };
   end_without_the_executor(broker.attach());
   end_without_the_executor(broker.attach());

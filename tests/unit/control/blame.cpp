@@ -62,9 +62,9 @@ TEST_CASE("the same, and the client has ended by then") {
   Scene scene;
   scene.executor().set_progress(0, scene.hostile.session, 5, 5, 0);
   scene.first.hang_up();
-  scene.executor().expect(ExecutorMessage::session_close);
+  scene.executor().expect<message::SessionClose>();
   scene.executor().leave(0);
-  scene.executor().send(ExecutorMessage::session_closed, scene.hostile.session);
+  scene.executor().send(message::SessionClosed{.session = scene.hostile.session});
   REQUIRE(turn_until(scene.broker.loop, [&] { return !scene.broker.has_session(scene.hostile.session); }));
   scene.end_executor(CUDA_ERROR_MISALIGNED_ADDRESS);
   scene.check_nobody_is_guilty();

@@ -52,26 +52,23 @@ struct Blocked : ControlFixture {
   // A kernel of it goes on and on there, on a stream of its own.
   void spin(std::size_t number, const Member& member) { life(number).set_progress(member.id, member.id, 1, 0); }
   void starve(std::size_t number, const Member& who, const Member& by) {
-    ExecutorPacket packet;
-    packet.header = {ExecutorMessage::starved, 0, who.id};
-    packet.object = by.id;
-    std::strcpy(packet.text, "cuModuleLoadData");
+    message::Starved packet{.session = who.id, .blocker = by.id};
+    set_text(packet.text, "cuModuleLoadData");
     life(number).send(packet);
   }
   // Starves in one, and goes on in another.
   void move(Member& who, const Member& by, std::size_t from, std::size_t to) {
     starve(from, who, by);
     (void)life(to);
-    ExecutorPacket order = life(from).expect(ExecutorMessage::session_pause).packet;
-    order.header = {ExecutorMessage::session_paused, 0, who.id};
-    life(from).send(order);
-    life(from).expect(ExecutorMessage::session_close);
+    const message::SessionPause order = life(from).expect<message::SessionPause>().message;
+    life(from).send(message::SessionPaused{.session = who.id, .order = order.order, .flags = order.flags});
+    life(from).expect<message::SessionClose>();
     who.client->send(proto::Attach{});
     life(to).open_session();
     REQUIRE(who.client->await<proto::Attached>().header.status == CUDA_SUCCESS);
     who.page = map_header(who.client->fds);
   }
-  bool stays(std::size_t number, const Member& who) { return life(number).expect(ExecutorMessage::stay).packet.header.session == who.id; }
+  bool stays(std::size_t number, const Member& who) { return life(number).expect<message::Stay>().message.session == who.id; }
 
  private:
   std::vector<ExecutorPeer*> lives_;
@@ -109,7 +106,7 @@ TEST_CASE("when all executors are blocked for so long and somebody waits, the la
   CHECK(header_of(last.page).session_state == kActive);
   turn_for(broker.loop, 1'600);
   broker.starve(1, waiting, last);
-  CHECK(broker.life(1).expect(ExecutorMessage::session_close).packet.header.session == last.id);
+  CHECK(broker.life(1).expect<message::SessionClose>().message.session == last.id);
   CHECK(broker.stays(1, waiting));
   CHECK(header_of(last.page).session_error == CUDA_ERROR_LAUNCH_TIMEOUT);
   CHECK(header_of(first.page).session_state == kActive);

@@ -13,12 +13,7 @@ namespace {
 void create_chunk(ControlFixture& broker, std::uint64_t session, std::uint64_t address, const char* content) {
   const proto::FileDescriptor file = proto::create_memory_file("test-chunk", 4096);
   REQUIRE(pwrite(file.get(), content, strlen(content), 0) == static_cast<ssize_t>(strlen(content)));
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::chunk_created, 0, session};
-  packet.object = address;
-  packet.size_bytes = 4096;
-  const int fd = file.get();
-  broker.executor().send(packet, {&fd, 1});
+  broker.executor().send({message::ChunkCreated{.session = session, .chunk = address, .size_bytes = 4096}, {.handle = file.get()}});
   REQUIRE(turn_until(broker.loop, [&] { return broker.session(session).chunks.all().contains(address); }));
 }
 
@@ -71,25 +66,26 @@ TEST_CASE("a fault: the guilty has the driver's error for good, the idle moves w
   CHECK(header_of(guilty_page).session_error == CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(state_in(idle_page) == kMoved);
 
-  const Arrived replay = next.expect(ExecutorMessage::load_replay);
-  CHECK(replay.packet.object == image);
-  CHECK(replay.packet.size_bytes == 12);
-  CHECK(replay.fds.count == 1);
+  const auto replay = next.expect<message::LoadReplay>();
+  CHECK(replay.message.object == image);
+  char content[12];
+  REQUIRE(pread(replay.fds.image.get(), content, sizeof content, 0) == sizeof content);
+  CHECK(std::string(content, sizeof content) == "module image");
 
   b.send(proto::Attach{});
-  const Arrived chunk = next.expect(ExecutorMessage::chunk_restore);
-  CHECK(chunk.packet.object == idle.device_lease.address);
+  const auto chunk = next.expect<message::ChunkRestore>();
+  CHECK(chunk.message.chunk == idle.device_lease.address);
   char text[8];
-  REQUIRE(pread(chunk.fds.fds[0].get(), text, 8, 0) == 8);
+  REQUIRE(pread(chunk.fds.handle.get(), text, 8, 0) == 8);
   CHECK(std::string(text, 8) == "precious");
-  const Arrived restored = next.expect(ExecutorMessage::segment_restore);
-  CHECK(restored.packet.object == segment.segment);
-  CHECK(restored.packet.address == request.address);
-  const Arrived open = next.expect(ExecutorMessage::session_open);
-  CHECK(open.packet.header.session == idle.session);
-  CHECK(open.packet.epoch == idle.epoch + 1);
-  CHECK(open.packet.device_lease.address == idle.device_lease.address);
-  next.send(ExecutorMessage::session_opened, idle.session);
+  const auto restored = next.expect<message::SegmentRestore>();
+  CHECK(restored.message.segment == segment.segment);
+  CHECK(restored.message.address == request.address);
+  const auto open = next.expect<message::SessionOpen>();
+  CHECK(open.message.session == idle.session);
+  CHECK(open.message.epoch == idle.epoch + 1);
+  CHECK(open.message.device_lease.address == idle.device_lease.address);
+  next.send(message::SessionOpened{.session = idle.session});
   const auto again = b.await<proto::Attached>();
   REQUIRE(again.header.status == CUDA_SUCCESS);
   CHECK(again.session == idle.session);
@@ -126,16 +122,12 @@ TEST_CASE("what an executor said just before its death counts") {
   proto::Attached attached;
   TestClient client = broker.attach(&attached);
   const proto::FileDescriptor file = proto::create_memory_file("test-chunk", 4096);
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::chunk_created, 0, attached.session};
-  packet.object = attached.device_lease.address;
-  packet.size_bytes = 4096;
-  const int fd = file.get();
-  broker.executor().send(packet, {&fd, 1});
+  broker.executor().send({message::ChunkCreated{.session = attached.session, .chunk = attached.device_lease.address, .size_bytes = 4096},
+                          {.handle = file.get()}});
   broker.executor().die();  // both are there when the broker looks
   ExecutorPeer& next = broker.next_life(2);
   client.send(proto::Attach{});
-  CHECK(next.expect(ExecutorMessage::chunk_restore).packet.object == attached.device_lease.address);
+  CHECK(next.expect<message::ChunkRestore>().message.chunk == attached.device_lease.address);
 }
 
 TEST_CASE("an executor that reports a fault and stays is killed") {
@@ -154,7 +146,7 @@ TEST_CASE("an attach that waits while the executor dies is answered by the next"
   TestClient client = broker.connect();
   REQUIRE(client.hello().header.status == CUDA_SUCCESS);
   client.send(proto::Attach{});
-  broker.executor().expect(ExecutorMessage::session_open);
+  broker.executor().expect<message::SessionOpen>();
   broker.executor().die();
   broker.next_life(2).open_session();
   const auto attached = client.await<proto::Attached>();
@@ -184,7 +176,7 @@ TEST_CASE("two deaths in a row: the session still moves, its memory with it") {
   broker.next_life(2).die();
   ExecutorPeer& third = broker.next_life(3);
   client.send(proto::Attach{});
-  third.expect(ExecutorMessage::chunk_restore);
+  third.expect<message::ChunkRestore>();
   third.open_session();
   CHECK(client.await<proto::Attached>().epoch == 3);
 }
@@ -198,9 +190,9 @@ TEST_CASE("a restored session that the executor refuses is lost, with the reason
   broker.executor().die();
   ExecutorPeer& next = broker.next_life(2);
   client.send(proto::Attach{});
-  next.expect(ExecutorMessage::chunk_restore);
-  next.expect(ExecutorMessage::session_open);
-  next.send(ExecutorMessage::session_opened, attached.session, CUDA_ERROR_OUT_OF_MEMORY);
+  next.expect<message::ChunkRestore>();
+  next.expect<message::SessionOpen>();
+  next.send(message::SessionOpened{.session = attached.session, .status = CUDA_ERROR_OUT_OF_MEMORY});
   const auto answer = client.await<proto::Attached>();
   CHECK(answer.header.status == CUDA_SUCCESS);
   CHECK(answer.lost == CUDA_ERROR_OUT_OF_MEMORY);
@@ -217,10 +209,10 @@ TEST_CASE("a session that executors die of while it is opened is given up after 
   TestClient client = broker.connect();
   REQUIRE(client.hello().header.status == CUDA_SUCCESS);
   client.send(proto::Attach{});
-  broker.executor().expect(ExecutorMessage::session_open);
+  broker.executor().expect<message::SessionOpen>();
   broker.executor().die();
   ExecutorPeer& second = broker.next_life(2);
-  second.expect(ExecutorMessage::session_open);
+  second.expect<message::SessionOpen>();
   second.die();
   CHECK(client.await<proto::Attached>().header.status == CUDA_ERROR_MPS_SERVER_NOT_READY);
   ExecutorPeer& third = broker.next_life(3);
@@ -251,10 +243,7 @@ TEST_CASE("what takes device memory besides loads is made again in its order, up
   ExecutorPeer& serving = broker.executor();
   const auto note = [&](LogKind kind) {
     const std::size_t before = broker.manager.images().log().size();
-    ExecutorPacket packet;
-    packet.header.type = ExecutorMessage::module_note;
-    packet.purpose = static_cast<std::uint32_t>(kind);
-    serving.send(packet);
+    serving.send(message::ModuleNote{.kind = kind});
     REQUIRE(turn_until(broker.loop, [&] { return broker.manager.images().log().size() == before + 1; }));
   };
   const LogKind made[] = {LogKind::stream, LogKind::side_contexts, LogKind::graph};
@@ -263,10 +252,10 @@ TEST_CASE("what takes device memory besides loads is made again in its order, up
   for (const LogKind kind : made) note(kind);
   serving.die();
   ExecutorPeer& next = broker.next_life(2);
-  for (const LogKind kind : made) CHECK(next.expect(ExecutorMessage::load_replay).packet.purpose == static_cast<std::uint32_t>(kind));
-  CHECK(next.expect(ExecutorMessage::load_replay).packet.purpose == static_cast<std::uint32_t>(LogKind::load));
+  for (const LogKind kind : made) CHECK(next.expect<message::LoadReplay>().message.kind == kind);
+  CHECK(next.expect<message::LoadReplay>().message.kind == LogKind::load);
   client.send(proto::Attach{});
-  next.expect(ExecutorMessage::session_open);  // and nothing of what was made behind the load
+  next.expect<message::SessionOpen>();  // and nothing of what was made behind the load
   CHECK(broker.manager.images().log().size() == std::size(made) + 1);
 }
 
@@ -331,18 +320,26 @@ TEST_CASE("nonsense from an executor does not end the control process") {
   proto::Attached attached;
   TestClient client = broker.attach(&attached);
   ExecutorPeer& executor = broker.executor();
-  executor.send(static_cast<ExecutorMessage>(4711), 0);
-  executor.send(ExecutorMessage::quit, 0);
-  executor.send(ExecutorMessage::session_closed, 999);
-  executor.send(ExecutorMessage::session_closed, attached.session);
-  executor.send(ExecutorMessage::session_opened, attached.session);
-  executor.send(ExecutorMessage::chunk_created, attached.session);  // without a descriptor
-  executor.send(ExecutorMessage::chunk_released, attached.session);
-  executor.send(ExecutorMessage::module_note, 0);
-  executor.send(ExecutorMessage::ready, 0);
+  const ExecutorHeader unknown{static_cast<ExecutorMessage>(4711)};
+  REQUIRE(executor.send_bytes(std::as_bytes(std::span(&unknown, 1))));
+  executor.send(message::Quit{});  // not its to send
+  executor.send(message::SessionClosed{.session = 999});
+  executor.send(message::SessionClosed{.session = attached.session});
+  executor.send(message::SessionOpened{.session = attached.session});
+  REQUIRE(executor.send_bytes(OutgoingMessage(message::ChunkCreated{.session = attached.session, .chunk = 4096, .size_bytes = 4096}).bytes()));
+  const int extra = STDERR_FILENO;
+  REQUIRE(executor.send_bytes(OutgoingMessage(message::HeapUsed{.session = attached.session}).bytes(), {&extra, 1}));
+  executor.send(message::ChunkReleased{.session = attached.session});
+  executor.send(message::ModuleNote{});
+  executor.send(message::ModuleNote{.kind = static_cast<LogKind>(5)});
+  executor.send(message::Ready{});
   turn_for(broker.loop, 20);
   CHECK(broker.session(attached.session).phase == SessionPhase::active);
+  CHECK(broker.session(attached.session).chunks.all().empty());  // without a descriptor
+  CHECK_FALSE(broker.session(attached.session).uses_heap);       // with one
   CHECK_FALSE(executor.dead);
+  executor.send_torn(message::HeapUsed{.session = attached.session});
+  CHECK(turn_until(broker.loop, [&] { return executor.dead; }));
 }
 
 TEST_CASE("quit: every client is told, executors are asked to end, then killed") {
@@ -354,7 +351,7 @@ TEST_CASE("quit: every client is told, executors are asked to end, then killed")
   broker.manager.quit(CUDA_ERROR_MPS_CLIENT_TERMINATED);
   CHECK(state_in(page) == kFailed);
   CHECK(header_of(page).session_error == CUDA_ERROR_MPS_CLIENT_TERMINATED);
-  broker.executor().expect(ExecutorMessage::quit);
+  broker.executor().expect<message::Quit>();
   CHECK_FALSE(broker.stopped);
   REQUIRE(turn_until(
       broker.loop, [&] { return broker.stopped; }, 3000));
@@ -368,33 +365,27 @@ TEST_CASE("what is kept of a session's variables goes to the next life, where it
   proto::Attached owner;
   TestClient a = broker.attach(&owner);
   const std::uint64_t image = load_copy(a, broker.executor(), "module image", 3);
-  ExecutorPacket again;
-  again.header.type = ExecutorMessage::module_note;
-  again.object = image;
-  again.address = 4;  // another copy, nobody's
-  again.purpose = 1;
-  broker.executor().send(again);
+  broker.executor().send(message::ModuleNote{.object = image, .copy = 4, .kind = LogKind::load});  // another copy, nobody's
   keep_variables(broker.loop, broker.executor(), broker.session(owner.session), image, 3);
   broker.executor().die();
   ExecutorPeer& next = broker.next_life(2);
-  const Arrived its_copy = next.expect(ExecutorMessage::load_replay);
-  CHECK(its_copy.packet.address == 3);
-  CHECK(its_copy.packet.header.session == owner.session);
-  const Arrived free_copy = next.expect(ExecutorMessage::load_replay);
-  CHECK(free_copy.packet.address == 4);
-  CHECK(free_copy.packet.header.session == 0);
+  const auto its_copy = next.expect<message::LoadReplay>();
+  CHECK(its_copy.message.copy == 3);
+  CHECK(its_copy.message.session == owner.session);
+  const auto free_copy = next.expect<message::LoadReplay>();
+  CHECK(free_copy.message.copy == 4);
+  CHECK(free_copy.message.session == 0);
   SECTION("it comes back") {
     a.send(proto::Attach{});
-    const Arrived restored = next.expect(ExecutorMessage::variables_restore);
-    CHECK(restored.packet.header.session == owner.session);
-    REQUIRE(restored.fds.count == 1);
-    CHECK(proto::sealed_size(restored.fds.fds[0]).value_or(0) >= sizeof(KeptVariablesFile));
+    const auto restored = next.expect<message::VariablesRestore>();
+    CHECK(restored.message.session == owner.session);
+    CHECK(proto::sealed_size(restored.fds.variables).value_or(0) >= sizeof(KeptVariablesFile));
     next.open_session();
     CHECK(a.await<proto::Attached>().lost == 0);
   }
   SECTION("it does not") {
     a.hang_up();
-    CHECK(next.expect(ExecutorMessage::variables_forget).packet.header.session == owner.session);
+    CHECK(next.expect<message::VariablesForget>().message.session == owner.session);
   }
 }
 

@@ -34,30 +34,16 @@ struct Quota : ControlFixture {
   };
   // What the executor hears when it asks on behalf of a session.
   Answer ask(std::uint64_t session, std::uint64_t bytes) {
-    ExecutorPacket want;
-    want.header = {ExecutorMessage::memory_want, 0, session};
-    want.object = ++asked;
-    want.size_bytes = bytes;
-    executor().send(want);
-    const ExecutorPacket answer = executor().expect(ExecutorMessage::memory_grant).packet;
-    CHECK(answer.object == want.object);
-    return {static_cast<CUresult>(answer.header.status), answer.object, answer.size_bytes};
+    executor().send(message::MemoryWant{.session = session, .question = ++asked, .size_bytes = bytes});
+    const message::MemoryGrant answer = executor().expect<message::MemoryGrant>().message;
+    CHECK(answer.question == asked);
+    return {static_cast<CUresult>(answer.status), answer.question, answer.left_bytes};
   }
-  void tell(ExecutorMessage type, std::uint64_t session, std::uint64_t object) {
-    ExecutorPacket packet;
-    packet.header = {type, 0, session};
-    packet.object = object;
-    executor().send(packet);
-  }
+  void release(std::uint64_t session, std::uint64_t chunk) { executor().send(message::ChunkReleased{.session = session, .chunk = chunk}); }
+  void give_back(std::uint64_t session, std::uint64_t number) { executor().send(message::MemoryBack{.session = session, .question = number}); }
   void create(std::uint64_t session, std::uint64_t object, std::uint64_t bytes, std::uint64_t grant) {
-    ExecutorPacket created;
-    created.header = {ExecutorMessage::chunk_created, 0, session};
-    created.object = object;
-    created.address = grant;
-    created.size_bytes = bytes;
     const proto::FileDescriptor file = proto::create_memory_file("chunk", 4096);
-    const int fd = file.get();
-    executor().send(created, {&fd, 1});
+    executor().send({message::ChunkCreated{.session = session, .chunk = object, .grant = grant, .size_bytes = bytes}, {.handle = file.get()}});
   }
   // Asked for and made.
   void take(std::uint64_t session, std::uint64_t object, std::uint64_t bytes) {
@@ -77,7 +63,7 @@ TEST_CASE("device quota: an executor is told of the limit, or that there is none
     TestClient client = broker.connect();
     REQUIRE(client.hello().header.status == CUDA_SUCCESS);
     client.send(proto::Attach{});
-    CHECK(broker.executor().expect(ExecutorMessage::session_open).packet.size_bytes == limit);
+    CHECK(broker.executor().expect<message::SessionOpen>().message.device_limit_bytes == limit);
   }
 }
 
@@ -94,7 +80,7 @@ TEST_CASE("device quota: a user's sessions share it, to the last byte and not on
   std::string table;
   Commands(broker.manager, nullptr).execute("users", [&](const Commands::Result& result) { table = result.text; });
   CHECK(table.find(" 100/100 ") != std::string::npos);
-  broker.tell(ExecutorMessage::chunk_released, first.session, 0x1000);
+  broker.release(first.session, 0x1000);
   CHECK(broker.left(second.session) == 60 * kMiB);
 }
 
@@ -106,7 +92,7 @@ TEST_CASE("device quota: what may be made counts before it is, and until it is g
   REQUIRE(granted.status == CUDA_SUCCESS);
   CHECK(granted.left == 0);
   CHECK(broker.ask(second.session, 1).status == CUDA_ERROR_OUT_OF_MEMORY);
-  SECTION("it was not made") { broker.tell(ExecutorMessage::memory_back, first.session, granted.number); }
+  SECTION("it was not made") { broker.give_back(first.session, granted.number); }
   SECTION("its executor ends: what was made there and nobody keeps is gone") {
     broker.executor().die();
     broker.next_life(2);
@@ -165,25 +151,21 @@ TEST_CASE("device quota: memory that sessions share counts once, as long as one 
   SECTION("as memory of its own") {
     open.memory = proto::MemoryId::make(7, 1).value;
     REQUIRE(broker.manager.open_memory(importer, open, size, is_own) == CUDA_SUCCESS);
-    (void)broker.executor().expect(ExecutorMessage::piece_add);
+    (void)broker.executor().expect<message::PieceAdd>();
     broker.create(second.session, open.memory, size, 0);
     CHECK(broker.left(second.session) == 30 * kMiB);
-    broker.tell(ExecutorMessage::chunk_released, first.session, kPiece);
+    broker.release(first.session, kPiece);
     CHECK(broker.left(second.session) == 30 * kMiB);
-    broker.tell(ExecutorMessage::chunk_released, second.session, open.memory);
+    broker.release(second.session, open.memory);
   }
   SECTION("through cuImportExternalMemory") {
     open.memory = proto::ExternalMemoryId::make(7, 1).value;
     REQUIRE(broker.manager.open_memory(importer, open, size, is_own) == CUDA_SUCCESS);
-    const std::uint64_t number = broker.executor().expect(ExecutorMessage::piece_add).packet.address;
-    ExecutorPacket taken;
-    taken.header = {ExecutorMessage::piece_taken, 0, second.session};
-    taken.object = open.memory;
-    taken.address = number;
-    broker.executor().send(taken);
-    broker.tell(ExecutorMessage::chunk_released, first.session, kPiece);
+    const std::uint64_t number = broker.executor().expect<message::PieceAdd>().message.piece;
+    broker.executor().send(message::PieceTaken{.session = second.session, .memory = open.memory, .piece = number});
+    broker.release(first.session, kPiece);
     CHECK(broker.left(second.session) == 30 * kMiB);
-    broker.tell(ExecutorMessage::piece_ended, second.session, number);
+    broker.executor().send(message::PieceEnded{.session = second.session, .piece = number});
   }
   CHECK(broker.left(second.session) == kLimit);
 }
@@ -196,7 +178,7 @@ TEST_CASE("device quota: without a limit all is counted and nothing refused; who
   const Quota::Answer answer = broker.ask(first.session, UINT64_MAX / 2);
   CHECK(answer.status == CUDA_SUCCESS);
   CHECK(answer.left == UINT64_MAX);
-  broker.tell(ExecutorMessage::memory_back, first.session, answer.number);
+  broker.give_back(first.session, answer.number);
   turn_for(broker.loop, 10);
   std::string table;
   Commands(broker.manager, nullptr).execute("users", [&](const Commands::Result& result) { table = result.text; });

@@ -80,16 +80,16 @@ TEST_CASE("memory of another interface reaches the executor before the client he
   const int fd = f.memory.get();
   f.client->send(offer(1), {&fd, 1});
   REQUIRE(f.client->await<proto::ExternalTaken>().header.status == CUDA_SUCCESS);
-  const auto arrived = f.broker.executor().receive();  // no turn of the loop: it is there already
+  auto arrived = f.broker.executor().receive();  // no turn of the loop: it is there already
   REQUIRE(arrived);
-  CHECK(arrived->packet.header.type == ExecutorMessage::piece_add);
-  CHECK(arrived->packet.header.session == f.attached.session);
-  CHECK(arrived->packet.object == offer(1).memory);
-  CHECK(arrived->packet.size_bytes == kBytes);
-  REQUIRE(arrived->fds.count == 1);
+  REQUIRE(arrived->is<message::PieceAdd>());
+  const auto [piece, fds] = arrived->take<message::PieceAdd>();
+  CHECK(piece.session == f.attached.session);
+  CHECK(piece.memory == offer(1).memory);
+  CHECK(piece.size_bytes == kBytes);
   REQUIRE(pwrite(fd, "hello", 5, 100) == 5);
   char text[5];
-  REQUIRE(pread(arrived->fds.fds[0].get(), text, 5, 100) == 5);
+  REQUIRE(pread(fds.handle.get(), text, 5, 100) == 5);
   CHECK(std::string(text, 5) == "hello");
 }
 
@@ -133,10 +133,7 @@ TEST_CASE("so much is handed over at a time, and more once it was used") {
   while (number < Session::kMostAnnounced) REQUIRE(answer_to(*f.client, offer(++number), f.memory.get()) == CUDA_SUCCESS);
   CHECK(answer_to(*f.client, offer(number), f.memory.get()) == CUDA_ERROR_INVALID_VALUE);  // it is under way
   CHECK(answer_to(*f.client, offer(++number), f.memory.get()) == CUDA_ERROR_OUT_OF_MEMORY);
-  ExecutorPacket taken;
-  taken.header = {ExecutorMessage::piece_taken, 0, f.attached.session};
-  taken.object = offer(1).memory;
-  f.broker.executor().send(taken);
+  f.broker.executor().send(message::PieceTaken{.session = f.attached.session, .memory = offer(1).memory});
   turn_for(f.broker.loop, 10);
   CHECK(answer_to(*f.client, offer(number), f.memory.get()) == CUDA_SUCCESS);
   CHECK(answer_to(*f.client, offer(++number), f.memory.get()) == CUDA_ERROR_OUT_OF_MEMORY);

@@ -89,7 +89,7 @@ TEST_CASE("a user's clients share what a user may have; another user's are serve
   Commands(broker.manager, nullptr).execute("users", [&](const Commands::Result& result) { table = result.text; });
   CHECK(table.find(" 2/2 ") != std::string::npos);
   CHECK(table.find(" 0/1\n") != std::string::npos);
-  for (int i = 0; i < 2; ++i) (void)broker.executor().expect(ExecutorMessage::segment_add);
+  for (int i = 0; i < 2; ++i) (void)broker.executor().expect<message::SegmentAdd>();
   if (geteuid() != 0) return;
   TestClient other = broker.connect(1001);
   REQUIRE(other.hello().header.status == CUDA_SUCCESS);
@@ -123,10 +123,7 @@ TEST_CASE("what a client lets go of, it may have again") {
   const auto created = client.ask<proto::SegmentCreated>(request);
   REQUIRE(created.header.status == CUDA_SUCCESS);
   CHECK(ask_for_segment(client, 4096) == CUDA_ERROR_OUT_OF_MEMORY);
-  ExecutorPacket released;
-  released.header = {ExecutorMessage::segment_released, 0, attached.session};
-  released.object = created.segment;
-  broker.executor().send(released);
+  broker.executor().send(message::SegmentReleased{.session = attached.session, .segment = created.segment});
   turn_for(broker.loop, 10);
   CHECK(ask_for_segment(client, 1 << 20) == CUDA_SUCCESS);
 }
@@ -140,9 +137,9 @@ TEST_CASE("a process has so many sessions, those that are being taken down inclu
   REQUIRE(third.hello().header.status == CUDA_SUCCESS);
   CHECK(third.ask<proto::Attached>(proto::Attach{}).header.status == CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
   first.hang_up();
-  const std::uint64_t closed = broker.executor().expect(ExecutorMessage::session_close).packet.header.session;
+  const std::uint64_t closed = broker.executor().expect<message::SessionClose>().message.session;
   CHECK(third.ask<proto::Attached>(proto::Attach{}).header.status == CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
-  broker.executor().send(ExecutorMessage::session_closed, closed);
+  broker.executor().send(message::SessionClosed{.session = closed});
   REQUIRE(turn_until(broker.loop, [&] { return !broker.has_session(closed); }));
   third.send(proto::Attach{});
   broker.executor().open_session();

@@ -25,30 +25,24 @@ struct Starving : ControlFixture {
   ExecutorPeer& first() { return *launcher.lives.at(0); }
   ExecutorPeer& second() { return *launcher.lives.at(1); }
   void starve(std::uint32_t flags = 0) {
-    ExecutorPacket packet;
-    packet.header = {ExecutorMessage::starved, 0, starved.session};
-    packet.object = blocker.session;
-    packet.flags = flags;
-    std::strcpy(packet.text, "cuModuleLoadData");
+    message::Starved packet{.session = starved.session, .blocker = blocker.session, .flags = flags};
+    set_text(packet.text, "cuModuleLoadData");
     first().send(packet);
   }
   // The order to pause the starving session has come; it is answered.
-  ExecutorPacket expect_pause() {
-    order = first().expect(ExecutorMessage::session_pause).packet;
-    REQUIRE(order.header.session == starved.session);
+  message::SessionPause expect_pause() {
+    order = first().expect<message::SessionPause>().message;
+    REQUIRE(order.session == starved.session);
     return order;
   }
   void answer_pause(CUresult status = CUDA_SUCCESS) {
-    ExecutorPacket paused = order;
-    paused.header = {ExecutorMessage::session_paused, static_cast<std::uint32_t>(status), starved.session};
-    first().send(paused);
+    first().send(message::SessionPaused{
+        .session = starved.session, .order = order.order, .flags = order.flags, .status = static_cast<std::uint32_t>(status)});
   }
   // Whether its variables are where they were, after the loads.
   void answer_check(CUresult status = CUDA_SUCCESS) {
-    Arrived check = second().expect(ExecutorMessage::variables_check);
-    CHECK(check.fds.count == 1);
-    check.packet.header = {ExecutorMessage::variables_checked, static_cast<std::uint32_t>(status), starved.session};
-    second().send(check.packet);
+    const std::uint64_t check = second().expect<message::VariablesCheck>().message.order;
+    second().send(message::VariablesChecked{.session = starved.session, .order = check, .status = static_cast<std::uint32_t>(status)});
   }
   // The second executor is ready and the starving session has left the first.
   void move() {
@@ -57,10 +51,10 @@ struct Starving : ControlFixture {
     second().ready();
     expect_pause();
     answer_pause();
-    REQUIRE(first().expect(ExecutorMessage::session_close).packet.header.session == starved.session);
+    REQUIRE(first().expect<message::SessionClose>().message.session == starved.session);
   }
   [[nodiscard]] bool stays() {
-    return first().expect(ExecutorMessage::stay).packet.header.session == starved.session && header_of(page).session_state == kActive;
+    return first().expect<message::Stay>().message.session == starved.session && header_of(page).session_state == kActive;
   }
   std::string command(const std::string& line) {
     std::string text;
@@ -68,7 +62,7 @@ struct Starving : ControlFixture {
     return text;
   }
 
-  ExecutorPacket order;
+  message::SessionPause order;
   proto::Attached blocker, starved;
   std::unique_ptr<TestClient> endless, waiting;
   proto::Mapping page;
@@ -76,12 +70,7 @@ struct Starving : ControlFixture {
 
 void add_chunk(Starving& broker, ExecutorPeer& executor, std::uint64_t address) {
   const proto::FileDescriptor file = proto::create_memory_file("test-chunk", 4096);
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::chunk_created, 0, broker.starved.session};
-  packet.object = address;
-  packet.size_bytes = 4096;
-  const int fd = file.get();
-  executor.send(packet, {&fd, 1});
+  executor.send({message::ChunkCreated{.session = broker.starved.session, .chunk = address, .size_bytes = 4096}, {.handle = file.get()}});
 }
 
 }  // namespace
@@ -93,7 +82,7 @@ TEST_CASE("who starves is paused, told, and opened in a second executor with its
   CHECK(header_of(broker.page).session_state == kMoved);
   CHECK(broker.second().options.label == "0.1");
   broker.waiting->send(proto::Attach{});
-  CHECK(broker.second().expect(ExecutorMessage::chunk_restore).packet.object == broker.starved.device_lease.address);
+  CHECK(broker.second().expect<message::ChunkRestore>().message.chunk == broker.starved.device_lease.address);
   broker.second().open_session();
   const auto again = broker.waiting->await<proto::Attached>();
   CHECK(again.session == broker.starved.session);
@@ -159,10 +148,7 @@ TEST_CASE("times of events go with who moves, and with nobody who goes on first"
   Starving broker;
   const auto leave_times = [&] {
     const proto::FileDescriptor file = proto::create_memory_file("test-times", 4096);
-    ExecutorPacket packet;
-    packet.header = {ExecutorMessage::event_times, 0, broker.starved.session};
-    const int fd = file.get();
-    broker.first().send(packet, {&fd, 1});
+    broker.first().send({message::EventTimes{.session = broker.starved.session}, {.times = file.get()}});
   };
   broker.starve();
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
@@ -172,9 +158,9 @@ TEST_CASE("times of events go with who moves, and with nobody who goes on first"
   const bool moves = GENERATE(true, false);
   broker.answer_pause(moves ? CUDA_SUCCESS : CUDA_ERROR_NOT_PERMITTED);
   if (moves) {
-    broker.first().expect(ExecutorMessage::session_close);
+    broker.first().expect<message::SessionClose>();
     broker.waiting->send(proto::Attach{});
-    CHECK(broker.second().expect(ExecutorMessage::event_times_restore).fds.count == 1);
+    broker.second().expect<message::EventTimesRestore>();
     broker.second().open_session();
     REQUIRE(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
     broker.second().die();  // the next one does not get them: they may be older than the session's last events
@@ -185,7 +171,7 @@ TEST_CASE("times of events go with who moves, and with nobody who goes on first"
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 3; }));
   broker.executor().ready();
   broker.waiting->send(proto::Attach{});
-  CHECK(broker.executor().expect(ExecutorMessage::session_open).packet.header.session == broker.starved.session);
+  CHECK(broker.executor().expect<message::SessionOpen>().message.session == broker.starved.session);
 }
 
 TEST_CASE("for who cannot go elsewhere no executor is started, but newcomers are placed elsewhere") {
@@ -211,10 +197,10 @@ TEST_CASE("a pause that comes too late is no move") {
   turn_for(broker.loop, 20);
   CHECK(header_of(broker.page).session_state == kActive);
   CHECK_FALSE(broker.first().receive());
-  const ExecutorPacket former = broker.order;
+  const std::uint64_t former = broker.order.order;
   broker.starve();
-  CHECK(broker.expect_pause().object != former.object);
-  std::swap(broker.order.object, const_cast<ExecutorPacket&>(former).object);
+  CHECK(broker.expect_pause().order != former);
+  broker.order.order = former;
   broker.answer_pause();
   turn_for(broker.loop, 20);
   CHECK(header_of(broker.page).session_state == kActive);
@@ -262,9 +248,9 @@ TEST_CASE("the second executor ends after its last session, a third begins with 
   turn_for(broker.loop, 100);
   CHECK_FALSE(broker.second().receive());
   broker.waiting->hang_up();
-  broker.second().expect(ExecutorMessage::session_close);
-  broker.second().send(ExecutorMessage::session_closed, broker.starved.session);
-  broker.second().expect(ExecutorMessage::quit);
+  broker.second().expect<message::SessionClose>();
+  broker.second().send(message::SessionClosed{.session = broker.starved.session});
+  broker.second().expect<message::Quit>();
   broker.second().die();
   REQUIRE(turn_until(broker.loop, [&] { return broker.manager.executors().size() == 1; }));
   TestClient newcomer = broker.connect();
@@ -312,15 +298,12 @@ TEST_CASE("what an executor says of a session that has left it changes nothing")
   add_chunk(broker, broker.first(), broker.starved.device_lease.address);
   broker.move();
   broker.waiting->send(proto::Attach{});
-  broker.second().expect(ExecutorMessage::chunk_restore);
+  broker.second().expect<message::ChunkRestore>();
   broker.second().open_session();
   REQUIRE(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
-  ExecutorPacket released;
-  released.header = {ExecutorMessage::chunk_released, 0, broker.starved.session};
-  released.object = broker.starved.device_lease.address;
-  broker.first().send(released);
+  broker.first().send(message::ChunkReleased{.session = broker.starved.session, .chunk = broker.starved.device_lease.address});
   add_chunk(broker, broker.first(), broker.starved.device_lease.address + 8192);
-  broker.first().send(ExecutorMessage::session_closed, broker.starved.session);
+  broker.first().send(message::SessionClosed{.session = broker.starved.session});
   turn_for(broker.loop, 20);
   CHECK(broker.session(broker.starved.session).chunks.all().size() == 1);
   CHECK(broker.session(broker.starved.session).phase == SessionPhase::active);
@@ -342,7 +325,7 @@ TEST_CASE("addresses are taken until the executor that was left has let go of th
   const auto free = remnants.remove(first, 5);
   REQUIRE(free.size() == 1);
   CHECK(free[0].device.address == address);
-  broker.first().send(ExecutorMessage::session_closed, broker.starved.session);
+  broker.first().send(message::SessionClosed{.session = broker.starved.session});
   turn_for(broker.loop, 20);
   CHECK_FALSE(broker.first().dead);
 }
@@ -368,8 +351,8 @@ TEST_CASE("quit ends all executors") {
   Starving broker;
   broker.move();
   broker.manager.quit(CUDA_ERROR_MPS_CLIENT_TERMINATED);
-  broker.first().expect(ExecutorMessage::quit);
-  broker.second().expect(ExecutorMessage::quit);
+  broker.first().expect<message::Quit>();
+  broker.second().expect<message::Quit>();
   broker.first().die();
   turn_for(broker.loop, 20);
   CHECK_FALSE(broker.stopped);
@@ -382,10 +365,10 @@ TEST_CASE("a client that leaves while its move is prepared leaves nothing") {
   broker.starve();
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
   broker.waiting->hang_up();
-  broker.first().expect(ExecutorMessage::session_close);
-  broker.first().send(ExecutorMessage::session_closed, broker.starved.session);
+  broker.first().expect<message::SessionClose>();
+  broker.first().send(message::SessionClosed{.session = broker.starved.session});
   broker.second().ready();
-  broker.second().expect(ExecutorMessage::quit);
+  broker.second().expect<message::Quit>();
   broker.second().die();
   CHECK(turn_until(broker.loop, [&] { return broker.manager.executors().size() == 1; }));
 }
@@ -399,22 +382,22 @@ TEST_CASE("with variables it moves to an executor that makes the same loads firs
   broker.second().ready();
   CHECK((broker.expect_pause().flags & kPauseWithoutVariables) == 0);
   const auto expect_load = [&](std::uint64_t of, std::uint64_t copy) {
-    const Arrived load = broker.second().expect(ExecutorMessage::load_replay);
-    CHECK(load.packet.object == of);
-    CHECK(load.packet.address == copy);
-    CHECK(load.packet.header.session == broker.starved.session);
+    const auto load = broker.second().expect<message::LoadReplay>();
+    CHECK(load.message.object == of);
+    CHECK(load.message.copy == copy);
+    CHECK(load.message.session == broker.starved.session);
   };
   SECTION("it moves") {
     const std::uint64_t later = load_copy(*broker.waiting, broker.first(), "one that was under way", 6);
     keep_variables(broker.loop, broker.first(), broker.session(broker.starved.session), later, 6);
     CHECK_FALSE(broker.second().receive());
     broker.answer_pause();
-    broker.second().expect(ExecutorMessage::load_replay);  // whose it was, nobody knows any more
+    broker.second().expect<message::LoadReplay>();  // whose it was, nobody knows any more
     expect_load(later, 6);
     broker.answer_check();
-    broker.first().expect(ExecutorMessage::session_close);
+    broker.first().expect<message::SessionClose>();
     broker.waiting->send(proto::Attach{});
-    CHECK(broker.second().expect(ExecutorMessage::variables_restore).fds.count == 1);
+    broker.second().expect<message::VariablesRestore>();
     broker.second().open_session();
     CHECK(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
   }
@@ -431,7 +414,7 @@ TEST_CASE("with variables it moves to an executor that makes the same loads firs
     expect_load(image, 5);
     broker.answer_check(CUDA_ERROR_NOT_FOUND);
     CHECK(broker.stays());
-    CHECK(broker.second().expect(ExecutorMessage::variables_forget).packet.header.session == broker.starved.session);
+    CHECK(broker.second().expect<message::VariablesForget>().message.session == broker.starved.session);
     broker.starve();
     turn_for(broker.loop, 20);
     CHECK_FALSE(broker.first().receive());
@@ -440,7 +423,7 @@ TEST_CASE("with variables it moves to an executor that makes the same loads firs
   SECTION("nobody says where they are") {
     broker.answer_pause();
     expect_load(image, 5);
-    broker.second().expect(ExecutorMessage::variables_check);
+    broker.second().expect<message::VariablesCheck>();
     CHECK(broker.stays());
   }
 }
@@ -453,7 +436,7 @@ TEST_CASE("an executor that somebody moves to makes none of its own loads again"
   broker.expect_pause();
   load_copy(*broker.waiting, broker.second(), "loaded for others", 9);
   broker.answer_pause();
-  broker.first().expect(ExecutorMessage::session_close);
+  broker.first().expect<message::SessionClose>();
   broker.waiting->send(proto::Attach{});
   broker.second().open_session();
   CHECK(broker.waiting->await<proto::Attached>().header.status == CUDA_SUCCESS);
@@ -469,7 +452,7 @@ TEST_CASE("where a session with variables is to go nobody else is placed, and on
   broker.starve();
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 2; }));
   broker.second().ready();
-  const ExecutorPacket pause = broker.expect_pause();
+  const message::SessionPause pause = broker.expect_pause();
   CHECK(((pause.flags & kPauseWithoutVariables) == 0) == has_variables);
   TestClient newcomer = broker.connect();
   REQUIRE(newcomer.hello().header.status == CUDA_SUCCESS);
@@ -492,22 +475,20 @@ TEST_CASE("a rest that crosses the word that all go on is no move") {
   std::vector<std::string> ends;
   const auto rest = [&](std::chrono::milliseconds patience) {
     broker.manager.bring_to_rest({patience, false}, [&](const std::string& why) { ends.push_back(why); });
-    return executor.expect(ExecutorMessage::session_pause).packet;
+    return executor.expect<message::SessionPause>().message;
   };
-  const auto answer = [&](const ExecutorPacket& order) {
-    ExecutorPacket paused = order;
-    paused.header.type = ExecutorMessage::session_paused;
-    executor.send(paused);
+  const auto answer = [&](const message::SessionPause& order) {
+    executor.send(message::SessionPaused{.session = order.session, .order = order.order, .flags = order.flags});
     turn_for(broker.loop, 20);
   };
-  const ExecutorPacket first = rest(std::chrono::milliseconds(20));
-  executor.expect(ExecutorMessage::stay);
+  const message::SessionPause first = rest(std::chrono::milliseconds(20));
+  executor.expect<message::Stay>();
   REQUIRE(ends.size() == 1);
   CHECK(ends[0] != "");
   answer(first);
   CHECK(header_of(page).session_state == kActive);
   CHECK_FALSE(executor.receive());
-  const ExecutorPacket second = rest(std::chrono::milliseconds(2'000));
+  const message::SessionPause second = rest(std::chrono::milliseconds(2'000));
   answer(first);
   CHECK(ends.size() == 1);
   answer(second);

@@ -53,7 +53,7 @@ TEST_CASE("quarantine: newcomers of the program share an executor of its own, wh
   const TestClient another = broker.attach(&also);
   CHECK(broker.executor_of(also.session) == broker.executor_of(attached.session));
   broker.there->send(proto::Attach{});
-  CHECK(broker.first().expect(ExecutorMessage::session_open).packet.header.session == broker.stays.session);
+  CHECK(broker.first().expect<message::SessionOpen>().message.session == broker.stays.session);
   CHECK(broker.launcher.lives.size() == 3);
 }
 

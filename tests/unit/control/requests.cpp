@@ -45,13 +45,14 @@ TEST_CASE("a segment is known to the executor before the client has its id, and 
   REQUIRE(client.fds.count == 1);
   auto arrived = broker.executor().receive();  // no turn of the loop: it is there already
   REQUIRE(arrived);
-  CHECK(arrived->packet.header.type == ExecutorMessage::segment_add);
-  CHECK(arrived->packet.header.session == attached.session);
-  CHECK(arrived->packet.object == created.segment);
-  CHECK(arrived->packet.address == attached.pinned_lease.address);
+  REQUIRE(arrived->is<message::SegmentAdd>());
+  const auto [added, fds] = arrived->take<message::SegmentAdd>();
+  CHECK(added.session == attached.session);
+  CHECK(added.segment == created.segment);
+  CHECK(added.address == attached.pinned_lease.address);
   REQUIRE(pwrite(client.fds.fds[0].get(), "hello", 5, 100) == 5);
   char text[5];
-  REQUIRE(pread(arrived->fds.fds[0].get(), text, 5, 100) == 5);
+  REQUIRE(pread(fds.file.get(), text, 5, 100) == 5);
   CHECK(std::string(text, 5) == "hello");
 }
 
@@ -64,10 +65,7 @@ TEST_CASE("a segment that was released gives its address back") {
   const auto created = client.ask<proto::SegmentCreated>(request);
   REQUIRE(created.header.status == CUDA_SUCCESS);
   CHECK(client.ask<proto::SegmentCreated>(request).header.status == CUDA_ERROR_INVALID_VALUE);
-  ExecutorPacket released;
-  released.header = {ExecutorMessage::segment_released, 0, attached.session};
-  released.object = created.segment;
-  broker.executor().send(released);
+  broker.executor().send(message::SegmentReleased{.session = attached.session, .segment = created.segment});
   turn_for(broker.loop, 10);
   CHECK(client.ask<proto::SegmentCreated>(request).header.status == CUDA_SUCCESS);
 }
@@ -114,7 +112,7 @@ TEST_CASE("events of one session are opened by another, and completed when their
   slot.completed[1] = 1;
   a.hang_up();
   turn_for(broker.loop, 10);
-  broker.executor().send(ExecutorMessage::session_closed, owner.session);
+  broker.executor().send(message::SessionClosed{.session = owner.session});
   const auto& seen = reinterpret_cast<const proto::SharedEventSlot*>(theirs.data())[3];
   CHECK(turn_until(broker.loop, [&] { return seen.completed[2] == 2; }));
   CHECK(seen.abandoned[1] == 0);
@@ -146,22 +144,18 @@ TEST_CASE("images: one id for equal content; the executor gets it for those who 
   const std::uint64_t image = add_image(a, "module");
   CHECK(add_image(b, "module") == image);
   const auto want = [&](std::uint64_t session) {
-    ExecutorPacket packet;
-    packet.header = {ExecutorMessage::image_want, 0, session};
-    packet.object = image;
-    broker.executor().send(packet);
-    return broker.executor().expect(ExecutorMessage::image_give);
+    broker.executor().send(message::ImageWant{.session = session, .image = image});
+    return broker.executor().expect<message::ImageGive>();
   };
-  const Arrived given = want(second.session);
-  CHECK(given.packet.header.status == CUDA_SUCCESS);
-  CHECK(given.packet.size_bytes == 6);
-  REQUIRE(given.fds.count == 1);
+  const auto given = want(second.session);
+  CHECK(given.message.status == CUDA_SUCCESS);
+  CHECK(given.message.size_bytes == 6);
   char text[6];
-  REQUIRE(pread(given.fds.fds[0].get(), text, 6, 0) == 6);
+  REQUIRE(pread(given.fds.image.get(), text, 6, 0) == 6);
   CHECK(std::string(text, 6) == "module");
-  const Arrived refused = want(third.session);
-  CHECK(refused.packet.header.status == CUDA_ERROR_INVALID_HANDLE);
-  CHECK(refused.fds.count == 0);
+  const auto refused = want(third.session);
+  CHECK(refused.message.status == CUDA_ERROR_INVALID_HANDLE);
+  CHECK_FALSE(refused.fds.image.valid());
 }
 
 TEST_CASE("a client that asks for the next thing before it has its answer gets both, in order") {
@@ -182,16 +176,15 @@ TEST_CASE("a lease the client cannot keep is replaced, in the executor too, and 
   proto::LeaseReplace request;
   request.refused = attached.device_lease;
   client.send(request);
-  broker.executor().expect(ExecutorMessage::session_close);
-  broker.executor().send(ExecutorMessage::session_closed, attached.session);
-  const Arrived open = broker.executor().expect(ExecutorMessage::session_open);
-  CHECK(open.packet.device_lease.address != attached.device_lease.address);
-  CHECK(open.packet.pinned_lease.address == attached.pinned_lease.address);
-  REQUIRE(open.fds.count == 4);
-  broker.executor().send(ExecutorMessage::session_opened, attached.session);
+  broker.executor().expect<message::SessionClose>();
+  broker.executor().send(message::SessionClosed{.session = attached.session});
+  const auto open = broker.executor().expect<message::SessionOpen>();
+  CHECK(open.message.device_lease.address != attached.device_lease.address);
+  CHECK(open.message.pinned_lease.address == attached.pinned_lease.address);
+  broker.executor().send(message::SessionOpened{.session = attached.session});
   const auto replaced = client.await<proto::LeaseReplaced>();
   REQUIRE(replaced.header.status == CUDA_SUCCESS);
-  CHECK(replaced.lease.address == open.packet.device_lease.address);
+  CHECK(replaced.lease.address == open.message.device_lease.address);
   CHECK(broker.session(attached.session).phase == SessionPhase::active);
 }
 
@@ -207,21 +200,18 @@ TEST_CASE("a further device range: announced before its client learns of it, han
   REQUIRE(added.header.status == CUDA_SUCCESS);
   CHECK(added.lease.size_bytes >= request.size_bytes);
   CHECK(added.lease.address != attached.device_lease.address);
-  CHECK(broker.executor().expect(ExecutorMessage::lease_add).packet.device_lease.address == added.lease.address);
+  CHECK(broker.executor().expect<message::LeaseAdd>().message.lease.address == added.lease.address);
   request.size_bytes = UINT64_MAX;
   CHECK(client.ask<proto::LeaseAdded>(request).header.status == CUDA_ERROR_OUT_OF_MEMORY);
 
   broker.executor().die();
   ExecutorPeer& next = broker.next_life(2);
   client.send(proto::Attach{});
-  CHECK(next.expect(ExecutorMessage::lease_restore).packet.device_lease.address == added.lease.address);
+  CHECK(next.expect<message::LeaseRestore>().message.lease.address == added.lease.address);
   next.open_session();
   REQUIRE(client.await<proto::Attached>().header.status == CUDA_SUCCESS);
 
-  ExecutorPacket released;
-  released.header = {ExecutorMessage::lease_released, 0, attached.session};
-  released.object = added.lease.address;
-  next.send(released);
+  next.send(message::LeaseReleased{.session = attached.session, .address = added.lease.address});
   CHECK(turn_until(broker.loop, [&] { return broker.session(attached.session).more_leases.empty(); }));
 }
 

@@ -27,12 +27,7 @@ bool is_released(const Tracked& handle) {
 }
 
 void create_chunk(ControlFixture& broker, std::uint64_t session, std::uint64_t address, Tracked& handle) {
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::chunk_created, 0, session};
-  packet.object = address;
-  packet.size_bytes = 2u << 20;
-  const int fd = handle.theirs.get();
-  broker.executor().send(packet, {&fd, 1});
+  broker.executor().send({message::ChunkCreated{.session = session, .chunk = address, .size_bytes = 2u << 20}, {.handle = handle.theirs.get()}});
   handle.theirs.reset();
   REQUIRE(turn_until(broker.loop, [&] { return broker.session(session).chunks.all().contains(address); }));
 }
@@ -47,10 +42,10 @@ TEST_CASE("hang-up: the executor closes the session, then its memory goes") {
   Tracked chunk = tracked();
   create_chunk(broker, attached.session, attached.device_lease.address, chunk);
   client.hang_up();
-  broker.executor().expect(ExecutorMessage::session_close);
+  broker.executor().expect<message::SessionClose>();
   CHECK(broker.session(attached.session).phase == SessionPhase::closing);
   CHECK_FALSE(is_released(chunk));
-  broker.executor().send(ExecutorMessage::session_closed, attached.session);
+  broker.executor().send(message::SessionClosed{.session = attached.session});
   REQUIRE(turn_until(broker.loop, [&] { return broker.manager.sessions().empty(); }));
   CHECK(is_released(chunk));
 }
@@ -62,10 +57,7 @@ TEST_CASE("a chunk that was released is no longer held") {
   TestClient client = broker.attach(&attached);
   Tracked chunk = tracked();
   create_chunk(broker, attached.session, attached.device_lease.address, chunk);
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::chunk_released, 0, attached.session};
-  packet.object = attached.device_lease.address;
-  broker.executor().send(packet);
+  broker.executor().send(message::ChunkReleased{.session = attached.session, .chunk = attached.device_lease.address});
   CHECK(turn_until(broker.loop, [&] { return is_released(chunk); }));
 }
 
@@ -75,11 +67,11 @@ TEST_CASE("a client that leaves while its session is being opened") {
   TestClient client = broker.connect();
   REQUIRE(client.hello().header.status == CUDA_SUCCESS);
   client.send(proto::Attach{});
-  const Arrived open = broker.executor().expect(ExecutorMessage::session_open);
+  const auto open = broker.executor().expect<message::SessionOpen>();
   client.hang_up();
-  broker.executor().expect(ExecutorMessage::session_close);
-  broker.executor().send(ExecutorMessage::session_opened, open.packet.header.session);
-  broker.executor().send(ExecutorMessage::session_closed, open.packet.header.session);
+  broker.executor().expect<message::SessionClose>();
+  broker.executor().send(message::SessionOpened{.session = open.message.session});
+  broker.executor().send(message::SessionClosed{.session = open.message.session});
   CHECK(turn_until(broker.loop, [&] { return broker.manager.sessions().empty(); }));
 }
 
@@ -100,8 +92,8 @@ TEST_CASE("leases of ended sessions are not handed out again at once") {
   proto::Attached first;
   TestClient client = broker.attach(&first);
   client.hang_up();
-  broker.executor().expect(ExecutorMessage::session_close);
-  broker.executor().send(ExecutorMessage::session_closed, first.session);
+  broker.executor().expect<message::SessionClose>();
+  broker.executor().send(message::SessionClosed{.session = first.session});
   REQUIRE(turn_until(broker.loop, [&] { return broker.manager.sessions().empty(); }));
   proto::Attached second;
   TestClient other = broker.attach(&second);
@@ -116,7 +108,7 @@ TEST_CASE("slow release without running work does not cost the executor") {
   proto::Attached attached;
   TestClient client = broker.attach(&attached);
   client.hang_up();
-  broker.executor().expect(ExecutorMessage::session_close);
+  broker.executor().expect<message::SessionClose>();
   turn_for(broker.loop, 150);  // five times the grace
   CHECK(broker.launcher.lives.size() == 1);
   CHECK_FALSE(broker.executor().dead);
@@ -141,8 +133,8 @@ TEST_CASE("work that outlives its client costs the executor; others are drained,
   first.set_progress(1, quick.session, 7, 6);
   first.set_progress(2, slow.session, 3, 2);
   a.hang_up();
-  first.expect(ExecutorMessage::session_close);
-  first.expect(ExecutorMessage::quiesce);
+  first.expect<message::SessionClose>();
+  first.expect<message::Quiesce>();
   CHECK(broker.manager.executors().at({0, 0})->state() == ExecutorState::draining);
   first.set_progress(1, quick.session, 7, 7);  // ends within the time for draining
   REQUIRE(turn_until(broker.loop, [&] { return first.killed; }));
@@ -163,10 +155,10 @@ TEST_CASE("work of a gone client that ends within the grace costs nothing") {
   TestClient client = broker.attach(&attached);
   broker.executor().set_progress(0, attached.session, 1, 0);
   client.hang_up();
-  broker.executor().expect(ExecutorMessage::session_close);
+  broker.executor().expect<message::SessionClose>();
   turn_for(broker.loop, 10);
   broker.executor().set_progress(0, attached.session, 1, 1);
-  broker.executor().send(ExecutorMessage::session_closed, attached.session);
+  broker.executor().send(message::SessionClosed{.session = attached.session});
   CHECK(turn_until(broker.loop, [&] { return broker.manager.sessions().empty(); }));
   CHECK(broker.launcher.lives.size() == 1);
 }

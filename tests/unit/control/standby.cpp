@@ -50,9 +50,9 @@ TEST_CASE("a standby is given what is loaded, takes over at once, and a new one 
   const std::uint64_t before = broker.load_image(serving, client, "loaded before");
   ExecutorPeer& standby = started_standby(broker, 2);
   standby.ready();
-  CHECK(standby.expect(ExecutorMessage::load_replay).packet.object == before);
+  CHECK(standby.expect<message::LoadReplay>().message.object == before);
   const std::uint64_t after = broker.load_image(serving, client, "loaded after");
-  CHECK(standby.expect(ExecutorMessage::load_replay).packet.object == after);
+  CHECK(standby.expect<message::LoadReplay>().message.object == after);
 
   serving.die();
   REQUIRE(turn_until(broker.loop, [&] { return first(broker).pid() == standby.pid; }));
@@ -63,8 +63,8 @@ TEST_CASE("a standby is given what is loaded, takes over at once, and a new one 
   CHECK(client.await<proto::Attached>().epoch == 2);
   ExecutorPeer& next = started_standby(broker, 3);
   next.ready();
-  CHECK(next.expect(ExecutorMessage::load_replay).packet.object == before);
-  CHECK(next.expect(ExecutorMessage::load_replay).packet.object == after);
+  CHECK(next.expect<message::LoadReplay>().message.object == before);
+  CHECK(next.expect<message::LoadReplay>().message.object == after);
 }
 
 TEST_CASE("a standby that is not ready yet takes over as an executor that starts") {
@@ -207,10 +207,10 @@ TEST_CASE("a GPU that takes one process at a time: the standby waits without a c
   ExecutorPeer& standby = started_standby(broker, 2);
   CHECK(standby.options.is_cold);
   CHECK(standby.options.device_patience_ms > 0);
-  standby.send(ExecutorMessage::standing_by, 0);
+  standby.send(message::StandingBy{});
   turn_for(broker.loop, 20);
   serving.die();
-  standby.expect(ExecutorMessage::make_context);
+  standby.expect<message::MakeContext>();
   standby.exclusive = true;
   standby.ready();
   CHECK(turn_until(broker.loop, [&] { return first(broker).state() == ExecutorState::active; }));
@@ -223,12 +223,12 @@ TEST_CASE("a cold standby makes its context when it takes over, and another one 
   ExecutorPeer& serving = broker.executor();
   ExecutorPeer& standby = started_standby(broker, 2);
   CHECK(standby.options.is_cold);
-  standby.send(ExecutorMessage::standing_by, 0);
+  standby.send(message::StandingBy{});
   turn_for(broker.loop, 20);
   CHECK_FALSE(first(broker).has_next());
   CHECK(first(broker).standby() == nullptr);  // it is told of no loads
   serving.die();
-  standby.expect(ExecutorMessage::make_context);
+  standby.expect<message::MakeContext>();
   CHECK(first(broker).pid() == standby.pid);
   CHECK(first(broker).state() == ExecutorState::starting);
   standby.ready();
@@ -242,11 +242,11 @@ TEST_CASE("the kernel log tells of a fault: a cold standby makes its context, an
   ExecutorPeer& serving = broker.executor();
   ExecutorPeer& next = started_standby(broker, 2);
   const bool is_initialised = GENERATE(true, false);  // by the time it is told
-  if (is_initialised) next.send(ExecutorMessage::standing_by, 0);
+  if (is_initialised) next.send(message::StandingBy{});
   turn_for(broker.loop, 5);
   broker.manager.fault_told(told_of(serving.pid));
-  next.expect(ExecutorMessage::make_context);
-  if (!is_initialised) next.send(ExecutorMessage::standing_by, 0);
+  next.expect<message::MakeContext>();
+  if (!is_initialised) next.send(message::StandingBy{});
   next.ready();
   REQUIRE(turn_until(broker.loop, [&] { return first(broker).has_next(); }));
   serving.report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -263,9 +263,9 @@ TEST_CASE("the kernel log tells of a fault and the driver does not: another cold
   for (const std::size_t lives : {2, 3}) {
     ExecutorPeer& unneeded = started_standby(broker, lives);
     CHECK(unneeded.options.is_cold);
-    unneeded.send(ExecutorMessage::standing_by, 0);
+    unneeded.send(message::StandingBy{});
     broker.manager.fault_told(told_of(serving.pid));
-    unneeded.expect(ExecutorMessage::make_context);
+    unneeded.expect<message::MakeContext>();
     unneeded.ready();
     REQUIRE(turn_until(broker.loop, [&] { return unneeded.killed; }));
   }

@@ -33,14 +33,14 @@ TEST_CASE("work that ends within the grace costs no executor") {
   broker.terminate(attached.session);
   CHECK(state_in(page) == kFailed);
   CHECK(header_of(page).session_error == CUDA_ERROR_MPS_CLIENT_TERMINATED);
-  executor.expect(ExecutorMessage::session_close);
+  executor.expect<message::SessionClose>();
   turn_for(broker.loop, 10);
   CHECK(broker.stopped_sessions == 0);
   executor.set_progress(0, 0, 2, 2);  // its stream lies in the pool
   REQUIRE(turn_until(broker.loop, [&] { return broker.stopped_sessions == 1; }));
   turn_for(broker.loop, 100);  // longer than grace and drain
   CHECK_FALSE(executor.killed);
-  executor.send(ExecutorMessage::session_closed, attached.session);
+  executor.send(message::SessionClosed{.session = attached.session});
   REQUIRE(turn_until(broker.loop, [&] { return broker.session(attached.session).phase == SessionPhase::lost; }));
   CHECK(client.ask<proto::Attached>(proto::Attach{}).lost == CUDA_ERROR_MPS_CLIENT_TERMINATED);
   client.hang_up();
@@ -61,8 +61,8 @@ TEST_CASE("work that does not end costs the executor, after the others have been
   first.set_progress(1, idle.session, 1, 1);
   first.set_progress(2, busy.session, 4, 3);
   broker.terminate(endless.session);
-  first.expect(ExecutorMessage::session_close);
-  first.expect(ExecutorMessage::quiesce);
+  first.expect<message::SessionClose>();
+  first.expect<message::Quiesce>();
   CHECK(state_in(busy_page) == kActive);
   first.set_progress(2, busy.session, 4, 4);
   broker.next_life(2);
@@ -84,12 +84,12 @@ TEST_CASE("who is idle is not taken to be drained before the executor reads no r
   ExecutorPeer& first = broker.executor();
   first.set_progress(0, endless.session, 1, 0);
   broker.terminate(endless.session);
-  first.expect(ExecutorMessage::session_close);
-  first.expect(ExecutorMessage::quiesce);
+  first.expect<message::SessionClose>();
+  first.expect<message::Quiesce>();
   turn_for(broker.loop, 20);
   CHECK_FALSE(first.killed);
   first.set_progress(1, busy.session, 5, 4);  // read before the message came
-  first.send(ExecutorMessage::quiesced, 0);
+  first.send(message::Quiesced{});
   turn_for(broker.loop, 20);
   CHECK_FALSE(first.killed);
   first.set_progress(1, busy.session, 5, 5);
@@ -104,7 +104,7 @@ TEST_CASE("a client that is killed while it is being terminated is gone, and the
   TestClient client = broker.attach(&attached);
   broker.executor().set_progress(0, attached.session, 1, 0);
   broker.terminate(attached.session);
-  broker.executor().expect(ExecutorMessage::session_close);
+  broker.executor().expect<message::SessionClose>();
   client.hang_up();
   REQUIRE(turn_until(broker.loop, [&] { return broker.stopped_sessions == 1 && broker.manager.sessions().empty(); }));
   CHECK(broker.launcher.lives.front()->killed);
@@ -116,11 +116,11 @@ TEST_CASE("whatever a session is about when it is terminated, it is answered and
     TestClient client = broker.connect();
     REQUIRE(client.hello().header.status == CUDA_SUCCESS);
     client.send(proto::Attach{});
-    const std::uint64_t session = broker.executor().expect(ExecutorMessage::session_open).packet.header.session;
+    const std::uint64_t session = broker.executor().expect<message::SessionOpen>().message.session;
     broker.terminate(session);
     CHECK(client.await<proto::Attached>().lost == CUDA_ERROR_MPS_CLIENT_TERMINATED);
-    broker.executor().expect(ExecutorMessage::session_close);
-    broker.executor().send(ExecutorMessage::session_opened, session, CUDA_ERROR_OUT_OF_MEMORY);
+    broker.executor().expect<message::SessionClose>();
+    broker.executor().send(message::SessionOpened{.session = session, .status = CUDA_ERROR_OUT_OF_MEMORY});
     REQUIRE(turn_until(broker.loop, [&] { return broker.session(session).phase == SessionPhase::lost; }));
   }
   SECTION("its executor has just died") {
@@ -154,7 +154,7 @@ TEST_CASE("the command names a server and a client of it") {
   }
   TestClient client = broker.attach();
   execute("terminate_client " + server + " " + own);
-  broker.executor().expect(ExecutorMessage::session_close);
+  broker.executor().expect<message::SessionClose>();
   REQUIRE(answered);  // no stream of it is in use: nothing runs
   CHECK(answered->ok);
   CHECK(answered->text == "0\n");

@@ -45,10 +45,8 @@ struct Users : ControlFixture {
 };
 
 void starve(ExecutorPeer& executor, std::uint64_t who, std::uint64_t by) {
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::starved, 0, who};
-  packet.object = by;
-  std::strcpy(packet.text, "cuModuleLoadData");
+  message::Starved packet{.session = who, .blocker = by};
+  set_text(packet.text, "cuModuleLoadData");
   executor.send(packet);
 }
 
@@ -104,10 +102,10 @@ TEST_CASE("users: an executor of another user ends after its last client, and co
   {
     TestClient client = broker.attach_in_new(kAda, 1, ada);
     client.hang_up();
-    broker.life(1).expect(ExecutorMessage::session_close);
-    broker.life(1).send(ExecutorMessage::session_closed, ada.session);
+    broker.life(1).expect<message::SessionClose>();
+    broker.life(1).send(message::SessionClosed{.session = ada.session});
   }
-  broker.life(1).expect(ExecutorMessage::quit);
+  broker.life(1).expect<message::Quit>();
   broker.life(1).die();
   REQUIRE(turn_until(broker.loop, [&] { return broker.manager.executors().size() == 1; }));
   const TestClient client = broker.attach_in_new(kAda, 2, ada);
@@ -155,10 +153,10 @@ TEST_CASE("users: what one user's kernels leave on the device's heap renews that
     TestClient client = broker.ask(user);
     broker.life(in).open_session();
     attached = client.await<proto::Attached>();
-    broker.life(in).send(ExecutorMessage::heap_used, attached.session);
+    broker.life(in).send(message::HeapUsed{.session = attached.session});
     client.hang_up();
-    broker.life(in).expect(ExecutorMessage::session_close);
-    broker.life(in).send(ExecutorMessage::session_closed, attached.session);
+    broker.life(in).expect<message::SessionClose>();
+    broker.life(in).send(message::SessionClosed{.session = attached.session});
   };
   const auto is_renewed_by = [&](std::size_t life, std::size_t before, const char* label, int limit_ms) {
     if (!turn_until(broker.loop, [&] { return broker.launcher.lives.size() > life; }, limit_ms)) return false;
@@ -173,8 +171,8 @@ TEST_CASE("users: what one user's kernels leave on the device's heap renews that
     const TestClient starts_another = broker.attach_in_new(kBob, 2, bob);
   }
   for (const auto& [life, attached] : {std::pair(1u, &ada), std::pair(2u, &bob)}) {
-    broker.life(life).expect(ExecutorMessage::session_close);
-    broker.life(life).send(ExecutorMessage::session_closed, attached->session);
+    broker.life(life).expect<message::SessionClose>();
+    broker.life(life).send(message::SessionClosed{.session = attached->session});
   }
   leave(kAda, 1, ada);
   REQUIRE(is_renewed_by(3, 1, "0@1001", 1000));

@@ -18,6 +18,7 @@
 #include "gen/records.hpp"
 #include "proto/module_functions.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/executor_messages.hpp"
 
 namespace mpsshim::broker {
 namespace {
@@ -149,17 +150,13 @@ struct Store {
   ModuleStore store;
   // A control process that has no linker process: executors link themselves then.
   std::thread control{[this] {
-    ExecutorPacket packet;
-    std::size_t bytes = 0;
-    proto::ReceivedFds fds;
-    while (sockets[0].receive(std::as_writable_bytes(std::span(&packet, 1)), bytes, fds) == proto::SocketStatus::ok) {
-      if (packet.header.type != ExecutorMessage::link_want) continue;
-      packet.header.type = ExecutorMessage::image_give;
-      const int request = fds.fds[0].get();
-      (void)sockets[0].send(std::as_bytes(std::span(&packet, 1)), {&request, 1});
+    while (auto received = test::receive_message(sockets[0], proto::MessageDirection::from_executor)) {
+      if (!received->is<message::LinkWant>()) continue;
+      const auto [want, fds] = received->take<message::LinkWant>();
+      (void)test::send_message(sockets[0], {message::ImageGive{.question = want.question}, {.image = fds.request.get()}});
     }
   }};
-  std::thread receiver{[this] { link.run([](const ExecutorPacket&, proto::ReceivedFds&) {}); }};
+  std::thread receiver{[this] { link.run([](ReceivedMessage&) {}); }};
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "broker/executor/link/control_link.hpp"
 #include "proto/socket.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/executor_messages.hpp"
 
 namespace mpsshim::broker {
 namespace {
@@ -63,14 +64,11 @@ proto::FileDescriptor sent(const std::vector<EventTime>& times) {
   std::array<proto::Socket, 2> sockets = proto::Socket::pair();
   ControlLink link{std::move(sockets[1])};
   send_event_times(link, 42, times);
-  ExecutorPacket packet;
-  std::size_t bytes = 0;
-  proto::ReceivedFds fds;
-  REQUIRE(sockets[0].receive(std::as_writable_bytes(std::span(&packet, 1)), bytes, fds) == proto::SocketStatus::ok);
-  CHECK(packet.header.type == ExecutorMessage::event_times);
-  CHECK(packet.header.session == 42);
-  REQUIRE(fds.count == 1);
-  return std::move(fds.fds[0]);
+  auto received = test::receive_message(sockets[0], proto::MessageDirection::from_executor);
+  REQUIRE(received);
+  REQUIRE(received->is<message::EventTimes>());
+  CHECK(received->session() == 42);
+  return std::move(received->take<message::EventTimes>().fds.times);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "broker/executor/link/control_link.hpp"
 #include "proto/socket.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/executor_messages.hpp"
 
 namespace mpsshim::broker {
 namespace {
@@ -28,13 +29,10 @@ struct Broker {
   }
   // The file that the control process got.
   proto::FileDescriptor file() {
-    ExecutorPacket packet;
-    proto::ReceivedFds fds;
-    std::size_t received_bytes = 0;
-    REQUIRE(control_end.receive(std::as_writable_bytes(std::span(&packet, 1)), received_bytes, fds) == proto::SocketStatus::ok);
-    REQUIRE(packet.header.type == ExecutorMessage::variables_file);
-    REQUIRE(fds.count == 1);
-    return std::move(fds.fds[0]);
+    auto received = test::receive_message(control_end, proto::MessageDirection::from_executor);
+    REQUIRE(received);
+    REQUIRE(received->is<message::VariablesFile>());
+    return std::move(received->take<message::VariablesFile>().fds.variables);
   }
 };
 

@@ -65,18 +65,16 @@ WireClient::WireClient(WireExecutor& executor, std::uint64_t session) : executor
   producer_ = proto::RingProducer(header, ring_.data());
   ring_doorbell_ = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC));
 
-  broker::ExecutorPacket packet;
-  packet.header.session = session;
-  packet.device_lease = {kDeviceLease + (session - 1) * kLeaseBytes, kLeaseBytes};
-  packet.pinned_lease = {kPinnedLease + (session - 1) * kLeaseBytes, kLeaseBytes};
-  proto::ReceivedFds fds;
-  fds.fds[0] = std::move(channel);
-  fds.fds[1] = std::move(fences);
-  fds.fds[2] = ring_doorbell_.duplicate();
-  fds.fds[3] = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC));
-  fds.count = 4;
+  broker::Received<broker::message::SessionOpen> open;
+  open.message.session = session;
+  open.message.device_lease = {kDeviceLease + (session - 1) * kLeaseBytes, kLeaseBytes};
+  open.message.pinned_lease = {kPinnedLease + (session - 1) * kLeaseBytes, kLeaseBytes};
+  open.fds.channel = std::move(channel);
+  open.fds.fences = std::move(fences);
+  open.fds.ring_doorbell = ring_doorbell_.duplicate();
+  open.fds.completion_doorbell = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC));
   CUresult result = CUDA_SUCCESS;
-  session_ = broker::Session::open(*executor.parts, packet, fds, result);
+  session_ = broker::Session::open(*executor.parts, std::move(open), result);
   if (!session_) throw std::bad_alloc();
 }
 

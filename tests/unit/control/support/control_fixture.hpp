@@ -117,11 +117,7 @@ inline std::uint64_t ControlFixture::load_image(ExecutorPeer& peer, TestClient& 
   REQUIRE(pwrite(client.fds.fds[0].get(), content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
   proto::ImageSeal seal;
   seal.image = opened.image;
-  ExecutorPacket note;
-  note.header.type = ExecutorMessage::module_note;
-  note.object = client.ask<proto::Done>(seal).image;
-  note.purpose = 1;
-  note.flags = flags;
+  const message::ModuleNote note{.object = client.ask<proto::Done>(seal).image, .kind = LogKind::load, .flags = flags};
   const std::size_t before = manager.images().log().size();
   peer.send(note);
   REQUIRE(turn_until(loop, [&] { return manager.images().log().size() == before + 1; }));

@@ -40,11 +40,6 @@ inline void turn_for(EventLoop& loop, int ms) {
       loop, [] { return false; }, ms);
 }
 
-struct Arrived {
-  ExecutorPacket packet;
-  proto::ReceivedFds fds;
-};
-
 // One life. The broker's half of it went to the Executor under test.
 class ExecutorPeer {
  public:
@@ -65,12 +60,12 @@ class ExecutorPeer {
     life.pid = pid = next_pid++;
   }
 
-  void send(ExecutorPacket packet, std::span<const int> fds = {}) { REQUIRE(proto::send_message(socket_, packet, fds) == proto::SocketStatus::ok); }
-  void send(ExecutorMessage type, std::uint64_t session, CUresult status = CUDA_SUCCESS) {
-    ExecutorPacket packet;
-    packet.header = {type, static_cast<std::uint32_t>(status), session};
-    send(packet);
+  void send(const OutgoingMessage& message) { REQUIRE(send_bytes(message.bytes(), message.fds())); }
+  [[nodiscard]] bool send_bytes(std::span<const std::byte> packet, std::span<const int> fds = {}) {
+    return socket_.send(packet, fds) == proto::SocketStatus::ok;
   }
+  // All but its last byte.
+  void send_torn(const OutgoingMessage& message) { REQUIRE(send_bytes(message.bytes().first(message.bytes().size() - 1))); }
   void ready(CUresult status = CUDA_SUCCESS, std::uint64_t memory_bytes = 1ull << 30) {
     auto facts = std::make_unique<proto::DriverFacts>();
     facts->size_bytes = sizeof *facts;
@@ -82,26 +77,27 @@ class ExecutorPeer {
       device.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_MODE] = exclusive ? CU_COMPUTEMODE_EXCLUSIVE_PROCESS : CU_COMPUTEMODE_DEFAULT;
     }
     REQUIRE(pwrite(facts_.get(), facts.get(), sizeof *facts, 0) == static_cast<ssize_t>(sizeof *facts));
-    send(ExecutorMessage::ready, 0, status);
+    send(message::Ready{.status = static_cast<std::uint32_t>(status)});
   }
 
-  // The next message of the broker, which must be of this type.
-  Arrived expect(ExecutorMessage type) {
-    std::optional<Arrived> arrived;
+  // The next message of the broker, which must be this one.
+  template <typename Message>
+  Received<Message> expect() {
+    std::optional<ReceivedMessage> arrived;
     REQUIRE(turn_until(loop_, [&] { return (arrived = receive()).has_value(); }));
-    REQUIRE(static_cast<int>(arrived->packet.header.type) == static_cast<int>(type));
-    return std::move(*arrived);
+    REQUIRE(static_cast<int>(arrived->id()) == static_cast<int>(Message::kId));
+    return arrived->take<Message>();
   }
-  std::optional<Arrived> receive() {
+  std::optional<ReceivedMessage> receive() {
     std::array<std::byte, proto::kMaxMessageBytes> buffer;
     std::size_t bytes = 0;
-    Arrived arrived;
-    if (socket_.receive(buffer, bytes, arrived.fds) != proto::SocketStatus::ok) return std::nullopt;
-    REQUIRE(bytes == sizeof arrived.packet);
-    std::memcpy(&arrived.packet, buffer.data(), bytes);
+    proto::ReceivedFds fds;
+    if (socket_.receive(buffer, bytes, fds) != proto::SocketStatus::ok) return std::nullopt;
+    ReceivedMessage arrived;
+    REQUIRE(arrived.assign(std::span(buffer).first(bytes), fds, proto::MessageDirection::to_executor) == proto::Misfit::fits);
     return arrived;
   }
-  void open_session() { send(ExecutorMessage::session_opened, expect(ExecutorMessage::session_open).packet.header.session); }
+  void open_session() { send(message::SessionOpened{.session = expect<message::SessionOpen>().message.session}); }
 
   // Kernels all. `ended`: how long ago the watch saw the last of it end.
   void set_progress(std::size_t stream, std::uint64_t session, std::uint32_t issued, std::uint32_t completed, ProgressTick ended = 10 * kLateEnd) {
@@ -137,11 +133,9 @@ class ExecutorPeer {
     slot.signal = signal;
   }
   void report_fault(CUresult error, std::uint64_t session = 0) {
-    ExecutorPacket packet;
-    packet.header = {ExecutorMessage::fault, static_cast<std::uint32_t>(error), session};
-    packet.size_bytes = progress_tick();
-    std::snprintf(packet.text, sizeof packet.text, "cuStreamQuery failed");
-    send(packet);
+    message::Fault fault{.session = session, .tick = progress_tick(), .status = static_cast<std::uint32_t>(error)};
+    set_text(fault.text, "cuStreamQuery failed");
+    send(fault);
   }
   void die() {
     if (dead) return;

@@ -6,6 +6,7 @@
 //   stubborn as serve, but does not end on Quit          narrow   refuses unless it has 3 connections, and 2 for copies
 #include <csignal>
 #include <cstdlib>
+#include <array>
 #include <cstring>
 #include <string>
 
@@ -60,31 +61,29 @@ int executor_main(const ExecutorOptions& options) {
   std::strcpy(facts.device[0].name, "Test device");
   if (pwrite(kExecutorFactsFd, &facts, sizeof facts, 0) != static_cast<ssize_t>(sizeof facts)) return 3;
 
-  ExecutorPacket packet;
-  packet.header.type = ExecutorMessage::ready;
+  message::Ready ready;
   const std::string broken = broken_promise(options);
   const bool is_narrow = options.connections == 3 && options.copy_connections == 2;
-  if (behaviour == "refuse" || (behaviour == "narrow" && !is_narrow) || !broken.empty()) packet.header.status = 100;
-  std::strncpy(packet.text, broken.c_str(), sizeof packet.text - 1);
-  if (proto::send_message(link, packet) != proto::SocketStatus::ok) return 4;
+  if (behaviour == "refuse" || (behaviour == "narrow" && !is_narrow) || !broken.empty()) ready.status = 100;
+  set_text(ready.text, broken);
+  const auto send = [&](const OutgoingMessage& message) { return link.send(message.bytes(), message.fds()) == proto::SocketStatus::ok; };
+  if (!send(ready)) return 4;
 
+  std::array<std::byte, kMaxExecutorPacketBytes> packet;
   std::size_t bytes = 0;
   proto::ReceivedFds fds;
-  while (link.receive(std::as_writable_bytes(std::span(&packet, 1)), bytes, fds) == proto::SocketStatus::ok) {
-    ExecutorPacket answer;
-    answer.header.session = packet.header.session;
-    if (packet.header.type == ExecutorMessage::quit && behaviour != "stubborn") return 0;
-    if (packet.header.type == ExecutorMessage::session_open) {
-      answer.header.type = ExecutorMessage::session_opened;
-      auto& row = reinterpret_cast<ProgressTable*>(table.data())->stream[packet.header.session];
-      row.session = packet.header.session;
+  while (link.receive(packet, bytes, fds) == proto::SocketStatus::ok) {
+    ReceivedMessage received;
+    if (received.assign(std::span(packet).first(bytes), fds, proto::MessageDirection::to_executor) != proto::Misfit::fits) return 6;
+    if (received.is<message::Quit>() && behaviour != "stubborn") return 0;
+    if (received.is<message::SessionOpen>()) {
+      auto& row = reinterpret_cast<ProgressTable*>(table.data())->stream[received.session()];
+      row.session = received.session();
       row.issued = behaviour == "busy" ? 1 : 0;
-    } else if (packet.header.type == ExecutorMessage::session_close && behaviour != "busy") {
-      answer.header.type = ExecutorMessage::session_closed;
-    } else {
-      continue;
+      if (!send(message::SessionOpened{.session = received.session()})) return 5;
+    } else if (received.is<message::SessionClose>() && behaviour != "busy") {
+      if (!send(message::SessionClosed{.session = received.session()})) return 5;
     }
-    if (proto::send_message(link, answer) != proto::SocketStatus::ok) return 5;
   }
   return 0;
 }

@@ -21,13 +21,7 @@ inline std::uint64_t load_copy(TestClient& client, ExecutorPeer& executor, const
   proto::ImageSeal seal;
   seal.image = opened.image;
   const std::uint64_t image = client.ask<proto::Done>(seal).image;
-  ExecutorPacket note;
-  note.header.type = ExecutorMessage::module_note;
-  note.object = image;
-  note.address = copy;
-  note.purpose = 1;
-  note.flags = kLoadHasVariables;
-  executor.send(note);
+  executor.send(message::ModuleNote{.object = image, .copy = copy, .kind = LogKind::load, .flags = kLoadHasVariables});
   return image;
 }
 
@@ -39,10 +33,7 @@ inline void keep_variables(EventLoop& loop, ExecutorPeer& executor, const Sessio
   auto& kept = *reinterpret_cast<KeptVariablesFile*>(mapping.data());
   kept.variable[0] = {1, image, copy, 0x1000, 4, 0};
   kept.count = 1;
-  ExecutorPacket packet;
-  packet.header = {ExecutorMessage::variables_file, 0, session.id};
-  const int fd = file.get();
-  executor.send(packet, {&fd, 1});
+  executor.send({message::VariablesFile{.session = session.id}, {.variables = file.get()}});
   REQUIRE(turn_until(loop, [&] { return session.variables.valid(); }));
 }
 
