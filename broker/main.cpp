@@ -172,8 +172,8 @@ void describe(CommandLine& line, Arguments& arguments) {
               "MiB of device memory that all clients of one user may have together on each device, in whatever executors: what they allocate, map and "
               "keep for later, and arrays; cuMemGetInfo shows it. 0 (the default): no limit");
   line.option("--user-compiler-s", &arguments.user_compiler_s,
-              "Seconds of the processor that reading one user's module images may take in a minute. Beyond that they wait, up to 30 s each, while another "
-              "user's are read, and are never refused for it; 0: no limit");
+              "Seconds of the processor that reading, compiling and linking one user's module images may take in a minute. Beyond that they wait, up to "
+              "30 s each, while another user's are under way, and are never refused for it; 0: no limit");
   line.option("--user-log-mib", &arguments.user_log_mib,
               "MiB of lines an hour that the clients of one user may cause in the broker's logs, and as many in each executor's; more are left out and "
               "counted; 0: no limit");
@@ -327,12 +327,12 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.pool.executors = arguments.executors;
   limits.pool.idle = std::chrono::milliseconds(arguments.idle_ms);
   limits.compilers.idle = std::chrono::milliseconds(arguments.idle_compiler_ms);
-  limits.compilers.user_minute = std::chrono::seconds(arguments.user_compiler_s);
   limits.compilers.job = std::chrono::milliseconds(arguments.image_ms);
   limits.linkers.idle = std::chrono::milliseconds(arguments.idle_linker_ms);
   limits.linkers.job = 2 * std::chrono::seconds(arguments.link_s);
   limits.linkers.kept_bytes = 64ull << 20;  // the store of images keeps them, too
   limits.link_time = std::chrono::seconds(arguments.link_s);
+  limits.user_minute = std::chrono::seconds(arguments.user_compiler_s);
   limits.serves_all_users = arguments.all_users;
   limits.shares_executors = arguments.share_executors;
   if (arguments.client_host_mib != 0) limits.resources.client_host_bytes = arguments.client_host_mib << 20;

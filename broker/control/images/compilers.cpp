@@ -43,6 +43,11 @@ CompilerTrade trade_of_linkers(std::chrono::seconds job_time) {
   return {"links", "link", "linked", "linking", job_time, kLinkerMemoryBytes >> 20, CUDA_ERROR_INVALID_PTX};
 }
 
+Compilers::Compilers(EventLoop& loop, CompilerLauncher& launcher, ProcessorShares& shares, const CompilerLimits& limits, const CompilerTrade& trade)
+    : loop_(loop), launcher_(launcher), limits_(limits), trade_(trade), shares_(shares) {
+  shares_.on_end([this] { go_on_yielding(); });
+}
+
 void Compilers::prepare(const Image& image, int file, const Asker& asker, Done done) {
   const auto known = std::ranges::find_if(kept_, [&](const Kept& kept) { return kept.image == image; });
   if (known != kept_.end()) {
@@ -121,6 +126,7 @@ void Compilers::next(Whose whose) {
   user.current->number = ++last_number_;
   ++user.current->attempts;
   user.is_overdue = false;
+  user.at_work = shares_.begin(whose.uid);
   user.timer = loop_.after(limits_.job, [this, whose] { overdue(whose); });
   send(whose, user);
 }
@@ -128,11 +134,16 @@ void Compilers::next(Whose whose) {
 // While it does, its timer is for that. Others of its user wait behind the job.
 bool Compilers::has_to_yield(Whose whose, User& user) {
   const auto now = EventLoop::Clock::now();
-  const auto overdrawn_for = budget_.overdrawn_for(whose.uid, now);
-  const bool is_alone = std::ranges::none_of(users_, [&](const auto& other) { return other.first.uid != whose.uid && other.second.current; });
+  const auto overdrawn_for = shares_.budget.overdrawn_for(whose.uid, now);
   if (!user.yields) user.yields_until = now + kLongestYield;
-  user.yields = overdrawn_for.count() > 0 && !is_alone && now < user.yields_until;
+  user.yields = overdrawn_for.count() > 0 && !shares_.is_alone(whose.uid) && now < user.yields_until;
   if (!user.yields) return false;
+  if (shares_.budget.take_news(whose.uid)) {
+    const LogSubject subject(whose.uid);
+    complain("User {}: reading, compiling and linking its images has taken more than {} s of the processor within a minute; for a while they wait as "
+             "long as another user's are under way (--user-compiler-s).",
+             whose.uid, std::chrono::duration_cast<std::chrono::seconds>(shares_.budget.a_minute()).count());
+  }
   const auto wait = std::min<std::chrono::nanoseconds>(overdrawn_for, user.yields_until - now);
   user.timer = loop_.after(std::chrono::ceil<std::chrono::milliseconds>(wait), [this, whose] { next(whose); });
   return true;
@@ -151,7 +162,7 @@ void Compilers::go_on_yielding() {
 
 void Compilers::charge(Whose whose, User& user) {
   const auto used = launcher_.processor_time(user.life);
-  budget_.charge(whose.uid, used - std::exchange(user.charged, used), EventLoop::Clock::now());
+  shares_.budget.charge(whose.uid, used - std::exchange(user.charged, used), EventLoop::Clock::now());
 }
 
 void Compilers::send(Whose whose, User& user) {
@@ -190,10 +201,11 @@ void Compilers::heard(Whose whose) {
     return launcher_.kill(user.life);
   }
   std::unique_ptr<Job> job = std::move(user.current);
+  user.at_work.reset();
   job->may_be_kept = answer.status == CUDA_SUCCESS && (job->image.flags & kImageIsInput) == 0;
   charge(whose, user);
   next(whose);
-  go_on_yielding();
+  shares_.tell_ended();
   const bool is_file = fds.count == 1 && proto::is_sealed(fds.fds[0], proto::Seal::content);
   if (is_file) return complete(std::move(job), CUDA_SUCCESS, {}, std::move(fds.fds[0]));
   complain("{}: image {} cannot be {} within {} MiB; it is refused.",
@@ -218,6 +230,7 @@ void Compilers::died(Whose whose) {
   charge(whose, user);
   const CompilerEnd end = launcher_.reap(user.life);
   std::unique_ptr<Job> job = std::move(user.current);
+  user.at_work.reset();
   const bool is_over_time = user.is_overdue || end.signal == SIGXCPU;
   const bool is_tried_again = job && !is_over_time && job->attempts < kAttempts && !job->waiters.empty();
   if (job && !job->waiters.empty()) {  // else its clients are gone, and so it was ended
@@ -240,7 +253,7 @@ void Compilers::died(Whose whose) {
       next(whose);
     }
   }
-  go_on_yielding();
+  shares_.tell_ended();
   for (Job& left : waiting) {  // none could be started
     complete(std::make_unique<Job>(std::move(left)), CUDA_ERROR_OUT_OF_MEMORY,
              fmt::format("the process that {} images cannot be started", trade_.does), {});

@@ -2,7 +2,8 @@
 // Who has which image read by whom, and who has what compiled and linked: a compiler process (broker/compiler) for each user, or a linker process
 // (broker/linker) for each user and device, as CompilerTrade says; started when a client or a job comes and ended when no job has come for a while,
 // with one job at a time. A job is one image for one kind of device; who asks for the same meanwhile gets the same answer. A user whose images have
-// taken more of the processor's time than is its own has its jobs wait, for a while, as long as another user's is under way. A process that dies in
+// taken more of the processor's time than is its own, in processes of either kind, has its jobs wait, for a while, as long as another user's is under
+// way in one of either (ProcessorShares). A process that dies in
 // a job costs that job one attempt, and nobody anything else. What has been made is kept, within limits. The processes are not trusted: what they send
 // is looked at for its form alone, and passed on as a file to an executor, whose reader is wary. Owned by SessionManager; the control process's
 // thread.
@@ -47,7 +48,6 @@ struct CompilerLimits {
   std::size_t session_jobs = 16;
   std::uint64_t kept_bytes = 256ull << 20;
   std::size_t kept = 128;  // descriptors
-  std::chrono::milliseconds user_minute{30'000};  // of the processor's time, for a user in a minute; 0: no limit
 };
 
 class Compilers {
@@ -68,8 +68,9 @@ class Compilers {
   // `prepared` is a file where `status` is CUDA_SUCCESS; it says itself what has become of the image. Otherwise `why` is a sentence.
   using Done = std::function<void(CUresult status, const std::string& why, int prepared)>;
 
-  Compilers(EventLoop& loop, CompilerLauncher& launcher, const CompilerLimits& limits, const CompilerTrade& trade = trade_of_readers())
-      : loop_(loop), launcher_(launcher), limits_(limits), trade_(trade), budget_(limits.user_minute) {}
+  // `shares` outlives it; no job begins or ends in the others once it has gone.
+  Compilers(EventLoop& loop, CompilerLauncher& launcher, ProcessorShares& shares, const CompilerLimits& limits,
+            const CompilerTrade& trade = trade_of_readers());
   Compilers(const Compilers&) = delete;
   ~Compilers() { stop(); }
 
@@ -115,6 +116,7 @@ class Compilers {
     std::unique_ptr<Job> current;
     std::uint64_t last_session = 0;
     std::chrono::nanoseconds charged{};  // of the time of its process
+    ProcessorShares::Work at_work;       // while there is a current job
     bool yields = false;                 // to other users
     EventLoop::Clock::time_point yields_until;  // at the latest
     bool is_overdue = false;
@@ -143,7 +145,7 @@ class Compilers {
   CompilerLauncher& launcher_;
   const CompilerLimits limits_;
   const CompilerTrade trade_;
-  ProcessorBudget budget_;
+  ProcessorShares& shares_;
   std::map<Whose, User> users_;  // those that have a process
   std::list<Kept> kept_;         // the last used one in front
   std::uint64_t last_number_ = 0;

@@ -32,9 +32,10 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       pool_(loop, launcher, executors, limits.pool, *this),
       quarantine_(limits.quarantine),
       programs_(loop, [this] { programs_known(); }),
-      linker_launcher_(linkers) {
-  if (compilers != nullptr) compilers_ = std::make_unique<Compilers>(loop, *compilers, limits_.compilers);
-  if (linkers != nullptr) linkers_ = std::make_unique<Compilers>(loop, *linkers, limits_.linkers, trade_of_linkers(limits_.link_time));
+      linker_launcher_(linkers),
+      processor_shares_(limits_.user_minute) {
+  if (compilers != nullptr) compilers_ = std::make_unique<Compilers>(loop, *compilers, processor_shares_, limits_.compilers);
+  if (linkers != nullptr) linkers_ = std::make_unique<Compilers>(loop, *linkers, processor_shares_, limits_.linkers, trade_of_linkers(limits_.link_time));
   if (limits_.relocate_for_tests.count() != 0) {
     relocation_timer_ = loop_.after(limits_.relocate_for_tests, [this] { relocate_for_tests(); });
   }

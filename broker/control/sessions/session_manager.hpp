@@ -47,6 +47,7 @@ struct SessionLimits {
   CompilerLimits compilers;
   CompilerLimits linkers{.job = std::chrono::seconds(120)};
   std::chrono::seconds link_time{60};  // of the processor, a job
+  std::chrono::milliseconds user_minute{30'000};  // of the processor's time, for a user's images in a minute; 0: no limit
   ResourceLimits resources = limits_of_this_machine();
   bool serves_all_users = false;  // else those of the broker's own uid
   bool shares_executors = false;  // all users are served in the same executors, in one address space
@@ -338,6 +339,7 @@ class SessionManager final : public ExecutorOwner {
   std::map<ExecutorId, EventLoop::Timer> standby_feeds_;  // due: what was loaded of late
   std::uint64_t last_input_ = 0;                          // of a linker
   CompilerLauncher* const linker_launcher_;
+  ProcessorShares processor_shares_;                      // of compilers_ and linkers_
   std::unique_ptr<Compilers> compilers_;                  // these end first: they answer whoever waits
   std::unique_ptr<Compilers> linkers_;
 };

@@ -71,13 +71,17 @@ struct Readers {
   std::vector<std::string> answers;  // "SESSION: STATUS"
   EventLoop loop;
   PeerCompilers launcher;
+  ProcessorShares shares;
   Compilers compilers;
   proto::FileDescriptor file = proto::create_memory_file("test-image", 4096);
 
-  explicit Readers(const CompilerLimits& limits = {}, const CompilerTrade& trade = trade_of_readers()) : compilers(loop, launcher, limits, trade) {}
+  explicit Readers(const CompilerLimits& limits = {}, const CompilerTrade& trade = trade_of_readers(),
+                   std::chrono::seconds user_minute = std::chrono::seconds(30))
+      : shares(user_minute), compilers(loop, launcher, shares, limits, trade) {}
 
-  void ask(std::uint64_t session, std::uint64_t image, uid_t uid = kReader, unsigned device = 0) {
-    compilers.prepare({uid, image, false, 90, 0, device}, file.get(), {session, "Session " + std::to_string(session)},
+  void ask(std::uint64_t session, std::uint64_t image, uid_t uid = kReader, unsigned device = 0) { ask_of(compilers, session, image, uid, device); }
+  void ask_of(Compilers& whom, std::uint64_t session, std::uint64_t image, uid_t uid = kReader, unsigned device = 0) {
+    whom.prepare({uid, image, false, 90, 0, device}, file.get(), {session, "Session " + std::to_string(session)},
                       [this, session](CUresult status, const std::string&, int prepared) {
                         CHECK((status == CUDA_SUCCESS) == (prepared >= 0));
                         answers.push_back(std::to_string(session) + ": " + std::to_string(status));
@@ -104,6 +108,12 @@ struct Readers {
     REQUIRE(turn_until(loop, [&] { return answers.size() > before; }));
   }
   void serve(CompilerPeer& by) { answer(by, job(by).number); }
+  [[nodiscard]] static bool has_job(CompilerPeer& of) {
+    CompilerJob job;
+    std::size_t bytes = 0;
+    proto::ReceivedFds fds;
+    return of.socket.receive(std::as_writable_bytes(std::span(&job, 1)), bytes, fds) == proto::SocketStatus::ok;
+  }
   bool has_answers(std::vector<std::string> expected) {
     return turn_until(loop, [&] { return answers.size() >= expected.size(); }) && answers == expected;
   }
@@ -167,9 +177,7 @@ TEST_CASE("a user's sessions have turns") {
 }
 
 TEST_CASE("a user whose images have taken too much of the processor's time comes behind others, and is served when nobody else is") {
-  CompilerLimits limits;
-  limits.user_minute = std::chrono::seconds(30);
-  Readers f(limits);
+  Readers f;
   f.ask(1, 1);
   CompilerPeer& greedy = f.peer(0);
   const std::uint64_t first = f.job(greedy).number;
@@ -183,11 +191,7 @@ TEST_CASE("a user whose images have taken too much of the processor's time comes
   for (std::uint64_t image = 3; image <= 5; ++image) f.ask(1, image);
   f.answer(greedy, second);
   turn_for(f.loop, 30);
-  CompilerJob job;
-  std::size_t bytes = 0;
-  proto::ReceivedFds fds;
-  const auto has_job = [&] { return greedy.socket.receive(std::as_writable_bytes(std::span(&job, 1)), bytes, fds) == proto::SocketStatus::ok; };
-  CHECK_FALSE(has_job());
+  CHECK_FALSE(f.has_job(greedy));
   f.ask(2, 2, kReader + 1);
   f.answer(other, theirs);
   f.serve(other);  // the next one of theirs, too, before any of the first user's
@@ -201,17 +205,52 @@ TEST_CASE("a user whose images have taken too much of the processor's time comes
     (void)f.job(other);
     f.serve(greedy);  // was under way
     turn_for(f.loop, 10);
-    CHECK_FALSE(has_job());
+    CHECK_FALSE(f.has_job(greedy));
     f.compilers.drop(2);
     f.serve(greedy);
   }
   CHECK(std::ranges::count(f.answers, "1: 0") == 5);
 }
 
+TEST_CASE("what a user's images take of the processor counts in processes of both kinds, and so do others that are at work there") {
+  Readers f;
+  PeerCompilers launcher;
+  Compilers linkers(f.loop, launcher, f.shares, {}, trade_of_linkers(std::chrono::seconds(60)));
+  f.ask_of(linkers, 1, 1);
+  CompilerPeer& greedy = *launcher.peers.at(0);
+  const std::uint64_t first = f.job(greedy).number;
+  greedy.used = std::chrono::seconds(40);
+  f.answer(greedy, first);
+  f.ask(2, 1, kReader + 1);
+  const std::uint64_t theirs = f.job(f.peer(0)).number;
+  f.ask_of(linkers, 1, 2);  // another user's image is read
+  f.ask(1, 3);              // its own are read out of the same share
+  turn_for(f.loop, 30);
+  CHECK_FALSE(f.has_job(greedy));
+  REQUIRE(f.launcher.peers.size() == 2);
+  CHECK_FALSE(f.has_job(f.peer(1)));
+  f.answer(f.peer(0), theirs);
+  f.serve(greedy);
+  f.serve(f.peer(1));
+  CHECK(f.answers == std::vector<std::string>{"1: 0", "2: 0", "1: 0", "1: 0"});
+}
+
+TEST_CASE("a user is told once that its time is used up, and again when that has come in since") {
+  using namespace std::chrono_literals;
+  const ProcessorBudget::Clock::time_point start{};
+  ProcessorBudget budget(30s);
+  CHECK_FALSE(budget.take_news(1));
+  budget.charge(1, 40s, start);
+  CHECK(budget.take_news(1));
+  CHECK_FALSE(budget.take_news(1));
+  budget.charge(1, 1s, start + 1s);  // overdrawn still
+  CHECK_FALSE(budget.take_news(1));
+  budget.charge(1, 31s, start + 1min);
+  CHECK(budget.take_news(1));
+}
+
 TEST_CASE("who has to wait for others does so until it has time again, whatever they do") {
-  CompilerLimits limits;
-  limits.user_minute = std::chrono::seconds(60);
-  Readers f(limits);
+  Readers f({}, trade_of_readers(), std::chrono::seconds(60));
   f.ask(1, 1);
   const std::uint64_t first = f.job(f.peer(0)).number;
   f.peer(0).used = std::chrono::milliseconds(60'200);
