@@ -8,8 +8,11 @@
 #include <string_view>
 #include <utility>
 
+#include "broker/compiler/fatbin_choice.hpp"
+#include "broker/compiler/image_contents.hpp"
 #include "proto/image/check.hpp"
 #include "proto/image/contents.hpp"
+#include "proto/image/elf.hpp"
 #include "proto/image/fatbin.hpp"
 #include "proto/image/image.hpp"
 #include "proto/image/ptx_text.hpp"
@@ -26,57 +29,6 @@ constexpr const char* kDamaged = "the fat binary is damaged or cut off";
 constexpr const char* kNotUnpacked = "an entry of the fat binary could not be unpacked: ";
 constexpr const char* kRefused = "the image is refused: ";
 
-void note_contents_of_cubin(Bytes cubin, PreparedImage& prepared) {
-  std::optional<image::CubinInfo> info = image::read_cubin(cubin);
-  prepared.has_writable_globals = !info || info->has_writable_globals;
-  prepared.uses_device_heap = info && info->uses_device_heap;
-  prepared.all_may_use_device_heap = info && info->all_may_use_device_heap;
-  prepared.heap_kernels.clear();
-  prepared.takes_code_addresses = !info || info->takes_code_addresses;
-  prepared.has_references = info && info->has_references;
-  prepared.all_may_print = !info;
-  prepared.printing_kernels.clear();
-  if (info) {
-    for (const image::KernelLayout& kernel : info->kernels) {
-      if (kernel.uses_device_heap) prepared.heap_kernels.insert(kernel.name);
-      if (kernel.prints) prepared.printing_kernels.insert(kernel.name);
-    }
-  }
-  prepared.variables.reset();
-  if (info && info->variables.empty() != info->has_writable_globals) prepared.variables = std::move(info->variables);
-  prepared.managed = image::managed_of_cubin(cubin);
-}
-
-void note_contents_of_ptx(std::string_view text, PreparedImage& prepared) {
-  std::vector<image::Variable> variables;
-  bool all_are_known = true;
-  for (std::string& name : image::ptx_variables(text)) {
-    all_are_known &= !name.empty();
-    variables.push_back({std::move(name), false});
-  }
-  prepared.has_writable_globals = !variables.empty();
-  prepared.uses_device_heap = image::ptx_uses_device_heap(text);
-  prepared.all_may_use_device_heap = false;
-  prepared.heap_kernels.clear();
-  for (std::string& name : image::ptx_heap_kernels(text)) prepared.heap_kernels.insert(std::move(name));
-  prepared.takes_code_addresses = image::ptx_takes_code_addresses(text);
-  prepared.has_references = image::ptx_has_references(text);
-  prepared.all_may_print = false;
-  prepared.printing_kernels.clear();
-  for (std::string& name : image::ptx_printing_kernels(text)) prepared.printing_kernels.insert(std::move(name));
-  prepared.variables.reset();
-  if (all_are_known) prepared.variables = std::move(variables);
-  prepared.managed = image::managed_of_ptx(text);
-}
-
-void set_placed_apart(const Placements& placements, PreparedImage& prepared) {
-  for (const image::Placement& placement : placements) {
-    prepared.placed.push_back({placement.name, placement.starts_as_zeroes});
-    if (prepared.variables) std::erase_if(*prepared.variables, [&](const image::Variable& one) { return one.name == placement.name; });
-  }
-  if (prepared.variables && prepared.variables->empty()) prepared.has_writable_globals = false;
-}
-
 std::string_view as_text(Bytes bytes) {
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return text.substr(0, text.find('\0'));
@@ -92,14 +44,6 @@ ImageBytes with_end(const ImageBytes& bytes) {
   copy.push_back(std::byte{0});
   return ImageBytes(std::move(copy));
 }
-
-// The entries of a container that serve a device: machine code of its own major version, else the newest PTX that is not newer than it.
-// `newer_ptx` is what is left where there is neither: a driver may take it (the CPU driver does) or refuse it.
-struct Choice {
-  const image::FatbinEntry* cubin = nullptr;
-  const image::FatbinEntry* ptx = nullptr;
-  const image::FatbinEntry* newer_ptx = nullptr;
-};
 
 class Preparer {
  public:
@@ -202,65 +146,67 @@ class Preparer {
     return entry.is(image::EntryKind::ptx) ? check_ptx(as_text(bytes.bytes())) : check_cubin(bytes.bytes());
   }
 
-  Choice choose(std::span<const image::FatbinEntry> entries) const {
-    Choice choice;
-    const auto is_better = [](const image::FatbinEntry& entry, const image::FatbinEntry* best) {
-      return best == nullptr || entry.architecture > best->architecture;
-    };
-    for (const image::FatbinEntry& entry : entries) {
-      if (entry.architecture > target_.compute) {
-        if (entry.is(image::EntryKind::ptx)) choice.newer_ptx = &entry;
-        continue;
-      }
-      if (entry.is(image::EntryKind::ptx) && is_better(entry, choice.ptx)) choice.ptx = &entry;
-      if (is_code_for_device(entry) && is_better(entry, choice.cubin)) choice.cubin = &entry;
-    }
-    return choice;
-  }
-  bool is_code_for_device(const image::FatbinEntry& entry) const {
-    return entry.is(image::EntryKind::elf) && entry.architecture <= target_.compute && entry.architecture / 10 == target_.compute / 10;
-  }
-
   CUresult prepare_container(const ImageBytes& image) {
     std::vector<image::FatbinEntry> entries;
     const Bytes content = image.bytes();
     const std::size_t length = image::length_of(content);
     if (length == 0 || !image::read_fatbin(content, entries)) return refuse(CUDA_ERROR_INVALID_IMAGE, kDamaged, {});
-    const Choice choice = choose(entries);
+    const FatbinChoice choice = choose_entries(entries, target_);
     const Bytes objects = content.subspan(length);
     const bool are_here = image::form_of(objects) == image::Form::fatbin;
     if (target_.has_objects || are_here) {
-      const bool is_enough = choice.ptx != nullptr || (choice.cubin != nullptr && !target_.runs_texts);
+      const bool is_enough = choice.ptx != nullptr || (!choice.cubins.empty() && !target_.runs_texts);
       if (!is_enough && !are_here) return CUDA_ERROR_NO_BINARY_FOR_GPU;
       if (!is_enough) return prepare_objects(image.part(objects));
     }
-    const image::FatbinEntry* wanted = choice.cubin != nullptr ? choice.cubin : choice.ptx != nullptr ? choice.ptx : choice.newer_ptx;
-    // Otherwise the driver takes its entry from the whole container.
-    if (!placements_.empty() && wanted == choice.cubin && choice.ptx != nullptr && target_.runs_texts) wanted = choice.ptx;
-    if (wanted == nullptr) {
+    const ImageBytes container = image.part(content.first(length));
+    const bool is_text_placed = !placements_.empty() && choice.ptx != nullptr && target_.runs_texts;
+    if (!choice.cubins.empty() && !is_text_placed) return prepare_code(container, entries, choice.cubins);
+    const image::FatbinEntry* const text = choice.ptx != nullptr ? choice.ptx : choice.newer_ptx;
+    if (text == nullptr) {
       return refuse(CUDA_ERROR_NO_BINARY_FOR_GPU, "the image holds ", image::contents_in_words(entries) + ", and no code for this device");
     }
     ImageBytes unpacked;
-    if (const CUresult result = unpack(image, *wanted, unpacked); result != CUDA_SUCCESS) return result;
-    if (wanted == choice.ptx || (wanted == choice.newer_ptx && !placements_.empty())) return prepare_ptx(unpacked);
-    if (wanted == choice.cubin && !placements_.empty()) return place(unpacked);
-    if (wanted == choice.cubin) {
-      note_contents_of_cubin(unpacked.bytes(), prepared_);
-    } else {
-      note_contents_of_ptx(as_text(unpacked.bytes()), prepared_);
-      prepared_.is_compiled_by_loading = true;
-    }
-    prepared_.content = image.part(content.first(length));
-    return check_others(image, entries, wanted);
+    if (const CUresult result = unpack(image, *text, unpacked); result != CUDA_SUCCESS) return result;
+    if (text == choice.ptx || !placements_.empty()) return prepare_ptx(unpacked);
+    note_contents_of_ptx(as_text(unpacked.bytes()), prepared_);
+    prepared_.is_compiled_by_loading = true;
+    prepared_.content = container;
+    return check_others(container, entries, *text);
   }
 
-  // The driver has reasons of its own to take another entry than the one that was looked at (code for a variant of the device): it finds none
-  // that has not been unpacked here.
-  CUresult check_others(const ImageBytes& image, std::span<const image::FatbinEntry> entries, const image::FatbinEntry* known) {
+  CUresult prepare_code(const ImageBytes& container, std::span<const image::FatbinEntry> entries, std::span<const image::FatbinEntry> cubins) {
+    ImageBytes unpacked;
+    if (const CUresult result = unpack(container, cubins.front(), unpacked); result != CUDA_SUCCESS) return result;
+    if (!placements_.empty()) return place(unpacked);
+    note_contents_of_cubin(unpacked.bytes(), prepared_);
+    if (target_.runs_texts) {  // the CPU driver takes its entry from the whole container
+      prepared_.content = container;
+      return check_others(container, entries, cubins.front());
+    }
+    if (cubins.size() == 1 && image::is_relocatable(unpacked.bytes())) {
+      prepared_ = {};  // what is linked tells about itself
+      prepared_.inputs.push_back({CU_JIT_INPUT_CUBIN, unpacked});
+      return CUDA_SUCCESS;
+    }
+    prepared_.content = unpacked;
+    if (cubins.size() == 1) return CUDA_SUCCESS;
+    for (const image::FatbinEntry& variant : cubins.subspan(1)) {
+      if (const CUresult result = unpack(container, variant, unpacked); result != CUDA_SUCCESS) return result;
+      PreparedImage other;
+      note_contents_of_cubin(unpacked.bytes(), other);
+      add_contents_of_variant(other, prepared_);
+    }
+    prepared_.content = ImageBytes(image::container_of(cubins));
+    return CUDA_SUCCESS;
+  }
+
+  // The driver has reasons of its own to take another entry than the one that was looked at: it finds none that has not been unpacked here.
+  CUresult check_others(const ImageBytes& container, std::span<const image::FatbinEntry> entries, const image::FatbinEntry& known) {
     for (const image::FatbinEntry& entry : entries) {
-      if (&entry == known || (!entry.is(image::EntryKind::ptx) && !is_code_for_device(entry))) continue;
+      if (entry.whole.data() == known.whole.data() || (!entry.is(image::EntryKind::ptx) && !is_code_for(entry, target_))) continue;
       ImageBytes unpacked;
-      if (const CUresult result = unpack(image, entry, unpacked); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = unpack(container, entry, unpacked); result != CUDA_SUCCESS) return result;
     }
     return CUDA_SUCCESS;
   }
@@ -311,9 +257,9 @@ class Preparer {
     std::vector<image::FatbinEntry> entries;
     if (!image::read_fatbin(object.bytes(), entries)) return refuse(CUDA_ERROR_INVALID_IMAGE, kDamaged, {});
     if (entries.empty()) return CUDA_SUCCESS;  // of a file without code for the device
-    const Choice choice = choose(entries);
+    const FatbinChoice choice = choose_entries(entries, target_);
     const image::FatbinEntry* wanted = choice.ptx;
-    if (choice.cubin != nullptr && !target_.runs_texts) wanted = choice.cubin;
+    if (!choice.cubins.empty() && !target_.runs_texts) wanted = &choice.cubins.front();
     if (wanted == nullptr && target_.runs_texts) wanted = choice.newer_ptx;
     if (wanted == nullptr) {
       return refuse(CUDA_ERROR_NO_BINARY_FOR_GPU, "an object of the linked fat binary holds ",

@@ -24,7 +24,9 @@ struct LinkInput {
 };
 
 struct PreparedImage {
-  ImageBytes content;  // a cubin, a container with a cubin for the device, or zero-terminated PTX; empty: only what is linked of `inputs`
+  // A cubin, a container of nothing but variants of one (the CPU driver: the container as it came), or zero-terminated PTX; empty: only what is
+  // linked of `inputs`.
+  ImageBytes content;
   // These are to be linked, which compiles them, and what comes of it is loaded in place of `content`; where it is machine code it is an image to
   // be prepared itself, `prefix` in front of it. A driver without a linker loads `content`.
   std::vector<LinkInput> inputs;

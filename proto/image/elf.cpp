@@ -69,6 +69,11 @@ void read_symbols(Bytes table, Bytes names, std::vector<ElfSymbol>& symbols) {
 
 bool is_elf(Bytes bytes) { return bytes.size() >= SELFMAG && std::memcmp(bytes.data(), ELFMAG, SELFMAG) == 0; }
 
+bool is_relocatable(Bytes elf) {
+  Elf64_Ehdr header{};
+  return read_header(elf, header) && header.e_type == ET_REL;
+}
+
 std::size_t elf_table_bytes(Bytes bytes) {
   Elf64_Ehdr header{};
   std::uint64_t end = 0;

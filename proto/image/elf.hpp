@@ -17,6 +17,9 @@ inline constexpr std::size_t kElfHeaderBytes = 64;
 
 [[nodiscard]] bool is_elf(std::span<const std::byte> bytes);
 
+// Of an ELF file: it has to be linked before anything of it can run.
+[[nodiscard]] bool is_relocatable(std::span<const std::byte> elf);
+
 // How far the program and section header tables reach, which is what elf_bytes needs to see. 0: no ELF header.
 [[nodiscard]] std::size_t elf_table_bytes(std::span<const std::byte> header);
 // The file's length: the end of its tables or of its last section. 0 if the tables do not lie within the span.

@@ -81,6 +81,7 @@ bool read_entry(std::span<const std::byte> rest, FatbinEntry& entry, std::size_t
   }
   entry.options = options_of(rest, header);
   total_bytes = header.header_bytes + header.stored_bytes;
+  entry.whole = rest.first(total_bytes);
   return true;
 }
 
@@ -104,6 +105,16 @@ bool read_fatbin(std::span<const std::byte> container, std::vector<FatbinEntry>&
     rest = rest.subspan(bytes);
   }
   return true;
+}
+
+std::vector<std::byte> container_of(std::span<const FatbinEntry> entries) {
+  ContainerHeader header{kFatbinMagic, 1, kFatbinHeaderBytes, 0};
+  for (const FatbinEntry& entry : entries) header.body_bytes += entry.whole.size();
+  const auto bytes = std::as_bytes(std::span(&header, 1));
+  std::vector<std::byte> container(bytes.begin(), bytes.end());
+  container.reserve(bytes.size() + header.body_bytes);
+  for (const FatbinEntry& entry : entries) container.insert(container.end(), entry.whole.begin(), entry.whole.end());
+  return container;
 }
 
 }  // namespace mpsshim::image

@@ -26,9 +26,14 @@ struct FatbinEntry {
   Compression compression = Compression::none;
   std::size_t unpacked_bytes = 0;
   std::span<const std::byte> payload;  // as stored, within the container
+  std::span<const std::byte> whole;    // with its header
   std::string_view options;            // such as "--compile-only" for -rdc; within the container
 
   bool is(EntryKind wanted) const { return kind == static_cast<std::uint16_t>(wanted); }
+  // "sm_90a", "compute_90a": for devices of that architecture alone.
+  [[nodiscard]] bool is_architecture_specific() const { return (flags & 0x100000) != 0; }
+  // "sm_100f", "compute_100f": for those of its major version alone.
+  [[nodiscard]] bool is_family_specific() const { return (flags & 0x200000) != 0; }
 };
 
 // The container's length as its header says, header included; 0 if there is no header.
@@ -44,6 +49,9 @@ enum class UnpackError {
   not_built_in,  // this build has no LZ4, or no zstd
 };
 [[nodiscard]] const char* to_text(UnpackError error);
+
+// A container of these entries alone, as they are stored in another one.
+[[nodiscard]] std::vector<std::byte> container_of(std::span<const FatbinEntry> entries);
 
 // The entry's bytes. Never more than `limit_bytes` are allocated. A PTX text's trailing NULs are kept.
 [[nodiscard]] UnpackError unpack(const FatbinEntry& entry, std::size_t limit_bytes, std::vector<std::byte>& bytes);

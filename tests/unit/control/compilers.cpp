@@ -2,6 +2,7 @@
 // Who has which image read by whom, with compiler processes that the test plays itself.
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <ctime>
 #include <memory>
 #include <vector>
@@ -12,6 +13,7 @@
 
 #include "broker/compiler/compiler_messages.hpp"
 #include "broker/control/images/compilers.hpp"
+#include "broker/control/processes/executor_process.hpp"
 #include "tests/unit/control/support/executor_peer.hpp"
 
 using namespace mpsshim;
@@ -300,6 +302,17 @@ TEST_CASE("what a compiler process has used of the processor is known until it i
   CHECK(launcher.processor_time(life) >= std::chrono::milliseconds(50));
   CHECK(launcher.processor_time(life) < std::chrono::seconds(2));
   CHECK(launcher.reap(life).signal == 0);
+}
+
+TEST_CASE("a broker's environment does not have its drivers compile what they have machine code of") {
+  const auto names = [](const char* variable) {
+    return std::ranges::any_of(driver_environment(), [&](const std::string& entry) { return entry.starts_with(std::string(variable) + "="); });
+  };
+  for (const char* variable : {"CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT", "MPSSHIM_TEST_INHERITED"}) REQUIRE(setenv(variable, "1", 1) == 0);
+  CHECK_FALSE(names("CUDA_FORCE_PTX_JIT"));
+  CHECK_FALSE(names("CUDA_FORCE_JIT"));
+  CHECK(names("MPSSHIM_TEST_INHERITED"));
+  for (const char* variable : {"CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT", "MPSSHIM_TEST_INHERITED"}) unsetenv(variable);
 }
 
 TEST_CASE("only so many images of a session wait, and so many of a user") {
