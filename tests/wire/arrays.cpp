@@ -166,6 +166,26 @@ TEST_CASE("an array outlives the work that was queued when it was destroyed, and
   CHECK(eventually([&] { return f.fake.arrays == 0; }));
 }
 
+TEST_CASE("an array with a plane of a level ends when the work queued before has, and not with its session") {
+  Fixture f;
+  constexpr auto kPlane = proto::ArrayId::make(3, 1);
+  constexpr auto kOther = proto::ArrayId::make(4, 1);
+  f.make_array(ArrayKind::mipmapped);
+  f.make_array(ArrayKind::level, kLevel, kArray);
+  f.make_array(ArrayKind::plane, kPlane, kLevel);
+  f.make_array(ArrayKind::plane, kOther, kLevel);
+  f.fake.hold_work();
+  const std::uint64_t chunk = f.client.add_chunk(2u << 20);
+  f.client.post(proto::FillRecord{chunk, 0, 16, 1, 1, 4});
+  f.destroy(ArrayObject::array, kArray.value);
+  Fixture::let_windows_pass();
+  CHECK(f.fake.arrays == 1);
+  f.fake.resume_work();
+  CHECK(eventually([&] { return f.fake.arrays == 0; }));
+  f.destroy(ArrayObject::array, kPlane.value);
+  CHECK(eventually([&] { return f.client.take_async_error() == CUDA_ERROR_INVALID_HANDLE; }));  // it went with them
+}
+
 TEST_CASE("on a full device an array waits for those that were destroyed before, and for nothing else") {
   Fixture f;
   constexpr auto kNext = proto::ArrayId::make(5, 1);

@@ -39,8 +39,13 @@ SessionArrays::Ticket SessionArrays::retire(proto::ArrayId id) {
   const std::unique_ptr<SessionArray> found = table_.take(id);
   if (!found) return 0;
   --arrays_;
-  for (const proto::ArrayId part : found->parts) {
-    if (table_.take(part)) --arrays_;
+  std::vector<proto::ArrayId> parts = found->parts;
+  while (!parts.empty()) {
+    const std::unique_ptr<SessionArray> part = table_.take(parts.back());
+    parts.pop_back();
+    if (!part) continue;
+    --arrays_;
+    parts.insert(parts.end(), part->parts.begin(), part->parts.end());  // planes of a level
   }
   leaving_arrays_.emplace(++last_ticket_, found->hold);
   return last_ticket_;

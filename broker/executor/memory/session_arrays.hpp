@@ -53,7 +53,7 @@ class SessionArrays {
   // For an array that the driver has just made, which is no part. Any thread. `grant`: for its memory, where that is the device's.
   void own(SessionArray& made, DeviceGrant grant = {});
 
-  // Out of the table, its parts too; held until let_go(), once no stream uses it any more. Texture and surface are destroyed with that.
+  // Out of the table, its parts and theirs too; held until let_go(), once no stream uses it any more. Texture and surface are destroyed with that.
   using Ticket = std::uint64_t;
   [[nodiscard]] Ticket retire(proto::ArrayId id);
   [[nodiscard]] Ticket retire_sampler(std::uint64_t handle, bool is_surface);

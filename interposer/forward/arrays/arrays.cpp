@@ -10,6 +10,15 @@ namespace {
 
 using proto::ArrayKind;
 
+// Levels and planes, and planes of levels: what is found in a part before the part, which `f` may end.
+template <typename F>
+void for_each_part(const Array& array, const F& f) {
+  for (const auto& [number, part] : array.parts) {
+    for_each_part(*part, f);
+    f(*part);
+  }
+}
+
 }  // namespace
 
 std::uint32_t element_bytes(const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
@@ -140,10 +149,10 @@ CUresult Arrays::destroy(proto::ArrayId id) {
       session().channel().post<proto::ArrayObjectDestroyRecord>({}, 0, [&](proto::ArrayObjectDestroyRecord& record, std::byte*, Place place) {
         record.object = id.value;
         session().end_recipe(array.recipe, place);
-        for (const auto& [number, part] : array.parts) session().end_recipe(part->recipe, place);
+        for_each_part(array, [&](const Array& part) { session().end_recipe(part.recipe, place); });
       });
   const std::lock_guard lock(mutex_);
-  for (const auto& [number, part] : array.parts) (void)table_.take(part->id);
+  for_each_part(array, [&](const Array& part) { (void)table_.take(part.id); });
   (void)table_.take(id);
   return error;
 }

@@ -36,11 +36,15 @@ struct FakeArrayEntry {
     for (const auto& [texture, read] : fake.texture_arrays_) {
       if (read == array) ++fake.dead_uses;
     }
-    std::erase_if(fake.arrays_, [&](const auto& one) {
-      const bool ends = one.first == array || one.second.parent == array;
-      if (ends) fake.oracle.note_array_gone(one.first);
-      return ends;
-    });
+    fake.oracle.note_array_gone(array);
+    fake.arrays_.erase(array);
+    // Its parts, then theirs.
+    while (std::erase_if(fake.arrays_, [&](const auto& one) {
+             const bool ends = one.second.parent != 0 && !fake.arrays_.contains(one.second.parent);
+             if (ends) fake.oracle.note_array_gone(one.first);
+             return ends;
+           }) != 0) {
+    }
     --fake.arrays;
     return CUDA_SUCCESS;
   }
@@ -72,6 +76,12 @@ struct FakeArrayEntry {
     }
     *array = reinterpret_cast<CUarray>(make(shape, number_of(mipmapped)));
     FakeDriver::current().oracle.note_array(*array, shape);
+    return CUDA_SUCCESS;
+  }
+  static CUresult CUDAAPI plane(CUarray* plane, CUarray array, unsigned) {
+    const CUDA_ARRAY3D_DESCRIPTOR shape = shape_of(number_of(array));
+    *plane = reinterpret_cast<CUarray>(make(shape, number_of(array)));
+    FakeDriver::current().oracle.note_array(*plane, shape);
     return CUDA_SUCCESS;
   }
   static CUresult CUDAAPI describe(CUDA_ARRAY3D_DESCRIPTOR* shape, CUarray array) {
@@ -112,6 +122,7 @@ void FakeArrays::fill(DriverTable& table) {
   table.cuArray3DCreate_v2 = FakeArrayEntry::create;
   table.cuArray3DGetDescriptor_v2 = FakeArrayEntry::describe;
   table.cuArrayDestroy = FakeArrayEntry::destroy;
+  table.cuArrayGetPlane = FakeArrayEntry::plane;
   table.cuExternalMemoryGetMappedMipmappedArray = FakeArrayEntry::map_mipmapped;
   table.cuMipmappedArrayCreate = FakeArrayEntry::create_mipmapped;
   table.cuMipmappedArrayGetLevel = FakeArrayEntry::level;
