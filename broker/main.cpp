@@ -136,7 +136,7 @@ void describe(CommandLine& line, Arguments& arguments) {
   line.option("--quarantine-executors", &arguments.quarantine_executors,
               "Of --executors at most so many serve programs in quarantine; the others are for everybody else", CommandLine::Range{1u, 7u});
   line.option("--module-cache", &arguments.module_cache_mib,
-              "MiB of module images that stay loaded in an executor after their last client, for the next one that loads the same");
+              "MiB of module images, with their variables, that stay loaded in an executor after their last client, for the next one that loads the same");
   line.option("--patience-s", &arguments.patience_s,
               "Seconds that a call which has to wait for every kernel's end, such as a module's load, waits for another client's kernel where its "
               "own cannot be served by another executor; then it fails with CUDA_ERROR_MPS_SERVER_NOT_READY; 0: as long as it takes");

@@ -29,6 +29,13 @@ std::string where(const LoadedImage& image) {
   return image.variables.empty() ? std::string() : fmt::format(", variables from {:#x}", image.variables.front().address);
 }
 
+// What it takes of the device, as far as that is known: an image of a few bytes may have a variable of gigabytes.
+std::size_t cost_of(const PreparedImage& prepared, const LoadedImage& loaded) {
+  std::size_t bytes = std::max(prepared.content.size(), kLeastCostBytes);
+  for (const LoadedImage::Variable& variable : loaded.variables) bytes += variable.size_bytes;
+  return bytes;
+}
+
 bool is_same_place(const LoadedImage::Variable& a, const LoadedImage::Variable& b) { return a.address == b.address && a.size_bytes == b.size_bytes; }
 
 }  // namespace
@@ -214,7 +221,6 @@ void ModuleStore::load_in_window(Loading& loading) {
     std::lock_guard lock(mutex_);
     image = new_image(loading.image, next_copy_++);
   }
-  image->cost_bytes = std::max(loading.prepared.content.size(), kLeastCostBytes);
   std::string log;
   const CUresult result = [&] {
     const std::uint32_t flags =
@@ -223,6 +229,7 @@ void ModuleStore::load_in_window(Loading& loading) {
     return faults_.check(load_image(driver_, loading.prepared, *image, log), 0, "cuModuleLoadDataEx");
   }();
   if (result != CUDA_SUCCESS) return loading.done(result, nullptr, std::move(log));
+  image->cost_bytes = cost_of(loading.prepared, *image);
   log_info("Session {}: image {} of {} bytes loaded in {} us{}", loading.session, loading.image, loading.prepared.content.size(),
            std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count(), where(*image));
   ImageUse use;
@@ -335,12 +342,12 @@ CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t
   if (!compiled.empty()) tell_compiled(id, compiled);
   const ImageRef image = new_image(id, copy);
   next_copy_ = std::max(next_copy_, copy + 1);
-  image->cost_bytes = std::max(prepared.content.size(), kLeastCostBytes);
   result = load_image(driver_, prepared, *image, log);
   if (result != CUDA_SUCCESS) {
     log_error("Image {} could not be loaded again: {} {}", id, driver_.describe(result), log);
     return result;
   }
+  image->cost_bytes = cost_of(prepared, *image);
   log_info("Image {} loaded again{}", id, where(*image));
   std::lock_guard lock(mutex_);  // no eviction here: the log goes on
   total_bytes_ += image->cost_bytes;

@@ -34,6 +34,7 @@ std::atomic<int> unloaded{0};  // counted by the window's thread
 int copies = 0;
 int questions = 0;
 CUresult global_result = CUDA_SUCCESS;
+std::size_t counter_bytes = sizeof(std::uint32_t);  // or the whole module's
 
 CUresult CUDAAPI load(CUmodule* module, const void*, unsigned, CUjit_option*, void**) {
   modules.push_back(std::make_unique<Module>());
@@ -61,7 +62,7 @@ CUresult CUDAAPI find_variable(CUdeviceptr* address, std::size_t* bytes, CUmodul
   auto* const module = reinterpret_cast<Module*>(handle);
   const bool is_counter = std::string(name) == "counter";
   *address = is_counter ? reinterpret_cast<CUdeviceptr>(&module->counter) : reinterpret_cast<CUdeviceptr>(&module->table[std::stoul(name)]);
-  *bytes = is_counter ? sizeof(std::uint32_t) : 1;
+  *bytes = is_counter ? counter_bytes : 1;
   return global_result;
 }
 CUresult CUDAAPI copy_out(void* to, CUdeviceptr from, std::size_t bytes) {
@@ -81,6 +82,7 @@ std::unique_ptr<Driver> make_driver() {
   modules.clear();
   unloaded = 0;
   global_result = CUDA_SUCCESS;
+  counter_bytes = sizeof(std::uint32_t);
   DriverTable table;
   table.cuModuleLoadDataEx = load;
   table.cuModuleUnload = unload;
@@ -293,6 +295,26 @@ TEST_CASE("the least recently used images go, and none that is in use") {
   CHECK(s.has_unloaded(1));
   CHECK(s.store.find(3) == nullptr);
   CHECK((s.store.find(1) && s.store.find(2) && s.store.find(4)));
+}
+
+TEST_CASE("what an image's variables take of the device counts for how long it stays") {
+  constexpr std::size_t kSmall = 64 * 1024;
+  Store s(2 * kSmall + sizeof(Module));
+  const auto fill = [&s] {
+    for (const std::uint64_t image : {1u, 2u}) s.add(image, kCounter);
+    (void)s.store.find(1);
+    (void)s.store.find(2);
+  };
+  SECTION("small ones fit") {
+    fill();
+    for (const std::uint64_t image : {1u, 2u}) CHECK(s.load(image));
+    CHECK(unloaded == 0);
+  }
+  SECTION("with larger variables one of them goes") {
+    counter_bytes = sizeof(Module);
+    fill();
+    CHECK(s.has_unloaded(1));
+  }
 }
 
 TEST_CASE("a logged unload takes the copy of its number") {
