@@ -136,7 +136,7 @@ CUresult entry(CUresult (CUDAAPI* DriverTable::*real)(Parameters...), CUresult (
   }
   if (process_state() == ProcessState::ready) [[likely]] {
     [[maybe_unused]] const std::conditional_t<kIsBrief<Id>, std::monostate, NoCancellation> hold{};
-    const CUresult result = guarded(implementation, arguments...);
+    const CUresult result = guarded(implementation, arguments...);  // api::cuX, in forward/ or local/
     if (result != CUDA_SUCCESS) [[unlikely]]
       note_error(Id, result);
     return result;

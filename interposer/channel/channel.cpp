@@ -112,7 +112,7 @@ CUresult Channel::exchange(const RecordParts& parts, Repeat repeat, Answer& answ
   if (const CUresult error = post_call(parts, pending); error != CUDA_SUCCESS) return error;
   for (;;) {
     Link& link = *pending.link;
-    Wait wait("the executor's reply", link.header(), peer_);
+    Wait wait("the executor's reply", link.header(), peer_);  // from Reply::answer
     const WaitEnd end =
         wait.until([&] { return link.is_answered(pending.slot); }, [&](std::uint64_t timeout_us) { link.sleep_on_slot(pending.slot, timeout_us); });
     if (end == WaitEnd::ready) {

@@ -82,7 +82,7 @@ class Channel {
       write_header(at, size, Record::kId, proto::kNoReplySlot, link, trailing_bytes, stream);
       Record* body = new (at + sizeof(proto::RecordHeader)) Record{};
       fill(*body, at + sizeof(proto::RecordHeader) + Record::kBodyBytes, Place{link.epoch(), link.producer().position()});
-      if (link.producer().publish(size)) link.wake_executor();
+      if (link.producer().publish(size)) link.wake_executor();  // the executor goes on with it in Worker::read_ring
       return CUDA_SUCCESS;
     }
   }

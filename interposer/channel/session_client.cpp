@@ -148,7 +148,7 @@ CUresult SessionClient::look() {
 CUresult SessionClient::wait_fence(std::uint32_t index, std::uint32_t target, const char* reason, WaitPlan plan) {
   while (!fences_.reached(index, target)) {
     const std::shared_ptr<Link> link = channel_.link();
-    FenceSleep sleep(*link, index, target);
+    FenceSleep sleep(*link, index, target);  // until Completion::scan in the executor wakes it
     Wait wait(reason, link->header(), channel_.peer(), plan);
     const WaitEnd end = wait.until([&] { return fences_.reached(index, target); }, sleep);
     if (const CUresult error = channel_.settle(end, *link); error != CUDA_SUCCESS) return error;
@@ -191,6 +191,7 @@ CUresult SessionClient::upload_image(std::span<const std::byte> content, std::ui
 CUresult SessionClient::give_image(std::span<const std::byte> content, const proto::ImageOffer& offer, std::uint64_t& image) {
   proto::ImageOpened opened;
   proto::ReceivedFds received;
+  // The control process answers in ClientConnection::on_image_offer, and the seal below in on_image_seal.
   if (const CUresult error = connection().request(offer, opened, received); error != CUDA_SUCCESS) return error;
   image = opened.image;
   if (received.count == 0) return CUDA_SUCCESS;  // the broker has it

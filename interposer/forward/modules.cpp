@@ -115,7 +115,7 @@ CUresult Modules::call_load(Module& module, JitOptions& options, std::vector<std
   record.offers = proto::ModuleOffer::places_managed;
   record.offers.set(proto::ModuleOffer::has_objects, module.has_objects);
   proto::ModuleLoadReply reply{};
-  Answer answer;
+  Answer answer;  // of add_module() in the executor's handlers_module.cpp, or of whatever refuses it there
   const auto recipe_for = [&](const proto::ModuleLoadReply& loaded) -> std::optional<Recipe> {
     if (loaded.globals == proto::ModuleGlobals::need_places) return std::nullopt;
     return loaded.globals == proto::ModuleGlobals::none ? recipe_of({}, record, 0) : restoring_recipe(record, loaded, answer);

@@ -20,7 +20,7 @@ void require_goes_on(Client& bystander, const BrokerFixture& broker) {
   REQUIRE(bystander.ask("storm 100").rfind("ok ", 0) == 0);
 }
 
-// Whose work ends in the last milliseconds before a fault is reported counts as busy (docs/architecture.md, "Guilt"); bystanders here are idle.
+// Whose work ends in the last milliseconds before a fault is reported counts as busy (docs/recovery.md, "Guilt"); bystanders here are idle.
 constexpr std::chrono::milliseconds kIdleFirst{100};
 
 void require_fault(Client& guilty, const BrokerFixture& broker) {
@@ -78,7 +78,7 @@ TEST_CASE("a bystander that calls nothing between two faults goes on") {
 }
 
 // The first call after the fault is one that the control process answers, or that begins something new.
-// A broker for each: after five faults within ten seconds it pauses on purpose (docs/architecture.md, "Death of an executor").
+// A broker for each: after five faults within ten seconds it pauses on purpose (docs/recovery.md, "Death of an executor").
 TEST_CASE("whatever a bystander calls first after a fault is right") {
   for (const std::string command : {"pin", "own", "global", "image good_ptx", "image good_fatbin", "storm 50", "hold"}) {
     const BrokerFixture broker;

@@ -23,7 +23,7 @@ struct Work {
 };
 constexpr Work kFills[] = {{"own", "fill dead0004"}, {"fill_graph dead0004", "launch_graph"}};
 
-// What ends in the last milliseconds before a fault counts as busy (docs/architecture.md, "Guilt").
+// What ends in the last milliseconds before a fault counts as busy (docs/recovery.md, "Guilt").
 constexpr std::chrono::milliseconds kIdleFirst{100};
 
 }  // namespace

@@ -165,6 +165,7 @@ void Compilers::charge(Whose whose, User& user) {
   shares_.budget.charge(whose.uid, used - std::exchange(user.charged, used), EventLoop::Clock::now());
 }
 
+// To serve() of the process. Its answer comes to heard().
 void Compilers::send(Whose whose, User& user) {
   const Job& job = *user.current;
   const CompilerJob message{job.number, job.image.compute, job.image.flags};

@@ -87,7 +87,7 @@ void ClientConnection::end(const char* why) {
   socket_watch_.reset();
   death_watch_.reset();
   deadline_.reset();
-  on_end_();
+  on_end_();  // Server::forget_client, at the end of this turn: the destructor ends the session
 }
 
 void ClientConnection::malformed(const std::string& what) {

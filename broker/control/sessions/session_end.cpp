@@ -58,7 +58,7 @@ void SessionManager::fail(Session& session, CUresult error, const char* why) {
 void SessionManager::begin_end(Session& session, SessionPhase phase) {
   const SessionPhase before = std::exchange(session.phase, phase);
   if (before == SessionPhase::closing || before == SessionPhase::terminating) return;  // under way
-  if (before != SessionPhase::reopening) send_close(session);
+  if (before != SessionPhase::reopening) send_close(session);  // to the executor's close_session(); its answer comes to session_closed()
   drop_jobs(session.id);  // a helper that waited for an image would keep it from being taken down
   session.ended_at = EventLoop::Clock::now();
   check_end(session.id);

@@ -213,7 +213,7 @@ void SessionManager::move(Session& session) {
     return refuse(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
   }
   session.forget_executor();
-  if (session.channel) session.channel->tell_moved();
+  if (session.channel) session.channel->tell_moved();  // its client's next call goes on in SessionClient::recover
   if (session.phase == SessionPhase::opening && session.answer && !session.changing_lease) {
     session.phase = SessionPhase::waiting;  // its Attach is still unanswered; the next executor answers it
     return;

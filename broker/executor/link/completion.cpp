@@ -109,7 +109,7 @@ Completion::Scan Completion::scan(ClientChannel& channel) {
     std::uint32_t expected = proto::FenceWaiter::armed;
     if (!waiter.state.compare_exchange_strong(expected, proto::FenceWaiter::fired, std::memory_order_acq_rel)) continue;
     scan.fired = true;
-    proto::futex_wake_all(waiter.state);
+    proto::futex_wake_all(waiter.state);  // FenceSleep in the client
   }
   return scan;
 }

@@ -45,7 +45,7 @@ void FaultReporter::report_and_stop(CUresult result, std::uint64_t session, cons
   message::Fault fault{.met_by = session, .tick = progress_tick(), .status = static_cast<std::uint32_t>(result)};
   std::snprintf(fault.text, sizeof fault.text, "%s returned %s", call, driver_.describe(result).c_str());
   log_error("The context is lost: {}, met by session {}", fault.text, session);
-  control_.send(fault);
+  control_.send(fault);  // the control process goes on in its Executor::arrived
   raise(SIGSTOP);
   _exit(3);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of an executor. A fatal error of the context cannot be undone in this process: whoever meets it first reports it, and the process
 // stands still; the control process decides by the progress table who was busy, starts the next executor and ends this one when that does
-// not hold it up (docs/architecture.md, "Faults").
+// not hold it up (docs/recovery.md, "Faults").
 #pragma once
 
 #include <cstdint>

@@ -164,6 +164,7 @@ void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done
   const CUresult result = prepare(session, image, has_objects, loading->prepared, log);
   if (result != CUDA_SUCCESS) return loading->done(result, nullptr, std::move(log));
   if (needs_places && !loading->prepared.managed.empty()) return needs_places(loading->prepared.managed);
+  // Goes on in the window's thread (QuietWindow::run_jobs).
   window_.submit({.what = "cuModuleLoadData",
                   .session = session,
                   .run =

@@ -41,7 +41,7 @@ void deliver(Session& session, const char* name, const proto::RecordHeader& head
     StreamQueue* const queue = session.streams().find(header.stream);
     if (queue == nullptr) return miss_stream(session, name, header, fence_value_of(record));
     StreamPost incoming(session, name, header, trailing, *queue);
-    handle(incoming, record);
+    handle(incoming, record);  // handlers_*.cpp
   } else {
     IncomingOf<Record> incoming(session, name, header, trailing);
     handle(incoming, record);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel launches. Arguments are the client's own affair (one address space, docs/architecture.md); their extent and the attributes are not.
+// Kernel launches. Arguments are the client's own affair (one address space: docs/memory.md, "Checks"); their extent and the attributes are not.
 #include <utility>
 
 #include "broker/executor/operations/launch_attributes.hpp"

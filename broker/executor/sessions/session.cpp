@@ -108,6 +108,7 @@ HelperPool::Client Session::helper_client() const {
   return {id_, is_seen ? std::uint64_t{client_pid_} : ~id_, client_uid_};
 }
 
+// Goes on in a helper's thread (HelperPool::loop), and ends there with finish_job().
 void Session::start_job(std::function<void(const std::shared_ptr<Session>&)> job) {
   ++jobs_;
   parts_.helpers.submit(helper_client(), [self = shared_from_this(), job = std::move(job)]() mutable {
@@ -177,6 +178,7 @@ void Session::drop_queued() {
   if (!streams_.has_output()) parts_.output.leave(id_);
 }
 
+// Goes on in the session's worker (Worker::run_mailbox).
 void Session::finish_job(std::function<void()> act) {
   run_on_worker([self = shared_from_this(), act = std::move(act)] {
     if (act) act();

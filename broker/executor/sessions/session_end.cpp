@@ -33,6 +33,7 @@ void Session::discard(const std::shared_ptr<Session>& session) {
   session->take_down();
 }
 
+// Goes on in advance_close(), at each visit of the worker.
 void Session::begin_close(std::function<void()> closed) {
   closing_ = true;
   closed_ = std::move(closed);
@@ -87,7 +88,7 @@ void Session::end_in_window() {
   job.after = [self = shared_from_this(), is_done] {
     if (!*is_done) return self->end_in_window();
     self->memory_.segments().unmap_all();  // its addresses may be another session's from now on
-    if (self->closed_) std::exchange(self->closed_, nullptr)();
+    if (self->closed_) std::exchange(self->closed_, nullptr)();  // sends SessionClosed
   };
   parts_.window.submit(std::move(job));
 }

@@ -77,6 +77,7 @@ void StreamSet::append(StreamQueue& queue, StreamOp op) {
   put(queue, std::move(op));
 }
 
+// Goes on in Worker::issue, which the worker comes to behind the batch.
 void StreamSet::put(StreamQueue& queue, StreamOp op) {
   ++appended_;
   queue.append(std::move(op));

@@ -44,6 +44,7 @@ void StreamQueue::issue_fence(const FenceOp& fence) {
   settle_fences();
 }
 
+// The client waits for it in SessionClient::wait_fence.
 void StreamQueue::write_fence(std::uint32_t value) {
   context_.check(write_words(value), "writing a fence");
   progress_submitted();

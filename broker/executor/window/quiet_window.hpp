@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When may a driver call be made that waits for every running kernel of the context (docs/architecture.md, "Quiet window")?
+// When may a driver call be made that waits for every running kernel of the context (docs/scheduling.md, "Quiet windows")?
 // Only in a window: long-running streams are held one by one as their work ends, then all issuing stops for the moment it takes the short
 // ones to drain, all pending jobs run together, and issuing goes on. Jobs that nobody waits for (deferrable) run along with others', or
 // when a window costs next to nothing; only after a while do they hold anybody.
