@@ -98,7 +98,9 @@ class FakeDriver {
   std::atomic<int> function_changes{0};
 
  private:
-  friend struct FakeEntry;
+  friend struct FakeMemoryEntry;
+  friend struct FakeStreamsEntry;
+  friend struct FakeLaunchesEntry;
   friend struct FakeGraphs;
   friend struct FakeArrayEntry;
   struct Submission {
@@ -110,6 +112,13 @@ class FakeDriver {
     std::deque<Submission> pending;
     CUcontext context = nullptr;
   };
+  // A handle that nothing had before.
+  template <typename Handle>
+  CUresult make(Handle* handle) {
+    const std::lock_guard lock(mutex_);
+    *handle = reinterpret_cast<Handle>(next_handle_ += 16);
+    return CUDA_SUCCESS;
+  }
   [[nodiscard]] bool may_end(const Submission& submission) const;
   void end_first(Stream& stream);
   // Of memory that ends, or arrays: work that is held must not name it.

@@ -19,6 +19,17 @@ inline constexpr char kWriter[] = "mpsshim_write_words";
 void write_value(const CUstreamBatchMemOpParams& operation);
 [[nodiscard]] FakeCall write_call(const CUstreamBatchMemOpParams& operation);
 
+// The functions of memory; of streams, events and green contexts; of modules, launches, copies, fills and written words.
+struct FakeMemory {
+  static void fill(DriverTable& table);
+};
+struct FakeStreams {
+  static void fill(DriverTable& table);
+};
+struct FakeLaunches {
+  static void fill(DriverTable& table);
+};
+
 // The functions that make and launch graphs.
 struct FakeGraphs {
   static void fill(DriverTable& table);
