@@ -8,7 +8,6 @@
 #include "broker/progress_table.hpp"
 #include "proto/channel.hpp"
 #include "tests/wire/support/address_numbers.hpp"
-#include <sys/stat.h>
 #include "tests/wire/support/fake_driver.hpp"
 
 namespace mpsshim::test {
