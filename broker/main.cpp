@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mpsbroker: the command line. The same binary is control process (-d, -f) and, re-executed by that with --executor, executor process.
+// mpsbroker. The same binary is control process (-d, -f) and, re-executed by that with --executor, --compiler or --linker, each of its others.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +16,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "broker/arguments.hpp"
 #include "broker/command_line.hpp"
 #include "broker/compiler/compiler_main.hpp"
 #include "broker/control/base/daemon.hpp"
@@ -32,181 +33,6 @@ namespace {
 
 using namespace mpsshim::broker;
 using namespace mpsshim::broker::control;
-
-struct Arguments {
-  bool daemon = false;
-  bool foreground = false;
-  bool executor = false;
-  bool compiler = false;
-  bool linker = false;
-  bool verbose = false;
-  bool dumpable = false;
-  bool keep_rights = false;
-  std::string user;
-  std::string driver = "auto";
-  std::string pipe_dir;
-  std::string log_dir;
-  std::string window = "0x200000000000-0x500000000000";
-  unsigned workers = 0;
-  unsigned side_contexts = 5;
-  unsigned connections = ExecutorOptions{}.connections;
-  unsigned copy_connections = ExecutorOptions{}.copy_connections;
-  unsigned device = 0;
-  unsigned orphan_ms = 200;
-  unsigned drain_ms = 200;
-  unsigned max_clients = kMaxLeases;
-  unsigned executors = 3;
-  unsigned quarantine_faults = 3;
-  unsigned quarantine_s = 300;
-  unsigned quarantine_executors = 1;
-  unsigned blocked_s = 20;
-  unsigned idle_ms = 10'000;
-  std::string label = "0";
-  unsigned module_cache_mib = 1024;
-  unsigned patience_s = ExecutorOptions{}.patience_s;
-  StressOptions stress;
-  unsigned relocate_ms = 0;
-  unsigned image_ms = 20'000;
-  unsigned idle_compiler_ms = 5'000;
-  unsigned idle_linker_ms = 5'000;
-  unsigned link_s = 60;
-  bool has_image_faults = false;
-  bool standby = false;
-  bool no_standby = false;
-  unsigned hang_ms = 10'000;
-  bool is_cold = false;
-  unsigned device_patience_ms = 0;
-  bool handover_versions = false;
-  int resume = -1;            // the state that the program before this one handed over
-  int former = -1;            // that program, to go back to
-  std::string resume_failed;  // why the one that was to follow could not take over
-  bool all_users = false;
-  bool share_executors = false;
-  std::uint64_t client_host_mib = 0;
-  std::uint64_t host_mib = 0;
-  std::uint64_t user_sessions = 0;
-  std::uint64_t user_connections = 0;
-  std::uint64_t user_host_mib = 0;
-  std::uint64_t user_device_mib = 0;
-  unsigned user_compiler_s = 30;
-  unsigned user_log_mib = 16;
-};
-
-void describe(CommandLine& line, Arguments& arguments) {
-  line.flag("-d,--daemon", arguments.daemon, "Run in the background; returns when the first executor is ready");
-  line.flag("-f,--foreground", arguments.foreground, "Run in the foreground and log to standard error too", "--daemon");
-  line.option("--driver", &arguments.driver, "auto (the GPU's driver, else the CPU driver), cuda, cpu, or the path of a library");
-  line.option("--pipe-dir", &arguments.pipe_dir,
-              "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>)");
-  line.option("--log-dir", &arguments.log_dir, "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
-  line.option("--workers", &arguments.workers, "Threads of the executor that serve clients; 0: half the processors, 1 to 8");
-  line.option("--side-contexts", &arguments.side_contexts,
-              "At most so many workers besides the first get a driver context of their own, over which clients spread that wait after every few "
-              "launches, once there are more than two of them; some 12 MiB of GPU memory each",
-              CommandLine::Range{0u, 7u});
-  line.option("--connections", &arguments.connections,
-              "Hardware connections of the context (CUDA_DEVICE_MAX_CONNECTIONS): how many streams may have kernels and events under way without "
-              "waiting for each other; each makes an executor's start, and so recovery, some 5 to 10 ms longer",
-              CommandLine::Range{1u, 32u});
-  line.option("--copy-connections", &arguments.copy_connections,
-              "The same for copies (CUDA_DEVICE_MAX_COPY_CONNECTIONS); each makes an executor's start some 6 to 14 ms longer",
-              CommandLine::Range{1u, 32u});
-  line.option("--max-clients", &arguments.max_clients, "Clients at a time", CommandLine::Range{1u, kMaxLeases});
-  line.option("--executors", &arguments.executors,
-              "Executors a GPU may have for each user: further ones serve clients that a kernel without end keeps waiting in the first, and programs "
-              "in quarantine",
-              CommandLine::Range{1u, 8u});
-  line.option("--idle-executor-ms", &arguments.idle_ms, "Milliseconds after its last client that a further executor ends");
-  line.option("--idle-compiler-ms", &arguments.idle_compiler_ms,
-              "Milliseconds after its last image that a user's compiler process ends, which reads what clients load");
-  line.option("--idle-linker-ms", &arguments.idle_linker_ms,
-              "Milliseconds after its last job that a user's linker process ends, which compiles and links PTX for its clients; it takes a context on the "
-              "GPU (about half a GiB on an H200)");
-  line.option("--link-s", &arguments.link_s,
-              "Seconds of the processor that compiling and linking the PTX of one image may take, and half of what it may take on the clock");
-  line.option("--blocked-s", &arguments.blocked_s,
-              "Seconds that kernels without end may block all executors of a user, two or more, while another client's call waits: then the client "
-              "whose program blocks most of them, of several the last, gets CUDA_ERROR_LAUNCH_TIMEOUT; 0: as long as they run");
-  line.option("--quarantine-faults", &arguments.quarantine_faults,
-              "Faults of a program (by its executable's content, its user and its first arguments) within --quarantine-s that put it in quarantine: "
-              "its next clients get an executor of their own. So many different ones of an executable, or executables of a user, put all of them "
-              "there; 0: never");
-  line.option("--quarantine-s", &arguments.quarantine_s, "Seconds without a fault after which a program leaves quarantine",
-              CommandLine::Range{1u, 1'000'000u});
-  line.option("--quarantine-executors", &arguments.quarantine_executors,
-              "Of --executors at most so many serve programs in quarantine; the others are for everybody else", CommandLine::Range{1u, 7u});
-  line.option("--module-cache", &arguments.module_cache_mib,
-              "MiB of module images, with their variables, that stay loaded in an executor after their last client, for the next one that loads the same");
-  line.option("--patience-s", &arguments.patience_s,
-              "Seconds that a call which has to wait for every kernel's end, such as a module's load, waits for another client's kernel where its "
-              "own cannot be served by another executor; then it fails with CUDA_ERROR_MPS_SERVER_NOT_READY; 0: as long as it takes");
-  line.option("--orphan-ms", &arguments.orphan_ms, "Milliseconds that work of a client that is gone may run on before the executor is replaced");
-  line.option("--drain-ms", &arguments.drain_ms, "Milliseconds that other clients' work is waited for before an executor is replaced");
-  line.flag(
-      "--standby", arguments.standby,
-      "Keep a second executor process of each GPU warm, its context made and all images loaded: when the first ends it takes over within "
-      "milliseconds. It takes device memory for a context (about half a GiB on an H200) and for a copy of all loaded images. Without, a process "
-      "waits whose driver is initialised, which takes no device memory");
-  line.flag("--no-standby", arguments.no_standby, "Keep no process waiting: recoveries take some 30 to 80 ms longer", "--standby");
-  line.option("--hang-ms", &arguments.hang_ms,
-              "Milliseconds after which a driver call that has not returned costs the executor; calls that may take long, such as loads, get 12 "
-              "times as much; 0: no limit");
-  line.flag("--multiuser-server", arguments.all_users,
-            "Serve clients of every user, not only of the broker's own. Each user has executors of its own: no two share an address space, a context "
-            "or a fault. The pipe directory must let them in");
-  line.flag(
-      "--share-executors", arguments.share_executors,
-      "With --multiuser-server: all users share executors, which saves a context (about half a GiB on an H200) for each. Promised is then what is "
-      "promised among clients of one user: kernels of all share one address space, and one user's kernel may write into another's memory");
-  line.option("--client-host-mib", &arguments.client_host_mib,
-              "MiB of pinned and staging memory and module images for one client; 0: half the machine's memory");
-  line.option("--host-mib", &arguments.host_mib, "The same for all clients together; 0: three quarters of the machine's memory");
-  line.option("--user-sessions", &arguments.user_sessions,
-              "Sessions (clients) of one user at a time; 0: half of --max-clients with --multiuser-server, else all");
-  line.option("--user-connections", &arguments.user_connections,
-              "Connections of one user at a time, those included that are not clients yet; 0: half of all (a twentieth of the limit of open files) with "
-              "--multiuser-server, else all");
-  line.option("--user-host-mib", &arguments.user_host_mib,
-              "MiB of pinned and staging memory and module images for all clients of one user; 0: half of --host-mib with --multiuser-server, else all");
-  line.option("--user-device-mib", &arguments.user_device_mib,
-              "MiB of device memory that all clients of one user may have together on each device, in whatever executors: what they allocate, map and "
-              "keep for later, and arrays; cuMemGetInfo shows it. 0 (the default): no limit");
-  line.option("--user-compiler-s", &arguments.user_compiler_s,
-              "Seconds of the processor that reading, compiling and linking one user's module images may take in a minute. Beyond that they wait, up to "
-              "30 s each, while another user's are under way, and are never refused for it; 0: no limit");
-  line.option("--user-log-mib", &arguments.user_log_mib,
-              "MiB of lines an hour that the clients of one user may cause in the broker's logs, and as many in each executor's; more are left out and "
-              "counted; 0: no limit");
-  line.option("--window", &arguments.window, "Address range for clients' memory, BEGIN-END in hexadecimal, multiples of 1 GiB");
-  line.flag("--dumpable", arguments.dumpable,
-            "For debugging: core dumps, debuggers, and /proc/PID of the broker's processes are as of any process. Any process of the broker's user "
-            "can then read and write what all clients have in device and pinned memory");
-  line.option("--user", &arguments.user,
-              "Started by root: become this user before anything is made, with its groups. The pipe directory and the log directory are that user's to "
-              "make, and its programs are served (--multiuser-server: everybody's)");
-  line.flag("--keep-rights", arguments.keep_rights,
-            "The broker's processes keep the capabilities they are started with, may execute programs with rights of their own (set-uid), and may "
-            "make every system call. For drivers and tools that need what is refused otherwise");
-  line.flag("--verbose", arguments.verbose, "Log each connection");
-  line.test_option("--test-move-ms", &arguments.stress.move_ms,
-                   "Sessions go to another worker and context every so many milliseconds, whatever they do; 0: as it serves them best");
-  line.test_option("--test-window-ms", &arguments.stress.window_ms, "A quiet window opens every so many milliseconds; 0: when one is wanted");
-  line.test_option("--test-stock", &arguments.stress.stock, "Graphs of one shape that are made for launches at most; 0: as many as are wanted");
-  line.test_option("--test-relocate-ms", &arguments.relocate_ms, "A session moves to another executor every so many milliseconds; 0: when it starves");
-  line.test_option("--test-image-ms", &arguments.image_ms, "Milliseconds that reading an image may take");
-  line.hidden_flag("--test-image-faults", arguments.has_image_faults);
-  line.hidden_flag("--executor", arguments.executor);
-  line.hidden_flag("--compiler", arguments.compiler);
-  line.hidden_flag("--linker", arguments.linker);
-  line.hidden_option("--device", &arguments.device);
-  line.hidden_option("--label", &arguments.label);
-  line.hidden_flag("--cold", arguments.is_cold);
-  line.hidden_option("--device-patience-ms", &arguments.device_patience_ms);
-  line.hidden_flag("--handover-versions", arguments.handover_versions);
-  line.hidden_option("--resume", &arguments.resume);
-  line.hidden_option("--former", &arguments.former);
-  line.hidden_option("--resume-failed", &arguments.resume_failed);
-}
 
 int fail(const std::string& why) {
   std::fprintf(stderr, "mpsbroker: %s\n", why.c_str());
@@ -234,35 +60,6 @@ void settle_paths(Arguments& arguments) {
   arguments.pipe_dir = absolute(choose_pipe_directory(arguments.pipe_dir));
   arguments.log_dir = absolute(choose_log_directory(arguments));
   if (arguments.driver.find('/') != std::string::npos) arguments.driver = absolute(arguments.driver);
-}
-
-ExecutorOptions executor_options(const Arguments& arguments) {
-  return {.driver_path = arguments.driver,
-          .device = arguments.device,
-          .workers = arguments.workers,
-          .log_dir = arguments.log_dir,
-          .connections = arguments.connections,
-          .copy_connections = arguments.copy_connections,
-          .side_contexts = arguments.side_contexts,
-          .label = arguments.label,
-          .module_cache_mib = arguments.module_cache_mib,
-          .patience_s = arguments.patience_s,
-          .standby = arguments.standby,
-          .is_cold = arguments.is_cold,
-          .stress = arguments.stress,
-          .device_patience_ms = arguments.device_patience_ms,
-          .user_log_mib = arguments.user_log_mib,
-          .dumpable = arguments.dumpable,
-          .keeps_rights = arguments.keep_rights};
-}
-
-LinkerOptions linker_options(const Arguments& arguments) {
-  return {.driver_path = arguments.driver,
-          .device = arguments.device,
-          .job_time = std::chrono::seconds(arguments.link_s),
-          .keeps_rights = arguments.keep_rights,
-          .has_test_faults = arguments.has_image_faults,
-          .dumpable = arguments.dumpable};
 }
 
 // The command line this process was started with, without what a hand-over has added.
@@ -294,56 +91,6 @@ int go_back(const Arguments& arguments, std::vector<std::string> words, const st
   words.insert(words.end(), {"--resume", std::to_string(arguments.resume), "--resume-failed", why});
   execute("/proc/self/fd/" + std::to_string(arguments.former), words, {});
   return fail(why + "; and the former program cannot be executed: " + std::strerror(errno));
-}
-
-ExecutorSettings executor_settings(const Arguments& arguments) {
-  ExecutorSettings executors;
-  executors.drivers = drivers_to_try(arguments.driver);
-  executors.workers = arguments.workers;
-  executors.side_contexts = arguments.side_contexts;
-  executors.connections = arguments.connections;
-  executors.copy_connections = arguments.copy_connections;
-  executors.module_cache_mib = arguments.module_cache_mib;
-  executors.patience_s = arguments.patience_s;
-  executors.stress = arguments.stress;
-  if (arguments.standby) executors.standby = StandbyKind::warm;
-  if (arguments.no_standby) executors.standby = StandbyKind::none;
-  executors.hang_limit = std::chrono::milliseconds(arguments.hang_ms);
-  executors.log_dir = arguments.log_dir;
-  executors.user_log_mib = arguments.user_log_mib;
-  executors.dumpable = arguments.dumpable;
-  executors.keeps_rights = arguments.keep_rights;
-  return executors;
-}
-
-SessionLimits session_limits(const Arguments& arguments, const AddressWindow& window) {
-  SessionLimits limits;
-  limits.window = window;
-  limits.max_clients = arguments.max_clients;
-  limits.orphan = std::chrono::milliseconds(arguments.orphan_ms);
-  limits.blocked = std::chrono::seconds(arguments.blocked_s);
-  limits.drain = std::chrono::milliseconds(arguments.drain_ms);
-  limits.relocate_for_tests = std::chrono::milliseconds(arguments.relocate_ms);
-  limits.pool.executors = arguments.executors;
-  limits.pool.idle = std::chrono::milliseconds(arguments.idle_ms);
-  limits.compilers.idle = std::chrono::milliseconds(arguments.idle_compiler_ms);
-  limits.compilers.job = std::chrono::milliseconds(arguments.image_ms);
-  limits.linkers.idle = std::chrono::milliseconds(arguments.idle_linker_ms);
-  limits.linkers.job = 2 * std::chrono::seconds(arguments.link_s);
-  limits.linkers.kept_bytes = 64ull << 20;  // the store of images keeps them, too
-  limits.link_time = std::chrono::seconds(arguments.link_s);
-  limits.user_minute = std::chrono::seconds(arguments.user_compiler_s);
-  limits.serves_all_users = arguments.all_users;
-  limits.shares_executors = arguments.share_executors;
-  if (arguments.client_host_mib != 0) limits.resources.client_host_bytes = arguments.client_host_mib << 20;
-  if (arguments.host_mib != 0) limits.resources.all_host_bytes = arguments.host_mib << 20;
-  limits.resources.user.sessions = arguments.user_sessions;
-  limits.resources.user.connections = arguments.user_connections;
-  limits.resources.user.host_bytes = arguments.user_host_mib << 20;
-  limits.resources.user.device_bytes = arguments.user_device_mib << 20;
-  if (arguments.all_users) share_among_users(limits.resources, limits.max_clients);
-  limits.quarantine = {arguments.quarantine_faults, std::chrono::seconds(arguments.quarantine_s), arguments.quarantine_executors};
-  return limits;
 }
 
 // `state`: what was handed over, if anything was, by a program with the command line `former`. `words`: this one's.

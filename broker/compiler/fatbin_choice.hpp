@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "broker/compiler/prepare_image.hpp"
-#include "broker/image/fatbin.hpp"
+#include "proto/image/fatbin.hpp"
 
 namespace mpsshim::broker {
 

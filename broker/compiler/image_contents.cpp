@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "broker/image/ptx_text.hpp"
+#include "proto/image/ptx_text.hpp"
 
 namespace mpsshim::broker {
 

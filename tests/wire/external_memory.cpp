@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // External memory is its session's for as long as it is mapped, at whatever addresses.
-#include "broker/executor/checked_calls.hpp"
+#include "broker/executor/memory/checked_calls.hpp"
 #include "tests/wire/support/array_scene.hpp"
 
 namespace mpsshim::test {

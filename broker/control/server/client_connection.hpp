@@ -107,4 +107,11 @@ class ClientConnection {
   EventLoop::Timer deadline_;  // for the Hello to come, then for the facts it waits for
 };
 
+template <typename Message>
+void ClientConnection::answer(Message message, CUresult status, std::span<const int> fds) {
+  message.header.status = static_cast<std::uint32_t>(status);
+  if (ended_) return;
+  send(std::as_bytes(std::span(&message, 1)), fds);
+}
+
 }  // namespace mpsshim::broker::control

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "broker/executor/bulk_calls.hpp"
+#include "broker/executor/base/bulk_calls.hpp"
 #include "tests/support/catch.hpp"
 
 using mpsshim::broker::BulkCalls;

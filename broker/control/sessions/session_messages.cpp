@@ -2,7 +2,7 @@
 // What executors send to SessionManager. The link has held each message against its row; whose session it names is looked at here.
 #include <algorithm>
 
-#include "broker/control/session_manager.hpp"
+#include "broker/control/sessions/session_manager.hpp"
 #include "broker/log.hpp"
 #include "broker/log_subject.hpp"
 
