@@ -39,7 +39,8 @@ int main(int argc, char** argv) {
   CUDA_CHECK(cudaGetLastError());
   CUDA_CHECK(cudaDeviceSynchronize());
   if (largest_bin != &histogram[11]) {
-    std::fprintf(stderr, "managed_histogram: the largest bin is at %p, expected %p\n", static_cast<void*>(largest_bin), static_cast<void*>(&histogram[11]));
+    std::fprintf(stderr, "managed_histogram: the largest bin is at %p, expected %p\n", static_cast<void*>(largest_bin),
+                 static_cast<void*>(&histogram[11]));
     return EXIT_FAILURE;
   }
   std::printf("managed_histogram: %u values in %d bins right.\n", n, kBins);

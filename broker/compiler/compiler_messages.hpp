@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between the control process and a compiler or a linker process, over the SOCK_SEQPACKET pair that is the latter's descriptor 3. One binary's,
-// so the layout is private to it. The control process believes nothing that comes back: a stranger's image may have taken the process over.
+// Messages between the control process and a compiler or a linker process, over the SOCK_SEQPACKET pair that is the latter's descriptor 3. One
+// binary's, so the layout is private to it. The control process believes nothing that comes back: a stranger's image may have taken the process over.
 //
 //   control process                       compiler process
 //                                      ←  CompilerAnswer 0, once: which of its restraints could not be put on

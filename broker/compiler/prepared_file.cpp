@@ -56,8 +56,8 @@ proto::FileDescriptor write_prepared(const Preparation& preparation, const Image
     writer.place(input.bytes.bytes());
   }
   writer.bytes(prepared.prefix);
-  for (const bool flag : {prepared.has_writable_globals, prepared.uses_device_heap, prepared.all_may_use_device_heap, prepared.takes_code_addresses, prepared.has_references,
-                          prepared.all_may_print, prepared.is_compiled_by_loading, prepared.variables.has_value()}) {
+  for (const bool flag : {prepared.has_writable_globals, prepared.uses_device_heap, prepared.all_may_use_device_heap, prepared.takes_code_addresses,
+                          prepared.has_references, prepared.all_may_print, prepared.is_compiled_by_loading, prepared.variables.has_value()}) {
     writer.number(flag ? 1 : 0);
   }
   writer.number(prepared.heap_kernels.size());

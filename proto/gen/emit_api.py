@@ -84,7 +84,8 @@ def checks(spec):
         if function.group in ("opengl", "egl", "vdpau"):
             continue  # their headers need GL, EGL and VDPAU
         for symbol in function.symbols():
-            check = f'static_assert(std::is_same_v<decltype(&::{symbol}), decltype(DriverTable::{symbol})>, "proto/spec/{function.group}.toml: {function.name}");'
+            check = (f'static_assert(std::is_same_v<decltype(&::{symbol}), decltype(DriverTable::{symbol})>, '
+                     f'"proto/spec/{function.group}.toml: {function.name}");')
             if function.group == "profiler":
                 check = f"#if __has_include(<cudaProfiler.h>)\n{check}\n#endif"
             rows += if_toolkit_has(function.since, OLDEST_TOOLKIT, check)

@@ -54,7 +54,8 @@ def _record(record):
 
 def _structure(name, fields, constants):
     size = sum(field.size for field in fields)
-    constants = constants + [f"static constexpr {field.cpp_type()} {_largest_name(field)} = {field.largest};" for field in fields if field.largest is not None]
+    limited = [field for field in fields if field.largest is not None]
+    constants = constants + [f"static constexpr {field.cpp_type()} {_largest_name(field)} = {field.largest};" for field in limited]
     lines = constants + [f"static constexpr std::size_t kBodyBytes = {size};"]
     lines += [f"{field.cpp_type()} {field.name}{f'[{field.count}]' if field.is_array else ''};" + (f"  // {field.doc}" if field.doc else "")
               for field in fields]
@@ -117,7 +118,8 @@ def wire_text(spec):
     lines = []
     for record in spec.records:
         lines.append(f"record {record.id:#06x} {record.name} {'call' if record.is_call else 'post'} {record.order} trailing={bool(record.trailing)}")
-        lines += [f"  field {field.type} {field.name}" + (f" {field.allowed or field.enum.values}" if field.is_limited else "") for field in record.fields]
+        for field in record.fields:
+            lines.append(f"  field {field.type} {field.name}" + (f" {field.allowed or field.enum.values}" if field.is_limited else ""))
         lines += [f"  reply {field.type} {field.name}" for field in record.reply or []]
     return "\n".join(lines) + "\n"
 

@@ -128,7 +128,8 @@ def _resolve_same_as(functions):
             continue
         target = by_name.get(function.same_as)
         if target is None or target.same_as:
-            raise SpecError(f"{function.group}.toml, {function.name}: same_as names {function.same_as}, which is not an entry with arguments of its own")
+            raise SpecError(f"{function.group}.toml, {function.name}: same_as names {function.same_as}, "
+                            "which is not an entry with arguments of its own")
         function.reason = target.reason
         if not function.arguments:
             function.arguments = target.arguments
@@ -237,7 +238,8 @@ def _field(entry, enums, where):
         if not field.enum.is_flags:
             field.allowed = _allowed(entry.get("of"), field.enum, where)
     elif not re.fullmatch(rf"({'|'.join(WIRE_SIZES)}|id:\w+)(\[\d+\])?", entry["type"]):
-        raise SpecError(f"{where}: type {entry['type']!r} is none of {', '.join(WIRE_SIZES)}, id:<kind> or one of them with [n], bool, nor in enums.toml")
+        raise SpecError(f"{where}: type {entry['type']!r} is none of {', '.join(WIRE_SIZES)}, id:<kind> or one of them with [n], bool, "
+                        "nor in enums.toml")
     if (field.enum or field.is_truth) and (field.type not in UNSIGNED or (field.enum and field.size < WIRE_SIZES[field.enum.type])):
         raise SpecError(f"{where}: {width!r} does not hold {named}: it is none of {', '.join(UNSIGNED)}, or too small")
     if "of" in entry and field.allowed is None or (field.enum and field.enum.is_flags and field.type != field.enum.type):
@@ -264,7 +266,8 @@ def check_layout(fields, where):
     for item in fields:
         hole = -offset % item.alignment
         if hole:
-            raise SpecError(f"{where}: {item.name} would begin behind a hole of {hole} bytes at {offset}: put a reserved field of that size before it, or reorder")
+            raise SpecError(f"{where}: {item.name} would begin behind a hole of {hole} bytes at {offset}: "
+                            "put a reserved field of that size before it, or reorder")
         offset += item.size
     tail = -offset % max((item.alignment for item in fields), default=1)
     if tail:

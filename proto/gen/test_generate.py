@@ -177,7 +177,8 @@ class Limits(unittest.TestCase):
             load_text(records=record(more='repeat = "never"'))
         with self.assertRaisesRegex(SpecError, "needs a bool `restores`"):
             load_text(records=record(more='recipe = "restoring"'))
-        spec = load_text(records=record(more='reply = []\nrepeat = "harmless"\nrecipe = "restoring"', fields='[{ type = "bool", name = "restores" }]'))
+        spec = load_text(records=record(more='reply = []\nrepeat = "harmless"\nrecipe = "restoring"',
+                                        fields='[{ type = "bool", name = "restores" }]'))
         self.assertIn("kRecipe = RecordRecipe::restoring;", emit_records.records(spec))
         self.assertIn("kMayRepeat = true;", emit_records.records(spec))
         self.assertIn("MPSSHIM_KEPT(ThingRecord)\n", emit_records.kept_recipes(spec))
@@ -204,17 +205,20 @@ class Limits(unittest.TestCase):
 
     def test_checks_and_rows(self):
         spec = load_text(records=record(fields='[{ type = "Place:u32", name = "all" }, { type = "Place", name = "some", of = ["here", "there"] }, '
-                                               '{ type = "u8[3]", name = "reserved" }, { type = "Wish", name = "wish" }, { type = "bool", name = "sure" }, '
+                                               '{ type = "u8[3]", name = "reserved" }, { type = "Wish", name = "wish" }, '
+                                               '{ type = "bool", name = "sure" }, '
                                                '{ type = "u32", name = "rank", max = 5 }, { type = "u32", name = "size", one_of = [4, 8] }]'))
         text = emit_records.records(spec)
-        for line in ('if (!(number_in(all) == 0 || number_in(all) == 1 || number_in(all) == 4)) return "all";', 'if (!(number_in(some) <= 1)) return "some";',
+        for line in ('if (!(number_in(all) == 0 || number_in(all) == 1 || number_in(all) == 4)) return "all";',
+                     'if (!(number_in(some) <= 1)) return "some";',
                      'if (!((number_in(wish) & ~std::uint64_t{0x5}) == 0)) return "wish";', 'if (!(number_in(sure) <= 1)) return "sure";',
                      'if (!(number_in(rank) <= 5)) return "rank";', 'if (!(number_in(size) == 4 || number_in(size) == 8)) return "size";',
                      "static constexpr std::uint32_t kMaxRank = 5;", "Wide<Place, std::uint32_t> all;", "Place some;", "Flags<Wish> wish;",
                      "Wide<bool, std::uint32_t> sure;"):
             self.assertIn(line, text)
         rows = emit_records.ranges(spec)
-        for row in ("all, 0u, (0x2u, 0x3u, 0x5u, 0xffffffffu)", "some, 0u, (0x2u, 0xffu)", "wish, 0u, (0x2u, 0x80000000u)", "size, 4u, (0x3u, 0x5u, 0x7u, 0x9u, 0xffffffffu)"):
+        for row in ("all, 0u, (0x2u, 0x3u, 0x5u, 0xffffffffu)", "some, 0u, (0x2u, 0xffu)", "wish, 0u, (0x2u, 0x80000000u)",
+                    "size, 4u, (0x3u, 0x5u, 0x7u, 0x9u, 0xffffffffu)"):
             self.assertIn(f"MPSSHIM_RANGE(ThingRecord, {row})", rows)
         self.assertIn("constexpr Flags<Wish> operator|(Wish a, Wish b)", emit_enums.enums(spec))
 
@@ -331,8 +335,8 @@ class Hash(unittest.TestCase):
 
 class HeaderReader(unittest.TestCase):
     def test_types(self):
-        for text, expected in (("const void  *", "const void*"), ("CUstream CUDAAPI *", "CUstream*"), ("GLuint", "unsigned int"), ("EGLStreamKHR", "void*"),
-                               ("const CUgraphNode **", "const CUgraphNode**")):
+        for text, expected in (("const void  *", "const void*"), ("CUstream CUDAAPI *", "CUstream*"), ("GLuint", "unsigned int"),
+                               ("EGLStreamKHR", "void*"), ("const CUgraphNode **", "const CUgraphNode**")):
             self.assertEqual(cuda_header.normalise_type(text), expected)
 
     def test_declarations(self):
@@ -343,7 +347,8 @@ class HeaderReader(unittest.TestCase):
                 "#if defined(__CUDA_API_VERSION_INTERNAL)\n    #undef cuCopy\nCUresult CUDAAPI cuCopy(unsigned int *n, const char *name);\n"
                 "CUresult CUDAAPI cuOpen_ptsz(void);\n#elif defined(__CUDA_API_PER_THREAD_DEFAULT_STREAM)\n#endif\n", encoding="utf-8")
             Path(folder, "cudaTypedefs.h").write_text(
-                "typedef CUresult (CUDAAPI *PFN_cuCopy_v2000)(unsigned int *n);\ntypedef CUresult (CUDAAPI *PFN_cuCopy_v3020)(size_t *n);\n", encoding="utf-8")
+                "typedef CUresult (CUDAAPI *PFN_cuCopy_v2000)(unsigned int *n);\ntypedef CUresult (CUDAAPI *PFN_cuCopy_v3020)(size_t *n);\n",
+                encoding="utf-8")
             functions = cuda_header.read_functions(folder)
         self.assertEqual(sorted(functions), ["cuCopy", "cuCopy_v2", "cuOpen_v2"])
         self.assertEqual((functions["cuCopy"].since, functions["cuCopy_v2"].since, functions["cuCopy_v2"].per_thread), (2000, 3020, "ptds"))

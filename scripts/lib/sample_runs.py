@@ -30,7 +30,8 @@ class Stopped(Exception):
 def verdict_lines(text, patterns=(), folder=None):
     """The lines of a text that say how a program fared, without what no two runs share: numbers, and the folder it ran in.
 
-    What the client library says on standard error is not the program's. Each is counted: {line: how often}. The order is left out, since threads and child processes take turns.
+    What the client library says on standard error is not the program's. Each is counted: {line: how often}. The order is left out,
+    since threads and child processes take turns.
     """
     own = [re.compile(pattern) for pattern in patterns]
     lines = collections.Counter()

@@ -53,7 +53,8 @@ def line_chart(title, y_title, series):
         colour = COLOURS[side]
         path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3.5" fill="{colour}"><title>{x} clients: {y:.3g}</title></circle>' for x, y in points]
+        parts += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3.5" fill="{colour}"><title>{x} clients: {y:.3g}</title></circle>'
+                  for x, y in points]
         parts.append(f'<line x1="{legend_x}" y1="34" x2="{legend_x + 22}" y2="34" stroke="{colour}" stroke-width="3"/>')
         parts.append(f'<text x="{legend_x + 28}" y="38">{NAMES[side]}</text>')
         legend_x += 130

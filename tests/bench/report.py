@@ -178,7 +178,8 @@ def markdown(rows, notes):
 
 
 def print_table(rows):
-    rows = [["work", "native", "NVIDIA MPS", "ours", "ratio", "target", "verdict"]] + [[text.replace("`", "").replace("*", "") for text in row] for row in rows]
+    titles = ["work", "native", "NVIDIA MPS", "ours", "ratio", "target", "verdict"]
+    rows = [titles] + [[text.replace("`", "").replace("*", "") for text in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(7)]
     for row in rows:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())

@@ -107,11 +107,11 @@ class Stage {
   void judge(const std::string& what) {
     const Times work = worker_.report();
     const Times requests = asker_.report();
-    std::printf("%-42s work %6ld rounds %8ld %8ld %8ld us   requests %6ld rounds %8ld %8ld %8ld us   %s\n", what.c_str(), work.rounds, work.p50, work.p99,
-                work.max, requests.rounds, requests.p50, requests.p99, requests.max, answers_.c_str());
+    std::printf("%-42s work %6ld rounds %8ld %8ld %8ld us   requests %6ld rounds %8ld %8ld %8ld us   %s\n", what.c_str(), work.rounds, work.p50,
+                work.p99, work.max, requests.rounds, requests.p50, requests.p99, requests.max, answers_.c_str());
     std::fflush(stdout);
-    INFO(what << ", beside it: work " << work.p50 << " " << work.p99 << " " << work.max << " us; requests " << requests.p50 << " " << requests.p99 << " "
-              << requests.max << " us\n"
+    INFO(what << ", beside it: work " << work.p50 << " " << work.p99 << " " << work.max << " us; requests " << requests.p50 << " " << requests.p99
+              << " " << requests.max << " us\n"
               << broker_.log());
     const long loose_us = std::max(kLooseUs, kTimesQuiet * quiet_us_);
     CHECK(work.p99 < (is_strict() ? kStrictUs : loose_us));
@@ -181,8 +181,8 @@ TEST_CASE("beside images and modules without end") {
 }
 
 TEST_CASE("beside attacks by the socket") {
-  const std::string command = GENERATE("flood 2000", "halves", "descriptors", "linger unread", "churn 2000", "connect 2000", "sessions 600", "silent 500",
-                                       "commands 300");
+  const std::string command =
+      GENERATE("flood 2000", "halves", "descriptors", "linger unread", "churn 2000", "connect 2000", "sessions 600", "silent 500", "commands 300");
   measure({command, {}});
 }
 

@@ -39,7 +39,8 @@ TEST_CASE("texts that take for ever to compile are given up, and others' come be
   Scene scene({"--test-image-faults", "--link-s", std::to_string(seconds)});
   Client hostile = scene.hostile();
   CHECK(scene.attack(hostile, "text hang 1") == std::string("ok ") + kInvalidPtx);
-  CHECK(log_has(scene, " took longer to link than " + std::to_string(seconds) + " s of the processor or " + std::to_string(2 * seconds) + " s; it is refused."));
+  CHECK(log_has(scene, " took longer to link than " + std::to_string(seconds) + " s of the processor or " + std::to_string(2 * seconds) +
+                           " s; it is refused."));
   hostile.begin("text hang 1");
   scene.require_newcomer_served();
   CHECK(hostile.answer() == std::string("ok ") + kInvalidPtx);

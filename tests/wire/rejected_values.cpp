@@ -70,8 +70,9 @@ TEST_CASE("copies reach the driver only inside the session's memory") {
     CHECK(f.copies() == 1);
   }
   SECTION("nothing else is") {
-    const auto bad = GENERATE_COPY(device_copy(chunk - 8, chunk, 16), device_copy(last - 8, chunk, 9), device_copy(chunk, last, 1), device_copy(0, chunk, 8),
-                                   device_copy(chunk, chunk + 8, ~0ull), device_copy(chunk + 8, chunk, ~0ull - 8), device_copy(~0ull, chunk, 8));
+    const auto bad =
+        GENERATE_COPY(device_copy(chunk - 8, chunk, 16), device_copy(last - 8, chunk, 9), device_copy(chunk, last, 1), device_copy(0, chunk, 8),
+                      device_copy(chunk, chunk + 8, ~0ull), device_copy(chunk + 8, chunk, ~0ull - 8), device_copy(~0ull, chunk, 8));
     f.client.post(bad);
     f.check_async_error(CUDA_ERROR_INVALID_VALUE);
     CHECK(f.copies() == 0);

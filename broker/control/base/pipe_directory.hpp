@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The directory in which broker and clients meet: mpsshim.sock, control.sock, mpsbroker.lock. One broker a directory: it holds the lock as long
 // as it lives, so a lock file left behind by a crash means nothing.
-// Which one (as the interposer and mpsrun have it): --pipe-dir, else $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>.
+// Which one (as the interposer and mpsrun have it): --pipe-dir, else $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else
+// /tmp/mpsshim-<uid>.
 #pragma once
 
 #include <optional>

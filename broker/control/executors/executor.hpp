@@ -3,7 +3,8 @@
 // hangs, starts the next one or has a standby take over. What dies with a life and what is to be brought into the next is its owner's business
 // (ExecutorOwner).
 //
-//   stopped → starting → active → draining → (dead) → starting …          five unexplained deaths within ten seconds → fault, a new try after ten more
+//   stopped → starting → active → draining → (dead) → starting …
+//   five unexplained deaths within ten seconds → fault, a new try after ten more
 //
 // Owned by ExecutorPool; the control process's thread. What the executor sends is checked only for its form here.
 #pragma once

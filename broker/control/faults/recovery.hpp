@@ -65,7 +65,8 @@ struct Verdict {
 [[nodiscard]] LateEnds late_ends(const ProgressTable& table, ProgressTick report, CUresult error, std::optional<ProgressTick> heard = std::nullopt);
 // The same for the question who may have done it. Where words are written behind faulted work, log and report may come so late, on a GPU that other
 // processes share, that nobody is to be convicted because others had just ended; it makes nobody busy.
-[[nodiscard]] LateEnds suspect_ends(const ProgressTable& table, ProgressTick report, CUresult error, std::optional<ProgressTick> heard = std::nullopt);
+[[nodiscard]] LateEnds suspect_ends(const ProgressTable& table, ProgressTick report, CUresult error,
+                                    std::optional<ProgressTick> heard = std::nullopt);
 // The same after a fault: what ended late counts too, be it in a stream that its session has left since.
 [[nodiscard]] std::set<std::uint64_t> busy_sessions(const ProgressTable& table, const LateEnds& late);
 [[nodiscard]] bool is_busy(const ProgressTable& table, std::uint64_t session);

@@ -2,9 +2,8 @@
 // SessionManager's part for the device's heap, which belongs to a context: what kernels of clients that have ended have left there nobody can give
 // back, and the next client's malloc() may find its contents. So executors are renewed once whoever launched such kernels has ended: at once where
 // no session is in any of them, and else when all sessions have been silent for a second and lose nothing. A session at work is never disturbed.
-// All that is within a house (house_of): what a user's clients leave has that user's executors renewed and nobody else's, whatever others are at, and the
-// tenth of the time is that user's own. Houses have turns, a step each.
-// The executors of a heap that nobody has taken memory of are not renewed.
+// All that is within a house (house_of): what a user's clients leave has that user's executors renewed and nobody else's, whatever others are at, and
+// the tenth of the time is that user's own. Houses have turns, a step each. The executors of a heap that nobody has taken memory of are not renewed.
 #include <algorithm>
 #include <utility>
 

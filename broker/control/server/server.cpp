@@ -28,21 +28,23 @@ constexpr std::size_t kMaxCommands = 64;  // connections of mpsctl at a time
 
 }  // namespace
 
-Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLauncher& compilers, CompilerLauncher& linkers, const ExecutorSettings& executors,
-               const SessionLimits& limits, std::function<void(const std::string&)> on_settled)
+Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLauncher& compilers, CompilerLauncher& linkers,
+               const ExecutorSettings& executors, const SessionLimits& limits, std::function<void(const std::string&)> on_settled)
     : directory_(std::move(directory)),
       on_settled_(std::move(on_settled)),
       manager_(loop_, launcher, executors, limits,
-               {.facts_published = [this] {
-                  for (auto& [id, client] : clients_) client->facts_published();
-                  settle("");
-                },
-                .cannot_start = [this](const std::string& why) {
-                  log_error("No driver serves: {}. Name one with --driver, or look at server.log.", why);
-                  exit_status_ = 1;
-                  settle(why);
-                  quit_now();
-                },
+               {.facts_published =
+                    [this] {
+                      for (auto& [id, client] : clients_) client->facts_published();
+                      settle("");
+                    },
+                .cannot_start =
+                    [this](const std::string& why) {
+                      log_error("No driver serves: {}. Name one with --driver, or look at server.log.", why);
+                      exit_status_ = 1;
+                      settle(why);
+                      quit_now();
+                    },
                 .stopped = [this] { loop_.stop(); }},
                &compilers, &linkers),
       commands_(
@@ -126,8 +128,8 @@ void Server::accept_client() {
   const LogSubject subject(socket.peer().uid);
   if (!may_connect(socket.peer())) return disposal_.dispose({std::move(socket), {}}, [] {});
   const std::uint64_t id = next_connection_++;
-  auto connection =
-      std::make_unique<ClientConnection>(loop_, manager_, disposal_.files(), std::move(socket), [this, id] { loop_.defer([this, id] { forget_client(id); }); });
+  auto connection = std::make_unique<ClientConnection>(loop_, manager_, disposal_.files(), std::move(socket),
+                                                       [this, id] { loop_.defer([this, id] { forget_client(id); }); });
   if (quitting_) connection->refuse_sessions();
   add_client(std::move(connection), id);
 }
@@ -250,7 +252,8 @@ void Server::await_next(const Commands::RestartOrder& order, const Commands::Ans
     }
     const auto began = EventLoop::Clock::now();
     manager_.renew_executors([answer, began, count = manager_.sessions().size()] {
-      log_info("The executors were renewed in {:.1f} ms for {} sessions.", std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - began).count(), count);
+      log_info("The executors were renewed in {:.1f} ms for {} sessions.",
+               std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - began).count(), count);
       answer({true, ""});
     });
   });

@@ -24,8 +24,8 @@ namespace mpsshim::broker::control {
 class Server {
  public:
   // `on_settled` is called once: with "" when the first executor is ready, or with why there will be none.
-  Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLauncher& compilers, CompilerLauncher& linkers, const ExecutorSettings& executors,
-         const SessionLimits& limits, std::function<void(const std::string&)> on_settled);
+  Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLauncher& compilers, CompilerLauncher& linkers,
+         const ExecutorSettings& executors, const SessionLimits& limits, std::function<void(const std::string&)> on_settled);
   ~Server();
 
   // False, with a sentence in `why`, if the sockets cannot be made.

@@ -94,7 +94,9 @@ bool Server::resume(StateReader& state, const std::string& failure, std::string&
   command_listener_ = proto::Socket(state.file());
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
     const std::uint64_t id = next_connection_++;
-    add_client(std::make_unique<ClientConnection>(loop_, manager_, disposal_.files(), state, [this, id] { loop_.defer([this, id] { forget_client(id); }); }), id);
+    add_client(
+        std::make_unique<ClientConnection>(loop_, manager_, disposal_.files(), state, [this, id] { loop_.defer([this, id] { forget_client(id); }); }),
+        id);
   }
   auto askers = std::make_shared<std::vector<proto::Socket>>();
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {

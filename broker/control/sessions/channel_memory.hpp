@@ -16,7 +16,8 @@ namespace mpsshim::broker::control {
 class ChannelMemory {
  public:
   // nullopt (errno) if the system has no more files or memory.
-  [[nodiscard]] static std::optional<ChannelMemory> make(std::uint64_t session, std::uint64_t epoch, std::uint32_t layout_minor = proto::kLayoutMinor);
+  [[nodiscard]] static std::optional<ChannelMemory> make(std::uint64_t session, std::uint64_t epoch,
+                                                         std::uint32_t layout_minor = proto::kLayoutMinor);
 
   // From a hand-over, with the descriptors in the order of fds(). nullopt: they are not what they should be.
   [[nodiscard]] static std::optional<ChannelMemory> adopt(std::array<proto::FileDescriptor, 4> fds);

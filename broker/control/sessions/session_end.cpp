@@ -100,7 +100,8 @@ void SessionManager::session_closed(Session& session) {
 
 void SessionManager::erase(Session& session) {
   log_info("{}: ended.", session.name());
-  if (session.has_lived && session.lost_error == CUDA_SUCCESS && session.client.program->is_known) quarantine_.note_good(session.client.program->program);
+  if (session.has_lived && session.lost_error == CUDA_SUCCESS && session.client.program->is_known)
+    quarantine_.note_good(session.client.program->program);
   if (session.executor != nullptr) log_server(session.executor->last_pid(), "Client {} disconnected.", session.server_name());
   report_stopped(session);
   const Remnants::Leases leases{session.device_lease, session.pinned_lease};

@@ -23,7 +23,8 @@ bool SessionManager::place(Session& session) {
   const uid_t house = house_of(session.client);
   const auto suits_it = [&](const Executor& executor) { return suits(executor, session); };
   if (blocks_its_share(session)) {
-    session.executor = pool_.any(session.device, house, [&](const Executor& other) { return pool_.all().at(other.id())->is_blocked() && suits_it(other); });
+    session.executor =
+        pool_.any(session.device, house, [&](const Executor& other) { return pool_.all().at(other.id())->is_blocked() && suits_it(other); });
     if (session.executor != nullptr) return true;
   }
   session.executor = pool_.choose(session.device, house, suits_it);

@@ -133,7 +133,8 @@ void SessionManager::add_copies_of(const Session& session, CopyOwners& owners) {
   if (!session.variables.valid()) return;
   const auto file = proto::Mapping::map(session.variables, 0, sizeof(KeptVariablesFile), proto::Access::read_only);
   if (!file) return;
-  for (const KeptVariable& variable : table_of(*reinterpret_cast<const KeptVariablesFile*>(file.data()))) owners.emplace(std::pair(variable.image, variable.copy), session.id);
+  for (const KeptVariable& variable : table_of(*reinterpret_cast<const KeptVariablesFile*>(file.data())))
+    owners.emplace(std::pair(variable.image, variable.copy), session.id);
 }
 
 // It does not come back for them.

@@ -21,30 +21,27 @@ enum class Space : std::uint8_t { none, reg, global, constant, shared, local, pa
 // Bytes of one lane in a register row: 8- and 16-bit values are kept in 32.
 [[nodiscard]] inline std::uint32_t lane_bytes(Type type) { return size_of(type) == 8 ? 8 : 4; }
 
-#define MPSSHIM_PTX_MODIFIERS(X)                                                                                                                     \
-  X(global, "global")                                                                                                                                \
-  X(constant, "const")                                                                                                                               \
-  X(shared, "shared") X(shared_cta, "shared::cta") X(local, "local") X(param, "param") X(rn, "rn") X(rz, "rz") X(rm, "rm") X(rp, "rp") X(rna, "rna") \
-      X(rni, "rni") X(rzi, "rzi") X(rmi, "rmi") X(rpi, "rpi") X(approx, "approx") X(full, "full") X(ftz, "ftz") X(sat, "sat") X(lo, "lo")            \
-          X(hi, "hi") X(wide, "wide") X(cc, "cc") X(eq, "eq") X(ne, "ne") X(lt, "lt") X(le, "le") X(gt, "gt") X(ge, "ge") X(ls, "ls") X(hs, "hs")    \
-              X(equ, "equ") X(neu, "neu") X(ltu, "ltu") X(leu, "leu") X(gtu, "gtu") X(geu, "geu") X(num, "num") X(nan, "nan") X(NaN, "NaN")          \
-                  X(xorsign, "xorsign") X(abs, "abs") X(and_, "and") X(or_, "or") X(xor_, "xor") X(add, "add") X(inc, "inc") X(dec, "dec")           \
-                      X(min, "min") X(max, "max") X(exch, "exch") X(cas, "cas") X(popc, "popc") X(v2, "v2") X(v4, "v4") X(nc, "nc")                  \
-                          X(volatile_, "volatile") X(weak, "weak") X(relaxed, "relaxed") X(acquire, "acquire") X(release, "release")                 \
-                              X(acq_rel, "acq_rel") X(sc, "sc") X(cta, "cta") X(cluster, "cluster") X(gpu, "gpu") X(sys, "sys") X(gl, "gl")          \
-                                  X(uni, "uni") X(sync, "sync") X(arrive, "arrive") X(red, "red") X(warp, "warp") X(aligned, "aligned") X(up, "up")  \
-                                      X(down, "down") X(bfly, "bfly") X(idx, "idx") X(all, "all") X(any, "any") X(ballot, "ballot") X(left, "l")     \
-                                          X(right, "r") X(wrap, "wrap") X(clamp, "clamp") X(shiftamt, "shiftamt") X(to, "to") X(finite, "finite")    \
-                                              X(infinite, "infinite") X(number, "number") X(notanumber, "notanumber") X(normal, "normal")            \
-                                                  X(subnormal, "subnormal") X(f4e, "f4e") X(b4e, "b4e") X(rc8, "rc8") X(ecl, "ecl") X(ecr, "ecr")    \
-                                                      X(rc16, "rc16") X(ca, "ca") X(cg, "cg") X(cs, "cs") X(lu, "lu") X(cv, "cv") X(wb, "wb")        \
-                                                          X(wt, "wt") X(evict_normal, "L1::evict_normal") X(evict_unchanged, "L1::evict_unchanged")  \
-                                                              X(evict_first, "L1::evict_first") X(evict_last, "L1::evict_last")                      \
-                                                                  X(no_allocate, "L1::no_allocate") X(prefetch64, "L2::64B")                         \
-                                                                      X(prefetch128, "L2::128B") X(prefetch256, "L2::256B") X(noftz, "noftz")        \
-                                                                          X(relu, "relu") X(async, "async") X(commit_group, "commit_group")          \
-                                                                              X(wait_group, "wait_group") X(wait_all, "wait_all") X(L1, "L1")        \
-                                                                                  X(L2, "L2") X(wait, "wait") X(launch_dependents, "launch_dependents")
+// clang-format off: it makes a staircase of the table
+#define MPSSHIM_PTX_MODIFIERS(X) \
+  X(global, "global") X(constant, "const") X(shared, "shared") X(shared_cta, "shared::cta") X(local, "local") X(param, "param") \
+  X(rn, "rn") X(rz, "rz") X(rm, "rm") X(rp, "rp") X(rna, "rna") X(rni, "rni") X(rzi, "rzi") X(rmi, "rmi") X(rpi, "rpi") \
+  X(approx, "approx") X(full, "full") X(ftz, "ftz") X(sat, "sat") X(lo, "lo") X(hi, "hi") X(wide, "wide") X(cc, "cc") \
+  X(eq, "eq") X(ne, "ne") X(lt, "lt") X(le, "le") X(gt, "gt") X(ge, "ge") X(ls, "ls") X(hs, "hs") X(equ, "equ") X(neu, "neu") \
+  X(ltu, "ltu") X(leu, "leu") X(gtu, "gtu") X(geu, "geu") X(num, "num") X(nan, "nan") X(NaN, "NaN") X(xorsign, "xorsign") \
+  X(abs, "abs") X(and_, "and") X(or_, "or") X(xor_, "xor") X(add, "add") X(inc, "inc") X(dec, "dec") X(min, "min") X(max, "max") \
+  X(exch, "exch") X(cas, "cas") X(popc, "popc") X(v2, "v2") X(v4, "v4") X(nc, "nc") X(volatile_, "volatile") X(weak, "weak") \
+  X(relaxed, "relaxed") X(acquire, "acquire") X(release, "release") X(acq_rel, "acq_rel") X(sc, "sc") X(cta, "cta") \
+  X(cluster, "cluster") X(gpu, "gpu") X(sys, "sys") X(gl, "gl") X(uni, "uni") X(sync, "sync") X(arrive, "arrive") X(red, "red") \
+  X(warp, "warp") X(aligned, "aligned") X(up, "up") X(down, "down") X(bfly, "bfly") X(idx, "idx") X(all, "all") X(any, "any") \
+  X(ballot, "ballot") X(left, "l") X(right, "r") X(wrap, "wrap") X(clamp, "clamp") X(shiftamt, "shiftamt") X(to, "to") \
+  X(finite, "finite") X(infinite, "infinite") X(number, "number") X(notanumber, "notanumber") X(normal, "normal") \
+  X(subnormal, "subnormal") X(f4e, "f4e") X(b4e, "b4e") X(rc8, "rc8") X(ecl, "ecl") X(ecr, "ecr") X(rc16, "rc16") X(ca, "ca") \
+  X(cg, "cg") X(cs, "cs") X(lu, "lu") X(cv, "cv") X(wb, "wb") X(wt, "wt") X(evict_normal, "L1::evict_normal") \
+  X(evict_unchanged, "L1::evict_unchanged") X(evict_first, "L1::evict_first") X(evict_last, "L1::evict_last") \
+  X(no_allocate, "L1::no_allocate") X(prefetch64, "L2::64B") X(prefetch128, "L2::128B") X(prefetch256, "L2::256B") \
+  X(noftz, "noftz") X(relu, "relu") X(async, "async") X(commit_group, "commit_group") X(wait_group, "wait_group") \
+  X(wait_all, "wait_all") X(L1, "L1") X(L2, "L2") X(wait, "wait") X(launch_dependents, "launch_dependents")
+// clang-format on
 
 enum class Mod : std::uint8_t {
 #define X(id, text) id,

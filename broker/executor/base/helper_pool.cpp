@@ -11,7 +11,8 @@ namespace {
 constexpr std::chrono::seconds kIdleLimit{2};  // of a thread beyond those at rest
 }
 
-HelperPool::HelperPool(unsigned threads, std::function<void()> enter) : is_by_hand_(threads == kByHand), threads_at_rest_(is_by_hand_ ? 0 : threads), enter_(std::move(enter)) {
+HelperPool::HelperPool(unsigned threads, std::function<void()> enter)
+    : is_by_hand_(threads == kByHand), threads_at_rest_(is_by_hand_ ? 0 : threads), enter_(std::move(enter)) {
   std::lock_guard lock(mutex_);
   for (unsigned i = 0; i < threads_at_rest_; ++i) start_thread(true);
 }

@@ -73,8 +73,8 @@ class ControlLink {
   };
   [[nodiscard]] MemoryAnswer ask_for_memory(std::uint64_t session, std::uint64_t size_bytes);
   void give_memory_back(std::uint64_t session, std::uint64_t number);
-  // Has the linker process do what the request says (linker_client.hpp). `prepared` is the outcome; invalid: there is no such process. Called by helper
-  // threads, and by the one that receives: for a replay.
+  // Has the linker process do what the request says (linker_client.hpp). `prepared` is the outcome; invalid: there is no such process. Called by
+  // helper threads, and by the one that receives: for a replay.
   [[nodiscard]] FetchedImage link(std::uint64_t session, std::uint64_t image, std::uint32_t flags, const proto::FileDescriptor& request,
                                   unsigned timeout_ms);
   // True once nobody waits for an answer any more: asked while something is waited for, at the start and after look_again().

@@ -23,10 +23,11 @@ bool SessionArrays::add(proto::ArrayId id, const SessionArray& array) {
 void SessionArrays::own(SessionArray& made, DeviceGrant grant) {
   auto counted = std::make_shared<const DeviceGrant>(std::move(grant));
   // By what is pointed to holds of different arrays are told apart.
-  made.hold = std::shared_ptr<const Object>(new Object{made.array, made.mipmapped, made.external, 0, 0, nullptr, std::move(counted)}, [this](const Object* object) {
-    end(*object);
-    delete object;
-  });
+  made.hold = std::shared_ptr<const Object>(new Object{made.array, made.mipmapped, made.external, 0, 0, nullptr, std::move(counted)},
+                                            [this](const Object* object) {
+                                              end(*object);
+                                              delete object;
+                                            });
 }
 
 void SessionArrays::end(const Object& object) {

@@ -42,7 +42,13 @@ bool is_same_place(const LoadedImage::Variable& a, const LoadedImage::Variable& 
 
 ModuleStore::ModuleStore(const Driver& driver, ControlLink& control, QuietWindow& window, const FaultReporter& faults, CUdevice device,
                          std::size_t limit_bytes)
-    : driver_(driver), control_(control), window_(window), faults_(faults), linker_(driver, control, faults), compiler_(driver, linker_, device), limit_bytes_(limit_bytes) {}
+    : driver_(driver),
+      control_(control),
+      window_(window),
+      faults_(faults),
+      linker_(driver, control, faults),
+      compiler_(driver, linker_, device),
+      limit_bytes_(limit_bytes) {}
 
 ModuleStore::~ModuleStore() {
   for (const auto& [id, cached] : cache_) cached.image->handle = nullptr;
@@ -198,7 +204,9 @@ CUresult ModuleStore::prepare(std::uint64_t session, std::uint64_t image, bool h
     if (prepared.inputs.empty() && !prepared.is_compiled_by_loading) return CUDA_SUCCESS;
     if (!compiled.empty()) return prepare_here(session, image, compiled, false, prepared, log);  // it could not be kept
     bool is_machine_code = false;
-    if (const CUresult result = compiler_.link({session, image, has_objects}, prepared, is_machine_code, log); result != CUDA_SUCCESS || !is_machine_code) return result;
+    if (const CUresult result = compiler_.link({session, image, has_objects}, prepared, is_machine_code, log);
+        result != CUDA_SUCCESS || !is_machine_code)
+      return result;
     compiled = prepared.content;
     tell_compiled(image, compiled);
   }

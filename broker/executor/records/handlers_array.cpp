@@ -32,9 +32,11 @@ constexpr std::uint64_t kBlockBytes = 8;  // of an element of formats in blocks,
 
 // What it takes of the device, of its user's share. A level or a plane is there already.
 CUresult ask_for_room(Session& session, const proto::ArrayCreateRecord& record, DeviceGrant& grant) {
-  if (is_part(record) || !session.memory().limit().is_set() || (record.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0) return CUDA_SUCCESS;
+  if (is_part(record) || !session.memory().limit().is_set() || (record.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0)
+    return CUDA_SUCCESS;
   std::uint64_t bytes = 0;
-  if (!array_bytes(descriptor_of(record), record.kind == ArrayKind::mipmapped ? record.number : 1, kBlockBytes, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!array_bytes(descriptor_of(record), record.kind == ArrayKind::mipmapped ? record.number : 1, kBlockBytes, bytes))
+    return CUDA_ERROR_INVALID_VALUE;
   return session.memory().limit().ask(bytes, grant);
 }
 

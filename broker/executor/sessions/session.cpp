@@ -221,7 +221,8 @@ StreamSet::Pace Session::take_pace() {
   return {now.operations - seen.operations, now.fences - seen.fences};
 }
 
-// What kernels wrote there, or on the device's heap, or arrays hold, would be gone, and external memory: the client would have to be told so, and would end.
+// What kernels wrote there, or on the device's heap, or arrays hold, would be gone, and external memory: the client would have to be told so, and
+// would end.
 bool Session::has_variables() {
   bool any = arrays_.holds_any() || memory_.external().holds_any();
   modules_.for_each([&](proto::ModuleId, SessionModule& module) { any |= module.image->holds_contents(); });

@@ -217,7 +217,8 @@ void QuietWindow::take_turns(std::vector<Pending>& jobs) {
   const auto rank = [](const Pending& pending) { return pending.job.issues_work ? 2 : pending.job.deferrable ? 1 : 0; };
   std::map<std::pair<int, std::uint64_t>, std::size_t> so_far;
   for (Pending& pending : jobs) pending.turn = so_far[{rank(pending), pending.job.session}]++;
-  std::stable_sort(jobs.begin(), jobs.end(), [&](const Pending& a, const Pending& b) { return std::pair(rank(a), a.turn) < std::pair(rank(b), b.turn); });
+  std::stable_sort(jobs.begin(), jobs.end(),
+                   [&](const Pending& a, const Pending& b) { return std::pair(rank(a), a.turn) < std::pair(rank(b), b.turn); });
 }
 
 // A window is short, whether or not anybody has work when it begins: what has not begun in time is for the next one, behind a pause as long as this

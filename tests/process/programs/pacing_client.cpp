@@ -62,7 +62,8 @@ class Client {
     unsigned found[kLookedAt] = {};
     const std::size_t at = times_us_.size() % (kWords - kLookedAt);
     CU(cuMemcpyDtoH(found, words_.address + at * sizeof(unsigned), sizeof found));
-    check_words("a round's words", found, {words_.expected.begin() + static_cast<std::ptrdiff_t>(at), words_.expected.begin() + static_cast<std::ptrdiff_t>(at + kLookedAt)});
+    check_words("a round's words", found,
+                {words_.expected.begin() + static_cast<std::ptrdiff_t>(at), words_.expected.begin() + static_cast<std::ptrdiff_t>(at + kLookedAt)});
   }
 
   void request() {
@@ -79,7 +80,8 @@ class Client {
     std::sort(times_us_.begin(), times_us_.end());
     std::ostringstream text;
     text << "ok " << times_us_.size();
-    for (const double time : {times_us_[times_us_.size() / 2], times_us_[times_us_.size() * 99 / 100], times_us_.back()}) text << " " << std::lround(time);
+    for (const double time : {times_us_[times_us_.size() / 2], times_us_[times_us_.size() * 99 / 100], times_us_.back()})
+      text << " " << std::lround(time);
     times_us_.clear();
     return text.str();
   }

@@ -18,7 +18,8 @@ constexpr char kPtx[] = R"(
 .address_size 64
 .extern .func (.param .b32 func_retval0) vprintf(.param .b64 vprintf_param_0, .param .b64 vprintf_param_1);
 .extern .func __assertfail(.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);
-.global .align 1 .b8 $str[31] = {99, 108, 105, 101, 110, 116, 32, 37, 117, 58, 32, 108, 97, 117, 110, 99, 104, 32, 37, 117, 44, 32, 108, 105, 110, 101, 32, 37, 117, 10, 0};
+.global .align 1 .b8 $str[31] = {99, 108, 105, 101, 110, 116, 32, 37, 117, 58, 32, 108, 97, 117, 110, 99, 104, 32, 37, 117, 44, 32,
+  108, 105, 110, 101, 32, 37, 117, 10, 0};
 .global .align 1 .b8 $str1[6] = {102, 97, 108, 115, 101, 0};
 .global .align 1 .b8 $str2[8] = {99, 111, 100, 101, 46, 99, 117, 0};
 .global .align 1 .b8 __unnamed_1[5] = {102, 97, 105, 108, 0};

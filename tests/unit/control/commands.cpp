@@ -80,8 +80,8 @@ TEST_CASE("what is not a command, or not a server, is an error that says so") {
   Console console(broker);
   CHECK(console.error("get_server_status 1").find("1") != std::string::npos);
   CHECK(console.error("set_default_active_thread_percentage 50").find("unknown command") != std::string::npos);
-  for (const char* line : {"", "get_client_list", "get_client_list x", "get_client_list -1", "ps -p", "ps -p 1", "ps x", "quit now", "quit -t", "quit -t -1",
-                           "get_server_list 1"}) {
+  for (const char* line : {"", "get_client_list", "get_client_list x", "get_client_list -1", "ps -p", "ps -p 1", "ps x", "quit now", "quit -t",
+                           "quit -t -1", "get_server_list 1"}) {
     INFO(line);
     console.error(line);
   }

@@ -100,7 +100,8 @@ struct Readers {
     CHECK(fds.count == 1);
     return job;
   }
-  void answer(CompilerPeer& of, std::uint64_t number, bool with_file = true, proto::Seal seal = proto::Seal::content, CUresult status = CUDA_SUCCESS) {
+  void answer(CompilerPeer& of, std::uint64_t number, bool with_file = true, proto::Seal seal = proto::Seal::content,
+              CUresult status = CUDA_SUCCESS) {
     const std::size_t before = answers.size();
     const CompilerAnswer answer{number, static_cast<std::uint32_t>(status), 0};
     const proto::FileDescriptor prepared = proto::create_memory_file("test-prepared", 4096);

@@ -81,7 +81,9 @@ TEST_CASE("nobody is alone a suspect because log and report came late") {
   note_work(table->stream[1], true, standstill + 1);
   stream(2, 3, 3, standstill - 5'000);
   using Sessions = std::set<std::uint64_t>;
-  const auto suspects = [&](CUresult error, std::optional<ProgressTick> told) { return busy_sessions(*table, suspect_ends(*table, report, error, told)); };
+  const auto suspects = [&](CUresult error, std::optional<ProgressTick> told) {
+    return busy_sessions(*table, suspect_ends(*table, report, error, told));
+  };
   CHECK(suspects(CUDA_ERROR_MISALIGNED_ADDRESS, heard) == Sessions{1, 2});
   CHECK(suspects(CUDA_ERROR_MISALIGNED_ADDRESS, std::nullopt) == Sessions{1, 2});
   CHECK(suspects(CUDA_ERROR_LAUNCH_FAILED, std::nullopt) == Sessions{2});

@@ -294,7 +294,8 @@ __global__ void dynamic_shared(int* out) {
 }
 
 __global__ void counts(const unsigned* in, int* out) {
-    const int any = __syncthreads_or(in[threadIdx.x] == 3), all = __syncthreads_and(in[threadIdx.x] < 100), n = __syncthreads_count(in[threadIdx.x] & 1);
+    const int any = __syncthreads_or(in[threadIdx.x] == 3), all = __syncthreads_and(in[threadIdx.x] < 100);
+    const int n = __syncthreads_count(in[threadIdx.x] & 1);
     out[threadIdx.x] = any * 10000 + all * 1000 + n;
 }
 
@@ -307,9 +308,12 @@ __global__ void integers(const unsigned* in, unsigned* out, int n) {
     PUT(x / y); PUT(x % y); PUT(static_cast<int>(x) / static_cast<int>(y)); PUT(static_cast<int>(x) % static_cast<int>(y)); PUT(__umulhi(x, y));
     PUT(__mulhi(static_cast<int>(x), static_cast<int>(y))); PUT(__popc(x)); PUT(__clz(x)); PUT(__brev(x)); PUT(__ffs(x));
     PUT(__byte_perm(x, y, 0x5140)); PUT(__funnelshift_l(x, y, y)); PUT(__funnelshift_r(x, y, y)); PUT((static_cast<unsigned long long>(x) * y) >> 13);
-    PUT(__dp4a(static_cast<int>(x), static_cast<int>(y), 7)); PUT(__sad(static_cast<int>(x), static_cast<int>(y), 3u)); PUT(min(x, y)); PUT(max(static_cast<int>(x), static_cast<int>(y)));
-    PUT(static_cast<short>(x) >> 3); PUT(static_cast<unsigned char>(x) * 3); PUT(static_cast<unsigned long long>(x) / (y & 0xff | 1)); PUT(abs(static_cast<int>(x)));
-    PUT(static_cast<float>(x)); PUT(static_cast<int>(static_cast<float>(static_cast<int>(x)) * 0.001f)); PUT(x << (y & 31)); PUT(static_cast<int>(x) >> (y & 31));
+    PUT(__dp4a(static_cast<int>(x), static_cast<int>(y), 7)); PUT(__sad(static_cast<int>(x), static_cast<int>(y), 3u));
+    PUT(min(x, y)); PUT(max(static_cast<int>(x), static_cast<int>(y)));
+    PUT(static_cast<short>(x) >> 3); PUT(static_cast<unsigned char>(x) * 3);
+    PUT(static_cast<unsigned long long>(x) / (y & 0xff | 1)); PUT(abs(static_cast<int>(x)));
+    PUT(static_cast<float>(x)); PUT(static_cast<int>(static_cast<float>(static_cast<int>(x)) * 0.001f));
+    PUT(x << (y & 31)); PUT(static_cast<int>(x) >> (y & 31));
 #undef PUT
 }
 

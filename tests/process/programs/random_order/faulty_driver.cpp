@@ -28,7 +28,8 @@
 #define ASTRAY_LAUNCHES 5  // launches outside chains go to a stream of their own
 #define FAULTING_FILLS 7   // a fill with one value faults on the device, by itself and in graphs (test_client: fill, fill_graph)
 #define WANTED_RIGHTS 8    // a fill with one value tries what an executor has no rights for (test_client: fill), and is refused if it had none
-#define LOST_CALLS 6       // a fill with one value never returns, with another it crashes, with a third it is refused (test_client: fill); compilations
+// A fill with one value never returns, with another it crashes, with a third it is refused (test_client: fill); compilations.
+#define LOST_CALLS 6
 
 namespace {
 
