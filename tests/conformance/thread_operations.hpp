@@ -109,6 +109,7 @@ struct SharedObjects {
 class Worker {
  public:
   static constexpr size_t kBytes = 16384;
+  static constexpr size_t kWords = kBytes / sizeof(unsigned);
 
   Worker(SharedObjects& all, Findings& found, unsigned seed);
   ~Worker();
