@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "proto/ids.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::proto {
 
@@ -149,15 +150,15 @@ class HandleTable {
     }
     return (*segment)[index % kSegmentEntries];
   }
-  void push_free(std::uint32_t index) {
+  void push_free(std::uint32_t index) REQUIRES(mutex_) {
     ensure_entry(index).next_free = free_head_;
     free_head_ = index;
   }
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::array<std::atomic<Segment*>, kSegments> segments_{};
-  std::uint32_t used_ = 0;
-  std::uint32_t free_head_ = kNoIndex;
+  std::uint32_t used_ GUARDED_BY(mutex_) = 0;
+  std::uint32_t free_head_ GUARDED_BY(mutex_) = kNoIndex;
 };
 
 }  // namespace mpsshim::proto

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "proto/file_size_limit.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::proto::trace {
 
@@ -79,10 +80,10 @@ class Writer {
   Writer(int fd, pid_t pid) : fd_(fd), pid_(pid) { is_known_ = fstat(fd, &file_) == 0; }
 
   struct Buffer {
-    std::mutex mutex;  // its thread's, but for finish()
-    std::size_t used = 0;
-    std::uint64_t oldest_ns = 0;
-    std::array<char, kBufferBytes> text;
+    Mutex mutex;  // its thread's, but for finish()
+    std::size_t used GUARDED_BY(mutex) = 0;
+    std::uint64_t oldest_ns GUARDED_BY(mutex) = 0;
+    std::array<char, kBufferBytes> text GUARDED_BY(mutex);
   };
 
   [[nodiscard]] bool is_of_this_process() const { return pid_ == getpid(); }
@@ -128,7 +129,7 @@ class Writer {
   }
 
  private:
-  void flush(Buffer& buffer) const {
+  void flush(Buffer& buffer) const REQUIRES(buffer.mutex) {
     const int saved_errno = errno;
     write_all(buffer.text.data(), buffer.used);
     buffer.used = 0;
@@ -145,8 +146,8 @@ class Writer {
   const pid_t pid_;
   struct stat file_ {};
   bool is_known_ = false;
-  std::mutex mutex_;
-  std::vector<Buffer*> buffers_;
+  Mutex mutex_;
+  std::vector<Buffer*> buffers_ GUARDED_BY(mutex_);
   std::atomic<bool> is_finishing_{false};
 };
 
