@@ -36,7 +36,7 @@ CUresult Channel::settle(WaitEnd end, Link& link) {
   return CUDA_ERROR_UNKNOWN;
 }
 
-CUresult Channel::make_way(std::unique_lock<ChannelLock>& lock, std::uint32_t size) {
+std::pair<std::shared_ptr<Link>, WaitEnd> Channel::make_way(std::uint32_t size) {
   const std::shared_ptr<Link> link = link_;
   WaitEnd end = WaitEnd::ready;
   switch (static_cast<proto::SessionState>(link->header().session_state.load(std::memory_order_relaxed))) {
@@ -48,8 +48,7 @@ CUresult Channel::make_way(std::unique_lock<ChannelLock>& lock, std::uint32_t si
       end = wait.until([&] { return producer.reserve(size) != nullptr; }, [&](std::uint64_t timeout_us) { producer.wait_for_room(timeout_us); });
     }
   }
-  lock.unlock();
-  return settle(end, *link);
+  return {link, end};
 }
 
 bool Channel::write(Link& link, const RecordParts& parts, std::uint16_t reply_slot) {
@@ -103,7 +102,9 @@ CUresult Channel::post_call(const RecordParts& parts, Pending& pending) {
       if (write(*link_, parts, static_cast<std::uint16_t>(pending.slot))) return CUDA_SUCCESS;
     }
     pending.link->release_slot(pending.slot);  // it belongs to a link that has ended, or the ring is full
-    if (const CUresult error = make_way(lock, size); error != CUDA_SUCCESS) return error;
+    const auto [blocked, end] = make_way(size);
+    lock.unlock();
+    if (const CUresult error = settle(end, *blocked); error != CUDA_SUCCESS) return error;
   }
 }
 

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <new>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "gen/cuda_api.hpp"
@@ -21,6 +22,7 @@
 #include "interposer/channel/link.hpp"
 #include "interposer/channel/lock.hpp"
 #include "interposer/channel/wait.hpp"
+#include "proto/mutex.hpp"
 #include "proto/record.hpp"
 
 namespace mpsshim::interposer {
@@ -76,7 +78,9 @@ class Channel {
       Link& link = *link_;
       std::byte* at = is_active(link) ? link.producer().reserve(size) : nullptr;
       if (at == nullptr) [[unlikely]] {
-        if (const CUresult error = make_way(lock, size); error != CUDA_SUCCESS) return error;
+        const auto [blocked, end] = make_way(size);
+        lock.unlock();
+        if (const CUresult error = settle(end, *blocked); error != CUDA_SUCCESS) return error;
         continue;
       }
       write_header(at, size, Record::kId, proto::kNoReplySlot, link, trailing_bytes, stream);
@@ -150,17 +154,17 @@ class Channel {
     new (at) proto::RecordHeader{size,  static_cast<std::uint16_t>(id), slot, link.producer().next_sequence(), static_cast<std::uint32_t>(trailing),
                                  stream};
   }
-  // The record did not fit or the session is not active: waits (with the lock, which keeps the order of the waiting threads' records) or
-  // recovers (without it). CUDA_SUCCESS: try again.
-  [[nodiscard]] CUresult make_way(std::unique_lock<ChannelLock>& lock, std::uint32_t size);
+  // The record did not fit or the session is not active: waits for room, with the lock, which keeps the order of the waiting threads' records.
+  // What came of it is settled without the lock, then the caller tries again.
+  [[nodiscard]] std::pair<std::shared_ptr<Link>, WaitEnd> make_way(std::uint32_t size) REQUIRES(lock_);
   [[nodiscard]] CUresult post_call(const RecordParts& parts, Pending& pending);
   [[nodiscard]] CUresult claim_slot(Pending& pending);
 
   Guardian& guardian_;
   PeerWatch peer_;
   ChannelLock lock_;
-  std::mutex link_mutex_;
-  std::shared_ptr<Link> link_;  // changed under lock_ and link_mutex_, read under either
+  Mutex link_mutex_;
+  std::shared_ptr<Link> link_;  // changed under lock_ and link_mutex_, read under either: no GUARDED_BY says that
 };
 
 }  // namespace mpsshim::interposer

@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <string>
 
@@ -18,6 +17,7 @@
 #include "gen/cuda_api.hpp"
 
 #include "proto/handshake.hpp"
+#include "proto/mutex.hpp"
 #include "proto/socket.hpp"
 
 namespace mpsshim::interposer {
@@ -58,14 +58,14 @@ class Connection {
   [[nodiscard]] CUresult exchange(std::span<const std::byte> request, std::span<const int> fds, std::span<std::byte> answer,
                                   proto::MessageType expected, proto::ReceivedFds& received, int timeout_ms);
   [[nodiscard]] bool still_ours() const;
-  CUresult lose(const char* why);
+  CUresult lose(const char* why) REQUIRES(mutex_);
 
-  std::mutex mutex_;
+  Mutex mutex_;  // one request at a time
   proto::Socket socket_;
   dev_t socket_device_ = 0;
   ino_t socket_inode_ = 0;
-  bool greeted_ = false;
-  const char* lost_ = nullptr;  // why, once it is broken
+  bool greeted_ GUARDED_BY(mutex_) = false;
+  const char* lost_ GUARDED_BY(mutex_) = nullptr;  // why, once it is broken
 };
 
 }  // namespace mpsshim::interposer

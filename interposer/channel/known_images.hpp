@@ -7,13 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "proto/content_hash.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer {
 
@@ -33,12 +33,12 @@ class KnownImages {
     std::uint64_t image = 0;
   };
 
-  void keep(std::span<const std::byte> content, std::uint64_t image);  // mutex_ is held
+  void keep(std::span<const std::byte> content, std::uint64_t image) REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::map<std::pair<std::uint64_t, proto::ContentDigest>, std::uint64_t> images_;  // size and digest -> id
-  std::map<const std::byte*, Copy> copies_;                                         // by where the content lay
-  std::size_t copied_bytes_ = 0;
+  Mutex mutex_;
+  std::map<std::pair<std::uint64_t, proto::ContentDigest>, std::uint64_t> images_ GUARDED_BY(mutex_);  // size and digest -> id
+  std::map<const std::byte*, Copy> copies_ GUARDED_BY(mutex_);                                         // by where the content lay
+  std::size_t copied_bytes_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace mpsshim::interposer

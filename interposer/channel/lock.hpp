@@ -12,19 +12,22 @@
 #include <cstdint>
 
 #include "proto/futex.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer {
 
-class ChannelLock {
+class CAPABILITY("mutex") ChannelLock {
  public:
-  void lock() {
+  static constexpr bool kIsAnnotated = true;
+
+  void lock() ACQUIRE() {
     if (!try_lock()) lock_contended();
   }
-  bool try_lock() {
+  bool try_lock() TRY_ACQUIRE(true) {
     std::uint32_t expected = kFree;
     return state_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire, std::memory_order_relaxed);
   }
-  void unlock() {
+  void unlock() RELEASE() {
     state_.store(kFree, std::memory_order_release);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // the other half of the sleeper's barrier: for the compiler alone
     if (sleepers_.load(std::memory_order_relaxed) != 0) [[unlikely]]
@@ -34,7 +37,7 @@ class ChannelLock {
  private:
   enum : std::uint32_t { kFree = 0, kHeld = 1 };
 
-  void lock_contended();
+  void lock_contended() ACQUIRE();
 
   std::atomic<std::uint32_t> state_{kFree};
   std::atomic<std::uint32_t> sleepers_{0};  // threads that sleep or are about to

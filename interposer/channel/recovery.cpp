@@ -138,6 +138,7 @@ void Recovery::publish() {
     if (Recipe* recipe = session_.recipes_.find(key)) recipe->position = position;
   }
   session_.header_.store(&next_->header(), std::memory_order_release);
+  session_.attach_mutex_.assume_held();  // by SessionClient::recover, around all that this class does
   session_.kept_.push_back(next_);
   session_.channel_.set_link(next_);
   debug_line(DebugTopic::channel, "session %llu goes on in epoch %llu: %zu objects made again, %llu bytes of records carried over",

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -21,6 +20,7 @@
 #include "interposer/channel/recipe_book.hpp"
 #include "interposer/channel/wait.hpp"
 #include "proto/client_requests.hpp"
+#include "proto/mutex.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::interposer {
@@ -116,7 +116,7 @@ class SessionClient final : private Channel::Guardian {
 
   SessionClient();
   CUresult attach();
-  CUresult attach_locked();
+  CUresult attach_locked() REQUIRES(attach_mutex_);
   // One Attach: descriptors mapped, nothing published yet.
   CUresult request_link(proto::Attached& attached, std::shared_ptr<Link>& link, proto::FileDescriptor& fences);
   CUresult reserve(proto::Lease& lease, proto::Reservation& reservation);
@@ -132,20 +132,20 @@ class SessionClient final : private Channel::Guardian {
 
   std::atomic<bool> attached_{false};
   std::atomic<CUresult> sticky_{CUDA_SUCCESS};
-  std::mutex attach_mutex_;  // also held through a recovery: other threads wait for it here
+  Mutex attach_mutex_;  // also held through a recovery: other threads wait for it here
   Channel channel_;
   FenceMemory fences_;
   RecipeBook recipes_;
-  std::mutex output_mutex_;  // pieces are written in their order
+  Mutex output_mutex_;  // pieces are written in their order
   std::atomic<unsigned> output_writers_{0};
   KnownImages known_images_;
   proto::Lease device_lease_;
   proto::Lease pinned_lease_;
-  proto::Reservation device_reservation_;
-  proto::Reservation pinned_reservation_;
+  proto::Reservation device_reservation_ GUARDED_BY(attach_mutex_);
+  proto::Reservation pinned_reservation_ GUARDED_BY(attach_mutex_);
   // The header of the link in use, for looks without the lock. Headers of earlier epochs stay mapped (kept_).
   std::atomic<proto::ChannelHeader*> header_{nullptr};
-  std::vector<std::shared_ptr<Link>> kept_;
+  std::vector<std::shared_ptr<Link>> kept_ GUARDED_BY(attach_mutex_);
 };
 
 }  // namespace mpsshim::interposer
