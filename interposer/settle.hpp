@@ -11,10 +11,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 
 #include "gen/cuda_api.hpp"
 #include "proto/device_facts.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer {
 
@@ -35,7 +35,7 @@ enum class ProcessState : std::uint32_t {
 struct alignas(4096) ForkCleared {
   // Stored under `mutex` and by cuInit, with release: whoever loads `attached` or more sees the facts and the real driver's table.
   std::atomic<ProcessState> state;
-  std::mutex mutex;
+  Mutex mutex;
 };
 static_assert(sizeof(ForkCleared) == 4096);
 extern ForkCleared fork_cleared;

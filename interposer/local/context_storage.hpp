@@ -9,10 +9,10 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
-#include <mutex>
 #include <vector>
 
 #include "gen/cuda_api.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer {
 
@@ -61,7 +61,7 @@ class ContextStorage {
 
   [[nodiscard]] Slot* find(const void* key);
 
-  std::mutex mutex_;
+  Mutex mutex_;
   Block first_;
 };
 

@@ -10,6 +10,7 @@
 #include "interposer/channel/wait.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/local/devices.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer {
 
@@ -23,8 +24,8 @@ ContextTable& table() {
   return contexts;
 }
 
-std::mutex& primary_mutex() {
-  static std::mutex& mutex = *new std::mutex();
+Mutex& primary_mutex() {
+  static Mutex& mutex = *new Mutex();
   return mutex;
 }
 

@@ -10,13 +10,13 @@
 #include <cstdint>
 #include <ctime>
 #include <map>
-#include <mutex>
 #include <string>
 
 #include <sys/types.h>
 
 #include "gen/api_ids.hpp"
 #include "gen/cuda_api.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer {
 
@@ -53,13 +53,13 @@ class ErrorLog {
   [[nodiscard]] static std::string line_of(const Entry& entry);
   void tell(const Entry& entry);
 
-  std::mutex mutex_;
-  std::array<Entry, kMaxEntries> entries_;  // number n is at n % kMaxEntries
-  std::uint32_t next_ = 0;
-  std::map<std::uintptr_t, Callback> callbacks_;
-  std::uintptr_t last_handle_ = 0;
-  std::string file_;  // CUDA_LOG_FILE; empty: none
-  bool has_readers_ = false;
+  std::string file_;  // CUDA_LOG_FILE, as it was at the start; empty: none
+  Mutex mutex_;
+  std::array<Entry, kMaxEntries> entries_ GUARDED_BY(mutex_);  // number n is at n % kMaxEntries
+  std::uint32_t next_ GUARDED_BY(mutex_) = 0;
+  std::map<std::uintptr_t, Callback> callbacks_ GUARDED_BY(mutex_);
+  std::uintptr_t last_handle_ GUARDED_BY(mutex_) = 0;
+  bool has_readers_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace mpsshim::interposer

@@ -7,15 +7,16 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/local/devices.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::api {
 
 namespace {
 
 struct Registrations {
-  std::mutex mutex;
-  std::map<std::uintptr_t, CUdevice> device_of;  // by handle
-  std::uintptr_t last = 0;
+  Mutex mutex;
+  std::map<std::uintptr_t, CUdevice> device_of GUARDED_BY(mutex);  // by handle
+  std::uintptr_t last GUARDED_BY(mutex) = 0;
 
   [[nodiscard]] static Registrations& instance() {
     static auto* registrations = new Registrations();  // never destroyed
