@@ -13,6 +13,7 @@
 #include "interposer/forward/memory/registered.hpp"
 #include "interposer/forward/modules.hpp"
 #include "interposer/forward/streams.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -20,18 +21,18 @@ namespace {
 
 // All contexts of the process are one to the executor: the last that asked has its wish.
 struct PersistingCache {
-  std::mutex mutex;
-  CUcontext owner = nullptr;
-  RecipeBook::Key recipe = 0;
+  Mutex mutex;
+  CUcontext owner GUARDED_BY(mutex) = nullptr;
+  RecipeBook::Key recipe GUARDED_BY(mutex) = 0;
 };
 PersistingCache& persisting_cache() {
   static auto& cache = *new PersistingCache();  // never destroyed
   return cache;
 }
 
-// With its mutex held.
-CUresult post_persisting_cache(PersistingCache& cache, std::size_t bytes) {
+CUresult post_persisting_cache(PersistingCache& cache, std::size_t bytes) REQUIRES(cache.mutex) {
   return session().channel().post<proto::PersistingCacheRecord>({}, 0, [&](proto::PersistingCacheRecord& record, std::byte*, Place place) {
+    cache.mutex.assume_held();
     record.size_bytes = bytes;
     session().end_recipe(cache.recipe, place);
     cache.recipe = session().recipes().add(recipe_of({}, record, place.position));

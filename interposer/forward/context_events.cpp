@@ -11,6 +11,7 @@
 #include "interposer/forward/graphs/capture.hpp"
 #include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/streams.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::api {
 
@@ -19,8 +20,8 @@ using namespace forward;
 namespace {
 
 struct ContextStream {
-  std::mutex mutex;
-  Stream* stream = nullptr;  // never destroyed: it belongs to no context
+  Mutex mutex;
+  Stream* stream GUARDED_BY(mutex) = nullptr;  // never destroyed: it belongs to no context
 };
 
 CUresult use(ContextStream& context, Stream*& stream) {

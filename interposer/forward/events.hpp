@@ -14,6 +14,7 @@
 #include "interposer/forward/shared_events.hpp"
 #include "interposer/forward/streams.hpp"
 #include "proto/handle_table.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -59,8 +60,8 @@ class Events {
   [[nodiscard]] static bool is_complete(Event& event, std::uint64_t position);
 
   proto::HandleTable<proto::HandleKind::event, Event> table_;
-  std::mutex ending_mutex_;  // one event ends at a time
-  std::mutex mutex_;         // held while entries come and go, so that destroy_all_of may walk
+  Mutex ending_mutex_;  // one event ends at a time
+  Mutex mutex_;         // held while entries come and go, so that destroy_all_of may walk
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +18,7 @@
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/begin.hpp"
 #include "proto/handle_table.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -96,7 +96,7 @@ class Functions {
 
   proto::HandleTable<proto::HandleKind::function, Function> functions_;
   proto::HandleTable<proto::HandleKind::kernel, Kernel> kernels_;
-  std::mutex setting_mutex_;
+  Mutex setting_mutex_;
 };
 
 }  // namespace mpsshim::interposer::forward

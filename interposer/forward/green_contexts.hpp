@@ -9,11 +9,11 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "interposer/forward/streams.hpp"
+#include "proto/mutex.hpp"
 #include "proto/resource_share.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -33,7 +33,7 @@ struct GreenObject {
   std::uint64_t unique_id = 0;  // of both handles
   proto::ResourceTold told;     // of what it has
   RecipeBook::Key recipe = 0;
-  std::mutex mutex;  // the streams are made under it
+  Mutex mutex;  // the streams are made under it
   std::atomic<Stream*> null_stream{nullptr};
   // Streams of the library's own that stand for it, as context_events.cpp has them for the session.
   Stream* behind_all = nullptr;
@@ -71,8 +71,8 @@ class GreenContexts {
 
   static std::atomic<bool> any_;
   proto::HandleTable<proto::HandleKind::green_context, GreenObject> table_;
-  std::mutex ending_mutex_;  // one of them ends at a time
-  std::mutex mutex_;         // held while entries come and go
+  Mutex ending_mutex_;  // one of them ends at a time
+  Mutex mutex_;         // held while entries come and go
 };
 
 // --- resources.cpp ---

@@ -90,7 +90,7 @@ void* HostFunctions::thread_main(void* lane) {
 void HostFunctions::serve(Lane& lane) {
   std::unique_lock lock(lane.mutex);
   for (;;) {
-    const bool is_there = lane.arrived.wait_for(lock, kLaneIdleTime, [&] { return !lane.items.empty(); });
+    const bool is_there = lane.arrived.wait_for(lock, kLaneIdleTime, [&]() REQUIRES(lane.mutex) { return !lane.items.empty(); });
     if (!is_there) {
       if (lane.announced != 0) continue;
       lane.has_thread = false;

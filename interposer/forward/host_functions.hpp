@@ -9,14 +9,14 @@
 // Any thread may enqueue. Never destroyed: functions may be running while the process exits.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <list>
 #include <map>
-#include <mutex>
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/streams.hpp"
+#include "proto/cond_var.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -45,11 +45,11 @@ class HostFunctions {
     HostFunctions* owner = nullptr;
     std::uint32_t word = 0;
     std::uint32_t last_number = 0;  // under the channel's lock, as fence values
-    std::mutex mutex;               // the rest
-    std::condition_variable arrived;
-    std::list<Item> items;
-    unsigned announced = 0;  // items about to be added: the thread stays
-    bool has_thread = false;
+    Mutex mutex;                    // the rest
+    CondVar arrived;
+    std::list<Item> items GUARDED_BY(mutex);
+    unsigned announced GUARDED_BY(mutex) = 0;  // items about to be added: the thread stays
+    bool has_thread GUARDED_BY(mutex) = false;
   };
 
   HostFunctions() = default;
@@ -60,9 +60,9 @@ class HostFunctions {
   static void serve(Lane& lane);
   void run(Lane& lane, const Item& item);
 
-  std::mutex mutex_;  // lanes_
-  std::map<std::uint32_t, Lane> lanes_;
-  std::mutex running_;  // one function at a time
+  Mutex mutex_;  // lanes_
+  std::map<std::uint32_t, Lane> lanes_ GUARDED_BY(mutex_);
+  Mutex running_;  // one function at a time
 };
 
 }  // namespace mpsshim::interposer::forward

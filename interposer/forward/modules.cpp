@@ -142,12 +142,14 @@ CUresult Modules::unload(proto::ModuleId id) {
   const proto::Known<Module> known = modules_.find(id);
   if (!known) return CUDA_ERROR_INVALID_HANDLE;
   Module& module = *known;
+  module.mutex.assume_held();  // CUDA forbids using a handle while it is destroyed
   // Its next owner writes there.
   if (module.managed != nullptr) {
     if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
     ManagedBlocks::instance().give_back(std::move(module.managed));
   }
   const CUresult error = session().channel().post<proto::ModuleUnloadRecord>({}, 0, [&](proto::ModuleUnloadRecord& record, std::byte*, Place place) {
+    module.mutex.assume_held();
     record.module = module.id;
     session().end_recipe(module.recipe, place);
     for (const auto& [name, function] : module.functions) Functions::instance().end_recipes(*function, place);
@@ -254,6 +256,7 @@ CUresult Modules::unload_library(Library& library) {
     taken = libraries_.take(library.id);
   }
   if (taken == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  taken->mutex.assume_held();  // it is nobody else's any more
   for (const auto& [name, kernel] : taken->kernels) Functions::instance().erase_kernel(kernel->id);
   return unload(taken->module->id);
 }

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +19,7 @@
 #include "interposer/forward/functions.hpp"
 #include "interposer/forward/jit_options.hpp"
 #include "interposer/forward/memory/managed_blocks.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -42,13 +42,13 @@ struct Module {
 
   std::vector<std::byte> described;  // the executor's reply to ModuleLoad: functions that need not be asked for
 
-  std::mutex mutex;
-  std::map<std::string, Function*, std::less<>> functions;
-  std::map<std::string, Global, std::less<>> globals;
-  std::vector<RecipeBook::Key> global_recipes;
-  std::map<std::string, Reference*, std::less<>> textures;  // references that were asked for (arrays/references.hpp)
-  std::map<std::string, Reference*, std::less<>> surfaces;
-  std::vector<std::string> names;  // of all functions, once they were asked for
+  Mutex mutex;
+  std::map<std::string, Function*, std::less<>> functions GUARDED_BY(mutex);
+  std::map<std::string, Global, std::less<>> globals GUARDED_BY(mutex);
+  std::vector<RecipeBook::Key> global_recipes GUARDED_BY(mutex);
+  std::map<std::string, Reference*, std::less<>> textures GUARDED_BY(mutex);  // references that were asked for (arrays/references.hpp)
+  std::map<std::string, Reference*, std::less<>> surfaces GUARDED_BY(mutex);
+  std::vector<std::string> names GUARDED_BY(mutex);  // of all functions, once they were asked for
 };
 
 // A module's references end with it: their recipes inside the post that says so, then their handles.
@@ -58,8 +58,8 @@ void erase_references(const Module& module);
 struct Library {
   LibraryId id;
   Module* module = nullptr;
-  std::mutex mutex;
-  std::map<std::string, Kernel*, std::less<>> kernels;
+  Mutex mutex;
+  std::map<std::string, Kernel*, std::less<>> kernels GUARDED_BY(mutex);
 };
 
 class Modules {
@@ -105,9 +105,9 @@ class Modules {
 
   proto::HandleTable<proto::HandleKind::module, Module> modules_;
   proto::HandleTable<proto::HandleKind::library, Library> libraries_;
-  std::mutex renewal_mutex_;  // held while libraries are made anew, and while one leaves the table
-  std::mutex ending_mutex_;   // one module ends at a time
-  std::mutex mutex_;          // held while modules come and go
+  Mutex renewal_mutex_;  // held while libraries are made anew, and while one leaves the table
+  Mutex ending_mutex_;   // one module ends at a time
+  Mutex mutex_;          // held while modules come and go
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -12,6 +12,7 @@
 #include "interposer/entry.hpp"
 #include "interposer/forward/launch.hpp"
 #include "interposer/local/devices.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -61,8 +62,8 @@ class Cache {
 
  private:
   static constexpr std::size_t kMaxAnswers = 4096;
-  std::mutex mutex_;
-  std::map<Key, std::uint64_t> answers_;
+  Mutex mutex_;
+  std::map<Key, std::uint64_t> answers_ GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/functions.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::api {
 
@@ -24,8 +25,8 @@ struct ParameterBlock {
   std::array<std::byte, kBlockBytes> bytes{};
 };
 
-std::mutex& blocks_mutex() {
-  static std::mutex& mutex = *new std::mutex();
+Mutex& blocks_mutex() {
+  static Mutex& mutex = *new Mutex();
   return mutex;
 }
 

@@ -8,6 +8,7 @@
 #include "interposer/forward/begin.hpp"
 #include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -31,7 +32,7 @@ bool is_on_cpu_driver() {
 }
 
 bool is_new(const std::string& why) {
-  static auto* mutex = new std::mutex();
+  static auto* mutex = new Mutex();
   static auto* told = new std::set<std::string>();
   const std::lock_guard lock(*mutex);
   return told->size() < kMostReasons && told->insert(why).second;

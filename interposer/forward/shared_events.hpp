@@ -6,12 +6,12 @@
 
 #include <cstdint>
 #include <list>
-#include <mutex>
 #include <vector>
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/streams.hpp"
 #include "proto/client_requests.hpp"
+#include "proto/mutex.hpp"
 #include "proto/shared_events.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -58,11 +58,11 @@ class SharedEvents {
   };
   static_assert(sizeof(Content) == sizeof(CUipcEventHandle));
 
-  [[nodiscard]] CUresult add_page(const proto::MemoryName* opens, Page*& page);
-  [[nodiscard]] Page* page_of(const proto::SharedEventSlot* slot);
+  [[nodiscard]] CUresult add_page(const proto::MemoryName* opens, Page*& page) REQUIRES(mutex_);
+  [[nodiscard]] Page* page_of(const proto::SharedEventSlot* slot) REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::list<Page> pages_;
+  Mutex mutex_;
+  std::list<Page> pages_ GUARDED_BY(mutex_);
 };
 
 }  // namespace mpsshim::interposer::forward

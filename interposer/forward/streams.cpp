@@ -8,6 +8,7 @@
 #include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -110,16 +111,14 @@ void Streams::reuse_retired() {
   std::erase_if(retiring_, over);
 }
 
-CUresult Streams::wait_for_word(std::unique_lock<std::mutex>& lock) {
+CUresult Streams::wait_for_word() {
   for (;;) {
     reuse_retired();
     if (live_.size() + retiring_.size() < proto::kFenceWords) return CUDA_SUCCESS;
     if (retiring_.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
     const Retiring oldest = retiring_.front();
-    lock.unlock();
-    const CUresult error = session().wait_fence(oldest.word, oldest.value, "the work of a destroyed stream");
-    lock.lock();
-    if (error != CUDA_SUCCESS) return error;
+    const Unlocked meanwhile(mutex_);
+    if (const CUresult error = session().wait_fence(oldest.word, oldest.value, "the work of a destroyed stream"); error != CUDA_SUCCESS) return error;
   }
 }
 
@@ -136,8 +135,8 @@ CUresult Streams::create(const StreamShape& shape, Stream*& stream) {
   object->is_null_stream = shape.is_null_stream;
   object->unique_id = last_unique_id_.fetch_add(1, std::memory_order_relaxed) + 1;
   {
-    std::unique_lock lock(mutex_);
-    if (const CUresult error = wait_for_word(lock); error != CUDA_SUCCESS) return error;
+    const std::lock_guard lock(mutex_);
+    if (const CUresult error = wait_for_word(); error != CUDA_SUCCESS) return error;
     stream = object.get();
     // The table gives out the lowest numbers, so with fewer streams than words the index is one of a word.
     const proto::StreamId id = table_.add(std::move(object));

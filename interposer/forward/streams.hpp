@@ -20,6 +20,7 @@
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/begin.hpp"
 #include "proto/handle_table.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -58,8 +59,8 @@ struct Stream {
   // cuStreamSetAttribute: launch_attributes.hpp.
   std::atomic<bool> has_launch_attributes{false};
   std::atomic<std::uint32_t> sync_policy{UINT32_MAX};  // how to wait for this stream; the first value, which is told as it is, is none
-  std::mutex attributes_mutex;
-  std::vector<CUlaunchAttribute> launch_attributes;
+  Mutex attributes_mutex;
+  std::vector<CUlaunchAttribute> launch_attributes GUARDED_BY(attributes_mutex);
 };
 
 // Gives the stream's next fence value. Under the channel's lock.
@@ -135,18 +136,18 @@ class Streams {
   [[nodiscard]] CUresult post_create(Stream& stream);
   [[nodiscard]] CUresult wait_many(const Targets& targets, std::size_t count) { return wait_many(targets, count, Wait::style_of_thread()); }
   [[nodiscard]] CUresult wait_many(const Targets& targets, std::size_t count, WaitPlan plan);
-  void reuse_retired();
+  void reuse_retired() REQUIRES(mutex_);
   // Until a fence word is free: waits for a destroyed stream's work where all are taken. CUDA_ERROR_OUT_OF_MEMORY: all are in use.
-  [[nodiscard]] CUresult wait_for_word(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] CUresult wait_for_word() REQUIRES(mutex_);
 
   proto::HandleTable<proto::HandleKind::stream, Stream> table_;
   std::atomic<Stream*> null_{nullptr};
   std::atomic<std::uint64_t> last_unique_id_{0};
-  std::mutex ending_mutex_;  // one stream ends at a time; taken before the graphs' mutex, which is taken before mutex_
-  std::mutex mutex_;         // live_, retiring_ and orphans_
-  std::vector<Stream*> live_;
-  std::vector<Retiring> retiring_;              // destroyed; the index is free once the last value has been written
-  std::unordered_set<std::uintptr_t> orphans_;  // handles of streams whose green context is gone
+  Mutex ending_mutex_;  // one stream ends at a time; taken before the graphs' mutex, which is taken before mutex_
+  Mutex mutex_;         // live_, retiring_ and orphans_
+  std::vector<Stream*> live_ GUARDED_BY(mutex_);
+  std::vector<Retiring> retiring_ GUARDED_BY(mutex_);              // destroyed; the index is free once the last value has been written
+  std::unordered_set<std::uintptr_t> orphans_ GUARDED_BY(mutex_);  // handles of streams whose green context is gone
 };
 
 // What becomes of a record of work whose stream captures: a node, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. In graphs/capture.cpp.

@@ -8,6 +8,7 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/begin.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::api {
 
@@ -48,8 +49,8 @@ class Answers {
 
  private:
   static constexpr std::size_t kMost = 1024;
-  std::mutex mutex_;
-  std::map<Question, Map, BytesLess> known_;
+  Mutex mutex_;
+  std::map<Question, Map, BytesLess> known_ GUARDED_BY(mutex_);
 };
 
 // `map` may lie anywhere, whatever its type says: the driver writes it there.

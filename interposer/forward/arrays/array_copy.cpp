@@ -7,6 +7,7 @@
 
 #include "interposer/forward/arrays/arrays.hpp"
 #include "interposer/forward/memory/pinned.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -123,8 +124,8 @@ class Bounce {
     static auto* bounce = new Bounce();  // never destroyed
     return *bounce;
   }
-  std::mutex mutex;
-  [[nodiscard]] CUresult get(std::byte*& bytes) {
+  Mutex mutex;
+  [[nodiscard]] CUresult get(std::byte*& bytes) REQUIRES(mutex) {
     if (memory_ == nullptr) {
       if (const CUresult error = PinnedMemory::instance().allocate(kBounceBytes, 0, nullptr, memory_); error != CUDA_SUCCESS) return error;
     }
@@ -133,7 +134,7 @@ class Bounce {
   }
 
  private:
-  void* memory_ = nullptr;
+  void* memory_ GUARDED_BY(mutex) = nullptr;
 };
 
 // Rows between pageable memory and the bounce buffer, where they lie one behind the other.

@@ -145,9 +145,11 @@ CUresult Arrays::destroy(proto::ArrayId id) {
   const proto::Known<Array> known = table_.find(id);
   if (!known) return CUDA_ERROR_INVALID_HANDLE;
   const Array& array = *known;
+  array.mutex.assume_held();  // CUDA forbids using a handle while it is destroyed
   const CUresult error =
       session().channel().post<proto::ArrayObjectDestroyRecord>({}, 0, [&](proto::ArrayObjectDestroyRecord& record, std::byte*, Place place) {
         record.object = id.value;
+        array.mutex.assume_held();
         session().end_recipe(array.recipe, place);
         for_each_part(array, [&](const Array& part) { session().end_recipe(part.recipe, place); });
       });

@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/begin.hpp"
 #include "proto/handle_table.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -24,8 +24,8 @@ struct Array {
   bool is_part = false;
   CUcontext context = nullptr;
   RecipeBook::Key recipe = 0;
-  std::mutex mutex;
-  std::map<std::uint32_t, Array*> parts;  // by level or plane
+  Mutex mutex;
+  std::map<std::uint32_t, Array*> parts GUARDED_BY(mutex);  // by level or plane
 
   [[nodiscard]] bool is_mipmapped() const { return levels != 0; }
 };
@@ -58,8 +58,8 @@ class Arrays {
   template <typename Record, typename Reply>
   [[nodiscard]] CUresult add(std::unique_ptr<Array> object, Record record, Reply& reply, Array*& array);
 
-  std::mutex ending_mutex_;  // one array ends at a time
-  std::mutex mutex_;         // while arrays come and go
+  Mutex ending_mutex_;  // one array ends at a time
+  Mutex mutex_;         // while arrays come and go
   proto::HandleTable<proto::HandleKind::array, Array> table_;
 };
 

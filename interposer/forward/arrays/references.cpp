@@ -44,6 +44,7 @@ Reference* References::resolve(CUsurfref handle) {
 Reference* References::add(proto::ModuleId module, bool is_surface) {
   auto object = std::make_unique<Reference>();
   Reference* reference = object.get();
+  reference->mutex.assume_held();  // its handle is nobody's yet
   reference->module = module;
   reference->is_surface = is_surface;
   const proto::ReferenceId id = table_.add(std::move(object));
@@ -77,6 +78,7 @@ CUresult References::look_up(Module& module, std::string_view name, bool is_surf
     destroy(*made);
     return error;
   }
+  made->mutex.assume_held();  // as in add()
   take_settings(reply, made->set);
   known.emplace(name, made);
   reference = made;
@@ -86,6 +88,7 @@ CUresult References::look_up(Module& module, std::string_view name, bool is_surf
 // The recipe of the change before this one is needed by launches between the two, until the executor has read this one.
 CUresult References::post(Reference& reference) {
   return session().channel().post<proto::ReferenceSetRecord>({}, 0, [&](proto::ReferenceSetRecord& record, std::byte*, Place place) {
+    reference.mutex.assume_held();
     record = reference.set;
     session().end_recipe(reference.set_recipe, place);
     reference.set_recipe = session().recipes().add(recipe_of({}, record, place.position));
@@ -95,6 +98,7 @@ CUresult References::post(Reference& reference) {
 void end_references(const Module& module, Place place) {
   for (const auto* references : {&module.textures, &module.surfaces}) {
     for (const auto& [name, reference] : *references) {
+      reference->mutex.assume_held();  // nobody may use it while its module is unloaded
       session().end_recipe(reference->recipe, place);
       session().end_recipe(reference->set_recipe, place);
     }

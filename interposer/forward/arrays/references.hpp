@@ -15,6 +15,7 @@
 #include "gen/records.hpp"
 #include "interposer/forward/modules.hpp"
 #include "proto/handle_table.hpp"
+#include "proto/mutex.hpp"
 #include "proto/references.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -23,10 +24,10 @@ struct Reference {
   proto::ReferenceId id;
   proto::ModuleId module;  // {}: of none
   bool is_surface = false;
-  std::mutex mutex;
-  proto::ReferenceSetRecord set{};  // as it is now
   RecipeBook::Key recipe = 0;
-  RecipeBook::Key set_recipe = 0;  // of the latest change
+  Mutex mutex;
+  proto::ReferenceSetRecord set GUARDED_BY(mutex){};  // as it is now
+  RecipeBook::Key set_recipe GUARDED_BY(mutex) = 0;   // of the latest change
 };
 
 class References {
@@ -52,7 +53,7 @@ class References {
 
  private:
   [[nodiscard]] Reference* add(proto::ModuleId module, bool is_surface);
-  [[nodiscard]] static CUresult post(Reference& reference);
+  [[nodiscard]] static CUresult post(Reference& reference) REQUIRES(reference.mutex);
 
   proto::HandleTable<proto::HandleKind::reference, Reference> table_;
 };

@@ -10,6 +10,7 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/arrays/arrays.hpp"
 #include "interposer/forward/memory/copy.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -42,9 +43,9 @@ class Samplers {
   void destroy_all_of(CUcontext context);
 
  private:
-  bool are_surfaces_ = false;
-  std::mutex mutex_;
-  std::map<std::uint64_t, Sampler> samplers_;
+  bool are_surfaces_ = false;  // always the same
+  Mutex mutex_;
+  std::map<std::uint64_t, Sampler> samplers_ GUARDED_BY(mutex_);
 };
 
 // CUDA_ERROR_INVALID_VALUE: no resource of this process. `array` is its id where it is an array. Linear memory must begin in the process's own:

@@ -7,6 +7,7 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/graphs/graph_access.hpp"
 #include "interposer/log.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -16,8 +17,8 @@ struct Ended {
   proto::GraphId graph;
   std::vector<RecipeBook::Key> recipes;
 };
-std::mutex& ended_mutex() {
-  static std::mutex& mutex = *new std::mutex();
+Mutex& ended_mutex() {
+  static Mutex& mutex = *new Mutex();
   return mutex;
 }
 std::vector<Ended>& ended_sets() {

@@ -10,13 +10,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/graphs/node_work.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/ids.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -62,7 +62,7 @@ struct Graph {
 class Graphs {
  public:
   [[nodiscard]] static Graphs& instance();
-  [[nodiscard]] std::mutex& mutex() { return mutex_; }
+  [[nodiscard]] Mutex& mutex() { return mutex_; }
 
   // Null if the handle is none.
   [[nodiscard]] Graph* resolve(CUgraph handle) { return graphs_.find(id_of<proto::HandleKind::graph>(handle)).get(); }
@@ -91,7 +91,7 @@ class Graphs {
  private:
   proto::HandleTable<proto::HandleKind::graph, Graph> graphs_;
   proto::HandleTable<proto::HandleKind::graph_node, Node> nodes_;
-  std::mutex mutex_;
+  Mutex mutex_;
 };
 
 // A graph's nodes one after another, child graphs taken apart, in an order that keeps all dependencies and is that of adding where these leave

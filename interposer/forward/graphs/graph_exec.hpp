@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -23,6 +22,7 @@
 #include "interposer/forward/graphs/graph_memory.hpp"
 #include "interposer/forward/graphs/host_steps.hpp"
 #include "interposer/forward/graphs/user_objects.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -100,7 +100,7 @@ class GraphExec {
   GraphMemoryUse memory_;
   std::shared_ptr<std::atomic<bool>> instance_;  // Graph::instance, of a graph with memory or conditional nodes
   std::shared_ptr<ConditionSet> conditions_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::vector<Entry> nodes_;
   std::unordered_map<std::uint64_t, std::uint32_t> index_;  // of a graph's node, by its id
   std::vector<Stage> stages_;

@@ -81,7 +81,7 @@ CUresult GraphMemory::begin_launch(const GraphMemoryUse& use, bool frees_first, 
   std::vector<Event*> behind;
   {
     const std::lock_guard lock(mutex_);
-    const auto is_unfreed = [&](const BlockRef& block) { return blocks_.at(block->range().address).is_unfreed; };
+    const auto is_unfreed = [&](const BlockRef& block) REQUIRES(mutex_) { return blocks_.at(block->range().address).is_unfreed; };
     if (!frees_first && std::ranges::any_of(use.leaves, is_unfreed)) return CUDA_ERROR_INVALID_VALUE;
     if (!std::ranges::all_of(use.expects, is_unfreed)) return CUDA_ERROR_INVALID_VALUE;
     for (const BlockRef& block : use.blocks) {

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/events.hpp"
 #include "interposer/forward/memory/address_range.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -75,12 +75,12 @@ class GraphMemory {
     Event* freed = nullptr;  // recorded where the application freed it last
   };
   void let_go(std::uint64_t address);
-  [[nodiscard]] std::map<std::uint64_t, State>::const_iterator at(std::uint64_t address) const;
+  [[nodiscard]] std::map<std::uint64_t, State>::const_iterator at(std::uint64_t address) const REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::map<std::uint64_t, State> blocks_;  // by address
-  cuuint64_t total_bytes_ = 0;
-  cuuint64_t high_bytes_ = 0;
+  mutable Mutex mutex_;
+  std::map<std::uint64_t, State> blocks_ GUARDED_BY(mutex_);  // by address
+  cuuint64_t total_bytes_ GUARDED_BY(mutex_) = 0;
+  cuuint64_t high_bytes_ GUARDED_BY(mutex_) = 0;
   std::atomic<bool> has_been_used_{false};  // others pay one load for each pointer
 };
 

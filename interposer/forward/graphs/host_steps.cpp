@@ -7,6 +7,7 @@
 
 #include "interposer/forward/host_functions.hpp"
 #include "interposer/forward/memory/pinned.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -66,8 +67,8 @@ bool is_staged(const CopyWork& copy) { return copy.is_from_pageable() != copy.is
 namespace {
 
 struct Ended {
-  std::mutex mutex;
-  std::vector<void*> memory;
+  Mutex mutex;
+  std::vector<void*> memory GUARDED_BY(mutex);
 };
 Ended& ended() {
   static auto* ended = new Ended();  // never destroyed

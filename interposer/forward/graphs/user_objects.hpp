@@ -6,11 +6,11 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "gen/cuda_api.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -38,12 +38,12 @@ class UserObjects {
     unsigned count = 0;
   };
 
-  [[nodiscard]] CUresult release_locked(std::uint64_t object, unsigned count);
+  [[nodiscard]] CUresult release_locked(std::uint64_t object, unsigned count) REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::map<std::uint64_t, Object> objects_;
-  std::vector<std::pair<CUhostFn, void*>> due_;
-  std::uint64_t last_ = 0;
+  Mutex mutex_;
+  std::map<std::uint64_t, Object> objects_ GUARDED_BY(mutex_);
+  std::vector<std::pair<CUhostFn, void*>> due_ GUARDED_BY(mutex_);
+  std::uint64_t last_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace mpsshim::interposer::forward

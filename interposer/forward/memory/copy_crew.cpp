@@ -122,7 +122,7 @@ void CopyCrew::work(Helper& self) {
     }
     if (stopping_) break;
     ++asleep_;
-    const bool is_called = submitted_.wait_for(lock, kHelperIdleTime, [&] { return first_ != nullptr || stopping_; });
+    const bool is_called = submitted_.wait_for(lock, kHelperIdleTime, [&]() REQUIRES(mutex_) { return first_ != nullptr || stopping_; });
     --asleep_;
     if (!is_called) break;
   }

@@ -11,13 +11,13 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "interposer/forward/memory/copy_bytes.hpp"
+#include "proto/cond_var.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -69,19 +69,19 @@ class CopyCrew {
 
   static void* helper_main(void* self);
   void work(Helper& self);
-  void add_helper();  // under mutex_
-  [[nodiscard]] CopyTask* pop();
+  void add_helper() REQUIRES(mutex_);
+  [[nodiscard]] CopyTask* pop() REQUIRES(mutex_);
   static void run(CopyTask& task);
 
   const unsigned helpers_;
-  std::mutex mutex_;  // everything below
-  std::condition_variable submitted_;
-  CopyTask* first_ = nullptr;
-  CopyTask* last_ = nullptr;
-  std::size_t waiting_ = 0;  // tasks in the queue
-  unsigned asleep_ = 0;      // helpers
-  std::vector<Helper*> team_;
-  bool stopping_ = false;
+  Mutex mutex_;
+  CondVar submitted_;
+  CopyTask* first_ GUARDED_BY(mutex_) = nullptr;
+  CopyTask* last_ GUARDED_BY(mutex_) = nullptr;
+  std::size_t waiting_ GUARDED_BY(mutex_) = 0;  // tasks in the queue
+  unsigned asleep_ GUARDED_BY(mutex_) = 0;      // helpers
+  std::vector<Helper*> team_ GUARDED_BY(mutex_);
+  bool stopping_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -15,6 +15,7 @@
 #include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/memory/device_arena.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -52,16 +53,15 @@ class DeviceMemory {
   // True if there was something to give back.
   [[nodiscard]] bool release_empty();
   [[nodiscard]] bool try_allocate(std::uint64_t bytes, CUcontext context, std::uint64_t& address);
-  [[nodiscard]] CUresult add_chunk(std::uint64_t bytes);
+  [[nodiscard]] CUresult add_chunk(std::uint64_t bytes) REQUIRES(growth_mutex_);
   [[nodiscard]] CUresult create_chunk(std::uint64_t chunk_bytes, AddressRange& chunk);
-  // Both with growth_mutex_ held.
-  [[nodiscard]] CUresult create_chunk_growing(std::uint64_t chunk_bytes, AddressRange& chunk);
-  [[nodiscard]] CUresult release(std::span<const AddressRange> chunks);
+  [[nodiscard]] CUresult create_chunk_growing(std::uint64_t chunk_bytes, AddressRange& chunk) REQUIRES(growth_mutex_);
+  [[nodiscard]] CUresult release(std::span<const AddressRange> chunks) REQUIRES(growth_mutex_);
 
-  std::mutex growth_mutex_;    // held by the one thread that asks for a chunk or gives some back; never taken under mutex_
+  Mutex growth_mutex_;         // held by the one thread that asks for a chunk or gives some back; never taken under mutex_
   mutable ChannelLock mutex_;  // held for a few map operations: contending threads look for a moment before they sleep
-  DeviceArena arena_;
-  std::map<std::uint64_t, Owner> owners_;  // by base
+  DeviceArena arena_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Owner> owners_ GUARDED_BY(mutex_);  // by base
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -133,14 +133,14 @@ CUresult ExternalMemories::map(CUexternalMemory handle, std::uint64_t offset, st
 
 // True if the addresses are this process's for the buffer.
 bool ExternalMemories::keep_free(std::uint64_t address, Buffer& buffer) {
-  if (overlapping({address, buffer.size_bytes}) != buffers_.end()) return true;
+  if (overlapping({address, buffer.size_bytes}) != mapped_buffers().end()) return true;
   const AddressRange pages = pages_of({address, buffer.size_bytes});
   buffer.kept_free = proto::Reservation::at(pages.address, pages.size_bytes);
   return static_cast<bool>(buffer.kept_free);
 }
 
 ExternalMemories::Buffers::iterator ExternalMemories::overlapping(AddressRange range) {
-  return std::ranges::find_if(buffers_, [&](const auto& entry) {
+  return std::ranges::find_if(mapped_buffers(), [&](const auto& entry) {
     return overlap(pages_of(range), pages_of({entry.first, entry.second.size_bytes}));
   });
 }
@@ -191,7 +191,7 @@ void ExternalMemories::end_all_of(CUcontext context) {
   std::vector<proto::ExternalMemoryId> memories;
   {
     const std::lock_guard ordering(order_mutex_);
-    for (const auto& [address, buffer] : buffers_) {
+    for (const auto& [address, buffer] : mapped_buffers()) {
       if (buffer.owner.context == context) buffers.push_back(address);
     }
     memories_.for_each([&](proto::ExternalMemoryId id, const Memory& memory) {

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include "interposer/forward/memory/address_range.hpp"
 #include "interposer/forward/memory/allocation_owner.hpp"
 #include "proto/handle_table.hpp"
+#include "proto/mutex.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -72,14 +72,19 @@ class ExternalMemories {
   [[nodiscard]] static CUresult import_announced(const Source& source, int fd, Memory& memory);
   [[nodiscard]] CUresult ask_for_buffer(const Memory& memory, std::uint64_t offset, std::uint64_t size_bytes, std::uint64_t& address,
                                         RecipeBook::Key& recipe);
-  [[nodiscard]] bool keep_free(std::uint64_t address, Buffer& buffer);
-  [[nodiscard]] Buffers::iterator overlapping(AddressRange range);
+  [[nodiscard]] bool keep_free(std::uint64_t address, Buffer& buffer) REQUIRES(order_mutex_);
+  [[nodiscard]] Buffers::iterator overlapping(AddressRange range) REQUIRES(order_mutex_);
+  // To read, in an operation.
+  [[nodiscard]] Buffers& mapped_buffers() REQUIRES(order_mutex_) {
+    mutex_.assume_held();  // changed with both held
+    return buffers_;
+  }
   [[nodiscard]] static CUresult end_buffer(std::uint64_t address, RecipeBook::Key recipe);
 
-  std::mutex order_mutex_;    // operations; taken before mutex_
-  mutable std::mutex mutex_;  // buffers_; changed with both held
+  Mutex order_mutex_;    // operations; taken before mutex_
+  mutable Mutex mutex_;  // buffers_; changed with both held
   proto::HandleTable<proto::HandleKind::external_memory, Memory> memories_;
-  Buffers buffers_;
+  Buffers buffers_ GUARDED_BY(mutex_);
   std::atomic<bool> has_been_used_{false};  // others pay one load for each pointer
 };
 

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <shared_mutex>
 
 #include "interposer/forward/memory/address_range.hpp"
 #include "proto/ids.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -27,8 +27,8 @@ class Globals {
     std::uint64_t size_bytes = 0;
     proto::ModuleId module;
   };
-  mutable std::shared_mutex mutex_;
-  std::multimap<std::uint64_t, Variable> variables_;  // by address; a cached image serves two modules at one address
+  mutable SharedMutex mutex_;
+  std::multimap<std::uint64_t, Variable> variables_ GUARDED_BY(mutex_);  // by address; a cached image serves two modules at one address
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -6,13 +6,13 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/memory/address_range.hpp"
 #include "interposer/forward/memory/allocation_owner.hpp"
 #include "proto/client_requests.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -61,9 +61,9 @@ class IpcMemory {
 
   [[nodiscard]] CUresult map(const Place& place, AddressRange& mapped);
 
-  std::mutex order_mutex_;                  // opening and closing
-  mutable std::mutex mutex_;                // opened_
-  std::map<std::uint64_t, Opened> opened_;  // by address of what is mapped
+  Mutex order_mutex_;                                          // opening and closing
+  mutable Mutex mutex_;                                        // opened_
+  std::map<std::uint64_t, Opened> opened_ GUARDED_BY(mutex_);  // by address of what is mapped
   std::atomic<bool> has_been_used_{false};
 };
 

@@ -10,6 +10,7 @@
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/memory/address_range.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -61,10 +62,10 @@ class ManagedAdvice {
     Advice advice;
   };
 
-  void split(std::uint64_t at);
+  void split(std::uint64_t at) REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::map<std::uint64_t, Part> parts_;  // by address; they do not overlap
+  mutable Mutex mutex_;
+  std::map<std::uint64_t, Part> parts_ GUARDED_BY(mutex_);  // by address; they do not overlap
 };
 
 }  // namespace mpsshim::interposer::forward

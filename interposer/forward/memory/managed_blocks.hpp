@@ -9,12 +9,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/memory/address_range.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -42,8 +42,8 @@ class ManagedBlocks {
   void give_back(std::unique_ptr<ManagedBlock> block);
 
  private:
-  std::mutex mutex_;
-  std::multimap<std::uint64_t, std::unique_ptr<ManagedBlock>> idle_;  // by `original`
+  Mutex mutex_;
+  std::multimap<std::uint64_t, std::unique_ptr<ManagedBlock>> idle_ GUARDED_BY(mutex_);  // by `original`
 };
 
 }  // namespace mpsshim::interposer::forward

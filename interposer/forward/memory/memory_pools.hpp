@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -22,6 +21,7 @@
 #include "interposer/forward/memory/pool_heap.hpp"
 #include "interposer/forward/streams.hpp"
 #include "proto/handle_table.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -77,7 +77,7 @@ class MemoryPools {
   };
 
   [[nodiscard]] Pool* pool_of(CUmemoryPool handle);
-  [[nodiscard]] Pool* pool_at(std::uint64_t address) const;  // under mutex_
+  [[nodiscard]] Pool* pool_at(std::uint64_t address) const REQUIRES(mutex_);  // under mutex_
   [[nodiscard]] std::optional<std::uint64_t> try_allocate(Pool& pool, std::uint64_t bytes, std::uint32_t word, const AllocationOwner& owner);
   [[nodiscard]] CUresult grow(Pool& pool, std::uint64_t bytes);
   [[nodiscard]] CUresult allocate_behind_another(Pool& pool, std::uint64_t bytes, Stream& stream, const AllocationOwner& owner,
@@ -88,21 +88,21 @@ class MemoryPools {
   [[nodiscard]] CUresult mark(Stream& stream, PoolHeap::Mark& mark);
   [[nodiscard]] CUresult free_marked(std::uint64_t address, std::optional<PoolHeap::Mark> mark, const Stream* stream);
   [[nodiscard]] CUresult give_back_segments(Pool& pool, std::uint64_t keep_bytes);
-  [[nodiscard]] CUresult internal_event(Event*& event);  // under order_mutex_
+  [[nodiscard]] CUresult internal_event(Event*& event) REQUIRES(order_mutex_);
   void release_excess();
-  void release_excess_locked();  // with growth_mutex_
+  void release_excess_locked() REQUIRES(growth_mutex_);
   static void reclaim(Pool& pool);
 
-  std::mutex growth_mutex_;    // one thread grows a pool or shrinks one; never taken under mutex_
-  std::mutex order_mutex_;     // the internal event: recorded and awaited, or recorded and read, by one thread
+  Mutex growth_mutex_;         // one thread grows a pool or shrinks one; never taken under mutex_
+  Mutex order_mutex_;          // the internal event: recorded and awaited, or recorded and read, by one thread
   mutable ChannelLock mutex_;  // everything below; held for a few map operations
   proto::HandleTable<proto::HandleKind::memory_pool, Pool> table_;
-  std::vector<std::unique_ptr<Pool>> ending_;               // destroyed, with allocations
-  std::map<std::uint64_t, Segment> segments_;               // by address
-  std::map<std::uint32_t, proto::StreamId> last_freed_in_;  // by fence word
-  CUmemoryPool default_ = nullptr;
-  CUmemoryPool current_ = nullptr;
-  Event* event_ = nullptr;
+  std::vector<std::unique_ptr<Pool>> ending_ GUARDED_BY(mutex_);               // destroyed, with allocations
+  std::map<std::uint64_t, Segment> segments_ GUARDED_BY(mutex_);               // by address
+  std::map<std::uint32_t, proto::StreamId> last_freed_in_ GUARDED_BY(mutex_);  // by fence word
+  CUmemoryPool default_ GUARDED_BY(mutex_) = nullptr;
+  CUmemoryPool current_ GUARDED_BY(mutex_) = nullptr;
+  Event* event_ GUARDED_BY(order_mutex_) = nullptr;
   std::atomic<bool> may_have_excess_{false};
   std::atomic<bool> has_been_used_{false};  // programs without pools pay one load for each pointer
 };

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/device_heap.hpp"
 #include "proto/client_requests.hpp"
+#include "proto/mutex.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -78,11 +78,11 @@ class PinnedMemory {
   [[nodiscard]] CUresult map(std::uint64_t address, std::uint32_t flags, Allocation& allocation);
   void give_back(std::uint64_t address, std::uint64_t mapped_bytes);
 
-  mutable std::mutex mutex_;
-  DeviceHeap addresses_;  // of the pinned lease; its one chunk
+  mutable Mutex mutex_;
+  DeviceHeap addresses_ GUARDED_BY(mutex_);  // of the pinned lease; its one chunk
   // Freed here, but perhaps still mapped in the executor (it waits for a quiet window): used again only when the lease has nothing else.
-  std::vector<std::uint64_t> resting_;
-  std::map<std::uint64_t, Allocation> allocations_;
+  std::vector<std::uint64_t> resting_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Allocation> allocations_ GUARDED_BY(mutex_);
 };
 
 }  // namespace mpsshim::interposer::forward

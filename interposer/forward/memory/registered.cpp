@@ -170,9 +170,8 @@ void RegisteredMemory::remove_all_of(CUcontext context) {
 
 // The child's memory is as it was at the fork, and its own: exchanged pages, which it would share, are replaced by a copy made before.
 void RegisteredMemory::before_fork() {
-  RegisteredMemory& self = instance();
-  self.mutex_.lock();
-  for (auto& [address, registration] : self.registrations_) {
+  instance().mutex_.lock();
+  for (auto& [address, registration] : instance().registrations_) {
     if (registration.alias == 0) continue;
     void* copy = mmap(nullptr, registration.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED) {
@@ -185,25 +184,23 @@ void RegisteredMemory::before_fork() {
 }
 
 void RegisteredMemory::after_fork_in_parent() {
-  RegisteredMemory& self = instance();
-  for (auto& [address, registration] : self.registrations_) {
+  for (auto& [address, registration] : instance().registrations_) {
     if (registration.alias == 0) continue;
     madvise(host_pointer(address), registration.size_bytes, MADV_DOFORK);
     if (registration.snapshot != nullptr) munmap(registration.snapshot, registration.size_bytes);
     registration.snapshot = nullptr;
   }
-  self.mutex_.unlock();
+  instance().mutex_.unlock();
 }
 
 void RegisteredMemory::after_fork_in_child() {
-  RegisteredMemory& self = instance();
-  for (auto& [address, registration] : self.registrations_) {
+  for (auto& [address, registration] : instance().registrations_) {
     const std::uint64_t bytes = registration.size_bytes;
     if (registration.snapshot != nullptr) (void)mremap(registration.snapshot, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(address));
     registration.snapshot = nullptr;
     registration.alias = 0;  // a fork of the child finds private memory
   }
-  self.mutex_.unlock();
+  instance().mutex_.unlock();
 }
 
 }  // namespace mpsshim::interposer::forward

@@ -12,11 +12,11 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/memory/address_range.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -50,18 +50,18 @@ class RegisteredMemory {
   };
 
   // Between prepare and the end of a fork the lock is held.
-  static void before_fork();
-  static void after_fork_in_parent();
-  static void after_fork_in_child();
+  static void before_fork() ACQUIRE(instance().mutex_);
+  static void after_fork_in_parent() RELEASE(instance().mutex_);
+  static void after_fork_in_child() RELEASE(instance().mutex_);
 
-  [[nodiscard]] std::uint64_t exchange(AddressRange range, std::uint32_t flags, CUcontext context);
+  [[nodiscard]] std::uint64_t exchange(AddressRange range, std::uint32_t flags, CUcontext context) REQUIRES(order_mutex_);
   void make_private(std::uint64_t address, const Registration& registration);
 
-  std::mutex order_mutex_;                               // registering and unregistering
-  mutable std::mutex mutex_;                             // registrations_
-  std::map<std::uint64_t, Registration> registrations_;  // by address
+  Mutex order_mutex_;                                                       // registering and unregistering
+  mutable Mutex mutex_;                                                     // registrations_
+  std::map<std::uint64_t, Registration> registrations_ GUARDED_BY(mutex_);  // by address
   std::atomic<bool> has_been_used_{false};
-  bool watches_forks_ = false;  // under order_mutex_
+  bool watches_forks_ GUARDED_BY(order_mutex_) = false;  // under order_mutex_
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -6,10 +6,10 @@
 
 #include <atomic>
 #include <map>
-#include <mutex>
 
 #include "gen/cuda_api.hpp"
 #include "proto/client_requests.hpp"
+#include "proto/mutex.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -34,9 +34,9 @@ class SharedPools {
   [[nodiscard]] CUresult name_of(CUmemoryPool pool, proto::MemoryName& name);
   [[nodiscard]] bool look(CUmemoryPool pool) const;
 
-  mutable std::mutex mutex_;
-  std::map<CUmemoryPool, proto::MemoryName> exportable_;
-  std::map<CUmemoryPool, proto::MemoryName> imported_;
+  mutable Mutex mutex_;
+  std::map<CUmemoryPool, proto::MemoryName> exportable_ GUARDED_BY(mutex_);
+  std::map<CUmemoryPool, proto::MemoryName> imported_ GUARDED_BY(mutex_);
   std::atomic<bool> has_imported_{false};  // who imports nothing pays one load for each allocation
 };
 

@@ -118,8 +118,9 @@ void Staging::grow_if_used() {
     const std::lock_guard lock(mutex_);
     if (used_bytes_ < kUseForGrowth * total) return;
   }
-  const std::unique_lock growing(growth_mutex_, std::try_to_lock);
-  if (!growing || total_bytes_.load(std::memory_order_relaxed) != total) return;
+  if (!growth_mutex_.try_lock()) return;
+  const std::lock_guard growing(growth_mutex_, std::adopt_lock);
+  if (total_bytes_.load(std::memory_order_relaxed) != total) return;
   if (add_block(kBlockBytes) != CUDA_SUCCESS) cannot_grow_.store(true, std::memory_order_relaxed);  // what is there will do
 }
 

@@ -12,12 +12,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/memory/staging_area.hpp"
 #include "interposer/forward/streams.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -76,10 +76,10 @@ class Staging {
   [[nodiscard]] CUresult download_in_pieces(Stream& stream, std::byte* destination, std::uint64_t source, Space space, std::size_t bytes);
   [[nodiscard]] CUresult fetch(Stream& stream, const StagingPiece& piece, std::uint64_t source, Space space, std::uint32_t& fence);
 
-  std::mutex growth_mutex_;  // one thread grows
-  std::mutex mutex_;         // area_ and used_bytes_
-  StagingArea area_;
-  std::uint64_t used_bytes_ = 0;  // since the last growth
+  Mutex growth_mutex_;  // one thread grows
+  Mutex mutex_;         // area_ and used_bytes_
+  StagingArea area_ GUARDED_BY(mutex_);
+  std::uint64_t used_bytes_ GUARDED_BY(mutex_) = 0;  // since the last growth
   std::atomic<std::uint64_t> total_bytes_{0};
   std::atomic<std::uint64_t> unfenced_bytes_{0};  // passed on since a fence was last posted for room
   std::atomic<bool> cannot_grow_{false};

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "interposer/forward/memory/copy.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -40,8 +41,8 @@ class SyncMemops {
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::set<std::uint64_t> allocations_;
+  mutable Mutex mutex_;
+  std::set<std::uint64_t> allocations_ GUARDED_BY(mutex_);
   std::atomic<bool> is_in_use_{false};
 };
 

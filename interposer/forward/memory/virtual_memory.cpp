@@ -52,8 +52,8 @@ CUresult VirtualMemory::reserve(std::uint64_t size_bytes, std::uint64_t alignmen
 
 CUresult VirtualMemory::free_range(std::uint64_t address, std::uint64_t size_bytes) {
   const std::lock_guard ordering(order_mutex_);
-  const auto range = ranges_.find(address);
-  if (range == ranges_.end() || range->second.size_bytes != size_bytes || !is_free(address, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  const auto range = ranges().find(address);
+  if (range == ranges().end() || range->second.size_bytes != size_bytes || !is_free(address, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult error = session().channel().post<proto::RangeFreeRecord>({}, 0, [&](proto::RangeFreeRecord& record, std::byte*, Place place) {
     record.address = address;
     record.size_bytes = size_bytes;
@@ -105,13 +105,12 @@ CUresult VirtualMemory::open(const proto::MemoryName& name, CUmemGenericAllocati
 
 CUresult VirtualMemory::release(CUmemGenericAllocationHandle handle) {
   const std::lock_guard ordering(order_mutex_);
-  const auto found = memories_.find(handle);
-  if (found == memories_.end() || found->second.references == 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = memories().find(handle);
+  if (found == memories().end() || found->second.references == 0) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(mutex_);
   return --found->second.references == 0 && found->second.mappings == 0 ? end_memory(found) : CUDA_SUCCESS;
 }
 
-// With both locks held.
 CUresult VirtualMemory::end_memory(std::map<std::uint64_t, Memory>::iterator memory) {
   proto::MemoryReleaseRecord record{};
   record.memory = proto::MemoryId{memory->first};
@@ -121,8 +120,8 @@ CUresult VirtualMemory::end_memory(std::map<std::uint64_t, Memory>::iterator mem
 
 CUresult VirtualMemory::map(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle) {
   const std::lock_guard ordering(order_mutex_);
-  const auto memory = memories_.find(handle);
-  if (memory == memories_.end() || memory->second.references == 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto memory = memories().find(handle);
+  if (memory == memories().end() || memory->second.references == 0) return CUDA_ERROR_INVALID_VALUE;
   if (!is_reserved(address, size_bytes) || size_bytes > memory->second.size_bytes) return CUDA_ERROR_INVALID_VALUE;
   if (size_bytes != memory->second.size_bytes) return CUDA_ERROR_NOT_SUPPORTED;  // a part, as the driver says
   if (!is_free(address, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
@@ -143,7 +142,7 @@ CUresult VirtualMemory::map(std::uint64_t address, std::uint64_t size_bytes, CUm
 CUresult VirtualMemory::unmap(std::uint64_t address, std::uint64_t size_bytes) {
   const std::lock_guard ordering(order_mutex_);
   if (!is_filled(address, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
-  for (auto mapping = mappings_.find(address); mapping != mappings_.end() && mapping->first - address < size_bytes;) {
+  for (auto mapping = mappings().find(address); mapping != mappings().end() && mapping->first - address < size_bytes;) {
     const std::uint64_t at = (mapping++)->first;
     if (const CUresult error = end_mapping(at); error != CUDA_SUCCESS) return error;
   }
@@ -172,10 +171,11 @@ CUresult VirtualMemory::set_access(std::uint64_t address, std::uint64_t size_byt
   record.is_accessible = is_accessible;
   proto::MappingAccessReply reply{};
   Answer answer;
-  const auto first = mappings_.find(address);
+  const auto first = mappings().find(address);
   // The mappings' recipes make them as they are from now on; an executor that is gone meanwhile has taken the change with it.
   const auto note = [&](Link& link) {
     if (link.epoch() != answer.epoch || !Channel::is_active(link)) return false;
+    mutex_.assume_held();  // to read: order_mutex_ is
     for (auto mapping = first; mapping != mappings_.end() && mapping->first - address < size_bytes; ++mapping) {
       Recipe* recipe = session().recipes().find(mapping->second.recipe);
       proto::MappingCreateRecord made{};
@@ -197,6 +197,7 @@ CUresult VirtualMemory::set_access(std::uint64_t address, std::uint64_t size_byt
 }
 
 bool VirtualMemory::is_reserved(std::uint64_t address, std::uint64_t size_bytes) const {
+  mutex_.assume_held();  // to read: order_mutex_ is
   auto range = ranges_.upper_bound(address);
   if (size_bytes == 0 || range == ranges_.begin()) return false;
   --range;
@@ -204,6 +205,7 @@ bool VirtualMemory::is_reserved(std::uint64_t address, std::uint64_t size_bytes)
 }
 
 bool VirtualMemory::is_free(std::uint64_t address, std::uint64_t size_bytes) const {
+  mutex_.assume_held();  // to read: order_mutex_ is
   auto mapping = mappings_.lower_bound(address + size_bytes);
   if (mapping == mappings_.begin()) return true;
   --mapping;
@@ -211,6 +213,7 @@ bool VirtualMemory::is_free(std::uint64_t address, std::uint64_t size_bytes) con
 }
 
 bool VirtualMemory::is_filled(std::uint64_t address, std::uint64_t size_bytes) const {
+  mutex_.assume_held();  // to read: order_mutex_ is
   if (size_bytes == 0) return false;
   for (std::uint64_t left = size_bytes; left != 0;) {
     const auto mapping = mappings_.find(address);

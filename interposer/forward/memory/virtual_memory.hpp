@@ -9,12 +9,12 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/address_range.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -81,19 +81,32 @@ class VirtualMemory {
 
   [[nodiscard]] CUresult ask_for_range(std::uint64_t size_bytes, std::uint64_t alignment, std::uint64_t wanted, std::uint64_t& address,
                                        RecipeBook::Key& recipe);
-  [[nodiscard]] bool is_reserved(std::uint64_t address, std::uint64_t size_bytes) const;
-  [[nodiscard]] bool is_free(std::uint64_t address, std::uint64_t size_bytes) const;
+  [[nodiscard]] bool is_reserved(std::uint64_t address, std::uint64_t size_bytes) const REQUIRES(order_mutex_);
+  [[nodiscard]] bool is_free(std::uint64_t address, std::uint64_t size_bytes) const REQUIRES(order_mutex_);
   // Whether mappings fill the range, none of them in part.
-  [[nodiscard]] bool is_filled(std::uint64_t address, std::uint64_t size_bytes) const;
-  [[nodiscard]] CUresult end_mapping(std::uint64_t address);
-  [[nodiscard]] CUresult end_memory(std::map<std::uint64_t, Memory>::iterator memory);
+  [[nodiscard]] bool is_filled(std::uint64_t address, std::uint64_t size_bytes) const REQUIRES(order_mutex_);
+  [[nodiscard]] CUresult end_mapping(std::uint64_t address) REQUIRES(order_mutex_);
+  [[nodiscard]] CUresult end_memory(std::map<std::uint64_t, Memory>::iterator memory) REQUIRES(order_mutex_, mutex_);
+  // To read, in an operation: the tables are changed with both locks held.
+  [[nodiscard]] std::map<std::uint64_t, Range>& ranges() REQUIRES(order_mutex_) {
+    mutex_.assume_held();
+    return ranges_;
+  }
+  [[nodiscard]] std::map<std::uint64_t, Memory>& memories() REQUIRES(order_mutex_) {
+    mutex_.assume_held();
+    return memories_;
+  }
+  [[nodiscard]] Mappings& mappings() REQUIRES(order_mutex_) {
+    mutex_.assume_held();
+    return mappings_;
+  }
 
-  std::mutex order_mutex_;                    // operations; taken before mutex_
-  mutable std::mutex mutex_;                  // the tables; changed with both held
-  std::map<std::uint64_t, Range> ranges_;     // by address
-  std::map<std::uint64_t, Memory> memories_;  // by id
-  Mappings mappings_;                         // by address
-  std::uint32_t last_memory_ = 0;
+  Mutex order_mutex_;                                            // operations; taken before mutex_
+  mutable Mutex mutex_;                                          // the tables; changed with both held
+  std::map<std::uint64_t, Range> ranges_ GUARDED_BY(mutex_);     // by address
+  std::map<std::uint64_t, Memory> memories_ GUARDED_BY(mutex_);  // by id
+  Mappings mappings_ GUARDED_BY(mutex_);                         // by address
+  std::uint32_t last_memory_ GUARDED_BY(order_mutex_) = 0;
   std::atomic<bool> has_been_used_{false};  // others pay one load for each pointer
 };
 
