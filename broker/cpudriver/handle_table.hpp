@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "proto/mutex.hpp"
+
 namespace mpsshim::cpudriver {
 
 template <class T>
@@ -45,8 +47,8 @@ class HandleTable {
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::unordered_map<const void*, std::shared_ptr<T>> objects_;
+  mutable Mutex mutex_;
+  std::unordered_map<const void*, std::shared_ptr<T>> objects_ GUARDED_BY(mutex_);
 };
 
 }  // namespace mpsshim::cpudriver

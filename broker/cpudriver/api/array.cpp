@@ -9,6 +9,7 @@
 #include "broker/cpudriver/api/entry.hpp"
 #include "broker/cpudriver/memory/array.hpp"
 #include "broker/cpudriver/memory/memory_map.hpp"
+#include "proto/mutex.hpp"
 
 using namespace mpsshim::cpudriver;
 
@@ -37,8 +38,8 @@ class Numbers {
   }
 
  private:
-  std::mutex mutex_;
-  std::set<unsigned long long> used_;
+  mpsshim::Mutex mutex_;
+  std::set<unsigned long long> used_ GUARDED_BY(mutex_);
 };
 Numbers textures;
 Numbers surfaces;

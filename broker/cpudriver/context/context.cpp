@@ -42,7 +42,7 @@ CUresult Context::set_limit(CUlimit limit, std::size_t value) {
   if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) {
     return DeviceHeap::get().set_size(value) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
-  if (index >= limits_.size()) return CUDA_ERROR_INVALID_VALUE;
+  if (index >= kLimits) return CUDA_ERROR_INVALID_VALUE;
   if (limit == CU_LIMIT_STACK_SIZE && value > kMaxStackBytes) return CUDA_ERROR_INVALID_VALUE;
   if (limit == CU_LIMIT_MAX_L2_FETCH_GRANULARITY && value > 128) return CUDA_ERROR_INVALID_VALUE;
   if (limit == CU_LIMIT_PERSISTING_L2_CACHE_SIZE) {
@@ -60,7 +60,7 @@ CUresult Context::limit(CUlimit limit, std::size_t& value) const {
     value = DeviceHeap::get().size();
     return CUDA_SUCCESS;
   }
-  if (index >= limits_.size()) return CUDA_ERROR_INVALID_VALUE;
+  if (index >= kLimits) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(limits_mutex_);
   value = limits_[index];
   return CUDA_SUCCESS;

@@ -10,9 +10,9 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
-#include <mutex>
 
 #include "broker/cpudriver/context/exclusive_process.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::cpudriver {
 
@@ -49,16 +49,17 @@ class Context {
  private:
   // Cache is set aside for persisting lines in sixteenths of the 4 MiB that there are (device/attributes.cpp).
   static constexpr std::size_t kPersistingShare = (std::size_t{4} << 20) / 16;
+  static constexpr std::size_t kLimits = 7;
 
   Context() = default;
 
   std::atomic<int> references_{0};
-  std::mutex process_mutex_;   // references and process_ together
-  ExclusiveProcess process_;
+  Mutex process_mutex_;  // references and process_ together
+  ExclusiveProcess process_ GUARDED_BY(process_mutex_);
   std::atomic<unsigned> flags_{0};
-  mutable std::mutex limits_mutex_;
+  mutable Mutex limits_mutex_;
   // By CUlimit, 0…6: stack, printf buffer, heap (kept by DeviceHeap), sync depth, pending launches, L2 fetch, L2 persisting.
-  std::array<std::size_t, 7> limits_{1024, std::size_t{1} << 20, 0, 2, 2048, 64, 3 * kPersistingShare};
+  std::array<std::size_t, kLimits> limits_ GUARDED_BY(limits_mutex_){1024, std::size_t{1} << 20, 0, 2, 2048, 64, 3 * kPersistingShare};
 };
 
 }  // namespace mpsshim::cpudriver

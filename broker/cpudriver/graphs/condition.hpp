@@ -10,7 +10,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
+
+#include "proto/mutex.hpp"
 
 namespace mpsshim::cpudriver {
 
@@ -47,8 +48,8 @@ class Conditions {
 
  private:
   friend class Condition;
-  std::mutex mutex_;
-  std::map<std::uint64_t, std::weak_ptr<Condition>> conditions_;
+  Mutex mutex_;
+  std::map<std::uint64_t, std::weak_ptr<Condition>> conditions_ GUARDED_BY(mutex_);
 };
 
 }  // namespace mpsshim::cpudriver

@@ -8,7 +8,6 @@
 #include <cuda.h>
 
 #include <memory>
-#include <mutex>
 #include <variant>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "broker/cpudriver/modules/launch.hpp"
 #include "broker/cpudriver/streams/commands.hpp"
 #include "broker/cpudriver/streams/event.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::cpudriver {
 
@@ -87,10 +87,10 @@ class Graph {
 
   static void forget_bodies(const GraphNode& node);
 
-  Graph* outer_ = nullptr;  // outlives its bodies' use
-  mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<Condition>> conditions_;
-  std::vector<std::shared_ptr<GraphNode>> nodes_;  // also in their handle table
+  Graph* outer_ = nullptr;  // set before it is known; outlives its bodies' use
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<Condition>> conditions_ GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<GraphNode>> nodes_ GUARDED_BY(mutex_);  // also in their handle table
 };
 
 }  // namespace mpsshim::cpudriver

@@ -9,11 +9,11 @@
 #include <cuda.h>
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "broker/cpudriver/graphs/graph.hpp"
 #include "broker/cpudriver/streams/scheduler.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::cpudriver {
 
@@ -33,12 +33,12 @@ class GraphExec {
 
  private:
   // The step of the node in a list that no launch shares; null if there is none. Under the mutex.
-  Graph::Step* writable(CUgraphNode node);
+  Graph::Step* writable(CUgraphNode node) REQUIRES(mutex_);
 
   const std::vector<std::shared_ptr<Condition>> conditions_;
-  mutable std::mutex mutex_;
-  std::shared_ptr<Steps> steps_;  // shared with queued launches: replaced, never changed, while they hold it
-  Position last_launch_;
+  mutable Mutex mutex_;
+  std::shared_ptr<Steps> steps_ GUARDED_BY(mutex_);  // shared with queued launches: replaced, never changed, while they hold it
+  Position last_launch_ GUARDED_BY(mutex_);
 };
 
 }  // namespace mpsshim::cpudriver

@@ -34,7 +34,7 @@ AddressArea& AddressArea::of_external_memory() {
   return one;
 }
 
-// Under the lock. 0: it is full.
+// 0: it is full.
 std::uintptr_t AddressArea::lowest_room(std::size_t size) const {
   std::uintptr_t place = begin_;
   for (const auto& [begin, taken] : taken_) {

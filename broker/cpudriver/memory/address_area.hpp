@@ -8,7 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
+
+#include "proto/mutex.hpp"
 
 namespace mpsshim::cpudriver {
 
@@ -24,12 +25,12 @@ class AddressArea {
 
  private:
   AddressArea(std::uintptr_t begin, std::uintptr_t end) : begin_(begin), end_(end) {}
-  std::uintptr_t lowest_room(std::size_t size) const;
+  std::uintptr_t lowest_room(std::size_t size) const REQUIRES(mutex_);
 
   const std::uintptr_t begin_;
   const std::uintptr_t end_;
-  std::mutex mutex_;
-  std::map<std::uintptr_t, std::size_t> taken_;  // begin -> size
+  Mutex mutex_;
+  std::map<std::uintptr_t, std::size_t> taken_ GUARDED_BY(mutex_);  // begin -> size
 };
 
 }  // namespace mpsshim::cpudriver

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 
 #include "broker/cpudriver/ptx/engine.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::cpudriver {
 
@@ -28,13 +28,13 @@ class DeviceHeap final : public ptx::DeviceHeap {
   void release(std::uint64_t address) override;
 
  private:
-  bool is_ready();
+  bool is_ready() REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::size_t size_ = kDefaultBytes;
-  std::uint64_t base_ = 0;
-  std::map<std::uint64_t, std::uint64_t> free_;  // begin to size, never adjacent
-  std::map<std::uint64_t, std::uint64_t> used_;
+  mutable Mutex mutex_;
+  std::size_t size_ GUARDED_BY(mutex_) = kDefaultBytes;
+  std::uint64_t base_ GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, std::uint64_t> free_ GUARDED_BY(mutex_);  // begin to size, never adjacent
+  std::map<std::uint64_t, std::uint64_t> used_ GUARDED_BY(mutex_);
 };
 
 }  // namespace mpsshim::cpudriver

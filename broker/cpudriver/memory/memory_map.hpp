@@ -13,9 +13,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <shared_mutex>
 
 #include "broker/cpudriver/ptx/address_map.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::cpudriver {
 
@@ -60,11 +60,11 @@ class MemoryMap final : public ptx::AddressMap {
 
  private:
   MemoryMap() = default;
-  const MemoryRange* lookup(std::uint64_t address) const;
+  const MemoryRange* lookup(std::uint64_t address) const REQUIRES_SHARED(mutex_);
 
-  mutable std::shared_mutex mutex_;
-  std::map<std::uint64_t, MemoryRange> ranges_;  // by begin, never overlapping
-  std::uint64_t next_id_ = 1;
+  mutable SharedMutex mutex_;
+  std::map<std::uint64_t, MemoryRange> ranges_ GUARDED_BY(mutex_);  // by begin, never overlapping
+  std::uint64_t next_id_ GUARDED_BY(mutex_) = 1;
   // Incremented after each change and read by the engine's threads before they trust a cached answer.
   std::atomic<std::uint64_t> generation_{1};
 };

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "broker/cpudriver/config.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::cpudriver {
 namespace {
@@ -24,8 +25,8 @@ constexpr const char* kCompressibleName = "cuda_cpu compressible device memory";
 using FileIdentity = std::pair<dev_t, ino_t>;
 
 struct KnownFiles {
-  std::mutex mutex;
-  std::map<FileIdentity, std::weak_ptr<PhysicalMemory>> files;
+  Mutex mutex;
+  std::map<FileIdentity, std::weak_ptr<PhysicalMemory>> files GUARDED_BY(mutex);
 
   static KnownFiles& get() {
     static KnownFiles& known = *new KnownFiles;

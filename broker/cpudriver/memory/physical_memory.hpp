@@ -13,7 +13,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
+
+#include "proto/mutex.hpp"
 
 namespace mpsshim::cpudriver {
 
@@ -28,8 +29,8 @@ class MemoryBudget {
   std::size_t free_bytes() const;
 
  private:
-  mutable std::mutex mutex_;
-  std::size_t used_bytes_ = 0;
+  mutable Mutex mutex_;
+  std::size_t used_bytes_ GUARDED_BY(mutex_) = 0;
 };
 
 class PhysicalMemory {
@@ -81,9 +82,9 @@ class MemoryHandles {
     unsigned references = 1;
   };
 
-  std::mutex mutex_;
-  std::map<CUmemGenericAllocationHandle, Entry> entries_;
-  CUmemGenericAllocationHandle next_ = 1;
+  Mutex mutex_;
+  std::map<CUmemGenericAllocationHandle, Entry> entries_ GUARDED_BY(mutex_);
+  CUmemGenericAllocationHandle next_ GUARDED_BY(mutex_) = 1;
 };
 
 }  // namespace mpsshim::cpudriver

@@ -12,9 +12,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "broker/cpudriver/memory/physical_memory.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::cpudriver {
 
@@ -40,13 +40,13 @@ class VirtualMemory {
   };
   using Mappings = std::map<std::uint64_t, Mapping>;
 
-  bool is_reserved(std::uint64_t begin, std::size_t size) const;
-  bool covers_whole_mappings(std::uint64_t begin, std::size_t size) const;
+  bool is_reserved(std::uint64_t begin, std::size_t size) const REQUIRES(mutex_);
+  bool covers_whole_mappings(std::uint64_t begin, std::size_t size) const REQUIRES(mutex_);
   void forget_pages(std::uint64_t begin, std::size_t size);
 
-  std::mutex mutex_;
-  std::map<std::uint64_t, std::size_t> reservations_;  // begin to size
-  Mappings mappings_;                                  // by begin
+  Mutex mutex_;
+  std::map<std::uint64_t, std::size_t> reservations_ GUARDED_BY(mutex_);  // begin to size
+  Mappings mappings_ GUARDED_BY(mutex_);                                  // by begin
 };
 
 }  // namespace mpsshim::cpudriver

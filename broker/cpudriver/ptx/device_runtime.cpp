@@ -125,21 +125,21 @@ std::uint64_t DeviceRuntime::text(std::string_view text) {
   return address;
 }
 
-std::uint64_t DeviceRuntime::make(Handles& handles) {
+std::uint64_t DeviceRuntime::make(Handles DeviceRuntime::*handles) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t handle = kFirstHandle + next_handle_++;
-  handles.insert(handle);
+  (this->*handles).insert(handle);
   return handle;
 }
 
-bool DeviceRuntime::end(Handles& handles, std::uint64_t handle) {
+bool DeviceRuntime::end(Handles DeviceRuntime::*handles, std::uint64_t handle) {
   const std::lock_guard lock(mutex_);
-  return handles.erase(handle) != 0;
+  return (this->*handles).erase(handle) != 0;
 }
 
-bool DeviceRuntime::is_in(const Handles& handles, std::uint64_t handle) {
+bool DeviceRuntime::is_in(Handles DeviceRuntime::*handles, std::uint64_t handle) {
   const std::lock_guard lock(mutex_);
-  return handles.contains(handle);
+  return (this->*handles).contains(handle);
 }
 
 RuntimeError DeviceRuntime::submit(PendingWork& pending, Work work, std::uint64_t stream) {

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "broker/cpudriver/ptx/engine.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::ptx {
 
@@ -101,12 +101,12 @@ class DeviceRuntime {
   // A NUL-terminated copy for kernels, the same for equal texts; 0: no room.
   [[nodiscard]] std::uint64_t text(std::string_view text);
 
-  [[nodiscard]] std::uint64_t make_stream() { return make(streams_); }
-  [[nodiscard]] std::uint64_t make_event() { return make(events_); }
-  [[nodiscard]] bool end_stream(std::uint64_t handle) { return end(streams_, handle); }
-  [[nodiscard]] bool end_event(std::uint64_t handle) { return end(events_, handle); }
-  [[nodiscard]] bool is_stream(std::uint64_t handle) { return handle <= kLastBuiltInStream || is_in(streams_, handle); }
-  [[nodiscard]] bool is_event(std::uint64_t handle) { return is_in(events_, handle); }
+  [[nodiscard]] std::uint64_t make_stream() { return make(&DeviceRuntime::streams_); }
+  [[nodiscard]] std::uint64_t make_event() { return make(&DeviceRuntime::events_); }
+  [[nodiscard]] bool end_stream(std::uint64_t handle) { return end(&DeviceRuntime::streams_, handle); }
+  [[nodiscard]] bool end_event(std::uint64_t handle) { return end(&DeviceRuntime::events_, handle); }
+  [[nodiscard]] bool is_stream(std::uint64_t handle) { return handle <= kLastBuiltInStream || is_in(&DeviceRuntime::streams_, handle); }
+  [[nodiscard]] bool is_event(std::uint64_t handle) { return is_in(&DeviceRuntime::events_, handle); }
 
   [[nodiscard]] RuntimeError submit(PendingWork& pending, Work work, std::uint64_t stream);
   // Of what was submitted, one item begins.
@@ -128,23 +128,23 @@ class DeviceRuntime {
   };
   using Handles = std::set<std::uint64_t>;
 
-  [[nodiscard]] std::uint64_t allocate(std::uint32_t bytes);
-  [[nodiscard]] std::uint64_t make(Handles& handles);
-  [[nodiscard]] bool end(Handles& handles, std::uint64_t handle);
-  [[nodiscard]] bool is_in(const Handles& handles, std::uint64_t handle);
+  [[nodiscard]] std::uint64_t allocate(std::uint32_t bytes) REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t make(Handles DeviceRuntime::*handles);
+  [[nodiscard]] bool end(Handles DeviceRuntime::*handles, std::uint64_t handle);
+  [[nodiscard]] bool is_in(Handles DeviceRuntime::*handles, std::uint64_t handle);
   [[nodiscard]] bool may_touch(std::uint64_t address, std::uint64_t bytes, bool is_write) const;
 
   const LaunchHooks& hooks_;
-  std::mutex mutex_;  // guards what follows, and every grid's PendingWork
-  std::byte* memory_ = nullptr;
-  std::uint64_t used_bytes_ = 0;
-  std::uint64_t waiting_ = 0;  // submitted and not begun, of all grids
-  std::uint64_t next_handle_ = 0;
-  Handles streams_;
-  Handles events_;
-  std::unordered_map<std::uint64_t, Buffer> buffers_;
-  std::map<std::uint32_t, std::vector<std::uint64_t>> free_;  // by size
-  std::map<std::string, std::uint64_t, std::less<>> texts_;
+  std::byte* memory_ = nullptr;  // as open() has made it
+  Mutex mutex_;                  // guards what follows, and every grid's PendingWork
+  std::uint64_t used_bytes_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t waiting_ GUARDED_BY(mutex_) = 0;  // submitted and not begun, of all grids
+  std::uint64_t next_handle_ GUARDED_BY(mutex_) = 0;
+  Handles streams_ GUARDED_BY(mutex_);
+  Handles events_ GUARDED_BY(mutex_);
+  std::unordered_map<std::uint64_t, Buffer> buffers_ GUARDED_BY(mutex_);
+  std::map<std::uint32_t, std::vector<std::uint64_t>> free_ GUARDED_BY(mutex_);  // by size
+  std::map<std::string, std::uint64_t, std::less<>> texts_ GUARDED_BY(mutex_);
 };
 
 }  // namespace mpsshim::ptx

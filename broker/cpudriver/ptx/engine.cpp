@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
-#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -17,6 +16,8 @@
 
 #include "broker/cpudriver/ptx/form.hpp"
 #include "broker/cpudriver/ptx/launch.hpp"
+#include "proto/cond_var.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::ptx {
 namespace {
@@ -140,6 +141,7 @@ class Engine::Impl {
     if (has_helpers) announce(launch);
     work(*launch);
     if (has_helpers) withdraw(launch);
+    launch->mutex.assume_held();  // no helper has it any more
     launch->outcome.kernel = kernel.name;
     pending = std::move(launch->pending);
     return std::move(launch->outcome);
@@ -268,12 +270,12 @@ class Engine::Impl {
   const Isa isa_;
   const std::uint32_t multiprocessors_;
   std::atomic<std::uint64_t> next_grid_id_{1};
-  std::mutex mutex_;  // Guards what follows.
-  std::condition_variable wake_;
-  std::condition_variable left_;
-  std::vector<std::shared_ptr<Launch>> launches_;
-  bool is_closing_ = false;
-  std::vector<std::thread> helpers_;
+  Mutex mutex_;  // Guards what follows.
+  CondVar wake_;
+  CondVar left_;
+  std::vector<std::shared_ptr<Launch>> launches_ GUARDED_BY(mutex_);
+  bool is_closing_ GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> helpers_;  // as the constructor has made them
 };
 
 Engine::Engine(const EngineOptions& options) : impl_(std::make_unique<Impl>(options)) {}

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "broker/cpudriver/ptx/launch.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::ptx {
 namespace {
@@ -36,7 +37,7 @@ std::string_view describe(Fault fault) {
   return "unknown fault";
 }
 
-void end_launch(Launch& launch, Fault fault, const std::string& text) {  // The mutex is held.
+void end_launch(Launch& launch, Fault fault, const std::string& text) REQUIRES(launch.mutex) {
   if (launch.outcome.fault == Fault::none) {
     launch.outcome.fault = fault;
     launch.outcome.text = text;
@@ -46,8 +47,8 @@ void end_launch(Launch& launch, Fault fault, const std::string& text) {  // The 
 
 bool is_cancelled(const Launch& launch) { return launch.hooks->cancel != nullptr && launch.hooks->cancel->load(std::memory_order_relaxed); }
 
-// A suspended block, or a new one, or null. The mutex is held; it is released while a new block is made.
-std::unique_ptr<Block> take_block(Launch& launch, std::unique_lock<std::mutex>& lock) {
+// A suspended block, or a new one, or null. The mutex is released while a new block is made.
+std::unique_ptr<Block> take_block(Launch& launch) REQUIRES(launch.mutex) {
   const bool may_begin = launch.next_block < launch.block_count && launch.resident_blocks < launch.resident_limit;
   const bool front_is_patient = launch.suspended.empty() || launch.suspended.front()->slices >= kPatienceSlices;
   const bool begins = may_begin && (launch.config.is_cooperative || front_is_patient);
@@ -65,14 +66,15 @@ std::unique_ptr<Block> take_block(Launch& launch, std::unique_lock<std::mutex>& 
     launch.spare.pop_back();
   }
   ++launch.running_slices;
-  lock.unlock();
-  try {
-    if (block == nullptr) block = make_block(launch);
-    begin_block(*block, number);
-  } catch (const std::bad_alloc&) {
-    block = nullptr;
+  {
+    const Unlocked meanwhile(launch.mutex);
+    try {
+      if (block == nullptr) block = make_block(launch);
+      begin_block(*block, number);
+    } catch (const std::bad_alloc&) {
+      block = nullptr;
+    }
   }
-  lock.lock();
   --launch.running_slices;
   if (block == nullptr) {
     end_launch(launch, Fault::out_of_memory,
@@ -95,7 +97,7 @@ bool run_some(Launch& launch, Worker& worker) {
     end_launch(launch, Fault::cancelled, "Kernel '" + launch.entry->name + "' was cancelled while it ran");
   }
   if (launch.is_stopping.load(std::memory_order_relaxed)) return false;
-  std::unique_ptr<Block> block = take_block(launch, lock);
+  std::unique_ptr<Block> block = take_block(launch);
   if (block == nullptr) {
     launch.progress.notify_all();
     return false;

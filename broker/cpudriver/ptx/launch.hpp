@@ -6,15 +6,15 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "broker/cpudriver/ptx/device_runtime.hpp"
 #include "broker/cpudriver/ptx/execution.hpp"
+#include "proto/cond_var.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::ptx {
 
@@ -44,16 +44,16 @@ struct Launch {
   std::uint32_t multiprocessors = 1;
 
   std::atomic<bool> is_stopping{false};  // A fault or cancellation: slices end soon. Advice; truth is `outcome`.
-  std::mutex mutex;                      // Guards everything below.
-  std::condition_variable progress;      // Signalled when a block can be taken or all are done.
-  std::uint64_t next_block = 0;
-  std::uint64_t finished_blocks = 0;
-  std::uint32_t resident_blocks = 0;
-  std::uint32_t running_slices = 0;  // Threads inside a block now.
-  std::deque<std::unique_ptr<Block>> suspended;
-  std::vector<std::unique_ptr<Block>> spare;
-  LaunchOutcome outcome;
-  std::mutex print_mutex;  // Serialises LaunchHooks::print.
+  Mutex mutex;
+  CondVar progress;  // Signalled when a block can be taken or all are done.
+  std::uint64_t next_block GUARDED_BY(mutex) = 0;
+  std::uint64_t finished_blocks GUARDED_BY(mutex) = 0;
+  std::uint32_t resident_blocks GUARDED_BY(mutex) = 0;
+  std::uint32_t running_slices GUARDED_BY(mutex) = 0;  // Threads inside a block now.
+  std::deque<std::unique_ptr<Block>> suspended GUARDED_BY(mutex);
+  std::vector<std::unique_ptr<Block>> spare GUARDED_BY(mutex);
+  LaunchOutcome outcome GUARDED_BY(mutex);
+  Mutex print_mutex;  // Serialises LaunchHooks::print.
 
   DeviceRuntime* runtime = nullptr;  // Null: the image does not call it.
   PendingWork pending;               // Guarded by it.
@@ -74,7 +74,7 @@ void begin_block(Block& block, std::uint64_t number);
 void report_fault(Launch& launch, Fault fault, const Instruction& in, std::uint64_t address, bool is_write, const Block& block, const Warp& warp);
 // One slice of some block. False: nothing to do now (all blocks are run by others, or done).
 bool run_some(Launch& launch, Worker& worker);
-[[nodiscard]] bool is_done(const Launch& launch);  // Hold the mutex.
+[[nodiscard]] bool is_done(const Launch& launch) REQUIRES(launch.mutex);  // Hold the mutex.
 
 // builtins.cpp
 Flow call_builtin(Warp& warp, const Instruction& in, const CallSite& site, const Function& function);

@@ -9,9 +9,9 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <mutex>
 
 #include "broker/cpudriver/streams/scheduler.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::cpudriver {
 
@@ -37,9 +37,9 @@ class Event {
 
  private:
   const unsigned flags_;
-  mutable std::mutex mutex_;
-  Position position_;
-  Stamp stamp_;  // written by the worker that reaches the place, read by cuEventElapsedTime after it is reached
+  mutable Mutex mutex_;
+  Position position_ GUARDED_BY(mutex_);
+  Stamp stamp_ GUARDED_BY(mutex_);  // written by the worker that reaches the place, read by cuEventElapsedTime after it is reached
 };
 
 }  // namespace mpsshim::cpudriver

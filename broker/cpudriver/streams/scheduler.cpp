@@ -50,15 +50,17 @@ Scheduler& Scheduler::get() {
 }
 
 Position Scheduler::submit(const StreamPtr& stream, Operation operation) {
-  Lock lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (operation.is_launch) {
-    progress_.wait(lock, [&] { return failure() != CUDA_SUCCESS || (windows_holding_launches_ == 0 && stream->launches_ < kMaxLaunchesPerStream); });
+    progress_.wait(lock, [&]() REQUIRES(mutex_) {
+      return failure() != CUDA_SUCCESS || (windows_holding_launches_ == 0 && stream->launches_ < kMaxLaunchesPerStream);
+    });
     ++stream->launches_;
   }
   order_with_default_stream(stream, operation);
   const Position position{stream, ++stream->submitted_};
   busy_.insert(stream);
-  if (operation.is_instant && run_now(stream, operation, lock)) return position;
+  if (operation.is_instant && run_now(stream, operation)) return position;
   stream->queue_.push_back(std::move(operation));
   if (!stream->has_worker_) park_or_finish(stream);
   return position;
@@ -91,13 +93,15 @@ bool Scheduler::is_ready(const Operation& operation) const {
 }
 
 // True if the submitting thread has done the operation. False leaves it to be queued.
-bool Scheduler::run_now(const StreamPtr& stream, Operation& operation, Lock& lock) {
+bool Scheduler::run_now(const StreamPtr& stream, Operation& operation) {
   if (stream->has_worker_ || !stream->queue_.empty() || !is_ready(operation)) return false;
   stream->has_worker_ = true;
-  lock.unlock();
-  const CUresult result = failure() == CUDA_SUCCESS ? operation.run() : CUDA_SUCCESS;
-  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) fail(result);
-  lock.lock();
+  CUresult result = CUDA_SUCCESS;
+  {
+    const Unlocked meanwhile(mutex_);
+    if (failure() == CUDA_SUCCESS) result = operation.run();
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) fail(result);
+  }
   stream->has_worker_ = false;
   if (result == CUDA_ERROR_NOT_READY) {
     // Others may have submitted meanwhile; this one came first.
@@ -155,31 +159,31 @@ void Scheduler::park_or_finish(const StreamPtr& stream) {
 }
 
 void Scheduler::work() {
-  Lock lock(mutex_);
+  std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_workers_;
-    const bool has_work = work_available_.wait_for(lock, kIdleWorkerLife, [&] { return !runnable_.empty(); });
+    const bool has_work = work_available_.wait_for(lock, kIdleWorkerLife, [&]() REQUIRES(mutex_) { return !runnable_.empty(); });
     --idle_workers_;
     if (!has_work) return;
     const StreamPtr stream = std::move(runnable_.front());
     runnable_.pop_front();
-    serve(stream, lock);
+    serve(stream);
   }
 }
 
-void Scheduler::serve(const StreamPtr& stream, Lock& lock) {
+void Scheduler::serve(const StreamPtr& stream) {
   while (!stream->queue_.empty() && is_ready(stream->queue_.front())) {
     {
       const Operation operation = std::move(stream->queue_.front());
       stream->queue_.pop_front();
-      lock.unlock();
+      mutex_.unlock();
       const CUresult result = perform(operation);
       if (result != CUDA_SUCCESS) fail(result);
-      lock.lock();
+      mutex_.lock();
       complete_one(*stream, operation.is_launch);
-      lock.unlock();  // what the operation owns (memory, modules) goes without the mutex
+      mutex_.unlock();  // what the operation owns (memory, modules) goes without the mutex
     }
-    lock.lock();
+    mutex_.lock();
   }
   stream->has_worker_ = false;
   park_or_finish(stream);
@@ -197,21 +201,21 @@ CUresult Scheduler::perform(const Operation& operation) {
 
 bool Scheduler::reached(const Position& position) {
   if (position.stream == nullptr) return true;
-  Lock lock(mutex_);
+  std::unique_lock lock(mutex_);
   return position.stream->completed_ >= position.sequence;
 }
 
 CUresult Scheduler::wait(const Position& position) {
   if (position.stream == nullptr) return failure();
-  Lock lock(mutex_);
-  progress_.wait(lock, [&] { return failure() != CUDA_SUCCESS || position.stream->completed_ >= position.sequence; });
+  std::unique_lock lock(mutex_);
+  progress_.wait(lock, [&]() REQUIRES(mutex_) { return failure() != CUDA_SUCCESS || position.stream->completed_ >= position.sequence; });
   return failure();
 }
 
 CUresult Scheduler::wait_for_everything(const Stream* default_stream) {
   std::vector<Position> places;
   {
-    Lock lock(mutex_);
+    std::unique_lock lock(mutex_);
     for (const StreamPtr& stream : busy_) {
       if (default_stream == nullptr || stream->default_stream() == default_stream) places.push_back({stream, stream->submitted_});
     }
@@ -221,7 +225,7 @@ CUresult Scheduler::wait_for_everything(const Stream* default_stream) {
 }
 
 Position Scheduler::last_of(const StreamPtr& stream) {
-  Lock lock(mutex_);
+  std::unique_lock lock(mutex_);
   return {stream, stream->submitted_};
 }
 
@@ -229,7 +233,7 @@ void Scheduler::fail(CUresult error) {
   CUresult none = CUDA_SUCCESS;
   if (!failure_.compare_exchange_strong(none, error, std::memory_order_acq_rel)) return;
   cancelled_.store(true, std::memory_order_release);  // read by running kernels
-  Lock lock(mutex_);
+  std::unique_lock lock(mutex_);
   progress_.notify_all();
   const std::vector<StreamPtr> streams(busy_.begin(), busy_.end());
   for (const StreamPtr& stream : streams) {
@@ -238,7 +242,7 @@ void Scheduler::fail(CUresult error) {
 }
 
 Scheduler::Activity::Activity(Scheduler& scheduler) : scheduler_(scheduler) {
-  Lock lock(scheduler_.mutex_);
+  std::unique_lock lock(scheduler_.mutex_);
   id_ = scheduler_.next_activity_++;
   scheduler_.active_.insert(id_);
 }
@@ -246,7 +250,7 @@ Scheduler::Activity::Activity(Scheduler& scheduler) : scheduler_(scheduler) {
 Scheduler::Activity::~Activity() {
   std::vector<std::function<void()>> due;
   {
-    Lock lock(scheduler_.mutex_);
+    std::unique_lock lock(scheduler_.mutex_);
     scheduler_.active_.erase(id_);
     due = scheduler_.take_due_releases();
     scheduler_.progress_.notify_all();
@@ -256,28 +260,28 @@ Scheduler::Activity::~Activity() {
 
 Scheduler::QuietWindow::QuietWindow(Scheduler& scheduler, bool launches_pass) : scheduler_(scheduler) {
   if (Config::get().relaxed) return;
-  Lock lock(scheduler_.mutex_);
+  std::unique_lock lock(scheduler_.mutex_);
   holds_ = !launches_pass;
   if (holds_) ++scheduler_.windows_holding_launches_;
   const std::uint64_t next = scheduler_.next_activity_;
-  scheduler_.progress_.wait(lock, [&] { return scheduler_.active_.empty() || *scheduler_.active_.begin() >= next; });
+  scheduler_.progress_.wait(lock, [&]() REQUIRES(scheduler_.mutex_) { return scheduler_.active_.empty() || *scheduler_.active_.begin() >= next; });
 }
 
 Scheduler::QuietWindow::~QuietWindow() {
   if (!holds_) return;
-  Lock lock(scheduler_.mutex_);
+  std::unique_lock lock(scheduler_.mutex_);
   --scheduler_.windows_holding_launches_;
   scheduler_.progress_.notify_all();
 }
 
 void Scheduler::wait_for_windows() {
-  Lock lock(mutex_);
-  progress_.wait(lock, [&] { return failure() != CUDA_SUCCESS || windows_holding_launches_ == 0; });
+  std::unique_lock lock(mutex_);
+  progress_.wait(lock, [&]() REQUIRES(mutex_) { return failure() != CUDA_SUCCESS || windows_holding_launches_ == 0; });
 }
 
 void Scheduler::when_quiet(std::function<void()> release) {
   {
-    Lock lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (!active_.empty()) {
       releases_.emplace_back(next_activity_, std::move(release));
       return;
@@ -287,7 +291,7 @@ void Scheduler::when_quiet(std::function<void()> release) {
 }
 
 bool Scheduler::is_quiet() {
-  Lock lock(mutex_);
+  std::unique_lock lock(mutex_);
   return active_.empty();
 }
 

@@ -16,7 +16,6 @@
 #include <cuda.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -26,6 +25,9 @@
 #include <unordered_set>
 #include <utility>
 #include <vector>
+
+#include "proto/cond_var.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::cpudriver {
 
@@ -102,31 +104,29 @@ class Scheduler {
   bool is_quiet();
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
-
   Scheduler() = default;
-  void order_with_default_stream(const StreamPtr& stream, Operation& operation);
+  void order_with_default_stream(const StreamPtr& stream, Operation& operation) REQUIRES(mutex_);
   bool is_ready(const Operation& operation) const;
-  bool run_now(const StreamPtr& stream, Operation& operation, Lock& lock);
-  void complete_one(Stream& stream, bool was_launch);
-  void wake_dependents(Stream& stream);
-  void schedule(const StreamPtr& stream);
-  void park_or_finish(const StreamPtr& stream);
+  bool run_now(const StreamPtr& stream, Operation& operation) REQUIRES(mutex_);
+  void complete_one(Stream& stream, bool was_launch) REQUIRES(mutex_);
+  void wake_dependents(Stream& stream) REQUIRES(mutex_);
+  void schedule(const StreamPtr& stream) REQUIRES(mutex_);
+  void park_or_finish(const StreamPtr& stream) REQUIRES(mutex_);
   void work();
-  void serve(const StreamPtr& stream, Lock& lock);
+  void serve(const StreamPtr& stream) REQUIRES(mutex_);
   CUresult perform(const Operation& operation);
-  std::vector<std::function<void()>> take_due_releases();
+  std::vector<std::function<void()>> take_due_releases() REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::condition_variable work_available_;
-  std::condition_variable progress_;  // a position reached, a launch allowed, an activity ended, the context failed
-  std::deque<StreamPtr> runnable_;
-  std::unordered_set<StreamPtr> busy_;  // streams with operations not yet done
-  std::set<std::uint64_t> active_;      // ids of running kernels and copies, ascending in time
-  std::vector<std::pair<std::uint64_t, std::function<void()>>> releases_;
-  std::uint64_t next_activity_ = 1;
-  unsigned idle_workers_ = 0;
-  unsigned windows_holding_launches_ = 0;
+  Mutex mutex_;
+  CondVar work_available_;
+  CondVar progress_;  // a position reached, a launch allowed, an activity ended, the context failed
+  std::deque<StreamPtr> runnable_ GUARDED_BY(mutex_);
+  std::unordered_set<StreamPtr> busy_ GUARDED_BY(mutex_);  // streams with operations not yet done
+  std::set<std::uint64_t> active_ GUARDED_BY(mutex_);      // ids of running kernels and copies, ascending in time
+  std::vector<std::pair<std::uint64_t, std::function<void()>>> releases_ GUARDED_BY(mutex_);
+  std::uint64_t next_activity_ GUARDED_BY(mutex_) = 1;
+  unsigned idle_workers_ GUARDED_BY(mutex_) = 0;
+  unsigned windows_holding_launches_ GUARDED_BY(mutex_) = 0;
   std::atomic<CUresult> failure_{CUDA_SUCCESS};
   std::atomic<bool> cancelled_{false};
 };
