@@ -16,6 +16,7 @@
 #include "broker/log_quota.hpp"
 #include "broker/log_subject.hpp"
 #include "broker/printable.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -54,10 +55,10 @@ std::shared_ptr<spdlog::logger>& server_log() {
 }
 
 struct Quota {
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;  // set, with the rest, before there are threads
   std::optional<uid_t> whose;
-  std::mutex mutex;
-  std::optional<LogQuota> accounts;
+  Mutex mutex;
+  std::optional<LogQuota> accounts GUARDED_BY(mutex);
 };
 Quota& quota() {
   static Quota& quota = *new Quota;  // never destroyed: other threads may log to the end
@@ -112,6 +113,7 @@ LogSubject::~LogSubject() { subject = before_; }
 std::optional<uid_t> log_subject() { return subject ? subject : quota().whose; }
 
 void set_log_quota(std::uint64_t bytes, std::optional<uid_t> whose) {
+  const std::lock_guard lock(quota().mutex);
   quota().bytes = bytes;
   quota().whose = whose;
   quota().accounts.emplace(bytes);

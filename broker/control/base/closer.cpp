@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/base/closer.hpp"
 
-#include <condition_variable>
 #include <csignal>
 #include <deque>
 #include <mutex>
@@ -11,6 +10,8 @@
 #include <sys/eventfd.h>
 
 #include "broker/rights/rights.hpp"
+#include "proto/cond_var.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -43,11 +44,11 @@ struct Closer::Shared {
     std::vector<proto::FileDescriptor> files;
     std::function<void()> closed;
   };
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<Job> waiting;
-  std::vector<std::function<void()>> done;
-  bool is_stopping = false;
+  Mutex mutex;
+  CondVar changed;
+  std::deque<Job> waiting GUARDED_BY(mutex);
+  std::vector<std::function<void()>> done GUARDED_BY(mutex);
+  bool is_stopping GUARDED_BY(mutex) = false;
   const proto::FileDescriptor bell{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};  // rung when there is something in `done`
 };
 
@@ -73,7 +74,7 @@ void Closer::run(const std::shared_ptr<Shared>& shared) {
   pthread_setname_np(pthread_self(), "closer");
   std::unique_lock lock(shared->mutex);
   for (;;) {
-    shared->changed.wait(lock, [&] { return shared->is_stopping || !shared->waiting.empty(); });
+    shared->changed.wait(lock, [&]() REQUIRES(shared->mutex) { return shared->is_stopping || !shared->waiting.empty(); });
     if (shared->is_stopping) return;
     Shared::Job job = std::move(shared->waiting.front());
     shared->waiting.pop_front();

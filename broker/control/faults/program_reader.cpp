@@ -2,7 +2,6 @@
 #include "broker/control/faults/program_reader.hpp"
 
 #include <array>
-#include <condition_variable>
 #include <csignal>
 #include <deque>
 #include <filesystem>
@@ -23,6 +22,8 @@
 
 #include "broker/control/base/process_identity.hpp"
 #include "broker/rights/rights.hpp"
+#include "proto/cond_var.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -93,8 +94,8 @@ class Remembered {
   }
 
  private:
-  std::mutex mutex_;
-  std::list<std::pair<Key, proto::ContentDigest>> entries_;  // the latest in front
+  Mutex mutex_;
+  std::list<std::pair<Key, proto::ContentDigest>> entries_ GUARDED_BY(mutex_);  // the latest in front
 };
 
 Remembered& remembered() {
@@ -119,18 +120,18 @@ struct ProgramReader::Shared {
     std::uint64_t number = 0;
     proto::FileDescriptor name;
   };
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::map<uid_t, std::deque<Job>> waiting;
-  uid_t last_user = 0;
-  std::vector<std::pair<std::uint64_t, proto::ContentDigest>> done;
-  unsigned threads = 0;
-  unsigned busy = 0;
-  bool is_stopping = false;
+  Mutex mutex;
+  CondVar changed;
+  std::map<uid_t, std::deque<Job>> waiting GUARDED_BY(mutex);
+  uid_t last_user GUARDED_BY(mutex) = 0;
+  std::vector<std::pair<std::uint64_t, proto::ContentDigest>> done GUARDED_BY(mutex);
+  unsigned threads GUARDED_BY(mutex) = 0;
+  unsigned busy GUARDED_BY(mutex) = 0;
+  bool is_stopping GUARDED_BY(mutex) = false;
   Read read;  // set before there is a thread
   const proto::FileDescriptor bell{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};  // rung when there is something in `done`
 
-  Job take() {
+  Job take() REQUIRES(mutex) {
     auto user = waiting.upper_bound(last_user);
     if (user == waiting.end()) user = waiting.begin();
     last_user = user->first;
@@ -153,11 +154,12 @@ ProgramReader::~ProgramReader() {
   std::unique_lock lock(shared_->mutex);
   shared_->is_stopping = true;
   shared_->changed.notify_all();
-  shared_->changed.wait_for(lock, kEndLimit, [&] { return shared_->threads == 0; });
+  shared_->changed.wait_for(lock, kEndLimit, [&]() REQUIRES(shared_->mutex) { return shared_->threads == 0; });
 }
 
-// With the mutex held. Signals are the main thread's.
+// Signals are the main thread's.
 void ProgramReader::start_thread() {
+  shared_->mutex.assume_held();  // by every caller: the header does not know what is behind shared_
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -173,7 +175,7 @@ void ProgramReader::run(const std::shared_ptr<Shared>& shared) {
   pthread_setname_np(pthread_self(), "programs");
   std::unique_lock lock(shared->mutex);
   for (;;) {
-    shared->changed.wait(lock, [&] { return shared->is_stopping || !shared->waiting.empty(); });
+    shared->changed.wait(lock, [&]() REQUIRES(shared->mutex) { return shared->is_stopping || !shared->waiting.empty(); });
     if (shared->is_stopping) break;
     Shared::Job job = shared->take();
     ++shared->busy;
