@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <thread>
 #include <utility>
+
+#include "proto/cond_var.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -22,7 +24,7 @@ class BulkLane {
   void take() {
     std::unique_lock lock(mutex_);
     const std::uint64_t mine = asked_++;
-    turn_.wait(lock, [&] { return served_ == mine; });
+    turn_.wait(lock, [&]() REQUIRES(mutex_) { return served_ == mine; });
   }
   void let_go() {
     const std::lock_guard lock(mutex_);
@@ -30,10 +32,10 @@ class BulkLane {
     turn_.notify_all();
   }
 
-  std::mutex mutex_;
-  std::condition_variable turn_;
-  std::uint64_t asked_ = 0;
-  std::uint64_t served_ = 0;
+  Mutex mutex_;
+  CondVar turn_;
+  std::uint64_t asked_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t served_ GUARDED_BY(mutex_) = 0;
 };
 
 class BulkCalls {

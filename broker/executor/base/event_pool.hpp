@@ -6,10 +6,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "broker/driver/driver.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -44,8 +44,8 @@ class EventPool {
   void give_back(CUevent event, bool timing);
 
   const Driver& driver_;
-  std::mutex mutex_;
-  std::vector<CUevent> free_[2];  // [has timing]
+  Mutex mutex_;
+  std::vector<CUevent> free_[2] GUARDED_BY(mutex_);  // [has timing]
 };
 
 }  // namespace mpsshim::broker

@@ -34,7 +34,6 @@ HelperPool::~HelperPool() {
   for (std::thread& thread : ended_) thread.join();
 }
 
-// Under the lock.
 void HelperPool::start_thread(bool stays) {
   ++idle_;
   threads_.emplace_back([this, stays] {
@@ -43,13 +42,13 @@ void HelperPool::start_thread(bool stays) {
   });
 }
 
-// Under the lock. Asked whenever a job comes and whenever a thread takes one.
+// Asked whenever a job comes and whenever a thread takes one.
 void HelperPool::grow() {
   if (first_that_may_run() == ready_.end()) return;
   idle_ == 0 ? start_thread(false) : changed_.notify_one();  // it may have become one that may run while others sleep
 }
 
-// Under the lock, as the next two. There is a thread for whatever may run, or one is made.
+// There is a thread for whatever may run, or one is made.
 bool HelperPool::may_run(std::uint64_t session) const {
   if (session == kOfNobody) return true;
   const Queue& queue = queues_.at(session);
@@ -60,7 +59,7 @@ bool HelperPool::may_run(std::uint64_t session) const {
 }
 
 std::deque<std::uint64_t>::iterator HelperPool::first_that_may_run() {
-  return std::ranges::find_if(ready_, [this](std::uint64_t session) { return may_run(session); });
+  return std::ranges::find_if(ready_, [this](std::uint64_t session) REQUIRES(mutex_) { return may_run(session); });
 }
 
 void HelperPool::count(std::uint64_t session, const Queue& queue, int change) {
@@ -102,7 +101,7 @@ bool HelperPool::run_next() {
   return true;
 }
 
-// Under the lock. If it has a job, and not its share of the threads.
+// If it has a job, and not its share of the threads.
 void HelperPool::make_ready(std::uint64_t session, Queue& queue) {
   if (is_by_hand_) return;
   const unsigned share = session == kOfNobody ? 1 : threads_at_rest_;
@@ -116,7 +115,7 @@ void HelperPool::loop(bool stays) {
   enter_();
   std::unique_lock lock(mutex_);
   for (;;) {
-    const auto has_work = [this] { return first_that_may_run() != ready_.end() || (stopping_ && queues_.empty()); };
+    const auto has_work = [this]() REQUIRES(mutex_) { return first_that_may_run() != ready_.end() || (stopping_ && queues_.empty()); };
     if (stays) {
       changed_.wait(lock, has_work);
     } else if (!changed_.wait_for(lock, kIdleLimit, has_work)) {
@@ -148,7 +147,7 @@ void HelperPool::loop(bool stays) {
   }
 }
 
-// Under the lock, by a thread that ends before the pool does. The next submit(), or the end, joins it.
+// By a thread that ends before the pool does. The next submit(), or the end, joins it.
 void HelperPool::leave() {
   --idle_;
   const auto self = std::ranges::find(threads_, std::this_thread::get_id(), &std::thread::get_id);

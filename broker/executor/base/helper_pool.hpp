@@ -9,14 +9,15 @@
 // are a few for users that have none.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "proto/cond_var.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -54,30 +55,30 @@ class HelperPool {
     bool is_ready = false;  // stands in ready_
   };
   void loop(bool stays);
-  void make_ready(std::uint64_t session, Queue& queue);
-  [[nodiscard]] bool may_run(std::uint64_t session) const;
-  [[nodiscard]] std::deque<std::uint64_t>::iterator first_that_may_run();
-  void count(std::uint64_t session, const Queue& queue, int change);
-  void start_thread(bool stays);
-  void grow();
-  void leave();
+  void make_ready(std::uint64_t session, Queue& queue) REQUIRES(mutex_);
+  [[nodiscard]] bool may_run(std::uint64_t session) const REQUIRES(mutex_);
+  [[nodiscard]] std::deque<std::uint64_t>::iterator first_that_may_run() REQUIRES(mutex_);
+  void count(std::uint64_t session, const Queue& queue, int change) REQUIRES(mutex_);
+  void start_thread(bool stays) REQUIRES(mutex_);
+  void grow() REQUIRES(mutex_);
+  void leave() REQUIRES(mutex_);
 
   const bool is_by_hand_;
   const unsigned threads_at_rest_;
   std::function<void()> enter_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::uint64_t, Queue> queues_;  // of sessions that have jobs
-  std::deque<std::uint64_t> ready_;        // those of them that have one to run and not their share, in turn
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<std::uint64_t, Queue> queues_ GUARDED_BY(mutex_);  // of sessions that have jobs
+  std::deque<std::uint64_t> ready_ GUARDED_BY(mutex_);        // those of them that have one to run and not their share, in turn
   // Jobs that run, but for those of nobody: all, and those of processes and users that have any.
-  unsigned running_ = 0;
-  std::map<std::uint64_t, unsigned> processes_;
-  std::map<std::uint64_t, unsigned> users_;
-  std::uint64_t last_by_hand_ = 0;
-  unsigned idle_ = 0;
-  bool stopping_ = false;
-  std::vector<std::thread> threads_;
-  std::vector<std::thread> ended_;  // to be joined
+  unsigned running_ GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, unsigned> processes_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, unsigned> users_ GUARDED_BY(mutex_);
+  std::uint64_t last_by_hand_ GUARDED_BY(mutex_) = 0;
+  unsigned idle_ GUARDED_BY(mutex_) = 0;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_ GUARDED_BY(mutex_);
+  std::vector<std::thread> ended_ GUARDED_BY(mutex_);  // to be joined
 };
 
 }  // namespace mpsshim::broker

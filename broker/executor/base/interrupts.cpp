@@ -18,7 +18,7 @@ Interrupts::Interrupts(const Driver& driver, CUcontext context, std::function<vo
     std::thread([shared = shared_, &sleeper] { sleep(shared, sleeper); }).detach();
   }
   std::unique_lock lock(shared_->mutex);
-  shared_->changed.wait(lock, [this] { return shared_->started == kSleepers; });
+  shared_->changed.wait(lock, [this]() REQUIRES(shared_->mutex) { return shared_->started == kSleepers; });
 }
 
 Interrupts::~Interrupts() {
@@ -38,7 +38,7 @@ void Interrupts::warm_up(CUstream held, const std::function<void()>& release) {
   std::this_thread::sleep_for(kFallAsleep);
   release();
   std::unique_lock lock(shared_->mutex);
-  if (!shared_->changed.wait_for(lock, kLimit, [this] { return all_free(); }))
+  if (!shared_->changed.wait_for(lock, kLimit, [this]() REQUIRES(shared_->mutex) { return all_free(); }))
     log_warning("The driver's interrupts end no wait; long waits end by looking");
 }
 
@@ -72,7 +72,7 @@ void Interrupts::sleep(const std::shared_ptr<Shared>& shared, Sleeper& sleeper) 
   ++shared->started;
   shared->changed.notify_all();
   for (;;) {
-    shared->changed.wait(lock, [&] { return shared->is_stopping || sleeper.is_recorded; });
+    shared->changed.wait(lock, [&]() REQUIRES(shared->mutex) { return shared->is_stopping || sleeper.is_recorded; });
     if (shared->is_stopping) return;
     lock.unlock();
     (void)shared->table.cuEventSynchronize(sleeper.event);

@@ -12,14 +12,14 @@
 
 #include <array>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 
 #include "broker/driver/driver.hpp"
+#include "proto/cond_var.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -53,14 +53,14 @@ class Interrupts {
     const CheckedDriverTable table;
     const CUcontext context;
     const std::function<void(std::uint64_t)> ended;
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::array<Sleeper, kSleepers> sleepers;
-    std::size_t started = 0;
-    bool is_stopping = false;
+    Mutex mutex;
+    CondVar changed;
+    std::array<Sleeper, kSleepers> sleepers GUARDED_BY(mutex);
+    std::size_t started GUARDED_BY(mutex) = 0;
+    bool is_stopping GUARDED_BY(mutex) = false;
   };
 
-  [[nodiscard]] bool all_free() const;  // the mutex is held
+  [[nodiscard]] bool all_free() const REQUIRES(shared_->mutex);
   static void sleep(const std::shared_ptr<Shared>& shared, Sleeper& sleeper);
 
   const std::shared_ptr<Shared> shared_;

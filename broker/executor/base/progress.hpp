@@ -7,13 +7,13 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/base/own_memory.hpp"
 #include "broker/progress_table.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -45,8 +45,8 @@ class Progress {
 
   ProgressTable& table_;
   const CUdeviceptr device_address_;
-  std::mutex mutex_;
-  std::vector<std::uint32_t> free_;
+  Mutex mutex_;
+  std::vector<std::uint32_t> free_ GUARDED_BY(mutex_);
   std::atomic<std::uint32_t> used_{0};
 };
 

@@ -21,6 +21,4 @@ struct Stress : StressOptions {
   std::atomic<std::uint64_t> graphs_missed{0};  // wanted, and none was there
 };
 
-// Opens the windows, and tells the log each second what has come of it all. Nothing where the options ask for nothing.
-
 }  // namespace mpsshim::broker

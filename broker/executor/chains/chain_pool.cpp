@@ -58,6 +58,7 @@ std::size_t ChainPool::stock_of(ChainShape shape) const {
 
 void ChainPool::stock() {
   for_each_shape([this](ChainShape shape) {
+    mutex_.assume_held();  // nobody else knows the pool yet
     Shelf& shelf = shelves_[shape.index()];
     shelf.shape = shape;
     for (std::size_t i = stock_of(shape); i > 0 && !is_refused(); --i) {
@@ -67,9 +68,9 @@ void ChainPool::stock() {
 }
 
 void ChainPool::make_again(std::size_t shape_index) {
-  if (shape_index >= shelves_.size() || is_refused()) return;
-  std::unique_ptr<ChainGraph> chain = make(shelves_[shape_index].shape);
+  if (shape_index >= ChainShape::kShapes || is_refused()) return;
   std::lock_guard lock(mutex_);
+  std::unique_ptr<ChainGraph> chain = make(shelves_[shape_index].shape);
   add(shelves_[shape_index], std::move(chain));
 }
 

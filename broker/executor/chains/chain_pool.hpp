@@ -11,12 +11,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "broker/executor/base/issue_lock.hpp"
 #include "broker/executor/chains/chain_graph.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -62,8 +62,8 @@ class ChainPool {
     std::size_t wanted = 0;  // to be made in the next window
   };
 
-  void want_more(Shelf& shelf);  // mutex_ is held
-  void make_wanted();            // in a quiet window
+  void want_more(Shelf& shelf) REQUIRES(mutex_);
+  void make_wanted();  // in a quiet window
   [[nodiscard]] std::size_t stock_of(ChainShape shape) const;
   [[nodiscard]] std::unique_ptr<ChainGraph> make(ChainShape shape);
   static void add(Shelf& shelf, std::unique_ptr<ChainGraph> chain);
@@ -72,12 +72,12 @@ class ChainPool {
   const CUcontext green_ = nullptr;  // null: the executor's context, which is current everywhere
   const unsigned side_ = 0;          // the number of the side context; 0: it is none
   IssueLock& issue_lock_;            // of that context
-  std::weak_ptr<void> keeper_;
+  std::weak_ptr<void> keeper_;       // set before it is used
   std::atomic<bool> own_refused_{false};
   std::atomic<bool>& refused_;
-  std::mutex mutex_;
-  std::array<Shelf, ChainShape::kShapes> shelves_;
-  bool is_asked_ = false;  // a window for make_wanted()
+  Mutex mutex_;
+  std::array<Shelf, ChainShape::kShapes> shelves_ GUARDED_BY(mutex_);
+  bool is_asked_ GUARDED_BY(mutex_) = false;  // a window for make_wanted()
 };
 
 }  // namespace mpsshim::broker

@@ -44,6 +44,7 @@ CUresult SideContext::open(ExecutorCore& core, unsigned number, const char*& cal
   chains_ = std::make_unique<ChainPool>(core, context_, issue_lock_, number);
   chains_->stock();
   call = "cuGreenCtxStreamCreate";
+  mutex_.assume_held();  // see warm_up()
   for (unsigned i = 0; i < kStreams; ++i) {
     CUstream stream = nullptr;
     result = driver->cuGreenCtxStreamCreate(&stream, handle_, CU_STREAM_NON_BLOCKING, 0);
@@ -56,6 +57,7 @@ CUresult SideContext::open(ExecutorCore& core, unsigned number, const char*& cal
 
 // What the driver makes at a first launch, of a kernel and of a graph, is made now.
 CUresult SideContext::warm_up(ExecutorCore& core) {
+  mutex_.assume_held();  // nobody else knows it yet, as in open() and end()
   const Driver& driver = core.driver;
   for (const CUstream stream : free_) {
     CUresult result = driver->cuLaunchKernel(core.nop_function, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
@@ -73,6 +75,7 @@ CUresult SideContext::warm_up(ExecutorCore& core) {
 }
 
 void SideContext::end(const Driver& driver) {
+  mutex_.assume_held();
   for (const CUstream stream : free_) driver->cuStreamDestroy_v2(stream);
   chains_.reset();
   if (handle_ != nullptr) driver->cuGreenCtxDestroy(handle_);

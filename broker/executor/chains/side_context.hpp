@@ -12,12 +12,12 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/base/issue_lock.hpp"
 #include "broker/executor/chains/chain_pool.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -63,8 +63,8 @@ class SideContext {
   CUcontext context_ = nullptr;
   IssueLock issue_lock_;
   std::unique_ptr<ChainPool> chains_;
-  std::mutex mutex_;
-  std::vector<CUstream> free_;
+  Mutex mutex_;
+  std::vector<CUstream> free_ GUARDED_BY(mutex_);
 };
 
 // The executor's. Any thread, but for make_up_to().

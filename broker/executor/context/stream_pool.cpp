@@ -7,6 +7,7 @@
 #include "broker/executor/base/progress.hpp"
 #include "broker/log.hpp"
 #include "broker/seen_end.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -47,7 +48,6 @@ CUresult StreamPool::make_for(std::uint64_t session, int priority, std::unique_p
   return result;
 }
 
-// Under the lock.
 bool StreamPool::may_take(std::uint64_t session) {
   std::uint32_t& taken = taken_[session];
   if (taken >= kFewStreams && all_taken_ >= kProgressStreams - kReserved) {
@@ -62,7 +62,6 @@ bool StreamPool::may_take(std::uint64_t session) {
   return true;
 }
 
-// Under the lock.
 void StreamPool::note_end(std::uint64_t session) {
   const auto found = taken_.find(session);
   if (found == taken_.end()) return;

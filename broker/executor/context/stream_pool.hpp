@@ -17,6 +17,7 @@
 #include "broker/driver/driver.hpp"
 #include "broker/executor/green/green_context.hpp"
 #include "broker/progress_table.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -50,8 +51,8 @@ class StreamPool {
   void give_back(std::unique_ptr<PooledStream> stream);
 
  private:
-  [[nodiscard]] bool may_take(std::uint64_t session);
-  void note_end(std::uint64_t session);
+  [[nodiscard]] bool may_take(std::uint64_t session) REQUIRES(mutex_);
+  void note_end(std::uint64_t session) REQUIRES(mutex_);
   [[nodiscard]] CUresult make(int priority, std::unique_ptr<PooledStream>& stream, const GreenContextRef& green = nullptr);
   [[nodiscard]] CUresult make_for(std::uint64_t session, int priority, std::unique_ptr<PooledStream>& stream, const GreenContextRef& green);
   void destroy(std::unique_ptr<PooledStream> stream);
@@ -60,11 +61,11 @@ class StreamPool {
   const Driver& driver_;
   Progress& progress_;
   const BeforeMake before_make_;
-  std::mutex mutex_;
-  std::map<int, std::vector<std::unique_ptr<PooledStream>>> free_;  // by priority
-  std::map<std::uint64_t, std::uint32_t> taken_;                    // by session
-  std::uint32_t all_taken_ = 0;
-  std::uint64_t warned_ = 0;  // the session last told of
+  Mutex mutex_;
+  std::map<int, std::vector<std::unique_ptr<PooledStream>>> free_ GUARDED_BY(mutex_);  // by priority
+  std::map<std::uint64_t, std::uint32_t> taken_ GUARDED_BY(mutex_);                    // by session
+  std::uint32_t all_taken_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t warned_ GUARDED_BY(mutex_) = 0;  // the session last told of
 };
 
 }  // namespace mpsshim::broker

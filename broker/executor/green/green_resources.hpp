@@ -8,13 +8,13 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/green/green_context.hpp"
+#include "proto/mutex.hpp"
 #include "proto/resource_share.hpp"
 
 namespace mpsshim::broker {
@@ -49,11 +49,11 @@ class ResourceDescriptors {
   void forget_session(std::uint64_t session);
 
  private:
-  [[nodiscard]] CUresult allow(std::uint64_t session);
+  [[nodiscard]] CUresult allow(std::uint64_t session) REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::map<std::string, CUdevResourceDesc> descriptors_;  // by identity
-  std::map<std::uint64_t, unsigned> made_;                // by session
+  Mutex mutex_;
+  std::map<std::string, CUdevResourceDesc> descriptors_ GUARDED_BY(mutex_);  // by identity
+  std::map<std::uint64_t, unsigned> made_ GUARDED_BY(mutex_);                // by session
 };
 
 }  // namespace mpsshim::broker

@@ -18,10 +18,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "proto/mutex.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
@@ -78,9 +78,9 @@ class Completion {
 
   proto::FileDescriptor epoll_;
   proto::FileDescriptor wake_event_;
-  std::mutex mutex_;
-  std::map<std::uint64_t, Watched> sessions_;
-  std::map<std::uint64_t, Active> active_;
+  Mutex mutex_;
+  std::map<std::uint64_t, Watched> sessions_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Active> active_ GUARDED_BY(mutex_);
   const bool spare_cores_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;

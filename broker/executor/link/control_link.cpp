@@ -212,10 +212,10 @@ void ControlLink::give_memory_back(std::uint64_t session, std::uint64_t number) 
 }
 
 template <class Kind>
-CUresult ControlLink::take(std::map<Announced, Kind>& announced, Announced which, const IsGone& is_gone, Kind& taken) {
+CUresult ControlLink::take(std::map<Announced, Kind> ControlLink::*announced, Announced which, const IsGone& is_gone, Kind& taken) {
   const auto is_here = [&] {
     const std::lock_guard lock(mutex_);
-    auto node = announced.extract(which);
+    auto node = (this->*announced).extract(which);
     if (!node.empty()) taken = std::move(node.mapped());
     return !node.empty();
   };
@@ -229,15 +229,15 @@ CUresult ControlLink::take(std::map<Announced, Kind>& announced, Announced which
 }
 
 CUresult ControlLink::take_segment(std::uint64_t session, std::uint64_t segment, const IsGone& is_gone, ReceivedSegment& taken) {
-  return take(segments_, {session, segment}, is_gone, taken);
+  return take(&ControlLink::segments_, {session, segment}, is_gone, taken);
 }
 
 CUresult ControlLink::take_piece(std::uint64_t session, std::uint64_t memory, const IsGone& is_gone, ReceivedPiece& taken) {
-  return take(pieces_, {session, memory}, is_gone, taken);
+  return take(&ControlLink::pieces_, {session, memory}, is_gone, taken);
 }
 
 CUresult ControlLink::take_lease(std::uint64_t session, std::uint64_t address, const IsGone& is_gone, proto::Lease& taken) {
-  return take(leases_, {session, address}, is_gone, taken);
+  return take(&ControlLink::leases_, {session, address}, is_gone, taken);
 }
 
 bool ControlLink::forget_lease(std::uint64_t session, std::uint64_t address) {
@@ -254,7 +254,7 @@ bool ControlLink::settle(unsigned timeout_ms, const IsGone& is_gone) {
   std::unique_lock lock(mutex_);
   const std::uint64_t ticket = ++settles_asked_;
   send(message::Settle{.ticket = ticket});  // under the lock, so that tickets arrive in order
-  return arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return settles_answered_ >= ticket || is_gone(); });
+  return arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&]() REQUIRES(mutex_) { return settles_answered_ >= ticket || is_gone(); });
 }
 
 void ControlLink::forget_session(std::uint64_t session) {

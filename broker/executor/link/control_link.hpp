@@ -5,7 +5,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -19,6 +18,8 @@
 
 #include "broker/compiler/prepare_image.hpp"
 #include "broker/control_messages.hpp"
+#include "proto/cond_var.hpp"
+#include "proto/mutex.hpp"
 #include "proto/socket.hpp"
 
 namespace mpsshim::broker {
@@ -100,7 +101,7 @@ class ControlLink {
  private:
   using Announced = std::pair<std::uint64_t, std::uint64_t>;  // session, and what it is known by
   template <class Kind>
-  [[nodiscard]] CUresult take(std::map<Announced, Kind>& announced, Announced which, const IsGone& is_gone, Kind& taken);
+  [[nodiscard]] CUresult take(std::map<Announced, Kind> ControlLink::*announced, Announced which, const IsGone& is_gone, Kind& taken);
   template <class Question>
   [[nodiscard]] FetchedImage ask(Question question, LentFds<Question> fds, unsigned timeout_ms);
   void receive_until(const std::function<bool()>& is_enough);
@@ -117,19 +118,19 @@ class ControlLink {
   std::atomic<std::thread::id> receiver_{};  // the thread in run(), once there is one
   std::deque<ReceivedMessage> deferred_;             // what came while that thread waited for an answer; it alone has these
   bool is_over_ = false;
-  std::mutex send_mutex_;
-  std::mutex order_mutex_;  // of the load log
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::uint64_t settles_asked_ = 0;
-  std::uint64_t settles_answered_ = 0;
-  std::uint64_t images_asked_ = 0;
-  std::uint64_t memory_asked_ = 0;
-  std::map<std::uint64_t, std::optional<MemoryAnswer>> memory_answers_;          // by number of the question
-  std::map<std::uint64_t, std::optional<FetchedImage>> images_;                  // by number of the question
-  std::map<Announced, proto::Lease> leases_;       // by address
-  std::map<Announced, ReceivedSegment> segments_;  // by segment
-  std::map<Announced, ReceivedPiece> pieces_;
+  Mutex send_mutex_;
+  std::mutex order_mutex_;  // of the load log; without annotations, which cannot follow a lock into its caller's hands
+  Mutex mutex_;
+  CondVar arrived_;
+  std::uint64_t settles_asked_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t settles_answered_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t images_asked_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t memory_asked_ GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, std::optional<MemoryAnswer>> memory_answers_ GUARDED_BY(mutex_);  // by number of the question
+  std::map<std::uint64_t, std::optional<FetchedImage>> images_ GUARDED_BY(mutex_);          // by number of the question
+  std::map<Announced, proto::Lease> leases_ GUARDED_BY(mutex_);                             // by address
+  std::map<Announced, ReceivedSegment> segments_ GUARDED_BY(mutex_);                        // by segment
+  std::map<Announced, ReceivedPiece> pieces_ GUARDED_BY(mutex_);
 };
 
 }  // namespace mpsshim::broker

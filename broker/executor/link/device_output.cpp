@@ -80,7 +80,7 @@ bool DeviceOutput::deliver_locked() {
 }
 
 // Without the lock where it cannot be had: whoever holds it is not going on either.
-void DeviceOutput::deliver_last() {
+void DeviceOutput::deliver_last() NO_THREAD_SAFETY_ANALYSIS {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   (void)deliver_locked();
 }

@@ -10,9 +10,9 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 
 #include "broker/executor/link/control_link.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -38,19 +38,19 @@ class DeviceOutput {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void complain(std::uint64_t session);
-  [[nodiscard]] bool deliver_locked();
-  void drop_strays();
+  void complain(std::uint64_t session) REQUIRES(mutex_);
+  [[nodiscard]] bool deliver_locked() REQUIRES(mutex_);
+  void drop_strays() REQUIRES(mutex_);
 
   ControlLink& control_;
-  std::mutex mutex_;
-  std::uint64_t holder_ = 0;
-  bool has_launched_ = false;   // the holder
-  Clock::time_point taken_at_;  // by the holder
-  bool is_late_ = false;        // the log has said so
-  std::deque<std::uint64_t> waiting_;
+  Mutex mutex_;
+  std::uint64_t holder_ GUARDED_BY(mutex_) = 0;
+  bool has_launched_ GUARDED_BY(mutex_) = false;   // the holder
+  Clock::time_point taken_at_ GUARDED_BY(mutex_);  // by the holder
+  bool is_late_ GUARDED_BY(mutex_) = false;        // the log has said so
+  std::deque<std::uint64_t> waiting_ GUARDED_BY(mutex_);
   std::atomic<bool> is_wanted_{false};  // waiting_ is not empty; a late look costs a launch more or less
-  std::int64_t delivered_ = 0;          // so much of the file
+  std::int64_t delivered_ GUARDED_BY(mutex_) = 0;  // so much of the file
 };
 
 }  // namespace mpsshim::broker

@@ -7,6 +7,7 @@
 #include "broker/executor/base/bulk_calls.hpp"
 #include "broker/executor/link/control_link.hpp"
 #include "broker/executor/memory/memory_map.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -118,11 +119,13 @@ CUresult ApplicationMemory::set_driver_access(std::uint64_t address, std::uint64
 }
 
 template <typename Call>
-CUresult ApplicationMemory::unlocked(std::unique_lock<std::mutex>& lock, Mapping& mapping, Call&& call) {
+CUresult ApplicationMemory::unlocked(Mapping& mapping, Call&& call) {
   mapping.is_busy = true;
-  lock.unlock();
-  const CUresult result = call();
-  lock.lock();
+  CUresult result = CUDA_SUCCESS;
+  {
+    const Unlocked meanwhile(mutex_);
+    result = call();
+  }
   mapping.is_busy = false;
   changed_.notify_all();
   return result;
@@ -138,7 +141,7 @@ CUresult ApplicationMemory::map(std::uint64_t address, std::uint64_t size_bytes,
   const auto mapping = mappings_.emplace(address, Mapping{size_bytes, id.value}).first;
   if (!is_accessible) mapping->second.forbidden = map_.last_given_up() + 1;
   ++piece->second.mappings;  // it stays meanwhile
-  const CUresult result = unlocked(lock, mapping->second, [&, handle = piece->second.handle] {
+  const CUresult result = unlocked(mapping->second, [&, handle = piece->second.handle] {
     CUresult mapped = driver_->cuMemMap(AddressKey(), address, size_bytes, 0, handle, 0);
     if (mapped != CUDA_SUCCESS || !is_accessible) return mapped;
     mapped = set_driver_access(address, size_bytes, true);
@@ -206,7 +209,7 @@ CUresult ApplicationMemory::set_access(std::uint64_t address, std::uint64_t size
     Mapping& one = mapping->second;
     const bool is_allowed = one.forbidden == 0;
     if (is_allowed || one.forbidden <= up_to) {
-      const CUresult result = unlocked(lock, one, [&] { return set_driver_access(at, one.size_bytes, is_allowed); });
+      const CUresult result = unlocked(one, [&] { return set_driver_access(at, one.size_bytes, is_allowed); });
       if (result != CUDA_SUCCESS) return result;
       if (is_allowed && one.forbidden == 0 && one.given_up == 0) map_.add_region(at, one.size_bytes);
     }
@@ -246,7 +249,7 @@ void ApplicationMemory::unmap_forgotten(std::uint64_t address, std::uint64_t siz
       ++next;
       continue;
     }
-    (void)unlocked(lock, mapping->second, [&] { return driver_->cuMemUnmap(AddressKey(), begin, mapping->second.size_bytes); });
+    (void)unlocked(mapping->second, [&] { return driver_->cuMemUnmap(AddressKey(), begin, mapping->second.size_bytes); });
     const std::uint64_t id = mapping->second.piece;
     mappings_.erase(mapping);
     forgotten_.erase(begin);

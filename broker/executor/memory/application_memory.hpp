@@ -7,14 +7,15 @@
 // they are short, but for creating much). Ids, addresses and sizes come from the client and are not trusted.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <set>
 
 #include "broker/driver/driver.hpp"
+#include "proto/cond_var.hpp"
 #include "proto/ids.hpp"
+#include "proto/mutex.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
@@ -74,30 +75,30 @@ class ApplicationMemory {
   };
   using Mappings = std::map<std::uint64_t, Mapping>;
 
-  [[nodiscard]] CUresult add(proto::MemoryId id, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle);
+  [[nodiscard]] CUresult add(proto::MemoryId id, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle) REQUIRES(mutex_);
   // The control process keeps the handle. `grant`: DeviceGrant::spend().
   void tell_created(proto::MemoryId id, std::uint64_t size_bytes, const proto::FileDescriptor& handle, std::uint64_t grant);
   [[nodiscard]] CUresult set_driver_access(std::uint64_t address, std::uint64_t size_bytes, bool is_accessible);
   // Whether usable mappings fill the range, none of them in part.
-  [[nodiscard]] bool is_filled(std::uint64_t address, std::uint64_t size_bytes) const;
-  [[nodiscard]] bool note_access(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t forbidden);
+  [[nodiscard]] bool is_filled(std::uint64_t address, std::uint64_t size_bytes) const REQUIRES(mutex_);
+  [[nodiscard]] bool note_access(std::uint64_t address, std::uint64_t size_bytes, std::uint64_t forbidden) REQUIRES(mutex_);
   // Has `call` made without the lock, nobody else being at the mapping meanwhile.
   template <typename Call>
-  [[nodiscard]] CUresult unlocked(std::unique_lock<std::mutex>& lock, Mapping& mapping, Call&& call);
-  void drop_if_unused(std::uint64_t id);
+  [[nodiscard]] CUresult unlocked(Mapping& mapping, Call&& call) REQUIRES(mutex_);
+  void drop_if_unused(std::uint64_t id) REQUIRES(mutex_);
   // The first mapping that touches the range.
-  [[nodiscard]] Mappings::iterator touching(std::uint64_t address, std::uint64_t size_bytes);
+  [[nodiscard]] Mappings::iterator touching(std::uint64_t address, std::uint64_t size_bytes) REQUIRES(mutex_);
 
   const Driver& driver_;
   ControlLink& control_;
   const CUdevice device_;
   const std::uint64_t session_;
   MemoryMap& map_;
-  mutable std::mutex mutex_;               // never held while the driver is called for many, or large, pieces of memory: workers wait for it
-  std::condition_variable changed_;        // a mapping is not busy any more
-  std::map<std::uint64_t, Piece> pieces_;  // by id
-  Mappings mappings_;                      // by address
-  std::set<std::uint64_t> forgotten_;      // those that are given up
+  mutable Mutex mutex_;  // never held while the driver is called for many, or large, pieces of memory: workers wait for it
+  CondVar changed_;      // a mapping is not busy any more
+  std::map<std::uint64_t, Piece> pieces_ GUARDED_BY(mutex_);  // by id
+  Mappings mappings_ GUARDED_BY(mutex_);                      // by address
+  std::set<std::uint64_t> forgotten_ GUARDED_BY(mutex_);      // those that are given up
 };
 
 }  // namespace mpsshim::broker

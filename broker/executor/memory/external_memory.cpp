@@ -60,7 +60,6 @@ CUresult ExternalMemory::map(const CheckedExternalBuffer& part, std::uint64_t& a
   return CUDA_SUCCESS;
 }
 
-// Under the lock.
 ExternalMemory::Ticket ExternalMemory::leave(Buffer buffer) {
   leaving_.emplace(++last_ticket_, std::move(buffer));
   return last_ticket_;

@@ -12,11 +12,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "broker/driver/driver.hpp"
 #include "proto/ids.hpp"
+#include "proto/mutex.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
@@ -84,16 +84,16 @@ class ExternalMemory {
     std::uint64_t size_bytes = 0;
     ImportedMemoryRef memory;
   };
-  [[nodiscard]] Ticket leave(Buffer buffer);
+  [[nodiscard]] Ticket leave(Buffer buffer) REQUIRES(mutex_);
   [[nodiscard]] CUresult end(const Buffer& buffer) const;
 
   const Driver& driver_;
   MemoryMap& map_;
-  mutable std::mutex mutex_;
-  std::map<std::uint64_t, ImportedMemoryRef> imports_;  // by id
-  std::multimap<std::uint64_t, Buffer> buffers_;        // by address: the driver may give what overlaps the same one
-  std::map<Ticket, Buffer> leaving_;
-  Ticket last_ticket_ = 0;
+  mutable Mutex mutex_;
+  std::map<std::uint64_t, ImportedMemoryRef> imports_ GUARDED_BY(mutex_);  // by id
+  std::multimap<std::uint64_t, Buffer> buffers_ GUARDED_BY(mutex_);        // by address: the driver may give what overlaps the same one
+  std::map<Ticket, Buffer> leaving_ GUARDED_BY(mutex_);
+  Ticket last_ticket_ GUARDED_BY(mutex_) = 0;
   std::atomic<std::uint64_t> losses_{0};
 };
 

@@ -143,7 +143,6 @@ CUresult MemoryMap::restore_chunk(std::uint64_t address, std::uint64_t size_byte
   return CUDA_SUCCESS;
 }
 
-// Under the lock, as the next two.
 std::uint64_t MemoryMap::take_room(std::uint64_t size_bytes, std::uint64_t alignment) {
   for (auto& [begin, lease] : leases_) {
     const std::uint64_t found = lease.is_closed ? 0 : lease.room.find(size_bytes, alignment);
@@ -196,12 +195,11 @@ CUresult MemoryMap::create_chunk(std::uint64_t size_bytes, Chunk& chunk) {
   return CUDA_SUCCESS;
 }
 
-// Under the lock.
 bool MemoryMap::has_descriptors() const {
   return taken_.size() + application_pieces_ < descriptor_limit() / kShareOfOneSession && all_chunks_ < descriptor_limit() / kShareOfAllChunks;
 }
 
-// Under the lock. Told once: a client may ask again and again.
+// Told once: a client may ask again and again.
 CUresult MemoryMap::refuse_chunk() {
   if (!std::exchange(has_been_refused_, true)) {
     log_warning(
@@ -279,7 +277,7 @@ bool MemoryMap::release_leaving(std::uint64_t up_to) {
     }
   }
   std::unique_lock lock(mutex_);
-  released_.wait(lock, [this] { return releasing_ == 0; });  // those that other helpers are at
+  released_.wait(lock, [this]() REQUIRES(mutex_) { return releasing_ == 0; });  // those that other helpers are at
   return true;
 }
 

@@ -7,11 +7,9 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "broker/driver/driver.hpp"
@@ -19,7 +17,9 @@
 #include "broker/executor/base/address_set.hpp"
 #include "broker/executor/link/device_grant.hpp"
 #include "broker/executor/memory/segment_map.hpp"
+#include "proto/cond_var.hpp"
 #include "proto/handshake.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -111,11 +111,11 @@ class MemoryMap {
   };
 
   [[nodiscard]] bool lies_in_own(std::uint64_t address, std::uint64_t size_bytes) const;
-  [[nodiscard]] std::uint64_t take_room(std::uint64_t size_bytes, std::uint64_t alignment);
-  [[nodiscard]] bool take_room_at(std::uint64_t address, std::uint64_t size_bytes);
-  void give_room_back(std::uint64_t address, std::uint64_t size_bytes);
-  [[nodiscard]] bool has_descriptors() const;
-  [[nodiscard]] CUresult refuse_chunk();
+  [[nodiscard]] std::uint64_t take_room(std::uint64_t size_bytes, std::uint64_t alignment) REQUIRES(mutex_);
+  [[nodiscard]] bool take_room_at(std::uint64_t address, std::uint64_t size_bytes) REQUIRES(mutex_);
+  void give_room_back(std::uint64_t address, std::uint64_t size_bytes) REQUIRES(mutex_);
+  [[nodiscard]] bool has_descriptors() const REQUIRES(mutex_);
+  [[nodiscard]] CUresult refuse_chunk() REQUIRES(mutex_);
   [[nodiscard]] CUresult make_chunk(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle& handle,
                                     proto::FileDescriptor& exported);
   [[nodiscard]] CUresult map_handle(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle);
@@ -133,25 +133,25 @@ class MemoryMap {
   std::atomic<std::uint64_t> last_given_up_{0};
   std::atomic<std::uint64_t> losses_{0};
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   struct Leased {
     std::uint64_t size_bytes = 0;
     proto::Lease reserved;  // what the driver keeps free for it
     AddressSet room;        // where nothing is: what neither taken_ nor ranges_ has
     bool is_closed = false;
   };
-  std::map<std::uint64_t, Leased> leases_;                 // device ranges, by address
-  std::map<std::uint64_t, Mapped> chunks_;                 // by address; usable
-  std::map<std::uint64_t, Mapped> leaving_;                // forgotten, still mapped
-  AddressRanges taken_;                                    // all addresses in use: those two, chunks in the making and being unmapped
-  AddressRanges ranges_;                                   // the client's own
-  std::map<std::uint64_t, std::uint64_t> leaving_ranges_;  // by address: when it was given up
-  AddressSet usable_;                                      // chunks_, and what is mapped in ranges_: neighbours are one piece
-  std::uint64_t application_pieces_ = 0;
-  bool has_been_refused_ = false;
-  unsigned releasing_ = 0;  // chunks being unmapped just now
-  std::condition_variable released_;
-  AddressRanges globals_;
+  std::map<std::uint64_t, Leased> leases_ GUARDED_BY(mutex_);   // device ranges, by address
+  std::map<std::uint64_t, Mapped> chunks_ GUARDED_BY(mutex_);   // by address; usable
+  std::map<std::uint64_t, Mapped> leaving_ GUARDED_BY(mutex_);  // forgotten, still mapped
+  AddressRanges taken_ GUARDED_BY(mutex_);                      // all addresses in use: those two, chunks in the making and being unmapped
+  AddressRanges ranges_ GUARDED_BY(mutex_);                     // the client's own
+  std::map<std::uint64_t, std::uint64_t> leaving_ranges_ GUARDED_BY(mutex_);  // by address: when it was given up
+  AddressSet usable_ GUARDED_BY(mutex_);                                      // chunks_, and what is mapped in ranges_: neighbours are one piece
+  std::uint64_t application_pieces_ GUARDED_BY(mutex_) = 0;
+  bool has_been_refused_ GUARDED_BY(mutex_) = false;
+  unsigned releasing_ GUARDED_BY(mutex_) = 0;  // chunks being unmapped just now
+  CondVar released_;
+  AddressRanges globals_ GUARDED_BY(mutex_);
   SegmentMap segments_;
   const std::unique_ptr<ApplicationMemory> application_;
   const std::unique_ptr<ExternalMemory> external_;

@@ -8,13 +8,13 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/base/address_ranges.hpp"
 #include "broker/executor/base/turn_budget.hpp"
 #include "proto/client_requests.hpp"
+#include "proto/mutex.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
@@ -59,9 +59,9 @@ class SegmentMap {
   const std::uint64_t session_;
   const proto::Lease pinned_lease_;
 
-  mutable std::mutex mutex_;
-  std::map<std::uint64_t, Segment> segments_;  // by id
-  AddressRanges pinned_;
+  mutable Mutex mutex_;
+  std::map<std::uint64_t, Segment> segments_ GUARDED_BY(mutex_);  // by id
+  AddressRanges pinned_ GUARDED_BY(mutex_);
   const Segment* staging_ = nullptr;
   std::atomic<std::uint64_t> losses_{0};
 };

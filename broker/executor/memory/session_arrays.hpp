@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -22,6 +21,7 @@
 #include "broker/executor/memory/external_memory.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/ids.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -91,8 +91,8 @@ class SessionArrays {
   std::map<Ticket, ArrayHold> leaving_arrays_;
   std::map<Ticket, Object> leaving_samplers_;
   Ticket last_ticket_ = 0;
-  std::mutex mutex_;  // ended_
-  std::vector<Object> ended_;
+  Mutex mutex_;  // ended_
+  std::vector<Object> ended_ GUARDED_BY(mutex_);
   std::atomic<bool> has_ended_{false};
   Table table_;
   std::size_t arrays_ = 0;

@@ -5,11 +5,11 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 
 #include "broker/progress_table.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -23,9 +23,9 @@ class FunctionNameTable {
 
  private:
   FunctionNames& names_;
-  std::mutex mutex_;
-  std::uint32_t used_ = 1;  // the first byte is the unknown name's end
-  std::unordered_map<std::string, std::uint32_t> known_;
+  Mutex mutex_;
+  std::uint32_t used_ GUARDED_BY(mutex_) = 1;  // the first byte is the unknown name's end
+  std::unordered_map<std::string, std::uint32_t> known_ GUARDED_BY(mutex_);
 };
 
 }  // namespace mpsshim::broker

@@ -9,13 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "broker/executor/modules/linker_client.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/ids.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -39,18 +39,18 @@ class LinkState {
   [[nodiscard]] std::size_t kept_bytes() const { return kept_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  // With mutex_ held. `news`: the step that the process has not seen, if any.
-  [[nodiscard]] LinkOutcome ask(bool completes, const LinkStep* news);
+  // `news`: the step that the process has not seen, if any.
+  [[nodiscard]] LinkOutcome ask(bool completes, const LinkStep* news) REQUIRES(mutex_);
 
   LinkerClient& linker_;
   const std::uint64_t session_;
   const std::uint64_t number_;  // in the process, which serves other sessions and executors
-  std::mutex mutex_;
-  bool is_created_ = false;
-  std::vector<JitOption> options_;
-  std::vector<LinkStep> steps_;
+  Mutex mutex_;
+  bool is_created_ GUARDED_BY(mutex_) = false;
+  std::vector<JitOption> options_ GUARDED_BY(mutex_);
+  std::vector<LinkStep> steps_ GUARDED_BY(mutex_);
   std::atomic<std::size_t> kept_bytes_{0};
-  Logs logs_;
+  Logs logs_ GUARDED_BY(mutex_);
 };
 
 struct SessionLink {

@@ -4,12 +4,12 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/link/fault.hpp"
 #include "broker/linker/link_job.hpp"
 #include "broker/linker/link_runner.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -30,7 +30,7 @@ class LinkerClient {
   const Driver& driver_;
   ControlLink& control_;
   const FaultReporter& faults_;
-  std::mutex mutex_;
+  Mutex mutex_;
   LinkRunner here_;
 };
 

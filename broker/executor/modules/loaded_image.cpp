@@ -151,6 +151,7 @@ CUresult save_variables(const Driver& driver, const PreparedImage& prepared, Loa
     log_debug("Image {}: the places of its variables are not known ({})", image.image, driver.describe(result));
     return result;
   }
+  image.mutex.assume_held();  // nobody else knows it yet
   for (const PlacedVariable& found : placed) image.globals[found.variable->name] = {found.address, found.size_bytes};
   // One by one: a copy that goes beyond a variable is refused, whatever lies behind it (CUDA_ERROR_INVALID_VALUE; H200, driver 580).
   const auto has_content = [](const PlacedVariable& found) { return !found.variable->starts_as_zeroes; };

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <string>
@@ -19,6 +18,7 @@
 #include "broker/driver/driver.hpp"
 #include "broker/executor/modules/function_settings.hpp"
 #include "broker/executor/modules/image_file.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -74,10 +74,10 @@ struct LoadedImage {
   // A client may have what variables hold for itself; otherwise others run the same copy.
   [[nodiscard]] bool is_one_clients() const { return has_writable_globals || has_managed; }
 
-  std::mutex mutex;                        // the maps below
-  std::map<std::string, std::unique_ptr<LoadedFunction>, std::less<>> functions;
-  std::map<std::string, std::pair<CUdeviceptr, std::size_t>, std::less<>> globals;
-  std::vector<std::string> names;          // of all functions, once they were listed
+  Mutex mutex;  // the maps below
+  std::map<std::string, std::unique_ptr<LoadedFunction>, std::less<>> functions GUARDED_BY(mutex);
+  std::map<std::string, std::pair<CUdeviceptr, std::size_t>, std::less<>> globals GUARDED_BY(mutex);
+  std::vector<std::string> names GUARDED_BY(mutex);  // of all functions, once they were listed
 };
 
 // Loads `prepared`, looks up the functions of a small module, and saves what its variables hold. `log`: the driver's words where it failed.

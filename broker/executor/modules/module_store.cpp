@@ -350,7 +350,10 @@ CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t
   if (result != CUDA_SUCCESS) return result;
   if (!compiled.empty()) tell_compiled(id, compiled);
   const ImageRef image = new_image(id, copy);
-  next_copy_ = std::max(next_copy_, copy + 1);
+  {
+    const std::lock_guard lock(mutex_);
+    next_copy_ = std::max(next_copy_, copy + 1);
+  }
   result = load_image(driver_, prepared, *image, log);
   if (result != CUDA_SUCCESS) {
     log_error("Image {} could not be loaded again: {} {}", id, driver_.describe(result), log);
@@ -368,7 +371,7 @@ bool ModuleStore::has_kept(std::span<const KeptVariable> table) {
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<LoadedImage::Variable>> copies;
   for (const KeptVariable& kept : table) copies[{kept.image, kept.copy}].push_back({kept.address, kept.size_bytes, {}});
   const std::lock_guard lock(mutex_);
-  return std::ranges::all_of(copies, [&](const auto& copy) {
+  return std::ranges::all_of(copies, [&](const auto& copy) REQUIRES(mutex_) {
     const auto [first, last] = cache_.equal_range(copy.first.first);
     return std::any_of(first, last, [&](const auto& entry) {
       const LoadedImage& image = *entry.second.image;

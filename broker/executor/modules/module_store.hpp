@@ -13,7 +13,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "broker/executor/modules/loaded_image.hpp"
 #include "broker/executor/modules/module_references.hpp"
 #include "broker/kept_variables.hpp"
+#include "proto/mutex.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
@@ -92,14 +92,13 @@ class ModuleStore {
   [[nodiscard]] CUresult prepare_here(std::uint64_t session, std::uint64_t image, const ImageBytes& bytes, bool has_objects, PreparedImage& prepared,
                                       std::string& log);
   void load_in_window(Loading& loading);
-  // With mutex_ held.
-  [[nodiscard]] ImageUse take(std::uint64_t image, bool only_clean, bool& is_clean);
-  [[nodiscard]] ImageUse use_of(Cached& cached);
+  [[nodiscard]] ImageUse take(std::uint64_t image, bool only_clean, bool& is_clean) REQUIRES(mutex_);
+  [[nodiscard]] ImageUse use_of(Cached& cached) REQUIRES(mutex_);
   [[nodiscard]] ImageUse take_or_restore(std::uint64_t session, std::uint64_t image);
   [[nodiscard]] CUresult restore(std::uint64_t session, std::span<const LoadedImage::Variable> variables);
   void insert(const ImageRef& image, ImageUse* use);
   void give_back(const ImageRef& image);
-  [[nodiscard]] std::vector<ImageRef> beyond_limit();
+  [[nodiscard]] std::vector<ImageRef> beyond_limit() REQUIRES(mutex_);
   void unload(LoadedImage* image);
   void tell_compiled(std::uint64_t image, const ImageBytes& compiled);
 
@@ -110,13 +109,13 @@ class ModuleStore {
   LinkerClient linker_;
   const ImageCompiler compiler_;
   const std::size_t limit_bytes_;
-  std::mutex mutex_;
-  Cache cache_;
-  std::size_t total_bytes_ = 0;
-  std::uint64_t uses_ = 0;
-  std::uint64_t next_copy_ = 1;
-  std::mutex restore_mutex_;
-  CUstream restore_stream_ = nullptr;
+  Mutex mutex_;
+  Cache cache_ GUARDED_BY(mutex_);
+  std::size_t total_bytes_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t uses_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t next_copy_ GUARDED_BY(mutex_) = 1;
+  Mutex restore_mutex_;
+  CUstream restore_stream_ GUARDED_BY(restore_mutex_) = nullptr;
 };
 
 }  // namespace mpsshim::broker

@@ -7,10 +7,10 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 
 #include "broker/driver/driver.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -29,10 +29,10 @@ class PersistingCache {
  private:
   const Driver& driver_;
   const CUdevice device_;
-  std::mutex mutex_;
-  std::map<std::uint64_t, std::uint64_t> wishes_;  // by session
-  std::optional<std::uint64_t> first_;             // what the context began with, once it was asked
-  std::uint64_t applied_ = 0;
+  Mutex mutex_;
+  std::map<std::uint64_t, std::uint64_t> wishes_ GUARDED_BY(mutex_);  // by session
+  std::optional<std::uint64_t> first_ GUARDED_BY(mutex_);             // what the context began with, once it was asked
+  std::uint64_t applied_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace mpsshim::broker

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "broker/executor/modules/module_store.hpp"
 #include "broker/kept_variables.hpp"
 #include "proto/ids.hpp"
+#include "proto/mutex.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
@@ -73,20 +73,20 @@ class SessionVariables {
     ImageRef image;
   };
 
-  [[nodiscard]] bool open();
+  [[nodiscard]] bool open() REQUIRES(mutex_);
   void forget(proto::ModuleId module);
-  void append(const Module& module, bool with_contents);
-  void lay_out_anew();
+  void append(const Module& module, bool with_contents) REQUIRES(mutex_);
+  void lay_out_anew() REQUIRES(mutex_);
 
   const std::uint64_t session_;
   ControlLink& control_;
   std::atomic<KeptVariablesFile*> file_{nullptr};  // set once
-  proto::Mapping mapping_;
-  mutable std::mutex mutex_;  // the file's table and what follows
-  std::vector<Module> modules_;
-  std::uint64_t layout_ = 0;  // counts changes of the table
-  std::size_t used_bytes_ = 0;
-  bool is_broken_ = false;  // taken over with contents that are gone: the session ends
+  proto::Mapping mapping_ GUARDED_BY(mutex_);
+  mutable Mutex mutex_;  // the file's table and what follows
+  std::vector<Module> modules_ GUARDED_BY(mutex_);
+  std::uint64_t layout_ GUARDED_BY(mutex_) = 0;  // counts changes of the table
+  std::size_t used_bytes_ GUARDED_BY(mutex_) = 0;
+  bool is_broken_ GUARDED_BY(mutex_) = false;  // taken over with contents that are gone: the session ends
 };
 
 }  // namespace mpsshim::broker

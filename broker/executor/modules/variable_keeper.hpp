@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "broker/executor/base/progress.hpp"
 #include "broker/executor/link/fault.hpp"
 #include "broker/executor/modules/session_variables.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -60,9 +60,9 @@ class VariableKeeper {
   [[nodiscard]] bool is_idle(std::uint64_t session) const;
   // Looks at a session whose variables are out of date: whether now is the time.
   [[nodiscard]] bool is_time(Entry& entry, Clock::time_point now);
-  void begin(Entry& entry, Clock::time_point now);
-  [[nodiscard]] CUresult copy(const KeptVariable& variable);
-  void finish(Clock::time_point now);
+  void begin(Entry& entry, Clock::time_point now) REQUIRES(mutex_);
+  [[nodiscard]] CUresult copy(const KeptVariable& variable) REQUIRES(mutex_);
+  void finish(Clock::time_point now) REQUIRES(mutex_);
 
   const Driver& driver_;
   const FaultReporter& faults_;
@@ -71,10 +71,10 @@ class VariableKeeper {
   CUstream stream_ = nullptr;
   void* buffer_ = nullptr;  // pinned, kMaxKeptBytes
   bool is_refused_ = false;
-  std::optional<UnderWay> under_way_;
-  std::mutex mutex_;
-  std::vector<Entry> entries_;
-  std::size_t next_ = 0;
+  std::optional<UnderWay> under_way_ GUARDED_BY(mutex_);
+  Mutex mutex_;
+  std::vector<Entry> entries_ GUARDED_BY(mutex_);
+  std::size_t next_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace mpsshim::broker

@@ -45,7 +45,7 @@ void StressThread::loop() {
   StressClock::time_point report_at = StressClock::now() + kReportInterval;
   const auto pause = parts_.stress.window_ms != 0 ? std::chrono::milliseconds(parts_.stress.window_ms) : kReportInterval;
   std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, pause, [this] { return stopping_; })) {
+  while (!changed_.wait_for(lock, pause, [this]() REQUIRES(mutex_) { return stopping_; })) {
     if (parts_.stress.window_ms != 0) open_window();
     if (StressClock::now() < report_at) continue;
     report_at = StressClock::now() + kReportInterval;

@@ -4,10 +4,11 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <thread>
+
+#include "proto/cond_var.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -22,14 +23,14 @@ class StressThread {
  private:
   void loop();
   void open_window();
-  void report();
+  void report() REQUIRES(mutex_);
 
   ExecutorParts& parts_;
   std::atomic<bool> is_asked_{false};  // for a window that has not been yet
-  std::array<std::uint64_t, 4> reported_{};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false;
+  std::array<std::uint64_t, 4> reported_ GUARDED_BY(mutex_){};
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -56,7 +56,7 @@ void QuietWindow::loop() {
   enter_thread_();
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || (!jobs_.empty() && !shut_); });
+    changed_.wait(lock, [this]() REQUIRES(mutex_) { return stopping_ || (!jobs_.empty() && !shut_); });
     if (stopping_) return;
     lock.unlock();
     serve();
@@ -138,7 +138,7 @@ void QuietWindow::set_pressing(const Demand& wanted) {
 void QuietWindow::pause(bool pressing) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, pressing ? Clock::duration(kPollPause) : Clock::duration(kPatientPause),
-                    [this] { return stopping_ || arrivals_ != seen_arrivals_; });
+                    [this]() REQUIRES(mutex_) { return stopping_ || arrivals_ != seen_arrivals_; });
 }
 
 // Nobody is inside a gate when this returns, and nobody enters.

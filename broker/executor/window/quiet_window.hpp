@@ -9,11 +9,9 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <shared_mutex>
 #include <thread>
 #include <vector>
 
@@ -21,6 +19,8 @@
 #include "broker/executor/window/long_jobs.hpp"
 #include "broker/executor/window/stream_watch.hpp"
 #include "broker/executor/window/window_job.hpp"
+#include "proto/cond_var.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -151,7 +151,7 @@ class QuietWindow {
   StreamWatch watch_;  // the window's thread, but for holds and note_launch
   std::vector<Gate> gates_;
   std::atomic<bool> closed_{false};
-  std::shared_mutex functions_mutex_;
+  SharedMutex functions_mutex_;
   std::atomic<bool> is_exclusive_{false};  // a thread has functions_mutex_ to itself
   std::atomic<bool> shut_{false};
   std::atomic<bool> pending_{false};
@@ -159,15 +159,17 @@ class QuietWindow {
   std::function<void()> on_open_;
   Starved on_starved_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Pending> jobs_;
-  std::uint64_t arrivals_ = 0;  // of jobs, so that a pause ends early
-  std::uint64_t seen_arrivals_ = 0;
-  bool stopping_ = false;
+  // The window's thread alone has these.
   Clock::time_point last_window_{};
   Clock::duration pause_after_last_{};  // so that those who were kept out of it get on
   bool blocker_logged_ = false;
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<Pending> jobs_ GUARDED_BY(mutex_);
+  std::uint64_t arrivals_ GUARDED_BY(mutex_) = 0;  // of jobs, so that a pause ends early
+  std::uint64_t seen_arrivals_ GUARDED_BY(mutex_) = 0;
+  bool stopping_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

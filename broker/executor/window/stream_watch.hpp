@@ -17,11 +17,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 
 #include "broker/executor/window/window_job.hpp"
 #include "broker/progress_table.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -99,11 +99,11 @@ class StreamWatch {
     return 1 + static_cast<std::uint32_t>((reinterpret_cast<std::uintptr_t>(function) * 0x9e37'79b9'7f4a'7c15) >> 52) % (kFunctionSlots - 1);
   }
   // True if it is long.
-  [[nodiscard]] Scan scan_locked(Clock::time_point now);
+  [[nodiscard]] Scan scan_locked(Clock::time_point now) REQUIRES(mutex_);
   [[nodiscard]] Length length_of(Clock::duration run) const;
-  [[nodiscard]] bool look(std::uint32_t index, Clock::time_point now);
-  void end_stretch(Stream& stream);
-  void settle_accounts(Clock::time_point now);
+  [[nodiscard]] bool look(std::uint32_t index, Clock::time_point now) REQUIRES(mutex_);
+  void end_stretch(Stream& stream) REQUIRES(mutex_);
+  void settle_accounts(Clock::time_point now) REQUIRES(mutex_);
   [[nodiscard]] Clock::duration share_of(Clock::duration time) const;
 
   const ProgressTable& progress_;
@@ -113,12 +113,12 @@ class StreamWatch {
   std::array<std::atomic<Length>, kFunctionSlots> length_{};
   std::atomic<bool> pressing_{false};
   std::atomic<bool> holds_functions_{false};  // pressing, and nothing is hopeless
-  mutable std::mutex mutex_;  // what is not atomic
-  std::map<std::uint64_t, Account> accounts_;
-  Clock::duration period_{};       // of accounts, while pressing
-  bool is_hopeless_ = false;       // at the last scan
-  Clock::time_point last_scan_{};  // while pressing
-  Clock::time_point last_look_{};
+  mutable Mutex mutex_;                       // what follows, and what is not atomic in stream_
+  std::map<std::uint64_t, Account> accounts_ GUARDED_BY(mutex_);
+  Clock::duration period_ GUARDED_BY(mutex_){};       // of accounts, while pressing
+  bool is_hopeless_ GUARDED_BY(mutex_) = false;       // at the last scan
+  Clock::time_point last_scan_ GUARDED_BY(mutex_){};  // while pressing
+  Clock::time_point last_look_ GUARDED_BY(mutex_){};
 };
 
 }  // namespace mpsshim::broker

@@ -25,6 +25,7 @@
 #include "broker/executor/sessions/session_owner.hpp"
 #include "broker/executor/window/quiet_window.hpp"
 #include "broker/executor/workers/worker_placement.hpp"
+#include "proto/mutex.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker {
@@ -93,8 +94,8 @@ class Worker final : public SessionOwner {
   const std::chrono::microseconds spin_;
   proto::FileDescriptor epoll_;
   proto::FileDescriptor wake_event_;
-  std::mutex mutex_;
-  std::vector<std::function<void()>> mailbox_;
+  Mutex mutex_;
+  std::vector<std::function<void()>> mailbox_ GUARDED_BY(mutex_);
   std::deque<std::function<void()>> mail_;  // taken out of it, and not dealt with yet
   std::atomic<bool> has_mail_{false};
   std::atomic<bool> stopping_{false};

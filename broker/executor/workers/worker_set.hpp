@@ -8,13 +8,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "broker/executor/context/parts.hpp"
 #include "broker/executor/workers/worker.hpp"
 #include "broker/executor/workers/worker_placement.hpp"
+#include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
 
@@ -64,8 +64,8 @@ class WorkerSet {
   [[nodiscard]] static bool hand_over(Placed& placed, Worker& target);  // with mutex_ held
 
   const ExecutorParts& parts_;
-  std::mutex mutex_;
-  std::map<std::uint64_t, Placed> sessions_;
+  Mutex mutex_;
+  std::map<std::uint64_t, Placed> sessions_ GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Worker>> workers_;  // last: their threads use the rest
 };
 
