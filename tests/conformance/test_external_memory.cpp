@@ -276,7 +276,13 @@ TEST_CASE("what cannot be imported is refused, and stays the application's", "[f
   CHECK(CU(cuImportExternalMemory)(&memory, &wrong) != CUDA_SUCCESS);
   wrong.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32;
   CHECK(CU(cuImportExternalMemory)(&memory, &wrong) != CUDA_SUCCESS);
-  if (!is_cpu_device()) return;
+}
+
+TEST_CASE("external memory of wrong sizes, flags and places is refused", "[forwarded]") {
+  const DeviceContext context;
+  if (!is_cpu_device()) MPSSHIM_SKIP("memory files stand for other interfaces on the CPU driver alone");
+  CUexternalMemory memory = nullptr;
+  auto wrong = opaque(-1);
   CHECK(CU(cuImportExternalMemory)(nullptr, &wrong) == CUDA_ERROR_INVALID_VALUE);
   CHECK(CU(cuImportExternalMemory)(&memory, nullptr) == CUDA_ERROR_INVALID_VALUE);
   File file;

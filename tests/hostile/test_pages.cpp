@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a client may do to the memory it shares with the broker, and to its ring: it hurts itself.
+#include <sstream>
+#include <string>
+
 #include "tests/hostile/scene.hpp"
 #include "tests/support/catch.hpp"
 
@@ -63,7 +66,11 @@ TEST_CASE("random records end their session and nothing else") {
   Client hostile = scene.hostile();
   const std::string answer = scene.attack(hostile, "random_records 2000");
   INFO(answer);
-  CHECK(answer.substr(3, 2) != "1 ");  // more than one session was ended for it
+  std::istringstream words(answer);
+  std::string ok;
+  int sessions = 0;
+  words >> ok >> sessions;
+  CHECK(sessions > 1);  // those before the last were ended for it
   scene.end(hostile);
   scene.require_all_back("random records");
 }
