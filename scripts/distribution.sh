@@ -51,14 +51,16 @@ native_package() { # NAME
         'libfmt-dev      fmt-devel        fmt-devel                fmt' \
         'liblz4-dev      lz4-devel        liblz4-devel             lz4' \
         'libzstd-dev     libzstd-devel    libzstd-devel            zstd' \
-        'libclang-rt-dev compiler-rt      -                        compiler-rt'; do
+        'libclang-rt-dev compiler-rt      -                        compiler-rt' \
+        'clang-tidy      clang-tools-extra clang-tools             -' \
+        'clang-format    git-clang-format -                        -'; do
         local -a names
         read -r -a names <<<"$row"
         [[ ${names[0]} == "$1" ]] || continue
         case $os_family in
             fedora | rhel) native=${names[1]} ;;
             suse) native=${names[2]#-} ;;
-            arch) native=${names[3]} ;;
+            arch) native=${names[3]#-} ;;
         esac
         return
     done
