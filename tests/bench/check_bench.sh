@@ -37,6 +37,16 @@ assert f"| — p99 of {sides['ours']['pace-1ms.samples']['values'][0]:.0f} |" in
 xml.etree.ElementTree.parse(out / "launches.svg")
 PYTHON
 
+# What the row's timelines say of its stages.
+mkdir "$out/traced"
+MPSSHIM_TRACE=$out/traced/run "$source_root/scripts/bench" --cpu --tree "$build" --side ours --only pace-1ms --out "$out/traced" >"$out/traced.txt" ||
+    fail "scripts/bench --cpu with a timeline: $(cat "$out/traced.txt")"
+"$source_root/scripts/stage-times" "$out"/traced/run.* >"$out/stages.txt" 2>&1 || fail "scripts/stage-times: $(cat "$out/stages.txt")"
+for stage in 'post → a worker sees it' 'driver call ' 'driver call begins → client sees' 'all of it'; do
+    grep -qE "^$stage .*[0-9] / [0-9]" "$out/stages.txt" || fail "no stage '$stage' in: $(cat "$out/stages.txt")"
+done
+! grep -q 'say nothing' "$out/stages.txt" || fail "timelines do not belong together: $(cat "$out/stages.txt")"
+
 mkdir "$out/driver" "$out/nobody"
 ln -s "$build/lib/libcuda_cpu.so" "$out/driver/libcuda.so.1"
 status=0

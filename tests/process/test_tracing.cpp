@@ -116,8 +116,8 @@ TEST_CASE("a traced client and executor write what they did, as JSON") {
     CHECK(Reader(text).events() > 50);
     (is_executor ? executor : client) = text;
   }
-  for (const char* name :
-       {"\"cuLaunchKernel\"", "\"cuMemcpyHtoDAsync_v2\"", "\"cuStreamSynchronize\"", "\"cat\":\"wait\"", "\"error\":0", "\"process_name\""}) {
+  for (const char* name : {"\"cuLaunchKernel\"", "\"cuMemcpyHtoDAsync_v2\"", "\"cuStreamSynchronize\"", "\"cat\":\"wait\"", "\"error\":0",
+                           "\"process_name\"", "\"attached\""}) {
     INFO("client: " << name);
     CHECK(client.find(name) != std::string::npos);
   }

@@ -17,6 +17,7 @@
 #include "broker/executor/link/client_channel.hpp"
 #include "broker/log.hpp"
 #include "proto/futex.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::broker {
 
@@ -92,7 +93,7 @@ void Completion::look(std::uint64_t session) {
   eventfd_write(wake_event_.get(), 1);
 }
 
-Completion::Scan Completion::scan(ClientChannel& channel) {
+Completion::Scan Completion::scan(std::uint64_t session, ClientChannel& channel) {
   Scan scan;
   for (proto::FenceWaiter& waiter : channel.waiters()) {
     if (waiter.state.load(std::memory_order_acquire) != proto::FenceWaiter::armed) continue;
@@ -105,6 +106,7 @@ Completion::Scan Completion::scan(ClientChannel& channel) {
       scan.fence = fence;
       continue;
     }
+    const proto::trace::Span span("fence", "waking a client", {"session", session});
     // The client may have taken the waiter back meanwhile; then there is nobody to wake.
     std::uint32_t expected = proto::FenceWaiter::armed;
     if (!waiter.state.compare_exchange_strong(expected, proto::FenceWaiter::fired, std::memory_order_acq_rel)) continue;
@@ -128,7 +130,7 @@ Completion::Clock::time_point Completion::look_around(Clock::time_point now) {
   for (auto entry = active_.begin(); entry != active_.end();) {
     Active& active = entry->second;
     if (active.look <= now) {
-      const Scan seen = scan(*active.watched->channel);
+      const Scan seen = scan(entry->first, *active.watched->channel);
       if (!seen.armed) {  // the next arming rings the doorbell again
         entry = active_.erase(entry);
         continue;

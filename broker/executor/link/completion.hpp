@@ -55,7 +55,7 @@ class Completion {
     bool fired = false;
   };
   // Looks once at all waiters of a channel; public for tests.
-  static Scan scan(ClientChannel& channel);
+  static Scan scan(std::uint64_t session, ClientChannel& channel);
 
  private:
   using Clock = std::chrono::steady_clock;

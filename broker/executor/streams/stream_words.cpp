@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "broker/executor/window/quiet_window.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::broker {
 
@@ -62,6 +63,8 @@ bool StreamQueue::settle_fences() {
     }
     if (before == late.position - 1) word().completed.compare_exchange_strong(before, late.position, std::memory_order_release);
     late_fences_.pop_front();
+    if (proto::trace::enabled()) [[unlikely]]
+      proto::trace::instant("fence", "fence written by the worker", {{"session", context_.session}});
   }
   return true;
 }
@@ -106,6 +109,7 @@ bool StreamQueue::prefers_memory_operations() {
 }
 
 CUresult StreamQueue::write_words(std::optional<std::uint32_t> fence_value) {
+  const proto::trace::Span span("driver", fence_value ? "writing a fence" : "writing progress", {"session", context_.session});
   const WordWrites writes = words(fence_value);
   if (!prefers_memory_operations() && chains_.launch(handle(), {}, &writes)) {
     submitted(1);
