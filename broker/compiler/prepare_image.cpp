@@ -151,6 +151,7 @@ class Preparer {
     const Bytes content = image.bytes();
     const std::size_t length = image::length_of(content);
     if (length == 0 || !image::read_fatbin(content, entries)) return refuse(CUDA_ERROR_INVALID_IMAGE, kDamaged, {});
+    if (target_.runs_texts && std::ranges::any_of(entries, image::is_linked_text)) return prepare_linked(image.part(content.first(length)), entries);
     const FatbinChoice choice = choose_entries(entries, target_);
     const Bytes objects = content.subspan(length);
     const bool are_here = image::form_of(objects) == image::Form::fatbin;
@@ -253,6 +254,19 @@ class Preparer {
     return CUDA_SUCCESS;
   }
 
+  // What the CPU driver's linker has given out: the texts of all its inputs, which belong together.
+  CUresult prepare_linked(const ImageBytes& container, std::span<const image::FatbinEntry> entries) {
+    for (const image::FatbinEntry& entry : entries) {
+      if (!image::is_linked_text(entry)) continue;
+      ImageBytes text;
+      if (const CUresult result = unpack(container, entry, text); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = check_ptx(as_text(text.bytes())); result != CUDA_SUCCESS) return result;
+      prepared_.inputs.push_back({CU_JIT_INPUT_PTX, with_end(text)});
+    }
+    note_inputs();
+    return CUDA_SUCCESS;
+  }
+
   CUresult read_object(const ImageBytes& object) {
     std::vector<image::FatbinEntry> entries;
     if (!image::read_fatbin(object.bytes(), entries)) return refuse(CUDA_ERROR_INVALID_IMAGE, kDamaged, {});
@@ -283,8 +297,13 @@ class Preparer {
       objects = objects.subspan(length);
     }
     if (prepared_.inputs.empty()) prepared_.inputs.push_back({CU_JIT_INPUT_PTX, empty_text()});  // a program without code for the device
+    note_inputs();
+    return CUDA_SUCCESS;
+  }
+
+  void note_inputs() {
     prepared_.prefix = prefix_;
-    if (!target_.runs_texts) return CUDA_SUCCESS;  // what is linked tells about itself
+    if (!target_.runs_texts) return;  // what is linked tells about itself
     std::string texts;
     for (LinkInput& input : prepared_.inputs) {
       const bool is_left_out = prepared_.inputs.size() > 1 && image::ptx_is_device_runtime(as_text(input.bytes.bytes()));
@@ -294,7 +313,6 @@ class Preparer {
     }
     note_contents_of_ptx(texts, prepared_);
     set_placed_apart(placements_, prepared_);
-    return CUDA_SUCCESS;
   }
 
   const ImageTarget target_;

@@ -36,6 +36,10 @@ struct FatbinEntry {
   [[nodiscard]] bool is_family_specific() const { return (flags & 0x200000) != 0; }
 };
 
+// Options of the entries in what the CPU driver's linker gives out: all of them belong together, none is an alternative to the others.
+inline constexpr std::string_view kLinkedOption = "--mpsshim-linked";
+[[nodiscard]] inline bool is_linked_text(const FatbinEntry& entry) { return entry.is(EntryKind::ptx) && entry.options == kLinkedOption; }
+
 // The container's length as its header says, header included; 0 if there is no header.
 [[nodiscard]] std::size_t fatbin_bytes(std::span<const std::byte> container);
 

@@ -173,8 +173,8 @@ TEST_CASE("modules have the references that their images declare", "[forwarded]"
 }
 
 TEST_CASE("references that an image declares are found by their names", "[forwarded]") {
-  if (is_cpu_device()) MPSSHIM_SKIP("the CPU driver takes no texture references");
   const DeviceContext context;
+  if (is_cpu_device()) MPSSHIM_SKIP("the CPU driver takes no texture references");
   const LoadedImage image(kKernels, LoadedImage::Content{});
   CUtexref texture = nullptr;
   CHECK(CU(cuModuleGetTexRef)(&texture, image.handle(), "nothing") == CUDA_ERROR_NOT_FOUND);

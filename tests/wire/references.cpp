@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Texture and surface references: what a launch reads through, and what a client may bind.
-#include "proto/references.hpp"
 #include "proto/graph_nodes.hpp"
+#include "proto/references.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/wire/support/wire_fixture.hpp"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA Driver API manual: "External Resource Interoperability", memory. Of the types of handles there is one, the opaque descriptor: a memfd.
-#include "broker/cpudriver/memory/external_memory.hpp"
 #include "broker/cpudriver/api/entry.hpp"
 #include "broker/cpudriver/memory/array.hpp"
+#include "broker/cpudriver/memory/external_memory.hpp"
 
 using namespace mpsshim::cpudriver;
 

@@ -19,7 +19,6 @@ using image::Form;
 
 constexpr std::size_t kMaxTextBytes = std::size_t{256} << 20;  // the largest text of NVIDIA's libraries has 80 MiB
 constexpr std::uint32_t kDefaultArchitecture = 75;
-constexpr std::string_view kLinkedOption = "--mpsshim-linked";  // all entries of the container, not the best one
 
 std::string no_ptx(const std::string& contents, std::uint32_t architecture) {
   const std::string wanted = "arch=compute_" + std::to_string(architecture) + ",code=compute_" + std::to_string(architecture);
@@ -63,7 +62,7 @@ CUresult add_container(std::span<const std::byte> container, std::vector<std::st
   }
   bool is_linked = false;
   for (const FatbinEntry& entry : entries) {
-    if (!entry.is(EntryKind::ptx) || entry.options != kLinkedOption) continue;
+    if (!image::is_linked_text(entry)) continue;
     is_linked = true;
     const CUresult result = add_text(entry, texts, why);
     if (result != CUDA_SUCCESS) return result;
@@ -139,7 +138,7 @@ void leave_out_device_runtime(std::vector<std::string>& texts) {
 std::vector<std::byte> write_linked_image(std::span<const std::string> texts) {
   constexpr std::uint32_t kOptionsAt = 64;
   constexpr std::uint32_t kHeaderBytes = 96;  // 64, the place of the option text (8), the text itself (16), padding
-  static_assert(kOptionsAt + 8 + kLinkedOption.size() <= kHeaderBytes);
+  static_assert(kOptionsAt + 8 + image::kLinkedOption.size() <= kHeaderBytes);
   std::vector<std::byte> body;
   for (const std::string& text : texts) {
     const std::uint64_t stored = (text.size() + 1 + 7) / 8 * 8;
@@ -158,8 +157,8 @@ std::vector<std::byte> write_linked_image(std::span<const std::string> texts) {
     append(body, std::uint64_t{0});
     append(body, std::uint64_t{0});
     append(body, std::uint32_t{kOptionsAt + 8});
-    append(body, static_cast<std::uint32_t>(kLinkedOption.size()));
-    const auto option = std::as_bytes(std::span(kLinkedOption));
+    append(body, static_cast<std::uint32_t>(image::kLinkedOption.size()));
+    const auto option = std::as_bytes(std::span(image::kLinkedOption));
     body.insert(body.end(), option.begin(), option.end());
     body.resize(entry + kHeaderBytes);
     const auto chars = std::as_bytes(std::span(text));

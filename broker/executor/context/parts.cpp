@@ -78,14 +78,12 @@ CUresult ExecutorParts::start() {
     log_warning("Launches are issued one by one, not in chains: the driver does not load the executor's own kernels: {}", driver.describe(result));
   } else {
     chain_pool.stock();
-    open_warm_stream();
   }
   host_clock.open();
   (void)variables.open();
   return modules.open();
 }
 
-// Made at the same place of every life, as all that takes device memory.
 void ExecutorParts::open_warm_stream() {
   const std::optional<std::uint32_t> word = progress.take();
   if (!word) return;

@@ -42,6 +42,8 @@ struct ExecutorParts : ExecutorCore {
   // loads in every life. Failures are for later calls to find.
   void warm_up();
 
+  // Behind start(), at the same place of every life, as all that takes device memory: makes the stream of warm_launch().
+  void open_warm_stream();
   // An empty launch of the executor's own through `chains`, which are the caller's: the way through the driver is warm for the launch that is about
   // to come. After a pause of some milliseconds that way takes five to ten times as long (docs/experiments/2026-11-23-paces.md). The caller has
   // entered the gate of the quiet window. Nothing where the last one has not ended.
@@ -78,9 +80,6 @@ struct ExecutorParts : ExecutorCore {
   std::atomic<bool> is_crowded{false};                   // more streams are at work than the device has connections; set by FaultWatch
   std::atomic<bool> draining{false};                     // about to be replaced: rings are read no more, what was read is issued
   std::atomic<bool> batches_refused{false};              // the driver has no batched memory operations
-
- private:
-  void open_warm_stream();
 };
 
 }  // namespace mpsshim::broker

@@ -123,6 +123,7 @@ CUresult Executor::start() {
                                                               std::min(workers - 1, options_.side_contexts), options_.stress});
   result = parts_->start();
   if (result != CUDA_SUCCESS) return result;
+  parts_->open_warm_stream();
   workers_ = std::make_unique<WorkerSet>(*parts_, workers);
   window_->set_on_open([this] { workers_->wake_all(); });
   window_->set_used_streams([this] { return parts_->progress.used(); });
