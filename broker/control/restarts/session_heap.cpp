@@ -23,7 +23,7 @@ constexpr milliseconds kHeapLook{5};             // whether the next lives are r
 constexpr milliseconds kHeapLookLimit{30'000};       // then it is given up
 constexpr milliseconds kBesideSessions{10'000};  // from one renewal or try to the next; after each try in vain twice as long
 constexpr milliseconds kRarest{600'000};
-constexpr milliseconds kCommandLimit{60'000};  // while a command restarts them
+constexpr milliseconds kCommandOverHeapsLimit{60'000};  // while a command restarts them
 constexpr milliseconds kNewcomerWaits{100};    // for those of the heap that are ending
 constexpr int kShare = 10;                     // renewals without sessions take a tenth of the time at most
 
@@ -161,7 +161,7 @@ void SessionManager::give_up_heaps(uid_t house, const std::string& why) {
 void SessionManager::leave_heaps_to_command(std::function<void()> then) {
   if (heap_step_ == HeapStep::renewing) return heap_commands_.push_back(std::move(then));
   heap_step_ = HeapStep::none;
-  heaps_wait_until_ = EventLoop::Clock::now() + kCommandLimit;
+  heaps_wait_until_ = EventLoop::Clock::now() + kCommandOverHeapsLimit;
   for (auto& [house, heap] : heaps_) heap.timer.reset();
   look_at_heaps_soon();
   then();
