@@ -10,9 +10,11 @@ namespace {
 
 using proto::ArrayKind;
 
-// Levels and planes, and planes of levels: what is found in a part before the part, which `f` may end.
+// Levels and planes, and planes of levels: what is found in a part before the part, which `f` may end. Of an array that is destroyed: CUDA forbids
+// using it, or what is part of it, meanwhile.
 template <typename F>
 void for_each_part(const Array& array, const F& f) {
+  array.mutex.assume_held();
   for (const auto& [number, part] : array.parts) {
     for_each_part(*part, f);
     f(*part);
