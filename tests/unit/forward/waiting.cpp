@@ -163,4 +163,8 @@ TEST_CASE("waiting: on one or two cores hardly any spinning") {
   CHECK(SpinBudget::most_us_for(2) == SpinBudget::kLeastUs);
   CHECK(SpinBudget::most_us_for(4) == 20);
   CHECK(SpinBudget::most_us_for(64) == 50);
+  // A first wait is patient where cores can be spared, and only there.
+  CHECK(SpinBudget::most_cold_us_for(2) == SpinBudget::kLeastUs);
+  CHECK(SpinBudget::most_cold_us_for(4) == 20);
+  CHECK(SpinBudget::most_cold_us_for(64) == 200);
 }
