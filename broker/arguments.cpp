@@ -21,6 +21,10 @@ void describe_service(CommandLine& line, Arguments& arguments) {
               "At most so many workers besides the first get a driver context of their own, over which clients spread that wait after every few "
               "launches, once there are more than two of them; some 12 MiB of GPU memory each",
               CommandLine::Range{0u, 7u});
+  line.option("--priority", &arguments.priority,
+              "How far the executors' threads that clients wait for come before other programs on busy processors: their niceness below 0. Without "
+              "effect where neither root's rights nor RLIMIT_NICE allow it; 0: as other programs",
+              CommandLine::Range{0u, 20u});
   line.option("--connections", &arguments.connections,
               "Hardware connections of the context (CUDA_DEVICE_MAX_CONNECTIONS): how many streams may have kernels and events under way without "
               "waiting for each other; each makes an executor's start, and so recovery, some 5 to 10 ms longer",
@@ -160,6 +164,7 @@ ExecutorOptions executor_options(const Arguments& arguments) {
           .connections = arguments.connections,
           .copy_connections = arguments.copy_connections,
           .side_contexts = arguments.side_contexts,
+          .priority = arguments.priority,
           .label = arguments.label,
           .module_cache_mib = arguments.module_cache_mib,
           .patience_s = arguments.patience_s,
@@ -186,6 +191,7 @@ ExecutorSettings executor_settings(const Arguments& arguments) {
   executors.drivers = drivers_to_try(arguments.driver);
   executors.workers = arguments.workers;
   executors.side_contexts = arguments.side_contexts;
+  executors.priority = arguments.priority;
   executors.connections = arguments.connections;
   executors.copy_connections = arguments.copy_connections;
   executors.module_cache_mib = arguments.module_cache_mib;

@@ -28,6 +28,7 @@
 #include "broker/linker/linker_main.hpp"
 #include "broker/log.hpp"
 #include "broker/log_subject.hpp"
+#include "broker/rights/rights.hpp"
 
 namespace {
 
@@ -119,6 +120,7 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
   if (!open_server_log(server_log)) {
     return refuse("the log " + server_log + " cannot be written (" + std::strerror(errno) + "): name another directory with --log-dir");
   }
+  if (arguments.priority != 0) allow_priority(arguments.priority);
   ProcessLauncher launcher;
   CompilerProcessLauncher compilers({arguments.has_image_faults, arguments.dumpable});
   LinkerProcessLauncher linkers(linker_options(arguments));

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/rights/rights.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
 
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -103,6 +105,18 @@ void refuse_all(CallFilter& filter, const long (&calls)[kCount]) {
 bool has_capability(unsigned capability) {
   Capabilities capabilities{};
   return read_capabilities(capabilities) && has(capabilities, capability);
+}
+
+void allow_priority(unsigned priority) {
+  constexpr rlim_t kNoPriority = 20;  // the limit that niceness 0 has
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NICE, &limit) != 0) return;
+  const rlim_t wanted = kNoPriority + priority;
+  if (limit.rlim_cur >= wanted) return;
+  const rlimit raised{wanted, std::max(wanted, limit.rlim_max)};
+  if (setrlimit(RLIMIT_NICE, &raised) == 0) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  (void)setrlimit(RLIMIT_NICE, &limit);
 }
 
 bool keep_capabilities(std::initializer_list<unsigned> kept, Heirs heirs) {

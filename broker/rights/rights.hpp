@@ -38,6 +38,9 @@ inline constexpr bool kIsSanitized = false;
 enum class Heirs { none, programs };  // what is executed later has these and no others
 [[nodiscard]] bool keep_capabilities(std::initializer_list<unsigned> kept, Heirs heirs = Heirs::none);
 [[nodiscard]] bool has_capability(unsigned capability);
+// Threads of this process, and of what it executes, may come so far before others (their niceness below 0) without a capability. Before
+// capabilities go; where the limit cannot be raised (CAP_SYS_RESOURCE), it stays.
+void allow_priority(unsigned priority);
 
 // All threads: no_new_privs, and no call that lets a process become or look into another, load code into the kernel, or change the machine.
 // An executor executes nothing, makes no process and no socket but of the machine's own kind, and sends signals to itself alone.

@@ -58,6 +58,7 @@ ExecutorOptions Executor::options() const {
                           .connections = settings_.connections,
                           .copy_connections = settings_.copy_connections,
                           .side_contexts = settings_.side_contexts,
+                          .priority = settings_.priority,
                           .label = label_,
                           .module_cache_mib = settings_.module_cache_mib,
                           .patience_s = settings_.patience_s,

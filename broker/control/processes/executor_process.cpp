@@ -80,6 +80,7 @@ Command make_command(const ExecutorOptions& options) {
                        "--device",    std::to_string(options.device),
                        "--workers",   std::to_string(options.workers),
                        "--side-contexts", std::to_string(options.side_contexts),
+                       "--priority",  std::to_string(options.priority),
                        "--connections", std::to_string(options.connections),
                        "--copy-connections", std::to_string(options.copy_connections),
                        "--log-dir",   options.log_dir,

@@ -14,6 +14,7 @@
 #include <sys/prctl.h>
 
 #include "broker/executor/base/interrupts.hpp"
+#include "broker/executor/base/thread_priority.hpp"
 #include "broker/executor/link/client_channel.hpp"
 #include "broker/log.hpp"
 #include "proto/futex.hpp"
@@ -118,6 +119,7 @@ Completion::Scan Completion::scan(std::uint64_t session, ClientChannel& channel)
 
 void Completion::loop() {
   if (spare_cores_) prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
+  serve_before_others();
   while (!stopping_.load(std::memory_order_relaxed)) {
     const Clock::time_point now = Clock::now();
     wait(std::max(look_around(now) - now, Clock::duration(kShortestPause)));

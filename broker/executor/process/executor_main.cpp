@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "broker/executor/base/thread_priority.hpp"
 #include "broker/executor/base/trace.hpp"
 #include "broker/executor/process/driver_areas.hpp"
 #include "broker/executor/process/executor.hpp"
@@ -22,6 +23,7 @@ int executor_main(const ExecutorOptions& options) {
   start_trace();
   // Descriptors that are under way beyond the user's limit of open files: every broker of the user has a part in it.
   if (!options.keeps_rights && !keep_capabilities({CAP_SYS_RESOURCE})) log_warning("Capabilities could not be dropped: {}", std::strerror(errno));
+  set_serving_priority(options.priority);
   driver_areas::keep_in_order();
   return Executor(options).run();
 }

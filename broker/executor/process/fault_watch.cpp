@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sys/prctl.h>
 
+#include "broker/executor/base/thread_priority.hpp"
 #include "broker/executor/window/quiet_window.hpp"
 #include "broker/log.hpp"
 #include "broker/seen_end.hpp"
@@ -70,6 +71,7 @@ bool FaultWatch::open() {
 void FaultWatch::loop() {
   enter_thread_();
   if (spare_cores_) prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
+  serve_before_others();
   while (!stopping_) {
     const Clock::time_point now = Clock::now();
     const StallSense::Verdict verdict = look(now);

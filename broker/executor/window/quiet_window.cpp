@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "broker/executor/base/scoped_call.hpp"
+#include "broker/executor/base/thread_priority.hpp"
 #include "broker/log.hpp"
 #include "proto/futex.hpp"
 #include "proto/trace.hpp"
@@ -30,6 +31,7 @@ QuietWindow::QuietWindow(const ProgressTable& progress, unsigned workers, Limits
   for (Gate& gate : gates_) gate.window_ = this;
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "window");
+    serve_before_others();
     loop();
   });
 }
