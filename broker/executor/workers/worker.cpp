@@ -12,6 +12,7 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 
+#include "broker/executor/base/thread_priority.hpp"
 #include "broker/executor/records/dispatch.hpp"
 #include "broker/executor/sessions/session.hpp"
 #include "broker/executor/workers/worker_set.hpp"
@@ -39,10 +40,6 @@ constexpr unsigned kTurnsBetweenLooks = 16;  // at the clock, for the interval
 constexpr std::chrono::microseconds kIdleSleepLimit{1'000'000};
 // Where the next record is foreseen nothing is gained by spinning on after a step, as far as its last replies do not come that way.
 constexpr std::chrono::microseconds kSpinBeforeForeseen{15};
-constexpr std::chrono::microseconds kNotWorthSleeping{40};
-constexpr std::chrono::microseconds kMostLateness{200};
-constexpr std::chrono::microseconds kColdAfter{500};
-constexpr std::chrono::milliseconds kLongQuiet{50};  // the fault watch may have gone to sleep by then
 
 // How long a worker without work spins before it sleeps: a spinning worker must not take the core from the client it waits for.
 std::chrono::microseconds spin_time() {
@@ -70,7 +67,7 @@ Worker::Worker(ExecutorParts& parts, WorkerSet& set, unsigned index, bool has_th
       wake_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       batch_(2 * kQuantumBytes),
       scattering_(index + 1),
-      warm_chains_(parts, parts.chain_pool) {
+      look_out_(parts, gate_) {
   if (!watch(epoll_, wake_event_.get())) log_error("Worker {} cannot watch its own wake event: errno {}", index, errno);
   if (!has_thread) return;
   thread_ = std::thread([this, index] {
@@ -133,74 +130,32 @@ void Worker::turn() {
 
 void Worker::loop() {
   if (has_spare_cores()) prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
+  serve_before_others();
   parts_.driver->cuCtxSetCurrent(parts_.context);
-  Clock::time_point idle_since{};
   while (!stopping_.load(std::memory_order_relaxed)) {
     const bool has_read_mail = run_mailbox();
     Visit visit = visit_all();
     visit.worked |= !has_read_mail;
     if (++turns_ % kTurnsBetweenLooks == 0) rebalance();
     if (visit.worked) {
-      idle_since = {};
+      idle_.note_work();
       pause_ = kShortestIdlePause;
-      continue;
+    } else {
+      idle(visit);
     }
-    const Clock::time_point now = Clock::now();
-    if (idle_since == Clock::time_point{}) {
-      idle_since = now;
-      fall_quiet(now);
-    }
-    if (now - idle_since < (are_foreseen_ ? std::min(spin_, kSpinBeforeForeseen) : spin_) || is_watching_out(now)) {
-      proto::cpu_relax();
-      continue;
-    }
-    if (write_progress() && prepare_sleep(visit)) sleep(visit, now, now - idle_since);
   }
 }
 
-// The sessions that had something to do have nothing for the moment.
-void Worker::fall_quiet(Clock::time_point now) {
-  if (std::exchange(owes_ring_, false)) parts_.bell.ring();
-  expected_.reset();
-  is_warm_ = false;
-  fell_quiet_ = now;
-  are_foreseen_ = true;
-  for (const std::shared_ptr<Session>& session : sessions_) {
-    ArrivalForecast& arrivals = session->arrivals();
-    const bool was_quiet = arrivals.is_quiet();
-    arrivals.fall_quiet(now);
-    const std::optional<ArrivalForecast::Window> window = arrivals.next();
-    if (window && window->until > now && (!expected_ || window->from < expected_->from)) expected_ = window;
-    are_foreseen_ &= was_quiet || window.has_value();
+// A turn had nothing to do: spins for a while, or as long as somebody is about to come, then sleeps.
+void Worker::idle(Visit& visit) {
+  const Clock::time_point now = Clock::now();
+  const bool has_fallen_quiet = !idle_.is_idle();
+  idle_.note_idle(now);
+  if (has_fallen_quiet) look_out_.fall_quiet(sessions_, now);
+  if (idle_.so_far() < (look_out_.are_all_foreseen() ? std::min(spin_, kSpinBeforeForeseen) : spin_) || look_out_.is_due(sessions_, now)) {
+    return proto::cpu_relax();
   }
-  are_foreseen_ &= expected_.has_value();
-}
-
-// The ring of a session that was quiet has something. Its client has not rung for it if this worker was awake for that; so the fault watch, which
-// listens to the same doorbells, is told once the work is on its way.
-void Worker::note_arrival(Session& session) { owes_ring_ |= session.arrivals().come(Clock::now()) >= kLongQuiet; }
-
-// Whether somebody's next record is so near that sleeping is not worth it: then clients need not ring either. Looks further once a window is over.
-bool Worker::is_watching_out(Clock::time_point now) {
-  if (!expected_) return false;
-  if (now >= expected_->until) {
-    fall_quiet(now);
-    return false;
-  }
-  if (expected_->from - now > lateness_ + kNotWorthSleeping) return false;
-  if (std::exchange(has_slept_, false)) {
-    for (const std::shared_ptr<Session>& session : sessions_) session->channel().ring().end_sleep();
-  }
-  if (!is_warm_ && now - fell_quiet_ >= kColdAfter) warm_up();
-  return true;
-}
-
-// Once a window.
-void Worker::warm_up() {
-  is_warm_ = true;
-  if (!gate_.enter()) return;
-  parts_.warm_launch(warm_chains_);
-  gate_.leave();
+  if (write_progress() && prepare_sleep(visit)) sleep(visit, now);
 }
 
 // Of all sessions, before it sleeps. False: there is more.
@@ -263,7 +218,7 @@ Worker::Visit Worker::visit(Session& session) {
 
 bool Worker::read_ring(Session& session) {
   if (!session.may_read() || !session.channel().ring().has_records()) return false;
-  if (session.arrivals().is_quiet()) note_arrival(session);
+  if (session.arrivals().is_quiet()) look_out_.note_arrival(session);
   if (session.home().has_streams_to_move()) [[unlikely]]
     session.home().move_streams();
   session.streams().set_held(true);  // before the ring gives the room back
@@ -340,28 +295,19 @@ void Worker::drop(std::size_t index) {
   sessions_.erase(sessions_.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
-void Worker::sleep(const Visit& visit, Clock::time_point now, Clock::duration idle) {
+void Worker::sleep(const Visit& visit, Clock::time_point now) {
   std::chrono::nanoseconds limit = visit.polls ? pause_ : kIdleSleepLimit;
   pause_ = visit.polls ? std::min(pause_ * 2, visit.lacks_credit ? kLongestPauseForCredit : kLongestIdlePause) : kShortestIdlePause;
-  if (visit.awaits_fences) limit = std::min(limit, completion_pause(idle, has_spare_cores()));  // a client waits for what the GPU does
-  const Clock::duration foreseen = expected_ ? expected_->from - now - lateness_ : Clock::duration::max();
-  const bool is_foreseen = foreseen < limit;
-  has_slept_ = true;
-  if (is_foreseen) limit = std::max<Clock::duration>(foreseen, {});
+  if (visit.awaits_fences) limit = std::min(limit, completion_pause(idle_.so_far(), has_spare_cores()));  // a client waits for what the GPU does
+  limit = look_out_.begin_sleep(now, limit);
   pollfd ready{epoll_.get(), POLLIN, 0};
   const timespec timeout{limit.count() / 1'000'000'000, limit.count() % 1'000'000'000};
-  if (ppoll(&ready, 1, &timeout, nullptr) <= 0) {
-    if (is_foreseen) learn_lateness(Clock::now() - (now + foreseen));
-    return;
-  }
+  const bool is_woken = ppoll(&ready, 1, &timeout, nullptr) > 0;
+  const Clock::time_point end = Clock::now();
+  idle_.note_idle(end);
+  if (!is_woken) return look_out_.end_sleep(end);
   std::array<epoll_event, 64> edges;
   (void)epoll_wait(epoll_.get(), edges.data(), static_cast<int>(edges.size()), 0);
-}
-
-// How late it woke up decides how early it wakes the next time.
-void Worker::learn_lateness(Clock::duration late) {
-  late = std::clamp<Clock::duration>(late, {}, kMostLateness);
-  lateness_ = late > lateness_ ? (lateness_ + late) / 2 : lateness_ - (lateness_ - late) / 8;
 }
 
 }  // namespace mpsshim::broker

@@ -14,16 +14,15 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
 
-#include "broker/executor/chains/chain.hpp"
 #include "broker/executor/context/parts.hpp"
-#include "broker/executor/sessions/arrival_forecast.hpp"
 #include "broker/executor/sessions/session_owner.hpp"
 #include "broker/executor/window/quiet_window.hpp"
+#include "broker/executor/workers/idle_time.hpp"
+#include "broker/executor/workers/look_out.hpp"
 #include "broker/executor/workers/worker_placement.hpp"
 #include "proto/mutex.hpp"
 #include "proto/segment.hpp"
@@ -64,8 +63,6 @@ class Worker final : public SessionOwner {
     bool awaits_fences = false;  // a client waits, and is told by this worker
   };
 
-  static constexpr std::chrono::microseconds kFirstLateness{20};
-
   void loop();
   [[nodiscard]] bool run_mailbox();  // false: there is more
   [[nodiscard]] Visit visit_all();
@@ -79,13 +76,9 @@ class Worker final : public SessionOwner {
   void rebalance();
   void scatter();
   void find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting);
-  void fall_quiet(Clock::time_point now);
-  void note_arrival(Session& session);
-  [[nodiscard]] bool is_watching_out(Clock::time_point now);
+  void idle(Visit& visit);
   [[nodiscard]] bool prepare_sleep(Visit& visit);
-  void sleep(const Visit& visit, Clock::time_point now, Clock::duration idle);
-  void warm_up();
-  void learn_lateness(Clock::duration late);
+  void sleep(const Visit& visit, Clock::time_point now);
 
   ExecutorParts& parts_;
   WorkerSet& set_;
@@ -108,15 +101,8 @@ class Worker final : public SessionOwner {
   unsigned turns_ = 0;
   std::minstd_rand scattering_;  // Stress::move_ms
   std::chrono::microseconds pause_{};
-  // When some session that is quiet is expected to send something (ArrivalForecast): the earliest such window that is not over.
-  std::optional<ArrivalForecast::Window> expected_;
-  ChainCache warm_chains_;                    // of warm_up()
-  Clock::time_point fell_quiet_{};            // somebody, last
-  bool is_warm_ = false;                      // for the window expected
-  bool are_foreseen_ = false;                 // whoever fell quiet last is expected
-  bool has_slept_ = false;                    // since clients need not ring
-  bool owes_ring_ = false;                    // to the fault watch
-  Clock::duration lateness_{kFirstLateness};  // of wake-ups by time, of late
+  IdleTime idle_;
+  LookOut look_out_;
   std::thread thread_;
 };
 

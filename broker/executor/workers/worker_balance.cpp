@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "broker/executor/sessions/session.hpp"
 #include "broker/executor/workers/worker.hpp"
@@ -28,21 +29,29 @@ void Worker::rebalance() {
   if (since < kRebalanceInterval) return;
   const auto elapsed_ms = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
   rebalanced_.store(now, std::memory_order_relaxed);
+  const unsigned busy_percent = idle_.take_busy_percent(now);
+  std::uint64_t of_all = 0;
+  std::vector<StreamSet::Pace> paces;
+  for (const std::shared_ptr<Session>& session : sessions_) of_all += paces.emplace_back(session->take_pace()).operations;
+  std::uint64_t kept = of_all;
   std::size_t waiting = 0;
   std::shared_ptr<Session> last;
-  for (std::size_t i = 0; i < sessions_.size();) {
+  for (std::size_t i = 0, looked_at = 0; i < sessions_.size();) {
     const std::shared_ptr<Session> session = sessions_[i];
-    const StreamSet::Pace done = session->take_pace();
+    const StreamSet::Pace done = paces[looked_at++];
     const bool waits = waits_often(done, elapsed_ms);
     session->home().note_waiting(waits, now);
     const bool is_at_home = session->home().worker() == index_;
-    const Placement place = placement(done, elapsed_ms, is_at_home, std::exchange(session->full_turns, 0));
+    const auto still_busy_percent = static_cast<unsigned>(of_all == 0 ? 0 : busy_percent * kept / of_all);
+    const AtWorker at{.is_at_home = is_at_home, .full_turns = std::exchange(session->full_turns, 0), .busy_percent = still_busy_percent};
+    const Placement place = placement(done, elapsed_ms, at);
     if (place == Placement::stay || session->is_closing() || !set_.move(session, place)) {
       waiting += is_at_home && session->home().has_waited(now) ? 1 : 0;
       if (is_at_home && waits && session->home().may_change(now)) last = session;
       ++i;
       continue;
     }
+    kept -= done.operations;
     drop(i);
   }
   waiting_.store(waiting, std::memory_order_relaxed);

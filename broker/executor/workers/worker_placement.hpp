@@ -3,8 +3,8 @@
 // (docs/experiments/2026-11-21-words-by-kernels.md), so sessions that wait after every few launches are with the worker in whose context their
 // streams are: their home.
 // That is the first worker's, until there are more of them than one worker serves well; then they spread over the homes (side_context.hpp). A
-// session that posts long runs costs decoding and filling graphs instead, and goes where there is least of that; so does one that takes all the time
-// its worker gives it and waits for nothing.
+// session that posts long runs costs decoding and filling graphs instead, and goes where there is least of that: if it posts much, or its worker is
+// busy with all of them together. So does one that takes all the time its worker gives it and waits for nothing.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +23,23 @@ enum class Placement : std::uint8_t { stay, home, elsewhere };
   return done.operations >= kSome * milliseconds && done.operations < kShortRun * done.fences;
 }
 
-// From the same, and how often its worker left it for others before it was through (TurnBudget). Between the bounds it stays where it is.
-[[nodiscard]] constexpr Placement placement(const StreamSet::Pace& done, std::uint64_t milliseconds, bool is_at_home, std::uint64_t full_turns) {
-  constexpr std::uint64_t kMany = 200;    // operations a millisecond: worth a worker
+// What else is known of a session and its worker.
+struct AtWorker {
+  bool is_at_home = false;
+  std::uint64_t full_turns = 0;  // how often it was left for others before it was through (TurnBudget)
+  unsigned busy_percent = 0;     // of its worker's time, for sessions that it keeps
+};
+
+// Between the bounds it stays where it is.
+[[nodiscard]] constexpr Placement placement(const StreamSet::Pace& done, std::uint64_t milliseconds, const AtWorker& at) {
+  constexpr std::uint64_t kSome = 10;    // operations a millisecond: enough to judge by
+  constexpr std::uint64_t kMany = 200;   // worth a worker
+  constexpr unsigned kBusyPercent = 50;  // others would wait for the worker as often as not
   constexpr std::uint64_t kLongRun = 32;  // operations a fence
   constexpr std::uint64_t kMillisecondsATurn = 2;
-  if (!is_at_home) return waits_often(done, milliseconds) ? Placement::home : Placement::stay;
-  const bool is_much = done.operations >= kMany * milliseconds || full_turns * kMillisecondsATurn >= milliseconds;
+  if (!at.is_at_home) return waits_often(done, milliseconds) ? Placement::home : Placement::stay;
+  const bool is_part_of_much = at.busy_percent >= kBusyPercent && done.operations >= kSome * milliseconds;
+  const bool is_much = done.operations >= kMany * milliseconds || is_part_of_much || at.full_turns * kMillisecondsATurn >= milliseconds;
   return is_much && done.operations >= kLongRun * done.fences ? Placement::elsewhere : Placement::stay;
 }
 
