@@ -109,12 +109,26 @@ void StreamQueue::learn_progress() {
     under_way_.pop_front();
     if (known_done_.when != FlightLimit::Clock::time_point{}) asked = known_done_;
   }
+  if (asked.in_flight == 0) return;
+  const FlightLimit::Clock::time_point now = FlightLimit::Clock::now();
+  const FlightLimit::Clock::time_point began = limit_.is_crowded() ? std::max(asked.when, last_return_) : asked.when;
   // Seen late, where nobody was waiting for it, it would say nothing.
-  if (lacked_credit_ && asked.in_flight != 0) limit_.learn(FlightLimit::Clock::now() - asked.when, asked.in_flight);
+  if (lacked_credit_) limit_.learn(now - began, asked.in_flight);
+  last_return_ = now;
+}
+
+// A record of an event does not wait in a connection for the work before it, and a fence that this thread passes on is not given to the GPU.
+bool StreamQueue::is_within_credit() const {
+  if (submissions_ - known_done_.submissions >= kCredit) return false;
+  const std::uint32_t in_flight = issued_ - known_done_.position;
+  if (limit_.admits(in_flight)) return true;
+  const auto* record = std::get_if<RecordOp>(&ops_.front());
+  const bool is_light = record != nullptr ? !record->has_fence : std::holds_alternative<FenceOp>(ops_.front()) && written_ == issued_;
+  return is_light && limit_.admits_light(in_flight);
 }
 
 bool StreamQueue::has_credit() {
-  limit_.set_crowded(context_.parts.is_crowded.load(std::memory_order_relaxed));
+  limit_.set_crowded(context_.parts.is_crowded.load(std::memory_order_relaxed), ops_.size());
   if (is_within_credit()) return true;
   learn_progress();
   lacked_credit_ = !is_within_credit();

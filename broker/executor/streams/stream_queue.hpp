@@ -117,7 +117,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   struct Written {  // a progress write on its way
     std::uint32_t position = 0;
     std::uint32_t submissions = 0;
-    std::uint32_t in_flight = 0;  // then, and when it was: only where the limit learns from it
+    std::uint32_t in_flight = 0;  // then (in a crowd: what it was written behind), and when it was: only where the limit learns from it
     FlightLimit::Clock::time_point when{};
   };
 
@@ -127,9 +127,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
     std::uint32_t value = 0;
   };
 
-  [[nodiscard]] bool is_within_credit() const {
-    return submissions_ - known_done_.submissions < kCredit && issued_ - known_done_.position < limit_.operations();
-  }
+  [[nodiscard]] bool is_within_credit() const;
   [[nodiscard]] bool has_credit();
   void learn_progress();
   [[nodiscard]] bool expects_fence();
@@ -205,6 +203,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   Rhythm rhythm_;
   FlightLimit limit_;
   bool lacked_credit_ = false;
+  FlightLimit::Clock::time_point last_return_{};  // in a crowd: progress was seen
   std::vector<void*> addresses_;  // scratch
 };
 

@@ -77,9 +77,9 @@ void StreamQueue::write_progress() {
 
 // The clock is read for a stream with much in flight only: others never come near the limit.
 void StreamQueue::progress_submitted() {
-  const std::uint32_t in_flight = issued_ - known_done_.position;
+  const std::uint32_t in_flight = issued_ - (limit_.is_crowded() ? written_ : known_done_.position);
   written_ = issued_;
-  if (in_flight < (limit_.operations() + 1) / 2) {
+  if (in_flight < limit_.worth_learning()) {
     under_way_.push_back({written_, submissions_});
   } else {
     under_way_.push_back({written_, submissions_, in_flight, FlightLimit::Clock::now()});
