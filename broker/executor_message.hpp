@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "gen/executor_messages.hpp"
+#include "proto/message_fds.hpp"
 #include "proto/socket.hpp"
 
 namespace mpsshim::broker {
@@ -27,10 +28,8 @@ inline constexpr std::size_t kMaxExecutorPacketBytes =
     sizeof(ExecutorHeader) + std::ranges::max(kExecutorMessages, {}, &proto::MessageRow::size_bytes).size_bytes;
 static_assert(kMaxExecutorPacketBytes <= proto::kMaxMessageBytes);
 
-template <typename Message>
-using LentFds = proto::DescriptorsOf<Message, int>;  // -1: missing
-template <typename Message>
-using TakenFds = proto::DescriptorsOf<Message, proto::FileDescriptor>;
+using proto::LentFds;
+using proto::Received;
 
 // Of a message that is sent. Its descriptors are lent: they stay open until it is.
 class OutgoingMessage {
@@ -42,26 +41,15 @@ class OutgoingMessage {
     std::memcpy(packet_.data(), &header, sizeof header);
     if constexpr (Message::kBytes != 0) std::memcpy(packet_.data() + sizeof header, &message, Message::kBytes);
     size_bytes_ = sizeof header + Message::kBytes;
-    for (const int* fd : fds.list()) {
-      if (fd_count_ >= kRow.least_descriptors && *fd < 0) break;
-      fds_[fd_count_++] = *fd;
-    }
+    fds_ = proto::LentList(kRow, fds.list());
   }
   [[nodiscard]] std::span<const std::byte> bytes() const { return std::span(packet_).first(size_bytes_); }
-  [[nodiscard]] std::span<const int> fds() const { return std::span(fds_).first(fd_count_); }
+  [[nodiscard]] std::span<const int> fds() const { return fds_.in_order(); }
 
  private:
   std::array<std::byte, kMaxExecutorPacketBytes> packet_;
   std::size_t size_bytes_ = 0;
-  std::array<int, proto::kMaxMessageFds> fds_;
-  std::size_t fd_count_ = 0;
-};
-
-// A structure that has arrived, and its descriptors.
-template <typename Message>
-struct Received {
-  Message message;
-  TakenFds<Message> fds;
+  proto::LentList fds_;
 };
 
 // One that fits its row. Taken apart once, by whoever it is for.
@@ -99,10 +87,7 @@ class ReceivedMessage {
   }
   template <typename Message>
   [[nodiscard]] Received<Message> take() {
-    Received<Message> received{read<Message>(), {}};
-    std::size_t next = 0;
-    for (proto::FileDescriptor* fd : received.fds.list()) *fd = std::move(fds_.fds[next++]);
-    return received;
+    return {read<Message>(), proto::take_fds<Message>(fds_)};
   }
   // Of the session that it names; 0: of none.
   [[nodiscard]] std::uint64_t session() const {

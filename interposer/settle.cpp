@@ -84,12 +84,11 @@ bool take_facts(const proto::FileDescriptor& file) {
 
 ProcessState greet(Connection& connection, const std::string& path) {
   const proto::FileDescriptor pidfd = open_own_pidfd();  // without one (old kernel, seccomp) the broker has the hang-up alone
-  const std::array<int, 1> fds = {pidfd.get()};
   proto::Hello hello;
   hello.protocol_hash = proto::kProtocolHash;
-  proto::Welcome welcome;
-  proto::ReceivedFds received;
-  const CUresult status = connection.request(hello, welcome, received, std::span(fds).first(pidfd.valid() ? 1 : 0));
+  proto::Received<proto::Welcome> received;
+  const CUresult status = connection.request(hello, received, {.self = pidfd.get()});
+  const proto::Welcome& welcome = received.message;
   if (const auto refusal = proto::agree({welcome.layout_major, welcome.layout_minor}, proto::kVersion);
       status == CUDA_ERROR_MPS_CONNECTION_FAILED && refusal != proto::Agreement::served) {
     log_line("The broker at %s speaks protocol %u.%u, for which this library's %u.%u is too %s: %s.", path.c_str(), welcome.layout_major,
@@ -112,7 +111,7 @@ ProcessState greet(Connection& connection, const std::string& path) {
              welcome.layout_major, welcome.layout_minor, proto::kLayoutMajor, proto::kLayoutMinor);
     return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
   }
-  if (received.count < 1 || !take_facts(received.fds[0])) return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
+  if (!take_facts(received.fds.facts)) return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
   debug_line(DebugTopic::settle, "Attached to the broker at %s (driver %d, %u devices).", path.c_str(), settled.driver_version,
              settled.facts->device_count);
   return ProcessState::attached;

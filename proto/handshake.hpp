@@ -6,10 +6,13 @@
 // Semantics of limits and refusals follow NVIDIA's MPS manual, "Client-Server Connection".
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "gen/client_messages.hpp"
 #include "proto/channel.hpp"
+#include "proto/message_fds.hpp"
 
 namespace mpsshim::proto {
 
@@ -18,5 +21,14 @@ inline constexpr char kControlSocketName[] = "control.sock";  // mpsctl: a line 
 
 // For good (messages.toml).
 static_assert(sizeof(Hello) == 32 && sizeof(Welcome) == 24 && sizeof(Attached) == 72);
+
+template <typename Message>
+inline constexpr const MessageRow& kRowOf = *find_row(kClientMessages, static_cast<std::uint32_t>(Message::kId));
+
+// One packet, with what is lent of its descriptors.
+template <typename Message>
+[[nodiscard]] SocketStatus send_message(const Socket& socket, const Message& message, LentFds<Message> fds) {
+  return socket.send(std::as_bytes(std::span(&message, 1)), LentList(kRowOf<Message>, fds.list()).in_order());
+}
 
 }  // namespace mpsshim::proto

@@ -16,6 +16,35 @@ namespace mpsshim::interposer {
 
 using proto::SocketStatus;
 
+namespace {
+
+proto::MessageHeader header_of(std::span<const std::byte> packet) {
+  proto::MessageHeader header;
+  std::memcpy(&header, packet.data(), sizeof header);
+  return header;
+}
+
+// nullptr: it is an answer of that row. A refusal is as long, since a Welcome that is one has a version; it has no descriptors.
+const char* fault_of(std::span<const std::byte> packet, std::size_t descriptors, const proto::MessageRow& expected) {
+  if (packet.size() < sizeof(proto::MessageHeader)) return "the broker's answer is too short";
+  const proto::MessageHeader header = header_of(packet);
+  if (header.magic != proto::kMessageMagic) return "the broker's answer is not of this protocol";
+  if (static_cast<std::uint32_t>(header.type) != expected.id) return "the broker has answered another question";
+  proto::MessageRow row = expected;
+  if (header.status != 0) row.least_descriptors = row.most_descriptors = 0;
+  switch (proto::misfit(&row, proto::MessageDirection::to_client, packet, descriptors)) {
+    case proto::Misfit::fits: return nullptr;
+    case proto::Misfit::size: return "the broker's answer has another size than its type";
+    case proto::Misfit::descriptors: return "the broker's answer has other descriptors than its type";
+    case proto::Misfit::unknown:
+    case proto::Misfit::direction:
+    case proto::Misfit::range: break;
+  }
+  return "the broker's answer is none that a broker sends";
+}
+
+}  // namespace
+
 bool Connection::open(const std::string& path) {
   socket_ = proto::Socket::connect_to(path);
   if (!socket_.valid()) return false;
@@ -39,41 +68,33 @@ CUresult Connection::lose(const char* why) {
   return CUDA_ERROR_MPS_CONNECTION_FAILED;
 }
 
-CUresult Connection::exchange(std::span<const std::byte> request, std::span<const int> fds, std::span<std::byte> answer, proto::MessageType expected,
-                              proto::ReceivedFds& received, int timeout_ms) {
+CUresult Connection::exchange(std::span<const std::byte> request, const proto::LentList& fds, const proto::MessageRow& expected,
+                              std::span<std::byte> answer, proto::ReceivedFds& received, int timeout_ms) {
   const NoCancellation hold;
   const std::lock_guard lock(mutex_);
   if (lost_ != nullptr) return CUDA_ERROR_MPS_CONNECTION_FAILED;
   if (!still_ours()) return lose("the program has closed the descriptor of its socket");
-  SocketStatus sent = socket_.send(request, fds);
+  SocketStatus sent = socket_.send(request, fds.in_order());
   // Others of this user may have too many descriptors in sockets. Only Hello has one, and does without.
-  if (sent == SocketStatus::failed && !fds.empty() && proto::is_shortage(errno)) sent = socket_.send(request);
+  if (sent == SocketStatus::failed && !fds.in_order().empty() && proto::is_shortage(errno)) sent = socket_.send(request);
   if (sent != SocketStatus::ok) return lose("sending failed");
   if (!socket_.wait_readable(timeout_ms)) return lose("no answer within the time limit");
 
-  std::array<std::byte, proto::kMaxMessageBytes> packet;
+  std::array<std::byte, proto::kMaxMessageBytes> buffer;
   std::size_t packet_bytes = 0;
-  switch (socket_.receive(packet, packet_bytes, received)) {
+  proto::ReceivedFds fds_of_packet;  // closed here unless the packet is the answer
+  switch (socket_.receive(buffer, packet_bytes, fds_of_packet)) {
     case SocketStatus::ok: break;
     case SocketStatus::closed: return lose("the broker has hung up");
-    case SocketStatus::truncated: return lose("the broker's answer is longer than any message of the protocol");
+    case SocketStatus::truncated: return lose("the broker's answer is longer, or has more descriptors, than any message of the protocol");
     case SocketStatus::would_block:
     case SocketStatus::failed: return lose("receiving failed");
   }
-  proto::MessageHeader header;
-  if (packet_bytes < sizeof header) return lose("the broker's answer is too short");
-  std::memcpy(&header, packet.data(), sizeof header);
-  if (header.magic != proto::kMessageMagic) return lose("the broker's answer is not of this protocol");
-  if (header.status != 0) {
-    received = proto::ReceivedFds{};
-    // Of a refusal nothing else counts, but that a Welcome has the version of a broker that does not serve ours.
-    if (header.type == expected) std::memcpy(answer.data(), packet.data(), packet_bytes < answer.size() ? packet_bytes : answer.size());
-    return static_cast<CUresult>(header.status);
-  }
-  // A broker of a newer release may append fields; one of an older release may lack some, which keep the defaults of the message.
-  if (header.type != expected) return lose("the broker has answered another question");
-  std::memcpy(answer.data(), packet.data(), packet_bytes < answer.size() ? packet_bytes : answer.size());
-  return CUDA_SUCCESS;
+  const std::span packet = std::span<const std::byte>(buffer).first(packet_bytes);
+  if (const char* const fault = fault_of(packet, fds_of_packet.count, expected); fault != nullptr) return lose(fault);
+  std::memcpy(answer.data(), packet.data(), answer.size());
+  received = std::move(fds_of_packet);
+  return static_cast<CUresult>(header_of(packet).status);
 }
 
 bool Connection::is_lost() {

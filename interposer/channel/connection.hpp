@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The connection of this process to the control process: one request, one answer, under a lock (proto/handshake.hpp).
 //
-// Owned by settle.cpp and never destroyed while the process lives. Any thread may call `request`; requests queue at the lock. An answer that
-// does not come within the deadline breaks the connection, since a late answer would be taken for the next one; a broken connection answers
+// Owned by settle.cpp and never destroyed while the process lives. Any thread may call `request` and `ask`; requests queue at the lock. An answer
+// that does not come within the deadline breaks the connection, since a late answer would be taken for the next one; a broken connection answers
 // CUDA_ERROR_MPS_CONNECTION_FAILED at once and for ever.
-// Trust: the peer's answers are checked for size, magic and type. A host program that closes descriptors it does not know (daemons do) and
+// Trust: an answer is held against its row of the message table, as the broker holds what clients send: one of another length or with other
+// descriptors breaks the connection, and its descriptors are closed. A host program that closes descriptors it does not know (daemons do) and
 // opens something else under our number is noticed before anything is sent into it.
 #pragma once
 
@@ -17,6 +18,7 @@
 #include "gen/cuda_api.hpp"
 
 #include "proto/handshake.hpp"
+#include "proto/message_fds.hpp"
 #include "proto/mutex.hpp"
 #include "proto/socket.hpp"
 
@@ -36,12 +38,24 @@ class Connection {
   // Who listens there; -1 if that cannot be told.
   [[nodiscard]] uid_t peer_uid() const { return socket_.peer().uid; }
 
-  // Sends `question` with `fds` and waits for `answer`. Returns the answer's status; `received` holds its descriptors where that is 0.
+  // Sends `question`, with `fds`, and waits for `answer`. Returns the answer's status; descriptors come where that is 0.
   template <typename Request, typename Answer>
-  [[nodiscard]] CUresult request(const Request& question, Answer& answer, proto::ReceivedFds& received, std::span<const int> fds = {},
+  [[nodiscard]] CUresult request(const Request& question, proto::Received<Answer>& answer, proto::LentFds<Request> fds = {},
                                  int timeout_ms = kRequestTimeoutMs) {
-    const proto::MessageType expected = answer.header.type;
-    return exchange(std::as_bytes(std::span(&question, 1)), fds, std::as_writable_bytes(std::span(&answer, 1)), expected, received, timeout_ms);
+    proto::ReceivedFds received;
+    const CUresult status = exchange(std::as_bytes(std::span(&question, 1)), proto::LentList(proto::kRowOf<Request>, fds.list()),
+                                     proto::kRowOf<Answer>, std::as_writable_bytes(std::span(&answer.message, 1)), received, timeout_ms);
+    answer.fds = proto::take_fds<Answer>(received);
+    return status;
+  }
+  // The same where an answer has no descriptors.
+  template <typename Request, typename Answer>
+  [[nodiscard]] CUresult ask(const Request& question, Answer& answer, proto::LentFds<Request> fds = {}) {
+    static_assert(proto::kDescriptors<Answer> == 0);
+    proto::Received<Answer> received{answer, {}};
+    const CUresult status = request(question, received, fds);
+    answer = received.message;
+    return status;
   }
 
   // True once the peer is gone or the protocol was broken. Costs a system call: for waits that look up now and then.
@@ -55,8 +69,9 @@ class Connection {
   void abandon_after_fork();
 
  private:
-  [[nodiscard]] CUresult exchange(std::span<const std::byte> request, std::span<const int> fds, std::span<std::byte> answer,
-                                  proto::MessageType expected, proto::ReceivedFds& received, int timeout_ms);
+  // `answer` has the size that `expected` says.
+  [[nodiscard]] CUresult exchange(std::span<const std::byte> request, const proto::LentList& fds, const proto::MessageRow& expected,
+                                  std::span<std::byte> answer, proto::ReceivedFds& received, int timeout_ms);
   [[nodiscard]] bool still_ours() const;
   CUresult lose(const char* why) REQUIRES(mutex_);
 

@@ -85,23 +85,24 @@ CUresult SessionClient::attach_locked() {
 CUresult SessionClient::request_link(proto::Attached& attached, std::shared_ptr<Link>& link, proto::FileDescriptor& fences) {
   proto::Attach question;
   question.device = broker_ordinal(settle_session_device());
-  proto::ReceivedFds received;
-  if (const CUresult error = connection().request(question, attached, received); error != CUDA_SUCCESS) {
+  proto::Received<proto::Attached> received;
+  if (const CUresult error = connection().request(question, received); error != CUDA_SUCCESS) {
     if (!attached_.load(std::memory_order_relaxed) && !connection().is_lost()) tell_no_session(error);  // what is lost has said so
     return error;
   }
+  attached = received.message;
   if (attached.lost != 0) return static_cast<CUresult>(attached.lost);
-  if (received.count < 4) {
-    log_line("The broker's answer to Attach has %zu file descriptors instead of 4: libmpsshim.so and mpsbroker are of different releases.",
-             received.count);
+  proto::TakenFds<proto::Attached>& fds = received.fds;
+  if (!fds.completion_doorbell.valid()) {  // the last one
+    log_line("The broker's answer to Attach lacks file descriptors: libmpsshim.so and mpsbroker are of different releases.");
     return CUDA_ERROR_MPS_RPC_FAILURE;
   }
-  link = Link::map(received.fds[0], std::move(received.fds[2]), std::move(received.fds[3]));
+  link = Link::map(fds.channel, std::move(fds.ring_doorbell), std::move(fds.completion_doorbell));
   if (link == nullptr) {
     log_line("The channel of session %llu cannot be used: %s.", static_cast<unsigned long long>(attached.session), strerror(errno));
     return errno == EPROTO ? CUDA_ERROR_MPS_RPC_FAILURE : CUDA_ERROR_OUT_OF_MEMORY;
   }
-  fences = std::move(received.fds[1]);
+  fences = std::move(fds.fences);
   return CUDA_SUCCESS;
 }
 
@@ -115,8 +116,7 @@ CUresult SessionClient::reserve(proto::Lease& lease, proto::Reservation& reserva
     proto::LeaseReplace question;
     question.refused = lease;
     proto::LeaseReplaced answer;
-    proto::ReceivedFds received;
-    if (const CUresult error = connection().request(question, answer, received); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = connection().ask(question, answer); error != CUDA_SUCCESS) return error;
     lease = answer.lease;
   }
   log_line(
@@ -192,20 +192,19 @@ CUresult SessionClient::upload_image(std::span<const std::byte> content, std::ui
 }
 
 CUresult SessionClient::give_image(std::span<const std::byte> content, const proto::ImageOffer& offer, std::uint64_t& image) {
-  proto::ImageOpened opened;
-  proto::ReceivedFds received;
+  proto::Received<proto::ImageOpened> opened;
   // The control process answers in ClientConnection::on_image_offer, and the seal below in on_image_seal.
-  if (const CUresult error = connection().request(offer, opened, received); error != CUDA_SUCCESS) return error;
-  image = opened.image;
-  if (received.count == 0) return CUDA_SUCCESS;  // the broker has it
-  if (!fill_image(received.fds[0], content)) return CUDA_ERROR_OUT_OF_MEMORY;
-  (void)proto::seal(received.fds[0], proto::Seal::given_content);  // else the control process has to copy it
-  received.fds[0].reset();
+  if (const CUresult error = connection().request(offer, opened); error != CUDA_SUCCESS) return error;
+  image = opened.message.image;
+  proto::FileDescriptor& file = opened.fds.file;
+  if (!file.valid()) return CUDA_SUCCESS;  // the broker has it
+  if (!fill_image(file, content)) return CUDA_ERROR_OUT_OF_MEMORY;
+  (void)proto::seal(file, proto::Seal::given_content);  // else the control process has to copy it
+  file.reset();
   proto::ImageSeal seal;
-  seal.image = opened.image;
+  seal.image = opened.message.image;
   proto::Done sealed;
-  proto::ReceivedFds none;
-  if (const CUresult error = connection().request(seal, sealed, none); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = connection().ask(seal, sealed); error != CUDA_SUCCESS) return error;
   image = sealed.image;
   return CUDA_SUCCESS;
 }
@@ -230,21 +229,19 @@ CUresult SessionClient::open_segment(const proto::MemoryName& name, std::uint64_
 
 template <typename Request>
 CUresult SessionClient::request_segment(const Request& question, proto::FileDescriptor& file, std::uint64_t& segment) {
-  proto::SegmentCreated answer;
-  proto::ReceivedFds received;
+  proto::Received<proto::SegmentCreated> answer;
   for (;;) {
     // The control process takes no request for memory while the session is without an executor: it has to attach again before.
     if (const CUresult error = look(); error != CUDA_SUCCESS) return error;
     const std::uint64_t epoch = channel_.link()->epoch();
-    const CUresult error = connection().request(question, answer, received);
+    const CUresult error = connection().request(question, answer);
     if (error == CUDA_SUCCESS) break;
     if (error != CUDA_ERROR_MPS_SERVER_NOT_READY) return error;
     if (const CUresult lost = look(); lost != CUDA_SUCCESS) return lost;
     if (channel_.link()->epoch() == epoch) return error;
   }
-  if (received.count < 1) return fail(CUDA_ERROR_MPS_RPC_FAILURE);
-  file = std::move(received.fds[0]);
-  segment = answer.segment;
+  file = std::move(answer.fds.file);
+  segment = answer.message.segment;
   return CUDA_SUCCESS;
 }
 
@@ -274,8 +271,7 @@ void SessionClient::write_output() {
   const std::lock_guard lock(output_mutex_);
   for (;;) {
     proto::OutputTaken piece;
-    proto::ReceivedFds none;
-    if (connection().request(proto::OutputTake{}, piece, none) != CUDA_SUCCESS) return;
+    if (connection().ask(proto::OutputTake{}, piece) != CUDA_SUCCESS) return;
     if (piece.dropped_bytes != 0) {
       log_line("%llu bytes that kernels had printed were too much to keep until a call waited for the GPU; the rest follows.",
                static_cast<unsigned long long>(piece.dropped_bytes));

@@ -48,8 +48,7 @@ CUresult DeviceLeases::request(std::uint64_t bytes, proto::Reservation& reservat
     proto::LeaseAdd question;
     question.size_bytes = bytes;
     proto::LeaseAdded answer;
-    proto::ReceivedFds received;
-    if (const CUresult error = connection().request(question, answer, received); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = connection().ask(question, answer); error != CUDA_SUCCESS) return error;
     reservation = proto::Reservation::at(answer.lease.address, answer.lease.size_bytes);
     if (reservation) return CUDA_SUCCESS;
     const bool is_in_use = errno == EEXIST;

@@ -49,8 +49,7 @@ CUresult ExternalMemories::announce(const Source& source, int fd, proto::Externa
   question.size_bytes = source.size_bytes;
   question.handle_type = source.handle_type;
   proto::ExternalTaken answer;
-  proto::ReceivedFds received;
-  return connection().request(question, answer, received, {&fd, 1});
+  return connection().ask(question, answer, {.handle = fd});
 }
 
 CUresult ExternalMemories::import_announced(const Source& source, int fd, Memory& memory) {

@@ -26,8 +26,7 @@ CUresult share_memory(std::uint64_t object, proto::MemoryName& name) {
   proto::MemoryShare question;
   question.object = object;
   proto::MemoryShared answer;
-  proto::ReceivedFds received;
-  const CUresult error = connection().request(question, answer, received);
+  const CUresult error = connection().ask(question, answer);
   name = answer.name;
   return error;
 }
@@ -38,8 +37,7 @@ CUresult open_shared_memory(const proto::MemoryName& name, proto::MemoryId id, b
   question.name = name;
   question.memory = id.value;
   proto::MemoryOpened answer;
-  proto::ReceivedFds received;
-  const CUresult error = connection().request(question, answer, received);
+  const CUresult error = connection().ask(question, answer);
   is_own = answer.is_own != 0;
   return error;
 }

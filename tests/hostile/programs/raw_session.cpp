@@ -53,10 +53,11 @@ RawSession::RawSession(bool insists) {
   } while (insists && attached.header.status == kTooManySessions && Clock::now() < limit && usleep(1'000) == 0);
   require_status(attached.header, "Attach");
   if (connection.fds.count != 4) throw Failure("Attached has " + std::to_string(connection.fds.count) + " descriptors");
-  channel_file = std::move(connection.fds.fds[0]);
-  fence_file = std::move(connection.fds.fds[1]);
-  ring_doorbell = std::move(connection.fds.fds[2]);
-  completion_doorbell = std::move(connection.fds.fds[3]);
+  auto fds = proto::take_fds<proto::Attached>(connection.fds);
+  channel_file = std::move(fds.channel);
+  fence_file = std::move(fds.fences);
+  ring_doorbell = std::move(fds.ring_doorbell);
+  completion_doorbell = std::move(fds.completion_doorbell);
   control = proto::Mapping::map(channel_file, 0, proto::kRingOffset, proto::Access::read_write);
   ring = proto::Mapping::map_twice(channel_file, proto::kRingOffset, proto::kRingBytes, proto::Access::read_write);
   fences = proto::Mapping::map(fence_file, 0, proto::kFenceSegmentBytes, proto::Access::read_write);
@@ -121,7 +122,7 @@ std::uint64_t RawSession::make_segment(proto::SegmentPurpose purpose, std::uint6
   request.size_bytes = size_bytes;
   const auto created = connection.ask<proto::SegmentCreated>(request);
   require_status(created.header, "SegmentCreate");
-  segment_files.push_back(std::move(connection.fds.fds[0]));
+  segment_files.push_back(proto::take_fds<proto::SegmentCreated>(connection.fds).file);
   return created.segment;
 }
 
@@ -130,7 +131,7 @@ std::uint64_t RawSession::make_image(const std::string& content) {
   open.size_bytes = content.size();
   const auto opened = connection.ask<proto::ImageOpened>(open);
   require_status(opened.header, "ImageOpen");
-  const proto::FileDescriptor file = std::move(connection.fds.fds[0]);
+  const proto::FileDescriptor file = proto::take_fds<proto::ImageOpened>(connection.fds).file;
   if (pwrite(file.get(), content.data(), content.size(), 0) != static_cast<ssize_t>(content.size())) throw Failure("an image cannot be written");
   proto::ImageSeal seal;
   seal.image = opened.image;

@@ -101,8 +101,7 @@ void ScriptedBroker::answer(const proto::Socket& client, std::uint32_t type, pro
     welcome.layout_major = version_.major;
     welcome.layout_minor = version_.minor;
     const proto::FileDescriptor facts = facts_file(devices_);
-    const std::array<int, 1> sent = {facts.get()};
-    (void)proto::send_message(client, welcome, std::span(sent).first(hello_status_ == 0 ? 1 : 0));
+    (void)(hello_status_ == 0 ? proto::send_message(client, welcome, {.facts = facts.get()}) : proto::send_message(client, welcome));
   } else if (type == static_cast<std::uint32_t>(MessageType::attach)) {
     ++attaches_;
     const proto::FileDescriptor channel = channel_file();
@@ -114,8 +113,9 @@ void ScriptedBroker::answer(const proto::Socket& client, std::uint32_t type, pro
     attached.epoch = 1;
     attached.device_lease = {0x2000'0000'0000, 1ull << 34};
     attached.pinned_lease = {0x3800'0000'0000, 1ull << 34};
-    const std::array<int, 4> sent = {channel.get(), fences.get(), ring_bell.get(), completion_bell.get()};
-    (void)proto::send_message(client, attached, sent);
+    (void)proto::send_message(
+        client, attached,
+        {.channel = channel.get(), .fences = fences.get(), .ring_doorbell = ring_bell.get(), .completion_doorbell = completion_bell.get()});
   }
 }
 
