@@ -9,6 +9,7 @@
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/base/progress.hpp"
+#include "broker/executor/memory/checked_resources.hpp"
 #include "broker/executor/memory/checked_types.hpp"
 #include "gen/records.hpp"
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "broker/executor/memory/checked_resources.hpp"
 #include "broker/executor/memory/checked_types.hpp"
 #include "gen/records.hpp"
 #include "proto/graph_nodes.hpp"

@@ -37,6 +37,7 @@ class ModuleVariables {
 namespace {
 
 constexpr unsigned kEagerFunctions = 64;           // a module with at most so many has all of them looked up in the window that loads it
+constexpr std::size_t kLeastCostBytes = 64u << 10;  // a small module takes more of the device than its content
 constexpr std::size_t kMaxSavedBytes = 64u << 20;  // of variables with contents; beyond, a copy serves one client
 constexpr int kMaxSavedVariables = 64;             // with contents: each is read in the window, 8 us; beyond, likewise
 constexpr std::size_t kMaxDescriptionBytes = proto::kMaxReplyBytes - sizeof(proto::ModuleLoadReply);
@@ -276,6 +277,16 @@ CUresult restore_variables(const Driver& driver, std::span<const LoadedImage::Va
     }
   }
   return result == CUDA_SUCCESS ? driver->cuStreamSynchronize(stream) : result;
+}
+
+std::size_t cost_of(const PreparedImage& prepared, const LoadedImage& loaded) {
+  std::size_t bytes = std::max(prepared.content.size(), kLeastCostBytes);
+  for (const LoadedImage::Variable& variable : loaded.variables) bytes += variable.size_bytes;
+  return bytes;
+}
+
+std::string words_for_place(const LoadedImage& image) {
+  return image.variables.empty() ? std::string() : fmt::format(", variables from {:#x}", image.variables.front().address);
 }
 
 }  // namespace mpsshim::broker

@@ -82,6 +82,10 @@ struct LoadedImage {
 
 // Loads `prepared`, looks up the functions of a small module, and saves what its variables hold. `log`: the driver's words where it failed.
 [[nodiscard]] CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedImage& image, std::string& log);
+// What it takes of the device, as far as that is known: an image of a few bytes may have a variable of gigabytes.
+[[nodiscard]] std::size_t cost_of(const PreparedImage& prepared, const LoadedImage& loaded);
+// For the log, where its variables lie; behind a sentence.
+[[nodiscard]] std::string words_for_place(const LoadedImage& image);
 // Adds the function to the image's map.
 [[nodiscard]] CUresult look_up(const Driver& driver, LoadedImage& image, const std::string& name, const LoadedFunction*& found);
 [[nodiscard]] CUresult list_names(const Driver& driver, LoadedImage& image, std::vector<std::string>& names);

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
-#include "broker/executor/memory/checked_types.hpp"
+#include "broker/executor/memory/checked_resources.hpp"
 #include "gen/records.hpp"
 
 namespace mpsshim::broker {

@@ -8,12 +8,10 @@
 #include <unistd.h>
 
 #include "broker/compiler/prepared_file.hpp"
-#include "broker/executor/base/scoped_call.hpp"
 #include "broker/executor/link/control_link.hpp"
 #include "broker/executor/link/fault.hpp"
 #include "broker/executor/window/quiet_window.hpp"
 #include "broker/log.hpp"
-#include "proto/trace.hpp"
 
 namespace mpsshim::broker {
 
@@ -21,22 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr unsigned kImageTimeoutMs = 300'000;       // the control process answers in any case; a user's other images may have to be read first
-constexpr std::size_t kLeastCostBytes = 64u << 10;  // a small module takes more of the device than its content
-
-// For the log, where its variables lie.
-std::string where(const LoadedImage& image) {
-  return image.variables.empty() ? std::string() : fmt::format(", variables from {:#x}", image.variables.front().address);
-}
-
-// What it takes of the device, as far as that is known: an image of a few bytes may have a variable of gigabytes.
-std::size_t cost_of(const PreparedImage& prepared, const LoadedImage& loaded) {
-  std::size_t bytes = std::max(prepared.content.size(), kLeastCostBytes);
-  for (const LoadedImage::Variable& variable : loaded.variables) bytes += variable.size_bytes;
-  return bytes;
-}
-
-bool is_same_place(const LoadedImage::Variable& a, const LoadedImage::Variable& b) { return a.address == b.address && a.size_bytes == b.size_bytes; }
+constexpr unsigned kImageTimeoutMs = 300'000;  // the control process answers in any case; a user's other images may have to be read first
 
 }  // namespace
 
@@ -240,7 +223,7 @@ void ModuleStore::load_in_window(Loading& loading) {
   if (result != CUDA_SUCCESS) return loading.done(result, nullptr, std::move(log));
   image->cost_bytes = cost_of(loading.prepared, *image);
   log_info("Session {}: image {} of {} bytes loaded in {} us{}", loading.session, loading.image, loading.prepared.content.size(),
-           std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count(), where(*image));
+           std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count(), words_for_place(*image));
   ImageUse use;
   insert(image, &use);
   loading.done(CUDA_SUCCESS, std::move(use), {});
@@ -265,171 +248,6 @@ void ModuleStore::unload(LoadedImage* image) {
                     faults_.check(driver_->cuModuleUnload(last->handle), 0, "cuModuleUnload");
                     log_info("Image {} of {} bytes unloaded", last->image, last->cost_bytes);
                   }});
-}
-
-const LoadedFunction* ModuleStore::find_function(LoadedImage& image, std::string_view name) {
-  std::lock_guard lock(image.mutex);
-  const auto found = image.functions.find(name);
-  return found != image.functions.end() ? found->second.get() : nullptr;
-}
-
-void ModuleStore::find_function(std::uint64_t session, const ImageRef& image, std::string name, FunctionDone done) {
-  if (const LoadedFunction* known = find_function(*image, name)) return done(CUDA_SUCCESS, known);
-  window_.submit({.what = "cuModuleGetFunction",
-                  .session = session,
-                  .run = [this, image, session, name = std::move(name), done = std::move(done)](WindowResult window) {
-                    if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, nullptr);
-                    const LoadedFunction* function = nullptr;
-                    const CUresult result = faults_.check(look_up(driver_, *image, name, function), session, "cuModuleGetFunction");
-                    done(result, function);
-                  }});
-}
-
-void ModuleStore::find_global(std::uint64_t session, const ImageRef& image, std::string name, GlobalDone done) {
-  {
-    std::unique_lock lock(image->mutex);
-    if (const auto found = image->globals.find(name); found != image->globals.end()) {
-      const auto [address, size] = found->second;
-      lock.unlock();
-      return done(CUDA_SUCCESS, address, size);
-    }
-  }
-  window_.submit({.what = "cuModuleGetGlobal",
-                  .session = session,
-                  .run = [this, image, session, name = std::move(name), done = std::move(done)](WindowResult window) {
-                    if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, 0, 0);
-                    CUdeviceptr address = 0;
-                    std::size_t size = 0;
-                    const CUresult result =
-                        faults_.check(driver_->cuModuleGetGlobal_v2(&address, &size, image->handle, name.c_str()), session, "cuModuleGetGlobal");
-                    if (result == CUDA_SUCCESS) {
-                      std::lock_guard lock(image->mutex);
-                      image->globals[name] = {address, size};
-                    }
-                    done(result, address, size);
-                  }});
-}
-
-void ModuleStore::find_reference(std::uint64_t session, const ImageRef& image, std::string name, bool is_surface, ReferenceDone done) {
-  window_.submit({.what = is_surface ? "cuModuleGetSurfRef" : "cuModuleGetTexRef",
-                  .session = session,
-                  .run = [this, image, session, is_surface, name = std::move(name), done = std::move(done)](WindowResult window) {
-                    ReferenceHandle handle;
-                    if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, handle, {});
-                    const CUresult result = is_surface ? driver_->cuModuleGetSurfRef(&handle.surface, image->handle, name.c_str())
-                                                       : driver_->cuModuleGetTexRef(&handle.texture, image->handle, name.c_str());
-                    if (faults_.check(result, session, is_surface ? "cuModuleGetSurfRef" : "cuModuleGetTexRef") != CUDA_SUCCESS) {
-                      return done(result, {}, {});
-                    }
-                    done(result, handle, is_surface ? proto::ReferenceLookupReply{} : read_settings(driver_, handle.texture));
-                  }});
-}
-
-void ModuleStore::list_functions(std::uint64_t session, const ImageRef& image, NamesDone done) {
-  std::vector<std::string> known;
-  {
-    std::lock_guard lock(image->mutex);
-    known = image->names;
-  }
-  if (!known.empty() || image->function_count == 0) return done(CUDA_SUCCESS, std::move(known));
-  window_.submit(
-      {.what = "cuModuleEnumerateFunctions", .session = session, .run = [this, image, session, done = std::move(done)](WindowResult window) {
-         std::vector<std::string> names;
-         if (window == WindowResult::no_window) return done(CUDA_ERROR_MPS_SERVER_NOT_READY, std::move(names));
-         const CUresult result = faults_.check(list_names(driver_, *image, names), session, "cuModuleEnumerateFunctions");
-         done(result, std::move(names));
-       }});
-}
-
-// Every copy stays where it was loaded, so that later ones come back at their addresses; it serves clients to come like any other.
-CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t owner, const proto::FileDescriptor& file) {
-  PreparedImage prepared;
-  std::string log;
-  ImageBytes compiled;
-  CUresult result = compiler_.prepare_again(id, file, prepared, compiled, log);
-  if (result != CUDA_SUCCESS) return result;
-  if (!compiled.empty()) tell_compiled(id, compiled);
-  const ImageRef image = new_image(id, copy);
-  {
-    const std::lock_guard lock(mutex_);
-    next_copy_ = std::max(next_copy_, copy + 1);
-  }
-  result = load_image(driver_, prepared, *image, log);
-  if (result != CUDA_SUCCESS) {
-    log_error("Image {} could not be loaded again: {} {}", id, driver_.describe(result), log);
-    return result;
-  }
-  image->cost_bytes = cost_of(prepared, *image);
-  log_info("Image {} loaded again{}", id, where(*image));
-  std::lock_guard lock(mutex_);  // no eviction here: the log goes on
-  total_bytes_ += image->cost_bytes;
-  cache_.emplace(id, Cached{image, 0, true, ++uses_, image->has_writable_globals ? owner : 0});
-  return CUDA_SUCCESS;
-}
-
-bool ModuleStore::has_kept(std::span<const KeptVariable> table) {
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<LoadedImage::Variable>> copies;
-  for (const KeptVariable& kept : table) copies[{kept.image, kept.copy}].push_back({kept.address, kept.size_bytes, {}});
-  const std::lock_guard lock(mutex_);
-  return std::ranges::all_of(copies, [&](const auto& copy) REQUIRES(mutex_) {
-    const auto [first, last] = cache_.equal_range(copy.first.first);
-    return std::any_of(first, last, [&](const auto& entry) {
-      const LoadedImage& image = *entry.second.image;
-      return image.copy == copy.first.second && std::ranges::equal(copy.second, image.variables, is_same_place);
-    });
-  });
-}
-
-CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std::uint64_t copy, std::span<const LoadedImage::Variable> kept,
-                                ImageUse& use) {
-  {
-    const std::lock_guard lock(mutex_);
-    const auto [first, last] = cache_.equal_range(image);
-    const auto loaded = std::find_if(first, last, [&](const auto& entry) {
-      const Cached& cached = entry.second;
-      return cached.image->copy == copy && cached.users == 0 && (cached.owner == 0 || cached.owner == session);
-    });
-    if (loaded != last) {
-      loaded->second.owner = 0;
-      use = use_of(loaded->second);
-    }
-  }
-  if (!use || !std::ranges::equal(kept, (*use)->variables, is_same_place)) {
-    log_error("Session {}: image {} has {}; its client is told", session, image, use ? "its variables at other addresses" : "no copy of that number");
-    use = nullptr;
-    return CUDA_ERROR_MPS_SERVER_NOT_READY;
-  }
-  const CUresult result = restore(session, kept);
-  if (result != CUDA_SUCCESS) use = nullptr;
-  return result;
-}
-
-CUresult ModuleStore::restore(std::uint64_t session, std::span<const LoadedImage::Variable> variables) {
-  const std::lock_guard lock(restore_mutex_);
-  const proto::trace::Span span("driver", "restoring variables", {"session", session}, {"pieces", variables.size()});
-  CUresult result = CUDA_SUCCESS;
-  if (restore_stream_ == nullptr) result = open();
-  if (result == CUDA_SUCCESS) result = restore_variables(driver_, variables, restore_stream_);
-  return faults_.check(result, session, "restoring a module's variables");
-}
-
-void ModuleStore::forget_owner(std::uint64_t session) {
-  const std::lock_guard lock(mutex_);
-  for (auto& [image, cached] : cache_) {
-    if (cached.owner == session) cached.owner = 0;
-  }
-}
-
-// At its place in the log, so that later loads find the addresses free that they found free before.
-void ModuleStore::replay_unload(std::uint64_t image, std::uint64_t copy) {
-  std::lock_guard lock(mutex_);
-  const auto [first, last] = cache_.equal_range(image);
-  const auto loaded = std::find_if(first, last, [&](const auto& cached) { return cached.second.image->copy == copy; });
-  if (loaded == last) return;
-  LoadedImage& gone = *loaded->second.image;
-  total_bytes_ -= gone.cost_bytes;
-  faults_.check(driver_->cuModuleUnload(std::exchange(gone.handle, nullptr)), 0, "cuModuleUnload");
-  cache_.erase(loaded);
 }
 
 }  // namespace mpsshim::broker

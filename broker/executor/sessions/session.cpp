@@ -23,17 +23,11 @@ constexpr unsigned kOutputTimeoutMs = 1'000;  // for the control process to take
 }  // namespace
 
 Session::Session(ExecutorParts& parts, const message::SessionOpen& open)
-    : parts_(parts),
-      id_(open.session),
+    : SessionObjects(parts, open),
       client_pid_(open.client_pid),
       client_uid_(open.client_uid),
       variables_(std::make_shared<SessionVariables>(id_, parts.control)),
       context_{parts, channel_, id_, *variables_},
-      memory_(parts.driver, parts.control, parts.device, id_, open.device_lease, open.pinned_lease, parts.chunks, parts.bulk_lane,
-              open.device_limit_bytes),
-      arrays_(parts.driver),
-      times_(parts.driver),
-      graphs_(parts),
       streams_(context_),
       home_(streams_, parts) {}
 
@@ -85,19 +79,7 @@ void Session::abandon_jobs() {
 bool Session::poll_waiting(TurnBudget& budget) {
   end_unheld_arrays();
   if (waiting_.empty() || failed_) return false;
-  if (std::ranges::none_of(waiting_, &Waiting::is_due)) return true;
-  std::vector<Waiting> waiting = std::exchange(waiting_, {});
-  std::vector<Waiting> left;
-  for (Waiting& entry : waiting) {
-    if (!budget.is_spent() && entry.is_due()) {
-      entry.act();
-      (void)budget.look();
-    } else {
-      left.push_back(std::move(entry));
-    }
-  }
-  for (Waiting& entry : waiting_) left.push_back(std::move(entry));  // what the acts have added
-  waiting_ = std::move(left);
+  if (!waiting_.act(budget)) return true;
   end_unheld_arrays();
   return !waiting_.empty();
 }

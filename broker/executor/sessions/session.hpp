@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client in the executor: its channel, memory, objects and streams. Held by shared_ptr: its worker, jobs out of line and unanswered
-// replies keep it alive; what belongs to the device is given back by close(), not by the destructor.
+// One client in the executor: its channel and its streams, besides what it has (session_objects.hpp). Held by shared_ptr: its worker, jobs out of
+// line and unanswered replies keep it alive; what belongs to the device is given back by begin_close(), not by the destructor.
+// Longer than other headers: reading, jobs, pauses and the end look at the same few counts, and each would need the others' members.
 //
 // Threads: one worker at a time owns a session and alone touches tables, queues and counters. Other threads reach it through
 // run_on_worker(). memory(), channel() and the ids are safe anywhere.
@@ -17,28 +18,20 @@
 
 #include "broker/control_messages.hpp"
 #include "broker/executor/base/helper_pool.hpp"
-#include "broker/executor/context/objects.hpp"
 #include "broker/executor/context/parts.hpp"
-#include "broker/executor/context/session_times.hpp"
-#include "broker/executor/graphs/conditioned_graph.hpp"
-#include "broker/executor/graphs/graph_scope.hpp"
-#include "broker/executor/graphs/graph_set.hpp"
 #include "broker/executor/link/client_channel.hpp"
-#include "broker/executor/memory/checked_memory.hpp"
-#include "broker/executor/memory/memory_map.hpp"
-#include "broker/executor/memory/memory_uses.hpp"
-#include "broker/executor/memory/session_arrays.hpp"
-#include "broker/executor/modules/link_state.hpp"
 #include "broker/executor/modules/session_variables.hpp"
 #include "broker/executor/sessions/arrival_forecast.hpp"
 #include "broker/executor/sessions/session_home.hpp"
+#include "broker/executor/sessions/session_objects.hpp"
 #include "broker/executor/sessions/session_owner.hpp"
+#include "broker/executor/sessions/session_waits.hpp"
 #include "broker/executor/streams/stream_set.hpp"
 #include "broker/executor/window/window_job.hpp"
 
 namespace mpsshim::broker {
 
-class Session : public std::enable_shared_from_this<Session> {
+class Session : public SessionObjects, public std::enable_shared_from_this<Session> {
  public:
   // Maps and registers everything of a SessionOpen packet. nullptr and the reason in `result` if the session cannot be served.
   [[nodiscard]] static std::shared_ptr<Session> open(ExecutorParts& parts, Received<message::SessionOpen> received, CUresult& result);
@@ -47,30 +40,12 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(const Session&) = delete;
   ~Session();
 
-  [[nodiscard]] std::uint64_t id() const { return id_; }
   [[nodiscard]] std::uint32_t client_pid() const { return client_pid_; }
-  [[nodiscard]] ExecutorParts& parts() const { return parts_; }
-  [[nodiscard]] MemoryMap& memory() { return memory_; }
   [[nodiscard]] ClientChannel& channel() { return channel_; }
   [[nodiscard]] SessionVariables& variables() { return *variables_; }
 
   // --- the owning worker only, from here on ---
   [[nodiscard]] StreamSet& streams() { return streams_; }
-  [[nodiscard]] EventTable& events() { return events_; }
-  [[nodiscard]] SessionTimes& times() { return times_; }
-  [[nodiscard]] ModuleTable& modules() { return modules_; }
-  [[nodiscard]] FunctionTable& functions() { return functions_; }
-  [[nodiscard]] ReferenceTable& references() { return references_; }
-  [[nodiscard]] LinkTable& links() { return links_; }
-  [[nodiscard]] SessionArrays& arrays() { return arrays_; }
-  [[nodiscard]] CheckedMemory checked() { return {memory_, arrays_}; }  // helpers, too, where it says so
-  [[nodiscard]] GraphSet& graphs() { return graphs_; }
-  [[nodiscard]] SessionConditions& conditions() { return conditions_; }
-  [[nodiscard]] GreenTable& greens() { return greens_; }
-  // What a description of a graph may name.
-  [[nodiscard]] GraphScope graph_scope() { return {parts_, id_, checked(), functions_, events_, greens_, conditions_}; }
-  // Of this session, in the driver; those included that are about to be made, or to end.
-  [[nodiscard]] const GreenContextCount& green_count() const { return green_count_; }
 
   // Ends this session because its client broke the protocol. `record` names what was read, `reason` is a clause ("its id is unknown").
   void fail(const char* record, const std::string& reason);
@@ -91,10 +66,10 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // `act` runs on the worker once all work queued so far has been issued, and with `completed` has ended by private progress; jobs that were
   // given addresses by then have ended, too.
-  void when_issued(std::function<void()> act) { waiting_.push_back({streams_.mark(), false, {}, std::move(act)}); }
-  void when_completed(std::function<void()> act) { waiting_.push_back({streams_.mark(), true, memory_uses_.live(), std::move(act)}); }
+  void when_issued(std::function<void()> act) { waiting_.add({streams_.mark(), false, {}, std::move(act)}); }
+  void when_completed(std::function<void()> act) { waiting_.add({streams_.mark(), true, memory_uses_.live(), std::move(act)}); }
   // As when_completed(), whatever jobs there are: one of them may be waiting for just that.
-  void when_streams_completed(std::function<void()> act) { waiting_.push_back({streams_.mark(), true, {}, std::move(act)}); }
+  void when_streams_completed(std::function<void()> act) { waiting_.add({streams_.mark(), true, {}, std::move(act)}); }
   [[nodiscard]] MemoryUses& memory_uses() { return memory_uses_; }
   // Runs what has become due, as far as the budget goes. True while something still waits.
   bool poll_waiting(TurnBudget& budget);
@@ -160,16 +135,6 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] bool advance_close();
 
  private:
-  struct Waiting {
-    StreamSet::Mark mark;
-    bool completed = false;
-    MemoryUses::Live uses;
-    std::function<void()> act;
-    [[nodiscard]] bool is_due() {
-      return completed ? StreamSet::has_completed(mark) && MemoryUses::have_ended(uses) : StreamSet::has_issued(mark);
-    }
-  };
-
   Session(ExecutorParts& parts, const message::SessionOpen& open);
   void answer_pause(bool without_variables, const std::function<void(CUresult)>& answer);
   void leave_times(std::function<void()> left);
@@ -189,29 +154,15 @@ class Session : public std::enable_shared_from_this<Session> {
   [[nodiscard]] bool release_some();
   [[nodiscard]] bool has_variables();
 
-  ExecutorParts& parts_;
-  const std::uint64_t id_;
   const std::uint32_t client_pid_;
   const std::uint32_t client_uid_;
   ClientChannel channel_;
   const std::shared_ptr<SessionVariables> variables_;
   const IssueContext context_;
-  MemoryMap memory_;
-  SessionArrays arrays_;  // some of external memory
-  EventTable events_;
-  SessionTimes times_;
-  ModuleTable modules_;
-  FunctionTable functions_;
-  ReferenceTable references_;
-  LinkTable links_;
-  GraphSet graphs_;
-  SessionConditions conditions_;
-  GreenTable greens_;
-  const GreenContextCount green_count_ = std::make_shared<std::atomic<unsigned>>(0);
   StreamSet streams_;
   SessionHome home_;
   ArrivalForecast arrivals_;
-  std::vector<Waiting> waiting_;
+  SessionWaits waiting_;
   MemoryUses memory_uses_;
   std::vector<ImageRef> retired_images_;
   std::set<ImageUse> leaving_uses_;  // of modules that have gone, whose work has not ended

@@ -27,7 +27,7 @@ bool may_print(const StreamOp& op) {
 std::size_t StreamQueue::plain_launches_at_head() const {
   // Aside it ends in front of what has to leave first: has_left_for().
   const std::uint32_t most_local_bytes = aside_ ? 0 : context_.parts.local_bytes_high_water.load(std::memory_order_relaxed);
-  const std::size_t most = limit_.longest_chain();
+  const std::size_t most = account_.longest_chain();
   if (context_.parts.window.is_very_long(std::get<LaunchOp>(ops_.front()).function->handle)) return 0;  // one at a time
   std::size_t count = 0;
   for (const StreamOp& op : ops_) {
@@ -46,11 +46,11 @@ void StreamQueue::issue_launches() {
   }
   --issue_singly_;
   context_.parts.window.note_launch(stream_->progress_index, std::get<LaunchOp>(ops_.front()).function->handle);
-  note_kernel(issued_ + 1, *std::get<LaunchOp>(ops_.front()).function);
+  note_kernel(account_.issued() + 1, *std::get<LaunchOp>(ops_.front()).function);
   begin_change(1);
   if (std::get<LaunchOp>(ops_.front()).function->prints) note_output();
   context_.check(launch(std::get<LaunchOp>(ops_.front())), "cuLaunchKernel");
-  submitted(1);
+  account_.submitted(1);
   count_launches(1, false);
   pop_head();
 }
@@ -64,28 +64,28 @@ bool StreamQueue::issue_chain(std::size_t length) {
   std::array<const LaunchOp*, kMaxChain> launches;
   for (std::size_t i = 0; i < length; ++i) launches[i] = &std::get<LaunchOp>(ops_[i]);
   const auto operations = static_cast<std::uint32_t>(length + (fence != nullptr ? 1 : 0));
-  const std::uint32_t before = issued_;
+  const std::uint32_t before = account_.issued();
   context_.parts.window.note_launch(stream_->progress_index, launches[length - 1]->function->handle);
   note_kernel(before + static_cast<std::uint32_t>(length), *launches[length - 1]->function);
   begin_change(operations);
   const bool is_last = length == ops_.size() && !rhythm_.is_short();
-  const bool has_words = fence != nullptr || is_progress_due() || is_last || always_has_words(length) || !chains_.ensure({length, false});
+  const bool has_words = fence != nullptr || account_.is_progress_due() || is_last || always_has_words(length) || !chains_.ensure({length, false});
   if (has_words && fence == nullptr) note_rhythm();
   const WordWrites writes = words(fence != nullptr ? std::optional(fence->value) : std::nullopt);
   const ScopedCall call(context_.session, "cuGraphLaunch", {"launches", length});
   if (!chains_.launch(handle(), std::span(launches.data(), length), has_words ? &writes : nullptr)) {
-    issued_ = before;  // the table may stay ahead for the moment: the launches follow at once
+    account_.take_back(before);  // the table may stay ahead for the moment: the launches follow at once
     return false;
   }
-  submitted(1);
+  account_.submitted(1);
   count_launches(static_cast<std::uint32_t>(length), true);
-  if (has_words) progress_submitted();
+  if (has_words) account_.progress_submitted();
   for (std::uint32_t i = 0; i < operations; ++i) pop_head();
   return true;
 }
 
 void StreamQueue::count_launches(std::uint32_t launches, bool are_chained) {
-  if (limit_.is_crowded()) limit_.launched(launches, FlightLimit::Clock::now());
+  account_.launched(launches);
   StreamProgress& counts = word();  // written by nobody else
   counts.launches.store(counts.launches.load(std::memory_order_relaxed) + launches, std::memory_order_relaxed);
   if (are_chained) counts.chained.store(counts.chained.load(std::memory_order_relaxed) + launches, std::memory_order_relaxed);
@@ -145,14 +145,14 @@ CUresult StreamQueue::launch_graph(const GraphOp& op) {
 void StreamQueue::issue_graph(const GraphOp& op) {
   context_.parts.window.note_launch(stream_->progress_index, op.graph->identity());
   if (const LoadedFunction* kernel = op.graph->last_kernel()) {
-    note_kernel(issued_ + 1, *kernel);
+    note_kernel(account_.issued() + 1, *kernel);
   } else {
-    note_touch(issued_ + 1);
+    note_touch(account_.issued() + 1);
   }
   begin_change(1);
   if (op.graph->may_print()) note_output();
   context_.check(launch_graph(op), "cuGraphLaunch");
-  submitted(1);
+  account_.submitted(1);
   op.graph->note_issued(op);
 }
 
@@ -170,8 +170,8 @@ std::shared_ptr<StreamOp> StreamQueue::take_window_launch() {
 void StreamQueue::launch_in_window(const StreamOp& op) {
   const auto* plain = std::get_if<LaunchOp>(&op);
   const LoadedFunction* kernel = plain != nullptr ? plain->function : std::get<GraphOp>(op).graph->last_kernel();
-  note_kernel(issued_ + 1, *kernel);
-  word().issued.store(issued_ + 1, std::memory_order_release);
+  note_kernel(account_.issued() + 1, *kernel);
+  word().issued.store(account_.issued() + 1, std::memory_order_release);
   context_.variables.note_change();
   const CUresult result =
       context_.parts.window.sharing([&] { return plain != nullptr ? launch(*plain) : launch_graph(std::get<GraphOp>(op)); });
@@ -184,7 +184,7 @@ void StreamQueue::launch_in_window(const StreamOp& op) {
 
 void StreamQueue::window_launch_done() {
   begin(1);
-  submitted(1);
+  account_.submitted(1);
   --total_.records;
   in_window_ = false;
   if (const auto* graph = std::get_if<GraphOp>(window_op_.get())) graph->graph->note_issued(*graph);

@@ -36,14 +36,14 @@ StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::u
       is_blocking_(is_blocking),
       stream_(std::move(stream)),
       chains_(context.parts, stream_->green ? stream_->green->chains() : context.parts.chain_pool),
-      limit_(context.parts.first_in_flight) {
+      account_(word().issued.load(std::memory_order_relaxed), context.parts.first_in_flight) {
   probes_ = word().probe_number.load(std::memory_order_relaxed);
-  appended_ = issued_ = written_ = known_done_.position = word().issued.load(std::memory_order_relaxed);
+  appended_ = account_.issued();
   word().held.store(0, std::memory_order_relaxed);
   word().launches.store(0, std::memory_order_relaxed);
   word().chained.store(0, std::memory_order_relaxed);
-  word().launched.store(issued_, std::memory_order_relaxed);
-  word().touched.store(issued_, std::memory_order_relaxed);
+  word().launched.store(account_.issued(), std::memory_order_relaxed);
+  word().touched.store(account_.issued(), std::memory_order_relaxed);
   word().probes.store(probes_, std::memory_order_relaxed);
   word().kinds.store(0, std::memory_order_relaxed);
   word().function.store(0, std::memory_order_relaxed);
@@ -75,7 +75,7 @@ void StreamQueue::drop_queued() {
   while (!ops_.empty()) pop_head();
   borrowed_ = 0;
   issue_singly_ = 0;
-  appended_ = issued_ + (in_window_ ? 1 : 0);
+  appended_ = account_.issued() + (in_window_ ? 1 : 0);
 }
 
 void StreamQueue::finish() {
@@ -89,7 +89,7 @@ bool StreamQueue::move_to(SideContext* side) {
   if (side == (aside_ ? &aside_->context() : nullptr) || is_finished() || stream_->green != nullptr || stream_->priority != 0 ||
       (side != nullptr && stays_))
     return true;
-  if (in_window_ || !has_completed(issued_) || is_probing() || has_output() || has_late_fences()) return false;
+  if (in_window_ || !has_completed(account_.issued()) || is_probing() || has_output() || has_late_fences()) return false;
   std::unique_ptr<SideStream> next = side != nullptr ? side->take() : nullptr;
   if (side != nullptr && !next) return false;
   aside_ = std::move(next);
@@ -101,38 +101,12 @@ bool StreamQueue::has_completed(std::uint32_t position) const {
   return is_finished() || progress_reached(word().completed.load(std::memory_order_acquire), position);
 }
 
-void StreamQueue::learn_progress() {
-  const std::uint32_t completed = word().completed.load(std::memory_order_acquire);
-  Written asked{};
-  while (!under_way_.empty() && progress_reached(completed, under_way_.front().position)) {
-    known_done_ = under_way_.front();
-    under_way_.pop_front();
-    if (known_done_.when != FlightLimit::Clock::time_point{}) asked = known_done_;
-  }
-  if (asked.in_flight == 0) return;
-  const FlightLimit::Clock::time_point now = FlightLimit::Clock::now();
-  const FlightLimit::Clock::time_point began = limit_.is_crowded() ? std::max(asked.when, last_return_) : asked.when;
-  // Seen late, where nobody was waiting for it, it would say nothing.
-  if (lacked_credit_) limit_.learn(now - began, asked.in_flight);
-  last_return_ = now;
-}
-
 // A record of an event does not wait in a connection for the work before it, and a fence that this thread passes on is not given to the GPU.
-bool StreamQueue::is_within_credit() const {
-  if (submissions_ - known_done_.submissions >= kCredit) return false;
-  const std::uint32_t in_flight = issued_ - known_done_.position;
-  if (limit_.admits(in_flight)) return true;
-  const auto* record = std::get_if<RecordOp>(&ops_.front());
-  const bool is_light = record != nullptr ? !record->has_fence : std::holds_alternative<FenceOp>(ops_.front()) && written_ == issued_;
-  return is_light && limit_.admits_light(in_flight);
-}
-
 bool StreamQueue::has_credit() {
-  limit_.set_crowded(context_.parts.is_crowded.load(std::memory_order_relaxed), ops_.size());
-  if (is_within_credit()) return true;
-  learn_progress();
-  lacked_credit_ = !is_within_credit();
-  return !lacked_credit_;
+  const auto* record = std::get_if<RecordOp>(&ops_.front());
+  const bool is_passed_on = std::holds_alternative<FenceOp>(ops_.front()) && !has_unwritten_progress();
+  const StreamAccount::Next next{.run = ops_.size(), .is_light = record != nullptr ? !record->has_fence : is_passed_on};
+  return account_.has_credit(context_.parts.is_crowded.load(std::memory_order_relaxed), next, word().completed);
 }
 
 // A fence that arrives before its launches are issued goes with them, and the second submission is saved: worth one round of the worker.
@@ -180,7 +154,7 @@ std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() {
 }
 
 StreamQueue::Stop StreamQueue::issue(std::uint32_t budget) {
-  const std::uint32_t first = submissions_;
+  const std::uint32_t first = account_.submissions();
   while (!in_window_ && !ops_.empty()) {
     if (const std::optional<Stop> stop = blocked_by_head()) {
       if (*stop == Stop::held || *stop == Stop::value || *stop == Stop::output) write_progress();  // what it waits for is to be seen
@@ -190,17 +164,17 @@ StreamQueue::Stop StreamQueue::issue(std::uint32_t budget) {
       write_progress();  // or the GPU would get on and nobody would know
       return Stop::credit;
     }
-    if (submissions_ - first >= budget) return Stop::budget;
+    if (account_.submissions() - first >= budget) return Stop::budget;
     issue_head();
-    if (is_progress_due()) write_progress();
+    if (account_.is_progress_due()) write_progress();
   }
   return in_window_ ? Stop::in_window : Stop::empty;
 }
 
 // Raised before the driver gets the work: whoever reads the table after a crash finds the session busy.
 void StreamQueue::begin(std::uint32_t operations) {
-  issued_ += operations;
-  word().issued.store(issued_, std::memory_order_release);
+  account_.issue(operations);
+  word().issued.store(account_.issued(), std::memory_order_release);
 }
 
 // The same for work that may write to memory.
@@ -236,7 +210,7 @@ void StreamQueue::issue_head() {
   }
   if (std::holds_alternative<CheckedCopy>(head) || std::holds_alternative<CheckedBoxCopy>(head) || std::holds_alternative<CheckedFill>(head) ||
       std::holds_alternative<ValueWriteOp>(head) || std::holds_alternative<CheckedArrayCopy>(head)) {
-    note_touch(issued_ + 1);
+    note_touch(account_.issued() + 1);
     begin_change(1);
     context_.parts.window.note_launch(stream_->progress_index, nullptr);
   } else {

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One stream of a session: operations decoded but not yet handed to the driver, and the account of those that were.
-//
-// Two counts. *Positions* number the stream's operations (the progress word holds one): work up to a position has ended when the GPU has
-// written it. *Submissions* number driver calls that take a place in the driver's queue, which holds 1,021 before a call blocks its thread:
-// at most kCredit are made past the last known progress. Nor are more operations than last some milliseconds (FlightLimit).
+// One stream of a session: operations decoded but not yet handed to the driver; of those that were there is an account (StreamAccount).
 // Touched by the session's worker alone; the gate of the quiet window is held where issue() is called.
 #pragma once
 
@@ -14,46 +10,20 @@
 #include <vector>
 
 #include "broker/executor/chains/chain.hpp"
-#include "broker/executor/chains/flight_limit.hpp"
 #include "broker/executor/context/issue_context.hpp"
 #include "broker/executor/context/stream_pool.hpp"
 #include "broker/executor/operations/stream_op.hpp"
+#include "broker/executor/streams/stream_account.hpp"
+#include "broker/executor/streams/stream_state.hpp"
 #include "proto/ids.hpp"
 
 namespace mpsshim::broker {
 
-inline constexpr std::uint32_t kCredit = 900;
-
-// Queued and not yet issued, over all streams of a session.
-struct QueuedTotal {
-  std::size_t records = 0;
-  std::size_t bytes = 0;
-};
-
 class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
  public:
-  // StreamSet's notes on this stream.
-  struct Notes {
-    bool is_active = false;             // in its list of streams with something to do
-    bool has_new_work = false;          // a blocking stream: since the NULL stream last waited for it
-    std::uint64_t null_version = 0;     // a blocking stream: the NULL stream's work that it has waited for
-    std::uint64_t barrier_version = 0;  // the barriers it has waited for
-  };
-  Notes notes;
+  using Stop = StreamStop;
 
-  enum class Stop : std::uint8_t {
-    empty,
-    budget,        // the caller's share is used up
-    credit,        // the GPU has to get on first
-    held,          // by the quiet window
-    fence,         // its fence will come any moment: asked again, it issues
-    event,         // waits for an event's record to be issued in another stream
-    host,          // waits for a host function of the client, which rings when it has returned
-    value,         // waits for a word's value
-    output,        // what its kernels have printed is to be with the client first, or another session's
-    needs_window,  // the head is a launch that would wait for every kernel: see take_window_launch()
-    in_window,     // that launch is under way
-  };
+  StreamNotes notes;
 
   StreamQueue(const IssueContext& context, QueuedTotal& total, std::uint32_t fence_index, bool is_blocking, std::unique_ptr<PooledStream> stream);
   StreamQueue(const StreamQueue&) = delete;
@@ -79,7 +49,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   // A kernel that may print was issued, and the driver has not been made to write since.
   [[nodiscard]] bool has_output() const { return has_output_; }
   // All that was issued has ended, so the driver can be: by flush_output(), between begin_ and end_output() of the worker.
-  [[nodiscard]] bool is_output_due() const { return has_output() && !is_flushing_output_ && !in_window_ && has_completed(issued_); }
+  [[nodiscard]] bool is_output_due() const { return has_output() && !is_flushing_output_ && !in_window_ && has_completed(account_.issued()); }
   void begin_output() { is_flushing_output_ = true; }
   [[nodiscard]] CUresult flush_output() const;
   void end_output();
@@ -91,12 +61,12 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
 
   [[nodiscard]] bool is_blocking() const { return is_blocking_; }
   [[nodiscard]] bool is_empty() const { return ops_.empty() && !in_window_; }
-  [[nodiscard]] bool has_unwritten_progress() const { return written_ != issued_; }
+  [[nodiscard]] bool has_unwritten_progress() const { return account_.written() != account_.issued(); }
   [[nodiscard]] bool is_idle() const { return is_empty() && has_completed(appended_) && !is_probing() && !has_output(); }
   [[nodiscard]] std::uint32_t fence_index() const { return fence_index_; }
   [[nodiscard]] CUstream handle() const { return aside_ ? aside_->handle() : stream_->handle; }  // of one that is not finished
   [[nodiscard]] std::uint32_t position() const { return appended_; }                             // of the last operation appended
-  [[nodiscard]] bool has_issued(std::uint32_t position) const { return progress_reached(issued_, position) && !in_window_; }
+  [[nodiscard]] bool has_issued(std::uint32_t position) const { return progress_reached(account_.issued(), position) && !in_window_; }
   [[nodiscard]] bool has_completed(std::uint32_t position) const;
 
   // In a green context, a side context or a client's: no other thread may touch it meanwhile.
@@ -114,22 +84,13 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] const GreenContext* green() const { return stream_ != nullptr ? stream_->green.get() : nullptr; }
 
  private:
-  struct Written {  // a progress write on its way
-    std::uint32_t position = 0;
-    std::uint32_t submissions = 0;
-    std::uint32_t in_flight = 0;  // then (in a crowd: what it was written behind), and when it was: only where the limit learns from it
-    FlightLimit::Clock::time_point when{};
-  };
-
   // A fence that came when the words of the work before it were under way already; it has the position behind them.
   struct LateFence {
     std::uint32_t position = 0;
     std::uint32_t value = 0;
   };
 
-  [[nodiscard]] bool is_within_credit() const;
   [[nodiscard]] bool has_credit();
-  void learn_progress();
   [[nodiscard]] bool expects_fence();
   [[nodiscard]] bool has_left_for(const StreamOp& head);
   [[nodiscard]] std::optional<Stop> blocked_by_head();
@@ -162,9 +123,6 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void note_kernel(std::uint32_t position, const LoadedFunction& function);
   void note_touch(std::uint32_t position);
   void note_kind(std::uint32_t kind);
-  void submitted(std::uint32_t calls) { submissions_ += calls; }
-  void progress_submitted();
-  [[nodiscard]] bool is_progress_due() const { return issued_ - written_ >= limit_.progress_interval(); }
   void pop_head();
   [[nodiscard]] WordWrites words(std::optional<std::uint32_t> fence_value) const;
   void note_rhythm();  // words are about to be written
@@ -193,17 +151,10 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   bool is_flushing_output_ = false;
   bool in_window_ = false;
   std::shared_ptr<StreamOp> window_op_;  // meanwhile
+  StreamAccount account_;
   std::uint32_t appended_ = 0;
-  std::uint32_t issued_ = 0;
-  std::uint32_t written_ = 0;  // position of the last progress write
-  std::uint32_t submissions_ = 0;
-  Written known_done_;
-  std::deque<Written> under_way_;
   std::deque<LateFence> late_fences_;
   Rhythm rhythm_;
-  FlightLimit limit_;
-  bool lacked_credit_ = false;
-  FlightLimit::Clock::time_point last_return_{};  // in a crowd: progress was seen
   std::vector<void*> addresses_;  // scratch
 };
 

@@ -26,29 +26,29 @@ void StreamQueue::issue_record(RecordOp& record) {
 void StreamQueue::record_event(CUevent event) {
   const std::lock_guard lock(issue_lock());
   context_.check(driver()->cuEventRecord(event, handle()), "cuEventRecord");
-  submitted(1);
+  account_.submitted(1);
 }
 
 void StreamQueue::issue_wait(const WaitOp& wait) {
   const std::lock_guard lock(issue_lock());
   context_.check(driver()->cuStreamWaitEvent(handle(), wait.point->awaited(), CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent");
-  submitted(1);
+  account_.submitted(1);
 }
 
 // Where words that cover all of the work are under way or there, the fence waits for them here: the GPU has nothing to do for it. Not so for
 // short work, whose client hears from the GPU sooner than from this thread, which has others to serve.
 void StreamQueue::issue_fence(const FenceOp& fence) {
-  const bool is_covered = written_ + 1 == issued_;
-  if (!is_covered || (rhythm_.is_short() && !has_completed(written_))) return write_fence(fence.value);
-  late_fences_.push_back({issued_, fence.value});
-  progress_submitted();
+  const bool is_covered = account_.written() + 1 == account_.issued();
+  if (!is_covered || (rhythm_.is_short() && !has_completed(account_.written()))) return write_fence(fence.value);
+  late_fences_.push_back({account_.issued(), fence.value});
+  account_.progress_submitted();
   settle_fences();
 }
 
 // The client waits for it in SessionClient::wait_fence.
 void StreamQueue::write_fence(std::uint32_t value) {
   context_.check(write_words(value), "writing a fence");
-  progress_submitted();
+  account_.progress_submitted();
 }
 
 // The GPU may write both words at any moment, for work behind the fence; what it writes then covers the fence, and stays.
@@ -72,24 +72,13 @@ bool StreamQueue::settle_fences() {
 void StreamQueue::write_progress() {
   if (!has_unwritten_progress() || is_finished()) return;
   context_.check(write_words(std::nullopt), "writing progress");
-  progress_submitted();
-}
-
-// The clock is read for a stream with much in flight only: others never come near the limit.
-void StreamQueue::progress_submitted() {
-  const std::uint32_t in_flight = issued_ - (limit_.is_crowded() ? written_ : known_done_.position);
-  written_ = issued_;
-  if (in_flight < limit_.worth_learning()) {
-    under_way_.push_back({written_, submissions_});
-  } else {
-    under_way_.push_back({written_, submissions_, in_flight, FlightLimit::Clock::now()});
-  }
+  account_.progress_submitted();
 }
 
 WordWrites StreamQueue::words(std::optional<std::uint32_t> fence_value) const {
   WordWrites words;
   words.progress = context_.parts.progress.completed(stream_->progress_index);
-  words.progress_value = issued_;
+  words.progress_value = account_.issued();
   if (fence_value) {
     words.fence = context_.channel.fence_word(fence_index_);
     words.fence_value = *fence_value;
@@ -98,7 +87,7 @@ WordWrites StreamQueue::words(std::optional<std::uint32_t> fence_value) const {
 }
 
 void StreamQueue::note_rhythm() {
-  rhythm_.note(context_.parts.last_writer.again(stream_->progress_index), [this] { return has_completed(written_); });
+  rhythm_.note(context_.parts.last_writer.again(stream_->progress_index), [this] { return has_completed(account_.written()); });
 }
 
 bool StreamQueue::prefers_memory_operations() {
@@ -112,7 +101,7 @@ CUresult StreamQueue::write_words(std::optional<std::uint32_t> fence_value) {
   const proto::trace::Span span("driver", fence_value ? "writing a fence" : "writing progress", {"session", context_.session});
   const WordWrites writes = words(fence_value);
   if (!prefers_memory_operations() && chains_.launch(handle(), {}, &writes)) {
-    submitted(1);
+    account_.submitted(1);
     return CUDA_SUCCESS;
   }
   return write_by_memory_operations(writes);
@@ -122,14 +111,14 @@ CUresult StreamQueue::write_by_memory_operations(const WordWrites& words) {
   ExecutorParts& parts = context_.parts;
   const std::lock_guard lock(issue_lock());
   const auto write = [&](OwnWord word, std::uint32_t value) {
-    submitted(1);
+    account_.submitted(1);
     return word.write(driver(), handle(), value);
   };
   if (!words.fence) return write(words.progress, words.progress_value);
   if (!parts.batches_refused.load(std::memory_order_relaxed)) {
     const CUresult result = words.fence.write_with(driver(), handle(), words.fence_value, words.progress, words.progress_value);
     if (result != CUDA_ERROR_NOT_SUPPORTED) {
-      submitted(1);
+      account_.submitted(1);
       return result;
     }
     parts.batches_refused.store(true, std::memory_order_relaxed);

@@ -26,7 +26,7 @@ bool ValueWaitOp::is_met_by(std::uint64_t content) const {
 }
 
 bool StreamQueue::has_value(ValueWaitOp& wait) {
-  if (!has_completed(issued_)) return false;
+  if (!has_completed(account_.issued())) return false;
   if (wait.was_probed) {
     const StreamProgress& row = word();
     // Acquire: the GPU has written the word before the number.
@@ -60,7 +60,7 @@ void StreamQueue::issue_write(const ValueWriteOp& write) {
   const std::lock_guard lock(issue_lock());
   const CUresult result = write.word ? calls.write(*write.word, write.value, write.flags, handle()) : calls.flush_remote_writes(handle());
   context_.check(result, "a stream memory operation");
-  submitted(1);
+  account_.submitted(1);
 }
 
 }  // namespace mpsshim::broker

@@ -63,11 +63,7 @@ class QuietWindow {
   // queues; the third for a call that got no window within `move_after`, because of another session's work, and again from time to time.
   void set_used_streams(std::function<std::uint32_t()> used) { watch_.set_used(std::move(used)); }
   void set_on_open(std::function<void()> on_open) { on_open_ = std::move(on_open); }
-  struct Starving {
-    std::uint64_t session = 0;
-    std::uint64_t blocker = 0;
-    const char* what = "";
-  };
+  using Starving = StarvingCall;
   using Starved = std::function<void(const Starving&)>;
   void set_on_starved(Starved on_starved) { on_starved_ = std::move(on_starved); }
 
@@ -111,12 +107,7 @@ class QuietWindow {
   bool open_by_hand();
 
  private:
-  struct Pending {
-    Job job;
-    Clock::time_point since;
-    Clock::duration next_report{};  // as starving, after so long a wait
-    std::size_t turn = 0;           // of its session's jobs that wait: which one
-  };
+  using Pending = PendingJob;
   struct Demand {
     bool any = false;
     bool held_back = false;    // some are, by LongJobs: they count for nothing else

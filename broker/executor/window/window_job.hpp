@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is done in a quiet window, and the times it goes by.
+// What is done in a quiet window, what waits for one, and the times it goes by.
 #pragma once
 
 #include <chrono>
@@ -24,6 +24,21 @@ struct WindowJob {
   std::chrono::microseconds expected{0};  // what its call will take, where that may be long (LongJobs)
   bool presses = false;         // a deferrable one without which launches are slow: holds others from the start
   std::function<void()> after{};  // then, once the window has closed and work goes on: what is long and needs none
+};
+
+// One that waits.
+struct PendingJob {
+  WindowJob job;
+  std::chrono::steady_clock::time_point since;
+  std::chrono::steady_clock::duration next_report{};  // as starving, after so long a wait
+  std::size_t turn = 0;                               // of its session's jobs that wait: which one
+};
+
+// A call that gets no window because of another session's work.
+struct StarvingCall {
+  std::uint64_t session = 0;
+  std::uint64_t blocker = 0;
+  const char* what = "";
 };
 
 struct WindowLimits {

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies of images that an earlier executor had: loaded again in its order, before the first session, and given back to the sessions whose
+// variables they hold.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "broker/executor/link/fault.hpp"
+#include "broker/executor/modules/module_store.hpp"
+#include "broker/log.hpp"
+#include "proto/trace.hpp"
+
+namespace mpsshim::broker {
+
+namespace {
+
+bool is_same_place(const LoadedImage::Variable& a, const LoadedImage::Variable& b) { return a.address == b.address && a.size_bytes == b.size_bytes; }
+
+}  // namespace
+
+// Every copy stays where it was loaded, so that later ones come back at their addresses; it serves clients to come like any other.
+CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t owner, const proto::FileDescriptor& file) {
+  PreparedImage prepared;
+  std::string log;
+  ImageBytes compiled;
+  CUresult result = compiler_.prepare_again(id, file, prepared, compiled, log);
+  if (result != CUDA_SUCCESS) return result;
+  if (!compiled.empty()) tell_compiled(id, compiled);
+  const ImageRef image = new_image(id, copy);
+  {
+    const std::lock_guard lock(mutex_);
+    next_copy_ = std::max(next_copy_, copy + 1);
+  }
+  result = load_image(driver_, prepared, *image, log);
+  if (result != CUDA_SUCCESS) {
+    log_error("Image {} could not be loaded again: {} {}", id, driver_.describe(result), log);
+    return result;
+  }
+  image->cost_bytes = cost_of(prepared, *image);
+  log_info("Image {} loaded again{}", id, words_for_place(*image));
+  std::lock_guard lock(mutex_);  // no eviction here: the log goes on
+  total_bytes_ += image->cost_bytes;
+  cache_.emplace(id, Cached{image, 0, true, ++uses_, image->has_writable_globals ? owner : 0});
+  return CUDA_SUCCESS;
+}
+
+bool ModuleStore::has_kept(std::span<const KeptVariable> table) {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<LoadedImage::Variable>> copies;
+  for (const KeptVariable& kept : table) copies[{kept.image, kept.copy}].push_back({kept.address, kept.size_bytes, {}});
+  const std::lock_guard lock(mutex_);
+  return std::ranges::all_of(copies, [&](const auto& copy) REQUIRES(mutex_) {
+    const auto [first, last] = cache_.equal_range(copy.first.first);
+    return std::any_of(first, last, [&](const auto& entry) {
+      const LoadedImage& image = *entry.second.image;
+      return image.copy == copy.first.second && std::ranges::equal(copy.second, image.variables, is_same_place);
+    });
+  });
+}
+
+CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std::uint64_t copy, std::span<const LoadedImage::Variable> kept,
+                                ImageUse& use) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto [first, last] = cache_.equal_range(image);
+    const auto loaded = std::find_if(first, last, [&](const auto& entry) {
+      const Cached& cached = entry.second;
+      return cached.image->copy == copy && cached.users == 0 && (cached.owner == 0 || cached.owner == session);
+    });
+    if (loaded != last) {
+      loaded->second.owner = 0;
+      use = use_of(loaded->second);
+    }
+  }
+  if (!use || !std::ranges::equal(kept, (*use)->variables, is_same_place)) {
+    log_error("Session {}: image {} has {}; its client is told", session, image, use ? "its variables at other addresses" : "no copy of that number");
+    use = nullptr;
+    return CUDA_ERROR_MPS_SERVER_NOT_READY;
+  }
+  const CUresult result = restore(session, kept);
+  if (result != CUDA_SUCCESS) use = nullptr;
+  return result;
+}
+
+CUresult ModuleStore::restore(std::uint64_t session, std::span<const LoadedImage::Variable> variables) {
+  const std::lock_guard lock(restore_mutex_);
+  const proto::trace::Span span("driver", "restoring variables", {"session", session}, {"pieces", variables.size()});
+  CUresult result = CUDA_SUCCESS;
+  if (restore_stream_ == nullptr) result = open();
+  if (result == CUDA_SUCCESS) result = restore_variables(driver_, variables, restore_stream_);
+  return faults_.check(result, session, "restoring a module's variables");
+}
+
+void ModuleStore::forget_owner(std::uint64_t session) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [image, cached] : cache_) {
+    if (cached.owner == session) cached.owner = 0;
+  }
+}
+
+// At its place in the log, so that later loads find the addresses free that they found free before.
+void ModuleStore::replay_unload(std::uint64_t image, std::uint64_t copy) {
+  std::lock_guard lock(mutex_);
+  const auto [first, last] = cache_.equal_range(image);
+  const auto loaded = std::find_if(first, last, [&](const auto& cached) { return cached.second.image->copy == copy; });
+  if (loaded == last) return;
+  LoadedImage& gone = *loaded->second.image;
+  total_bytes_ -= gone.cost_bytes;
+  faults_.check(driver_->cuModuleUnload(std::exchange(gone.handle, nullptr)), 0, "cuModuleUnload");
+  cache_.erase(loaded);
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The account of one stream: what the driver has been given of it, and what of that has ended.
+//
+// Two counts. *Positions* number the stream's operations (the progress word holds one): work up to a position has ended when the GPU has
+// written it. *Submissions* number driver calls that take a place in the driver's queue, which holds 1,021 before a call blocks its thread:
+// at most kCredit are made past the last known progress. Nor are more operations than last some milliseconds (FlightLimit).
+// Owned by a StreamQueue and touched by the session's worker alone.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+#include "broker/executor/chains/flight_limit.hpp"
+
+namespace mpsshim::broker {
+
+inline constexpr std::uint32_t kCredit = 900;
+
+class StreamAccount {
+ public:
+  // Everything up to `position` has ended.
+  StreamAccount(std::uint32_t position, std::uint32_t first_in_flight) : issued_(position), written_(position), limit_(first_in_flight) {
+    known_done_.position = position;
+  }
+
+  [[nodiscard]] std::uint32_t issued() const { return issued_; }
+  [[nodiscard]] std::uint32_t written() const { return written_; }  // position of the last progress write
+  [[nodiscard]] std::uint32_t submissions() const { return submissions_; }
+  [[nodiscard]] std::size_t longest_chain() const { return limit_.longest_chain(); }
+
+  void issue(std::uint32_t operations) { issued_ += operations; }
+  void take_back(std::uint32_t position) { issued_ = position; }  // what was issued behind it has been refused
+  void submitted(std::uint32_t calls) { submissions_ += calls; }
+  // A write of progress at what was issued is on its way.
+  void progress_submitted();
+  [[nodiscard]] bool is_progress_due() const { return issued_ - written_ >= limit_.progress_interval(); }
+  // So many launches have been given to the driver.
+  void launched(std::uint32_t launches) {
+    if (limit_.is_crowded()) limit_.launched(launches, FlightLimit::Clock::now());
+  }
+  // What is to be given to the driver next.
+  struct Next {
+    std::size_t run = 1;    // operations that wait, one behind the other
+    bool is_light = false;  // the first does not wait in a connection for the work before it
+  };
+  // Whether it may be; `completed` is read where that is not known already.
+  [[nodiscard]] bool has_credit(bool is_crowded, const Next& next, const std::atomic<std::uint32_t>& completed);
+
+ private:
+  struct Written {  // a progress write on its way
+    std::uint32_t position = 0;
+    std::uint32_t submissions = 0;
+    std::uint32_t in_flight = 0;  // then (in a crowd: what it is of), and when it was: only where the limit learns from it
+    FlightLimit::Clock::time_point when{};
+  };
+
+  [[nodiscard]] bool is_within_credit(const Next& next) const {
+    const std::uint32_t in_flight = issued_ - known_done_.position;
+    return submissions_ - known_done_.submissions < kCredit && (limit_.admits(in_flight) || (next.is_light && limit_.admits_light(in_flight)));
+  }
+  void learn_progress(std::uint32_t completed);
+
+  std::uint32_t issued_;
+  std::uint32_t written_;
+  std::uint32_t submissions_ = 0;
+  Written known_done_;
+  std::deque<Written> under_way_;
+  FlightLimit limit_;
+  bool lacked_credit_ = false;
+  FlightLimit::Clock::time_point last_return_{};  // progress that the limit learns from was seen
+};
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a StreamQueue and the StreamSet that visits it tell each other. Values; the session's worker.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace mpsshim::broker {
+
+// Why a queue issues no more for now.
+enum class StreamStop : std::uint8_t {
+  empty,
+  budget,        // the caller's share is used up
+  credit,        // the GPU has to get on first
+  held,          // by the quiet window
+  fence,         // its fence will come any moment: asked again, it issues
+  event,         // waits for an event's record to be issued in another stream
+  host,          // waits for a host function of the client, which rings when it has returned
+  value,         // waits for a word's value
+  output,        // what its kernels have printed is to be with the client first, or another session's
+  needs_window,  // the head is a launch that would wait for every kernel: see take_window_launch()
+  in_window,     // that launch is under way
+};
+
+// StreamSet's notes on this stream.
+struct StreamNotes {
+  bool is_active = false;             // in its list of streams with something to do
+  bool has_new_work = false;          // a blocking stream: since the NULL stream last waited for it
+  std::uint64_t null_version = 0;     // a blocking stream: the NULL stream's work that it has waited for
+  std::uint64_t barrier_version = 0;  // the barriers it has waited for
+};
+
+// Queued and not yet issued, over all streams of a session.
+struct QueuedTotal {
+  std::size_t records = 0;
+  std::size_t bytes = 0;
+};
+
+}  // namespace mpsshim::broker
