@@ -101,14 +101,18 @@ struct Form {
 };
 
 // One column per instruction set; the files in handlers/ are compiled once for each.
-#define MPSSHIM_PTX_SELECTORS               \
-  Handler select_integer(const Form& form); \
-  Handler select_bits(const Form& form);    \
-  Handler select_float(const Form& form);   \
-  Handler select_half(const Form& form);    \
-  Handler select_compare(const Form& form); \
-  Handler select_convert(const Form& form); \
-  Handler select_memory(const Form& form);  \
+#define MPSSHIM_PTX_SELECTORS                      \
+  Handler select_integer(const Form& form);        \
+  Handler select_carry(const Form& form);          \
+  Handler select_dot(const Form& form);            \
+  Handler select_bits(const Form& form);           \
+  Handler select_bit_fields(const Form& form);     \
+  Handler select_float(const Form& form);          \
+  Handler select_half(const Form& form);           \
+  Handler select_compare(const Form& form);        \
+  Handler select_convert(const Form& form);        \
+  Handler select_convert_floats(const Form& form); \
+  Handler select_memory(const Form& form);         \
   Handler select_pack(std::uint32_t bytes, std::uint32_t elements, bool is_pack);
 namespace isa_baseline {
 MPSSHIM_PTX_SELECTORS

@@ -7,7 +7,7 @@
 namespace mpsshim::ptx {
 namespace {
 
-enum class Family { integer, bits, real, half, compare, convert, memory, once };
+enum class Family { integer, bits, bit_fields, real, half, compare, convert, memory, once };
 
 bool is_half(Type t) { return t == Type::f16 || t == Type::f16x2 || t == Type::bf16 || t == Type::bf16x2; }
 bool is_real(Type t) { return t == Type::f32 || t == Type::f64; }
@@ -43,19 +43,11 @@ Family family_of(const Form& f) {
     case Op::sqrt:
     case Op::tanh: return is_half(f.type) ? Family::half : is_real(f.type) ? Family::real : Family::integer;
     case Op::and_:
-    case Op::bfe:
-    case Op::bfi:
-    case Op::bfind:
-    case Op::bmsk:
-    case Op::brev:
-    case Op::clz:
     case Op::cnot:
-    case Op::fns:
     case Op::lop3:
     case Op::mov:
     case Op::not_:
     case Op::or_:
-    case Op::popc:
     case Op::prmt:
     case Op::selp:
     case Op::shf:
@@ -63,6 +55,14 @@ Family family_of(const Form& f) {
     case Op::shr:
     case Op::slct:
     case Op::xor_: return Family::bits;
+    case Op::bfe:
+    case Op::bfi:
+    case Op::bfind:
+    case Op::bmsk:
+    case Op::brev:
+    case Op::clz:
+    case Op::fns:
+    case Op::popc: return Family::bit_fields;
     case Op::set:
     case Op::setp:
     case Op::testp: return Family::compare;
@@ -106,17 +106,18 @@ Handler select_once(const Form& f) {
   }
 }
 
-#define MPSSHIM_PTX_SELECT(isa)                          \
-  switch (family) {                                      \
-    case Family::integer: return isa::select_integer(f); \
-    case Family::bits: return isa::select_bits(f);       \
-    case Family::real: return isa::select_float(f);      \
-    case Family::half: return isa::select_half(f);       \
-    case Family::compare: return isa::select_compare(f); \
-    case Family::convert: return isa::select_convert(f); \
-    case Family::memory: return isa::select_memory(f);   \
-    case Family::once: return select_once(f);            \
-  }                                                      \
+#define MPSSHIM_PTX_SELECT(isa)                                \
+  switch (family) {                                            \
+    case Family::integer: return isa::select_integer(f);       \
+    case Family::bits: return isa::select_bits(f);             \
+    case Family::bit_fields: return isa::select_bit_fields(f); \
+    case Family::real: return isa::select_float(f);            \
+    case Family::half: return isa::select_half(f);             \
+    case Family::compare: return isa::select_compare(f);       \
+    case Family::convert: return isa::select_convert(f);       \
+    case Family::memory: return isa::select_memory(f);         \
+    case Family::once: return select_once(f);                  \
+  }                                                            \
   return nullptr;
 
 Handler select_baseline(const Form& f, Family family){MPSSHIM_PTX_SELECT(isa_baseline)} Handler select_v3(const Form& f, Family family) {

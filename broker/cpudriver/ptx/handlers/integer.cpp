@@ -1,72 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Integer arithmetic. Wraps as PTX says: all sums and products are formed unsigned.
-#include "broker/cpudriver/ptx/handlers/lanes.hpp"
+#include "broker/cpudriver/ptx/handlers/integers.hpp"
 
 namespace mpsshim::ptx::MPSSHIM_PTX_ISA {
 namespace {
-
-using u8 = std::uint8_t;
-using u16 = std::uint16_t;
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
-using s16 = std::int16_t;
-using s32 = std::int32_t;
-using s64 = std::int64_t;
-
-__extension__ using u128 = unsigned __int128;  // For the high halves of 64-bit products.
-__extension__ using s128 = __int128;
-
-template <class T>
-struct UnsignedOf;
-template <>
-struct UnsignedOf<u16> {
-  using type = u16;
-  using wide = u32;
-};
-template <>
-struct UnsignedOf<s16> {
-  using type = u16;
-  using wide = s32;
-};
-template <>
-struct UnsignedOf<u32> {
-  using type = u32;
-  using wide = u64;
-};
-template <>
-struct UnsignedOf<s32> {
-  using type = u32;
-  using wide = s64;
-};
-template <>
-struct UnsignedOf<u64> {
-  using type = u64;
-  using wide = u128;
-};
-template <>
-struct UnsignedOf<s64> {
-  using type = u64;
-  using wide = s128;
-};
-template <class T>
-using Unsigned = typename UnsignedOf<T>::type;
-template <class T>
-using Wide = typename UnsignedOf<T>::wide;
-template <class T>
-constexpr bool kIsSigned = static_cast<T>(-1) < T{0};
-
-template <class T>
-T mul_lo(T a, T b) {
-  if constexpr (sizeof(T) == 2)
-    return static_cast<T>(static_cast<u32>(static_cast<Unsigned<T>>(a)) * static_cast<Unsigned<T>>(b));
-  else
-    return static_cast<T>(static_cast<Unsigned<T>>(a) * static_cast<Unsigned<T>>(b));
-}
-template <class T>
-T mul_hi(T a, T b) {
-  return static_cast<T>((static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b)) >> (sizeof(T) * 8));
-}
 
 template <class T>
 struct Add : Shape<T> {
@@ -200,91 +138,6 @@ struct Sad : Shape<T> {
   }
 };
 
-// dp4a.atype.btype: four byte products and a sum.
-template <bool SignedA, bool SignedB>
-struct Dp4a : Shape<u32> {
-  static u32 f(u32 a, u32 b, u32 c) {
-    for (u32 i = 0; i < 32; i += 8) {
-      const s32 x = SignedA ? static_cast<std::int8_t>(a >> i) : static_cast<u8>(a >> i);
-      const s32 y = SignedB ? static_cast<std::int8_t>(b >> i) : static_cast<u8>(b >> i);
-      c += static_cast<u32>(x * y);
-    }
-    return c;
-  }
-};
-template <bool SignedA, bool SignedB, u32 Byte>
-struct Dp2a : Shape<u32> {
-  static u32 f(u32 a, u32 b, u32 c) {
-    for (u32 i = 0; i < 2; ++i) {
-      const s32 x = SignedA ? static_cast<s16>(a >> (16 * i)) : static_cast<u16>(a >> (16 * i));
-      const s32 y = SignedB ? static_cast<std::int8_t>(b >> (Byte + 8 * i)) : static_cast<u8>(b >> (Byte + 8 * i));
-      c += static_cast<u32>(x) * static_cast<u32>(y);
-    }
-    return c;
-  }
-};
-
-// The extended-precision chain. `In` reads CC.CF, `Out` writes it.
-template <class T, bool In, bool Out, bool Subtract>
-Flow carry_chain(Warp& warp, const Instruction& in) {
-  const T* a = row<const T>(warp, in.a);
-  const T* b = row<const T>(warp, in.b);
-  T* d = row<T>(warp, in.d);
-  for (u32 rest = warp.exec; rest != 0; rest &= rest - 1) {
-    const auto i = static_cast<u32>(__builtin_ctz(rest));
-    const T carry_in = In ? (warp.carry >> i & 1) : 0;
-    T sum = 0;
-    bool carry = false;
-    if constexpr (Subtract) {
-      T part = 0;
-      carry = __builtin_sub_overflow(a[i], b[i], &part);
-      carry |= __builtin_sub_overflow(part, carry_in, &sum);
-    } else {
-      T part = 0;
-      carry = __builtin_add_overflow(a[i], b[i], &part);
-      carry |= __builtin_add_overflow(part, carry_in, &sum);
-    }
-    d[i] = sum;
-    if constexpr (Out) warp.carry = (warp.carry & ~(1U << i)) | (u32{carry} << i);
-  }
-  return Flow::next;
-}
-
-template <class T, bool Hi, bool In, bool Out>
-Flow carry_mad(Warp& warp, const Instruction& in) {
-  using U = Unsigned<T>;
-  const T* a = row<const T>(warp, in.a);
-  const T* b = row<const T>(warp, in.b);
-  const T* c = row<const T>(warp, in.c);
-  T* d = row<T>(warp, in.d);
-  for (u32 rest = warp.exec; rest != 0; rest &= rest - 1) {
-    const auto i = static_cast<u32>(__builtin_ctz(rest));
-    const U product = static_cast<U>(Hi ? mul_hi(a[i], b[i]) : mul_lo(a[i], b[i]));
-    U part = 0;
-    U sum = 0;
-    bool carry = __builtin_add_overflow(product, static_cast<U>(c[i]), &part);
-    carry |= __builtin_add_overflow(part, static_cast<U>(In ? (warp.carry >> i & 1) : 0), &sum);
-    d[i] = static_cast<T>(sum);
-    if constexpr (Out) warp.carry = (warp.carry & ~(1U << i)) | (u32{carry} << i);
-  }
-  return Flow::next;
-}
-
-template <class T>
-Handler select_carry(const Form& f, Op op) {
-  using U = Unsigned<T>;
-  const bool out = f.has(Mod::cc);
-  if (op == Op::add) return out ? carry_chain<U, false, true, false> : nullptr;
-  if (op == Op::sub) return out ? carry_chain<U, false, true, true> : nullptr;
-  if (op == Op::addc) return out ? carry_chain<U, true, true, false> : carry_chain<U, true, false, false>;
-  if (op == Op::subc) return out ? carry_chain<U, true, true, true> : carry_chain<U, true, false, true>;
-  const bool hi = f.has(Mod::hi);
-  if (!hi && !f.has(Mod::lo)) return nullptr;
-  if (op == Op::mad) return hi ? carry_mad<T, true, false, true> : carry_mad<T, false, false, true>;
-  if (out) return hi ? carry_mad<T, true, true, true> : carry_mad<T, false, true, true>;
-  return hi ? carry_mad<T, true, true, false> : carry_mad<T, false, true, false>;
-}
-
 // Chooses by type; `Pick` gives the handler for one C++ type.
 template <template <class> class Pick>
 Handler by_type(Type type) {
@@ -350,16 +203,6 @@ Handler select_multiply(const Form& f) {
   return nullptr;
 }
 
-Handler select_dot(const Form& f) {
-  const bool a = f.type2 == Type::s32;
-  const bool b = f.type == Type::s32;
-  if ((!a && f.type2 != Type::u32) || (!b && f.type != Type::u32)) return nullptr;
-  if (f.op == Op::dp4a) return a ? (b ? map3<Dp4a<true, true>> : map3<Dp4a<true, false>>) : (b ? map3<Dp4a<false, true>> : map3<Dp4a<false, false>>);
-  if (f.has(Mod::hi))
-    return a ? (b ? map3<Dp2a<true, true, 16>> : map3<Dp2a<true, false, 16>>) : (b ? map3<Dp2a<false, true, 16>> : map3<Dp2a<false, false, 16>>);
-  return a ? (b ? map3<Dp2a<true, true, 0>> : map3<Dp2a<true, false, 0>>) : (b ? map3<Dp2a<false, true, 0>> : map3<Dp2a<false, false, 0>>);
-}
-
 Handler select_signed(const Form& f) {
   const bool abs = f.op == Op::abs;
   switch (f.type) {
@@ -374,15 +217,7 @@ Handler select_signed(const Form& f) {
 
 Handler select_integer(const Form& f) {
   const bool in_chain = f.has(Mod::cc) || f.op == Op::addc || f.op == Op::subc || f.op == Op::madc;
-  if (in_chain) {
-    switch (f.type) {
-      case Type::u32: return select_carry<u32>(f, f.op);
-      case Type::s32: return f.op == Op::mad || f.op == Op::madc ? nullptr : select_carry<u32>(f, f.op);
-      case Type::u64: return select_carry<u64>(f, f.op);
-      case Type::s64: return f.op == Op::mad || f.op == Op::madc ? nullptr : select_carry<u64>(f, f.op);
-      default: return nullptr;
-    }
-  }
+  if (in_chain) return select_carry(f);
   const bool sat = f.has(Mod::sat);
   if (sat && (f.op == Op::add || f.op == Op::sub)) {
     if (f.type != Type::s32) return nullptr;

@@ -14,6 +14,7 @@
 
 #include "broker/cpudriver/ptx/execution.hpp"
 #include "broker/cpudriver/ptx/form.hpp"
+#include "broker/cpudriver/ptx/handlers/codecs.hpp"
 
 #if defined(__clang__)
 #define MPSSHIM_LANE_LOOP _Pragma("clang loop vectorize(assume_safety)")
@@ -30,48 +31,6 @@ template <class T>
 }
 
 [[gnu::always_inline]] inline std::uint32_t predicate(const Warp& warp, std::uint32_t operand) { return *row<std::uint32_t>(warp, operand); }
-
-// How a value lies in its row: 8- and 16-bit ones zero-extended in 32 bits.
-template <std::size_t Bytes>
-struct CellOf {
-  using type = std::uint32_t;
-};
-template <>
-struct CellOf<8> {
-  using type = std::uint64_t;
-};
-template <class T>
-struct BitsOf {
-  using type = T;
-};
-template <>
-struct BitsOf<float> {
-  using type = std::uint32_t;
-};
-template <>
-struct BitsOf<double> {
-  using type = std::uint64_t;
-};
-
-template <class T>
-struct Plain {  // A codec: the C++ value, its cell, and the way between.
-  using Value = T;
-  using Cell = typename CellOf<sizeof(T)>::type;
-  [[gnu::always_inline]] static T get(Cell cell) {
-    if constexpr (sizeof(T) == sizeof(Cell))
-      return __builtin_bit_cast(T, cell);
-    else
-      return static_cast<T>(cell);
-  }
-  [[gnu::always_inline]] static Cell put(T value) {
-    if constexpr (sizeof(T) == sizeof(Cell))
-      return __builtin_bit_cast(Cell, value);
-    else if constexpr (sizeof(T) == 2)
-      return static_cast<std::uint16_t>(value);
-    else
-      return static_cast<std::uint8_t>(value);
-  }
-};
 
 alignas(64) constexpr std::uint32_t kLaneBit[kLanes] = {1U << 0,  1U << 1,  1U << 2,  1U << 3,  1U << 4,  1U << 5,  1U << 6,  1U << 7,
                                                         1U << 8,  1U << 9,  1U << 10, 1U << 11, 1U << 12, 1U << 13, 1U << 14, 1U << 15,
