@@ -23,6 +23,21 @@ struct LaunchShape {
   std::uint32_t shared_bytes;
 };
 
+[[nodiscard]] inline proto::LaunchRecord launch_record(const Function& function, const LaunchShape& shape, std::size_t attribute_count,
+                                                       proto::Flags<proto::LaunchFlag> flags) {
+  return {function.id,
+          shape.grid_x,
+          shape.grid_y,
+          shape.grid_z,
+          shape.block_x,
+          shape.block_y,
+          shape.block_z,
+          shape.shared_bytes,
+          function.parameter_bytes,
+          static_cast<std::uint32_t>(attribute_count),
+          flags};
+}
+
 // The device's limits on a launch, read once.
 struct LaunchLimits {
   std::uint32_t grid_x, grid_y, grid_z;

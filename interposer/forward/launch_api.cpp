@@ -74,17 +74,7 @@ inline CUresult post_launch(Function& function, Stream& stream, const LaunchShap
                             proto::Flags<proto::LaunchFlag> flags, const Arguments& arguments) {
   const std::size_t parameter_room = (function.parameter_bytes + 7u) / 8 * 8;
   return post_work<proto::LaunchRecord>(stream, parameter_room + attributes.size_bytes(), [&](proto::LaunchRecord& record, std::byte* trailing) {
-    record = proto::LaunchRecord{function.id,
-                                 shape.grid_x,
-                                 shape.grid_y,
-                                 shape.grid_z,
-                                 shape.block_x,
-                                 shape.block_y,
-                                 shape.block_z,
-                                 shape.shared_bytes,
-                                 function.parameter_bytes,
-                                 static_cast<std::uint32_t>(attributes.size()),
-                                 flags};
+    record = launch_record(function, shape, attributes.size(), flags);
     copy_arguments(arguments, {function.parameters, function.parameter_count}, function.parameter_bytes, trailing);
     if (!attributes.empty()) std::memcpy(trailing + parameter_room, attributes.data(), attributes.size_bytes());
   });

@@ -2,7 +2,6 @@
 #include "interposer/forward/memory/staging.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <charconv>
 #include <cstring>
@@ -11,6 +10,7 @@
 
 #include "interposer/environment.hpp"
 #include "interposer/forward/memory/copy_crew.hpp"
+#include "interposer/forward/memory/flights.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "proto/futex.hpp"
 
@@ -18,7 +18,6 @@ namespace mpsshim::interposer::forward {
 
 namespace {
 
-constexpr std::size_t kMostFlights = 16;
 constexpr std::size_t kLeastPieceBytes = 128 << 10;
 // From here on threads share a copy: below, waking them takes longer than they save.
 constexpr std::size_t kSharedUploadBytes = 1 << 20;
@@ -45,42 +44,6 @@ std::uint64_t fixed_bytes() {
   if (error != std::errc() || end != text.data() + text.size() || kib < kLeastKib || kib > kMostKib) return 0;
   return (kib << 10) / StagingArea::kGranuleBytes * StagingArea::kGranuleBytes;
 }
-
-// The pieces of one copy that are under way, the oldest first.
-struct Flight {
-  StagingPiece piece;
-  std::size_t at = 0;
-  std::uint32_t fence = 0;
-  CopyTask task;
-};
-
-class Flights {
- public:
-  explicit Flights(CopyCrew& crew) : crew_(crew) {}
-  Flights(const Flights&) = delete;
-  // Nobody may read or write the caller's memory once its call has returned, whatever the reason.
-  ~Flights() {
-    for (; first_ != end_; ++first_) crew_.finish(front().task);
-  }
-
-  [[nodiscard]] std::size_t count() const { return end_ - first_; }
-  [[nodiscard]] bool has_room() const { return count() < kMostFlights; }
-  Flight& push(const StagingPiece& piece, std::size_t at) {
-    Flight& flight = flights_[end_++ % kMostFlights];
-    flight.piece = piece;
-    flight.at = at;
-    return flight;
-  }
-  [[nodiscard]] Flight& operator[](std::size_t index) { return flights_[(first_ + index) % kMostFlights]; }
-  [[nodiscard]] Flight& front() { return (*this)[0]; }
-  void pop() { ++first_; }
-
- private:
-  CopyCrew& crew_;
-  std::array<Flight, kMostFlights> flights_;
-  std::size_t first_ = 0;
-  std::size_t end_ = 0;
-};
 
 }  // namespace
 
