@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include <gnu/libc-version.h>
+
 #include "tests/support/broker_fixture.hpp"
 #include "tests/support/catch.hpp"
 
@@ -227,6 +229,14 @@ TEST_CASE("a broker that is told to take the library for a driver says what it i
 
 TEST_CASE("a static program that loads the library is told that it cannot be served") {
   if (!fs::exists(built_program("static_program"))) MPSSHIM_SKIP("the C library cannot be linked statically here");
+  // What a static program opens brings this machine's C library, which takes its state from the program's: of another release that is laid out in
+  // another way, and the C library divides by 0 (2.36 and 2.41) or gives up (2.36 and 2.31) before anything of ours is called.
+  ProgramOptions question;
+  question.arguments = {"release"};
+  const Outcome linked_with = run_program(built_program("static_program"), question);
+  REQUIRE(linked_with.ok());
+  if (linked_with.output != gnu_get_libc_version() + std::string("\n"))
+    MPSSHIM_SKIP("the static program has another C library than this machine, and opens no libraries here");
   const BrokerFixture broker;
   ProgramOptions options;
   options.environment = client_environment(broker.pipe_dir());

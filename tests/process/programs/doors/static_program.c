@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
-   A static program that opens the driver as the loader finds it, says what it answers, and does what needs more than answers. */
+   A static program that opens the driver as the loader finds it, says what it answers, and does what needs more than answers. With an argument it
+   says only which release of the C library it has in it. */
 #include <dlfcn.h>
+#include <gnu/libc-version.h>
 #include <stdio.h>
 
-int main(void) {
+int main(int count, char** arguments) {
+  (void)arguments;
+  if (count > 1) return puts(gnu_get_libc_version()) < 0;
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   if (library == NULL) {
     printf("failed: %s\n", dlerror());
