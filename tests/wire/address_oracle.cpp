@@ -2,47 +2,17 @@
 // The oracle of wire tests and fuzzers finds what it is there for: each address, pitch, offset and size of each call that is made wrong.
 #include "tests/wire/support/address_oracle.hpp"
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "broker/progress_table.hpp"
 #include "proto/channel.hpp"
-#include "proto/segment.hpp"
 #include "tests/support/catch.hpp"
-#include "tests/wire/support/fake_driver.hpp"
+#include "tests/wire/support/oracle_scene.hpp"
 
 namespace mpsshim::test {
 namespace {
-
-constexpr std::uint64_t kOwn = kDeviceLease;
-constexpr std::uint64_t kForeign = kDeviceLease + kLeaseBytes;  // of session 2
-constexpr std::uint64_t kPinned = kPinnedLease;
-constexpr std::uint64_t kBytes = 4096;
-
-void* pointer(std::uint64_t address) { return reinterpret_cast<void*>(address); }
-
-struct Fixture {
-  FakeDriver fake;
-  AddressOracle& oracle = fake.oracle;
-  CUarray array = fake.make_array({64, 16, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0});
-
-  Fixture() {
-    oracle.note_mapped(kOwn, kBytes);
-    oracle.note_mapped(kForeign, kBytes);
-    oracle.note_registered(kPinned, kBytes);
-  }
-};
-
-template <auto Member, typename Type = decltype(Member)>
-struct Call;
-
-// Whether the oracle has nothing to say of such a call.
-template <auto Member, typename... Parameters>
-struct Call<Member, CUresult (CUDAAPI* DriverTable::*)(Parameters...)> {
-  static bool is_right(Fixture& f, Parameters... parameters) {
-    f.oracle.ask<Member>(parameters...);
-    return f.oracle.take_violations().empty();
-  }
-};
 
 CUDA_MEMCPY3D box(CUarray array) {
   CUDA_MEMCPY3D copy{};
@@ -61,7 +31,7 @@ CUDA_MEMCPY3D box(CUarray array) {
 }  // namespace
 
 TEST_CASE("linear copies and fills: each address and each size is asked about") {
-  Fixture f;
+  OracleScene f;
   constexpr CUstream kStream = nullptr;
   for (const std::uint64_t bad : {kForeign, kOwn + kBytes, kOwn - 1, kOwn + 1, std::uint64_t{0}, ~std::uint64_t{0}}) {
     CHECK_FALSE(Call<&DriverTable::cuMemcpyDtoDAsync_v2>::is_right(f, bad, kOwn, kBytes, kStream));
@@ -94,7 +64,7 @@ TEST_CASE("linear copies and fills: each address and each size is asked about") 
 }
 
 TEST_CASE("boxes: each field that moves an end is asked about") {
-  Fixture f;
+  OracleScene f;
   const auto is_right = [&](auto change) {
     CUDA_MEMCPY3D copy = box(f.array);
     change(copy);
@@ -152,7 +122,7 @@ TEST_CASE("boxes: each field that moves an end is asked about") {
 }
 
 TEST_CASE("other structures with addresses, words, mappings and registrations") {
-  Fixture f;
+  OracleScene f;
   CUDA_MEMSET_NODE_PARAMS fill{};
   fill.dst = kOwn;
   fill.elementSize = 4;
@@ -218,7 +188,7 @@ TEST_CASE("other structures with addresses, words, mappings and registrations") 
 }
 
 TEST_CASE("textures are of arrays that there are") {
-  Fixture f;
+  OracleScene f;
   const auto driver = f.fake.driver();
   const CUDA_ARRAY3D_DESCRIPTOR shape{64, 16, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0};
   CUDA_RESOURCE_DESC plain{};
@@ -239,7 +209,7 @@ TEST_CASE("textures are of arrays that there are") {
 }
 
 TEST_CASE("a module's variable is one session's until it is taken, and no byte more than itself") {
-  Fixture f;
+  OracleScene f;
   constexpr CUstream kStream = nullptr;
   constexpr std::uint64_t kVariable = 0x5'0000'0000;
   const auto may_read = [&](std::uint64_t address, std::uint64_t size_bytes) {
@@ -259,87 +229,6 @@ TEST_CASE("a module's variable is one session's until it is taken, and no byte m
   f.oracle.take_variable(kVariable);
   CHECK_FALSE(may_read(kVariable, 64));
   CHECK(may_read(kVariable + 64, 64));
-}
-
-TEST_CASE("external memory: the descriptor, each part of it, and what is mapped") {
-  Fixture f;
-  const proto::FileDescriptor file = proto::create_memory_file("external", kBytes);
-  const proto::FileDescriptor executors = proto::create_memory_file("the executor's own", kBytes);
-  f.oracle.give_file(file.get(), 1);
-  CUDA_EXTERNAL_MEMORY_HANDLE_DESC description{};
-  description.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
-  description.handle.fd = file.get();
-  description.size = kBytes;
-  const auto may_import = [&](auto change) {
-    CUDA_EXTERNAL_MEMORY_HANDLE_DESC changed = description;
-    change(changed);
-    return Call<&DriverTable::cuImportExternalMemory>::is_right(f, nullptr, &changed);
-  };
-  CHECK(may_import([](CUDA_EXTERNAL_MEMORY_HANDLE_DESC&) {}));
-  CHECK_FALSE(may_import([](CUDA_EXTERNAL_MEMORY_HANDLE_DESC& changed) { changed.size += 1; }));
-  CHECK_FALSE(may_import([](CUDA_EXTERNAL_MEMORY_HANDLE_DESC& changed) { changed.size = 0; }));
-  CHECK_FALSE(may_import([&](CUDA_EXTERNAL_MEMORY_HANDLE_DESC& changed) { changed.handle.fd = executors.get(); }));
-  CHECK_FALSE(may_import([](CUDA_EXTERNAL_MEMORY_HANDLE_DESC& changed) { changed.handle.fd = -1; }));
-  CHECK_FALSE(may_import([](CUDA_EXTERNAL_MEMORY_HANDLE_DESC& changed) { changed.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32; }));
-  f.oracle.act_as(2);
-  CHECK_FALSE(may_import([](CUDA_EXTERNAL_MEMORY_HANDLE_DESC&) {}));
-  f.oracle.act_as(0);
-
-  const auto memory = reinterpret_cast<CUexternalMemory>(0x100);
-  const auto may_map = [&](std::uint64_t offset, std::uint64_t size_bytes, CUexternalMemory of) {
-    CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer{};
-    buffer.offset = offset;
-    buffer.size = size_bytes;
-    return Call<&DriverTable::cuExternalMemoryGetMappedBuffer>::is_right(f, nullptr, of, &buffer);
-  };
-  CHECK_FALSE(may_map(0, kBytes, memory));
-  f.oracle.note_imported(memory, description);
-  CHECK(may_map(0, kBytes, memory));
-  CHECK(may_map(kBytes - 1, 1, memory));
-  CHECK_FALSE(may_map(1, kBytes, memory));
-  CHECK_FALSE(may_map(0, 0, memory));
-  CHECK_FALSE(may_map(~0ull, 2, memory));
-  CHECK_FALSE(may_map(2, ~0ull, memory));
-  const auto may_map_array = [&](std::uint64_t offset, std::uint64_t width, std::uint64_t height, std::uint64_t depth) {
-    CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC array{};
-    array.offset = offset;
-    array.arrayDesc = {width, height, depth, CU_AD_FORMAT_FLOAT, 1, 0};
-    array.numLevels = 1;
-    return Call<&DriverTable::cuExternalMemoryGetMappedMipmappedArray>::is_right(f, nullptr, memory, &array);
-  };
-  CHECK(may_map_array(0, kBytes / 64, 4, 4));
-  CHECK_FALSE(may_map_array(1, kBytes / 64, 4, 4));
-  CHECK_FALSE(may_map_array(0, kBytes / 64, 4, 5));
-  CHECK_FALSE(may_map_array(~0ull, 1, 0, 0));
-  CHECK_FALSE(may_map_array(0, 1ull << 62, 1ull << 62, 1ull << 62));
-
-  const std::uint64_t address = f.oracle.place_external(memory, kBytes);
-  const std::uint64_t next = f.oracle.place_external(memory, kBytes);
-  REQUIRE(next == address + kBytes);
-  CHECK(Call<&DriverTable::cuMemsetD8Async>::is_right(f, address, 0, kBytes, nullptr));
-  CHECK_FALSE(Call<&DriverTable::cuMemsetD8Async>::is_right(f, address, 0, kBytes + 1, nullptr));
-  CHECK(Call<&DriverTable::cuMemcpyDtoDAsync_v2>::is_right(f, address, kOwn, kBytes, nullptr));
-  CHECK_FALSE(Call<&DriverTable::cuMemcpyDtoDAsync_v2>::is_right(f, address, kForeign, kBytes, nullptr));
-  CHECK_FALSE(Call<&DriverTable::cuMemcpyDtoH_v2>::is_right(f, pointer(address), kOwn, kBytes));
-  CUDA_RESOURCE_DESC texels{};
-  texels.resType = CU_RESOURCE_TYPE_LINEAR;
-  texels.res.linear.devPtr = address;
-  texels.res.linear.sizeInBytes = kBytes;
-  CHECK(Call<&DriverTable::cuTexObjectCreate>::is_right(f, nullptr, &texels, nullptr, nullptr));
-  texels.res.linear.sizeInBytes += 1;
-  CHECK_FALSE(Call<&DriverTable::cuTexObjectCreate>::is_right(f, nullptr, &texels, nullptr, nullptr));
-
-  CHECK_FALSE(Call<&DriverTable::cuMemFree_v2>::is_right(f, address + 1));
-  CHECK_FALSE(Call<&DriverTable::cuMemFree_v2>::is_right(f, kOwn));
-  f.oracle.act_as(2);
-  CHECK_FALSE(Call<&DriverTable::cuMemFree_v2>::is_right(f, address));
-  f.oracle.act_as(0);
-  CHECK(Call<&DriverTable::cuMemFree_v2>::is_right(f, address));
-  f.oracle.note_freed(address);
-  CHECK_FALSE(Call<&DriverTable::cuMemFree_v2>::is_right(f, address));
-  CHECK_FALSE(Call<&DriverTable::cuMemsetD8Async>::is_right(f, address, 0, 1, nullptr));
-  f.oracle.note_destroyed(memory);
-  CHECK(f.oracle.take_violations().size() == 1);  // the second buffer is still mapped
 }
 
 TEST_CASE("what the driver was given and must not have ends a test: the guard asks before the function") {

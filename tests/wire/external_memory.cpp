@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // External memory is its session's for as long as it is mapped, at whatever addresses.
-#include "broker/executor/memory/checked_calls.hpp"
 #include "tests/wire/support/array_scene.hpp"
 
 namespace mpsshim::test {
@@ -171,20 +170,7 @@ TEST_CASE("a mipmapped array of external memory begins in it, and its levels fit
 
 TEST_CASE("texels in external memory end in its buffer") {
   ExternalScene scene;
-  const broker::CheckedMemory memory = scene.client.session().checked();
-  CUDA_RESOURCE_DESC texels{};
-  texels.resType = CU_RESOURCE_TYPE_LINEAR;
-  texels.res.linear.format = CU_AD_FORMAT_FLOAT;
-  texels.res.linear.numChannels = 1;
-  const auto result = [&](std::uint64_t address, std::uint64_t bytes) {
-    texels.res.linear.devPtr = address;
-    texels.res.linear.sizeInBytes = bytes;
-    broker::Checked<broker::CheckedResource> checked = memory.resource(texels, {});
-    if (!checked) return checked.refusal().result;
-    CUsurfObject made = 0;
-    (void)broker::CheckedCalls(*scene.executor.driver).make_surface(made, *checked);  // asks the oracle
-    return CUDA_SUCCESS;
-  };
+  const auto result = [&](std::uint64_t address, std::uint64_t bytes) { return read_texels(scene.executor, scene.client, address, bytes); };
   constexpr std::uint64_t kBytes = ExternalScene::kBytes;
   CHECK(result(scene.buffer, kBytes) == CUDA_SUCCESS);
   CHECK(result(scene.buffer, kBytes + 1) == CUDA_ERROR_INVALID_VALUE);

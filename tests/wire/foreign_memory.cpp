@@ -150,19 +150,7 @@ TEST_CASE("an array copy stays within its array") {
 TEST_CASE("linear memory of a texture begins in one's own and ends in one's lease") {
   ArrayScene scene;
   const broker::CheckedMemory memory = scene.client.session().checked();
-  CUDA_RESOURCE_DESC texels{};
-  texels.resType = CU_RESOURCE_TYPE_LINEAR;
-  texels.res.linear.format = CU_AD_FORMAT_FLOAT;
-  texels.res.linear.numChannels = 1;
-  const auto result = [&](std::uint64_t address, std::uint64_t bytes) {
-    texels.res.linear.devPtr = address;
-    texels.res.linear.sizeInBytes = bytes;
-    broker::Checked<broker::CheckedResource> checked = memory.resource(texels, {});
-    if (!checked) return checked.refusal().result;
-    CUsurfObject made = 0;
-    (void)broker::CheckedCalls(*scene.executor.driver).make_surface(made, *checked);  // asks the oracle
-    return CUDA_SUCCESS;
-  };
+  const auto result = [&](std::uint64_t address, std::uint64_t bytes) { return read_texels(scene.executor, scene.client, address, bytes); };
   CHECK(result(scene.own, kChunk) == CUDA_SUCCESS);
   CHECK(result(scene.pinned, kChunk) == CUDA_SUCCESS);
   CHECK(result(scene.own, kLeaseBytes - (scene.own - kDeviceLease)) == CUDA_SUCCESS);  // as natively: the driver does not ask
@@ -173,6 +161,7 @@ TEST_CASE("linear memory of a texture begins in one's own and ends in one's leas
   CHECK(result(scene.pinned + kLeaseBytes, 4) == CUDA_ERROR_INVALID_VALUE);
   CHECK(result(0, 4) == CUDA_ERROR_INVALID_VALUE);
 
+  CUDA_RESOURCE_DESC texels{};
   texels.resType = CU_RESOURCE_TYPE_PITCH2D;
   texels.res.pitch2D = {scene.own, CU_AD_FORMAT_FLOAT, 4, 64, 64, 1024};
   CHECK(memory.resource(texels, {}));

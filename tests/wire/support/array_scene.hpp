@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "broker/executor/memory/checked_calls.hpp"
+#include "broker/executor/memory/checked_memory.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/wire/support/wire_fixture.hpp"
 
@@ -14,6 +16,21 @@ inline constexpr std::uint64_t kChunk = 2u << 20;
 inline constexpr std::uint64_t kWidth = 256;  // of the array: bytes
 inline constexpr std::uint64_t kHeight = 16;
 using Space = proto::MemorySpace;
+
+// What the client is told of a texture over that linear memory; the oracle is asked about one that it may have.
+inline CUresult read_texels(const WireExecutor& executor, WireClient& client, std::uint64_t address, std::uint64_t size_bytes) {
+  CUDA_RESOURCE_DESC texels{};
+  texels.resType = CU_RESOURCE_TYPE_LINEAR;
+  texels.res.linear.format = CU_AD_FORMAT_FLOAT;
+  texels.res.linear.numChannels = 1;
+  texels.res.linear.devPtr = address;
+  texels.res.linear.sizeInBytes = size_bytes;
+  broker::Checked<broker::CheckedResource> checked = client.session().checked().resource(texels, {});
+  if (!checked) return checked.refusal().result;
+  CUsurfObject made = 0;
+  (void)broker::CheckedCalls(*executor.driver).make_surface(made, *checked);
+  return CUDA_SUCCESS;
+}
 
 struct ArrayScene {
   WireExecutor executor;

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which worker serves a session: by its pace, and on real threads.
+#include <atomic>
+#include <chrono>
+#include <cstring>
+
+#include "proto/futex.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/wire/support/wire_fixture.hpp"
+
+namespace mpsshim::test {
+
+TEST_CASE("a session that posts long runs goes to another worker and comes back when it waits for each launch, its order unharmed") {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  MPSSHIM_SKIP("under sanitizers launches are too slow to be worth a worker of their own");
+#endif
+  WireExecutor executor(1, 3);
+  WireClient client(executor, 1);
+  WireClient neighbour(executor, 2);
+  FakeFunction function{"f", {8}};
+  const proto::FunctionId id = client.add_function(function);
+  executor.start_workers();
+  executor.workers->add(client.shared_session());
+  executor.workers->add(neighbour.shared_session());
+  CHECK(executor.workers->worker_of(1) == 0u);
+
+  std::uint64_t posted = 0;
+  std::uint64_t checked = 0;
+  std::uint32_t fence = 0;
+  const auto post_run = [&](std::uint64_t launches) {
+    for (std::uint64_t i = 0; i < launches; ++i) {
+      while (!client.has_room()) proto::cpu_relax();
+      client.post_launch(id, posted++);
+    }
+    client.post_fence(++fence);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (client.fence() != fence && std::chrono::steady_clock::now() < end) proto::cpu_relax();  // at once: the pace is what counts
+    REQUIRE(client.fence() == fence);
+    bool in_order = true;
+    for (const FakeCall& call : executor.fake.calls(FakeCall::launch)) {
+      in_order &= call.parameters.size() == 8 && std::memcmp(call.parameters.data(), &checked, 8) == 0;
+      ++checked;
+    }
+    executor.fake.forget_calls();
+    REQUIRE(in_order);
+    REQUIRE(checked == posted);
+  };
+  const auto until = [&](std::uint64_t launches, auto holds) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!holds(executor.workers->worker_of(1)) && std::chrono::steady_clock::now() < end) post_run(launches);
+    return holds(executor.workers->worker_of(1));
+  };
+  CHECK(until(20'000, [](auto worker) { return worker != 0u; }));
+  CHECK(until(2, [](auto worker) { return worker == 0u; }));
+  CHECK(executor.workers->worker_of(2) == 0u);
+  CHECK(executor.workers->worker_of(3) == std::nullopt);
+
+  for (const std::uint64_t session : {1, 2}) {
+    std::atomic<bool> closed{false};
+    executor.workers->close(session, [&] { closed = true; });
+    CHECK(eventually([&] { return closed.load(); }));
+  }
+  executor.workers.reset();
+}
+
+TEST_CASE("where a session belongs follows from its pace") {
+  using broker::Placement;
+  using broker::placement;
+  CHECK(placement({5'000, 5}, 5, true, 0) == Placement::elsewhere);
+  CHECK(placement({5'000, 0}, 5, true, 0) == Placement::elsewhere);
+  CHECK(placement({5'000, 500}, 5, true, 0) == Placement::stay);  // waits after every ten
+  CHECK(placement({500, 0}, 5, true, 0) == Placement::stay);      // hardly anything
+  CHECK(placement({500, 250}, 5, false, 0) == Placement::home);
+  CHECK(placement({500, 20}, 5, false, 0) == Placement::stay);
+  CHECK(placement({20, 10}, 5, false, 0) == Placement::stay);    // too little to judge by
+  CHECK(placement({0, 0}, 5, true, 3) == Placement::elsewhere);  // takes all its turns, whatever with
+  CHECK(placement({0, 0}, 5, true, 2) == Placement::stay);
+  CHECK(placement({100, 10}, 5, true, 20) == Placement::stay);  // and waits
+}
+
+}  // namespace mpsshim::test
