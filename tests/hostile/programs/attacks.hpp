@@ -61,12 +61,6 @@ std::string random_records(Hostile& hostile, int duration_ms);
 std::string flood(Hostile& hostile, int duration_ms);
 std::string halves(Hostile& hostile);
 std::string descriptors(Hostile& hostile);
-std::string connect(Hostile& hostile, int count);
-std::string silent(Hostile& hostile, int count);
-std::string commands(Hostile& hostile, int count);
-std::string command(Hostile& hostile, const std::string& line);  // "ok done" or "ok refused"
-std::string sessions(Hostile& hostile, int count);
-std::string churn(Hostile& hostile, int duration_ms);
 // Descriptors that take long to close, sent in every way there is, with nobody else to close them: sockets that linger for minutes, alone, by the
 // hundred, inside other sockets. `way`: "hello", "garbage", "unread", "refused", "commands".
 std::string linger(Hostile& hostile, const std::string& way);
@@ -75,6 +69,14 @@ std::string linger(Hostile& hostile, const std::string& way);
 std::string stuck_image(Hostile& hostile);
 // A child that keeps everything: "ok PID".
 std::string heir(Hostile& hostile);
+
+// --- connections and sessions, many of them or another user's (attacks_connections.cpp) ---
+std::string connect(Hostile& hostile, int count);
+std::string silent(Hostile& hostile, int count);
+std::string commands(Hostile& hostile, int count);
+std::string command(Hostile& hostile, const std::string& line);  // "ok done" or "ok refused"
+std::string sessions(Hostile& hostile, int count);
+std::string churn(Hostile& hostile, int duration_ms);
 // What the broker says to a client of another uid: the status of Welcome.
 std::string as_user(Hostile& hostile, unsigned uid);
 

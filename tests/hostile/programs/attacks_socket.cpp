@@ -12,7 +12,6 @@
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -111,13 +110,6 @@ bool hangs_up(const proto::Socket& socket) {
   return false;
 }
 
-void raise_file_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 }  // namespace
 
 // Requests of each kind as fast as the socket takes them, no answer read: the broker closes the connection, and another is made.
@@ -197,73 +189,6 @@ std::string descriptors(Hostile&) {
   return "ok";
 }
 
-// As many connections as the broker takes, each greeted.
-std::string connect(Hostile& hostile, int count) {
-  raise_file_limit();
-  int refused = 0;
-  for (int i = 0; i < count; ++i) {
-    try {
-      auto connection = std::make_unique<RawConnection>();
-      if (connection->hello().header.status != 0) throw Failure("refused");
-      hostile.connections.push_back(std::move(connection));
-    } catch (const Failure&) {
-      ++refused;
-    }
-  }
-  return "ok " + std::to_string(hostile.connections.size()) + " " + std::to_string(refused);
-}
-
-// Connections that never say anything.
-std::string silent(Hostile& hostile, int count) {
-  raise_file_limit();
-  int hung_up = 0;
-  for (int i = 0; i < count; ++i) hostile.connections.push_back(std::make_unique<RawConnection>());
-  usleep(200'000);
-  for (const auto& connection : hostile.connections) hung_up += connection->socket.peer_has_hung_up() ? 1 : 0;
-  return "ok " + std::to_string(hung_up);
-}
-
-// Connections to the commands' socket that never ask anything, then nonsense.
-std::string commands(Hostile& hostile, int count) {
-  raise_file_limit();
-  const std::string path = std::string(std::getenv("CUDA_MPS_PIPE_DIRECTORY")) + "/" + proto::kControlSocketName;
-  std::vector<proto::Socket> kept;
-  for (int i = 0; i < count; ++i) kept.push_back(proto::Socket::connect_to(path));
-  for (proto::Socket& socket : kept) {
-    if (!socket.valid() || hostile.random() % 2 == 0) continue;
-    std::vector<std::byte> nonsense(hostile.random() % 4000 + 1);
-    for (std::byte& byte : nonsense) byte = static_cast<std::byte>(hostile.random());
-    (void)socket.send(nonsense);
-  }
-  return "ok";
-}
-
-std::string sessions(Hostile& hostile, int count) {
-  for (int i = 0; i < count; ++i) {
-    try {
-      hostile.more_sessions.push_back(std::make_unique<RawSession>(false));
-    } catch (const Failure& refused) {
-      return "ok " + std::to_string(hostile.more_sessions.size()) + " " + refused.what();
-    }
-  }
-  return "ok " + std::to_string(hostile.more_sessions.size());
-}
-
-// Sessions opened and left, one after another.
-std::string churn(Hostile&, int duration_ms) {
-  const auto end = Clock::now() + std::chrono::milliseconds(duration_ms);
-  unsigned made = 0, refused = 0;
-  while (Clock::now() < end) {
-    try {
-      RawSession session(false);
-      ++made;
-    } catch (const Failure&) {
-      ++refused;  // those it left are still being taken down
-    }
-  }
-  return "ok " + std::to_string(made) + " " + std::to_string(refused);
-}
-
 std::string linger(Hostile& hostile, const std::string& way) {
   static LingeringSockets sockets;  // the peers live as long as this process
   const auto hello = message(static_cast<std::uint32_t>(proto::MessageType::hello), sizeof(proto::Hello));
@@ -323,7 +248,7 @@ std::string stuck_image(Hostile& hostile) {
   open.size_bytes = kBytes;
   const auto opened = session.connection.ask<proto::ImageOpened>(open);
   if (session.connection.fds.count != 1) throw Failure("no image");
-  const int file = session.connection.fds.fds[0].release();
+  const int file = proto::take_fds<proto::ImageOpened>(session.connection.fds).file.release();
   std::thread([file, memory] { (void)!pwrite(file, memory, kBytes, 0); }).detach();
   usleep(100'000);
   proto::ImageSeal seal;
@@ -349,24 +274,6 @@ std::string heir(Hostile& hostile) {
     session.ring_doorbells();
     usleep(20'000);
   }
-}
-
-std::string command(Hostile&, const std::string& line) {
-  const auto socket = proto::Socket::connect_to(std::string(std::getenv("CUDA_MPS_PIPE_DIRECTORY")) + "/" + proto::kControlSocketName);
-  if (!socket.valid()) return "ok refused";  // by the socket file's permissions
-  if (socket.send(std::as_bytes(std::span(line))) != proto::SocketStatus::ok) return "ok refused";
-  std::vector<std::byte> answer(proto::kMaxMessageBytes);
-  std::size_t bytes = 0;
-  proto::ReceivedFds fds;
-  if (!socket.wait_readable(kAnswerLimitMs) || socket.receive(answer, bytes, fds) != proto::SocketStatus::ok) return "no answer to the command";
-  return std::string(reinterpret_cast<const char*>(answer.data()), bytes).starts_with("ok") ? "ok done" : "ok refused";
-}
-
-std::string as_user(Hostile&, unsigned uid) {
-  if (setuid(uid) != 0) return std::string("cannot become another user: ") + std::strerror(errno);
-  RawConnection connection;
-  const proto::Welcome welcome = connection.hello();
-  return "ok " + std::to_string(welcome.header.status) + " " + std::to_string(connection.fds.count);
 }
 
 }  // namespace mpsshim::test

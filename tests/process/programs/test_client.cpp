@@ -34,6 +34,7 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/process/programs/chunks.hpp"
 #include "tests/process/programs/conversation.hpp"
 #include "tests/process/programs/foreign_pointers.hpp"
 #include "tests/process/programs/forks.hpp"
@@ -64,9 +65,6 @@ class Client {
   std::string fill(const std::string& value);
   std::string make_fill_graph(const std::string& value);
   std::string launch_graph();
-  std::string add_chunks(std::size_t count, std::size_t mib);
-  std::string touch();
-  std::string check_chunks();
   std::string probe();
   std::string pin();
   Words& own();
@@ -81,13 +79,7 @@ class Client {
   std::unique_ptr<Words> behind_;
   std::atomic<bool> is_standing_{false};
   std::atomic<bool> may_go_{false};
-  struct Piece {
-    CUdeviceptr address = 0;
-    std::size_t bytes = 0;
-    unsigned first = 0;
-    unsigned last = 0;
-  };
-  std::vector<Piece> pieces_;
+  Chunks chunks_{device_};
 };
 
 std::string number(CUresult result) { return std::to_string(static_cast<int>(result)); }
@@ -257,36 +249,6 @@ std::string Client::launch_graph() {
   return "ok";
 }
 
-std::string Client::add_chunks(std::size_t count, std::size_t mib) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto number = static_cast<unsigned>(pieces_.size());
-    Piece piece{0, mib << 20, number * 7 + 1, number * 7 + 2};
-    CU(cuMemAlloc(&piece.address, piece.bytes));
-    CU(cuMemcpyHtoD(piece.address, &piece.first, sizeof piece.first));
-    CU(cuMemcpyHtoD(piece.address + piece.bytes - sizeof piece.last, &piece.last, sizeof piece.last));
-    pieces_.push_back(piece);
-  }
-  return "ok";
-}
-
-std::string Client::touch() {
-  Piece& piece = pieces_.at(pieces_.size() / 2);
-  CU(device_.launch_add(piece.address, 1, 1));
-  CU(cuCtxSynchronize());
-  ++piece.first;
-  return "ok";
-}
-
-std::string Client::check_chunks() {
-  for (const Piece& piece : pieces_) {
-    unsigned words[2] = {};
-    CU(cuMemcpyDtoH(&words[0], piece.address, sizeof words[0]));
-    CU(cuMemcpyDtoH(&words[1], piece.address + piece.bytes - sizeof words[1], sizeof words[1]));
-    check_words("a chunk's ends", words, {piece.first, piece.last});
-  }
-  return "ok";
-}
-
 std::string Client::probe() {
   std::string text;
   const auto add = [&text](const char* name, CUresult result) { text += (text.empty() ? "" : " ") + std::string(name) + "=" + number(result); };
@@ -348,9 +310,9 @@ std::string Client::answer(const std::string& line) {
   if (command == "fill") return fill(argument);
   if (command == "fill_graph") return make_fill_graph(argument);
   if (command == "launch_graph") return launch_graph();
-  if (command == "chunks") return add_chunks(std::stoul(argument), std::stoul(second));
-  if (command == "touch") return touch();
-  if (command == "check_chunks") return check_chunks();
+  if (command == "chunks") return chunks_.add(std::stoul(argument), std::stoul(second)), "ok";
+  if (command == "touch") return chunks_.touch(), "ok";
+  if (command == "check_chunks") return chunks_.check(), "ok";
   if (command == "probe") return probe();
   if (command == "image") return load_image(argument);
   if (command == "address") return "ok " + hexadecimal(own().address);

@@ -1,167 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store over a driver whose device memory is the test's: a module has one variable, which lies in the module's object.
+// Which loaded copy of an image a client gets, what its variables hold then, and which copies go.
 #include "broker/executor/modules/module_store.hpp"
 
-#include <atomic>
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include "broker/executor/link/control_link.hpp"
-#include "broker/executor/link/fault.hpp"
-#include "broker/executor/window/quiet_window.hpp"
 #include "gen/records.hpp"
 #include "proto/module_functions.hpp"
 #include "tests/support/catch.hpp"
-#include "tests/support/executor_messages.hpp"
+#include "tests/unit/executor/support/module_scene.hpp"
 
-namespace mpsshim::broker {
-namespace {
-
-constexpr std::size_t kPlaces = 2'000;
-
-struct Module {
-  std::uint32_t counter = 5;
-  std::uint8_t table[kPlaces] = {};  // variables of one byte, named by their places
-};
-std::vector<std::unique_ptr<Module>> modules;
-std::atomic<int> unloaded{0};  // counted by the window's thread
-int copies = 0;
-int questions = 0;
-CUresult global_result = CUDA_SUCCESS;
-std::size_t counter_bytes = sizeof(std::uint32_t);  // or the whole module's
-
-CUresult CUDAAPI load(CUmodule* module, const void*, unsigned, CUjit_option*, void**) {
-  modules.push_back(std::make_unique<Module>());
-  *module = reinterpret_cast<CUmodule>(modules.back().get());
-  return CUDA_SUCCESS;
-}
-CUresult CUDAAPI unload(CUmodule) { return ++unloaded, CUDA_SUCCESS; }
-CUresult CUDAAPI count_functions(unsigned* count, CUmodule) { return *count = 1, CUDA_SUCCESS; }
-CUresult CUDAAPI list_functions(CUfunction* functions, unsigned, CUmodule module) {
-  return *functions = reinterpret_cast<CUfunction>(module), CUDA_SUCCESS;
-}
-CUresult CUDAAPI name_of(const char** name, CUfunction) { return *name = "kernel", CUDA_SUCCESS; }
-CUresult CUDAAPI find_kernel(CUfunction* function, CUmodule module, const char* name) {
-  *function = reinterpret_cast<CUfunction>(module);
-  return std::string(name) == "kernel" ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-CUresult CUDAAPI attribute_of(int* value, CUfunction_attribute attribute, CUfunction) { return *value = attribute + 100, CUDA_SUCCESS; }
-CUresult CUDAAPI parameter_of(CUfunction, std::size_t index, std::size_t* offset, std::size_t* size) {
-  *offset = 0;
-  *size = 8;
-  return index == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-CUresult CUDAAPI find_variable(CUdeviceptr* address, std::size_t* bytes, CUmodule handle, const char* name) {
-  ++questions;
-  auto* const module = reinterpret_cast<Module*>(handle);
-  const bool is_counter = std::string(name) == "counter";
-  *address = is_counter ? reinterpret_cast<CUdeviceptr>(&module->counter) : reinterpret_cast<CUdeviceptr>(&module->table[std::stoul(name)]);
-  *bytes = is_counter ? counter_bytes : 1;
-  return global_result;
-}
-CUresult CUDAAPI copy_out(void* to, CUdeviceptr from, std::size_t bytes) {
-  ++copies;
-  return std::memcpy(to, reinterpret_cast<void*>(from), bytes), CUDA_SUCCESS;
-}
-CUresult CUDAAPI copy_in(CUdeviceptr to, const void* from, std::size_t bytes, CUstream) {
-  ++copies;
-  return std::memcpy(reinterpret_cast<void*>(to), from, bytes), CUDA_SUCCESS;
-}
-CUresult CUDAAPI make_stream(CUstream* stream, unsigned) { return *stream = reinterpret_cast<CUstream>(16), CUDA_SUCCESS; }
-CUresult CUDAAPI synchronize(CUstream) { return CUDA_SUCCESS; }
-CUresult CUDAAPI no_linker(unsigned, CUjit_option*, void**, CUlinkState*) { return CUDA_ERROR_NOT_SUPPORTED; }
-CUresult CUDAAPI device_attribute(int* value, CUdevice_attribute, CUdevice) { return *value = 9, CUDA_SUCCESS; }
-
-std::unique_ptr<Driver> make_driver() {
-  modules.clear();
-  unloaded = 0;
-  global_result = CUDA_SUCCESS;
-  counter_bytes = sizeof(std::uint32_t);
-  DriverTable table;
-  table.cuModuleLoadDataEx = load;
-  table.cuModuleUnload = unload;
-  table.cuModuleGetFunctionCount = count_functions;
-  table.cuModuleEnumerateFunctions = list_functions;
-  table.cuFuncGetName = name_of;
-  table.cuModuleGetFunction = find_kernel;
-  table.cuFuncGetAttribute = attribute_of;
-  table.cuFuncGetParamInfo = parameter_of;
-  table.cuModuleGetGlobal_v2 = find_variable;
-  table.cuMemcpyDtoH_v2 = copy_out;
-  table.cuMemcpyHtoDAsync_v2 = copy_in;
-  table.cuStreamCreate = make_stream;
-  table.cuStreamSynchronize = synchronize;
-  table.cuLinkCreate_v2 = no_linker;
-  table.cuDeviceGetAttribute = device_attribute;
-  return Driver::from_table(table);
-}
-
-proto::FileDescriptor image_file(const std::string& text) {
-  proto::FileDescriptor file = proto::create_memory_file("image", text.size());
-  REQUIRE(pwrite(file.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()));
-  REQUIRE(proto::seal(file, proto::Seal::content));
-  return file;
-}
-
-constexpr char kHead[] = ".version 6.4\n.target sm_75\n.address_size 64\n";
-const std::string kPlain = std::string(kHead) + ".visible .entry kernel(.param .u64 p) { ret; }\n";
-const std::string kCounter = std::string(kHead) + ".visible .global .u32 counter = 5;\n.visible .entry kernel(.param .u64 p) { ret; }\n";
-
-struct Store {
-  explicit Store(std::size_t limit_bytes = 1u << 20) : store(*driver, link, window, faults, 0, limit_bytes) {}
-  ~Store() {
-    ::shutdown(sockets[0].fd(), SHUT_RDWR);
-    control.join();
-    receiver.join();
-  }
-  void add(std::uint64_t image, const std::string& text, std::uint64_t owner = 0) {
-    REQUIRE(store.replay(image, next_copy++, owner, image_file(text)) == CUDA_SUCCESS);
-  }
-  ImageUse load(std::uint64_t image) {
-    ImageUse loaded;
-    CUresult status = CUDA_ERROR_UNKNOWN;
-    store.load(
-        1, image,
-        [&](CUresult result, ImageUse use, std::string) {
-          status = result;
-          loaded = std::move(use);
-        },
-        [](const std::vector<image::ManagedVariable>&) { FAIL("the image has no managed variables"); });
-    REQUIRE(status == CUDA_SUCCESS);  // from memory: at once
-    return loaded;
-  }
-  static std::uint32_t& counter(const ImageUse& use) { return reinterpret_cast<Module*>((*use)->handle)->counter; }
-  bool has_unloaded(int count) const {
-    for (int i = 0; i < 2'000 && unloaded < count; ++i) usleep(1'000);
-    return unloaded == count;
-  }
-
-  std::unique_ptr<Driver> driver = make_driver();
-  std::array<proto::Socket, 2> sockets = proto::Socket::pair();
-  ControlLink link{std::move(sockets[1])};
-  FaultReporter faults{*driver, link};
-  std::unique_ptr<ProgressTable> table = std::make_unique<ProgressTable>();
-  std::uint64_t next_copy = 1;
-  QuietWindow window{*table, 1, {}, [] {}};
-  ModuleStore store;
-  // A control process that has no linker process: executors link themselves then.
-  std::thread control{[this] {
-    while (auto received = test::receive_message(sockets[0], proto::MessageDirection::from_executor)) {
-      if (!received->is<message::LinkWant>()) continue;
-      const auto [want, fds] = received->take<message::LinkWant>();
-      (void)test::send_message(sockets[0], {message::ImageGive{.question = want.question}, {.image = fds.request.get()}});
-    }
-  }};
-  std::thread receiver{[this] { link.run([](ReceivedMessage&) {}); }};
-};
-
-}  // namespace
+namespace mpsshim::broker::module_scene {
 
 TEST_CASE("an image without variables is one for all, and tells of its functions") {
   Store s;
@@ -382,4 +234,4 @@ TEST_CASE("a copy with kept variables is its owner's, with what they held") {
   }
 }
 
-}  // namespace mpsshim::broker
+}  // namespace mpsshim::broker::module_scene
