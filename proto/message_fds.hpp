@@ -31,15 +31,17 @@ class LentList {
  public:
   LentList() = default;
   // `fds`: list() of the message's LentFds.
-  LentList(const MessageRow& row, std::span<int* const> fds) {
+  LentList(const MessageRow& row, std::span<int* const> fds) : is_optional_(row.least_descriptors == 0) {
     for (const int* const fd : fds) {
       if (count_ >= row.least_descriptors && *fd < 0) break;
       fds_[count_++] = *fd;
     }
   }
   [[nodiscard]] std::span<const int> in_order() const { return std::span(fds_).first(count_); }
+  [[nodiscard]] bool is_optional() const { return is_optional_; }  // the message may go without any
 
  private:
+  bool is_optional_ = true;
   std::array<int, kMaxMessageFds> fds_;
   std::size_t count_ = 0;
 };

@@ -75,8 +75,11 @@ CUresult Connection::exchange(std::span<const std::byte> request, const proto::L
   if (lost_ != nullptr) return CUDA_ERROR_MPS_CONNECTION_FAILED;
   if (!still_ours()) return lose("the program has closed the descriptor of its socket");
   SocketStatus sent = socket_.send(request, fds.in_order());
-  // Others of this user may have too many descriptors in sockets. Only Hello has one, and does without.
-  if (sent == SocketStatus::failed && !fds.in_order().empty() && proto::is_shortage(errno)) sent = socket_.send(request);
+  // Others of this user may have too many descriptors in sockets. Hello does without its own; of another question nothing has been sent.
+  if (sent == SocketStatus::failed && !fds.in_order().empty() && proto::is_shortage(errno)) {
+    if (!fds.is_optional()) return CUDA_ERROR_OUT_OF_MEMORY;
+    sent = socket_.send(request);
+  }
   if (sent != SocketStatus::ok) return lose("sending failed");
   if (!socket_.wait_readable(timeout_ms)) return lose("no answer within the time limit");
 

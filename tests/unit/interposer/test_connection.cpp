@@ -14,8 +14,10 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/support/catch.hpp"
@@ -79,7 +81,7 @@ std::vector<std::byte> packet_of(const Message& message, std::size_t size_bytes)
 }
 
 // More of them than Socket::send lets go.
-void send_many(const proto::Socket& socket, std::vector<std::byte> packet, const std::vector<int>& fds) {
+[[nodiscard]] bool send_many(const proto::Socket& socket, std::vector<std::byte> packet, const std::vector<int>& fds) {
   const std::size_t fd_bytes = fds.size() * sizeof(int);
   std::vector<cmsghdr> control(CMSG_SPACE(fd_bytes) / sizeof(cmsghdr) + 1);
   iovec part{packet.data(), packet.size()};
@@ -93,7 +95,7 @@ void send_many(const proto::Socket& socket, std::vector<std::byte> packet, const
   rights->cmsg_type = SCM_RIGHTS;
   rights->cmsg_len = CMSG_LEN(fd_bytes);
   std::memcpy(CMSG_DATA(rights), fds.data(), fd_bytes);
-  REQUIRE(sendmsg(socket.fd(), &header, MSG_NOSIGNAL) == static_cast<ssize_t>(packet.size()));
+  return sendmsg(socket.fd(), &header, MSG_NOSIGNAL) == static_cast<ssize_t>(packet.size());
 }
 
 template <typename Message>
@@ -193,7 +195,7 @@ TEST_CASE("connection: an answer with more descriptors than its row's, or withou
 TEST_CASE("connection: an answer with more descriptors than any message ends it, and leaves none open") {
   Ends ends;
   Watched given;
-  send_many(ends.broker, packet_of(proto::Done{}, sizeof(proto::Done)), given.times(proto::kMaxMessageFds + 5));
+  REQUIRE(send_many(ends.broker, packet_of(proto::Done{}, sizeof(proto::Done)), given.times(proto::kMaxMessageFds + 5)));
   proto::Done answer;
   CHECK(ends.client.ask(proto::ImageSeal{}, answer) == CUDA_ERROR_MPS_CONNECTION_FAILED);
   CHECK_FALSE(given.has_copies());
@@ -242,6 +244,40 @@ TEST_CASE("connection: a question carries what is lent to it, and nothing where 
     CHECK(bytes == sizeof(proto::Hello));
     CHECK(fds.count == count);
   }
+}
+
+// A user may have so many descriptors in sockets as the limit of open files says, all its processes together; root may have more.
+TEST_CASE("connection: where a descriptor cannot be sent for now Hello does without, another question is refused and the connection goes on") {
+  constexpr uid_t kNobody = 65'534;
+  constexpr rlim_t kFew = 16;
+  if (geteuid() != 0) MPSSHIM_SKIP("it takes root to become a user with no descriptors in sockets yet");
+  Ends ends;
+  const Watched lent;
+  const auto [filled, reader] = proto::Socket::pair();
+  REQUIRE(proto::send_message(ends.broker, refusal<proto::Welcome>(CUDA_ERROR_UNKNOWN)) == proto::SocketStatus::ok);
+  const pid_t child = fork();
+  if (child == 0) {
+    rlimit few{};
+    bool is_right = setresuid(kNobody, kNobody, kNobody) == 0 && getrlimit(RLIMIT_NOFILE, &few) == 0;
+    few.rlim_cur = kFew;
+    is_right = is_right && setrlimit(RLIMIT_NOFILE, &few) == 0;
+    is_right = is_right && send_many(filled, std::vector<std::byte>(1), lent.times(kFew + 1));
+    const int fd = lent.times(1).front();
+    proto::ExternalTaken taken;
+    is_right = is_right && ends.client.ask(proto::ExternalOffer{}, taken, {.handle = fd}) == CUDA_ERROR_OUT_OF_MEMORY;
+    proto::Received<proto::Welcome> answer;
+    is_right = is_right && ends.client.request(proto::Hello{}, answer, {.self = fd}, kTimeoutMs) == CUDA_ERROR_UNKNOWN;
+    _exit(is_right && !ends.client.is_lost() ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+  std::array<std::byte, proto::kMaxMessageBytes> packet;
+  std::size_t bytes = 0;
+  proto::ReceivedFds fds;
+  REQUIRE(ends.broker.receive(packet, bytes, fds) == proto::SocketStatus::ok);
+  CHECK(bytes == sizeof(proto::Hello));
+  CHECK(fds.count == 0);
 }
 
 }  // namespace mpsshim::interposer
