@@ -41,28 +41,5 @@ class IdleTime {
   Clock::time_point taken_{};
   Clock::duration idle_{0};
 };
-  }
-  [[nodiscard]] bool is_idle() const { return since_ != Clock::time_point{}; }
-  [[nodiscard]] Clock::duration so_far() const { return until_ - since_; }  // while idle
-  // The percentage of the time since the last call in which there was something to do.
-  [[nodiscard]] unsigned take_busy_percent(Clock::time_point now) {
-    if (is_idle()) {
-      idle_ += until_ - since_;
-      since_ = until_;
-    }
-    const Clock::duration all = now - taken_;
-    const Clock::duration idle = idle_;
-    taken_ = now;
-    idle_ = {};
-    if (all <= idle) return 0;
-    return static_cast<unsigned>(100 * (all - idle) / all);
-  }
-
- private:
-  Clock::time_point since_{};  // zero: at work
-  Clock::time_point until_{};
-  Clock::time_point taken_{};
-  Clock::duration idle_{0};
-};
 
 }  // namespace mpsshim::broker
