@@ -2,7 +2,7 @@
 // The control process's view on what an executor's threads are doing (broker/call_table.hpp): finds the call that never returns, and after a
 // crash the call in which it happened.
 // Time is counted in looks, a limit is kLooks of them, evenly spaced: a broker that was itself stopped for a while takes nobody to hang.
-// Owned by Executor, one a life; the control process's thread. The table is written by our own executor; a crashing one may leave nonsense.
+// Owned by ManagedExecutor, one a life; the control process's thread. The table is written by our own executor; a crashing one may leave nonsense.
 #pragma once
 
 #include <algorithm>

@@ -15,7 +15,7 @@
 
 namespace mpsshim::broker::control {
 
-class Executor;
+class ManagedExecutor;
 
 class Remnants {
  public:
@@ -24,8 +24,8 @@ class Remnants {
     proto::Lease pinned;
   };
 
-  void add(const Executor& where, std::uint64_t session) { entries_.emplace_back(&where, session); }
-  [[nodiscard]] bool contains(const Executor& where, std::uint64_t session) const {
+  void add(const ManagedExecutor& where, std::uint64_t session) { entries_.emplace_back(&where, session); }
+  [[nodiscard]] bool contains(const ManagedExecutor& where, std::uint64_t session) const {
     return std::ranges::find(entries_, Entry(&where, session)) != entries_.end();
   }
   // The session has ended. False if nothing is left of it anywhere: its leases are free.
@@ -35,17 +35,17 @@ class Remnants {
     return true;
   }
   // Both return the leases that are free now. remove() is without effect where there is no such remnant.
-  [[nodiscard]] std::vector<Leases> remove(const Executor& where, std::uint64_t session) {
+  [[nodiscard]] std::vector<Leases> remove(const ManagedExecutor& where, std::uint64_t session) {
     std::erase(entries_, Entry(&where, session));
     return take_free();
   }
-  [[nodiscard]] std::vector<Leases> remove_all(const Executor& where) {
+  [[nodiscard]] std::vector<Leases> remove_all(const ManagedExecutor& where) {
     std::erase_if(entries_, [&](const Entry& entry) { return entry.first == &where; });
     return take_free();
   }
 
  private:
-  using Entry = std::pair<const Executor*, std::uint64_t>;
+  using Entry = std::pair<const ManagedExecutor*, std::uint64_t>;
 
   [[nodiscard]] bool is_anywhere(std::uint64_t session) const {
     return std::ranges::any_of(entries_, [&](const Entry& entry) { return entry.second == session; });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One process of an executor from its launch to its end: the process, the link to it, the tables it shares with the control process. Which role
 // it has, and so who hears of it, may change: a standby becomes the one that serves, the one that served fades away.
-// Owned by Executor, Standby or FadingExecutors; the control process's thread. Nothing kills the process when this object goes.
+// Owned by ManagedExecutor, Standby or FadingExecutors; the control process's thread. Nothing kills the process when this object goes.
 #pragma once
 
 #include <chrono>

@@ -2,7 +2,7 @@
 // The control process's end of the socket to one life of an executor. Sending never blocks and never fails for the caller: what the socket does
 // not take at once waits in order, with descriptors of its own. What arrives fits its row (executor_message.hpp): a packet of another
 // size is of a broken executor and closes the link, what is wrong otherwise is left out.
-// Owned by Executor; the control process's thread.
+// Owned by ManagedExecutor; the control process's thread.
 #pragma once
 
 #include <deque>

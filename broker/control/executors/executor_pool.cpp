@@ -11,14 +11,14 @@ ExecutorPool::ExecutorPool(EventLoop& loop, ExecutorLauncher& launcher, const Ex
                            ExecutorOwner& owner)
     : loop_(loop), launcher_(launcher), settings_(settings), limits_(limits), owner_(owner) {}
 
-Executor& ExecutorPool::add(ExecutorId id, ExecutorSettings settings) {
+ManagedExecutor& ExecutorPool::add(ExecutorId id, ExecutorSettings settings) {
   auto& executor = executors_[id];
-  executor = std::make_unique<Executor>(loop_, launcher_, settings, id, owner_);
+  executor = std::make_unique<ManagedExecutor>(loop_, launcher_, settings, id, owner_);
   executor->start();
   return *executor;
 }
 
-Executor& ExecutorPool::first(unsigned device) {
+ManagedExecutor& ExecutorPool::first(unsigned device) {
   if (const auto found = executors_.find({device, 0}); found != executors_.end()) return *found->second;
   ExecutorSettings settings = settings_;
   if (device != 0) settings.drivers = {executors_.at({0, 0})->driver()};
@@ -29,18 +29,19 @@ void ExecutorPool::resume(ExecutorId id, std::uint64_t epoch, const std::string&
   ExecutorSettings settings = settings_;
   if (id != ExecutorId{}) settings.drivers = {driver};
   auto& executor = executors_[id];
-  executor = std::make_unique<Executor>(loop_, launcher_, settings, id, owner_);
+  executor = std::make_unique<ManagedExecutor>(loop_, launcher_, settings, id, owner_);
   executor->resume(epoch, driver, facts);
   executor->start();
 }
 
-Executor* ExecutorPool::choose(unsigned device, uid_t user, const Suits& suits) {
+ManagedExecutor* ExecutorPool::choose(unsigned device, uid_t user, const Suits& suits) {
   (void)first(device);
-  Executor* const found = any(device, user, [&](const Executor& executor) { return !executors_.at(executor.id())->is_blocked() && suits(executor); });
+  ManagedExecutor* const found =
+      any(device, user, [&](const ManagedExecutor& executor) { return !executors_.at(executor.id())->is_blocked() && suits(executor); });
   return found != nullptr ? found : add_another(device, user);
 }
 
-Executor* ExecutorPool::any(unsigned device, uid_t user, const Suits& suits) const {
+ManagedExecutor* ExecutorPool::any(unsigned device, uid_t user, const Suits& suits) const {
   for (auto entry = executors_.lower_bound({device, 0, user}); entry != executors_.end(); ++entry) {
     if (entry->first.device != device || entry->first.user != user) break;
     if (!entry->second->is_quitting() && suits(*entry->second)) return entry->second.get();
@@ -59,7 +60,7 @@ bool ExecutorPool::may_try(unsigned device, uid_t user) {
   return EventLoop::Clock::now() >= refused->second;
 }
 
-Executor* ExecutorPool::add_another(unsigned device, uid_t user) {
+ManagedExecutor* ExecutorPool::add_another(unsigned device, uid_t user) {
   if (!may_try(device, user)) return nullptr;
   const auto count = std::ranges::count_if(
       executors_, [&](const auto& entry) { return entry.first.device == device && entry.first.user == user && !entry.second->is_quitting(); });
@@ -71,7 +72,7 @@ Executor* ExecutorPool::add_another(unsigned device, uid_t user) {
   return &add(id, std::move(settings));
 }
 
-void ExecutorPool::release(Executor& executor, std::function<bool()> unused) {
+void ExecutorPool::release(ManagedExecutor& executor, std::function<bool()> unused) {
   if (executor.is_permanent() || executor.is_quitting()) return;
   idle_[executor.id()] = loop_.after(limits_.idle, [this, &executor, unused = std::move(unused)] {
     if (executor.is_quitting() || !unused()) return;
@@ -80,7 +81,7 @@ void ExecutorPool::release(Executor& executor, std::function<bool()> unused) {
   });
 }
 
-void ExecutorPool::refused(Executor& executor, const std::string& why) {
+void ExecutorPool::refused(ManagedExecutor& executor, const std::string& why) {
   const bool for_good = executor.refusal() == CUDA_ERROR_DEVICE_UNAVAILABLE;
   const auto now = EventLoop::Clock::now();
   refused_until_[{executor.device(), executor.user()}] = for_good ? EventLoop::Clock::time_point::max() : now + limits_.refusal_pause;
@@ -92,7 +93,7 @@ void ExecutorPool::refused(Executor& executor, const std::string& why) {
   executor.quit();
 }
 
-void ExecutorPool::forget(Executor& executor) {
+void ExecutorPool::forget(ManagedExecutor& executor) {
   loop_.defer([this, id = executor.id()] {
     idle_.erase(id);
     executors_.erase(id);

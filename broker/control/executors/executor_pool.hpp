@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "broker/control/executors/executor.hpp"
+#include "broker/control/executors/managed_executor.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -24,34 +24,34 @@ struct PoolLimits {
 
 class ExecutorPool {
  public:
-  using Suits = std::function<bool(const Executor&)>;
+  using Suits = std::function<bool(const ManagedExecutor&)>;
   ExecutorPool(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, const PoolLimits& limits, ExecutorOwner& owner);
 
   // The device's own. Starts it if this is the first time. Those of further devices use the driver that serves device 0.
-  Executor& first(unsigned device);
+  ManagedExecutor& first(unsigned device);
   // A first executor again, as it was in the control process before this one. That of device 0 and kHome first.
   void resume(ExecutorId id, std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts);
   // Of that user's the first that is not blocked and suits; else a new one, if one more may be had; else nullptr.
-  Executor* choose(unsigned device, uid_t user, const Suits& suits);
+  ManagedExecutor* choose(unsigned device, uid_t user, const Suits& suits);
   // Of that user's the first that suits, blocked or not; nullptr: there is none.
-  [[nodiscard]] Executor* any(unsigned device, uid_t user, const Suits& suits) const;
+  [[nodiscard]] ManagedExecutor* any(unsigned device, uid_t user, const Suits& suits) const;
 
   // Nobody needs `executor` now; if that is so when the time is over (`unused` is asked), it ends. Nothing happens to one that stays.
-  void release(Executor& executor, std::function<bool()> unused);
+  void release(ManagedExecutor& executor, std::function<bool()> unused);
   // One could not be started: it is forgotten, and none is tried for that user for a while.
-  void refused(Executor& executor, const std::string& why);
+  void refused(ManagedExecutor& executor, const std::string& why);
   // Once stopped. It is destroyed in the next turn of the loop.
-  void forget(Executor& executor);
+  void forget(ManagedExecutor& executor);
   // For restarts: executors that have no next life ready are asked to prepare it, once each, those too that came since the last call; true once all
   // have one.
   [[nodiscard]] bool prepare_next_lives(std::optional<uid_t> user = {});  // of that user's; nothing: of all
   void quit();
   [[nodiscard]] bool all_stopped() const;
-  [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<Executor>>& all() const { return executors_; }
+  [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<ManagedExecutor>>& all() const { return executors_; }
 
  private:
-  [[nodiscard]] Executor& add(ExecutorId id, ExecutorSettings settings);
-  [[nodiscard]] Executor* add_another(unsigned device, uid_t user);
+  [[nodiscard]] ManagedExecutor& add(ExecutorId id, ExecutorSettings settings);
+  [[nodiscard]] ManagedExecutor* add_another(unsigned device, uid_t user);
   [[nodiscard]] bool may_try(unsigned device, uid_t user);
 
   EventLoop& loop_;
@@ -59,7 +59,7 @@ class ExecutorPool {
   const ExecutorSettings settings_;
   const PoolLimits limits_;
   ExecutorOwner& owner_;
-  std::map<ExecutorId, std::unique_ptr<Executor>> executors_;
+  std::map<ExecutorId, std::unique_ptr<ManagedExecutor>> executors_;
   std::map<std::pair<unsigned, uid_t>, EventLoop::Clock::time_point> refused_until_;  // by device and user
   std::map<ExecutorId, EventLoop::Timer> idle_;
 };

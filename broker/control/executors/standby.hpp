@@ -2,7 +2,7 @@
 // A process that waits to be the next life of an executor. Warm: the driver loaded, the context made, our own kernels and all images of the load
 // log loaded. Cold: the driver loaded and initialised; it costs no device memory, and may be warmed up. It has no sessions.
 // Started when things are calm; one that dies, or that the driver refuses, is tried again after a pause, which costs nobody anything.
-// Owned by Executor; the control process's thread.
+// Owned by ManagedExecutor; the control process's thread.
 #pragma once
 
 #include <chrono>

@@ -3,7 +3,7 @@
 // failed assertion, which is such a stop too, the driver gives the error at once; after a trap the call that asks for it does not return for 0.4 to
 // 0.8 s, and no other process can begin to use the GPU meanwhile; after a misaligned access or an illegal instruction the log has told of an
 // exception too (Xid 13; docs/experiments/2026-11-22-what-a-trap-holds-up.md). So: stopped, no exception, and a query that stays out is a trap. Owned
-// by Executor; the control process's thread.
+// by ManagedExecutor; the control process's thread.
 #pragma once
 
 #include <chrono>

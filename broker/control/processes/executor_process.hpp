@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Starting, killing and reaping the executor's process. ExecutorLauncher is the interface, so that tests can put a peer of their own at the
 // other end; ProcessLauncher is the real one: fork and exec of this very binary with --executor.
-// Called by Executor on the control process's thread.
+// Called by ManagedExecutor on the control process's thread.
 #pragma once
 
 #include <optional>

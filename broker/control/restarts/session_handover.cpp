@@ -24,7 +24,7 @@ std::vector<proto::Lease> restore_leases(StateReader& state) {
   return leases;
 }
 
-void save_memory(StateWriter& state, const Session& session) {
+void save_memory(StateWriter& state, const ClientSession& session) {
   state.number(session.segments.all().size());
   for (const auto& [id, segment] : session.segments.all()) {
     state.number(id);
@@ -45,7 +45,7 @@ void save_memory(StateWriter& state, const Session& session) {
   for (const int fd : session.channel->fds()) state.file(fd);
 }
 
-void save_session(StateWriter& state, const Session& session) {
+void save_session(StateWriter& state, const ClientSession& session) {
   state.number(session.id);
   state.number(static_cast<std::uint64_t>(session.client.pid));
   state.number(session.client.uid);
@@ -91,7 +91,7 @@ void SessionManager::save(StateWriter& state) const {
   quarantine_.save(state);
 }
 
-void SessionManager::restore_memory_of(StateReader& state, Session& session, Charges& charges) {
+void SessionManager::restore_memory_of(StateReader& state, ClientSession& session, Charges& charges) {
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
     const std::uint64_t id = state.number();
     const auto purpose = static_cast<proto::SegmentPurpose>(state.number());
@@ -117,7 +117,7 @@ void SessionManager::restore_memory_of(StateReader& state, Session& session, Cha
 
 void SessionManager::restore_session(StateReader& state, Charges& charges) {
   const std::uint64_t id = state.number();
-  Session& session = sessions_[id];
+  ClientSession& session = sessions_[id];
   session.id = id;
   session.client.pid = static_cast<pid_t>(state.number());
   session.client.uid = static_cast<uid_t>(state.number());

@@ -30,9 +30,9 @@ constexpr int kShare = 10;                     // renewals without sessions take
 }  // namespace
 
 // It is over in the executor.
-void SessionManager::leave_heap(const Session& session) {
+void SessionManager::leave_heap(const ClientSession& session) {
   const auto shares_heap = [&](const auto& entry) {
-    const Session& other = entry.second;
+    const ClientSession& other = entry.second;
     return other.id != session.id && other.executor == session.executor && other.in_executor() && other.uses_heap;
   };
   if (!session.uses_heap || std::ranges::any_of(sessions_, shares_heap)) return;
@@ -101,7 +101,7 @@ void SessionManager::look_at_heap(uid_t house, Heap& heap) {
     // a command's turn
   } else if (is_alone(house)) {
     if (now >= heap.next_alone && may_renew_heaps(house)) return renew_heaps(house);
-  } else if (const Session* obstacle = find(heap.obstacle); obstacle == nullptr && std::exchange(heap.obstacle, 0) != 0) {
+  } else if (const ClientSession* obstacle = find(heap.obstacle); obstacle == nullptr && std::exchange(heap.obstacle, 0) != 0) {
     heap.pause = kBesideSessions;
     heap.next_beside = std::min(heap.next_beside, now + heap.pause);
   } else if (is_silent(house, heap) && now >= heap.next_beside) {
@@ -175,7 +175,7 @@ void SessionManager::end_heap_step() {
 
 // A newcomer that finds nobody but clients of the heap that are ending gets an executor with a blank one: it waits for their end, as it would
 // natively for a context.
-bool SessionManager::waits_for_blank_heap(const Session& newcomer) {
+bool SessionManager::waits_for_blank_heap(const ClientSession& newcomer) {
   if (newcomer.has_lived || quitting_ || rest_ || on_renewed_ || on_retired_) return false;
   const uid_t house = newcomer.executor->user();
   const Heap& heap = heaps_[house];

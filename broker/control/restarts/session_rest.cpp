@@ -30,7 +30,7 @@ bool SessionManager::is_unsettled(House house) const {
   });
   const bool drains = std::ranges::any_of(drains_, [&](const auto& entry) { return entry.first.user == house.value_or(entry.first.user); });
   const bool sessions = std::ranges::any_of(sessions_, [&](const auto& entry) {
-    const Session& session = entry.second;
+    const ClientSession& session = entry.second;
     if (!is_of(session, house)) return false;
     return session.relocation || session.phase == SessionPhase::opening || session.phase == SessionPhase::reopening ||
            session.phase == SessionPhase::terminating;
@@ -38,14 +38,14 @@ bool SessionManager::is_unsettled(House house) const {
   return executors || sessions || drains || images_.is_sealing();
 }
 
-bool SessionManager::is_of(const Session& session, House house) const {
+bool SessionManager::is_of(const ClientSession& session, House house) const {
   if (!house) return true;
   return *house == (session.executor != nullptr ? session.executor->user() : house_of(session.client));
 }
 
 void SessionManager::look_for_rest() {
   std::erase_if(rest_->awaited, [&](std::uint64_t id) {
-    const Session* session = find(id);
+    const ClientSession* session = find(id);
     return session == nullptr || session->phase != SessionPhase::active;
   });
   const bool unsettled = is_unsettled(rest_->house);
@@ -71,7 +71,7 @@ void SessionManager::ask_for_rest() {
   }
 }
 
-void SessionManager::came_to_rest(Session& session, CUresult status) {
+void SessionManager::came_to_rest(ClientSession& session, CUresult status) {
   const bool was_awaited = rest_->awaited.erase(session.id) != 0;
   session.event_times_hold = was_awaited && status == CUDA_SUCCESS;
   if (!was_awaited || status == CUDA_SUCCESS) return;  // looked at before long

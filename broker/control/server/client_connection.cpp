@@ -45,7 +45,7 @@ ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Clo
 }
 
 void ClientConnection::save(StateWriter& state) const {
-  const Session* session = manager_.find(session_);
+  const ClientSession* session = manager_.find(session_);
   state.file(socket_.fd());
   state.number(stage_ == Stage::expects_hello ? 0 : 1);
   state.number(static_cast<std::uint64_t>(client_.pid));
@@ -61,7 +61,7 @@ void ClientConnection::resume() {
   socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
   if (pidfd_.valid()) death_watch_ = loop_.watch(pidfd_.get(), EPOLLIN, [this](EventLoop::Events) { end("the client died"); });
   if (stage_ == Stage::expects_hello) deadline_ = loop_.after(kHelloLimit, [this] { end("it said nothing"); });
-  const Session* session = manager_.find(session_);
+  const ClientSession* session = manager_.find(session_);
   if (!attaches_ || session == nullptr) return;
   proto::Attach request;
   request.device = session->device;
@@ -70,7 +70,7 @@ void ClientConnection::resume() {
 
 ClientConnection::~ClientConnection() {
   const LogSubject subject(client_.uid);
-  if (Session* session = manager_.find(session_)) manager_.end(*session);
+  if (ClientSession* session = manager_.find(session_)) manager_.end(*session);
 }
 
 Remains ClientConnection::take_remains() {
@@ -273,7 +273,7 @@ void ClientConnection::refuse_sessions() { refusing_ = true; }
 
 void ClientConnection::on(const proto::Attach& request) {
   if (refusing_) return answer(proto::Attached{}, CUDA_ERROR_MPS_SERVER_NOT_READY);
-  Session* session = manager_.find(session_);
+  ClientSession* session = manager_.find(session_);
   if (session == nullptr) {
     if (!client_.program) client_.program = manager_.programs().identify(client_.pid, client_.uid, pidfd_);
     const CUresult status = manager_.create(client_, request.device, session);
@@ -284,10 +284,10 @@ void ClientConnection::on(const proto::Attach& request) {
     return answer(proto::Attached{}, CUDA_ERROR_NOT_SUPPORTED);
   }
   set_busy(true);
-  manager_.attach(*session, [this](CUresult status, Session& answered) { attached(status, answered); });
+  manager_.attach(*session, [this](CUresult status, ClientSession& answered) { attached(status, answered); });
 }
 
-void ClientConnection::attached(CUresult status, Session& session) {
+void ClientConnection::attached(CUresult status, ClientSession& session) {
   proto::Attached message;
   message.session = session.id;
   message.epoch = session.epoch;

@@ -69,8 +69,8 @@ class ClientConnection {
 
   [[nodiscard]] CUresult check_identity(const proto::Hello& request, proto::FileDescriptor pidfd);
   void welcome(CUresult status);
-  void attached(CUresult status, Session& session);
-  [[nodiscard]] Session* live_session(CUresult& status);
+  void attached(CUresult status, ClientSession& session);
+  [[nodiscard]] ClientSession* live_session(CUresult& status);
 
   template <typename Message>
   void answer(Message message, CUresult status, std::span<const int> fds = {});

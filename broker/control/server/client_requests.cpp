@@ -7,8 +7,8 @@
 namespace mpsshim::broker::control {
 
 // The session, if there is one that memory and images can be given to; else why not.
-Session* ClientConnection::live_session(CUresult& status) {
-  Session* session = manager_.find(session_);
+ClientSession* ClientConnection::live_session(CUresult& status) {
+  ClientSession* session = manager_.find(session_);
   status = CUDA_ERROR_INVALID_CONTEXT;
   if (session == nullptr) return nullptr;
   status = session->lost_error;
@@ -31,7 +31,7 @@ template <typename Open>
 void ClientConnection::open_image(std::uint64_t size_bytes, Open&& open) {
   proto::ImageOpened message;
   CUresult status = CUDA_SUCCESS;
-  const Session* session = live_session(status);
+  const ClientSession* session = live_session(status);
   if (session == nullptr) return answer(message, status);
   int file = -1;
   std::string why;
@@ -45,7 +45,7 @@ void ClientConnection::open_image(std::uint64_t size_bytes, Open&& open) {
 
 void ClientConnection::on(const proto::ImageSeal& request) {
   CUresult status = CUDA_SUCCESS;
-  const Session* session = live_session(status);
+  const ClientSession* session = live_session(status);
   if (session == nullptr) return answer(proto::Done{}, status);
   set_busy(true);
   manager_.images().seal(session->id, request.image, [this, alive = std::weak_ptr(alive_)](CUresult sealed, std::uint64_t image) {
@@ -63,7 +63,7 @@ void ClientConnection::on(const proto::ImageSeal& request) {
 void ClientConnection::on(const proto::SegmentCreate& request) {
   proto::SegmentCreated message;
   CUresult status = CUDA_SUCCESS;
-  Session* session = live_session(status);
+  ClientSession* session = live_session(status);
   if (session == nullptr) return answer(message, status);
   int file = -1;
   status = manager_.create_segment(*session, request, message.segment, file);
@@ -73,7 +73,7 @@ void ClientConnection::on(const proto::SegmentCreate& request) {
 void ClientConnection::on(const proto::SegmentOpen& request) {
   proto::SegmentCreated message;
   CUresult status = CUDA_SUCCESS;
-  Session* session = live_session(status);
+  ClientSession* session = live_session(status);
   if (session == nullptr) return answer(message, status);
   int file = -1;
   status = manager_.open_segment(*session, request, message.segment, file);
@@ -83,7 +83,7 @@ void ClientConnection::on(const proto::SegmentOpen& request) {
 void ClientConnection::on(const proto::MemoryShare& request) {
   proto::MemoryShared message;
   CUresult status = CUDA_SUCCESS;
-  const Session* session = live_session(status);
+  const ClientSession* session = live_session(status);
   if (session == nullptr) return answer(message, status);
   const auto name = manager_.share_memory(*session, request.object);
   message.name = name.value_or(proto::MemoryName{});
@@ -93,7 +93,7 @@ void ClientConnection::on(const proto::MemoryShare& request) {
 void ClientConnection::on(const proto::MemoryOpen& request) {
   proto::MemoryOpened message;
   CUresult status = CUDA_SUCCESS;
-  Session* session = live_session(status);
+  ClientSession* session = live_session(status);
   if (session == nullptr) return answer(message, status);
   bool is_own = false;
   status = manager_.open_memory(*session, request, message.size_bytes, is_own);
@@ -103,7 +103,7 @@ void ClientConnection::on(const proto::MemoryOpen& request) {
 
 void ClientConnection::on(const proto::ExternalOffer& request, proto::FileDescriptor descriptor) {
   CUresult status = CUDA_SUCCESS;
-  Session* session = live_session(status);
+  ClientSession* session = live_session(status);
   if (session != nullptr) status = manager_.offer_external(*session, request, descriptor);
   answer(proto::ExternalTaken{}, status);
 }
@@ -111,7 +111,7 @@ void ClientConnection::on(const proto::ExternalOffer& request, proto::FileDescri
 void ClientConnection::on(const proto::LeaseAdd& request) {
   proto::LeaseAdded message;
   CUresult status = CUDA_SUCCESS;
-  Session* session = live_session(status);
+  ClientSession* session = live_session(status);
   if (session == nullptr) return answer(message, status);
   const auto lease = manager_.add_lease(*session, request.size_bytes);
   message.lease = lease.value_or(proto::Lease{});
@@ -121,17 +121,17 @@ void ClientConnection::on(const proto::LeaseAdd& request) {
 // Also after the session has failed: a kernel's last words are an assertion's.
 void ClientConnection::on(const proto::OutputTake&) {
   proto::OutputTaken message;
-  if (Session* session = manager_.find(session_)) manager_.take_output(*session, message);
+  if (ClientSession* session = manager_.find(session_)) manager_.take_output(*session, message);
   answer(message, CUDA_SUCCESS);
 }
 
 void ClientConnection::on(const proto::LeaseReplace& request) {
   CUresult status = CUDA_SUCCESS;
-  Session* session = live_session(status);
+  ClientSession* session = live_session(status);
   if (session == nullptr) return answer(proto::LeaseReplaced{}, status);
   set_busy(true);
   const bool device = request.refused.address == session->device_lease.address;
-  manager_.replace_lease(*session, request.refused, [this, device](CUresult replaced, Session& answered) {
+  manager_.replace_lease(*session, request.refused, [this, device](CUresult replaced, ClientSession& answered) {
     proto::LeaseReplaced message;
     message.lease = device ? answered.device_lease : answered.pinned_lease;
     answer(message, replaced);

@@ -41,7 +41,7 @@ Commands::Result no_such_server(const std::string& pid) {
 }
 
 // A server that has died too often keeps its name while it is not started again, so that its status can be asked for.
-pid_t shown_pid(const Executor& executor) { return executor.state() == ExecutorState::fault ? executor.last_pid() : executor.pid(); }
+pid_t shown_pid(const ManagedExecutor& executor) { return executor.state() == ExecutorState::fault ? executor.last_pid() : executor.pid(); }
 
 // "GPU-cb1213a3-d6a4-be7f": enough of the UUID to tell devices apart, as NVIDIA's ps prints it.
 std::string device_name(const proto::DriverFacts* facts, unsigned device) {
@@ -74,7 +74,7 @@ void Commands::execute(const std::string& line, Answer answer) const {
   answer(failure(fmt::format("unknown command \"{}\": see help", name)));
 }
 
-const Executor* Commands::server(const std::string& pid) const {
+const ManagedExecutor* Commands::server(const std::string& pid) const {
   const auto wanted = number(pid);
   for (const auto& [name, executor] : manager_.executors()) {
     if (wanted && shown_pid(*executor) == *wanted) return executor.get();
@@ -83,7 +83,7 @@ const Executor* Commands::server(const std::string& pid) const {
 }
 
 Commands::Result Commands::ps(const Arguments& arguments) const {
-  const Executor* only = nullptr;
+  const ManagedExecutor* only = nullptr;
   bool is_long = false;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "-l") {
@@ -121,14 +121,14 @@ Commands::Result Commands::get_server_list(const Arguments& arguments) const {
 
 Commands::Result Commands::get_server_status(const Arguments& arguments) const {
   if (arguments.size() != 1) return failure("usage: get_server_status PID");
-  const Executor* executor = server(arguments[0]);
+  const ManagedExecutor* executor = server(arguments[0]);
   if (executor == nullptr) return no_such_server(arguments[0]);
   return {true, fmt::format("{}\n", state_name(executor->state()))};
 }
 
 Commands::Result Commands::get_client_list(const Arguments& arguments) const {
   if (arguments.size() != 1) return failure("usage: get_client_list PID");
-  const Executor* executor = server(arguments[0]);
+  const ManagedExecutor* executor = server(arguments[0]);
   if (executor == nullptr) return no_such_server(arguments[0]);
   std::string text;
   for (const auto& [id, session] : manager_.sessions()) {
@@ -151,7 +151,7 @@ Commands::Result Commands::users(const Arguments& arguments) const {
   constexpr const char* kRow = "{:<11}{:<15}{:<10}{:<17}{}\n";
   std::string text = fmt::format(kRow, "USER", "SESSIONS", "SERVERS", "DEVICE", "HOST");
   for (const auto& [uid, held] : manager_.holdings()) {
-    std::set<const Executor*> servers;
+    std::set<const ManagedExecutor*> servers;
     for (const auto& [id, session] : manager_.sessions()) {
       if (session.client.uid == uid && session.executor != nullptr) servers.insert(session.executor);
     }
@@ -182,7 +182,7 @@ void Commands::restart(const Arguments& arguments, const Answer& answer) const {
 // As the manual's example, "0" says that the client may be killed.
 void Commands::terminate_client(const Arguments& arguments, const Answer& answer) const {
   if (arguments.size() != 2) return answer(failure("usage: terminate_client SERVER PID"));
-  const Executor* executor = server(arguments[0]);
+  const ManagedExecutor* executor = server(arguments[0]);
   if (executor == nullptr) return answer(no_such_server(arguments[0]));
   std::vector<std::uint64_t> sessions;
   for (const auto& [id, session] : manager_.sessions()) {
@@ -193,7 +193,7 @@ void Commands::terminate_client(const Arguments& arguments, const Answer& answer
   }
   const auto left = std::make_shared<std::size_t>(sessions.size());
   for (const std::uint64_t id : sessions) {
-    if (Session* session = manager_.find(id)) {
+    if (ClientSession* session = manager_.find(id)) {
       manager_.terminate(*session, [left, answer] {
         if (--*left == 0) answer({true, "0\n"});
       });

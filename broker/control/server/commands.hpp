@@ -45,7 +45,7 @@ class Commands {
   [[nodiscard]] Result quit(const Arguments& arguments) const;
   void restart(const Arguments& arguments, const Answer& answer) const;
   void terminate_client(const Arguments& arguments, const Answer& answer) const;
-  [[nodiscard]] const Executor* server(const std::string& pid) const;
+  [[nodiscard]] const ManagedExecutor* server(const std::string& pid) const;
 
   SessionManager& manager_;
   const Quit quit_;

@@ -17,7 +17,7 @@ constexpr milliseconds kStopLook{2};     // while somebody waits to hear that it
 
 }  // namespace
 
-void SessionManager::end(Session& session) {
+void SessionManager::end(ClientSession& session) {
   session.answer = nullptr;
   session.deadline.reset();
   drop_relocation(session);
@@ -33,7 +33,7 @@ void SessionManager::end_all_but(const std::set<std::uint64_t>& claimed) {
   for (const std::uint64_t id : others) end(sessions_.at(id));
 }
 
-void SessionManager::terminate(Session& session, std::function<void()> stopped) {
+void SessionManager::terminate(ClientSession& session, std::function<void()> stopped) {
   drop_relocation(session);
   if (session.phase == SessionPhase::lost) return stopped();  // keeps the error it has
   log_info("{}: is terminated by a command.", session.name());
@@ -47,7 +47,7 @@ void SessionManager::terminate(Session& session, std::function<void()> stopped) 
 }
 
 // It is in an executor, where its work ends; the client is still there.
-void SessionManager::fail(Session& session, CUresult error, const char* why) {
+void SessionManager::fail(ClientSession& session, CUresult error, const char* why) {
   session.lost_error = error;
   session.channel->tell_failed(error);
   log_server(session.executor->pid(), "Status of client {} is INACTIVE: {}.", session.server_name(), why);
@@ -55,7 +55,7 @@ void SessionManager::fail(Session& session, CUresult error, const char* why) {
   respond(session, CUDA_SUCCESS);
 }
 
-void SessionManager::begin_end(Session& session, SessionPhase phase) {
+void SessionManager::begin_end(ClientSession& session, SessionPhase phase) {
   const SessionPhase before = std::exchange(session.phase, phase);
   if (before == SessionPhase::closing || before == SessionPhase::terminating) return;  // under way
   if (before != SessionPhase::reopening) send_close(session);  // to the executor's close_session(); its answer comes to session_closed()
@@ -66,10 +66,10 @@ void SessionManager::begin_end(Session& session, SessionPhase phase) {
 
 // A client that is gone or terminated has no claim on the GPU: work of it that runs on after the grace costs the executor.
 void SessionManager::check_end(std::uint64_t id) {
-  Session* session = find(id);
+  ClientSession* session = find(id);
   if (session == nullptr || !session->in_executor()) return;
   const LogSubject subject(session->client.uid);
-  Executor& executor = *session->executor;
+  ManagedExecutor& executor = *session->executor;
   if (!executor.has_streams(id)) report_stopped(*session);
   const auto waited = std::chrono::duration_cast<milliseconds>(EventLoop::Clock::now() - session->ended_at);
   const char* why = session->phase == SessionPhase::closing ? "its client is gone" : "it is terminated";
@@ -85,11 +85,11 @@ void SessionManager::check_end(std::uint64_t id) {
   session->end_check = loop_.after(pause, [this, id] { check_end(id); });
 }
 
-void SessionManager::report_stopped(Session& session) {
+void SessionManager::report_stopped(ClientSession& session) {
   for (const auto& stopped : std::exchange(session.on_stopped, {})) stopped();
 }
 
-void SessionManager::session_closed(Session& session) {
+void SessionManager::session_closed(ClientSession& session) {
   leave_heap(session);
   if (session.phase == SessionPhase::closing) return erase(session);
   if (session.phase == SessionPhase::terminating) return lose(session, session.lost_error);
@@ -98,7 +98,7 @@ void SessionManager::session_closed(Session& session) {
   send_open(session, *session.executor);
 }
 
-void SessionManager::erase(Session& session) {
+void SessionManager::erase(ClientSession& session) {
   log_info("{}: ended.", session.name());
   if (session.has_lived && session.lost_error == CUDA_SUCCESS && session.client.program->is_known)
     quarantine_.note_good(session.client.program->program);
@@ -113,7 +113,7 @@ void SessionManager::erase(Session& session) {
   images_.release_session(session.id);
   drop_jobs(session.id);
   forget_images();
-  Executor* const executor = session.executor;
+  ManagedExecutor* const executor = session.executor;
   forget_variables(session);
   shares_.forget_session(session.id);
   abandon_events(session);

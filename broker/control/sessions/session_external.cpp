@@ -19,7 +19,7 @@ bool is_of_type(DescriptorKind kind, std::uint32_t handle_type, bool is_cpu_devi
 
 }  // namespace
 
-CUresult SessionManager::offer_external(Session& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor) {
+CUresult SessionManager::offer_external(ClientSession& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor) {
   if (session.phase != SessionPhase::active) return CUDA_ERROR_MPS_SERVER_NOT_READY;
   const bool is_new = proto::ExternalMemoryId{request.memory}.has_kind() && !session.announced.contains(request.memory);
   if (!is_new || request.size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -32,7 +32,7 @@ CUresult SessionManager::offer_external(Session& session, const proto::ExternalO
     complain("{}: external memory of {} bytes is offered as one of {}; it is not imported.", session.name(), *found.size_bytes, request.size_bytes);
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (session.announced.size() >= Session::kMostAnnounced) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (session.announced.size() >= ClientSession::kMostAnnounced) return CUDA_ERROR_OUT_OF_MEMORY;
   session.announced.emplace(request.memory, nullptr);
   session.executor->send({message::PieceAdd{.session = session.id,
                                             .memory = request.memory,

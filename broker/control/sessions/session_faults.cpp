@@ -7,7 +7,7 @@
 
 namespace mpsshim::broker::control {
 
-SessionCondition SessionManager::condition_of(const Session& session, bool busy) {
+SessionCondition SessionManager::condition_of(const ClientSession& session, bool busy) {
   SessionCondition condition;
   condition.session = session.id;
   condition.busy = busy;
@@ -19,7 +19,7 @@ SessionCondition SessionManager::condition_of(const Session& session, bool busy)
   return condition;
 }
 
-Guilt SessionManager::investigate(const Executor& executor, const DeathReport& report, std::span<const SessionCondition> conditions) {
+Guilt SessionManager::investigate(const ManagedExecutor& executor, const DeathReport& report, std::span<const SessionCondition> conditions) {
   const std::optional<XidLine> xid = kernel_log_.find(report.pid);
   const std::optional<std::uint64_t> address = xid ? xid->address : std::nullopt;
   const Guilt guilt = find_guilty(report, conditions, address);
@@ -75,7 +75,7 @@ void SessionManager::weigh_faults() {
 }
 
 // A newcomer whose program may be one in quarantine, or one whose kernels block executors; the reader has a limit.
-bool SessionManager::awaits_program(const Session& session) const {
+bool SessionManager::awaits_program(const ClientSession& session) const {
   if (session.executor != nullptr || session.client.program->is_known) return false;
   const auto is_its_users = [&](const auto& program) { return program->program.uid == session.client.uid; };
   const auto may_concern = [&](const Suspicion& suspicion) { return std::ranges::any_of(suspicion.programs, is_its_users); };

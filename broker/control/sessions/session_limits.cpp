@@ -18,7 +18,7 @@ bool is_reached(Number held, Number limit) {
 
 }  // namespace
 
-SessionManager::Holding SessionManager::holding_of(const Session& session) const {
+SessionManager::Holding SessionManager::holding_of(const ClientSession& session) const {
   const ImageStore::Holding images = images_.held_by(session.id);
   return {.sessions = session.phase == SessionPhase::closing ? 0u : 1u,
           .descriptors = session.segments.all().size() + images.count,
@@ -39,7 +39,7 @@ std::map<uid_t, SessionManager::Holding> SessionManager::holdings() const {
 }
 
 // Answered whoever asks: a thread of the executor waits.
-void SessionManager::grant_memory(Executor& executor, Session* session, const message::MemoryWant& want) {
+void SessionManager::grant_memory(ManagedExecutor& executor, ClientSession* session, const message::MemoryWant& want) {
   message::MemoryGrant answer{.session = want.session, .question = want.question, .status = CUDA_ERROR_MPS_SERVER_NOT_READY};
   if (session != nullptr) {
     const uid_t uid = session->client.uid;
@@ -78,7 +78,7 @@ bool SessionManager::may_open(const ClientIdentity& client, std::string& why) co
   return false;
 }
 
-bool SessionManager::may_hold(const Session& session, std::uint64_t more_bytes, std::string& why) const {
+bool SessionManager::may_hold(const ClientSession& session, std::uint64_t more_bytes, std::string& why) const {
   const ResourceLimits& limits = limits_.resources;
   const Holding own = holding_of(session);
   Holding user;

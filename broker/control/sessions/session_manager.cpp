@@ -69,12 +69,12 @@ const proto::DriverFacts* SessionManager::facts() const {
   return first == pool_.all().end() ? nullptr : first->second->facts();
 }
 
-Session* SessionManager::find(std::uint64_t session) {
+ClientSession* SessionManager::find(std::uint64_t session) {
   const auto found = sessions_.find(session);
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
-CUresult SessionManager::create(const ClientIdentity& client, unsigned device, Session*& session) {
+CUresult SessionManager::create(const ClientIdentity& client, unsigned device, ClientSession*& session) {
   if (facts() == nullptr) return CUDA_ERROR_MPS_SERVER_NOT_READY;
   if (device >= facts()->device_count) return CUDA_ERROR_INVALID_DEVICE;
   if (std::string why; !may_open(client, why)) {
@@ -90,7 +90,7 @@ CUresult SessionManager::create(const ClientIdentity& client, unsigned device, S
   return CUDA_SUCCESS;
 }
 
-void SessionManager::attach(Session& session, Session::Answer answer) {
+void SessionManager::attach(ClientSession& session, ClientSession::Answer answer) {
   session.answer = std::move(answer);
   session.asked_at = EventLoop::Clock::now();
   switch (session.phase) {
@@ -113,12 +113,12 @@ void SessionManager::attach(Session& session, Session::Answer answer) {
   arm_deadline(session);
 }
 
-void SessionManager::arm_deadline(Session& session) {
+void SessionManager::arm_deadline(ClientSession& session) {
   session.deadline = loop_.after(limits_.answer, [this, id = session.id] { request_timed_out(sessions_.at(id)); });
 }
 
 // A client that has objects is held while its executor pauses after too many deaths: an error would be for ever. A new one may try again.
-void SessionManager::await_executor(Session& session) {
+void SessionManager::await_executor(ClientSession& session) {
   if (awaits_program(session)) {
     session.phase = SessionPhase::waiting;
     return arm_deadline(session);
@@ -135,8 +135,8 @@ void SessionManager::await_executor(Session& session) {
   if (session.executor->state() == ExecutorState::active && !waits_for_blank_heap(session)) open_in_executor(session);
 }
 
-void SessionManager::open_in_executor(Session& session) {
-  Executor& executor = *session.executor;
+void SessionManager::open_in_executor(ClientSession& session) {
+  ManagedExecutor& executor = *session.executor;
   if (!ensure_leases(session)) {
     log_error("{}: no range of addresses is free that it has not refused; widen --window.", session.name());
     return refuse(session, CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
@@ -155,14 +155,14 @@ void SessionManager::open_in_executor(Session& session) {
   send_open(session, executor);
 }
 
-bool SessionManager::ensure_leases(Session& session) {
+bool SessionManager::ensure_leases(ClientSession& session) {
   if (session.device_lease.size_bytes == 0) session.device_lease = leases_->take_device(session.refused).value_or(proto::Lease{});
   if (session.pinned_lease.size_bytes == 0) session.pinned_lease = leases_->take_pinned(session.refused).value_or(proto::Lease{});
   return session.device_lease.size_bytes != 0 && session.pinned_lease.size_bytes != 0;
 }
 
 // Nothing in an executor that knows the session already; it has memory only if it lived in an earlier one.
-void SessionManager::restore_memory(Session& session, Executor& executor) {
+void SessionManager::restore_memory(ClientSession& session, ManagedExecutor& executor) {
   for (const proto::Lease& lease : session.more_leases) {
     executor.send(message::LeaseRestore{.session = session.id, .lease = lease});
   }
@@ -185,7 +185,7 @@ void SessionManager::restore_memory(Session& session, Executor& executor) {
   }
 }
 
-void SessionManager::send_open(Session& session, Executor& executor) {
+void SessionManager::send_open(ClientSession& session, ManagedExecutor& executor) {
   session.forget_executor();  // the one before
   session.uses_heap = false;
   const auto fds = session.channel->fds();
@@ -200,9 +200,9 @@ void SessionManager::send_open(Session& session, Executor& executor) {
   session.phase = SessionPhase::opening;
 }
 
-void SessionManager::send_close(Session& session) { session.executor->send(message::SessionClose{.session = session.id}); }
+void SessionManager::send_close(ClientSession& session) { session.executor->send(message::SessionClose{.session = session.id}); }
 
-void SessionManager::request_timed_out(Session& session) {
+void SessionManager::request_timed_out(ClientSession& session) {
   const std::string where = session.executor != nullptr ? session.executor->label() : "of any number";
   const bool is_held = session.phase == SessionPhase::waiting && session.has_lived && session.executor != nullptr && session.executor->will_retry();
   if (is_held && EventLoop::Clock::now() - session.asked_at < kPatienceInPause) return arm_deadline(session);
@@ -212,16 +212,16 @@ void SessionManager::request_timed_out(Session& session) {
   respond(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
 }
 
-void SessionManager::respond(Session& session, CUresult status) {
+void SessionManager::respond(ClientSession& session, CUresult status) {
   session.deadline.reset();
   session.changing_lease = false;
   if (status == CUDA_SUCCESS && session.phase == SessionPhase::active) session.delivered = true;
-  const Session::Answer answer = std::exchange(session.answer, nullptr);
+  const ClientSession::Answer answer = std::exchange(session.answer, nullptr);
   if (answer) answer(status, session);
 }
 
 // The session cannot be had at all: a new one vanishes, one that lived before is lost.
-void SessionManager::refuse(Session& session, CUresult status) {
+void SessionManager::refuse(ClientSession& session, CUresult status) {
   if (!session.has_lived) {
     respond(session, status);
     return erase(session);
@@ -230,7 +230,7 @@ void SessionManager::refuse(Session& session, CUresult status) {
   respond(session, CUDA_SUCCESS);
 }
 
-void SessionManager::session_opened(Session& session, CUresult status) {
+void SessionManager::session_opened(ClientSession& session, CUresult status) {
   const bool is_ending = session.phase == SessionPhase::closing || session.phase == SessionPhase::terminating;
   if (is_ending && status != CUDA_SUCCESS) return session_closed(session);  // nothing was opened, nothing will close
   if (session.phase != SessionPhase::opening) return;
@@ -253,7 +253,7 @@ void SessionManager::session_opened(Session& session, CUresult status) {
 }
 
 // Only before the session has memory or has sent a record. The executor learns of the new ranges by closing and opening it on the same channel.
-void SessionManager::replace_lease(Session& session, const proto::Lease& refused, Session::Answer answer) {
+void SessionManager::replace_lease(ClientSession& session, const proto::Lease& refused, ClientSession::Answer answer) {
   session.answer = std::move(answer);
   const bool device = same_range(refused, session.device_lease);
   const bool has_memory = !session.chunks.all().empty() || !session.segments.all().empty();
@@ -279,7 +279,7 @@ void SessionManager::replace_lease(Session& session, const proto::Lease& refused
 }
 
 // Announced to the executor before the client learns of it, as a segment is.
-std::optional<proto::Lease> SessionManager::add_lease(Session& session, std::uint64_t size_bytes) {
+std::optional<proto::Lease> SessionManager::add_lease(ClientSession& session, std::uint64_t size_bytes) {
   if (session.phase != SessionPhase::active) return std::nullopt;
   const bool has_many = session.more_leases.size() >= limits_.resources.further_leases;
   const auto lease = has_many ? std::nullopt : leases_->take_more(size_bytes, sessions_.size());
@@ -296,7 +296,7 @@ std::optional<proto::Lease> SessionManager::add_lease(Session& session, std::uin
   return lease;
 }
 
-void SessionManager::lease_released(Session& session, std::uint64_t address) {
+void SessionManager::lease_released(ClientSession& session, std::uint64_t address) {
   const auto found = std::ranges::find(session.more_leases, address, &proto::Lease::address);
   if (found == session.more_leases.end()) return;
   leases_->give_back(*found);

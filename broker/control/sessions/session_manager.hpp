@@ -23,13 +23,13 @@
 #include "broker/control/base/remnants.hpp"
 #include "broker/control/base/resource_limits.hpp"
 #include "broker/control/base/share_table.hpp"
-#include "broker/control/executors/executor.hpp"
 #include "broker/control/executors/executor_pool.hpp"
+#include "broker/control/executors/managed_executor.hpp"
 #include "broker/control/faults/kernel_log.hpp"
 #include "broker/control/images/compilers.hpp"
 #include "broker/control/images/image_store.hpp"
+#include "broker/control/sessions/client_session.hpp"
 #include "broker/control/sessions/device_quota.hpp"
-#include "broker/control/sessions/session.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -71,8 +71,8 @@ class SessionManager final : public ExecutorOwner {
   // -1 until an executor was ready; then a sealed, read-only file of DriverFacts.
   [[nodiscard]] int facts_file() const { return facts_file_.get(); }
   [[nodiscard]] const proto::DriverFacts* facts() const;
-  [[nodiscard]] const std::map<std::uint64_t, Session>& sessions() const { return sessions_; }
-  [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<Executor>>& executors() const { return pool_.all(); }
+  [[nodiscard]] const std::map<std::uint64_t, ClientSession>& sessions() const { return sessions_; }
+  [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<ManagedExecutor>>& executors() const { return pool_.all(); }
   [[nodiscard]] ImageStore& images() { return images_; }
   [[nodiscard]] ProgramReader& programs() { return programs_; }
   [[nodiscard]] bool weighs_faults() const { return !suspicions_.empty(); }  // until all programs of their suspects are known
@@ -89,30 +89,30 @@ class SessionManager final : public ExecutorOwner {
   };
   [[nodiscard]] std::map<uid_t, Holding> holdings() const;
   // Whether the session may have a descriptor and so many bytes of host memory more; if not, `why` says which limit is reached.
-  [[nodiscard]] bool may_hold(const Session& session, std::uint64_t more_bytes, std::string& why) const;
+  [[nodiscard]] bool may_hold(const ClientSession& session, std::uint64_t more_bytes, std::string& why) const;
 
   // nullptr once the session has ended.
-  [[nodiscard]] Session* find(std::uint64_t session);
-  [[nodiscard]] CUresult create(const ClientIdentity& client, unsigned device, Session*& session);
+  [[nodiscard]] ClientSession* find(std::uint64_t session);
+  [[nodiscard]] CUresult create(const ClientIdentity& client, unsigned device, ClientSession*& session);
   // Answers once, now or later, unless the session ends first. CUDA_SUCCESS with lost_error set: the session did not survive its executor.
-  void attach(Session& session, Session::Answer answer);
+  void attach(ClientSession& session, ClientSession::Answer answer);
   // A name for memory that the session holds; nothing: it holds no such memory.
-  [[nodiscard]] std::optional<proto::MemoryName> share_memory(const Session& session, std::uint64_t object);
-  [[nodiscard]] CUresult open_memory(Session& session, const proto::MemoryOpen& request, std::uint64_t& size_bytes, bool& is_own);
+  [[nodiscard]] std::optional<proto::MemoryName> share_memory(const ClientSession& session, std::uint64_t object);
+  [[nodiscard]] CUresult open_memory(ClientSession& session, const proto::MemoryOpen& request, std::uint64_t& size_bytes, bool& is_own);
   // Memory of another interface, behind a descriptor that the client has: looked at, and handed to its executor.
-  [[nodiscard]] CUresult offer_external(Session& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor);
-  [[nodiscard]] CUresult create_segment(Session& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file);
+  [[nodiscard]] CUresult offer_external(ClientSession& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor);
+  [[nodiscard]] CUresult create_segment(ClientSession& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file);
   // A segment of events of another session of the same user.
-  [[nodiscard]] CUresult open_segment(Session& session, const proto::SegmentOpen& request, std::uint64_t& segment, int& file);
-  void take_output(Session& session, proto::OutputTaken& message);
+  [[nodiscard]] CUresult open_segment(ClientSession& session, const proto::SegmentOpen& request, std::uint64_t& segment, int& file);
+  void take_output(ClientSession& session, proto::OutputTaken& message);
   // `refused` is one of the session's two leases; the answer means that it has another one in its place.
-  void replace_lease(Session& session, const proto::Lease& refused, Session::Answer answer);
+  void replace_lease(ClientSession& session, const proto::Lease& refused, ClientSession::Answer answer);
   // A further device range of at least `size_bytes`; empty: there is none.
-  [[nodiscard]] std::optional<proto::Lease> add_lease(Session& session, std::uint64_t size_bytes);
-  void end(Session& session);  // the client is gone
+  [[nodiscard]] std::optional<proto::Lease> add_lease(ClientSession& session, std::uint64_t size_bytes);
+  void end(ClientSession& session);                          // the client is gone
   void end_all_but(const std::set<std::uint64_t>& claimed);  // after a hand-over: those that no connection has come with
   // The client has CUDA_ERROR_MPS_CLIENT_TERMINATED from now on. `stopped` is called once, when nothing of the session runs any more.
-  void terminate(Session& session, std::function<void()> stopped);
+  void terminate(ClientSession& session, std::function<void()> stopped);
 
   // Restarts (session_rest.cpp). At rest: nothing of any session is in flight, all that was read is done; what clients ask meanwhile waits. `done`
   // is called once: with "" when it is so, and then one of the next two must follow; or with what stands in the way, and all goes on as before.
@@ -133,124 +133,124 @@ class SessionManager final : public ExecutorOwner {
   // In place of start(). `started` is called when its executors serve. False: what was handed over cannot be served; `why` says why.
   [[nodiscard]] bool resume(StateReader& state, std::string& why, std::function<void()> started);
 
-  void executor_ready(Executor& executor) override;
-  void executor_sent(Executor& executor, ReceivedMessage& received) override;
-  [[nodiscard]] bool executor_died(Executor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) override;
+  void executor_ready(ManagedExecutor& executor) override;
+  void executor_sent(ManagedExecutor& executor, ReceivedMessage& received) override;
+  [[nodiscard]] bool executor_died(ManagedExecutor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) override;
   void fault_told(const XidLine& line);  // by the kernel log
   std::optional<ProgressTick> fault_heard(pid_t pid) override { return kernel_log_.first_heard(pid); }
-  void executor_hangs(Executor& executor, const PublishedCall& call) override;
-  void standby_waits(Executor& executor) override;
-  void executor_cannot_start(Executor& executor, const std::string& why) override;
-  void executor_stopped(Executor& executor) override;
+  void executor_hangs(ManagedExecutor& executor, const PublishedCall& call) override;
+  void standby_waits(ManagedExecutor& executor) override;
+  void executor_cannot_start(ManagedExecutor& executor, const std::string& why) override;
+  void executor_stopped(ManagedExecutor& executor) override;
 
  private:
-  [[nodiscard]] Holding holding_of(const Session& session) const;
+  [[nodiscard]] Holding holding_of(const ClientSession& session) const;
   [[nodiscard]] bool may_open(const ClientIdentity& client, std::string& why) const;
-  [[nodiscard]] bool place(Session& session);
-  [[nodiscard]] bool suits(const Executor& executor, const Session& session) const;
-  [[nodiscard]] Executor* place_in_quarantine(const Session& session, const Ward& ward);
-  [[nodiscard]] Executor* choose_other(const Session& session, const Executor& than);
-  [[nodiscard]] Executor* find_quarantine(const Session& session, const Ward& ward) const;
-  void printed(const Executor& executor, const message::Printed& part);
-  void add_output(Session& session, std::uint32_t stream, std::string_view text);
+  [[nodiscard]] bool place(ClientSession& session);
+  [[nodiscard]] bool suits(const ManagedExecutor& executor, const ClientSession& session) const;
+  [[nodiscard]] ManagedExecutor* place_in_quarantine(const ClientSession& session, const Ward& ward);
+  [[nodiscard]] ManagedExecutor* choose_other(const ClientSession& session, const ManagedExecutor& than);
+  [[nodiscard]] ManagedExecutor* find_quarantine(const ClientSession& session, const Ward& ward) const;
+  void printed(const ManagedExecutor& executor, const message::Printed& part);
+  void add_output(ClientSession& session, std::uint32_t stream, std::string_view text);
   void note_fault(const std::vector<std::uint64_t>& suspects, double weight = 1);
   void weigh_faults();
-  [[nodiscard]] bool awaits_program(const Session& session) const;
+  [[nodiscard]] bool awaits_program(const ClientSession& session) const;
   void programs_known();
   void arm_release();
-  [[nodiscard]] bool is_used(const Executor& executor) const;
-  void release(Executor& executor);
-  void forget(Executor& executor);
+  [[nodiscard]] bool is_used(const ManagedExecutor& executor) const;
+  void release(ManagedExecutor& executor);
+  void forget(ManagedExecutor& executor);
   void free_leases(const std::vector<Remnants::Leases>& leases);
   [[nodiscard]] std::string name_of(std::uint64_t session) const;  // for the log, gone or not
-  void starved(Executor& executor, const message::Starved& report);
-  void relocate(Session& session, Executor& to);
+  void starved(ManagedExecutor& executor, const message::Starved& report);
+  void relocate(ClientSession& session, ManagedExecutor& to);
   void relocate_for_tests();
-  void copy_log(const Session& session, const Executor& from, const Executor& to);
-  void ask_for_pause(Session& session);
-  void paused(Session& session, const message::SessionPaused& answer);
-  void check_variables(Session& session);
-  void variables_checked(const Executor& executor, const message::VariablesChecked& answer);
-  void leave(Session& session);  // for the other executor
-  [[nodiscard]] bool are_of_a_kind(const Session& a, const Session& b) const;
-  [[nodiscard]] std::size_t blocked_by_kind(const Session& session) const;
-  [[nodiscard]] bool blocks_its_share(const Session& session) const;
-  [[nodiscard]] bool end_a_blocker(const Session& waiting);
-  [[nodiscard]] bool is_kept_clean(const Executor& executor) const;
-  void stay(Session& session, const char* why);
-  void drop_relocation(Session& session);
+  void copy_log(const ClientSession& session, const ManagedExecutor& from, const ManagedExecutor& to);
+  void ask_for_pause(ClientSession& session);
+  void paused(ClientSession& session, const message::SessionPaused& answer);
+  void check_variables(ClientSession& session);
+  void variables_checked(const ManagedExecutor& executor, const message::VariablesChecked& answer);
+  void leave(ClientSession& session);  // for the other executor
+  [[nodiscard]] bool are_of_a_kind(const ClientSession& a, const ClientSession& b) const;
+  [[nodiscard]] std::size_t blocked_by_kind(const ClientSession& session) const;
+  [[nodiscard]] bool blocks_its_share(const ClientSession& session) const;
+  [[nodiscard]] bool end_a_blocker(const ClientSession& waiting);
+  [[nodiscard]] bool is_kept_clean(const ManagedExecutor& executor) const;
+  void stay(ClientSession& session, const char* why);
+  void drop_relocation(ClientSession& session);
 
-  void await_executor(Session& session);
-  void arm_deadline(Session& session);
-  void open_in_executor(Session& session);
-  [[nodiscard]] bool ensure_leases(Session& session);
-  void restore_memory(Session& session, Executor& executor);
-  void send_open(Session& session, Executor& executor);
-  void send_close(Session& session);
-  void request_timed_out(Session& session);
-  void respond(Session& session, CUresult status);
+  void await_executor(ClientSession& session);
+  void arm_deadline(ClientSession& session);
+  void open_in_executor(ClientSession& session);
+  [[nodiscard]] bool ensure_leases(ClientSession& session);
+  void restore_memory(ClientSession& session, ManagedExecutor& executor);
+  void send_open(ClientSession& session, ManagedExecutor& executor);
+  void send_close(ClientSession& session);
+  void request_timed_out(ClientSession& session);
+  void respond(ClientSession& session, CUresult status);
 
-  void session_opened(Session& session, CUresult status);
-  void session_closed(Session& session);
-  void fail(Session& session, CUresult error, const char* why);
-  void begin_end(Session& session, SessionPhase phase);
+  void session_opened(ClientSession& session, CUresult status);
+  void session_closed(ClientSession& session);
+  void fail(ClientSession& session, CUresult error, const char* why);
+  void begin_end(ClientSession& session, SessionPhase phase);
   void check_end(std::uint64_t session);
-  void report_stopped(Session& session);
-  void erase(Session& session);
-  void refuse(Session& session, CUresult status);
+  void report_stopped(ClientSession& session);
+  void erase(ClientSession& session);
+  void refuse(ClientSession& session, CUresult status);
 
-  void publish_facts(const Executor& executor);
-  void replay_loads(const Executor& executor, ExecutorInstance& instance);
-  void feed_standby(Executor& executor);
-  void forget_variables(Session& session);
+  void publish_facts(const ManagedExecutor& executor);
+  void replay_loads(const ManagedExecutor& executor, ExecutorInstance& instance);
+  void feed_standby(ManagedExecutor& executor);
+  void forget_variables(ClientSession& session);
   template <typename Make>
-  [[nodiscard]] CUresult add_segment(Session& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file, Make&& make);
-  static void abandon_events(const Session& session);
-  void release_copies(const Session& session, Executor& executor);  // of images, that are kept there for its variables
+  [[nodiscard]] CUresult add_segment(ClientSession& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file, Make&& make);
+  static void abandon_events(const ClientSession& session);
+  void release_copies(const ClientSession& session, ManagedExecutor& executor);         // of images, that are kept there for its variables
   using CopyOwners = std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>;  // {image, copy}: the session
-  [[nodiscard]] CopyOwners copy_owners(const Executor& executor) const;
-  static void add_copies_of(const Session& session, CopyOwners& owners);
-  void shorten_log(const Executor& executor);
-  void session_sent(Session& session, ReceivedMessage& received);
-  void module_noted(Executor& executor, const message::ModuleNote& note);
-  void lease_released(Session& session, std::uint64_t address);
+  [[nodiscard]] CopyOwners copy_owners(const ManagedExecutor& executor) const;
+  static void add_copies_of(const ClientSession& session, CopyOwners& owners);
+  void shorten_log(const ManagedExecutor& executor);
+  void session_sent(ClientSession& session, ReceivedMessage& received);
+  void module_noted(ManagedExecutor& executor, const message::ModuleNote& note);
+  void lease_released(ClientSession& session, std::uint64_t address);
   // To whoever has asked for an image: the executor's process that serves, or that of `asker`.
   struct ImageAnswer {
     message::ImageGive give;
     pid_t asker = 0;
   };
-  void give_image(Executor& executor, const message::ImageWant& want);
-  void check_input(Executor& executor, const Received<message::ImageCheck>& received);
-  void have_linked(Executor& executor, const Received<message::LinkWant>& received);
-  void have_made(Compilers& by, Executor& executor, const ImageAnswer& answer, const Compilers::Image& image, int file);
-  static void give(Executor& executor, const ImageAnswer& answer, LentFds<message::ImageGive> files);
-  static void refuse_image(Executor& executor, const ImageAnswer& answer, CUresult status, const std::string& why);
+  void give_image(ManagedExecutor& executor, const message::ImageWant& want);
+  void check_input(ManagedExecutor& executor, const Received<message::ImageCheck>& received);
+  void have_linked(ManagedExecutor& executor, const Received<message::LinkWant>& received);
+  void have_made(Compilers& by, ManagedExecutor& executor, const ImageAnswer& answer, const Compilers::Image& image, int file);
+  static void give(ManagedExecutor& executor, const ImageAnswer& answer, LentFds<message::ImageGive> files);
+  static void refuse_image(ManagedExecutor& executor, const ImageAnswer& answer, CUresult status, const std::string& why);
   void drop_jobs(std::uint64_t session);
   void stop_compilers();
   void forget_images();
-  void grant_memory(Executor& executor, Session* session, const message::MemoryWant& want);
-  void chunk_released(Session& session, std::uint64_t object);
-  void chunk_created(Session& session, Received<message::ChunkCreated> received);
-  [[nodiscard]] static SessionCondition condition_of(const Session& session, bool busy);
-  [[nodiscard]] Guilt investigate(const Executor& executor, const DeathReport& report, std::span<const SessionCondition> conditions);
+  void grant_memory(ManagedExecutor& executor, ClientSession* session, const message::MemoryWant& want);
+  void chunk_released(ClientSession& session, std::uint64_t object);
+  void chunk_created(ClientSession& session, Received<message::ChunkCreated> received);
+  [[nodiscard]] static SessionCondition condition_of(const ClientSession& session, bool busy);
+  [[nodiscard]] Guilt investigate(const ManagedExecutor& executor, const DeathReport& report, std::span<const SessionCondition> conditions);
   void apply(const Verdict& verdict, const DeathReport& report);
-  void move(Session& session);
-  void lose(Session& session, CUresult error);
+  void move(ClientSession& session);
+  void lose(ClientSession& session, CUresult error);
   [[nodiscard]] DeathReport excused(DeathReport report);
-  void begin_replacement(Executor& executor, bool is_a_clients);
-  void serve_waiting(Executor& executor);
+  void begin_replacement(ManagedExecutor& executor, bool is_a_clients);
+  void serve_waiting(ManagedExecutor& executor);
   void look_for_renewal();
   void look_for_rest();
   [[nodiscard]] bool is_unsettled(House house) const;
-  [[nodiscard]] bool is_of(const Session& session, House house) const;
+  [[nodiscard]] bool is_of(const ClientSession& session, House house) const;
   void ask_for_rest();
-  void came_to_rest(Session& session, CUresult status);
+  void came_to_rest(ClientSession& session, CUresult status);
   void end_rest(const std::string& why);
   using Charges = std::map<std::uint64_t, DeviceChargeRef>;  // by the number that they had
   void restore_session(StateReader& state, Charges& charges);
-  void restore_memory_of(StateReader& state, Session& session, Charges& charges);
+  void restore_memory_of(StateReader& state, ClientSession& session, Charges& charges);
   void make_leases(const proto::DriverFacts& facts);
-  void leave_heap(const Session& session);
+  void leave_heap(const ClientSession& session);
   void look_at_heaps_soon();
   void look_at_heaps();
   struct Heap;
@@ -263,10 +263,10 @@ class SessionManager final : public ExecutorOwner {
   void renew_heaps(uid_t house);
   void give_up_heaps(uid_t house, const std::string& why);
   void end_heap_step();
-  [[nodiscard]] bool waits_for_blank_heap(const Session& newcomer);
+  [[nodiscard]] bool waits_for_blank_heap(const ClientSession& newcomer);
   void end_newcomers_wait();
-  void quiesced(Executor& executor);
-  void check_drain(Executor& executor);
+  void quiesced(ManagedExecutor& executor);
+  void check_drain(ManagedExecutor& executor);
 
   EventLoop& loop_;
   const SessionLimits limits_;
@@ -279,7 +279,7 @@ class SessionManager final : public ExecutorOwner {
   std::uint64_t next_session_ = 1;
   std::uint64_t next_segment_ = 1;
   std::uint64_t last_piece_ = 0;  // handed to an executor
-  std::map<std::uint64_t, Session> sessions_;
+  std::map<std::uint64_t, ClientSession> sessions_;
   ExecutorPool pool_;
   Remnants remnants_;
   KernelLog kernel_log_;

@@ -2,7 +2,7 @@
 // The memory of one session that outlives an executor: segments (host memory shared with the client) and chunks (device memory, as the
 // exported handles of cuMemCreate). The control process holds one descriptor of each, so that a new executor can be given them again;
 // closing the descriptor frees the memory once nobody else has it.
-// Owned by its Session. Requests for segments come from the client and are checked here; chunks are reported by the executor.
+// Owned by its ClientSession. Requests for segments come from the client and are checked here; chunks are reported by the executor.
 #pragma once
 
 #include <cstdint>

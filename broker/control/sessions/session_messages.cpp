@@ -13,8 +13,8 @@ constexpr std::chrono::milliseconds kFeedDelay{50};
 }
 
 // Packets are served in order: what an executor has sent before a Settle has been dealt with.
-void SessionManager::executor_sent(Executor& executor, ReceivedMessage& received) {
-  Session* session = find(received.session());
+void SessionManager::executor_sent(ManagedExecutor& executor, ReceivedMessage& received) {
+  ClientSession* session = find(received.session());
   if (session != nullptr && (session->executor != &executor || !session->in_executor())) session = nullptr;
   const LogSubject subject(session != nullptr ? session->client.uid : executor.log_user());
   if (session != nullptr) session_sent(*session, received);
@@ -50,7 +50,7 @@ void SessionManager::executor_sent(Executor& executor, ReceivedMessage& received
     case ExecutorMessage::heap_used: return;  // the session's
     case ExecutorMessage::standing_by:
     case ExecutorMessage::ready:
-    case ExecutorMessage::fault: return;  // Standby's and Executor's own
+    case ExecutorMessage::fault: return;  // Standby's and ManagedExecutor's own
 #define MPSSHIM_TO_EXECUTOR(enumerator, Structure) case ExecutorMessage::enumerator:
 #include "gen/message_names.inc"
       return;  // the link has left it out
@@ -58,7 +58,7 @@ void SessionManager::executor_sent(Executor& executor, ReceivedMessage& received
 }
 
 // Of a session that the executor has.
-void SessionManager::session_sent(Session& session, ReceivedMessage& received) {
+void SessionManager::session_sent(ClientSession& session, ReceivedMessage& received) {
   if (received.is<message::SessionOpened>()) return session_opened(session, static_cast<CUresult>(received.read<message::SessionOpened>().status));
   if (received.is<message::SessionClosed>()) return session_closed(session);
   if (received.is<message::SessionPaused>()) return paused(session, received.read<message::SessionPaused>());
@@ -83,7 +83,7 @@ void SessionManager::session_sent(Session& session, ReceivedMessage& received) {
   }
 }
 
-void SessionManager::module_noted(Executor& executor, const message::ModuleNote& note) {
+void SessionManager::module_noted(ManagedExecutor& executor, const message::ModuleNote& note) {
   images_.keep_undone(std::ranges::any_of(pool_.all(), [](const auto& entry) { return entry.second->has_next(); }));
   if (!images_.note({executor.id(), note.kind, note.object, note.copy, note.flags})) {
     log_error("Executor {} notes image {} as loaded, which the control process does not know; its globals cannot be brought back.", executor.label(),
@@ -93,7 +93,7 @@ void SessionManager::module_noted(Executor& executor, const message::ModuleNote&
   if (executor.standby() != nullptr) standby_feeds_[executor.id()] = loop_.after(kFeedDelay, [this, &executor] { feed_standby(executor); });
 }
 
-void SessionManager::chunk_created(Session& session, Received<message::ChunkCreated> received) {
+void SessionManager::chunk_created(ClientSession& session, Received<message::ChunkCreated> received) {
   auto& [created, fds] = received;
   // Granted before, or another session's; without a limit it has not been asked for.
   DeviceChargeRef charge;

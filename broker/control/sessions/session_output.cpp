@@ -5,13 +5,13 @@
 
 namespace mpsshim::broker::control {
 
-void SessionManager::printed(const Executor& executor, const message::Printed& part) {
+void SessionManager::printed(const ManagedExecutor& executor, const message::Printed& part) {
   if (executor.serving() == nullptr) return;
   const std::string text = executor.serving()->read_output(part.begin_bytes, part.size_bytes);  // also where nobody is left: it is done with
-  if (Session* session = find(part.session)) add_output(*session, OutputBox::kStandardOutput, text);
+  if (ClientSession* session = find(part.session)) add_output(*session, OutputBox::kStandardOutput, text);
 }
 
-void SessionManager::add_output(Session& session, std::uint32_t stream, std::string_view text) {
+void SessionManager::add_output(ClientSession& session, std::uint32_t stream, std::string_view text) {
   if (text.empty()) return;
   if (session.client.layout_minor < proto::kOutputSinceMinor) {
     return log_info("{}: speaks protocol {}.{}, which has no text of kernels; its kernels have printed: {}", session.name(), proto::kLayoutMajor,
@@ -21,7 +21,7 @@ void SessionManager::add_output(Session& session, std::uint32_t stream, std::str
   if (session.channel) session.channel->tell_output(true);
 }
 
-void SessionManager::take_output(Session& session, proto::OutputTaken& message) {
+void SessionManager::take_output(ClientSession& session, proto::OutputTaken& message) {
   session.output.take(message);
   if (session.channel && session.output.is_empty()) session.channel->tell_output(false);
 }

@@ -17,7 +17,7 @@ constexpr unsigned kCompilingCrashes = 2;  // then it is the image
 constexpr unsigned kOpeningDeaths = 2;  // then the session is taken to be what kills executors
 }  // namespace
 
-void SessionManager::executor_ready(Executor& executor) {
+void SessionManager::executor_ready(ManagedExecutor& executor) {
   const bool first = !facts_file_.valid();
   if (executor.id() == ExecutorId{}) publish_facts(executor);
   if (!leases_) make_leases(*executor.facts());
@@ -36,13 +36,13 @@ void SessionManager::executor_ready(Executor& executor) {
 
 void SessionManager::look_for_renewal() {
   const auto is_done = [this](const auto& entry) {
-    const Executor& executor = *entry.second;
+    const ManagedExecutor& executor = *entry.second;
     return executor.state() == ExecutorState::active || executor.is_quitting() || executor.user() != renewed_house_.value_or(executor.user());
   };
   if (on_renewed_ && std::ranges::all_of(pool_.all(), is_done)) std::exchange(on_renewed_, nullptr)();
 }
 
-void SessionManager::serve_waiting(Executor& executor) {
+void SessionManager::serve_waiting(ManagedExecutor& executor) {
   std::vector<std::uint64_t> waiting;  // opening may end a session
   for (const auto& [id, session] : sessions_) {
     if (session.executor == &executor && session.phase == SessionPhase::waiting && session.answer) waiting.push_back(id);
@@ -60,7 +60,7 @@ void SessionManager::make_leases(const proto::DriverFacts& facts) {
 }
 
 // Written, not mapped, so that the content can be sealed: clients get a file nobody can change.
-void SessionManager::publish_facts(const Executor& executor) {
+void SessionManager::publish_facts(const ManagedExecutor& executor) {
   proto::FileDescriptor file = proto::create_memory_file("mpsshim-facts", sizeof(proto::DriverFacts));
   const bool written =
       file.valid() && pwrite(file.get(), executor.facts(), sizeof(proto::DriverFacts), 0) == static_cast<ssize_t>(sizeof(proto::DriverFacts));
@@ -72,10 +72,10 @@ void SessionManager::publish_facts(const Executor& executor) {
 }
 
 // Nobody may attach before what is in the log has been made again.
-void SessionManager::shorten_log(const Executor& executor) {
+void SessionManager::shorten_log(const ManagedExecutor& executor) {
   const CopyOwners owners = copy_owners(executor);
   // After a restart of the broker sessions are placed only when they come.
-  const auto comes_here = [&](const Session& session) {
+  const auto comes_here = [&](const ClientSession& session) {
     const bool is_to_come = session.executor == nullptr && house_of(session.client) == executor.user();
     return (session.executor == &executor || is_to_come) && session.phase != SessionPhase::lost && session.phase != SessionPhase::terminating &&
            session.phase != SessionPhase::closing;
@@ -94,7 +94,7 @@ void SessionManager::shorten_log(const Executor& executor) {
 }
 
 // What it has not been told yet.
-void SessionManager::replay_loads(const Executor& executor, ExecutorInstance& instance) {
+void SessionManager::replay_loads(const ManagedExecutor& executor, ExecutorInstance& instance) {
   const CopyOwners owners = copy_owners(executor);
   std::size_t number = 0;
   for (const ImageStore::Entry& entry : images_.log()) {
@@ -113,14 +113,14 @@ void SessionManager::replay_loads(const Executor& executor, ExecutorInstance& in
   }
 }
 
-void SessionManager::standby_waits(Executor& executor) { feed_standby(executor); }
+void SessionManager::standby_waits(ManagedExecutor& executor) { feed_standby(executor); }
 
-void SessionManager::feed_standby(Executor& executor) {
+void SessionManager::feed_standby(ManagedExecutor& executor) {
   if (ExecutorInstance* standby = executor.standby()) replay_loads(executor, *standby);
 }
 
 // Which session of this executor has which copy of an image, with variables that it is to have again.
-SessionManager::CopyOwners SessionManager::copy_owners(const Executor& executor) const {
+SessionManager::CopyOwners SessionManager::copy_owners(const ManagedExecutor& executor) const {
   CopyOwners owners;
   for (const auto& [id, session] : sessions_) {
     const bool is_coming = session.relocation && session.relocation->to == &executor;
@@ -129,7 +129,7 @@ SessionManager::CopyOwners SessionManager::copy_owners(const Executor& executor)
   return owners;
 }
 
-void SessionManager::add_copies_of(const Session& session, CopyOwners& owners) {
+void SessionManager::add_copies_of(const ClientSession& session, CopyOwners& owners) {
   if (!session.variables.valid()) return;
   const auto file = proto::Mapping::map(session.variables, 0, sizeof(KeptVariablesFile), proto::Access::read_only);
   if (!file) return;
@@ -138,12 +138,12 @@ void SessionManager::add_copies_of(const Session& session, CopyOwners& owners) {
 }
 
 // It does not come back for them.
-void SessionManager::forget_variables(Session& session) {
+void SessionManager::forget_variables(ClientSession& session) {
   if (session.executor != nullptr) release_copies(session, *session.executor);
   session.variables.reset();
 }
 
-void SessionManager::release_copies(const Session& session, Executor& executor) {
+void SessionManager::release_copies(const ClientSession& session, ManagedExecutor& executor) {
   if (!session.variables.valid() || executor.state() != ExecutorState::active) return;
   const message::VariablesForget forget{.session = session.id};
   executor.send(forget);
@@ -152,14 +152,14 @@ void SessionManager::release_copies(const Session& session, Executor& executor) 
 
 // The driver's compiler was seen to crash over an image that it compiled at any other time. The session's call is made again in the next executor.
 DeathReport SessionManager::excused(DeathReport report) {
-  Session* const session = report.was_compiling ? find(report.named_session) : nullptr;
+  ClientSession* const session = report.was_compiling ? find(report.named_session) : nullptr;
   if (session == nullptr || ++session->crashes_while_compiling >= kCompilingCrashes) return report;
   log_warning("{}: the driver crashed while it compiled an image of it; the next executor tries again, once.", session->name());
   report.named_session = 0;
   return report;
 }
 
-bool SessionManager::executor_died(Executor& executor, const DeathReport& reported, const std::set<std::uint64_t>& busy) {
+bool SessionManager::executor_died(ManagedExecutor& executor, const DeathReport& reported, const std::set<std::uint64_t>& busy) {
   const DeathReport report = excused(reported);
   const auto drain = drains_.extract(executor.id());
   const bool is_replaced_for_one = !drain.empty() && drain.mapped().is_a_clients && report.cause == DeathReport::Cause::replaced;
@@ -177,7 +177,7 @@ bool SessionManager::executor_died(Executor& executor, const DeathReport& report
   }
   const Guilt guilt = report.cause == DeathReport::Cause::fault ? investigate(executor, report, conditions) : Guilt{};
   if (report.cause == DeathReport::Cause::crash && report.named_session != 0) note_fault({report.named_session});
-  if (Session* const guilty = guilt.proof != Proof::none ? find(guilt.session) : nullptr) {
+  if (ClientSession* const guilty = guilt.proof != Proof::none ? find(guilt.session) : nullptr) {
     add_output(*guilty, OutputBox::kStandardError, report.assertions);
   }
   for (const Verdict& verdict : judge(report, conditions, guilt)) apply(verdict, report);
@@ -189,7 +189,7 @@ bool SessionManager::executor_died(Executor& executor, const DeathReport& report
 }
 
 void SessionManager::apply(const Verdict& verdict, const DeathReport& report) {
-  Session& session = sessions_.at(verdict.session);
+  ClientSession& session = sessions_.at(verdict.session);
   const LogSubject subject(session.client.uid);
   switch (verdict.fate) {
     case Fate::dropped: return erase(session);
@@ -208,7 +208,7 @@ void SessionManager::apply(const Verdict& verdict, const DeathReport& report) {
   }
 }
 
-void SessionManager::move(Session& session) {
+void SessionManager::move(ClientSession& session) {
   if (session.phase == SessionPhase::opening && ++session.deaths_while_opening >= kOpeningDeaths) {
     log_error("{}: {} executors died while it was being opened; it is given up, so that others are served.", session.name(), kOpeningDeaths);
     return refuse(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
@@ -224,7 +224,7 @@ void SessionManager::move(Session& session) {
   if (session.changing_lease) respond(session, CUDA_ERROR_MPS_SERVER_NOT_READY);
 }
 
-void SessionManager::lose(Session& session, CUresult error) {
+void SessionManager::lose(ClientSession& session, CUresult error) {
   const SessionPhase before = std::exchange(session.phase, SessionPhase::lost);
   session.lost_error = error;
   if (session.executor != nullptr && before != SessionPhase::terminating) {  // then it has been said
@@ -243,8 +243,8 @@ void SessionManager::lose(Session& session, CUresult error) {
   if (session.executor != nullptr) release(*session.executor);
 }
 
-void SessionManager::executor_hangs(Executor& executor, const PublishedCall& call) {
-  const Session* session = find(call.session);
+void SessionManager::executor_hangs(ManagedExecutor& executor, const PublishedCall& call) {
+  const ClientSession* session = find(call.session);
   log_error("Executor {} (pid {}) hangs in {} for {}: it is replaced; --hang-ms is the limit.", executor.label(), executor.pid(), call.name.text(),
             session != nullptr  ? session->name()
             : call.session == 0 ? "no session"
@@ -252,7 +252,7 @@ void SessionManager::executor_hangs(Executor& executor, const PublishedCall& cal
   begin_replacement(executor, false);
 }
 
-void SessionManager::begin_replacement(Executor& executor, bool is_a_clients) {
+void SessionManager::begin_replacement(ManagedExecutor& executor, bool is_a_clients) {
   executor.begin_drain();
   Drain& drain = drains_[executor.id()];
   drain.is_a_clients = is_a_clients;
@@ -260,7 +260,7 @@ void SessionManager::begin_replacement(Executor& executor, bool is_a_clients) {
   check_drain(executor);
 }
 
-void SessionManager::quiesced(Executor& executor) {
+void SessionManager::quiesced(ManagedExecutor& executor) {
   const auto found = drains_.find(executor.id());
   if (found == drains_.end()) return;
   found->second.quiesced = true;
@@ -268,12 +268,12 @@ void SessionManager::quiesced(Executor& executor) {
 }
 
 // Innocent sessions' work in flight is waited for; each such session that ends it in time moves instead of failing.
-void SessionManager::check_drain(Executor& executor) {
+void SessionManager::check_drain(ManagedExecutor& executor) {
   const auto found = drains_.find(executor.id());
   if (found == drains_.end() || executor.state() != ExecutorState::draining) return;
   const std::set<std::uint64_t> busy = executor.busy();
   const bool others_run = std::ranges::any_of(busy, [&](std::uint64_t id) {
-    const Session* session = find(id);
+    const ClientSession* session = find(id);
     return session != nullptr && session->executor == &executor && session->phase != SessionPhase::closing &&
            session->phase != SessionPhase::terminating && id != executor.blamed();
   });

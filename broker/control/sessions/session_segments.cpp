@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Segments of host memory that clients ask for: made for them, or opened as another session's.
 #include "broker/control/base/complaints.hpp"
-#include "broker/control/executors/executor.hpp"
+#include "broker/control/executors/managed_executor.hpp"
 #include "broker/control/sessions/session_manager.hpp"
 
 namespace mpsshim::broker::control {
 
 // `make` puts the segment of that id into the session's store.
 template <typename Make>
-CUresult SessionManager::add_segment(Session& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file, Make&& make) {
+CUresult SessionManager::add_segment(ClientSession& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file, Make&& make) {
   if (session.phase != SessionPhase::active) return CUDA_ERROR_MPS_SERVER_NOT_READY;
   std::string lack;
   const char* why = nullptr;
@@ -33,14 +33,14 @@ CUresult SessionManager::add_segment(Session& session, const proto::SegmentCreat
   return CUDA_SUCCESS;
 }
 
-CUresult SessionManager::create_segment(Session& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file) {
+CUresult SessionManager::create_segment(ClientSession& session, const proto::SegmentCreate& request, std::uint64_t& segment, int& file) {
   return add_segment(session, request, segment, file,
                      [&](const char*& why) { return session.segments.create(segment, request, session.pinned_lease, why); });
 }
 
-CUresult SessionManager::open_segment(Session& session, const proto::SegmentOpen& request, std::uint64_t& segment, int& file) {
+CUresult SessionManager::open_segment(ClientSession& session, const proto::SegmentOpen& request, std::uint64_t& segment, int& file) {
   const std::optional<ShareTable::Shared> shared = shares_.find(request.name);
-  const Session* owner = shared ? find(shared->session) : nullptr;
+  const ClientSession* owner = shared ? find(shared->session) : nullptr;
   const Segment* events = owner != nullptr ? owner->segments.find(shared->object) : nullptr;
   if (events == nullptr || events->purpose != proto::SegmentPurpose::events || events->size_bytes != request.size_bytes) {
     return CUDA_ERROR_INVALID_HANDLE;

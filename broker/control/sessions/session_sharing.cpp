@@ -10,19 +10,19 @@
 
 namespace mpsshim::broker::control {
 
-std::optional<proto::MemoryName> SessionManager::share_memory(const Session& session, std::uint64_t object) {
+std::optional<proto::MemoryName> SessionManager::share_memory(const ClientSession& session, std::uint64_t object) {
   const Segment* segment = session.segments.find(object);
   const bool holds_events = segment != nullptr && segment->purpose == proto::SegmentPurpose::events;
   if (!holds_events && !session.chunks.all().contains(object)) return std::nullopt;
   return shares_.name({session.id, object});
 }
 
-CUresult SessionManager::open_memory(Session& session, const proto::MemoryOpen& request, std::uint64_t& size_bytes, bool& is_own) {
+CUresult SessionManager::open_memory(ClientSession& session, const proto::MemoryOpen& request, std::uint64_t& size_bytes, bool& is_own) {
   if (session.phase != SessionPhase::active) return CUDA_ERROR_MPS_SERVER_NOT_READY;
   const bool is_id = proto::MemoryId{request.memory}.has_kind() || proto::ExternalMemoryId{request.memory}.has_kind();
   if (!is_id || session.chunks.all().contains(request.memory)) return CUDA_ERROR_INVALID_VALUE;
   const std::optional<ShareTable::Shared> shared = shares_.find(request.name);
-  const Session* owner = shared ? find(shared->session) : nullptr;
+  const ClientSession* owner = shared ? find(shared->session) : nullptr;
   const auto chunk = owner != nullptr ? owner->chunks.all().find(shared->object) : decltype(owner->chunks.all().end()){};
   if (owner == nullptr || chunk == owner->chunks.all().end()) return CUDA_ERROR_INVALID_VALUE;
   if (owner->client.uid != session.client.uid) {
@@ -30,7 +30,7 @@ CUresult SessionManager::open_memory(Session& session, const proto::MemoryOpen& 
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (owner->device != session.device) return CUDA_ERROR_NOT_SUPPORTED;
-  if (session.announced.size() >= Session::kMostAnnounced) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (session.announced.size() >= ClientSession::kMostAnnounced) return CUDA_ERROR_OUT_OF_MEMORY;
   session.announced.emplace(request.memory, chunk->second.charge);
   size_bytes = chunk->second.size_bytes;
   is_own = owner == &session;
@@ -42,7 +42,7 @@ CUresult SessionManager::open_memory(Session& session, const proto::MemoryOpen& 
 
 // Nothing of the session runs any more: what it has recorded and not completed will not be. Clients write into these segments as they like;
 // here it is words.
-void SessionManager::abandon_events(const Session& session) {
+void SessionManager::abandon_events(const ClientSession& session) {
   for (const auto& [id, segment] : session.segments.all()) {
     if (segment.purpose != proto::SegmentPurpose::events) continue;
     const proto::Mapping mapping = proto::Mapping::map(segment.file, 0, proto::kSharedEventBytes, proto::Access::read_write);
@@ -63,7 +63,7 @@ void SessionManager::abandon_events(const Session& session) {
   }
 }
 
-void SessionManager::chunk_released(Session& session, std::uint64_t object) {
+void SessionManager::chunk_released(ClientSession& session, std::uint64_t object) {
   shares_.forget({session.id, object});
   session.chunks.release(object);
 }

@@ -284,7 +284,7 @@ TEST_CASE("five deaths within ten seconds: a client with a session is held until
 namespace {
 
 void expect_no_pause(ControlFixture& broker) {
-  const Executor& executor = *broker.manager.executors().at({0, 0});
+  const ManagedExecutor& executor = *broker.manager.executors().at({0, 0});
   REQUIRE(turn_until(broker.loop, [&] { return executor.state() != ExecutorState::active; }));
   CHECK(executor.state() == ExecutorState::starting);
 }

@@ -141,7 +141,7 @@ TEST_CASE("device quota: memory that sessions share counts once, as long as one 
   constexpr std::uint64_t kPiece = proto::MemoryId::make(1, 1).value;
   broker.take(first.session, kPiece, 70 * kMiB);
   turn_for(broker.loop, 10);
-  Session& importer = *broker.manager.find(second.session);
+  ClientSession& importer = *broker.manager.find(second.session);
   const auto name = broker.manager.share_memory(broker.session(first.session), kPiece);
   REQUIRE(name);
   proto::MemoryOpen open;

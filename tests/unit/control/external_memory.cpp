@@ -130,7 +130,7 @@ TEST_CASE("an offer without its descriptor ends that connection") {
 TEST_CASE("so much is handed over at a time, and more once it was used") {
   Fixture f;
   std::uint32_t number = 0;
-  while (number < Session::kMostAnnounced) REQUIRE(answer_to(*f.client, offer(++number), f.memory.get()) == CUDA_SUCCESS);
+  while (number < ClientSession::kMostAnnounced) REQUIRE(answer_to(*f.client, offer(++number), f.memory.get()) == CUDA_SUCCESS);
   CHECK(answer_to(*f.client, offer(number), f.memory.get()) == CUDA_ERROR_INVALID_VALUE);  // it is under way
   CHECK(answer_to(*f.client, offer(++number), f.memory.get()) == CUDA_ERROR_OUT_OF_MEMORY);
   f.broker.executor().send(message::PieceTaken{.session = f.attached.session, .memory = offer(1).memory});

@@ -317,7 +317,7 @@ TEST_CASE("addresses are taken until the executor that was left has let go of th
   broker.waiting->hang_up();
   REQUIRE(turn_until(broker.loop, [&] { return !broker.has_session(broker.starved.session); }));
   Remnants remnants;
-  const Executor& first = *broker.manager.executors().at({0, 0});
+  const ManagedExecutor& first = *broker.manager.executors().at({0, 0});
   remnants.add(first, 5);
   CHECK(remnants.keep(5, {{address, 1}, {}}));
   CHECK_FALSE(remnants.keep(6, {}));

@@ -33,7 +33,7 @@ struct Quarantined : ControlFixture {
     REQUIRE(turn_until(loop, [&] { return launcher.lives.size() == 3; }));
     return executor();
   }
-  const Executor* executor_of(std::uint64_t id) { return session(id).executor; }
+  const ManagedExecutor* executor_of(std::uint64_t id) { return session(id).executor; }
   ExecutorPeer& first() { return *launcher.lives.at(1); }
 
   proto::Attached stays;

@@ -16,7 +16,7 @@ ExecutorSettings with_standby(StandbyKind kind = StandbyKind::warm) {
   return settings;
 }
 
-Executor& first(ControlFixture& broker) { return *broker.manager.executors().at({0, 0}); }
+ManagedExecutor& first(ControlFixture& broker) { return *broker.manager.executors().at({0, 0}); }
 
 ExecutorPeer& started_standby(ControlFixture& broker, std::size_t lives) {
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == lives; }));

@@ -41,7 +41,7 @@ struct Users : ControlFixture {
     REQUIRE(answer.header.status == CUDA_SUCCESS);
     return client;
   }
-  const Executor* executor_of(const proto::Attached& attached) { return session(attached.session).executor; }
+  const ManagedExecutor* executor_of(const proto::Attached& attached) { return session(attached.session).executor; }
 };
 
 void starve(ExecutorPeer& executor, std::uint64_t who, std::uint64_t by) {

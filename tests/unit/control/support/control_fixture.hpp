@@ -96,7 +96,7 @@ class ControlFixture {
   }
   // An image of the client's that `peer` says it has loaded; its number.
   std::uint64_t load_image(ExecutorPeer& peer, TestClient& client, const std::string& content, std::uint32_t flags = 0);
-  const Session& session(std::uint64_t id) { return manager.sessions().at(id); }
+  const ClientSession& session(std::uint64_t id) { return manager.sessions().at(id); }
   bool has_session(std::uint64_t id) { return manager.sessions().contains(id); }
 
   EventLoop loop;

@@ -40,7 +40,7 @@ inline void turn_for(EventLoop& loop, int ms) {
       loop, [] { return false; }, ms);
 }
 
-// One life. The broker's half of it went to the Executor under test.
+// One life. The broker's half of it went to the ManagedExecutor under test.
 class ExecutorPeer {
  public:
   ExecutorPeer(EventLoop& loop, const ExecutorOptions& asked, ExecutorLife& life) : options(asked), loop_(loop) {

@@ -26,7 +26,7 @@ inline std::uint64_t load_copy(TestClient& client, ExecutorPeer& executor, const
 }
 
 // One variable of that copy is the session's.
-inline void keep_variables(EventLoop& loop, ExecutorPeer& executor, const Session& session, std::uint64_t image, std::uint64_t copy) {
+inline void keep_variables(EventLoop& loop, ExecutorPeer& executor, const ClientSession& session, std::uint64_t image, std::uint64_t copy) {
   const proto::FileDescriptor file = proto::create_memory_file("test-variables", sizeof(KeptVariablesFile));
   REQUIRE(proto::seal(file, proto::Seal::size));
   const auto mapping = proto::Mapping::map(file, 0, sizeof(KeptVariablesFile), proto::Access::read_write);

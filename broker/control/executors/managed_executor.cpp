@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/executors/executor.hpp"
+#include "broker/control/executors/managed_executor.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -36,7 +36,7 @@ const char* state_name(ExecutorState state) {
   return "?";
 }
 
-Executor::Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, ExecutorId id, ExecutorOwner& owner)
+ManagedExecutor::ManagedExecutor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, ExecutorId id, ExecutorOwner& owner)
     : loop_(loop),
       launcher_(launcher),
       settings_(settings),
@@ -45,12 +45,11 @@ Executor::Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSe
       owner_(owner),
       fading_(loop, label_),
       standby_(loop, launcher, label_, fading_,
-               {[this] { owner_.standby_waits(*this); },
-                [this](ReceivedMessage& received) { owner_.executor_sent(*this, received); }}),
+               {[this] { owner_.standby_waits(*this); }, [this](ReceivedMessage& received) { owner_.executor_sent(*this, received); }}),
       trap_sense_(loop) {}
 
 // A life that follows another may find that one's context still being taken down, and a GPU that takes one process at a time refuses it so long.
-ExecutorOptions Executor::options() const {
+ExecutorOptions ManagedExecutor::options() const {
   ExecutorOptions options{.driver_path = driver(),
                           .device = id_.device,
                           .workers = settings_.workers,
@@ -70,14 +69,14 @@ ExecutorOptions Executor::options() const {
   return options;
 }
 
-ExecutorOptions Executor::standby_options(StandbyKind kind) const {
+ExecutorOptions ManagedExecutor::standby_options(StandbyKind kind) const {
   ExecutorOptions options = this->options();
   options.standby = true;
   options.is_cold = kind == StandbyKind::cold || is_exclusive();
   return options;
 }
 
-void Executor::resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts) {
+void ManagedExecutor::resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts) {
   epoch_ = epoch;
   has_served_ = true;
   facts_ = std::make_unique<proto::DriverFacts>(facts);
@@ -85,7 +84,7 @@ void Executor::resume(std::uint64_t epoch, const std::string& driver, const prot
   if (found != settings_.drivers.end()) driver_ = static_cast<std::size_t>(found - settings_.drivers.begin());
 }
 
-void Executor::start() {
+void ManagedExecutor::start() {
   const LogSubject subject(log_user());
   state_ = ExecutorState::starting;
   report_ = DeathReport{};
@@ -114,7 +113,7 @@ void Executor::start() {
 }
 
 // One that has not come so far goes on as any other that starts.
-void Executor::take_over() {
+void ManagedExecutor::take_over() {
   const bool is_warm = serving_->stage == ExecutorInstance::Stage::ready;
   log_info("Executor {}: the standby (pid {}) takes over {:.1f} ms after the end of the one before was noticed; {}.", label_, pid(),
            std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - end_noticed_at_).count(),
@@ -123,57 +122,57 @@ void Executor::take_over() {
   serving_->make_context();
 }
 
-void Executor::send(const OutgoingMessage& message) {
+void ManagedExecutor::send(const OutgoingMessage& message) {
   if (serving_) serving_->send(message);
 }
 
-void Executor::begin_drain() {
+void ManagedExecutor::begin_drain() {
   state_ = ExecutorState::draining;
   send(message::Quiesce{});
 }
 
-void Executor::replace() {
+void ManagedExecutor::replace() {
   if (report_.cause != DeathReport::Cause::fault) report_.cause = DeathReport::Cause::replaced;
   if (serving_) serving_->kill();
 }
 
-void Executor::hold() {
+void ManagedExecutor::hold() {
   if (state_ == ExecutorState::active) state_ = ExecutorState::draining;
 }
 
-void Executor::release() {
+void ManagedExecutor::release() {
   if (state_ == ExecutorState::draining) state_ = ExecutorState::active;
 }
 
-void Executor::keep_standby() {
+void ManagedExecutor::keep_standby() {
   if (settings_.standby == StandbyKind::none || !is_first() || quitting_) return;
   standby_.start(settings_.standby == StandbyKind::warm ? settings_.warm_delay : settings_.cold_delay, standby_options(settings_.standby));
 }
 
-void Executor::prepare_next() {
+void ManagedExecutor::prepare_next() {
   prepares_next_ = true;
   expectation_.reset();
   if (is_exclusive()) return standby_.start(milliseconds(0), standby_options(StandbyKind::cold));
   standby_.warm_up(standby_options(StandbyKind::warm));
 }
 
-void Executor::drop_next() {
+void ManagedExecutor::drop_next() {
   prepares_next_ = false;
   if (settings_.standby == StandbyKind::warm) return;
   standby_.stop();
   keep_standby();
 }
 
-bool Executor::has_next() const {
+bool ManagedExecutor::has_next() const {
   return standby_.has_come_to(is_exclusive() ? ExecutorInstance::Stage::standing_by : ExecutorInstance::Stage::ready);
 }
 
-void Executor::renew() {
+void ManagedExecutor::renew() {
   renewing_ = true;
   replace();
 }
 
-void Executor::retire() {
+void ManagedExecutor::retire() {
   standby_.stop();
   retiring_ = true;
   if (serving_) return replace();
@@ -183,7 +182,7 @@ void Executor::retire() {
   owner_.executor_stopped(*this);
 }
 
-void Executor::quit() {
+void ManagedExecutor::quit() {
   quitting_ = true;
   standby_.stop();
   if (!serving_) {
@@ -195,25 +194,25 @@ void Executor::quit() {
   limit_ = loop_.after(settings_.quit_limit, [this] { serving_->kill(); });
 }
 
-bool Executor::is_exclusive() const {
+bool ManagedExecutor::is_exclusive() const {
   if (!facts_) return false;
   const proto::DeviceFacts& device = facts_->device[id_.device];
   return device.attribute_status[CU_DEVICE_ATTRIBUTE_COMPUTE_MODE] == CUDA_SUCCESS &&
          device.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_MODE] == CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
 }
 
-std::set<std::uint64_t> Executor::busy() const { return serving_ ? busy_sessions(serving_->progress().table) : std::set<std::uint64_t>(); }
+std::set<std::uint64_t> ManagedExecutor::busy() const { return serving_ ? busy_sessions(serving_->progress().table) : std::set<std::uint64_t>(); }
 
-bool Executor::is_busy(std::uint64_t session) const { return serving_ && control::is_busy(serving_->progress().table, session); }
+bool ManagedExecutor::is_busy(std::uint64_t session) const { return serving_ && control::is_busy(serving_->progress().table, session); }
 
-bool Executor::has_streams(std::uint64_t session) const { return serving_ && control::has_streams(serving_->progress().table, session); }
+bool ManagedExecutor::has_streams(std::uint64_t session) const { return serving_ && control::has_streams(serving_->progress().table, session); }
 
-ExecutorInstance* Executor::standby() const {
+ExecutorInstance* ManagedExecutor::standby() const {
   ExecutorInstance* instance = standby_.instance();
   return instance != nullptr && instance->stage == ExecutorInstance::Stage::ready ? instance : nullptr;
 }
 
-void Executor::note_blocked(std::uint64_t session) {
+void ManagedExecutor::note_blocked(std::uint64_t session) {
   if (!serving_) return;
   const std::vector<Blocker> before = std::exchange(blocking_, {});
   for (const RunningStream& stream : running_streams(serving_->progress().table, session)) {
@@ -222,7 +221,7 @@ void Executor::note_blocked(std::uint64_t session) {
   }
 }
 
-bool Executor::is_blocked() {
+bool ManagedExecutor::is_blocked() {
   if (blocking_.empty() || !serving_) return false;
   std::erase_if(blocking_, [&](const Blocker& blocker) { return !runs_on(serving_->progress().table, blocker.stream); });
   if (!blocking_.empty()) return true;
@@ -230,14 +229,14 @@ bool Executor::is_blocked() {
   return false;
 }
 
-void Executor::arrived(ReceivedMessage& received) {
+void ManagedExecutor::arrived(ReceivedMessage& received) {
   const LogSubject subject(log_user());
   if (received.is<message::Ready>()) return became_ready(received.read<message::Ready>());
   if (received.is<message::Fault>()) return met_fault(received.read<message::Fault>());
   owner_.executor_sent(*this, received);
 }
 
-void Executor::met_fault(const message::Fault& fault) {
+void ManagedExecutor::met_fault(const message::Fault& fault) {
   const auto error = fault.status == CUDA_SUCCESS ? CUDA_ERROR_UNKNOWN : static_cast<CUresult>(fault.status);
   report_ = {DeathReport::Cause::fault, error, fault.session, fault.text, {}, -1, {}};
   fault_tick_ = static_cast<ProgressTick>(fault.tick);
@@ -247,7 +246,7 @@ void Executor::met_fault(const message::Fault& fault) {
   limit_ = loop_.after(milliseconds(0), [this] { await_standstill(); });  // not from inside the link that is calling
 }
 
-void Executor::became_ready(const message::Ready& ready) {
+void ManagedExecutor::became_ready(const message::Ready& ready) {
   if (state_ != ExecutorState::starting) return;
   if (ready.status != CUDA_SUCCESS) {
     refusal_status_ = static_cast<CUresult>(ready.status);
@@ -257,7 +256,7 @@ void Executor::became_ready(const message::Ready& ready) {
   activate();
 }
 
-void Executor::activate() {
+void ManagedExecutor::activate() {
   facts_ = serving_->read_facts(id_.device);
   if (!facts_) {
     refusal_ = fmt::format("{}: its executor published facts of another layout or without a device", driver());
@@ -273,7 +272,7 @@ void Executor::activate() {
 }
 
 // Until a call hangs: then the owner replaces the executor, which ends this.
-void Executor::watch_calls() {
+void ManagedExecutor::watch_calls() {
   if (settings_.hang_limit.count() == 0) return;
   call_look_ = loop_.after(CallWatch::interval(settings_.hang_limit), [this] {
     const auto call = serving_ ? serving_->calls().look() : std::nullopt;

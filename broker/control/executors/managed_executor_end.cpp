@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "broker/control/executors/driver_choice.hpp"
-#include "broker/control/executors/executor.hpp"
+#include "broker/control/executors/managed_executor.hpp"
 #include "broker/log.hpp"
 #include "broker/log_subject.hpp"
 
@@ -21,7 +21,7 @@ constexpr milliseconds kStandstillLimit{20};
 
 }  // namespace
 
-void Executor::expect_fault(const XidLine& line) {
+void ManagedExecutor::expect_fault(const XidLine& line) {
   if (state_ != ExecutorState::active || report_.cause == DeathReport::Cause::fault) return;  // the driver has told of it
   if (line.number == kXidStopped) trap_sense_.begin(serving_->calls(), [this, told = line.text] { found_trap(told); });
   if (expectation_ || has_next()) return;
@@ -37,7 +37,7 @@ void Executor::expect_fault(const XidLine& line) {
 
 // The driver would report it in the end, and until then nobody could take over. What others still run has to be off the GPU first: that is so once
 // the process is gone.
-void Executor::found_trap(const std::string& told) {
+void ManagedExecutor::found_trap(const std::string& told) {
   report_ = {DeathReport::Cause::fault,
              CUDA_ERROR_LAUNCH_FAILED,
              0,
@@ -55,7 +55,7 @@ void Executor::found_trap(const std::string& told) {
 
 // Its workers may take records out of rings until its last thread stands, and who is busy is decided by what they have taken. A thread that is in the
 // kernel at the driver's will comes to stand later, and takes nothing before.
-void Executor::await_standstill() {
+void ManagedExecutor::await_standstill() {
   const auto waited = EventLoop::Clock::now() - end_noticed_at_;
   if (serving_->stands_still()) return give_up_life();
   if (waited >= kStandstillLimit) {
@@ -65,7 +65,7 @@ void Executor::await_standstill() {
   limit_ = loop_.after(kStandstillLook, [this] { await_standstill(); });
 }
 
-void Executor::died() {
+void ManagedExecutor::died() {
   if (report_.cause != DeathReport::Cause::fault) end_noticed_at_ = EventLoop::Clock::now();
   serving_->drain();
   if (const auto call = serving_->calls().crashed(); call && report_.cause == DeathReport::Cause::crash) {
@@ -79,16 +79,16 @@ void Executor::died() {
 
 // Taking down a process that has lost its context holds up other processes' driver calls for some 300 ms. So it stands still while a warm
 // standby takes over, unless work of it may still be running.
-bool Executor::may_linger() const {
+bool ManagedExecutor::may_linger() const {
   return serving_ && standby() != nullptr && !quitting_ && running_streams(serving_->progress().table, 0).size() <= 1;
 }
 
-void Executor::give_up_life() {
+void ManagedExecutor::give_up_life() {
   serving_->drain();
   end_life(fmt::format("Executor {} (pid {}) lost its context", label_, pid()), true);
 }
 
-void Executor::end_life(const std::string& end, bool fades) {
+void ManagedExecutor::end_life(const std::string& end, bool fades) {
   const LogSubject subject(log_user());
   limit_.reset();
   call_look_.reset();
@@ -142,7 +142,7 @@ void Executor::end_life(const std::string& end, bool fades) {
 
 // What a client is to blame for, or one of several, counts against their programs (Quarantine); only deaths that nobody explains make the service
 // pause.
-void Executor::start_again(bool was_ready, bool is_somebodys, const std::string& why) {
+void ManagedExecutor::start_again(bool was_ready, bool is_somebodys, const std::string& why) {
   if (!was_ready && !has_served_) return try_next_driver(why);
   if (!was_ready) log_error("{} before it was ready again. {}", why, std::exchange(refusal_, {}));
   if (is_somebodys) return start();
@@ -159,7 +159,7 @@ void Executor::start_again(bool was_ready, bool is_somebodys, const std::string&
   limit_ = loop_.after(settings_.retry_delay, [this] { start(); });
 }
 
-void Executor::try_next_driver(const std::string& why) {
+void ManagedExecutor::try_next_driver(const std::string& why) {
   const std::string reason = refusal_.empty() ? fmt::format("{}: {} before it was ready", driver(), why) : refusal_;
   refusal_.clear();
   if (driver_ + 1 < settings_.drivers.size()) {

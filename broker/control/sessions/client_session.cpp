@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/sessions/session.hpp"
+#include "broker/control/sessions/client_session.hpp"
 
 #include <fmt/format.h>
 
@@ -19,13 +19,13 @@ const char* phase_name(SessionPhase phase) {
   return "?";
 }
 
-void Session::forget_executor() {
+void ClientSession::forget_executor() {
   announced.clear();
   granted.clear();
   imported.clear();
 }
 
-bool Session::in_executor() const {
+bool ClientSession::in_executor() const {
   switch (phase) {
     case SessionPhase::opening:
     case SessionPhase::active:
@@ -39,8 +39,8 @@ bool Session::in_executor() const {
   return false;
 }
 
-std::string Session::name() const { return fmt::format("Session {} (pid {}, {})", id, client.pid, client.command); }
+std::string ClientSession::name() const { return fmt::format("Session {} (pid {}, {})", id, client.pid, client.command); }
 
-std::string Session::server_name() const { return fmt::format("{{{}, {}}}", client.pid, id); }
+std::string ClientSession::server_name() const { return fmt::format("{{{}, {}}}", client.pid, id); }
 
 }  // namespace mpsshim::broker::control

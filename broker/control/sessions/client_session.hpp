@@ -28,27 +28,27 @@ struct ClientIdentity {
   pid_t pid = -1;
   uid_t uid = static_cast<uid_t>(-1);
   std::string command;
-  std::uint32_t layout_minor = proto::kLayoutMinor;  // what it speaks (proto/version.hpp)
+  std::uint32_t layout_minor = proto::kLayoutMinor;        // what it speaks (proto/version.hpp)
   std::shared_ptr<const ClientProgram> program = nullptr;  // from its first Attach on
 };
 
 enum class SessionPhase {
-  waiting,    // for an executor that is ready; nothing of it is there yet
-  opening,    // SessionOpen sent
-  active,     // open in the executor
-  reopening,  // its leases change: closed in the executor, to be opened again
-  moved,      // its executor died; the client is to ask for a new channel
-  lost,       // it did not survive its executor, or was terminated; the error is sticky
+  waiting,      // for an executor that is ready; nothing of it is there yet
+  opening,      // SessionOpen sent
+  active,       // open in the executor
+  reopening,    // its leases change: closed in the executor, to be opened again
+  moved,        // its executor died; the client is to ask for a new channel
+  lost,         // it did not survive its executor, or was terminated; the error is sticky
   terminating,  // by a command, or for a kernel without end: SessionClose sent, the client is still there and has lost_error
-  closing,    // the client is gone; SessionClose sent
+  closing,      // the client is gone; SessionClose sent
 };
 [[nodiscard]] const char* phase_name(SessionPhase phase);
 
-class Executor;
+class ManagedExecutor;
 
 // A session that starves in its executor goes to another: started first, if need be; then its own is asked to pause it.
 struct Relocation {
-  Executor* to = nullptr;
+  ManagedExecutor* to = nullptr;
   bool is_for_tests = false;   // nothing of it starves
   bool has_variables = false;  // the target, which has loaded nothing yet, is to make the same loads: nobody else is placed there
   bool asked = false;
@@ -57,28 +57,28 @@ struct Relocation {
   EventLoop::Timer limit;
 };
 
-struct Session {
+struct ClientSession {
   // Must not end the session it is called with: whoever answers may go on with it.
-  using Answer = std::function<void(CUresult status, Session& session)>;
+  using Answer = std::function<void(CUresult status, ClientSession& session)>;
 
   std::uint64_t id = 0;
   ClientIdentity client;
   unsigned device = 0;
-  Executor* executor = nullptr;  // where it is placed, from its first Attach on; nullptr also when that one is gone for good
+  ManagedExecutor* executor = nullptr;  // where it is placed, from its first Attach on; nullptr also when that one is gone for good
   SessionPhase phase = SessionPhase::waiting;
   std::uint64_t epoch = 0;
   CUresult lost_error = CUDA_SUCCESS;
   unsigned deaths_while_opening = 0;  // executors that died while it was being opened
-  bool has_lived = false;       // was active once: the client holds memory and handles of it
-  bool delivered = false;       // the client has the current channel
-  bool end_is_slow = false;     // the log has said so
-  bool uses_heap = false;       // its kernels may have taken memory of the device's heap of its executor
-  bool changing_lease = false;  // `answer` is that of a LeaseReplace
+  bool has_lived = false;             // was active once: the client holds memory and handles of it
+  bool delivered = false;             // the client has the current channel
+  bool end_is_slow = false;           // the log has said so
+  bool uses_heap = false;             // its kernels may have taken memory of the device's heap of its executor
+  bool changing_lease = false;        // `answer` is that of a LeaseReplace
 
   proto::Lease device_lease;
   proto::Lease pinned_lease;
   std::vector<proto::Lease> more_leases;  // further device ranges
-  std::vector<proto::Lease> refused;  // ranges the client could not keep free; never offered to it again
+  std::vector<proto::Lease> refused;      // ranges the client could not keep free; never offered to it again
   std::optional<ChannelMemory> channel;
   SegmentStore segments;
   ChunkStore chunks;
@@ -88,7 +88,7 @@ struct Session {
   // What its executor has of device memory that is no chunk, by number: what it may make, or has made and nobody keeps (arrays); what was handed to
   // it for ExternalImport.
   std::map<std::uint64_t, DeviceChargeRef> granted, imported;
-  OutputBox output;                   // of its kernels, for its client to take
+  OutputBox output;                 // of its kernels, for its client to take
   proto::FileDescriptor variables;  // broker/kept_variables.hpp; not valid: none of its modules ever had any
 
   // What its executor has left for the next one (broker/event_times.hpp), and whether the session has done nothing since.
@@ -97,11 +97,11 @@ struct Session {
 
   std::optional<Relocation> relocation;
   unsigned crashes_while_compiling = 0;  // of executors, over images of this session
-  bool is_bound = false;  // its variables came to other addresses in another executor: it is asked to move no more
+  bool is_bound = false;                 // its variables came to other addresses in another executor: it is asked to move no more
 
-  Answer answer;               // the client's request under way (Attach or LeaseReplace), if any
-  EventLoop::Timer deadline;   // of that request
-  EventLoop::Timer end_check;  // closing, terminating: looks whether its work ends
+  Answer answer;                                  // the client's request under way (Attach or LeaseReplace), if any
+  EventLoop::Timer deadline;                      // of that request
+  EventLoop::Timer end_check;                     // closing, terminating: looks whether its work ends
   std::vector<std::function<void()>> on_stopped;  // called once nothing of it runs any more: commands wait for that
   EventLoop::Clock::time_point asked_at;
   EventLoop::Clock::time_point ended_at;

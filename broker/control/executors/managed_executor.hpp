@@ -37,9 +37,9 @@ namespace mpsshim::broker::control {
 enum class ExecutorState { stopped, starting, active, draining, fault };
 [[nodiscard]] const char* state_name(ExecutorState state);  // as get_server_status prints it
 
-class Executor {
+class ManagedExecutor {
  public:
-  Executor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, ExecutorId id, ExecutorOwner& owner);
+  ManagedExecutor(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& settings, ExecutorId id, ExecutorOwner& owner);
 
   void start();
   // Before start(), in a control process that has taken over from another: what its lives there have shown.
@@ -53,7 +53,7 @@ class Executor {
   void release();
   void prepare_next();  // a process gets as ready to be the next life as the GPU allows beside this one
   [[nodiscard]] bool prepares_next() const { return prepares_next_; }
-  void drop_next();     // unless there is always one
+  void drop_next();  // unless there is always one
   // The kernel log tells of a fault of it. The driver's report may take most of a second (docs/experiments/2026-11-22-who-tells-of-a-fault.md), so
   // the process of its next life is started by then; it goes again if no report follows. A trap ends this life without one.
   void expect_fault(const XidLine& line);
