@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 #include "broker/call_table.hpp"
-#include "broker/control/faults/recovery.hpp"
+#include "broker/control/faults/verdict.hpp"
 #include "broker/control_messages.hpp"
 #include "broker/seen_end.hpp"
 #include "proto/socket.hpp"

@@ -28,8 +28,8 @@
 #include "broker/control/executors/executor_settings.hpp"
 #include "broker/control/executors/standby.hpp"
 #include "broker/control/faults/kernel_log.hpp"
-#include "broker/control/faults/recovery.hpp"
 #include "broker/control/faults/trap_sense.hpp"
+#include "broker/control/faults/verdict.hpp"
 #include "proto/device_facts.hpp"
 
 namespace mpsshim::broker::control {

@@ -10,7 +10,7 @@
 #include <cxxabi.h>
 
 #include "broker/control/base/lease_table.hpp"
-#include "broker/control/faults/recovery.hpp"
+#include "broker/control/faults/verdict.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker::control {

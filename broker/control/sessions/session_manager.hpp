@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions and executors together: places sessions in executors, opens them there, brings their memory into the next one, moves those that
-// starve, ends them, decides by recovery.hpp what a death costs whom. Knows neither sockets of clients nor the text of commands.
+// starve, ends them, decides by verdict.hpp what a death costs whom. Knows neither sockets of clients nor the text of commands.
 // In thirteen files: session_manager.cpp (opening), session_limits.cpp (what one may hold), session_end.cpp (ending), session_placement.cpp (which
 // executor), session_blockers.cpp (kernels without end), session_rest.cpp (restarts), session_handover.cpp (to another program), session_recovery.cpp
 // (executors' messages and deaths), session_faults.cpp (who has caused a fault), session_output.cpp (what kernels print), session_external.cpp

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "broker/control/base/lease_table.hpp"
-#include "broker/control/faults/recovery.hpp"
+#include "broker/control/faults/verdict.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim;

@@ -3,7 +3,7 @@
 #include <memory>
 #include <set>
 
-#include "broker/control/faults/recovery.hpp"
+#include "broker/control/faults/verdict.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim::broker;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/faults/recovery.hpp"
+#include "broker/control/faults/verdict.hpp"
 
 #include <algorithm>
 
