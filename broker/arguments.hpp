@@ -7,7 +7,7 @@
 
 #include "broker/command_line.hpp"
 #include "broker/control/executors/executor_settings.hpp"
-#include "broker/control/sessions/session_manager.hpp"
+#include "broker/control/sessions/session_limits.hpp"
 #include "broker/executor/process/executor_main.hpp"
 #include "broker/linker/linker_main.hpp"
 

@@ -5,7 +5,7 @@
 //
 // Device slots: where 512 slots that hold the whole device fit, all are so large. On larger devices half the addresses are slots that hold
 // the whole device (given first), the other half smaller ones, so that every session still gets a lease.
-// Owned by SessionManager; the control process's thread alone calls it. It trusts its caller.
+// Owned by SessionRanges; the control process's thread alone calls it. It trusts its caller.
 #pragma once
 
 #include <cstdint>

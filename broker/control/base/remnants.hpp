@@ -2,7 +2,7 @@
 // What sessions have left behind in executors they were moved away from: mappings that can be taken down only in a quiet window, which such an
 // executor may not have for a long time. Until then the session must not come back there, and its leases, should it end meanwhile, must not be
 // given to anybody else: their addresses are still taken there.
-// Owned by SessionManager; the control process's thread.
+// Owned by SessionRanges; the control process's thread.
 #pragma once
 
 #include <algorithm>

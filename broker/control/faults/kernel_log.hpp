@@ -3,7 +3,7 @@
 // there is nothing to be had, and nothing is said about it.
 // When a line comes says when the fault was, far better than the driver's report (docs/experiments/2026-11-22-who-tells-of-a-fault.md): within
 // milliseconds, except for memory faults, which the kernel module itself learns of late.
-// Owned by SessionManager; the control process's thread. Lines are others' text: parsed, never trusted further than a guess at address and time.
+// Owned by Investigation; the control process's thread. Lines are others' text: parsed, never trusted further than a guess at address and time.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 //   a program   of which so many different commands have faulted, two at least: with other arguments it is the same one;
 //   a user      so many different programs of whom have faulted, two at least: then all that have not ended without a fault before.
 // What is in quarantine has its newcomers served apart from the others. It leaves after `window` without a share in a fault.
-// Owned by SessionManager; the control process's thread. Free of sockets and processes; time is the caller's.
+// Owned by FaultLedger; the control process's thread. Free of sockets and processes; time is the caller's.
 #pragma once
 
 #include <chrono>

@@ -4,8 +4,8 @@
 // with one job at a time. A job is one image for one kind of device; who asks for the same meanwhile gets the same answer. A user whose images have
 // taken more of the processor's time than is its own, in processes of either kind, has its jobs wait, for a while, as long as another user's is under
 // way in one of either (ProcessorShares). A process that dies in
-// a job costs that job one attempt, and nobody anything else. What has been made is kept, within limits. The processes are not trusted: what they send
-// is looked at for its form alone, and passed on as a file to an executor, whose reader is wary. Owned by SessionManager; the control process's
+// a job costs that job one attempt, and nobody anything else. What has been made is kept, within limits. The processes are not trusted: what they
+// send is looked at for its form alone, and passed on as a file to an executor, whose reader is wary. Owned by ImageService; the control process's
 // thread.
 #pragma once
 

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionManager's part in a hand-over (handover.hpp). All executors have ended: every session waits for one, has moved away from one, or is
-// lost. So nothing of an executor is handed over but how its driver is called and how many lives it has had.
+#include "broker/control/restarts/session_handover.hpp"
+
 #include <algorithm>
-
-#include <unistd.h>
-
-#include "broker/control/base/process_identity.hpp"
-#include "broker/control/sessions/session_manager.hpp"
-#include "broker/log.hpp"
+#include <array>
+#include <utility>
+#include <vector>
 
 namespace mpsshim::broker::control {
 
@@ -72,12 +69,12 @@ void save_session(StateWriter& state, const ClientSession& session) {
 
 }  // namespace
 
-void SessionManager::save(StateWriter& state) const {
-  state.file(facts_file_);
-  state.number(next_session_);
-  state.number(next_segment_);
-  images_.save(state);
-  const auto& executors = pool_.all();
+void SessionHandover::save(StateWriter& state) const {
+  state.file(parts_.facts.file());
+  state.number(parts_.sessions.next_id());
+  state.number(parts_.segments.next_segment());
+  parts_.images.save(state);
+  const auto& executors = parts_.pool.all();
   state.number(executors.size());
   for (const auto& [id, executor] : executors) {
     state.number(id.device);
@@ -86,12 +83,12 @@ void SessionManager::save(StateWriter& state) const {
     state.number(executor->epoch());
     state.text(executor->driver());
   }
-  state.number(sessions_.size());
-  for (const auto& [id, session] : sessions_) save_session(state, session);
-  quarantine_.save(state);
+  state.number(parts_.sessions.size());
+  for (const auto& [id, session] : parts_.sessions.all()) save_session(state, session);
+  parts_.ledger.save(state);
 }
 
-void SessionManager::restore_memory_of(StateReader& state, ClientSession& session, Charges& charges) {
+void SessionHandover::restore_memory(StateReader& state, ClientSession& session, Charges& charges) const {
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
     const std::uint64_t id = state.number();
     const auto purpose = static_cast<proto::SegmentPurpose>(state.number());
@@ -105,7 +102,7 @@ void SessionManager::restore_memory_of(StateReader& state, ClientSession& sessio
     // Sessions that share memory are charged once.
     const std::uint64_t number = state.version() >= 5 ? state.number() : 0;
     DeviceChargeRef& charge = charges[number];
-    if (charge == nullptr || number == 0) charge = quota_.add(session.device, session.client.uid, size_bytes);
+    if (charge == nullptr || number == 0) charge = parts_.quota.add(session.device, session.client.uid, size_bytes);
     session.chunks.add(address, size_bytes, state.file(), charge);
   }
   if (state.number() == 0) return;
@@ -115,14 +112,12 @@ void SessionManager::restore_memory_of(StateReader& state, ClientSession& sessio
   if (!session.channel) state.fail();
 }
 
-void SessionManager::restore_session(StateReader& state, Charges& charges) {
-  const std::uint64_t id = state.number();
-  ClientSession& session = sessions_[id];
-  session.id = id;
+void SessionHandover::restore_session(StateReader& state, Charges& charges) const {
+  ClientSession& session = parts_.sessions.adopt(state.number());
   session.client.pid = static_cast<pid_t>(state.number());
   session.client.uid = static_cast<uid_t>(state.number());
   session.client.command = state.text();
-  session.client.program = programs_.identify(session.client.pid, session.client.uid, {});
+  session.client.program = parts_.ledger.programs().identify(session.client.pid, session.client.uid, {});
   session.client.layout_minor = static_cast<std::uint32_t>(state.number());
   session.device = static_cast<unsigned>(state.number());
   session.phase = static_cast<SessionPhase>(state.number());
@@ -134,7 +129,7 @@ void SessionManager::restore_session(StateReader& state, Charges& charges) {
   session.pinned_lease = state.plain<proto::Lease>();
   session.more_leases = restore_leases(state);
   session.refused = restore_leases(state);
-  restore_memory_of(state, session, charges);
+  restore_memory(state, session, charges);
   for (std::uint64_t left = state.version() >= 2 ? state.number() : 0; left > 0 && state.ok(); --left) {
     const auto stream = static_cast<std::uint32_t>(state.number());
     session.output.add(stream, state.text());
@@ -142,52 +137,47 @@ void SessionManager::restore_session(StateReader& state, Charges& charges) {
   if (state.version() >= 3) session.event_times = state.file();
   session.event_times_hold = session.event_times.valid();
   const bool waits = session.phase == SessionPhase::waiting || session.phase == SessionPhase::moved || session.phase == SessionPhase::lost;
-  bool claimed = leases_->claim(session.device_lease) && leases_->claim(session.pinned_lease);
-  for (const proto::Lease& lease : session.more_leases) claimed = claimed && leases_->claim(lease);
-  if (!waits || !claimed) state.fail();
+  if (!parts_.ranges.claim(session) || !waits) state.fail();
 }
 
-bool SessionManager::resume(StateReader& state, std::string& why, std::function<void()> started) {
-  facts_file_ = state.file();
-  next_session_ = state.number();
-  next_segment_ = state.number();
-  images_.restore(state);
-  auto facts = std::make_unique<proto::DriverFacts>();
-  const bool has_facts = facts_file_.valid() && pread(facts_file_.get(), facts.get(), sizeof *facts, 0) == static_cast<ssize_t>(sizeof *facts) &&
-                         facts->size_bytes == sizeof *facts && facts->device_count <= proto::kMaxDevices;
-  if (!state.ok() || !has_facts) return why = "the images or the driver's facts that were handed over are not complete", false;
-  struct Former {
-    ExecutorId id;
-    std::uint64_t epoch = 0;
-    std::string driver;
-  };
-  std::vector<Former> executors;
+std::vector<SessionHandover::FormerExecutor> SessionHandover::read_executors(StateReader& state) {
+  std::vector<FormerExecutor> executors;
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
-    Former& former = executors.emplace_back();
+    FormerExecutor& former = executors.emplace_back();
     former.id.device = static_cast<unsigned>(state.number());
     former.id.ordinal = static_cast<unsigned>(state.number());
     if (state.version() >= 4) former.id.user = static_cast<uid_t>(state.number());
     former.epoch = state.number();
     former.driver = state.text();
   }
-  make_leases(*facts);
+  return executors;
+}
+
+bool SessionHandover::restore(StateReader& state, std::string& why) {
+  facts_ = parts_.facts.resume(state.file());
+  parts_.sessions.go_on_from(state.number());
+  parts_.segments.go_on_from(state.number());
+  parts_.images.restore(state);
+  if (!state.ok() || !facts_) return why = "the images or the driver's facts that were handed over are not complete", false;
+  executors_ = read_executors(state);
+  parts_.ranges.make(*facts_);
   Charges charges;
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) restore_session(state, charges);
-  if (state.version() >= 5) quarantine_.restore(state);
+  if (state.version() >= 5) parts_.ledger.restore(state);
   if (!state.ok()) return why = "the sessions that were handed over are not complete, or their addresses not in --window", false;
-  arm_release();
-  on_renewed_ = std::move(started);
-  renewed_house_.reset();
+  return true;
+}
+
+void SessionHandover::start_executors() {
   // The device's own first: others take what driver it has found to serve.
-  std::stable_partition(executors.begin(), executors.end(), [](const Former& former) { return former.id == ExecutorId{}; });
-  for (const Former& former : executors) {
+  std::stable_partition(executors_.begin(), executors_.end(), [](const FormerExecutor& former) { return former.id == ExecutorId{}; });
+  for (const FormerExecutor& former : executors_) {
     if (former.id.ordinal == 0) {
-      pool_.resume(former.id, former.epoch, former.driver, *facts);
+      parts_.pool.resume(former.id, former.epoch, former.driver, *facts_);
     } else {
-      images_.forget_log(former.id);
+      parts_.images.forget_log(former.id);
     }
   }
-  return true;
 }
 
 }  // namespace mpsshim::broker::control

@@ -275,7 +275,7 @@ void ClientConnection::on(const proto::Attach& request) {
   if (refusing_) return answer(proto::Attached{}, CUDA_ERROR_MPS_SERVER_NOT_READY);
   ClientSession* session = manager_.find(session_);
   if (session == nullptr) {
-    if (!client_.program) client_.program = manager_.programs().identify(client_.pid, client_.uid, pidfd_);
+    if (!client_.program) client_.program = manager_.faults().programs().identify(client_.pid, client_.uid, pidfd_);
     const CUresult status = manager_.create(client_, request.device, session);
     if (status != CUDA_SUCCESS) return answer(proto::Attached{}, status);
     session_ = session->id;

@@ -12,8 +12,8 @@
 #include <string>
 
 #include "broker/control/base/event_loop.hpp"
+#include "broker/control/manager/session_manager.hpp"
 #include "broker/control/processes/disposal.hpp"
-#include "broker/control/sessions/session_manager.hpp"
 #include "proto/client_requests.hpp"
 #include "proto/socket.hpp"
 

@@ -3,6 +3,7 @@
 #include "broker/control/server/client_connection.hpp"
 
 #include "broker/control/base/complaints.hpp"
+#include "broker/control/sessions/session_output.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -17,13 +18,13 @@ ClientSession* ClientConnection::live_session(CUresult& status) {
 
 void ClientConnection::on(const proto::ImageOpen& request) {
   open_image(request.size_bytes, [&](std::uint64_t session, std::uint64_t& image, int& file) {
-    return manager_.images().open(session, request.size_bytes, image, file, manager_.house_of(client_));
+    return manager_.images().open(session, request.size_bytes, image, file, manager_.limits().house_of(client_.uid));
   });
 }
 
 void ClientConnection::on(const proto::ImageOffer& request) {
   open_image(request.size_bytes, [&](std::uint64_t session, std::uint64_t& image, int& file) {
-    return manager_.images().offer(session, request.size_bytes, request.digest, image, file, manager_.house_of(client_));
+    return manager_.images().offer(session, request.size_bytes, request.digest, image, file, manager_.limits().house_of(client_.uid));
   });
 }
 
@@ -66,7 +67,7 @@ void ClientConnection::on(const proto::SegmentCreate& request) {
   ClientSession* session = live_session(status);
   if (session == nullptr) return answer(message, status);
   int file = -1;
-  status = manager_.create_segment(*session, request, message.segment, file);
+  status = manager_.segments().create(*session, request, message.segment, file);
   answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
 }
 
@@ -76,7 +77,7 @@ void ClientConnection::on(const proto::SegmentOpen& request) {
   ClientSession* session = live_session(status);
   if (session == nullptr) return answer(message, status);
   int file = -1;
-  status = manager_.open_segment(*session, request, message.segment, file);
+  status = manager_.segments().open(*session, request, message.segment, file);
   answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
 }
 
@@ -85,7 +86,7 @@ void ClientConnection::on(const proto::MemoryShare& request) {
   CUresult status = CUDA_SUCCESS;
   const ClientSession* session = live_session(status);
   if (session == nullptr) return answer(message, status);
-  const auto name = manager_.share_memory(*session, request.object);
+  const auto name = manager_.handles().share(*session, request.object);
   message.name = name.value_or(proto::MemoryName{});
   answer(message, name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
@@ -96,7 +97,7 @@ void ClientConnection::on(const proto::MemoryOpen& request) {
   ClientSession* session = live_session(status);
   if (session == nullptr) return answer(message, status);
   bool is_own = false;
-  status = manager_.open_memory(*session, request, message.size_bytes, is_own);
+  status = manager_.handles().open(*session, request, message.size_bytes, is_own);
   message.is_own = is_own ? 1 : 0;
   answer(message, status);
 }
@@ -121,7 +122,7 @@ void ClientConnection::on(const proto::LeaseAdd& request) {
 // Also after the session has failed: a kernel's last words are an assertion's.
 void ClientConnection::on(const proto::OutputTake&) {
   proto::OutputTaken message;
-  if (ClientSession* session = manager_.find(session_)) manager_.take_output(*session, message);
+  if (ClientSession* session = manager_.find(session_)) take_output(*session, message);
   answer(message, CUDA_SUCCESS);
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "broker/control/sessions/session_manager.hpp"
+#include "broker/control/manager/session_manager.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -23,7 +23,7 @@ class Commands {
   using Quit = std::function<void(std::chrono::seconds patience)>;
   using Answer = std::function<void(const Result&)>;
   struct RestartOrder {
-    SessionManager::RestOrder rest;
+    RestOrder rest;
     bool only_executors = false;
   };
   using Restart = std::function<void(const RestartOrder&, Answer)>;

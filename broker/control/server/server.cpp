@@ -237,21 +237,21 @@ void Server::restart(const Commands::RestartOrder& order, const Commands::Answer
 
 // The next lives are started while the present ones serve, so that clients wait for milliseconds.
 void Server::renew_executors(const Commands::RestartOrder& order, const Commands::Answer& answer) {
-  manager_.leave_heaps_to_command([this, order, answer] { await_next(order, answer, EventLoop::Clock::now() + kNextLimit); });
+  manager_.heaps().leave_to_command([this, order, answer] { await_next(order, answer, EventLoop::Clock::now() + kNextLimit); });
 }
 
 void Server::await_next(const Commands::RestartOrder& order, const Commands::Answer& answer, EventLoop::Clock::time_point until) {
-  if (!manager_.prepare_next_lives() && EventLoop::Clock::now() < until) {
+  if (!manager_.restarts().prepare_next_lives() && EventLoop::Clock::now() < until) {
     renew_timer_ = loop_.after(kNextLook, [this, order, answer, until] { await_next(order, answer, until); });
     return;
   }
-  manager_.bring_to_rest(order.rest, [this, answer](const std::string& why) {
+  manager_.restarts().bring_to_rest(order.rest, [this, answer](const std::string& why) {
     if (!why.empty()) {
       for (const auto& [id, executor] : manager_.executors()) executor->drop_next();
       return answer({false, "nothing was changed: " + why});
     }
     const auto began = EventLoop::Clock::now();
-    manager_.renew_executors([answer, began, count = manager_.sessions().size()] {
+    manager_.restarts().renew_executors([answer, began, count = manager_.sessions().size()] {
       log_info("The executors were renewed in {:.1f} ms for {} sessions.",
                std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - began).count(), count);
       answer({true, ""});

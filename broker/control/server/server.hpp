@@ -13,11 +13,11 @@
 #include "broker/control/base/event_loop.hpp"
 #include "broker/control/base/handover.hpp"
 #include "broker/control/base/pipe_directory.hpp"
+#include "broker/control/manager/session_manager.hpp"
 #include "broker/control/processes/disposal.hpp"
 #include "broker/control/server/client_connection.hpp"
 #include "broker/control/server/command_connection.hpp"
 #include "broker/control/server/commands.hpp"
-#include "broker/control/sessions/session_manager.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -63,7 +63,7 @@ class Server {
   void restart(const Commands::RestartOrder& order, const Commands::Answer& answer);
   void replace_program(const Commands::RestartOrder& order, const Commands::Answer& answer);
   void hand_over(const Commands::Answer& answer);
-  void save(StateWriter& state) const;
+  void save(StateWriter& state);
   void watch_listeners();
   void renew_executors(const Commands::RestartOrder& order, const Commands::Answer& answer);
   void await_next(const Commands::RestartOrder& order, const Commands::Answer& answer, EventLoop::Clock::time_point until);

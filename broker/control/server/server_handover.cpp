@@ -25,10 +25,10 @@ void Server::replace_program(const Commands::RestartOrder& order, const Commands
     loop_.defer([this] { query_.reset(); });  // it is calling
     const auto refuse = [answer](const std::string& why) { answer({false, "nothing was changed: " + why}); };
     if (!refusal.empty()) return refuse(refusal);
-    manager_.leave_heaps_to_command([this, order, refuse, answer] {
-      manager_.bring_to_rest(order.rest, [this, refuse, answer](const std::string& why) {
+    manager_.heaps().leave_to_command([this, order, refuse, answer] {
+      manager_.restarts().bring_to_rest(order.rest, [this, refuse, answer](const std::string& why) {
         if (!why.empty()) return refuse(why);
-        manager_.retire_executors([this, answer] { loop_.defer([this, answer] { hand_over(answer); }); });
+        manager_.restarts().retire_executors([this, answer] { loop_.defer([this, answer] { hand_over(answer); }); });
       });
     });
   });
@@ -38,7 +38,7 @@ void Server::replace_program(const Commands::RestartOrder& order, const Commands
 void Server::hand_over(const Commands::Answer& answer) {
   forget_ended_clients();                // or their sessions would go over with nobody to end them
   // A client that was not waiting for an executor; programs that are being read, which takes two seconds at most.
-  if (manager_.images().is_sealing() || manager_.weighs_faults()) {
+  if (manager_.images().is_sealing() || manager_.faults().is_weighing()) {
     renew_timer_ = loop_.after(kSealLook, [this, answer] { hand_over(answer); });
     return;
   }
@@ -58,10 +58,10 @@ void Server::hand_over(const Commands::Answer& answer) {
   }
   const std::string why = fmt::format("{} cannot be executed ({})", continuation_.program, std::strerror(errno));
   log_error("The hand-over failed: {}. This broker goes on.", why);
-  manager_.start_executors([answer, why] { answer({false, "nothing was changed: " + why}); });
+  manager_.restarts().start_executors([answer, why] { answer({false, "nothing was changed: " + why}); });
 }
 
-void Server::save(StateWriter& state) const {
+void Server::save(StateWriter& state) {
   state.number(continuation_.arguments.size());
   for (const std::string& argument : continuation_.arguments) state.text(argument);
   state.text(directory_.path());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/sessions/client_session.hpp"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 namespace mpsshim::broker::control {
@@ -17,6 +19,14 @@ const char* phase_name(SessionPhase phase) {
     case SessionPhase::closing: return "closing";
   }
   return "?";
+}
+
+void ClientSession::respond(CUresult status) {
+  deadline.reset();
+  changing_lease = false;
+  if (status == CUDA_SUCCESS && phase == SessionPhase::active) delivered = true;
+  const Answer answered = std::exchange(answer, nullptr);
+  if (answered) answered(status, *this);
 }
 
 void ClientSession::forget_executor() {

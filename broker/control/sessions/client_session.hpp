@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One client process on one GPU, from its Attach to its end, across executors: identity, leases, memory, images, the current channel.
-// Owned by SessionManager, which alone changes it; the control process's thread.
+// Owned by SessionTable; changed by the parts of SessionManager alone, each its own fields. The control process's thread.
 #pragma once
 
 #include <cstdint>
@@ -107,7 +107,10 @@ struct ClientSession {
   EventLoop::Clock::time_point ended_at;
 
   [[nodiscard]] bool in_executor() const;
-  void forget_executor();  // that is gone, or has nothing of it yet: what was only there
+  // Closing or terminating: nothing of it is to begin any more.
+  [[nodiscard]] bool is_ending() const { return phase == SessionPhase::closing || phase == SessionPhase::terminating; }
+  void respond(CUresult status);  // to the request under way, if any. Whoever is answered may go on with the session
+  void forget_executor();         // that is gone, or has nothing of it yet: what was only there
   // "Session 12 (pid 4711, ./app)"
   [[nodiscard]] std::string name() const;
   // "{4711, 12}": as server.log has it.

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text of kernels, on its way from the executor that has it to the client that it is for.
-#include "broker/control/sessions/session_manager.hpp"
+#include "broker/control/sessions/session_output.hpp"
+
+#include "broker/control/executors/managed_executor.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker::control {
 
-void SessionManager::printed(const ManagedExecutor& executor, const message::Printed& part) {
+void note_output(SessionTable& sessions, const ManagedExecutor& executor, const message::Printed& part) {
   if (executor.serving() == nullptr) return;
   const std::string text = executor.serving()->read_output(part.begin_bytes, part.size_bytes);  // also where nobody is left: it is done with
-  if (ClientSession* session = find(part.session)) add_output(*session, OutputBox::kStandardOutput, text);
+  if (ClientSession* session = sessions.find(part.session)) add_output(*session, OutputBox::kStandardOutput, text);
 }
 
-void SessionManager::add_output(ClientSession& session, std::uint32_t stream, std::string_view text) {
+void add_output(ClientSession& session, std::uint32_t stream, std::string_view text) {
   if (text.empty()) return;
   if (session.client.layout_minor < proto::kOutputSinceMinor) {
     return log_info("{}: speaks protocol {}.{}, which has no text of kernels; its kernels have printed: {}", session.name(), proto::kLayoutMajor,
@@ -21,7 +22,7 @@ void SessionManager::add_output(ClientSession& session, std::uint32_t stream, st
   if (session.channel) session.channel->tell_output(true);
 }
 
-void SessionManager::take_output(ClientSession& session, proto::OutputTaken& message) {
+void take_output(ClientSession& session, proto::OutputTaken& message) {
   session.output.take(message);
   if (session.channel && session.output.is_empty()) session.channel->tell_output(false);
 }

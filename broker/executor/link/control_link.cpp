@@ -161,7 +161,7 @@ ControlLink::FetchedImage ControlLink::link(std::uint64_t session, std::uint64_t
   return ask(message::LinkWant{.session = session, .image = image, .flags = flags, .asker_pid = asker_pid}, {.request = request.get()}, timeout_ms);
 }
 
-// The control process answers in session_images.cpp: give_image, check_input, have_linked. Its answer comes to file().
+// The control process answers in image_service.cpp: give_image, check_input, have_linked. Its answer comes to file().
 template <class Question>
 ControlLink::FetchedImage ControlLink::ask(Question question, LentFds<Question> fds, unsigned timeout_ms) {
   std::unique_lock lock(mutex_);

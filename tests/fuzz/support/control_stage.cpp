@@ -138,7 +138,7 @@ void ControlStage::await_end() {
   settle();
   const auto is_left = [this] {
     return !connections_.empty() || closing_ != 0 || disposal_.sockets().pending() != 0 || disposal_.files().pending() != 0 ||
-           manager_.programs().pending() != 0 || !manager_.sessions().empty() || manager_.images().count() != 0;
+           manager_.faults().programs().pending() != 0 || !manager_.sessions().empty() || manager_.images().count() != 0;
   };
   while (is_left()) {
     require(std::chrono::steady_clock::now() < until, "something is left of clients that have hung up");

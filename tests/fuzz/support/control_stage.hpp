@@ -8,8 +8,8 @@
 #include <set>
 #include <vector>
 
+#include "broker/control/manager/session_manager.hpp"
 #include "broker/control/server/client_connection.hpp"
-#include "broker/control/sessions/session_manager.hpp"
 
 namespace mpsshim::fuzz {
 

@@ -113,7 +113,7 @@ TEST_CASE("a restart asks an executor that comes while it prepares for a next li
   Starving broker;
   const auto next_of = [&](std::size_t number) -> ExecutorPeer& {
     REQUIRE(turn_until(broker.loop, [&] {
-      CHECK_FALSE(broker.manager.prepare_next_lives());
+      CHECK_FALSE(broker.manager.restarts().prepare_next_lives());
       return broker.launcher.lives.size() == number;
     }));
     CHECK(broker.launcher.last().options.standby);
@@ -124,11 +124,11 @@ TEST_CASE("a restart asks an executor that comes while it prepares for a next li
   REQUIRE(turn_until(broker.loop, [&] { return broker.launcher.lives.size() == 3; }));
   ExecutorPeer& further = broker.launcher.last();
   CHECK_FALSE(further.options.standby);
-  CHECK_FALSE(broker.manager.prepare_next_lives());
+  CHECK_FALSE(broker.manager.restarts().prepare_next_lives());
   of_first.ready();
   further.ready();
   next_of(4).ready();
-  CHECK(turn_until(broker.loop, [&] { return broker.manager.prepare_next_lives(); }));
+  CHECK(turn_until(broker.loop, [&] { return broker.manager.restarts().prepare_next_lives(); }));
 }
 
 TEST_CASE("who does not come to rest stays, and so does who cannot move") {
@@ -474,7 +474,7 @@ TEST_CASE("a rest that crosses the word that all go on is no move") {
   ExecutorPeer& executor = *broker.launcher.lives.at(0);
   std::vector<std::string> ends;
   const auto rest = [&](std::chrono::milliseconds patience) {
-    broker.manager.bring_to_rest({patience, false}, [&](const std::string& why) { ends.push_back(why); });
+    broker.manager.restarts().bring_to_rest({patience, false}, [&](const std::string& why) { ends.push_back(why); });
     return executor.expect<message::SessionPause>().message;
   };
   const auto answer = [&](const message::SessionPause& order) {

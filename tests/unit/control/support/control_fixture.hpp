@@ -9,8 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "broker/control/manager/session_manager.hpp"
 #include "broker/control/server/client_connection.hpp"
-#include "broker/control/sessions/session_manager.hpp"
 #include "proto/client_requests.hpp"
 #include "tests/unit/control/support/executor_peer.hpp"
 #include "tests/unit/control/support/test_client.hpp"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session, and all of a user's, may hold, counted whenever one asks for more.
-#include "broker/control/sessions/session_manager.hpp"
+#include "broker/control/sessions/holdings.hpp"
 
 #include <fmt/format.h>
 
@@ -18,48 +17,30 @@ bool is_reached(Number held, Number limit) {
 
 }  // namespace
 
-SessionManager::Holding SessionManager::holding_of(const ClientSession& session) const {
+Holding Holdings::of(const ClientSession& session) const {
   const ImageStore::Holding images = images_.held_by(session.id);
   return {.sessions = session.phase == SessionPhase::closing ? 0u : 1u,
           .descriptors = session.segments.all().size() + images.count,
           .host_bytes = session.segments.total_bytes() + images.bytes};
 }
 
-std::map<uid_t, SessionManager::Holding> SessionManager::holdings() const {
+std::map<uid_t, Holding> Holdings::by_user(const DeviceQuota& device_memory) const {
   std::map<uid_t, Holding> users;
-  for (const auto& [id, session] : sessions_) {
-    const Holding one = holding_of(session);
+  for (const auto& [id, session] : sessions_.all()) {
+    const Holding one = of(session);
     Holding& all = users[session.client.uid];
     all.sessions += one.sessions;
     all.descriptors += one.descriptors;
     all.host_bytes += one.host_bytes;
   }
-  for (auto& [uid, all] : users) all.device_bytes = quota_.held(uid);
+  for (auto& [uid, all] : users) all.device_bytes = device_memory.held(uid);
   return users;
 }
 
-// Answered whoever asks: a thread of the executor waits.
-void SessionManager::grant_memory(ManagedExecutor& executor, ClientSession* session, const message::MemoryWant& want) {
-  message::MemoryGrant answer{.session = want.session, .question = want.question, .status = CUDA_ERROR_MPS_SERVER_NOT_READY};
-  if (session != nullptr) {
-    const uid_t uid = session->client.uid;
-    DeviceChargeRef charge = quota_.take(session->device, uid, want.size_bytes);
-    answer.status = charge != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    if (charge == nullptr) {
-      complain("{}: {} MiB of device memory refused: clients of user {} hold {} MiB on device {}, and may hold {} MiB (--user-device-mib).",
-               session->name(), want.size_bytes >> 20, uid, quota_.held(session->device, uid) >> 20, session->device, quota_.limit() >> 20);
-    } else if (want.size_bytes != 0) {
-      session->granted[want.question] = std::move(charge);
-    }
-    answer.left_bytes = quota_.left(session->device, uid);
-  }
-  executor.send(answer);
-}
-
-bool SessionManager::may_open(const ClientIdentity& client, std::string& why) const {
+bool Holdings::may_open(const ClientIdentity& client, std::string& why) const {
   // Sessions whose client is gone are on their way out and cost nobody a place; but not without end.
   std::size_t living = 0, of_user = 0, of_process = 0;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : sessions_.all()) {
     const bool lives = session.phase != SessionPhase::closing;
     living += lives ? 1 : 0;
     of_user += lives && session.client.uid == client.uid ? 1 : 0;
@@ -78,17 +59,17 @@ bool SessionManager::may_open(const ClientIdentity& client, std::string& why) co
   return false;
 }
 
-bool SessionManager::may_hold(const ClientSession& session, std::uint64_t more_bytes, std::string& why) const {
+bool Holdings::may_hold(const ClientSession& session, std::uint64_t more_bytes, std::string& why) const {
   const ResourceLimits& limits = limits_.resources;
-  const Holding own = holding_of(session);
+  const Holding own = of(session);
   Holding user;
   std::size_t all_descriptors = images_.count();
   std::uint64_t all_bytes = images_.total_bytes();
-  for (const auto& [id, other] : sessions_) {
+  for (const auto& [id, other] : sessions_.all()) {
     all_descriptors += other.segments.all().size();
     all_bytes += other.segments.total_bytes();
     if (other.client.uid != session.client.uid) continue;
-    const Holding one = holding_of(other);
+    const Holding one = of(other);
     user.descriptors += one.descriptors;
     user.host_bytes += one.host_bytes;
   }

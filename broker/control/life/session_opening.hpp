@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a session comes into an executor: its client's Attach is held until there is one, ranges and channel are made, what it has from an earlier
+// executor is brought along, and the client is answered when it is open there. Every such wait has a limit.
+// Owned by SessionManager; the control process's thread. Requests come from ClientConnection.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include <cuda.h>
+
+#include "broker/control/executors/executor_pool.hpp"
+#include "broker/control/faults/fault_ledger.hpp"
+#include "broker/control/life/session_ends.hpp"
+#include "broker/control/placement/executor_choice.hpp"
+#include "broker/control/sessions/session_ranges.hpp"
+#include "broker/control/sessions/session_table.hpp"
+
+namespace mpsshim::broker::control {
+
+class SessionOpening {
+ public:
+  struct Settings {
+    std::uint64_t device_limit_bytes = 0;                               // as SessionOpen has it
+    std::function<bool(const ClientSession& newcomer)> is_held_back{};  // from an executor that is ready; serve() follows (HeapRenewal)
+  };
+  SessionOpening(EventLoop& loop, const SessionLimits& limits, SessionTable& sessions, const ExecutorPool& pool, ExecutorChoice& choice,
+                 SessionRanges& ranges, const FaultLedger& ledger, SessionEnds& ends, Settings settings)
+      : loop_(loop),
+        limits_(limits),
+        sessions_(sessions),
+        pool_(pool),
+        choice_(choice),
+        ranges_(ranges),
+        ledger_(ledger),
+        ends_(ends),
+        settings_(std::move(settings)) {}
+
+  // Answers once, now or later, unless the session ends first. CUDA_SUCCESS with lost_error set: the session did not survive its executor.
+  void attach(ClientSession& session, ClientSession::Answer answer);
+  // `refused` is one of the session's two leases; the answer means that it has another one in its place.
+  void replace_lease(ClientSession& session, const proto::Lease& refused, ClientSession::Answer answer);
+  void programs_known();                  // who has waited for that is placed
+  void serve(ManagedExecutor& executor);  // it is ready: those that wait for it
+  void await_executor(ClientSession& session);
+  // Whose request is to be answered by this executor.
+  [[nodiscard]] std::vector<std::uint64_t> waiting_for(const ManagedExecutor& executor) const;
+
+  // From executors.
+  void opened(ClientSession& session, CUresult status);
+  void reopen(ClientSession& session);  // it was closed to get other ranges
+
+ private:
+  [[nodiscard]] bool awaits_program(const ClientSession& session) const;
+  void arm_deadline(ClientSession& session);
+  void timed_out(ClientSession& session);
+  void open_in_executor(ClientSession& session);
+  static void restore_memory(const ClientSession& session, ManagedExecutor& executor);
+  void send_open(ClientSession& session, ManagedExecutor& executor);
+
+  EventLoop& loop_;
+  const SessionLimits& limits_;
+  SessionTable& sessions_;
+  const ExecutorPool& pool_;
+  ExecutorChoice& choice_;
+  SessionRanges& ranges_;
+  const FaultLedger& ledger_;
+  SessionEnds& ends_;
+  const Settings settings_;
+};
+
+}  // namespace mpsshim::broker::control

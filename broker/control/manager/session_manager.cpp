@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/manager/session_manager.hpp"
+
+#include <utility>
+#include <vector>
+
+#include "broker/control/base/complaints.hpp"
+#include "broker/control/sessions/session_output.hpp"
+#include "broker/log.hpp"
+#include "broker/log_subject.hpp"
+
+namespace mpsshim::broker::control {
+
+SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits,
+                               Events events, CompilerLauncher* compilers, CompilerLauncher* linkers)
+    : loop_(loop),
+      limits_(limits),
+      events_(std::move(events)),
+      images_(loop),
+      sessions_(limits_),
+      pool_(loop, launcher, executors, limits_.pool, *this),
+      ranges_(limits_, sessions_),
+      holdings_(limits_, sessions_, images_),
+      handles_(limits_.resources.user.device_bytes, sessions_, shares_),
+      segments_(sessions_, holdings_, shares_),
+      ledger_(loop, limits_.quarantine,
+              {.programs_known = [this] { opening_.programs_known(); }, .released = [this](const Ward& ward) { choice_.released(ward); }}),
+      image_service_(loop, limits_, sessions_, pool_, images_, compilers, linkers),
+      replays_(loop, limits_, sessions_, pool_, images_),
+      kinds_(limits_, sessions_, pool_),
+      choice_(limits_, sessions_, pool_, ranges_, images_, ledger_, kinds_),
+      blockers_(limits_, sessions_, pool_, choice_, kinds_, ledger_,
+                [this](ClientSession& session, CUresult error, const char* why) { ends_.fail(session, error, why); }),
+      relocations_(loop, limits_, sessions_, choice_, kinds_, blockers_, ranges_, replays_, [this] { return restarts_.is_idle(); }),
+      replacements_(loop, limits_, sessions_),
+      ends_(loop, limits_,
+            {.sessions = sessions_,
+             .ranges = ranges_,
+             .images = images_,
+             .image_service = image_service_,
+             .replays = replays_,
+             .shares = shares_,
+             .choice = choice_,
+             .relocations = relocations_,
+             .replacements = replacements_,
+             .ledger = ledger_},
+            [this] { heaps_.look_soon(); }),
+      opening_(loop, limits_, sessions_, pool_, choice_, ranges_, ledger_, ends_,
+               {.device_limit_bytes = handles_.quota().limit(),
+                .is_held_back = [this](const ClientSession& newcomer) { return heaps_.holds_back(newcomer); }}),
+      investigation_(sessions_, ledger_),
+      deaths_(sessions_, ends_, relocations_, investigation_, ledger_),
+      restarts_(loop, sessions_, pool_, images_, image_service_, replacements_, [this](ManagedExecutor& executor) { serve(executor); }),
+      heaps_(loop, sessions_, pool_, restarts_, [this](ManagedExecutor& executor) { serve(executor); }) {}
+
+void SessionManager::start() {
+  investigation_.listen(loop_, [this](const XidLine& line) { fault_told(line); });
+  (void)pool_.first(0);
+}
+
+void SessionManager::quit(CUresult error) {
+  restarts_.quit();
+  for (auto& [id, session] : sessions_.all()) {
+    if (session.channel) session.channel->tell_failed(error);
+    if (session.answer) session.respond(error);
+  }
+  replacements_.clear();
+  image_service_.stop();
+  pool_.quit();
+}
+
+const proto::DriverFacts* SessionManager::facts() const {
+  const auto first = pool_.all().find({0, 0});
+  return first == pool_.all().end() ? nullptr : first->second->facts();
+}
+
+CUresult SessionManager::create(const ClientIdentity& client, unsigned device, ClientSession*& session) {
+  if (facts() == nullptr) return CUDA_ERROR_MPS_SERVER_NOT_READY;
+  if (device >= facts()->device_count) return CUDA_ERROR_INVALID_DEVICE;
+  if (std::string why; !holdings_.may_open(client, why)) {
+    complain("pid {} ({}) is refused: {}.", client.pid, client.command, why);
+    return CUDA_ERROR_MPS_MAX_CLIENTS_REACHED;
+  }
+  session = &sessions_.add(client, device);
+  image_service_.expect(client.uid);
+  return CUDA_SUCCESS;
+}
+
+CUresult SessionManager::offer_external(ClientSession& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor) {
+  return handles_.offer_external(session, request, descriptor, facts()->device[session.device].is_cpu_device != 0);
+}
+
+SessionHandover SessionManager::handover() {
+  return SessionHandover({.facts = facts_file_,
+                          .sessions = sessions_,
+                          .segments = segments_,
+                          .images = images_,
+                          .pool = pool_,
+                          .ranges = ranges_,
+                          .quota = handles_.quota(),
+                          .ledger = ledger_});
+}
+
+void SessionManager::save(StateWriter& state) { handover().save(state); }
+
+bool SessionManager::resume(StateReader& state, std::string& why, std::function<void()> started) {
+  SessionHandover former = handover();
+  if (!former.restore(state, why)) return false;
+  restarts_.await_first_lives(std::move(started));
+  former.start_executors();
+  return true;
+}
+
+void SessionManager::fault_told(const XidLine& line) {
+  for (const auto& [id, executor] : pool_.all()) {
+    if (line.number == kXidException) executor->rule_out_trap();
+    if (executor->pid() == line.pid) executor->expect_fault(line);
+  }
+}
+
+void SessionManager::executor_ready(ManagedExecutor& executor) {
+  const bool first = !facts_file_.are_there();
+  if (executor.id() == ExecutorId{}) facts_file_.publish(*executor.facts());
+  ranges_.make(*executor.facts());
+  replays_.begin(executor, *executor.serving());
+  if (restarts_.keeps_at_rest(executor)) {
+    executor.hold();
+  } else {
+    serve(executor);
+  }
+  log_server(executor.pid(), "Server status is ACTIVE: device {}, {}.", executor.device(), executor.driver());
+  choice_.let_go_if_unused(executor);
+  if (first && facts_file_.are_there()) events_.facts_published();
+  restarts_.look_for_renewal();
+}
+
+// It opens sessions: those that wait for it, and those that are to move there.
+void SessionManager::serve(ManagedExecutor& executor) {
+  opening_.serve(executor);
+  relocations_.serve(executor);
+}
+
+bool SessionManager::executor_died(ManagedExecutor& executor, const DeathReport& report, const std::set<std::uint64_t>& busy) {
+  const bool was_replaced_for_one = replacements_.life_ended(executor) && report.cause == DeathReport::Cause::replaced;
+  life_ended(executor);
+  return deaths_.settle(executor, report, busy) || was_replaced_for_one;
+}
+
+void SessionManager::life_ended(const ManagedExecutor& executor) {
+  heaps_.life_ended(executor);
+  replays_.life_ended(executor);
+  ranges_.executor_ended(executor);
+}
+
+void SessionManager::executor_hangs(ManagedExecutor& executor, const PublishedCall& call) {
+  const ClientSession* session = sessions_.find(call.session);
+  log_error("Executor {} (pid {}) hangs in {} for {}: it is replaced; --hang-ms is the limit.", executor.label(), executor.pid(), call.name.text(),
+            session != nullptr  ? session->name()
+            : call.session == 0 ? "no session"
+                                : "a session that has ended");
+  replacements_.begin(executor, false);
+}
+
+void SessionManager::executor_cannot_start(ManagedExecutor& executor, const std::string& why) {
+  if (executor.id() == ExecutorId{}) return events_.cannot_start(why);
+  relocations_.cannot_start(executor);
+  const std::vector<std::uint64_t> waiting = opening_.waiting_for(executor);  // answering may end a session
+  if (!executor.is_permanent()) {
+    pool_.refused(executor, why);  // nobody is placed there from now on
+    for (const std::uint64_t id : waiting) opening_.await_executor(sessions_.at(id));
+    return;
+  }
+  log_error("Executor {} cannot serve: {}. Clients that ask for device {} get CUDA_ERROR_MPS_SERVER_NOT_READY.", executor.label(), why,
+            executor.device());
+  for (const std::uint64_t id : waiting) sessions_.at(id).respond(CUDA_ERROR_MPS_SERVER_NOT_READY);
+}
+
+void SessionManager::executor_stopped(ManagedExecutor& executor) {
+  if (restarts_.is_retiring()) {
+    if (!executor.is_first()) forget(executor);  // those it served go to the first of their user
+    return restarts_.look_for_retired();
+  }
+  if (!restarts_.is_quitting()) return forget(executor);
+  if (pool_.all_stopped()) events_.stopped();
+}
+
+void SessionManager::forget(ManagedExecutor& executor) {
+  for (auto& [id, session] : sessions_.all()) {
+    if (session.executor == &executor) session.executor = nullptr;  // lost ones, and newcomers that are to be placed anew
+  }
+  life_ended(executor);
+  images_.forget_log(executor.id());
+  choice_.forget(executor.id());
+  pool_.forget(executor);
+  restarts_.look_for_renewal();  // which is not waited for any more
+}
+
+// The link has held each message against its row; whose session it names is looked at here. Packets are served in order: what an executor has sent
+// before a Settle has been dealt with.
+void SessionManager::executor_sent(ManagedExecutor& executor, ReceivedMessage& received) {
+  ClientSession* session = sessions_.find(received.session());
+  if (session != nullptr && (session->executor != &executor || !session->in_executor())) session = nullptr;
+  const LogSubject subject(session != nullptr ? session->client.uid : executor.log_user());
+  if (session != nullptr) session_sent(*session, received);
+  switch (received.id()) {
+    case ExecutorMessage::session_closed:
+      if (session == nullptr) ranges_.taken_down(executor, received.session());
+      return;
+    case ExecutorMessage::variables_checked: return relocations_.variables_checked(executor, received.read<message::VariablesChecked>());
+    case ExecutorMessage::memory_want: return handles_.grant(executor, session, received.read<message::MemoryWant>());
+    case ExecutorMessage::image_want: return image_service_.give_image(executor, received.read<message::ImageWant>());
+    case ExecutorMessage::image_check: return image_service_.check_input(executor, received.take<message::ImageCheck>());
+    case ExecutorMessage::link_want: return image_service_.have_linked(executor, received.take<message::LinkWant>());
+    case ExecutorMessage::module_note: return replays_.noted(executor, received.read<message::ModuleNote>());
+    case ExecutorMessage::image_compiled: {
+      auto [compiled, fds] = received.take<message::ImageCompiled>();
+      return images_.keep_compiled(executor.id().device, compiled.image, std::move(fds.cubin));
+    }
+    case ExecutorMessage::starved: return relocations_.starved(executor, received.read<message::Starved>());
+    case ExecutorMessage::settle: return executor.send(message::Settled{.ticket = received.read<message::Settle>().ticket});
+    case ExecutorMessage::quiesced: return replacements_.quiesced(executor);
+    case ExecutorMessage::printed: return note_output(sessions_, executor, received.read<message::Printed>());
+    case ExecutorMessage::session_opened:
+    case ExecutorMessage::session_paused:
+    case ExecutorMessage::chunk_created:
+    case ExecutorMessage::chunk_released:
+    case ExecutorMessage::segment_released:
+    case ExecutorMessage::lease_released:
+    case ExecutorMessage::piece_taken:
+    case ExecutorMessage::piece_ended:
+    case ExecutorMessage::memory_back:
+    case ExecutorMessage::variables_file:
+    case ExecutorMessage::event_times:
+    case ExecutorMessage::heap_used: return;  // the session's
+    case ExecutorMessage::standing_by:
+    case ExecutorMessage::ready:
+    case ExecutorMessage::fault: return;  // Standby's and ManagedExecutor's own
+#define MPSSHIM_TO_EXECUTOR(enumerator, Structure) case ExecutorMessage::enumerator:
+#include "gen/message_names.inc"
+      return;  // the link has left it out
+  }
+}
+
+// Of a session that the executor has.
+void SessionManager::session_sent(ClientSession& session, ReceivedMessage& received) {
+  if (received.is<message::SessionOpened>()) {
+    const auto status = static_cast<CUresult>(received.read<message::SessionOpened>().status);
+    // Nothing was opened, nothing will close.
+    return session.is_ending() && status != CUDA_SUCCESS ? session_closed(session) : opening_.opened(session, status);
+  }
+  if (received.is<message::SessionClosed>()) return session_closed(session);
+  if (received.is<message::SessionPaused>()) {
+    const auto answer = received.read<message::SessionPaused>();
+    return (answer.flags & kPauseToRest) != 0 ? restarts_.paused(session, answer) : relocations_.paused(session, answer);
+  }
+  if (received.is<message::ChunkCreated>()) return handles_.chunk_created(session, received.take<message::ChunkCreated>());
+  if (received.is<message::ChunkReleased>()) return handles_.chunk_released(session, received.read<message::ChunkReleased>().chunk);
+  if (received.is<message::LeaseReleased>()) return ranges_.released(session, received.read<message::LeaseReleased>().address);
+  if (received.is<message::SegmentReleased>()) {
+    session.segments.release(received.read<message::SegmentReleased>().segment);
+  } else if (received.is<message::PieceTaken>()) {
+    const auto taken = received.read<message::PieceTaken>();
+    if (auto piece = session.announced.extract(taken.memory); !piece.empty()) session.imported[taken.piece] = std::move(piece.mapped());
+  } else if (received.is<message::PieceEnded>()) {
+    session.imported.erase(received.read<message::PieceEnded>().piece);
+  } else if (received.is<message::MemoryBack>()) {
+    session.granted.erase(received.read<message::MemoryBack>().question);
+  } else if (received.is<message::VariablesFile>()) {
+    session.variables = std::move(received.take<message::VariablesFile>().fds.variables);
+  } else if (received.is<message::EventTimes>()) {
+    session.event_times = std::move(received.take<message::EventTimes>().fds.times);
+  } else if (received.is<message::HeapUsed>()) {
+    session.uses_heap = true;
+  }
+}
+
+void SessionManager::session_closed(ClientSession& session) {
+  heaps_.session_left(session);
+  if (session.phase == SessionPhase::reopening) return opening_.reopen(session);
+  ends_.closed(session);
+}
+
+}  // namespace mpsshim::broker::control

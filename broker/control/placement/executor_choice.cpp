@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/placement/executor_choice.hpp"
+
+#include <algorithm>
+
+#include "broker/log.hpp"
+
+namespace mpsshim::broker::control {
+
+bool ExecutorChoice::place(ClientSession& session) {
+  if (session.executor != nullptr) return true;
+  if (const auto ward = ledger_.ward_of(*session.client.program)) session.executor = place_in_quarantine(session, *ward);
+  if (session.executor != nullptr) return true;
+  const uid_t house = limits_.house_of(session.client.uid);
+  const auto suits_it = [&](const ManagedExecutor& executor) { return suits(executor, session); };
+  if (kinds_.block_their_share(session)) {
+    session.executor =
+        pool_.any(session.device, house, [&](const ManagedExecutor& other) { return pool_.all().at(other.id())->is_blocked() && suits_it(other); });
+    if (session.executor != nullptr) return true;
+  }
+  session.executor = pool_.choose(session.device, house, suits_it);
+  // All are blocked: it may be served all the same, as long as it needs no quiet window.
+  if (session.executor == nullptr) session.executor = pool_.any(session.device, house, suits_it);
+  return session.executor != nullptr;
+}
+
+bool ExecutorChoice::suits(const ManagedExecutor& executor, const ClientSession& session) const {
+  return !ranges_.is_left_in(executor, session.id) && !is_reserved(executor.id()) && !is_kept_clean(executor);
+}
+
+// For a session that comes with variables: loads of others would be in the way of its own.
+bool ExecutorChoice::is_kept_clean(const ManagedExecutor& executor) const {
+  return std::ranges::any_of(sessions_.all(), [&](const auto& entry) {
+    const std::optional<Relocation>& relocation = entry.second.relocation;
+    return relocation && relocation->to == &executor && relocation->has_variables;
+  });
+}
+
+bool ExecutorChoice::is_near(ExecutorId executor, const ClientSession& session) const {
+  return executor.device == session.device && executor.user == limits_.house_of(session.client.uid);
+}
+
+// An executor for what is in quarantine alone: the one it has, a further one that nobody uses, or a new one. Where none can be had it shares
+// another's quarantine, or an executor that is blocked and so is of use to nobody who needs a quiet window. nullptr: it has to be served among
+// the others.
+ManagedExecutor* ExecutorChoice::place_in_quarantine(const ClientSession& session, const Ward& ward) {
+  (void)pool_.first(session.device);
+  if (ManagedExecutor* found = find_quarantine(session, ward)) return found;
+  const auto count = std::ranges::count_if(reserved_, [&](const auto& entry) { return is_near(entry.first, session); });
+  const auto is_free = [&](const ManagedExecutor& other) { return !other.is_first() && !is_reserved(other.id()) && !is_used(other); };
+  const bool may_have_own = static_cast<unsigned>(count) < limits_.quarantine.executors;
+  ManagedExecutor* const own = may_have_own ? pool_.choose(session.device, limits_.house_of(session.client.uid), is_free) : nullptr;
+  if (own == nullptr) return share_quarantine(session);
+  reserved_[own->id()] = ward;
+  log_warning("{}: is in quarantine, in executor {}, which serves nothing else than this: {}.", session.name(), own->label(), ward.name());
+  return own;
+}
+
+ManagedExecutor* ExecutorChoice::find_quarantine(const ClientSession& session, const Ward& ward) const {
+  for (const auto& [id, held] : reserved_) {
+    ManagedExecutor& executor = *pool_.all().at(id);
+    if (!is_near(id, session) || held != ward || executor.is_quitting()) continue;
+    if (!ranges_.is_left_in(executor, session.id)) return &executor;
+  }
+  return nullptr;
+}
+
+ManagedExecutor* ExecutorChoice::share_quarantine(const ClientSession& session) const {
+  for (const auto& [id, other] : reserved_) {
+    ManagedExecutor& executor = *pool_.all().at(id);
+    if (!is_near(id, session) || ranges_.is_left_in(executor, session.id)) continue;
+    log_warning("{}: is in quarantine, in executor {}, together with this: {}; there are no more for it (--quarantine-executors, --executors).",
+                session.name(), executor.label(), other.name());
+    return &executor;
+  }
+  const auto is_blocked = [&](const ManagedExecutor& other) { return pool_.all().at(other.id())->is_blocked() && suits(other, session); };
+  if (ManagedExecutor* const blocked = pool_.any(session.device, limits_.house_of(session.client.uid), is_blocked)) {
+    log_warning("{}: is in quarantine, in executor {}, which kernels without end block, because no other can be had (--executors).", session.name(),
+                blocked->label());
+    return blocked;
+  }
+  log_warning(
+      "{}: should be in quarantine and is served among the others, because no further executor can be had (--executors, or the GPU's compute mode).",
+      session.name());
+  return nullptr;
+}
+
+ManagedExecutor* ExecutorChoice::other_than(const ManagedExecutor& present, const ClientSession& session) {
+  const auto own = reserved_.find(present.id());
+  // With variables it needs its modules where they are here: only an executor that has loaded nothing yet can make the same loads.
+  const bool has_variables = session.variables.valid();
+  ManagedExecutor* other = pool_.choose(session.device, present.user(), [&](const ManagedExecutor& executor) {
+    if (&executor == &present || ranges_.is_left_in(executor, session.id) || is_kept_clean(executor)) return false;
+    if (has_variables && (images_.has_log(executor.id()) || is_used(executor))) return false;
+    const auto reserved = reserved_.find(executor.id());
+    return own == reserved_.end() ? reserved == reserved_.end() : reserved != reserved_.end() && reserved->second == own->second;
+  });
+  if (other != nullptr && own != reserved_.end()) reserved_.emplace(other->id(), own->second);
+  return other;
+}
+
+bool ExecutorChoice::is_used(const ManagedExecutor& executor) const {
+  return std::ranges::any_of(sessions_.all(), [&](const auto& entry) {
+    const ClientSession& session = entry.second;
+    if (session.relocation && session.relocation->to == &executor) return true;
+    return session.executor == &executor && session.phase != SessionPhase::lost;
+  });
+}
+
+void ExecutorChoice::let_go_if_unused(ManagedExecutor& executor) {
+  if (!is_used(executor)) pool_.release(executor, [this, &executor] { return !is_used(executor); });
+}
+
+void ExecutorChoice::released(const Ward& ward) {
+  std::erase_if(reserved_, [&](const auto& entry) { return entry.second == ward; });
+}
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which executor serves whom. Newcomers go to the first that no kernel without end blocks; what is in quarantine is served apart, in an executor
+// that is reserved for it. An executor that nobody needs any more is let go.
+// Owned by SessionManager; the control process's thread.
+#pragma once
+
+#include <map>
+
+#include "broker/control/executors/executor_pool.hpp"
+#include "broker/control/faults/fault_ledger.hpp"
+#include "broker/control/images/image_store.hpp"
+#include "broker/control/placement/kinds.hpp"
+#include "broker/control/sessions/session_ranges.hpp"
+#include "broker/control/sessions/session_table.hpp"
+
+namespace mpsshim::broker::control {
+
+class ExecutorChoice {
+ public:
+  ExecutorChoice(const SessionLimits& limits, const SessionTable& sessions, ExecutorPool& pool, const SessionRanges& ranges, const ImageStore& images,
+                 const FaultLedger& ledger, const Kinds& kinds)
+      : limits_(limits), sessions_(sessions), pool_(pool), ranges_(ranges), images_(images), ledger_(ledger), kinds_(kinds) {}
+
+  // False if no executor can have it.
+  [[nodiscard]] bool place(ClientSession& session);
+  // Where the session may go instead; nullptr: nowhere. Out of quarantine no move leads among the others.
+  [[nodiscard]] ManagedExecutor* other_than(const ManagedExecutor& present, const ClientSession& session);
+  [[nodiscard]] bool is_reserved(ExecutorId executor) const { return reserved_.contains(executor); }
+
+  void let_go_if_unused(ManagedExecutor& executor);
+  void forget(ExecutorId executor) { reserved_.erase(executor); }  // it is gone
+  void released(const Ward& ward);                                 // from quarantine
+
+ private:
+  [[nodiscard]] bool suits(const ManagedExecutor& executor, const ClientSession& session) const;
+  [[nodiscard]] bool is_kept_clean(const ManagedExecutor& executor) const;
+  [[nodiscard]] bool is_used(const ManagedExecutor& executor) const;
+  [[nodiscard]] ManagedExecutor* place_in_quarantine(const ClientSession& session, const Ward& ward);
+  [[nodiscard]] ManagedExecutor* find_quarantine(const ClientSession& session, const Ward& ward) const;
+  [[nodiscard]] ManagedExecutor* share_quarantine(const ClientSession& session) const;
+  [[nodiscard]] bool is_near(ExecutorId executor, const ClientSession& session) const;  // of its device and its user
+
+  const SessionLimits& limits_;
+  const SessionTable& sessions_;
+  ExecutorPool& pool_;
+  const SessionRanges& ranges_;
+  const ImageStore& images_;
+  const FaultLedger& ledger_;
+  const Kinds& kinds_;
+  std::map<ExecutorId, Ward> reserved_;  // executors that serve what is in quarantine only
+};
+
+}  // namespace mpsshim::broker::control

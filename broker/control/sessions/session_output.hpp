@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text of kernels, on its way from the executor that has it to the client that it is for. It waits in the session's OutputBox.
+// The control process's thread.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "broker/control/sessions/session_table.hpp"
+#include "broker/control_messages.hpp"
+#include "proto/client_requests.hpp"
+
+namespace mpsshim::broker::control {
+
+// An executor says where it has such text.
+void note_output(SessionTable& sessions, const ManagedExecutor& executor, const message::Printed& part);
+void add_output(ClientSession& session, std::uint32_t stream, std::string_view text);
+void take_output(ClientSession& session, proto::OutputTaken& message);  // by the client
+
+}  // namespace mpsshim::broker::control
