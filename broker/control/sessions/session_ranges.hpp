@@ -23,7 +23,7 @@ class SessionRanges {
   void make(const proto::DriverFacts& facts);  // the table, once the devices' memory is known
   // That the session has a device and a pinned range. False: none is free that it has not refused.
   [[nodiscard]] bool ensure(ClientSession& session);
-  // In place of `refused`, which is one of the two. Nothing: there is none, and the session keeps it.
+  // In place of `refused`, which is one of the two. False: there is none, and the session keeps it.
   [[nodiscard]] bool replace(ClientSession& session, const proto::Lease& refused);
   // A further device range of at least `size_bytes`, announced to the session's executor; nothing: there is none.
   [[nodiscard]] std::optional<proto::Lease> add(ClientSession& session, std::uint64_t size_bytes);

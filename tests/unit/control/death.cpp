@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executors' deaths: what clients see, and what the next life is given.
+// Executors' deaths: what clients see.
 #include "tests/unit/control/support/control_fixture.hpp"
-#include "tests/unit/control/support/kept_variables.hpp"
 
 using namespace mpsshim;
 using namespace mpsshim::broker;
@@ -10,11 +9,10 @@ using namespace mpsshim::broker::control::testing;
 
 namespace {
 
-void create_chunk(ControlFixture& broker, std::uint64_t session, std::uint64_t address, const char* content) {
-  const proto::FileDescriptor file = proto::create_memory_file("test-chunk", 4096);
-  REQUIRE(pwrite(file.get(), content, strlen(content), 0) == static_cast<ssize_t>(strlen(content)));
-  broker.executor().send({message::ChunkCreated{.session = session, .chunk = address, .size_bytes = 4096}, {.handle = file.get()}});
-  REQUIRE(turn_until(broker.loop, [&] { return broker.session(session).chunks.all().contains(address); }));
+void expect_no_pause(ControlFixture& broker) {
+  const ManagedExecutor& executor = *broker.manager.executors().at({0, 0});
+  REQUIRE(turn_until(broker.loop, [&] { return executor.state() != ExecutorState::active; }));
+  CHECK(executor.state() == ExecutorState::starting);
 }
 
 }  // namespace
@@ -49,7 +47,7 @@ TEST_CASE("a fault: the guilty has the driver's error for good, the idle moves w
   const auto guilty_page = map_header(a.fds);
   TestClient b = broker.attach(&idle);
   const auto idle_page = map_header(b.fds);
-  create_chunk(broker, idle.session, idle.device_lease.address, "precious");
+  broker.create_chunk(idle.session, idle.device_lease.address, "precious");
   proto::SegmentCreate request;
   request.purpose = proto::SegmentPurpose::pinned;
   request.address = idle.pinned_lease.address;
@@ -122,8 +120,8 @@ TEST_CASE("what an executor said just before its death counts") {
   proto::Attached attached;
   TestClient client = broker.attach(&attached);
   const proto::FileDescriptor file = proto::create_memory_file("test-chunk", 4096);
-  broker.executor().send({message::ChunkCreated{.session = attached.session, .chunk = attached.device_lease.address, .size_bytes = 4096},
-                          {.handle = file.get()}});
+  broker.executor().send(
+      {message::ChunkCreated{.session = attached.session, .chunk = attached.device_lease.address, .size_bytes = 4096}, {.handle = file.get()}});
   broker.executor().die();  // both are there when the broker looks
   ExecutorPeer& next = broker.next_life(2);
   client.send(proto::Attach{});
@@ -136,127 +134,6 @@ TEST_CASE("an executor that reports a fault and stays is killed") {
   ExecutorPeer& first = broker.executor();
   first.report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(turn_until(broker.loop, [&] { return first.killed; }));
-}
-
-TEST_CASE("an attach that waits while the executor dies is answered by the next") {
-  SessionLimits limits = ControlFixture::quick_limits();
-  limits.answer = std::chrono::milliseconds(2000);
-  ControlFixture broker(limits);
-  broker.serve();
-  TestClient client = broker.connect();
-  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
-  client.send(proto::Attach{});
-  broker.executor().expect<message::SessionOpen>();
-  broker.executor().die();
-  broker.next_life(2).open_session();
-  const auto attached = client.await<proto::Attached>();
-  CHECK(attached.header.status == CUDA_SUCCESS);
-  CHECK(attached.epoch == 2);
-}
-
-TEST_CASE("a moved client that leaves needs no executor") {
-  ControlFixture broker;
-  broker.serve();
-  proto::Attached attached;
-  TestClient client = broker.attach(&attached);
-  broker.executor().die();
-  broker.next_life(2);
-  client.hang_up();
-  CHECK(turn_until(broker.loop, [&] { return broker.manager.sessions().empty(); }));
-  CHECK_FALSE(broker.executor().receive());
-}
-
-TEST_CASE("two deaths in a row: the session still moves, its memory with it") {
-  ControlFixture broker;
-  broker.serve();
-  proto::Attached attached;
-  TestClient client = broker.attach(&attached);
-  create_chunk(broker, attached.session, attached.device_lease.address, "x");
-  broker.executor().die();
-  broker.next_life(2).die();
-  ExecutorPeer& third = broker.next_life(3);
-  client.send(proto::Attach{});
-  third.expect<message::ChunkRestore>();
-  third.open_session();
-  CHECK(client.await<proto::Attached>().epoch == 3);
-}
-
-TEST_CASE("a restored session that the executor refuses is lost, with the reason, and its memory goes") {
-  ControlFixture broker;
-  broker.serve();
-  proto::Attached attached;
-  TestClient client = broker.attach(&attached);
-  create_chunk(broker, attached.session, attached.device_lease.address, "x");
-  broker.executor().die();
-  ExecutorPeer& next = broker.next_life(2);
-  client.send(proto::Attach{});
-  next.expect<message::ChunkRestore>();
-  next.expect<message::SessionOpen>();
-  next.send(message::SessionOpened{.session = attached.session, .status = CUDA_ERROR_OUT_OF_MEMORY});
-  const auto answer = client.await<proto::Attached>();
-  CHECK(answer.header.status == CUDA_SUCCESS);
-  CHECK(answer.lost == CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(broker.session(attached.session).chunks.all().empty());
-}
-
-TEST_CASE("a session that executors die of while it is opened is given up after the second") {
-  SessionLimits limits = ControlFixture::quick_limits();
-  limits.answer = std::chrono::milliseconds(2000);
-  ControlFixture broker(limits);
-  broker.serve();
-  proto::Attached bystander;
-  TestClient other = broker.attach(&bystander);
-  TestClient client = broker.connect();
-  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
-  client.send(proto::Attach{});
-  broker.executor().expect<message::SessionOpen>();
-  broker.executor().die();
-  ExecutorPeer& second = broker.next_life(2);
-  second.expect<message::SessionOpen>();
-  second.die();
-  CHECK(client.await<proto::Attached>().header.status == CUDA_ERROR_MPS_SERVER_NOT_READY);
-  ExecutorPeer& third = broker.next_life(3);
-  other.send(proto::Attach{});
-  third.open_session();
-  CHECK(other.await<proto::Attached>().session == bystander.session);
-}
-
-TEST_CASE("a session its executor had failed stays failed through a move") {
-  ControlFixture broker;
-  broker.serve();
-  proto::Attached attached;
-  TestClient client = broker.attach(&attached);
-  const auto page = map_header(client.fds);
-  header_of(page).session_error = CUDA_ERROR_INVALID_HANDLE;
-  header_of(page).session_state = kFailed;  // as an executor does for a malformed record
-  CHECK(client.ask<proto::Attached>(proto::Attach{}).lost == CUDA_ERROR_INVALID_HANDLE);
-  broker.executor().die();
-  broker.next_life(2);
-  CHECK(state_in(page) == kFailed);
-}
-
-TEST_CASE("what takes device memory besides loads is made again in its order, up to the last load in which a client has an address") {
-  ControlFixture broker;
-  broker.serve();
-  proto::Attached attached;
-  TestClient client = broker.attach(&attached);
-  ExecutorPeer& serving = broker.executor();
-  const auto note = [&](LogKind kind) {
-    const std::size_t before = broker.manager.images().log().size();
-    serving.send(message::ModuleNote{.kind = kind});
-    REQUIRE(turn_until(broker.loop, [&] { return broker.manager.images().log().size() == before + 1; }));
-  };
-  const LogKind made[] = {LogKind::stream, LogKind::side_contexts, LogKind::graph};
-  for (const LogKind kind : made) note(kind);
-  broker.load_image(serving, client, "module image", kLoadTakesCodeAddresses);
-  for (const LogKind kind : made) note(kind);
-  serving.die();
-  ExecutorPeer& next = broker.next_life(2);
-  for (const LogKind kind : made) CHECK(next.expect<message::LoadReplay>().message.kind == kind);
-  CHECK(next.expect<message::LoadReplay>().message.kind == LogKind::load);
-  client.send(proto::Attach{});
-  next.expect<message::SessionOpen>();  // and nothing of what was made behind the load
-  CHECK(broker.manager.images().log().size() == std::size(made) + 1);
 }
 
 TEST_CASE("five deaths within ten seconds: a client with a session is held until the pause is over, a new one gets an error") {
@@ -280,16 +157,6 @@ TEST_CASE("five deaths within ten seconds: a client with a session is held until
   CHECK(again.header.status == CUDA_SUCCESS);
   CHECK(again.session == attached.session);
 }
-
-namespace {
-
-void expect_no_pause(ControlFixture& broker) {
-  const ManagedExecutor& executor = *broker.manager.executors().at({0, 0});
-  REQUIRE(turn_until(broker.loop, [&] { return executor.state() != ExecutorState::active; }));
-  CHECK(executor.state() == ExecutorState::starting);
-}
-
-}  // namespace
 
 TEST_CASE("faults that a client is to blame for, or one of several, do not make the service pause") {
   const unsigned at_work = GENERATE(1u, 2u);  // with two nobody is shown guilty
@@ -357,49 +224,4 @@ TEST_CASE("quit: every client is told, executors are asked to end, then killed")
       broker.loop, [&] { return broker.stopped; }, 3000));
   CHECK(broker.executor().killed);
   CHECK(broker.launcher.lives.size() == 1);
-}
-
-TEST_CASE("what is kept of a session's variables goes to the next life, where its copy of the image is its own") {
-  ControlFixture broker;
-  broker.serve();
-  proto::Attached owner;
-  TestClient a = broker.attach(&owner);
-  const std::uint64_t image = load_copy(a, broker.executor(), "module image", 3);
-  broker.executor().send(message::ModuleNote{.object = image, .copy = 4, .kind = LogKind::load});  // another copy, nobody's
-  keep_variables(broker.loop, broker.executor(), broker.session(owner.session), image, 3);
-  broker.executor().die();
-  ExecutorPeer& next = broker.next_life(2);
-  const auto its_copy = next.expect<message::LoadReplay>();
-  CHECK(its_copy.message.copy == 3);
-  CHECK(its_copy.message.session == owner.session);
-  const auto free_copy = next.expect<message::LoadReplay>();
-  CHECK(free_copy.message.copy == 4);
-  CHECK(free_copy.message.session == 0);
-  SECTION("it comes back") {
-    a.send(proto::Attach{});
-    const auto restored = next.expect<message::VariablesRestore>();
-    CHECK(restored.message.session == owner.session);
-    CHECK(proto::sealed_size(restored.fds.variables).value_or(0) >= sizeof(KeptVariablesFile));
-    next.open_session();
-    CHECK(a.await<proto::Attached>().lost == 0);
-  }
-  SECTION("it does not") {
-    a.hang_up();
-    CHECK(next.expect<message::VariablesForget>().message.session == owner.session);
-  }
-}
-
-TEST_CASE("who does not survive its executor keeps no variables") {
-  ControlFixture broker;
-  broker.serve();
-  proto::Attached owner;
-  TestClient a = broker.attach(&owner);
-  const std::uint64_t image = load_copy(a, broker.executor(), "module image", 3);
-  keep_variables(broker.loop, broker.executor(), broker.session(owner.session), image, 3);
-  broker.executor().set_progress(0, owner.session, 2, 1);
-  broker.executor().die();
-  ExecutorPeer& next = broker.next_life(2);
-  turn_for(broker.loop, 20);
-  CHECK_FALSE(next.receive());  // nor is its copy loaded for anybody
-  CHECK_FALSE(broker.session(owner.session).variables.valid());
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include <sys/syscall.h>
@@ -12,8 +13,9 @@
 #include "broker/control/manager/session_manager.hpp"
 #include "broker/control/server/client_connection.hpp"
 #include "proto/client_requests.hpp"
-#include "tests/unit/control/support/executor_peer.hpp"
+#include "tests/unit/control/support/peer_launcher.hpp"
 #include "tests/unit/control/support/test_client.hpp"
+#include "tests/unit/control/support/turns.hpp"
 
 namespace mpsshim::broker::control::testing {
 
@@ -96,6 +98,8 @@ class ControlFixture {
   }
   // An image of the client's that `peer` says it has loaded; its number.
   std::uint64_t load_image(ExecutorPeer& peer, TestClient& client, const std::string& content, std::uint32_t flags = 0);
+  // A chunk of that session, as the executor that serves makes it.
+  void create_chunk(std::uint64_t session_id, std::uint64_t address, std::string_view content);
   const ClientSession& session(std::uint64_t id) { return manager.sessions().at(id); }
   bool has_session(std::uint64_t id) { return manager.sessions().contains(id); }
 
@@ -109,6 +113,13 @@ class ControlFixture {
  private:
   std::vector<std::unique_ptr<ClientConnection>> connections_;
 };
+
+inline void ControlFixture::create_chunk(std::uint64_t session_id, std::uint64_t address, std::string_view content) {
+  const proto::FileDescriptor file = proto::create_memory_file("test-chunk", 4096);
+  REQUIRE(pwrite(file.get(), content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
+  executor().send({message::ChunkCreated{.session = session_id, .chunk = address, .size_bytes = 4096}, {.handle = file.get()}});
+  REQUIRE(turn_until(loop, [&] { return session(session_id).chunks.all().contains(address); }));
+}
 
 inline std::uint64_t ControlFixture::load_image(ExecutorPeer& peer, TestClient& client, const std::string& content, std::uint32_t flags) {
   proto::ImageOpen open;

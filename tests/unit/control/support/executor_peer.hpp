@@ -3,7 +3,6 @@
 // test's one thread: whoever waits turns the broker's loop.
 #pragma once
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -22,23 +21,9 @@
 #include "broker/seen_end.hpp"
 #include "proto/device_facts.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/unit/control/support/turns.hpp"
 
 namespace mpsshim::broker::control::testing {
-
-// Turns the loop until `done` or the time is over.
-template <typename Done>
-bool turn_until(EventLoop& loop, Done&& done, int limit_ms = 2000) {
-  const auto end = EventLoop::Clock::now() + std::chrono::milliseconds(limit_ms);
-  while (!done()) {
-    if (EventLoop::Clock::now() > end) return false;
-    loop.turn(1);
-  }
-  return true;
-}
-inline void turn_for(EventLoop& loop, int ms) {
-  (void)turn_until(
-      loop, [] { return false; }, ms);
-}
 
 // One life. The broker's half of it went to the ManagedExecutor under test.
 class ExecutorPeer {
@@ -161,37 +146,6 @@ class ExecutorPeer {
   proto::FileDescriptor death_;
   proto::Mapping progress_;
   proto::Mapping calls_;
-};
-
-class PeerLauncher final : public ExecutorLauncher {
- public:
-  explicit PeerLauncher(EventLoop& loop) : loop_(loop) {}
-  std::optional<ExecutorLife> launch(const ExecutorOptions& options) override {
-    ExecutorLife life;
-    lives.push_back(std::make_unique<ExecutorPeer>(loop_, options, life));
-    return life;
-  }
-  void kill(const ExecutorLife& life) override {
-    for (auto& peer : lives) {
-      if (peer->pid != life.pid || peer->dead) continue;
-      peer->killed = true;
-      peer->die();
-    }
-  }
-  void halt(const ExecutorLife& life) override {
-    for (auto& peer : lives) peer->halted |= peer->pid == life.pid;
-  }
-  bool stands_still(const ExecutorLife& life) override {
-    return std::ranges::any_of(lives,
-                               [&](const auto& peer) { return peer->pid == life.pid && (peer->dead || (peer->halted && peer->stands_still)); });
-  }
-  std::string reap(const ExecutorLife&) override { return "ended as the test wished"; }
-  ExecutorPeer& last() { return *lives.back(); }
-
-  std::vector<std::unique_ptr<ExecutorPeer>> lives;
-
- private:
-  EventLoop& loop_;
 };
 
 }  // namespace mpsshim::broker::control::testing

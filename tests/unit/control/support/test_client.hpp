@@ -13,7 +13,8 @@
 #include "broker/control/base/event_loop.hpp"
 #include "proto/channel.hpp"
 #include "proto/handshake.hpp"
-#include "tests/unit/control/support/executor_peer.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/unit/control/support/turns.hpp"
 
 namespace mpsshim::broker::control::testing {
 
