@@ -26,7 +26,7 @@ void FaultLedger::note_good(const ClientProgram& program) {
 void FaultLedger::weigh() {
   std::erase_if(suspicions_, [&](const Suspicion& suspicion) {
     if (!std::ranges::all_of(suspicion.programs, [](const auto& program) { return program->is_known; })) return false;
-    std::vector<Program> programs;
+    std::vector<ProgramIdentity> programs;
     for (const auto& program : suspicion.programs) programs.push_back(program->program);
     for (const Ward& ward : quarantine_.note_fault(programs, suspicion.when, suspicion.weight)) {
       log_warning(

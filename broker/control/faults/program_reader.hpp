@@ -22,7 +22,7 @@
 namespace mpsshim::broker::control {
 
 struct ClientProgram {
-  Program program;
+  ProgramIdentity program;
   bool is_known = false;  // else its digest is still to come
 };
 

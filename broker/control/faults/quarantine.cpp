@@ -16,15 +16,15 @@ constexpr std::size_t kMostRecords = 4'096;    // who makes up ever new programs
 constexpr std::size_t kMostGood = 4'096;
 constexpr double kLeastDifferent = 2;
 
-void save_program(StateWriter& state, const Program& program) {
+void save_program(StateWriter& state, const ProgramIdentity& program) {
   state.number(program.uid);
   state.plain(program.digest);
   state.text(program.command);
   state.text(program.path);
 }
 
-Program restore_program(StateReader& state) {
-  Program program;
+ProgramIdentity restore_program(StateReader& state) {
+  ProgramIdentity program;
   program.uid = static_cast<uid_t>(state.number());
   program.digest = state.plain<proto::ContentDigest>();
   program.command = state.text();
@@ -34,7 +34,7 @@ Program restore_program(StateReader& state) {
 
 }  // namespace
 
-Ward Ward::of(Extent extent, const Program& program) {
+Ward Ward::of(Extent extent, const ProgramIdentity& program) {
   Ward ward{extent, program};
   if (extent != Extent::command) ward.program.command.clear();
   if (extent == Extent::user) ward.program.digest = {};
@@ -68,12 +68,12 @@ double Quarantine::different(const Ward& whole, Ward::Extent parts, Clock::time_
   return count;
 }
 
-std::vector<Ward> Quarantine::note_fault(std::span<const Program> suspects, Clock::time_point now, double weight) {
+std::vector<Ward> Quarantine::note_fault(std::span<const ProgramIdentity> suspects, Clock::time_point now, double weight) {
   std::vector<Ward> entered;
   if (limits_.faults == 0 || suspects.empty()) return entered;
-  std::map<Program, double> parts;
-  for (const Program& program : suspects) parts[program] += weight / static_cast<double>(suspects.size());
-  const auto enter = [&](Ward::Extent extent, const Program& program, double sum, double limit) {
+  std::map<ProgramIdentity, double> parts;
+  for (const ProgramIdentity& program : suspects) parts[program] += weight / static_cast<double>(suspects.size());
+  const auto enter = [&](Ward::Extent extent, const ProgramIdentity& program, double sum, double limit) {
     const Ward ward = Ward::of(extent, program);
     if (sum + kRounding >= limit && wards_.insert(ward).second) entered.push_back(ward);
   };
@@ -97,11 +97,11 @@ void Quarantine::make_room() {
   records_.erase(std::ranges::min_element(records_, {}, [](const auto& record) { return record.second.back().when; }));
 }
 
-void Quarantine::note_good(const Program& program) {
+void Quarantine::note_good(const ProgramIdentity& program) {
   if (good_.size() < kMostGood && !records_.contains(program)) good_.insert(program);
 }
 
-std::optional<Ward> Quarantine::ward_of(const Program& program) const {
+std::optional<Ward> Quarantine::ward_of(const ProgramIdentity& program) const {
   for (const Ward::Extent extent : {Ward::Extent::command, Ward::Extent::program, Ward::Extent::user}) {
     if (extent == Ward::Extent::user && good_.contains(program)) continue;
     if (const auto found = wards_.find(Ward::of(extent, program)); found != wards_.end()) return *found;
@@ -137,12 +137,12 @@ void Quarantine::save(StateWriter& state) const {
     save_program(state, ward.program);
   }
   state.number(good_.size());
-  for (const Program& program : good_) save_program(state, program);
+  for (const ProgramIdentity& program : good_) save_program(state, program);
 }
 
 void Quarantine::restore(StateReader& state) {
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) {
-    const Program program = restore_program(state);
+    const ProgramIdentity program = restore_program(state);
     Shares& shares = records_[program];
     for (std::uint64_t more = state.number(); more > 0 && state.ok(); --more) shares.push_back(state.plain<Share>());
     if (shares.empty()) state.fail();

@@ -3,7 +3,7 @@
 // eighth each, so that a program all of whose clients are suspects bears it whole. An executor that had to be replaced for work that a client
 // has left behind counts as a fault of it.
 // A program is what a user runs, by content: a copy, a link or another name is the same one, another user's is another. The first words of its
-// command line belong to it (Program::command), so that a script which faults stands for itself, and not for its interpreter.
+// command line belong to it (ProgramIdentity::command), so that a script which faults stands for itself, and not for its interpreter.
 // In quarantine (a Ward) is
 //   a command   whose share of the faults within `window` has come to `faults`;
 //   a program   of which so many different commands have faulted, two at least: with other arguments it is the same one;
@@ -31,24 +31,24 @@ namespace mpsshim::broker::control {
 class StateReader;
 class StateWriter;
 
-struct Program {
+struct ProgramIdentity {
   uid_t uid = static_cast<uid_t>(-1);
   proto::ContentDigest digest{};  // of the executable's content (program_reader.hpp); zeros: it cannot be read, as of others
   std::string command;            // the words behind its name, up to the first that is no option: which script, module or input it runs
   std::string path;               // for the log; anybody may give a program any
-  friend auto operator<=>(const Program& a, const Program& b) {
+  friend auto operator<=>(const ProgramIdentity& a, const ProgramIdentity& b) {
     return std::tie(a.uid, a.digest, a.command) <=> std::tie(b.uid, b.digest, b.command);
   }
-  friend bool operator==(const Program& a, const Program& b) { return (a <=> b) == 0; }
+  friend bool operator==(const ProgramIdentity& a, const ProgramIdentity& b) { return (a <=> b) == 0; }
 };
 
 // All that is in quarantine together: of the program, `command` is blank where it does not matter, and `digest`.
 struct Ward {
   enum class Extent : std::uint8_t { command, program, user };
   Extent extent = Extent::command;
-  Program program;
-  static Ward of(Extent extent, const Program& program);
-  [[nodiscard]] bool holds(const Program& other) const { return of(extent, other) == *this; }
+  ProgramIdentity program;
+  static Ward of(Extent extent, const ProgramIdentity& program);
+  [[nodiscard]] bool holds(const ProgramIdentity& other) const { return of(extent, other) == *this; }
   [[nodiscard]] std::string name() const;  // "Program /bin/app train.py (uid 1000)"
   friend auto operator<=>(const Ward&, const Ward&) = default;
 };
@@ -65,11 +65,11 @@ class Quarantine {
   explicit Quarantine(const QuarantineLimits& limits) : limits_(limits) {}
 
   // One fault, or what is worth `weight` of them, with the programs of its suspects, one entry each. What is in quarantine from now on.
-  [[nodiscard]] std::vector<Ward> note_fault(std::span<const Program> suspects, Clock::time_point now, double weight = 1);
+  [[nodiscard]] std::vector<Ward> note_fault(std::span<const ProgramIdentity> suspects, Clock::time_point now, double weight = 1);
   // A client of it has ended without an error.
-  void note_good(const Program& program);
+  void note_good(const ProgramIdentity& program);
   // The smallest that the program is in.
-  [[nodiscard]] std::optional<Ward> ward_of(const Program& program) const;
+  [[nodiscard]] std::optional<Ward> ward_of(const ProgramIdentity& program) const;
   // Whether anything of that user is in quarantine, so that it matters what a newcomer is.
   [[nodiscard]] bool concerns(uid_t uid) const;
   // Those whose time is over.
@@ -92,9 +92,9 @@ class Quarantine {
   void make_room();
 
   const QuarantineLimits limits_;
-  std::map<Program, Shares> records_;
+  std::map<ProgramIdentity, Shares> records_;
   std::set<Ward> wards_;
-  std::set<Program> good_;
+  std::set<ProgramIdentity> good_;
 };
 
 }  // namespace mpsshim::broker::control

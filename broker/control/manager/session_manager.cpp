@@ -21,7 +21,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       pool_(loop, launcher, executors, limits_.pool, *this),
       ranges_(limits_, sessions_),
       holdings_(limits_, sessions_, images_),
-      handles_(limits_.resources.user.device_bytes, sessions_, shares_),
+      chunks_(limits_.resources.user.device_bytes, sessions_, shares_),
       segments_(sessions_, holdings_, shares_),
       ledger_(loop, limits_.quarantine,
               {.programs_known = [this] { opening_.programs_known(); }, .released = [this](const Ward& ward) { choice_.released(ward); }}),
@@ -46,7 +46,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
              .ledger = ledger_},
             [this] { heaps_.look_soon(); }),
       opening_(loop, limits_, sessions_, pool_, choice_, ranges_, ledger_, ends_,
-               {.device_limit_bytes = handles_.quota().limit(),
+               {.device_limit_bytes = chunks_.quota().limit(),
                 .is_held_back = [this](const ClientSession& newcomer) { return heaps_.holds_back(newcomer); }}),
       investigation_(sessions_, ledger_),
       deaths_(sessions_, ends_, relocations_, investigation_, ledger_),
@@ -87,7 +87,7 @@ CUresult SessionManager::create(const ClientIdentity& client, unsigned device, C
 }
 
 CUresult SessionManager::offer_external(ClientSession& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor) {
-  return handles_.offer_external(session, request, descriptor, facts()->device[session.device].is_cpu_device != 0);
+  return chunks_.offer_external(session, request, descriptor, facts()->device[session.device].is_cpu_device != 0);
 }
 
 SessionHandover SessionManager::handover() {
@@ -97,7 +97,7 @@ SessionHandover SessionManager::handover() {
                           .images = images_,
                           .pool = pool_,
                           .ranges = ranges_,
-                          .quota = handles_.quota(),
+                          .quota = chunks_.quota(),
                           .ledger = ledger_});
 }
 
@@ -207,7 +207,7 @@ void SessionManager::executor_sent(ManagedExecutor& executor, ReceivedMessage& r
       if (session == nullptr) ranges_.taken_down(executor, received.session());
       return;
     case ExecutorMessage::variables_checked: return relocations_.variables_checked(executor, received.read<message::VariablesChecked>());
-    case ExecutorMessage::memory_want: return handles_.grant(executor, session, received.read<message::MemoryWant>());
+    case ExecutorMessage::memory_want: return chunks_.grant(executor, session, received.read<message::MemoryWant>());
     case ExecutorMessage::image_want: return image_service_.give_image(executor, received.read<message::ImageWant>());
     case ExecutorMessage::image_check: return image_service_.check_input(executor, received.take<message::ImageCheck>());
     case ExecutorMessage::link_want: return image_service_.have_linked(executor, received.take<message::LinkWant>());
@@ -253,8 +253,8 @@ void SessionManager::session_sent(ClientSession& session, ReceivedMessage& recei
     const auto answer = received.read<message::SessionPaused>();
     return (answer.flags & kPauseToRest) != 0 ? restarts_.paused(session, answer) : relocations_.paused(session, answer);
   }
-  if (received.is<message::ChunkCreated>()) return handles_.chunk_created(session, received.take<message::ChunkCreated>());
-  if (received.is<message::ChunkReleased>()) return handles_.chunk_released(session, received.read<message::ChunkReleased>().chunk);
+  if (received.is<message::ChunkCreated>()) return chunks_.chunk_created(session, received.take<message::ChunkCreated>());
+  if (received.is<message::ChunkReleased>()) return chunks_.chunk_released(session, received.read<message::ChunkReleased>().chunk);
   if (received.is<message::LeaseReleased>()) return ranges_.released(session, received.read<message::LeaseReleased>().address);
   if (received.is<message::SegmentReleased>()) {
     session.segments.release(received.read<message::SegmentReleased>().segment);

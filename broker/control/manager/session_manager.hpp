@@ -21,9 +21,9 @@
 #include "broker/control/restarts/heap_renewal.hpp"
 #include "broker/control/restarts/restarts.hpp"
 #include "broker/control/restarts/session_handover.hpp"
+#include "broker/control/sessions/device_chunks.hpp"
 #include "broker/control/sessions/holdings.hpp"
 #include "broker/control/sessions/host_segments.hpp"
-#include "broker/control/sessions/memory_handles.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -54,7 +54,7 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] FaultLedger& faults() { return ledger_; }
   [[nodiscard]] Restarts& restarts() { return restarts_; }
   [[nodiscard]] HeapRenewal& heaps() { return heaps_; }
-  [[nodiscard]] std::map<uid_t, Holding> holdings() const { return holdings_.by_user(handles_.quota()); }
+  [[nodiscard]] std::map<uid_t, Holding> holdings() const { return holdings_.by_user(chunks_.quota()); }
 
   // Requests of clients and commands.
   [[nodiscard]] ClientSession* find(std::uint64_t session) { return sessions_.find(session); }  // nullptr once it has ended
@@ -67,7 +67,7 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] bool may_hold(const ClientSession& session, std::uint64_t more_bytes, std::string& why) const {
     return holdings_.may_hold(session, more_bytes, why);
   }
-  [[nodiscard]] MemoryHandles& handles() { return handles_; }
+  [[nodiscard]] DeviceChunks& chunks() { return chunks_; }
   [[nodiscard]] HostSegments& segments() { return segments_; }
   [[nodiscard]] CUresult offer_external(ClientSession& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor);
   void end(ClientSession& session) { ends_.end(session); }  // the client is gone
@@ -109,7 +109,7 @@ class SessionManager final : public ExecutorOwner {
   ExecutorPool pool_;
   SessionRanges ranges_;
   Holdings holdings_;
-  MemoryHandles handles_;
+  DeviceChunks chunks_;
   HostSegments segments_;
   FaultLedger ledger_;
   ImageService image_service_;

@@ -31,7 +31,7 @@ bool ExecutorChoice::suits(const ManagedExecutor& executor, const ClientSession&
 // For a session that comes with variables: loads of others would be in the way of its own.
 bool ExecutorChoice::is_kept_clean(const ManagedExecutor& executor) const {
   return std::ranges::any_of(sessions_.all(), [&](const auto& entry) {
-    const std::optional<Relocation>& relocation = entry.second.relocation;
+    const auto& relocation = entry.second.relocation;
     return relocation && relocation->to == &executor && relocation->has_variables;
   });
 }

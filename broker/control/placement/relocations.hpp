@@ -2,7 +2,7 @@
 // Sessions that starve in their executor are moved to another: when that one is ready, their own is asked to pause them, and from then on they are
 // what they would be after their executor's death. What they have mapped in the old one can be taken down only in a quiet window and stays behind
 // till then (Remnants). Who cannot move stays, and its call waits on.
-// Owned by SessionManager; the control process's thread. A session's Relocation is changed here alone.
+// Owned by SessionManager; the control process's thread. A SessionRelocation is changed here alone.
 #pragma once
 
 #include <cstdint>

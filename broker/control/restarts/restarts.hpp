@@ -67,7 +67,7 @@ class Restarts {
   struct Rest {
     RestOrder order;
     House house;
-    std::uint64_t number = 0;  // as Relocation::order
+    std::uint64_t number = 0;  // as SessionRelocation::order
     std::function<void(const std::string& why)> done;
     EventLoop::Clock::time_point until;
     bool asked = false;

@@ -16,8 +16,8 @@
 #include "broker/control/executors/published_facts.hpp"
 #include "broker/control/faults/fault_ledger.hpp"
 #include "broker/control/images/image_store.hpp"
+#include "broker/control/sessions/device_chunks.hpp"
 #include "broker/control/sessions/host_segments.hpp"
-#include "broker/control/sessions/memory_handles.hpp"
 #include "broker/control/sessions/session_ranges.hpp"
 #include "broker/control/sessions/session_table.hpp"
 

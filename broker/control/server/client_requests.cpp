@@ -86,7 +86,7 @@ void ClientConnection::on(const proto::MemoryShare& request) {
   CUresult status = CUDA_SUCCESS;
   const ClientSession* session = live_session(status);
   if (session == nullptr) return answer(message, status);
-  const auto name = manager_.handles().share(*session, request.object);
+  const auto name = manager_.chunks().share(*session, request.object);
   message.name = name.value_or(proto::MemoryName{});
   answer(message, name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
@@ -97,7 +97,7 @@ void ClientConnection::on(const proto::MemoryOpen& request) {
   ClientSession* session = live_session(status);
   if (session == nullptr) return answer(message, status);
   bool is_own = false;
-  status = manager_.handles().open(*session, request, message.size_bytes, is_own);
+  status = manager_.chunks().open(*session, request, message.size_bytes, is_own);
   message.is_own = is_own ? 1 : 0;
   answer(message, status);
 }

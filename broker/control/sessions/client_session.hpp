@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One client process on one GPU, from its Attach to its end, across executors: identity, leases, memory, images, the current channel.
-// Owned by SessionTable; changed by the parts of SessionManager alone, each its own fields. The control process's thread.
+// Owned by SessionTable, changed by the parts of SessionManager alone; the control process's thread.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ enum class SessionPhase {
 class ManagedExecutor;
 
 // A session that starves in its executor goes to another: started first, if need be; then its own is asked to pause it.
-struct Relocation {
+struct SessionRelocation {
   ManagedExecutor* to = nullptr;
   bool is_for_tests = false;   // nothing of it starves
   bool has_variables = false;  // the target, which has loaded nothing yet, is to make the same loads: nobody else is placed there
@@ -95,7 +95,7 @@ struct ClientSession {
   proto::FileDescriptor event_times;
   bool event_times_hold = false;
 
-  std::optional<Relocation> relocation;
+  std::optional<SessionRelocation> relocation;
   unsigned crashes_while_compiling = 0;  // of executors, over images of this session
   bool is_bound = false;                 // its variables came to other addresses in another executor: it is asked to move no more
 

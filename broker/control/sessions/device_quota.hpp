@@ -2,7 +2,7 @@
 // How much device memory the clients of each user hold on each device, and how much they may. What is held is a DeviceCharge: it counts from the
 // moment that an executor is allowed to make the memory until the last session that has it has let it go, so one piece that several sessions of a
 // user share counts once, whichever executors they are in.
-// Owned by MemoryHandles; the control process's thread. Charges may outlive it.
+// Owned by DeviceChunks; the control process's thread. Charges may outlive it.
 #pragma once
 
 #include <algorithm>

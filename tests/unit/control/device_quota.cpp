@@ -142,7 +142,7 @@ TEST_CASE("device quota: memory that sessions share counts once, as long as one 
   broker.take(first.session, kPiece, 70 * kMiB);
   turn_for(broker.loop, 10);
   ClientSession& importer = *broker.manager.find(second.session);
-  const auto name = broker.manager.handles().share(broker.session(first.session), kPiece);
+  const auto name = broker.manager.chunks().share(broker.session(first.session), kPiece);
   REQUIRE(name);
   proto::MemoryOpen open;
   open.name = *name;
@@ -150,7 +150,7 @@ TEST_CASE("device quota: memory that sessions share counts once, as long as one 
   bool is_own = true;
   SECTION("as memory of its own") {
     open.memory = proto::MemoryId::make(7, 1).value;
-    REQUIRE(broker.manager.handles().open(importer, open, size, is_own) == CUDA_SUCCESS);
+    REQUIRE(broker.manager.chunks().open(importer, open, size, is_own) == CUDA_SUCCESS);
     (void)broker.executor().expect<message::PieceAdd>();
     broker.create(second.session, open.memory, size, 0);
     CHECK(broker.left(second.session) == 30 * kMiB);
@@ -160,7 +160,7 @@ TEST_CASE("device quota: memory that sessions share counts once, as long as one 
   }
   SECTION("through cuImportExternalMemory") {
     open.memory = proto::ExternalMemoryId::make(7, 1).value;
-    REQUIRE(broker.manager.handles().open(importer, open, size, is_own) == CUDA_SUCCESS);
+    REQUIRE(broker.manager.chunks().open(importer, open, size, is_own) == CUDA_SUCCESS);
     const std::uint64_t number = broker.executor().expect<message::PieceAdd>().message.piece;
     broker.executor().send(message::PieceTaken{.session = second.session, .memory = open.memory, .piece = number});
     broker.release(first.session, kPiece);

@@ -60,7 +60,7 @@ struct Reading {
   ProgramReader reader{loop, [this] { ++calls; }};
   int calls = 0;
 
-  Program program_of(pid_t pid, uid_t uid = 1000) {
+  ProgramIdentity program_of(pid_t pid, uid_t uid = 1000) {
     const auto program = reader.identify(pid, uid, {});
     REQUIRE(turn_until(loop, [&] { return program->is_known; }));
     return program->program;
@@ -132,7 +132,7 @@ TEST_CASE("a copied and renamed executable is the same program, a changed one an
   std::ofstream(three, std::ios::app) << "more";
   const Sleeper first(one), second(two), third(three);
   Reading reading;
-  const Program program = reading.program_of(first.pid());
+  const ProgramIdentity program = reading.program_of(first.pid());
   CHECK(program.digest != proto::ContentDigest{});
   CHECK(program.path == one);
   CHECK(program == reading.program_of(second.pid()));
@@ -148,7 +148,7 @@ TEST_CASE("the first words of a command line are its script, options with it, wh
   CHECK(leading_words_of(one.pid()) == "1000");
   CHECK(leading_words_of(three.pid()) == "-- 1000");
   Reading reading;
-  const Program first = reading.program_of(one.pid()), second = reading.program_of(two.pid());
+  const ProgramIdentity first = reading.program_of(one.pid()), second = reading.program_of(two.pid());
   CHECK(first.digest == second.digest);
   CHECK(first != second);
 }

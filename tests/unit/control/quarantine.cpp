@@ -10,13 +10,13 @@ using std::chrono::seconds;
 namespace {
 
 using Wards = std::vector<Ward>;
-using Programs = std::vector<Program>;
-const Program kA{1000, {1}, "", "/bin/a"};
-const Program kB{1000, {2}, "", "/bin/b"};
-const Program kC{1000, {3}, "", "/bin/c"};
-const Program kAOfOther{1001, {1}, "", "/bin/a"};
-const Program kANew{1000, {4}, "", "/bin/a"};
-const Program kACopied{1000, {1}, "", "/tmp/innocent"};
+using Programs = std::vector<ProgramIdentity>;
+const ProgramIdentity kA{1000, {1}, "", "/bin/a"};
+const ProgramIdentity kB{1000, {2}, "", "/bin/b"};
+const ProgramIdentity kC{1000, {3}, "", "/bin/c"};
+const ProgramIdentity kAOfOther{1001, {1}, "", "/bin/a"};
+const ProgramIdentity kANew{1000, {4}, "", "/bin/a"};
+const ProgramIdentity kACopied{1000, {1}, "", "/tmp/innocent"};
 constexpr Quarantine::Clock::time_point kStart{};
 
 }  // namespace
@@ -29,7 +29,7 @@ TEST_CASE("the third fault within the window puts a program into quarantine, onc
   CHECK(quarantine.note_fault(Programs{kA}, kStart + seconds(299)) == Wards{Ward::of(Ward::Extent::command, kA)});
   CHECK(quarantine.ward_of(kA));
   CHECK(quarantine.note_fault(Programs{kA}, kStart + seconds(299)).empty());
-  for (const Program& other : {kB, kAOfOther, kANew}) CHECK_FALSE(quarantine.ward_of(other));
+  for (const ProgramIdentity& other : {kB, kAOfOther, kANew}) CHECK_FALSE(quarantine.ward_of(other));
 }
 
 TEST_CASE("faults that are longer ago than the window count no more") {
@@ -38,7 +38,7 @@ TEST_CASE("faults that are longer ago than the window count no more") {
 }
 
 TEST_CASE("suspects share a fault, clients of one program bear their shares together") {
-  const Program other{1001, {2}, "", "/bin/b"};  // of another user, so that the two are nothing together
+  const ProgramIdentity other{1001, {2}, "", "/bin/b"};  // of another user, so that the two are nothing together
   Quarantine shared({1, seconds(300)});
   for (int i = 0; i < 3; ++i) CHECK(shared.note_fault(Programs{kA, other, other, other}, kStart).size() == (i == 1 ? 1u : 0u));  // at 1.5
   CHECK(shared.ward_of(other));
@@ -70,12 +70,12 @@ TEST_CASE("with 0 faults nobody is in quarantine") {
 
 TEST_CASE("a copy under another name is the same program") {
   Quarantine quarantine({3, seconds(300)});
-  for (const Program& each : {kA, kACopied, kA}) (void)quarantine.note_fault(Programs{each}, kStart);
+  for (const ProgramIdentity& each : {kA, kACopied, kA}) (void)quarantine.note_fault(Programs{each}, kStart);
   CHECK(quarantine.ward_of(kACopied));
 }
 
 TEST_CASE("a script's faults are not its interpreter's, those of many scripts are") {
-  const auto script = [](const char* name) { return Program{1000, {9}, name, "/usr/bin/python3"}; };
+  const auto script = [](const char* name) { return ProgramIdentity{1000, {9}, name, "/usr/bin/python3"}; };
   Quarantine quarantine({3, seconds(300)});
   for (int i = 0; i < 5; ++i) (void)quarantine.note_fault(Programs{script("bad.py")}, kStart);
   CHECK(quarantine.ward_of(script("bad.py")));
@@ -92,8 +92,8 @@ TEST_CASE("who faults with ever other programs has them all in quarantine but th
   Quarantine quarantine({3, seconds(300)});
   quarantine.note_good(kC);
   quarantine.note_good(kA);  // until it faults
-  for (const Program& each : {kA, kB, kANew}) (void)quarantine.note_fault(Programs{each}, kStart);
-  const Program unknown{1000, {77}, "", "/tmp/next"};
+  for (const ProgramIdentity& each : {kA, kB, kANew}) (void)quarantine.note_fault(Programs{each}, kStart);
+  const ProgramIdentity unknown{1000, {77}, "", "/tmp/next"};
   REQUIRE(quarantine.ward_of(unknown));
   CHECK(quarantine.ward_of(unknown)->extent == Ward::Extent::user);
   CHECK(quarantine.ward_of(kA));
@@ -125,7 +125,7 @@ TEST_CASE("what is in quarantine, what counts towards it and who has done well g
   const QuarantineLimits limits{2, seconds(300)};
   Quarantine before(limits);
   before.note_good(kC);
-  for (const Program& program : {kA, kA, kB}) (void)before.note_fault(Programs{program}, kStart);
+  for (const ProgramIdentity& program : {kA, kA, kB}) (void)before.note_fault(Programs{program}, kStart);
   REQUIRE(before.ward_of(kA));
   Quarantine after = handed_over(before, limits);
   CHECK(after.ward_of(kA) == before.ward_of(kA));

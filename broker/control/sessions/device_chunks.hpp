@@ -17,10 +17,10 @@
 
 namespace mpsshim::broker::control {
 
-class MemoryHandles {
+class DeviceChunks {
  public:
   // `limit_bytes`: of a user on each device; 0: no limit.
-  MemoryHandles(std::uint64_t limit_bytes, const SessionTable& sessions, ShareTable& shares)
+  DeviceChunks(std::uint64_t limit_bytes, const SessionTable& sessions, ShareTable& shares)
       : quota_(limit_bytes), sessions_(sessions), shares_(shares) {}
 
   [[nodiscard]] const DeviceQuota& quota() const { return quota_; }

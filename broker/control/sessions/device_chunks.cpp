@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/sessions/memory_handles.hpp"
+#include "broker/control/sessions/device_chunks.hpp"
 
 #include <utility>
 
@@ -21,14 +21,14 @@ bool is_of_type(DescriptorKind kind, std::uint32_t handle_type, bool is_cpu_devi
 
 }  // namespace
 
-std::optional<proto::MemoryName> MemoryHandles::share(const ClientSession& session, std::uint64_t object) {
+std::optional<proto::MemoryName> DeviceChunks::share(const ClientSession& session, std::uint64_t object) {
   const Segment* segment = session.segments.find(object);
   const bool holds_events = segment != nullptr && segment->purpose == proto::SegmentPurpose::events;
   if (!holds_events && !session.chunks.all().contains(object)) return std::nullopt;
   return shares_.name({session.id, object});
 }
 
-CUresult MemoryHandles::open(ClientSession& session, const proto::MemoryOpen& request, std::uint64_t& size_bytes, bool& is_own) {
+CUresult DeviceChunks::open(ClientSession& session, const proto::MemoryOpen& request, std::uint64_t& size_bytes, bool& is_own) {
   if (session.phase != SessionPhase::active) return CUDA_ERROR_MPS_SERVER_NOT_READY;
   const bool is_id = proto::MemoryId{request.memory}.has_kind() || proto::ExternalMemoryId{request.memory}.has_kind();
   if (!is_id || session.chunks.all().contains(request.memory)) return CUDA_ERROR_INVALID_VALUE;
@@ -50,8 +50,8 @@ CUresult MemoryHandles::open(ClientSession& session, const proto::MemoryOpen& re
   return CUDA_SUCCESS;
 }
 
-CUresult MemoryHandles::offer_external(ClientSession& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor,
-                                       bool is_cpu_device) {
+CUresult DeviceChunks::offer_external(ClientSession& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor,
+                                      bool is_cpu_device) {
   if (session.phase != SessionPhase::active) return CUDA_ERROR_MPS_SERVER_NOT_READY;
   const bool is_new = proto::ExternalMemoryId{request.memory}.has_kind() && !session.announced.contains(request.memory);
   if (!is_new || request.size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -76,7 +76,7 @@ CUresult MemoryHandles::offer_external(ClientSession& session, const proto::Exte
 }
 
 // Answered whoever asks: a thread of the executor waits.
-void MemoryHandles::grant(ManagedExecutor& executor, ClientSession* session, const message::MemoryWant& want) {
+void DeviceChunks::grant(ManagedExecutor& executor, ClientSession* session, const message::MemoryWant& want) {
   message::MemoryGrant answer{.session = want.session, .question = want.question, .status = CUDA_ERROR_MPS_SERVER_NOT_READY};
   if (session != nullptr) {
     const uid_t uid = session->client.uid;
@@ -93,7 +93,7 @@ void MemoryHandles::grant(ManagedExecutor& executor, ClientSession* session, con
   executor.send(answer);
 }
 
-void MemoryHandles::chunk_created(ClientSession& session, Received<message::ChunkCreated> received) {
+void DeviceChunks::chunk_created(ClientSession& session, Received<message::ChunkCreated> received) {
   auto& [created, fds] = received;
   // Granted before, or another session's; without a limit it has not been asked for.
   DeviceChargeRef charge;
@@ -103,7 +103,7 @@ void MemoryHandles::chunk_created(ClientSession& session, Received<message::Chun
   session.chunks.add(created.chunk, created.size_bytes, std::move(fds.handle), std::move(charge));
 }
 
-void MemoryHandles::chunk_released(ClientSession& session, std::uint64_t object) {
+void DeviceChunks::chunk_released(ClientSession& session, std::uint64_t object) {
   shares_.forget({session.id, object});
   session.chunks.release(object);
 }
