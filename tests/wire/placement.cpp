@@ -66,16 +66,20 @@ TEST_CASE("a session that posts long runs goes to another worker and comes back 
 TEST_CASE("where a session belongs follows from its pace") {
   using broker::Placement;
   using broker::placement;
-  CHECK(placement({5'000, 5}, 5, true, 0) == Placement::elsewhere);
-  CHECK(placement({5'000, 0}, 5, true, 0) == Placement::elsewhere);
-  CHECK(placement({5'000, 500}, 5, true, 0) == Placement::stay);  // waits after every ten
-  CHECK(placement({500, 0}, 5, true, 0) == Placement::stay);      // hardly anything
-  CHECK(placement({500, 250}, 5, false, 0) == Placement::home);
-  CHECK(placement({500, 20}, 5, false, 0) == Placement::stay);
-  CHECK(placement({20, 10}, 5, false, 0) == Placement::stay);    // too little to judge by
-  CHECK(placement({0, 0}, 5, true, 3) == Placement::elsewhere);  // takes all its turns, whatever with
-  CHECK(placement({0, 0}, 5, true, 2) == Placement::stay);
-  CHECK(placement({100, 10}, 5, true, 20) == Placement::stay);  // and waits
+  CHECK(placement({5'000, 5}, 5, {.is_at_home = true}) == Placement::elsewhere);
+  CHECK(placement({5'000, 0}, 5, {.is_at_home = true}) == Placement::elsewhere);
+  CHECK(placement({5'000, 500}, 5, {.is_at_home = true}) == Placement::stay);  // waits after every ten
+  CHECK(placement({500, 0}, 5, {.is_at_home = true}) == Placement::stay);      // hardly anything
+  CHECK(placement({500, 250}, 5, {.is_at_home = false}) == Placement::home);
+  CHECK(placement({500, 20}, 5, {.is_at_home = false}) == Placement::stay);
+  CHECK(placement({20, 10}, 5, {.is_at_home = false}) == Placement::stay);    // too little to judge by
+  CHECK(placement({0, 0}, 5, {.is_at_home = true, .full_turns = 3}) == Placement::elsewhere);  // takes all its turns, whatever with
+  CHECK(placement({0, 0}, 5, {.is_at_home = true, .full_turns = 2}) == Placement::stay);
+  CHECK(placement({100, 10}, 5, {.is_at_home = true, .full_turns = 20}) == Placement::stay);  // and waits
+  CHECK(placement({100, 1}, 5, {.is_at_home = true, .busy_percent = 50}) == Placement::elsewhere);  // one of many that keep a worker busy
+  CHECK(placement({100, 1}, 5, {.is_at_home = true, .busy_percent = 49}) == Placement::stay);
+  CHECK(placement({100, 10}, 5, {.is_at_home = true, .busy_percent = 90}) == Placement::stay);  // waits
+  CHECK(placement({40, 0}, 5, {.is_at_home = true, .busy_percent = 90}) == Placement::stay);    // too little to judge by
 }
 
 }  // namespace mpsshim::test

@@ -25,7 +25,7 @@ struct SessionLimits {
   std::size_t max_clients = kMaxLeases;
   std::chrono::milliseconds orphan{200};     // how long work of a client that is gone may run on
   std::chrono::milliseconds drain{200};      // how long others' work is waited for before an executor is replaced
-  std::chrono::milliseconds answer{10'000};  // how long a client waits for an executor
+  std::chrono::milliseconds answer{30'000};  // how long a client waits for an executor: hundreds that come at once to a busy machine take many seconds
   std::chrono::milliseconds blocked{0};      // how long kernels may block all of a user's executors while somebody waits; 0: as long as they like
   std::chrono::milliseconds pause{1'000};    // how long the work of a session that is to be moved may take to end
   std::chrono::milliseconds relocate_for_tests{0};  // so often a session moves to another executor; 0: only one that starves

@@ -95,14 +95,15 @@ void SideContexts::want() {
 
 void SideContexts::make_next_in_window() {
   if (core_.side_contexts == 0) return;
-  core_.window.submit({"making a side context", 0, true, [this](WindowResult) {
-                          {
-                            const std::size_t number = contexts_.size() + 1;
-                            const auto in_order = core_.control.note(LogKind::side_contexts, number);
-                            make_up_to(number);
-                          }
-                          if (!is_complete()) make_next_in_window();
-                        }});
+  const auto make = [this](WindowResult) {
+    {
+      const std::size_t number = contexts_.size() + 1;
+      const auto in_order = core_.control.note(LogKind::side_contexts, number);
+      make_up_to(number);
+    }
+    if (!is_complete()) make_next_in_window();
+  };
+  core_.window.submit({.what = "making a side context", .deferrable = true, .run = make, .is_due = true});
 }
 
 bool SideContexts::is_complete() const { return refused_ || contexts_.size() >= core_.side_contexts; }

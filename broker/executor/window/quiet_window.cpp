@@ -85,7 +85,7 @@ void QuietWindow::serve() {
       pause(wanted.pressing);
       continue;
     }
-    if (!wanted.pressing && scan.any_busy && now - last_window_ < limits_.deferred_pause) {
+    if (!wanted.pressing && !wanted.is_due && scan.any_busy && now - last_window_ < limits_.deferred_pause) {
       pause(false);
       continue;
     }
@@ -121,6 +121,7 @@ QuietWindow::Demand QuietWindow::demand(Clock::time_point now) {
     }
     wanted.any = true;
     wanted.pressing |= presses(pending, now);
+    wanted.is_due |= pending.job.is_due;
     if (!pending.job.deferrable) wanted.waited = std::max(wanted.waited, now - pending.since);
   }
   return wanted;

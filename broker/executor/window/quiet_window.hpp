@@ -112,6 +112,7 @@ class QuietWindow {
     bool any = false;
     bool held_back = false;    // some are, by LongJobs: they count for nothing else
     bool pressing = false;     // somebody waits, or has waited long enough
+    bool is_due = false;       // no pause is to be made between windows
     Clock::duration waited{};  // the oldest call
   };
 

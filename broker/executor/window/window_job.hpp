@@ -23,6 +23,7 @@ struct WindowJob {
   std::size_t image_bytes = 0;  // of a load, for the log
   std::chrono::microseconds expected{0};  // what its call will take, where that may be long (LongJobs)
   bool presses = false;         // a deferrable one without which launches are slow: holds others from the start
+  bool is_due = false;          // a deferrable one that holds nobody, and does not wait for the pause between such windows either
   std::function<void()> after{};  // then, once the window has closed and work goes on: what is long and needs none
 };
 

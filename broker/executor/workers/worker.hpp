@@ -75,7 +75,7 @@ class Worker final : public SessionOwner {
   void start_watching(const std::shared_ptr<Session>& session);
   void rebalance();
   void scatter();
-  void find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting);
+  [[nodiscard]] bool find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting);
   void idle(Visit& visit);
   [[nodiscard]] bool prepare_sleep(Visit& visit);
   void sleep(const Visit& visit, Clock::time_point now);

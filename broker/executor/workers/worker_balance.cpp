@@ -35,7 +35,7 @@ void Worker::rebalance() {
   for (const std::shared_ptr<Session>& session : sessions_) of_all += paces.emplace_back(session->take_pace()).operations;
   std::uint64_t kept = of_all;
   std::size_t waiting = 0;
-  std::shared_ptr<Session> last;
+  std::vector<std::shared_ptr<Session>> may_go;
   for (std::size_t i = 0, looked_at = 0; i < sessions_.size();) {
     const std::shared_ptr<Session> session = sessions_[i];
     const StreamSet::Pace done = paces[looked_at++];
@@ -47,7 +47,7 @@ void Worker::rebalance() {
     const Placement place = placement(done, elapsed_ms, at);
     if (place == Placement::stay || session->is_closing() || !set_.move(session, place)) {
       waiting += is_at_home && session->home().has_waited(now) ? 1 : 0;
-      if (is_at_home && waits && session->home().may_change(now)) last = session;
+      if (is_at_home && waits && session->home().may_change(now)) may_go.push_back(session);
       ++i;
       continue;
     }
@@ -55,7 +55,10 @@ void Worker::rebalance() {
     drop(i);
   }
   waiting_.store(waiting, std::memory_order_relaxed);
-  if (last) find_better_home(last, waiting);
+  while (!may_go.empty() && find_better_home(may_go.back(), waiting)) {
+    may_go.pop_back();
+    waiting_.store(--waiting, std::memory_order_relaxed);
+  }
 }
 
 // For tests: half of the sessions get another home, or another worker, or both.
@@ -71,16 +74,20 @@ void Worker::scatter() {
   }
 }
 
-// One at a time: the others' counts are to show it before the next one goes.
-void Worker::find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting) {
+// False: none is better.
+bool Worker::find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting) {
   const std::optional<unsigned> home = set_.better_home(waiting, session->streams().count(), rebalanced_.load(std::memory_order_relaxed));
   if (!home && needs_more_homes(waiting)) parts_.sides.want();
-  if (!home || session->is_closing()) return;
+  if (!home || session->is_closing()) return false;
   const unsigned before = session->home().worker();
   session->home().change_to(*home);
-  if (!set_.move(session, Placement::home)) return session->home().change_to(before);  // it is being closed
+  if (!set_.move(session, Placement::home)) {  // it is being closed
+    session->home().change_to(before);
+    return false;
+  }
   log_info("Session {}: waits often, as {} others do: worker {} serves it from now on", session->id(), waiting - 1, *home);
   drop(static_cast<std::size_t>(std::find(sessions_.begin(), sessions_.end(), session) - sessions_.begin()));
+  return true;
 }
 
 std::size_t Worker::waiting(Clock::time_point now) const {
