@@ -44,6 +44,7 @@ class SessionOpening {
   void replace_lease(ClientSession& session, const proto::Lease& refused, ClientSession::Answer answer);
   void programs_known();                  // who has waited for that is placed
   void serve(ManagedExecutor& executor);  // it is ready: those that wait for it
+  // Places it, unless it has its place or waits for its program to be known, and opens it there once that can be.
   void await_executor(ClientSession& session);
   // Whose request is to be answered by this executor.
   [[nodiscard]] std::vector<std::uint64_t> waiting_for(const ManagedExecutor& executor) const;
