@@ -11,7 +11,7 @@ ExecutorPool::ExecutorPool(EventLoop& loop, ExecutorLauncher& launcher, const Ex
                            ExecutorOwner& owner)
     : loop_(loop), launcher_(launcher), settings_(settings), limits_(limits), owner_(owner) {}
 
-ManagedExecutor& ExecutorPool::add(ExecutorId id, ExecutorSettings settings) {
+ManagedExecutor& ExecutorPool::add(ExecutorId id, const ExecutorSettings& settings) {
   auto& executor = executors_[id];
   executor = std::make_unique<ManagedExecutor>(loop_, launcher_, settings, id, owner_);
   executor->start();
@@ -22,7 +22,7 @@ ManagedExecutor& ExecutorPool::first(unsigned device) {
   if (const auto found = executors_.find({device, 0}); found != executors_.end()) return *found->second;
   ExecutorSettings settings = settings_;
   if (device != 0) settings.drivers = {executors_.at({0, 0})->driver()};
-  return add({device, 0}, std::move(settings));
+  return add({device, 0}, settings);
 }
 
 void ExecutorPool::resume(ExecutorId id, std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts) {
@@ -69,7 +69,7 @@ ManagedExecutor* ExecutorPool::add_another(unsigned device, uid_t user) {
   while (executors_.contains(id)) ++id.ordinal;
   ExecutorSettings settings = settings_;
   settings.drivers = {first(device).driver()};
-  return &add(id, std::move(settings));
+  return &add(id, settings);
 }
 
 void ExecutorPool::release(ManagedExecutor& executor, std::function<bool()> unused) {

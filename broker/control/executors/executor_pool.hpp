@@ -50,7 +50,7 @@ class ExecutorPool {
   [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<ManagedExecutor>>& all() const { return executors_; }
 
  private:
-  [[nodiscard]] ManagedExecutor& add(ExecutorId id, ExecutorSettings settings);
+  [[nodiscard]] ManagedExecutor& add(ExecutorId id, const ExecutorSettings& settings);
   [[nodiscard]] ManagedExecutor* add_another(unsigned device, uid_t user);
   [[nodiscard]] bool may_try(unsigned device, uid_t user);
 

@@ -39,7 +39,7 @@ struct ProgramIdentity {
   friend auto operator<=>(const ProgramIdentity& a, const ProgramIdentity& b) {
     return std::tie(a.uid, a.digest, a.command) <=> std::tie(b.uid, b.digest, b.command);
   }
-  friend bool operator==(const ProgramIdentity& a, const ProgramIdentity& b) { return (a <=> b) == 0; }
+  friend bool operator==(const ProgramIdentity& a, const ProgramIdentity& b) { return std::is_eq(a <=> b); }
 };
 
 // All that is in quarantine together: of the program, `command` is blank where it does not matter, and `digest`.

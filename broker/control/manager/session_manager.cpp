@@ -220,6 +220,7 @@ void SessionManager::executor_sent(ManagedExecutor& executor, ReceivedMessage& r
     case ExecutorMessage::settle: return executor.send(message::Settled{.ticket = received.read<message::Settle>().ticket});
     case ExecutorMessage::quiesced: return replacements_.quiesced(executor);
     case ExecutorMessage::printed: return note_output(sessions_, executor, received.read<message::Printed>());
+    // The session's.
     case ExecutorMessage::session_opened:
     case ExecutorMessage::session_paused:
     case ExecutorMessage::chunk_created:
@@ -231,13 +232,15 @@ void SessionManager::executor_sent(ManagedExecutor& executor, ReceivedMessage& r
     case ExecutorMessage::memory_back:
     case ExecutorMessage::variables_file:
     case ExecutorMessage::event_times:
-    case ExecutorMessage::heap_used: return;  // the session's
+    case ExecutorMessage::heap_used:
+    // Standby's and ManagedExecutor's own.
     case ExecutorMessage::standing_by:
     case ExecutorMessage::ready:
-    case ExecutorMessage::fault: return;  // Standby's and ManagedExecutor's own
+    case ExecutorMessage::fault:
+      // The link has left these out.
 #define MPSSHIM_TO_EXECUTOR(enumerator, Structure) case ExecutorMessage::enumerator:
 #include "gen/message_names.inc"
-      return;  // the link has left it out
+      return;
   }
 }
 

@@ -71,14 +71,14 @@ bool SessionRanges::claim(const ClientSession& session) {
 
 void SessionRanges::let_go(const ClientSession& session) {
   const Remnants::Leases leases{session.device_lease, session.pinned_lease};
-  if (!remnants_.keep(session.id, leases)) free({leases});
+  if (!remnants_.keep(session.id, leases)) give_back({leases});
   for (const proto::Lease& lease : session.more_leases) {
     const Remnants::Leases further{lease, {}};
-    if (!remnants_.keep(session.id, further)) free({further});
+    if (!remnants_.keep(session.id, further)) give_back({further});
   }
 }
 
-void SessionRanges::free(const std::vector<Remnants::Leases>& leases) {
+void SessionRanges::give_back(const std::vector<Remnants::Leases>& leases) {
   if (!table_) return;
   for (const Remnants::Leases& pair : leases) {
     table_->give_back(pair.device);

@@ -35,11 +35,11 @@ class SessionRanges {
   // What sessions have left behind in executors.
   void left_behind(const ManagedExecutor& where, std::uint64_t session) { remnants_.add(where, session); }
   [[nodiscard]] bool is_left_in(const ManagedExecutor& where, std::uint64_t session) const { return remnants_.contains(where, session); }
-  void taken_down(const ManagedExecutor& where, std::uint64_t session) { free(remnants_.remove(where, session)); }
-  void executor_ended(const ManagedExecutor& executor) { free(remnants_.remove_all(executor)); }
+  void taken_down(const ManagedExecutor& where, std::uint64_t session) { give_back(remnants_.remove(where, session)); }
+  void executor_ended(const ManagedExecutor& executor) { give_back(remnants_.remove_all(executor)); }
 
  private:
-  void free(const std::vector<Remnants::Leases>& leases);
+  void give_back(const std::vector<Remnants::Leases>& leases);
 
   const SessionLimits& limits_;
   const SessionTable& sessions_;
