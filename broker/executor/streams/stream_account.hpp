@@ -36,29 +36,19 @@ class StreamAccount {
   // A write of progress at what was issued is on its way.
   void progress_submitted();
   [[nodiscard]] bool is_progress_due() const { return issued_ - written_ >= limit_.progress_interval(); }
-  // So many launches have been given to the driver.
-  void launched(std::uint32_t launches) {
-    if (limit_.is_crowded()) limit_.launched(launches, FlightLimit::Clock::now());
-  }
-  // What is to be given to the driver next.
-  struct Next {
-    std::size_t run = 1;    // operations that wait, one behind the other
-    bool is_light = false;  // the first does not wait in a connection for the work before it
-  };
-  // Whether it may be; `completed` is read where that is not known already.
-  [[nodiscard]] bool has_credit(bool is_crowded, const Next& next, const std::atomic<std::uint32_t>& completed);
+  // Whether more may be given to the driver; `completed` is read where that is not known already.
+  [[nodiscard]] bool has_credit(bool is_crowded, const std::atomic<std::uint32_t>& completed);
 
  private:
   struct Written {  // a progress write on its way
     std::uint32_t position = 0;
     std::uint32_t submissions = 0;
-    std::uint32_t in_flight = 0;  // then (in a crowd: what it is of), and when it was: only where the limit learns from it
+    std::uint32_t in_flight = 0;  // then, and when it was: only where the limit learns from it
     FlightLimit::Clock::time_point when{};
   };
 
-  [[nodiscard]] bool is_within_credit(const Next& next) const {
-    const std::uint32_t in_flight = issued_ - known_done_.position;
-    return submissions_ - known_done_.submissions < kCredit && (limit_.admits(in_flight) || (next.is_light && limit_.admits_light(in_flight)));
+  [[nodiscard]] bool is_within_credit() const {
+    return submissions_ - known_done_.submissions < kCredit && issued_ - known_done_.position < limit_.operations();
   }
   void learn_progress(std::uint32_t completed);
 
@@ -69,7 +59,6 @@ class StreamAccount {
   std::deque<Written> under_way_;
   FlightLimit limit_;
   bool lacked_credit_ = false;
-  FlightLimit::Clock::time_point last_return_{};  // progress that the limit learns from was seen
 };
 
 }  // namespace mpsshim::broker

@@ -85,7 +85,6 @@ bool StreamQueue::issue_chain(std::size_t length) {
 }
 
 void StreamQueue::count_launches(std::uint32_t launches, bool are_chained) {
-  account_.launched(launches);
   StreamProgress& counts = word();  // written by nobody else
   counts.launches.store(counts.launches.load(std::memory_order_relaxed) + launches, std::memory_order_relaxed);
   if (are_chained) counts.chained.store(counts.chained.load(std::memory_order_relaxed) + launches, std::memory_order_relaxed);

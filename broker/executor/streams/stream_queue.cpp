@@ -101,14 +101,6 @@ bool StreamQueue::has_completed(std::uint32_t position) const {
   return is_finished() || progress_reached(word().completed.load(std::memory_order_acquire), position);
 }
 
-// A record of an event does not wait in a connection for the work before it, and a fence that this thread passes on is not given to the GPU.
-bool StreamQueue::has_credit() {
-  const auto* record = std::get_if<RecordOp>(&ops_.front());
-  const bool is_passed_on = std::holds_alternative<FenceOp>(ops_.front()) && !has_unwritten_progress();
-  const StreamAccount::Next next{.run = ops_.size(), .is_light = record != nullptr ? !record->has_fence : is_passed_on};
-  return account_.has_credit(context_.parts.is_crowded.load(std::memory_order_relaxed), next, word().completed);
-}
-
 // A fence that arrives before its launches are issued goes with them, and the second submission is saved: worth one round of the worker.
 bool StreamQueue::expects_fence() {
   if (!rhythm_.is_short() || rhythm_.is_short_and_alone() || has_expected_fence_) return false;

@@ -90,7 +90,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
     std::uint32_t value = 0;
   };
 
-  [[nodiscard]] bool has_credit();
+  [[nodiscard]] bool has_credit() { return account_.has_credit(context_.parts.is_crowded.load(std::memory_order_relaxed), word().completed); }
   [[nodiscard]] bool expects_fence();
   [[nodiscard]] bool has_left_for(const StreamOp& head);
   [[nodiscard]] std::optional<Stop> blocked_by_head();
