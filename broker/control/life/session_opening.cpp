@@ -146,15 +146,16 @@ void SessionOpening::restore_memory(const ClientSession& session, ManagedExecuto
 void SessionOpening::send_open(ClientSession& session, ManagedExecutor& executor) {
   session.forget_executor();  // the one before
   session.uses_heap = false;
-  const auto fds = session.channel->fds();
-  executor.send({message::SessionOpen{.session = session.id,
-                                      .epoch = session.epoch,
-                                      .client_pid = static_cast<std::uint32_t>(session.client.pid),
-                                      .client_uid = session.client.uid,
-                                      .device_lease = session.device_lease,
-                                      .pinned_lease = session.pinned_lease,
-                                      .device_limit_bytes = settings_.device_limit_bytes},
-                 {.channel = fds[0], .fences = fds[1], .ring_doorbell = fds[2], .completion_doorbell = fds[3]}});
+  const auto lent = session.channel->lent();
+  executor.send(
+      {message::SessionOpen{.session = session.id,
+                            .epoch = session.epoch,
+                            .client_pid = static_cast<std::uint32_t>(session.client.pid),
+                            .client_uid = session.client.uid,
+                            .device_lease = session.device_lease,
+                            .pinned_lease = session.pinned_lease,
+                            .device_limit_bytes = settings_.device_limit_bytes},
+       {.channel = lent.channel, .fences = lent.fences, .ring_doorbell = lent.ring_doorbell, .completion_doorbell = lent.completion_doorbell}});
   session.phase = SessionPhase::opening;
 }
 

@@ -259,10 +259,9 @@ void ClientConnection::on(const proto::Hello& request, proto::FileDescriptor pid
 void ClientConnection::welcome(CUresult status) {
   stage_ = Stage::greeted;
   deadline_.reset();
-  const int file = manager_.facts_file();
   proto::Welcome message;
   if (status == CUDA_SUCCESS) message.layout_minor = client_.layout_minor;
-  answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
+  answer(message, status, {.facts = manager_.facts_file()});
 }
 
 void ClientConnection::facts_published() {
@@ -295,7 +294,7 @@ void ClientConnection::attached(CUresult status, ClientSession& session) {
   message.pinned_lease = session.pinned_lease;
   message.lost = static_cast<std::uint32_t>(session.lost_error);
   if (status != CUDA_SUCCESS || message.lost != 0) return answer(message, status);
-  answer(message, status, session.channel->fds());
+  answer(message, status, session.channel->lent());
 }
 
 }  // namespace mpsshim::broker::control

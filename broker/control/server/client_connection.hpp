@@ -15,6 +15,7 @@
 #include "broker/control/manager/session_manager.hpp"
 #include "broker/control/processes/disposal.hpp"
 #include "proto/client_requests.hpp"
+#include "proto/handshake.hpp"
 #include "proto/socket.hpp"
 
 namespace mpsshim::broker::control {
@@ -72,8 +73,9 @@ class ClientConnection {
   void attached(CUresult status, ClientSession& session);
   [[nodiscard]] ClientSession* live_session(CUresult& status);
 
+  // A refusal lends nothing.
   template <typename Message>
-  void answer(Message message, CUresult status, std::span<const int> fds = {});
+  void answer(Message message, CUresult status, const proto::LentFds<Message>& fds = {});
   void send(std::span<const std::byte> message, std::span<const int> fds);
   void set_busy(bool busy);
   void malformed(const std::string& what);
@@ -108,10 +110,12 @@ class ClientConnection {
 };
 
 template <typename Message>
-void ClientConnection::answer(Message message, CUresult status, std::span<const int> fds) {
+void ClientConnection::answer(Message message, CUresult status, const proto::LentFds<Message>& fds) {
   message.header.status = static_cast<std::uint32_t>(status);
   if (ended_) return;
-  send(std::as_bytes(std::span(&message, 1)), fds);
+  proto::LentFds<Message> lent = fds;
+  const proto::LentList list = status == CUDA_SUCCESS ? proto::LentList(proto::kRowOf<Message>, lent.list()) : proto::LentList();
+  send(std::as_bytes(std::span(&message, 1)), list.in_order());
 }
 
 }  // namespace mpsshim::broker::control

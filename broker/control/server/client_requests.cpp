@@ -41,7 +41,7 @@ void ClientConnection::open_image(std::uint64_t size_bytes, Open&& open) {
     complain("{}: image of {} bytes refused with CUDA error {}{}{}.", session->name(), size_bytes, static_cast<int>(status), why.empty() ? "" : ": ",
              why);
   }
-  answer(message, status, status == CUDA_SUCCESS && file >= 0 ? std::span<const int>(&file, 1) : std::span<const int>());
+  answer(message, status, {.file = file});
 }
 
 void ClientConnection::on(const proto::ImageSeal& request) {
@@ -68,7 +68,7 @@ void ClientConnection::on(const proto::SegmentCreate& request) {
   if (session == nullptr) return answer(message, status);
   int file = -1;
   status = manager_.segments().create(*session, request, message.segment, file);
-  answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
+  answer(message, status, {.file = file});
 }
 
 void ClientConnection::on(const proto::SegmentOpen& request) {
@@ -78,7 +78,7 @@ void ClientConnection::on(const proto::SegmentOpen& request) {
   if (session == nullptr) return answer(message, status);
   int file = -1;
   status = manager_.segments().open(*session, request, message.segment, file);
-  answer(message, status, status == CUDA_SUCCESS ? std::span<const int>(&file, 1) : std::span<const int>());
+  answer(message, status, {.file = file});
 }
 
 void ClientConnection::on(const proto::MemoryShare& request) {

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "proto/channel.hpp"
+#include "proto/handshake.hpp"
 #include "proto/segment.hpp"
 
 namespace mpsshim::broker::control {
@@ -22,7 +23,11 @@ class ChannelMemory {
   // From a hand-over, with the descriptors in the order of fds(). nullopt: they are not what they should be.
   [[nodiscard]] static std::optional<ChannelMemory> adopt(std::array<proto::FileDescriptor, 4> fds);
 
-  // Channel, fences, ring doorbell, completion doorbell: as Attached and SessionOpen carry them.
+  [[nodiscard]] proto::LentFds<proto::Attached> lent() const {
+    return {
+        .channel = channel_.get(), .fences = fences_.get(), .ring_doorbell = ring_doorbell_.get(), .completion_doorbell = completion_doorbell_.get()};
+  }
+  // The same for a hand-over, in the order of adopt().
   [[nodiscard]] std::array<int, 4> fds() const {
     return {channel_.get(), fences_.get(), ring_doorbell_.get(), completion_doorbell_.get()};
   }

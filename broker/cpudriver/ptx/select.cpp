@@ -12,6 +12,7 @@ enum class Family { integer, bits, bit_fields, real, half, compare, convert, mem
 bool is_half(Type t) { return t == Type::f16 || t == Type::f16x2 || t == Type::bf16 || t == Type::bf16x2; }
 bool is_real(Type t) { return t == Type::f32 || t == Type::f64; }
 
+// A table, and so longer than other functions.
 Family family_of(const Form& f) {
   switch (f.op) {
     case Op::abs:
