@@ -23,7 +23,7 @@ void describe_service(CommandLine& line, Arguments& arguments) {
               CommandLine::Range{0u, 7u});
   line.option("--priority", &arguments.priority,
               "How far the executors' threads that clients wait for come before other programs on busy processors: their niceness below 0. Without "
-              "effect where neither root's rights nor RLIMIT_NICE allow it; 0: as other programs",
+              "effect where neither RLIMIT_NICE nor the right to raise it (CAP_SYS_RESOURCE) allows it; 0: as other programs",
               CommandLine::Range{0u, 20u});
   line.option("--connections", &arguments.connections,
               "Hardware connections of the context (CUDA_DEVICE_MAX_CONNECTIONS): how many streams may have kernels and events under way without "

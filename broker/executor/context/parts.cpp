@@ -88,7 +88,9 @@ void ExecutorParts::open_warm_stream() {
   const std::optional<std::uint32_t> word = progress.take();
   if (!word) return;
   warm_word = *word;
-  if (driver->cuStreamCreate(&warm_stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) warm_stream = nullptr;
+  if (driver->cuStreamCreate(&warm_stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) return;
+  warm_stream = nullptr;
+  progress.give_back(*word);
 }
 
 void ExecutorParts::warm_launch(ChainCache& chains) {

@@ -245,6 +245,36 @@ TEST_CASE("what nobody waits for holds nobody until it has waited a while, and g
   CHECK(w.refused == 0);
 }
 
+TEST_CASE("what is due is done between others' short work, without the pause that other deferred calls make") {
+  WindowLimits limits = quick_limits();
+  limits.deferred_pause = limits.defer = milliseconds(60'000);
+  Window w(limits);
+  w.ask();
+  REQUIRE(soon([&] { return w.opened == 1; }));
+  std::atomic<bool> stopping{false};
+  std::thread busy([&] {  // always has something in flight, unless a window keeps it out
+    QuietWindow::Gate& gate = w.window.gate(0);
+    while (!stopping) {
+      const bool may_issue = gate.enter();
+      if (may_issue) {
+        w.begin(0);
+        gate.leave();
+      }
+      usleep(100);
+      w.table->stream[0].completed = w.table->stream[0].issued - (may_issue ? 1 : 0);
+    }
+  });
+  REQUIRE(soon([&] { return w.table->stream[0].issued > 5; }));
+  w.ask(true);
+  usleep(100'000);
+  CHECK(w.opened == 1);
+  std::atomic<bool> is_done{false};
+  w.window.submit({.what = "a test's call", .session = kOwn, .deferrable = true, .run = [&](WindowResult) { is_done = true; }, .is_due = true});
+  CHECK(soon([&] { return is_done.load(); }));
+  stopping = true;
+  busy.join();
+}
+
 TEST_CASE("sessions have turns in a window, whoever asked first and however often") {
   Window w;
   std::vector<std::uint64_t> order;
