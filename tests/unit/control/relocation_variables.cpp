@@ -78,7 +78,9 @@ TEST_CASE("an executor that somebody moves to makes none of its own loads again"
 }
 
 TEST_CASE("where a session with variables is to go nobody else is placed, and one without brings none along") {
-  Starving broker(ControlFixture::limits_with(3));
+  SessionLimits limits = ControlFixture::limits_with(3);
+  limits.pause = std::chrono::seconds(10);  // it is not answered
+  Starving broker(limits);
   const bool has_variables = GENERATE(true, false);
   if (has_variables) {
     const std::uint64_t image = load_copy(*broker.waiting, broker.first(), "module image", 5);
