@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// mpsshim_siege [--seconds S] [--at-a-time N] [--p99-ms L] [--seed N] [--list]: every attack of tests/hostile against one broker, all at once or N at
-// a time, each again and again by a new process, beside a client that behaves and verifies every round (programs/watchful_client.cpp). Prints a
-// table: what that client's rounds took while an attack was under way, beside all the others that were, and without any. Exit status 1: a result was
-// wrong, the client had an error, an attacker found in memory that it was given what another had left, the executor is another one than at the
-// beginning, or the 99th percentile is above L. The CPU driver, or what MPSSHIM_TEST_DRIVER names.
+// mpsshim_siege [--seconds S] [--at-a-time N] [--p99-ms L] [--spare-cores N] [--seed N] [--list]: every attack of tests/hostile against one broker,
+// all at once or N at a time, each again and again by a new process, beside a client that behaves and verifies every round
+// (programs/watchful_client.cpp). Prints a table: what that client's rounds took while an attack was under way, beside all the others that were, and
+// without any; and what a byte to another process and back took meanwhile, without GPU and broker. Exit status 1: a result was wrong, the client had
+// an error, an attacker found in memory that it was given what another had left, the executor is another one than at the beginning, or the 99th
+// percentile is above L. With
+// --spare-cores the attackers' processes keep off that many cores. The CPU driver, or what MPSSHIM_TEST_DRIVER names.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -39,9 +42,10 @@ constexpr double kMostAlone = 20;
 
 struct Options {
   double seconds = 30;
-  unsigned at_a_time = 0;  // 0: all
-  double p99_ms = 0;       // 0: whatever it is
-  std::string without;     // attacks that are left out: names, with commas between
+  unsigned at_a_time = 0;    // 0: all
+  double p99_ms = 0;         // 0: whatever it is
+  unsigned spare_cores = 0;  // the last ones, on which no attacker runs
+  std::string without;       // attacks that are left out: names, with commas between
   std::uint64_t seed = 1;
 };
 
@@ -108,7 +112,11 @@ BrokerOptions broker_options() {
 class Siege {
  public:
   explicit Siege(const Options& options)
-      : options_(options), random_(options.seed), broker_(broker_options()), watch_(folder_.path() / "samples", options.seconds + 30) {
+      : options_(options),
+        random_(options.seed),
+        broker_(broker_options()),
+        watch_(folder_.path() / "samples", options.seconds + 30),
+        echo_(folder_.path() / "echoes", options.seconds + 30) {
     for (const Attack& attack : kAttacks) {
       if (!is_left_out(attack) && (!attack.fills_device || !on_gpu())) rows_.emplace_back().attack = &attack;
     }
@@ -121,19 +129,21 @@ class Siege {
     return ("," + options_.without + ",").find("," + name + ",") != std::string::npos;
   }
   void look_after(Attacker& attacker);
+  void keep_off_spare_cores(pid_t pid) const;
   void begin(Attacker& attacker);
   void end(Attacker& attacker);
   [[nodiscard]] Row& next_row();
   void print(Clock::time_point first_attack, Clock::time_point last_attack) const;
   void print_row(const char* name, std::size_t rounds, unsigned refused, std::vector<double> took_ms) const;
   [[nodiscard]] bool judge(const std::vector<pid_t>& servers, Clock::time_point first_attack) const;
-  [[nodiscard]] std::vector<double> took_within(const std::vector<Interval>& intervals) const;
+  [[nodiscard]] std::vector<double> took_within(const WatchFile& file, const std::vector<Interval>& intervals) const;
 
   const Options options_;
   std::mt19937_64 random_;
   TemporaryFolder folder_;
   BrokerFixture broker_;
   WatchFile watch_;
+  WatchFile echo_;  // of a byte to another process and back
   std::vector<Row> rows_;
   std::vector<Row*> order_;  // of those whose turn is still to come
 };
@@ -149,11 +159,25 @@ Row& Siege::next_row() {
   return row;
 }
 
+// What the process begins later stays off them too.
+void Siege::keep_off_spare_cores(pid_t pid) const {
+  cpu_set_t cores;
+  if (options_.spare_cores == 0 || sched_getaffinity(0, sizeof cores, &cores) != 0) return;
+  unsigned left = options_.spare_cores;
+  for (int core = CPU_SETSIZE - 1; core >= 0 && left != 0; --core) {
+    if (!CPU_ISSET(core, &cores)) continue;
+    CPU_CLR(core, &cores);
+    --left;
+  }
+  if (CPU_COUNT(&cores) != 0) (void)sched_setaffinity(pid, sizeof cores, &cores);
+}
+
 void Siege::begin(Attacker& attacker) {
   attacker.rests_until.reset();
   attacker.stays_until.reset();
   attacker.begun = Clock::now();
   attacker.client.emplace(Client::begin(broker_, "hostile_client"));
+  keep_off_spare_cores(attacker.client->program().pid());
   attacker.client->begin("seed " + std::to_string(random_() % 1'000'000));
   attacker.client->begin(attacker.row->attack->command);
 }
@@ -190,9 +214,9 @@ void Siege::look_after(Attacker& attacker) {
   attacker.stays_until = now + std::chrono::milliseconds(random_() % static_cast<unsigned>(kMostLinger.count()));
 }
 
-std::vector<double> Siege::took_within(const std::vector<Interval>& intervals) const {
+std::vector<double> Siege::took_within(const WatchFile& file, const std::vector<Interval>& intervals) const {
   std::vector<double> took_ms;
-  for (const WatchSample& sample : watch_.samples()) {
+  for (const WatchSample& sample : file.samples()) {
     const bool is_within =
         std::ranges::any_of(intervals, [&](const Interval& one) { return sample.begin_ns < one.end_ns && sample.end_ns > one.begin_ns; });
     if (is_within) took_ms.push_back(static_cast<double>(sample.end_ns - sample.begin_ns) / 1e6);
@@ -214,18 +238,20 @@ void Siege::print_row(const char* name, std::size_t rounds, unsigned refused, st
 void Siege::print(Clock::time_point first_attack, Clock::time_point last_attack) const {
   std::printf("| attack, beside all the others | rounds | not as meant | bystander's rounds | p50 ms | p99 ms | max ms |\n");
   std::printf("| --- | --- | --- | --- | --- | --- | --- |\n");
-  print_row("none", 0, 0, took_within({{0, ns(first_attack)}}));
+  print_row("none", 0, 0, took_within(watch_, {{0, ns(first_attack)}}));
   std::size_t rounds = 0;
   unsigned refused = 0;
   std::vector<const Row*> sorted;
   for (const Row& row : rows_) sorted.push_back(&row);
   std::ranges::sort(sorted, [](const Row* a, const Row* b) { return a->attack < b->attack; });
   for (const Row* row : sorted) {
-    print_row(row->attack->command, row->rounds.size(), row->refused, took_within(row->rounds));
+    print_row(row->attack->command, row->rounds.size(), row->refused, took_within(watch_, row->rounds));
     rounds += row->rounds.size();
     refused += row->refused;
   }
-  print_row("all", rounds, refused, took_within({{ns(first_attack), ns(last_attack)}}));
+  print_row("all", rounds, refused, took_within(watch_, {{ns(first_attack), ns(last_attack)}}));
+  print_row("none; a byte to another process and back", 0, 0, took_within(echo_, {{0, ns(first_attack)}}));
+  print_row("all; a byte to another process and back", rounds, refused, took_within(echo_, {{ns(first_attack), ns(last_attack)}}));
   for (const Row* row : sorted) {
     if (row->refused != 0) std::printf("%s, not as meant: %s\n", row->attack->command, row->first_refusal.c_str());
   }
@@ -233,7 +259,7 @@ void Siege::print(Clock::time_point first_attack, Clock::time_point last_attack)
 
 bool Siege::judge(const std::vector<pid_t>& servers, Clock::time_point first_attack) const {
   const WatchHeader& header = watch_.header();
-  const std::vector<double> took_ms = took_within({{ns(first_attack), ~std::uint64_t{0}}});
+  const std::vector<double> took_ms = took_within(watch_, {{ns(first_attack), ~std::uint64_t{0}}});
   bool is_right = true;
   const auto require_that = [&](bool holds, const std::string& what) {
     if (!holds) std::printf("WRONG: %s\n", what.c_str());
@@ -256,6 +282,9 @@ bool Siege::run() {
   ProgramOptions watchful;
   watchful.arguments = {watch_.path(), std::to_string(options_.seconds)};
   Program bystander = broker_.start("watchful_client", watchful);
+  ProgramOptions echoing;
+  echoing.arguments = {echo_.path(), std::to_string(options_.seconds), "echo"};
+  Program echo = broker_.start("watchful_client", echoing);
   const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.seconds));
   if (!eventually(std::chrono::seconds(30), [&] { return watch_.header().count != 0 || !bystander.running(); }))
     std::printf("the bystander does not begin\n");
@@ -274,6 +303,7 @@ bool Siege::run() {
   }
   const auto last_attack = Clock::now();
   (void)bystander.wait(kEndLimit);
+  (void)echo.wait(kEndLimit);
   for (Attacker& attacker : attackers) {
     if (attacker.client) end(attacker);
   }
@@ -301,6 +331,8 @@ int main(int count, char** arguments) {
       options.at_a_time = static_cast<unsigned>(std::atoi(value));
     else if (name == "--p99-ms")
       options.p99_ms = std::atof(value);
+    else if (name == "--spare-cores")
+      options.spare_cores = static_cast<unsigned>(std::atoi(value));
     else if (name == "--without")
       options.without = value;
     else if (name == "--seed")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// watchful_client FILE SECONDS: an ordinary program of the driver API that launches, waits and reads the result back, again and again, compares every
-// word, and writes down how long each such round took (tests/hostile/watch.hpp).
+// watchful_client FILE SECONDS [echo]: an ordinary program of the driver API that launches, waits and reads the result back, again and again,
+// compares every word, and writes down how long each such round took (tests/hostile/watch.hpp). With `echo` it makes no CUDA call: a round is a byte
+// to a child process and back, what the machine's processors alone cost a program that hands something over and waits for the answer.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -10,7 +11,12 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
 
 #include "tests/hostile/watch.hpp"
 #include "tests/process/programs/driver.hpp"
@@ -72,14 +78,47 @@ void play(const Watch& watch, double seconds) {
   }
 }
 
+// Answers each byte with the next value; ends with its parent.
+[[noreturn]] void answer_bytes(int socket) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  unsigned char byte = 0;
+  while (read(socket, &byte, 1) == 1) {
+    ++byte;
+    if (write(socket, &byte, 1) != 1) break;
+  }
+  _exit(0);
+}
+
+void play_echo(const Watch& watch, double seconds) {
+  int sockets[2];
+  require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0, "no sockets");
+  const pid_t child = fork();
+  require(child >= 0, "no child process");
+  if (child == 0) {
+    close(sockets[0]);
+    answer_bytes(sockets[1]);
+  }
+  close(sockets[1]);
+  const auto until = Clock::now() + std::chrono::duration<double>(seconds);
+  for (unsigned char value = 1; Clock::now() < until; value = static_cast<unsigned char>(value * 5 + 1)) {
+    unsigned char back = 0;
+    watch.begin();
+    require(write(sockets[0], &value, 1) == 1 && read(sockets[0], &back, 1) == 1, "the child does not answer");
+    watch.end();
+    if (back != static_cast<unsigned char>(value + 1)) ++watch.header->wrong;
+    std::this_thread::sleep_for(std::chrono::microseconds(kWatchPauseUs));
+  }
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count != 3) return 2;
+  const bool echoes = count == 4 && std::strcmp(arguments[3], "echo") == 0;
+  if (count != 3 && !echoes) return 2;
   try {
     const Watch watch(arguments[1]);
     try {
-      play(watch, std::atof(arguments[2]));
+      (echoes ? play_echo : play)(watch, std::atof(arguments[2]));
     } catch (const std::exception& error) {
       std::snprintf(watch.header->error, sizeof watch.header->error, "%s", error.what());
       return 1;
