@@ -118,6 +118,8 @@ Bytes image_named(const std::string& name) {
       {"cubin_header_alone", [] { return cubin_header(); }},
       {"cubin_other_machine", [] { return with_byte(cubin_header(), 18, EM_X86_64); }},
   };
+  // "ptx_of_X": a text like no other's.
+  if (name.starts_with("ptx_of_")) return text("// " + name.substr(7) + "\n" + kPlainPtx);
   const auto found = kImages.find(name);
   require(found != kImages.end(), "no image " + name);
   return found->second();
