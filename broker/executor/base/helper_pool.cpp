@@ -3,18 +3,33 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <system_error>
 #include <utility>
+
+#include <pthread.h>
+
+#include "broker/log.hpp"
 
 namespace mpsshim::broker {
 
 namespace {
-constexpr std::chrono::seconds kIdleLimit{2};  // of a thread beyond those at rest
+constexpr std::chrono::seconds kIdleLimit{2};        // of a thread beyond those at rest
+constexpr std::chrono::milliseconds kEndPause{10};   // between looks whether all is done, at the end
 }
 
 HelperPool::HelperPool(unsigned threads, std::function<void()> enter)
     : is_by_hand_(threads == kByHand), threads_at_rest_(is_by_hand_ ? 0 : threads), enter_(std::move(enter)) {
   std::lock_guard lock(mutex_);
-  for (unsigned i = 0; i < threads_at_rest_; ++i) start_thread(true);
+  for (unsigned i = 0; i < threads_at_rest_; ++i) {
+    ++idle_;
+    threads_.push_back(start_thread(true));
+  }
+  if (is_by_hand_) return;
+  maker_thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "helper-maker");
+    make_threads();
+  });
 }
 
 HelperPool::~HelperPool() {
@@ -23,6 +38,8 @@ HelperPool::~HelperPool() {
     stopping_ = true;
   }
   changed_.notify_all();
+  maker_.notify_all();
+  if (maker_thread_.joinable()) maker_thread_.join();  // first: nobody else adds to threads_
   std::unique_lock lock(mutex_);
   while (!threads_.empty()) {
     std::thread thread = std::move(threads_.back());
@@ -34,18 +51,55 @@ HelperPool::~HelperPool() {
   for (std::thread& thread : ended_) thread.join();
 }
 
-void HelperPool::start_thread(bool stays) {
-  ++idle_;
-  threads_.emplace_back([this, stays] {
+std::thread HelperPool::start_thread(bool stays) {
+  return std::thread([this, stays] {
     pthread_setname_np(pthread_self(), "helper");
     loop(stays);
   });
 }
 
+// What may run finds a thread to the end, so what is queued when the pool ends is finished.
+void HelperPool::make_threads() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    maker_.wait(lock, [this]() REQUIRES(mutex_) { return ordered_ != 0 || !ended_.empty() || stopping_; });
+    std::vector<std::thread> ended;
+    ended.swap(ended_);
+    const unsigned ordered = std::exchange(ordered_, 0);
+    if (ended.empty() && ordered == 0 && queues_.empty()) return;  // stopping
+    if (ended.empty() && ordered == 0) {                           // the threads that there are finish it
+      maker_.wait_for(lock, kEndPause, [this]() REQUIRES(mutex_) { return ordered_ != 0 || queues_.empty(); });
+      continue;
+    }
+    lock.unlock();
+    std::vector<std::thread> made = start_threads(ordered);
+    lock.lock();
+    idle_ -= ordered - static_cast<unsigned>(made.size());
+    std::ranges::move(made, std::back_inserter(threads_));
+    lock.unlock();
+    for (std::thread& thread : ended) thread.join();
+    lock.lock();
+  }
+}
+
+// Fewer where the system has no more for now: those that there are go on with what is queued.
+std::vector<std::thread> HelperPool::start_threads(unsigned count) {
+  std::vector<std::thread> made;
+  try {
+    for (unsigned i = 0; i < count; ++i) made.push_back(start_thread(false));
+  } catch (const std::system_error& error) {
+    log_warning("No further thread for what may take long: {}; those that there are go on", error.what());
+  }
+  return made;
+}
+
 // Asked whenever a job comes and whenever a thread takes one.
 void HelperPool::grow() {
   if (first_that_may_run() == ready_.end()) return;
-  idle_ == 0 ? start_thread(false) : changed_.notify_one();  // it may have become one that may run while others sleep
+  if (idle_ != 0) return changed_.notify_one();  // it may have become one that may run while others sleep
+  ++idle_;
+  ++ordered_;
+  maker_.notify_one();
 }
 
 // There is a thread for whatever may run, or one is made.
@@ -71,18 +125,13 @@ void HelperPool::count(std::uint64_t session, const Queue& queue, int change) {
 }
 
 void HelperPool::submit(const Client& client, std::function<void()> job) {
-  std::vector<std::thread> ended;
-  {
-    std::lock_guard lock(mutex_);
-    Queue& queue = queues_[client.session];
-    queue.process = client.process;
-    queue.user = client.user;
-    queue.jobs.push_back(std::move(job));
-    make_ready(client.session, queue);
-    ended.swap(ended_);
-    grow();
-  }
-  for (std::thread& thread : ended) thread.join();
+  std::lock_guard lock(mutex_);
+  Queue& queue = queues_[client.session];
+  queue.process = client.process;
+  queue.user = client.user;
+  queue.jobs.push_back(std::move(job));
+  make_ready(client.session, queue);
+  grow();
 }
 
 bool HelperPool::run_next() {
@@ -147,13 +196,14 @@ void HelperPool::loop(bool stays) {
   }
 }
 
-// By a thread that ends before the pool does. The next submit(), or the end, joins it.
+// By a thread that ends before the pool does. The maker joins it.
 void HelperPool::leave() {
   --idle_;
   const auto self = std::ranges::find(threads_, std::this_thread::get_id(), &std::thread::get_id);
   if (self == threads_.end()) return;  // the destructor has it already
   ended_.push_back(std::move(*self));
   threads_.erase(self);
+  maker_.notify_one();
 }
 
 }  // namespace mpsshim::broker

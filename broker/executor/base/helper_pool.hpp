@@ -5,6 +5,8 @@
 // A client's jobs begin in the order they came, and only so many of them run at a time as the pool has threads at rest: a client whose images
 // take minutes to compile, or whose requests wait for what never comes, holds up itself. Where all threads are busy and another client has
 // a job that may run, a further thread is made, up to a limit; it ends when it has had nothing to do for a while.
+// Whoever hands in a job waits for nothing: threads are made, and joined, by one more thread that does only that, outside the lock. (A worker that
+// made them itself stood for milliseconds wherever mappings of the process were changed meanwhile.)
 // Nor do many sessions of one owner take all: the last quarter of those threads is for processes that have no job running, and beyond them there
 // are a few for users that have none.
 #pragma once
@@ -59,9 +61,11 @@ class HelperPool {
   [[nodiscard]] bool may_run(std::uint64_t session) const REQUIRES(mutex_);
   [[nodiscard]] std::deque<std::uint64_t>::iterator first_that_may_run() REQUIRES(mutex_);
   void count(std::uint64_t session, const Queue& queue, int change) REQUIRES(mutex_);
-  void start_thread(bool stays) REQUIRES(mutex_);
+  [[nodiscard]] std::thread start_thread(bool stays);
+  [[nodiscard]] std::vector<std::thread> start_threads(unsigned count);
   void grow() REQUIRES(mutex_);
   void leave() REQUIRES(mutex_);
+  void make_threads();  // the maker's
 
   const bool is_by_hand_;
   const unsigned threads_at_rest_;
@@ -75,10 +79,13 @@ class HelperPool {
   std::map<std::uint64_t, unsigned> processes_ GUARDED_BY(mutex_);
   std::map<std::uint64_t, unsigned> users_ GUARDED_BY(mutex_);
   std::uint64_t last_by_hand_ GUARDED_BY(mutex_) = 0;
-  unsigned idle_ GUARDED_BY(mutex_) = 0;
+  unsigned idle_ GUARDED_BY(mutex_) = 0;     // those that are being made included
+  unsigned ordered_ GUARDED_BY(mutex_) = 0;  // threads that the maker has yet to make
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_ GUARDED_BY(mutex_);
-  std::vector<std::thread> ended_ GUARDED_BY(mutex_);  // to be joined
+  std::vector<std::thread> ended_ GUARDED_BY(mutex_);  // the maker joins them
+  CondVar maker_;
+  std::thread maker_thread_;  // runs make_threads(); none in a pool without threads
 };
 
 }  // namespace mpsshim::broker

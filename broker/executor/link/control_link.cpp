@@ -250,10 +250,15 @@ void ControlLink::look_again() {
   arrived_.notify_all();
 }
 
+// Sent without mutex_: a socket that is full would hold up workers at it.
 bool ControlLink::settle(unsigned timeout_ms, const IsGone& is_gone) {
+  std::uint64_t ticket = 0;
+  {
+    const std::lock_guard in_order(settle_mutex_);
+    ticket = ++settles_asked_;
+    send(message::Settle{.ticket = ticket});
+  }
   std::unique_lock lock(mutex_);
-  const std::uint64_t ticket = ++settles_asked_;
-  send(message::Settle{.ticket = ticket});  // under the lock, so that tickets arrive in order
   return arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&]() REQUIRES(mutex_) { return settles_answered_ >= ticket || is_gone(); });
 }
 

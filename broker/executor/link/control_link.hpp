@@ -120,9 +120,10 @@ class ControlLink {
   bool is_over_ = false;
   Mutex send_mutex_;
   std::mutex order_mutex_;  // of the load log; without annotations, which cannot follow a lock into its caller's hands
-  Mutex mutex_;
+  Mutex settle_mutex_;  // so that tickets are sent in order
+  std::uint64_t settles_asked_ GUARDED_BY(settle_mutex_) = 0;
+  Mutex mutex_;  // held for look-ups alone
   CondVar arrived_;
-  std::uint64_t settles_asked_ GUARDED_BY(mutex_) = 0;
   std::uint64_t settles_answered_ GUARDED_BY(mutex_) = 0;
   std::uint64_t images_asked_ GUARDED_BY(mutex_) = 0;
   std::uint64_t memory_asked_ GUARDED_BY(mutex_) = 0;
