@@ -31,7 +31,6 @@ constexpr std::chrono::microseconds kLeastRest{200};  // between two probes of o
 constexpr std::chrono::milliseconds kMostRest{10};    // where they come back again and again: the work is uneven, not the GPU still
 constexpr int kCalm = 16;                             // so many rests without one: begin with the least again
 constexpr std::chrono::microseconds kRoundTrip{30};   // a probe that is back by then has held up nobody for longer than it took
-constexpr std::chrono::milliseconds kPatience{1};     // the probe is out for so long: ask the driver
 
 }  // namespace
 
@@ -80,10 +79,12 @@ void FaultWatch::loop() {
       last_observation_ = now;
     }
     if (parts_.variables.turn(now)) attentive_until_ = now + kAttentive;
-    if (probe_)
+    if (probe_) {
+      suspicion_.look(verdict.ended, now);
       look_at_probe(now);
-    else if (verdict.quiet >= kQuiet || (verdict.overdue && is_alarm_due(now)))
+    } else if (verdict.quiet >= kQuiet || (verdict.overdue && is_alarm_due(now))) {
       launch_probe(now);
+    }
     if (verdict.active) last_activity_ = now;
     pause(now, probe_ || now - last_activity_ < kRecent);
   }
@@ -92,7 +93,7 @@ void FaultWatch::loop() {
 // An idle executor costs next to nothing, whatever the number of its sessions.
 void FaultWatch::pause(Clock::time_point now, bool is_at_work) {
   if (is_at_work) {
-    const bool is_stalled = probe_ && now - probe_->since >= kPatience;
+    const bool is_stalled = probe_ && suspicion_.is_question_due(now);
     return std::this_thread::sleep_for(is_stalled ? kStalledPause : look_interval(now));
   }
   if (now < attentive_until_) return std::this_thread::sleep_for(kIdlePause);
@@ -148,14 +149,15 @@ bool FaultWatch::is_alarm_due(Clock::time_point now) {
 // With few cores nobody can look at once whether the probe is back, so its round trip would hold up the others for a while.
 void FaultWatch::launch_probe(Clock::time_point now) {
   const ScopedMark mark(0, "cuLaunchKernel");
-  if (spare_cores_) parts_.engine_stalled.store(true, std::memory_order_relaxed);
+  suspicion_.begin(spare_cores_, now);
+  parts_.engine_stalled.store(suspicion_.is_stalled(now), std::memory_order_relaxed);
   if (parts_.nop_function != nullptr) {
     parts_.faults.check(parts_.driver->cuLaunchKernel(parts_.nop_function, 1, 1, 1, 1, 1, 1, 0, stream_, nullptr, nullptr), busy_session_,
                         "the fault watch's launch");
   }
   const CUresult result = parts_.progress.completed(word_).write(parts_.driver, stream_, ++launched_);
   parts_.faults.check(result, busy_session_, "the fault watch's write");
-  probe_ = Probe{launched_, now};
+  probe_ = launched_;
   if (spare_cores_) await_probe();
 }
 
@@ -167,7 +169,7 @@ void FaultWatch::await_probe() {
   }
 }
 
-bool FaultWatch::probe_is_back() const { return progress_reached(parts_.progress[word_].completed.load(std::memory_order_acquire), probe_->value); }
+bool FaultWatch::probe_is_back() const { return progress_reached(parts_.progress[word_].completed.load(std::memory_order_acquire), *probe_); }
 
 void FaultWatch::look_at_probe(Clock::time_point now) {
   if (probe_is_back()) {
@@ -176,9 +178,9 @@ void FaultWatch::look_at_probe(Clock::time_point now) {
     parts_.engine_stalled.store(false, std::memory_order_relaxed);
     return;
   }
-  if (now - probe_->since < kPatience || now - last_query_ < kStalledPause) return;
+  parts_.engine_stalled.store(suspicion_.is_stalled(now), std::memory_order_relaxed);
+  if (!suspicion_.is_question_due(now) || now - last_query_ < kStalledPause) return;
   last_query_ = now;
-  parts_.engine_stalled.store(true, std::memory_order_relaxed);
   const ScopedMark mark(0, "cuStreamQuery");
   const CUresult result = parts_.driver->cuStreamQuery(stream_);
   if (!is_fatal(result)) return;

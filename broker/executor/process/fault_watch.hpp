@@ -5,8 +5,8 @@
 //  - *A fault before the driver knows of it.* After an illegal access compute stands still at once, but the error shows only some 100 ms later
 //    (docs/experiments/2026-11-21-fault-in-time.md). Work issued meanwhile would be lost and its innocent client counted as busy. When a stream is
 //    overdue (stall_sense.hpp), or nothing at all has ended for a millisecond, an empty kernel is launched on a stream of highest priority; until it
-//    comes back, `engine_stalled` keeps workers from reading the rings of idle sessions. On a GPU that works it is back within some microseconds; one
-//    that is merely full lets it through as soon as a block ends.
+//    comes back, or others' work has ended meanwhile (stall_suspicion.hpp), `engine_stalled` keeps workers from reading the rings of idle sessions. On
+//    a GPU that works it is back within some microseconds, unless it is full or the connection stands: there it may be out for milliseconds.
 // Since it sees who has become idle, it gives VariableKeeper its turns.
 #pragma once
 
@@ -20,6 +20,7 @@
 #include "broker/executor/context/parts.hpp"
 #include "broker/executor/link/fault.hpp"
 #include "broker/executor/process/stall_sense.hpp"
+#include "broker/executor/process/stall_suspicion.hpp"
 
 namespace mpsshim::broker {
 
@@ -33,10 +34,6 @@ class FaultWatch {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Probe {
-    std::uint32_t value = 0;
-    Clock::time_point since;
-  };
 
   void loop();
   [[nodiscard]] bool open();
@@ -53,11 +50,12 @@ class FaultWatch {
   ExecutorParts& parts_;
   std::function<void()> enter_thread_;
   CUstream stream_ = nullptr;
-  std::uint32_t word_ = 0;        // of the progress table; its session is 0, so it is nobody's work
-  std::uint32_t launched_ = 0;    // value of the last probe
-  std::optional<Probe> probe_;    // under way
-  Clock::time_point last_alarm_{};  // probe of an overdue stream
-  Clock::duration rest_{0};         // until the next one
+  std::uint32_t word_ = 0;              // of the progress table; its session is 0, so it is nobody's work
+  std::uint32_t launched_ = 0;          // value of the last probe
+  std::optional<std::uint32_t> probe_;  // under way: its value
+  StallSuspicion suspicion_;            // meanwhile
+  Clock::time_point last_alarm_{};      // probe of an overdue stream
+  Clock::duration rest_{0};             // until the next one
   Clock::time_point last_query_{};
   Clock::time_point last_activity_{};
   Clock::time_point last_observation_{};

@@ -36,7 +36,7 @@ void StallSense::see(std::uint32_t index, std::uint64_t session, std::uint32_t i
 }
 
 StallSense::Verdict StallSense::conclude(Clock::time_point now) {
-  Verdict verdict{any_busy_, any_busy_ || any_ended_, any_overdue_, Clock::duration(0)};
+  Verdict verdict{any_busy_, any_ended_, any_busy_ || any_ended_, any_overdue_, Clock::duration(0)};
   if (!any_busy_) last_end_ = now;
   verdict.quiet = now - last_end_;
   any_busy_ = any_ended_ = any_overdue_ = false;

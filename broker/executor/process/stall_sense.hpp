@@ -22,7 +22,8 @@ class StallSense {
 
   struct Verdict {
     bool busy = false;         // some stream has work in flight
-    bool active = false;       // it has, or some work has ended since the last conclusion
+    bool ended = false;        // some work has, since the last conclusion
+    bool active = false;       // one of the two
     bool overdue = false;      // some stream stands longer than it should
     Clock::duration quiet{0};  // nothing has ended anywhere for so long; 0 while nothing is in flight
   };
