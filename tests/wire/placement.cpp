@@ -72,10 +72,14 @@ TEST_CASE("where a session belongs follows from its pace") {
   CHECK(placement({500, 0}, 5, {.is_at_home = true}) == Placement::stay);      // hardly anything
   CHECK(placement({500, 250}, 5, {.is_at_home = false}) == Placement::home);
   CHECK(placement({500, 20}, 5, {.is_at_home = false}) == Placement::stay);
-  CHECK(placement({20, 10}, 5, {.is_at_home = false}) == Placement::stay);    // too little to judge by
+  CHECK(placement({20, 10}, 5, {.is_at_home = false}) == Placement::stay);                     // too little to judge by
   CHECK(placement({0, 0}, 5, {.is_at_home = true, .full_turns = 3}) == Placement::elsewhere);  // takes all its turns, whatever with
   CHECK(placement({0, 0}, 5, {.is_at_home = true, .full_turns = 2}) == Placement::stay);
-  CHECK(placement({100, 10}, 5, {.is_at_home = true, .full_turns = 20}) == Placement::stay);  // and waits
+  CHECK(placement({100, 10}, 5, {.is_at_home = true, .full_turns = 20}) == Placement::stay);                          // and waits
+  CHECK(placement({0, 0}, 5, {.is_at_home = true, .busy_percent = 80, .time_percent = 15}) == Placement::elsewhere);  // takes a busy worker's time
+  CHECK(placement({0, 0}, 5, {.is_at_home = true, .busy_percent = 40, .time_percent = 15}) == Placement::stay);       // which is not busy
+  CHECK(placement({0, 0}, 5, {.is_at_home = true, .busy_percent = 80, .time_percent = 3}) == Placement::stay);        // it is not who keeps it so
+  CHECK(placement({200, 200}, 5, {.is_at_home = true, .busy_percent = 80, .time_percent = 15}) == Placement::stay);   // and waits often
   CHECK(placement({100, 1}, 5, {.is_at_home = true, .busy_percent = 50}) == Placement::elsewhere);  // one of many that keep a worker busy
   CHECK(placement({100, 1}, 5, {.is_at_home = true, .busy_percent = 49}) == Placement::stay);
   CHECK(placement({100, 10}, 5, {.is_at_home = true, .busy_percent = 90}) == Placement::stay);  // waits

@@ -61,8 +61,9 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
   void launch_in_window(const std::shared_ptr<StreamQueue>& queue);
   // Visits of the worker since something was read or issued; it decides when progress is written.
   unsigned dry_visits = 0;
-  // Turns it has taken to their end, of late (placement).
+  // Turns it has taken to their end, of late, and the time in which its worker had something to do for it (placement).
   std::uint64_t full_turns = 0;
+  std::chrono::nanoseconds turn_time{0};
 
   // `act` runs on the worker once all work queued so far has been issued, and with `completed` has ended by private progress; jobs that were
   // given addresses by then have ended, too.

@@ -170,10 +170,15 @@ bool Worker::write_progress() {
 Worker::Visit Worker::visit_all() {
   Visit all;
   unsigned at_work = 0;
+  Clock::time_point last = Clock::now();
   for (std::size_t i = 0; i < sessions_.size();) {
     if (i + 1 < sessions_.size()) sessions_[i + 1]->channel().ring().prefetch();
     const std::shared_ptr<Session>& session = sessions_[i];
     const Visit one = visit(*session);
+    if (one.worked) {
+      const Clock::time_point now = Clock::now();
+      session->turn_time += now - std::exchange(last, now);
+    }
     all.worked |= one.worked;
     at_work += one.worked ? 1 : 0;
     all.polls |= one.polls;

@@ -34,6 +34,7 @@ void Worker::rebalance() {
   std::vector<StreamSet::Pace> paces;
   for (const std::shared_ptr<Session>& session : sessions_) of_all += paces.emplace_back(session->take_pace()).operations;
   std::uint64_t kept = of_all;
+  unsigned given_percent = 0;  // of this worker's time
   std::size_t waiting = 0;
   std::vector<std::shared_ptr<Session>> may_go;
   for (std::size_t i = 0, looked_at = 0; i < sessions_.size();) {
@@ -42,8 +43,12 @@ void Worker::rebalance() {
     const bool waits = waits_often(done, elapsed_ms);
     session->home().note_waiting(waits, now);
     const bool is_at_home = session->home().worker() == index_;
-    const auto still_busy_percent = static_cast<unsigned>(of_all == 0 ? 0 : busy_percent * kept / of_all);
-    const AtWorker at{.is_at_home = is_at_home, .full_turns = std::exchange(session->full_turns, 0), .busy_percent = still_busy_percent};
+    const auto busy_by_operations = static_cast<unsigned>(of_all == 0 ? busy_percent : busy_percent * kept / of_all);
+    const auto time_percent = static_cast<unsigned>(100 * std::exchange(session->turn_time, std::chrono::nanoseconds(0)) / since);
+    const AtWorker at{.is_at_home = is_at_home,
+                      .full_turns = std::exchange(session->full_turns, 0),
+                      .busy_percent = std::min(busy_by_operations, busy_percent - std::min(busy_percent, given_percent)),
+                      .time_percent = time_percent};
     const Placement place = placement(done, elapsed_ms, at);
     if (place == Placement::stay || session->is_closing() || !set_.move(session, place)) {
       waiting += is_at_home && session->home().has_waited(now) ? 1 : 0;
@@ -52,6 +57,7 @@ void Worker::rebalance() {
       continue;
     }
     kept -= done.operations;
+    given_percent += time_percent;
     drop(i);
   }
   waiting_.store(waiting, std::memory_order_relaxed);

@@ -4,7 +4,8 @@
 // streams are: their home.
 // That is the first worker's, until there are more of them than one worker serves well; then they spread over the homes (side_context.hpp). A
 // session that posts long runs costs decoding and filling graphs instead, and goes where there is least of that: if it posts much, or its worker is
-// busy with all of them together. So does one that takes all the time its worker gives it and waits for nothing.
+// busy with all of them together. So does one that takes all the time its worker gives it and waits for nothing; and of a busy worker whoever takes a
+// good part of its time, whatever with: look-ups, handles and refused records cost time as launches do.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +29,7 @@ struct AtWorker {
   bool is_at_home = false;
   std::uint64_t full_turns = 0;  // how often it was left for others before it was through (TurnBudget)
   unsigned busy_percent = 0;     // of its worker's time, for sessions that it keeps
+  unsigned time_percent = 0;     // of its worker's time, for this session
 };
 
 // Between the bounds it stays where it is.
@@ -37,10 +39,12 @@ struct AtWorker {
   constexpr unsigned kBusyPercent = 50;  // others would wait for the worker as often as not
   constexpr std::uint64_t kLongRun = 32;  // operations a fence
   constexpr std::uint64_t kMillisecondsATurn = 2;
+  constexpr unsigned kGoodPartPercent = 10;
   if (!at.is_at_home) return waits_often(done, milliseconds) ? Placement::home : Placement::stay;
   const bool is_part_of_much = at.busy_percent >= kBusyPercent && done.operations >= kSome * milliseconds;
   const bool is_much = done.operations >= kMany * milliseconds || is_part_of_much || at.full_turns * kMillisecondsATurn >= milliseconds;
-  return is_much && done.operations >= kLongRun * done.fences ? Placement::elsewhere : Placement::stay;
+  const bool takes_time = at.busy_percent >= kBusyPercent && at.time_percent >= kGoodPartPercent && !waits_often(done, milliseconds);
+  return takes_time || (is_much && done.operations >= kLongRun * done.fences) ? Placement::elsewhere : Placement::stay;
 }
 
 // Whether one worker serves so many sessions that wait often badly: they wait for it, not for the GPU.
