@@ -32,6 +32,9 @@ constexpr std::array kTable = {
                 "threads that share a large copy from or to pageable memory; 1: the calling one alone"},
     VariableRow{Variable::staging_kib, "MPSSHIM_STAGING_KIB",
                 "for tests: KiB of pinned memory that copies from and to pageable memory go through, 512 at least; it does not grow"},
+    VariableRow{Variable::managed, "MPSSHIM_MANAGED", "where managed memory lives: host (if not set), device or auto (docs/memory.md)"},
+    VariableRow{Variable::managed_touches, "MPSSHIM_MANAGED_TOUCHES",
+                "for tests: userfaultfd or signal, the one way to notice touches of managed memory"},
     VariableRow{Variable::trace, "MPSSHIM_TRACE", "file: a timeline of this process is written to file.<pid> (docs/tracing.md)"},
     VariableRow{Variable::log_file, "CUDA_LOG_FILE", "stdout, stderr or a file: calls that fail are written there, a line each"},
     VariableRow{Variable::cache_disable, "CUDA_CACHE_DISABLE", "1: nothing that is compiled at run time is kept or looked for"},
@@ -67,6 +70,8 @@ constexpr bool needs_trust(Variable variable) {
     case Variable::module_loading:
     case Variable::copy_threads:
     case Variable::staging_kib:
+    case Variable::managed:
+    case Variable::managed_touches:
     case Variable::cache_disable:
     case Variable::cache_max_bytes: return false;
   }

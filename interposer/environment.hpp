@@ -23,6 +23,8 @@ enum class Variable : std::uint8_t {
   module_loading,
   copy_threads,
   staging_kib,
+  managed,
+  managed_touches,
   trace,
   log_file,
   cache_disable,

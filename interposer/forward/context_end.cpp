@@ -61,6 +61,7 @@ void release_context_objects(CUcontext context) {
   ExternalMemories::instance().end_all_of(context);
   Modules::instance().unload_all_of(context);
   RegisteredMemory::instance().remove_all_of(context);
+  ManagedMemory::instance().free_all_of(context);
   PinnedMemory::instance().free_all_of(context);
   MemoryPools::instance().free_all_of(context);
   DeviceMemory::instance().free_all_of(context);

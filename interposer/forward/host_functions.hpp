@@ -9,6 +9,7 @@
 // Any thread may enqueue. Never destroyed: functions may be running while the process exits.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <list>
 #include <map>
@@ -33,6 +34,8 @@ class HostFunctions {
   [[nodiscard]] static HostFunctions& instance();
 
   [[nodiscard]] CUresult enqueue(Stream& stream, const HostTask& task);
+  // Some function has been enqueued and has not returned.
+  [[nodiscard]] static bool any_under_way() { return under_way_.load(std::memory_order_acquire) != 0; }
 
  private:
   struct Item {
@@ -60,6 +63,7 @@ class HostFunctions {
   static void serve(Lane& lane);
   void run(Lane& lane, const Item& item);
 
+  static inline std::atomic<unsigned> under_way_{0};  // NOLINT(readability-identifier-naming): a private member
   Mutex mutex_;  // lanes_
   std::map<std::uint32_t, Lane> lanes_ GUARDED_BY(mutex_);
   Mutex running_;  // one function at a time

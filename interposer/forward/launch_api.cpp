@@ -80,6 +80,16 @@ inline CUresult post_launch(Function& function, Stream& stream, const LaunchShap
   });
 }
 
+// Arguments that lie in managed memory would be touched under the channel's lock, which answering the touch takes: so they are read before.
+[[gnu::noinline]] CUresult post_launch_of_copies(Function& function, Stream& stream, const LaunchShape& shape,
+                                                 std::span<const CUlaunchAttribute> attributes, proto::Flags<proto::LaunchFlag> flags,
+                                                 const Arguments& arguments) {
+  std::vector<std::byte> buffer(function.parameter_bytes);
+  copy_arguments(arguments, {function.parameters, function.parameter_count}, function.parameter_bytes, buffer.data());
+  const std::vector<CUlaunchAttribute> own(attributes.begin(), attributes.end());
+  return post_launch(function, stream, shape, own, flags, Arguments{nullptr, buffer.data(), function.parameter_bytes});
+}
+
 // What the driver would refuse when the launch is issued, long after the program was told that it is accepted.
 CUresult check_attributes(const Function& function, const LaunchShape& shape, std::span<const CUlaunchAttribute> attributes) {
   const CUresult error = check_windows(attributes);
@@ -112,11 +122,13 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
   if (function->has_launch_attributes.load(std::memory_order_relaxed) | stream->has_launch_attributes.load(std::memory_order_relaxed)) [[unlikely]] {
     const std::vector<CUlaunchAttribute> all = with_defaults(*function, *stream, attributes);
     if (const CUresult error = check_attributes(*function, shape, all); error != CUDA_SUCCESS) return error;
-    return post_launch(*function, *stream, shape, all, flags, arguments);
+    return post_launch_of_copies(*function, *stream, shape, all, flags, arguments);
   }
   if (!attributes.empty()) {
     if (const CUresult error = check_attributes(*function, shape, attributes); error != CUDA_SUCCESS) return error;
   }
+  if (ManagedMemory::in_use()) [[unlikely]]
+    return post_launch_of_copies(*function, *stream, shape, attributes, flags, arguments);
   return post_launch(*function, *stream, shape, attributes, flags, arguments);
 }
 

@@ -14,6 +14,12 @@
 
 namespace mpsshim::interposer::forward {
 
+// What a stream's word is waited for.
+struct FenceTarget {
+  std::uint32_t word = 0;
+  std::uint32_t value = 0;
+};
+
 // What a stream is made as.
 struct StreamShape {
   std::uint32_t flags = 0;
@@ -33,6 +39,10 @@ struct Stream {
   // visible_fence is the last value with such work in front of it. Written as has_work.
   std::atomic<bool> has_visible_work{false};
   std::atomic<std::uint32_t> visible_fence{0};
+  // Of that, what may use managed memory that migrates; managed_fence is the last value with such work in front of it. What stands behind a host
+  // function is not such work, so the function may touch what the work in front of it used. Written as has_work.
+  std::atomic<bool> has_managed_work{false};
+  std::atomic<std::uint32_t> managed_fence{0};
   // It captures (graphs/capture.hpp), or it is the NULL stream and one captures that it is ordered with: nothing is posted then.
   std::atomic<bool> is_captured{false};
   bool is_blocking = true;  // ordered with the session's NULL stream; none of a green context is

@@ -49,6 +49,13 @@ std::uint32_t next_fence(Stream& stream) {
              last != 0 && session().fences().reached(stream.word, last)) {
     stream.visible_fence.store(0, std::memory_order_relaxed);  // values wrap: one long past must not look like one to come
   }
+  if (stream.has_managed_work.load(std::memory_order_relaxed)) {
+    stream.managed_fence.store(value, std::memory_order_relaxed);
+    stream.has_managed_work.store(false, std::memory_order_release);  // who sees this sees the fence: pairs with fence_managed()
+  } else if (const std::uint32_t last = stream.managed_fence.load(std::memory_order_relaxed);
+             last != 0 && session().fences().reached(stream.word, last)) {
+    stream.managed_fence.store(0, std::memory_order_relaxed);  // as above
+  }
   return value;
 }
 
@@ -191,6 +198,37 @@ CUresult Streams::fence_of(proto::StreamId id, std::uint32_t& target) {
   const std::lock_guard lock(mutex_);
   const proto::Known<Stream> stream = table_.find(id);
   return stream ? fence(*stream, target) : CUDA_SUCCESS;
+}
+
+CUresult Streams::fence_managed(Stream& stream, Target& target) {
+  if (stream.has_managed_work.load(std::memory_order_acquire)) {
+    std::uint32_t covered = 0;
+    if (const CUresult error = fence(stream, covered); error != CUDA_SUCCESS) return error;
+  }
+  target = {stream.word, stream.managed_fence.load(std::memory_order_relaxed)};
+  if (target.value != 0 && session().fences().reached(target.word, target.value)) target.value = 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult Streams::fence_managed(proto::StreamId id, std::vector<Target>& targets) {
+  const std::lock_guard lock(mutex_);
+  const auto visit = [&](Stream& stream) {
+    Target target;
+    const CUresult error = fence_managed(stream, target);
+    if (error == CUDA_SUCCESS && target.value != 0) targets.push_back(target);
+    return error;
+  };
+  if (id != proto::StreamId{}) {
+    const proto::Known<Stream> stream = table_.find(id);
+    return stream ? visit(*stream) : CUDA_SUCCESS;
+  }
+  for (Stream* stream : live_) {
+    if (const CUresult error = visit(*stream); error != CUDA_SUCCESS) return error;
+  }
+  for (const Retiring& retired : retiring_) {
+    if (!session().fences().reached(retired.word, retired.value)) targets.push_back({retired.word, retired.value});
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult Streams::fence_many(Which which, proto::GreenContextId green, Targets& targets, std::size_t& count) {

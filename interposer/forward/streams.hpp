@@ -18,6 +18,7 @@
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/begin.hpp"
+#include "interposer/forward/memory/managed_memory.hpp"
 #include "interposer/forward/stream.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/mutex.hpp"
@@ -54,6 +55,10 @@ class Streams {
   [[nodiscard]] CUresult fence(Stream& stream, std::uint32_t& target);
   // The same of a stream that another thread may be destroying. One that has ended has written its last fence; `target` stays as it is.
   [[nodiscard]] CUresult fence_of(proto::StreamId id, std::uint32_t& target);
+  using Target = FenceTarget;
+  // Adds what has not been reached of the work that may use managed memory (Stream::has_managed_work), of one stream or ({}) of all. Posts fences
+  // where there are none.
+  [[nodiscard]] CUresult fence_managed(proto::StreamId id, std::vector<Target>& targets);
   // f(Stream*), null if it has ended; it does not end meanwhile.
   template <typename F>
   auto with(proto::StreamId id, F&& f) {
@@ -75,16 +80,13 @@ class Streams {
 
  private:
   enum class Which : std::uint8_t { all, blocking, green };
-  struct Target {
-    std::uint32_t word;
-    std::uint32_t value;
-  };
   using Targets = std::array<Target, proto::kFenceWords>;
   struct Retiring {
     std::uint32_t word;
     std::uint32_t value;
   };
 
+  [[nodiscard]] CUresult fence_managed(Stream& stream, Target& target);
   [[nodiscard]] Stream* null_stream();
   [[nodiscard]] Stream* per_thread();
   // A fence behind the stream's visible work; true if it has not been reached, `target` is its value then.
@@ -119,16 +121,30 @@ template <typename Record, typename Fill>
   return capture_post(stream, Record::kId, std::as_bytes(std::span(&record, 1)), trailing);
 }
 
+// Work while there is managed memory that migrates. `post` posts it.
+template <typename Post>
+[[nodiscard, gnu::noinline]] CUresult behind_managed_memory(Stream& stream, Post&& post) {
+  const ManagedMemory::Work work(stream);
+  const CUresult error = work.error() == CUDA_SUCCESS ? post() : work.error();
+  stream.has_managed_work.store(true, std::memory_order_release);  // before a touch can count this as posted: pairs with fence_managed()
+  return error;
+}
+
 // Posts a record of work on `stream`, or captures it.
 template <typename Record, typename Fill>
 [[nodiscard]] CUresult post_work(Stream& stream, std::size_t trailing_bytes, Fill&& fill) {
   if (stream.is_captured.load(std::memory_order_relaxed)) [[unlikely]]
     return capture_work<Record>(stream, trailing_bytes, std::forward<Fill>(fill));
-  return session().channel().post<Record>(stream.id, trailing_bytes, [&](Record& record, std::byte* trailing, Place) {
-    fill(record, trailing);
-    stream.has_work.store(true, std::memory_order_relaxed);
-    stream.has_visible_work.store(true, std::memory_order_relaxed);
-  });
+  const auto post = [&] {
+    return session().channel().post<Record>(stream.id, trailing_bytes, [&](Record& record, std::byte* trailing, Place) {
+      fill(record, trailing);
+      stream.has_work.store(true, std::memory_order_relaxed);
+      stream.has_visible_work.store(true, std::memory_order_relaxed);
+    });
+  };
+  if (ManagedMemory::in_use()) [[unlikely]]
+    return behind_managed_memory(stream, post);
+  return post();
 }
 
 // Posts a copy from staging memory to device memory; `fill` as above.
@@ -137,10 +153,15 @@ template <typename Record, typename Fill>
   // Its source is gone by the time a graph is launched.
   if (stream.is_captured.load(std::memory_order_relaxed)) [[unlikely]]
     return capture_post(stream, Record::kId, {}, {});
-  return session().channel().post<Record>(stream.id, 0, [&](Record& record, std::byte* trailing, Place) {
-    fill(record, trailing);
-    stream.has_work.store(true, std::memory_order_relaxed);
-  });
+  const auto post = [&] {
+    return session().channel().post<Record>(stream.id, 0, [&](Record& record, std::byte* trailing, Place) {
+      fill(record, trailing);
+      stream.has_work.store(true, std::memory_order_relaxed);
+    });
+  };
+  if (ManagedMemory::in_use()) [[unlikely]]
+    return behind_managed_memory(stream, post);
+  return post();
 }
 
 }  // namespace mpsshim::interposer::forward

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "interposer/local/devices.hpp"
+#include "interposer/managed_mode.hpp"
 
 namespace mpsshim::interposer {
 
@@ -30,6 +31,8 @@ CUresult device_attribute(const proto::DeviceFacts& facts, int attribute, int& v
                                     [](const Override& candidate, int wanted) { return candidate.attribute < wanted; });
   const bool overridden = row != kOverrides.end() && row->attribute == attribute;
   value = overridden ? row->value : facts.attribute[attribute];
+  // What migrates is coherent, but a touch waits for kernels: not for programs that need both sides to go on at once.
+  if (attribute == CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS && managed_mode() != ManagedMode::host) value = 0;
   return CUDA_SUCCESS;
 }
 

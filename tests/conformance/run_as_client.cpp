@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-//   run_as_client PROGRAM ARGUMENT...
+//   run_as_client [NAME=VALUE...] PROGRAM ARGUMENT...
 // Runs a test program as the client of a private broker and ends with its exit status: CTest's way to run the conformance bodies forwarded.
 // A request to list the cases needs no broker and gets none.
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tests/support/broker_fixture.hpp"
@@ -18,11 +22,14 @@ namespace {
 
 constexpr auto kLimit = std::chrono::seconds(100);  // below CTest's own, so that the broker's log is seen
 
-int run(const std::string& program, const std::vector<std::string>& arguments) {
+using Environment = std::map<std::string, std::string>;
+
+int run(const std::string& program, const std::vector<std::string>& arguments, Environment environment) {
   const BrokerFixture broker;
   ProgramOptions options;
   options.arguments = arguments;
-  options.environment = {{"MPSSHIM_TEST_DRIVER", "libcuda.so.1"}};  // which is libmpsshim.so here
+  options.environment = std::move(environment);
+  options.environment["MPSSHIM_TEST_DRIVER"] = "libcuda.so.1";  // which is libmpsshim.so here
   const Outcome outcome = broker.run(program, options, kLimit);
   std::fputs(outcome.output.c_str(), stdout);
   std::fputs(outcome.errors.c_str(), stderr);
@@ -34,8 +41,13 @@ int run(const std::string& program, const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) try {
+  Environment environment;
+  for (; argc > 1 && std::strchr(argv[1], '=') != nullptr; ++argv, --argc) {
+    const std::string_view setting = argv[1];
+    environment.emplace(setting.substr(0, setting.find('=')), setting.substr(setting.find('=') + 1));
+  }
   if (argc < 2) {
-    std::fprintf(stderr, "usage: run_as_client PROGRAM [ARGUMENT...]\n");
+    std::fprintf(stderr, "usage: run_as_client [NAME=VALUE...] PROGRAM [ARGUMENT...]\n");
     return 2;
   }
   const std::vector<std::string> arguments(argv + 2, argv + argc);
@@ -46,7 +58,7 @@ int main(int argc, char** argv) try {
       return 127;
     }
   }
-  return run(argv[1], arguments);
+  return run(argv[1], arguments, std::move(environment));
 } catch (const std::exception& error) {
   std::fprintf(stderr, "run_as_client: %s\n", error.what());
   return 1;

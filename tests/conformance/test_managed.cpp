@@ -4,13 +4,11 @@
 
 #include "driver_under_test.hpp"
 #include "loaded_image.hpp"
+#include "managed_memory.hpp"
 
 using namespace mpsshim::test;
 
 namespace {
-
-#define NEEDS_MANAGED_MEMORY() \
-  if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has no managed memory: it is made in the client")
 
 constexpr size_t kManagedBytes = size_t{1} << 20;
 
@@ -45,7 +43,7 @@ CUresult prefetch(CUdeviceptr address, size_t bytes, CUmemLocation location, CUs
 
 }  // namespace
 
-TEST_CASE("host and device see managed memory at one address", "[forwarded]") {
+TEST_CASE("host and device see managed memory at one address", "[forwarded][managed]") {
   const DeviceContext context;
   NEEDS_MANAGED_MEMORY();
   const Managed memory;
@@ -64,7 +62,7 @@ TEST_CASE("host and device see managed memory at one address", "[forwarded]") {
   CHECK(CU(cuMemsetD8)(memory.address() + kManagedBytes - 1, 0, 2) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("managed pointers say what they are", "[forwarded]") {
+TEST_CASE("managed pointers say what they are", "[forwarded][managed]") {
   const DeviceContext context;
   NEEDS_MANAGED_MEMORY();
   const Managed memory;
@@ -87,7 +85,7 @@ TEST_CASE("managed pointers say what they are", "[forwarded]") {
   CHECK(bytes == kManagedBytes);
 }
 
-TEST_CASE("managed memory is allocated and freed as device memory", "[forwarded]") {
+TEST_CASE("managed memory is allocated and freed as device memory", "[forwarded][managed]") {
   const DeviceContext context;
   NEEDS_MANAGED_MEMORY();
   CUdeviceptr memory = 0;
@@ -103,7 +101,7 @@ TEST_CASE("managed memory is allocated and freed as device memory", "[forwarded]
   CHECK(managed == 1);
 }
 
-TEST_CASE("what is advised about managed memory is answered", "[forwarded]") {
+TEST_CASE("what is advised about managed memory is answered", "[forwarded][managed]") {
   const DeviceContext context;
   NEEDS_MANAGED_MEMORY();
   CUstream stream = nullptr;
@@ -166,7 +164,7 @@ TEST_CASE("what is advised about managed memory is answered", "[forwarded]") {
 }
 
 #if CUDA_VERSION >= 13000
-TEST_CASE("batches of prefetches and discards", "[forwarded]") {
+TEST_CASE("batches of prefetches and discards", "[forwarded][managed]") {
   const DeviceContext context;
   NEEDS_MANAGED_MEMORY();
   CUstream stream = nullptr;

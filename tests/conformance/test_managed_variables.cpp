@@ -45,7 +45,7 @@ void run(CUfunction function, unsigned threads, Arguments... arguments) {
 
 }  // namespace
 
-TEST_CASE("host and kernels read and write a managed variable", "[forwarded]") {
+TEST_CASE("host and kernels read and write a managed variable", "[forwarded][managed]") {
   const DeviceContext context;
   const char* const image = GENERATE("managed.fatbin", "managed.ptx", "managed.cubin", "managed_debug.cubin");
   const bool is_machine_code = std::strstr(image, ".cubin") != nullptr;
@@ -85,7 +85,7 @@ TEST_CASE("host and kernels read and write a managed variable", "[forwarded]") {
   CHECK(*counter == 9);
 }
 
-TEST_CASE("a managed variable is found by its name, and by no other", "[forwarded]") {
+TEST_CASE("a managed variable is found by its name, and by no other", "[forwarded][managed]") {
   const DeviceContext context;
   const LoadedImage module("managed.fatbin");
   const Library library;
@@ -114,7 +114,7 @@ TEST_CASE("a managed variable is found by its name, and by no other", "[forwarde
   }
 }
 
-TEST_CASE("a module that is loaded again has its managed variables' initial values", "[forwarded]") {
+TEST_CASE("a module that is loaded again has its managed variables' initial values", "[forwarded][managed]") {
   const DeviceContext context;
   for (int round = 0; round < 3; ++round) {
     const LoadedImage module("managed.fatbin");

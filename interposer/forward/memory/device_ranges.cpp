@@ -4,13 +4,25 @@
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/forward/memory/external_memory.hpp"
 #include "interposer/forward/memory/ipc_memory.hpp"
+#include "interposer/forward/memory/managed_memory.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/virtual_memory.hpp"
 
 namespace mpsshim::interposer::forward {
 
 std::optional<DeviceRange> find_device_range(std::uint64_t address) {
-  // First the pools: their segments are allocations of DeviceMemory, which the application does not know.
+  // What lies in allocations of DeviceMemory that the application does not know comes first.
+  std::optional<ManagedMemory::Found> managed;
+  if (ManagedMemory::instance().look(address, managed)) {
+    if (!managed) return std::nullopt;
+    DeviceRange range;
+    range.range = managed->range;
+    range.owner = {managed->context, managed->buffer_id};
+    range.is_managed = true;
+    range.is_variable = managed->is_variable;
+    return range;
+  }
+  // Likewise the pools: their segments are allocations of DeviceMemory, which the application does not know.
   std::optional<MemoryPools::Found> pooled;
   if (MemoryPools::instance().look(address, pooled)) {
     if (!pooled) return std::nullopt;

@@ -18,6 +18,8 @@ struct DeviceRange {
   bool is_mapped = false;       // by the application: VirtualMemory
   bool is_imported = false;     // another process's allocation: IpcMemory; or as follows
   bool is_external = false;     // another interface's memory: ExternalMemories
+  bool is_managed = false;      // ManagedMemory
+  bool is_variable = false;     // of a module, in managed memory
   bool is_accessible = true;
   bool is_exportable = false;
 };

@@ -34,7 +34,7 @@ CUresult IpcMemory::place_of(const AddressRange& allocation, Place& place) {
 
 CUresult IpcMemory::name(std::uint64_t address, CUipcMemHandle& handle) {
   const std::optional<DeviceRange> range = find_device_range(address);
-  if (!range || range->pool != nullptr || range->is_mapped || range->is_imported) return CUDA_ERROR_INVALID_VALUE;
+  if (!range || range->pool != nullptr || range->is_mapped || range->is_imported || range->is_managed) return CUDA_ERROR_INVALID_VALUE;
   Content content;
   content.magic = kMemoryMagic;
   if (const CUresult error = place_of(range->range, content.place); error != CUDA_SUCCESS) return error;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Managed memory (CUDA Driver API manual, "Memory Management" and "Unified Addressing"): host memory that both sides see at one address. It does
-// not migrate; what a program advises is kept and answered, prefetching moves nothing. So the host may touch it while kernels run, and kernels
-// reach it over the bus.
+// Managed memory (CUDA Driver API manual, "Memory Management" and "Unified Addressing"): one address for both sides. It migrates (ManagedMemory), or
+// it is host memory that kernels reach over the bus, which prefetching does not move (PinnedMemory). What a program advises is kept and answered.
 #include <algorithm>
 #include <cstring>
 #include <optional>
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/memory/managed_advice.hpp"
+#include "interposer/forward/memory/managed_memory.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/devices.hpp"
@@ -18,10 +18,23 @@ using namespace forward;
 
 namespace {
 
+// The managed allocation or variable that holds `address`, wherever it lives.
+std::optional<AddressRange> managed_range(CUdeviceptr address) {
+  std::optional<ManagedMemory::Found> migrating;
+  if (ManagedMemory::instance().look(address, migrating)) return migrating ? std::optional(migrating->range) : std::nullopt;
+  const auto found = PinnedMemory::instance().find(address);
+  return found && found->is_managed ? std::optional(found->range) : std::nullopt;
+}
+
+bool migrates(CUdeviceptr address) {
+  std::optional<ManagedMemory::Found> found;
+  return ManagedMemory::instance().look(address, found);
+}
+
 // The pages of a range within one managed allocation.
 std::optional<AddressRange> managed_pages(CUdeviceptr address, std::size_t bytes) {
-  const auto found = PinnedMemory::instance().find(address);
-  if (!found || !found->is_managed || bytes == 0 || !found->range.holds(address, bytes)) return std::nullopt;
+  const auto found = managed_range(address);
+  if (!found || bytes == 0 || !found->holds(address, bytes)) return std::nullopt;
   const std::uint64_t first = address / proto::kPageBytes * proto::kPageBytes;
   const std::uint64_t end = (address + bytes + proto::kPageBytes - 1) / proto::kPageBytes * proto::kPageBytes;
   return AddressRange{first, end - first};
@@ -50,14 +63,21 @@ int device_of(const CUmemLocation& location) {
   return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : CU_DEVICE_CPU;
 }
 
+CUresult move_to(AddressRange pages, const CUmemLocation& location, Stream& stream) {
+  ManagedAdvice::instance().change(pages, [&](Advice& advice) { advice.last_prefetch = location; });
+  if (!migrates(pages.address) || stream.is_captured.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) return ManagedMemory::instance().prefetch_to_device(pages);
+  return ManagedMemory::instance().prefetch_to_host(pages, stream);
+}
+
 CUresult prefetch(CUdeviceptr address, std::size_t bytes, const CUmemLocation& location, CUstream handle) {
   if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   if (const CUresult error = check_managed_location(location); error != CUDA_SUCCESS) return error;
-  if (Streams::instance().resolve(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Stream* stream = Streams::instance().resolve(handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const auto pages = managed_pages(address, bytes);
   if (!pages) return CUDA_ERROR_INVALID_VALUE;
-  ManagedAdvice::instance().change(*pages, [&](Advice& advice) { advice.last_prefetch = location; });
-  return CUDA_SUCCESS;
+  return move_to(*pages, location, *stream);
 }
 
 struct Ranges {
@@ -89,8 +109,8 @@ CUresult prefetch_batch(const Ranges& ranges, const CUmemLocation* locations, co
   }
   for (std::size_t i = 0, at = 0; i < ranges.count; ++i) {
     if (at + 1 < count && first[at + 1] <= i) ++at;
-    ManagedAdvice::instance().change(*managed_pages(ranges.addresses[i], ranges.sizes[i]),
-                                     [&](Advice& advice) { advice.last_prefetch = locations[at]; });
+    const AddressRange pages = *managed_pages(ranges.addresses[i], ranges.sizes[i]);
+    if (const CUresult error = move_to(pages, locations[at], *Streams::instance().resolve(handle)); error != CUDA_SUCCESS) return error;
   }
   return CUDA_SUCCESS;
 }
@@ -174,7 +194,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flag
   if (dptr == nullptr || bytesize == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   void* memory = nullptr;
-  const CUresult error = PinnedMemory::instance().allocate_managed(bytesize, owning_context(), memory);
+  const CUresult error = ManagedMemory::instance().allocate(bytesize, owning_context(), memory);
   if (error == CUDA_SUCCESS) *dptr = reinterpret_cast<std::uintptr_t>(memory);
   return error;
 }
@@ -219,15 +239,16 @@ CUresult cuMemRangeGetAttributes(void** data, size_t* dataSizes, CUmem_range_att
   return CUDA_SUCCESS;
 }
 
-// Where memory is visible to a stream alone matters to devices that cannot work beside the host; this memory is always everybody's.
+// Memory that stays on the host is always everybody's.
 CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags) {
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin_on(hStream); error != CUDA_SUCCESS) return error;
-  if (Streams::instance().resolve(hStream) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Stream* stream = Streams::instance().resolve(hStream);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (flags == CU_MEM_ATTACH_SINGLE && (hStream == nullptr || hStream == CU_STREAM_LEGACY)) return CUDA_ERROR_INVALID_VALUE;
-  const auto found = PinnedMemory::instance().find(dptr);
-  if (!found || !found->is_managed || found->range.address != dptr) return CUDA_ERROR_INVALID_VALUE;
-  return length == 0 || length == found->range.size_bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  const auto found = managed_range(dptr);
+  if (!found || found->address != dptr || (length != 0 && length != found->size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  return migrates(dptr) ? ManagedMemory::instance().attach(dptr, flags, *stream) : CUDA_SUCCESS;
 }
 
 }  // namespace mpsshim::interposer::api

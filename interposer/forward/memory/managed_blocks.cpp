@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "interposer/forward/begin.hpp"
+#include "interposer/forward/memory/managed_memory.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "proto/managed_variables.hpp"
 
@@ -42,6 +43,11 @@ std::vector<std::byte> placed_image(std::span<const std::byte> content, const Ma
   return placed;
 }
 
+void release(void* memory) {
+  if (ManagedMemory::instance().release(reinterpret_cast<std::uintptr_t>(memory)) == CUDA_SUCCESS) return;
+  (void)PinnedMemory::instance().release(memory);
+}
+
 }  // namespace
 
 ManagedBlocks& ManagedBlocks::instance() {
@@ -63,14 +69,15 @@ CUresult ManagedBlocks::make(std::uint64_t original, std::span<const std::byte> 
   std::vector<AddressRange> ranges;
   for (const auto& [name, variable] : made->variables) ranges.push_back(variable.range);
   void* memory = nullptr;
-  if (const CUresult error = PinnedMemory::instance().allocate_variables(made->memory.size_bytes, std::move(ranges), memory); error != CUDA_SUCCESS) {
+  if (const CUresult error = ManagedMemory::instance().allocate_variables(made->memory.size_bytes, std::move(ranges), memory);
+      error != CUDA_SUCCESS) {
     return error;
   }
   made->memory.address = reinterpret_cast<std::uintptr_t>(memory);
   for (auto& [name, variable] : made->variables) variable.range.address += made->memory.address;
   const CUresult error = session().upload_image(placed_image(content, *made), made->image);
   if (error != CUDA_SUCCESS) {
-    (void)PinnedMemory::instance().release(memory);
+    release(memory);
     return error;
   }
   block = std::move(made);

@@ -38,6 +38,9 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
 CUresult cuMemFree_v2(CUdeviceptr dptr) {
   if (const CUresult error = begin_unsafe(begin_with_handle()); error != CUDA_SUCCESS) return error;
   if (dptr == 0) return CUDA_SUCCESS;
+  if (std::optional<ManagedMemory::Found> managed; ManagedMemory::instance().look(dptr, managed)) {
+    return managed && !managed->is_variable ? ManagedMemory::instance().free(dptr) : CUDA_ERROR_INVALID_VALUE;
+  }
   if (const auto host = PinnedMemory::instance().find(dptr); host && host->is_managed) {
     if (host->is_variable) return CUDA_ERROR_INVALID_VALUE;
     return PinnedMemory::instance().free(reinterpret_cast<void*>(dptr));  // NOLINT(performance-no-int-to-ptr)
@@ -123,7 +126,9 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int 
     *pdptr = registered->alias + (address - registered->range.address);
     return CUDA_SUCCESS;
   }
-  if (!PinnedMemory::instance().find(address)) return CUDA_ERROR_INVALID_VALUE;
+  std::optional<ManagedMemory::Found> managed;
+  const bool is_managed = ManagedMemory::instance().look(address, managed) && managed;
+  if (!is_managed && !PinnedMemory::instance().find(address)) return CUDA_ERROR_INVALID_VALUE;
   *pdptr = address;
   return CUDA_SUCCESS;
 }

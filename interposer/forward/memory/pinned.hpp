@@ -37,6 +37,8 @@ class PinnedMemory {
   [[nodiscard]] CUresult allocate_events(const proto::MemoryName* opens, void*& pointer, std::uint64_t& segment);
   // Maps an alias's content at `to`, for this process alone. False: its file cannot be had any more.
   [[nodiscard]] bool map_private(std::uint64_t alias, void* to);
+  // The same for everybody: what the executor writes is seen there, and the reverse. Once: the file is closed then.
+  [[nodiscard]] bool map_shared(std::uint64_t alias, void* to);
   // CUDA_ERROR_INVALID_VALUE if `pointer` is no allocation's base. Waits for this process's own work.
   [[nodiscard]] CUresult free(void* pointer);
   // The same without waiting: work under way may use it to its end, in the executor; nobody here does.
@@ -76,6 +78,7 @@ class PinnedMemory {
   [[nodiscard]] CUresult allocate(Allocation allocation, void*& pointer);
   [[nodiscard]] CUresult choose_address(std::uint64_t mapped_bytes, std::uint64_t& address);
   [[nodiscard]] CUresult map(std::uint64_t address, std::uint32_t flags, Allocation& allocation);
+  [[nodiscard]] bool map_alias(std::uint64_t alias, void* to, int sharing);
   void give_back(std::uint64_t address, std::uint64_t mapped_bytes);
 
   mutable Mutex mutex_;

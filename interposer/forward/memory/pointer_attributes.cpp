@@ -48,7 +48,9 @@ std::optional<Pointed> find_pointed(std::uint64_t address) {
   }
   if (const auto allocation = find_device_range(address)) {
     Pointed pointed{allocation->range, CU_MEMORYTYPE_DEVICE, allocation->owner.context, allocation->owner.buffer_id, allocation->pool};
-    pointed.has_ipc_handle = allocation->pool == nullptr && !allocation->is_mapped && !allocation->is_imported;
+    pointed.has_ipc_handle = allocation->pool == nullptr && !allocation->is_mapped && !allocation->is_imported && !allocation->is_managed;
+    pointed.is_managed = allocation->is_managed;
+    if (allocation->is_variable) pointed.context = owning_context();
     pointed.is_exportable = allocation->is_exportable;
     return pointed;
   }

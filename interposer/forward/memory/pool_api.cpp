@@ -85,6 +85,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
   if (GraphMemory::instance().holds(dptr)) return GraphMemory::instance().free(dptr, stream);
   const auto allocation = find_device_range(dptr);
   if (allocation && allocation->is_imported && allocation->pool != nullptr) return IpcMemory::instance().close(dptr);
+  if (allocation && allocation->is_managed) return CUDA_ERROR_INVALID_VALUE;
   if (allocation && allocation->pool == nullptr) return free_ordinary(*allocation, dptr, hStream);
   return pools().free(dptr, *stream);
 }

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/memory/managed_memory.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <sys/mman.h>
+
+#include "interposer/forward/hooks.hpp"
+#include "interposer/forward/memory/allocation_owner.hpp"
+#include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/managed_advice.hpp"
+#include "interposer/forward/memory/pinned.hpp"
+#include "interposer/forward/memory/touch_server.hpp"
+#include "interposer/forward/streams.hpp"
+#include "interposer/managed_mode.hpp"
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
+
+}  // namespace
+
+ManagedMemory& ManagedMemory::instance() {
+  static auto* memory = new ManagedMemory();  // never destroyed
+  return *memory;
+}
+
+AddressRange ManagedMemory::Allocation::range_of(BlockRun blocks) const {
+  const std::uint64_t begin = pages.address + blocks.first * block_bytes;
+  return {begin, std::min(blocks.count * block_bytes, pages.end() - begin)};
+}
+
+BlockRun ManagedMemory::Allocation::blocks_of(AddressRange range) const {
+  const std::uint64_t first = (range.address - pages.address) / block_bytes;
+  return {first, (range.end() - 1 - pages.address) / block_bytes - first + 1};
+}
+
+CUresult ManagedMemory::start() {
+  if (watch_ != nullptr) return CUDA_SUCCESS;
+  if (has_failed_) return CUDA_ERROR_NOT_SUPPORTED;
+  has_failed_ = true;
+  if (copies_ == nullptr) {
+    if (const CUresult error = Streams::instance().create(CU_STREAM_NON_BLOCKING, 0, nullptr, copies_); error != CUDA_SUCCESS) return error;
+  }
+  std::unique_ptr<TouchWatch> watch = TouchWatch::make();
+  if (watch == nullptr || !TouchServer::start(*watch)) return CUDA_ERROR_NOT_SUPPORTED;
+  watch_ = std::move(watch);
+  has_failed_ = false;
+  return CUDA_SUCCESS;
+}
+
+CUresult ManagedMemory::zero(const Allocation& allocation) {
+  const CUresult error = session().channel().post<proto::FillRecord>(copies_->id, 0, [&](proto::FillRecord& record, std::byte*, Place) {
+    record = proto::FillRecord{allocation.pages.address, 0, allocation.pages.size_bytes / 4, 1, 0, 4};
+    copies_->has_work.store(true, std::memory_order_relaxed);
+    copies_->has_visible_work.store(true, std::memory_order_relaxed);
+  });
+  std::uint32_t target = 0;
+  if (error != CUDA_SUCCESS) return error;
+  if (const CUresult fenced = Streams::instance().fence(*copies_, target); fenced != CUDA_SUCCESS) return fenced;
+  return session().wait_fence(copies_->word, target, "managed memory to be zeroed");
+}
+
+CUresult ManagedMemory::map(Allocation& allocation) {
+  void* const at = host_pointer(allocation.pages.address);
+  if (!PinnedMemory::instance().map_shared(allocation.shadow, at)) return CUDA_ERROR_OUT_OF_MEMORY;
+  madvise(at, allocation.pages.size_bytes, MADV_DONTFORK);
+  return watch_->add(allocation.pages) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// Back to what the lease's reservation was: kept free, nothing behind it.
+void ManagedMemory::unmap(const Allocation& allocation) {
+  const AddressRange& pages = allocation.pages;
+  watch_->remove(pages);
+  if (mmap(host_pointer(pages.address), pages.size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    (void)mprotect(host_pointer(pages.address), pages.size_bytes, PROT_NONE);
+  } else {
+    madvise(host_pointer(pages.address), pages.size_bytes, MADV_DONTFORK);
+  }
+}
+
+CUresult ManagedMemory::make(std::uint64_t bytes, std::unique_ptr<Allocation>& made) {
+  if (bytes > UINT64_MAX / 4) return CUDA_ERROR_OUT_OF_MEMORY;
+  const std::uint64_t page_bytes = round_up(bytes, proto::kPageBytes);
+  const std::uint64_t block_bytes = std::max(kBlockBytes, round_up(page_bytes / kBlocksOfLargest, kBlockBytes));
+  made = std::make_unique<Allocation>(round_up(page_bytes, block_bytes) / block_bytes);
+  made->size_bytes = bytes;
+  made->block_bytes = block_bytes;
+  made->buffer_id = next_buffer_id();
+  // No other allocation may have bytes on its pages.
+  if (const CUresult error = DeviceMemory::instance().allocate(page_bytes + proto::kPageBytes, nullptr, made->device); error != CUDA_SUCCESS) {
+    return error;
+  }
+  made->pages = {round_up(made->device, proto::kPageBytes), page_bytes};
+  void* shadow = nullptr;
+  CUresult error = PinnedMemory::instance().allocate_alias(page_bytes, 0, nullptr, shadow);
+  made->shadow = reinterpret_cast<std::uintptr_t>(shadow);
+  if (error == CUDA_SUCCESS) {
+    error = zero(*made);
+    if (error == CUDA_SUCCESS) error = map(*made);
+    if (error == CUDA_SUCCESS) return error;
+    unmap(*made);
+    (void)PinnedMemory::instance().release(shadow);
+  }
+  (void)DeviceMemory::instance().give_back(made->device);
+  return error;
+}
+
+CUresult ManagedMemory::allocate(std::uint64_t bytes, CUcontext context, void*& pointer) {
+  const ManagedMode mode = managed_mode();
+  CUresult error = CUDA_ERROR_NOT_SUPPORTED;
+  if (mode != ManagedMode::host) {
+    {
+      const std::lock_guard lock(start_mutex_);
+      error = start();
+    }
+    std::unique_ptr<Allocation> made;
+    if (error == CUDA_SUCCESS) error = make(bytes, made);
+    if (error == CUDA_SUCCESS) {
+      made->context = context;
+      pointer = host_pointer(made->pages.address);
+      const std::lock_guard lock(order_);
+      allocations_.emplace(made->pages.address, std::move(made));
+      in_use_.store(true, std::memory_order_relaxed);
+      return error;
+    }
+    // Where the device is full, or touches cannot be noticed, it stays on the host.
+    const bool can_stay = error == CUDA_ERROR_OUT_OF_MEMORY || error == CUDA_ERROR_NOT_SUPPORTED;
+    if (mode == ManagedMode::device || !can_stay) return error;
+  }
+  return PinnedMemory::instance().allocate_managed(bytes, context, pointer);
+}
+
+CUresult ManagedMemory::allocate_variables(std::uint64_t bytes, std::vector<AddressRange> variables, void*& pointer) {
+  if (managed_mode() == ManagedMode::host) return PinnedMemory::instance().allocate_variables(bytes, std::move(variables), pointer);
+  std::unique_ptr<Allocation> made;
+  CUresult error = CUDA_SUCCESS;
+  {
+    const std::lock_guard lock(start_mutex_);
+    error = start();
+  }
+  if (error == CUDA_SUCCESS) error = make(bytes, made);
+  if (error == CUDA_ERROR_OUT_OF_MEMORY || error == CUDA_ERROR_NOT_SUPPORTED) {
+    if (managed_mode() == ManagedMode::device) return error;
+    return PinnedMemory::instance().allocate_variables(bytes, std::move(variables), pointer);
+  }
+  if (error != CUDA_SUCCESS) return error;
+  made->variables = std::move(variables);
+  pointer = host_pointer(made->pages.address);
+  const std::lock_guard lock(order_);
+  allocations_.emplace(made->pages.address, std::move(made));
+  in_use_.store(true, std::memory_order_relaxed);
+  return error;
+}
+
+CUresult ManagedMemory::free(std::uint64_t address) {
+  {
+    const std::lock_guard lock(order_);
+    if (!allocations_.contains(address)) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (const CUresult error = synchronize_all_streams(); error != CUDA_SUCCESS) return error;
+  return release(address);
+}
+
+CUresult ManagedMemory::release(std::uint64_t address) {
+  std::unique_ptr<Allocation> ended;
+  {
+    const std::lock_guard lock(order_);
+    const auto found = allocations_.find(address);
+    if (found == allocations_.end()) return CUDA_ERROR_INVALID_VALUE;
+    ended = std::move(found->second);
+    allocations_.erase(found);
+    if (allocations_.empty()) in_use_.store(false, std::memory_order_relaxed);
+    unmap(*ended);
+  }
+  ManagedAdvice::instance().forget(ended->pages);
+  const CUresult error = PinnedMemory::instance().release(host_pointer(ended->shadow));
+  const CUresult given = DeviceMemory::instance().give_back(ended->device);
+  return error != CUDA_SUCCESS ? error : given;
+}
+
+void ManagedMemory::free_all_of(CUcontext context) {
+  std::vector<std::uint64_t> ended;
+  {
+    const std::lock_guard lock(order_);
+    for (const auto& [address, allocation] : allocations_) {
+      if (allocation->context == context && allocation->variables.empty()) ended.push_back(address);
+    }
+  }
+  for (const std::uint64_t address : ended) (void)free(address);
+}
+
+ManagedMemory::Allocation* ManagedMemory::find(std::uint64_t address) const {
+  auto after = allocations_.upper_bound(address);
+  if (after == allocations_.begin()) return nullptr;
+  --after;
+  return after->second->pages.holds(address, 1) ? after->second.get() : nullptr;
+}
+
+bool ManagedMemory::look(std::uint64_t address, std::optional<Found>& found) const {
+  if (!in_use()) return false;
+  const std::lock_guard lock(order_);
+  const Allocation* allocation = find(address);
+  if (allocation == nullptr) return false;
+  Found there{{allocation->pages.address, allocation->size_bytes}, allocation->context, allocation->buffer_id, false};
+  if (!allocation->variables.empty()) {
+    const std::uint64_t offset = address - allocation->pages.address;
+    auto variable = std::ranges::upper_bound(allocation->variables, offset, {}, &AddressRange::address);
+    if (variable == allocation->variables.begin()) return true;
+    --variable;
+    there.range = {allocation->pages.address + variable->address, variable->size_bytes};
+    there.is_variable = true;
+    there.buffer_id = there.range.address;  // as of other variables
+  }
+  if (there.range.holds(address, 1)) found = there;
+  return true;
+}
+
+}  // namespace mpsshim::interposer::forward

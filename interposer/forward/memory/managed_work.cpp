@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// What work means to managed memory: blocks that are open are closed before it is posted, and what the program has written goes up first.
+#include <algorithm>
+
+#include "interposer/forward/begin.hpp"
+#include "interposer/forward/host_functions.hpp"
+#include "interposer/forward/memory/managed_memory.hpp"
+#include "interposer/forward/streams.hpp"
+#include "interposer/log.hpp"
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A host function may touch what work behind it uses, and may wait for anything but that. Its touch waits for all that was posted, so nothing is
+// posted while one is under way; but not for ever, since the function may wait for the very thread that posts.
+constexpr std::chrono::seconds kMostForHostFunctions{2};
+
+}  // namespace
+
+void ManagedMemory::count_post(const Stream* stream) {
+  ++posted_;
+  if (stream != nullptr) ++posted_by_word_[stream->word];
+}
+
+std::uint64_t ManagedMemory::posted(const Allocation& allocation) const {
+  switch (allocation.attached) {
+    case Attached::everybody: return posted_;
+    case Attached::stream: return posted_by_word_[allocation.stream.index()];
+    case Attached::host: return 0;
+  }
+  return posted_;
+}
+
+bool ManagedMemory::concerns(const Allocation& allocation, const Stream& stream) const {
+  return allocation.attached == Attached::everybody || (allocation.attached == Attached::stream && allocation.stream == stream.id);
+}
+
+CUresult ManagedMemory::post_copy(Stream& stream, std::uint64_t to, bool to_device, std::uint64_t from, std::uint64_t bytes) {
+  return session().channel().post<proto::CopyRecord>(stream.id, 0, [&](proto::CopyRecord& record, std::byte*, Place) {
+    record.destination = to;
+    record.source = from;
+    record.size_bytes = bytes;
+    record.destination_space = to_device ? proto::MemorySpace::device : proto::MemorySpace::registered_host;
+    record.source_space = to_device ? proto::MemorySpace::registered_host : proto::MemorySpace::device;
+    if (to_device) record.flags = proto::CopyFlag::before_all_later;
+    stream.has_work.store(true, std::memory_order_relaxed);
+    stream.has_visible_work.store(true, std::memory_order_relaxed);
+    stream.has_managed_work.store(true, std::memory_order_relaxed);
+  });
+}
+
+// On a stream of the library's own, which nothing of the program's can hold up: what is posted later waits for it, in whatever stream.
+CUresult ManagedMemory::close(Allocation& allocation, const Coherence::Closing& closing) {
+  for (const BlockRun& run : closing.mapped) {
+    if (!watch_->close(allocation.range_of(run)) && !watch_->close(allocation.pages)) return CUDA_ERROR_UNKNOWN;
+  }
+  for (const BlockRun& run : closing.uploads) {
+    const AddressRange range = allocation.range_of(run);
+    const std::uint64_t from = allocation.shadow + (range.address - allocation.pages.address);
+    if (const CUresult error = post_copy(*copies_, range.address, true, from, range.size_bytes); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult ManagedMemory::close_for(const Stream& stream) {
+  if (watch_ != nullptr) watch_->refresh();
+  for (auto& [address, allocation] : allocations_) {
+    if (!concerns(*allocation, stream)) continue;
+    allocation->prefetches.clear();
+    if (!allocation->coherence.has_open_blocks()) continue;
+    if (const CUresult error = close(*allocation, allocation->coherence.close()); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+ManagedMemory::Work::Work(const Stream& stream) {
+  ManagedMemory& memory = instance();
+  memory.order_.lock();
+  std::unique_lock lock(memory.order_, std::adopt_lock);
+  const auto began = Clock::now();
+  while (memory.held_until_ || HostFunctions::any_under_way()) {
+    memory.order_.assume_held();
+    const auto now = Clock::now();
+    const bool is_held = memory.held_until_ && now < *memory.held_until_;
+    const bool waits_for_function = HostFunctions::any_under_way() && now - began < kMostForHostFunctions;
+    if (!is_held && !waits_for_function) break;
+    memory.goes_on_.wait_for(lock, std::chrono::milliseconds(1));
+  }
+  error_ = memory.close_for(stream);
+  memory.count_post(&stream);
+  (void)lock.release();
+}
+
+ManagedMemory::Work::~Work() { instance().order_.unlock(); }
+
+CUresult ManagedMemory::attach(std::uint64_t address, unsigned flags, Stream& stream) {
+  std::vector<FenceTarget> earlier;
+  if (const CUresult error = Streams::instance().fence_managed({}, earlier); error != CUDA_SUCCESS) return error;
+  const std::lock_guard lock(order_);
+  Allocation* allocation = find(address);
+  if (allocation == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  allocation->attached = flags == CU_MEM_ATTACH_SINGLE ? Attached::stream : flags == CU_MEM_ATTACH_HOST ? Attached::host : Attached::everybody;
+  allocation->stream = stream.id;
+  allocation->earlier.insert(allocation->earlier.end(), earlier.begin(), earlier.end());
+  allocation->prefetches.clear();
+  count_post(&stream);  // touches under way look again
+  return CUDA_SUCCESS;
+}
+
+CUresult ManagedMemory::prefetch_to_device(AddressRange pages) {
+  const std::lock_guard lock(order_);
+  Allocation* allocation = find(pages.address);
+  if (allocation == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult error = close(*allocation, allocation->coherence.clean(allocation->blocks_of(pages)));
+  count_post(nullptr);
+  return error;
+}
+
+// Kernels of other streams may still write: then nothing can be said of what is copied now.
+CUresult ManagedMemory::prefetch_to_host(AddressRange pages, Stream& stream) {
+  std::uint64_t before = 0;
+  {
+    const std::lock_guard lock(order_);
+    before = posted_;
+  }
+  std::vector<FenceTarget> pending;
+  if (const CUresult error = Streams::instance().fence_managed({}, pending); error != CUDA_SUCCESS) return error;
+  const bool others_work = std::ranges::any_of(pending, [&](const FenceTarget& target) { return target.word != stream.word; });
+  const std::lock_guard lock(order_);
+  Allocation* allocation = find(pages.address);
+  if (allocation == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (others_work || posted_ != before || allocation->attached != Attached::everybody || allocation->is_served) return CUDA_SUCCESS;
+  for (const BlockRun& run : allocation->coherence.stale_on_host(allocation->blocks_of(pages))) {
+    const AddressRange range = allocation->range_of(run);
+    const std::uint64_t to = allocation->shadow + (range.address - allocation->pages.address);
+    if (const CUresult error = post_copy(stream, to, false, range.address, range.size_bytes); error != CUDA_SUCCESS) return error;
+    allocation->prefetches.push_back({run, posted_});
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace mpsshim::interposer::forward

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/memory/touch_server.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <iterator>
+#include <utility>
+
+#include <pthread.h>
+
+#include "interposer/cancellation.hpp"
+#include "interposer/environment.hpp"
+#include "interposer/forward/begin.hpp"
+#include "interposer/forward/streams.hpp"
+#include "interposer/log.hpp"
+#include "proto/futex.hpp"
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+constexpr unsigned kOvertakenOften = 3;
+constexpr std::chrono::milliseconds kHold{200};  // then others go on: what the touch waits for may wait for them
+constexpr std::chrono::seconds kTellAfter{2};
+constexpr std::chrono::microseconds kLook{20};  // as long as that it looks without sleeping
+constexpr std::uint64_t kShortSleepUs = 50, kLongSleepUs = 1'000, kIdleSleepUs = 1'000'000;
+constexpr std::chrono::milliseconds kLookAtSession{20};
+
+}  // namespace
+
+std::unique_ptr<TouchWatch> TouchWatch::make() {
+  std::unique_ptr<TouchWatch> watch;
+  const std::string_view way = environment_value(Variable::managed_touches);
+  if (way != "signal") watch = make_userfault_watch();
+  return watch != nullptr || way == "userfaultfd" ? std::move(watch) : make_signal_watch();
+}
+
+bool TouchServer::start(TouchWatch& watch) {
+  auto* server = new TouchServer(watch);  // never destroyed
+  sigset_t blocked, before;
+  sigfillset(&blocked);
+  for (const int raised_by_access : {SIGSEGV, SIGBUS}) sigdelset(&blocked, raised_by_access);
+  pthread_sigmask(SIG_SETMASK, &blocked, &before);
+  pthread_t thread{};
+  const bool has_started = pthread_create(&thread, nullptr, thread_main, server) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (has_started) {
+    pthread_detach(thread);
+  } else {
+    delete server;
+  }
+  return has_started;
+}
+
+void* TouchServer::thread_main(void* server) {
+  pthread_setname_np(pthread_self(), "mpsshim-touch");
+  static_cast<TouchServer*>(server)->serve();
+}
+
+void TouchServer::serve() {
+  const NoCancellation hold;
+  for (;;) {
+    bool has_moved = false;
+    for (Pending arrived; watch_.next(arrived.touch); arrived = {}) {
+      pending_.push_back(std::move(arrived));
+      has_moved = true;
+    }
+    for (auto each = pending_.begin(); each != pending_.end();) {
+      const Stage before = each->stage;
+      const bool is_answered = step(*each);
+      has_moved |= is_answered || each->stage != before;
+      each = is_answered ? pending_.erase(each) : std::next(each);
+    }
+    pause(has_moved);
+  }
+}
+
+void TouchServer::pause(bool has_moved) {
+  if (pending_.empty()) return watch_.sleep(kIdleSleepUs);
+  const auto now = Clock::now();
+  if (has_moved) moved_ = now;
+  if (now - moved_ < kLook) return proto::cpu_relax();
+  watch_.sleep(now - moved_ < std::chrono::milliseconds(5) ? kShortSleepUs : kLongSleepUs);
+}
+
+bool TouchServer::step(Pending& pending) {
+  if (pending.stage == Stage::arrived) return arrive(pending);
+  if (has_ended(pending)) return go_on(pending);
+  const auto now = Clock::now();
+  if (now - pending.since > kTellAfter) tell(pending);
+  if (now - looked_ < kLookAtSession) return false;
+  looked_ = now;
+  const CUresult error = session().look();
+  return error != CUDA_SUCCESS && give_up(pending, error);
+}
+
+bool TouchServer::arrive(Pending& pending) {
+  {
+    const std::lock_guard lock(memory_.order_);
+    ManagedMemory::Allocation* allocation = memory_.find(pending.touch.address);
+    if (allocation == nullptr) {
+      watch_.answer(pending.touch, false);
+      return true;
+    }
+    const std::size_t block = (pending.touch.address - allocation->pages.address) / allocation->block_bytes;
+    const bool is_write = pending.touch.is_write;
+    if (allocation->coherence.opening(block, is_write, watch_.tells_writes()).blocks.count == 0) {
+      // Open meanwhile, for another thread. The page is opened once more: where a part cannot be closed more than that part was, and the kernel may
+      // have taken a page out of the table.
+      const std::uint64_t page = pending.touch.address / proto::kPageBytes * proto::kPageBytes;
+      (void)watch_.open({page, proto::kPageBytes}, allocation->coherence.access(block));
+      watch_.answer(pending.touch, true);
+      return true;
+    }
+    if (allocation->is_served) return false;
+    allocation->is_served = true;
+    pending.allocation = allocation->pages.address;
+  }
+  return fence(pending);
+}
+
+// Not under order_: Streams' mutex comes first.
+bool TouchServer::fence(Pending& pending) {
+  ManagedMemory::Attached attached{};
+  proto::StreamId stream;
+  {
+    const std::lock_guard lock(memory_.order_);
+    const ManagedMemory::Allocation* allocation = memory_.find(pending.allocation);
+    if (allocation == nullptr) return let_go(pending);
+    pending.posted = memory_.posted(*allocation);
+    pending.targets = allocation->earlier;
+    attached = allocation->attached;
+    stream = allocation->stream;
+  }
+  Streams& streams = Streams::instance();
+  const bool is_everybody = attached == ManagedMemory::Attached::everybody;
+  CUresult error = streams.fence_managed(is_everybody ? proto::StreamId{} : memory_.copies_->id, pending.targets);  // uploads are everybody's affair
+  if (error == CUDA_SUCCESS && attached == ManagedMemory::Attached::stream) error = streams.fence_managed(stream, pending.targets);
+  if (error != CUDA_SUCCESS) return give_up(pending, error);
+  pending.stage = Stage::waiting;
+  return has_ended(pending) && go_on(pending);
+}
+
+bool TouchServer::has_ended(const Pending& pending) const {
+  return std::ranges::all_of(pending.targets, [](const FenceTarget& target) { return session().fences().reached(target.word, target.value); });
+}
+
+void TouchServer::overtaken(Pending& pending) {
+  if (++pending.overtaken % kOvertakenOften == 0) memory_.held_until_ = Clock::now() + kHold;
+}
+
+// What was waited for has ended.
+bool TouchServer::go_on(Pending& pending) {
+  CUresult error = CUDA_SUCCESS;
+  {
+    const std::lock_guard lock(memory_.order_);
+    ManagedMemory::Allocation* allocation = memory_.find(pending.allocation);
+    if (allocation == nullptr) return let_go(pending);
+    if (memory_.posted(*allocation) == pending.posted) {
+      if (pending.stage == Stage::downloading) return open(*allocation, pending);
+      error = download(*allocation, pending);
+      if (error == CUDA_SUCCESS) return pending.opening.blocks.count == 0 || !pending.opening.downloads ? open(*allocation, pending) : false;
+    } else {
+      overtaken(pending);
+    }
+  }
+  return error != CUDA_SUCCESS ? give_up(pending, error) : fence(pending);
+}
+
+CUresult TouchServer::download(ManagedMemory::Allocation& allocation, Pending& pending) {
+  allocation.earlier.clear();
+  for (const ManagedMemory::Prefetch& prefetch : allocation.prefetches) {
+    if (prefetch.posted == pending.posted) allocation.coherence.downloaded(prefetch.blocks);
+  }
+  allocation.prefetches.clear();
+  const std::size_t block = (pending.touch.address - allocation.pages.address) / allocation.block_bytes;
+  pending.opening = allocation.coherence.opening(block, pending.touch.is_write, watch_.tells_writes());
+  if (!pending.opening.downloads) return CUDA_SUCCESS;
+  const AddressRange range = allocation.range_of(pending.opening.blocks);
+  const std::uint64_t to = allocation.shadow + (range.address - allocation.pages.address);
+  if (const CUresult error = memory_.post_copy(*memory_.copies_, to, false, range.address, range.size_bytes); error != CUDA_SUCCESS) return error;
+  FenceTarget target{memory_.copies_->word, 0};
+  if (const CUresult error = Streams::instance().fence(*memory_.copies_, target.value); error != CUDA_SUCCESS) return error;
+  pending.targets = {target};
+  pending.stage = Stage::downloading;
+  return CUDA_SUCCESS;
+}
+
+// The memory has been freed under the touch: whoever touched meets what is there now.
+bool TouchServer::let_go(const Pending& pending) {
+  watch_.answer(pending.touch, false);
+  return true;
+}
+
+bool TouchServer::open(ManagedMemory::Allocation& allocation, Pending& pending) {
+  const AddressRange range = allocation.range_of(pending.opening.blocks);
+  allocation.coherence.opened(pending.opening);
+  allocation.is_served = false;
+  if (!watch_.open(range, pending.opening.access)) {
+    log_line("Managed memory at %#llx could not be opened for this program (error %d).", static_cast<unsigned long long>(range.address), errno);
+  }
+  watch_.answer(pending.touch, true);
+  memory_.held_until_.reset();
+  memory_.goes_on_.notify_all();
+  return true;
+}
+
+void TouchServer::tell(Pending& pending) {
+  if (std::exchange(pending.is_told, true)) return;
+  log_line(
+      "The program has waited 2 s at managed memory, address %#llx, for its own kernels. If they wait for the program, it has to run with "
+      "MPSSHIM_MANAGED=host.",
+      static_cast<unsigned long long>(pending.touch.address));
+}
+
+// The session has ended, or the memory: whoever touched goes on with what there is on the host.
+bool TouchServer::give_up(Pending& pending, CUresult error) {
+  const std::lock_guard lock(memory_.order_);
+  ManagedMemory::Allocation* allocation = memory_.find(pending.touch.address);
+  if (allocation != nullptr) {
+    if (!std::exchange(has_given_up_, true)) {
+      log_line("The contents of managed memory at %#llx are lost to this program, whose session has ended (error %d): it goes on with older ones.",
+               static_cast<unsigned long long>(pending.touch.address), static_cast<int>(error));
+    }
+    const std::size_t block = (pending.touch.address - allocation->pages.address) / allocation->block_bytes;
+    pending.opening = {{block, 1}, HostAccess::write, false};
+    return open(*allocation, pending);
+  }
+  return let_go(pending);
+}
+
+}  // namespace mpsshim::interposer::forward

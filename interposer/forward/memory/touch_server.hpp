@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread that answers touches of managed memory (managed_memory.hpp): it waits for the work that may use a block, downloads the block and opens
+// it. It serves all touches side by side and waits by looking, so that one that waits for a kernel holds up no other. One a process, started with the
+// first allocation and never ended.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <vector>
+
+#include "interposer/forward/memory/managed_memory.hpp"
+
+namespace mpsshim::interposer::forward {
+
+class TouchServer {
+ public:
+  // False: there can be no thread.
+  [[nodiscard]] static bool start(TouchWatch& watch);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Stage : std::uint8_t {
+    arrived,      // nothing has been looked at
+    waiting,      // for work: all of `targets`
+    downloading,  // `targets` is the copy's
+  };
+  struct Pending {
+    TouchWatch::Touch touch;
+    Stage stage = Stage::arrived;
+    std::uint64_t allocation = 0;  // its address, while this touch is the one that serves it
+    std::uint64_t posted = 0;      // ManagedMemory::posted() when `targets` were fenced
+    std::vector<FenceTarget> targets;
+    Coherence::Opening opening;
+    unsigned overtaken = 0;
+    Clock::time_point since = Clock::now();
+    bool is_told = false;
+  };
+
+  explicit TouchServer(TouchWatch& watch) : watch_(watch) {}
+  static void* thread_main(void* server);
+  [[noreturn]] void serve();
+  void pause(bool has_moved);
+
+  // True if it has been answered.
+  [[nodiscard]] bool step(Pending& pending);
+  [[nodiscard]] bool arrive(Pending& pending);
+  [[nodiscard]] bool fence(Pending& pending);
+  [[nodiscard]] bool has_ended(const Pending& pending) const;
+  [[nodiscard]] bool go_on(Pending& pending);
+  [[nodiscard]] bool open(ManagedMemory::Allocation& allocation, Pending& pending) REQUIRES(memory_.order_);
+  // Posts the copy that opening the block takes, if it takes one.
+  [[nodiscard]] CUresult download(ManagedMemory::Allocation& allocation, Pending& pending) REQUIRES(memory_.order_);
+  [[nodiscard]] bool let_go(const Pending& pending);
+  [[nodiscard]] bool give_up(Pending& pending, CUresult error);
+  void overtaken(Pending& pending) REQUIRES(memory_.order_);
+  void tell(Pending& pending);
+
+  TouchWatch& watch_;
+  ManagedMemory& memory_ = ManagedMemory::instance();
+  std::list<Pending> pending_;
+  Clock::time_point moved_ = Clock::now();   // when anything last went on
+  Clock::time_point looked_ = Clock::now();  // at the session
+  bool has_given_up_ = false;
+};
+
+}  // namespace mpsshim::interposer::forward

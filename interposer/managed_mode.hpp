@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// MPSSHIM_MANAGED: where this process's managed memory lives.
+#pragma once
+
+#include <cstdint>
+
+namespace mpsshim::interposer {
+
+enum class ManagedMode : std::uint8_t {
+  host,       // pinned memory under another name, reached by kernels over the bus
+  device,     // it migrates; where it cannot the allocation fails
+  automatic,  // it migrates where it can
+};
+
+// Read once.
+[[nodiscard]] ManagedMode managed_mode();
+
+}  // namespace mpsshim::interposer
