@@ -30,6 +30,13 @@ class ManagedWords {
   size_t count_;
 };
 
+// Where host and device have managed memory at once nobody waits for a kernel by touching it: the case does. Where it migrates, the touch does.
+inline void before_touch() {
+  int is_concurrent = 0;
+  OK(CU(cuDeviceGetAttribute)(&is_concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0));
+  if (is_concurrent != 0) OK(CU(cuCtxSynchronize)());
+}
+
 // Buffers of system calls are noticed by userfaultfd alone, and not by every process's.
 inline bool notices_system_calls() {
   const char* const way = std::getenv("MPSSHIM_MANAGED_TOUCHES");
