@@ -239,7 +239,7 @@ TEST_CASE("long operations keep few in flight, short ones many again") {
   CHECK(limit.operations() == broker::FlightLimit::kMost);
 }
 
-TEST_CASE("in a crowd a stream has one chain in flight, unless its operations are tiny") {
+TEST_CASE("in a crowd a stream has two chains in flight, unless its operations are tiny") {
   using namespace std::chrono_literals;
   broker::FlightLimit limit;
   limit.learn(3ms, 1'000);
@@ -247,11 +247,11 @@ TEST_CASE("in a crowd a stream has one chain in flight, unless its operations ar
   CHECK(limit.operations() == broker::FlightLimit::kFirst);  // 3 us each
   limit.learn(3ms, 60);
   limit.set_crowded(true);
-  CHECK(limit.longest_chain() == 40);  // 50 us each
-  CHECK(limit.operations() == 20);     // fewer than a chain has
+  CHECK(limit.longest_chain() == 20);  // 50 us each
+  CHECK(limit.operations() == 22);     // with the first one's fence
   CHECK(limit.progress_interval() == 1);
   limit.learn(20ms, 1);
-  CHECK(limit.longest_chain() == 35);  // perhaps others held it up
+  CHECK(limit.longest_chain() == 17);  // perhaps others held it up
   for (int i = 0; i < 100; ++i) limit.learn(20ms, 1);
   CHECK(limit.longest_chain() == 1);
   limit.set_crowded(false);

@@ -3,10 +3,9 @@
 // a dead client or a replacement does not wait long, and that a fault finds few of them. Learned from how long operations take to come back:
 // between one and four milliseconds is right.
 //
-// In a crowd (more streams at work than the device has connections) a stream whose operations are not tiny has one chain on the GPU, of two
-// milliseconds, and the next one when that has ended: what stands in a connection behind work of its own stream holds up the other streams there
-// (docs/experiments/2026-11-21-hardware-connections.md). The pause between the two is the worker's, some ten microseconds. A stream about which nothing
-// is known is treated so until it has been full once; that is soon, even where its client waits for every hundredth launch.
+// In a crowd (more streams at work than the device has connections) a stream whose operations are not tiny has one chain on the GPU and one
+// behind it, no more: what stands in a connection behind work of its own stream holds up the other streams there
+// (docs/experiments/2026-11-21-hardware-connections.md).
 #pragma once
 
 #include <algorithm>
@@ -27,45 +26,40 @@ class FlightLimit {
 
   explicit FlightLimit(std::uint32_t first = kFirst) : operations_(first) {}
 
-  void set_crowded(bool is_crowded) { one_chain_ = is_crowded && (!is_known() || operation_time_ >= kNotTiny); }
+  void set_crowded(bool is_crowded) { two_chains_ = is_crowded && operation_time_ >= kNotTiny; }
 
-  // Another submission may follow while fewer are in flight. In a crowd: behind half a chain of copies and short runs, but behind no whole one.
-  [[nodiscard]] std::uint32_t operations() const { return one_chain_ ? std::max(1U, static_cast<std::uint32_t>(longest_chain()) / 2) : operations_; }
+  // Another chain may follow while fewer are in flight.
+  [[nodiscard]] std::uint32_t operations() const { return two_chains_ ? static_cast<std::uint32_t>(longest_chain()) + 2 : operations_; }
   // Operations after which progress is written even though more work waits.
-  [[nodiscard]] std::uint32_t progress_interval() const { return one_chain_ ? 1 : operations_ / 4; }
+  [[nodiscard]] std::uint32_t progress_interval() const { return two_chains_ ? 1 : operations_ / 4; }
   [[nodiscard]] std::size_t longest_chain() const {
-    if (!one_chain_) return operations_ >= kFirst ? kMaxChain : kLeast / 8;
-    if (!is_known()) return kUnknownChain;
+    if (!two_chains_) return operations_ >= kFirst ? kMaxChain : kLeast / 8;
     return std::clamp<std::size_t>(static_cast<std::size_t>(kChainTime / operation_time_), 1, kMaxChain);
   }
 
   // A stream that was full, with so many operations in flight, has seen their progress so long after it was asked for.
   void learn(Clock::duration took, std::uint32_t in_flight) {
     const Clock::duration sample = took / std::max(1u, in_flight);
-    if (one_chain_ && is_known()) {
+    if (two_chains_) {
       // The time includes what others in the connection hold it up, so the least of late is believed; far more than that is a longer kernel.
       const int share = sample > kLonger * operation_time_ ? 8 : 128;
       operation_time_ = std::min(sample, operation_time_ + operation_time_ / share);
       return;
     }
     operation_time_ = sample;
-    if (one_chain_) return;  // so few in flight say nothing about how many there may be
     if (took > kLong) operations_ = std::max(kLeast, operations_ / 2);
     if (took < kShort) operations_ = std::min(kMost, operations_ * 2);
   }
 
  private:
-  [[nodiscard]] bool is_known() const { return operation_time_ != Clock::duration::max(); }
-
   static constexpr std::chrono::microseconds kShort{1'000};
   static constexpr std::chrono::microseconds kLong{4'000};
   static constexpr std::chrono::microseconds kNotTiny{10};  // below, a chain is over before it holds up anybody
-  static constexpr std::chrono::microseconds kChainTime{2'000};
-  static constexpr std::size_t kUnknownChain = 32;
+  static constexpr std::chrono::microseconds kChainTime{1'000};
   static constexpr int kLonger = 4;
   std::uint32_t operations_;
-  Clock::duration operation_time_ = Clock::duration::max();  // not known yet
-  bool one_chain_ = false;
+  Clock::duration operation_time_{0};
+  bool two_chains_ = false;
 };
 
 }  // namespace mpsshim::broker
