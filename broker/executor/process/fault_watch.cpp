@@ -80,6 +80,7 @@ void FaultWatch::loop() {
       last_observation_ = now;
     }
     if (parts_.variables.turn(now)) attentive_until_ = now + kAttentive;
+    if (Assertions* const assertions = parts_.modules.assertions(); assertions != nullptr) assertions->turn(parts_.progress, now);
     if (probe_)
       look_at_probe(now);
     else if (verdict.quiet >= kQuiet || (verdict.overdue && is_alarm_due(now)))
