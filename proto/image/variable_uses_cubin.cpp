@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <vector>
 
 #include "proto/image/cubin.hpp"
@@ -24,8 +23,7 @@ constexpr std::uint8_t kSymbolIsKernel = 0x10;         // in st_other
 constexpr std::string_view kDeviceLaunch = "cudaCDP";  // within the names of what kernels launch kernels by
 constexpr std::size_t kSlotBytes = 8;
 constexpr std::size_t kInstructionBytes = 16;
-constexpr unsigned kOldestArchitecture = 70;
-constexpr unsigned kNewestArchitecture = 129;
+constexpr unsigned kArchitectures[] = {70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121};  // whose instructions are so
 
 // Of an instruction: its first half, and its second.
 constexpr std::uint64_t bank_of(std::uint64_t word) { return (word >> 54) & 0x1f; }
@@ -44,6 +42,7 @@ constexpr std::uint64_t kLoadConstant = 0x182;         // LDC
 constexpr std::uint64_t kLoadUniform = 0x0b9;          // ULDC, which has no index
 constexpr std::uint64_t kLoadUniformIndexed = 0x1ac;   // LDCU, since 10.0
 constexpr std::uint64_t kMostSlotsOfLoad = 4;
+constexpr std::uint64_t kWithoutResult[] = {0x186, 0x187, 0x188, 0x00c};      // stores to global, local and shared memory; ISETP
 constexpr std::uint64_t kLoadsOfImmediate[] = {0x802, 0x424, 0x431, 0x435};  // MOV, and what stands for it: IMAD, HFMA2
 
 enum class Target : std::uint8_t { nothing, variable, all_variables, function };
@@ -65,7 +64,6 @@ class CubinReader {
       if (section.type == SHT_REL || section.type == SHT_RELA) read_relocations(section);
     }
     for (std::size_t i = 0; i < elf_.sections().size(); ++i) read_code(elf_.sections()[i], static_cast<std::uint16_t>(i));
-    for (const auto& [offset, slot] : slots_) is_doubtful_ |= slot.reference.target == Target::variable && !slot.is_read;
     if (is_doubtful_) return uses;
     for (const auto& [section, use] : by_section_) {
       if (!kernel_sections_.contains(section)) shared_.add(use);
@@ -94,11 +92,6 @@ class CubinReader {
   }
 
  private:
-  struct Slot {
-    Reference reference;
-    bool is_read = false;
-  };
-
   [[nodiscard]] Reference reference_of(std::uint64_t number) const {
     if (number >= elf_.symbols().size()) return {Target::all_variables, {}, 0};
     const ElfSymbol& symbol = elf_.symbols()[number];
@@ -156,7 +149,7 @@ class CubinReader {
   void note_slot(std::uint64_t offset, const Reference& reference) {
     if (offset % kSlotBytes != 0 || reference.target == Target::all_variables) return void(is_doubtful_ = true);
     is_doubtful_ |= reference.target == Target::function && kernel_sections_.contains(reference.section);
-    slots_[offset] = {reference};
+    slots_[offset] = reference;
   }
 
   void read_code(const ElfSection& section, std::uint16_t number) {
@@ -188,24 +181,24 @@ class CubinReader {
     for (std::size_t at = before.size(); at >= kInstructionBytes; at -= kInstructionBytes) {
       std::uint64_t word = 0;
       std::memcpy(&word, before.data() + at - kInstructionBytes, sizeof word);
-      if (result_register_of(word) != index_register) continue;  // of some that have no result, other bits: in doubt it is one
+      const bool has_result = std::ranges::find(kWithoutResult, opcode_of(word)) == std::end(kWithoutResult);  // true in doubt
+      if (!has_result || result_register_of(word) != index_register) continue;
       if (has_condition(word) || std::ranges::find(kLoadsOfImmediate, form_of(word)) == std::end(kLoadsOfImmediate)) return false;
       const auto slot = slots_.find(immediate_of(word));
-      return slot != slots_.end() && slot->second.reference.target == Target::function;
+      return slot != slots_.end() && slot->second.target == Target::function;
     }
     return false;
   }
 
   void read_slot(std::uint16_t section, std::uint64_t offset) {
     const auto slot = slots_.find(offset);
-    if (slot == slots_.end() || slot->second.reference.target != Target::variable) return;
-    slot->second.is_read = true;
-    note(section, slot->second.reference.name);
+    if (slot == slots_.end() || slot->second.target != Target::variable) return;
+    note(section, slot->second.name);
   }
 
   const ElfFile& elf_;
   std::map<std::uint16_t, std::string_view> kernel_sections_;
-  std::map<std::uint64_t, Slot> slots_;  // of the bank of addresses, by offset
+  std::map<std::uint64_t, Reference> slots_;  // of the bank of addresses, by offset
   std::map<std::uint16_t, VariableUse> by_section_;
   VariableUse shared_;  // of functions that any kernel may call
   bool is_doubtful_ = false;
@@ -235,7 +228,7 @@ void VariableUses::add(const VariableUses& other) {
 VariableUses variable_uses_of_cubin(std::span<const std::byte> cubin) {
   const auto elf = ElfFile::read(cubin);
   const unsigned architecture = architecture_of(cubin);
-  if (!elf || architecture < kOldestArchitecture || architecture > kNewestArchitecture) return {};
+  if (!elf || std::ranges::find(kArchitectures, architecture) == std::end(kArchitectures)) return {};
   CubinReader reader(*elf);
   return reader.find_kernels() ? reader.read() : VariableUses{};
 }
