@@ -31,7 +31,7 @@ inline constexpr std::uint32_t kLoadTakesCodeAddresses = 2;  // image::CubinInfo
 
 // Flags of SessionPause. Stay lets the session go on, even after SessionPaused 0; so the answer has the flags and the order's number: one that
 // crosses a Stay says nothing any more. To rest: SessionPaused 0 says besides that no call of it is under way. Without variables: where it is to go
-// they could not be had.
+// they could not be had. Despite variables: whatever of it the next executor cannot have.
 inline constexpr std::uint32_t kPauseToRest = 1;
 inline constexpr std::uint32_t kPauseDespiteVariables = 2;
 inline constexpr std::uint32_t kPauseWithoutVariables = 4;

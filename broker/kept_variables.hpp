@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the variables of a session's modules held when the session was last idle: a memory file that the executor makes and writes and the
-// control process keeps, so that it outlives the executor. No client maps it.
+// What the variables of a session's modules held when nothing that may write to them was under way: a memory file that the executor makes and
+// writes and the control process keeps, so that it outlives the executor. No client maps it.
 //
 // `changes` counts what may have changed a variable; it is raised, behind the progress table's `issued`, before the driver gets the work.
 // `kept_at` is the count that the contents belong to. Contents are put back only where both are equal: what was issued after the copy was made,
@@ -15,8 +15,9 @@
 
 namespace mpsshim::broker {
 
-inline constexpr std::uint32_t kMaxKeptVariables = 4096;            // of one session
-inline constexpr std::size_t kMaxKeptBytes = std::size_t{1} << 20;  // of one session
+inline constexpr std::uint64_t kKeptLayout = 2;                       // of what follows: an executor takes over files of its own layout alone
+inline constexpr std::uint32_t kMaxKeptVariables = 4096;              // of one session
+inline constexpr std::size_t kMaxKeptBytes = std::size_t{256} << 20;  // of one session; what was never written takes no memory
 inline constexpr std::uint64_t kNeverKept = ~std::uint64_t{0};
 
 struct KeptVariable {
@@ -26,9 +27,11 @@ struct KeptVariable {
   std::uint64_t address = 0;
   std::uint64_t size_bytes = 0;  // 0: the module's variables are not kept (too many, too large, or not all known)
   std::uint64_t offset = 0;      // of the contents
+  std::uint64_t is_out = 0;      // 1: any kernel may have its address (VariableChanges)
 };
 
 struct KeptVariablesFile {
+  std::uint64_t layout;
   std::atomic<std::uint64_t> changes;
   std::atomic<std::uint64_t> kept_at;
   std::atomic<std::uint32_t> count;  // written with kept_at == kNeverKept

@@ -29,6 +29,7 @@ void note_contents_of_cubin(std::span<const std::byte> cubin, PreparedImage& pre
   prepared.variables.reset();
   if (info && info->variables.empty() != info->has_writable_globals) prepared.variables = std::move(info->variables);
   prepared.managed = image::managed_of_cubin(cubin);
+  prepared.variable_uses = prepared.has_writable_globals ? image::variable_uses_of_cubin(cubin) : image::VariableUses{};
 }
 
 void note_contents_of_ptx(std::string_view text, PreparedImage& prepared) {
@@ -51,6 +52,7 @@ void note_contents_of_ptx(std::string_view text, PreparedImage& prepared) {
   prepared.variables.reset();
   if (all_are_known) prepared.variables = std::move(variables);
   prepared.managed = image::managed_of_ptx(text);
+  prepared.variable_uses = prepared.has_writable_globals ? image::variable_uses_of_ptx(text) : image::VariableUses{};
 }
 
 void set_placed_apart(std::span<const image::Placement> placements, PreparedImage& prepared) {
@@ -70,6 +72,7 @@ void add_contents_of_variant(const PreparedImage& other, PreparedImage& prepared
   prepared.has_references |= other.has_references;
   prepared.all_may_print |= other.all_may_print;
   prepared.printing_kernels.insert(other.printing_kernels.begin(), other.printing_kernels.end());
+  prepared.variable_uses.add(other.variable_uses);
   for (const image::ManagedVariable& variable : other.managed) {
     if (std::ranges::find(prepared.managed, variable.name, &image::ManagedVariable::name) == prepared.managed.end()) prepared.managed.push_back(variable);
   }

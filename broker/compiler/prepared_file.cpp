@@ -11,7 +11,7 @@ namespace mpsshim::broker {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3144455041525045;
+constexpr std::uint64_t kMagic = 0x3244455041525045;
 constexpr std::size_t kMaxLogBytes = 8 * 1024;
 
 void write_variable(PartWriter& writer, const image::Variable& variable) {
@@ -30,6 +30,30 @@ image::Variable read_variable(PartReader& reader) {
   variable.offset_bytes = reader.number();
   variable.size_bytes = reader.number();
   return variable;
+}
+
+void write_uses(PartWriter& writer, const image::VariableUses& uses) {
+  writer.number(uses.are_known ? 1 : 0);
+  writer.number(uses.kernel_count);
+  writer.number(uses.kernels.size());
+  for (const auto& [kernel, use] : uses.kernels) {
+    writer.text(kernel);
+    writer.number(use.leaves_addresses ? 1 : 0);
+    writer.number(use.variables.size());
+    for (const std::string& variable : use.variables) writer.text(variable);
+  }
+}
+
+image::VariableUses read_uses(PartReader& reader) {
+  image::VariableUses uses;
+  uses.are_known = reader.flag();
+  uses.kernel_count = static_cast<std::uint32_t>(reader.number());
+  for (std::uint64_t left = reader.count(); left > 0 && reader.ok(); --left) {
+    image::VariableUse& use = uses.kernels[reader.text()];
+    use.leaves_addresses = reader.flag();
+    for (std::uint64_t names = reader.count(); names > 0 && reader.ok(); --names) use.variables.insert(reader.text());
+  }
+  return uses;
 }
 
 // Names go to the driver as texts with an end.
@@ -76,6 +100,7 @@ proto::FileDescriptor write_prepared(const Preparation& preparation, const Image
   }
   writer.number(prepared.placed.size());
   for (const image::Variable& variable : prepared.placed) write_variable(writer, variable);
+  write_uses(writer, prepared.variable_uses);
   return writer.write(kMagic, "mpsshim-prepared");
 }
 
@@ -121,6 +146,7 @@ bool read_prepared(const proto::FileDescriptor& descriptor, const ImageBytes& im
     note(variable.name);
   }
   for (std::uint64_t left = reader.count(); left > 0 && reader.ok(); --left) note(prepared.placed.emplace_back(read_variable(reader)).name);
+  prepared.variable_uses = read_uses(reader);
   if (!reader.ok() || !are_names) return false;
   if (preparation.status != CUDA_SUCCESS) return true;
   return prepared.content.empty() || ends_within(prepared.content);

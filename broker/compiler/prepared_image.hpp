@@ -15,6 +15,7 @@
 #include "broker/compiler/image_bytes.hpp"
 #include "proto/image/cubin.hpp"
 #include "proto/image/managed.hpp"
+#include "proto/image/variable_uses.hpp"
 
 namespace mpsshim::broker {
 
@@ -43,6 +44,8 @@ struct PreparedImage {
   std::set<std::string, std::less<>> printing_kernels;
   // Those variables, if all their names could be read.
   std::optional<std::vector<image::Variable>> variables;
+  // Which kernels may write to them. Read where there are any.
+  image::VariableUses variable_uses;
   // __managed__ variables without a place.
   std::vector<image::ManagedVariable> managed;
   // Those of a placed image (proto/managed_variables.hpp). They count as no variables: what the image still has of them nothing uses, and it

@@ -71,12 +71,19 @@ void LoadReplays::feed_standby(const ManagedExecutor& executor) {
   if (ExecutorInstance* standby = executor.standby()) replay(executor, *standby);
 }
 
+// Its own executor has ended with the program that was before; then sessions are placed when they come.
+bool LoadReplays::comes_after_restart(const ClientSession& session, const ManagedExecutor& executor) const {
+  const bool is_its_device = executor.id().ordinal == 0 && executor.id().device == session.device;
+  return session.executor == nullptr && is_its_device && limits_.house_of(session.client.uid) == executor.user() &&
+         session.phase != SessionPhase::lost && !session.is_ending();
+}
+
 // Which session of this executor has which copy of an image, with variables that it is to have again.
 LoadReplays::CopyOwners LoadReplays::copy_owners(const ManagedExecutor& executor) const {
   CopyOwners owners;
   for (const auto& [id, session] : sessions_.all()) {
     const bool is_coming = session.relocation && session.relocation->to == &executor;
-    if (session.executor == &executor || is_coming) add_copies_of(session, owners);
+    if (session.executor == &executor || is_coming || comes_after_restart(session, executor)) add_copies_of(session, owners);
   }
   return owners;
 }

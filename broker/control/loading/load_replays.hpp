@@ -36,6 +36,7 @@ class LoadReplays {
   using CopyOwners = std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>;  // {image, copy}: the session
   static void add_copies_of(const ClientSession& session, CopyOwners& owners);
   [[nodiscard]] CopyOwners copy_owners(const ManagedExecutor& executor) const;
+  [[nodiscard]] bool comes_after_restart(const ClientSession& session, const ManagedExecutor& executor) const;
   void shorten_log(const ManagedExecutor& executor);
 
   EventLoop& loop_;

@@ -130,7 +130,7 @@ void HeapRenewal::renew(uid_t house) {
     const auto count = std::ranges::count_if(sessions_.all(), [&](const auto& entry) { return sessions_.is_of(entry.second, house); });
     restarts_.renew_executors([this, house, began, count] { renewed(house, began, static_cast<std::size_t>(count)); }, house);
   };
-  restarts_.bring_to_rest({kPatience, false}, rested, house);
+  restarts_.bring_to_rest({.patience = kPatience}, rested, house);
 }
 
 void HeapRenewal::renewed(uid_t house, EventLoop::Clock::time_point began, std::size_t sessions) {

@@ -58,7 +58,8 @@ void Restarts::ask_for_rest() {
   rest_->asked = true;
   for (auto& [id, session] : sessions_.all()) {
     if (session.phase != SessionPhase::active || !sessions_.is_of(session, rest_->house)) continue;
-    const std::uint32_t flags = kPauseToRest | (rest_->order.force ? kPauseDespiteVariables : 0);
+    const bool keeps_variables = !rest_->order.is_of_the_program || session.executor->id().ordinal == 0;
+    const std::uint32_t flags = kPauseToRest | (rest_->order.force ? kPauseDespiteVariables : 0) | (keeps_variables ? 0 : kPauseWithoutVariables);
     session.executor->send(message::SessionPause{.session = id, .order = rest_->number, .flags = flags});
     session.event_times.reset();
     rest_->awaited.insert(id);
@@ -73,7 +74,7 @@ void Restarts::paused(ClientSession& session, const message::SessionPaused& answ
   if (!was_awaited || status == CUDA_SUCCESS) return;  // looked at before long
   rest_->look.reset();
   obstacle_ = session.id;
-  end_rest(fmt::format("{}: its modules have variables, whose values would be lost; -f ends its session", session.name()));
+  end_rest(fmt::format("{}: what it has would be lost (arrays, external memory, memory of the device's heap, or modules' variables that are not kept); -f ends its session", session.name()));
 }
 
 bool Restarts::keeps_at_rest(const ManagedExecutor& executor) const { return rest_ && executor.user() == rest_->house.value_or(executor.user()); }

@@ -23,7 +23,8 @@ namespace mpsshim::broker::control {
 
 struct RestOrder {
   std::chrono::milliseconds patience{10'000};
-  bool force = false;  // who does not come to rest, or whose variables would be lost, loses its session
+  bool force = false;              // who does not come to rest, or would lose something of what it has, loses its session
+  bool is_of_the_program = false;  // of executors the devices' own first ones alone go on, with what they had loaded
 };
 
 class Restarts {

@@ -65,6 +65,7 @@ void save_session(StateWriter& state, const ClientSession& session) {
     state.text(piece.text);
   }
   state.file(session.event_times_hold ? session.event_times.get() : -1);
+  state.file(session.variables);
 }
 
 }  // namespace
@@ -136,6 +137,7 @@ void SessionHandover::restore_session(StateReader& state, Charges& charges) cons
   }
   if (state.version() >= 3) session.event_times = state.file();
   session.event_times_hold = session.event_times.valid();
+  if (state.version() >= 6) session.variables = state.file();
   const bool waits = session.phase == SessionPhase::waiting || session.phase == SessionPhase::moved || session.phase == SessionPhase::lost;
   if (!parts_.ranges.claim(session) || !waits) state.fail();
 }

@@ -26,7 +26,9 @@ void Server::replace_program(const Commands::RestartOrder& order, const Commands
     const auto refuse = [answer](const std::string& why) { answer({false, "nothing was changed: " + why}); };
     if (!refusal.empty()) return refuse(refusal);
     manager_.heaps().leave_to_command([this, order, refuse, answer] {
-      manager_.restarts().bring_to_rest(order.rest, [this, refuse, answer](const std::string& why) {
+      RestOrder rest = order.rest;
+      rest.is_of_the_program = true;
+      manager_.restarts().bring_to_rest(rest, [this, refuse, answer](const std::string& why) {
         if (!why.empty()) return refuse(why);
         manager_.restarts().retire_executors([this, answer] { loop_.defer([this, answer] { hand_over(answer); }); });
       });

@@ -83,6 +83,24 @@ void SessionGraph::note_kernel(const NodeWork& work) {
   local_bytes_ = std::max(local_bytes_, kernel->launch.function->local_bytes);
   last_kernel_ = kernel->launch.function;
   may_print_ |= kernel->launch.function->prints;
+  if (kernel->launch.function->variables) writers_.insert(kernel->launch.function);
+}
+
+// What nodes read counts as written: of variables few do either.
+bool SessionGraph::may_write(const SessionVariables& variables) const {
+  if (!variables.is_any()) return false;
+  return !writers_.empty() || (last_kernel_ != nullptr && variables.may_write(*last_kernel_)) ||
+         std::ranges::any_of(ranges_, [&](const auto& node) {
+           return std::ranges::any_of(node.second, [&](const NodeRange& range) { return variables.may_be_in(range.address, range.size_bytes); });
+         });
+}
+
+void SessionGraph::note_writes(SessionVariables& variables) const {
+  for (const LoadedFunction* writer : writers_) variables.note_launch(*writer);
+  if (writers_.empty() && last_kernel_ != nullptr && variables.may_write(*last_kernel_)) variables.note_launch(*last_kernel_);
+  for (const auto& [index, ranges] : ranges_) {
+    for (const NodeRange& range : ranges) variables.note_write(range.address, range.size_bytes);
+  }
 }
 
 void SessionGraph::note_ranges(std::uint32_t index, const NodeWork& work, bool is_enabled) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@
 #include "broker/executor/graphs/graph_node.hpp"
 
 namespace mpsshim::broker {
+
+class SessionVariables;
 
 class SessionGraph {
  public:
@@ -59,6 +62,9 @@ class SessionGraph {
   [[nodiscard]] std::uint32_t local_bytes() const { return local_bytes_; }
   [[nodiscard]] const LoadedFunction* last_kernel() const { return last_kernel_; }
   [[nodiscard]] bool may_print() const { return may_print_; }
+  // Whether a launch may write to variables of modules, and which it then does.
+  [[nodiscard]] bool may_write(const SessionVariables& variables) const;
+  void note_writes(SessionVariables& variables) const;
 
   // What instantiating it in a window may take, and destroying it; zero: it names nothing that takes device memory, and needs no window.
   [[nodiscard]] std::chrono::microseconds instantiation_time() const { return kInstantiationOfNode * working_nodes_; }
@@ -108,6 +114,7 @@ class SessionGraph {
   std::size_t working_nodes_ = 0;  // all but empty ones, and those of bodies
   std::uint32_t local_bytes_ = 0;
   const LoadedFunction* last_kernel_ = nullptr;
+  std::set<const LoadedFunction*> writers_;            // of its kernels, and of those before, those that write to variables
   bool may_print_ = false;                             // one of its kernels, or one that was in its place before
   std::shared_ptr<std::vector<GraphUpdate>> updates_;  // of no launch yet
   std::size_t update_bytes_ = 0;

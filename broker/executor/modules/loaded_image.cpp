@@ -40,6 +40,7 @@ constexpr unsigned kEagerFunctions = 64;           // a module with at most so m
 constexpr std::size_t kLeastCostBytes = 64u << 10;  // a small module takes more of the device than its content
 constexpr std::size_t kMaxSavedBytes = 64u << 20;  // of variables with contents; beyond, a copy serves one client
 constexpr int kMaxSavedVariables = 64;             // with contents: each is read in the window, 8 us; beyond, likewise
+constexpr std::size_t kMaxNotedVariables = 16;     // at each launch; of a kernel that may write to more all are
 constexpr std::size_t kMaxDescriptionBytes = proto::kMaxReplyBytes - sizeof(proto::ModuleLoadReply);
 constexpr std::size_t kSmallFillBytes = 128u << 10;  // copied rather than filled: a fill is a kernel, and waits for room on the GPU
 
@@ -143,7 +144,14 @@ CUresult find_places(const Driver& driver, const LoadedImage& image, std::span<P
   return CUDA_SUCCESS;
 }
 
-// In the window that loads the image: nothing else runs, so the copies take their time and no more.
+CUresult read_content(const Driver& driver, LoadedImage::Variable& variable) {
+  variable.content.resize(variable.size_bytes);
+  return ModuleVariables::read(driver, variable.address, variable.content);
+}
+
+// In the window that loads the image: nothing else runs, so the copies take their time and no more. One by one: a copy that goes beyond a variable
+// is refused, whatever lies behind it (CUDA_ERROR_INVALID_VALUE; H200, driver 580). Of what would take too long or too much only the places are
+// noted: CUDA_ERROR_OUT_OF_MEMORY.
 CUresult save_variables(const Driver& driver, const PreparedImage& prepared, LoadedImage& image) {
   const proto::trace::Span span("driver", "saving variables", {"variables", prepared.variables->size()});
   std::vector<PlacedVariable> placed;
@@ -153,23 +161,29 @@ CUresult save_variables(const Driver& driver, const PreparedImage& prepared, Loa
     return result;
   }
   image.mutex.assume_held();  // nobody else knows it yet
-  for (const PlacedVariable& found : placed) image.globals[found.variable->name] = {found.address, found.size_bytes};
-  // One by one: a copy that goes beyond a variable is refused, whatever lies behind it (CUDA_ERROR_INVALID_VALUE; H200, driver 580).
   const auto has_content = [](const PlacedVariable& found) { return !found.variable->starts_as_zeroes; };
-  if (std::ranges::count_if(placed, has_content) > kMaxSavedVariables) return CUDA_ERROR_OUT_OF_MEMORY;
-  std::size_t saved_bytes = 0;
+  std::size_t content_bytes = 0;
+  for (const PlacedVariable& found : placed) content_bytes += has_content(found) ? found.size_bytes : 0;
+  const bool is_much = content_bytes > kMaxSavedBytes || std::ranges::count_if(placed, has_content) > kMaxSavedVariables;
   for (const PlacedVariable& found : placed) {
-    LoadedImage::Variable saved{found.address, found.size_bytes, {}};
-    if (has_content(found)) {
-      saved_bytes += saved.size_bytes;
-      if (saved_bytes > kMaxSavedBytes) return CUDA_ERROR_OUT_OF_MEMORY;
-      saved.content.resize(saved.size_bytes);
-      const CUresult copied = ModuleVariables::read(driver, saved.address, saved.content);
-      if (copied != CUDA_SUCCESS) return copied;
-    }
-    image.variables.push_back(std::move(saved));
+    image.globals[found.variable->name] = {found.address, found.size_bytes};
+    image.variable_numbers[found.variable->name] = static_cast<std::uint32_t>(image.variables.size());
+    LoadedImage::Variable& saved = image.variables.emplace_back(LoadedImage::Variable{found.address, found.size_bytes, {}});
+    saved.is_content_known = !is_much || !has_content(found);
+    if (!has_content(found) || is_much) continue;
+    if (const CUresult copied = read_content(driver, saved); copied != CUDA_SUCCESS) return image.variables.clear(), copied;
   }
-  return CUDA_SUCCESS;
+  return is_much ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+// A kernel that the driver knows of and that was not found in the image may do anything, and so may then all.
+void note_uses(LoadedImage& image, const image::VariableUses& uses) {
+  image.mutex.assume_held();  // nobody else knows it yet
+  image.changes = std::make_unique<VariableChanges>(image.variables.size());
+  image.uses = uses;
+  image.uses.are_known = uses.are_known && image.function_count <= uses.kernel_count;
+  if (!image.uses.are_known) log_debug("Image {}: which of its kernels write to which of its variables is not known", image.image);
+  for (auto& [name, function] : image.functions) function->variables = variable_use_of(image, name);
 }
 
 // For the client, which has the variables. Once more than kMaxSavedBytes it does without the rest, and the load fails there.
@@ -225,12 +239,29 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
   if (!image.has_writable_globals) return CUDA_SUCCESS;
   const CUresult saved = prepared.variables ? save_variables(driver, prepared, image) : CUDA_ERROR_NOT_FOUND;
   image.can_be_restored = saved == CUDA_SUCCESS && !image.has_managed;
+  note_uses(image, prepared.variable_uses);
   if (saved != CUDA_SUCCESS) {
-    image.variables.clear();
     log_debug("Image {}: not all of its {} variables can be saved ({}), so each of its copies serves one client", image.image,
               prepared.variables ? prepared.variables->size() : 0, driver.describe(saved));
   }
   return CUDA_SUCCESS;
+}
+
+std::unique_ptr<VariableChanges::Use> variable_use_of(const LoadedImage& image, std::string_view function) {
+  const auto all = [&] {
+    return std::make_unique<VariableChanges::Use>(VariableChanges::Use{image.changes.get(), {}, true, true});
+  };
+  if (image.variables.empty() || image.changes == nullptr) return nullptr;
+  if (!image.uses.are_known || image.has_managed) return all();
+  const auto found = image.uses.kernels.find(function);
+  if (found == image.uses.kernels.end()) return nullptr;
+  auto use = std::make_unique<VariableChanges::Use>(VariableChanges::Use{image.changes.get(), {}, false, found->second.leaves_addresses});
+  for (const std::string& name : found->second.variables) {
+    const auto number = image.variable_numbers.find(name);
+    if (number == image.variable_numbers.end() || use->variables.size() == kMaxNotedVariables) return all();
+    use->variables.push_back(number->second);
+  }
+  return use;
 }
 
 CUresult look_up(const Driver& driver, LoadedImage& image, const std::string& name, const LoadedFunction*& found) {
@@ -240,6 +271,7 @@ CUresult look_up(const Driver& driver, LoadedImage& image, const std::string& na
   auto function = std::make_unique<LoadedFunction>();
   function->name = name;
   function->prints = image.all_may_print || image.printing_kernels.contains(name);
+  function->variables = variable_use_of(image, name);
   function->uses_device_heap = image.all_may_use_device_heap || image.heap_kernels.contains(name);
   result = describe(driver, handle, *function);
   if (result != CUDA_SUCCESS) return result;

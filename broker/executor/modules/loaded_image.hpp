@@ -18,6 +18,7 @@
 #include "broker/driver/driver.hpp"
 #include "broker/executor/modules/function_settings.hpp"
 #include "broker/executor/modules/image_file.hpp"
+#include "broker/executor/modules/variable_changes.hpp"
 #include "proto/mutex.hpp"
 
 namespace mpsshim::broker {
@@ -36,6 +37,7 @@ struct LoadedFunction {
   std::uint32_t local_bytes = 0;          // per thread; growth of the context's local memory waits for everybody
   bool prints = false;                    // it may call printf(): device_output.hpp
   bool uses_device_heap = false;          // it may call malloc(): what that gives it outlives the session
+  std::unique_ptr<VariableChanges::Use> variables;  // that it may write to; null: none
   mutable FunctionSettings settings{};
   std::vector<ParameterLayout> parameters;
   std::int32_t attribute[16] = {};
@@ -48,6 +50,7 @@ struct LoadedImage {
     CUdeviceptr address = 0;
     std::size_t size_bytes = 0;
     std::vector<std::byte> content;  // empty: zeroes
+    bool is_content_known = true;    // else the copy serves one client, and what it holds is known once it was copied
   };
 
   std::uint64_t image = 0;
@@ -64,7 +67,10 @@ struct LoadedImage {
   bool can_be_restored = true;             // all variables are known: another client may have this copy later
   std::uint32_t function_count = 0;
   std::size_t cost_bytes = 0;              // against the cache's limit
-  std::vector<Variable> variables;
+  std::vector<Variable> variables;         // all of them, or none: then some are not known
+  std::unique_ptr<VariableChanges> changes;  // of `variables`
+  std::map<std::string, std::uint32_t, std::less<>> variable_numbers;  // in `variables`
+  image::VariableUses uses;                // by names
   std::map<std::string, std::vector<std::byte>, std::less<>> placed;  // initial values of placed variables that do not start as zeroes
   std::vector<std::byte> description;      // proto/module_functions.hpp, as the reply to ModuleLoad carries it
   std::vector<const LoadedFunction*> described;  // the same functions, by number
@@ -82,6 +88,8 @@ struct LoadedImage {
 
 // Loads `prepared`, looks up the functions of a small module, and saves what its variables hold. `log`: the driver's words where it failed.
 [[nodiscard]] CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedImage& image, std::string& log);
+// What the function may do to the image's variables, of which it is a kernel; null: nothing.
+[[nodiscard]] std::unique_ptr<VariableChanges::Use> variable_use_of(const LoadedImage& image, std::string_view function);
 // What it takes of the device, as far as that is known: an image of a few bytes may have a variable of gigabytes.
 [[nodiscard]] std::size_t cost_of(const PreparedImage& prepared, const LoadedImage& loaded);
 // For the log, where its variables lie; behind a sentence.

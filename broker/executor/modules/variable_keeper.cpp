@@ -8,6 +8,17 @@
 
 namespace mpsshim::broker {
 
+namespace {
+
+// By how much copies of so much are rarer than those of a counter.
+unsigned weight_of(std::size_t bytes) {
+  if (bytes <= VariableKeeper::kCheapBytes) return 1;
+  const auto takes = std::chrono::microseconds(bytes / VariableKeeper::kBytesPerMicrosecond);
+  return static_cast<unsigned>(1 + 10 * takes / VariableKeeper::kInterval);
+}
+
+}  // namespace
+
 void VariableKeeper::add(std::shared_ptr<SessionVariables> variables) {
   const std::lock_guard lock(mutex_);
   const bool is_known = std::ranges::any_of(entries_, [&](const Entry& entry) { return entry.variables == variables; });
@@ -21,23 +32,27 @@ void VariableKeeper::remove(std::uint64_t session) {
 
 bool VariableKeeper::turn(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
-  if (under_way_) {
-    finish(now);
-    return under_way_.has_value();
-  }
+  if (under_way_) finish(now);
+  bool is_any_stale = false;
   for (std::size_t looks = std::min(entries_.size(), kLooksPerTurn); looks > 0 && !under_way_; --looks) {
     if (next_ >= entries_.size()) next_ = 0;
     Entry& entry = entries_[next_++];
-    if (entry.look <= now && !entry.variables->are_kept() && is_time(entry, now)) begin(entry, now);
+    if (entry.variables->are_kept()) continue;
+    is_any_stale |= entry.due != Clock::time_point::max();
+    if (entry.look <= now && is_time(entry, now)) begin(entry);
   }
-  return under_way_.has_value();
+  return under_way_.has_value() || is_any_stale;
 }
 
-// A change is counted behind the stream's `issued`: whoever has seen the count finds the stream busy until that work is done.
-bool VariableKeeper::is_idle(std::uint64_t session) const {
+// What may write is noted in `wrote` before it is counted as a change: whoever has seen the count finds it under way until it is done. Once some
+// kernel may have an address that its code does not name, so may those that were issued before.
+bool VariableKeeper::has_written(const SessionVariables& variables) const {
+  const bool must_be_idle = variables.are_any_out();
   const std::uint32_t used = progress_.used();
   for (std::uint32_t i = 0; i < used; ++i) {
-    if (progress_[i].session.load(std::memory_order_relaxed) == session && progress_.is_busy(i)) return false;
+    if (progress_[i].session.load(std::memory_order_relaxed) != variables.session()) continue;
+    const std::uint32_t completed = progress_[i].completed.load(std::memory_order_acquire);
+    if (must_be_idle ? progress_.is_busy(i) : !progress_reached(completed, progress_[i].wrote.load(std::memory_order_acquire))) return false;
   }
   return true;
 }
@@ -45,7 +60,7 @@ bool VariableKeeper::is_idle(std::uint64_t session) const {
 bool VariableKeeper::open() {
   if (buffer_ != nullptr || is_refused_) return !is_refused_;
   CUresult result = driver_->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING);
-  if (result == CUDA_SUCCESS) result = driver_->cuMemHostAlloc(&buffer_, kMaxKeptBytes, CU_MEMHOSTALLOC_PORTABLE);
+  if (result == CUDA_SUCCESS) result = driver_->cuMemHostAlloc(&buffer_, kBufferBytes, CU_MEMHOSTALLOC_PORTABLE);
   is_refused_ = faults_.check(result, 0, "preparing to keep variables") != CUDA_SUCCESS;
   if (is_refused_) log_warning("Variables of modules are not kept ({}): sessions that have any end with this executor", driver_.describe(result));
   return !is_refused_;
@@ -54,36 +69,41 @@ bool VariableKeeper::open() {
 bool VariableKeeper::is_time(Entry& entry, Clock::time_point now) {
   entry.look = now + kLook;
   const std::uint64_t changes = entry.variables->changes();  // before the look at the streams
-  if (!is_idle(entry.variables->session()) || changes != entry.changes) {
+  if (changes != entry.changes || entry.rest_since == Clock::time_point{}) {
     entry.changes = changes;
-    entry.rest_since = now;
-    return false;
+    entry.rest_since = {};
   }
-  const Clock::duration rest = now - entry.rest_since;
-  return rest >= kLongRest ? entry.due != Clock::time_point::max() : rest >= kShortRest && entry.due <= now;
+  if (!has_written(*entry.variables)) return false;
+  if (entry.rest_since == Clock::time_point{}) entry.rest_since = now;
+  if (entry.due == Clock::time_point::max()) return false;
+  if (entry.is_halfway || entry.due <= now) return true;
+  return now - entry.rest_since >= kLongRest * weight_of(entry.variables->stale_bytes());
 }
 
-void VariableKeeper::begin(Entry& entry, Clock::time_point now) {
-  SessionVariables::Copies copies = entry.variables->copies();  // before the look at the streams
-  if (copies.variables.empty() || !is_idle(entry.variables->session()) || !open()) return;
-  entry.due = now + entry.interval;
-  for (const KeptVariable& variable : copies.variables) {
-    const CUresult result = copy(variable);
-    if (faults_.check(result, 0, "keeping variables") == CUDA_SUCCESS) continue;
+void VariableKeeper::begin(Entry& entry) {
+  SessionVariables::Copies copies = entry.variables->copies(kBufferBytes);  // before the look at the streams
+  if (copies.pieces.empty() || !has_written(*entry.variables)) return;
+  bool is_good = open();
+  for (const SessionVariables::Piece& piece : copies.pieces) {
+    if (!is_good) break;
+    const CUresult result = copy(piece);
+    is_good = faults_.check(result, 0, "keeping variables") == CUDA_SUCCESS;
+    if (is_good) continue;
     log_warning("Session {}: its modules' variables cannot be kept: {} bytes at {:#x}, to {} of the copy: {}", entry.variables->session(),
-                variable.size_bytes, variable.address, variable.offset, driver_.describe(result));
-    entry.due = Clock::time_point::max();
+                piece.size_bytes, piece.address, piece.at, driver_.describe(result));
     copies.layout = ~std::uint64_t{0};  // nobody's: what was begun ends in the buffer
-    break;
   }
-  under_way_ = UnderWay{entry.variables, std::move(copies)};
+  if (!is_good) {
+    entry.due = Clock::time_point::max();
+    entry.variables->give_up();
+  }
+  if (!is_refused_) under_way_ = UnderWay{entry.variables, std::move(copies)};
 }
 
 // The lock is for one call: workers go in between.
-CUresult VariableKeeper::copy(const KeptVariable& variable) {
+CUresult VariableKeeper::copy(const SessionVariables::Piece& piece) {
   const std::lock_guard lock(issue_lock_);
-  return driver_->cuMemcpyDtoHAsync_v2(AddressKey(), static_cast<std::byte*>(buffer_) + variable.offset, variable.address, variable.size_bytes,
-                                       stream_);
+  return driver_->cuMemcpyDtoHAsync_v2(AddressKey(), static_cast<std::byte*>(buffer_) + piece.at, piece.address, piece.size_bytes, stream_);
 }
 
 void VariableKeeper::finish(Clock::time_point now) {
@@ -92,11 +112,14 @@ void VariableKeeper::finish(Clock::time_point now) {
   const UnderWay done = std::move(*under_way_);
   under_way_.reset();
   if (faults_.check(result, 0, "keeping variables") != CUDA_SUCCESS) return;
-  const bool is_kept = done.variables->keep(done.copies, {static_cast<const std::byte*>(buffer_), kMaxKeptBytes});
+  const bool is_kept = done.variables->keep(done.copies, {static_cast<const std::byte*>(buffer_), kBufferBytes});
   const auto entry = std::ranges::find_if(entries_, [&](const Entry& one) { return one.variables == done.variables; });
   if (entry == entries_.end() || entry->due == Clock::time_point::max()) return;
-  entry->interval = is_kept ? kInterval : std::min(2 * entry->interval, kLongestInterval);
-  entry->due = now + entry->interval;
+  entry->overtaken = is_kept ? 0 : std::min(entry->overtaken + 1, 16U);
+  entry->is_halfway = is_kept && !done.copies.is_last;
+  if (entry->is_halfway) entry->look = now;
+  const Clock::duration interval = std::min<Clock::duration>(kInterval * (1 << entry->overtaken), kLongestInterval);
+  entry->due = now + interval * weight_of(std::max(done.copies.bytes, entry->variables->stale_bytes()));
 }
 
 }  // namespace mpsshim::broker

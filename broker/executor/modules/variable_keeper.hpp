@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies the variables of sessions that have become idle to where they outlive this executor. On a stream of its own, one session at a time: no
-// client ever waits for it. A session that has been at rest for a moment is copied, at most every kInterval, and more rarely where it keeps going
-// on meanwhile; one that has been at rest for kLongRest is copied whatever came before, so it is never out of date for long.
+// Copies the variables of sessions to where they outlive this executor, once nothing that may write to them is under way: on a stream of its own,
+// one session at a time, so no client ever waits for it. What costs little (a counter) is copied at the first look that finds it so, at most every
+// kInterval; where the session writes on while it is copied, more rarely, up to kLongestInterval, but in any case once it has rested for
+// kLongRest. For what is larger all of these times are longer, so that copies take no more than a tenth of the time.
 //
 // turn() is called by FaultWatch's thread, which looks at the progress table anyway; add() and remove() by workers. No call of it waits for the
 // GPU.
@@ -24,12 +25,14 @@ namespace mpsshim::broker {
 class VariableKeeper {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::milliseconds kInterval{50};
-  static constexpr std::chrono::milliseconds kLongestInterval{1000};
-  static constexpr std::chrono::milliseconds kLook{5};       // until a session that was at work is looked at again
-  static constexpr std::chrono::milliseconds kShortRest{4};  // without work or a change: worth a copy, if one is due
-  static constexpr std::chrono::milliseconds kLongRest{30};  // worth one in any case
-  static constexpr std::size_t kLooksPerTurn = 16;           // of many sessions, the next ones in turn
+  static constexpr std::chrono::microseconds kLook{400};  // until a session whose variables are out of date is looked at again
+  static constexpr std::chrono::milliseconds kInterval{1};
+  static constexpr std::chrono::milliseconds kLongestInterval{50};
+  static constexpr std::chrono::milliseconds kLongRest{3};  // without a change: worth a copy in any case
+  static constexpr std::size_t kLooksPerTurn = 16;          // of many sessions, the next ones in turn
+  static constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kCheapBytes = std::size_t{64} << 10;
+  static constexpr std::size_t kBytesPerMicrosecond = 5'000;  // that are copied, and put into the file
 
   VariableKeeper(const Driver& driver, const FaultReporter& faults, const Progress& progress, IssueLock& issue_lock)
       : driver_(driver), faults_(faults), progress_(progress), issue_lock_(issue_lock) {}
@@ -40,28 +43,29 @@ class VariableKeeper {
   void add(std::shared_ptr<SessionVariables> variables);  // without effect where it has them
   void remove(std::uint64_t session);
 
-  // Does what is due. True while a copy is under way: call again soon.
+  // Does what is due. True while a copy is under way, or soon due: call again soon.
   [[nodiscard]] bool turn(Clock::time_point now);
 
  private:
   struct Entry {
     std::shared_ptr<SessionVariables> variables;
-    Clock::time_point look{};  // the next one
-    Clock::time_point due{};   // the next copy
-    std::chrono::milliseconds interval{kInterval};
-    std::uint64_t changes = 0;       // seen by the last look
-    Clock::time_point rest_since{};  // without work, and with as many changes
+    Clock::time_point look{};          // the next one
+    Clock::time_point due{};           // the next copy, where there is no long rest
+    unsigned overtaken = 0;            // copies in a row
+    std::uint64_t changes = 0;         // seen by the last look
+    Clock::time_point rest_since{};    // nothing that may write is under way, and as many changes
+    bool is_halfway = false;           // the last copy was not all
   };
   struct UnderWay {
     std::shared_ptr<SessionVariables> variables;
     SessionVariables::Copies copies;
   };
 
-  [[nodiscard]] bool is_idle(std::uint64_t session) const;
+  [[nodiscard]] bool has_written(const SessionVariables& variables) const;
   // Looks at a session whose variables are out of date: whether now is the time.
   [[nodiscard]] bool is_time(Entry& entry, Clock::time_point now);
-  void begin(Entry& entry, Clock::time_point now) REQUIRES(mutex_);
-  [[nodiscard]] CUresult copy(const KeptVariable& variable) REQUIRES(mutex_);
+  void begin(Entry& entry) REQUIRES(mutex_);
+  [[nodiscard]] CUresult copy(const SessionVariables::Piece& piece) REQUIRES(mutex_);
   void finish(Clock::time_point now) REQUIRES(mutex_);
 
   const Driver& driver_;
@@ -69,7 +73,7 @@ class VariableKeeper {
   const Progress& progress_;
   IssueLock& issue_lock_;
   CUstream stream_ = nullptr;
-  void* buffer_ = nullptr;  // pinned, kMaxKeptBytes
+  void* buffer_ = nullptr;  // pinned, kBufferBytes
   bool is_refused_ = false;
   std::optional<UnderWay> under_way_ GUARDED_BY(mutex_);
   Mutex mutex_;

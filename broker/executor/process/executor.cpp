@@ -292,7 +292,7 @@ void Executor::pause_session(const message::SessionPause& pause) {
     link_.send(message::SessionPaused{
         .session = pause.session, .order = pause.order, .flags = pause.flags, .status = static_cast<std::uint32_t>(result)});
   };
-  if ((pause.flags & kPauseToRest) != 0) return workers_->rest(pause.session, (pause.flags & kPauseDespiteVariables) != 0, answer);
+  if ((pause.flags & kPauseToRest) != 0) return workers_->rest(pause.session, pause.flags, answer);
   workers_->pause(pause.session, (pause.flags & kPauseWithoutVariables) != 0, answer);
 }
 

@@ -74,9 +74,8 @@ void restore_module(OutOfLineCall& incoming, const proto::ModuleLoadRecord& reco
   std::optional<SessionVariables::Kept> kept = incoming.session.variables().kept(record.module, record.image);
   if (!kept) {
     log_warning(
-        "Session {} (pid {}): what the variables of image {} held is gone with its last executor: more than {} bytes in all, changed since it was "
-        "last "
-        "idle, or memory of the device's own heap. The session ends",
+        "Session {} (pid {}): what the variables of image {} held is gone with its last executor: more than {} bytes in all, written to just before, "
+        "or memory of the device's own heap. The session ends",
         incoming.session.id(), incoming.session.client_pid(), record.image, kMaxKeptBytes);
     return incoming.answer_with(CUDA_ERROR_MPS_SERVER_NOT_READY, proto::ModuleLoadReply{});
   }
@@ -112,6 +111,7 @@ CUresult add_global(Session& session, proto::ModuleId id, const ImageRef& image,
   const proto::Known<SessionModule> module = session.modules().find(id);
   if (!module || module->image != image) return CUDA_ERROR_INVALID_HANDLE;
   if (!image->is_one_clients()) return CUDA_SUCCESS;
+  session.variables().give_out(id, address, !session.streams().is_idle());
   session.memory().add_global(address, size_bytes);
   if (std::ranges::find(module->globals, address) == module->globals.end()) module->globals.push_back(address);
   return CUDA_SUCCESS;

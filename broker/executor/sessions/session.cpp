@@ -203,16 +203,12 @@ StreamSet::Pace Session::take_pace() {
   return {now.operations - seen.operations, now.fences - seen.fences};
 }
 
-// What kernels wrote there, or on the device's heap, or arrays hold, would be gone, and external memory: the client would have to be told so, and
-// would end.
-bool Session::has_variables() {
-  bool any = arrays_.holds_any() || memory_.external().holds_any();
-  modules_.for_each([&](proto::ModuleId, SessionModule& module) { any |= module.image->holds_contents(); });
-  return any;
-}
+// What arrays hold, or the device's heap, or external memory, or variables that are not kept: the client would have to be told so, and would end.
+bool Session::would_lose_something() { return arrays_.holds_any() || memory_.external().holds_any() || !variables_->can_be_kept(); }
 
-void Session::rest(bool despite_variables, std::function<void(CUresult)> answer) {
-  if (!despite_variables && has_variables()) return answer(CUDA_ERROR_NOT_PERMITTED);
+void Session::rest(std::uint32_t flags, std::function<void(CUresult)> answer) {
+  const bool loses_variables = (flags & kPauseWithoutVariables) != 0 && variables_->is_any();
+  if ((flags & kPauseDespiteVariables) == 0 && (loses_variables || would_lose_something())) return answer(CUDA_ERROR_NOT_PERMITTED);
   ++pause_number_;
   paused_ = true;
   times_are_left_ = false;
@@ -222,6 +218,7 @@ void Session::rest(bool despite_variables, std::function<void(CUresult)> answer)
 bool Session::poll_rest() {
   if (!rest_answer_) return false;
   if (!streams_.is_idle() || jobs_ > 0 || !waiting_.empty()) return true;
+  if (!variables_->are_kept() && variables_->can_be_kept()) return true;  // the keeper sees to it
   if (!times_are_left_) {
     leave_times([this, number = pause_number_] { times_are_left_ = number == pause_number_; });
     return true;

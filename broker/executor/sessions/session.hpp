@@ -108,7 +108,8 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
   // It stays after all, whatever pause() or rest() has answered. An answer that has not come does not come any more.
   void resume();
   // Its executor is to be replaced: as pause(), but calls under way are waited for too. A second one takes the place of the first.
-  void rest(bool despite_variables, std::function<void(CUresult)> answer);
+  // `flags`: kPauseDespiteVariables, whatever would be lost; kPauseWithoutVariables, which could not come with it.
+  void rest(std::uint32_t flags, std::function<void(CUresult)> answer);
   // Has helpers see to what kernels have printed. True while there is such a stream.
   bool poll_output();
   // Answers rest() once it is so. True while that is awaited.
@@ -152,7 +153,7 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
   void release_memory();
   void end_in_window();
   [[nodiscard]] bool release_some();
-  [[nodiscard]] bool has_variables();
+  [[nodiscard]] bool would_lose_something();
 
   const std::uint32_t client_pid_;
   const std::uint32_t client_uid_;

@@ -47,7 +47,7 @@ void StreamQueue::issue_launches() {
   --issue_singly_;
   context_.parts.window.note_launch(stream_->progress_index, std::get<LaunchOp>(ops_.front()).function->handle);
   note_kernel(account_.issued() + 1, *std::get<LaunchOp>(ops_.front()).function);
-  begin_change(1);
+  begin_kernel(*std::get<LaunchOp>(ops_.front()).function);
   if (std::get<LaunchOp>(ops_.front()).function->prints) note_output();
   context_.check(launch(std::get<LaunchOp>(ops_.front())), "cuLaunchKernel");
   account_.submitted(1);
@@ -67,7 +67,8 @@ bool StreamQueue::issue_chain(std::size_t length) {
   const std::uint32_t before = account_.issued();
   context_.parts.window.note_launch(stream_->progress_index, launches[length - 1]->function->handle);
   note_kernel(before + static_cast<std::uint32_t>(length), *launches[length - 1]->function);
-  begin_change(operations);
+  begin(operations);
+  note_launches(std::span(launches.data(), length));
   const bool is_last = length == ops_.size() && !rhythm_.is_short();
   const bool has_words = fence != nullptr || account_.is_progress_due() || is_last || always_has_words(length) || !chains_.ensure({length, false});
   if (has_words && fence == nullptr) note_rhythm();
@@ -148,7 +149,11 @@ void StreamQueue::issue_graph(const GraphOp& op) {
   } else {
     note_touch(account_.issued() + 1);
   }
-  begin_change(1);
+  begin(1);
+  if (op.graph->may_write(context_.variables)) {
+    note_writer(account_.issued());
+    op.graph->note_writes(context_.variables);
+  }
   if (op.graph->may_print()) note_output();
   context_.check(launch_graph(op), "cuGraphLaunch");
   account_.submitted(1);
@@ -161,6 +166,8 @@ std::shared_ptr<StreamOp> StreamQueue::take_window_launch() {
   pop_head();
   ++total_.records;  // until window_launch_done()
   if (may_print(*window_op_)) note_output();
+  const auto* graph = std::get_if<GraphOp>(window_op_.get());
+  window_graph_writes_ = graph != nullptr && graph->graph->may_write(context_.variables);
   in_window_ = true;
   return window_op_;
 }
@@ -171,7 +178,9 @@ void StreamQueue::launch_in_window(const StreamOp& op) {
   const LoadedFunction* kernel = plain != nullptr ? plain->function : std::get<GraphOp>(op).graph->last_kernel();
   note_kernel(account_.issued() + 1, *kernel);
   word().issued.store(account_.issued() + 1, std::memory_order_release);
-  context_.variables.note_change();
+  if (window_graph_writes_ || (plain != nullptr && context_.variables.may_write(*kernel))) note_writer(account_.issued() + 1);
+  if (plain != nullptr) context_.variables.note_launch(*kernel);
+  if (window_graph_writes_) context_.variables.note_anything();  // its nodes are the worker's to read
   const CUresult result =
       context_.parts.window.sharing([&] { return plain != nullptr ? launch(*plain) : launch_graph(std::get<GraphOp>(op)); });
   if (context_.check(result, plain != nullptr ? "cuLaunchKernel" : "cuGraphLaunch") != CUDA_SUCCESS) return;

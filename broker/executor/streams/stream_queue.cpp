@@ -43,6 +43,7 @@ StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::u
   word().launches.store(0, std::memory_order_relaxed);
   word().chained.store(0, std::memory_order_relaxed);
   word().launched.store(account_.issued(), std::memory_order_relaxed);
+  word().wrote.store(account_.issued(), std::memory_order_relaxed);
   word().touched.store(account_.issued(), std::memory_order_relaxed);
   word().probes.store(probes_, std::memory_order_relaxed);
   word().kinds.store(0, std::memory_order_relaxed);
@@ -169,10 +170,29 @@ void StreamQueue::begin(std::uint32_t operations) {
   word().issued.store(account_.issued(), std::memory_order_release);
 }
 
-// The same for work that may write to memory.
-void StreamQueue::begin_change(std::uint32_t operations) {
-  begin(operations);
-  context_.variables.note_change();
+void StreamQueue::begin_kernel(const LoadedFunction& kernel) {
+  begin(1);
+  if (!context_.variables.may_write(kernel)) [[likely]]
+    return;
+  note_writer(account_.issued());
+  context_.variables.note_launch(kernel);
+}
+
+// Before the work is counted as one that may write to variables (SessionVariables): whoever sees the count finds it under way. Behind begin().
+void StreamQueue::note_writer(std::uint32_t position) { word().wrote.store(position, std::memory_order_release); }
+
+void StreamQueue::note_launches(std::span<const LaunchOp* const> launches) {
+  for (const LaunchOp* launch : launches) {
+    if (!context_.variables.may_write(*launch->function)) continue;
+    note_writer(account_.issued());
+    context_.variables.note_launch(*launch->function);
+  }
+}
+
+void StreamQueue::note_write(std::uint64_t address, std::uint64_t size_bytes) {
+  if (!context_.variables.may_be_in(address, size_bytes)) return;
+  note_writer(account_.issued());
+  context_.variables.note_write(address, size_bytes);
 }
 
 // Before begin(), whose store makes both seen: for whoever asks after a fault which kernel it may have been.
@@ -203,7 +223,7 @@ void StreamQueue::issue_head() {
   if (std::holds_alternative<CheckedCopy>(head) || std::holds_alternative<CheckedBoxCopy>(head) || std::holds_alternative<CheckedFill>(head) ||
       std::holds_alternative<ValueWriteOp>(head) || std::holds_alternative<CheckedArrayCopy>(head)) {
     note_touch(account_.issued() + 1);
-    begin_change(1);
+    begin(1);
     context_.parts.window.note_launch(stream_->progress_index, nullptr);
   } else {
     begin(1);

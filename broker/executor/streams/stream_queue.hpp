@@ -119,7 +119,10 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] bool is_probing() const;
   void write_fence(std::uint32_t value);
   void begin(std::uint32_t operations);
-  void begin_change(std::uint32_t operations);
+  void begin_kernel(const LoadedFunction& kernel);
+  void note_writer(std::uint32_t position);
+  void note_launches(std::span<const LaunchOp* const> launches);
+  void note_write(std::uint64_t address, std::uint64_t size_bytes);
   void note_kernel(std::uint32_t position, const LoadedFunction& function);
   void note_touch(std::uint32_t position);
   void note_kind(std::uint32_t kind);
@@ -149,6 +152,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   std::uint32_t probes_ = 0;  // sent: see send_probe()
   bool has_output_ = false;
   bool is_flushing_output_ = false;
+  bool window_graph_writes_ = false;  // what is in the window may write to variables of modules
   bool in_window_ = false;
   std::shared_ptr<StreamOp> window_op_;  // meanwhile
   StreamAccount account_;

@@ -56,6 +56,7 @@ void StreamQueue::send_probe(ValueWaitOp& wait) {
 bool StreamQueue::is_probing() const { return !is_finished() && word().probe_number.load(std::memory_order_acquire) != probes_; }
 
 void StreamQueue::issue_write(const ValueWriteOp& write) {
+  if (write.word) note_write(write.word->address(), write.word->size_bytes());
   const CheckedCalls calls(driver());
   const std::lock_guard lock(issue_lock());
   const CUresult result = write.word ? calls.write(*write.word, write.value, write.flags, handle()) : calls.flush_remote_writes(handle());

@@ -95,10 +95,10 @@ void WorkerSet::ask_whether_movable(std::uint64_t id, std::function<void(bool)> 
   session->run_on_worker([session, answer = std::move(answer)] { answer(session->is_movable()); });
 }
 
-void WorkerSet::rest(std::uint64_t id, bool despite_variables, std::function<void(CUresult)> answer) {
+void WorkerSet::rest(std::uint64_t id, std::uint32_t flags, std::function<void(CUresult)> answer) {
   const std::shared_ptr<Session> session = find(id);
   if (!session) return answer(CUDA_ERROR_INVALID_HANDLE);
-  session->run_on_worker([session, despite_variables, answer = std::move(answer)] { session->rest(despite_variables, answer); });
+  session->run_on_worker([session, flags, answer = std::move(answer)] { session->rest(flags, answer); });
 }
 
 void WorkerSet::resume(std::uint64_t id) {

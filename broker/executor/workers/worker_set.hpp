@@ -32,7 +32,7 @@ class WorkerSet {
   // An unknown id calls `closed` at once.
   void close(std::uint64_t session, std::function<void()> closed);
   // Session::pause, Session::rest and Session::resume on the worker that has the session. An unknown id gets CUDA_ERROR_INVALID_HANDLE.
-  void rest(std::uint64_t session, bool despite_variables, std::function<void(CUresult)> answer);
+  void rest(std::uint64_t session, std::uint32_t flags, std::function<void(CUresult)> answer);
   void pause(std::uint64_t session, bool without_variables, std::function<void(CUresult)> answer);
   void resume(std::uint64_t session);
   // Session::is_movable, asked by that worker. An unknown one is not.

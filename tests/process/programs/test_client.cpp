@@ -3,7 +3,7 @@
 //
 //   hold, check, use       held_objects.hpp
 //   global, count          a module with a writable variable, 5 at first; adds one to it and answers "ok N"
-//   large_global           the same module with 2 MiB of variables more
+//   large_global           the same module with 300 MiB of variables more, which are not kept
 //   storm MS               dependent launches for so long, the result checked again and again: "ok ROUNDS"
 //   pulse US MS            a launch, its wait and a pause of so many microseconds, again and again for so long: "ok ROUNDS"
 //   latency MS             a launch and its wait, again and again for so long: "ok MEDIAN P99", in microseconds
@@ -294,7 +294,7 @@ std::string Client::answer(const std::string& line) {
   if (command == "check") return held_.value().check(), "ok";
   if (command == "use") return held_.value().use(), "ok";
   if (command == "global") return load_global("");
-  if (command == "large_global") return load_global(".visible .global .align 8 .b8 room[2097152];\n");
+  if (command == "large_global") return load_global(".visible .global .align 8 .b8 room[314572800];\n");
   if (command == "count") return count_global();
   if (command == "storm") return storm(std::stoi(argument));
   if (command == "pulse") return pulse(std::stoi(argument), std::stoi(second));

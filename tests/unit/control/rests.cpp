@@ -38,7 +38,7 @@ TEST_CASE("a rest that crosses the word that all go on is no move") {
   ExecutorPeer& executor = *broker.launcher.lives.at(0);
   std::vector<std::string> ends;
   const auto rest = [&](std::chrono::milliseconds patience) {
-    broker.manager.restarts().bring_to_rest({patience, false}, [&](const std::string& why) { ends.push_back(why); });
+    broker.manager.restarts().bring_to_rest({.patience = patience}, [&](const std::string& why) { ends.push_back(why); });
     return executor.expect<message::SessionPause>().message;
   };
   const auto answer = [&](const message::SessionPause& order) {

@@ -18,6 +18,8 @@ namespace {
 const auto kModule = proto::ModuleId::make(1, 1);
 const auto kOther = proto::ModuleId::make(2, 1);
 
+constexpr std::size_t kBatch = std::size_t{1} << 20;
+
 struct Broker {
   proto::Socket control_end;
   std::unique_ptr<ControlLink> link;
@@ -42,8 +44,18 @@ ImageRef image_of(std::vector<LoadedImage::Variable> variables, std::uint64_t co
   image->copy = copy;
   image->has_writable_globals = true;
   image->variables = std::move(variables);
+  image->changes = std::make_unique<VariableChanges>(image->variables.size());
+  image->uses.are_known = true;
   return image;
 }
+
+// A kernel that may write to these of the image's variables.
+struct Kernel : LoadedFunction {
+  Kernel(const ImageRef& image, std::vector<std::uint32_t> written, bool leaves_addresses = false) {
+    if (!written.empty()) variables.reset(new VariableChanges::Use{image->changes.get(), std::move(written), false, leaves_addresses});
+  }
+  explicit Kernel(const ImageRef& image) { variables.reset(new VariableChanges::Use{image->changes.get(), {}, true, false}); }
+};
 
 std::vector<std::byte> bytes(std::initializer_list<int> values) {
   std::vector<std::byte> result;
@@ -53,8 +65,8 @@ std::vector<std::byte> bytes(std::initializer_list<int> values) {
 
 // What VariableKeeper does, the device's memory holding `content` at the first variable.
 bool copy(SessionVariables& variables, const SessionVariables::Copies& copies, const std::vector<std::byte>& content) {
-  std::vector<std::byte> buffer(kMaxKeptBytes);
-  std::copy(content.begin(), content.end(), buffer.begin() + static_cast<std::ptrdiff_t>(copies.variables.at(0).offset));
+  std::vector<std::byte> buffer(kBatch);
+  std::copy(content.begin(), content.end(), buffer.begin() + static_cast<std::ptrdiff_t>(copies.pieces.at(0).at));
   return variables.keep(copies, buffer);
 }
 
@@ -87,26 +99,28 @@ TEST_CASE("a module that no kernel has touched is kept as it was loaded") {
 TEST_CASE("what was issued after the copy makes it worthless") {
   Broker broker;
   SessionVariables variables(1, *broker.link);
-  variables.note_change();  // nothing to change yet
-  variables.add(kModule, image_of({{0x1000, 4, bytes({1, 2, 3, 4})}}));
+  const ImageRef image = image_of({{0x1000, 4, bytes({1, 2, 3, 4})}});
+  const Kernel kernel(image);
+  variables.note_launch(kernel);  // nothing to change yet
+  variables.add(kModule, image);
   const proto::FileDescriptor file = broker.file();
   REQUIRE(next_life(file));
-  CHECK(variables.copies().variables.empty());
-  variables.note_change();
+  CHECK(variables.copies(kBatch).pieces.empty());
+  variables.note_launch(kernel);
   CHECK_FALSE(next_life(file));
-  const SessionVariables::Copies copies = variables.copies();
-  REQUIRE(copies.variables.size() == 1);
+  const SessionVariables::Copies copies = variables.copies(kBatch);
+  REQUIRE(copies.pieces.size() == 1);
   SECTION("copied while idle") {
     REQUIRE(copy(variables, copies, bytes({9, 8, 7, 6})));
     const auto kept = next_life(file);
     REQUIRE(kept);
     CHECK(kept->variables.at(0).content == bytes({9, 8, 7, 6}));
-    CHECK(variables.copies().variables.empty());
-    variables.note_change();
+    CHECK(variables.copies(kBatch).pieces.empty());
+    variables.note_launch(kernel);
     CHECK_FALSE(next_life(file));
   }
   SECTION("the session goes on while it is copied") {
-    variables.note_change();
+    variables.note_launch(kernel);
     CHECK_FALSE(copy(variables, copies, bytes({9, 8, 7, 6})));
     CHECK_FALSE(next_life(file));
   }
@@ -124,20 +138,20 @@ TEST_CASE("what was issued after the copy makes it worthless") {
 TEST_CASE("a module that comes later does not make the others' contents worthless") {
   Broker broker;
   SessionVariables variables(1, *broker.link);
-  variables.add(kModule, image_of({{0x1000, 4, {}}}));
+  const ImageRef image = image_of({{0x1000, 4, {}}});
+  variables.add(kModule, image);
   const proto::FileDescriptor file = broker.file();
-  variables.note_change();
-  REQUIRE(copy(variables, variables.copies(), bytes({5, 5, 5, 5})));
+  variables.note_launch(Kernel(image));
+  REQUIRE(copy(variables, variables.copies(kBatch), bytes({5, 5, 5, 5})));
   variables.add(kOther, image_of({{0x3000, 2, bytes({1, 2})}}, 2));
   REQUIRE(next_life(file));
   CHECK(next_life(file)->variables.at(0).content == bytes({5, 5, 5, 5}));
   REQUIRE(next_life(file, kOther));
   CHECK(next_life(file, kOther)->variables.at(0).content == bytes({1, 2}));
 
-  variables.remove(kModule);  // the contents move: worthless until they are copied again
-  CHECK_FALSE(next_life(file, kOther));
-  REQUIRE(copy(variables, variables.copies(), bytes({3, 4})));
-  CHECK(next_life(file, kOther)->variables.at(0).content == bytes({3, 4}));
+  variables.remove(kModule);  // the other's contents stay where they are
+  REQUIRE(next_life(file, kOther));
+  CHECK(next_life(file, kOther)->variables.at(0).content == bytes({1, 2}));
   CHECK_FALSE(next_life(file, kModule));
 }
 
@@ -151,7 +165,7 @@ TEST_CASE("variables up to the limit are kept, and not a byte more") {
   CHECK(next_life(file));
   CHECK_FALSE(next_life(file, kOther));  // there is no room, and its owner is told so
   variables.remove(kModule);
-  REQUIRE(copy(variables, variables.copies(), bytes({1})));
+  REQUIRE(copy(variables, variables.copies(kBatch), bytes({1})));
   CHECK(next_life(file, kOther));  // now there is
 }
 
@@ -181,10 +195,11 @@ TEST_CASE("the next executor goes on with the file") {
   SessionVariables next(1, *next_broker.link);
   REQUIRE(next.adopt(file));
   REQUIRE(next.kept(kModule, 7));
-  next.restored(kModule, image_of({{0x1000, 4, bytes({1, 2, 3, 4})}}));
-  next.note_change();
+  const ImageRef image = image_of({{0x1000, 4, bytes({1, 2, 3, 4})}});
+  next.restored(kModule, image);
+  next.note_launch(Kernel(image));
   CHECK_FALSE(next_life(file));
-  REQUIRE(copy(next, next.copies(), bytes({4, 3, 2, 1})));
+  REQUIRE(copy(next, next.copies(kBatch), bytes({4, 3, 2, 1})));
   CHECK(next_life(file)->variables.at(0).content == bytes({4, 3, 2, 1}));
 }
 
@@ -207,6 +222,135 @@ TEST_CASE("a load that is asked for again replaces what an earlier executor note
   CHECK(kept->variables[0].content == bytes({5, 6, 7, 8}));
   REQUIRE(next_life(file, kOther));
   CHECK(next_life(file, kOther)->variables.at(0).content == bytes({8, 9}));
+}
+
+TEST_CASE("a launch counts only if its kernel may write to a variable") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  const ImageRef image = image_of({{0x1000, 4, bytes({1, 2, 3, 4})}, {0x2000, 4, {}}});
+  variables.add(kModule, image);
+  const proto::FileDescriptor file = broker.file();
+  variables.note_launch(Kernel(image, {}));
+  variables.note_write(0x1004, 0x2000 - 0x1004);  // between the two
+  CHECK(variables.copies(kBatch).pieces.empty());
+  REQUIRE(next_life(file));
+  SECTION("a kernel") { variables.note_launch(Kernel(image, {1})); }
+  SECTION("a copy") { variables.note_write(0x1ff0, 17); }
+  CHECK_FALSE(next_life(file));
+  const SessionVariables::Copies copies = variables.copies(kBatch);
+  REQUIRE(copies.pieces.size() == 1);  // the other one is as it was
+  CHECK(copies.pieces[0].address == 0x2000);
+  REQUIRE(copy(variables, copies, bytes({6, 6, 6, 6})));
+  const auto kept = next_life(file);
+  REQUIRE(kept);
+  CHECK(kept->variables.at(0).content == bytes({1, 2, 3, 4}));
+  CHECK(kept->variables.at(1).content == bytes({6, 6, 6, 6}));
+}
+
+TEST_CASE("once a variable's address may be anywhere every launch counts for it, also in the next executor") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  const ImageRef image = image_of({{0x1000, 4, {}}, {0x2000, 4, {}}});
+  const Kernel harmless(image, {});
+  variables.add(kModule, image);
+  const proto::FileDescriptor file = broker.file();
+  SECTION("left by a kernel") {
+    variables.note_launch(Kernel(image, {1}, true));
+    REQUIRE(copy(variables, variables.copies(kBatch), bytes({1})));
+  }
+  SECTION("given to the client") { variables.give_out(kModule, 0x2000, false); }
+  SECTION("given to the client, with a kernel under way that may find it") {
+    variables.give_out(kModule, 0x2000, true);
+    CHECK_FALSE(next_life(file));
+    REQUIRE(copy(variables, variables.copies(kBatch), bytes({1})));
+  }
+  REQUIRE(next_life(file));
+  CHECK(variables.may_write(harmless));
+  Broker next_broker;
+  SessionVariables next(1, *next_broker.link);
+  REQUIRE(next.adopt(file));
+  const ImageRef again = image_of({{0x1000, 4, {}}, {0x2000, 4, {}}});
+  next.restored(kModule, again);
+  next.note_launch(Kernel(again, {}));
+  CHECK_FALSE(next_life(file));
+  const SessionVariables::Copies copies = next.copies(kBatch);
+  REQUIRE(copies.pieces.size() == 1);
+  CHECK(copies.pieces[0].address == 0x2000);
+}
+
+TEST_CASE("an address that another session has let out is of no matter to the next one that has the copy") {
+  Broker broker;
+  SessionVariables first(1, *broker.link);
+  const ImageRef image = image_of({{0x1000, 4, {}}});
+  first.add(kModule, image);
+  first.give_out(kModule, 0x1000, false);
+  SessionVariables second(2, *broker.link);
+  second.add(kModule, image);
+  CHECK_FALSE(second.may_write(Kernel(image, {})));
+}
+
+TEST_CASE("variables larger than a batch are kept by and by, and begun anew if they change") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  const ImageRef image = image_of({{0x100000, 8, {}}, {0x200000, 2 * kBatch + 5, {}}});
+  const Kernel kernel(image, {0, 1});
+  variables.add(kModule, image);
+  const proto::FileDescriptor file = broker.file();
+  variables.note_launch(kernel);
+  std::vector<std::byte> content(kBatch);
+  std::size_t copied = 0;
+  const auto next_batch = [&](int value) {
+    const SessionVariables::Copies copies = variables.copies(kBatch);
+    REQUIRE_FALSE(copies.pieces.empty());
+    std::fill(content.begin(), content.end(), static_cast<std::byte>(value));
+    for (const auto& piece : copies.pieces) copied += piece.size_bytes;
+    REQUIRE(variables.keep(copies, content));
+    return copies.is_last;
+  };
+  CHECK_FALSE(next_batch(1));
+  CHECK_FALSE(next_batch(2));
+  CHECK_FALSE(next_life(file));
+  SECTION("at rest") {
+    CHECK(next_batch(3));
+    CHECK(copied == 8 + 2 * kBatch + 5);
+  }
+  SECTION("written to meanwhile") {
+    variables.note_launch(Kernel(image, {1}));
+    CHECK_FALSE(next_batch(4));
+    CHECK_FALSE(next_batch(4));
+    CHECK(next_batch(3));
+  }
+  const auto kept = next_life(file);
+  REQUIRE(kept);
+  CHECK(kept->variables.at(0).content == std::vector<std::byte>(8, std::byte{1}));
+  CHECK(kept->variables.at(1).content.back() == std::byte{3});
+  CHECK(variables.are_kept());
+}
+
+TEST_CASE("contents that nobody has read at the load are kept once they were copied") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  LoadedImage::Variable unread{0x1000, 4, {}, false};
+  variables.add(kModule, image_of({unread, {0x2000, 4, bytes({1, 2, 3, 4})}}));
+  const proto::FileDescriptor file = broker.file();
+  CHECK_FALSE(next_life(file));
+  CHECK(variables.can_be_kept());
+  const SessionVariables::Copies copies = variables.copies(kBatch);
+  REQUIRE(copies.pieces.size() == 1);
+  REQUIRE(copy(variables, copies, bytes({9, 9, 9, 9})));
+  REQUIRE(next_life(file));
+  CHECK(next_life(file)->variables.at(0).content == bytes({9, 9, 9, 9}));
+  CHECK(next_life(file)->variables.at(1).content == bytes({1, 2, 3, 4}));
+}
+
+TEST_CASE("a file of another layout is worthless") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  variables.add(kModule, image_of({{0x1000, 4, {}}}));
+  const proto::FileDescriptor file = broker.file();
+  const auto mapping = proto::Mapping::map(file, 0, sizeof(KeptVariablesFile), proto::Access::read_write);
+  reinterpret_cast<KeptVariablesFile*>(mapping.data())->layout = kKeptLayout + 1;
+  CHECK_FALSE(next_life(file));
 }
 
 TEST_CASE("a file of another size is refused") {

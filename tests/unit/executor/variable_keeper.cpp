@@ -42,7 +42,7 @@ std::unique_ptr<Driver> make_copying_driver() {
   return Driver::from_table(table);
 }
 
-constexpr std::chrono::milliseconds kTick{1};
+constexpr std::chrono::microseconds kTick{1000};
 
 // One session with a module of one variable, working on one stream.
 struct Keeper {
@@ -50,6 +50,9 @@ struct Keeper {
     image->image = 7;
     image->has_writable_globals = true;
     image->variables = {{reinterpret_cast<CUdeviceptr>(&variable), sizeof variable, {}}};
+    image->changes = std::make_unique<VariableChanges>(1);
+    image->uses.are_known = true;
+    writer.variables = std::make_unique<VariableChanges::Use>(VariableChanges::Use{image->changes.get(), {0}, false, false});
     session->add(module, image);
     const auto index = progress.take();
     REQUIRE(index);
@@ -59,12 +62,13 @@ struct Keeper {
     keeper.add(session);  // without effect
   }
   void issue() {
-    ++stream->issued;
-    session->note_change();
+    stream->wrote = ++stream->issued;
+    session->note_launch(writer);
   }
+  void issue_harmless() { ++stream->issued; }
   void complete() { stream->completed = stream->issued.load(); }
-  void turn_after(std::chrono::milliseconds time) { (void)keeper.turn(now += time); }
-  void rest(std::chrono::milliseconds time = VariableKeeper::kLook) {
+  void turn_after(std::chrono::microseconds time) { (void)keeper.turn(now += time); }
+  void rest(std::chrono::microseconds time = kTick) {
     for (const auto end = now + time; now < end;) turn_after(kTick);
     turn_after(kTick);
   }
@@ -79,6 +83,7 @@ struct Keeper {
   int variable = 5;
   const proto::ModuleId module = proto::ModuleId::make(1, 1);
   const std::shared_ptr<LoadedImage> image = std::make_shared<LoadedImage>();
+  LoadedFunction writer;
   const std::shared_ptr<SessionVariables> session = std::make_shared<SessionVariables>(42, link);
   StreamProgress* stream = nullptr;
   VariableKeeper keeper{*driver, faults, progress, lock};
@@ -87,7 +92,7 @@ struct Keeper {
 
 }  // namespace
 
-TEST_CASE("variables are copied once their session has been idle for a moment, and not again until something is issued") {
+TEST_CASE("variables are copied as soon as nothing that may write to them is under way, and not again until something is issued") {
   Keeper k;
   k.rest();
   CHECK(copies == 0);  // as loaded
@@ -97,39 +102,46 @@ TEST_CASE("variables are copied once their session has been idle for a moment, a
   CHECK_FALSE(k.session->are_kept());
   k.complete();
   k.variable = 6;
-  k.rest(2 * VariableKeeper::kLook);
+  k.turn_after(kTick);
   CHECK(copies == 1);
+  k.turn_after(kTick);
   REQUIRE(k.session->are_kept());
   const auto kept = k.session->kept(k.module, 7);
   REQUIRE(kept);
   CHECK(std::memcmp(kept->variables.at(0).content.data(), &k.variable, sizeof k.variable) == 0);
-  k.rest(2 * VariableKeeper::kInterval);
+  k.rest(2 * VariableKeeper::kLongRest);
   CHECK(copies == 1);
 }
 
-TEST_CASE("a session that works again and again is not copied in between") {
+TEST_CASE("work that writes to no variable does not hold up a copy") {
   Keeper k;
-  for (int i = 0; i < 100; ++i) {
-    k.issue();
-    k.complete();
-    k.turn_after(2 * kTick);
-  }
-  CHECK(copies == 0);
-  k.rest(2 * VariableKeeper::kLook);
+  k.issue();
+  k.complete();
+  k.issue_harmless();
+  k.rest();
   CHECK(k.session->are_kept());
+  SECTION("unless it may have the variable's address") {
+    k.session->give_out(k.module, k.image->variables[0].address, true);
+    k.rest();
+    CHECK_FALSE(k.session->are_kept());
+    k.complete();
+    k.rest();
+    CHECK(k.session->are_kept());
+  }
 }
 
 TEST_CASE("copies of a session keep their distance") {
   Keeper k;
   k.issue();
   k.complete();
-  k.rest(2 * VariableKeeper::kLook);
+  k.turn_after(kTick);
+  k.turn_after(kTick / 4);
   REQUIRE(k.session->are_kept());
   k.issue();
   k.complete();
-  k.rest(2 * VariableKeeper::kLook);
+  k.turn_after(kTick / 2);
   CHECK(copies == 1);
-  k.rest(VariableKeeper::kInterval);
+  k.turn_after(kTick);
   CHECK(copies == 2);
 }
 
@@ -140,17 +152,17 @@ TEST_CASE("where copies are overtaken they come more rarely; after a long rest o
     k.issue();
     k.complete();
     is_done = false;
-    k.rest(2 * VariableKeeper::kLook);
+    k.turn_after(kTick);
     k.issue();
     k.complete();
     is_done = true;
-    k.turn_after(kTick);
+    k.turn_after(kTick / 4);
     CHECK_FALSE(k.session->are_kept());
   }
   CHECK(copies > 3);
   CHECK(copies < 20);
   const int before = copies;
-  k.rest(VariableKeeper::kLongRest + VariableKeeper::kLook);
+  k.rest(VariableKeeper::kLongRest + kTick);
   CHECK(copies == before + 1);
   CHECK(k.session->are_kept());
 }
@@ -164,12 +176,12 @@ TEST_CASE("another session's work does not matter, and who is gone is not copied
   k.issue();
   k.complete();
   SECTION("still there") {
-    k.rest(2 * VariableKeeper::kLook);
+    k.rest();
     CHECK(copies == 1);
   }
   SECTION("gone") {
     k.keeper.remove(42);
-    k.rest(2 * VariableKeeper::kLook);
+    k.rest();
     CHECK(copies == 0);
   }
 }

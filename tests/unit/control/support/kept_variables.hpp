@@ -31,6 +31,7 @@ inline void keep_variables(EventLoop& loop, ExecutorPeer& executor, const Client
   REQUIRE(proto::seal(file, proto::Seal::size));
   const auto mapping = proto::Mapping::map(file, 0, sizeof(KeptVariablesFile), proto::Access::read_write);
   auto& kept = *reinterpret_cast<KeptVariablesFile*>(mapping.data());
+  kept.layout = kKeptLayout;
   kept.variable[0] = {1, image, copy, 0x1000, 4, 0};
   kept.count = 1;
   executor.send({message::VariablesFile{.session = session.id}, {.variables = file.get()}});
