@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "broker/executor/link/completion.hpp"
 #include "broker/log.hpp"
 
 namespace mpsshim::broker {
@@ -38,10 +39,18 @@ bool VariableKeeper::turn(Clock::time_point now) {
     if (next_ >= entries_.size()) next_ = 0;
     Entry& entry = entries_[next_++];
     if (entry.variables->are_kept()) continue;
-    is_any_stale |= entry.due != Clock::time_point::max();
     if (entry.look <= now && is_time(entry, now)) begin(entry);
+    is_any_stale |= entry.is_waiting;
   }
+  if (under_way_) await_cheap_copy();
   return under_way_.has_value() || is_any_stale;
+}
+
+// So that even a short rest is long enough.
+void VariableKeeper::await_cheap_copy() {
+  if (under_way_->copies.bytes > kCheapBytes || !has_spare_cores()) return;
+  const Clock::time_point end = Clock::now() + kRoundTrip;
+  for (Clock::time_point now = Clock::now(); under_way_ && now < end; now = Clock::now()) finish(now);
 }
 
 // What may write is noted in `wrote` before it is counted as a change: whoever has seen the count finds it under way until it is done. Once some
@@ -73,9 +82,9 @@ bool VariableKeeper::is_time(Entry& entry, Clock::time_point now) {
     entry.changes = changes;
     entry.rest_since = {};
   }
-  if (!has_written(*entry.variables)) return false;
+  entry.is_waiting = has_written(*entry.variables) && entry.due != Clock::time_point::max();
+  if (!entry.is_waiting) return false;
   if (entry.rest_since == Clock::time_point{}) entry.rest_since = now;
-  if (entry.due == Clock::time_point::max()) return false;
   if (entry.is_halfway || entry.due <= now) return true;
   return now - entry.rest_since >= kLongRest * weight_of(entry.variables->stale_bytes());
 }

@@ -25,13 +25,14 @@ namespace mpsshim::broker {
 class VariableKeeper {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::microseconds kLook{400};  // until a session whose variables are out of date is looked at again
+  static constexpr std::chrono::microseconds kLook{50};  // until a session whose variables are out of date is looked at again
   static constexpr std::chrono::milliseconds kInterval{1};
   static constexpr std::chrono::milliseconds kLongestInterval{50};
   static constexpr std::chrono::milliseconds kLongRest{3};  // without a change: worth a copy in any case
   static constexpr std::size_t kLooksPerTurn = 16;          // of many sessions, the next ones in turn
   static constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
   static constexpr std::size_t kCheapBytes = std::size_t{64} << 10;
+  static constexpr std::chrono::microseconds kRoundTrip{20};  // a copy of a counter that is done by then has kept nobody waiting
   static constexpr std::size_t kBytesPerMicrosecond = 5'000;  // that are copied, and put into the file
 
   VariableKeeper(const Driver& driver, const FaultReporter& faults, const Progress& progress, IssueLock& issue_lock)
@@ -43,7 +44,7 @@ class VariableKeeper {
   void add(std::shared_ptr<SessionVariables> variables);  // without effect where it has them
   void remove(std::uint64_t session);
 
-  // Does what is due. True while a copy is under way, or soon due: call again soon.
+  // Does what is due. True while variables are out of date and nothing that may write to them is under way: call again soon.
   [[nodiscard]] bool turn(Clock::time_point now);
 
  private:
@@ -55,6 +56,7 @@ class VariableKeeper {
     std::uint64_t changes = 0;         // seen by the last look
     Clock::time_point rest_since{};    // nothing that may write is under way, and as many changes
     bool is_halfway = false;           // the last copy was not all
+    bool is_waiting = false;           // for no more than its turn: it has written
   };
   struct UnderWay {
     std::shared_ptr<SessionVariables> variables;
@@ -67,6 +69,7 @@ class VariableKeeper {
   void begin(Entry& entry) REQUIRES(mutex_);
   [[nodiscard]] CUresult copy(const SessionVariables::Piece& piece) REQUIRES(mutex_);
   void finish(Clock::time_point now) REQUIRES(mutex_);
+  void await_cheap_copy() REQUIRES(mutex_);
 
   const Driver& driver_;
   const FaultReporter& faults_;

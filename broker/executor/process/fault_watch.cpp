@@ -79,12 +79,13 @@ void FaultWatch::loop() {
       parts_.window.observe();
       last_observation_ = now;
     }
-    if (parts_.variables.turn(now)) attentive_until_ = now + kAttentive;
+    are_variables_stale_ = parts_.variables.turn(now);
+    if (are_variables_stale_) attentive_until_ = now + kAttentive;
     if (probe_)
       look_at_probe(now);
     else if (verdict.quiet >= kQuiet || (verdict.overdue && is_alarm_due(now)))
       launch_probe(now);
-    if (verdict.active) last_activity_ = now;
+    if (verdict.active || are_variables_stale_) last_activity_ = now;
     pause(now, probe_ || now - last_activity_ < kRecent);
   }
 }
@@ -102,7 +103,7 @@ void FaultWatch::pause(Clock::time_point now, bool is_at_work) {
 
 FaultWatch::Clock::duration FaultWatch::look_interval(Clock::time_point now) const {
   if (!spare_cores_) return kBusyPauseOfFew;
-  return now < several_until_ ? kBusyPause : kLonePause;
+  return now < several_until_ || are_variables_stale_ ? kBusyPause : kLonePause;
 }
 
 void FaultWatch::note_at_work(std::uint64_t session, Clock::time_point now) {

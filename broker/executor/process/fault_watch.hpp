@@ -62,6 +62,7 @@ class FaultWatch {
   Clock::time_point last_activity_{};
   Clock::time_point last_observation_{};
   const bool spare_cores_;
+  bool are_variables_stale_ = false;  // a session's, that could soon be copied: as long as they are it would not survive an end
   StallSense sense_;
   Clock::time_point last_change_{};
   Clock::time_point attentive_until_{};

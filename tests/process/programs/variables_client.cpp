@@ -4,9 +4,9 @@
 //
 //   load MIB ROOMS     a module with a counter, 5 at first, MIB MiB of zeroes, and ROOMS words that hold their number at first
 //   count              a kernel counts up: "ok N", the counter behind it
-//   churn MS           a kernel that touches no variable, launched and waited for again and again for so long
-//   flood MS           the same, without a wait but the last
-//   count_for MS US    count and a pause of US microseconds, again and again for so long; each has to follow the one before: "ok N"
+//   churn MS US        count, and a pause of US microseconds; then a kernel that touches no variable, launched and waited for again and again for
+//                      MS milliseconds: "ok NS", the steady clock at its end
+//   count_for MS US    count and a pause of US microseconds, again and again for so long; each has to follow the one before: "ok N NS"
 //   fill               a kernel writes into all of the MiB and into all rooms
 //   check              reads them back
 //   leave              a kernel leaves the counter's address in memory
@@ -23,6 +23,8 @@ namespace mpsshim::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+std::string now() { return std::to_string(Clock::now().time_since_epoch().count()); }
 
 constexpr unsigned kStride = 4096;  // bytes of the MiB, of which the first word is written
 
@@ -85,7 +87,7 @@ class Client {
   void launch(const char* name) const;
   [[nodiscard]] unsigned word() const;
   [[nodiscard]] std::string count_for(int duration_ms, int pause_us) const;
-  void churn(int duration_ms, bool waits) const;
+  [[nodiscard]] std::string churn(int duration_ms) const;
   void check() const;
 
   CUcontext context_ = nullptr;
@@ -153,15 +155,15 @@ std::string Client::count_for(int duration_ms, int pause_us) const {
     last = value;
     std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
   }
-  return "ok " + std::to_string(last);
+  return "ok " + std::to_string(last) + " " + now();
 }
 
-void Client::churn(int duration_ms, bool waits) const {
+std::string Client::churn(int duration_ms) const {
   for (const auto end = Clock::now() + std::chrono::milliseconds(duration_ms); Clock::now() < end;) {
     launch("touch_none");
-    if (waits) CU(cuCtxSynchronize());
+    CU(cuCtxSynchronize());
   }
-  CU(cuCtxSynchronize());
+  return "ok " + now();
 }
 
 void Client::check() const {
@@ -187,7 +189,12 @@ std::string Client::answer(const std::string& line) {
   int second = 0;
   words >> command >> number >> second;
   if (command == "load") return load(static_cast<unsigned>(number), static_cast<unsigned>(second)), "ok";
-  if (command == "churn" || command == "flood") return churn(number, command == "churn"), "ok";
+  if (command == "churn") {
+    launch("count");
+    CU(cuCtxSynchronize());
+    std::this_thread::sleep_for(std::chrono::microseconds(second));
+    return churn(number);
+  }
   if (command == "count_for") return count_for(number, second);
   if (command == "check") return check(), "ok";
   if (command == "given") {
