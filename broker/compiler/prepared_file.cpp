@@ -42,6 +42,8 @@ void write_uses(PartWriter& writer, const image::VariableUses& uses) {
     writer.number(use.variables.size());
     for (const std::string& variable : use.variables) writer.text(variable);
   }
+  writer.number(uses.constants.size());
+  for (const std::string& name : uses.constants) writer.text(name);
 }
 
 image::VariableUses read_uses(PartReader& reader) {
@@ -53,6 +55,7 @@ image::VariableUses read_uses(PartReader& reader) {
     use.leaves_addresses = reader.flag();
     for (std::uint64_t names = reader.count(); names > 0 && reader.ok(); --names) use.variables.insert(reader.text());
   }
+  for (std::uint64_t left = reader.count(); left > 0 && reader.ok(); --left) uses.constants.insert(reader.text());
   return uses;
 }
 

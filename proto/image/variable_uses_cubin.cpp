@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::string_view kText = ".text.";
 constexpr std::string_view kConstant = ".nv.constant";
+constexpr std::string_view kConstants = ".nv.constant3";  // the program's own
 constexpr std::string_view kAddressBank = ".nv.constant4";
 constexpr std::uint8_t kSymbolIsKernel = 0x10;         // in st_other
 constexpr std::string_view kDeviceLaunch = "cudaCDP";  // within the names of what kernels launch kernels by
@@ -60,6 +61,10 @@ class CubinReader {
   VariableUses read() {
     VariableUses uses;
     if (elf_.symbols().empty()) return uses;
+    for (const ElfSymbol& symbol : elf_.symbols()) {
+      const bool is_object = symbol.type == STT_OBJECT && symbol.section < elf_.sections().size();
+      if (is_object && elf_.sections()[symbol.section].name == kConstants) uses.constants.emplace(symbol.name);
+    }
     for (const ElfSection& section : elf_.sections()) {
       if (section.type == SHT_REL || section.type == SHT_RELA) read_relocations(section);
     }
@@ -220,6 +225,7 @@ void VariableUse::add(const VariableUse& other) {
 }
 
 void VariableUses::add(const VariableUses& other) {
+  std::erase_if(constants, [&](const std::string& name) { return !other.constants.contains(name); });
   are_known = are_known && other.are_known && kernel_count == other.kernel_count;
   if (!are_known) return kernels.clear();
   for (const auto& [name, use] : other.kernels) kernels[name].add(use);

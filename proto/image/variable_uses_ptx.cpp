@@ -71,6 +71,9 @@ class TextReader {
     for (auto& [name, function] : functions_) {
       if (!is_doubtful_) follow(function);
     }
+    for (const std::string_view name : constants_) {
+      if (variables_.contains(std::string(name))) uses.constants.emplace(name);
+    }
     if (is_doubtful_) return uses;
     pass_on_to_callers();
     for (const auto& [name, function] : functions_) {

@@ -180,6 +180,9 @@ CUresult save_variables(const Driver& driver, const PreparedImage& prepared, Loa
 void note_uses(LoadedImage& image, const image::VariableUses& uses) {
   image.mutex.assume_held();  // nobody else knows it yet
   image.changes = std::make_unique<VariableChanges>(image.variables.size());
+  for (const std::string& name : uses.constants) {
+    if (const auto number = image.variable_numbers.find(name); number != image.variable_numbers.end()) image.changes->set_constant(number->second);
+  }
   image.uses = uses;
   image.uses.are_known = uses.are_known && image.function_count <= uses.kernel_count;
   if (!image.uses.are_known) log_debug("Image {}: which of its kernels write to which of its variables is not known", image.image);

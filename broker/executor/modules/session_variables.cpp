@@ -148,7 +148,7 @@ void SessionVariables::give_out(proto::ModuleId module, std::uint64_t address, b
     if (!use.all) use.variables.push_back(static_cast<std::uint32_t>(variable - variables.begin()));
   }
   set_out(use);
-  if (!is_at_work) return;
+  if (!is_at_work || !use.changes->is_any_out(use)) return;
   use.changes->note(use);
   if (KeptVariablesFile* const file = file_.load(std::memory_order_relaxed)) file->changes.fetch_add(1, std::memory_order_release);
 }
@@ -156,8 +156,9 @@ void SessionVariables::give_out(proto::ModuleId module, std::uint64_t address, b
 // Before the driver gets what may use the addresses, and where the next executor finds it.
 void SessionVariables::set_out(const VariableChanges::Use& use) {
   const std::lock_guard lock(mutex_);
-  are_any_out_.store(true, std::memory_order_relaxed);
   use.changes->set_out(use);
+  if (!use.changes->is_any_out(use)) return;  // constants
+  are_any_out_.store(true, std::memory_order_relaxed);
   KeptVariablesFile* const file = file_.load(std::memory_order_relaxed);
   const auto module = std::ranges::find_if(modules_, [&](const Module& one) { return one.image->changes.get() == use.changes; });
   if (file == nullptr || module == modules_.end() || module->is_refused) return;

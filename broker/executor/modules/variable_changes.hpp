@@ -43,21 +43,32 @@ class VariableChanges {
   void note(std::size_t variable) { one_[variable].count.fetch_add(1, std::memory_order_release); }
   void note_all() { all_.fetch_add(1, std::memory_order_release); }
   [[nodiscard]] std::uint64_t count(std::size_t variable) const {
-    return one_[variable].count.load(std::memory_order_acquire) + all_.load(std::memory_order_acquire);
+    const std::uint64_t own = one_[variable].count.load(std::memory_order_acquire);
+    return one_[variable].is_constant ? own : own + all_.load(std::memory_order_acquire);
   }
 
-  void set_out(std::size_t variable) { one_[variable].is_out.store(true, std::memory_order_release); }
+  // No kernel writes to it. Before anything else.
+  void set_constant(std::size_t variable) { one_[variable].is_constant = true; }
+  // Without effect on constants.
+  void set_out(std::size_t variable) { one_[variable].is_out.store(!one_[variable].is_constant, std::memory_order_release); }
   void set_out(const Use& use) {
     for (std::size_t i = 0; use.all && i < size_; ++i) set_out(i);
     for (const std::uint32_t variable : use.variables) set_out(variable);
   }
   [[nodiscard]] bool is_out(std::size_t variable) const { return one_[variable].is_out.load(std::memory_order_acquire); }
+  [[nodiscard]] bool is_any_out(const Use& use) const {
+    bool is_any = false;
+    for (std::size_t i = 0; use.all && i < size_; ++i) is_any |= is_out(i);
+    for (const std::uint32_t variable : use.variables) is_any |= is_out(variable);
+    return is_any;
+  }
+  // All of them but constants.
   [[nodiscard]] bool are_out(const Use& use) const {
     for (std::size_t i = 0; use.all && i < size_; ++i) {
-      if (!is_out(i)) return false;
+      if (!is_out(i) && !one_[i].is_constant) return false;
     }
     for (const std::uint32_t variable : use.variables) {
-      if (!is_out(variable)) return false;
+      if (!is_out(variable) && !one_[variable].is_constant) return false;
     }
     return true;
   }
@@ -66,6 +77,7 @@ class VariableChanges {
   struct One {
     std::atomic<std::uint64_t> count{0};
     std::atomic<bool> is_out{false};
+    bool is_constant = false;
   };
 
   const std::size_t size_;

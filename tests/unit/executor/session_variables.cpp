@@ -278,6 +278,21 @@ TEST_CASE("once a variable's address may be anywhere every launch counts for it,
   CHECK(copies.pieces[0].address == 0x2000);
 }
 
+TEST_CASE("no launch counts for a constant, whoever has its address; a copy does") {
+  Broker broker;
+  SessionVariables variables(1, *broker.link);
+  const ImageRef image = image_of({{0x1000, 4, {}}});
+  image->changes->set_constant(0);
+  variables.add(kModule, image);
+  const proto::FileDescriptor file = broker.file();
+  variables.give_out(kModule, 0x1000, true);
+  CHECK_FALSE(variables.may_write(Kernel(image, {})));
+  CHECK(next_life(file));
+  variables.note_write(0x1000, 4);
+  CHECK_FALSE(next_life(file));
+  CHECK(variables.copies(kBatch).pieces.size() == 1);
+}
+
 TEST_CASE("an address that another session has let out is of no matter to the next one that has the copy") {
   Broker broker;
   SessionVariables first(1, *broker.link);

@@ -39,6 +39,7 @@ TEST_CASE("machine code: a kernel may write to what it refers to, and to nothing
   for (const std::string kernel : {"reads", "stores", "stores_in_loop"}) CHECK(written_by(uses, kernel) == Set{"table"});
   CHECK(written_by(uses, "stores_both") == Set{"counter", "wide"});
   CHECK(written_by(uses, "leaves_one_of_two") == Set{"counter", "table"});
+  CHECK(uses.constants == Set{"weights"});
   CHECK(leaves(uses, "counts"));  // who has the address may leave it: machine code is not followed
 }
 
@@ -60,6 +61,7 @@ TEST_CASE("an address in a variable: every kernel may do anything") {
 TEST_CASE("text: an address is followed, so who only reads writes to nothing") {
   const VariableUses uses = variable_uses_of_ptx(test::as_text(test::load_image("uses.ptx")));
   REQUIRE(uses.are_known);
+  CHECK(uses.constants == Set{"weights"});
   CHECK(uses.kernel_count == 11);
   for (const std::string kernel : {"touches_none", "asserts", "reads_constant", "reads"}) CHECK(written_by(uses, kernel) == Set{});
   for (const std::string kernel : {"counts", "calls"}) CHECK(written_by(uses, kernel) == Set{"counter"});
