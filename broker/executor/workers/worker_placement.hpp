@@ -43,7 +43,7 @@ struct AtWorker {
   if (!at.is_at_home) return waits_often(done, milliseconds) ? Placement::home : Placement::stay;
   const bool is_part_of_much = at.busy_percent >= kBusyPercent && done.operations >= kSome * milliseconds;
   const bool is_much = done.operations >= kMany * milliseconds || is_part_of_much || at.full_turns * kMillisecondsATurn >= milliseconds;
-  const bool takes_time = at.busy_percent >= kBusyPercent && at.time_percent >= kGoodPartPercent && !waits_often(done, milliseconds);
+  const bool takes_time = at.busy_percent >= kBusyPercent && at.time_percent >= kGoodPartPercent && done.operations >= kLongRun * done.fences;
   return takes_time || (is_much && done.operations >= kLongRun * done.fences) ? Placement::elsewhere : Placement::stay;
 }
 
