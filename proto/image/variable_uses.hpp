@@ -28,7 +28,7 @@ struct VariableUse {
 
 struct VariableUses {
   bool are_known = false;
-  std::uint32_t kernel_count = 0;  // of the image: a driver that knows of more has seen more than was read here
+  std::uint32_t kernel_count = 0;                           // of the image: a driver that knows of more has seen more than was read here
   std::map<std::string, VariableUse, std::less<>> kernels;  // those that write to any; empty where nothing is known
   std::set<std::string, std::less<>> constants;             // known in any case
 

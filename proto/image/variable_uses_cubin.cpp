@@ -38,12 +38,12 @@ constexpr std::uint64_t offset_of(std::uint64_t word) { return (word >> 38) & 0x
 constexpr std::uint64_t offset_of_uniform_load(std::uint64_t word) { return (word >> 37) & 0x1fffc; }
 constexpr std::uint64_t width_of_load(std::uint64_t second) { return (second >> 9) & 7; }
 constexpr std::uint64_t kNoRegister = 0xff;
-constexpr std::uint64_t kEightBytes = 5;               // the next one is 16; below are 4 and less
-constexpr std::uint64_t kLoadConstant = 0x182;         // LDC
-constexpr std::uint64_t kLoadUniform = 0x0b9;          // ULDC, which has no index
-constexpr std::uint64_t kLoadUniformIndexed = 0x1ac;   // LDCU, since 10.0
+constexpr std::uint64_t kEightBytes = 5;              // the next one is 16; below are 4 and less
+constexpr std::uint64_t kLoadConstant = 0x182;        // LDC
+constexpr std::uint64_t kLoadUniform = 0x0b9;         // ULDC, which has no index
+constexpr std::uint64_t kLoadUniformIndexed = 0x1ac;  // LDCU, since 10.0
 constexpr std::uint64_t kMostSlotsOfLoad = 4;
-constexpr std::uint64_t kWithoutResult[] = {0x186, 0x187, 0x188, 0x00c};      // stores to global, local and shared memory; ISETP
+constexpr std::uint64_t kWithoutResult[] = {0x186, 0x187, 0x188, 0x00c};     // stores to global, local and shared memory; ISETP
 constexpr std::uint64_t kLoadsOfImmediate[] = {0x802, 0x424, 0x431, 0x435};  // MOV, and what stands for it: IMAD, HFMA2
 
 enum class Target : std::uint8_t { nothing, variable, all_variables, function };
@@ -110,7 +110,8 @@ class CubinReader {
   }
 
   void read_relocations(const ElfSection& relocations) {
-    const std::string_view name = relocations.name.substr(relocations.name.starts_with(".rela") ? 5 : std::min<std::size_t>(relocations.name.size(), 4));
+    const std::string_view name =
+        relocations.name.substr(relocations.name.starts_with(".rela") ? 5 : std::min<std::size_t>(relocations.name.size(), 4));
     const bool is_code = name.starts_with(kText);
     const bool is_constant = name.starts_with(kConstant);
     if (!is_code && !is_constant && !name.starts_with(".nv.global")) return;  // for debuggers

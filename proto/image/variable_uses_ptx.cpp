@@ -24,9 +24,10 @@ constexpr int kMostPasses = 100;  // over a function: few have loops within loop
 constexpr std::string_view kLoads[] = {"ld", "ldu", "prefetch", "prefetchu"};
 constexpr std::string_view kStores[] = {"st", "atom", "red"};
 // What they make of an address may be one, and goes nowhere but into their first operand.
-constexpr std::string_view kArithmetic[] = {"mov",  "cvta", "add",  "addc", "sub",  "subc", "mad",  "madc", "mul",  "mul24", "mad24",    "shl", "shr",
-                                            "shf",  "and",  "or",   "xor",  "not",  "neg",  "abs",  "min",  "max",  "selp",  "set",      "setp", "slct",
-                                            "cvt",  "bfe",  "bfi",  "prmt", "lop3", "sad",  "popc", "clz",  "bfind", "brev", "isspacep", "div", "rem"};
+constexpr std::string_view kArithmetic[] = {"mov",   "cvta", "add",  "addc", "sub",   "subc", "mad",      "madc", "mul", "mul24",
+                                            "mad24", "shl",  "shr",  "shf",  "and",   "or",   "xor",      "not",  "neg", "abs",
+                                            "min",   "max",  "selp", "set",  "setp",  "slct", "cvt",      "bfe",  "bfi", "prmt",
+                                            "lop3",  "sad",  "popc", "clz",  "bfind", "brev", "isspacep", "div",  "rem"};
 
 template <std::size_t Count>
 bool is_one_of(const std::string_view (&words)[Count], std::string_view word) {

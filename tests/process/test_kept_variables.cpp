@@ -36,8 +36,8 @@ void require_restart(const BrokerFixture& broker, const std::vector<std::string>
 }
 
 struct Rest {
-  std::string worked;          // what the work has answered, without the time at its end
-  Milliseconds idle{0};        // from there until somebody was told to make a fault
+  std::string worked;    // what the work has answered, without the time at its end
+  Milliseconds idle{0};  // from there until somebody was told to make a fault
 };
 
 // It comes so long after `owner` has begun to work, whenever its answer is read.
@@ -92,7 +92,8 @@ TEST_CASE("kernels that write to a variable until just before the end: it is rig
     const bool has_worked = rest.worked.rfind("ok ", 0) == 0;
     const std::string expected = has_worked ? "ok " + std::to_string(std::stoul(rest.worked.substr(3)) + 1) : "";
     const std::string answer = has_worked ? owner.ask("count") : rest.worked;
-    INFO((by_fault ? "fault, " : "kill, ") << rest.idle.count() << " ms of rest: " << answer << ", not " << expected << "\n" << owner.program().errors() << broker.log());
+    INFO((by_fault ? "fault, " : "kill, ") << rest.idle.count() << " ms of rest: " << answer << ", not " << expected << "\n"
+                                           << owner.program().errors() << broker.log());
     REQUIRE((answer == expected || (is_mps_error(answer) && rest.idle < Milliseconds(15))));
   }
 }

@@ -74,7 +74,10 @@ void Restarts::paused(ClientSession& session, const message::SessionPaused& answ
   if (!was_awaited || status == CUDA_SUCCESS) return;  // looked at before long
   rest_->look.reset();
   obstacle_ = session.id;
-  end_rest(fmt::format("{}: what it has would be lost (arrays, external memory, memory of the device's heap, or modules' variables that are not kept); -f ends its session", session.name()));
+  end_rest(
+      fmt::format("{}: what it has would be lost (arrays, external memory, memory of the device's heap, or modules' variables that are not kept); -f "
+                  "ends its session",
+                  session.name()));
 }
 
 bool Restarts::keeps_at_rest(const ManagedExecutor& executor) const { return rest_ && executor.user() == rest_->house.value_or(executor.user()); }

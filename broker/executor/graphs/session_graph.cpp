@@ -89,10 +89,9 @@ void SessionGraph::note_kernel(const NodeWork& work) {
 // What nodes read counts as written: of variables few do either.
 bool SessionGraph::may_write(const SessionVariables& variables) const {
   if (!variables.is_any()) return false;
-  return !writers_.empty() || (last_kernel_ != nullptr && variables.may_write(*last_kernel_)) ||
-         std::ranges::any_of(ranges_, [&](const auto& node) {
-           return std::ranges::any_of(node.second, [&](const NodeRange& range) { return variables.may_be_in(range.address, range.size_bytes); });
-         });
+  return !writers_.empty() || (last_kernel_ != nullptr && variables.may_write(*last_kernel_)) || std::ranges::any_of(ranges_, [&](const auto& node) {
+    return std::ranges::any_of(node.second, [&](const NodeRange& range) { return variables.may_be_in(range.address, range.size_bytes); });
+  });
 }
 
 void SessionGraph::note_writes(SessionVariables& variables) const {

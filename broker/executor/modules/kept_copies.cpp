@@ -23,7 +23,8 @@ SessionVariables::Copies SessionVariables::copies(std::size_t most_bytes) {
   const std::lock_guard lock(mutex_);
   Copies copies;
   KeptVariablesFile* const file = file_.load(std::memory_order_relaxed);
-  if (file == nullptr || is_broken_ || modules_.empty() || file->is_exact()) return copies;
+  if (file == nullptr || is_broken_ || file->is_exact()) return copies;
+  if (modules_.empty() && !table_of(*file).empty()) return copies;  // an earlier executor's, not asked for yet
   copies.at = file->changes.load(std::memory_order_acquire);
   copies.layout = layout_;
   for (std::size_t m = 0; m < modules_.size() && copies.is_last; ++m) {

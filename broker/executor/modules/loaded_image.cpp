@@ -251,9 +251,7 @@ CUresult load_image(const Driver& driver, const PreparedImage& prepared, LoadedI
 }
 
 std::unique_ptr<VariableChanges::Use> variable_use_of(const LoadedImage& image, std::string_view function) {
-  const auto all = [&] {
-    return std::make_unique<VariableChanges::Use>(VariableChanges::Use{image.changes.get(), {}, true, true});
-  };
+  const auto all = [&] { return std::make_unique<VariableChanges::Use>(VariableChanges::Use{image.changes.get(), {}, true, true}); };
   if (image.variables.empty() || image.changes == nullptr) return nullptr;
   if (!image.uses.are_known || image.has_managed) return all();
   const auto found = image.uses.kernels.find(function);

@@ -68,9 +68,9 @@ struct LoadedImage {
   std::uint32_t function_count = 0;
   std::size_t cost_bytes = 0;              // against the cache's limit
   std::vector<Variable> variables;         // all of them, or none: then some are not known
-  std::unique_ptr<VariableChanges> changes;  // of `variables`
+  std::unique_ptr<VariableChanges> changes;                            // of `variables`
   std::map<std::string, std::uint32_t, std::less<>> variable_numbers;  // in `variables`
-  image::VariableUses uses;                // by names
+  image::VariableUses uses;                                            // by names
   std::map<std::string, std::vector<std::byte>, std::less<>> placed;  // initial values of placed variables that do not start as zeroes
   std::vector<std::byte> description;      // proto/module_functions.hpp, as the reply to ModuleLoad carries it
   std::vector<const LoadedFunction*> described;  // the same functions, by number

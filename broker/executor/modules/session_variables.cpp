@@ -215,7 +215,7 @@ bool SessionVariables::adopt(const proto::FileDescriptor& file) {
   mapping_ = proto::Mapping::map(file, 0, sizeof(KeptVariablesFile), proto::Access::read_write);
   if (!mapping_) return false;
   auto* const adopted = reinterpret_cast<KeptVariablesFile*>(mapping_.data());
-  is_broken_ = !adopted->is_exact() || adopted->layout != kKeptLayout;
+  is_broken_.store(!adopted->is_exact() || adopted->layout != kKeptLayout, std::memory_order_relaxed);
   for (const KeptVariable& variable : table_of(*adopted)) {
     used_bytes_ = std::max(used_bytes_, variable.offset + aligned(variable.size_bytes));
     if (variable.is_out != 0) are_any_out_.store(true, std::memory_order_relaxed);
@@ -266,9 +266,6 @@ bool SessionVariables::are_kept() const {
   return file == nullptr || file->is_exact();
 }
 
-void SessionVariables::give_up() {
-  const std::lock_guard lock(mutex_);
-  is_broken_ = true;
-}
+void SessionVariables::give_up() { is_broken_.store(true, std::memory_order_relaxed); }
 
 }  // namespace mpsshim::broker

@@ -47,7 +47,9 @@ class SessionVariables {
   void restored(proto::ModuleId module, const ImageRef& image);
 
   // Whether work may write to a variable; who issues it then says so in `wrote` before note_…().
-  [[nodiscard]] bool may_write(const LoadedFunction& kernel) const { return kernel.variables != nullptr || are_any_out_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool may_write(const LoadedFunction& kernel) const {
+    return kernel.variables != nullptr || are_any_out_.load(std::memory_order_relaxed);
+  }
   [[nodiscard]] bool may_be_in(std::uint64_t address, std::uint64_t size_bytes) const {
     return address < end_.load(std::memory_order_relaxed) && address + size_bytes > begin_.load(std::memory_order_relaxed);
   }
@@ -64,7 +66,8 @@ class SessionVariables {
   [[nodiscard]] bool can_be_kept() const;
   [[nodiscard]] bool is_any() const { return file_.load(std::memory_order_relaxed) != nullptr; }
   [[nodiscard]] bool are_kept() const;  // cheap
-  void give_up();                       // the driver does not copy them
+  [[nodiscard]] bool may_be_copied() const { return !are_kept() && !is_broken_.load(std::memory_order_relaxed); }
+  void give_up();  // the driver does not copy them
 
   // What is to be copied next to have the contents as of change `at`, `most_bytes` at most. Without pieces: nothing is out of date, or nothing can
   // be kept.
@@ -115,7 +118,7 @@ class SessionVariables {
   ControlLink& control_;
   std::atomic<KeptVariablesFile*> file_{nullptr};  // set once
   std::atomic<bool> are_any_out_{false};
-  std::atomic<std::uint64_t> anythings_{0};       // what may have written to whatever is out
+  std::atomic<std::uint64_t> anythings_{0};              // what may have written to whatever is out
   std::atomic<std::uint64_t> begin_{~std::uint64_t{0}};  // of all variables' addresses
   std::atomic<std::uint64_t> end_{0};
   proto::Mapping mapping_ GUARDED_BY(mutex_);
@@ -123,7 +126,7 @@ class SessionVariables {
   std::vector<Module> modules_ GUARDED_BY(mutex_);
   std::uint64_t layout_ GUARDED_BY(mutex_) = 0;  // counts changes of the table
   std::size_t used_bytes_ GUARDED_BY(mutex_) = 0;
-  bool is_broken_ GUARDED_BY(mutex_) = false;  // taken over with contents that are gone, or given up: the session ends with its executor
+  std::atomic<bool> is_broken_{false};  // taken over with contents that are gone, or given up: the session ends with its executor
 };
 
 }  // namespace mpsshim::broker

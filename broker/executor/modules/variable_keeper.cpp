@@ -38,7 +38,7 @@ bool VariableKeeper::turn(Clock::time_point now) {
   for (std::size_t looks = std::min(entries_.size(), kLooksPerTurn); looks > 0 && !under_way_; --looks) {
     if (next_ >= entries_.size()) next_ = 0;
     Entry& entry = entries_[next_++];
-    if (entry.variables->are_kept()) continue;
+    if (!entry.variables->may_be_copied()) continue;
     if (entry.look <= now && is_time(entry, now)) begin(entry);
     is_any_stale |= entry.is_waiting;
   }

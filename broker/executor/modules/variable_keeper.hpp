@@ -50,13 +50,13 @@ class VariableKeeper {
  private:
   struct Entry {
     std::shared_ptr<SessionVariables> variables;
-    Clock::time_point look{};          // the next one
-    Clock::time_point due{};           // the next copy, where there is no long rest
-    unsigned overtaken = 0;            // copies in a row
-    std::uint64_t changes = 0;         // seen by the last look
-    Clock::time_point rest_since{};    // nothing that may write is under way, and as many changes
-    bool is_halfway = false;           // the last copy was not all
-    bool is_waiting = false;           // for no more than its turn: it has written
+    Clock::time_point look{};        // the next one
+    Clock::time_point due{};         // the next copy, where there is no long rest
+    unsigned overtaken = 0;          // copies in a row
+    std::uint64_t changes = 0;       // seen by the last look
+    Clock::time_point rest_since{};  // nothing that may write is under way, and as many changes
+    bool is_halfway = false;         // the last copy was not all
+    bool is_waiting = false;         // for no more than its turn: it has written
   };
   struct UnderWay {
     std::shared_ptr<SessionVariables> variables;

@@ -130,6 +130,24 @@ TEST_CASE("work that writes to no variable does not hold up a copy") {
   }
 }
 
+TEST_CASE("nothing is left to be looked at where the last module has gone, or the driver refuses to copy") {
+  Keeper k;
+  k.issue();
+  k.complete();
+  SECTION("gone") {
+    k.session->remove(k.module);
+    CHECK(k.keeper.turn(k.now += kTick));
+    CHECK_FALSE(k.keeper.turn(k.now += kTick));
+    CHECK(k.session->are_kept());
+  }
+  SECTION("refused") {
+    k.session->give_up();
+    CHECK_FALSE(k.keeper.turn(k.now += kTick));
+    CHECK_FALSE(k.session->can_be_kept());
+  }
+  CHECK(copies == 0);
+}
+
 TEST_CASE("copies of a session keep their distance") {
   Keeper k;
   k.issue();

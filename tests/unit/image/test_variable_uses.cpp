@@ -21,9 +21,12 @@ bool leaves(const VariableUses& uses, const std::string& kernel) {
 }
 
 VariableUses of_text(const std::string& body) {
-  return variable_uses_of_ptx(".version 7.0\n.target sm_75\n.address_size 64\n.global .u32 counter;\n.global .u32 other;\n.const .u32 fixed;\n" + body);
+  return variable_uses_of_ptx(".version 7.0\n.target sm_75\n.address_size 64\n.global .u32 counter;\n.global .u32 other;\n.const .u32 fixed;\n" +
+                              body);
 }
-std::string entry(const std::string& body) { return ".visible .entry k(.param .u64 p) {\n.reg .b64 %rd<9>;\n.reg .b32 %r<9>;\n" + body + "ret;\n}\n"; }
+std::string entry(const std::string& body) {
+  return ".visible .entry k(.param .u64 p) {\n.reg .b64 %rd<9>;\n.reg .b32 %r<9>;\n" + body + "ret;\n}\n";
+}
 
 }  // namespace
 
