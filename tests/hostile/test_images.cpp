@@ -89,7 +89,7 @@ TEST_CASE("little that is unpacked to much is refused in little memory") {
   INFO("compiler process " << compiler_mebibytes << " MiB at most, the others " << before << " -> " << most() << " MiB\n" << scene.broker().log());
   if (sanitizer_environment().empty()) {
     CHECK(compiler_mebibytes < 80);
-    CHECK(most() < before + 16);
+    CHECK(most() < before + (on_gpu() ? 64 : 16));  // NVIDIA's driver grows by itself meanwhile
   }
   scene.end(hostile);
   scene.require_all_back(command);

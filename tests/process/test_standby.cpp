@@ -136,7 +136,7 @@ TEST_CASE("from a fault to the bystander's next launch, with 1 GiB and 64 chunks
     REQUIRE(guilty.answer().rfind(error, 0) == 0);
     require_ok(bystander, "check_chunks", broker);
     if (!on_gpu()) continue;
-    if (command == "fault") REQUIRE((has_standby ? from_report : from_fault) <= (has_standby ? 60 : 500));
+    if (command == "fault") REQUIRE((has_standby ? from_report : from_fault) <= (has_standby ? 60 : 600));
     if (command == "trap" && access("/dev/kmsg", R_OK) == 0) REQUIRE(from_fault <= 500);
   }
 }
