@@ -14,7 +14,10 @@ void describe_service(CommandLine& line, Arguments& arguments) {
   line.flag("-f,--foreground", arguments.foreground, "Run in the foreground and log to standard error too", "--daemon");
   line.option("--driver", &arguments.driver, "auto (the GPU's driver, else the CPU driver), cuda, cpu, or the path of a library");
   line.option("--pipe-dir", &arguments.pipe_dir,
-              "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>)");
+              "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else root's /run/mpsshim, another user's $XDG_RUNTIME_DIR/mpsshim, else "
+              "/tmp/mpsshim-<uid>)");
+  line.option("--exit-when-idle", &arguments.exit_when_idle,
+              "Seconds after which the broker ends when no program uses it, nor any process that holds it (mpsctl hold) lives; -1: never");
   line.option("--log-dir", &arguments.log_dir, "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
   line.option("--workers", &arguments.workers, "Threads of the executor that serve clients; 0: half the processors, 1 to 8");
   line.option("--side-contexts", &arguments.side_contexts,

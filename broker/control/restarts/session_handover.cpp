@@ -83,6 +83,9 @@ void SessionHandover::save(StateWriter& state) const {
     state.number(id.user);
     state.number(executor->epoch());
     state.text(executor->driver());
+    state.number(static_cast<std::uint64_t>(executor->number().number()));
+    state.number(executor->number().pids().size());
+    for (const pid_t pid : executor->number().pids()) state.number(static_cast<std::uint64_t>(pid));
   }
   state.number(parts_.sessions.size());
   for (const auto& [id, session] : parts_.sessions.all()) save_session(state, session);
@@ -151,6 +154,11 @@ std::vector<SessionHandover::FormerExecutor> SessionHandover::read_executors(Sta
     if (state.version() >= 4) former.id.user = static_cast<uid_t>(state.number());
     former.epoch = state.number();
     former.driver = state.text();
+    if (state.version() < 7) continue;
+    const auto number = static_cast<pid_t>(state.number());
+    std::vector<pid_t> pids;
+    for (std::uint64_t pids_left = state.number(); pids_left > 0 && state.ok(); --pids_left) pids.push_back(static_cast<pid_t>(state.number()));
+    former.number.resume(number, std::move(pids));
   }
   return executors;
 }
@@ -175,7 +183,7 @@ void SessionHandover::start_executors() {
   std::stable_partition(executors_.begin(), executors_.end(), [](const FormerExecutor& former) { return former.id == ExecutorId{}; });
   for (const FormerExecutor& former : executors_) {
     if (former.id.ordinal == 0) {
-      parts_.pool.resume(former.id, former.epoch, former.driver, *facts_);
+      parts_.pool.resume(former.id, former.epoch, former.driver, *facts_, former.number);
     } else {
       parts_.images.forget_log(former.id);
     }

@@ -47,6 +47,7 @@ class SessionHandover {
     ExecutorId id;
     std::uint64_t epoch = 0;
     std::string driver;
+    ServerNumber number;
   };
   [[nodiscard]] static std::vector<FormerExecutor> read_executors(StateReader& state);
   using Charges = std::map<std::uint64_t, DeviceChargeRef>;  // by the number that they had

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/server/commands.hpp"
 
+#include <algorithm>
 #include <charconv>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -16,7 +18,8 @@ namespace mpsshim::broker::control {
 namespace {
 
 constexpr const char* kHelp =
-    "get_server_list             pids of the servers (executor processes)\n"
+    "get_server_list             numbers of the servers; a server keeps its number over faults and restarts, and any pid it had names it, too\n"
+    "servers                     number, pid of the process now, device, user, status, clients, lives and driver of each\n"
     "get_server_status PID       INITIALIZING, ACTIVE or FAULT\n"
     "get_client_list PID         pids of that server's clients\n"
     "ps [-l] [-p PID]            clients: pid, session, server, device, pid namespace, command; -l: state, device memory in MiB and user too\n"
@@ -25,7 +28,9 @@ constexpr const char* kHelp =
     "                            goes on with the installed mpsbroker, or only with new servers, once all clients' work in flight has ended (within\n"
     "                            SECONDS, 10 by default); clients wait meanwhile. -f: whoever does not come to rest loses its session\n"
     "terminate_client SERVER PID ends the work of that client, which then gets CUDA_ERROR_MPS_CLIENT_TERMINATED; 0 once it may be killed\n"
-    "quit [-t SECONDS]           ends the broker: at once, or when its clients have left, at the latest after SECONDS\n";
+    "hold [PID]                  with --exit-when-idle the broker stays as long as that process, by default the asking one, lives\n"
+    "quit [-t SECONDS | --now]   ends the broker when its clients have left, at the latest after SECONDS, or at once; takes no new ones meanwhile.\n"
+    "                            mpsctl returns when it has ended\n";
 
 std::optional<long> number(const std::string& text) {
   long value = 0;
@@ -40,8 +45,8 @@ Commands::Result no_such_server(const std::string& pid) {
   return failure(fmt::format("there is no server with pid {}: see get_server_list", pid));
 }
 
-// A server that has died too often keeps its name while it is not started again, so that its status can be asked for.
-pid_t shown_pid(const ManagedExecutor& executor) { return executor.state() == ExecutorState::fault ? executor.last_pid() : executor.pid(); }
+// "-" where there is none.
+std::string shown(pid_t pid) { return pid > 0 ? std::to_string(pid) : "-"; }
 
 // "GPU-cb1213a3-d6a4-be7f": enough of the UUID to tell devices apart, as NVIDIA's ps prints it.
 std::string device_name(const proto::DriverFacts* facts, unsigned device) {
@@ -56,7 +61,7 @@ bool Commands::is_action(const std::string& line) {
   return line.starts_with("quit") || line.starts_with("restart") || line.starts_with("terminate_client");
 }
 
-void Commands::execute(const std::string& line, Answer answer) const {
+void Commands::execute(const std::string& line, Answer answer, pid_t asker) const {
   std::istringstream words(line);
   std::string name;
   words >> name;
@@ -66,20 +71,30 @@ void Commands::execute(const std::string& line, Answer answer) const {
   if (name == "get_server_list") return answer(get_server_list(arguments));
   if (name == "get_server_status") return answer(get_server_status(arguments));
   if (name == "get_client_list") return answer(get_client_list(arguments));
+  if (name == "servers") return answer(servers(arguments));
   if (name == "users") return answer(users(arguments));
   if (name == "restart") return restart(arguments, answer);
   if (name == "terminate_client") return terminate_client(arguments, answer);
   if (name == "quit") return answer(quit(arguments));
+  if (name == "hold") return answer(hold(arguments, asker));
   if (name == "help") return answer({true, kHelp});
   answer(failure(fmt::format("unknown command \"{}\": see help", name)));
 }
 
 const ManagedExecutor* Commands::server(const std::string& pid) const {
   const auto wanted = number(pid);
-  for (const auto& [name, executor] : manager_.executors()) {
-    if (wanted && shown_pid(*executor) == *wanted) return executor.get();
-  }
-  return nullptr;
+  if (!wanted || *wanted == 0 || *wanted > std::numeric_limits<pid_t>::max()) return nullptr;
+  const auto asked = static_cast<pid_t>(*wanted);
+  const auto find = [&](auto is_it) -> const ManagedExecutor* {
+    for (const auto& [name, executor] : manager_.executors()) {
+      if (is_it(*executor)) return executor.get();
+    }
+    return nullptr;
+  };
+  // The kernel may give an old pid to another server's life.
+  if (const auto* found = find([&](const ManagedExecutor& executor) { return executor.number().number() == asked; })) return found;
+  if (const auto* found = find([&](const ManagedExecutor& executor) { return executor.pid() == asked; })) return found;
+  return find([&](const ManagedExecutor& executor) { return executor.number().had(asked); });
 }
 
 Commands::Result Commands::ps(const Arguments& arguments) const {
@@ -103,7 +118,7 @@ Commands::Result Commands::ps(const Arguments& arguments) const {
   std::string text = row("PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "STATE", "MEMORY", "USER", "COMMAND");
   for (const auto& [id, session] : manager_.sessions()) {
     if (only != nullptr && only != session.executor) continue;
-    const std::string pid = session.executor != nullptr && shown_pid(*session.executor) > 0 ? std::to_string(shown_pid(*session.executor)) : "-";
+    const std::string pid = shown(session.executor != nullptr ? session.executor->number().number() : -1);
     text += row(session.client.pid, id, pid, device_name(manager_.facts(), session.device), pid_namespace_of(session.client.pid),
                 phase_name(session.phase), session.chunks.total_bytes() >> 20, session.client.uid, session.client.command);
   }
@@ -114,7 +129,19 @@ Commands::Result Commands::get_server_list(const Arguments& arguments) const {
   if (!arguments.empty()) return failure("usage: get_server_list");
   std::string text;
   for (const auto& [name, executor] : manager_.executors()) {
-    if (shown_pid(*executor) > 0) text += fmt::format("{}\n", shown_pid(*executor));
+    if (executor->number().number() > 0 && !executor->is_quitting()) text += fmt::format("{}\n", executor->number().number());
+  }
+  return {true, text};
+}
+
+Commands::Result Commands::servers(const Arguments& arguments) const {
+  if (!arguments.empty()) return failure("usage: servers");
+  constexpr const char* kRow = "{:<10}{:<10}{:<24}{:<11}{:<14}{:<9}{:<7}{}\n";
+  std::string text = fmt::format(kRow, "SERVER", "PID", "DEVICE", "USER", "STATUS", "CLIENTS", "LIVES", "DRIVER");
+  for (const auto& [name, executor] : manager_.executors()) {
+    const auto clients = std::ranges::count_if(manager_.sessions(), [&](const auto& entry) { return entry.second.executor == executor.get(); });
+    text += fmt::format(kRow, shown(executor->number().number()), shown(executor->pid()), device_name(manager_.facts(), executor->device()),
+                        executor->log_user(), state_name(executor->state()), clients, executor->epoch(), executor->driver());
   }
   return {true, text};
 }
@@ -202,14 +229,22 @@ void Commands::terminate_client(const Arguments& arguments, const Answer& answer
 }
 
 Commands::Result Commands::quit(const Arguments& arguments) const {
-  long seconds = 0;
+  std::optional<std::chrono::seconds> patience;
   if (arguments.size() == 2 && arguments[0] == "-t" && number(arguments[1]) && *number(arguments[1]) <= 1'000'000) {
-    seconds = *number(arguments[1]);
+    patience = std::chrono::seconds(*number(arguments[1]));
+  } else if (arguments.size() == 1 && arguments[0] == "--now") {
+    patience = std::chrono::seconds(0);
   } else if (!arguments.empty()) {
-    return failure("usage: quit [-t SECONDS]");
+    return failure("usage: quit [-t SECONDS | --now]");
   }
-  quit_(std::chrono::seconds(seconds));
+  quit_(patience);
   return {true, ""};
+}
+
+Commands::Result Commands::hold(const Arguments& arguments, pid_t asker) const {
+  const std::optional<long> pid = arguments.empty() ? std::optional<long>(asker) : number(arguments[0]);
+  if (arguments.size() > 1 || !pid || *pid > std::numeric_limits<pid_t>::max()) return failure("usage: hold [PID]");
+  return hold_ ? hold_(static_cast<pid_t>(*pid)) : failure("this broker cannot be held");
 }
 
 }  // namespace mpsshim::broker::control
