@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "interposer/log.hpp"
+#include "proto/pipe_directory.hpp"
 
 namespace mpsshim::interposer {
 
@@ -20,7 +21,7 @@ struct VariableRow {
 
 constexpr std::array kTable = {
     VariableRow{Variable::pipe_directory, "CUDA_MPS_PIPE_DIRECTORY", "directory of the broker's sockets"},
-    VariableRow{Variable::runtime_directory, "XDG_RUNTIME_DIR", "its folder mpsshim is the pipe directory where none is named"},
+    VariableRow{Variable::runtime_directory, "XDG_RUNTIME_DIR", "its folder mpsshim is looked for a broker where no directory is named"},
     VariableRow{Variable::disable, "MPSSHIM_DISABLE", "1: never look for a broker, every call goes to the real driver"},
     VariableRow{Variable::require, "MPSSHIM_REQUIRE", "1: without a broker every call fails (CUDA_ERROR_MPS_CONNECTION_FAILED)"},
     VariableRow{Variable::real_driver, "MPSSHIM_REAL_DRIVER", "path of the real libcuda.so.1, for calls that pass through"},
@@ -98,12 +99,12 @@ bool environment_switch(Variable variable) {
   return !value.empty() && value != "0";
 }
 
-std::string pipe_directory() {
-  const std::string_view named = environment_value(Variable::pipe_directory);
-  if (!named.empty()) return std::string(named);
-  const std::string_view runtime = environment_value(Variable::runtime_directory);
-  if (!runtime.empty()) return std::string(runtime) + "/mpsshim";
-  return "/tmp/mpsshim-" + std::to_string(getuid());
+std::vector<std::string> pipe_directories() {
+  return proto::directories_to_search({environment_value(Variable::pipe_directory), environment_value(Variable::runtime_directory), getuid()});
+}
+
+std::vector<std::string> unnamed_pipe_directories() {
+  return proto::directories_to_search({{}, environment_value(Variable::runtime_directory), getuid()});
 }
 
 void print_environment() {
