@@ -20,7 +20,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// MPSSHIM_TRACE is for all processes of a run; sanitizers' options are for whatever was built with them.
+// MPSSHIM_TRACE is for all processes of a run, MPSSHIM_CPU_ for the CPU driver; sanitizers' options are for whatever was built with them.
 constexpr std::string_view kForBrokers[] = {"PATH",
                                             "HOME",
                                             "USER",
@@ -36,7 +36,7 @@ constexpr std::string_view kForBrokers[] = {"PATH",
                                             "CUDA_CACHE_MAXSIZE",
                                             "CUDA_CACHE_DISABLE",
                                             "XDG_CACHE_HOME"};
-constexpr std::string_view kPrefixesForBrokers[] = {"LC_", "ASAN_", "TSAN_", "UBSAN_", "LSAN_"};
+constexpr std::string_view kPrefixesForBrokers[] = {"LC_", "MPSSHIM_CPU_", "ASAN_", "TSAN_", "UBSAN_", "LSAN_"};
 
 }  // namespace
 

@@ -39,7 +39,8 @@ enum class Held { yes, ending, no };
 Held hold(const ctl::Found& found, pid_t holder, std::string& why) {
   if (found.reach == ctl::Reach::serves) return Held::yes;
   ctl::BrokerClient broker(found.directory);
-  const ctl::Answer answer = broker.ask(fmt::format("hold {}", holder), kHoldLimit);
+  // The kernel translates who asks between pid namespaces; a number it does not.
+  const ctl::Answer answer = broker.ask(holder == getpid() ? "hold" : fmt::format("hold {}", holder), kHoldLimit);
   if (answer.ok) return Held::yes;
   why = answer.text;
   if (answer.was_asked && answer.text != control::kBrokerIsEnding) return Held::no;

@@ -139,7 +139,8 @@ Commands::Result Commands::servers(const Arguments& arguments) const {
   constexpr const char* kRow = "{:<10}{:<10}{:<24}{:<11}{:<14}{:<9}{:<7}{}\n";
   std::string text = fmt::format(kRow, "SERVER", "PID", "DEVICE", "USER", "STATUS", "CLIENTS", "LIVES", "DRIVER");
   for (const auto& [name, executor] : manager_.executors()) {
-    const auto clients = std::ranges::count_if(manager_.sessions(), [&](const auto& entry) { return entry.second.executor == executor.get(); });
+    const auto is_its = [server = executor.get()](const auto& entry) { return entry.second.executor == server; };
+    const auto clients = std::ranges::count_if(manager_.sessions(), is_its);
     text += fmt::format(kRow, shown(executor->number().number()), shown(executor->pid()), device_name(manager_.facts(), executor->device()),
                         executor->log_user(), state_name(executor->state()), clients, executor->epoch(), executor->driver());
   }

@@ -261,6 +261,7 @@ void Server::quit(std::optional<std::chrono::seconds> patience) {
 
 Commands::Result Server::hold(pid_t pid) {
   if (quitting_) return {false, kBrokerIsEnding};
+  if (!options_.exit_when_idle) return {true, ""};  // it stays anyway, also for whom it cannot see
   std::string why;
   if (!holders_.add(pid, why)) return {false, why};
   idle_end_.look();
