@@ -150,6 +150,19 @@ TEST_CASE("a broker that is to end when idle stays for clients and holders, and 
   CHECK(control(pipe, {"hold", "1"}).exit_code == 2);
 }
 
+TEST_CASE("who cannot be seen cannot hold a broker, and need not where it stays anyway") {
+  const std::string nobody = "4194305";  // beyond what a kernel gives
+  const BrokerFixture stays;
+  CHECK(stays.ctl({"hold", nobody}).ok());
+  BrokerOptions options;
+  options.arguments = {"--exit-when-idle", "60"};
+  const BrokerFixture ends(options);
+  const Outcome outcome = ends.ctl({"hold", nobody});
+  INFO(outcome.explain());
+  CHECK(outcome.exit_code == 1);
+  CHECK(outcome.errors.find("there is no process " + nobody) != std::string::npos);
+}
+
 TEST_CASE("SIGHUP and a moved log: lines go to the file that has the name") {
   const TemporaryFolder folder;
   const fs::path pipe = folder.path() / "pipe";

@@ -113,6 +113,22 @@ TEST_CASE("a broker stays as long as a program of mpsrun does, whatever that kee
   REQUIRE(eventually(kEnd, [&] { return processes_of(folder).empty(); }));
 }
 
+// Its pid means somebody else there, who might live for ever.
+TEST_CASE("an mpsrun in a pid namespace of its own holds the broker that is there, until it ends") {
+  if (geteuid() != 0) MPSSHIM_SKIP("needs root, to make a pid namespace");
+  const TemporaryFolder folder;
+  Program outside(built_program("mpsrun"), mpsrun(folder, {"/bin/sh", "-c", "echo there; sleep 3"}));
+  REQUIRE(outside.wait_for_output("there", std::chrono::seconds(30)));
+  ProgramOptions options = mpsrun(folder, {"/bin/sh", "-c", "sleep 7; " + built_program("process1")});
+  options.arguments.insert(options.arguments.begin(), {"--pid", "--fork", built_program("mpsrun")});
+  const Outcome inside = run_program("/usr/bin/unshare", options, std::chrono::seconds(60));
+  INFO(inside.explain());
+  CHECK(inside.ok());
+  CHECK(inside.output.find("Process 1 done.") != std::string::npos);
+  CHECK(outside.wait().ok());
+  CHECK(eventually(kEnd, [&] { return processes_of(folder).empty(); }));
+}
+
 // An MPICH job that failed hung for ever on the socket that its first rank had from the launcher.
 TEST_CASE("a broker that mpsrun starts keeps nothing of its first program") {
   const TemporaryFolder folder;
