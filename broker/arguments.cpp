@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/arguments.hpp"
 
+#include <cstdlib>
+
 #include "broker/control/executors/driver_choice.hpp"
 
 namespace mpsshim::broker {
@@ -227,6 +229,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.linkers.job = 2 * std::chrono::seconds(arguments.link_s);
   limits.linkers.kept_bytes = 64ull << 20;  // the store of images keeps them, too
   limits.link_time = std::chrono::seconds(arguments.link_s);
+  if (const char* text = std::getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")) limits.memory_limit_text = text;
   limits.serves_all_users = arguments.all_users;
   limits.shares_executors = arguments.share_executors;
   if (arguments.client_host_mib != 0) limits.resources.client_host_bytes = arguments.client_host_mib << 20;

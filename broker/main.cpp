@@ -30,6 +30,7 @@
 #include "broker/log.hpp"
 #include "broker/log_subject.hpp"
 #include "broker/rights/rights.hpp"
+#include "proto/mps_variables.hpp"
 
 namespace {
 
@@ -156,6 +157,9 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
   } else if (!arguments.keep_rights) {
     give_up_rights(arguments.log_dir);
   }
+  char** entry = environ;
+  const std::string names = mpsshim::proto::unenforced_variables([&] { return *entry == nullptr ? std::string_view() : std::string_view(*entry++); });
+  if (!names.empty()) log_warning("In this broker's environment, and without effect, for nothing enforces that yet: {}.", names);
   return server->run();
 }
 

@@ -14,6 +14,7 @@ namespace mpsshim::interposer {
 
 enum class Variable : std::uint8_t {
   pipe_directory,
+  memory_limit,
   runtime_directory,
   disable,
   require,

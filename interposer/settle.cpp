@@ -23,6 +23,7 @@
 #include "interposer/passthrough.hpp"
 #include "interposer/trace.hpp"
 #include "proto/handshake.hpp"
+#include "proto/mps_variables.hpp"
 #include "proto/pipe_directory.hpp"
 #include "proto/segment.hpp"
 #include "proto/trace.hpp"
@@ -227,6 +228,15 @@ ProcessState settle_child() {
   return settled.state;
 }
 
+// A limit that somebody relies on and that nothing keeps is worse than none.
+void tell_unenforced() {
+  char** entry = environ;
+  const std::string names =
+      proto::unenforced_variables([&] { return entry == nullptr || *entry == nullptr ? std::string_view() : std::string_view(*entry++); });
+  if (names.empty()) return;
+  log_line("%s %s set and without effect: mpsshim does not enforce that yet.", names.c_str(), names.find(',') == std::string::npos ? "is" : "are");
+}
+
 }  // namespace
 
 ProcessState settle() {
@@ -247,6 +257,7 @@ CUresult initialise_process() {
   if (is_initialised()) return CUDA_SUCCESS;
   if (const CUresult error = initialise_devices(); error != CUDA_SUCCESS) return error;
   settled.initialised = true;
+  tell_unenforced();
   const bool traced = debug_enabled(DebugTopic::calls) || proto::trace::enabled();
   settled.state = traced ? ProcessState::ready_traced : ProcessState::ready;
   fork_cleared.state.store(settled.state, std::memory_order_release);

@@ -54,6 +54,8 @@ void save_session(StateWriter& state, const ClientSession& session) {
   state.number(static_cast<std::uint64_t>(session.lost_error));
   state.number(session.deaths_while_opening);
   state.number(session.has_lived ? 1 : 0);
+  state.number(session.memory_limit_bytes ? 1 : 0);
+  state.number(session.memory_limit_bytes.value_or(session.asked_memory_limit_bytes));
   state.plain(session.device_lease);
   state.plain(session.pinned_lease);
   save_leases(state, session.more_leases);
@@ -90,6 +92,7 @@ void SessionHandover::save(StateWriter& state) const {
   state.number(parts_.sessions.size());
   for (const auto& [id, session] : parts_.sessions.all()) save_session(state, session);
   parts_.ledger.save(state);
+  parts_.memory_limits.save(state);
 }
 
 void SessionHandover::restore_memory(StateReader& state, ClientSession& session, Charges& charges) const {
@@ -106,7 +109,7 @@ void SessionHandover::restore_memory(StateReader& state, ClientSession& session,
     // Sessions that share memory are charged once.
     const std::uint64_t number = state.version() >= 5 ? state.number() : 0;
     DeviceChargeRef& charge = charges[number];
-    if (charge == nullptr || number == 0) charge = parts_.quota.add(session.device, session.client.uid, size_bytes);
+    if (charge == nullptr || number == 0) charge = parts_.quota.add(session.device, session.client.uid, session.device_held, size_bytes);
     session.chunks.add(address, size_bytes, state.file(), charge);
   }
   if (state.number() == 0) return;
@@ -129,6 +132,12 @@ void SessionHandover::restore_session(StateReader& state, Charges& charges) cons
   session.lost_error = static_cast<CUresult>(state.number());
   session.deaths_while_opening = static_cast<unsigned>(state.number());
   session.has_lived = state.number() != 0;
+  if (state.version() >= 8) {
+    const bool is_set = state.number() != 0;
+    const std::uint64_t bytes = state.number();
+    if (is_set) session.memory_limit_bytes = bytes;
+    session.asked_memory_limit_bytes = bytes;
+  }
   session.device_lease = state.plain<proto::Lease>();
   session.pinned_lease = state.plain<proto::Lease>();
   session.more_leases = restore_leases(state);
@@ -174,6 +183,7 @@ bool SessionHandover::restore(StateReader& state, std::string& why) {
   Charges charges;
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) restore_session(state, charges);
   if (state.version() >= 5) parts_.ledger.restore(state);
+  if (state.version() >= 8) parts_.memory_limits.restore(state);
   if (!state.ok()) return why = "the sessions that were handed over are not complete, or their addresses not in --window", false;
   return true;
 }

@@ -18,6 +18,7 @@
 #include "broker/control/images/image_store.hpp"
 #include "broker/control/sessions/device_chunks.hpp"
 #include "broker/control/sessions/host_segments.hpp"
+#include "broker/control/sessions/memory_limits.hpp"
 #include "broker/control/sessions/session_ranges.hpp"
 #include "broker/control/sessions/session_table.hpp"
 
@@ -34,6 +35,7 @@ class SessionHandover {
     SessionRanges& ranges;
     DeviceQuota& quota;
     FaultLedger& ledger;
+    MemoryLimits& memory_limits;
   };
   explicit SessionHandover(const Parts& parts) : parts_(parts) {}
 

@@ -10,8 +10,10 @@
 #include <sstream>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "broker/control/base/process_identity.hpp"
+#include "proto/memory_limit.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -23,6 +25,14 @@ constexpr const char* kHelp =
     "get_server_status PID       INITIALIZING, ACTIVE or FAULT\n"
     "get_client_list PID         pids of that server's clients\n"
     "ps [-l] [-p PID]            clients: pid, session, server, device, pid namespace, command; -l: state, device memory in MiB and user too\n"
+    "get_device_client_list [PID]\n"
+    "                            devices, and the pids of clients that use each, of that server alone\n"
+    "start_server -uid UID       sees to it that there is a server for that user\n"
+    "set_default_device_pinned_mem_limit DEVICE SIZE, get_default_device_pinned_mem_limit DEVICE\n"
+    "                            how much device memory each client may have, of servers that have had no client yet; 900M, 10G; DEVICE: index or "
+    "UUID\n"
+    "set_device_pinned_mem_limit PID DEVICE SIZE, get_device_pinned_mem_limit PID DEVICE\n"
+    "                            the same of that server, for clients that come from now on\n"
     "users                       what clients of each user hold, of what a user may: sessions, servers, device and host memory in MiB\n"
     "restart [-f] [-t SECONDS] [executors]\n"
     "                            goes on with the installed mpsbroker, or only with new servers, once all clients' work in flight has ended (within\n"
@@ -58,7 +68,8 @@ std::string device_name(const proto::DriverFacts* facts, unsigned device) {
 }  // namespace
 
 bool Commands::is_action(const std::string& line) {
-  return line.starts_with("quit") || line.starts_with("restart") || line.starts_with("terminate_client");
+  return line.starts_with("quit") || line.starts_with("set_") || line.starts_with("start_server") || line.starts_with("restart") ||
+         line.starts_with("terminate_client");
 }
 
 void Commands::execute(const std::string& line, Answer answer, pid_t asker) const {
@@ -72,6 +83,9 @@ void Commands::execute(const std::string& line, Answer answer, pid_t asker) cons
   if (name == "get_server_status") return answer(get_server_status(arguments));
   if (name == "get_client_list") return answer(get_client_list(arguments));
   if (name == "servers") return answer(servers(arguments));
+  if (name == "get_device_client_list") return answer(get_device_client_list(arguments));
+  if (name.ends_with("device_pinned_mem_limit")) return answer(memory_limit(name, arguments));
+  if (name == "start_server") return answer(start_server(arguments));
   if (name == "users") return answer(users(arguments));
   if (name == "restart") return restart(arguments, answer);
   if (name == "terminate_client") return terminate_client(arguments, answer);
@@ -163,6 +177,71 @@ Commands::Result Commands::get_client_list(const Arguments& arguments) const {
     if (session.executor == executor && session.phase != SessionPhase::closing) text += fmt::format("{}\n", session.client.pid);
   }
   return {true, text};
+}
+
+Commands::Result Commands::get_device_client_list(const Arguments& arguments) const {
+  if (arguments.size() > 1) return failure("usage: get_device_client_list [PID]");
+  const ManagedExecutor* const only = arguments.empty() ? nullptr : server(arguments[0]);
+  if (!arguments.empty() && only == nullptr) return no_such_server(arguments[0]);
+  if (manager_.facts() == nullptr) return failure("no server is ready: its devices are not known yet");
+  std::string text;
+  for (unsigned device = 0; device < manager_.facts()->device_count; ++device) {
+    std::string pids;
+    for (const auto& [id, session] : manager_.sessions()) {
+      const bool is_wanted = session.device == device && session.phase != SessionPhase::closing && (only == nullptr || session.executor == only);
+      if (is_wanted) pids += fmt::format("{}\n", session.client.pid);
+    }
+    text += fmt::format("{}\n{}", device_name(manager_.facts(), device), pids);
+  }
+  return {true, text};
+}
+
+// The manual has no word for the size without a limit.
+Commands::Result Commands::memory_limit(const std::string& name, const Arguments& arguments) const {
+  const bool is_set = name.starts_with("set_");
+  const bool is_default = name.ends_with("_default_device_pinned_mem_limit");
+  if (name != fmt::format("{}{}device_pinned_mem_limit", is_set ? "set_" : "get_", is_default ? "default_" : "")) {
+    return failure(fmt::format("unknown command \"{}\": see help", name));
+  }
+  const std::size_t at = is_default ? 0 : 1;
+  if (arguments.size() != at + (is_set ? 2 : 1)) {
+    return failure(fmt::format("usage: {} {}DEVICE{}", name, is_default ? "" : "PID ", is_set ? " SIZE" : ""));
+  }
+  const ManagedExecutor* const executor = is_default ? nullptr : server(arguments[0]);
+  if (!is_default && executor == nullptr) return no_such_server(arguments[0]);
+  if (manager_.facts() == nullptr) return failure("no server is ready: its devices are not known yet");
+  const auto device = proto::device_named(*manager_.facts(), arguments[at]);
+  if (!device) return failure(fmt::format("there is no device {}: an index from 0, or GPU- and a UUID's beginning", arguments[at]));
+  MemoryLimits& limits = manager_.memory_limits();
+  if (is_set) {
+    const auto bytes = proto::parse_memory_size(arguments[at + 1]);
+    if (!bytes) return failure(fmt::format("{} is no size: an integer above 0 with M or G, such as 900M", arguments[at + 1]));
+    if (is_default) {
+      limits.set_default(*device, *bytes);
+    } else {
+      limits.set(executor->id(), *device, *bytes);
+    }
+    return {true, ""};
+  }
+  const std::uint64_t bytes = is_default ? limits.default_of(*device) : limits.of_server(executor->id(), *device);
+  if (bytes == 0) return {true, "no limit\n"};
+  if (bytes % (1ull << 30) == 0) return {true, fmt::format("{}G\n", bytes >> 30)};
+  return {true, bytes % (1ull << 20) == 0 ? fmt::format("{}M\n", bytes >> 20) : fmt::format("{}K\n", bytes >> 10)};
+}
+
+// The broker's own user has one as long as the broker lives. Another user's comes with its first client, in milliseconds where there is no GPU to
+// wake.
+Commands::Result Commands::start_server(const Arguments& arguments) const {
+  const auto uid = arguments.size() == 2 && arguments[0] == "-uid" ? number(arguments[1]) : std::nullopt;
+  if (!uid) return failure("usage: start_server -uid UID");
+  if (manager_.limits().house_of(static_cast<uid_t>(*uid)) == kHome &&
+      (manager_.limits().serves_all_users || static_cast<uid_t>(*uid) == geteuid())) {
+    return {true, ""};
+  }
+  if (!manager_.limits().serves_all_users) {
+    return failure(fmt::format("this broker serves user {} alone: start it with --user or --multiuser-server", geteuid()));
+  }
+  return failure(fmt::format("a server of user {} is started with that user's first client", *uid));
 }
 
 Commands::Result Commands::users(const Arguments& arguments) const {

@@ -47,6 +47,9 @@ class Commands {
   [[nodiscard]] Result get_server_status(const Arguments& arguments) const;
   [[nodiscard]] Result get_client_list(const Arguments& arguments) const;
   [[nodiscard]] Result servers(const Arguments& arguments) const;
+  [[nodiscard]] Result get_device_client_list(const Arguments& arguments) const;
+  [[nodiscard]] Result memory_limit(const std::string& name, const Arguments& arguments) const;
+  [[nodiscard]] Result start_server(const Arguments& arguments) const;
   [[nodiscard]] Result users(const Arguments& arguments) const;
   [[nodiscard]] Result quit(const Arguments& arguments) const;
   [[nodiscard]] Result hold(const Arguments& arguments, pid_t asker) const;
