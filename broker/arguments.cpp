@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/arguments.hpp"
 
+#include <cstdlib>
+
 #include "broker/control/executors/driver_choice.hpp"
 
 namespace mpsshim::broker {
@@ -14,7 +16,10 @@ void describe_service(CommandLine& line, Arguments& arguments) {
   line.flag("-f,--foreground", arguments.foreground, "Run in the foreground and log to standard error too", "--daemon");
   line.option("--driver", &arguments.driver, "auto (the GPU's driver, else the CPU driver), cuda, cpu, or the path of a library");
   line.option("--pipe-dir", &arguments.pipe_dir,
-              "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>)");
+              "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else root's /run/mpsshim, another user's $XDG_RUNTIME_DIR/mpsshim, else "
+              "/tmp/mpsshim-<uid>)");
+  line.option("--exit-when-idle", &arguments.exit_when_idle,
+              "Seconds after which the broker ends when no program uses it, nor any process that holds it (mpsctl hold) lives; -1: never");
   line.option("--log-dir", &arguments.log_dir, "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
   line.option("--workers", &arguments.workers, "Threads of the executor that serve clients; 0: half the processors, 1 to 8");
   line.option("--side-contexts", &arguments.side_contexts,
@@ -224,6 +229,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.linkers.job = 2 * std::chrono::seconds(arguments.link_s);
   limits.linkers.kept_bytes = 64ull << 20;  // the store of images keeps them, too
   limits.link_time = std::chrono::seconds(arguments.link_s);
+  if (const char* text = std::getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")) limits.memory_limit_text = text;
   limits.serves_all_users = arguments.all_users;
   limits.shares_executors = arguments.share_executors;
   if (arguments.client_host_mib != 0) limits.resources.client_host_bytes = arguments.client_host_mib << 20;

@@ -52,7 +52,7 @@ std::optional<int> CommandLine::parse(int argc, char** argv) {
   try {
     app_->parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app_->exit(error);
+    return app_->exit(error) == 0 ? 0 : 2;
   }
   return std::nullopt;
 }

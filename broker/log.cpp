@@ -9,10 +9,10 @@
 
 #include <fcntl.h>
 #include <spdlog/logger.h>
-#include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <unistd.h>
 
+#include "broker/log_file.hpp"
 #include "broker/log_quota.hpp"
 #include "broker/log_subject.hpp"
 #include "broker/printable.hpp"
@@ -53,6 +53,14 @@ std::shared_ptr<spdlog::logger>& server_log() {
   static std::shared_ptr<spdlog::logger> logger;
   return logger;
 }
+
+// To be opened anew.
+std::vector<std::shared_ptr<LogFile>>& log_files() {
+  static std::vector<std::shared_ptr<LogFile>> files;
+  return files;
+}
+
+std::shared_ptr<LogFile> make_log_file(const std::string& path) { return log_files().emplace_back(std::make_shared<LogFile>(path)); }
 
 struct Quota {
   std::uint64_t bytes = 0;  // set, with the rest, before there are threads
@@ -96,7 +104,7 @@ bool open_log(const LogOptions& options) {
   bool good = true;
   if (!options.path.empty()) {
     good = can_append(options.path);
-    if (good) sinks.push_back(std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.path));
+    if (good) sinks.push_back(make_log_file(options.path));
   }
   const int error = errno;
   if (options.to_standard_error || !good) sinks.push_back(std::make_shared<spdlog::sinks::stderr_sink_mt>());
@@ -129,8 +137,12 @@ void write_log(LogLevel level, std::string_view line) {
 
 bool open_server_log(const std::string& path) {
   if (!can_append(path)) return false;
-  server_log() = make_logger({std::make_shared<spdlog::sinks::basic_file_sink_mt>(path)}, "%v");
+  server_log() = make_logger({make_log_file(path)}, "%v");
   return true;
+}
+
+void reopen_log_files() {
+  for (const std::shared_ptr<LogFile>& file : log_files()) file->reopen();
 }
 
 void write_server_log(pid_t server, std::string_view line) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The broker's log, for control process and executor alike; the only place that knows the logging library.
+// The broker's log, for control process and executor alike; the only place, with log_file.*, that knows the logging library.
 // A line is a sentence with value, identity and remedy, and stays one line whatever names stand in it (printable.hpp). Lines are written at once (a
 // process that is killed has logged what it did). open_log() once, from the first thread; the rest from any thread. Before open_log() lines go to
-// standard error.
+// standard error. Files are LogFile's (log_file.hpp): they may be moved away under the broker, and a full disk is told.
 #pragma once
 
 #include <string>
@@ -25,6 +25,7 @@ struct LogOptions {
 // False if the file cannot be written (errno); lines then go to standard error alone.
 bool open_log(const LogOptions& options);
 void write_log(LogLevel level, std::string_view line);
+void reopen_log_files();  // those of this process
 
 // server.log, as the control process writes it beside its own: what becomes of servers (executors) and their clients, in the manual's kinds of
 // message ("MPS Logging Format"). A dying server cannot say it itself. The executors append their own lines to the same file.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // mpsbroker. The same binary is control process (-d, -f) and, re-executed by that with --executor, --compiler or --linker, each of its others.
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -29,16 +30,19 @@
 #include "broker/log.hpp"
 #include "broker/log_subject.hpp"
 #include "broker/rights/rights.hpp"
+#include "proto/mps_variables.hpp"
 
 namespace {
 
 using namespace mpsshim::broker;
 using namespace mpsshim::broker::control;
 
-int fail(const std::string& why) {
+// Exit statuses: 0: ended as it was told, or (-d) serves; 1: it cannot serve; 2: its command line cannot be understood.
+int fail(const std::string& why, int status = 1) {
   std::fprintf(stderr, "mpsbroker: %s\n", why.c_str());
-  return 1;
+  return status;
 }
+constexpr int kUsage = 2;
 
 // A client costs half a dozen descriptors, each of its memory chunks one.
 void raise_file_limit() {
@@ -94,6 +98,17 @@ int go_back(const Arguments& arguments, std::vector<std::string> words, const st
   return fail(why + "; and the former program cannot be executed: " + std::strerror(errno));
 }
 
+std::string wrong_window(const Arguments& arguments) {
+  return "--window " + arguments.window + " is not BEGIN-END in hexadecimal, multiples of 1 GiB, at least 3 TiB apart";
+}
+
+ServerOptions server_options(const Arguments& arguments, const Daemon& daemon, const std::string& server_log) {
+  ServerOptions options;
+  if (arguments.exit_when_idle >= 0) options.exit_when_idle = std::chrono::seconds(arguments.exit_when_idle);
+  if (arguments.daemon) options.reopen_output = [&daemon, server_log] { daemon.redirect_output(server_log); };
+  return options;
+}
+
 // `state`: what was handed over, if anything was, by a program with the command line `former`. `words`: this one's.
 int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::string>& words, const std::vector<std::string>& former,
           StateReader* state, std::optional<PipeDirectory> pipes) {
@@ -103,11 +118,13 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
     return arguments.daemon ? 1 : fail(why);
   };
   const auto window = parse_window(arguments.window);
-  if (!window) return refuse("--window " + arguments.window + " is not BEGIN-END in hexadecimal, multiples of 1 GiB, at least 3 TiB apart");
+  if (!window) return refuse(wrong_window(arguments));
   const ExecutorSettings executors = executor_settings(arguments);
   if (executors.drivers.empty()) return refuse("libcuda_cpu.so lies neither beside mpsbroker nor in its ../lib: name its path with --driver");
   std::string why;
-  if (state == nullptr) pipes = PipeDirectory::claim(arguments.pipe_dir, why);
+  if (state == nullptr) {
+    pipes = PipeDirectory::claim(arguments.pipe_dir, why, arguments.all_users ? PipeDirectory::Guests::all_users : PipeDirectory::Guests::own_user);
+  }
   if (!pipes) return refuse(why);
   std::error_code error;
   std::filesystem::create_directories(arguments.log_dir, error);
@@ -126,7 +143,7 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
   LinkerProcessLauncher linkers(linker_options(arguments));
   // Never destroyed where it could not take over: the sockets are the former program's.
   auto server = std::make_unique<Server>(std::move(*pipes), launcher, compilers, linkers, executors, session_limits(arguments, *window),
-                                         [&](const std::string& reason) {
+                                         server_options(arguments, daemon, server_log), [&](const std::string& reason) {
                                            if (reason.empty() && !arguments.keep_rights) give_up_rights(arguments.log_dir);
                                            daemon.settled(reason.empty() ? "" : "no driver serves: " + reason);
                                          });
@@ -136,10 +153,13 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
     return refuse(why);
   }
   if (state == nullptr) {
-    daemon.redirect_output(server_log);
+    if (arguments.daemon) daemon.redirect_output(server_log);
   } else if (!arguments.keep_rights) {
     give_up_rights(arguments.log_dir);
   }
+  char** entry = environ;
+  const std::string names = mpsshim::proto::unenforced_variables([&] { return *entry == nullptr ? std::string_view() : std::string_view(*entry++); });
+  if (!names.empty()) log_warning("In this broker's environment, and without effect, for nothing enforces that yet: {}.", names);
   return server->run();
 }
 
@@ -175,7 +195,9 @@ int main(int argc, char** argv) {
   if (arguments.executor) return executor_main(executor_options(arguments));
   if (arguments.linker) return linker_main(linker_options(arguments));
   if (arguments.compiler) return compiler_main({arguments.has_image_faults, arguments.dumpable});
-  if (!arguments.daemon && !arguments.foreground) return fail("say -d (background) or -f (foreground); see --help");
+  if (!arguments.daemon && !arguments.foreground) return fail("say -d (background) or -f (foreground); see --help", kUsage);
+  if (arguments.driver.empty()) return fail("--driver is empty: name auto, cuda, cpu or the path of a library", kUsage);
+  if (arguments.resume < 0 && !parse_window(arguments.window)) return fail(wrong_window(arguments), kUsage);
   raise_file_limit();
   if (std::string why; !arguments.user.empty() && !become_user(arguments.user, arguments.all_users, why)) return fail(why);
   prctl(PR_SET_DUMPABLE, arguments.dumpable ? 1 : 0);  // becoming another user may have set it

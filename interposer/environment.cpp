@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "interposer/log.hpp"
+#include "proto/pipe_directory.hpp"
 
 namespace mpsshim::interposer {
 
@@ -20,7 +21,9 @@ struct VariableRow {
 
 constexpr std::array kTable = {
     VariableRow{Variable::pipe_directory, "CUDA_MPS_PIPE_DIRECTORY", "directory of the broker's sockets"},
-    VariableRow{Variable::runtime_directory, "XDG_RUNTIME_DIR", "its folder mpsshim is the pipe directory where none is named"},
+    VariableRow{Variable::memory_limit, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+                "device memory this process may have, by device: 0=1G,GPU-…=512MB; a broker's lower limit holds"},
+    VariableRow{Variable::runtime_directory, "XDG_RUNTIME_DIR", "its folder mpsshim is looked for a broker where no directory is named"},
     VariableRow{Variable::disable, "MPSSHIM_DISABLE", "1: never look for a broker, every call goes to the real driver"},
     VariableRow{Variable::require, "MPSSHIM_REQUIRE", "1: without a broker every call fails (CUDA_ERROR_MPS_CONNECTION_FAILED)"},
     VariableRow{Variable::real_driver, "MPSSHIM_REAL_DRIVER", "path of the real libcuda.so.1, for calls that pass through"},
@@ -63,6 +66,7 @@ constexpr bool needs_trust(Variable variable) {
     case Variable::log_file:
     case Variable::cache_path:
     case Variable::home: return true;
+    case Variable::memory_limit:
     case Variable::disable:
     case Variable::require:
     case Variable::debug:
@@ -98,12 +102,12 @@ bool environment_switch(Variable variable) {
   return !value.empty() && value != "0";
 }
 
-std::string pipe_directory() {
-  const std::string_view named = environment_value(Variable::pipe_directory);
-  if (!named.empty()) return std::string(named);
-  const std::string_view runtime = environment_value(Variable::runtime_directory);
-  if (!runtime.empty()) return std::string(runtime) + "/mpsshim";
-  return "/tmp/mpsshim-" + std::to_string(getuid());
+std::vector<std::string> pipe_directories() {
+  return proto::directories_to_search({environment_value(Variable::pipe_directory), environment_value(Variable::runtime_directory), getuid()});
+}
+
+std::vector<std::string> unnamed_pipe_directories() {
+  return proto::directories_to_search({{}, environment_value(Variable::runtime_directory), getuid()});
 }
 
 void print_environment() {

@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace mpsshim::interposer {
 
 enum class Variable : std::uint8_t {
   pipe_directory,
+  memory_limit,
   runtime_directory,
   disable,
   require,
@@ -42,8 +44,9 @@ enum class Variable : std::uint8_t {
 // A switch is on if its value is neither empty nor 0.
 [[nodiscard]] bool environment_switch(Variable variable);
 
-// The directory of the broker's sockets: CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>.
-[[nodiscard]] std::string pipe_directory();
+// Where a broker's sockets may be, in order (proto/pipe_directory.hpp): the one that is named alone, else the others.
+[[nodiscard]] std::vector<std::string> pipe_directories();
+[[nodiscard]] std::vector<std::string> unnamed_pipe_directories();  // as if none were named
 
 // One line for each variable on standard error, if MPSSHIM_DEBUG asks for it.
 void print_environment();

@@ -35,18 +35,36 @@ std::atomic<std::uint32_t> topics{0};      // bit by DebugTopic; two threads tha
 
 constexpr std::uint32_t bit(DebugTopic topic) { return 1u << static_cast<std::uint32_t>(topic); }
 
+// Its own line: nothing may be enabled by it.
+void tell_unknown(std::string_view word) {
+  std::array<char, 128> known{};  // no allocation here: log.hpp
+  std::size_t length = 0;
+  for (const TopicName& topic : kTopics) {
+    length += static_cast<std::size_t>(
+        std::snprintf(known.data() + length, known.size() - length, "%.*s, ", static_cast<int>(topic.name.size()), topic.name.data()));
+  }
+  log_line("MPSSHIM_DEBUG has no topic \"%.*s\": there are %sand all.", static_cast<int>(std::min<std::size_t>(word.size(), 64)), word.data(),
+           known.data());
+}
+
 std::uint32_t read_topics() {
   std::uint32_t enabled = kRead;
+  std::string_view strange;
   std::string_view rest = environment_value(Variable::debug);
   while (!rest.empty()) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
     const std::string_view word = rest.substr(0, comma);
+    bool is_known = word.empty();
     for (const TopicName& known : kTopics) {
-      if (word == known.name || word == "all") enabled |= bit(known.topic);
+      if (word != known.name && word != "all") continue;
+      enabled |= bit(known.topic);
+      is_known = true;
     }
+    if (!is_known) strange = word;
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
-  topics.store(enabled, std::memory_order_relaxed);
+  const std::uint32_t former = topics.exchange(enabled, std::memory_order_relaxed);
+  if (!strange.empty() && former == 0) tell_unknown(strange);
   return enabled;
 }
 

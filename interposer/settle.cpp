@@ -23,6 +23,8 @@
 #include "interposer/passthrough.hpp"
 #include "interposer/trace.hpp"
 #include "proto/handshake.hpp"
+#include "proto/mps_variables.hpp"
+#include "proto/pipe_directory.hpp"
 #include "proto/segment.hpp"
 #include "proto/trace.hpp"
 
@@ -135,23 +137,65 @@ bool is_program_static() {
   return is_empty;
 }
 
+std::string socket_in(const std::string& directory) { return directory + '/' + proto::kClientSocketName; }
+
+// Anybody may make a directory under /tmp: what listens where nobody has named a place must be this user's or root's.
+bool is_trusted(const Connection& connection) { return connection.peer_uid() == geteuid() || connection.peer_uid() == 0; }
+
+struct FoundBroker {
+  Connection* connection = nullptr;         // lives as long as the process, also after destructors have run
+  std::string path;                         // where it answers; else that of the first place, or of one that this user may not use
+  int error = 0;                            // why it does not answer there
+  uid_t stranger = static_cast<uid_t>(-1);  // whose it is, where it is somebody's who is not trusted
+};
+
+// A named directory is the user's word.
+FoundBroker find_broker(const std::vector<std::string>& directories, bool is_named) {
+  FoundBroker found;
+  for (const std::string& directory : directories) {
+    auto* connection = new Connection();
+    std::string path = socket_in(directory);
+    const bool answers = connection->open(path);
+    const int error = errno;
+    if (answers && (is_named || is_trusted(*connection))) return {connection, std::move(path), 0};
+    // A place for the whole machine may have any user's broker, which is nothing to this one.
+    const bool is_own = is_named || directory != proto::kCompatiblePipeDirectory;
+    const bool is_news = found.path.empty() || (is_own && (answers || error == EACCES) && found.error == ENOENT);
+    if (is_news) found = {nullptr, std::move(path), answers ? EACCES : error, answers ? connection->peer_uid() : static_cast<uid_t>(-1)};
+    delete connection;
+  }
+  return found;
+}
+
+// In a directory that is not named, although another one is: "" if there is none.
+std::string broker_elsewhere() {
+  if (environment_value(Variable::pipe_directory).empty()) return "";
+  const FoundBroker found = find_broker(unnamed_pipe_directories(), false);
+  delete found.connection;
+  return found.connection == nullptr ? "" : found.path.substr(0, found.path.rfind('/'));
+}
+
+ProcessState do_without(const FoundBroker& found) {
+  if (found.stranger != static_cast<uid_t>(-1)) {
+    log_line("The broker at %s belongs to user %u: name its directory in CUDA_MPS_PIPE_DIRECTORY if you trust it.", found.path.c_str(),
+             found.stranger);
+    return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
+  }
+  const std::string elsewhere = broker_elsewhere();
+  if (environment_switch(Variable::require)) {
+    tell_absence(found.path, found.error, elsewhere);
+    return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
+  }
+  if (!elsewhere.empty()) tell_elsewhere(found.path, elsewhere);
+  return go_without_broker();
+}
+
 ProcessState look_for_broker() {
   if (environment_switch(Variable::disable)) return go_without_broker();
-  const std::string path = pipe_directory() + '/' + proto::kClientSocketName;
-  auto* connection = new Connection();  // lives as long as the process, also after destructors have run
-  if (!connection->open(path)) {
-    const int error = errno;
-    delete connection;
-    if (!environment_switch(Variable::require)) return go_without_broker();
-    tell_absence(path, error);
-    return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
-  }
-  // Anybody may make the default directory under /tmp: what listens there must be this user's or root's. A named directory is the user's word.
-  const uid_t owner = connection->peer_uid();
-  if (!environment_is_set(Variable::pipe_directory) && owner != geteuid() && owner != 0) {
-    log_line("The broker at %s belongs to user %u: name its directory in CUDA_MPS_PIPE_DIRECTORY if you trust it.", path.c_str(), owner);
-    return refuse(CUDA_ERROR_MPS_CONNECTION_FAILED);
-  }
+  const FoundBroker found = find_broker(pipe_directories(), !environment_value(Variable::pipe_directory).empty());
+  if (found.connection == nullptr) return do_without(found);
+  Connection* const connection = found.connection;
+  const std::string& path = found.path;
   if (is_program_static()) {
     delete connection;
     log_line(
@@ -184,6 +228,15 @@ ProcessState settle_child() {
   return settled.state;
 }
 
+// A limit that somebody relies on and that nothing keeps is worse than none.
+void tell_unenforced() {
+  char** entry = environ;
+  const std::string names =
+      proto::unenforced_variables([&] { return entry == nullptr || *entry == nullptr ? std::string_view() : std::string_view(*entry++); });
+  if (names.empty()) return;
+  log_line("%s %s set and without effect: mpsshim does not enforce that yet.", names.c_str(), names.find(',') == std::string::npos ? "is" : "are");
+}
+
 }  // namespace
 
 ProcessState settle() {
@@ -204,6 +257,7 @@ CUresult initialise_process() {
   if (is_initialised()) return CUDA_SUCCESS;
   if (const CUresult error = initialise_devices(); error != CUDA_SUCCESS) return error;
   settled.initialised = true;
+  tell_unenforced();
   const bool traced = debug_enabled(DebugTopic::calls) || proto::trace::enabled();
   settled.state = traced ? ProcessState::ready_traced : ProcessState::ready;
   fork_cleared.state.store(settled.state, std::memory_order_release);

@@ -1,53 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
-// mpsctl: asks a running broker. The command comes from the arguments, or one a line from standard input. Exit status 0 if every command was
-// obeyed, 1 if one was not or no broker is there, with one line that says why.
-#include <array>
+// mpsctl: asks a running broker. The command comes from the arguments, or one a line from standard input. Exit status 0: every command was obeyed;
+// 1: the broker refused one, or could not; 2: it could not be asked (no broker, no permission, a command line that cannot be understood). With the
+// last two, one line on standard error says why.
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "broker/command_line.hpp"
 #include "broker/control/base/pipe_directory.hpp"
-#include "proto/handshake.hpp"
-#include "proto/socket.hpp"
+#include "broker/ctl/broker_client.hpp"
 
 namespace {
 
-using namespace mpsshim;
+using namespace mpsshim::broker;
+using std::chrono::milliseconds;
 
-constexpr int kAnswerLimitMs = 60'000;  // work that is to stop is given time, and may have to be waited for
+constexpr milliseconds kAnswerLimit{60'000};  // work that is to stop is given time, and may have to be waited for
+constexpr milliseconds kEndLimit{15'000};     // of a broker that waits for nobody any more
+constexpr int kRefused = 1;
+constexpr int kNotAsked = 2;
 
-int fail(const std::string& why) {
+int fail(int status, const std::string& why) {
   std::fflush(stdout);
   std::fprintf(stderr, "mpsctl: %s\n", why.c_str());
-  return 1;
+  return status;
 }
 
-// The whole answer, its first line included. False if the broker did not answer in time.
-bool exchange(const proto::Socket& socket, const std::string& command, std::string& answer) {
-  if (socket.send(std::as_bytes(std::span(command))) != proto::SocketStatus::ok) return false;
-  std::array<std::byte, proto::kMaxMessageBytes> buffer;
-  while (socket.wait_readable(kAnswerLimitMs)) {
-    std::size_t bytes = 0;
-    proto::ReceivedFds fds;
-    if (socket.receive(buffer, bytes, fds) != proto::SocketStatus::ok) return !answer.empty();
-    answer.append(reinterpret_cast<const char*>(buffer.data()), bytes);
+// How long a broker may take that was told to quit; nothing: as long as it has clients.
+std::optional<milliseconds> end_limit(const std::string& command) {
+  std::istringstream words(command);
+  std::string word;
+  bool waits_for_clients = true;
+  long seconds = 0;
+  while (words >> word) {
+    if (word == "--now") waits_for_clients = false;
+    if (word == "-t" && words >> seconds) waits_for_clients = false;
   }
-  return false;
+  if (waits_for_clients) return std::nullopt;
+  return kEndLimit + milliseconds(1000 * seconds);
 }
 
 int execute(const std::string& directory, const std::string& command) {
-  if (command.size() >= proto::kMaxMessageBytes) return fail("the command is too long");
-  const proto::Socket socket = proto::Socket::connect_to(directory + "/" + proto::kControlSocketName);
-  if (!socket.valid()) return fail("no broker serves " + directory + ": start one with mpsbroker -d, or name its directory with --pipe-dir");
-  std::string answer;
-  if (!exchange(socket, command, answer)) return fail("the broker in " + directory + " does not answer: see its control.log");
-  const std::size_t line = answer.find('\n');
-  const std::string text = line == std::string::npos ? "" : answer.substr(line + 1);
-  if (answer.substr(0, line) != "ok") return fail(text);
-  std::fputs(text.c_str(), stdout);
+  if (command.size() >= mpsshim::proto::kMaxMessageBytes) return fail(kNotAsked, "the command is too long");
+  ctl::BrokerClient broker(directory);
+  const ctl::Answer answer = broker.ask(command, kAnswerLimit);
+  if (!answer.was_asked) return fail(kNotAsked, answer.text);
+  if (!answer.ok) return fail(kRefused, answer.text);
+  std::fputs(answer.text.c_str(), stdout);
+  std::istringstream words(command);
+  std::string name;
+  if (words >> name && name == "quit" && !broker.await_end(end_limit(command))) {
+    return fail(kRefused, "the broker in " + directory + " has not ended: see its control.log");
+  }
   return 0;
 }
 
@@ -55,7 +63,7 @@ int execute_lines(const std::string& directory) {
   int status = 0;
   for (std::string line; std::getline(std::cin, line);) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    status |= execute(directory, line);
+    status = std::max(status, execute(directory, line));
   }
   return status;
 }
@@ -64,17 +72,23 @@ int execute_lines(const std::string& directory) {
 
 int main(int argc, char** argv) {
   std::string pipe_dir;
-  broker::CommandLine line("mpsctl: commands for a running mpsbroker; without a command, one a line from standard input");
+  CommandLine line("mpsctl: commands for a running mpsbroker; without a command, one a line from standard input");
   line.option("--pipe-dir", &pipe_dir,
-              "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else $XDG_RUNTIME_DIR/mpsshim, else /tmp/mpsshim-<uid>)");
+              "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY; else where a broker answers, of $XDG_RUNTIME_DIR/mpsshim, "
+              "/run/user/<uid>/mpsshim, /tmp/mpsshim-<uid>, /run/mpsshim, /tmp/nvidia-mps)");
   line.take_remaining(
       "Commands: get_server_list, get_server_status PID, get_client_list PID, ps [-l] [-p PID], terminate_client SERVER PID, "
-      "restart [-f] [-t SECONDS] [executors], quit [-t SECONDS], help");
+      "restart [-f] [-t SECONDS] [executors], hold [PID], quit [-t SECONDS | --now], help\n"
+      "Exit status: 0: obeyed; 1: refused, or it could not be done; 2: not asked (no broker, no permission, wrong usage)");
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
-  const std::string directory = mpsshim::broker::control::choose_pipe_directory(pipe_dir);
+  const std::vector<std::string> directories = control::pipe_directories_to_search(pipe_dir);
+  const ctl::Found found = ctl::find_broker(directories, directories.size() == 1 ? ctl::Trust::anybody : ctl::Trust::user_and_root);
   const std::vector<std::string> words = line.remaining();
-  if (words.empty()) return execute_lines(directory);
+  if (found.reach == ctl::Reach::absent || found.reach == ctl::Reach::forbidden) {
+    return fail(kNotAsked, ctl::absence(found.directory, found.error));
+  }
+  if (words.empty()) return execute_lines(found.directory);
   std::string command;
   for (const std::string& word : words) command += (command.empty() ? "" : " ") + word;
-  return execute(directory, command);
+  return execute(found.directory, command);
 }

@@ -11,7 +11,7 @@
 
 namespace mpsshim::interposer {
 
-void tell_absence(const std::string& path, int error) {
+void tell_absence(const std::string& path, int error, const std::string& elsewhere) {
   if (error == EACCES || error == EPERM) {
     log_line(
         "User %u may not use the broker at %s (%s), and MPSSHIM_REQUIRE is set: start a broker of your own and name its directory in "
@@ -19,8 +19,21 @@ void tell_absence(const std::string& path, int error) {
         geteuid(), path.c_str(), std::strerror(error));
     return;
   }
+  if (!elsewhere.empty()) {
+    log_line(
+        "No broker answers at %s (%s), and MPSSHIM_REQUIRE is set; one answers in %s: name that directory in CUDA_MPS_PIPE_DIRECTORY, or name none.",
+        path.c_str(), std::strerror(error), elsewhere.c_str());
+    return;
+  }
   log_line("No broker answers at %s (%s), and MPSSHIM_REQUIRE is set: start mpsbroker, or name its directory in CUDA_MPS_PIPE_DIRECTORY.",
            path.c_str(), std::strerror(error));
+}
+
+void tell_elsewhere(const std::string& path, const std::string& elsewhere) {
+  log_line(
+      "No broker answers at %s, where CUDA_MPS_PIPE_DIRECTORY has it: this program runs without one. One answers in %s: name that directory, or name "
+      "none.",
+      path.c_str(), elsewhere.c_str());
 }
 
 void tell_refusal(const std::string& path, CUresult status, uid_t owner) {

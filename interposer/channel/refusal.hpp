@@ -11,8 +11,12 @@
 
 namespace mpsshim::interposer {
 
-// Nobody listens at `path`, or this user may not ask there, by errno of connect(); a broker is required.
-void tell_absence(const std::string& path, int error);
+// Nobody listens at `path`, or this user may not ask there, by errno of connect(); a broker is required. `elsewhere`: where one answers that was not
+// named, or "".
+void tell_absence(const std::string& path, int error, const std::string& elsewhere);
+
+// The same where none is required: only that there is one which is not used, for a directory that the program's user has named has none.
+void tell_elsewhere(const std::string& path, const std::string& elsewhere);
 
 // The broker at `path`, which runs as `owner`, has answered Hello with `status`.
 void tell_refusal(const std::string& path, CUresult status, uid_t owner);

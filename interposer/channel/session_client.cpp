@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interposer/channel/session_client.hpp"
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -12,10 +14,12 @@
 #include "interposer/channel/connection.hpp"
 #include "interposer/channel/recovery.hpp"
 #include "interposer/channel/refusal.hpp"
+#include "interposer/environment.hpp"
 #include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"
 #include "interposer/settle.hpp"
 #include "proto/file_size_limit.hpp"
+#include "proto/memory_limit.hpp"
 #include "proto/trace.hpp"
 
 namespace mpsshim::interposer {
@@ -82,9 +86,26 @@ CUresult SessionClient::attach_locked() {
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+// Rounded down to MiB, which is what a chunk is made of at least. What is wrong in it is told once: the broker goes by the rest.
+std::uint32_t asked_memory_limit_mib(std::uint32_t device) {
+  static std::atomic<bool> told{false};
+  const proto::MemoryLimitText limits = proto::parse_memory_limits(driver_facts(), environment_value(Variable::memory_limit));
+  if (!limits.wrong.empty() && !told.exchange(true, std::memory_order_relaxed)) {
+    log_line("%s: \"%.*s\" is no limit of device memory (DEVICE=SIZE, DEVICE an index or GPU-…, SIZE with K, M, G or T): it is left out.",
+             variable_name(Variable::memory_limit), static_cast<int>(std::min<std::size_t>(limits.wrong.size(), 200)), limits.wrong.data());
+  }
+  const std::uint64_t bytes = device < proto::kMaxDevices ? limits.limit_bytes[device] : 0;
+  return bytes == 0 ? 0 : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bytes >> 20, 1, UINT32_MAX));
+}
+
+}  // namespace
+
 CUresult SessionClient::request_link(proto::Attached& attached, std::shared_ptr<Link>& link, proto::FileDescriptor& fences) {
   proto::Attach question;
   question.device = broker_ordinal(settle_session_device());
+  question.memory_limit_mib = asked_memory_limit_mib(question.device);
   proto::Received<proto::Attached> received;
   if (const CUresult error = connection().request(question, received); error != CUDA_SUCCESS) {
     if (!attached_.load(std::memory_order_relaxed) && !connection().is_lost()) tell_no_session(error);  // what is lost has said so

@@ -69,7 +69,7 @@ class Broker:
         return self
 
     def __exit__(self, *_):
-        self._control("quit")
+        self._control("quit", "--now")
         try:
             self.process.wait(timeout=20)
         except subprocess.TimeoutExpired:

@@ -18,7 +18,7 @@ namespace {
 
 struct Stage {
   Stage()
-      : commands(control.manager(), [this](std::chrono::seconds patience) {
+      : commands(control.manager(), [this](std::optional<std::chrono::seconds> patience) {
           ++quits;
           last_patience = patience;
         }) {
@@ -33,7 +33,7 @@ struct Stage {
   }
   ControlStage control;
   unsigned quits = 0;
-  std::chrono::seconds last_patience{0};
+  std::optional<std::chrono::seconds> last_patience;
   broker::control::Commands commands;
   proto::Socket clients[3];
 };
@@ -55,7 +55,8 @@ void execute(const std::string& line) {
   require(result.ok || !result.text.empty(), "a failure without a word");
   if (stage->quits == quits) return;
   // A line that ends the broker says so, alone or with how long it may take.
-  require(result.ok && line.find("quit") != std::string::npos && stage->last_patience >= std::chrono::seconds(0), "another command ended the broker");
+  require(result.ok && line.find("quit") != std::string::npos && stage->last_patience.value_or(std::chrono::seconds(0)) >= std::chrono::seconds(0),
+          "another command ended the broker");
 }
 
 }  // namespace
@@ -68,6 +69,9 @@ Input make_input(Random& random) {
                                            "get_server_status",
                                            "get_client_list",
                                            "quit",
+                                           "--now",
+                                           "servers",
+                                           "hold",
                                            "terminate_client",
                                            "restart",
                                            "-t",

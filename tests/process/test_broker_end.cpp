@@ -36,15 +36,15 @@ void require_errors(std::vector<Program>& programs) {
 
 }  // namespace
 
-TEST_CASE("mpsctl quit under clients gives each an error") {
+TEST_CASE("mpsctl quit --now under clients gives each an error") {
   BrokerFixture broker;
   std::vector<Program> programs = start_clients(broker);
   REQUIRE(broker.wait_for_clients(programs.size()));
-  const Outcome quit = broker.ctl({"quit"});
+  const Outcome quit = broker.ctl({"quit", "--now"});
   INFO(quit.explain() << broker.log());
   REQUIRE(quit.ok());
   require_errors(programs);
-  const Outcome& end = broker.process().wait(std::chrono::seconds(15));
+  const Outcome& end = broker.process().wait(std::chrono::seconds(1));  // it had ended when the command returned
   INFO(end.explain());
   REQUIRE_FALSE(end.timed_out);
   REQUIRE(end.ok());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a program finds when there is no broker, when it is told to do without, and when there is one.
 #include <algorithm>
+#include <filesystem>
 #include <string>
 
 #include "tests/support/broker_fixture.hpp"
@@ -50,6 +51,42 @@ TEST_CASE("without a broker a program runs as if the library were not there") {
   REQUIRE(with.signal == 0);
   REQUIRE(with.exit_code == plain.exit_code);
   REQUIRE(with.output == plain.output);
+}
+
+TEST_CASE("a broker that is only elsewhere is told of, and one that nobody names is found") {
+  const BrokerFixture broker;
+  const TemporaryFolder folder;
+  const TemporaryFolder nowhere;
+  std::filesystem::create_symlink(broker.pipe_dir(), folder.path() / "mpsshim");
+  ProgramOptions options;
+  options.environment = client_environment(nowhere.path());
+  options.environment["XDG_RUNTIME_DIR"] = folder.path();
+  const std::string found = "one answers in " + (folder.path() / "mpsshim").string();
+  const Outcome required = run_program(built_program("process1"), options, std::chrono::seconds(20));
+  INFO(required.explain());
+  CHECK(required.exit_code == 1);
+  CHECK(lines_with(required.errors, found) == 1);
+  options.environment["MPSSHIM_REQUIRE"] = "0";
+  const Outcome passed = run_program(built_program("process1"), options, std::chrono::seconds(20));
+  INFO(passed.explain());
+  CHECK(lines_with(passed.errors, "One answers in " + (folder.path() / "mpsshim").string()) == 1);
+  options.environment["MPSSHIM_REQUIRE"] = "1";
+  options.environment["CUDA_MPS_PIPE_DIRECTORY"] = "";
+  const Outcome served = run_program(built_program("process1"), options, std::chrono::seconds(20));
+  INFO(served.explain());
+  CHECK(served.ok());
+  CHECK(served.errors.empty());
+}
+
+TEST_CASE("a word that MPSSHIM_DEBUG does not know is told once, and the others hold") {
+  const BrokerFixture broker;
+  ProgramOptions options;
+  options.environment["MPSSHIM_DEBUG"] = "settle,setle,,";
+  const Outcome outcome = broker.run("process1", options);
+  INFO(outcome.explain());
+  CHECK(outcome.ok());
+  CHECK(lines_with(outcome.errors, "MPSSHIM_DEBUG has no topic \"setle\": there are env, settle") == 1);
+  CHECK(lines_with(outcome.errors, "Attached to the broker") == 1);
 }
 
 TEST_CASE("MPSSHIM_DISABLE goes past a broker that is there") {

@@ -120,7 +120,15 @@ TEST_CASE("users see that the broker is full, and a program that comes later is 
 TEST_CASE("users see that the broker is stopping") {
   const BrokerFixture broker;
   Program first = start_first_client(broker);
-  REQUIRE(broker.ctl({"quit", "-t", "60"}).ok());  // it waits for the first to leave
+  ProgramOptions quit;
+  quit.arguments = {"--pipe-dir", broker.pipe_dir(), "quit"};
+  Program quitter(built_program("mpsctl"), quit);  // it waits for the first to leave
+  REQUIRE(
+      eventually(std::chrono::seconds(10), [&] { return broker.log().find("The broker quits once its 1 client has left") != std::string::npos; }));
   require_row(broker.run("process1"), {kBusy, "it is stopping, or its executor is not ready", "Start this program again"});
+  CHECK(quitter.running());
   first.send(SIGKILL);
+  const Outcome& outcome = quitter.wait(std::chrono::seconds(20));
+  INFO(outcome.explain());
+  CHECK(outcome.ok());
 }

@@ -170,7 +170,17 @@ Outcome BrokerFixture::ctl(const std::vector<std::string>& arguments) const {
   return run_program(built_program("mpsctl"), options, std::chrono::seconds(20));
 }
 
-std::vector<pid_t> BrokerFixture::servers() const { return pids_in(ctl({"get_server_list"}).output); }
+std::vector<pid_t> BrokerFixture::servers() const {
+  std::istringstream lines(ctl({"servers"}).output);
+  std::string line;
+  std::vector<pid_t> pids;
+  for (std::getline(lines, line); std::getline(lines, line);) {
+    std::string number;
+    pid_t pid = -1;
+    if (std::istringstream(line) >> number >> pid) pids.push_back(pid);
+  }
+  return pids;
+}
 
 std::vector<pid_t> BrokerFixture::clients() const {
   std::vector<pid_t> all;

@@ -75,7 +75,7 @@ class BrokerFixture {
 
   // mpsctl, with its arguments.
   [[nodiscard]] Outcome ctl(const std::vector<std::string>& arguments) const;
-  // The pids that mpsctl lists: servers (executors), and the clients of all of them.
+  // Pids: of the processes that the servers (executors) have now, and of the clients of all of them.
   [[nodiscard]] std::vector<pid_t> servers() const;
   [[nodiscard]] std::vector<pid_t> clients() const;
   [[nodiscard]] bool wait_for_clients(std::size_t count, Milliseconds limit = std::chrono::seconds(20)) const;

@@ -48,7 +48,6 @@ bool Daemon::detach(int& exit_status) {
   if (chdir("/") != 0) std::fprintf(stderr, "mpsbroker: cannot enter / (%s)\n", std::strerror(errno));
   const proto::FileDescriptor null(open("/dev/null", O_RDWR | O_CLOEXEC));
   dup2(null.get(), STDIN_FILENO);
-  detached_ = true;
   return false;
 }
 
@@ -60,7 +59,6 @@ void Daemon::settled(const std::string& why) {
 }
 
 void Daemon::redirect_output(const std::string& path) const {
-  if (!detached_) return;
   const proto::FileDescriptor file(open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
   if (!file.valid()) return;
   dup2(file.get(), STDOUT_FILENO);

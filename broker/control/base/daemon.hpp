@@ -19,7 +19,6 @@ class Daemon {
   void redirect_output(const std::string& path) const;
 
  private:
-  bool detached_ = false;
   proto::FileDescriptor report_;  // to the starting process: "." or a sentence
 };
 

@@ -82,6 +82,7 @@ void EventLoop::run_due_timers() {
 void EventLoop::turn(int timeout_ms) {
   std::array<epoll_event, 64> events;
   const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_ms(timeout_ms));
+  std::stable_partition(events.begin(), events.begin() + std::max(count, 0), [this](const epoll_event& event) { return event.data.u64 == first_; });
   for (int i = 0; i < count; ++i) {
     const std::uint64_t id = events[i].data.u64;  // a copy: the structure is packed, no reference may bind to it
     const auto found = watches_.find(id);

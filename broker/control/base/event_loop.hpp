@@ -65,6 +65,8 @@ class EventLoop {
 
   // An empty Watch if the kernel refuses (errno). The descriptor stays the caller's and must be open as long as the watch.
   [[nodiscard]] Watch watch(int fd, Events events, std::function<void(Events)> callback);
+  // Of what is ready at once, that one is called first, whatever was ready earlier: orders that say what the rest is worth. One watch.
+  void serve_first(const Watch& watch) { first_ = watch.id_; }
   [[nodiscard]] Timer after(std::chrono::milliseconds delay, std::function<void()> callback);
   // Runs after what is ready now. For work done in slices, and for what must not happen under the caller's feet.
   void defer(std::function<void()> task) { deferred_.push_back(std::move(task)); }
@@ -83,6 +85,7 @@ class EventLoop {
 
   proto::FileDescriptor epoll_;
   std::uint64_t next_id_ = 1;
+  std::uint64_t first_ = 0;
   std::unordered_map<std::uint64_t, std::shared_ptr<Entry>> watches_;
   std::map<Timer::Key, std::function<void()>> timers_;
   std::deque<std::function<void()>> deferred_;

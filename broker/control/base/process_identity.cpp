@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "broker/printable.hpp"
+#include "proto/mps_variables.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -52,6 +53,23 @@ std::string leading_words_of(pid_t pid) {
     if (!word.starts_with('-')) break;
   }
   return words.substr(0, kLongestCommand);
+}
+
+std::string unenforced_variables_of(pid_t pid) {
+  constexpr std::size_t kMostEnvironment = 128 << 10;
+  std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+  std::string text(kMostEnvironment, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  std::istringstream entries(text);
+  std::string entry;
+  const std::string names = proto::unenforced_variables([&] {
+    while (std::getline(entries, entry, '\0')) {
+      if (!entry.empty()) return std::string_view(entry);
+    }
+    return std::string_view();
+  });
+  return printable(names.substr(0, kLongestCommand));
 }
 
 std::string pid_namespace_of(pid_t pid) {

@@ -14,7 +14,7 @@ ExecutorPool::ExecutorPool(EventLoop& loop, ExecutorLauncher& launcher, const Ex
 ManagedExecutor& ExecutorPool::add(ExecutorId id, const ExecutorSettings& settings) {
   auto& executor = executors_[id];
   executor = std::make_unique<ManagedExecutor>(loop_, launcher_, settings, id, owner_);
-  executor->start();
+  if (!quitting_) executor->start();
   return *executor;
 }
 
@@ -25,12 +25,13 @@ ManagedExecutor& ExecutorPool::first(unsigned device) {
   return add({device, 0}, settings);
 }
 
-void ExecutorPool::resume(ExecutorId id, std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts) {
+void ExecutorPool::resume(ExecutorId id, std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts,
+                          const ServerNumber& number) {
   ExecutorSettings settings = settings_;
   if (id != ExecutorId{}) settings.drivers = {driver};
   auto& executor = executors_[id];
   executor = std::make_unique<ManagedExecutor>(loop_, launcher_, settings, id, owner_);
-  executor->resume(epoch, driver, facts);
+  executor->resume(epoch, driver, facts, number);
   executor->start();
 }
 
@@ -61,6 +62,7 @@ bool ExecutorPool::may_try(unsigned device, uid_t user) {
 }
 
 ManagedExecutor* ExecutorPool::add_another(unsigned device, uid_t user) {
+  if (quitting_) return nullptr;
   if (!may_try(device, user)) return nullptr;
   const auto count = std::ranges::count_if(
       executors_, [&](const auto& entry) { return entry.first.device == device && entry.first.user == user && !entry.second->is_quitting(); });
@@ -111,6 +113,7 @@ bool ExecutorPool::prepare_next_lives(std::optional<uid_t> user) {
 }
 
 void ExecutorPool::quit() {
+  quitting_ = true;
   for (auto& [id, executor] : executors_) executor->quit();
 }
 

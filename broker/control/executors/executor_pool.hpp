@@ -30,7 +30,7 @@ class ExecutorPool {
   // The device's own. Starts it if this is the first time. Those of further devices use the driver that serves device 0.
   ManagedExecutor& first(unsigned device);
   // A first executor again, as it was in the control process before this one. That of device 0 and kHome first.
-  void resume(ExecutorId id, std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts);
+  void resume(ExecutorId id, std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts, const ServerNumber& number);
   // Of that user's the first that is not blocked and suits; else a new one, if one more may be had; else nullptr.
   ManagedExecutor* choose(unsigned device, uid_t user, const Suits& suits);
   // Of that user's the first that suits, blocked or not; nullptr: there is none.
@@ -45,7 +45,7 @@ class ExecutorPool {
   // For restarts: executors that have no next life ready are asked to prepare it, once each, those too that came since the last call; true once all
   // have one.
   [[nodiscard]] bool prepare_next_lives(std::optional<uid_t> user = {});  // of that user's; nothing: of all
-  void quit();
+  void quit();                                                            // all end, and none is started any more
   [[nodiscard]] bool all_stopped() const;
   [[nodiscard]] const std::map<ExecutorId, std::unique_ptr<ManagedExecutor>>& all() const { return executors_; }
 
@@ -59,6 +59,7 @@ class ExecutorPool {
   const ExecutorSettings settings_;
   const PoolLimits limits_;
   ExecutorOwner& owner_;
+  bool quitting_ = false;
   std::map<ExecutorId, std::unique_ptr<ManagedExecutor>> executors_;
   std::map<std::pair<unsigned, uid_t>, EventLoop::Clock::time_point> refused_until_;  // by device and user
   std::map<ExecutorId, EventLoop::Timer> idle_;

@@ -76,8 +76,9 @@ ExecutorOptions ManagedExecutor::standby_options(StandbyKind kind) const {
   return options;
 }
 
-void ManagedExecutor::resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts) {
+void ManagedExecutor::resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts, const ServerNumber& number) {
   epoch_ = epoch;
+  number_ = number;
   has_served_ = true;
   facts_ = std::make_unique<proto::DriverFacts>(facts);
   const auto found = std::ranges::find(settings_.drivers, driver);
@@ -102,6 +103,7 @@ void ManagedExecutor::start() {
   ++epoch_;
   serving_->set_handlers({[this](ReceivedMessage& received) { arrived(received); }, [this] { died(); }});
   last_pid_ = pid();
+  number_.begin_life(last_pid_, has_served_);
   log_info("Starting new server {} for user {}: executor {}, epoch {}, {}.", last_pid_, id_.user == kHome ? geteuid() : id_.user, label_, epoch_,
            driver());
   log_server(last_pid_, "Creating server context on device {}: server status is INITIALIZING.", id_.device);

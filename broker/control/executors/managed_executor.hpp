@@ -26,6 +26,7 @@
 #include "broker/control/executors/executor_instance.hpp"
 #include "broker/control/executors/executor_owner.hpp"
 #include "broker/control/executors/executor_settings.hpp"
+#include "broker/control/executors/server_number.hpp"
 #include "broker/control/executors/standby.hpp"
 #include "broker/control/faults/kernel_log.hpp"
 #include "broker/control/faults/trap_sense.hpp"
@@ -43,7 +44,7 @@ class ManagedExecutor {
 
   void start();
   // Before start(), in a control process that has taken over from another: what its lives there have shown.
-  void resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts);
+  void resume(std::uint64_t epoch, const std::string& driver, const proto::DriverFacts& facts, const ServerNumber& number);
   void send(const OutgoingMessage& message);
   void begin_drain();  // no more new work is to be read: Quiesce
   void replace();      // kills this life; executor_died follows with Cause::replaced
@@ -73,6 +74,7 @@ class ManagedExecutor {
   [[nodiscard]] bool is_permanent() const { return is_first() && id_.user == kHome; }  // the device's; all others end when nobody needs them
   [[nodiscard]] const std::string& label() const { return label_; }  // "0"; "0.1": the second one of device 0; "0@1000": of another user
   [[nodiscard]] pid_t pid() const { return serving_ ? serving_->pid() : -1; }
+  [[nodiscard]] const ServerNumber& number() const { return number_; }
   [[nodiscard]] pid_t last_pid() const { return last_pid_; }    // of this life, or of the one before while there is none
   [[nodiscard]] std::uint64_t epoch() const { return epoch_; }  // counts lives
   [[nodiscard]] const std::string& driver() const { return settings_.drivers[driver_]; }
@@ -142,6 +144,7 @@ class ManagedExecutor {
   Standby standby_;
   std::unique_ptr<ExecutorInstance> serving_;  // or about to
   pid_t last_pid_ = -1;
+  ServerNumber number_;
   std::vector<Blocker> blocking_;
   std::unique_ptr<proto::DriverFacts> facts_;
   DeathReport report_;

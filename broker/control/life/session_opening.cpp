@@ -9,6 +9,7 @@
 
 #include "broker/control/base/complaints.hpp"
 #include "broker/log.hpp"
+#include "proto/memory_limit.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -145,6 +146,7 @@ void SessionOpening::restore_memory(const ClientSession& session, ManagedExecuto
 
 void SessionOpening::send_open(ClientSession& session, ManagedExecutor& executor) {
   session.forget_executor();  // the one before
+  if (!session.memory_limit_bytes) session.memory_limit_bytes = settings_.memory_limit(session, executor);
   session.uses_heap = false;
   const auto lent = session.channel->lent();
   executor.send(
@@ -154,7 +156,7 @@ void SessionOpening::send_open(ClientSession& session, ManagedExecutor& executor
                             .client_uid = session.client.uid,
                             .device_lease = session.device_lease,
                             .pinned_lease = session.pinned_lease,
-                            .device_limit_bytes = settings_.device_limit_bytes},
+                            .device_limit_bytes = proto::lower_limit(settings_.device_limit_bytes, *session.memory_limit_bytes)},
        {.channel = lent.channel, .fences = lent.fences, .ring_doorbell = lent.ring_doorbell, .completion_doorbell = lent.completion_doorbell}});
   session.phase = SessionPhase::opening;
 }

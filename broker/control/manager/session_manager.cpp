@@ -8,6 +8,7 @@
 #include "broker/control/sessions/session_output.hpp"
 #include "broker/log.hpp"
 #include "broker/log_subject.hpp"
+#include "proto/memory_limit.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -46,7 +47,12 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
              .ledger = ledger_},
             [this] { heaps_.look_soon(); }),
       opening_(loop, limits_, sessions_, pool_, choice_, ranges_, ledger_, ends_,
-               {.device_limit_bytes = chunks_.quota().limit(),
+               {.memory_limit =
+                    [this](const ClientSession& session, const ManagedExecutor& executor) {
+                      memory_limits_.begin(executor.id());
+                      return proto::lower_limit(memory_limits_.of_server(executor.id(), session.device), session.asked_memory_limit_bytes);
+                    },
+                .device_limit_bytes = chunks_.quota().limit(),
                 .is_held_back = [this](const ClientSession& newcomer) { return heaps_.holds_back(newcomer); }}),
       investigation_(sessions_, ledger_),
       deaths_(sessions_, ends_, relocations_, investigation_, ledger_),
@@ -98,7 +104,8 @@ SessionHandover SessionManager::handover() {
                           .pool = pool_,
                           .ranges = ranges_,
                           .quota = chunks_.quota(),
-                          .ledger = ledger_});
+                          .ledger = ledger_,
+                          .memory_limits = memory_limits_});
 }
 
 void SessionManager::save(StateWriter& state) { handover().save(state); }
@@ -111,6 +118,17 @@ bool SessionManager::resume(StateReader& state, std::string& why, std::function<
   return true;
 }
 
+// By the manual the broker's own environment sets the default.
+void SessionManager::take_default_limits(const proto::DriverFacts& facts) {
+  const proto::MemoryLimitText limits = proto::parse_memory_limits(facts, limits_.memory_limit_text);
+  if (!limits.wrong.empty()) {
+    log_warning("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT: \"{}\" is no limit (DEVICE=SIZE with K, M, G or T): it is left out.", limits.wrong);
+  }
+  for (unsigned device = 0; device < facts.device_count; ++device) {
+    if (limits.limit_bytes[device] != 0) memory_limits_.set_default(device, limits.limit_bytes[device]);
+  }
+}
+
 void SessionManager::fault_told(const XidLine& line) {
   for (const auto& [id, executor] : pool_.all()) {
     if (line.number == kXidException) executor->rule_out_trap();
@@ -121,6 +139,7 @@ void SessionManager::fault_told(const XidLine& line) {
 void SessionManager::executor_ready(ManagedExecutor& executor) {
   const bool first = !facts_file_.are_there();
   if (executor.id() == ExecutorId{}) facts_file_.publish(*executor.facts());
+  if (first) take_default_limits(*executor.facts());
   ranges_.make(*executor.facts());
   replays_.begin(executor, *executor.serving());
   if (restarts_.keeps_at_rest(executor)) {
@@ -190,6 +209,7 @@ void SessionManager::forget(ManagedExecutor& executor) {
   }
   life_ended(executor);
   images_.forget_log(executor.id());
+  memory_limits_.forget(executor.id());
   choice_.forget(executor.id());
   pool_.forget(executor);
   restarts_.look_for_renewal();  // which is not waited for any more

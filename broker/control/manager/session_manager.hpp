@@ -24,6 +24,7 @@
 #include "broker/control/sessions/device_chunks.hpp"
 #include "broker/control/sessions/holdings.hpp"
 #include "broker/control/sessions/host_segments.hpp"
+#include "broker/control/sessions/memory_limits.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -67,6 +68,7 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] bool may_hold(const ClientSession& session, std::uint64_t more_bytes, std::string& why) const {
     return holdings_.may_hold(session, more_bytes, why);
   }
+  [[nodiscard]] MemoryLimits& memory_limits() { return memory_limits_; }
   [[nodiscard]] DeviceChunks& chunks() { return chunks_; }
   [[nodiscard]] HostSegments& segments() { return segments_; }
   [[nodiscard]] CUresult offer_external(ClientSession& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor);
@@ -98,6 +100,7 @@ class SessionManager final : public ExecutorOwner {
   void session_sent(ClientSession& session, ReceivedMessage& received);
   void session_closed(ClientSession& session);
   [[nodiscard]] SessionHandover handover();
+  void take_default_limits(const proto::DriverFacts& facts);
 
   EventLoop& loop_;
   const SessionLimits limits_;
@@ -106,6 +109,7 @@ class SessionManager final : public ExecutorOwner {
   ImageStore images_;
   ShareTable shares_;
   SessionTable sessions_;
+  MemoryLimits memory_limits_;
   ExecutorPool pool_;
   SessionRanges ranges_;
   Holdings holdings_;

@@ -54,6 +54,8 @@ void save_session(StateWriter& state, const ClientSession& session) {
   state.number(static_cast<std::uint64_t>(session.lost_error));
   state.number(session.deaths_while_opening);
   state.number(session.has_lived ? 1 : 0);
+  state.number(session.memory_limit_bytes ? 1 : 0);
+  state.number(session.memory_limit_bytes.value_or(session.asked_memory_limit_bytes));
   state.plain(session.device_lease);
   state.plain(session.pinned_lease);
   save_leases(state, session.more_leases);
@@ -83,10 +85,14 @@ void SessionHandover::save(StateWriter& state) const {
     state.number(id.user);
     state.number(executor->epoch());
     state.text(executor->driver());
+    state.number(static_cast<std::uint64_t>(executor->number().number()));
+    state.number(executor->number().pids().size());
+    for (const pid_t pid : executor->number().pids()) state.number(static_cast<std::uint64_t>(pid));
   }
   state.number(parts_.sessions.size());
   for (const auto& [id, session] : parts_.sessions.all()) save_session(state, session);
   parts_.ledger.save(state);
+  parts_.memory_limits.save(state);
 }
 
 void SessionHandover::restore_memory(StateReader& state, ClientSession& session, Charges& charges) const {
@@ -103,7 +109,7 @@ void SessionHandover::restore_memory(StateReader& state, ClientSession& session,
     // Sessions that share memory are charged once.
     const std::uint64_t number = state.version() >= 5 ? state.number() : 0;
     DeviceChargeRef& charge = charges[number];
-    if (charge == nullptr || number == 0) charge = parts_.quota.add(session.device, session.client.uid, size_bytes);
+    if (charge == nullptr || number == 0) charge = parts_.quota.add(session.device, session.client.uid, session.device_held, size_bytes);
     session.chunks.add(address, size_bytes, state.file(), charge);
   }
   if (state.number() == 0) return;
@@ -126,6 +132,12 @@ void SessionHandover::restore_session(StateReader& state, Charges& charges) cons
   session.lost_error = static_cast<CUresult>(state.number());
   session.deaths_while_opening = static_cast<unsigned>(state.number());
   session.has_lived = state.number() != 0;
+  if (state.version() >= 8) {
+    const bool is_set = state.number() != 0;
+    const std::uint64_t bytes = state.number();
+    if (is_set) session.memory_limit_bytes = bytes;
+    session.asked_memory_limit_bytes = bytes;
+  }
   session.device_lease = state.plain<proto::Lease>();
   session.pinned_lease = state.plain<proto::Lease>();
   session.more_leases = restore_leases(state);
@@ -151,6 +163,11 @@ std::vector<SessionHandover::FormerExecutor> SessionHandover::read_executors(Sta
     if (state.version() >= 4) former.id.user = static_cast<uid_t>(state.number());
     former.epoch = state.number();
     former.driver = state.text();
+    if (state.version() < 7) continue;
+    const auto number = static_cast<pid_t>(state.number());
+    std::vector<pid_t> pids;
+    for (std::uint64_t pids_left = state.number(); pids_left > 0 && state.ok(); --pids_left) pids.push_back(static_cast<pid_t>(state.number()));
+    former.number.resume(number, std::move(pids));
   }
   return executors;
 }
@@ -166,6 +183,7 @@ bool SessionHandover::restore(StateReader& state, std::string& why) {
   Charges charges;
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) restore_session(state, charges);
   if (state.version() >= 5) parts_.ledger.restore(state);
+  if (state.version() >= 8) parts_.memory_limits.restore(state);
   if (!state.ok()) return why = "the sessions that were handed over are not complete, or their addresses not in --window", false;
   return true;
 }
@@ -175,7 +193,7 @@ void SessionHandover::start_executors() {
   std::stable_partition(executors_.begin(), executors_.end(), [](const FormerExecutor& former) { return former.id == ExecutorId{}; });
   for (const FormerExecutor& former : executors_) {
     if (former.id.ordinal == 0) {
-      parts_.pool.resume(former.id, former.epoch, former.driver, *facts_);
+      parts_.pool.resume(former.id, former.epoch, former.driver, *facts_, former.number);
     } else {
       parts_.images.forget_log(former.id);
     }

@@ -18,6 +18,7 @@
 #include "broker/control/images/image_store.hpp"
 #include "broker/control/sessions/device_chunks.hpp"
 #include "broker/control/sessions/host_segments.hpp"
+#include "broker/control/sessions/memory_limits.hpp"
 #include "broker/control/sessions/session_ranges.hpp"
 #include "broker/control/sessions/session_table.hpp"
 
@@ -34,6 +35,7 @@ class SessionHandover {
     SessionRanges& ranges;
     DeviceQuota& quota;
     FaultLedger& ledger;
+    MemoryLimits& memory_limits;
   };
   explicit SessionHandover(const Parts& parts) : parts_(parts) {}
 
@@ -47,6 +49,7 @@ class SessionHandover {
     ExecutorId id;
     std::uint64_t epoch = 0;
     std::string driver;
+    ServerNumber number;
   };
   [[nodiscard]] static std::vector<FormerExecutor> read_executors(StateReader& state);
   using Charges = std::map<std::uint64_t, DeviceChargeRef>;  // by the number that they had

@@ -278,6 +278,11 @@ void ClientConnection::on(const proto::Attach& request) {
     const CUresult status = manager_.create(client_, request.device, session);
     if (status != CUDA_SUCCESS) return answer(proto::Attached{}, status);
     session_ = session->id;
+    session->asked_memory_limit_bytes = std::uint64_t{request.memory_limit_mib} << 20;
+    if (const std::string names = unenforced_variables_of(client_.pid); !names.empty()) {
+      complain("{}: {} set and without effect: this broker does not enforce that yet.", session->name(),
+               names + (names.find(',') == std::string::npos ? " is" : " are"));
+    }
   } else if (session->device != request.device) {
     complain("{}: asks for device {} besides device {}; a process has one device so far.", session->name(), request.device, session->device);
     return answer(proto::Attached{}, CUDA_ERROR_NOT_SUPPORTED);

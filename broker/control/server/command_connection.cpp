@@ -55,7 +55,7 @@ void CommandConnection::on_events() {
   const uid_t uid = socket_.peer().uid;
   if (uid != geteuid() && uid != 0) return reply({false, "this broker belongs to another user"});
   pending_ = line;
-  commands_.execute(line, reply);
+  commands_.execute(line, reply, socket_.peer().pid);
 }
 
 void CommandConnection::answer(const std::string& line, const Commands::Result& result) const {

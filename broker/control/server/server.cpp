@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include <fcntl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,14 +30,17 @@ constexpr std::size_t kMaxCommands = 64;  // connections of mpsctl at a time
 }  // namespace
 
 Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLauncher& compilers, CompilerLauncher& linkers,
-               const ExecutorSettings& executors, const SessionLimits& limits, std::function<void(const std::string&)> on_settled)
+               const ExecutorSettings& executors, const SessionLimits& limits, const ServerOptions& options,
+               std::function<void(const std::string&)> on_settled)
     : directory_(std::move(directory)),
+      options_(options),
       on_settled_(std::move(on_settled)),
       manager_(loop_, launcher, executors, limits,
                {.facts_published =
                     [this] {
                       for (auto& [id, client] : clients_) client->facts_published();
                       settle("");
+                      idle_end_.look();
                     },
                 .cannot_start =
                     [this](const std::string& why) {
@@ -48,8 +52,15 @@ Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLaun
                 .stopped = [this] { loop_.stop(); }},
                &compilers, &linkers),
       commands_(
-          manager_, [this](std::chrono::seconds patience) { quit(patience); },
-          [this](const Commands::RestartOrder& order, const Commands::Answer& answer) { restart(order, answer); }) {}
+          manager_, [this](std::optional<std::chrono::seconds> patience) { quit(patience); },
+          [this](const Commands::RestartOrder& order, const Commands::Answer& answer) { restart(order, answer); },
+          [this](pid_t pid) { return hold(pid); }),
+      idle_end_(
+          loop_, options.exit_when_idle, [this] { return quitting_ || restarting_ || !clients_.empty() || !holders_.empty(); },
+          [this] {
+            log_info("Nobody has used this broker for {} s (--exit-when-idle): it ends.", options_.exit_when_idle->count());
+            quit(std::chrono::seconds(0));
+          }) {}
 
 Server::~Server() { stop_listening(); }
 
@@ -104,13 +115,29 @@ void Server::watch_signals() {
   for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, number);
   sigprocmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  has_terminal_ = proto::FileDescriptor(open("/dev/tty", O_RDONLY | O_CLOEXEC | O_NOCTTY)).valid();
   signals_ = proto::FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   signal_watch_ = loop_.watch(signals_.get(), EPOLLIN, [this](EventLoop::Events) {
     signalfd_siginfo info{};
     if (read(signals_.get(), &info, sizeof info) != static_cast<ssize_t>(sizeof info)) return;
-    log_info("Signal {} ({}) from pid {}: the broker quits.", info.ssi_signo, strsignal(static_cast<int>(info.ssi_signo)), info.ssi_pid);
-    quit(std::chrono::seconds(0));
+    obey_signal(static_cast<int>(info.ssi_signo), static_cast<pid_t>(info.ssi_pid));
   });
+  loop_.serve_first(signal_watch_);  // executors may have been sent the same signal, and are not to be started again
+}
+
+void Server::obey_signal(int number, pid_t sender) {
+  if (number == SIGHUP && !has_terminal_) return reopen_logs();
+  log_info("Signal {} ({}) from pid {}: the broker quits.", number, strsignal(number), sender);
+  for (auto& [id, client] : clients_) client->refuse_sessions();
+  quit_timer_.reset();
+  quit_now();
+}
+
+// Executors see by themselves that the file has another name now.
+void Server::reopen_logs() {
+  reopen_log_files();
+  if (options_.reopen_output) options_.reopen_output();
+  log_info("Broker {} (pid {}): the logs are opened anew.", MPSSHIM_VERSION, getpid());
 }
 
 void Server::settle(const std::string& why) {
@@ -139,6 +166,7 @@ void Server::add_client(std::unique_ptr<ClientConnection> connection, std::uint6
   ++connections_of_[connection->pid()];
   ++user_connections_[connection->uid()];
   clients_.emplace(id, std::move(connection));
+  idle_end_.look();
 }
 
 // A process that connects without end takes nobody else's place.
@@ -171,6 +199,7 @@ void Server::forget_client(std::uint64_t id) {
   const pid_t pid = client->second->pid();
   const uid_t uid = client->second->uid();
   clients_.erase(client);
+  idle_end_.look();
   // It counts until it is closed: a process that makes that take long has fewer connections for it.
   disposal_.dispose(std::move(remains), [this, pid, uid] {
     --connections_;
@@ -219,10 +248,24 @@ void Server::forget_command(std::uint64_t id) {
   commands_under_way_.erase(command);
 }
 
-void Server::quit(std::chrono::seconds patience) {
+void Server::quit(std::optional<std::chrono::seconds> patience) {
   quitting_ = true;
   for (auto& [id, client] : clients_) client->refuse_sessions();
-  await_departure(EventLoop::Clock::now() + patience);
+  if (const std::size_t sessions = manager_.sessions().size(); sessions != 0 && patience != std::chrono::seconds(0)) {
+    log_info("The broker quits once its {} client{} left{}; it takes no new one.", sessions, sessions == 1 ? " has" : "s have",
+             patience ? fmt::format(", or in {} s", patience->count()) : "");
+  }
+  if (!patience) return await_departure(std::nullopt);
+  await_departure(EventLoop::Clock::now() + *patience);
+}
+
+Commands::Result Server::hold(pid_t pid) {
+  if (quitting_) return {false, kBrokerIsEnding};
+  if (!options_.exit_when_idle) return {true, ""};  // it stays anyway, also for whom it cannot see
+  std::string why;
+  if (!holders_.add(pid, why)) return {false, why};
+  idle_end_.look();
+  return {true, ""};
 }
 
 void Server::restart(const Commands::RestartOrder& order, const Commands::Answer& answer) {
@@ -230,6 +273,7 @@ void Server::restart(const Commands::RestartOrder& order, const Commands::Answer
   const Commands::Answer once = [this, answer](const Commands::Result& result) {
     restarting_ = false;
     answer(result);
+    idle_end_.look();
   };
   if (order.only_executors) return renew_executors(order, once);
   replace_program(order, once);
@@ -259,8 +303,8 @@ void Server::await_next(const Commands::RestartOrder& order, const Commands::Ans
   });
 }
 
-void Server::await_departure(EventLoop::Clock::time_point until) {
-  if (manager_.sessions().empty() || EventLoop::Clock::now() >= until) {
+void Server::await_departure(std::optional<EventLoop::Clock::time_point> until) {
+  if (manager_.sessions().empty() || (until && EventLoop::Clock::now() >= *until)) {
     loop_.defer([this] { quit_now(); });  // after the answer to the command that asked for it
     return;
   }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control process: its two listening sockets, its connections, its signals, its end. Everything else is in the parts it owns.
-// One thread. run() returns when SIGTERM, SIGINT or `mpsctl quit` has been obeyed, or when no driver serves.
+// One thread. run() returns when SIGTERM, SIGINT or `mpsctl quit` has been obeyed, when nobody has used it for --exit-when-idle, or when no driver
+// serves. SIGHUP has the logs opened anew; of a broker with a terminal it says that the terminal has gone, and is obeyed as SIGTERM.
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,14 +20,21 @@
 #include "broker/control/server/client_connection.hpp"
 #include "broker/control/server/command_connection.hpp"
 #include "broker/control/server/commands.hpp"
+#include "broker/control/server/holders.hpp"
 
 namespace mpsshim::broker::control {
+
+struct ServerOptions {
+  std::optional<std::chrono::seconds> exit_when_idle;  // after so long without clients and holders; nothing: never
+  std::function<void()> reopen_output;                 // SIGHUP: standard output and error, where they are a log
+};
 
 class Server {
  public:
   // `on_settled` is called once: with "" when the first executor is ready, or with why there will be none.
   Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLauncher& compilers, CompilerLauncher& linkers,
-         const ExecutorSettings& executors, const SessionLimits& limits, std::function<void(const std::string&)> on_settled);
+         const ExecutorSettings& executors, const SessionLimits& limits, const ServerOptions& options,
+         std::function<void(const std::string&)> on_settled);
   ~Server();
 
   // False, with a sentence in `why`, if the sockets cannot be made.
@@ -43,13 +52,16 @@ class Server {
   [[nodiscard]] bool resume(StateReader& state, const std::string& failure, std::string& why);
   // The process's exit status.
   [[nodiscard]] int run();
-  // Clients see CUDA_ERROR_MPS_CLIENT_TERMINATED. Waits for clients to leave first, at most `patience`; new sessions are refused meanwhile.
-  void quit(std::chrono::seconds patience);
+  // Waits for clients to leave, at most `patience` (nothing: as long as it takes); new sessions are refused meanwhile. Whoever is left then gets
+  // CUDA_ERROR_MPS_CLIENT_TERMINATED. A later call changes the patience of one before.
+  void quit(std::optional<std::chrono::seconds> patience);
 
   [[nodiscard]] EventLoop& loop() { return loop_; }
 
  private:
   void watch_signals();
+  void obey_signal(int number, pid_t sender);
+  void reopen_logs();
   void accept_client();
   void accept_command();
   [[nodiscard]] bool may_connect(const proto::PeerCredentials& peer) const;
@@ -67,13 +79,15 @@ class Server {
   void watch_listeners();
   void renew_executors(const Commands::RestartOrder& order, const Commands::Answer& answer);
   void await_next(const Commands::RestartOrder& order, const Commands::Answer& answer, EventLoop::Clock::time_point until);
-  void await_departure(EventLoop::Clock::time_point until);
+  void await_departure(std::optional<EventLoop::Clock::time_point> until);
+  [[nodiscard]] Commands::Result hold(pid_t pid);
   void quit_now();
   void stop_listening();
 
   EventLoop loop_;
   Disposal disposal_{loop_};
   const PipeDirectory directory_;
+  const ServerOptions options_;
   std::function<void(const std::string&)> on_settled_;
   SessionManager manager_;
   const Commands commands_;
@@ -86,11 +100,14 @@ class Server {
   EventLoop::Timer quit_timer_;
   EventLoop::Timer accept_timer_;
   EventLoop::Timer renew_timer_;
+  IdleEnd idle_end_;
+  Holders holders_{loop_, [this] { idle_end_.look(); }};
   Continuation continuation_;
   std::unique_ptr<HandoverQuery> query_;
   bool restarting_ = false;  // by a command that has not been answered yet
   bool resumed_ = false;
   bool quitting_ = false;
+  bool has_terminal_ = false;
   int exit_status_ = 0;
   std::uint64_t next_connection_ = 1;
   std::map<std::uint64_t, std::unique_ptr<ClientConnection>> clients_;

@@ -87,6 +87,7 @@ void Server::save(StateWriter& state) {
     state.text(command->pending());
     state.file(command->fd());
   }
+  holders_.save(state);
   manager_.save(state);
 }
 
@@ -106,13 +107,15 @@ bool Server::resume(StateReader& state, const std::string& failure, std::string&
     proto::Socket asker(state.file());
     if (is_restart) askers->push_back(std::move(asker));
   }
+  if (state.version() >= 7) holders_.restore(state);
   const auto began = EventLoop::Clock::now();
-  const bool resumed = manager_.resume(state, why, [askers, failure, began] {
+  const bool resumed = manager_.resume(state, why, [this, askers, failure, began] {
     const double took_ms = std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - began).count();
     log_info("Broker {} (pid {}) has taken over, its executors were ready after {:.1f} ms.", MPSSHIM_VERSION, getpid(), took_ms);
     const Commands::Result result = failure.empty() ? Commands::Result{true, ""} : Commands::Result{false, "the former broker goes on: " + failure};
     for (const proto::Socket& asker : *askers) CommandConnection::answer_on(asker, result);
     askers->clear();
+    idle_end_.look();
   });
   if (!resumed || !state.ok()) return false;
   state.close_inherited();

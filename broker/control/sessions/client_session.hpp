@@ -3,6 +3,7 @@
 // Owned by SessionTable, changed by the parts of SessionManager alone; the control process's thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -80,6 +81,14 @@ struct ClientSession {
   std::vector<proto::Lease> more_leases;  // further device ranges
   std::vector<proto::Lease> refused;      // ranges the client could not keep free; never offered to it again
   std::optional<ChannelMemory> channel;
+  // What it may have of device memory, 0: no limit, set when it is first opened (MemoryLimits); what its client has asked for itself; what it holds.
+  std::optional<std::uint64_t> memory_limit_bytes;
+  std::uint64_t asked_memory_limit_bytes = 0;
+  DeviceCharge::Held device_held = std::make_shared<std::uint64_t>(0);
+  [[nodiscard]] std::uint64_t memory_left_bytes() const {
+    const std::uint64_t limit = memory_limit_bytes.value_or(0);
+    return limit == 0 ? UINT64_MAX : limit - std::min(limit, *device_held);
+  }
   SegmentStore segments;
   ChunkStore chunks;
   static constexpr std::size_t kMostAnnounced = 64;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/sessions/device_chunks.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "broker/control/base/complaints.hpp"
@@ -80,15 +81,19 @@ void DeviceChunks::grant(ManagedExecutor& executor, ClientSession* session, cons
   message::MemoryGrant answer{.session = want.session, .question = want.question, .status = CUDA_ERROR_MPS_SERVER_NOT_READY};
   if (session != nullptr) {
     const uid_t uid = session->client.uid;
-    DeviceChargeRef charge = quota_.take(session->device, uid, want.size_bytes);
+    const bool is_within = want.size_bytes <= session->memory_left_bytes();
+    DeviceChargeRef charge = is_within ? quota_.take(session->device, uid, session->device_held, want.size_bytes) : nullptr;
     answer.status = charge != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    if (charge == nullptr) {
+    if (!is_within) {
+      complain("{}: {} MiB of device memory refused: it holds {} MiB of the {} MiB that its limit allows (set_device_pinned_mem_limit, or its own).",
+               session->name(), want.size_bytes >> 20, *session->device_held >> 20, session->memory_limit_bytes.value_or(0) >> 20);
+    } else if (charge == nullptr) {
       complain("{}: {} MiB of device memory refused: clients of user {} hold {} MiB on device {}, and may hold {} MiB (--user-device-mib).",
                session->name(), want.size_bytes >> 20, uid, quota_.held(session->device, uid) >> 20, session->device, quota_.limit() >> 20);
     } else if (want.size_bytes != 0) {
       session->granted[want.question] = std::move(charge);
     }
-    answer.left_bytes = quota_.left(session->device, uid);
+    answer.left_bytes = std::min(quota_.left(session->device, uid), session->memory_left_bytes());
   }
   executor.send(answer);
 }
@@ -99,7 +104,7 @@ void DeviceChunks::chunk_created(ClientSession& session, Received<message::Chunk
   DeviceChargeRef charge;
   if (auto shared = session.announced.extract(created.chunk); !shared.empty()) charge = std::move(shared.mapped());
   if (auto granted = session.granted.extract(created.grant); !granted.empty()) charge = std::move(granted.mapped());
-  if (charge == nullptr) charge = quota_.add(session.device, session.client.uid, created.size_bytes);
+  if (charge == nullptr) charge = quota_.add(session.device, session.client.uid, session.device_held, created.size_bytes);
   session.chunks.add(created.chunk, created.size_bytes, std::move(fds.handle), std::move(charge));
 }
 

@@ -19,17 +19,24 @@ namespace mpsshim::broker::control {
 class DeviceCharge {
  public:
   using Held = std::shared_ptr<std::uint64_t>;  // by a user on a device
-  DeviceCharge(Held held, std::uint64_t number, std::uint64_t size_bytes) : held_(std::move(held)), number_(number), size_bytes_(size_bytes) {
+  // `by_maker`: what the session that has made it holds; others that open it pay nothing.
+  DeviceCharge(Held held, Held by_maker, std::uint64_t number, std::uint64_t size_bytes)
+      : held_(std::move(held)), by_maker_(std::move(by_maker)), number_(number), size_bytes_(size_bytes) {
     *held_ += size_bytes_;
+    *by_maker_ += size_bytes_;
   }
   DeviceCharge(const DeviceCharge&) = delete;
-  ~DeviceCharge() { *held_ -= size_bytes_; }
+  ~DeviceCharge() {
+    *held_ -= size_bytes_;
+    *by_maker_ -= size_bytes_;
+  }
   // Tells pieces of memory apart in a hand-over.
   [[nodiscard]] std::uint64_t number() const { return number_; }
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
 
  private:
   const Held held_;
+  const Held by_maker_;
   const std::uint64_t number_;
   const std::uint64_t size_bytes_;
 };
@@ -41,14 +48,14 @@ class DeviceQuota {
   explicit DeviceQuota(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   // nullptr: so much more is beyond the limit.
-  [[nodiscard]] DeviceChargeRef take(unsigned device, uid_t user, std::uint64_t size_bytes) {
-    return size_bytes <= left(device, user) ? add(device, user, size_bytes) : nullptr;
+  [[nodiscard]] DeviceChargeRef take(unsigned device, uid_t user, const DeviceCharge::Held& by_maker, std::uint64_t size_bytes) {
+    return size_bytes <= left(device, user) ? add(device, user, by_maker, size_bytes) : nullptr;
   }
   // Memory that is there already, whatever the limit.
-  [[nodiscard]] DeviceChargeRef add(unsigned device, uid_t user, std::uint64_t size_bytes) {
+  [[nodiscard]] DeviceChargeRef add(unsigned device, uid_t user, const DeviceCharge::Held& by_maker, std::uint64_t size_bytes) {
     DeviceCharge::Held& held = held_[{user, device}];
     if (held == nullptr) held = std::make_shared<std::uint64_t>(0);
-    return std::make_shared<const DeviceCharge>(held, ++last_number_, size_bytes);
+    return std::make_shared<const DeviceCharge>(held, by_maker, ++last_number_, size_bytes);
   }
   [[nodiscard]] std::uint64_t limit() const { return limit_bytes_; }
   [[nodiscard]] std::uint64_t held(unsigned device, uid_t user) const {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <optional>
+#include <string>
 
 #include <sys/types.h>
 #include <unistd.h>
@@ -36,6 +37,7 @@ struct SessionLimits {
   std::chrono::seconds link_time{60};             // of the processor, a job
   std::chrono::milliseconds user_minute{30'000};  // of the processor's time, for a user's images in a minute; 0: no limit
   ResourceLimits resources = limits_of_this_machine();
+  std::string memory_limit_text;  // CUDA_MPS_PINNED_DEVICE_MEM_LIMIT of the broker: the default for its servers
   bool serves_all_users = false;  // else those of the broker's own uid
   bool shares_executors = false;  // all users are served in the same executors, in one address space
 

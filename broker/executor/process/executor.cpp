@@ -65,7 +65,9 @@ int Executor::run() {
     log_warning("No system calls can be refused to this executor ({}): what it is made to do by a client is bounded by its user's rights alone",
                 std::strerror(errno));
   }
-  link_.send(message::Ready{.status = static_cast<std::uint32_t>(result)});
+  message::Ready ready{.status = static_cast<std::uint32_t>(result)};
+  std::snprintf(ready.text, sizeof ready.text, "%s", refusal_.c_str());
+  link_.send(ready);
   if (result != CUDA_SUCCESS) return 2;
   link_.run([this](ReceivedMessage& received) { handle(received); });
   proto::trace::finish();
@@ -82,16 +84,18 @@ void Executor::publish() {
 
 CUresult Executor::load_driver() {
   const Clock::time_point began = Clock::now();
-  std::string error;
-  driver_ = Driver::load(options_.driver_path, error);
+  driver_ = Driver::load(options_.driver_path, refusal_);
   if (!driver_) {
-    log_error("{}", error);
+    log_error("{}", refusal_);
     return CUDA_ERROR_NOT_FOUND;
   }
   const Clock::time_point loaded = Clock::now();
   const CUresult result = (*driver_)->cuInit(0);
   log_info("Driver {}: library {} ms, cuInit {} ms", options_.driver_path, milliseconds(loaded - began), milliseconds(Clock::now() - loaded));
-  if (result != CUDA_SUCCESS) log_error("The driver {} cannot be initialised: {}", options_.driver_path, driver_->describe(result));
+  if (result != CUDA_SUCCESS) {
+    refusal_ = fmt::format("cuInit returned {}", driver_->describe(result));
+    log_error("The driver {} cannot be initialised: {}", options_.driver_path, driver_->describe(result));
+  }
   return result;
 }
 
@@ -101,6 +105,7 @@ CUresult Executor::start() {
   const Clock::time_point context_made = Clock::now();
   if (result == CUDA_SUCCESS) result = register_progress();
   if (result != CUDA_SUCCESS) {
+    refusal_ = fmt::format("no context can be made on device {}: {}", options_.device, driver_->describe(result));
     log_error("The context could not be made on device {} of {}: {}", options_.device, options_.driver_path, driver_->describe(result));
     return result;
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -57,6 +58,7 @@ class Executor {
   proto::Mapping facts_;
   proto::Mapping progress_memory_;
   proto::Mapping calls_;
+  std::string refusal_;  // why it does not serve, for Ready
   std::unique_ptr<Driver> driver_;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;

@@ -66,7 +66,7 @@ int print_without_end() {
 
 int end_broker(const char* mpsctl) {
   if (!is_forwarded()) return say("no broker to end, passed", 0);
-  return std::system((std::string(mpsctl) + " --pipe-dir \"$CUDA_MPS_PIPE_DIRECTORY\" quit").c_str()) == 0 ? say("passed", 0) : 1;
+  return std::system((std::string(mpsctl) + " --pipe-dir \"$CUDA_MPS_PIPE_DIRECTORY\" quit --now").c_str()) == 0 ? say("passed", 0) : 1;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -65,7 +66,7 @@ class Broker {
                   behaviour + " --pipe-dir '" + dir + "' " + options);
   }
   ~Broker() {
-    (void)ctl("quit");
+    (void)ctl("quit --now");
     (void)eventually([&] { return !serves(); });
     fs::remove_all(root_);
   }
@@ -76,8 +77,12 @@ class Broker {
     return {std::istreambuf_iterator<char>(file), {}};
   }
   pid_t executor() const {
-    const std::string text = ctl("get_server_list").text;
-    return text.empty() ? -1 : std::stoi(text);
+    std::istringstream text(ctl("servers").text);  // of the process now
+    std::string line;
+    std::string number;
+    pid_t pid = -1;
+    std::getline(text, line);
+    return text >> number >> pid ? pid : -1;
   }
   pid_t pid() const {
     std::ifstream file(dir + "/mpsbroker.lock");
@@ -191,9 +196,9 @@ TEST_CASE("the executor has the connections that the command line says, whatever
   CHECK(broker.started.status == 0);
 }
 
-TEST_CASE("mpsctl without a broker: one line and status 1; unknown commands and lines from standard input") {
+TEST_CASE("mpsctl without a broker: one line and status 2; unknown commands and lines from standard input") {
   const Outcome none = run(MPSSHIM_TEST_CTL " --pipe-dir /tmp/mpsshim-nobody-here get_server_list");
-  CHECK(none.status == 1);
+  CHECK(none.status == 2);
   CHECK(std::count(none.text.begin(), none.text.end(), '\n') == 1);
   Broker broker("serve");
   CHECK(broker.ctl("dance").status == 1);
@@ -295,20 +300,21 @@ TEST_CASE("quit -t waits for clients, refuses new ones, and ends in time") {
   REQUIRE(broker.started.status == 0);
   Client client(broker.dir);
   const pid_t pid = broker.pid();
-  CHECK(broker.ctl("quit -t 30").status == 0);
+  std::thread quitter([&] { CHECK(broker.ctl("quit -t 30").status == 0); });
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   CHECK(kill(pid, 0) == 0);
   Client late(broker.dir);
   CHECK(late.attached.header.status == 807);
   client.kill_now();
-  CHECK(eventually([&] { return kill(pid, 0) != 0; }));
+  quitter.join();
+  CHECK(eventually([&] { return kill(pid, 0) != 0; }));  // once init has reaped it
 }
 
 TEST_CASE("what cannot be is refused before anything starts") {
   for (const char* options : {"", "-d -f", "-f --window 5", "-f --max-clients 0", "-f --max-clients 513", "-f --no-such-option"}) {
     INFO(options);
     const Outcome outcome = run(MPSSHIM_TEST_BROKER " --driver /test/serve --pipe-dir /tmp/mpsshim-test-refused " + std::string(options));
-    CHECK(outcome.status != 0);
+    CHECK(outcome.status == 2);
     CHECK_FALSE(outcome.text.empty());
   }
   CHECK_FALSE(fs::exists("/tmp/mpsshim-test-refused"));

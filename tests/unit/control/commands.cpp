@@ -11,7 +11,8 @@ using namespace mpsshim::broker::control::testing;
 namespace {
 
 struct Console {
-  explicit Console(ControlFixture& broker) : commands(broker.manager, [this](std::chrono::seconds seconds) { quit = seconds.count(); }) {}
+  explicit Console(ControlFixture& broker)
+      : commands(broker.manager, [this](std::optional<std::chrono::seconds> seconds) { quit = seconds ? seconds->count() : 1'000'000; }) {}
   std::string ok(const std::string& line) {
     const auto result = execute(line);
     INFO(result.text);
@@ -61,6 +62,7 @@ TEST_CASE("a server that has died too often is listed with its status FAULT unti
   ControlFixture broker;
   Console console(broker);
   broker.serve();
+  const std::string number = std::to_string(broker.executor().pid);
   for (std::size_t lives = 1; lives <= 4; ++lives) {
     broker.executor().die();
     broker.next_life(lives + 1);
@@ -68,10 +70,15 @@ TEST_CASE("a server that has died too often is listed with its status FAULT unti
   const std::string server = std::to_string(broker.executor().pid);
   broker.executor().die();
   REQUIRE(turn_until(broker.loop, [&] { return broker.manager.executors().at({0, 0})->state() == ExecutorState::fault; }));
-  CHECK(console.ok("get_server_list") == server + "\n");
+  CHECK(console.ok("get_server_list") == number + "\n");
   CHECK(console.ok("get_server_status " + server) == "FAULT\n");
+  CHECK(console.ok("get_server_status " + number) == "FAULT\n");
   broker.next_life(6);
-  CHECK(console.ok("get_server_list") == std::to_string(broker.executor().pid) + "\n");
+  const std::string now = std::to_string(broker.executor().pid);
+  CHECK(console.ok("get_server_list") == number + "\n");
+  for (const std::string& name : {number, server, now}) CHECK(console.ok("get_server_status " + name) == "ACTIVE\n");
+  CHECK(console.ok("servers").find("\n" + number + " ") != std::string::npos);
+  CHECK(console.ok("servers").find(" " + now + " ") != std::string::npos);
 }
 
 TEST_CASE("what is not a command, or not a server, is an error that says so") {
@@ -88,10 +95,12 @@ TEST_CASE("what is not a command, or not a server, is an error that says so") {
   CHECK(console.quit == -1);
 }
 
-TEST_CASE("quit, at once or with patience") {
+TEST_CASE("quit waits for clients, for so long, or not at all") {
   ControlFixture broker;
   Console console(broker);
   console.ok("quit");
+  CHECK(console.quit == 1'000'000);
+  console.ok("quit --now");
   CHECK(console.quit == 0);
   console.ok("quit -t 30");
   CHECK(console.quit == 30);

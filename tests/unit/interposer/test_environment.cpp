@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include <unistd.h>
 
@@ -9,16 +10,21 @@
 
 using namespace mpsshim::interposer;
 
-TEST_CASE("the pipe directory: named, else the user's runtime folder, else /tmp") {
+TEST_CASE("the pipe directories: the named one alone, else the user's, root's and the compatible one") {
+  const std::string uid = std::to_string(getuid());
   unsetenv("CUDA_MPS_PIPE_DIRECTORY");
   unsetenv("XDG_RUNTIME_DIR");
-  CHECK(pipe_directory() == "/tmp/mpsshim-" + std::to_string(getuid()));
-  setenv("XDG_RUNTIME_DIR", "/run/user/1000", 1);
-  CHECK(pipe_directory() == "/run/user/1000/mpsshim");
+  std::vector<std::string> expected = {"/run/user/" + uid + "/mpsshim", "/tmp/mpsshim-" + uid, "/run/mpsshim", "/tmp/nvidia-mps"};
+  if (getuid() == 0) expected = {"/run/mpsshim", "/run/user/0/mpsshim", "/tmp/mpsshim-0", "/tmp/nvidia-mps"};
+  CHECK(pipe_directories() == expected);
+  setenv("XDG_RUNTIME_DIR", "/run/user/4711", 1);
+  expected.insert(expected.begin() + (getuid() == 0 ? 1 : 0), "/run/user/4711/mpsshim");
+  CHECK(pipe_directories() == expected);
   setenv("CUDA_MPS_PIPE_DIRECTORY", "/somewhere", 1);
-  CHECK(pipe_directory() == "/somewhere");
+  CHECK(pipe_directories() == std::vector<std::string>{"/somewhere"});
+  CHECK(unnamed_pipe_directories() == expected);
   setenv("CUDA_MPS_PIPE_DIRECTORY", "", 1);
-  CHECK(pipe_directory() == "/run/user/1000/mpsshim");
+  CHECK(pipe_directories() == expected);
 }
 
 TEST_CASE("a switch is on unless it is empty or 0") {

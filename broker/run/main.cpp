@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// mpsrun: sees to it that there is a broker, then becomes the program. So nothing of it is left that could make noise, hold up a signal or a
+// launcher, or be killed before it has cleaned up: whatever ends the program, the broker notices (starter.hpp).
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include <unistd.h>
+
+#include "broker/control/base/pipe_directory.hpp"
+#include "broker/run/parts.hpp"
+#include "broker/run/place.hpp"
+#include "broker/run/starter.hpp"
+
+namespace {
+
+using namespace mpsshim::broker;
+
+constexpr int kFailed = 125;  // as of env, timeout and nohup
+constexpr int kCannotExecute = 126;
+constexpr int kNotFound = 127;
+
+constexpr const char* kUsage =
+    R"TEXT(usage: mpsrun [OPTION...] [--] PROGRAM [ARGUMENT...]
+       mpsrun --job [OPTION...]
+Runs PROGRAM with libmpsshim.so preloaded (LD_PRELOAD), and first where a loader looks for libcuda.so by its name (LD_LIBRARY_PATH), for what is
+started without LD_PRELOAD. Starts a broker if none answers; that one keeps nothing of this program and ends by itself when the last program that was
+started with mpsrun, and its last client, have ended. mpsrun becomes PROGRAM: its exit status, its signals and its input are PROGRAM's own.
+As a wrapper of MPI ranks: mpirun -n 4 mpsrun ./app
+  --driver D      the driver for a broker that is started here (auto, cuda, cpu or a path; default auto; MPSRUN_DRIVER sets another default)
+  --pipe-dir DIR  where the broker listens (default: $CUDA_MPS_PIPE_DIRECTORY; else where one answers, of $XDG_RUNTIME_DIR/mpsshim,
+                  /run/user/<uid>/mpsshim, /tmp/mpsshim-<uid>, /run/mpsshim, /tmp/nvidia-mps; one is started in the user's first, root's is /run/mpsshim).
+                  In a Slurm job the job's own come first, and a step starts one of its own
+  --job           one broker for the batch job this runs in. Without PROGRAM it stays as long as the shell that says so, and prints where it is:
+                  eval "$(mpsrun --job)"
+  --idle SECONDS  how long a broker that is started here waits for another program (default 2)
+  --version, --help
+PROGRAM runs with MPSSHIM_REQUIRE=1: losing the broker is an error, not a silent run beside it. MPSSHIM_REQUIRE=0 in the environment turns that off.
+Exit status: PROGRAM's; 125: there is no broker; 126: PROGRAM cannot be executed; 127: it is not there
+)TEXT";
+
+struct Options {
+  std::string driver = "auto";
+  std::string pipe_dir;
+  bool for_job = false;
+  unsigned idle_s = 2;
+  int program = 0;  // where it stands in argv; argc: nowhere
+};
+
+[[noreturn]] void fail(const std::string& why, int status = kFailed) {
+  std::fprintf(stderr, "mpsrun: %s\n", why.c_str());
+  std::exit(status);
+}
+
+unsigned seconds(const std::string& text) {
+  if (text.empty() || text.size() > 6 || text.find_first_not_of("0123456789") != std::string::npos)
+    fail("--idle " + text + " is not a number of seconds");
+  return static_cast<unsigned>(std::stoul(text));
+}
+
+// By hand: what follows the program is the program's, whatever it looks like.
+Options read_options(int argc, char** argv) {
+  Options options;
+  if (const char* driver = std::getenv("MPSRUN_DRIVER"); driver != nullptr && *driver != '\0') options.driver = driver;
+  int at = 1;
+  for (; at < argc; ++at) {
+    const std::string_view word = argv[at];
+    if (word == "--") {
+      ++at;
+      break;
+    }
+    if (!word.starts_with('-') || word == "-") break;
+    if (word == "-h" || word == "--help") std::exit(std::fputs(kUsage, stdout) < 0 ? 1 : 0);
+    if (word == "--version") std::exit(std::puts(MPSSHIM_VERSION) < 0 ? 1 : 0);
+    if (word == "--job") {
+      options.for_job = true;
+      continue;
+    }
+    const std::size_t equals = word.find('=');
+    const std::string name(word.substr(0, equals));
+    if (name != "--driver" && name != "--pipe-dir" && name != "--idle") fail("unknown option " + std::string(word) + " (see mpsrun --help)");
+    std::string value;
+    if (equals != std::string_view::npos) {
+      value = word.substr(equals + 1);
+    } else if (at + 1 < argc) {
+      value = argv[++at];
+    }
+    if (value.empty()) fail(name + " needs a value (see mpsrun --help)");
+    if (name == "--driver") options.driver = value;
+    if (name == "--pipe-dir") options.pipe_dir = value;
+    if (name == "--idle") options.idle_s = seconds(value);
+  }
+  options.program = at;
+  return options;
+}
+
+std::string absolute(const std::string& path) {
+  std::error_code error;
+  std::string text = std::filesystem::absolute(path, error).lexically_normal().string();
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options = read_options(argc, argv);
+  const bool has_program = options.program < argc;
+  if (!has_program && !options.for_job) {
+    std::fputs(kUsage, stderr);
+    return kFailed;
+  }
+  if (has_program && *argv[options.program] == '\0') fail("the program's name is empty", kNotFound);
+  if (options.driver.find('/') != std::string::npos) options.driver = absolute(options.driver);
+  std::string why;
+  const auto parts = run::find_parts(why);
+  if (!parts) fail(why);
+  auto place =
+      run::choose_place(options.pipe_dir, options.for_job, variable, control::choose_pipe_directory(""), control::pipe_directories_to_search(""));
+  if (!place) fail("--job: this is no batch job (none of SLURM_JOB_ID, PBS_JOBID, LSB_JOBID, FLUX_JOB_ID and JOB_ID is set)");
+  for (std::string& directory : place->search) directory = absolute(directory);
+  place->make = absolute(place->make);
+  const run::BrokerWish wish{options.driver, options.idle_s, has_program ? getpid() : getppid()};
+  const std::string directory = run::have_broker(*parts, *place, wish, why);
+  if (directory.empty()) {
+    if (why.starts_with("mpsbroker: ")) std::fprintf(stderr, "%s\n", why.c_str()), std::exit(kFailed);
+    fail(why);
+  }
+  if (!has_program) return std::printf("export CUDA_MPS_PIPE_DIRECTORY='%s'\n", directory.c_str()) > 0 ? 0 : kFailed;
+  run::prepare_program(*parts, directory);
+  execvp(argv[options.program], argv + options.program);
+  fail(std::string(argv[options.program]) + ": " + std::strerror(errno), errno == ENOENT ? kNotFound : kCannotExecute);
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Limits of device memory for each client, by the manual's rules: a default, a server's, a client's own; the lower of the last two holds. Beside
+// them, variables of NVIDIA's that nothing enforces are told.
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/process/client.hpp"
+#include "tests/support/broker_fixture.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+constexpr const char* kLimit = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+const std::string kRefused = "2 CUDA_ERROR_OUT_OF_MEMORY";
+
+Client start(const BrokerFixture& broker, const std::map<std::string, std::string>& environment = {}) {
+  ProgramOptions options;
+  options.converses = true;
+  options.environment = environment;
+  return {broker.start("memory_client", options), Client::Attached::waits};
+}
+
+std::string server(const BrokerFixture& broker) {
+  const std::string text = broker.ctl({"get_server_list"}).output;
+  return text.substr(0, text.find('\n'));
+}
+
+void require_limit(Client& client, unsigned mib) {
+  CHECK(client.ask("total") == "ok " + std::to_string(mib));
+  CHECK(client.ask("free") == "ok " + std::to_string(mib));
+  CHECK(client.ask("take " + std::to_string(mib + 2)) == kRefused);
+  REQUIRE(client.ask("take " + std::to_string(mib / 2)) == "ok");
+  CHECK(client.ask("take " + std::to_string(mib / 2 + 2)) == kRefused);
+  CHECK(client.ask("array " + std::to_string(mib / 2 + 2)) == kRefused);
+}
+
+}  // namespace
+
+TEST_CASE("a client holds to what it has asked for itself, and its neighbour to nothing") {
+  const BrokerFixture broker;
+  Client limited = start(broker, {{kLimit, "0=64M"}});
+  Client free = start(broker);
+  require_limit(limited, 64);
+  CHECK(free.ask("take 200") == "ok");
+  CHECK(broker.log().find("MiB of device memory refused: it holds") != std::string::npos);
+}
+
+TEST_CASE("the broker's environment is the default, commands change it for servers without clients, and a server's own goes above it") {
+  BrokerOptions options;
+  options.environment = {{kLimit, "0=128MB"}};
+  const BrokerFixture broker(options);
+  CHECK(broker.ctl({"get_default_device_pinned_mem_limit", "0"}).output == "128M\n");
+  REQUIRE(broker.ctl({"set_default_device_pinned_mem_limit", "0", "96M"}).ok());
+  Client first = start(broker);
+  require_limit(first, 96);
+  REQUIRE(broker.ctl({"set_default_device_pinned_mem_limit", "0", "1G"}).ok());  // for the next server
+  CHECK(broker.ctl({"get_default_device_pinned_mem_limit", "0"}).output == "1G\n");
+  CHECK(broker.ctl({"get_device_pinned_mem_limit", server(broker), "0"}).output == "96M\n");
+  REQUIRE(broker.ctl({"set_device_pinned_mem_limit", server(broker), "0", "160M"}).ok());
+  Client second = start(broker);
+  require_limit(second, 160);
+  CHECK(first.ask("total") == "ok 96");  // clients that are there keep theirs
+  Client asks_for_less = start(broker, {{kLimit, "0=32M"}});
+  require_limit(asks_for_less, 32);
+  Client asks_for_more = start(broker, {{kLimit, "0=300M"}});
+  require_limit(asks_for_more, 160);
+  // They are the server's, whichever process it is.
+  REQUIRE(broker.ctl({"restart"}).ok());
+  CHECK(broker.ctl({"get_device_pinned_mem_limit", server(broker), "0"}).output == "160M\n");
+  CHECK(first.ask("total") == "ok 96");
+  CHECK(second.ask("take 100") == kRefused);
+  Client third = start(broker);
+  require_limit(third, 160);
+}
+
+TEST_CASE("limits that make no sense are one line each, and change nothing") {
+  const BrokerFixture broker;
+  const std::string pid = server(broker);
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"set_default_device_pinned_mem_limit", "0"},
+                                             {"set_default_device_pinned_mem_limit", "9", "1G"},
+                                             {"set_default_device_pinned_mem_limit", "GPU-zz", "1G"},
+                                             {"set_default_device_pinned_mem_limit", "0", "1"},
+                                             {"set_default_device_pinned_mem_limit", "0", "0G"},
+                                             {"set_default_device_pinned_mem_limit", "0", "-1G"},
+                                             {"set_default_device_pinned_mem_limit", "0", "99999999999999999999G"},
+                                             {"set_device_pinned_mem_limit", "1", "0", "1G"},
+                                             {"set_device_pinned_mem_limit", pid, "0", "1Q"},
+                                             {"get_device_pinned_mem_limit", pid},
+                                             {"set_foo_device_pinned_mem_limit", "0", "1G"}}) {
+    const Outcome outcome = broker.ctl(words);
+    INFO(words.front() << ": " << outcome.explain());
+    CHECK(outcome.exit_code == 1);
+    CHECK(outcome.output.empty());
+    CHECK(std::count(outcome.errors.begin(), outcome.errors.end(), '\n') == 1);
+  }
+  CHECK(broker.ctl({"get_default_device_pinned_mem_limit", "0"}).output == "no limit\n");
+  CHECK(broker.ctl({"get_device_pinned_mem_limit", pid, "0"}).output == "no limit\n");
+}
+
+TEST_CASE("a client is told of a limit that is none, and of variables that nothing enforces; so is the log") {
+  const BrokerFixture broker;
+  Client client = start(broker, {{kLimit, "0=64M,7=1G"},
+                                 {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"},
+                                 {"CUDA_MPS_CLIENT_PRIORITY", "1"},
+                                 {"CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING", "0"}});
+  require_limit(client, 64);
+  const std::string errors = client.program().errors();
+  INFO(errors << broker.log());
+  CHECK(errors.find("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT: \"7=1G\" is no limit of device memory") != std::string::npos);
+  const std::string names = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, CUDA_MPS_CLIENT_PRIORITY are set and without effect";
+  const std::size_t told = errors.find(names);
+  CHECK(told != std::string::npos);
+  CHECK(errors.find("without effect", told + names.size()) == std::string::npos);
+  CHECK(broker.log().find(names) != std::string::npos);
+  Client quiet = start(broker, {{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"}});
+  CHECK(quiet.program().errors().empty());
+}
+
+TEST_CASE("clients by device; a server for a user") {
+  const BrokerFixture broker;
+  Client client = start(broker);
+  const std::string list = broker.ctl({"get_device_client_list"}).output;
+  CHECK(list.starts_with("GPU-"));
+  CHECK(list.find("\n" + std::to_string(client.program().pid()) + "\n") != std::string::npos);
+  CHECK(broker.ctl({"get_device_client_list", server(broker)}).output == list);
+  CHECK(broker.ctl({"get_device_client_list", "1"}).exit_code == 1);
+  CHECK(broker.ctl({"start_server", "-uid", std::to_string(geteuid())}).ok());
+  CHECK(broker.ctl({"start_server", "-uid", "65534"}).exit_code == 1);
+  CHECK(broker.ctl({"start_server"}).exit_code == 1);
+}
