@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Limits of device memory for each client, by the manual's rules: a default, a server's, a client's own; the lower of the last two holds. Beside
 // them, variables of NVIDIA's that nothing enforces are told.
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +32,11 @@ std::string server(const BrokerFixture& broker) {
   return text.substr(0, text.find('\n'));
 }
 
+// Devices are known once the first server is ready.
+void await_devices(const BrokerFixture& broker) {
+  REQUIRE(eventually(std::chrono::seconds(30), [&] { return broker.ctl({"get_default_device_pinned_mem_limit", "0"}).ok(); }));
+}
+
 void require_limit(Client& client, unsigned mib) {
   CHECK(client.ask("total") == "ok " + std::to_string(mib));
   CHECK(client.ask("free") == "ok " + std::to_string(mib));
@@ -38,6 +44,10 @@ void require_limit(Client& client, unsigned mib) {
   REQUIRE(client.ask("take " + std::to_string(mib / 2)) == "ok");
   CHECK(client.ask("take " + std::to_string(mib / 2 + 2)) == kRefused);
   CHECK(client.ask("array " + std::to_string(mib / 2 + 2)) == kRefused);
+  CHECK(client.ask("piece " + std::to_string(mib / 2 + 2)) == kRefused);
+  REQUIRE(client.ask("give") == "ok");
+  CHECK(client.ask("free") == "ok " + std::to_string(mib));
+  REQUIRE(client.ask("take " + std::to_string(mib / 2)) == "ok");
 }
 
 }  // namespace
@@ -55,6 +65,7 @@ TEST_CASE("the broker's environment is the default, commands change it for serve
   BrokerOptions options;
   options.environment = {{kLimit, "0=128MB"}};
   const BrokerFixture broker(options);
+  await_devices(broker);
   CHECK(broker.ctl({"get_default_device_pinned_mem_limit", "0"}).output == "128M\n");
   REQUIRE(broker.ctl({"set_default_device_pinned_mem_limit", "0", "96M"}).ok());
   Client first = start(broker);
@@ -79,8 +90,43 @@ TEST_CASE("the broker's environment is the default, commands change it for serve
   require_limit(third, 160);
 }
 
+TEST_CASE("devices are named by index or UUID, sizes in every spelling") {
+  const BrokerFixture broker;
+  await_devices(broker);
+  const std::string list = broker.ctl({"get_device_client_list"}).output;
+  const std::string uuid = list.substr(0, list.find('\n'));
+  REQUIRE(uuid.starts_with("GPU-"));
+  for (const char* size : {"3G", "3g", "3GB", "3GiB", "3072M", "3072MB", "3145728K"}) {
+    INFO(size);
+    REQUIRE(broker.ctl({"set_default_device_pinned_mem_limit", uuid, "1G"}).ok());
+    CHECK(broker.ctl({"set_default_device_pinned_mem_limit", "0", size}).ok());
+    CHECK(broker.ctl({"get_default_device_pinned_mem_limit", uuid}).output == "3G\n");
+  }
+  CHECK(broker.ctl({"set_device_pinned_mem_limit", server(broker), uuid, "48M"}).ok());
+  Client limited = start(broker);
+  require_limit(limited, 48);
+  Client lower = start(broker, {{kLimit, uuid + "=16MB"}});
+  require_limit(lower, 16);
+}
+
+TEST_CASE("a client keeps its limit, and what it holds, over its executor's death") {
+  const BrokerFixture broker;
+  Client limited = start(broker, {{kLimit, "0=64M"}});
+  REQUIRE(limited.ask("take 40") == "ok");
+  const std::vector<pid_t> before = broker.servers();
+  REQUIRE(before.size() == 1);
+  REQUIRE(::kill(before.front(), SIGKILL) == 0);
+  REQUIRE(eventually(std::chrono::seconds(30), [&] { return !broker.servers().empty() && broker.servers() != before; }));
+  CHECK(limited.ask("total") == "ok 64");
+  CHECK(limited.ask("take 30") == kRefused);
+  CHECK(limited.ask("take 20") == "ok");
+  CHECK(limited.ask("give") == "ok");
+  CHECK(limited.ask("free") == "ok 64");
+}
+
 TEST_CASE("limits that make no sense are one line each, and change nothing") {
   const BrokerFixture broker;
+  await_devices(broker);
   const std::string pid = server(broker);
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{"set_default_device_pinned_mem_limit", "0"},
