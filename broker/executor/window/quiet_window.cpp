@@ -93,6 +93,10 @@ void QuietWindow::serve() {
       std::this_thread::sleep_for(pause_after_last_ - (now - last_window_));
       continue;
     }
+    if (now - last_window_ < limits_.let_in && keeps_out()) {  // a worker that slept may take longer to wake up than windows are apart
+      std::this_thread::sleep_for(kPollPause);
+      continue;
+    }
     close();
     const std::vector<Pending> done = drain() ? run_jobs() : std::vector<Pending>();
     open();
@@ -146,6 +150,7 @@ void QuietWindow::pause(bool pressing) {
 
 // Nobody is inside a gate when this returns, and nobody enters.
 void QuietWindow::close() {
+  for (Gate& gate : gates_) gate.was_refused_.store(false, std::memory_order_relaxed);
   pending_.store(true, std::memory_order_relaxed);
   closed_.store(true, std::memory_order_seq_cst);  // pairs with Gate::enter
   wait_until_left();
@@ -163,10 +168,8 @@ void QuietWindow::wait_until_left() {
   }
 }
 
-bool QuietWindow::has_kept_out() {
-  bool any = false;
-  for (Gate& gate : gates_) any |= gate.was_refused_.exchange(false, std::memory_order_relaxed);
-  return any;
+bool QuietWindow::keeps_out() const {
+  return std::any_of(gates_.begin(), gates_.end(), [](const Gate& gate) { return gate.was_refused_.load(std::memory_order_relaxed); });
 }
 
 void QuietWindow::open() {
@@ -215,9 +218,12 @@ bool QuietWindow::drain() {
   return true;
 }
 
-// Calls that somebody waits for first. Sessions have turns, a job each, those of the same kind in the order they came.
-void QuietWindow::take_turns(std::vector<Pending>& jobs) {
-  const auto rank = [](const Pending& pending) { return pending.job.issues_work ? 2 : pending.job.deferrable ? 1 : 0; };
+// Calls that somebody waits for first, and others that have waited long enough with them: calls without end must not keep those from being made.
+// Sessions have turns, a job each, those of the same kind in the order they came.
+void QuietWindow::take_turns(std::vector<Pending>& jobs, Clock::time_point now) const {
+  const auto rank = [&](const Pending& pending) {
+    return pending.job.issues_work ? 2 : pending.job.deferrable && now - pending.since < limits_.defer ? 1 : 0;
+  };
   std::map<std::pair<int, std::uint64_t>, std::size_t> so_far;
   for (Pending& pending : jobs) pending.turn = so_far[{rank(pending), pending.job.session}]++;
   std::stable_sort(jobs.begin(), jobs.end(),
@@ -230,12 +236,14 @@ std::vector<QuietWindow::Pending> QuietWindow::run_jobs() {
   const proto::trace::Span span("window", "quiet window");
   const Clock::time_point start = Clock::now();
   std::vector<Pending> jobs = take_jobs([&](const Pending& pending) { return !is_held_back(pending.job, start); });
-  take_turns(jobs);
+  take_turns(jobs, start);
   std::size_t image_bytes = 0;
   std::vector<Pending> done;
   std::vector<Pending> later;
+  bool owes_launch = true;  // one that has waited long enough ends a window however full that is: behind it nothing else is run
   for (Pending& pending : jobs) {
-    const bool is_late = Clock::now() - start > limits_.longest || is_held_back(pending.job, start);  // by one that has just run
+    bool is_late = Clock::now() - start > limits_.longest || is_held_back(pending.job, start);  // by one that has just run
+    if (pending.job.issues_work && start - pending.since >= limits_.defer) is_late = !std::exchange(owes_launch, false);
     if (!done.empty() && is_late) {
       later.push_back(std::move(pending));
       continue;
@@ -245,7 +253,7 @@ std::vector<QuietWindow::Pending> QuietWindow::run_jobs() {
     done.push_back(std::move(pending));
   }
   last_window_ = Clock::now();
-  pause_after_last_ = has_kept_out() ? std::min<Clock::duration>(last_window_ - start, limits_.longest_pause) : Clock::duration::zero();
+  pause_after_last_ = keeps_out() ? std::min<Clock::duration>(last_window_ - start, limits_.longest_pause) : Clock::duration::zero();
   log_debug("Quiet window: {} calls in {} us, largest image {} KiB, {} calls left for another", done.size(),
             microseconds(last_window_ - start), image_bytes / 1024, later.size());
   blocker_logged_ = false;

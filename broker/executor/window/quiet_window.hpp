@@ -43,16 +43,23 @@ class QuietWindow {
         while (window_->is_exclusive_.load(std::memory_order_acquire)) std::this_thread::yield();  // for microseconds
       }
       leave();
+      refused_in_visit_ = true;
       was_refused_.store(true, std::memory_order_relaxed);
       return false;
     }
     void leave() { issuing_.store(false, std::memory_order_release); }
+    // Around a worker's visit of all its sessions. The next window waits until everybody whom the last one kept out has been let in.
+    void begin_visit() { refused_in_visit_ = false; }
+    void end_visit() {
+      if (!refused_in_visit_ && was_refused_.load(std::memory_order_relaxed)) was_refused_.store(false, std::memory_order_relaxed);
+    }
 
    private:
     friend class QuietWindow;
     QuietWindow* window_ = nullptr;
     std::atomic<bool> issuing_{false};
-    std::atomic<bool> was_refused_{false};  // since the last window began; seen late, it shortens or lengthens a pause
+    std::atomic<bool> was_refused_{false};  // since the last window began, and not let in since; seen late, it shortens or lengthens a pause
+    bool refused_in_visit_ = false;         // of the worker's thread
   };
 
   QuietWindow(const ProgressTable& progress, unsigned workers, Limits limits, std::function<void()> enter_thread);
@@ -126,10 +133,10 @@ class QuietWindow {
   void close();
   void open();
   void wait_until_left();
-  [[nodiscard]] bool has_kept_out();
+  [[nodiscard]] bool keeps_out() const;
   [[nodiscard]] std::vector<Pending> run_jobs();
   static void finish(const std::vector<Pending>& done);  // when work goes on
-  static void take_turns(std::vector<Pending>& jobs);
+  void take_turns(std::vector<Pending>& jobs, Clock::time_point now) const;
   void run(Pending& pending);
   void look_at_starving(Clock::time_point now);
   void refuse(std::vector<Pending> jobs, const char* why);

@@ -27,7 +27,7 @@ struct WindowJob {
   std::function<void()> after{};  // then, once the window has closed and work goes on: what is long and needs none
 };
 
-// One that waits.
+// One that waits. One of those that come after others is late once it has waited for WindowLimits::defer.
 struct PendingJob {
   WindowJob job;
   std::chrono::steady_clock::time_point since;
@@ -54,6 +54,7 @@ struct WindowLimits {
   std::chrono::milliseconds deferred_pause{50};     // between windows for deferrable jobs alone, while others work
   std::chrono::microseconds longest{1'000};         // a window: jobs that have not begun by then are for the next one
   std::chrono::microseconds longest_pause{2'000};   // between two, if somebody was kept out: as long as the last one was, at most this
+  std::chrono::milliseconds let_in{10};             // and until each worker that was kept out has visited its sessions, at most this
 };
 
 }  // namespace mpsshim::broker

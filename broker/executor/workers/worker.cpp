@@ -171,6 +171,7 @@ Worker::Visit Worker::visit_all() {
   Visit all;
   unsigned at_work = 0;
   Clock::time_point last = Clock::now();
+  gate_.begin_visit();
   for (std::size_t i = 0; i < sessions_.size();) {
     if (i + 1 < sessions_.size()) sessions_[i + 1]->channel().ring().prefetch();
     const std::shared_ptr<Session>& session = sessions_[i];
@@ -190,6 +191,7 @@ Worker::Visit Worker::visit_all() {
     }
     ++i;
   }
+  gate_.end_visit();
   turn_ = std::clamp(kTurnOfAll / std::max(1U, at_work), kShortestTurn, kLongestTurn);
   return all;
 }

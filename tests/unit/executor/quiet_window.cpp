@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -323,6 +324,71 @@ TEST_CASE("many calls do not share one long window while others work") {
   worker.join();
   REQUIRE(is_done);
   CHECK(last - first >= 3);  // work went on in between
+}
+
+namespace {
+
+// Asks again and again for windows that are full, `at_once` at a time, until it goes.
+class Asker {
+ public:
+  Asker(Window& w, int at_once, int length_us) : w_(w), length_us_(length_us) {
+    for (int i = 0; i < at_once; ++i) ask();
+  }
+  ~Asker() {
+    ends_ = true;
+    (void)soon([&] { return under_way_ == 0; });
+  }
+  [[nodiscard]] int windows() const { return windows_; }
+
+ private:
+  void ask() {
+    ++under_way_;
+    WindowJob job{.what = "a test's call", .session = kOwn, .run = [this](WindowResult) {
+                    ++windows_;
+                    usleep(static_cast<useconds_t>(length_us_));
+                  }};
+    job.after = [this] {
+      if (!ends_) ask();
+      --under_way_;
+    };
+    w_.window.submit(std::move(job));
+  }
+
+  Window& w_;
+  const int length_us_;
+  std::atomic<bool> ends_{false};
+  std::atomic<int> under_way_{0};
+  std::atomic<int> windows_{0};
+};
+
+}  // namespace
+
+TEST_CASE("who was kept out is let in before the next window, however long it takes to wake up") {
+  Window w;
+  Asker asker(w, 1, 200);
+  QuietWindow::Gate& gate = w.window.gate(0);
+  int kept_out = 0, most = 0;
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20); kept_out < 50;) {
+    REQUIRE(std::chrono::steady_clock::now() < end);
+    gate.begin_visit();
+    const int before = asker.windows();
+    const bool is_in = gate.enter();
+    if (is_in) gate.leave();
+    gate.end_visit();
+    if (is_in) continue;
+    ++kept_out;
+    usleep(3'000);
+    most = std::max(most, asker.windows() - before);
+  }
+  CHECK(most <= 2);  // the one that kept it out may have begun since, and one more where this thread slept beyond the limit
+}
+
+TEST_CASE("calls without end do not keep those from being made that come after them") {
+  Window w;
+  const Asker asker(w, 3, 1'200);
+  w.ask(true);
+  w.window.submit({.what = "a test's launch", .session = kOwn, .run = [&](WindowResult) { ++w.opened; }, .issues_work = true});
+  CHECK(soon([&] { return w.opened == 2; }));
 }
 
 TEST_CASE("what comes after a window comes when work goes on") {
