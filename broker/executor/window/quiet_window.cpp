@@ -99,6 +99,7 @@ void QuietWindow::serve() {
     }
     close();
     const std::vector<Pending> done = drain() ? run_jobs() : std::vector<Pending>();
+    if (!done.empty()) watch_.give_turns();
     open();
     finish(done);
   }

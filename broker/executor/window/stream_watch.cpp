@@ -27,6 +27,17 @@ void StreamWatch::set_pressing(bool pressing, Clock::duration waited) {
   for (std::uint32_t i = 0; i < count; ++i) {
     stream_[i].held.store(false, std::memory_order_relaxed);
     stream_[i].waits.store(false, std::memory_order_relaxed);
+    stream_[i].has_turn.store(false, std::memory_order_relaxed);
+  }
+}
+
+void StreamWatch::give_turns() {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t count = used();
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Stream& stream = stream_[i];
+    const bool waits = stream.waits.exchange(false, std::memory_order_relaxed);
+    if (stream.held.exchange(false, std::memory_order_relaxed) || waits) stream.has_turn.store(true, std::memory_order_relaxed);
   }
 }
 

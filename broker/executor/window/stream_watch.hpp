@@ -53,6 +53,10 @@ class StreamWatch {
     if (length == Length::small) [[likely]] return false;
     if (length == Length::very_long && is_busy(index)) return true;
     if (!holds_functions_.load(std::memory_order_relaxed) || stream.is_let_go.load(std::memory_order_relaxed)) return false;
+    if (stream.has_turn.load(std::memory_order_relaxed)) {
+      stream.has_turn.store(false, std::memory_order_relaxed);
+      return false;
+    }
     stream.waits.store(true, std::memory_order_relaxed);
     return true;
   }
@@ -68,6 +72,8 @@ class StreamWatch {
   // While pressing, long streams are held; otherwise nothing is. `waited`: how long the oldest call has waited.
   void set_pressing(bool pressing, Clock::duration waited = {});
   [[nodiscard]] Scan scan(Clock::time_point now);
+  // A window has been. Whoever was held for it has a turn before the next one, even if calls without end want windows.
+  void give_turns();
   [[nodiscard]] std::uint32_t used() const { return used_ ? used_() : kProgressStreams; }
   [[nodiscard]] bool is_busy(std::uint32_t index) const;
   // This stream's work did not end in a window that was about to open.
@@ -83,6 +89,7 @@ class StreamWatch {
     std::atomic<bool> held{false};
     std::atomic<bool> is_let_go{false};  // its session has been held long enough for this second
     std::atomic<bool> waits{false};      // a worker found its next launch to be of a long function
+    std::atomic<bool> has_turn{false};   // it was held for a window that has been: one launch is let through before the next
     std::atomic<std::uint32_t> function{0};
     std::uint32_t completed = 0;
     Clock::time_point since{};           // the word stands at `completed` since then at the latest; zero: idle

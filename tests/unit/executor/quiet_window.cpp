@@ -391,6 +391,34 @@ TEST_CASE("calls without end do not keep those from being made that come after t
   CHECK(soon([&] { return w.opened == 2; }));
 }
 
+TEST_CASE("calls without end have turns with long work") {
+  WindowLimits limits = quick_limits();
+  limits.hold_per_second = milliseconds(1'000);
+  Window w(limits);
+  const Asker asker(w, 2, 200);
+  QuietWindow::Gate& gate = w.window.gate(0);
+  int function = 0;
+  int rounds = 0;
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1); std::chrono::steady_clock::now() < end;) {
+    gate.begin_visit();
+    const bool is_in = gate.enter();
+    const bool begins = is_in && !w.window.holds(0, &function);
+    if (begins) {
+      w.window.note_launch(0, &function);
+      w.begin(0);
+    }
+    if (is_in) gate.leave();
+    gate.end_visit();
+    usleep(begins ? 4'000 : 50);
+    if (begins) w.end(0);
+    rounds += begins ? 1 : 0;
+  }
+  const int windows = asker.windows();
+  INFO(rounds << " rounds, " << windows << " windows");
+  CHECK(rounds >= 20);
+  CHECK(windows >= 20);
+}
+
 TEST_CASE("what comes after a window comes when work goes on") {
   Window w;
   std::atomic<int> went_on{0};
