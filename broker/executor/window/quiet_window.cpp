@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <set>
 #include <utility>
 
 #include <pthread.h>
@@ -48,7 +49,8 @@ QuietWindow::~QuietWindow() {
 void QuietWindow::submit(Job job) {
   {
     std::lock_guard lock(mutex_);
-    jobs_.push_back({std::move(job), Clock::now(), limits_.move_after});
+    const Clock::time_point now = Clock::now();
+    jobs_.push_back({std::move(job), now, now, limits_.move_after});
     ++arrivals_;
   }
   changed_.notify_all();
@@ -127,7 +129,7 @@ QuietWindow::Demand QuietWindow::demand(Clock::time_point now) {
     wanted.any = true;
     wanted.pressing |= presses(pending, now);
     wanted.is_due |= pending.job.is_due;
-    if (!pending.job.deferrable) wanted.waited = std::max(wanted.waited, now - pending.since);
+    if (!pending.job.deferrable) wanted.waited = std::max(wanted.waited, now - pending.turn_since);
   }
   return wanted;
 }
@@ -260,6 +262,13 @@ std::vector<QuietWindow::Pending> QuietWindow::run_jobs() {
   blocker_logged_ = false;
   std::lock_guard lock(mutex_);
   jobs_.insert(jobs_.begin(), std::make_move_iterator(later.begin()), std::make_move_iterator(later.end()));
+  std::set<std::uint64_t> had_turns;
+  for (const Pending& pending : done) had_turns.insert(pending.job.session);
+  for (Pending& pending : jobs_) {
+    if (!had_turns.contains(pending.job.session)) continue;
+    pending.turn_since = last_window_;
+    pending.next_report = limits_.move_after;
+  }
   return done;
 }
 
@@ -312,7 +321,7 @@ void QuietWindow::look_at_starving(Clock::time_point now) {
   };
   std::vector<Report> reports;
   refuse(take_jobs([&](Pending& pending) {
-           const Clock::duration waited = now - pending.since;
+           const Clock::duration waited = now - pending.turn_since;
            if (pending.job.deferrable || waited < pending.next_report) return false;
            const auto blocker = watch_.blocker(now, pending.job.session);
            if (!blocker) return false;

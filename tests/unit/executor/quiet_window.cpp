@@ -419,6 +419,25 @@ TEST_CASE("calls without end have turns with long work") {
   CHECK(windows >= 20);
 }
 
+TEST_CASE("who waits behind calls of its own does not starve") {
+  Window w;
+  constexpr int kCalls = 40;
+  for (int i = 0; i < kCalls; ++i) {
+    w.window.submit({.what = "a test's call", .session = kOwn, .run = [&](WindowResult) {
+                       usleep(10'000);
+                       ++w.opened;
+                     }});
+  }
+  for (int i = 0; i < 1'000 && w.opened < kCalls; ++i) {  // another session's work, 5 ms each
+    w.begin(0);
+    usleep(5'000);
+    w.end(0);
+    usleep(1'000);
+  }
+  CHECK(w.opened == kCalls);
+  CHECK(w.reports == 0);
+}
+
 TEST_CASE("what comes after a window comes when work goes on") {
   Window w;
   std::atomic<int> went_on{0};
