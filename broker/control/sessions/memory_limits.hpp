@@ -25,9 +25,7 @@ class MemoryLimits {
     begin(server);
     servers_[server][device] = bytes;
   }
-  [[nodiscard]] std::uint64_t of_server(const ExecutorId& server, unsigned device) const {
-    return of(limits_of(server), device);
-  }
+  [[nodiscard]] std::uint64_t of_server(const ExecutorId& server, unsigned device) const { return of(limits_of(server), device); }
   // Its first client.
   void begin(const ExecutorId& server) {
     if (!servers_.contains(server)) servers_.emplace(server, ByDevice(limits_of(server)));
