@@ -54,6 +54,15 @@ bool broker_answers(const TemporaryFolder& folder) {
   return run_program(built_program("mpsctl"), options, std::chrono::seconds(10)).ok();
 }
 
+// mpsrun's arguments for a program beside a broker that is there.
+ProgramOptions beside(const BrokerFixture& broker) {
+  ProgramOptions options;
+  options.arguments = {"--pipe-dir", broker.pipe_dir(), built_program("process2")};
+  options.environment = sanitizer_environment();
+  options.without = {"LD_PRELOAD"};
+  return options;
+}
+
 }  // namespace
 
 TEST_CASE("mpsrun starts a broker, which ends after the program") {
@@ -68,10 +77,7 @@ TEST_CASE("mpsrun starts a broker, which ends after the program") {
 
 TEST_CASE("mpsrun leaves a broker that it did not start") {
   BrokerFixture broker;
-  ProgramOptions options;
-  options.arguments = {"--pipe-dir", broker.pipe_dir(), built_program("process2")};
-  options.environment = sanitizer_environment();
-  options.without = {"LD_PRELOAD"};
+  const ProgramOptions options = beside(broker);
   const Outcome outcome = run_program(built_program("mpsrun"), options);
   INFO(outcome.explain() << broker.log());
   REQUIRE(outcome.ok());
@@ -177,11 +183,8 @@ TEST_CASE("mpsrun beside a broker of root's for all users writes nothing") {
     return all;
   };
   const std::set<std::string> before = names();
-  ProgramOptions options;
+  ProgramOptions options = beside(broker);
   options.user = 65534;
-  options.arguments = {"--pipe-dir", broker.pipe_dir(), built_program("process2")};
-  options.environment = sanitizer_environment();
-  options.without = {"LD_PRELOAD"};
   const Outcome outcome = run_program(built_program("mpsrun"), options);
   INFO(outcome.explain() << broker.log());
   REQUIRE(outcome.ok());

@@ -6,6 +6,7 @@
 //
 // Threads: workers call Gate, `holds` and `note_launch`; any thread submits; one thread of this class runs the jobs, the context current.
 // It trusts the progress table (private memory) and nothing a client can write.
+// Longer than other headers: Gate and the two wrappers of calls are in the path of every launch, and so inline.
 #pragma once
 
 #include <atomic>

@@ -27,7 +27,7 @@ struct WindowJob {
   std::function<void()> after{};  // then, once the window has closed and work goes on: what is long and needs none
 };
 
-// One that waits. One of those that come after others is late once it has waited for WindowLimits::defer.
+// One that waits. Those that come after others no longer do once they have waited for WindowLimits::defer.
 struct PendingJob {
   WindowJob job;
   std::chrono::steady_clock::time_point since;
