@@ -2,7 +2,6 @@
 #include "broker/executor/window/quiet_window.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -100,7 +99,7 @@ void QuietWindow::serve() {
       continue;
     }
     close();
-    const std::vector<Pending> done = drain() ? run_jobs() : std::vector<Pending>();
+    const std::list<Pending> done = drain() ? run_jobs() : std::list<Pending>();
     if (!done.empty()) watch_.give_turns();
     open();
     finish(done);
@@ -195,7 +194,7 @@ bool QuietWindow::open_by_hand() {
     if (!shut_ || watch_.is_busy(i)) return false;
   }
   closed_.store(true, std::memory_order_seq_cst);
-  const std::vector<Pending> done = run_jobs();
+  const std::list<Pending> done = run_jobs();
   closed_.store(false, std::memory_order_seq_cst);
   finish(done);
   return true;
@@ -223,37 +222,38 @@ bool QuietWindow::drain() {
 
 // Calls that somebody waits for first, and others that have waited long enough with them: calls without end must not keep those from being made.
 // Sessions have turns, a job each, those of the same kind in the order they came.
-void QuietWindow::take_turns(std::vector<Pending>& jobs, Clock::time_point now) const {
+void QuietWindow::take_turns(std::list<Pending>& jobs, Clock::time_point now) const {
   const auto rank = [&](const Pending& pending) {
     return pending.job.issues_work ? 2 : pending.job.deferrable && now - pending.since < limits_.defer ? 1 : 0;
   };
   std::map<std::pair<int, std::uint64_t>, std::size_t> so_far;
   for (Pending& pending : jobs) pending.turn = so_far[{rank(pending), pending.job.session}]++;
-  std::stable_sort(jobs.begin(), jobs.end(),
-                   [&](const Pending& a, const Pending& b) { return std::pair(rank(a), a.turn) < std::pair(rank(b), b.turn); });
+  jobs.sort([&](const Pending& a, const Pending& b) { return std::pair(rank(a), a.turn) < std::pair(rank(b), b.turn); });
 }
 
 // A window is short, whether or not anybody has work when it begins: what has not begun in time is for the next one, behind a pause as long as this
 // one was if somebody was kept out. Returns those that were run; what they hold goes when work goes on.
-std::vector<QuietWindow::Pending> QuietWindow::run_jobs() {
+std::list<QuietWindow::Pending> QuietWindow::run_jobs() {
   const proto::trace::Span span("window", "quiet window");
   const Clock::time_point start = Clock::now();
-  std::vector<Pending> jobs = take_jobs([&](const Pending& pending) { return !is_held_back(pending.job, start); });
+  std::list<Pending> jobs = take_jobs([&](const Pending& pending) { return !is_held_back(pending.job, start); });
   take_turns(jobs, start);
   std::size_t image_bytes = 0;
-  std::vector<Pending> done;
-  std::vector<Pending> later;
+  std::list<Pending> done;
+  std::list<Pending> later;
   bool owes_launch = true;  // one that has waited long enough ends a window however full that is: behind it nothing else is run
-  for (Pending& pending : jobs) {
+  for (auto next = jobs.begin(); next != jobs.end();) {
+    const auto here = next++;
+    Pending& pending = *here;
     bool is_late = Clock::now() - start > limits_.longest || is_held_back(pending.job, start);  // by one that has just run
     if (pending.job.issues_work && start - pending.since >= limits_.defer) is_late = !std::exchange(owes_launch, false);
     if (!done.empty() && is_late) {
-      later.push_back(std::move(pending));
+      later.splice(later.end(), jobs, here);
       continue;
     }
     image_bytes = std::max(image_bytes, pending.job.image_bytes);
     run(pending);
-    done.push_back(std::move(pending));
+    done.splice(done.end(), jobs, here);
   }
   last_window_ = Clock::now();
   pause_after_last_ = keeps_out() ? std::min<Clock::duration>(last_window_ - start, limits_.longest_pause) : Clock::duration::zero();
@@ -261,7 +261,7 @@ std::vector<QuietWindow::Pending> QuietWindow::run_jobs() {
             microseconds(last_window_ - start), image_bytes / 1024, later.size());
   blocker_logged_ = false;
   std::lock_guard lock(mutex_);
-  jobs_.insert(jobs_.begin(), std::make_move_iterator(later.begin()), std::make_move_iterator(later.end()));
+  jobs_.splice(jobs_.begin(), later);
   std::set<std::uint64_t> had_turns;
   for (const Pending& pending : done) had_turns.insert(pending.job.session);
   for (Pending& pending : jobs_) {
@@ -272,7 +272,7 @@ std::vector<QuietWindow::Pending> QuietWindow::run_jobs() {
   return done;
 }
 
-void QuietWindow::finish(const std::vector<Pending>& done) {
+void QuietWindow::finish(const std::list<Pending>& done) {
   for (const Pending& pending : done) {
     if (pending.job.after) pending.job.after();
   }
@@ -290,16 +290,17 @@ void QuietWindow::run(Pending& pending) {
 }
 
 template <typename Predicate>
-std::vector<QuietWindow::Pending> QuietWindow::take_jobs(Predicate&& predicate) {
-  std::vector<Pending> taken;
+std::list<QuietWindow::Pending> QuietWindow::take_jobs(Predicate&& predicate) {
+  std::list<Pending> taken;
   std::lock_guard lock(mutex_);
-  const auto first = std::stable_partition(jobs_.begin(), jobs_.end(), [&](Pending& pending) { return !predicate(pending); });
-  std::move(first, jobs_.end(), std::back_inserter(taken));
-  jobs_.erase(first, jobs_.end());
+  for (auto next = jobs_.begin(); next != jobs_.end();) {
+    const auto here = next++;
+    if (predicate(*here)) taken.splice(taken.end(), jobs_, here);
+  }
   return taken;
 }
 
-void QuietWindow::refuse(std::vector<Pending> jobs, const char* why) {
+void QuietWindow::refuse(std::list<Pending> jobs, const char* why) {
   for (Pending& pending : jobs) {
     log_warning("Session {}: no quiet window for {} within {} ms: {}", pending.job.session, pending.job.what,
                 microseconds(Clock::now() - pending.since) / 1000, why);

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -135,14 +136,14 @@ class QuietWindow {
   void open();
   void wait_until_left();
   [[nodiscard]] bool keeps_out() const;
-  [[nodiscard]] std::vector<Pending> run_jobs();
-  static void finish(const std::vector<Pending>& done);  // when work goes on
-  void take_turns(std::vector<Pending>& jobs, Clock::time_point now) const;
+  [[nodiscard]] std::list<Pending> run_jobs();
+  static void finish(const std::list<Pending>& done);  // when work goes on
+  void take_turns(std::list<Pending>& jobs, Clock::time_point now) const;
   void run(Pending& pending);
   void look_at_starving(Clock::time_point now);
-  void refuse(std::vector<Pending> jobs, const char* why);
+  void refuse(std::list<Pending> jobs, const char* why);
   template <typename Predicate>
-  [[nodiscard]] std::vector<Pending> take_jobs(Predicate&& predicate);
+  [[nodiscard]] std::list<Pending> take_jobs(Predicate&& predicate);
   [[nodiscard]] bool is_held_back(const WindowJob& job, Clock::time_point now) const { return !shut_ && long_jobs_.holds_back(job, now); }
   void log_blocker(Clock::time_point now);
 
@@ -166,7 +167,7 @@ class QuietWindow {
 
   Mutex mutex_;
   CondVar changed_;
-  std::vector<Pending> jobs_ GUARDED_BY(mutex_);
+  std::list<Pending> jobs_ GUARDED_BY(mutex_);
   std::uint64_t arrivals_ GUARDED_BY(mutex_) = 0;  // of jobs, so that a pause ends early
   std::uint64_t seen_arrivals_ GUARDED_BY(mutex_) = 0;
   bool stopping_ GUARDED_BY(mutex_) = false;

@@ -2,6 +2,7 @@
 #include "broker/executor/window/stream_watch.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace mpsshim::broker {
 
@@ -28,6 +29,7 @@ void StreamWatch::set_pressing(bool pressing, Clock::duration waited) {
     stream_[i].held.store(false, std::memory_order_relaxed);
     stream_[i].waits.store(false, std::memory_order_relaxed);
     stream_[i].has_turn.store(false, std::memory_order_relaxed);
+    stream_[i].waited = false;
   }
 }
 
@@ -36,7 +38,7 @@ void StreamWatch::give_turns() {
   const std::uint32_t count = used();
   for (std::uint32_t i = 0; i < count; ++i) {
     Stream& stream = stream_[i];
-    const bool waits = stream.waits.exchange(false, std::memory_order_relaxed);
+    const bool waits = stream.waits.exchange(false, std::memory_order_relaxed) || std::exchange(stream.waited, false);
     if (stream.held.exchange(false, std::memory_order_relaxed) || waits) stream.has_turn.store(true, std::memory_order_relaxed);
   }
 }
@@ -75,8 +77,9 @@ StreamWatch::Scan StreamWatch::scan_locked(Clock::time_point now) {
     } else if (is_long && !stream.is_let_go.load(std::memory_order_relaxed)) {
       stream.held.store(true, std::memory_order_relaxed);
     }
-    const bool waits = stream.waits.exchange(false, std::memory_order_relaxed) || stream.held.load(std::memory_order_relaxed);
-    if (!busy && waits && session != 0) accounts_[session].is_delayed = true;
+    const bool asks = stream.waits.exchange(false, std::memory_order_relaxed);
+    stream.waited |= asks;
+    if (!busy && (asks || stream.held.load(std::memory_order_relaxed)) && session != 0) accounts_[session].is_delayed = true;
   }
   last_look_ = now;
   if (pressing) {

@@ -102,6 +102,28 @@ TEST_CASE("calls without end have turns with long work") {
   CHECK(windows >= 20);
 }
 
+TEST_CASE("who asked before the window's thread looked last has its turn all the same") {
+  const auto table = std::make_unique<ProgressTable>();
+  table->stream[0].session = 1;
+  const WindowLimits limits;
+  StreamWatch watch(*table, limits);
+  watch.set_used([] { return 1u; });
+  const int function = 0;
+  const auto start = StreamWatch::Clock::now();
+  watch.note_launch(0, &function);
+  ++table->stream[0].issued;
+  (void)watch.scan(start);
+  REQUIRE(watch.scan(start + milliseconds(5)).any_long);
+  ++table->stream[0].completed;
+  watch.set_pressing(true);
+  (void)watch.scan(start + milliseconds(6));
+  REQUIRE(watch.holds(0, &function));
+  (void)watch.scan(start + milliseconds(7));  // then the window, while the worker sleeps
+  watch.give_turns();
+  CHECK_FALSE(watch.holds(0, &function));
+  CHECK(watch.holds(0, &function));  // one launch, no more
+}
+
 TEST_CASE("who waits behind calls of its own does not starve") {
   Window w;
   constexpr int kCalls = 40;
