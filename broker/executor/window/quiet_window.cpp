@@ -28,7 +28,6 @@ long long microseconds(std::chrono::steady_clock::duration time) { return std::c
 
 QuietWindow::QuietWindow(const ProgressTable& progress, unsigned workers, Limits limits, std::function<void()> enter_thread)
     : limits_(limits), long_jobs_(progress), watch_(progress, limits_), gates_(workers), enter_thread_(std::move(enter_thread)) {
-  for (Gate& gate : gates_) gate.window_ = this;
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "window");
     serve_before_others();
@@ -94,11 +93,12 @@ void QuietWindow::serve() {
       std::this_thread::sleep_for(pause_after_last_ - (now - last_window_));
       continue;
     }
-    if (now - last_window_ < limits_.let_in && keeps_out()) {  // a worker that slept may take longer to wake up than windows are apart
+    if (now - last_window_ < limits_.let_in && gates_.keep_out()) {  // a worker that slept may take longer to wake up than windows are apart
       std::this_thread::sleep_for(kPollPause);
       continue;
     }
-    close();
+    pending_.store(true, std::memory_order_relaxed);
+    gates_.close();
     const std::list<Pending> done = drain() ? run_jobs() : std::list<Pending>();
     if (!done.empty()) watch_.give_turns();
     open();
@@ -150,32 +150,8 @@ void QuietWindow::pause(bool pressing) {
                     [this]() REQUIRES(mutex_) { return stopping_ || arrivals_ != seen_arrivals_; });
 }
 
-// Nobody is inside a gate when this returns, and nobody enters.
-void QuietWindow::close() {
-  for (Gate& gate : gates_) gate.was_refused_.store(false, std::memory_order_relaxed);
-  pending_.store(true, std::memory_order_relaxed);
-  closed_.store(true, std::memory_order_seq_cst);  // pairs with Gate::enter
-  wait_until_left();
-}
-
-void QuietWindow::wait_until_left() {
-  for (Gate& gate : gates_) {
-    for (unsigned spins = 0; gate.issuing_.load(std::memory_order_seq_cst); ++spins) {
-      if (spins < kSpinsBeforeSleep) {
-        proto::cpu_relax();
-      } else {
-        std::this_thread::sleep_for(kPollPause);  // a driver call takes long; the worker leaves as soon as it returns
-      }
-    }
-  }
-}
-
-bool QuietWindow::keeps_out() const {
-  return std::any_of(gates_.begin(), gates_.end(), [](const Gate& gate) { return gate.was_refused_.load(std::memory_order_relaxed); });
-}
-
 void QuietWindow::open() {
-  closed_.store(false, std::memory_order_seq_cst);
+  gates_.open();
   if (on_open_) on_open_();
 }
 
@@ -193,9 +169,9 @@ bool QuietWindow::open_by_hand() {
   for (std::uint32_t i = 0; i < watch_.used(); ++i) {
     if (!shut_ || watch_.is_busy(i)) return false;
   }
-  closed_.store(true, std::memory_order_seq_cst);
+  gates_.bar();
   const std::list<Pending> done = run_jobs();
-  closed_.store(false, std::memory_order_seq_cst);
+  gates_.open();
   finish(done);
   return true;
 }
@@ -256,7 +232,7 @@ std::list<QuietWindow::Pending> QuietWindow::run_jobs() {
     done.splice(done.end(), jobs, here);
   }
   last_window_ = Clock::now();
-  pause_after_last_ = keeps_out() ? std::min<Clock::duration>(last_window_ - start, limits_.longest_pause) : Clock::duration::zero();
+  pause_after_last_ = gates_.keep_out() ? std::min<Clock::duration>(last_window_ - start, limits_.longest_pause) : Clock::duration::zero();
   log_debug("Quiet window: {} calls in {} us, largest image {} KiB, {} calls left for another", done.size(),
             microseconds(last_window_ - start), image_bytes / 1024, later.size());
   blocker_logged_ = false;

@@ -4,20 +4,19 @@
 // ones to drain, all pending jobs run together, and issuing goes on. Jobs that nobody waits for (deferrable) run along with others', or
 // when a window costs next to nothing; only after a while do they hold anybody.
 //
-// Threads: workers call Gate, `holds` and `note_launch`; any thread submits; one thread of this class runs the jobs, the context current.
+// Threads: workers call their gates, `holds` and `note_launch`; any thread submits; one thread of this class runs the jobs, the context current.
 // It trusts the progress table (private memory) and nothing a client can write.
-// Longer than other headers: Gate and the two wrappers of calls are in the path of every launch, and so inline.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <mutex>
 #include <thread>
-#include <vector>
+#include <utility>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/window/gates.hpp"
 #include "broker/executor/window/long_jobs.hpp"
 #include "broker/executor/window/stream_watch.hpp"
 #include "broker/executor/window/window_job.hpp"
@@ -32,37 +31,7 @@ class QuietWindow {
   using Limits = WindowLimits;
   using Job = WindowJob;
 
-  // One for each worker. enter() before a batch of driver calls that issue work, leave() after; between them no window opens.
-  // Progress is written outside the gate: the window waits for it, and once all is drained none is due.
-  class Gate {
-   public:
-    [[nodiscard]] bool enter() {
-      for (;;) {
-        issuing_.store(true, std::memory_order_seq_cst);  // pairs with wait_until_left(): either it sees us or we see that we may not
-        if (window_->closed_.load(std::memory_order_seq_cst)) break;
-        if (!window_->is_exclusive_.load(std::memory_order_seq_cst)) return true;
-        leave();
-        while (window_->is_exclusive_.load(std::memory_order_acquire)) std::this_thread::yield();  // for microseconds
-      }
-      leave();
-      refused_in_visit_ = true;
-      was_refused_.store(true, std::memory_order_relaxed);
-      return false;
-    }
-    void leave() { issuing_.store(false, std::memory_order_release); }
-    // Around a worker's visit of all its sessions. The next window waits until everybody whom the last one kept out has been let in.
-    void begin_visit() { refused_in_visit_ = false; }
-    void end_visit() {
-      if (!refused_in_visit_ && was_refused_.load(std::memory_order_relaxed)) was_refused_.store(false, std::memory_order_relaxed);
-    }
-
-   private:
-    friend class QuietWindow;
-    QuietWindow* window_ = nullptr;
-    std::atomic<bool> issuing_{false};
-    std::atomic<bool> was_refused_{false};  // since the last window began, and not let in since; seen late, it shortens or lengthens a pause
-    bool refused_in_visit_ = false;         // of the worker's thread
-  };
+  using Gate = broker::Gate;
 
   QuietWindow(const ProgressTable& progress, unsigned workers, Limits limits, std::function<void()> enter_thread);
   QuietWindow(const QuietWindow&) = delete;
@@ -76,7 +45,7 @@ class QuietWindow {
   using Starved = std::function<void(const Starving&)>;
   void set_on_starved(Starved on_starved) { on_starved_ = std::move(on_starved); }
 
-  [[nodiscard]] Gate& gate(unsigned worker) { return gates_[worker]; }
+  [[nodiscard]] Gate& gate(unsigned worker) { return gates_.of(worker); }
   // True while new work of this executor stream must wait for the window. Workers ask before they issue from a queue; `function` is that of
   // the launch they are about to make, or nullptr.
   [[nodiscard]] bool holds(std::uint32_t progress_index, const void* function) { return watch_.holds(progress_index, function); }
@@ -91,18 +60,12 @@ class QuietWindow {
   // seen to get wrong arguments beside them (docs/experiments/2026-11-23-shared-functions.md). Any thread that is in neither; nothing is drained.
   template <typename F>
   [[nodiscard]] CUresult exclusively(F&& ask) {
-    const std::lock_guard lock(functions_mutex_);
-    is_exclusive_.store(true, std::memory_order_seq_cst);
-    wait_until_left();
-    const CUresult result = ask();
-    is_exclusive_.store(false, std::memory_order_release);
-    return result;
+    return gates_.exclusively(std::forward<F>(ask));
   }
   // For what launches functions or puts them into graphs outside a gate; several threads at once. Before any IssueLock, never inside a gate.
   template <typename F>
   [[nodiscard]] CUresult sharing(F&& launch) {
-    const std::shared_lock lock(functions_mutex_);
-    return launch();
+    return gates_.sharing(std::forward<F>(launch));
   }
   // True if issuing is stopped altogether or some stream is held: workers with held queues look again soon rather than sleep.
   [[nodiscard]] bool is_pending() const { return pending_.load(std::memory_order_relaxed); }
@@ -132,10 +95,7 @@ class QuietWindow {
   void set_pressing(const Demand& wanted);
   void pause(bool pressing);
   [[nodiscard]] bool drain();
-  void close();
   void open();
-  void wait_until_left();
-  [[nodiscard]] bool keeps_out() const;
   [[nodiscard]] std::list<Pending> run_jobs();
   static void finish(const std::list<Pending>& done);  // when work goes on
   void take_turns(std::list<Pending>& jobs, Clock::time_point now) const;
@@ -150,10 +110,7 @@ class QuietWindow {
   const Limits limits_;
   LongJobs long_jobs_;
   StreamWatch watch_;  // the window's thread, but for holds and note_launch
-  std::vector<Gate> gates_;
-  std::atomic<bool> closed_{false};
-  SharedMutex functions_mutex_;
-  std::atomic<bool> is_exclusive_{false};  // a thread has functions_mutex_ to itself
+  Gates gates_;
   std::atomic<bool> shut_{false};
   std::atomic<bool> pending_{false};
   std::function<void()> enter_thread_;

@@ -91,7 +91,7 @@ class StreamWatch {
     std::atomic<bool> waits{false};      // a worker found its next launch to be of a long function
     std::atomic<bool> has_turn{false};   // it was held for a window that has been: one launch is let through before the next
     std::atomic<std::uint32_t> function{0};
-    bool waited = false;                 // `waits` was set at a scan since the last window
+    bool waited = false;  // `waits` was set at a scan since the last window
     std::uint32_t completed = 0;
     Clock::time_point since{};           // the word stands at `completed` since then at the latest; zero: idle
   };

@@ -1,83 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session keeps of its modules' variables, and when a later executor may believe it. Device memory is the test's.
-#include "broker/executor/modules/session_variables.hpp"
-
-#include <cstring>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "broker/executor/link/control_link.hpp"
-#include "proto/socket.hpp"
-#include "tests/support/catch.hpp"
-#include "tests/support/executor_messages.hpp"
+// What a session keeps of its modules' variables, and when a later executor may believe it.
+#include "tests/unit/executor/support/variables_scene.hpp"
 
 namespace mpsshim::broker {
-namespace {
 
-const auto kModule = proto::ModuleId::make(1, 1);
-const auto kOther = proto::ModuleId::make(2, 1);
-
-constexpr std::size_t kBatch = std::size_t{1} << 20;
-
-struct Broker {
-  proto::Socket control_end;
-  std::unique_ptr<ControlLink> link;
-
-  Broker() {
-    auto [ours, its] = proto::Socket::pair();
-    control_end = std::move(ours);
-    link = std::make_unique<ControlLink>(std::move(its));
-  }
-  // The file that the control process got.
-  proto::FileDescriptor file() {
-    auto received = test::receive_message(control_end, proto::MessageDirection::from_executor);
-    REQUIRE(received);
-    REQUIRE(received->is<message::VariablesFile>());
-    return std::move(received->take<message::VariablesFile>().fds.variables);
-  }
-};
-
-ImageRef image_of(std::vector<LoadedImage::Variable> variables, std::uint64_t copy = 1) {
-  auto image = std::make_shared<LoadedImage>();
-  image->image = 7;
-  image->copy = copy;
-  image->has_writable_globals = true;
-  image->variables = std::move(variables);
-  image->changes = std::make_unique<VariableChanges>(image->variables.size());
-  image->uses.are_known = true;
-  return image;
-}
-
-// A kernel that may write to these of the image's variables.
-struct Kernel : LoadedFunction {
-  Kernel(const ImageRef& image, std::vector<std::uint32_t> written, bool leaves_addresses = false) {
-    if (!written.empty()) variables.reset(new VariableChanges::Use{image->changes.get(), std::move(written), false, leaves_addresses});
-  }
-  explicit Kernel(const ImageRef& image) { variables.reset(new VariableChanges::Use{image->changes.get(), {}, true, false}); }
-};
-
-std::vector<std::byte> bytes(std::initializer_list<int> values) {
-  std::vector<std::byte> result;
-  for (const int value : values) result.push_back(static_cast<std::byte>(value));
-  return result;
-}
-
-// What VariableKeeper does, the device's memory holding `content` at the first variable.
-bool copy(SessionVariables& variables, const SessionVariables::Copies& copies, const std::vector<std::byte>& content) {
-  std::vector<std::byte> buffer(kBatch);
-  std::copy(content.begin(), content.end(), buffer.begin() + static_cast<std::ptrdiff_t>(copies.pieces.at(0).at));
-  return variables.keep(copies, buffer);
-}
-
-std::optional<SessionVariables::Kept> next_life(const proto::FileDescriptor& file, proto::ModuleId module = kModule, std::uint64_t image = 7) {
-  Broker broker;
-  SessionVariables next(1, *broker.link);
-  REQUIRE(next.adopt(file));
-  return next.kept(module, image);
-}
-
-}  // namespace
+using namespace variables_scene;
 
 TEST_CASE("a module that no kernel has touched is kept as it was loaded") {
   Broker broker;
@@ -222,86 +149,6 @@ TEST_CASE("a load that is asked for again replaces what an earlier executor note
   CHECK(kept->variables[0].content == bytes({5, 6, 7, 8}));
   REQUIRE(next_life(file, kOther));
   CHECK(next_life(file, kOther)->variables.at(0).content == bytes({8, 9}));
-}
-
-TEST_CASE("a launch counts only if its kernel may write to a variable") {
-  Broker broker;
-  SessionVariables variables(1, *broker.link);
-  const ImageRef image = image_of({{0x1000, 4, bytes({1, 2, 3, 4})}, {0x2000, 4, {}}});
-  variables.add(kModule, image);
-  const proto::FileDescriptor file = broker.file();
-  variables.note_launch(Kernel(image, {}));
-  variables.note_write(0x1004, 0x2000 - 0x1004);  // between the two
-  CHECK(variables.copies(kBatch).pieces.empty());
-  REQUIRE(next_life(file));
-  SECTION("a kernel") { variables.note_launch(Kernel(image, {1})); }
-  SECTION("a copy") { variables.note_write(0x1ff0, 17); }
-  CHECK_FALSE(next_life(file));
-  const SessionVariables::Copies copies = variables.copies(kBatch);
-  REQUIRE(copies.pieces.size() == 1);  // the other one is as it was
-  CHECK(copies.pieces[0].address == 0x2000);
-  REQUIRE(copy(variables, copies, bytes({6, 6, 6, 6})));
-  const auto kept = next_life(file);
-  REQUIRE(kept);
-  CHECK(kept->variables.at(0).content == bytes({1, 2, 3, 4}));
-  CHECK(kept->variables.at(1).content == bytes({6, 6, 6, 6}));
-}
-
-TEST_CASE("once a variable's address may be anywhere every launch counts for it, also in the next executor") {
-  Broker broker;
-  SessionVariables variables(1, *broker.link);
-  const ImageRef image = image_of({{0x1000, 4, {}}, {0x2000, 4, {}}});
-  const Kernel harmless(image, {});
-  variables.add(kModule, image);
-  const proto::FileDescriptor file = broker.file();
-  SECTION("left by a kernel") {
-    variables.note_launch(Kernel(image, {1}, true));
-    REQUIRE(copy(variables, variables.copies(kBatch), bytes({1})));
-  }
-  SECTION("given to the client") { variables.give_out(kModule, 0x2000, false); }
-  SECTION("given to the client, with a kernel under way that may find it") {
-    variables.give_out(kModule, 0x2000, true);
-    CHECK_FALSE(next_life(file));
-    REQUIRE(copy(variables, variables.copies(kBatch), bytes({1})));
-  }
-  REQUIRE(next_life(file));
-  CHECK(variables.may_write(harmless));
-  Broker next_broker;
-  SessionVariables next(1, *next_broker.link);
-  REQUIRE(next.adopt(file));
-  const ImageRef again = image_of({{0x1000, 4, {}}, {0x2000, 4, {}}});
-  next.restored(kModule, again);
-  next.note_launch(Kernel(again, {}));
-  CHECK_FALSE(next_life(file));
-  const SessionVariables::Copies copies = next.copies(kBatch);
-  REQUIRE(copies.pieces.size() == 1);
-  CHECK(copies.pieces[0].address == 0x2000);
-}
-
-TEST_CASE("no launch counts for a constant, whoever has its address; a copy does") {
-  Broker broker;
-  SessionVariables variables(1, *broker.link);
-  const ImageRef image = image_of({{0x1000, 4, {}}});
-  image->changes->set_constant(0);
-  variables.add(kModule, image);
-  const proto::FileDescriptor file = broker.file();
-  variables.give_out(kModule, 0x1000, true);
-  CHECK_FALSE(variables.may_write(Kernel(image, {})));
-  CHECK(next_life(file));
-  variables.note_write(0x1000, 4);
-  CHECK_FALSE(next_life(file));
-  CHECK(variables.copies(kBatch).pieces.size() == 1);
-}
-
-TEST_CASE("an address that another session has let out is of no matter to the next one that has the copy") {
-  Broker broker;
-  SessionVariables first(1, *broker.link);
-  const ImageRef image = image_of({{0x1000, 4, {}}});
-  first.add(kModule, image);
-  first.give_out(kModule, 0x1000, false);
-  SessionVariables second(2, *broker.link);
-  second.add(kModule, image);
-  CHECK_FALSE(second.may_write(Kernel(image, {})));
 }
 
 TEST_CASE("variables larger than a batch are kept by and by, and begun anew if they change") {
