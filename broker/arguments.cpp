@@ -88,6 +88,7 @@ void describe_users(CommandLine& line, Arguments& arguments) {
   line.flag("--multiuser-server", arguments.all_users,
             "Serve clients of every user, not only of the broker's own. Each user has executors of its own: no two share an address space, a context "
             "or a fault. The pipe directory must let them in");
+  line.single_dash("-multiuser-server");
   line.flag(
       "--share-executors", arguments.share_executors,
       "With --multiuser-server: all users share executors, which saves a context (about half a GiB on an H200) for each. Promised is then what is "

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/command_line.hpp"
 
+#include <algorithm>
+#include <cstdio>
+
 #include <CLI/CLI.hpp>
 
 namespace mpsshim::broker {
@@ -18,8 +21,9 @@ bool is_empty_text(const CommandLine::Value& value) {
 
 }  // namespace
 
-CommandLine::CommandLine(const std::string& description) : app_(std::make_unique<CLI::App>(description)) {
-  app_->set_version_flag("--version", MPSSHIM_VERSION);
+CommandLine::CommandLine(const std::string& description) : app_(std::make_unique<CLI::App>(description)), description_(description) {
+  app_->set_version_flag("-v,--version", MPSSHIM_VERSION);
+  hidden_flag("--describe", is_to_describe_);
 }
 
 CommandLine::~CommandLine() = default;
@@ -49,12 +53,38 @@ void CommandLine::take_remaining(const std::string& footer) {
 }
 
 std::optional<int> CommandLine::parse(int argc, char** argv) {
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  for (std::string& word : words) {
+    if (std::ranges::find(single_dash_, word) != single_dash_.end()) word.insert(0, "-");
+  }
+  std::ranges::reverse(words);  // as CLI11 takes them
   try {
-    app_->parse(argc, argv);
+    app_->name(argc > 0 ? argv[0] : "");
+    app_->parse(words);
   } catch (const CLI::ParseError& error) {
     return app_->exit(error) == 0 ? 0 : 2;
   }
-  return std::nullopt;
+  if (!is_to_describe_) return std::nullopt;
+  print_description();
+  return 0;
+}
+
+void CommandLine::print_description() const {
+  JsonWriter json;
+  const std::size_t colon = description_.find(": ");
+  json.begin_object().member("schema", "mpsshim.description").member("version", 1);
+  json.member("program", description_.substr(0, colon)).member("purpose", description_.substr(colon + 2)).key("options").begin_array();
+  for (const CLI::Option* option : app_->get_options()) {
+    if (option->get_group().empty()) continue;  // hidden
+    json.begin_object().key("names").begin_array();
+    for (const std::string& name : option->get_snames()) json.value("-" + name);
+    for (const std::string& name : option->get_lnames()) json.value("--" + name);
+    json.end_array().member("takes_value", option->get_items_expected_max() > 0).member("type", option->get_type_name());
+    json.member("default", option->get_default_str()).member("group", option->get_group()).member("help", option->get_description()).end_object();
+  }
+  json.end_array();
+  if (describe_more_) describe_more_(json);
+  std::printf("%s\n", json.end_object().text().c_str());
 }
 
 std::vector<std::string> CommandLine::remaining() const { return app_->remaining(); }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,8 @@
 namespace CLI {
 class App;
 }
+
+#include "broker/commands/json_writer.hpp"
 
 namespace mpsshim::broker {
 
@@ -29,7 +32,7 @@ class CommandLine {
   // What an option is read into.
   using Value = std::variant<std::string*, unsigned*, std::uint64_t*, int*, double*>;
 
-  explicit CommandLine(const std::string& description);  // and --help, and --version
+  explicit CommandLine(const std::string& description);  // "PROGRAM: what it is"; and --help, and --version
   ~CommandLine();
 
   // `excludes`: the name of a flag that cannot be given with it.
@@ -41,6 +44,11 @@ class CommandLine {
   // Not in the help: for the program itself, when it starts another of its kind.
   void hidden_flag(const std::string& name, bool& value);
   void hidden_option(const std::string& name, Value value);
+  // "-multiuser-server", as NVIDIA has it, is the flag with two dashes.
+  void single_dash(const std::string& name) { single_dash_.push_back(name); }
+  // --describe (not in the help) prints what the help has as a document of JSON, for manual pages and the completion of shells
+  // (scripts/lib/operators_pages.py). `more` adds members to it.
+  void describe_also(std::function<void(JsonWriter&)> more) { describe_more_ = std::move(more); }
   // All that follows the options belongs to remaining(), described by `footer` at the end of the help.
   void take_remaining(const std::string& footer);
 
@@ -49,7 +57,13 @@ class CommandLine {
   [[nodiscard]] std::vector<std::string> remaining() const;
 
  private:
+  void print_description() const;
+
   std::unique_ptr<CLI::App> app_;
+  const std::string description_;
+  std::vector<std::string> single_dash_;
+  std::function<void(JsonWriter&)> describe_more_;
+  bool is_to_describe_ = false;
 };
 
 }  // namespace mpsshim::broker

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "broker/command_line.hpp"
+#include "broker/commands/command_table.hpp"
+#include "broker/commands/parsed_command.hpp"
 #include "broker/control/base/pipe_directory.hpp"
 #include "broker/ctl/broker_client.hpp"
 
@@ -23,6 +25,7 @@ constexpr milliseconds kAnswerLimit{60'000};  // work that is to stop is given t
 constexpr milliseconds kEndLimit{15'000};     // of a broker that waits for nobody any more
 constexpr int kRefused = 1;
 constexpr int kNotAsked = 2;
+constexpr std::size_t kHelpWidth = 118;
 
 int fail(int status, const std::string& why) {
   std::fflush(stdout);
@@ -59,36 +62,79 @@ int execute(const std::string& directory, const std::string& command) {
   return 0;
 }
 
-int execute_lines(const std::string& directory) {
+int execute_lines(const std::string& directory, const std::string& format) {
   int status = 0;
   for (std::string line; std::getline(std::cin, line);) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    status = std::max(status, execute(directory, line));
+    status = std::max(status, execute(directory, line + format));
   }
   return status;
+}
+
+// As one line; nothing, after it was told, where a word would be lost in it.
+std::optional<std::string> joined(const std::vector<std::string>& words) {
+  std::string line;
+  for (const std::string& word : words) {
+    if (word.find_first_not_of(" \t\r\n\v\f") == std::string::npos) {
+      (void)fail(kNotAsked,
+                 line.empty() ? "the command is empty: see mpsctl --help" : "there is an empty word after \"" + line + "\": see mpsctl --help");
+      return std::nullopt;
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return line;
+}
+
+std::string footer() {
+  return "Commands:\n" + commands_help(kHelpWidth) +
+         "What has [--json] takes --format FORMAT, too: text, json, and of tables csv or csv,noheader\n"
+         "Exit status: 0: obeyed; 1: refused, or it could not be done; 2: not asked (no broker, no permission, wrong usage)";
+}
+
+void describe_commands(JsonWriter& json) {
+  const auto describe = [&json](const ArgumentSpec& argument) {
+    json.begin_object().member("name", argument.name).member("kind", kind_name(argument.kind)).member("required", argument.is_required).end_object();
+  };
+  json.key("commands").begin_array();
+  for (const CommandSpec& command : command_table()) {
+    json.begin_object().member("name", command.name).member("usage", usage_of(command)).member("help", command.help).key("options").begin_array();
+    for (const OptionSpec& option : command.options) {
+      json.begin_object().member("name", option.name).key("value");
+      option.value ? describe(*option.value) : static_cast<void>(json.null());
+      json.end_object();
+    }
+    json.end_array().key("arguments").begin_array();
+    for (const ArgumentSpec& argument : command.arguments) describe(argument);
+    json.end_array().end_object();
+  }
+  json.end_array();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   std::string pipe_dir;
+  std::string format;
+  bool is_json = false;
   CommandLine line("mpsctl: commands for a running mpsbroker; without a command, one a line from standard input");
   line.option("--pipe-dir", &pipe_dir,
               "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY; else where a broker answers, of $XDG_RUNTIME_DIR/mpsshim, "
               "/run/user/<uid>/mpsshim, /tmp/mpsshim-<uid>, /run/mpsshim, /tmp/nvidia-mps)");
-  line.take_remaining(
-      "Commands: get_server_list, get_server_status PID, get_client_list PID, ps [-l] [-p PID], terminate_client SERVER PID, "
-      "restart [-f] [-t SECONDS] [executors], hold [PID], quit [-t SECONDS | --now], help\n"
-      "Exit status: 0: obeyed; 1: refused, or it could not be done; 2: not asked (no broker, no permission, wrong usage)");
+  line.flag("--json", is_json, "As behind each command: it answers as a document of JSON, in one line");
+  line.option("--format", &format, "The same for any form: text, json, csv, or csv,noheader");
+  line.take_remaining(footer());
+  line.describe_also(describe_commands);
   if (const std::optional<int> status = line.parse(argc, argv)) return *status;
+  if (is_json && !format.empty()) return fail(kNotAsked, "--json and --format exclude each other");
+  const std::string form = is_json ? " --json" : format.empty() ? "" : " --format " + format;
+  const std::vector<std::string> words = line.remaining();
+  const std::optional<std::string> command = joined(words);
+  if (!command) return kNotAsked;
+  if (command->starts_with('-')) return fail(kNotAsked, "there is no option " + as_quoted(words.front()) + ": see mpsctl --help");
   const std::vector<std::string> directories = control::pipe_directories_to_search(pipe_dir);
   const ctl::Found found = ctl::find_broker(directories, directories.size() == 1 ? ctl::Trust::anybody : ctl::Trust::user_and_root);
-  const std::vector<std::string> words = line.remaining();
   if (found.reach == ctl::Reach::absent || found.reach == ctl::Reach::forbidden) {
     return fail(kNotAsked, ctl::absence(found.directory, found.error));
   }
-  if (words.empty()) return execute_lines(found.directory);
-  std::string command;
-  for (const std::string& word : words) command += (command.empty() ? "" : " ") + word;
-  return execute(found.directory, command);
+  return words.empty() ? execute_lines(found.directory, form) : execute(found.directory, *command + form);
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands of mpsctl, as text in and text out. Names and meaning are those of nvidia-cuda-mps-control (NVIDIA MPS manual, "Appendix: Tools
-// and Interface Reference"); a server is an executor (ServerNumber). What is not built is an unknown command, never a pretended success.
-// Most are answered at once; terminate_client when the client's work has stopped, restart when all is served again.
-// Owned by Server; the control process's thread.
+// The commands of mpsctl (broker/commands/command_table.hpp), a line in and text out. Names and meaning are those of nvidia-cuda-mps-control (NVIDIA
+// MPS manual, "Appendix: Tools and Interface Reference"); a server is an executor (ServerNumber). What is not built is an unknown command, never a
+// pretended success. Most are answered at once; terminate_client when the client's work has stopped, restart when all is served again. Questions
+// (questions.cpp) answer as text, comma-separated values or JSON, of the same cells. Owned by Server; the control process's thread.
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
+#include "broker/commands/parsed_command.hpp"
 #include "broker/control/manager/session_manager.hpp"
 
 namespace mpsshim::broker::control {
@@ -41,21 +41,26 @@ class Commands {
   [[nodiscard]] static bool is_action(const std::string& line);
 
  private:
-  using Arguments = std::vector<std::string>;
-  [[nodiscard]] Result ps(const Arguments& arguments) const;
-  [[nodiscard]] Result get_server_list(const Arguments& arguments) const;
-  [[nodiscard]] Result get_server_status(const Arguments& arguments) const;
-  [[nodiscard]] Result get_client_list(const Arguments& arguments) const;
-  [[nodiscard]] Result servers(const Arguments& arguments) const;
-  [[nodiscard]] Result get_device_client_list(const Arguments& arguments) const;
-  [[nodiscard]] Result memory_limit(const std::string& name, const Arguments& arguments) const;
-  [[nodiscard]] Result start_server(const Arguments& arguments) const;
-  [[nodiscard]] Result users(const Arguments& arguments) const;
-  [[nodiscard]] Result quit(const Arguments& arguments) const;
-  [[nodiscard]] Result hold(const Arguments& arguments, pid_t asker) const;
-  void restart(const Arguments& arguments, const Answer& answer) const;
-  void terminate_client(const Arguments& arguments, const Answer& answer) const;
-  [[nodiscard]] const ManagedExecutor* server(const std::string& pid) const;
+  [[nodiscard]] Result ask(const ParsedCommand& command) const;  // of the questions
+  [[nodiscard]] Result ps(const ParsedCommand& command) const;
+  [[nodiscard]] Result get_server_list(const ParsedCommand& command) const;
+  [[nodiscard]] Result get_server_status(const ParsedCommand& command) const;
+  [[nodiscard]] Result get_client_list(const ParsedCommand& command) const;
+  [[nodiscard]] Result servers(const ParsedCommand& command) const;
+  [[nodiscard]] Result get_device_client_list(const ParsedCommand& command) const;
+  [[nodiscard]] Result device_query(const ParsedCommand& command) const;
+  [[nodiscard]] Result get_memory_limit(const ParsedCommand& command) const;
+  [[nodiscard]] Result users(const ParsedCommand& command) const;
+  [[nodiscard]] Result set_memory_limit(const ParsedCommand& command) const;
+  [[nodiscard]] Result start_server(const ParsedCommand& command) const;
+  [[nodiscard]] Result quit(const ParsedCommand& command) const;
+  [[nodiscard]] Result hold(const ParsedCommand& command, pid_t asker) const;
+  void restart(const ParsedCommand& command, const Answer& answer) const;
+  void terminate_client(const ParsedCommand& command, const Answer& answer) const;
+
+  // The one that argument `name` of the command names, or what is to be answered where there is none. nullptr and no fault: it names none.
+  [[nodiscard]] const ManagedExecutor* server(const ParsedCommand& command, std::string_view name, std::string& fault) const;
+  [[nodiscard]] std::optional<unsigned> device(const ParsedCommand& command, std::string& fault) const;
 
   SessionManager& manager_;
   const Quit quit_;

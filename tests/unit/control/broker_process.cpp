@@ -323,3 +323,57 @@ TEST_CASE("what cannot be is refused before anything starts") {
   CHECK(help.text.find("--orphan-ms") != std::string::npos);
   CHECK(help.text.find("--executor ") == std::string::npos);
 }
+
+TEST_CASE("mpsctl: what was refused is one line on standard error and status 1, what is no command status 2") {
+  Broker broker("serve");
+  REQUIRE(broker.started.status == 0);
+  const struct {
+    const char* words;
+    int status;
+    const char* told;
+  } cases[] = {
+      {"dance", 1, "mpsctl: unknown command \"dance\": see help\n"},
+      {"get_server_status", 1, "mpsctl: PID is missing: usage: get_server_status [--json] PID\n"},
+      {"get_server_status x", 1, "mpsctl: \"x\" is no number, and PID is one: usage: get_server_status [--json] PID\n"},
+      {"quit --now -t 5", 1, "mpsctl: -t and --now exclude each other: usage: quit [-t SECONDS | --now]\n"},
+      {"--json quit", 1, "mpsctl: quit has no option \"--json\": usage: quit [-t SECONDS | --now]\n"},
+      {"--format xml ps", 1, "mpsctl: \"xml\" is no format: text, json, csv or csv,noheader: usage: ps [-l] [-p PID] [--json | --csv]\n"},
+      {"''", 2, "mpsctl: the command is empty: see mpsctl --help\n"},
+      {"ps '' -l", 2, "mpsctl: there is an empty word after \"ps\": see mpsctl --help\n"},
+      {"--nonsense ps", 2, "mpsctl: there is no option \"--nonsense\": see mpsctl --help\n"},
+      {"-x", 2, "mpsctl: there is no option \"-x\": see mpsctl --help\n"},
+      {"--json --format csv ps", 2, "mpsctl: --json and --format exclude each other\n"},
+      {"$(printf '%070000d' 0)", 2, "mpsctl: the command is too long\n"},
+  };
+  for (const auto& tried : cases) {
+    INFO(tried.words);
+    const Outcome outcome = broker.ctl(tried.words);
+    CHECK(outcome.status == tried.status);
+    CHECK(outcome.text == tried.told);
+    CHECK(broker.ctl(std::string(tried.words) + " 2>/dev/null | cat").text.empty());
+  }
+  CHECK(broker.ctl("get_server_list").status == 0);
+}
+
+TEST_CASE("mpsctl --json and --format are for every line of standard input") {
+  Broker broker("serve");
+  const std::string ctl = MPSSHIM_TEST_CTL " --pipe-dir '" + broker.dir + "' ";
+  const Outcome documents = run("printf 'get_server_list\\nps\\n' | " + ctl + "--json");
+  CHECK(documents.status == 0);
+  CHECK(std::count(documents.text.begin(), documents.text.end(), '\n') == 2);
+  CHECK(documents.text.find("{\"schema\":\"mpsshim.ps\",\"version\":1,\"clients\":[]}\n") != std::string::npos);
+  CHECK(run("echo ps | " + ctl + "--format csv").text.starts_with("pid,session,"));
+  CHECK(broker.ctl("--json get_server_list").text == broker.ctl("get_server_list --json").text);
+}
+
+TEST_CASE("options of NVIDIA's with one dash: the version, and a server for all users") {
+  for (const std::string program : {MPSSHIM_TEST_BROKER, MPSSHIM_TEST_CTL}) {
+    CHECK(run(program + " -v").text == MPSSHIM_VERSION "\n");
+    CHECK(run(program + " -v").status == 0);
+  }
+  Broker broker("serve", "-multiuser-server");
+  INFO(broker.started.text);
+  REQUIRE(broker.started.status == 0);
+  // Another user's server is started with its first client: only one that serves all users says so.
+  CHECK(broker.ctl("start_server -uid 12345").text.find("is started with that user's first client") != std::string::npos);
+}

@@ -1,41 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "broker/control/server/commands.hpp"
-
+#include "tests/unit/control/support/console.hpp"
 #include "tests/unit/control/support/control_fixture.hpp"
 
 using namespace mpsshim;
 using namespace mpsshim::broker;
 using namespace mpsshim::broker::control;
 using namespace mpsshim::broker::control::testing;
-
-namespace {
-
-struct Console {
-  explicit Console(ControlFixture& broker)
-      : commands(broker.manager, [this](std::optional<std::chrono::seconds> seconds) { quit = seconds ? seconds->count() : 1'000'000; }) {}
-  std::string ok(const std::string& line) {
-    const auto result = execute(line);
-    INFO(result.text);
-    CHECK(result.ok);
-    return result.text;
-  }
-  std::string error(const std::string& line) {
-    const auto result = execute(line);
-    CHECK_FALSE(result.ok);
-    CHECK_FALSE(result.text.empty());
-    return result.text;
-  }
-  Commands::Result execute(const std::string& line) {
-    std::optional<Commands::Result> answered;
-    commands.execute(line, [&](const Commands::Result& result) { answered = result; });
-    REQUIRE(answered);
-    return *answered;
-  }
-  long quit = -1;
-  Commands commands;
-};
-
-}  // namespace
 
 TEST_CASE("servers and their clients") {
   ControlFixture broker;
@@ -79,20 +49,6 @@ TEST_CASE("a server that has died too often is listed with its status FAULT unti
   for (const std::string& name : {number, server, now}) CHECK(console.ok("get_server_status " + name) == "ACTIVE\n");
   CHECK(console.ok("servers").find("\n" + number + " ") != std::string::npos);
   CHECK(console.ok("servers").find(" " + now + " ") != std::string::npos);
-}
-
-TEST_CASE("what is not a command, or not a server, is an error that says so") {
-  ControlFixture broker;
-  broker.serve();
-  Console console(broker);
-  CHECK(console.error("get_server_status 1").find("1") != std::string::npos);
-  CHECK(console.error("set_default_active_thread_percentage 50").find("unknown command") != std::string::npos);
-  for (const char* line : {"", "get_client_list", "get_client_list x", "get_client_list -1", "ps -p", "ps -p 1", "ps x", "quit now", "quit -t",
-                           "quit -t -1", "get_server_list 1"}) {
-    INFO(line);
-    console.error(line);
-  }
-  CHECK(console.quit == -1);
 }
 
 TEST_CASE("quit waits for clients, for so long, or not at all") {

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/commands/command_table.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include <fmt/format.h>
+
+namespace mpsshim::broker {
+
+namespace {
+
+constexpr ArgumentSpec kServer{"PID", ArgumentKind::server};
+constexpr ArgumentSpec kDevice{"DEVICE", ArgumentKind::device};
+constexpr ArgumentSpec kSize{"SIZE", ArgumentKind::size};
+constexpr ArgumentSpec kSeconds{"SECONDS", ArgumentKind::seconds};
+
+constexpr ArgumentSpec optional_of(ArgumentSpec argument) {
+  argument.is_required = false;
+  return argument;
+}
+
+std::vector<CommandSpec> questions() {
+  return {
+      {"get_server_list",
+       {},
+       {},
+       Formats::json,
+       false,
+       "Numbers of the servers. A server keeps its number over faults and restarts, and any pid that it had names it, too"},
+      {"servers", {}, {}, Formats::table, false, "Number, pid of the process now, device, user, status, clients, lives and driver of each server"},
+      {"get_server_status", {}, {kServer}, Formats::json, false, "INITIALIZING, ACTIVE or FAULT"},
+      {"get_client_list", {}, {kServer}, Formats::json, false, "Pids of that server's clients"},
+      {"get_device_client_list",
+       {},
+       {optional_of(kServer)},
+       Formats::json,
+       false,
+       "Devices, and the pids of clients that use each; of that server's clients alone"},
+      {"device_query",
+       {},
+       {},
+       Formats::table,
+       false,
+       "Devices that clients see: index, PCI address, UUID, name, memory in MiB, multiprocessors and compute capability"},
+      {"ps",
+       {{"-l"}, {"-p", kServer}},
+       {},
+       Formats::table,
+       false,
+       "Clients: pid, session, server, device, pid namespace and command; -l: state, device memory in MiB and user, too; -p: of that server alone"},
+      {"users",
+       {},
+       {},
+       Formats::table,
+       false,
+       "What clients of each user hold, of what a user may: sessions, servers, device and host memory in MiB"},
+      {"get_default_device_pinned_mem_limit", {}, {kDevice}, Formats::json, false, "What set_default_device_pinned_mem_limit has set"},
+      {"get_device_pinned_mem_limit", {}, {kServer, kDevice}, Formats::json, false, "What holds for clients of that server that come from now on"},
+  };
+}
+
+std::vector<CommandSpec> actions() {
+  return {
+      {"set_default_device_pinned_mem_limit",
+       {},
+       {kDevice, kSize},
+       Formats::text,
+       true,
+       "How much device memory each client may have, of servers that have had no client yet. DEVICE: index, or UUID; SIZE: such as 900M or 10G"},
+      {"set_device_pinned_mem_limit",
+       {},
+       {kServer, kDevice, kSize},
+       Formats::text,
+       true,
+       "The same of that server, for clients that come from now on"},
+      {"start_server",
+       {{"-uid", ArgumentSpec{"UID", ArgumentKind::user}, true}},
+       {},
+       Formats::text,
+       true,
+       "Sees to it that there is a server for that user"},
+      {"terminate_client",
+       {},
+       {{"SERVER", ArgumentKind::server}, {"PID", ArgumentKind::client}},
+       Formats::text,
+       true,
+       "Ends the work of that client, which then gets CUDA_ERROR_MPS_CLIENT_TERMINATED; answers 0 once it may be killed"},
+      {"restart",
+       {{"-f"}, {"-t", kSeconds}},
+       {{"executors", ArgumentKind::literal, false}},
+       Formats::text,
+       true,
+       "Goes on with the installed mpsbroker, or only with new servers, once all clients' work in flight has ended (within SECONDS, 10 by default); "
+       "clients wait meanwhile. -f: whoever does not come to rest loses its session"},
+      {"hold",
+       {},
+       {{"PID", ArgumentKind::process, false}},
+       Formats::text,
+       false,
+       "With --exit-when-idle the broker stays as long as that process, by default the asking one, lives"},
+      {"quit",
+       {{"-t", kSeconds}, {"--now", std::nullopt, false, "-t"}},
+       {},
+       Formats::text,
+       true,
+       "Ends the broker when its clients have left, at the latest after SECONDS, or at once; takes no new ones meanwhile. mpsctl returns when it has "
+       "ended"},
+      {"help", {}, {}, Formats::text, false, "These lines"},
+  };
+}
+
+std::vector<CommandSpec> all_commands() {
+  std::vector<CommandSpec> all = questions();
+  std::ranges::move(actions(), std::back_inserter(all));
+  for (CommandSpec& command : all) {
+    if (command.formats == Formats::text) continue;
+    command.options.push_back({"--json"});
+    if (command.formats == Formats::table) command.options.push_back({"--csv", std::nullopt, false, "--json"});
+    command.options.push_back({"--format", ArgumentSpec{"FORMAT", ArgumentKind::format}});
+  }
+  return all;
+}
+
+std::string usage_of(const OptionSpec& option) {
+  const std::string text = option.value ? fmt::format("{} {}", option.name, option.value->name) : std::string(option.name);
+  return option.is_required ? text : '[' + text + ']';
+}
+
+}  // namespace
+
+const char* kind_name(ArgumentKind kind) {
+  switch (kind) {
+    case ArgumentKind::server: return "server";
+    case ArgumentKind::client: return "client";
+    case ArgumentKind::process: return "process";
+    case ArgumentKind::user: return "user";
+    case ArgumentKind::device: return "device";
+    case ArgumentKind::size: return "size";
+    case ArgumentKind::seconds: return "seconds";
+    case ArgumentKind::format: return "format";
+    case ArgumentKind::literal: return "literal";
+  }
+  return "";
+}
+
+std::span<const CommandSpec> command_table() {
+  static const std::vector<CommandSpec> all = all_commands();
+  return all;
+}
+
+const CommandSpec* find_command(std::string_view name) {
+  const auto found = std::ranges::find(command_table(), name, &CommandSpec::name);
+  return found == command_table().end() ? nullptr : &*found;
+}
+
+std::string usage_of(const CommandSpec& command) {
+  std::string usage(command.name);
+  for (const OptionSpec& option : command.options) {
+    if (option.name == "--format") continue;  // another way to say what stands before it
+    if (!option.excludes.empty()) {
+      usage.pop_back();
+      usage += fmt::format(" | {}]", option.name);
+    } else {
+      usage += ' ' + usage_of(option);
+    }
+  }
+  for (const ArgumentSpec& argument : command.arguments) {
+    usage += argument.is_required ? fmt::format(" {}", argument.name) : fmt::format(" [{}]", argument.name);
+  }
+  return usage;
+}
+
+std::string wrapped(std::string_view text, std::size_t indent, std::size_t width) {
+  std::string lines;
+  std::size_t column = 0;
+  while (!text.empty()) {
+    const std::size_t space = std::min(text.find(' '), text.size());
+    if (column != 0 && column + 1 + space > width) {
+      lines += '\n';
+      column = 0;
+    }
+    lines += column == 0 ? std::string(indent, ' ') : " ";
+    lines += text.substr(0, space);
+    column += (column == 0 ? indent : 1) + space;
+    text.remove_prefix(std::min(space + 1, text.size()));
+  }
+  return lines + '\n';
+}
+
+std::string commands_help(std::size_t width) {
+  constexpr std::size_t kIndent = 6;
+  std::string text;
+  for (const CommandSpec& command : command_table()) text += wrapped(usage_of(command), 2, width) + wrapped(command.help, kIndent, width);
+  return text;
+}
+
+}  // namespace mpsshim::broker

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands of mpsctl: what each takes, answers and does, for a person and for programs. The one place that knows: the control process reads lines
+// by it (parsed_command.hpp), and help, the manual page and the completion of shells are made of it. Names and arguments are those of
+// nvidia-cuda-mps-control where that has them (docs/mps-parity.md).
+// Constant.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mpsshim::broker {
+
+enum class ArgumentKind {
+  server,   // a number of get_server_list, or any pid that the server had
+  client,   // pid of a server's client
+  process,  // any pid
+  user,     // uid
+  device,   // index or UUID, also its beginning
+  size,     // of memory
+  seconds,
+  format,   // csv, csv,noheader or json
+  literal,  // the word itself
+};
+[[nodiscard]] const char* kind_name(ArgumentKind kind);
+
+struct ArgumentSpec {
+  std::string_view name;  // "PID"; of a literal the word
+  ArgumentKind kind;
+  bool is_required = true;
+};
+
+struct OptionSpec {
+  std::string_view name;                // "-p"
+  std::optional<ArgumentSpec> value{};  // what follows it
+  bool is_required = false;
+  std::string_view excludes{};  // an option that cannot be given with it
+};
+
+// What it can answer in besides text.
+enum class Formats { text, json, table };  // table: comma-separated values, too
+
+struct CommandSpec {
+  std::string_view name;
+  std::vector<OptionSpec> options;
+  std::vector<ArgumentSpec> arguments;
+  Formats formats = Formats::text;
+  bool is_action = false;  // it changes something: always logged
+  std::string_view help;
+};
+
+[[nodiscard]] std::span<const CommandSpec> command_table();            // in the order of help
+[[nodiscard]] const CommandSpec* find_command(std::string_view name);  // nullptr: there is none
+
+// "ps [-l] [-p PID] [--csv | --json]"
+[[nodiscard]] std::string usage_of(const CommandSpec& command);
+// All of them with what they do, in lines of at most `width` characters.
+[[nodiscard]] std::string commands_help(std::size_t width);
+// `text` in lines of at most `width` characters, each with `indent` blanks before it.
+[[nodiscard]] std::string wrapped(std::string_view text, std::size_t indent, std::size_t width);
+
+}  // namespace mpsshim::broker

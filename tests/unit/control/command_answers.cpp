@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// What questions answer, in each form. The keys of JSON are promises (docs/service.md, "JSON"): one that goes away, or means something else, makes
+// another version.
+#include <string>
+
+#include <unistd.h>
+
+#include "tests/unit/control/support/console.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+using namespace mpsshim::broker::control::testing;
+
+namespace {
+
+// Takes `value` out of what follows `key`, for numbers that nobody knows before.
+std::string without(std::string text, const std::string& key) {
+  const std::size_t at = text.find("\"" + key + "\":");
+  if (at == std::string::npos) return text;
+  const std::size_t begin = at + key.size() + 3;
+  std::size_t end = begin;
+  if (text[begin] == '"') {  // whose contents nobody knows either
+    for (++end; text[end] != '"'; ++end) end += text[end] == '\\' ? 1 : 0;
+  }
+  return text.replace(begin, text.find_first_of(",}", end) - begin, "?");
+}
+
+std::string pid() { return std::to_string(getpid()); }
+
+}  // namespace
+
+TEST_CASE("answers: lists and states as JSON") {
+  ControlFixture broker;
+  Console console(broker);
+  const std::string server = std::to_string(broker.executor().pid);
+  CHECK(console.ok("get_server_status --json " + server) ==
+        R"({"schema":"mpsshim.get_server_status","version":1,"server":)" + server + R"(,"status":"INITIALIZING"})" + "\n");
+  broker.serve();
+  const std::string none = R"({"schema":"mpsshim.get_client_list","version":1,"server":)" + server + R"(,"clients":[]})" + "\n";
+  CHECK(console.ok("get_client_list " + server + " --json") == none);
+  const TestClient client = broker.attach();
+  CHECK(console.ok("get_server_list --json") == R"({"schema":"mpsshim.get_server_list","version":1,"servers":[)" + server + "]}\n");
+  CHECK(console.ok("get_server_status --format=json " + server) ==
+        R"({"schema":"mpsshim.get_server_status","version":1,"server":)" + server + R"(,"status":"ACTIVE"})" + "\n");
+  CHECK(console.ok("get_client_list --format json " + server) ==
+        R"({"schema":"mpsshim.get_client_list","version":1,"server":)" + server + R"(,"clients":[)" + pid() + "]}\n");
+  const std::string uuid = R"("GPU-00000000-0000-0000-0000-000000000000")";
+  CHECK(console.ok("get_device_client_list --json") == R"({"schema":"mpsshim.get_device_client_list","version":1,"devices":[{"device":0,"uuid":)" +
+                                                           uuid + R"(,"clients":[)" + pid() + R"(]},{"device":1,"uuid":)" + uuid +
+                                                           R"(,"clients":[]}]})" + "\n");
+  const std::string limit = R"({"schema":"mpsshim.get_default_device_pinned_mem_limit","version":1,"device":0,"uuid":)" + uuid;
+  CHECK(console.ok("get_default_device_pinned_mem_limit --json 0") == limit + R"(,"limit_bytes":null})" + "\n");
+  console.ok("set_default_device_pinned_mem_limit 0 900M");
+  CHECK(console.ok("get_default_device_pinned_mem_limit 0 --json") == limit + R"(,"limit_bytes":943718400})" + "\n");
+  console.ok("set_device_pinned_mem_limit " + server + " 0 1G");
+  CHECK(console.ok("get_device_pinned_mem_limit --json " + server + " 0") ==
+        R"({"schema":"mpsshim.get_device_pinned_mem_limit","version":1,"server":)" + server + R"(,"device":0,"uuid":)" + uuid +
+            R"(,"limit_bytes":1073741824})" + "\n");
+  CHECK(console.ok("get_device_pinned_mem_limit --format=text " + server + " 0") == "1G\n");
+}
+
+TEST_CASE("answers: clients, servers and users, in all forms") {
+  ControlFixture broker;
+  broker.serve();
+  Console console(broker);
+  const std::string server = std::to_string(broker.executor().pid), uid = std::to_string(geteuid());
+  CHECK(console.ok("ps --json") == "{\"schema\":\"mpsshim.ps\",\"version\":1,\"clients\":[]}\n");
+  const std::string heading = "pid,session,server,device,uuid,pid_namespace,state,memory_bytes,memory_limit_bytes,uid,command\n";
+  CHECK(console.ok("ps --csv") == heading);
+  const TestClient client = broker.attach();
+  const std::string uuid = "GPU-00000000-0000-0000-0000-000000000000";
+  const std::string clients = without(without(without(console.ok("ps --json"), "session"), "pid_namespace"), "command");
+  CHECK(clients ==
+        R"({"schema":"mpsshim.ps","version":1,"clients":[{"pid":)" + pid() + R"(,"session":?,"server":)" + server + R"(,"device":0,"uuid":")" + uuid +
+            R"(","pid_namespace":?,"state":"active","memory_bytes":0,"memory_limit_bytes":null,"uid":)" + uid + R"(,"command":?}]})" + "\n");
+  CHECK(console.ok("ps --csv").starts_with(heading + pid() + ","));
+  CHECK(console.ok("ps --csv").find("," + server + ",0," + uuid + ",") != std::string::npos);
+  CHECK(console.ok("ps --format=csv,noheader").starts_with(pid() + ","));
+  CHECK(heading + console.ok("ps --format=csv,noheader") == console.ok("ps --format csv"));
+  CHECK(console.ok("ps -p " + server + " --csv") == console.ok("ps --csv"));
+  CHECK(console.ok("servers --json") == R"({"schema":"mpsshim.servers","version":1,"servers":[{"server":)" + server + R"(,"pid":)" + server +
+                                            R"(,"device":0,"uuid":")" + uuid + R"(","uid":)" + uid +
+                                            R"(,"status":"ACTIVE","clients":1,"lives":1,"driver":"libtest.so"}]})" + "\n");
+  CHECK(console.ok("servers --csv") ==
+        "server,pid,device,uuid,uid,status,clients,lives,driver\n" + server + "," + server + ",0," + uuid + "," + uid + ",ACTIVE,1,1,libtest.so\n");
+  std::string users = console.ok("users --json");
+  for (const char* key : {"sessions_limit", "servers_limit", "host_bytes", "host_limit_bytes"}) users = without(users, key);
+  CHECK(users == R"({"schema":"mpsshim.users","version":1,"users":[{"uid":)" + uid +
+                     R"(,"sessions":1,"sessions_limit":?,"servers":1,"servers_limit":?,"device_bytes":[],"device_limit_bytes":null,"host_bytes":?,)" +
+                     R"("host_limit_bytes":?}]})" + "\n");
+  CHECK(console.ok("users --csv")
+            .starts_with("uid,sessions,sessions_limit,servers,servers_limit,device_bytes,device_limit_bytes,host_bytes,host_limit_bytes\n"));
+}
+
+TEST_CASE("answers: devices") {
+  ControlFixture broker;
+  broker.serve();
+  Console console(broker);
+  const std::string table = console.ok("device_query");
+  CHECK(table.starts_with("DEVICE  PCI "));
+  CHECK(std::count(table.begin(), table.end(), '\n') == 3);
+  const std::string heading = "device,pci_bus_id,uuid,memory_bytes,multiprocessors,compute_capability,name\n";
+  const std::string row = console.ok("device_query --format=csv,noheader");
+  CHECK(console.ok("device_query --csv") == heading + row);
+  CHECK(row.starts_with("0,"));
+  const std::string json = console.ok("device_query --json");
+  for (const char* key : {"device", "pci_bus_id", "uuid", "memory_bytes", "multiprocessors", "compute_capability", "name"}) {
+    CHECK(json.find('"' + std::string(key) + "\":") != std::string::npos);
+  }
+}
+
+TEST_CASE("answers: every question of the table is answered, and as JSON where the table says so") {
+  ControlFixture broker;
+  broker.serve();
+  Console console(broker);
+  const std::string server = std::to_string(broker.executor().pid);
+  std::size_t documents = 0;
+  for (const CommandSpec& command : command_table()) {
+    if (command.formats == Formats::text) continue;
+    INFO(command.name);
+    std::string line = std::string(command.name) + " --json";
+    for (const ArgumentSpec& argument : command.arguments) line += argument.kind == ArgumentKind::server ? " " + server : " 0";
+    const std::string json = console.ok(line);
+    CHECK(json.starts_with("{\"schema\":\"mpsshim." + std::string(command.name) + "\",\"version\":1,"));
+    CHECK(json.ends_with("}\n"));
+    CHECK(std::count(json.begin(), json.end(), '\n') == 1);
+    ++documents;
+  }
+  CHECK(documents == 10);
+  CHECK(console.ok("help").find("ps [-l] [-p PID] [--json | --csv]\n") != std::string::npos);
+}

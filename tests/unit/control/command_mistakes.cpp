@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lines that cannot be obeyed: each is one line that names the word and says what would do, and nothing has changed.
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "broker/commands/command_table.hpp"
+#include "tests/unit/control/support/console.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+using namespace mpsshim::broker::control::testing;
+
+namespace {
+
+struct Mistake {
+  const char* line;  // "S": the server's number
+  const char* told;  // is in the answer
+};
+
+constexpr Mistake kMistakes[] = {
+    // no command, an unknown one
+    {"", "is empty"},
+    {" \t ", "is empty"},
+    {"dance", "unknown command \"dance\": see help"},
+    {"PS", "unknown command \"PS\""},
+    {"set_default_active_thread_percentage 50", "unknown command \"set_default_active_thread_percentage\""},
+    {"set_foo_device_pinned_mem_limit 0 1G", "unknown command \"set_foo_device_pinned_mem_limit\""},
+    {"-t 5", "unknown command \"-t\""},
+    {"\x1b[31m", "unknown command \"\\x1b[31m\""},
+    {"\xff\xfe", "unknown command \"\\xff\\xfe\""},
+    // a word is missing
+    {"get_server_status", "PID is missing: usage: get_server_status [--json] PID"},
+    {"get_client_list", "PID is missing"},
+    {"get_default_device_pinned_mem_limit", "DEVICE is missing"},
+    {"get_device_pinned_mem_limit", "PID is missing"},
+    {"get_device_pinned_mem_limit S", "DEVICE is missing"},
+    {"set_default_device_pinned_mem_limit", "DEVICE is missing"},
+    {"set_default_device_pinned_mem_limit 0", "SIZE is missing: usage: set_default_device_pinned_mem_limit DEVICE SIZE"},
+    {"set_device_pinned_mem_limit S 0", "SIZE is missing"},
+    {"start_server", "-uid is missing: usage: start_server -uid UID"},
+    {"start_server -uid", "-uid needs a value, UID"},
+    {"terminate_client", "SERVER is missing"},
+    {"terminate_client S", "PID is missing: usage: terminate_client SERVER PID"},
+    {"ps -p", "-p needs a value, PID"},
+    {"ps -p -l", "-p needs a value, PID"},
+    {"ps --format", "--format needs a value, FORMAT"},
+    {"quit -t", "-t needs a value, SECONDS: usage: quit [-t SECONDS | --now]"},
+    {"restart -t", "-t needs a value, SECONDS: usage: restart [-f] [-t SECONDS] [executors]"},
+    // one too many
+    {"get_server_list 1", "\"1\" is one word too many: usage: get_server_list [--json]"},
+    {"get_server_status S 7", "\"7\" is one word too many"},
+    {"get_client_list S 7", "\"7\" is one word too many"},
+    {"get_device_client_list S 7", "\"7\" is one word too many"},
+    {"device_query 0", "\"0\" is one word too many"},
+    {"servers x", "\"x\" is one word too many"},
+    {"users x", "\"x\" is one word too many"},
+    {"ps x", "\"x\" is one word too many: usage: ps [-l] [-p PID] [--json | --csv]"},
+    {"get_default_device_pinned_mem_limit 0 1", "\"1\" is one word too many"},
+    {"get_device_pinned_mem_limit S 0 1", "\"1\" is one word too many"},
+    {"set_default_device_pinned_mem_limit 0 1G 2", "\"2\" is one word too many"},
+    {"set_device_pinned_mem_limit S 0 1G 2", "\"2\" is one word too many"},
+    {"start_server -uid 0 1", "\"1\" is one word too many"},
+    {"terminate_client S 1 2", "\"2\" is one word too many"},
+    {"restart executors now", "\"now\" is one word too many"},
+    {"hold 1 2", "\"2\" is one word too many"},
+    {"quit now", "\"now\" is one word too many"},
+    {"help me", "\"me\" is one word too many"},
+    // no such option
+    {"ps -x", "ps has no option \"-x\""},
+    {"quit --json", "quit has no option \"--json\""},
+    {"get_server_list --csv", "get_server_list has no option \"--csv\""},
+    {"restart --force", "restart has no option \"--force\""},
+    {"hold --help", "hold has no option \"--help\""},
+    {"terminate_client -f S 1", "terminate_client has no option \"-f\""},
+    // not together
+    {"quit --now -t 5", "-t and --now exclude each other"},
+    {"ps --json --csv", "--json and --csv exclude each other"},
+    {"ps --json --format=csv", "--format excludes --json and --csv"},
+    {"ps -l -l", "-l is given twice"},
+    {"quit -t 5 -t 6", "-t is given twice"},
+    {"quit --now=1", "--now takes no value"},
+    {"ps --format=xml", "\"xml\" is no format: text, json, csv or csv,noheader"},
+    {"ps --format=", "\"\" is no format"},
+    {"get_server_status --format=csv S", "get_server_status answers no table, and so no csv"},
+    // no number
+    {"get_server_status x", "\"x\" is no number, and PID is one"},
+    {"get_client_list 1x", "\"1x\" is no number"},
+    {"get_client_list +1", "\"+1\" is no number"},
+    {"get_client_list 0x10", "\"0x10\" is no number"},
+    {"get_device_client_list x", "\"x\" is no number"},
+    {"get_device_pinned_mem_limit x 0", "\"x\" is no number"},
+    {"set_device_pinned_mem_limit x 0 1G", "\"x\" is no number"},
+    {"start_server -uid root", "\"root\" is no number, and UID is one"},
+    {"terminate_client x 1", "\"x\" is no number, and SERVER is one"},
+    {"terminate_client S x", "\"x\" is no number, and PID is one"},
+    {"ps -p x", "\"x\" is no number"},
+    {"hold x", "\"x\" is no number"},
+    {"quit -t soon", "\"soon\" is no number, and SECONDS is one"},
+    {"quit -t 1.5", "\"1.5\" is no number"},
+    {"restart -t 1e9", "\"1e9\" is no number"},
+    // out of range
+    {"get_server_status 0", "\"0\" is out of range: PID is 1 to 2147483647"},
+    {"get_server_status -1", "\"-1\" is out of range"},
+    {"get_client_list 2147483648", "\"2147483648\" is out of range"},
+    {"get_client_list 99999999999999999999999", "is out of range"},
+    {"ps -p -1", "\"-1\" is out of range"},
+    {"hold 0", "\"0\" is out of range"},
+    {"hold -5", "\"-5\" is out of range"},
+    {"start_server -uid -1", "\"-1\" is out of range: UID is 0 to 4294967294"},
+    {"start_server -uid 4294967295", "\"4294967295\" is out of range"},
+    {"quit -t -1", "\"-1\" is out of range: SECONDS is 0 to 1000000"},
+    {"quit -t 1000001", "\"1000001\" is out of range"},
+    {"restart -t 1000001", "\"1000001\" is out of range"},
+    {"terminate_client S 0", "\"0\" is out of range"},
+    // no size, no such word
+    {"set_default_device_pinned_mem_limit 0 1", "\"1\" is no size"},
+    {"set_default_device_pinned_mem_limit 0 0G", "\"0G\" is no size"},
+    {"set_default_device_pinned_mem_limit 0 -1G", "\"-1G\" is no size"},
+    {"set_device_pinned_mem_limit S 0 1Q", "\"1Q\" is no size: an integer above 0 with M or G, such as 900M"},
+    {"set_device_pinned_mem_limit S 0 99999999999999999999G", "is no size"},
+    {"restart servers", "\"servers\" is not executors: usage: restart [-f] [-t SECONDS] [executors]"},
+    // nothing of that name
+    {"get_server_status 1", "there is no server with pid 1: see get_server_list"},
+    {"get_client_list 1", "there is no server with pid 1"},
+    {"get_device_client_list 1", "there is no server with pid 1"},
+    {"get_device_pinned_mem_limit 1 0", "there is no server with pid 1"},
+    {"set_device_pinned_mem_limit 1 0 1G", "there is no server with pid 1"},
+    {"ps -p 1", "there is no server with pid 1"},
+    {"terminate_client 1 1", "there is no server with pid 1"},
+    {"terminate_client S 1", "has no client with pid 1: see get_client_list"},
+    {"get_default_device_pinned_mem_limit 9", "there is no device \"9\": an index from 0, or GPU- and a UUID's beginning, as in device_query"},
+    {"get_default_device_pinned_mem_limit -1", "there is no device \"-1\""},
+    {"get_device_pinned_mem_limit S GPU-zz", "there is no device \"GPU-zz\""},
+    {"set_default_device_pinned_mem_limit x 1G", "there is no device \"x\""},
+    {"set_device_pinned_mem_limit S 16 1G", "there is no device \"16\""},
+    {"start_server -uid 4294967294", "this broker serves user"},
+};
+
+}  // namespace
+
+TEST_CASE("what cannot be obeyed is one line with the word and the remedy, and changes nothing") {
+  ControlFixture broker;
+  broker.serve();
+  const TestClient client = broker.attach();
+  Console console(broker);
+  const std::string server = std::to_string(broker.executor().pid);
+  const auto everything = [&] {
+    std::string all;
+    for (const char* question : {"servers", "ps -l", "users", "get_default_device_pinned_mem_limit 0"}) all += console.ok(question);
+    return all + console.ok("get_device_pinned_mem_limit " + server + " 0");
+  };
+  const std::string before = everything();
+  for (const Mistake& mistake : kMistakes) {
+    std::string line = mistake.line;
+    if (const auto place = line.find(" S"); place != std::string::npos && (place + 2 == line.size() || line[place + 2] == ' '))
+      line.replace(place + 1, 1, server);
+    const std::string told = console.error(line);
+    INFO(line << "\n" << told);
+    CHECK(told.find(mistake.told) != std::string::npos);
+    CHECK(told.find('\n') == std::string::npos);
+    CHECK(told.size() < 250);
+  }
+  CHECK(console.error(std::string(5000, 'x')).size() < 250);
+  CHECK(everything() == before);
+  CHECK(console.quit == -1);
+}
+
+TEST_CASE("every command has lines that cannot be obeyed among those above, and no option is without one") {
+  for (const CommandSpec& command : command_table()) {
+    INFO(command.name);
+    const auto is_its = [&](const Mistake& mistake) { return (std::string(mistake.line) + ' ').starts_with(std::string(command.name) + ' '); };
+    CHECK(std::ranges::any_of(kMistakes, is_its));
+    for (const OptionSpec& option : command.options) {
+      INFO(option.name);
+      const bool is_everywhere = option.name == "--json" || option.name == "--csv" || option.name == "--format" || option.name == "-f";
+      const auto has_it = [&](const Mistake& mistake) { return is_its(mistake) && std::string(mistake.line).find(option.name) != std::string::npos; };
+      CHECK((is_everywhere || std::ranges::any_of(kMistakes, has_it)));
+    }
+  }
+}
+
+TEST_CASE("devices are told to be unknown until a server was ready") {
+  ControlFixture broker;
+  Console console(broker);
+  for (const char* line :
+       {"device_query", "get_device_client_list", "get_default_device_pinned_mem_limit 0", "set_default_device_pinned_mem_limit 0 1G"}) {
+    CHECK(console.error(line) == "no server is ready: its devices are not known yet");
+  }
+}
