@@ -12,6 +12,8 @@
 
 #include <unistd.h>
 
+#include "broker/commands/command_table.hpp"
+#include "broker/commands/json_writer.hpp"
 #include "broker/control/base/pipe_directory.hpp"
 #include "broker/run/parts.hpp"
 #include "broker/run/place.hpp"
@@ -25,24 +27,63 @@ constexpr int kFailed = 125;  // as of env, timeout and nohup
 constexpr int kCannotExecute = 126;
 constexpr int kNotFound = 127;
 
-constexpr const char* kUsage =
-    R"TEXT(usage: mpsrun [OPTION...] [--] PROGRAM [ARGUMENT...]
+constexpr std::size_t kHelpWidth = 118;
+
+// What --help and --describe say; read_options() obeys them.
+struct OptionText {
+  const char* names;
+  const char* value;  // "": none
+  const char* help;
+};
+constexpr OptionText kOptions[] = {
+    {"--driver", "D", "The driver for a broker that is started here (auto, cuda, cpu or a path; default auto; MPSRUN_DRIVER sets another default)"},
+    {"--pipe-dir", "DIR",
+     "Where the broker listens (default: $CUDA_MPS_PIPE_DIRECTORY; else where one answers, of $XDG_RUNTIME_DIR/mpsshim, /run/user/<uid>/mpsshim, "
+     "/tmp/mpsshim-<uid>, /run/mpsshim, /tmp/nvidia-mps; one is started in the user's first, root's is /run/mpsshim). In a Slurm job the job's own "
+     "come "
+     "first, and a step starts one of its own"},
+    {"--job", "",
+     "One broker for the batch job this runs in. Without PROGRAM it stays as long as the shell that says so, and prints where it is: "
+     "eval \"$(mpsrun --job)\""},
+    {"--idle", "SECONDS", "How long a broker that is started here waits for another program (default 2)"},
+    {"-v,--version", "", "Print the version"},
+    {"-h,--help", "", "Print this"},
+};
+constexpr const char* kPurpose = "run a program, or a rank of an MPI job, by a broker";
+
+std::string usage() {
+  std::string text = R"TEXT(usage: mpsrun [OPTION...] [--] PROGRAM [ARGUMENT...]
        mpsrun --job [OPTION...]
 Runs PROGRAM with libmpsshim.so preloaded (LD_PRELOAD), and first where a loader looks for libcuda.so by its name (LD_LIBRARY_PATH), for what is
 started without LD_PRELOAD. Starts a broker if none answers; that one keeps nothing of this program and ends by itself when the last program that was
 started with mpsrun, and its last client, have ended. mpsrun becomes PROGRAM: its exit status, its signals and its input are PROGRAM's own.
 As a wrapper of MPI ranks: mpirun -n 4 mpsrun ./app
-  --driver D      the driver for a broker that is started here (auto, cuda, cpu or a path; default auto; MPSRUN_DRIVER sets another default)
-  --pipe-dir DIR  where the broker listens (default: $CUDA_MPS_PIPE_DIRECTORY; else where one answers, of $XDG_RUNTIME_DIR/mpsshim,
-                  /run/user/<uid>/mpsshim, /tmp/mpsshim-<uid>, /run/mpsshim, /tmp/nvidia-mps; one is started in the user's first, root's is /run/mpsshim).
-                  In a Slurm job the job's own come first, and a step starts one of its own
-  --job           one broker for the batch job this runs in. Without PROGRAM it stays as long as the shell that says so, and prints where it is:
-                  eval "$(mpsrun --job)"
-  --idle SECONDS  how long a broker that is started here waits for another program (default 2)
-  --version, --help
-PROGRAM runs with MPSSHIM_REQUIRE=1: losing the broker is an error, not a silent run beside it. MPSSHIM_REQUIRE=0 in the environment turns that off.
+Options:
+)TEXT";
+  for (const OptionText& option : kOptions) {
+    text += std::string("  ") + option.names + (*option.value != '\0' ? " " : "") + option.value + '\n' + wrapped(option.help, 6, kHelpWidth);
+  }
+  return text +
+         R"TEXT(PROGRAM runs with MPSSHIM_REQUIRE=1: losing the broker is an error, not a silent run beside it. MPSSHIM_REQUIRE=0 in the environment turns that off.
 Exit status: PROGRAM's; 125: there is no broker; 126: PROGRAM cannot be executed; 127: it is not there
 )TEXT";
+}
+
+// As CommandLine's --describe.
+std::string description() {
+  JsonWriter json;
+  json.begin_object().member("schema", "mpsshim.description").member("version", 1).member("program", "mpsrun").member("purpose", kPurpose);
+  json.key("options").begin_array();
+  for (const OptionText& option : kOptions) {
+    const std::string_view names = option.names;
+    json.begin_object().key("names").begin_array();
+    if (names[1] != '-') json.value(names.substr(0, 2));
+    json.value(names[1] != '-' ? names.substr(3) : names).end_array();
+    json.member("takes_value", *option.value != '\0').member("type", option.value).member("default", "").member("group", "Options");
+    json.member("help", option.help).end_object();
+  }
+  return json.end_array().end_object().text() + '\n';
+}
 
 struct Options {
   std::string driver = "auto";
@@ -75,8 +116,9 @@ Options read_options(int argc, char** argv) {
       break;
     }
     if (!word.starts_with('-') || word == "-") break;
-    if (word == "-h" || word == "--help") std::exit(std::fputs(kUsage, stdout) < 0 ? 1 : 0);
-    if (word == "--version") std::exit(std::puts(MPSSHIM_VERSION) < 0 ? 1 : 0);
+    if (word == "-h" || word == "--help") std::exit(std::fputs(usage().c_str(), stdout) < 0 ? 1 : 0);
+    if (word == "--describe") std::exit(std::fputs(description().c_str(), stdout) < 0 ? 1 : 0);
+    if (word == "-v" || word == "--version") std::exit(std::puts(MPSSHIM_VERSION) < 0 ? 1 : 0);
     if (word == "--job") {
       options.for_job = true;
       continue;
@@ -117,7 +159,7 @@ int main(int argc, char** argv) {
   Options options = read_options(argc, argv);
   const bool has_program = options.program < argc;
   if (!has_program && !options.for_job) {
-    std::fputs(kUsage, stderr);
+    std::fputs(usage().c_str(), stderr);
     return kFailed;
   }
   if (has_program && *argv[options.program] == '\0') fail("the program's name is empty", kNotFound);

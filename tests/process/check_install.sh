@@ -16,6 +16,9 @@ fail() {
 DESTDIR='' cmake --install "$build" --prefix "$prefix/usr" >/dev/null
 for program in mpsbroker mpsctl mpsrun; do
     [[ -x $prefix/usr/bin/$program ]] || fail "bin/$program is not installed"
+    for page in man/man1/$program.1 bash-completion/completions/$program zsh/site-functions/_$program fish/vendor_completions.d/$program.fish; do
+        [[ -s $prefix/usr/share/$page ]] || fail "share/$page is not installed"
+    done
 done
 # ldconfig makes a link of each SONAME it meets: nothing that is called libcuda.so.1 may lie in a folder it visits.
 while read -r library; do
