@@ -4,7 +4,6 @@
 // last two, one line on standard error says why.
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -15,6 +14,7 @@
 #include "broker/commands/parsed_command.hpp"
 #include "broker/control/base/pipe_directory.hpp"
 #include "broker/ctl/broker_client.hpp"
+#include "broker/ctl/line_reader.hpp"
 
 namespace {
 
@@ -62,11 +62,17 @@ int execute(const std::string& directory, const std::string& command) {
   return 0;
 }
 
+// A person's are over with the broker that was told to end.
 int execute_lines(const std::string& directory, const std::string& format) {
   int status = 0;
-  for (std::string line; std::getline(std::cin, line);) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    status = std::max(status, execute(directory, line + format));
+  ctl::LineReader lines;
+  while (const std::optional<std::string> line = lines.next()) {
+    std::istringstream words(*line);
+    std::string name;
+    if (!(words >> name)) continue;
+    const int done = execute(directory, *line + format);
+    status = std::max(status, done);
+    if (lines.is_interactive() && name == "quit" && done == 0) break;
   }
   return status;
 }

@@ -150,7 +150,7 @@ TEST_CASE("limits that make no sense are one line each, and change nothing") {
   CHECK(broker.ctl({"get_device_pinned_mem_limit", pid, "0"}).output == "no limit\n");
 }
 
-TEST_CASE("a client is told of a limit that is none, and of variables that nothing enforces; so is the log") {
+TEST_CASE("a client is told of a limit that is none, and of variables that nothing enforces, so is the log") {
   const BrokerFixture broker;
   Client client = start(broker, {{kLimit, "0=64M,7=1G"},
                                  {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"},
@@ -169,7 +169,7 @@ TEST_CASE("a client is told of a limit that is none, and of variables that nothi
   CHECK(quiet.program().errors().empty());
 }
 
-TEST_CASE("clients by device; a server for a user") {
+TEST_CASE("clients by device, a server for a user") {
   const BrokerFixture broker;
   Client client = start(broker);
   const std::string list = broker.ctl({"get_device_client_list"}).output;

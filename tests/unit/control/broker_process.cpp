@@ -21,82 +21,13 @@
 #include "proto/handshake.hpp"
 #include "proto/socket.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/unit/control/support/broker_in_background.hpp"
 
 namespace fs = std::filesystem;
 using namespace mpsshim;
+using namespace mpsshim::broker::control::testing;
 
 namespace {
-
-struct Outcome {
-  int status = -1;
-  std::string text;  // standard output and error
-};
-
-Outcome run(const std::string& command) {
-  Outcome outcome;
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  char buffer[1024];
-  while (std::fgets(buffer, sizeof buffer, pipe) != nullptr) outcome.text += buffer;
-  const int status = pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return outcome;
-}
-
-template <typename Done>
-bool eventually(Done&& done, int limit_ms = 5000) {
-  for (int i = 0; i < limit_ms / 5; ++i) {
-    if (done()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return false;
-}
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
-// A broker in the background, in a directory of its own.
-class Broker {
- public:
-  explicit Broker(const std::string& behaviour, const std::string& options = "") {
-    char name[] = "/tmp/mpsshim-test-XXXXXX";
-    REQUIRE(mkdtemp(name) != nullptr);
-    root_ = name;
-    dir = root_ + "/a directory with quite a long name, longer than what fits into an address of a socket, which is 107 characters";
-    started = run("LD_PRELOAD= CUDA_MPS_PIPE_DIRECTORY=/nowhere CUDA_DEVICE_MAX_COPY_CONNECTIONS=32 " MPSSHIM_TEST_BROKER " -d --driver /test/" +
-                  behaviour + " --pipe-dir '" + dir + "' " + options);
-  }
-  ~Broker() {
-    (void)ctl("quit --now");
-    (void)eventually([&] { return !serves(); });
-    fs::remove_all(root_);
-  }
-  Outcome ctl(const std::string& command) const { return run(MPSSHIM_TEST_CTL " --pipe-dir '" + dir + "' " + command); }
-  bool serves() const { return fs::exists(dir + "/" + proto::kControlSocketName); }
-  std::string log() const {
-    std::ifstream file(dir + "/control.log");
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-  pid_t executor() const {
-    std::istringstream text(ctl("servers").text);  // of the process now
-    std::string line;
-    std::string number;
-    pid_t pid = -1;
-    std::getline(text, line);
-    return text >> number >> pid ? pid : -1;
-  }
-  pid_t pid() const {
-    std::ifstream file(dir + "/mpsbroker.lock");
-    pid_t value = -1;
-    file >> value;
-    return value;
-  }
-
-  std::string dir;
-  Outcome started;
-
- private:
-  std::string root_;
-};
 
 // A client process of its own: attaches, says so, waits to be killed.
 class Client {
@@ -196,7 +127,7 @@ TEST_CASE("the executor has the connections that the command line says, whatever
   CHECK(broker.started.status == 0);
 }
 
-TEST_CASE("mpsctl without a broker: one line and status 2; unknown commands and lines from standard input") {
+TEST_CASE("mpsctl without a broker: one line and status 2, unknown commands and lines from standard input") {
   const Outcome none = run(MPSSHIM_TEST_CTL " --pipe-dir /tmp/mpsshim-nobody-here get_server_list");
   CHECK(none.status == 2);
   CHECK(std::count(none.text.begin(), none.text.end(), '\n') == 1);
@@ -271,7 +202,7 @@ TEST_CASE("work that outlives its client costs the executor process") {
   CHECK(first_line(broker.ctl("get_client_list " + std::to_string(broker.executor())).text).empty());
 }
 
-TEST_CASE("signals end the broker, with its clients and executor; a stubborn executor is killed") {
+TEST_CASE("signals end the broker, with its clients and executor, a stubborn executor is killed") {
   for (const int number : {SIGTERM, SIGINT}) {
     Broker broker("stubborn");
     REQUIRE(broker.started.status == 0);
@@ -284,7 +215,7 @@ TEST_CASE("signals end the broker, with its clients and executor; a stubborn exe
   }
 }
 
-TEST_CASE("an executor does not outlive a control process that is killed; the next broker takes over the directory") {
+TEST_CASE("an executor does not outlive a control process that is killed, the next broker takes over the directory") {
   Broker broker("serve");
   REQUIRE(broker.started.status == 0);
   const pid_t executor = broker.executor();
@@ -322,58 +253,4 @@ TEST_CASE("what cannot be is refused before anything starts") {
   CHECK(help.status == 0);
   CHECK(help.text.find("--orphan-ms") != std::string::npos);
   CHECK(help.text.find("--executor ") == std::string::npos);
-}
-
-TEST_CASE("mpsctl: what was refused is one line on standard error and status 1, what is no command status 2") {
-  Broker broker("serve");
-  REQUIRE(broker.started.status == 0);
-  const struct {
-    const char* words;
-    int status;
-    const char* told;
-  } cases[] = {
-      {"dance", 1, "mpsctl: unknown command \"dance\": see help\n"},
-      {"get_server_status", 1, "mpsctl: PID is missing: usage: get_server_status [--json] PID\n"},
-      {"get_server_status x", 1, "mpsctl: \"x\" is no number, and PID is one: usage: get_server_status [--json] PID\n"},
-      {"quit --now -t 5", 1, "mpsctl: -t and --now exclude each other: usage: quit [-t SECONDS | --now]\n"},
-      {"--json quit", 1, "mpsctl: quit has no option \"--json\": usage: quit [-t SECONDS | --now]\n"},
-      {"--format xml ps", 1, "mpsctl: \"xml\" is no format: text, json, csv or csv,noheader: usage: ps [-l] [-p PID] [--json | --csv]\n"},
-      {"''", 2, "mpsctl: the command is empty: see mpsctl --help\n"},
-      {"ps '' -l", 2, "mpsctl: there is an empty word after \"ps\": see mpsctl --help\n"},
-      {"--nonsense ps", 2, "mpsctl: there is no option \"--nonsense\": see mpsctl --help\n"},
-      {"-x", 2, "mpsctl: there is no option \"-x\": see mpsctl --help\n"},
-      {"--json --format csv ps", 2, "mpsctl: --json and --format exclude each other\n"},
-      {"$(printf '%070000d' 0)", 2, "mpsctl: the command is too long\n"},
-  };
-  for (const auto& tried : cases) {
-    INFO(tried.words);
-    const Outcome outcome = broker.ctl(tried.words);
-    CHECK(outcome.status == tried.status);
-    CHECK(outcome.text == tried.told);
-    CHECK(broker.ctl(std::string(tried.words) + " 2>/dev/null | cat").text.empty());
-  }
-  CHECK(broker.ctl("get_server_list").status == 0);
-}
-
-TEST_CASE("mpsctl --json and --format are for every line of standard input") {
-  Broker broker("serve");
-  const std::string ctl = MPSSHIM_TEST_CTL " --pipe-dir '" + broker.dir + "' ";
-  const Outcome documents = run("printf 'get_server_list\\nps\\n' | " + ctl + "--json");
-  CHECK(documents.status == 0);
-  CHECK(std::count(documents.text.begin(), documents.text.end(), '\n') == 2);
-  CHECK(documents.text.find("{\"schema\":\"mpsshim.ps\",\"version\":1,\"clients\":[]}\n") != std::string::npos);
-  CHECK(run("echo ps | " + ctl + "--format csv").text.starts_with("pid,session,"));
-  CHECK(broker.ctl("--json get_server_list").text == broker.ctl("get_server_list --json").text);
-}
-
-TEST_CASE("options of NVIDIA's with one dash: the version, and a server for all users") {
-  for (const std::string program : {MPSSHIM_TEST_BROKER, MPSSHIM_TEST_CTL}) {
-    CHECK(run(program + " -v").text == MPSSHIM_VERSION "\n");
-    CHECK(run(program + " -v").status == 0);
-  }
-  Broker broker("serve", "-multiuser-server");
-  INFO(broker.started.text);
-  REQUIRE(broker.started.status == 0);
-  // Another user's server is started with its first client: only one that serves all users says so.
-  CHECK(broker.ctl("start_server -uid 12345").text.find("is started with that user's first client") != std::string::npos);
 }
