@@ -6,12 +6,21 @@
 
 #include <CLI/CLI.hpp>
 
+#include "broker/printable.hpp"
+
 namespace mpsshim::broker {
 
 namespace {
 
+constexpr int kWrongUsage = 2;
+
+// CLI11 takes an empty word for the number 0.
+std::string refuse_empty(const std::string& word) { return word.empty() ? "\"\" is no number" : ""; }
+
 CLI::Option* add_option(CLI::App& app, const std::string& name, const CommandLine::Value& value, const std::string& help) {
-  return std::visit([&](auto* target) { return app.add_option(name, *target, help); }, value);
+  CLI::Option* const option = std::visit([&](auto* target) { return app.add_option(name, *target, help); }, value);
+  if (!std::holds_alternative<std::string*>(value)) option->check(CLI::Validator(refuse_empty, ""));
+  return option;
 }
 
 bool is_empty_text(const CommandLine::Value& value) {
@@ -62,7 +71,10 @@ std::optional<int> CommandLine::parse(int argc, char** argv) {
     app_->name(argc > 0 ? argv[0] : "");
     app_->parse(words);
   } catch (const CLI::ParseError& error) {
-    return app_->exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) return app_->exit(error);  // help, or the version
+    const std::string program = description_.substr(0, description_.find(':'));
+    std::fprintf(stderr, "%s: %s: see %s --help\n", program.c_str(), printable(error.what()).c_str(), program.c_str());
+    return kWrongUsage;
   }
   if (!is_to_describe_) return std::nullopt;
   print_description();

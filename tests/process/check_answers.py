@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""usage: check_answers.py MPSCTL PIPE_DIRECTORY SCHEMA_DOCUMENT NAME_OF_A_CLIENT
+Reads what mpsctl answers with parsers that are not ours, and holds the keys against those that docs/service.md promises. With a client whose
+program has a name that means harm.
+"""
+import csv
+import io
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+MPSCTL, PIPES, DOCUMENT, NAME = sys.argv[1:]
+
+
+def answer(*words):
+    done = subprocess.run([MPSCTL, "--pipe-dir", PIPES, *words], check=True, capture_output=True)
+    assert done.stdout.endswith(b"\n"), words
+    assert not re.search(rb"[\x00-\x09\x0b-\x1f\x7f]", done.stdout), f"{words}: a terminal would obey {done.stdout}"
+    return done.stdout.decode("utf-8")  # strict
+
+
+def document(command, *words):
+    text = answer(command, *words, "--json")
+    assert text.count("\n") == 1, text
+    read = json.loads(text)
+    assert read.pop("schema") == f"mpsshim.{command}" and read.pop("version") == 1, text
+    return read
+
+
+def promised():
+    """Keys by command, of the table of the document: the outer ones, and those of a list's objects."""
+    section = pathlib.Path(DOCUMENT).read_text().partition("## JSON\n")[2].partition("\n## ")[0]
+    found = {}
+    for names, cell in re.findall(r"^\| (`[a-z_`, ]+`) \| (.*) \|$", section, re.M):
+        keys = re.findall(r"`(\w+)`", cell)
+        for name in re.findall(r"`(\w+)`", names):
+            found[name] = keys
+    return found
+
+
+def check_keys(command, read, keys):
+    lists = [value for value in read.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
+    has = set(read) | {key for rows in lists for row in rows for key in row}
+    wanted = set(keys) - ({"server"} if command == "get_default_device_pinned_mem_limit" else set())
+    assert has == wanted, f"{command}: has {sorted(has - wanted)} besides, lacks {sorted(wanted - has)}"
+
+
+def main():
+    keys = promised()
+    server = str(document("get_server_list")["servers"][0])
+    arguments = {"get_server_status": [server], "get_client_list": [server], "get_default_device_pinned_mem_limit": ["0"],
+                 "get_device_pinned_mem_limit": [server, "0"]}
+    for command in keys:
+        check_keys(command, document(command, *arguments.get(command, [])), keys[command])
+    assert len(keys) == 10, keys
+    clients = document("ps")["clients"]
+    assert len(clients) == 1 and NAME in clients[0]["command"], clients
+    for command, rows in (("ps", "clients"), ("servers", "servers"), ("users", "users"), ("device_query", "devices")):
+        table = list(csv.DictReader(io.StringIO(answer(command, "--csv"), newline=""), strict=True))
+        objects = document(command)[rows]
+        assert len(table) == len(objects) > 0, command
+        for line, one in zip(table, objects):
+            assert list(line) == list(one), (line, one)
+            for key, value in one.items():
+                shown = "" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
+                assert line[key] == shown or key.startswith(("host", "device_bytes", "memory")), (command, key, line[key], shown)
+    # What a person sees: the same clients, in lines.
+    assert len(answer("ps", "-l").splitlines()) == 2
+    print("answers are what is promised")
+
+
+if __name__ == "__main__":
+    main()
