@@ -92,7 +92,8 @@ class Reader {
   }
   [[nodiscard]] std::variant<ParsedCommand, std::string> result() {
     if (!fault_.empty()) return fmt::format("{}: usage: {}", fault_, usage_of(spec_));
-    return ParsedCommand(spec_, std::move(values_), format());
+    const AnswerFormat wanted = format();  // of the values, before they are moved
+    return ParsedCommand(spec_, std::move(values_), wanted);
   }
 
  private:

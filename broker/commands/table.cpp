@@ -16,6 +16,8 @@ template <typename... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
 };
+template <typename... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14 makes none by itself
 
 std::string plain(const Cell::Value& value, std::string_view nothing) {
   const auto text = Overloaded{[&](std::nullptr_t) { return std::string(nothing); }, [](const std::string& words) { return printable(words); },
