@@ -82,7 +82,7 @@ TEST_CASE("kernels that touch no variable were at work until just before the end
   }
 }
 
-TEST_CASE("kernels that write to a variable until just before the end: it is right, or its owner is told; after a short rest it is right") {
+TEST_CASE("kernels that write to a variable until just before the end: it is right, or its owner is told, after a short rest it is right") {
   const bool by_fault = GENERATE(true, false);
   for (const int idle_ms : {0, 1, 2, 3, 4, 5, 8, 20}) {
     const BrokerFixture broker;

@@ -151,7 +151,7 @@ TEST_CASE("a fence carries the progress word") {
   }
 }
 
-TEST_CASE("a session whose queues are full is not read; others are") {
+TEST_CASE("a session whose queues are full is not read, others are") {
   Fixture f;
   WireClient other(f.executor, 2);
   f.executor.fake.hold_work();

@@ -104,7 +104,7 @@ TEST_CASE("work that has ended needs no event") {
   CHECK(f.events() == 0);
 }
 
-TEST_CASE("a fence of the NULL stream stands behind blocking streams' work; a fence is no work itself") {
+TEST_CASE("a fence of the NULL stream stands behind blocking streams' work, a fence is no work itself") {
   Fixture f;
   const proto::StreamId a = f.client.add_stream(1);
   f.client.post_launch(f.id, 1, a);

@@ -262,7 +262,7 @@ TEST_CASE("malformed messages end their sender alone") {
   CHECK(created.header.status == CUDA_SUCCESS);
 }
 
-TEST_CASE("drivers are tried in order; the one that serves is kept") {
+TEST_CASE("drivers are tried in order, the one that serves is kept") {
   ControlFixture broker(ControlFixture::quick_limits(), {"first.so", "second.so", "third.so"});
   CHECK(broker.executor().options.driver_path == "first.so");
   broker.executor().ready(CUDA_ERROR_NO_DEVICE);

@@ -96,7 +96,7 @@ TEST_CASE("the session in whose call the executor crashed is lost, the idle ones
   CHECK(header_of(idle_page).session_state == static_cast<std::uint32_t>(proto::SessionState::moved));
 }
 
-TEST_CASE("an executor whose call hangs is drained and replaced; its session is lost") {
+TEST_CASE("an executor whose call hangs is drained and replaced, its session is lost") {
   ExecutorSettings settings = ControlFixture::settings({"libtest.so"});
   settings.hang_limit = std::chrono::milliseconds(40);
   ControlFixture broker(ControlFixture::quick_limits(), settings);

@@ -170,7 +170,7 @@ TEST_CASE("device quota: memory that sessions share counts once, as long as one 
   CHECK(broker.left(second.session) == kLimit);
 }
 
-TEST_CASE("device quota: without a limit all is counted and nothing refused; whose session is gone is answered") {
+TEST_CASE("device quota: without a limit all is counted and nothing refused, whose session is gone is answered") {
   Quota broker(0);
   proto::Attached first;
   const TestClient a = broker.attach(&first);

@@ -68,7 +68,7 @@ TEST_CASE("a client's host memory is limited, and all clients'") {
   CHECK(ask_for_segment(second, 1 << 19) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a user's clients share what a user may have; another user's are served") {
+TEST_CASE("a user's clients share what a user may have, another user's are served") {
   SessionLimits limits = few();
   limits.serves_all_users = limits.shares_executors = true;
   limits.resources.process_sessions = 10;  // all are this process

@@ -42,7 +42,7 @@ struct QuotaLog {
 
 }  // namespace
 
-TEST_CASE("log quota: half for plain lines, a quarter more for warnings, the rest for errors; it comes back in an hour") {
+TEST_CASE("log quota: half for plain lines, a quarter more for warnings, the rest for errors, it comes back in an hour") {
   LogQuota quota(4'000);
   auto now = LogQuota::Clock::now();
   const auto written = [&](uid_t user, LogLevel level) {

@@ -132,7 +132,7 @@ TEST_CASE("requests that need a session are refused without one") {
   CHECK(client.ask<proto::LeaseReplaced>(proto::LeaseReplace{}).header.status == CUDA_ERROR_INVALID_CONTEXT);
 }
 
-TEST_CASE("images: one id for equal content; the executor gets it for those who have it") {
+TEST_CASE("images: one id for equal content, the executor gets it for those who have it") {
   ControlFixture broker;
   broker.serve();
   proto::Attached first;

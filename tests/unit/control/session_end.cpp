@@ -114,7 +114,7 @@ TEST_CASE("slow release without running work does not cost the executor") {
   CHECK_FALSE(broker.executor().dead);
 }
 
-TEST_CASE("work that outlives its client costs the executor; others are drained, then move") {
+TEST_CASE("work that outlives its client costs the executor, others are drained, then move") {
   ControlFixture broker;
   broker.serve();
   proto::Attached gone;

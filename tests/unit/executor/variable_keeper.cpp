@@ -164,7 +164,7 @@ TEST_CASE("copies of a session keep their distance") {
 }
 
 // Each copy is under way for so long that the session's next work overtakes it.
-TEST_CASE("where copies are overtaken they come more rarely; after a long rest one comes at once") {
+TEST_CASE("where copies are overtaken they come more rarely, after a long rest one comes at once") {
   Keeper k;
   for (int i = 0; i < 200; ++i) {
     k.issue();

@@ -60,7 +60,7 @@ TEST_CASE("once a variable's address may be anywhere every launch counts for it,
   CHECK(copies.pieces[0].address == 0x2000);
 }
 
-TEST_CASE("no launch counts for a constant, whoever has its address; a copy does") {
+TEST_CASE("no launch counts for a constant, whoever has its address, a copy does") {
   Broker broker;
   SessionVariables variables(1, *broker.link);
   const ImageRef image = image_of({{0x1000, 4, {}}});

@@ -42,7 +42,7 @@ TEST_CASE("staging area: a stream has half of it, two have all") {
   CHECK(area.take(1, 3).has_value());
 }
 
-TEST_CASE("staging area: a piece lies in one block; a new block is used at once") {
+TEST_CASE("staging area: a piece lies in one block, a new block is used at once") {
   StagingArea area;
   area.add_block(kFirst, 4 * kGranule);
   area.add_block(kFirst + 4 * kGranule, 4 * kGranule);  // neighbours in memory, two blocks all the same

@@ -99,7 +99,7 @@ TEST_CASE("without a context calls that need one say so") {
   CHECK(recorder.sessions == 0);
 }
 
-TEST_CASE("a created context is current; the stack is the thread's own") {
+TEST_CASE("a created context is current, the stack is the thread's own") {
   begin();
   const CUcontext first = create();
   CHECK(current() == first);
@@ -257,7 +257,7 @@ TEST_CASE("limits: as much as the shared context has, or less") {
   REQUIRE(api::cuCtxDestroy_v2(context) == CUDA_SUCCESS);
 }
 
-TEST_CASE("ids are never reused; facts come from the device") {
+TEST_CASE("ids are never reused, facts come from the device") {
   begin();
   unsigned long long first = 0;
   unsigned long long second = 0;

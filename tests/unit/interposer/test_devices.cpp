@@ -51,7 +51,7 @@ TEST_CASE("CUDA_VISIBLE_DEVICES: UUIDs, whole or by an unambiguous beginning") {
   CHECK(select_devices(facts(), "GPU-b011") == Ordinals{1});
 }
 
-TEST_CASE("cuInit fixes the devices; ordinals map to the broker's") {
+TEST_CASE("cuInit fixes the devices, ordinals map to the broker's") {
   test::fill_fake_facts(facts(), 3);
   unsetenv("CUDA_VISIBLE_DEVICES");
   REQUIRE(initialise_devices() == CUDA_SUCCESS);

@@ -38,7 +38,7 @@ std::size_t lines_of(const std::string& text) { return static_cast<std::size_t>(
 
 }  // namespace
 
-TEST_CASE("loading does nothing; the first call connects; cuInit makes it ready") {
+TEST_CASE("loading does nothing, the first call connects, cuInit makes it ready") {
   const ScriptedBroker broker;
   const ChildEnd end = in_child(broker.directory(), "", [&](const Report& report, const Library& library) {
     int count = -1;
@@ -194,7 +194,7 @@ TEST_CASE("a broker of another release is named with its version, and with what 
   CHECK(newer.errors.find("use the library of that release") != std::string::npos);
 }
 
-TEST_CASE("a child of an initialised process is not initialised; a child of one that only looked settles anew") {
+TEST_CASE("a child of an initialised process is not initialised, a child of one that only looked settles anew") {
   const ScriptedBroker broker;
   const auto fork_and = [](const Report& report, const std::function<void()>& body) {
     const pid_t child = fork();

@@ -192,7 +192,7 @@ TEST_CASE("several texts are one symbol table") {
   CHECK(error_of({caller}).code == ErrorCode::not_found);
 }
 
-TEST_CASE("a weak definition gives way to another, whichever comes first; two that are not weak are refused") {
+TEST_CASE("a weak definition gives way to another, whichever comes first, two that are not weak are refused") {
   const auto text_with = [](const std::string& linkage, int value) {
     return kHead + linkage + " .global .u32 number = " + std::to_string(value) + ";\n" + linkage +
            " .func (.param .b32 r) get() { st.param.b32 [r], " + std::to_string(value) + "; ret; }\n";
