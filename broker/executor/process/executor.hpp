@@ -43,6 +43,7 @@ class Executor {
   [[nodiscard]] CUresult make_context();
   [[nodiscard]] CUresult register_progress();
   void enlarge_heap();
+  void open_assertions();
   void handle(ReceivedMessage& received);
   void check_variables(const Received<message::VariablesCheck>& received);
   void replay(const Received<message::LoadReplay>& received);
@@ -66,6 +67,7 @@ class Executor {
   std::unique_ptr<FaultReporter> faults_;
   std::unique_ptr<QuietWindow> window_;
   std::unique_ptr<HelperPool> helpers_;
+  std::unique_ptr<Assertions> assertions_;
   std::unique_ptr<ModuleStore> modules_;
   std::unique_ptr<ExecutorParts> parts_;
   std::unique_ptr<WorkerSet> workers_;
