@@ -64,7 +64,8 @@ ExecutorOptions ManagedExecutor::options() const {
                           .stress = settings_.stress,
                           .user_log_mib = settings_.user_log_mib,
                           .dumpable = settings_.dumpable,
-                          .keeps_rights = settings_.keeps_rights};
+                          .keeps_rights = settings_.keeps_rights,
+                          .opens_assertions = settings_.opens_assertions};
   if (has_served_) options.device_patience_ms = static_cast<unsigned>(settings_.retry_delay.count());
   return options;
 }

@@ -28,6 +28,7 @@ struct ExecutorOptions {
   unsigned user_log_mib = 0;         // an hour, of lines; 0: no limit
   bool dumpable = false;             // for the command line alone: main() has seen to it
   bool keeps_rights = false;         // broker/rights/rights.hpp
+  bool opens_assertions = false;     // docs/modules.md, "Assertions"
 };
 
 // Runs until the control process says Quit or hangs up. The result is the process's exit status.
