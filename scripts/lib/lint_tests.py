@@ -2,7 +2,8 @@
 """Every test case asserts something or says that it is skipped.
 
 A case asserts by one of the framework's macros, or by a function of tests/ that does. It does not leave before the first of
-them by a plain `return` (MPSSHIM_SKIP says why and is counted), and it throws no result away of a function that asserts."""
+them by a plain `return` (MPSSHIM_SKIP says why and is counted), and it throws no result away of a function that asserts.
+Its title has no semicolon: CTest makes two names of such a one, no case has either, and both count as passed."""
 import re
 
 import cxx_text
@@ -91,6 +92,9 @@ def findings(root, _wanted):
     codes = {path: cxx_text.code_of(path.read_text()) for path in files}
     asserting = asserting_names(codes.values()) - NO_FUNCTION
     for path, code in codes.items():
+        text = path.read_text()
         for case in CASE.finditer(code):
+            if ';' in text[case.end():cxx_text.closing(code, case.end() - 1, '()')]:
+                yield f'{path.relative_to(root)}:{cxx_text.line_at(code, case.start())}: CTest splits the title at its semicolon and runs nothing'
             for offset, text in case_findings(code, case, asserting):
                 yield f'{path.relative_to(root)}:{cxx_text.line_at(code, offset)}: {text}'

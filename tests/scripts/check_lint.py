@@ -36,6 +36,8 @@ FAULTS = (
      r'tests/a.cpp:3: the case is left before'),
     ('tests', (), 'tests/a.cpp', 'int looks() { REQUIRE(one()); return 2; }\n' + CASE % '  CHECK(looks() == 2);',
      'int looks() { REQUIRE(one()); return 2; }\n' + CASE % '  (void)looks();', r'tests/a.cpp:4: all that the case does'),
+    ('tests', (), 'tests/a.cpp', CASE % '  CHECK(one());', (CASE % '  CHECK(one());').replace('a case', 'one; two'),
+     r'tests/a.cpp:2: CTest splits the title'),
     ('names', (), 'broker/a.cpp', '// Pairs with is_here().\nbool is_here();\n', '// Pairs with is_gone().\nbool is_here();\n', r'broker/a.cpp:1: is_gone\(\) is nowhere'),
     ('names', (), 'docs/a.md', 'See `docs/a.md`.\n', 'See `broker/gone.cpp`.\n', r'docs/a.md:1: there is no file or folder broker/gone.cpp'),
     ('threads', ('clang++',), 'broker/a.cpp', ANNOTATED, ANNOTATED.replace('  std::unique_lock lock(counter.mutex);\n', '').replace(
