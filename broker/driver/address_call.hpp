@@ -11,7 +11,7 @@ namespace mpsshim::broker {
 
 class AddressKey {
   // User-provided, so that `{}` makes none either.
-  AddressKey() {}  // NOLINT(modernize-use-equals-default)
+  AddressKey() {}  // A handler calls a member of CheckedCalls instead. NOLINT(modernize-use-equals-default)
 
   friend class CheckedCalls;       // what records name, as CheckedMemory has made it
   friend class OwnWord;            // progress and fence words
@@ -39,6 +39,11 @@ class AddressCall<CUresult(CUDAAPI*)(Parameters...)> {
 
 // A function with addresses that the executor has no use for.
 class WithheldCall {
+ public:
+  template <typename... Arguments>
+  CUresult operator()(Arguments...) const = delete;  // say what must hold of its addresses: proto/spec/addresses.toml
+
+ private:
   [[maybe_unused]] void* function_ = nullptr;
 };
 

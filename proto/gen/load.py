@@ -14,6 +14,9 @@ FUNCTION_KEYS = {"name", "id", "since", "reason", "per_thread", "arguments", "sa
 RECORD_KEYS = {"name", "id", "order", "doc", "fields", "trailing", "reply", "reply_trailing", "repeat", "recipe"}
 _ARGUMENT = re.compile(r"(out )?(\w+(?: \w+)*\**) (\w+)")
 _RULE = re.compile(r"[a-z_]+\(.*\)")
+# Members of AddressOracle (tests/wire/support/address_oracle.hpp), explained in addresses.toml.
+RULES = ("bytes", "bytes_or_row", "rows", "texels", "operations", "word", "leased", "reserved", "host", "registrable", "registered", "part",
+         "external", "value", "structure")
 
 
 def load(folder):
@@ -52,8 +55,8 @@ def _check_addresses(addresses, functions, types):
         for argument, rule in rules.items():
             if argument not in arguments:
                 raise SpecError(f"{where}: {argument} is no address of that function")
-            if not _RULE.fullmatch(rule):
-                raise SpecError(f"{where}, {argument}: {rule!r} is no rule: write name(arguments)")
+            if not _RULE.fullmatch(rule) or rule.partition("(")[0] not in RULES:
+                raise SpecError(f"{where}, {argument}: {rule!r} is no rule: write name(arguments), with one of {', '.join(RULES)}")
 
 
 def _overrides(content):

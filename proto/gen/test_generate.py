@@ -141,6 +141,7 @@ class Refusals(unittest.TestCase):
         both = '[cuCopy]\nto = "bytes(n)"\nfrom = "host(n)"\n'
         self.refuse("n is no address of that function", functions, addresses=both + 'n = "value()"\n')
         self.refuse("is no rule", functions, addresses=both.replace("host(n)", "host"))
+        self.refuse("'hosts(n)' is no rule: write name(arguments), with one of bytes, ", functions, addresses=both.replace("host(n)", "hosts(n)"))
         spec = load_text(functions, addresses=both)
         self.assertIn('oracle.bytes("cuCopy: to", to, n);', emit_addresses.address_rows(spec))
         self.assertIn('oracle.host("cuCopy: from", from, n);', emit_addresses.address_rows(spec))
