@@ -17,7 +17,7 @@ for program in slurmctld slurmd srun sbatch scontrol munged; do
     command -v "$program" >/dev/null 2>&1 || skip "$program is not installed (slurmctld, slurmd, slurm-client, munge)"
 done
 ((EUID == 0)) || skip "slurmd needs root"
-pgrep -x 'slurmd|slurmctld' >/dev/null && skip "a slurmd or slurmctld runs already"
+{ pgrep -x slurmd || pgrep -x slurmctld; } >/dev/null && skip "a slurmd or slurmctld runs already"
 
 # In a namespace of our own: /etc/slurm, /run and its pids are the test's, and all ends with it.
 if [[ -z ${MPSSHIM_IN_NAMESPACE:-} ]]; then
