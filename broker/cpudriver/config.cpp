@@ -6,6 +6,8 @@
 #include <cstring>
 #include <thread>
 
+#include "proto/device_facts.hpp"
+
 namespace mpsshim::cpudriver {
 namespace {
 
@@ -43,6 +45,7 @@ void read_capability(Config& config) {
 Config read() {
   Config config;
   read_capability(config);
+  config.devices = static_cast<unsigned>(number_from("MPSSHIM_CPU_DEVICES", 1, 1, proto::kMaxDevices));
   const unsigned cores = std::thread::hardware_concurrency();
   config.memory_bytes = number_from("MPSSHIM_CPU_MEMORY_MIB", config.memory_bytes >> 20, 1, kMaxMemoryMib) << 20;
   config.threads = static_cast<unsigned>(number_from("MPSSHIM_CPU_THREADS", cores == 0 ? 1 : cores, 1, kMaxThreads));

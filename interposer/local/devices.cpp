@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <charconv>
-#include <cstring>
+#include <span>
 
 #include "interposer/environment.hpp"
 #include "interposer/log.hpp"
 #include "interposer/settle.hpp"
+#include "proto/visible_devices.hpp"
 
 namespace mpsshim::interposer {
 
@@ -22,66 +22,13 @@ std::uint32_t visible_count = 0;
 constexpr CUdevice kUnclaimed = -1;
 std::atomic<CUdevice> claimed{kUnclaimed};
 
-constexpr std::string_view kUuidPrefix = "GPU-";
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-// Does the UUID begin with these hexadecimal digits? Dashes stand anywhere.
-bool uuid_begins(const proto::DeviceFacts& device, std::string_view digits) {
-  std::size_t position = 0;
-  for (const char c : digits) {
-    if (c == '-') continue;
-    const int digit = hex_digit(c);
-    if (digit < 0 || position >= 2 * sizeof device.uuid) return false;
-    const int byte = device.uuid[position / 2];
-    if (digit != (position % 2 == 0 ? byte >> 4 : byte & 0xf)) return false;
-    ++position;
-  }
-  return position > 0;
-}
-
-// Broker ordinal, or -1 if the entry names no device or several.
-int find_device(const proto::DriverFacts& facts, std::string_view entry) {
-  if (entry.substr(0, kUuidPrefix.size()) == kUuidPrefix) {
-    int found = -1;
-    for (std::uint32_t i = 0; i < facts.device_count; ++i) {
-      if (!uuid_begins(facts.device[i], entry.substr(kUuidPrefix.size()))) continue;
-      if (found >= 0) return -1;
-      found = static_cast<int>(i);
-    }
-    return found;
-  }
-  std::uint32_t index = 0;
-  const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), index);
-  if (error != std::errc{} || end != entry.data() + entry.size() || index >= facts.device_count) return -1;
-  return static_cast<int>(index);
-}
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  return text;
-}
-
 }  // namespace
 
 std::vector<std::uint32_t> select_devices(const proto::DriverFacts& facts, std::string_view list) {
-  std::vector<std::uint32_t> selected;
-  while (!list.empty()) {
-    const std::size_t comma = std::min(list.find(','), list.size());
-    const int device = find_device(facts, trimmed(list.substr(0, comma)));
-    if (device < 0) break;
-    const auto ordinal = static_cast<std::uint32_t>(device);
-    if (std::find(selected.begin(), selected.end(), ordinal) != selected.end()) break;
-    selected.push_back(ordinal);
-    list.remove_prefix(std::min(comma + 1, list.size()));
-  }
-  return selected;
+  std::array<proto::DeviceUuid, proto::kMaxDevices> uuids{};
+  const std::size_t count = std::min(facts.device_count, proto::kMaxDevices);
+  for (std::size_t i = 0; i < count; ++i) std::copy_n(facts.device[i].uuid, uuids[i].size(), uuids[i].begin());
+  return proto::select_devices(std::span(uuids).first(count), list);
 }
 
 CUresult initialise_devices() {
@@ -89,8 +36,8 @@ CUresult initialise_devices() {
   visible_count = 0;
   if (environment_is_set(Variable::visible_devices)) {
     for (const std::uint32_t ordinal : select_devices(facts, environment_value(Variable::visible_devices))) visible[visible_count++] = ordinal;
-  } else {
-    for (std::uint32_t i = 0; i < facts.device_count; ++i) visible[visible_count++] = i;
+  } else if (facts.device_count != 0) {
+    visible[visible_count++] = 0;  // one, because a session has one: programs that use all they see shall not be refused
   }
   if (visible_count != 0) return CUDA_SUCCESS;
   debug_line(DebugTopic::settle, "No device is visible: the broker has %u, and CUDA_VISIBLE_DEVICES counts the broker's devices.",

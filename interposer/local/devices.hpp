@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The devices this process sees: the broker's, filtered and renumbered by CUDA_VISIBLE_DEVICES as NVIDIA's driver does it. Fixed by cuInit
-// and never changed afterwards, so reading takes no lock.
+// The devices this process sees: the broker's, filtered and renumbered by CUDA_VISIBLE_DEVICES as NVIDIA's driver does it; the first where that is
+// not set. Fixed by cuInit and never changed afterwards, so reading takes no lock.
 //
 // Two numberings: a CUdevice is this process's ordinal; a broker ordinal indexes proto::DriverFacts and is what proto::Attach carries.
 #pragma once
@@ -14,8 +14,7 @@
 
 namespace mpsshim::interposer {
 
-// Broker ordinals in the order of `list`. An index or a UUID (GPU-…, any unambiguous beginning) each; the first entry that names no device,
-// or one already named, ends the list.
+// Broker ordinals in the order of `list` (proto/visible_devices.hpp).
 [[nodiscard]] std::vector<std::uint32_t> select_devices(const proto::DriverFacts& facts, std::string_view list);
 
 // For cuInit. CUDA_ERROR_NO_DEVICE if nothing is left to see.

@@ -21,7 +21,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   return entry(Needs::initialised, [&] {
     if (pctx == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-    const CUresult retained = Context::primary().retain();
+    const CUresult retained = Context::primary().retain(dev);
     if (retained == CUDA_SUCCESS) *pctx = Context::primary().handle();
     return retained;
   });
@@ -30,7 +30,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev) {
   return entry(Needs::initialised, [&] {
     if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-    return Context::primary().release() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    return Devices::get().is_used(dev) && Context::primary().release() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
   });
 }
 
@@ -38,7 +38,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
   return entry(Needs::initialised, [&] {
     if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
     if ((flags & ~kKnownFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
-    Context::primary().set_flags(flags);
+    Context::primary().set_flags(dev, flags);
     return CUDA_SUCCESS;
   });
 }
@@ -46,8 +46,8 @@ CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
 CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int* flags, int* active) {
   return entry(Needs::initialised, [&] {
     if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-    if (flags != nullptr) *flags = Context::primary().flags();
-    if (active != nullptr) *active = Context::primary().is_active() ? 1 : 0;
+    if (flags != nullptr) *flags = Context::primary().flags(dev);
+    if (active != nullptr) *active = Devices::get().is_used(dev) && Context::primary().is_active() ? 1 : 0;
     return CUDA_SUCCESS;
   });
 }
@@ -90,7 +90,7 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
   return entry(Needs::initialised, [&] {
     if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (Context::current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    *device = 0;
+    *device = Devices::get().used();
     return CUDA_SUCCESS;
   });
 }
@@ -98,7 +98,7 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
 CUresult CUDAAPI cuCtxGetFlags(unsigned int* flags) {
   return entry(Needs::context, [&] {
     if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *flags = Context::primary().flags();
+    *flags = Context::primary().flags(Devices::get().used());
     return CUDA_SUCCESS;
   });
 }
@@ -106,7 +106,7 @@ CUresult CUDAAPI cuCtxGetFlags(unsigned int* flags) {
 CUresult CUDAAPI cuCtxSetFlags(unsigned int flags) {
   return entry(Needs::context, [&] {
     if ((flags & ~kKnownFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
-    Context::primary().set_flags(flags);
+    Context::primary().set_flags(Devices::get().used(), flags);
     return CUDA_SUCCESS;
   });
 }

@@ -14,7 +14,7 @@ using namespace mpsshim::cpudriver;
 CUresult CUDAAPI cuInit(unsigned int Flags) {
   return entry(Needs::nothing, [&] {
     if (Flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    Config::get();  // complains about the environment here, not in the middle of something
+    if (Devices::get().count() == 0) return CUDA_ERROR_NO_DEVICE;  // complains about the environment here, not in the middle of something
     mark_initialised();
     return CUDA_SUCCESS;
   });
@@ -41,7 +41,7 @@ CUresult CUDAAPI cuGetErrorString(CUresult error, const char** pStr) {
 CUresult CUDAAPI cuDeviceGetCount(int* count) {
   return entry(Needs::initialised, [&] {
     if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *count = 1;
+    *count = Devices::get().count();
     return CUDA_SUCCESS;
   });
 }
@@ -49,8 +49,8 @@ CUresult CUDAAPI cuDeviceGetCount(int* count) {
 CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
   return entry(Needs::initialised, [&] {
     if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (ordinal != 0) return CUDA_ERROR_INVALID_DEVICE;
-    *device = 0;
+    if (!is_device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+    *device = ordinal;
     return CUDA_SUCCESS;
   });
 }
@@ -68,7 +68,7 @@ CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice dev) {
   return entry(Needs::initialised, [&] {
     if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-    *uuid = device_uuid();
+    *uuid = device_uuid(Devices::get().machine_index(dev));
     return CUDA_SUCCESS;
   });
 }
@@ -86,17 +86,18 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevi
   return entry(Needs::initialised, [&] {
     if (pi == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-    return device_attribute(attrib, *pi) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!device_attribute(attrib, *pi)) return CUDA_ERROR_INVALID_VALUE;
+    if (attrib == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) *pi = static_cast<int>(Devices::get().machine_index(dev));
+    return CUDA_SUCCESS;
   });
 }
 
 CUresult CUDAAPI cuDeviceGetPCIBusId(char* pciBusId, int len, CUdevice dev) {
   return entry(Needs::initialised, [&] {
-    constexpr char kBusId[] = "0000:00:00.0";
     if (pciBusId == nullptr || len <= 0) return CUDA_ERROR_INVALID_VALUE;
     if (!is_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-    std::snprintf(pciBusId, static_cast<std::size_t>(len), "%s", kBusId);
-    return static_cast<std::size_t>(len) >= sizeof kBusId ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;  // cut off
+    const int length = std::snprintf(pciBusId, static_cast<std::size_t>(len), "0000:%02x:00.0", Devices::get().machine_index(dev));
+    return length < len ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;  // cut off
   });
 }
 
@@ -104,7 +105,7 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevic
   return entry(Needs::initialised, [&] {
     if (canAccessPeer == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!is_device(dev) || !is_device(peerDev)) return CUDA_ERROR_INVALID_DEVICE;
-    *canAccessPeer = 0;  // not of itself
+    *canAccessPeer = 0;  // a process computes on one
     return CUDA_SUCCESS;
   });
 }

@@ -8,6 +8,7 @@
 
 #include <new>
 
+#include "broker/cpudriver/device/devices.hpp"
 #include "broker/cpudriver/handle_table.hpp"
 #include "broker/cpudriver/streams/scheduler.hpp"
 #include "broker/cpudriver/streams/stream.hpp"
@@ -51,7 +52,5 @@ inline Needs needs_on(CUstream handle) {
   const bool is_handle = handle != nullptr && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD;
   return is_handle ? Needs::handle : Needs::context;
 }
-
-inline bool is_device(CUdevice device) { return device == 0; }
 
 }  // namespace mpsshim::cpudriver

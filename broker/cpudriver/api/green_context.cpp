@@ -99,7 +99,7 @@ CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUd
     if (share == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const Scheduler::QuietWindow window(Scheduler::get(), true);
     CUresult error = CUDA_SUCCESS;
-    const GreenContextPtr green = GreenContext::make({share->mask, 0}, error);
+    const GreenContextPtr green = GreenContext::make(dev, {share->mask, 0}, error);
     if (green != nullptr) *phCtx = green->handle();
     return error;
   });

@@ -57,6 +57,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, 
     if (handle == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     const CUresult checked = check_properties(prop);
     if (checked != CUDA_SUCCESS) return checked;
+    if (!Devices::get().is_used(prop->location.id)) return CUDA_ERROR_NOT_SUPPORTED;  // a process computes on one
     if (size == 0 || size % PhysicalMemory::kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
     if (prop->allocFlags.compressionType > CU_MEM_ALLOCATION_COMP_GENERIC) return CUDA_ERROR_INVALID_VALUE;
     if (prop->allocFlags.usage != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -90,10 +91,11 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size) {
 
 CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
   return entry(Needs::device, [&]() -> CUresult {
-    // One device, so one description; a second could only contradict it.
+    // The process computes on one device, so one description; a second could only contradict it.
     if (desc == nullptr || count != 1) return CUDA_ERROR_INVALID_VALUE;
     if (desc->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     if (!is_device(desc->location.id)) return CUDA_ERROR_INVALID_DEVICE;
+    if (!Devices::get().is_used(desc->location.id)) return CUDA_ERROR_NOT_SUPPORTED;
     switch (desc->flags) {
       case CU_MEM_ACCESS_FLAGS_PROT_NONE:
       case CU_MEM_ACCESS_FLAGS_PROT_READ:
@@ -110,6 +112,7 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* 
   return entry(Needs::device, [&]() -> CUresult {
     if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || !is_device(location->id)) return CUDA_ERROR_INVALID_VALUE;
+    if (!Devices::get().is_used(location->id)) return CUDA_ERROR_NOT_SUPPORTED;
     CUmemAccess_flags access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
     if (VirtualMemory::get().mapped_at(ptr, &access) == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *flags = access;
@@ -153,7 +156,7 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* pro
     prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop->requestedHandleTypes =
         memory->is_exportable() ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
-    prop->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop->location = {CU_MEM_LOCATION_TYPE_DEVICE, Devices::get().used()};
     prop->allocFlags.compressionType = memory->is_compressible() ? CU_MEM_ALLOCATION_COMP_GENERIC : CU_MEM_ALLOCATION_COMP_NONE;
     return CUDA_SUCCESS;
   });

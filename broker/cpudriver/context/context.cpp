@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "broker/cpudriver/device/attributes.hpp"
+#include "broker/cpudriver/device/devices.hpp"
 #include "broker/cpudriver/memory/device_heap.hpp"
 
 namespace mpsshim::cpudriver {
@@ -23,7 +24,8 @@ Context& Context::primary() {
   return context;
 }
 
-CUresult Context::retain() {
+CUresult Context::retain(CUdevice device) {
+  if (const CUresult claimed = Devices::get().claim(device); claimed != CUDA_SUCCESS) return claimed;
   const std::lock_guard lock(process_mutex_);
   if (references_ == 0 && !process_.claim()) return CUDA_ERROR_DEVICE_UNAVAILABLE;
   ++references_;

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <ctime>
+#include <string>
 
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include "broker/cpudriver/config.hpp"
+#include "broker/cpudriver/device/devices.hpp"
 
 namespace mpsshim::cpudriver {
 namespace {
@@ -46,9 +48,11 @@ ExclusiveProcess::~ExclusiveProcess() { release(); }
 bool ExclusiveProcess::claim() {
   const Config& config = Config::get();
   if (config.exclusive.empty() || file_ >= 0) return true;
-  const int file = open(config.exclusive.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const unsigned device = Devices::get().machine_index(Devices::get().used());
+  const std::string path = device == 0 ? config.exclusive : config.exclusive + "." + std::to_string(device);
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (file < 0) {
-    std::fprintf(stderr, "cuda_cpu: MPSSHIM_CPU_EXCLUSIVE=%s cannot be opened; no context is made.\n", config.exclusive.c_str());
+    std::fprintf(stderr, "cuda_cpu: MPSSHIM_CPU_EXCLUSIVE=%s cannot be opened; no context is made.\n", path.c_str());
     return false;
   }
   if (flock(file, LOCK_EX | LOCK_NB) == 0 && is_torn_down(file) && write_mark(file, {1, 0})) {

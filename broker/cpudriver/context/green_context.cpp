@@ -20,10 +20,10 @@ unsigned long long next_context_id() {
 
 GreenContext::GreenContext(const SmShare& share) : share_(share), id_(next_context_id()) {}
 
-GreenContextPtr GreenContext::make(const SmShare& share, CUresult& error) {
+GreenContextPtr GreenContext::make(CUdevice device, const SmShare& share, CUresult& error) {
   auto green = std::make_shared<GreenContext>(share);
   green->null_stream_ = std::make_shared<Stream>(Stream::Kind::null_stream, 0u, 0, green);
-  error = Context::primary().retain();
+  error = Context::primary().retain(device);
   if (error != CUDA_SUCCESS) return nullptr;
   GreenTable::get().add(green);
   return green;

@@ -20,7 +20,7 @@ using GreenContextPtr = std::shared_ptr<GreenContext>;
 class GreenContext {
  public:
   // It, live and in the table; null with the error of the primary context.
-  [[nodiscard]] static GreenContextPtr make(const SmShare& share, CUresult& error);
+  [[nodiscard]] static GreenContextPtr make(CUdevice device, const SmShare& share, CUresult& error);
   // Null if there is none.
   [[nodiscard]] static GreenContextPtr find(CUgreenCtx handle);
   [[nodiscard]] static GreenContextPtr find(CUcontext handle);

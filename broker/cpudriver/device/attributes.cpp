@@ -2,7 +2,6 @@
 #include "broker/cpudriver/device/attributes.hpp"
 
 #include <climits>
-#include <cstring>
 
 #include "broker/cpudriver/config.hpp"
 
@@ -70,7 +69,7 @@ void fill_memory(Table& t) {
   t[15] = 1;                   // copies beside kernels
   t[19] = 1;                   // maps host memory
   t[30] = 512;                 // surface alignment
-  t[33] = 0;                   // PCI bus; 34 and 50 (device, domain) likewise 0
+  t[33] = 0;                   // PCI bus, of the first device (cuDeviceGetAttribute); 34 and 50 (device, domain) likewise 0
   t[36] = 5001000;             // memory clock, kHz
   t[37] = 256;                 // bus width
   t[38] = 4 << 20;             // L2
@@ -133,13 +132,6 @@ bool device_attribute(int attribute, int& value) {
 int attribute_of(CUdevice_attribute attribute) {
   int value = 0;
   return device_attribute(attribute, value) ? value : 0;
-}
-
-CUuuid device_uuid() {
-  CUuuid uuid;
-  static_assert(sizeof(uuid.bytes) == 16);
-  std::memcpy(uuid.bytes, "mpsshim-cpu-0000", sizeof(uuid.bytes));
-  return uuid;
 }
 
 }  // namespace mpsshim::cpudriver

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The facts of the one CPU device. Read-only after the first use. Where an attribute is a property of a GPU that a CPU
+// The facts of a CPU device: all have the same, but for who they are (devices.hpp). Read-only after the first use. Where an attribute is a property of a GPU that a CPU
 // has no counterpart for (textures, clocks), the value of a Turing board is given, so that programs that divide by it
 // or compare it with a minimum behave as they do there; where it is a promise (VMM, memory operations, cooperative
 // launch), it says what this driver does.
@@ -23,6 +23,5 @@ inline constexpr unsigned kMultiprocessors = 16;
 [[nodiscard]] bool device_attribute(int attribute, int& value);
 // For attributes that exist.
 int attribute_of(CUdevice_attribute attribute);
-CUuuid device_uuid();
 
 }  // namespace mpsshim::cpudriver

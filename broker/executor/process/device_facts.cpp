@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "broker/log.hpp"
+
 namespace mpsshim::broker {
 
 namespace {
@@ -52,10 +54,21 @@ CUresult collect_facts(const Driver& driver, CUdevice device, CUcontext context,
   CUresult result = driver->cuDriverGetVersion(&facts.driver_version);
   if (result != CUDA_SUCCESS) return result;
   facts.module_loading_mode = CU_MODULE_LAZY_LOADING;
-  facts.device_count = 1;  // one executor serves one device; clients see that one
-  result = collect_device(driver, device, facts.device[0]);
-  if (result == CUDA_SUCCESS) collect_context(driver, context, facts.device[0]);
-  return result;
+  int count = 0;
+  if ((result = driver->cuDeviceGetCount(&count)) != CUDA_SUCCESS) return result;
+  const int told = std::min(count, static_cast<int>(proto::kMaxDevices));
+  facts.device_count = 0;
+  for (CUdevice each = 0; each < told; ++each) {
+    if ((result = collect_device(driver, each, facts.device[each])) != CUDA_SUCCESS) {
+      if (each <= device) return result;
+      log_warning("Device {} cannot be asked what it is ({}): clients see the {} before it.", each, driver.describe(result), each);
+      break;
+    }
+    // Of the other devices there is no context to ask: theirs have the limits of this one's.
+    collect_context(driver, context, facts.device[each]);
+    ++facts.device_count;
+  }
+  return CUDA_SUCCESS;
 }
 
 }  // namespace mpsshim::broker

@@ -7,7 +7,8 @@
 
 namespace mpsshim::broker {
 
-// Facts of all devices that the driver shows; context limits and priorities only of `device`, whose context is current.
+// Facts of all devices that the driver shows, as many as there is room for. `device` is the one whose `context` is current: the others are told to
+// have its context limits and priorities. A later one that cannot be asked ends the list, with a line in the log.
 [[nodiscard]] CUresult collect_facts(const Driver& driver, CUdevice device, CUcontext context, proto::DriverFacts& facts);
 
 }  // namespace mpsshim::broker

@@ -13,6 +13,8 @@
 //   copy             a page to the end of each of those allocations and back: is it right
 //   give             frees what take and exhaust have taken
 //   import, seen     a memory file of 64 KiB imported and mapped, "ok ADDRESS", or the error; is what was written there in the file, and back
+//   devices          how many it sees, and the first one's UUID and PCI bus: "ok COUNT GPU-UUID BUS"
+//   second           a context on the second device that it sees: "ok", or the error
 //   free, total      what cuMemGetInfo says: "ok MIB"
 //   piece MIB        one cuMemCreate, kept: "ok" or the error
 //   array MIB        one array of so many rows of a MiB, kept: "ok" or the error
@@ -54,6 +56,8 @@ class Client {
   std::string exhaust(std::size_t bytes);
   [[nodiscard]] long time_pairs(std::size_t bytes, unsigned threads) const;
   void copy() const;
+  [[nodiscard]] static std::string devices();
+  [[nodiscard]] static std::string second_context();
   [[nodiscard]] static std::size_t free_mib();
   [[nodiscard]] static std::size_t total_mib();
   CUresult make_piece(std::size_t bytes);
@@ -260,6 +264,29 @@ void Client::seen() const {
   require(word == 8, "the device does not see the file");
 }
 
+std::string Client::devices() {
+  int count = 0;
+  CUuuid uuid;
+  int bus = -1;
+  CU(cuDeviceGetCount(&count));
+  CU(cuDeviceGetUuid(&uuid, 0));
+  CU(cuDeviceGetAttribute(&bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 0));
+  std::string text = "ok " + std::to_string(count) + " GPU-";
+  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
+    text += {kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return text + " " + std::to_string(bus);
+}
+
+std::string Client::second_context() {
+  CUcontext context = nullptr;
+  const CUresult result = cuDevicePrimaryCtxRetain(&context, 1);
+  return result == CUDA_SUCCESS ? "ok" : describe(result);
+}
+
 std::string Client::answer(const std::string& line) {
   std::istringstream words(line);
   std::string command;
@@ -278,6 +305,8 @@ std::string Client::answer(const std::string& line) {
   if (command == "give") return give(), "ok";
   if (command == "import") return import();
   if (command == "seen") return seen(), "ok";
+  if (command == "devices") return devices();
+  if (command == "second") return second_context();
   if (command == "free") return "ok " + std::to_string(free_mib());
   if (command == "total") return "ok " + std::to_string(total_mib());
   if (command == "back") return give_back(), "ok";

@@ -55,6 +55,10 @@ TEST_CASE("cuInit fixes the devices, ordinals map to the broker's") {
   test::fill_fake_facts(facts(), 3);
   unsetenv("CUDA_VISIBLE_DEVICES");
   REQUIRE(initialise_devices() == CUDA_SUCCESS);
+  CHECK(device_count() == 1);  // a session has one
+  CHECK(broker_ordinal(0) == 0);
+  setenv("CUDA_VISIBLE_DEVICES", "0,1,2", 1);
+  REQUIRE(initialise_devices() == CUDA_SUCCESS);
   CHECK(device_count() == 3);
   setenv("CUDA_VISIBLE_DEVICES", "2,1", 1);
   REQUIRE(initialise_devices() == CUDA_SUCCESS);
@@ -97,6 +101,7 @@ TEST_CASE("attributes are the executor's, but for the overrides") {
 
 TEST_CASE("a session has one device") {
   test::fill_fake_facts(facts(), 2);
+  setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
   REQUIRE(initialise_devices() == CUDA_SUCCESS);
   CHECK(session_device() == 0);
   REQUIRE(claim_session_device(1) == CUDA_SUCCESS);
@@ -109,6 +114,7 @@ TEST_CASE("a session has one device") {
 
 TEST_CASE("a session that opens before a device is named has the first, and keeps it") {
   test::fill_fake_facts(facts(), 2);
+  setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
   REQUIRE(initialise_devices() == CUDA_SUCCESS);
   const CUdevice settled = settle_session_device();
   CHECK(settled == session_device());  // 0 in a process of its own, as CTest runs it

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// A broker of several devices: each program computes on the one that it names, and what happens on one is no other's affair. The CPU driver has three
+// here; on GPUs the cases run where the machine has two.
+#include <signal.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/process/client.hpp"
+#include "tests/support/broker_fixture.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+const std::string kRefused = "2 CUDA_ERROR_OUT_OF_MEMORY";
+
+BrokerOptions three_devices(std::map<std::string, std::string> environment = {}) {
+  environment["MPSSHIM_CPU_DEVICES"] = "3";
+  BrokerOptions options;
+  options.environment = std::move(environment);
+  return options;
+}
+
+// UUIDs, by index.
+std::vector<std::string> devices_of(const BrokerFixture& broker) {
+  std::vector<std::string> uuids;
+  std::string text;
+  const auto asked = [&] {
+    const Outcome outcome = broker.ctl({"device_query", "--format=csv,noheader"});
+    text = outcome.output;
+    return outcome.ok();
+  };
+  REQUIRE(eventually(std::chrono::seconds(30), asked));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t begin = line.find("GPU-");
+    uuids.push_back(line.substr(begin, line.find(',', begin) - begin));
+  }
+  return uuids;
+}
+
+bool has_two(const std::vector<std::string>& devices) {
+  if (devices.size() >= 2) return true;
+  WARN("skipped: the machine has one GPU");
+  return false;
+}
+
+Client on(const BrokerFixture& broker, const std::string& visible, const std::string& program = "memory_client",
+          const std::map<std::string, std::string>& more = {}) {
+  ProgramOptions options;
+  options.converses = true;
+  options.environment = more;
+  if (!visible.empty()) options.environment[kVisible] = visible;
+  return {broker.start(program, options), Client::Attached::waits};
+}
+
+void require_works(Client& client) {
+  REQUIRE(client.ask("hold") == "ok");
+  REQUIRE(client.ask("launch") == "ok");
+}
+
+// The pids that `get_device_client_list` has under a device.
+std::string clients_on(const BrokerFixture& broker, const std::string& uuid) {
+  const std::string list = broker.ctl({"get_device_client_list"}).output;
+  const std::size_t begin = list.find(uuid);
+  if (begin == std::string::npos) return "no " + uuid + " in " + list;
+  const std::size_t line = list.find('\n', begin) + 1;
+  return list.substr(line, list.find("GPU-", line) - line);
+}
+
+bool stands_in(const std::string& list, Client& client) { return ("\n" + list).find("\n" + std::to_string(client.program().pid()) + "\n") != std::string::npos; }
+
+std::string first_of(const std::string& answer) {  // "ok COUNT UUID BUS"
+  std::istringstream words(answer);
+  std::string ok, count, uuid;
+  words >> ok >> count >> uuid;
+  return uuid;
+}
+
+}  // namespace
+
+TEST_CASE("each program computes on the device that it names, by index, UUID and order, and on the first where it names none") {
+  const BrokerFixture broker(three_devices());
+  const std::vector<std::string> devices = devices_of(broker);
+  if (!has_two(devices)) return;
+  Client first = on(broker, "");
+  Client second = on(broker, "1");
+  Client by_name = on(broker, devices[1]);
+  Client by_order = on(broker, "1,0");
+  for (Client* client : {&first, &second, &by_name, &by_order}) require_works(*client);
+  CHECK(first_of(first.ask("devices")) == devices[0]);
+  CHECK(first.ask("devices").starts_with("ok 1 "));
+  for (Client* client : {&second, &by_name, &by_order}) CHECK(first_of(client->ask("devices")) == devices[1]);
+  CHECK(by_order.ask("devices").starts_with("ok 2 "));
+  CHECK(stands_in(clients_on(broker, devices[0]), first));
+  for (Client* client : {&second, &by_name, &by_order}) {
+    CHECK(stands_in(clients_on(broker, devices[1]), *client));
+    CHECK_FALSE(stands_in(clients_on(broker, devices[0]), *client));
+  }
+  CHECK(broker.servers().size() == 2);
+}
+
+TEST_CASE("what a fault costs stays on its device, also beside work") {
+  const BrokerFixture broker(three_devices());
+  if (!has_two(devices_of(broker))) return;
+  Client guilty = on(broker, "1", "test_client");
+  Client beside = on(broker, "1", "test_client");
+  Client busy = on(broker, "0", "test_client");
+  REQUIRE(beside.ask("hold") == "ok");
+  REQUIRE(busy.ask("hold") == "ok");
+  busy.begin("storm 3000");
+  const std::vector<pid_t> before = broker.servers();
+  const std::string fault = guilty.ask("fault");
+  CHECK(fault.find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
+  CHECK(beside.ask("check") == "ok");
+  CHECK(busy.answer().rfind("ok ", 0) == 0);
+  CHECK(busy.ask("check") == "ok");
+  const std::vector<pid_t> after = broker.servers();
+  REQUIRE(before.size() == 2);
+  REQUIRE(after.size() == 2);
+  CHECK((before[0] == after[0]) + (before[1] == after[1]) == 1);  // one executor is another process now, one is not
+}
+
+TEST_CASE("memory and its limits are each device's own") {
+  const BrokerFixture broker(three_devices({{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "1=64M"}}));
+  if (!has_two(devices_of(broker))) return;
+  Client limited = on(broker, "1");
+  Client free = on(broker, "0");
+  CHECK(limited.ask("total") == "ok 64");
+  CHECK(limited.ask("take 66") == kRefused);
+  CHECK(limited.ask("take 32") == "ok");
+  CHECK(free.ask("take 200") == "ok");
+}
+
+TEST_CASE("programs on every device go on over a restart of the broker") {
+  const BrokerFixture broker(three_devices());
+  const std::vector<std::string> devices = devices_of(broker);
+  if (!has_two(devices)) return;
+  std::vector<Client> clients;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    clients.push_back(on(broker, std::to_string(i)));
+    REQUIRE(clients.back().ask("hold") == "ok");
+  }
+  const Outcome restart = broker.ctl({"restart"});
+  INFO(restart.explain() << broker.log());
+  REQUIRE(restart.ok());
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    CHECK(clients[i].ask("check") == "ok");
+    CHECK(clients[i].ask("launch") == "ok");
+    CHECK(first_of(clients[i].ask("devices")) == devices[i]);
+  }
+  Client newcomer = on(broker, "1");
+  require_works(newcomer);
+}
+
+TEST_CASE("a device's executor that is killed is missed on that device alone") {
+  const BrokerFixture broker(three_devices());
+  const std::vector<std::string> devices = devices_of(broker);
+  if (!has_two(devices)) return;
+  Client first = on(broker, "0");
+  const std::vector<pid_t> alone = broker.servers();
+  REQUIRE(alone.size() == 1);
+  Client second = on(broker, "1");
+  require_works(first);
+  require_works(second);
+  std::vector<pid_t> both = broker.servers();
+  std::erase(both, alone.front());
+  REQUIRE(both.size() == 1);
+  REQUIRE(::kill(both.front(), SIGKILL) == 0);
+  CHECK(first.ask("launch") == "ok");
+  CHECK(second.ask("check") == "ok");
+  CHECK(second.ask("launch") == "ok");
+  const std::vector<pid_t> after = broker.servers();
+  CHECK(std::find(after.begin(), after.end(), alone.front()) != after.end());
+  CHECK(std::find(after.begin(), after.end(), both.front()) == after.end());
+}
+
+TEST_CASE("an entry that names no device ends the list, and a list of none is no device") {
+  const BrokerFixture broker(three_devices());
+  const std::vector<std::string> devices = devices_of(broker);
+  if (!has_two(devices)) return;
+  Client client = on(broker, "1,9,0");
+  CHECK(client.ask("devices").starts_with("ok 1 " + devices[1]));
+  ProgramOptions options;
+  options.environment[kVisible] = "9";
+  const Outcome none = broker.run("vector_add_drv", options);
+  CHECK_FALSE(none.ok());
+  CHECK((none.output + none.errors).find("CUDA_ERROR_NO_DEVICE") != std::string::npos);
+}
+
+TEST_CASE("a program that wants contexts on two devices is told what it can do") {
+  const BrokerFixture broker(three_devices());
+  if (!has_two(devices_of(broker))) return;
+  Client client = on(broker, "1,0", "memory_client");
+  require_works(client);
+  CHECK(client.ask("second") == "801 CUDA_ERROR_NOT_SUPPORTED");
+  CHECK(client.program().errors().find("run it with CUDA_VISIBLE_DEVICES naming one") != std::string::npos);
+  CHECK(client.ask("launch") == "ok");
+}
+
+TEST_CASE("the broker's own CUDA_VISIBLE_DEVICES says which devices there are, and in which order") {
+  BrokerOptions options = three_devices();
+  const BrokerFixture all(options);
+  const std::vector<std::string> devices = devices_of(all);
+  if (!has_two(devices)) return;
+  options.environment[kVisible] = "1,0";
+  const BrokerFixture turned(options);
+  CHECK(devices_of(turned) == std::vector<std::string>{devices[1], devices[0]});
+  Client client = on(turned, "");
+  require_works(client);
+  CHECK(first_of(client.ask("devices")) == devices[1]);
+  Client other = on(turned, "1");
+  require_works(other);
+  CHECK(first_of(other.ask("devices")) == devices[0]);
+}
