@@ -10,7 +10,7 @@ namespace mpsshim::broker::control::testing {
 
 // Turns the loop until `done` or the time is over.
 template <typename Done>
-bool turn_until(EventLoop& loop, Done&& done, int limit_ms = 2000) {
+bool turn_until(EventLoop& loop, Done&& done, int limit_ms = 20'000) {  // far more than any machine stands still
   const auto end = EventLoop::Clock::now() + std::chrono::milliseconds(limit_ms);
   while (!done()) {
     if (EventLoop::Clock::now() > end) return false;
