@@ -65,8 +65,9 @@ void require_works(Client& client) {
   REQUIRE(client.ask("launch") == "ok");
 }
 
-// The pids that `get_device_client_list` has under a device.
-std::string clients_on(const BrokerFixture& broker, const std::string& uuid) {
+// The pids that `get_device_client_list` has under a device, which it names by its UUID's beginning.
+std::string clients_on(const BrokerFixture& broker, const std::string& whole_uuid) {
+  const std::string uuid = whole_uuid.substr(0, std::string("GPU-01234567-89ab-cdef").size());
   const std::string list = broker.ctl({"get_device_client_list"}).output;
   const std::size_t begin = list.find(uuid);
   if (begin == std::string::npos) return "no " + uuid + " in " + list;

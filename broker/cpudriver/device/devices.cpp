@@ -49,7 +49,7 @@ CUdevice Devices::used() const { return std::max(used_.load(), 0); }
 CUuuid device_uuid(unsigned machine_index) {
   CUuuid uuid;
   char text[sizeof(uuid.bytes) + 1];
-  std::snprintf(text, sizeof text, "mpsshim-cpu-%04u", machine_index);
+  std::snprintf(text, sizeof text, "cpu%05u-mpsshim", machine_index);
   std::memcpy(uuid.bytes, text, sizeof(uuid.bytes));
   return uuid;
 }
