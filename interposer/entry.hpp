@@ -17,6 +17,8 @@
 #include "gen/api_ids.hpp"
 #include "gen/cuda_api.hpp"
 #include "interposer/cancellation.hpp"
+#include "interposer/local/acting_session.hpp"
+#include "interposer/local/call_session.hpp"
 #include "interposer/passthrough.hpp"
 #include "interposer/settle.hpp"
 #include "interposer/trace.hpp"
@@ -86,9 +88,18 @@ inline constexpr bool kIsBrief = Id == ApiId::cuLaunchKernel || Id == ApiId::cuL
                                  Id == ApiId::cuEventQuery || Id == ApiId::cuStreamQuery || Id == ApiId::cuStreamWaitEvent ||
                                  Id == ApiId::cuCtxGetCurrent || Id == ApiId::cuCtxSetCurrent || Id == ApiId::cuCtxGetDevice;
 
+// In a process with several sessions.
+template <typename... Parameters>
+[[gnu::noinline]] CUresult in_session(CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {
+  const ActingSession acting(session_for(arguments...));
+  return function(arguments...);
+}
+
 template <typename... Parameters>
 CUresult guarded(CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {
   try {
+    if (has_several_sessions()) [[unlikely]]
+      return in_session(function, arguments...);
     return function(arguments...);
   } catch (const std::bad_alloc&) {
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include "interposer/channel/connection.hpp"
 #include "interposer/channel/refusal.hpp"
 #include "interposer/environment.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"
 #include "interposer/passthrough.hpp"
@@ -41,7 +43,8 @@ struct Settled {
   CUresult refusal = CUDA_ERROR_MPS_CONNECTION_FAILED;
   int driver_version = std::max(CUDA_VERSION, kNewestApiVersion);
   const proto::DriverFacts* facts = nullptr;  // in a mapping that children do not have
-  Connection* connection = nullptr;
+  const char* path = nullptr;                  // of the broker's socket; never freed
+  std::atomic<Connection*> connections[kMaxSessions] = {};  // the first is that of the decision
 };
 constinit Settled settled;
 
@@ -84,12 +87,16 @@ bool take_facts(const proto::FileDescriptor& file) {
   return true;
 }
 
-ProcessState greet(Connection& connection, const std::string& path) {
+CUresult say_hello(Connection& connection, proto::Received<proto::Welcome>& received) {
   const proto::FileDescriptor pidfd = open_own_pidfd();  // without one (old kernel, seccomp) the broker has the hang-up alone
   proto::Hello hello;
   hello.protocol_hash = proto::kProtocolHash;
+  return connection.request(hello, received, {.self = pidfd.get()});
+}
+
+ProcessState greet(Connection& connection, const std::string& path) {
   proto::Received<proto::Welcome> received;
-  const CUresult status = connection.request(hello, received, {.self = pidfd.get()});
+  const CUresult status = say_hello(connection, received);
   const proto::Welcome& welcome = received.message;
   if (const auto refusal = proto::agree({welcome.layout_major, welcome.layout_minor}, proto::kVersion);
       status == CUDA_ERROR_MPS_CONNECTION_FAILED && refusal != proto::Agreement::served) {
@@ -204,7 +211,8 @@ ProcessState look_for_broker() {
         path.c_str());
     return refuse(CUDA_ERROR_NOT_SUPPORTED);
   }
-  settled.connection = connection;
+  settled.path = strdup(path.c_str());
+  settled.connections[0].store(connection, std::memory_order_release);
   return greet(*connection, path);
 }
 
@@ -215,8 +223,8 @@ ProcessState settle_child() {
     case ProcessState::ready_traced:
     case ProcessState::attached:
       if (settled.initialised) return ProcessState::forked;
-      settled.connection->abandon_after_fork();
-      settled.connection = nullptr;
+      settled.connections[0].load(std::memory_order_relaxed)->abandon_after_fork();
+      settled.connections[0].store(nullptr, std::memory_order_relaxed);
       settled.facts = nullptr;
       return look_for_broker();
     case ProcessState::undecided:
@@ -267,6 +275,25 @@ CUresult initialise_process() {
 CUresult refusal() { return settled.refusal; }
 int driver_version() { return settled.driver_version; }
 const proto::DriverFacts& driver_facts() { return *settled.facts; }
-Connection& connection() { return *settled.connection; }
+Connection& connection() {
+  Connection* const own = settled.connections[ActingSession::index()].load(std::memory_order_acquire);
+  return own != nullptr ? *own : *settled.connections[0].load(std::memory_order_acquire);
+}
+
+CUresult open_connection() {
+  std::atomic<Connection*>& own = settled.connections[ActingSession::index()];
+  if (own.load(std::memory_order_acquire) != nullptr) return CUDA_SUCCESS;
+  auto connection = std::make_unique<Connection>();
+  if (settled.path == nullptr || !connection->open(settled.path)) {
+    log_line("No second connection to the broker at %s can be had (%s): this process has no context on a further device.", settled.path,
+             std::strerror(errno));
+    return CUDA_ERROR_MPS_CONNECTION_FAILED;
+  }
+  proto::Received<proto::Welcome> received;
+  if (const CUresult error = say_hello(*connection, received); error != CUDA_SUCCESS) return error;
+  connection->greeted();
+  own.store(connection.release(), std::memory_order_release);  // never destroyed
+  return CUDA_SUCCESS;
+}
 
 }  // namespace mpsshim::interposer

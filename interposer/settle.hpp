@@ -61,6 +61,9 @@ ProcessState settle();
 
 // Only in the states attached, ready and ready_traced.
 [[nodiscard]] const proto::DriverFacts& driver_facts();
+// Of the session that the calling thread acts for; any but the first has one from open_connection() on.
 [[nodiscard]] Connection& connection();
+// CUDA_SUCCESS where it is there. Called by one thread a session.
+[[nodiscard]] CUresult open_connection();
 
 }  // namespace mpsshim::interposer

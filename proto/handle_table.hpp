@@ -41,7 +41,8 @@ class HandleTable {
   static constexpr std::uint32_t kSegments = 1024;
   static constexpr std::uint32_t kMaxEntries = kSegmentEntries * kSegments;
 
-  HandleTable() = default;
+  // `realm`, below kRealms, stands in every id that the table chooses: no two tables of different realms choose the same one.
+  explicit HandleTable(std::uint32_t realm = 0) : realm_(realm) {}
   HandleTable(const HandleTable&) = delete;
   HandleTable& operator=(const HandleTable&) = delete;
   ~HandleTable() {
@@ -85,7 +86,7 @@ class HandleTable {
       return {};
     }
     Entry& entry = ensure_entry(index);
-    const std::uint32_t generation = next_generation(entry.last_generation);
+    const std::uint32_t generation = next_generation(entry.last_generation) | realm_ << kRealmShift;
     entry.last_generation = generation;
     entry.object.store(object.release(), std::memory_order_release);
     entry.generation.store(generation, std::memory_order_release);
@@ -132,8 +133,9 @@ class HandleTable {
   };
   using Segment = std::array<Entry, kSegmentEntries>;
 
+  // Below the realm, and never 0.
   static std::uint32_t next_generation(std::uint32_t last) {
-    const std::uint32_t next = (last + 1) & kGenerationMask;
+    const std::uint32_t next = (last + 1) & ((1u << kRealmShift) - 1);
     return next == 0 ? 1 : next;
   }
   const Entry* entry_at(std::uint32_t index) const {
@@ -155,6 +157,7 @@ class HandleTable {
     free_head_ = index;
   }
 
+  const std::uint32_t realm_;
   mutable Mutex mutex_;
   std::array<std::atomic<Segment*>, kSegments> segments_{};
   std::uint32_t used_ GUARDED_BY(mutex_) = 0;

@@ -37,6 +37,11 @@ enum class HandleKind : std::uint8_t {
 inline constexpr std::uint32_t kGenerationBits = 24;
 inline constexpr std::uint32_t kGenerationMask = (1u << kGenerationBits) - 1;
 
+// Of the generation the upper bits are the realm of the table that has made the id (HandleTable): a client's sessions are told apart by it.
+inline constexpr std::uint32_t kRealmBits = 4;
+inline constexpr std::uint32_t kRealms = 1u << kRealmBits;
+inline constexpr std::uint32_t kRealmShift = kGenerationBits - kRealmBits;
+
 // index: bits 0-31, generation: bits 32-55 (never 0 in a valid id), kind: bits 56-63.
 template <HandleKind Kind>
 struct Id {
@@ -47,6 +52,7 @@ struct Id {
   }
   [[nodiscard]] constexpr std::uint32_t index() const { return static_cast<std::uint32_t>(value); }
   [[nodiscard]] constexpr std::uint32_t generation() const { return static_cast<std::uint32_t>(value >> 32) & kGenerationMask; }
+  [[nodiscard]] constexpr std::uint32_t realm() const { return generation() >> kRealmShift; }
   [[nodiscard]] constexpr bool has_kind() const { return static_cast<HandleKind>(value >> 56) == Kind && generation() != 0; }
   constexpr bool operator==(const Id&) const = default;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interposer/channel/known_images.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace mpsshim::interposer {
@@ -21,9 +22,26 @@ std::optional<std::uint64_t> KnownImages::find(std::span<const std::byte> conten
   return found->second;
 }
 
-void KnownImages::add(std::span<const std::byte> content, const proto::ContentDigest& digest, std::uint64_t image) {
+std::optional<KnownImages::Told> KnownImages::told_by(std::uint64_t image) {
   const std::lock_guard lock(mutex_);
-  images_.emplace(std::pair(content.size(), digest), image);
+  const auto found = std::ranges::find_if(images_, [&](const auto& entry) { return entry.second == image; });
+  if (found == images_.end()) return std::nullopt;
+  return Told{found->first.first, found->first.second};
+}
+
+std::optional<std::uint64_t> KnownImages::find(const Told& told) {
+  const std::lock_guard lock(mutex_);
+  const auto found = images_.find({told.size_bytes, told.digest});
+  return found != images_.end() ? std::optional(found->second) : std::nullopt;
+}
+
+void KnownImages::add(const Told& told, std::uint64_t image) {
+  const std::lock_guard lock(mutex_);
+  images_.emplace(std::pair(told.size_bytes, told.digest), image);
+}
+
+void KnownImages::add(std::span<const std::byte> content, const proto::ContentDigest& digest, std::uint64_t image) {
+  add(Told{content.size(), digest}, image);
 }
 
 // At its second load: most images are loaded once. A program that loads ever new ones at ever new places begins anew.

@@ -25,6 +25,14 @@ class KnownImages {
 
   [[nodiscard]] std::optional<std::uint64_t> find(std::span<const std::byte> content);
   [[nodiscard]] std::optional<std::uint64_t> find(std::span<const std::byte> content, const proto::ContentDigest& digest);
+  // What it was told by; nothing: it is none of these.
+  struct Told {
+    std::uint64_t size_bytes = 0;
+    proto::ContentDigest digest{};
+  };
+  [[nodiscard]] std::optional<Told> told_by(std::uint64_t image);
+  [[nodiscard]] std::optional<std::uint64_t> find(const Told& told);
+  void add(const Told& told, std::uint64_t image);
   void add(std::span<const std::byte> content, const proto::ContentDigest& digest, std::uint64_t image);
 
  private:

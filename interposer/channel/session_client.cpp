@@ -47,13 +47,15 @@ bool fill_image(const proto::FileDescriptor& file, std::span<const std::byte> co
 }  // namespace
 
 SessionClient& SessionClient::instance() {
-  static auto* session = new SessionClient();  // never destroyed
-  return *session;
+  return PerSession<SessionClient>::get([] { return new SessionClient(); });
 }
 
 SessionClient::SessionClient() : channel_(*this, PeerWatch{&SessionClient::has_hung_up, this}) {}
 
-bool SessionClient::has_hung_up(const void*) { return Doorbell::any_is_lost() || connection().is_lost(); }
+bool SessionClient::has_hung_up(const void* self) {
+  const ActingSession acting(static_cast<const SessionClient*>(self)->index_);
+  return Doorbell::any_is_lost() || connection().is_lost();
+}
 
 CUresult SessionClient::attach() {
   const std::lock_guard lock(attach_mutex_);
@@ -62,6 +64,7 @@ CUresult SessionClient::attach() {
 }
 
 CUresult SessionClient::attach_locked() {
+  if (const CUresult error = open_connection(); error != CUDA_SUCCESS) return error;
   proto::Attached attached;
   std::shared_ptr<Link> link;
   proto::FileDescriptor fences;
@@ -209,6 +212,22 @@ CUresult SessionClient::upload_image(std::span<const std::byte> content, std::ui
   }
   if (const CUresult error = give_image(content, offer, image); error != CUDA_SUCCESS) return error;
   known_images_.add(content, offer.digest, image);
+  return CUDA_SUCCESS;
+}
+
+CUresult SessionClient::adopt_image(const KnownImages::Told& told, std::uint64_t& image) {
+  if (const auto known = known_images_.find(told)) {
+    image = *known;
+    return CUDA_SUCCESS;
+  }
+  proto::ImageOffer offer;
+  offer.size_bytes = told.size_bytes;
+  offer.digest = told.digest;
+  proto::Received<proto::ImageOpened> opened;
+  if (const CUresult error = connection().request(offer, opened); error != CUDA_SUCCESS) return error;
+  if (opened.fds.file.valid()) return CUDA_ERROR_INVALID_IMAGE;
+  image = opened.message.image;
+  known_images_.add(told, image);
   return CUDA_SUCCESS;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// This process's session with the broker: attached at the first call that needs the device, moved to the next executor when one is replaced,
-// ended by the first fatal error. One object for the process, never destroyed (calls arrive after destructors have run).
+// A session of this process with the broker, on one device: attached at the first call that needs the device, moved to the next executor when one is replaced,
+// ended by the first fatal error. One object a session (ActingSession), never destroyed (calls arrive after destructors have run).
 //
 // Any thread. Errors are of two kinds. Sticky: the session is over; every later call gets the same error. Asynchronous: a post failed in the
 // executor; the next call that may report it takes it, as CUDA does. The broker's answers are trusted, their sizes and layouts checked.
@@ -19,6 +19,7 @@
 #include "interposer/channel/known_images.hpp"
 #include "interposer/channel/recipe_book.hpp"
 #include "interposer/channel/wait.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/client_requests.hpp"
 #include "proto/mutex.hpp"
 #include "proto/segment.hpp"
@@ -103,6 +104,10 @@ class SessionClient final : private Channel::Guardian {
   // Makes an image known to the control process; `image` is the id that ModuleLoad uses. The same content is sent once; its id stays valid
   // for the life of the session, whichever executor serves it.
   [[nodiscard]] CUresult upload_image(std::span<const std::byte> content, std::uint64_t& image);
+  // The same of an image that another session of this process has sent, whose content nobody has here any more: `told` is what told_by() says there.
+  // CUDA_ERROR_INVALID_IMAGE: the control process does not have it.
+  [[nodiscard]] CUresult adopt_image(const KnownImages::Told& told, std::uint64_t& image);
+  [[nodiscard]] std::optional<KnownImages::Told> told_by(std::uint64_t image) { return known_images_.told_by(image); }
   [[nodiscard]] CUresult create_segment(proto::SegmentPurpose purpose, std::uint64_t size_bytes, std::uint64_t address, proto::FileDescriptor& file,
                                         std::uint64_t& segment);
   // A segment of events of another session; CUDA_ERROR_INVALID_HANDLE: there is none of that name (any more).
@@ -130,6 +135,7 @@ class SessionClient final : private Channel::Guardian {
   CUresult fail(CUresult error) override;
   static bool has_hung_up(const void* self);
 
+  const std::uint32_t index_ = ActingSession::index();
   std::atomic<bool> attached_{false};
   std::atomic<CUresult> sticky_{CUDA_SUCCESS};
   Mutex attach_mutex_;  // also held through a recovery: other threads wait for it here

@@ -19,15 +19,14 @@ namespace mpsshim::interposer::forward {
 
 namespace {
 
-// All contexts of the process are one to the executor: the last that asked has its wish.
+// All contexts of a session are one to the executor: the last that asked has its wish.
 struct PersistingCache {
   Mutex mutex;
   CUcontext owner GUARDED_BY(mutex) = nullptr;
   RecipeBook::Key recipe GUARDED_BY(mutex) = 0;
 };
 PersistingCache& persisting_cache() {
-  static auto& cache = *new PersistingCache();  // never destroyed
-  return cache;
+  return PerSession<PersistingCache>::get([] { return new PersistingCache(); });
 }
 
 CUresult post_persisting_cache(PersistingCache& cache, std::size_t bytes) REQUIRES(cache.mutex) {

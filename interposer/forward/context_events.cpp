@@ -23,6 +23,12 @@ struct ContextStream {
   Mutex mutex;
   Stream* stream GUARDED_BY(mutex) = nullptr;  // never destroyed: it belongs to no context
 };
+struct ContextStreams {
+  ContextStream behind_all, before_all;
+};
+ContextStreams& context_streams() {
+  return PerSession<ContextStreams>::get([] { return new ContextStreams(); });
+}
 
 CUresult use(ContextStream& context, Stream*& stream) {
   const std::lock_guard lock(context.mutex);
@@ -55,9 +61,8 @@ CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
   if (const CUresult error = begin_with_event(hCtx, hEvent, event); error != CUDA_SUCCESS) return error;
   if (event->context != hCtx) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult error = Captures::instance().check_wait_for_all(); error != CUDA_SUCCESS) return error;
-  static ContextStream behind_all;
   Stream* stream = nullptr;
-  if (const CUresult error = use(behind_all, stream); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = use(context_streams().behind_all, stream); error != CUDA_SUCCESS) return error;
   if (const CUresult error = post_join(*stream, {1, 0}); error != CUDA_SUCCESS) return error;
   return Events::instance().record(*event, *stream, CU_EVENT_RECORD_DEFAULT);
 }
@@ -68,9 +73,8 @@ CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
   Event* event = nullptr;
   if (const CUresult error = begin_with_event(hCtx, hEvent, event); error != CUDA_SUCCESS) return error;
   if (const CUresult error = Captures::instance().check_wait_for_all(); error != CUDA_SUCCESS) return error;
-  static ContextStream before_all;
   Stream* stream = nullptr;
-  if (const CUresult error = use(before_all, stream); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = use(context_streams().before_all, stream); error != CUDA_SUCCESS) return error;
   if (const CUresult error = Events::instance().wait_on_stream(*event, *stream, CU_EVENT_WAIT_DEFAULT); error != CUDA_SUCCESS) return error;
   return post_join(*stream, {0, 1});
 }

@@ -14,9 +14,11 @@ namespace {
 using proto::ContextAction;
 using proto::DeviceQuestion;
 
-// An executor knows its own device, and a session has one executor. Asking must not decide which device that is.
+// An executor knows its own device. Asking must not begin a session.
 CUresult ask(CUdevice device, DeviceQuestion query, std::uint32_t first, std::uint32_t second, std::uint64_t& value) {
-  if (device != session_device() || (device_count() > 1 && !session().is_attached())) {
+  const bool is_known = has_session(device) || device_count() == 1;
+  const ActingSession acting(is_known ? session_of(device) : 0);
+  if (!is_known || (device_count() > 1 && !session().is_attached())) {
     debug_line(DebugTopic::unsupported, "Device %d is not asked: this process has no context on it.", device);
     return CUDA_ERROR_NOT_SUPPORTED;
   }

@@ -11,8 +11,7 @@
 namespace mpsshim::interposer::forward {
 
 Events& Events::instance() {
-  static auto* events = new Events();  // never destroyed
-  return *events;
+  return PerSession<Events>::get([] { return new Events(); });
 }
 
 CUresult Events::create(std::uint32_t flags, CUcontext context, Event*& event, std::optional<SharedEvent> shared) {

@@ -59,7 +59,7 @@ class Events {
   // Whether the event is complete that was recorded at `position`; another thread may have recorded it anew since.
   [[nodiscard]] static bool is_complete(Event& event, std::uint64_t position);
 
-  proto::HandleTable<proto::HandleKind::event, Event> table_;
+  proto::HandleTable<proto::HandleKind::event, Event> table_{ActingSession::index()};
   Mutex ending_mutex_;  // one event ends at a time
   Mutex mutex_;         // held while entries come and go, so that destroy_all_of may walk
 };

@@ -48,8 +48,7 @@ bool next_entry(std::span<const std::byte>& rest, proto::ModuleFunction& entry, 
 }  // namespace
 
 Functions& Functions::instance() {
-  static auto* functions = new Functions();  // never destroyed
-  return *functions;
+  return PerSession<Functions>::get([] { return new Functions(); });
 }
 
 Function* Functions::add(proto::ModuleId module, std::string_view name) {

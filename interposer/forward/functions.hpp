@@ -59,6 +59,9 @@ struct Kernel {
   Function* function = nullptr;
 };
 
+// Of a kernel of another session; null: it is none, or cannot be loaded here, with a line.
+[[nodiscard]] Kernel* counterpart_of(CUkernel kernel);
+
 class Functions {
  public:
   [[nodiscard]] static Functions& instance();
@@ -71,7 +74,11 @@ class Functions {
     const Kernel* kernel = resolve_kernel(reinterpret_cast<CUkernel>(handle));
     return kernel != nullptr ? kernel->function : nullptr;
   }
-  [[nodiscard]] Kernel* resolve_kernel(CUkernel handle) { return kernels_.find(id_of<proto::HandleKind::kernel>(handle)).get(); }
+  // One that another session's library has given is this session's of the same name (library_counterparts.cpp).
+  [[nodiscard]] Kernel* resolve_kernel(CUkernel handle) {
+    Kernel* const kernel = kernels_.find(id_of<proto::HandleKind::kernel>(handle)).get();
+    return kernel != nullptr || !has_several_sessions() ? kernel : counterpart_of(handle);
+  }
 
   // Takes an id for a function that `described` tells of (proto/module_functions.hpp); no round trip. CUDA_ERROR_NOT_FOUND if it does not.
   [[nodiscard]] CUresult bind(proto::ModuleId module, std::span<const std::byte> described, std::string_view name, Function*& function);
@@ -94,8 +101,8 @@ class Functions {
   // Not yet known to the executor; nullptr: the table is full.
   [[nodiscard]] Function* add(proto::ModuleId module, std::string_view name);
 
-  proto::HandleTable<proto::HandleKind::function, Function> functions_;
-  proto::HandleTable<proto::HandleKind::kernel, Kernel> kernels_;
+  proto::HandleTable<proto::HandleKind::function, Function> functions_{ActingSession::index()};
+  proto::HandleTable<proto::HandleKind::kernel, Kernel> kernels_{ActingSession::index()};
   Mutex setting_mutex_;
 };
 

@@ -12,8 +12,7 @@ namespace mpsshim::interposer::forward {
 std::atomic<bool> GreenContexts::any_{false};
 
 GreenContexts& GreenContexts::instance() {
-  static auto* contexts = new GreenContexts();  // never destroyed
-  return *contexts;
+  return PerSession<GreenContexts>::get([] { return new GreenContexts(); });
 }
 
 GreenObject* GreenContexts::of_context(CUcontext context) {

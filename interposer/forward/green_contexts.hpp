@@ -70,7 +70,7 @@ class GreenContexts {
   [[nodiscard]] static CUresult helper_stream(GreenObject& green, Stream*& stream);
 
   static std::atomic<bool> any_;
-  proto::HandleTable<proto::HandleKind::green_context, GreenObject> table_;
+  proto::HandleTable<proto::HandleKind::green_context, GreenObject> table_{ActingSession::index()};
   Mutex ending_mutex_;  // one of them ends at a time
   Mutex mutex_;         // held while entries come and go
 };

@@ -26,8 +26,7 @@ sigset_t blocked_signals() {
 }  // namespace
 
 HostFunctions& HostFunctions::instance() {
-  static auto* functions = new HostFunctions();  // never destroyed
-  return *functions;
+  return PerSession<HostFunctions>::get([] { return new HostFunctions(); });
 }
 
 HostFunctions::Lane& HostFunctions::lane_of(const Stream& stream) {
@@ -85,6 +84,7 @@ CUresult HostFunctions::enqueue(Stream& stream, const HostTask& task) {
 void* HostFunctions::thread_main(void* lane) {
   pthread_setname_np(pthread_self(), "mpsshim-host");
   forbid_calls();
+  const ActingSession acting(static_cast<Lane*>(lane)->owner->session_);
   serve(*static_cast<Lane*>(lane));
   return nullptr;
 }
@@ -110,7 +110,9 @@ void HostFunctions::run(Lane& lane, const Item& item) {
   const CUresult status = session().wait_fence(lane.word, item.fence_value, "the work in front of a host function");
   if (status == CUDA_SUCCESS) session().take_output();
   const HostTask& task = item.task;
-  {
+  if (task.own != nullptr) {
+    if (const CUresult error = status == CUDA_SUCCESS ? task.own() : CUDA_SUCCESS; error != CUDA_SUCCESS) (void)session().give_up(error);
+  } else {
     const std::lock_guard one_at_a_time(running_);
     if (task.callback != nullptr) {
       task.callback(task.handle, status, task.user_data);
@@ -152,12 +154,12 @@ CUresult enqueue(CUstream handle, const HostTask& task) {
 
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
   if (fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return enqueue(hStream, {fn, nullptr, hStream, userData});
+  return enqueue(hStream, {{}, fn, nullptr, hStream, userData});
 }
 
 CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData, unsigned int flags) {
   if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  return enqueue(hStream, {nullptr, callback, hStream, userData});
+  return enqueue(hStream, {{}, nullptr, callback, hStream, userData});
 }
 
 }  // namespace mpsshim::interposer::api

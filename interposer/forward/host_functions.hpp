@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 
@@ -21,8 +22,10 @@
 
 namespace mpsshim::interposer::forward {
 
-// One of the two, and what it gets.
+// One of the three, and what it gets. `own` is the library's, in the stream's order as the others; it waits for no program's function, and what it
+// returns, if that is an error, ends the session: what comes behind must not go on without it.
 struct HostTask {
+  std::function<CUresult()> own;
   CUhostFn function = nullptr;
   CUstreamCallback callback = nullptr;
   CUstream handle = nullptr;  // as the program named the stream
@@ -56,6 +59,7 @@ class HostFunctions {
   };
 
   HostFunctions() = default;
+  const std::uint32_t session_ = ActingSession::index();
   [[nodiscard]] Lane& lane_of(const Stream& stream);
   [[nodiscard]] static bool announce(Lane& lane);
   static void withdraw(Lane& lane);

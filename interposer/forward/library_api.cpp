@@ -41,6 +41,9 @@ CUresult load_library(CUlibrary* library, unsigned int option_count, CUjit_optio
   return CUDA_SUCCESS;
 }
 
+// Of the device that is named; where the process works on one, that.
+std::uint32_t session_of_kernel(CUdevice device) { return has_session(device) ? session_of(device) : ActingSession::index(); }
+
 }  // namespace
 
 CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions, void** jitOptionsValues, unsigned int numJitOptions,
@@ -58,6 +61,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_o
 }
 
 CUresult cuLibraryUnload(CUlibrary library) {
+  if (has_several_sessions()) return unload_everywhere(library);
   return with_library(library, [](Library& found) { return Modules::instance().unload_library(found); });
 }
 
@@ -154,7 +158,9 @@ CUresult cuKernelGetLibrary(CUlibrary* pLib, CUkernel kernel) {
   if (const CUresult error = session().begin_call(); error != CUDA_SUCCESS) return error;
   const Kernel* found = Functions::instance().resolve_kernel(kernel);
   if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  *pLib = to_handle<CUlibrary>(found->library);
+  const Library* const library = Modules::instance().resolve_library(to_handle<CUlibrary>(found->library));
+  if (library == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  *pLib = to_handle<CUlibrary>(library->origin);
   return CUDA_SUCCESS;
 }
 
@@ -169,17 +175,20 @@ CUresult cuKernelGetName(const char** name, CUkernel hfunc) {
 CUresult cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
   if (pi == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (device_facts(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const ActingSession acting(session_of_kernel(dev));
   return with_function(kernel, [&](Function& function) { return Functions::get_attribute(function, attrib, *pi); });
 }
 
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {
   if (device_facts(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const ActingSession acting(session_of_kernel(dev));
   return with_function(kernel, [&](Function& function) { return Functions::instance().set_attribute(function, attrib, val); });
 }
 
 CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
   if (device_facts(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   if (config < CU_FUNC_CACHE_PREFER_NONE || config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
+  const ActingSession acting(session_of_kernel(dev));
   return with_function(kernel, [](Function&) { return CUDA_SUCCESS; });  // a preference; the carveout attribute is what counts
 }
 

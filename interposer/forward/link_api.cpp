@@ -48,8 +48,8 @@ struct Link {
 };
 
 proto::HandleTable<proto::HandleKind::link_state, Link>& links() {
-  static auto* table = new proto::HandleTable<proto::HandleKind::link_state, Link>();  // never destroyed
-  return *table;
+  using Table = proto::HandleTable<proto::HandleKind::link_state, Link>;
+  return PerSession<Table>::get([] { return new Table(ActingSession::index()); });
 }
 
 // CUDA_ERROR_NOT_SUPPORTED: options that name addresses of this process.

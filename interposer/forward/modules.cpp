@@ -46,8 +46,7 @@ Recipe restoring_recipe(proto::ModuleLoadRecord record, proto::ModuleLoadReply r
 }  // namespace
 
 Modules& Modules::instance() {
-  static auto* modules = new Modules();  // never destroyed
-  return *modules;
+  return PerSession<Modules>::get([] { return new Modules(); });
 }
 
 CUresult Modules::load(const void* image, JitOptions& options, CUcontext context, Module*& module) {
@@ -229,7 +228,20 @@ CUresult Modules::add_library(Module& module, Library*& library) {
   const std::lock_guard lock(mutex_);
   const LibraryId id = libraries_.add(std::move(object));
   if (id == LibraryId{}) return CUDA_ERROR_OUT_OF_MEMORY;
-  library->id = id;
+  library->id = library->origin = id;
+  return CUDA_SUCCESS;
+}
+
+CUresult Modules::adopt_library(const KnownImages::Told& told, bool has_objects, LibraryId origin, Library*& library) {
+  std::uint64_t image = 0;
+  if (const CUresult error = session().adopt_image(told, image); error != CUDA_SUCCESS) return error;
+  JitOptions none;
+  Module* module = nullptr;
+  std::vector<std::byte> wanted;
+  if (const CUresult error = load_image(image, none, nullptr, module, wanted, has_objects); error != CUDA_SUCCESS) return error;
+  if (module == nullptr) return CUDA_ERROR_NOT_SUPPORTED;  // __managed__ variables, which lie at one address for all devices
+  if (const CUresult error = add_library(*module, library); error != CUDA_SUCCESS) return error;
+  library->origin = origin;
   return CUDA_SUCCESS;
 }
 

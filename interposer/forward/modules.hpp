@@ -57,17 +57,27 @@ void erase_references(const Module& module);
 
 struct Library {
   LibraryId id;
+  LibraryId origin;  // what the program calls it: another session's, where this is its counterpart
   Module* module = nullptr;
   Mutex mutex;
   std::map<std::string, Kernel*, std::less<>> kernels GUARDED_BY(mutex);
 };
+
+// Of a library of another session; null: it is none, or cannot be loaded here, with a line.
+[[nodiscard]] Library* counterpart_of(CUlibrary library);
+// Unloads it in every session of the process.
+[[nodiscard]] CUresult unload_everywhere(CUlibrary library);
 
 class Modules {
  public:
   [[nodiscard]] static Modules& instance();
 
   [[nodiscard]] Module* resolve(CUmodule handle) { return modules_.find(id_of<proto::HandleKind::module>(handle)).get(); }
-  [[nodiscard]] Library* resolve_library(CUlibrary handle) { return libraries_.find(id_of<proto::HandleKind::library>(handle)).get(); }
+  // One that another session has loaded is this session's of the same image, loaded when it is first asked for (library_counterparts.cpp).
+  [[nodiscard]] Library* resolve_library(CUlibrary handle) {
+    Library* const library = libraries_.find(id_of<proto::HandleKind::library>(handle)).get();
+    return library != nullptr || !has_several_sessions() ? library : counterpart_of(handle);
+  }
   [[nodiscard]] Module* find(proto::ModuleId id) { return modules_.find(id).get(); }
 
   [[nodiscard]] CUresult load(const void* image, JitOptions& options, CUcontext context, Module*& module);
@@ -82,6 +92,8 @@ class Modules {
   // Names of all functions of the module.
   [[nodiscard]] CUresult function_names(Module& module, std::vector<std::string>& names);
 
+  // Loads what another session of this process has loaded. `origin`: what the program calls it.
+  [[nodiscard]] CUresult adopt_library(const KnownImages::Told& told, bool has_objects, LibraryId origin, Library*& library);
   [[nodiscard]] CUresult add_library(Module& module, Library*& library);
   [[nodiscard]] CUresult get_kernel(Library& library, std::string_view name, Kernel*& kernel);
   [[nodiscard]] CUresult unload_library(Library& library);
@@ -103,8 +115,8 @@ class Modules {
   [[nodiscard]] CUresult initialise_managed(Module& module);
   [[nodiscard]] CUresult renew(Library& library);
 
-  proto::HandleTable<proto::HandleKind::module, Module> modules_;
-  proto::HandleTable<proto::HandleKind::library, Library> libraries_;
+  proto::HandleTable<proto::HandleKind::module, Module> modules_{ActingSession::index()};
+  proto::HandleTable<proto::HandleKind::library, Library> libraries_{ActingSession::index()};
   Mutex renewal_mutex_;  // held while libraries are made anew, and while one leaves the table
   Mutex ending_mutex_;   // one module ends at a time
   Mutex mutex_;          // held while modules come and go

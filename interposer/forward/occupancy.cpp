@@ -31,8 +31,7 @@ using Key = std::tuple<std::uint64_t, proto::OccupancyQuestion, int, std::uint64
 class Cache {
  public:
   static Cache& instance() {
-    static auto* cache = new Cache();  // never destroyed
-    return *cache;
+    return PerSession<Cache>::get([] { return new Cache(); });
   }
   CUresult ask(const Function& function, proto::OccupancyRecord record, std::uint64_t& value) {
     const Key key{function.id.value,

@@ -54,9 +54,11 @@ std::uint32_t multiprocessors_of(const proto::ResourceTold& told) {
   return count;
 }
 
-// An executor knows its own device, and a session has one executor. Asking must not decide which device that is.
+// An executor knows its own device. Asking must not begin a session.
 CUresult device_resource(CUdevice device, Resource& resource) {
-  if (device != session_device() || (device_count() > 1 && !session().is_attached())) {
+  const bool is_known = has_session(device) || device_count() == 1;
+  const ActingSession acting(is_known ? session_of(device) : 0);
+  if (!is_known || (device_count() > 1 && !session().is_attached())) {
     debug_line(DebugTopic::unsupported, "Device %d is not asked for its resources: this process has no context on it.", device);
     return CUDA_ERROR_NOT_SUPPORTED;
   }

@@ -64,8 +64,7 @@ std::uint64_t word_of(const Slot& slot, std::uint32_t number) { return reinterpr
 }  // namespace
 
 SharedEvents& SharedEvents::instance() {
-  static auto* events = new SharedEvents();  // never destroyed
-  return *events;
+  return PerSession<SharedEvents>::get([] { return new SharedEvents(); });
 }
 
 CUresult SharedEvents::add_page(const proto::MemoryName* opens, Page*& page) {

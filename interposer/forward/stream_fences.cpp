@@ -54,8 +54,8 @@ CUresult Streams::fence(Stream& stream, std::uint32_t& target) {
 
 CUresult Streams::fence_of(proto::StreamId id, std::uint32_t& target) {
   const std::lock_guard lock(mutex_);
-  const proto::Known<Stream> stream = table_.find(id);
-  return stream ? fence(*stream, target) : CUDA_SUCCESS;
+  Stream* const stream = named(id);
+  return stream != nullptr ? fence(*stream, target) : CUDA_SUCCESS;
 }
 
 CUresult Streams::fence_managed(Stream& stream, Target& target) {
@@ -77,8 +77,8 @@ CUresult Streams::fence_managed(proto::StreamId id, std::vector<Target>& targets
     return error;
   };
   if (id != proto::StreamId{}) {
-    const proto::Known<Stream> stream = table_.find(id);
-    return stream ? visit(*stream) : CUDA_SUCCESS;
+    Stream* const stream = named(id);
+    return stream != nullptr ? visit(*stream) : CUDA_SUCCESS;
   }
   for (Stream* stream : live_) {
     if (const CUresult error = visit(*stream); error != CUDA_SUCCESS) return error;

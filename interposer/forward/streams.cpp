@@ -2,6 +2,8 @@
 #include "interposer/forward/streams.hpp"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "interposer/entry.hpp"
 #include "interposer/forward/graphs/capture.hpp"
@@ -13,22 +15,24 @@ namespace mpsshim::interposer::forward {
 
 namespace {
 
-// A thread's own stream ends with the thread. Its destructor may run late, even after exit() began: it only posts.
-struct PerThreadStream {
-  CUstream handle = nullptr;
-  ~PerThreadStream() {
-    if (handle == nullptr || !is_initialised()) return;
-    (void)Streams::instance().destroy(id_of<proto::HandleKind::stream>(handle));
-    handle = nullptr;
+// A thread's own streams end with the thread. The destructor may run late, even after exit() began: it only posts.
+struct PerThreadStreams {
+  std::array<CUstream, kMaxSessions> handles{};  // one of each session, by its number
+  ~PerThreadStreams() {
+    for (std::uint32_t session = 0; session < kMaxSessions; ++session) {
+      const CUstream handle = std::exchange(handles[session], nullptr);
+      if (handle == nullptr || !is_initialised()) continue;
+      const ActingSession acting(session);
+      (void)Streams::instance().destroy(id_of<proto::HandleKind::stream>(handle));
+    }
   }
 };
-thread_local PerThreadStream per_thread_own;
+thread_local PerThreadStreams per_thread_own;
 
 }  // namespace
 
 Streams& Streams::instance() {
-  static auto* streams = new Streams();  // never destroyed
-  return *streams;
+  return PerSession<Streams>::get([] { return new Streams(); });
 }
 
 Stream* Streams::null_stream() {
@@ -55,9 +59,10 @@ Stream* Streams::legacy_default() {
   stream->unique_id = last_unique_id_.fetch_add(1, std::memory_order_relaxed) + 1;
   live_.reserve(proto::kFenceWords);
   live_.push_back(stream);
-  // The first id of a table is {0, 1}: kNullStream. The executor has the stream from the session's start, nothing is posted.
+  // It is the first in the table: 0 is the word of kNullStream, the name by which the executor has the stream from the session's start. Nothing is
+  // posted, and no program is given the table's id.
   const proto::StreamId id = table_.add(std::move(object));
-  if (id != proto::kNullStream) return nullptr;
+  if (id.index() != proto::kNullStream.index()) return nullptr;
   null_.store(stream, std::memory_order_release);
   return stream;
 }
@@ -65,12 +70,11 @@ Stream* Streams::legacy_default() {
 Stream* Streams::per_thread() {
   if (GreenContexts::any() && GreenContexts::instance().current() != nullptr) [[unlikely]]
     return nullptr;
-  if (per_thread_own.handle != nullptr) {
-    return table_.find(proto::StreamId{reinterpret_cast<std::uintptr_t>(per_thread_own.handle)}).get();
-  }
+  CUstream& own = per_thread_own.handles[ActingSession::index()];
+  if (own != nullptr) return table_.find(proto::StreamId{reinterpret_cast<std::uintptr_t>(own)}).get();
   Stream* stream = nullptr;
   if (create(CU_STREAM_DEFAULT, 0, nullptr, stream) != CUDA_SUCCESS) return nullptr;
-  per_thread_own.handle = reinterpret_cast<CUstream>(stream->id.value);  // NOLINT(performance-no-int-to-ptr)
+  own = reinterpret_cast<CUstream>(stream->id.value);  // NOLINT(performance-no-int-to-ptr)
   return stream;
 }
 

@@ -63,7 +63,7 @@ class Streams {
   template <typename F>
   auto with(proto::StreamId id, F&& f) {
     const std::lock_guard lock(mutex_);
-    return f(table_.find(id).get());
+    return f(named(id));
   }
   [[nodiscard]] CUresult synchronize(Stream& stream);
   // Waits for what was posted on this stream alone, also where it is the NULL stream. `expected_us`: how long that will take, 0 if nobody knows.
@@ -88,6 +88,10 @@ class Streams {
 
   [[nodiscard]] CUresult fence_managed(Stream& stream, Target& target);
   [[nodiscard]] Stream* null_stream();
+  // As records name it: the NULL stream of every session has one name.
+  [[nodiscard]] Stream* named(proto::StreamId id) const {
+    return id == proto::kNullStream ? null_.load(std::memory_order_acquire) : table_.find(id).get();
+  }
   [[nodiscard]] Stream* per_thread();
   // A fence behind the stream's visible work; true if it has not been reached, `target` is its value then.
   [[nodiscard]] CUresult fence_visible(Stream& stream, Target& target, bool& is_pending);
@@ -100,7 +104,7 @@ class Streams {
   // Until a fence word is free: waits for a destroyed stream's work where all are taken. CUDA_ERROR_OUT_OF_MEMORY: all are in use.
   [[nodiscard]] CUresult wait_for_word() REQUIRES(mutex_);
 
-  proto::HandleTable<proto::HandleKind::stream, Stream> table_;
+  proto::HandleTable<proto::HandleKind::stream, Stream> table_{ActingSession::index()};
   std::atomic<Stream*> null_{nullptr};
   std::atomic<std::uint64_t> last_unique_id_{0};
   Mutex ending_mutex_;  // one stream ends at a time; taken before the graphs' mutex, which is taken before mutex_

@@ -31,8 +31,7 @@ struct BytesLess {
 class Answers {
  public:
   [[nodiscard]] static Answers& instance() {
-    static auto* answers = new Answers();  // never destroyed
-    return *answers;
+    return PerSession<Answers>::get([] { return new Answers(); });
   }
   [[nodiscard]] bool find(const Question& question, Map& map) {
     const std::lock_guard lock(mutex_);

@@ -9,6 +9,7 @@
 
 #include "interposer/channel/wait.hpp"
 #include "interposer/forward/hooks.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 #include "proto/mutex.hpp"
 
@@ -188,7 +189,7 @@ CUcontext primary_context(CUdevice device) {
 }
 
 CUresult retain_primary_context(CUdevice device, CUcontext& handle) {
-  if (const CUresult error = claim_session_device(device); error != CUDA_SUCCESS) return error;
+  const ActingSession acting(session_of(device));
   if (const CUresult error = forward::ensure_session(); error != CUDA_SUCCESS) return error;
   handle = primary_context(device);
   ContextObject* context = primary_object(device);
@@ -217,7 +218,10 @@ CUresult reset_primary_context(CUdevice device) {
   ContextObject* context = primary_object(device);
   const std::lock_guard lock(life_mutex());
   const bool was_active = context->retain_count.load(std::memory_order_acquire) != 0;
-  if (was_active) end_context(*context, primary_context(device));
+  if (was_active) {
+    const ActingSession acting(session_of(device));
+    end_context(*context, primary_context(device));
+  }
   context->retain_count.store(0, std::memory_order_release);
   context->flags.store(CU_CTX_SCHED_AUTO, std::memory_order_relaxed);
   restore_defaults(*context);
@@ -225,7 +229,7 @@ CUresult reset_primary_context(CUdevice device) {
 }
 
 CUresult create_context(CUdevice device, unsigned flags, CUcontext& handle) {
-  if (const CUresult error = claim_session_device(device); error != CUDA_SUCCESS) return error;
+  const ActingSession acting(session_of(device));
   if (const CUresult error = forward::ensure_session(); error != CUDA_SUCCESS) return error;
   const ContextId id = table().add(std::make_unique<ContextObject>(device, false, flags));
   if (!id.has_kind()) return CUDA_ERROR_OUT_OF_MEMORY;

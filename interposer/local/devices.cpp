@@ -4,11 +4,15 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <mutex>
+#include <optional>
 #include <span>
 
 #include "interposer/environment.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/log.hpp"
 #include "interposer/settle.hpp"
+#include "proto/mutex.hpp"
 #include "proto/visible_devices.hpp"
 
 namespace mpsshim::interposer {
@@ -19,8 +23,19 @@ namespace {
 std::array<std::uint32_t, proto::kMaxDevices> visible;
 std::uint32_t visible_count = 0;
 
-constexpr CUdevice kUnclaimed = -1;
-std::atomic<CUdevice> claimed{kUnclaimed};
+// Devices of the sessions, by number. Written under the mutex, the device before the count.
+Mutex claim_mutex;
+std::atomic<std::uint32_t> session_counter{0};
+std::array<std::atomic<CUdevice>, kMaxSessions> session_devices{};
+
+// Nothing where the device has no session.
+std::optional<std::uint32_t> find_session(CUdevice device) {
+  const std::uint32_t count = session_counter.load(std::memory_order_acquire);
+  for (std::uint32_t session = 0; session < count; ++session) {
+    if (session_devices[session].load(std::memory_order_relaxed) == device) return session;
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -54,29 +69,29 @@ const proto::DeviceFacts* device_facts(CUdevice device) {
 
 std::uint32_t broker_ordinal(CUdevice device) { return visible[static_cast<std::size_t>(device)]; }
 
-CUresult claim_session_device(CUdevice device) {
-  CUdevice owner = kUnclaimed;
-  if (claimed.compare_exchange_strong(owner, device, std::memory_order_relaxed) || owner == device) return CUDA_SUCCESS;
-  static std::atomic<bool> said{false};
-  if (!said.exchange(true)) {
-    log_line(
-        "A context on device %d was refused: this process already uses device %d of the broker, and a session has one device; run it "
-        "with CUDA_VISIBLE_DEVICES naming one.",
-        device, owner);
-  }
-  return CUDA_ERROR_NOT_SUPPORTED;
+std::uint32_t session_of(CUdevice device) {
+  if (const auto found = find_session(device)) return *found;
+  const std::lock_guard lock(claim_mutex);
+  if (const auto found = find_session(device)) return *found;
+  const std::uint32_t session = session_counter.load(std::memory_order_relaxed);  // at most one a device, and there are no more devices than sessions
+  if (session != 0) several_sessions_began.store(true, std::memory_order_seq_cst);
+  session_devices[session].store(device, std::memory_order_relaxed);
+  session_counter.store(session + 1, std::memory_order_release);
+  return session;
 }
 
-CUdevice session_device() { return std::max(claimed.load(std::memory_order_relaxed), 0); }
+bool has_session(CUdevice device) { return find_session(device).has_value(); }
+
+std::uint32_t session_count() { return session_counter.load(std::memory_order_acquire); }
+
+CUdevice session_device() {
+  const std::uint32_t session = ActingSession::index();
+  return session < session_counter.load(std::memory_order_acquire) ? session_devices[session].load(std::memory_order_relaxed) : 0;
+}
 
 CUdevice settle_session_device() {
-  CUdevice owner = kUnclaimed;
-  return claimed.compare_exchange_strong(owner, 0, std::memory_order_relaxed) ? 0 : owner;
-}
-
-CUresult check_session_device(CUdevice device) {
-  if (device_facts(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  return device == session_device() ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  if (session_counter.load(std::memory_order_acquire) == 0) (void)session_of(0);
+  return session_device();
 }
 
 }  // namespace mpsshim::interposer

@@ -28,13 +28,14 @@ namespace mpsshim::interposer {
 // What this process answers for an attribute: the broker's fact, or an override (device_attributes.cpp).
 [[nodiscard]] CUresult device_attribute(const proto::DeviceFacts& facts, int attribute, int& value);
 
-// A session has one device. The first context that becomes active decides; another device is CUDA_ERROR_NOT_SUPPORTED, with a line once.
-[[nodiscard]] CUresult claim_session_device(CUdevice device);
-// The claimed device, or the first one.
+// The number of the device's session, which begins with that where there is none: the process works on one device more. A session opens when
+// something is asked of it.
+[[nodiscard]] std::uint32_t session_of(CUdevice device);
+[[nodiscard]] bool has_session(CUdevice device);
+[[nodiscard]] std::uint32_t session_count();
+// The device of the session that the calling thread acts for; the first one, where there is no session.
 [[nodiscard]] CUdevice session_device();
-// The same, claimed from now on: a session opens on it.
+// The same, which begins there: it opens.
 [[nodiscard]] CUdevice settle_session_device();
-// CUDA_ERROR_INVALID_DEVICE for none, CUDA_ERROR_NOT_SUPPORTED for another one than the session\'s.
-[[nodiscard]] CUresult check_session_device(CUdevice device);
 
 }  // namespace mpsshim::interposer

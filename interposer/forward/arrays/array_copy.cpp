@@ -121,8 +121,7 @@ CUresult post(Stream& stream, const ArraySide& destination, const ArraySide& sou
 class Bounce {
  public:
   [[nodiscard]] static Bounce& instance() {
-    static auto* bounce = new Bounce();  // never destroyed
-    return *bounce;
+    return PerSession<Bounce>::get([] { return new Bounce(); });
   }
   Mutex mutex;
   [[nodiscard]] CUresult get(std::byte*& bytes) REQUIRES(mutex) {

@@ -50,8 +50,7 @@ std::uint32_t element_bytes(const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
 }
 
 Arrays& Arrays::instance() {
-  static auto* arrays = new Arrays();  // never destroyed
-  return *arrays;
+  return PerSession<Arrays>::get([] { return new Arrays(); });
 }
 
 Array* Arrays::resolve(CUarray handle) {

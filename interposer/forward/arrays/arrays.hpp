@@ -60,7 +60,7 @@ class Arrays {
 
   Mutex ending_mutex_;  // one array ends at a time
   Mutex mutex_;         // while arrays come and go
-  proto::HandleTable<proto::HandleKind::array, Array> table_;
+  proto::HandleTable<proto::HandleKind::array, Array> table_{ActingSession::index()};
 };
 
 // What cuTexObject and cuSurfObject calls have made of this context ends with it.

@@ -27,8 +27,7 @@ void take_settings(const proto::ReferenceLookupReply& reply, proto::ReferenceSet
 }  // namespace
 
 References& References::instance() {
-  static auto* references = new References();  // never destroyed
-  return *references;
+  return PerSession<References>::get([] { return new References(); });
 }
 
 Reference* References::resolve(CUtexref handle) {

@@ -55,7 +55,7 @@ class References {
   [[nodiscard]] Reference* add(proto::ModuleId module, bool is_surface);
   [[nodiscard]] static CUresult post(Reference& reference) REQUIRES(reference.mutex);
 
-  proto::HandleTable<proto::HandleKind::reference, Reference> table_;
+  proto::HandleTable<proto::HandleKind::reference, Reference> table_{ActingSession::index()};
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -28,8 +28,12 @@ struct Sampler {
 class Samplers {
  public:
   [[nodiscard]] static Samplers& of(bool are_surfaces) {
-    static auto* both = new Samplers[2];  // never destroyed
-    both[1].are_surfaces_ = true;
+    using Both = std::array<Samplers, 2>;
+    Both& both = PerSession<Both>::get([] {
+      auto* made = new Both();
+      (*made)[1].are_surfaces_ = true;
+      return made;
+    });
     return both[are_surfaces ? 1 : 0];
   }
 

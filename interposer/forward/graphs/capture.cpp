@@ -13,8 +13,7 @@
 namespace mpsshim::interposer::forward {
 
 Captures& Captures::instance() {
-  static auto* captures = new Captures();  // never destroyed
-  return *captures;
+  return PerSession<Captures>::get([] { return new Captures(); });
 }
 
 void Captures::Place::add(CUgraphNode node, const CUgraphEdgeData& edge) {

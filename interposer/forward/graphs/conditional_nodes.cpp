@@ -17,13 +17,12 @@ struct Ended {
   proto::GraphId graph;
   std::vector<RecipeBook::Key> recipes;
 };
-Mutex& ended_mutex() {
-  static Mutex& mutex = *new Mutex();
-  return mutex;
-}
-std::vector<Ended>& ended_sets() {
-  static auto& ended = *new std::vector<Ended>();
-  return ended;
+struct EndedSets {
+  Mutex mutex;
+  std::vector<Ended> sets GUARDED_BY(mutex);
+};
+EndedSets& ended_sets() {
+  return PerSession<EndedSets>::get([] { return new EndedSets(); });
 }
 
 constexpr int kSwitch = 2;  // CU_GRAPH_COND_TYPE_SWITCH, since 12.8
@@ -85,17 +84,19 @@ std::vector<std::byte> payload_of(const ConditionWork& condition) {
 // Whoever lets go of the last reference may hold mutexes.
 ConditionSet::~ConditionSet() {
   if (is_used.empty()) return;
-  const std::lock_guard lock(ended_mutex());
-  ended_sets().push_back({graph, std::move(recipes)});
+  EndedSets& ended = ended_sets();
+  const std::lock_guard lock(ended.mutex);
+  ended.sets.push_back({graph, std::move(recipes)});
 }
 
 void end_conditions() {
-  std::vector<Ended> ended;
+  std::vector<Ended> sets;
   {
-    const std::lock_guard lock(ended_mutex());
-    ended = std::exchange(ended_sets(), {});
+    EndedSets& ended = ended_sets();
+    const std::lock_guard lock(ended.mutex);
+    sets = std::exchange(ended.sets, {});
   }
-  for (const Ended& one : ended) {
+  for (const Ended& one : sets) {
     // An error ends the session, and these with it.
     (void)session().channel().post<proto::ConditionsEndRecord>({}, 0, [&](proto::ConditionsEndRecord& record, std::byte*, Place place) {
       record.graph = one.graph;

@@ -14,8 +14,8 @@ constexpr std::size_t kDescriptionPieceBytes = 48 << 10;  // of a description in
 // Ids of parts; the objects are GraphExec's.
 struct Taken {};
 proto::HandleTable<proto::HandleKind::graph_exec, Taken>& part_ids() {
-  static auto* ids = new proto::HandleTable<proto::HandleKind::graph_exec, Taken>();  // never destroyed
-  return *ids;
+  using Ids = proto::HandleTable<proto::HandleKind::graph_exec, Taken>;
+  return PerSession<Ids>::get([] { return new Ids(ActingSession::index()); });
 }
 
 }  // namespace

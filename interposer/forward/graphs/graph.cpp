@@ -22,8 +22,7 @@ void erase(std::vector<Edge>& edges, const Node& node) {
 }  // namespace
 
 Graphs& Graphs::instance() {
-  static auto* graphs = new Graphs();  // never destroyed
-  return *graphs;
+  return PerSession<Graphs>::get([] { return new Graphs(); });
 }
 
 Graph* Graphs::create() {

@@ -89,8 +89,8 @@ class Graphs {
   [[nodiscard]] static CUresult disconnect(Node& from, Node& to);
 
  private:
-  proto::HandleTable<proto::HandleKind::graph, Graph> graphs_;
-  proto::HandleTable<proto::HandleKind::graph_node, Node> nodes_;
+  proto::HandleTable<proto::HandleKind::graph, Graph> graphs_{ActingSession::index()};
+  proto::HandleTable<proto::HandleKind::graph_node, Node> nodes_{ActingSession::index()};
   Mutex mutex_;
 };
 

@@ -28,8 +28,7 @@ constexpr bool is_nothing_to_the_executor(const Work&) {
 }  // namespace
 
 GraphExecs& GraphExecs::instance() {
-  static auto* execs = new GraphExecs();  // never destroyed
-  return *execs;
+  return PerSession<GraphExecs>::get([] { return new GraphExecs(); });
 }
 
 CUresult GraphExec::prepare(const Graph& graph, std::uint64_t flags, std::unique_ptr<GraphExec>& exec, Failure& failure) {

@@ -118,7 +118,7 @@ class GraphExecs {
 
  private:
   friend class GraphExec;
-  proto::HandleTable<proto::HandleKind::graph_exec, GraphExec> table_;
+  proto::HandleTable<proto::HandleKind::graph_exec, GraphExec> table_{ActingSession::index()};
 };
 
 }  // namespace mpsshim::interposer::forward

@@ -11,8 +11,7 @@ namespace mpsshim::interposer::forward {
 GraphBlock::~GraphBlock() { GraphMemory::instance().let_go(range_.address); }
 
 GraphMemory& GraphMemory::instance() {
-  static auto* memory = new GraphMemory();  // never destroyed
-  return *memory;
+  return PerSession<GraphMemory>::get([] { return new GraphMemory(); });
 }
 
 CUresult GraphMemory::allocate(std::uint64_t bytes, BlockRef& block) {

@@ -71,8 +71,7 @@ struct Ended {
   std::vector<void*> memory GUARDED_BY(mutex);
 };
 Ended& ended() {
-  static auto* ended = new Ended();  // never destroyed
-  return *ended;
+  return PerSession<Ended>::get([] { return new Ended(); });
 }
 
 }  // namespace

@@ -80,18 +80,21 @@ CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr* dptr_out) {
 
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void* value) {
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = check_session_device(device);
-  return error == CUDA_SUCCESS ? GraphMemory::instance().get_attribute(attr, *static_cast<cuuint64_t*>(value)) : error;
+  if (device_facts(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const ActingSession acting(session_of(device));
+  return GraphMemory::instance().get_attribute(attr, *static_cast<cuuint64_t*>(value));
 }
 CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void* value) {
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = check_session_device(device);
-  return error == CUDA_SUCCESS ? GraphMemory::instance().set_attribute(attr, *static_cast<const cuuint64_t*>(value)) : error;
+  if (device_facts(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const ActingSession acting(session_of(device));
+  return GraphMemory::instance().set_attribute(attr, *static_cast<const cuuint64_t*>(value));
 }
 CUresult cuDeviceGraphMemTrim(CUdevice device) {
-  const CUresult error = check_session_device(device);
-  if (error == CUDA_SUCCESS) GraphMemory::instance().reap();
-  return error;
+  if (device_facts(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const ActingSession acting(session_of(device));
+  GraphMemory::instance().reap();
+  return CUDA_SUCCESS;
 }
 
 }  // namespace mpsshim::interposer::api

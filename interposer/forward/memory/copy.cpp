@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/across_sessions.hpp"
 #include "interposer/forward/graphs/capture.hpp"
 #include "interposer/forward/memory/copy_pace.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
@@ -86,6 +87,8 @@ CUresult classify(std::uint64_t& address, std::uint64_t bytes, Named named, Spac
     address += registered->alias - registered->range.address;
     return CUDA_SUCCESS;
   }
+  // Here it is an address range that is kept free: nothing can be read there.
+  if (has_several_sessions() && session_holding(address)) return CUDA_ERROR_NOT_SUPPORTED;
   space = Space::pageable;
   return named == Named::device ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
@@ -136,6 +139,7 @@ CopySide any_side(CUdeviceptr address) { return {address, Named::by_address}; }
 
 CUresult copy_now(CopySide destination, CopySide source, std::size_t bytes) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (has_several_sessions() && is_across(destination, source)) return copy_across_now(destination, source, bytes);
   Stream* stream = Streams::instance().default_stream();
   if (stream == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   return SyncMemops::instance().finish(copy(*stream, destination, source, bytes, Completion::host_safe), *stream);
@@ -144,7 +148,9 @@ CUresult copy_now(CopySide destination, CopySide source, std::size_t bytes) {
 CUresult copy_later(CopySide destination, CopySide source, std::size_t bytes, CUstream handle) {
   if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
-  return stream != nullptr ? copy(*stream, destination, source, bytes, Completion::as_posted) : Streams::instance().missing(handle);
+  if (stream == nullptr) return Streams::instance().missing(handle);
+  if (has_several_sessions() && is_across(destination, source)) return copy_across_later(*stream, destination, source, bytes);
+  return copy(*stream, destination, source, bytes, Completion::as_posted);
 }
 
 }  // namespace

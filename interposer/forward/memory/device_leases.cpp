@@ -24,8 +24,7 @@ void end_lease(std::uint64_t address) {
 }  // namespace
 
 DeviceLeases& DeviceLeases::instance() {
-  static auto* leases = new DeviceLeases();  // never destroyed
-  return *leases;
+  return PerSession<DeviceLeases>::get([] { return new DeviceLeases(); });
 }
 
 bool DeviceLeases::holds(std::uint64_t address) const {

@@ -8,8 +8,7 @@
 namespace mpsshim::interposer::forward {
 
 DeviceMemory& DeviceMemory::instance() {
-  static auto* memory = new DeviceMemory();  // never destroyed
-  return *memory;
+  return PerSession<DeviceMemory>::get([] { return new DeviceMemory(); });
 }
 
 bool DeviceMemory::try_allocate(std::uint64_t bytes, CUcontext context, std::uint64_t& address) {

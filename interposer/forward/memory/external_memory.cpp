@@ -28,8 +28,7 @@ bool overlap(AddressRange one, AddressRange other) { return one.address < other.
 }  // namespace
 
 ExternalMemories& ExternalMemories::instance() {
-  static auto* memories = new ExternalMemories();  // never destroyed
-  return *memories;
+  return PerSession<ExternalMemories>::get([] { return new ExternalMemories(); });
 }
 
 ExternalMemories::Memory* ExternalMemories::resolve(CUexternalMemory handle) const {

@@ -83,7 +83,7 @@ class ExternalMemories {
 
   Mutex order_mutex_;    // operations; taken before mutex_
   mutable Mutex mutex_;  // buffers_; changed with both held
-  proto::HandleTable<proto::HandleKind::external_memory, Memory> memories_;
+  proto::HandleTable<proto::HandleKind::external_memory, Memory> memories_{ActingSession::index()};
   Buffers buffers_ GUARDED_BY(mutex_);
   std::atomic<bool> has_been_used_{false};  // others pay one load for each pointer
 };

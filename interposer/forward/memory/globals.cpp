@@ -6,8 +6,7 @@
 namespace mpsshim::interposer::forward {
 
 Globals& Globals::instance() {
-  static auto* globals = new Globals();  // never destroyed
-  return *globals;
+  return PerSession<Globals>::get([] { return new Globals(); });
 }
 
 void Globals::add(proto::ModuleId module, std::uint64_t address, std::uint64_t size_bytes) {

@@ -20,8 +20,7 @@ constexpr std::uint64_t kMemoryMagic = 0x6d50'5368'4d65'6d48;
 }  // namespace
 
 IpcMemory& IpcMemory::instance() {
-  static auto* memory = new IpcMemory();  // never destroyed
-  return *memory;
+  return PerSession<IpcMemory>::get([] { return new IpcMemory(); });
 }
 
 CUresult IpcMemory::place_of(const AddressRange& allocation, Place& place) {

@@ -6,8 +6,7 @@
 namespace mpsshim::interposer::forward {
 
 ManagedAdvice& ManagedAdvice::instance() {
-  static auto* advice = new ManagedAdvice();  // never destroyed
-  return *advice;
+  return PerSession<ManagedAdvice>::get([] { return new ManagedAdvice(); });
 }
 
 void ManagedAdvice::split(std::uint64_t at) {

@@ -51,8 +51,7 @@ void release(void* memory) {
 }  // namespace
 
 ManagedBlocks& ManagedBlocks::instance() {
-  static auto* blocks = new ManagedBlocks();  // never destroyed
-  return *blocks;
+  return PerSession<ManagedBlocks>::get([] { return new ManagedBlocks(); });
 }
 
 std::unique_ptr<ManagedBlock> ManagedBlocks::take(std::uint64_t original) {

@@ -24,8 +24,7 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + 
 }  // namespace
 
 ManagedMemory& ManagedMemory::instance() {
-  static auto* memory = new ManagedMemory();  // never destroyed
-  return *memory;
+  return PerSession<ManagedMemory>::get([] { return new ManagedMemory(); });
 }
 
 AddressRange ManagedMemory::Allocation::range_of(BlockRun blocks) const {

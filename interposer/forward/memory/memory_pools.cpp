@@ -17,8 +17,7 @@ proto::Id<proto::HandleKind::memory_pool> pool_id(CUmemoryPool handle) { return 
 }  // namespace
 
 MemoryPools& MemoryPools::instance() {
-  static auto* pools = new MemoryPools();  // never destroyed
-  return *pools;
+  return PerSession<MemoryPools>::get([] { return new MemoryPools(); });
 }
 
 CUmemoryPool MemoryPools::default_pool() {

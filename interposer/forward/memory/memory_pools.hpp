@@ -96,7 +96,7 @@ class MemoryPools {
   Mutex growth_mutex_;         // one thread grows a pool or shrinks one; never taken under mutex_
   Mutex order_mutex_;          // the internal event: recorded and awaited, or recorded and read, by one thread
   mutable ChannelLock mutex_;  // everything below; held for a few map operations
-  proto::HandleTable<proto::HandleKind::memory_pool, Pool> table_;
+  proto::HandleTable<proto::HandleKind::memory_pool, Pool> table_{ActingSession::index()};
   std::vector<std::unique_ptr<Pool>> ending_ GUARDED_BY(mutex_);               // destroyed, with allocations
   std::map<std::uint64_t, Segment> segments_ GUARDED_BY(mutex_);               // by address
   std::map<std::uint32_t, proto::StreamId> last_freed_in_ GUARDED_BY(mutex_);  // by fence word

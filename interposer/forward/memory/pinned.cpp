@@ -20,8 +20,7 @@ namespace mpsshim::interposer::forward {
 namespace {}  // namespace
 
 PinnedMemory& PinnedMemory::instance() {
-  static auto* memory = new PinnedMemory();  // never destroyed
-  return *memory;
+  return PerSession<PinnedMemory>::get([] { return new PinnedMemory(); });
 }
 
 CUresult PinnedMemory::choose_address(std::uint64_t mapped_bytes, std::uint64_t& address) {

@@ -18,11 +18,11 @@ namespace {
 
 MemoryPools& pools() { return MemoryPools::instance(); }
 
-// Pools are those of the session's device.
+// Pools are a device's, and so its session's.
 CUresult check_pool_location(const CUmemLocation* location) {
   if (location == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-  return check_session_device(location->id);
+  return device_facts(location->id) != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 // Memory of a device for kernels and copies; the newer kinds (managed, on the host) have no pools here.
@@ -92,20 +92,22 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice dev) {
   if (pool_out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = check_session_device(dev);
-  if (error == CUDA_SUCCESS) *pool_out = pools().default_pool();
-  return error;
+  if (device_facts(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const ActingSession acting(session_of(dev));
+  *pool_out = pools().default_pool();
+  return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice dev) {
   if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = check_session_device(dev);
-  if (error == CUDA_SUCCESS) *pool = pools().current();
-  return error;
+  if (device_facts(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const ActingSession acting(session_of(dev));
+  *pool = pools().current();
+  return CUDA_SUCCESS;
 }
 CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
-  if (SharedPools::instance().is_imported(pool)) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = check_session_device(dev);
-  return error == CUDA_SUCCESS ? pools().set_current(pool) : error;
+  if (device_facts(dev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const ActingSession acting(session_of(dev));
+  return SharedPools::instance().is_imported(pool) ? CUDA_ERROR_INVALID_VALUE : pools().set_current(pool);
 }
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location, CUmemAllocationType type) {
@@ -126,6 +128,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
   if (const CUresult error = check_pool_location(&poolProps->location); error != CUDA_SUCCESS) return error;
   const bool is_shared = poolProps->handleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   if (!is_shared && poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+  const ActingSession acting(session_of(poolProps->location.id));
   const CUresult error = pools().create(poolProps->maxSize, *pool);
   if (error == CUDA_SUCCESS && is_shared) SharedPools::instance().add(*pool);
   return error;
@@ -144,11 +147,12 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) { return pools().get_attribute(pool, attr, value); }
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) { return pools().set_attribute(pool, attr, value); }
 
-// Only the session's device can reach the memory, and always can.
+// Only the pool's own device can reach the memory, and always can.
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, size_t count) {
   if (!pools().is_pool(pool) || (map == nullptr && count != 0)) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i) {
     if (const CUresult error = check_pool_location(&map[i].location); error != CUDA_SUCCESS) return error;
+    if (map[i].location.id != session_device()) return CUDA_ERROR_NOT_SUPPORTED;
     if (map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
@@ -156,7 +160,9 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, size_
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool memPool, CUmemLocation* location) {
   if (flags == nullptr || !pools().is_pool(memPool)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult error = check_pool_location(location);
-  if (error == CUDA_SUCCESS) *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  if (error == CUDA_SUCCESS) {
+    *flags = location->id == session_device() ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  }
   return error;
 }
 

@@ -65,8 +65,7 @@ bool touch(AddressRange one, AddressRange other) { return one.address < other.en
 }  // namespace
 
 RegisteredMemory& RegisteredMemory::instance() {
-  static auto* memory = new RegisteredMemory();  // never destroyed
-  return *memory;
+  return PerSession<RegisteredMemory>::get([] { return new RegisteredMemory(); });
 }
 
 CUresult RegisteredMemory::add(AddressRange range, std::uint32_t flags, CUcontext context) {

@@ -25,8 +25,7 @@ static_assert(sizeof(ExportedPointer) <= sizeof(CUmemPoolPtrExportData));
 }  // namespace
 
 SharedPools& SharedPools::instance() {
-  static auto* pools = new SharedPools();  // never destroyed
-  return *pools;
+  return PerSession<SharedPools>::get([] { return new SharedPools(); });
 }
 
 void SharedPools::add(CUmemoryPool pool) {

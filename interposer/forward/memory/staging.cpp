@@ -48,8 +48,7 @@ std::uint64_t fixed_bytes() {
 }  // namespace
 
 Staging& Staging::instance() {
-  static auto* staging = new Staging();  // never destroyed
-  return *staging;
+  return PerSession<Staging>::get([] { return new Staging(); });
 }
 
 CUresult Staging::open() {

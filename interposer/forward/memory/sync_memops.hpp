@@ -16,8 +16,7 @@ namespace mpsshim::interposer::forward {
 class SyncMemops {
  public:
   [[nodiscard]] static SyncMemops& instance() {
-    static auto* operations = new SyncMemops();  // never destroyed
-    return *operations;
+    return PerSession<SyncMemops>::get([] { return new SyncMemops(); });
   }
   // Allocations go by their buffer ids, which are not used twice.
   void set(std::uint64_t buffer_id, bool synchronous) {

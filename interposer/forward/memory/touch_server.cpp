@@ -55,6 +55,7 @@ bool TouchServer::start(TouchWatch& watch) {
 
 void* TouchServer::thread_main(void* server) {
   pthread_setname_np(pthread_self(), "mpsshim-touch");
+  const ActingSession acting(static_cast<TouchServer*>(server)->session_);
   static_cast<TouchServer*>(server)->serve();
 }
 

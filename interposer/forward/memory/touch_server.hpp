@@ -56,6 +56,7 @@ class TouchServer {
   void overtaken(Pending& pending) REQUIRES(memory_.order_);
   void tell(Pending& pending);
 
+  const std::uint32_t session_ = ActingSession::index();
   TouchWatch& watch_;
   ManagedMemory& memory_ = ManagedMemory::instance();
   std::list<Pending> pending_;

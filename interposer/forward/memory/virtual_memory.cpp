@@ -10,8 +10,7 @@
 namespace mpsshim::interposer::forward {
 
 VirtualMemory& VirtualMemory::instance() {
-  static auto* memory = new VirtualMemory();  // never destroyed
-  return *memory;
+  return PerSession<VirtualMemory>::get([] { return new VirtualMemory(); });
 }
 
 CUresult VirtualMemory::ask_for_range(std::uint64_t size_bytes, std::uint64_t alignment, std::uint64_t wanted, std::uint64_t& address,
@@ -67,7 +66,7 @@ CUresult VirtualMemory::free_range(std::uint64_t address, std::uint64_t size_byt
 
 CUresult VirtualMemory::create(std::uint64_t size_bytes, const Wishes& wishes, CUmemGenericAllocationHandle& handle) {
   const std::lock_guard ordering(order_mutex_);
-  const proto::MemoryId id = proto::MemoryId::make(++last_memory_, 1);  // numbers do not come back: a stale handle stays one
+  const proto::MemoryId id = proto::MemoryId::make(++last_memory_, (ActingSession::index() << proto::kRealmShift) | 1);  // numbers do not come back: a stale handle stays one
   const bool is_ordinary = wishes.compression == CU_MEM_ALLOCATION_COMP_NONE;
   const auto ask = [](const auto& record, auto reply) { return DeviceMemory::instance().call_with_room(record, reply); };
   const CUresult error = is_ordinary ? ask(proto::MemoryCreateRecord{id, size_bytes}, proto::MemoryCreateReply{})
@@ -86,7 +85,7 @@ CUresult VirtualMemory::create(std::uint64_t size_bytes, const Wishes& wishes, C
 
 CUresult VirtualMemory::open(const proto::MemoryName& name, CUmemGenericAllocationHandle& handle, bool& is_own) {
   const std::lock_guard ordering(order_mutex_);
-  const proto::MemoryId id = proto::MemoryId::make(++last_memory_, 1);
+  const proto::MemoryId id = proto::MemoryId::make(++last_memory_, (ActingSession::index() << proto::kRealmShift) | 1);
   if (const CUresult error = open_shared_memory(name, id, is_own); error != CUDA_SUCCESS) return error;
   proto::MemoryAdoptRecord record{};
   record.memory = id;

@@ -76,7 +76,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
   // Tiles of sparse arrays are memory of the driver's own kind, which it refuses here with this error. What CUDA has added since is not offered.
   if ((prop->allocFlags.usage & CU_MEM_CREATE_USAGE_TILE_POOL) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (prop->allocFlags.usage != 0) return CUDA_ERROR_NOT_SUPPORTED;
-  if (const CUresult error = claim_session_device(prop->location.id); error != CUDA_SUCCESS) return error;
+  const ActingSession acting(session_of(prop->location.id));
   if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
   return memory().create(size, {prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE, prop->allocFlags.compressionType}, *handle);
 }

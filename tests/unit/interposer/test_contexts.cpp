@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The context stack, primary and created contexts, with the forwarding half replaced by a recorder.
+#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "interposer/channel/wait.hpp"
 #include "interposer/entry.hpp"
 #include "interposer/forward/hooks.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/contexts.hpp"
 #include "interposer/local/devices.hpp"
 #include "interposer/settle.hpp"
@@ -28,6 +30,7 @@ struct Recorder {
   int synchronised = 0;
   std::vector<CUcontext> released;
   CUresult session_result = CUDA_SUCCESS;
+  std::uint32_t session_index = 0;  // for which the last of these was
 } recorder;
 
 proto::DriverFacts& facts() {
@@ -38,6 +41,7 @@ proto::DriverFacts& facts() {
 // Fresh devices and an empty stack; contexts of earlier cases stay, as they would in a program.
 void begin() {
   test::fill_fake_facts(facts(), 2);
+  setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
   REQUIRE(initialise_devices() == CUDA_SUCCESS);
   while (pop_context(nullptr) == CUDA_SUCCESS) {
   }
@@ -63,6 +67,7 @@ CUcontext create() {
 const proto::DriverFacts& mpsshim::interposer::driver_facts() { return facts(); }
 CUresult mpsshim::interposer::unsupported(ApiId) { return CUDA_ERROR_NOT_SUPPORTED; }
 CUresult mpsshim::interposer::forward::ensure_session() {
+  recorder.session_index = ActingSession::index();
   ++recorder.sessions;
   return recorder.session_result;
 }
@@ -82,7 +87,10 @@ CUresult mpsshim::interposer::forward::renew_process_objects() {
   ++recorder.renewed;
   return CUDA_SUCCESS;
 }
-void mpsshim::interposer::forward::release_context_objects(CUcontext context) { recorder.released.push_back(context); }
+void mpsshim::interposer::forward::release_context_objects(CUcontext context) {
+  recorder.session_index = ActingSession::index();
+  recorder.released.push_back(context);
+}
 
 TEST_CASE("without a context calls that need one say so") {
   begin();
@@ -306,12 +314,25 @@ TEST_CASE("no context comes out of a session that cannot be opened") {
   CHECK(active == 0);
 }
 
-TEST_CASE("a second device of the broker is refused") {
+TEST_CASE("contexts on two devices: each begins and ends in the name of its device's session") {
   begin();
   const CUcontext context = create();
+  CHECK(recorder.session_index == session_of(0));
   CUcontext other = nullptr;
-  CHECK(api::cuDevicePrimaryCtxRetain(&other, 1) == CUDA_ERROR_NOT_SUPPORTED);
-  CHECK(api::cuCtxCreate_v2(&other, 0, 1) == CUDA_ERROR_NOT_SUPPORTED);
+  REQUIRE(api::cuDevicePrimaryCtxRetain(&other, 1) == CUDA_SUCCESS);
+  CHECK(session_of(1) != session_of(0));
+  CHECK(recorder.session_index == session_of(1));
+  CUcontext created = nullptr;
+  REQUIRE(api::cuCtxCreate_v2(&created, 0, 1) == CUDA_SUCCESS);
+  CUdevice device = -1;
+  REQUIRE(api::cuCtxGetDevice(&device) == CUDA_SUCCESS);
+  CHECK(device == 1);
+  REQUIRE(api::cuCtxPopCurrent_v2(nullptr) == CUDA_SUCCESS);
+  REQUIRE(api::cuCtxGetDevice(&device) == CUDA_SUCCESS);
+  CHECK(device == 0);
+  REQUIRE(api::cuDevicePrimaryCtxReset_v2(1) == CUDA_SUCCESS);
+  CHECK(recorder.released.back() == other);
+  CHECK(recorder.session_index == session_of(1));
   REQUIRE(api::cuCtxDestroy_v2(context) == CUDA_SUCCESS);
 }
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 #include "interposer/settle.hpp"
 #include "tests/support/catch.hpp"
@@ -99,25 +100,54 @@ TEST_CASE("attributes are the executor's, but for the overrides") {
   for (const int id : {0, -1, 1024, 1 << 30}) CHECK(device_attribute(device, id, value) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("a session has one device") {
-  test::fill_fake_facts(facts(), 2);
-  setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
+TEST_CASE("a process has a session for each device that it works on, numbered as they began") {
+  test::fill_fake_facts(facts(), 3);
+  setenv("CUDA_VISIBLE_DEVICES", "0,1,2", 1);
   REQUIRE(initialise_devices() == CUDA_SUCCESS);
   CHECK(session_device() == 0);
-  REQUIRE(claim_session_device(1) == CUDA_SUCCESS);
-  CHECK(session_device() == 1);
-  CHECK(claim_session_device(1) == CUDA_SUCCESS);
-  CHECK(claim_session_device(0) == CUDA_ERROR_NOT_SUPPORTED);
-  CHECK(session_device() == 1);
-  CHECK(settle_session_device() == 1);
+  CHECK(session_count() == 0);
+  CHECK(session_of(2) == 0);
+  CHECK(session_device() == 2);
+  CHECK(session_of(2) == 0);
+  CHECK_FALSE(has_several_sessions());
+  CHECK_FALSE(has_session(0));
+  CHECK(session_of(0) == 1);
+  CHECK(has_several_sessions());
+  CHECK(session_device() == 2);  // this thread acts for the first still
+  {
+    const ActingSession acting(1);
+    CHECK(session_device() == 0);
+    CHECK(settle_session_device() == 0);
+    {
+      const ActingSession inner(0);
+      CHECK(session_device() == 2);
+    }
+    CHECK(session_device() == 0);
+  }
+  CHECK(settle_session_device() == 2);
+  CHECK(session_count() == 2);
 }
 
-TEST_CASE("a session that opens before a device is named has the first, and keeps it") {
+TEST_CASE("a session that opens before a device is named has the first") {
   test::fill_fake_facts(facts(), 2);
   setenv("CUDA_VISIBLE_DEVICES", "0,1", 1);
   REQUIRE(initialise_devices() == CUDA_SUCCESS);
-  const CUdevice settled = settle_session_device();
-  CHECK(settled == session_device());  // 0 in a process of its own, as CTest runs it
-  CHECK(claim_session_device(1 - settled) == CUDA_ERROR_NOT_SUPPORTED);
-  CHECK(settle_session_device() == settled);
+  if (session_count() != 0) return;  // in a process of its own, as CTest runs it
+  CHECK(settle_session_device() == 0);
+  CHECK(session_count() == 1);
+  CHECK(session_of(1) == 1);
+}
+
+TEST_CASE("what is one each a session is made when it is asked for, and found by the session that the thread acts for") {
+  struct Thing {
+    std::uint32_t made_for = ActingSession::index();
+  };
+  several_sessions_began = true;
+  const auto thing = [] { return &PerSession<Thing>::get([] { return new Thing(); }); };
+  Thing* const first = thing();
+  CHECK(first->made_for == 0);
+  const ActingSession acting(3);
+  CHECK(thing() != first);
+  CHECK(thing() == thing());
+  CHECK(thing()->made_for == 3);
 }

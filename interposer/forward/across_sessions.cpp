@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interposer/forward/across_sessions.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "interposer/forward/host_functions.hpp"
+#include "interposer/forward/memory/device_leases.hpp"
+#include "interposer/forward/memory/registered.hpp"
+#include "interposer/local/devices.hpp"
+#include "proto/mutex.hpp"
+
+namespace mpsshim::interposer::forward {
+
+namespace {
+
+constexpr std::size_t kPieceBytes = 4u << 20;
+
+// The first session for which `is_its` holds, asked in its name.
+template <typename F>
+std::optional<std::uint32_t> find_session(F&& is_its) {
+  const std::uint32_t count = session_count();
+  for (std::uint32_t index = 0; index < count; ++index) {
+    const ActingSession acting(index);
+    if (session().is_attached() && is_its()) return index;
+  }
+  return std::nullopt;
+}
+
+// A stream of the session's that no program knows: copies in it wait for nothing of the program's.
+struct CopyStream {
+  Mutex mutex;  // one copy at a time
+  Stream* stream GUARDED_BY(mutex) = nullptr;
+};
+CopyStream& copy_stream() {
+  return PerSession<CopyStream>::get([] { return new CopyStream(); });
+}
+
+CUresult copy_piece(std::uint32_t index, const CopySide& destination, const CopySide& source, std::size_t bytes) {
+  const ActingSession acting(index);
+  CopyStream& own = copy_stream();
+  const std::lock_guard lock(own.mutex);
+  if (own.stream == nullptr) {
+    if (const CUresult error = Streams::instance().create(CU_STREAM_NON_BLOCKING, 0, nullptr, own.stream); error != CUDA_SUCCESS) return error;
+  }
+  return copy(*own.stream, destination, source, bytes, Completion::host_safe);
+}
+
+std::uint32_t session_of_side(const CopySide& side) { return session_holding(side.address).value_or(ActingSession::index()); }
+
+CopySide moved_by(const CopySide& side, std::size_t bytes) { return {side.address + bytes, side.named}; }
+
+CUresult transfer(const CopySide& destination, const CopySide& source, std::size_t bytes) {
+  const std::uint32_t to = session_of_side(destination), from = session_of_side(source);
+  std::vector<std::byte> piece(std::min(bytes, kPieceBytes));
+  const CopySide between{reinterpret_cast<std::uintptr_t>(piece.data()), Named::host};
+  for (std::size_t done = 0; done < bytes; done += piece.size()) {
+    const std::size_t size = std::min(piece.size(), bytes - done);
+    if (const CUresult error = copy_piece(from, between, moved_by(source, done), size); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = copy_piece(to, moved_by(destination, done), between, size); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult finish_default_stream(std::uint32_t index) {
+  const ActingSession acting(index);
+  Stream* const stream = Streams::instance().default_stream();
+  return stream != nullptr ? Streams::instance().synchronize(*stream) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// Both sides are what they are said to be: refused here, and not in the stream's order, where nobody would be told.
+CUresult check_side(const CopySide& side, std::size_t bytes) {
+  const ActingSession acting(session_of_side(side));
+  std::uint64_t address = side.address;
+  Space space{};
+  return classify(address, bytes, side.named, space);
+}
+
+}  // namespace
+
+std::optional<std::uint32_t> session_holding(std::uint64_t address) {
+  return find_session([&] { return DeviceLeases::instance().holds(address); });
+}
+
+std::optional<std::uint32_t> session_that_made(std::uint64_t address) {
+  return find_session([&] {
+    const proto::Lease& pinned = session().pinned_lease();
+    return address - pinned.address < pinned.size_bytes || RegisteredMemory::instance().find(address).has_value();
+  });
+}
+
+bool is_across(const CopySide& destination, const CopySide& source) {
+  const auto is_anothers = [](const CopySide& side) {
+    if (side.named == Named::host) return false;
+    const auto holder = session_holding(side.address);
+    return holder && *holder != ActingSession::index();
+  };
+  return is_anothers(destination) || is_anothers(source);
+}
+
+CUresult copy_across_now(CopySide destination, CopySide source, std::size_t bytes) {
+  for (const CopySide& side : {destination, source}) {
+    if (const CUresult error = check_side(side, bytes); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = finish_default_stream(session_of_side(side)); error != CUDA_SUCCESS) return error;
+  }
+  return transfer(destination, source, bytes);
+}
+
+CUresult copy_across_later(Stream& stream, CopySide destination, CopySide source, std::size_t bytes) {
+  if (stream.is_captured.load(std::memory_order_relaxed)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (bytes == 0) return CUDA_SUCCESS;
+  for (const CopySide& side : {destination, source}) {
+    if (const CUresult error = check_side(side, bytes); error != CUDA_SUCCESS) return error;
+  }
+  HostTask task;
+  task.own = [destination, source, bytes] { return transfer(destination, source, bytes); };
+  return HostFunctions::instance().enqueue(stream, task);
+}
+
+CUresult wait_across(Stream& stream, CUevent handle) {
+  const std::uint32_t index = id_of<proto::HandleKind::event>(handle).realm();
+  std::uint64_t position = Event::kNeverRecorded;
+  {
+    if (index >= session_count()) return CUDA_ERROR_INVALID_HANDLE;
+    const ActingSession acting(index);
+    const Event* const event = Events::instance().resolve(handle);
+    if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (event->shared) return CUDA_ERROR_NOT_SUPPORTED;
+    if (event->is_captured.load(std::memory_order_relaxed)) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    position = event->position.load(std::memory_order_acquire);
+  }
+  if (stream.is_captured.load(std::memory_order_relaxed)) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  if (position == Event::kNeverRecorded || position == Event::kComplete) return CUDA_SUCCESS;
+  HostTask task;
+  task.own = [index, position] {
+    const ActingSession acting(index);
+    const auto word = static_cast<std::uint32_t>(position >> 32) % proto::kFenceWords;
+    return session().wait_fence(word, static_cast<std::uint32_t>(position), "an event of another device");
+  };
+  return HostFunctions::instance().enqueue(stream, task);
+}
+
+}  // namespace mpsshim::interposer::forward

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What concerns several sessions of a process at once: whose an address is, copies between devices, waits for another device's events. None of this is
+// reached by a process with one session. Any thread.
+//
+// Devices are no peers of one another: a copy goes through memory of this process, as with NVIDIA's driver where two GPUs cannot reach each other. A
+// stream that waits for another device's event, or copies, is held back by a host function of the library's own (host_functions.hpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "gen/cuda_api.hpp"
+#include "interposer/forward/events.hpp"
+#include "interposer/forward/memory/copy.hpp"
+#include "interposer/forward/streams.hpp"
+
+namespace mpsshim::interposer::forward {
+
+// The session in whose device ranges the address lies.
+[[nodiscard]] std::optional<std::uint32_t> session_holding(std::uint64_t address);
+// The session that has pinned or registered the host memory that holds it.
+[[nodiscard]] std::optional<std::uint32_t> session_that_made(std::uint64_t address);
+
+// Whether a side is device memory of another session than the one that the calling thread acts for.
+[[nodiscard]] bool is_across(const CopySide& destination, const CopySide& source);
+// Behind what the default streams of both sessions have; done when it returns.
+[[nodiscard]] CUresult copy_across_now(CopySide destination, CopySide source, std::size_t bytes);
+// In the stream's order.
+[[nodiscard]] CUresult copy_across_later(Stream& stream, CopySide destination, CopySide source, std::size_t bytes);
+
+// What comes behind in the stream comes behind what `handle`, an event of another session, was recorded behind.
+[[nodiscard]] CUresult wait_across(Stream& stream, CUevent handle);
+
+}  // namespace mpsshim::interposer::forward
