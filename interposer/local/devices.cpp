@@ -51,8 +51,8 @@ CUresult initialise_devices() {
   visible_count = 0;
   if (environment_is_set(Variable::visible_devices)) {
     for (const std::uint32_t ordinal : select_devices(facts, environment_value(Variable::visible_devices))) visible[visible_count++] = ordinal;
-  } else if (facts.device_count != 0) {
-    visible[visible_count++] = 0;  // one, because a session has one: programs that use all they see shall not be refused
+  } else {
+    for (std::uint32_t i = 0; i < facts.device_count; ++i) visible[visible_count++] = i;
   }
   if (visible_count != 0) return CUDA_SUCCESS;
   debug_line(DebugTopic::settle, "No device is visible: the broker has %u, and CUDA_VISIBLE_DEVICES counts the broker's devices.",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The devices this process sees: the broker's, filtered and renumbered by CUDA_VISIBLE_DEVICES as NVIDIA's driver does it; the first where that is
-// not set. Fixed by cuInit and never changed afterwards, so reading takes no lock.
+// The devices this process sees: the broker's, filtered and renumbered by CUDA_VISIBLE_DEVICES as NVIDIA's driver does it. Fixed by cuInit
+// and never changed afterwards, so reading takes no lock.
 //
 // Two numberings: a CUdevice is this process's ordinal; a broker ordinal indexes proto::DriverFacts and is what proto::Attach carries.
 #pragma once

@@ -14,7 +14,6 @@
 //   give             frees what take and exhaust have taken
 //   import, seen     a memory file of 64 KiB imported and mapped, "ok ADDRESS", or the error; is what was written there in the file, and back
 //   devices          how many it sees, and the first one's UUID and PCI bus: "ok COUNT GPU-UUID BUS"
-//   second           a context on the second device that it sees: "ok", or the error
 //   free, total      what cuMemGetInfo says: "ok MIB"
 //   piece MIB        one cuMemCreate, kept: "ok" or the error
 //   array MIB        one array of so many rows of a MiB, kept: "ok" or the error
@@ -57,7 +56,6 @@ class Client {
   [[nodiscard]] long time_pairs(std::size_t bytes, unsigned threads) const;
   void copy() const;
   [[nodiscard]] static std::string devices();
-  [[nodiscard]] static std::string second_context();
   [[nodiscard]] static std::size_t free_mib();
   [[nodiscard]] static std::size_t total_mib();
   CUresult make_piece(std::size_t bytes);
@@ -281,12 +279,6 @@ std::string Client::devices() {
   return text + " " + std::to_string(bus);
 }
 
-std::string Client::second_context() {
-  CUcontext context = nullptr;
-  const CUresult result = cuDevicePrimaryCtxRetain(&context, 1);
-  return result == CUDA_SUCCESS ? "ok" : describe(result);
-}
-
 std::string Client::answer(const std::string& line) {
   std::istringstream words(line);
   std::string command;
@@ -306,7 +298,6 @@ std::string Client::answer(const std::string& line) {
   if (command == "import") return import();
   if (command == "seen") return seen(), "ok";
   if (command == "devices") return devices();
-  if (command == "second") return second_context();
   if (command == "free") return "ok " + std::to_string(free_mib());
   if (command == "total") return "ok " + std::to_string(total_mib());
   if (command == "back") return give_back(), "ok";

@@ -56,10 +56,6 @@ TEST_CASE("cuInit fixes the devices, ordinals map to the broker's") {
   test::fill_fake_facts(facts(), 3);
   unsetenv("CUDA_VISIBLE_DEVICES");
   REQUIRE(initialise_devices() == CUDA_SUCCESS);
-  CHECK(device_count() == 1);  // a session has one
-  CHECK(broker_ordinal(0) == 0);
-  setenv("CUDA_VISIBLE_DEVICES", "0,1,2", 1);
-  REQUIRE(initialise_devices() == CUDA_SUCCESS);
   CHECK(device_count() == 3);
   setenv("CUDA_VISIBLE_DEVICES", "2,1", 1);
   REQUIRE(initialise_devices() == CUDA_SUCCESS);

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+// two_devices NAME: one subject of a program that works on the first two devices that it sees, results checked. Nothing here is of mpsshim: natively
+// each is right on a machine with two GPUs. Throws Failure where something is not as CUDA's manual says.
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/process/programs/driver.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+constexpr unsigned kWords = 100'000;
+constexpr std::size_t kBytes = kWords * sizeof(unsigned);
+
+struct Side {
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  CUmodule module = nullptr;
+  CUfunction add = nullptr;
+  CUfunction fill_index = nullptr;
+  CUstream stream = nullptr;
+  CUdeviceptr data = 0;
+
+  void make(int ordinal) {
+    CU(cuDeviceGet(&device, ordinal));
+    CU(cuDevicePrimaryCtxRetain(&context, device));
+    CU(cuCtxSetCurrent(context));
+    CU(cuModuleLoadData(&module, kPlainPtx));
+    CU(cuModuleGetFunction(&add, module, "add"));
+    CU(cuModuleGetFunction(&fill_index, module, "fill_index"));
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuMemAlloc(&data, kBytes));
+    CU(cuMemsetD32(data, 0, kWords));
+    CU(cuCtxSynchronize());
+  }
+  void use() const { CU(cuCtxSetCurrent(context)); }
+  void launch_add(CUdeviceptr words, unsigned value) const { launch_add(add, words, value); }
+  void launch_add(CUfunction function, CUdeviceptr words, unsigned value) const {
+    unsigned count = kWords;
+    void* arguments[] = {&words, &count, &value};
+    CU(cuLaunchKernel(function, (kWords + 127) / 128, 1, 1, 128, 1, 1, 0, stream, arguments, nullptr));
+  }
+  // Runs long: one thread writes all.
+  void launch_fill(CUdeviceptr words, unsigned factor) const {
+    unsigned count = kWords;
+    void* arguments[] = {&words, &count, &factor};
+    CU(cuLaunchKernel(fill_index, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
+  }
+  [[nodiscard]] std::vector<unsigned> read(CUdeviceptr words) const {
+    std::vector<unsigned> found(kWords);
+    CU(cuMemcpyDtoH(found.data(), words, kBytes));
+    return found;
+  }
+};
+
+using Sides = std::array<Side, 2>;
+
+void require_all(const std::vector<unsigned>& words, unsigned value, const char* what) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] != value) throw Failure(std::string(what) + ": word " + std::to_string(i) + " is " + std::to_string(words[i]) + ", not " + std::to_string(value));
+  }
+}
+void require_index(const std::vector<unsigned>& words, unsigned factor, const char* what) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] != i * factor) throw Failure(std::string(what) + ": word " + std::to_string(i) + " is " + std::to_string(words[i]));
+  }
+}
+
+void contexts(Sides& sides) {
+  CUdevice device = -1;
+  for (const Side& side : sides) {
+    side.use();
+    CU(cuCtxGetDevice(&device));
+    require(device == side.device, "the current context has another device");
+    CUstream made = nullptr;
+    CU(cuStreamCreate(&made, CU_STREAM_DEFAULT));
+    CUcontext of_stream = nullptr;
+    CU(cuStreamGetCtx(made, &of_stream));
+    require(of_stream == side.context, "a stream has another context");
+    CU(cuStreamDestroy(made));
+  }
+  CU(cuCtxPushCurrent(sides[0].context));
+  CU(cuCtxGetDevice(&device));
+  require(device == sides[0].device, "a pushed context is not current");
+  CU(cuCtxPopCurrent(nullptr));
+  CU(cuCtxGetDevice(&device));
+  require(device == sides[1].device, "the context below is not current again");
+  CUcontext of_stream = nullptr;
+  CU(cuStreamGetCtx(sides[0].stream, &of_stream));
+  require(of_stream == sides[0].context, "a stream's context follows the current one");
+}
+
+void memory(Sides& sides) {
+  for (unsigned i = 0; i < 2; ++i) {
+    const Side& side = sides[i];
+    sides[1 - i].use();  // of the other device
+    int ordinal = -1;
+    CUcontext context = nullptr;
+    CU(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, side.data));
+    CU(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, side.data));
+    require(ordinal == side.device && context == side.context, "a pointer is told to be another device's");
+    CU(cuMemsetD32(side.data, 7 + i, kWords));
+    CU(cuCtxSynchronize());
+  }
+  for (unsigned i = 0; i < 2; ++i) {
+    sides[i].use();
+    CU(cuCtxSynchronize());
+    require_all(sides[i].read(sides[i].data), 7 + i, "a fill");
+    CUdeviceptr more = 0;
+    CU(cuMemAlloc(&more, 5 << 20));
+    sides[1 - i].use();
+    CU(cuMemFree(more));  // with the other context current
+  }
+  void* pinned = nullptr;
+  sides[0].use();
+  CU(cuMemHostAlloc(&pinned, kBytes, CU_MEMHOSTALLOC_PORTABLE));
+  auto* const words = static_cast<unsigned*>(pinned);
+  for (unsigned i = 0; i < kWords; ++i) words[i] = i * 3;
+  sides[1].use();
+  CU(cuMemcpyHtoDAsync(sides[1].data, pinned, kBytes, sides[1].stream));
+  CU(cuStreamSynchronize(sides[1].stream));
+  require_index(sides[1].read(sides[1].data), 3, "an upload of the other context's pinned memory");
+  std::memset(pinned, 0, kBytes);
+  CU(cuMemcpyDtoHAsync(pinned, sides[1].data, kBytes, sides[1].stream));
+  CU(cuStreamSynchronize(sides[1].stream));
+  require_index({words, words + kWords}, 3, "a download to the other context's pinned memory");
+  CU(cuMemFreeHost(pinned));
+}
+
+void kernels(Sides& sides) {
+  for (unsigned round = 0; round < 50; ++round) {
+    for (unsigned i = 0; i < 2; ++i) {
+      sides[i].use();
+      sides[i].launch_add(sides[i].data, 1 + i);
+    }
+  }
+  for (unsigned i = 0; i < 2; ++i) {
+    CU(cuStreamSynchronize(sides[i].stream));  // whatever context is current
+    sides[i].use();
+    require_all(sides[i].read(sides[i].data), 50 * (1 + i), "launches in turn");
+  }
+}
+
+void libraries(Sides& sides) {
+  sides[0].use();
+  CUlibrary library = nullptr;
+  CU(cuLibraryLoadData(&library, kPlainPtx, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUkernel kernel = nullptr;
+  CU(cuLibraryGetKernel(&kernel, library, "add"));
+  for (unsigned round = 0; round < 20; ++round) {
+    for (const Side& side : sides) {
+      side.use();
+      side.launch_add(reinterpret_cast<CUfunction>(kernel), side.data, 2);
+    }
+  }
+  for (const Side& side : sides) {
+    side.use();
+    CU(cuStreamSynchronize(side.stream));
+    require_all(side.read(side.data), 40, "a library's kernel");
+    CUfunction function = nullptr;
+    CU(cuKernelGetFunction(&function, kernel));
+    side.launch_add(function, side.data, 2);
+    CU(cuStreamSynchronize(side.stream));
+    require_all(side.read(side.data), 42, "the function of a library's kernel");
+    int threads = 0;
+    CU(cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, reinterpret_cast<CUfunction>(kernel)));
+    require(threads >= 128, "a kernel's attribute");
+  }
+  CU(cuLibraryUnload(library));
+
+  // Variables are each device's own.
+  CU(cuLibraryLoadData(&library, kGlobalPtx, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  for (unsigned i = 0; i < 2; ++i) {
+    sides[i].use();
+    CUdeviceptr counter = 0;
+    size_t bytes = 0;
+    CU(cuLibraryGetGlobal(&counter, &bytes, library, "counter"));
+    unsigned value = 0;
+    CU(cuMemcpyDtoH(&value, counter, sizeof value));
+    require(value == 5, "a variable does not begin as the image says");
+    value = 100 + i;
+    CU(cuMemcpyHtoD(counter, &value, sizeof value));
+  }
+  for (unsigned i = 0; i < 2; ++i) {
+    sides[i].use();
+    CUdeviceptr counter = 0;
+    CU(cuLibraryGetGlobal(&counter, nullptr, library, "counter"));
+    unsigned value = 0;
+    CU(cuMemcpyDtoH(&value, counter, sizeof value));
+    require(value == 100 + i, "a variable is shared by devices");
+  }
+  CU(cuLibraryUnload(library));
+}
+
+void events(Sides& sides) {
+  CUevent event = nullptr;
+  sides[0].use();
+  CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventRecord(event, sides[1].stream));
+  for (unsigned round = 1; round <= 10; ++round) {
+    sides[0].use();
+    sides[0].launch_fill(sides[0].data, round);
+    CU(cuEventRecord(event, sides[0].stream));
+    sides[1].use();
+    CU(cuStreamWaitEvent(sides[1].stream, event, 0));
+    CU(cuMemcpyPeerAsync(sides[1].data, sides[1].context, sides[0].data, sides[0].context, kBytes, sides[1].stream));
+    sides[1].launch_add(sides[1].data, 0);
+    CU(cuStreamSynchronize(sides[1].stream));
+    CU(cuEventQuery(event));
+    require_index(sides[1].read(sides[1].data), round, "what another device has written before an event");
+  }
+  CU(cuEventSynchronize(event));  // with the other device's context current
+  CU(cuEventDestroy(event));
+  CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamWaitEvent(sides[1].stream, event, 0));
+}
+
+void copies(Sides& sides) {
+  sides[0].use();
+  sides[0].launch_fill(sides[0].data, 5);
+  CU(cuStreamSynchronize(sides[0].stream));
+  CU(cuMemcpyPeer(sides[1].data, sides[1].context, sides[0].data, sides[0].context, kBytes));
+  sides[1].use();
+  require_index(sides[1].read(sides[1].data), 5, "cuMemcpyPeer");
+  CU(cuMemsetD32(sides[1].data, 0, kWords));
+  CU(cuMemcpyDtoD(sides[1].data, sides[0].data, kBytes));
+  require_index(sides[1].read(sides[1].data), 5, "cuMemcpyDtoD");
+  CU(cuMemsetD32(sides[1].data, 0, kWords));
+  CU(cuMemcpy(sides[1].data, sides[0].data, kBytes));
+  require_index(sides[1].read(sides[1].data), 5, "cuMemcpy");
+  // In the source's stream, of odd size, and larger than what goes at once.
+  constexpr std::size_t kLarge = (9u << 20) + 4;
+  CUdeviceptr from = 0, to = 0;
+  CU(cuMemAlloc(&to, kLarge));
+  sides[0].use();
+  CU(cuMemAlloc(&from, kLarge));
+  CU(cuMemsetD32Async(from, 0xabcd, kLarge / 4, sides[0].stream));
+  CU(cuMemcpyAsync(to, from, kLarge, sides[0].stream));
+  CU(cuMemsetD32Async(from, 0, kLarge / 4, sides[0].stream));
+  CU(cuStreamSynchronize(sides[0].stream));
+  std::vector<unsigned> found(kLarge / 4);
+  CU(cuMemcpyDtoH(found.data(), to, kLarge));
+  require_all(found, 0xabcd, "a large copy in the source's stream");
+  CU(cuMemFree(from));
+  CU(cuMemFree(to));
+  CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyPeer(sides[1].data, sides[1].context, sides[0].data, sides[0].context, std::size_t{1} << 40));
+  CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoDAsync(sides[1].data + kBytes, sides[0].data, std::size_t{1} << 40, sides[0].stream));
+}
+
+void pools(Sides& sides) {
+  std::array<CUmemoryPool, 2> pool{};
+  for (unsigned i = 0; i < 2; ++i) CU(cuDeviceGetDefaultMemPool(&pool[i], sides[i].device));
+  require(pool[0] != pool[1], "two devices have one pool");
+  for (unsigned round = 0; round < 20; ++round) {
+    for (unsigned i = 0; i < 2; ++i) {
+      sides[i].use();
+      CUdeviceptr words = 0;
+      CU(cuMemAllocAsync(&words, kBytes, sides[i].stream));
+      CU(cuMemsetD32Async(words, round, kWords, sides[i].stream));
+      sides[i].launch_add(words, 1 + i);
+      std::vector<unsigned> found(kWords);
+      CU(cuMemcpyDtoHAsync(found.data(), words, kBytes, sides[i].stream));
+      sides[1 - i].use();
+      CU(cuMemFreeAsync(words, sides[i].stream));
+      CU(cuStreamSynchronize(sides[i].stream));
+      require_all(found, round + 1 + i, "memory of a pool");
+    }
+  }
+}
+
+void graphs(Sides& sides) {
+  std::array<CUgraphExec, 2> execs{};
+  for (unsigned i = 0; i < 2; ++i) {
+    sides[i].use();
+    CU(cuStreamBeginCapture(sides[i].stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    sides[i].launch_add(sides[i].data, 3 + i);
+    sides[i].launch_add(sides[i].data, 3 + i);
+    CUgraph graph = nullptr;
+    CU(cuStreamEndCapture(sides[i].stream, &graph));
+    sides[1 - i].use();  // a graph knows whose it is
+    CU(cuGraphInstantiate(&execs[i], graph, 0));
+    CU(cuGraphDestroy(graph));
+  }
+  for (unsigned round = 0; round < 10; ++round) {
+    for (unsigned i = 0; i < 2; ++i) CU(cuGraphLaunch(execs[i], sides[i].stream));
+  }
+  for (unsigned i = 0; i < 2; ++i) {
+    CU(cuStreamSynchronize(sides[i].stream));
+    sides[i].use();
+    require_all(sides[i].read(sides[i].data), 20 * (3 + i), "graphs on two devices");
+    CU(cuGraphExecDestroy(execs[i]));
+  }
+}
+
+void reset(Sides& sides) {
+  sides[0].use();
+  sides[0].launch_add(sides[0].data, 4);
+  CU(cuDevicePrimaryCtxReset(sides[1].device));
+  CU(cuStreamSynchronize(sides[0].stream));
+  require_all(sides[0].read(sides[0].data), 4, "the other device was reset");
+  Side anew;
+  anew.make(1);
+  anew.launch_add(anew.data, 9);
+  CU(cuStreamSynchronize(anew.stream));
+  require_all(anew.read(anew.data), 9, "a device that was reset");
+  sides[0].use();
+  sides[0].launch_add(sides[0].data, 4);
+  CU(cuStreamSynchronize(sides[0].stream));
+  require_all(sides[0].read(sides[0].data), 8, "the other device was made anew");
+}
+
+void threads(Sides& sides) {
+  std::vector<std::thread> all;
+  std::array<std::string, 6> faults;
+  for (unsigned t = 0; t < faults.size(); ++t) {
+    all.emplace_back([&, t] {
+      try {
+        for (unsigned round = 0; round < 30; ++round) {
+          const Side& side = sides[(t + round) % 2];
+          side.use();
+          CUdeviceptr words = 0;
+          CUstream stream = nullptr;
+          CU(cuMemAlloc(&words, kBytes));
+          CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+          CU(cuMemsetD32Async(words, t, kWords, stream));
+          Side own = side;
+          own.stream = stream;
+          own.launch_add(words, round);
+          CU(cuStreamSynchronize(stream));
+          require_all(own.read(words), t + round, "work of several threads");
+          CU(cuStreamDestroy(stream));
+          CU(cuMemFree(words));
+        }
+      } catch (const std::exception& fault) {
+        faults[t] = fault.what();
+      }
+    });
+  }
+  for (std::thread& thread : all) thread.join();
+  for (const std::string& fault : faults) require(fault.empty(), fault);
+}
+
+// An error of one device is that device's.
+void fault(Sides& sides) {
+  sides[1].use();
+  sides[1].launch_fill(0x10, 1);
+  const CUresult error = cuStreamSynchronize(sides[1].stream);
+  require(error == CUDA_ERROR_ILLEGAL_ADDRESS, "a fault gives " + describe(error));
+  sides[0].use();
+  sides[0].launch_add(sides[0].data, 6);
+  CU(cuStreamSynchronize(sides[0].stream));
+  require_all(sides[0].read(sides[0].data), 6, "the other device had a fault");
+}
+
+constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {
+    {"contexts", contexts}, {"memory", memory}, {"kernels", kernels}, {"libraries", libraries}, {"events", events}, {"copies", copies},
+    {"pools", pools},       {"graphs", graphs}, {"reset", reset},     {"threads", threads},     {"fault", fault},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (const auto& [name, run] : kTopics) {
+    if (argc != 2 || std::strcmp(name, argv[1]) != 0) continue;
+    try {
+      CU(cuInit(0));
+      Sides sides;
+      for (int i = 0; i < 2; ++i) sides[static_cast<std::size_t>(i)].make(i);
+      run(sides);
+      std::printf("%s right\n", name);
+      return 0;
+    } catch (const std::exception& failure) {
+      std::fprintf(stderr, "%s: %s\n", name, failure.what());
+      return 1;
+    }
+  }
+  std::fprintf(stderr, "usage: two_devices NAME\n");
+  return 2;
+}
