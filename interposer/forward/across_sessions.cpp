@@ -43,7 +43,9 @@ CUresult copy_piece(std::uint32_t index, const CopySide& destination, const Copy
   if (own.stream == nullptr) {
     if (const CUresult error = Streams::instance().create(CU_STREAM_NON_BLOCKING, 0, nullptr, own.stream); error != CUDA_SUCCESS) return error;
   }
-  return copy(*own.stream, destination, source, bytes, Completion::host_safe);
+  // An upload has read its source when it returns, and may write its destination later, behind which nothing else would come.
+  const CUresult error = copy(*own.stream, destination, source, bytes, Completion::host_safe);
+  return error == CUDA_SUCCESS ? Streams::instance().wait_for_own_work(*own.stream) : error;
 }
 
 std::uint32_t session_of_side(const CopySide& side) { return session_holding(side.address).value_or(ActingSession::index()); }
