@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Context management (CUDA Driver API manual, "Context Management"). Every context of a process stands for its session's one real context.
+// Context management (CUDA Driver API manual, "Context Management"). Every context of a process stands for its device's session's one real context.
 #include <algorithm>
 #include <cstddef>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contexts as the application sees them, and which one is current in each thread (CUDA Driver API manual, "Context Management").
 //
-// All of them stand for the session's one real context in the executor: they keep their own flags, limits and storage, but work of two
+// All of a device stand for its session's one real context in the executor: they keep their own flags, limits and storage, but work of two
 // contexts of one process shares streams' order and memory as work of one context does. Handles are proto::Id values, never addresses.
 // Objects belong to the table; primary contexts live for ever. CUDA forbids using a context while another thread destroys it.
 #pragma once

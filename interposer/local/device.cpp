@@ -159,7 +159,7 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) {
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
-// A session has one device, so its contexts have no peers.
+// No device can reach another's memory: copies go through the host (forward/across_sessions.hpp).
 CUresult cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevice peerDev) {
   if (device_facts(dev) == nullptr || device_facts(peerDev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   if (canAccessPeer == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -192,7 +192,7 @@ CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities, const CUat
   return CUDA_SUCCESS;
 }
 
-// All contexts of a process are of one device, whose contexts are no peers of one another.
+// Neither contexts of one device nor those of two are peers of one another.
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
   if (Flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;

@@ -225,6 +225,31 @@ TEST_CASE("one program on two devices: one of them is reset") { run_on_two("rese
 TEST_CASE("one program on two devices: threads that change between them") { run_on_two("threads"); }
 TEST_CASE("one program on two devices: a fault on one") { run_on_two("fault"); }
 
+TEST_CASE("one program on two devices: it goes on after either executor's death, and over a restart") {
+  const BrokerFixture broker(three_devices());
+  if (!has_two(devices_of(broker))) return;
+  ProgramOptions options;
+  options.arguments = {"converse"};
+  options.converses = true;
+  Client client(broker.start("two_devices", options), Client::Attached::waits);
+  const auto works = [&] {
+    CHECK(client.ask("work 0") == "ok");
+    CHECK(client.ask("work 1") == "ok");
+  };
+  works();
+  for (const std::size_t which : {0, 1}) {
+    const std::vector<pid_t> servers = broker.servers();
+    REQUIRE(servers.size() == 2);
+    REQUIRE(::kill(servers[which], SIGKILL) == 0);
+    works();
+    INFO(broker.log());
+    REQUIRE(eventually(std::chrono::seconds(10), [&] { return broker.servers().size() == 2; }));
+  }
+  REQUIRE(broker.ctl({"restart"}).ok());
+  works();
+  CHECK(broker.clients().size() == 2);  // sessions: one a device
+}
+
 TEST_CASE("the broker's own CUDA_VISIBLE_DEVICES says which devices there are, and in which order") {
   BrokerOptions options = three_devices();
   const BrokerFixture all(options);

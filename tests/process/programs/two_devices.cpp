@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // two_devices NAME: one subject of a program that works on the first two devices that it sees, results checked. Nothing here is of mpsshim: natively
 // each is right on a machine with two GPUs. Throws Failure where something is not as CUDA's manual says.
+//
+// two_devices converse: a command a line, an answer a line, as test_client. `work N` launches on device N and checks what all launches there have made:
+// "ok", or what failed.
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -8,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/process/programs/conversation.hpp"
 #include "tests/process/programs/driver.hpp"
 
 using namespace mpsshim::test;
@@ -356,6 +360,28 @@ void fault(Sides& sides) {
   require_all(sides[0].read(sides[0].data), 6, "the other device had a fault");
 }
 
+class Conversing {
+ public:
+  Conversing() {
+    CU(cuInit(0));
+    for (int i = 0; i < 2; ++i) sides_[static_cast<std::size_t>(i)].make(i);
+  }
+  std::string answer(const std::string& line) {
+    require(line == "work 0" || line == "work 1", "unknown command " + line);
+    const std::size_t which = line.back() == '1' ? 1 : 0;
+    const Side& side = sides_[which];
+    side.use();
+    side.launch_add(side.data, 3);
+    CU(cuStreamSynchronize(side.stream));
+    require_all(side.read(side.data), 3 * ++launches_[which], "what launches have made");
+    return "ok";
+  }
+
+ private:
+  Sides sides_;
+  std::array<unsigned, 2> launches_{};
+};
+
 constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {
     {"contexts", contexts}, {"memory", memory}, {"kernels", kernels}, {"libraries", libraries}, {"events", events}, {"copies", copies},
     {"pools", pools},       {"graphs", graphs}, {"reset", reset},     {"threads", threads},     {"fault", fault},
@@ -364,6 +390,7 @@ constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], "converse") == 0) return converse<Conversing>();
   for (const auto& [name, run] : kTopics) {
     if (argc != 2 || std::strcmp(name, argv[1]) != 0) continue;
     try {
