@@ -16,6 +16,8 @@
 #include "interposer/forward/memory/device_leases.hpp"
 #include "interposer/forward/memory/external_memory.hpp"
 #include "interposer/forward/memory/pinned.hpp"
+#include "interposer/local/acting_session.hpp"
+#include "interposer/local/devices.hpp"
 #include "proto/channel.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -90,8 +92,7 @@ CUresult RegisteredMemory::add(AddressRange range, std::uint32_t flags, CUcontex
 
 // The alias, or 0: the pages are as they were.
 std::uint64_t RegisteredMemory::exchange(AddressRange range, std::uint32_t flags, CUcontext context) {
-  if (!watches_forks_ && pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) return 0;
-  watches_forks_ = true;
+  if (!watch_forks()) return 0;
   void* alias = nullptr;
   if (PinnedMemory::instance().allocate_alias(range.size_bytes, flags, context, alias) != CUDA_SUCCESS) return 0;
   // Alone: nobody stores here between the copy and the exchange.
@@ -167,10 +168,29 @@ void RegisteredMemory::remove_all_of(CUcontext context) {
   for (const std::uint64_t address : ended) (void)remove(address);
 }
 
+bool RegisteredMemory::watch_forks() {
+  // Of the forking thread: a session that begins meanwhile has not been locked.
+  static thread_local std::uint32_t locked = 0;
+  constexpr auto each = [](void (*act)(RegisteredMemory&)) {
+    for (std::uint32_t index = 0; index < locked; ++index) {
+      const ActingSession acting(index);
+      act(instance());
+    }
+  };
+  static const bool watches = pthread_atfork(
+                                  [] {
+                                    locked = session_count();
+                                    each([](RegisteredMemory& memory) ACQUIRE(memory.mutex_) { memory.before_fork(); });
+                                  },
+                                  [] { each([](RegisteredMemory& memory) RELEASE(memory.mutex_) { memory.after_fork_in_parent(); }); },
+                                  [] { each([](RegisteredMemory& memory) RELEASE(memory.mutex_) { memory.after_fork_in_child(); }); }) == 0;
+  return watches;
+}
+
 // The child's memory is as it was at the fork, and its own: exchanged pages, which it would share, are replaced by a copy made before.
 void RegisteredMemory::before_fork() {
-  instance().mutex_.lock();
-  for (auto& [address, registration] : instance().registrations_) {
+  mutex_.lock();
+  for (auto& [address, registration] : registrations_) {
     if (registration.alias == 0) continue;
     void* copy = mmap(nullptr, registration.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED) {
@@ -183,23 +203,23 @@ void RegisteredMemory::before_fork() {
 }
 
 void RegisteredMemory::after_fork_in_parent() {
-  for (auto& [address, registration] : instance().registrations_) {
+  for (auto& [address, registration] : registrations_) {
     if (registration.alias == 0) continue;
     madvise(host_pointer(address), registration.size_bytes, MADV_DOFORK);
     if (registration.snapshot != nullptr) munmap(registration.snapshot, registration.size_bytes);
     registration.snapshot = nullptr;
   }
-  instance().mutex_.unlock();
+  mutex_.unlock();
 }
 
 void RegisteredMemory::after_fork_in_child() {
-  for (auto& [address, registration] : instance().registrations_) {
+  for (auto& [address, registration] : registrations_) {
     const std::uint64_t bytes = registration.size_bytes;
     if (registration.snapshot != nullptr) (void)mremap(registration.snapshot, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(address));
     registration.snapshot = nullptr;
     registration.alias = 0;  // a fork of the child finds private memory
   }
-  instance().mutex_.unlock();
+  mutex_.unlock();
 }
 
 }  // namespace mpsshim::interposer::forward

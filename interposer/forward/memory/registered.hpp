@@ -49,10 +49,11 @@ class RegisteredMemory {
     void* snapshot = nullptr;  // while the process forks
   };
 
-  // Between prepare and the end of a fork the lock is held.
-  static void before_fork() ACQUIRE(instance().mutex_);
-  static void after_fork_in_parent() RELEASE(instance().mutex_);
-  static void after_fork_in_child() RELEASE(instance().mutex_);
+  // Between these the process forks: the lock is held. False: the handlers that call them, for every session, cannot be had.
+  [[nodiscard]] static bool watch_forks();
+  void before_fork() ACQUIRE(mutex_);
+  void after_fork_in_parent() RELEASE(mutex_);
+  void after_fork_in_child() RELEASE(mutex_);
 
   [[nodiscard]] std::uint64_t exchange(AddressRange range, std::uint32_t flags, CUcontext context) REQUIRES(order_mutex_);
   void make_private(std::uint64_t address, const Registration& registration);
@@ -61,7 +62,6 @@ class RegisteredMemory {
   mutable Mutex mutex_;                                                     // registrations_
   std::map<std::uint64_t, Registration> registrations_ GUARDED_BY(mutex_);  // by address
   std::atomic<bool> has_been_used_{false};
-  bool watches_forks_ GUARDED_BY(order_mutex_) = false;  // under order_mutex_
 };
 
 }  // namespace mpsshim::interposer::forward
