@@ -31,6 +31,30 @@ TEST_CASE("a handle table finds only what is in it") {
   }
 }
 
+TEST_CASE("ids of tables of different realms are never the same, and each table knows its own alone") {
+  Table first, other(3);
+  const EventId one = first.add(std::make_unique<int>(1));
+  EventId two = other.add(std::make_unique<int>(2));
+  CHECK(one.index() == two.index());
+  CHECK(one.realm() == 0);
+  CHECK(two.realm() == 3);
+  CHECK_FALSE(first.find(two));
+  CHECK_FALSE(other.find(one));
+  // Over and over, the realm stays, and no id comes back.
+  for (int i = 0; i < 1000; ++i) {
+    const EventId before = two;
+    REQUIRE(other.take(two) != nullptr);
+    two = other.add(std::make_unique<int>(i));
+    REQUIRE(two.realm() == 3);
+    REQUIRE(two.has_kind());
+    REQUIRE_FALSE(other.find(before));
+  }
+  // An executor takes them as they are.
+  Table peer;
+  CHECK(peer.insert(two, std::make_unique<int>(5)));
+  CHECK(*peer.find(two) == 5);
+}
+
 TEST_CASE("a reused index has another generation") {
   Table table;
   const EventId first = table.add(std::make_unique<int>(1));
