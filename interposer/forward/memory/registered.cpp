@@ -171,7 +171,7 @@ void RegisteredMemory::remove_all_of(CUcontext context) {
 bool RegisteredMemory::watch_forks() {
   // Of the forking thread: a session that begins meanwhile has not been locked.
   static thread_local std::uint32_t locked = 0;
-  constexpr auto each = [](void (*act)(RegisteredMemory&)) {
+  static constexpr auto each = [](void (*act)(RegisteredMemory&)) {
     for (std::uint32_t index = 0; index < locked; ++index) {
       const ActingSession acting(index);
       act(instance());
