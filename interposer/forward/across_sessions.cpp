@@ -2,11 +2,13 @@
 #include "interposer/forward/across_sessions.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "interposer/forward/host_functions.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
 #include "interposer/forward/memory/registered.hpp"
+#include "interposer/local/call_session.hpp"
 #include "interposer/local/devices.hpp"
 #include "proto/mutex.hpp"
 
@@ -15,6 +17,9 @@ namespace mpsshim::interposer::forward {
 namespace {
 
 constexpr std::size_t kPieceBytes = 4u << 20;
+
+// In streams of any session. A session that has failed makes its copies no more, and then the count stays: those of it are over.
+std::atomic<unsigned> copies_under_way{0};
 
 // The first session for which `is_its` holds, asked in its name.
 template <typename F>
@@ -91,6 +96,16 @@ std::optional<std::uint32_t> session_that_made(std::uint64_t address) {
   });
 }
 
+CUresult begin_in_current_order() {
+  const std::uint32_t current = current_session();
+  return current == ActingSession::index() ? CUDA_SUCCESS : finish_default_stream(current);
+}
+
+CUresult end_in_current_order(CUresult result) {
+  if (result != CUDA_SUCCESS || current_session() == ActingSession::index()) return result;
+  return finish_default_stream(ActingSession::index());
+}
+
 bool is_across(const CopySide& destination, const CopySide& source) {
   const auto is_anothers = [](const CopySide& side) {
     if (side.named == Named::host) return false;
@@ -101,11 +116,20 @@ bool is_across(const CopySide& destination, const CopySide& source) {
 }
 
 CUresult copy_across_now(CopySide destination, CopySide source, std::size_t bytes) {
+  if (const CUresult error = begin_in_current_order(); error != CUDA_SUCCESS) return error;
   for (const CopySide& side : {destination, source}) {
     if (const CUresult error = check_side(side, bytes); error != CUDA_SUCCESS) return error;
     if (const CUresult error = finish_default_stream(session_of_side(side)); error != CUDA_SUCCESS) return error;
   }
   return transfer(destination, source, bytes);
+}
+
+void finish_copies_across() {
+  for (std::uint32_t index = 0; index < session_count() && copies_under_way.load(std::memory_order_acquire) != 0; ++index) {
+    const ActingSession acting(index);
+    if (!session().is_attached()) continue;
+    (void)Streams::instance().synchronize_all();  // one that has failed has no work left
+  }
 }
 
 CUresult copy_across_later(Stream& stream, CopySide destination, CopySide source, std::size_t bytes) {
@@ -115,8 +139,15 @@ CUresult copy_across_later(Stream& stream, CopySide destination, CopySide source
     if (const CUresult error = check_side(side, bytes); error != CUDA_SUCCESS) return error;
   }
   HostTask task;
-  task.own = [destination, source, bytes] { return transfer(destination, source, bytes); };
-  return HostFunctions::instance().enqueue(stream, task);
+  task.own = [destination, source, bytes] {
+    const CUresult error = transfer(destination, source, bytes);
+    copies_under_way.fetch_sub(1, std::memory_order_release);
+    return error;
+  };
+  copies_under_way.fetch_add(1, std::memory_order_relaxed);
+  const CUresult error = HostFunctions::instance().enqueue(stream, task);
+  if (error != CUDA_SUCCESS) copies_under_way.fetch_sub(1, std::memory_order_relaxed);
+  return error;
 }
 
 CUresult wait_across(Stream& stream, CUevent handle) {

@@ -22,10 +22,28 @@ namespace mpsshim::interposer::forward {
 // The session that has pinned or registered the host memory that holds it.
 [[nodiscard]] std::optional<std::uint32_t> session_that_made(std::uint64_t address);
 
+// A call without a stream is in the order of the current context's NULL stream (or the thread's own), also where its memory makes it another session's
+// call. Around such a call: behind what that stream has, and what the call has begun is done.
+[[nodiscard]] CUresult begin_in_current_order();
+[[nodiscard]] CUresult end_in_current_order(CUresult result);
+// f(Stream&) with the stream of calls that name none.
+template <typename F>
+[[nodiscard]] CUresult in_default_stream(F&& f) {
+  if (has_several_sessions()) {
+    if (const CUresult error = begin_in_current_order(); error != CUDA_SUCCESS) return error;
+  }
+  Stream* const stream = Streams::instance().default_stream();
+  if (stream == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = f(*stream);
+  return has_several_sessions() ? end_in_current_order(result) : result;
+}
+
 // Whether a side is device memory of another session than the one that the calling thread acts for.
 [[nodiscard]] bool is_across(const CopySide& destination, const CopySide& source);
 // Behind what the default streams of both sessions have; done when it returns.
 [[nodiscard]] CUresult copy_across_now(CopySide destination, CopySide source, std::size_t bytes);
+// Copies in streams' order that have not been made yet: waited for before device memory is given back, which they may be about to use.
+void finish_copies_across();
 // In the stream's order.
 [[nodiscard]] CUresult copy_across_later(Stream& stream, CopySide destination, CopySide source, std::size_t bytes);
 

@@ -16,7 +16,7 @@ namespace {
 
 using proto::HandleKind;
 
-// Of ids of every kind that a session makes. Nothing: the NULL streams, which are the current context's, what belongs to the process, and what is none.
+// Of ids of every kind that a session makes. Nothing: what belongs to the process, and what is none.
 std::optional<std::uint32_t> realm_of(std::uint64_t value) {
   const auto kind = static_cast<HandleKind>(value >> 56);
   const bool is_the_process = kind == HandleKind::none || kind == HandleKind::library || kind == HandleKind::kernel || kind == HandleKind::context;
@@ -26,6 +26,10 @@ std::optional<std::uint32_t> realm_of(std::uint64_t value) {
 
 std::optional<std::uint32_t> session_of(const SessionHint& hint) {
   switch (hint.kind) {
+    case SessionHint::Kind::stream: {
+      const auto realm = realm_of(hint.value);
+      return realm ? realm : current_session();
+    }
     case SessionHint::Kind::handle: return realm_of(hint.value);
     case SessionHint::Kind::address: {
       const auto realm = realm_of(hint.value);
@@ -50,9 +54,9 @@ std::uint32_t current_session() {
 
 std::uint32_t session_of_call(std::span<const SessionHint> hints) {
   using Kind = SessionHint::Kind;
-  for (const auto& [first, second] : {std::pair{Kind::handle, Kind::handle}, std::pair{Kind::address, Kind::context}}) {
+  for (const auto& [first, second] : {std::pair{Kind::stream, Kind::stream}, std::pair{Kind::handle, Kind::handle}, std::pair{Kind::address, Kind::context}}) {
     for (const SessionHint& hint : hints) {
-      if (hint.value == 0 || (hint.kind != first && hint.kind != second)) continue;
+      if ((hint.value == 0 && hint.kind != Kind::stream) || (hint.kind != first && hint.kind != second)) continue;
       if (const auto found = session_of(hint)) return *found;
     }
   }

@@ -9,6 +9,8 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/graphs/capture.hpp"
 #include "interposer/local/contexts.hpp"
+#include "interposer/local/devices.hpp"
+#include "interposer/log.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -111,7 +113,12 @@ void HostFunctions::run(Lane& lane, const Item& item) {
   if (status == CUDA_SUCCESS) session().take_output();
   const HostTask& task = item.task;
   if (task.own != nullptr) {
-    if (const CUresult error = status == CUDA_SUCCESS ? task.own() : CUDA_SUCCESS; error != CUDA_SUCCESS) (void)session().give_up(error);
+    if (const CUresult error = status == CUDA_SUCCESS ? task.own() : CUDA_SUCCESS; error != CUDA_SUCCESS) {
+      log_line("A copy between devices, or a wait for another device's event, has failed in its stream's order (CUDA error %d): calls of device %d fail "
+               "from now on.",
+               static_cast<int>(error), session_device());
+      (void)session().give_up(error);
+    }
   } else {
     const std::lock_guard one_at_a_time(running_);
     if (task.callback != nullptr) {

@@ -2,6 +2,7 @@
 // One-dimensional copies to and from arrays (CUDA Driver API manual, "Memory Management"). An offset counts bytes; in an array of rows it goes on
 // from row to row, and the copy must be a part of one row.
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/across_sessions.hpp"
 #include "interposer/forward/arrays/array_copy.hpp"
 #include "interposer/forward/arrays/arrays.hpp"
 
@@ -66,7 +67,7 @@ CUDA_MEMCPY3D to_host(void* host) {
 template <typename F>
 CUresult now(F&& f) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  return f(Streams::instance().default_stream());
+  return in_default_stream([&](Stream& stream) { return f(&stream); });
 }
 template <typename F>
 CUresult later(CUstream handle, F&& f) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/across_sessions.hpp"
 #include "interposer/forward/arrays/array_copy.hpp"
 #include "interposer/forward/memory/box_copy.hpp"
 #include "interposer/forward/memory/sync_memops.hpp"
@@ -129,9 +130,8 @@ CUresult copy(Stream& stream, const Description* description, Completion complet
 template <typename Description>
 CUresult copy_now(const Description* description) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  Stream* stream = Streams::instance().default_stream();
-  if (stream == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  return SyncMemops::instance().finish(copy(*stream, description, Completion::host_safe), *stream);
+  return in_default_stream(
+      [&](Stream& stream) { return SyncMemops::instance().finish(copy(stream, description, Completion::host_safe), stream); });
 }
 
 template <typename Description>

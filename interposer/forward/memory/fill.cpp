@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory fills (CUDA Driver API manual, "Memory Management"): all of cuMemsetD8/16/32 and cuMemsetD2D8/16/32 are one record.
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/across_sessions.hpp"
 #include "interposer/forward/memory/copy.hpp"
 #include "interposer/forward/memory/sync_memops.hpp"
 
@@ -47,9 +48,7 @@ CUresult post_fill(Fill fill, Stream& stream, bool host_waits) {
 
 CUresult fill_now(const Fill& fill) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  Stream* stream = Streams::instance().default_stream();
-  if (stream == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  return SyncMemops::instance().finish(post_fill(fill, *stream, true), *stream);
+  return in_default_stream([&](Stream& stream) { return SyncMemops::instance().finish(post_fill(fill, stream, true), stream); });
 }
 
 CUresult fill_later(const Fill& fill, CUstream handle) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gen/api_declarations.hpp"
+#include "interposer/forward/across_sessions.hpp"
 #include "interposer/forward/graphs/capture.hpp"
 #include "interposer/forward/graphs/graph_memory.hpp"
 #include "interposer/forward/hooks.hpp"
@@ -39,6 +40,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
 CUresult cuMemFree_v2(CUdeviceptr dptr) {
   if (const CUresult error = begin_unsafe(begin_with_handle()); error != CUDA_SUCCESS) return error;
   if (dptr == 0) return CUDA_SUCCESS;
+  if (has_several_sessions()) finish_copies_across();
   if (std::optional<ManagedMemory::Found> managed; ManagedMemory::instance().look(dptr, managed)) {
     return managed && !managed->is_variable ? ManagedMemory::instance().free(dptr) : CUDA_ERROR_INVALID_VALUE;
   }

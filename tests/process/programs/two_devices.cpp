@@ -236,6 +236,39 @@ void copies(Sides& sides) {
   CU(cuMemsetD32(sides[1].data, 0, kWords));
   CU(cuMemcpy(sides[1].data, sides[0].data, kBytes));
   require_index(sides[1].read(sides[1].data), 5, "cuMemcpy");
+  // In the NULL stream of the current context, whichever device is written to.
+  sides[0].use();
+  Side in_null = sides[0];
+  in_null.stream = nullptr;
+  for (unsigned round = 2; round < 6; ++round) {
+    in_null.launch_fill(sides[0].data, round);
+    CU(cuMemcpyAsync(sides[1].data, sides[0].data, kBytes, nullptr));
+    in_null.launch_fill(sides[0].data, 1);
+    CU(cuStreamSynchronize(nullptr));
+    sides[1].use();
+    require_index(sides[1].read(sides[1].data), round, "a copy in the NULL stream");
+    sides[0].use();
+  }
+  // What names no stream is in that order, too.
+  in_null.launch_fill(sides[0].data, 11);
+  CU(cuMemcpyAsync(sides[1].data, sides[0].data, kBytes, nullptr));
+  require_index(sides[0].read(sides[1].data), 11, "a download of the other device's memory");
+  for (unsigned round = 0; round < 5; ++round) {
+    CU(cuMemsetD32(sides[1].data, round, kWords));
+    CU(cuMemcpyAsync(sides[0].data, sides[1].data, kBytes, nullptr));
+    CU(cuStreamSynchronize(nullptr));
+    require_all(sides[0].read(sides[0].data), round, "a fill of the other device's memory");
+  }
+  // Memory is not given back before a copy has been made.
+  CUdeviceptr soon_free = 0;
+  CU(cuMemAlloc(&soon_free, kBytes));
+  CU(cuMemsetD32(soon_free, 3, kWords));
+  in_null.launch_fill(sides[0].data, 1);
+  CU(cuMemcpyAsync(sides[1].data, soon_free, kBytes, nullptr));
+  CU(cuMemFree(soon_free));
+  CU(cuStreamSynchronize(nullptr));
+  require_all(sides[0].read(sides[1].data), 3, "a copy of memory that was freed behind it");
+  sides[1].use();
   // In the source's stream, of odd size, and larger than what goes at once.
   constexpr std::size_t kLarge = (9u << 20) + 4;
   CUdeviceptr from = 0, to = 0;
