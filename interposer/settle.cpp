@@ -43,7 +43,7 @@ struct Settled {
   CUresult refusal = CUDA_ERROR_MPS_CONNECTION_FAILED;
   int driver_version = std::max(CUDA_VERSION, kNewestApiVersion);
   const proto::DriverFacts* facts = nullptr;  // in a mapping that children do not have
-  const char* path = nullptr;                  // of the broker's socket; never freed
+  const char* path = nullptr;                 // of the broker's socket; never freed
   std::atomic<Connection*> connections[kMaxSessions] = {};  // the first is that of the decision
 };
 constinit Settled settled;

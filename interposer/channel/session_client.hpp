@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session of this process with the broker, on one device: attached at the first call that needs the device, moved to the next executor when one is replaced,
-// ended by the first fatal error. One object a session (ActingSession), never destroyed (calls arrive after destructors have run).
+// A session of this process with the broker, on one device: attached at the first call that needs the device, moved to the next executor when one is
+// replaced, ended by the first fatal error. One object a session (ActingSession), never destroyed (calls arrive after destructors have run).
 //
 // Any thread. Errors are of two kinds. Sticky: the session is over; every later call gets the same error. Asynchronous: a post failed in the
 // executor; the next call that may report it takes it, as CUDA does. The broker's answers are trusted, their sizes and layouts checked.

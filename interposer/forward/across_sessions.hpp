@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What concerns several sessions of a process at once: whose an address is, copies between devices, waits for another device's events. None of this is
-// reached by a process with one session. Any thread.
+// What concerns several sessions of a process at once: whose an address is, copies between devices, waits for another device's events. None of this
+// is reached by a process with one session. Any thread.
 //
 // Devices are no peers of one another: a copy goes through memory of this process, as with NVIDIA's driver where two GPUs cannot reach each other. A
 // stream that waits for another device's event, or copies, is held back by a host function of the library's own (host_functions.hpp).
@@ -22,8 +22,8 @@ namespace mpsshim::interposer::forward {
 // The session that has pinned or registered the host memory that holds it.
 [[nodiscard]] std::optional<std::uint32_t> session_that_made(std::uint64_t address);
 
-// A call without a stream is in the order of the current context's NULL stream (or the thread's own), also where its memory makes it another session's
-// call. Around such a call: behind what that stream has, and what the call has begun is done.
+// A call without a stream is in the order of the current context's NULL stream (or the thread's own), also where its memory makes it another
+// session's call. Around such a call: behind what that stream has, and what the call has begun is done.
 [[nodiscard]] CUresult begin_in_current_order();
 [[nodiscard]] CUresult end_in_current_order(CUresult result);
 // f(Stream&) with the stream of calls that name none.

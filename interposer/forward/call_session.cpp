@@ -54,7 +54,8 @@ std::uint32_t current_session() {
 
 std::uint32_t session_of_call(std::span<const SessionHint> hints) {
   using Kind = SessionHint::Kind;
-  for (const auto& [first, second] : {std::pair{Kind::stream, Kind::stream}, std::pair{Kind::handle, Kind::handle}, std::pair{Kind::address, Kind::context}}) {
+  for (const auto& [first, second] :
+       {std::pair{Kind::stream, Kind::stream}, std::pair{Kind::handle, Kind::handle}, std::pair{Kind::address, Kind::context}}) {
     for (const SessionHint& hint : hints) {
       if ((hint.value == 0 && hint.kind != Kind::stream) || (hint.kind != first && hint.kind != second)) continue;
       if (const auto found = session_of(hint)) return *found;

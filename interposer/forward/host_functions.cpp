@@ -114,9 +114,10 @@ void HostFunctions::run(Lane& lane, const Item& item) {
   const HostTask& task = item.task;
   if (task.own != nullptr) {
     if (const CUresult error = status == CUDA_SUCCESS ? task.own() : CUDA_SUCCESS; error != CUDA_SUCCESS) {
-      log_line("A copy between devices, or a wait for another device's event, has failed in its stream's order (CUDA error %d): calls of device %d fail "
-               "from now on.",
-               static_cast<int>(error), session_device());
+      log_line(
+          "A copy between devices, or a wait for another device's event, has failed in its stream's order (CUDA error %d): calls of device %d fail "
+          "from now on.",
+          static_cast<int>(error), session_device());
       (void)session().give_up(error);
     }
   } else {

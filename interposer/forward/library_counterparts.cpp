@@ -55,8 +55,9 @@ Library* find_or_load(Counterparts& own, CUlibrary handle) REQUIRES(own.mutex) {
   const CUresult error = load(handle, library);
   if (error != CUDA_SUCCESS) {
     if (error != CUDA_ERROR_INVALID_HANDLE) {
-      log_line("A library that this process has loaded on one device cannot be loaded on device %d (CUDA error %d): its kernels are no handles there.",
-               session_device(), static_cast<int>(error));
+      log_line(
+          "A library that this process has loaded on one device cannot be loaded on device %d (CUDA error %d): its kernels are no handles there.",
+          session_device(), static_cast<int>(error));
     }
     return nullptr;
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which session of the process a call is meant for, told from its arguments, once there are several (ActingSession). What it works on in a stream is in
-// that stream's order: it is the stream's session, which is the current context's for the NULL stream and the thread's own. Of a call without a stream
-// another handle says it: its realm is the number of the session that has made it. Where there is none, a device address does, by the range that it
-// lies in, or a context; then host memory that a session has made; else it is the current context's. Kernels and libraries belong to the process and
-// say nothing.
+// Which session of the process a call is meant for, told from its arguments, once there are several (ActingSession). What it works on in a stream is
+// in that stream's order: it is the stream's session, which is the current context's for the NULL stream and the thread's own. Of a call without a
+// stream another handle says it: its realm is the number of the session that has made it. Where there is none, a device address does, by the range
+// that it lies in, or a context; then host memory that a session has made; else it is the current context's. Kernels and libraries belong to the
+// process and say nothing.
 #pragma once
 
 #include <array>
@@ -31,11 +31,11 @@ namespace hints {
 using Kind = SessionHint::Kind;
 
 template <typename T>
-inline constexpr bool kIsHandle = std::is_same_v<T, CUevent> || std::is_same_v<T, CUmodule> ||
-                                  std::is_same_v<T, CUfunction> || std::is_same_v<T, CUgraph> || std::is_same_v<T, CUgraphNode> ||
-                                  std::is_same_v<T, CUgraphExec> || std::is_same_v<T, CUarray> || std::is_same_v<T, CUmipmappedArray> ||
-                                  std::is_same_v<T, CUmemoryPool> || std::is_same_v<T, CUexternalMemory> || std::is_same_v<T, CUlinkState> ||
-                                  std::is_same_v<T, CUtexref> || std::is_same_v<T, CUsurfref> || std::is_same_v<T, CUgreenCtx>;
+inline constexpr bool kIsHandle =
+    std::is_same_v<T, CUevent> || std::is_same_v<T, CUmodule> || std::is_same_v<T, CUfunction> || std::is_same_v<T, CUgraph> ||
+    std::is_same_v<T, CUgraphNode> || std::is_same_v<T, CUgraphExec> || std::is_same_v<T, CUarray> || std::is_same_v<T, CUmipmappedArray> ||
+    std::is_same_v<T, CUmemoryPool> || std::is_same_v<T, CUexternalMemory> || std::is_same_v<T, CUlinkState> || std::is_same_v<T, CUtexref> ||
+    std::is_same_v<T, CUsurfref> || std::is_same_v<T, CUgreenCtx>;
 
 inline SessionHint of_copy(CUarray destination, CUarray source, CUdeviceptr to, CUdeviceptr from) {
   if (destination != nullptr) return {Kind::handle, reinterpret_cast<std::uintptr_t>(destination)};

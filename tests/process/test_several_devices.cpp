@@ -75,7 +75,9 @@ std::string clients_on(const BrokerFixture& broker, const std::string& whole_uui
   return list.substr(line, list.find("GPU-", line) - line);
 }
 
-bool stands_in(const std::string& list, Client& client) { return ("\n" + list).find("\n" + std::to_string(client.program().pid()) + "\n") != std::string::npos; }
+bool stands_in(const std::string& list, Client& client) {
+  return ("\n" + list).find("\n" + std::to_string(client.program().pid()) + "\n") != std::string::npos;
+}
 
 std::string first_of(const std::string& answer) {  // "ok COUNT UUID BUS"
   std::istringstream words(answer);

@@ -30,8 +30,7 @@ CUresult attribute(void* data, CUpointer_attribute attribute, std::uint64_t addr
       return answer(data, static_cast<unsigned long long>(range.id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return answer(data, range.kind == MemoryKind::managed);
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      return answer(data, static_cast<int>(Devices::get().used()));
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return answer(data, static_cast<int>(Devices::get().used()));
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       return answer(data, static_cast<CUdeviceptr>(range.begin));
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The primary context of the device that the process computes on (Devices), and which context is current to a thread. One instance per process; any thread
-// may call. The objects of the context (streams, memory, modules) live in their own tables; how the context dies is
-// told by Scheduler::failure().
+// The primary context of the device that the process computes on (Devices), and which context is current to a thread. One instance per process; any
+// thread may call. The objects of the context (streams, memory, modules) live in their own tables; how the context dies is told by
+// Scheduler::failure().
 #pragma once
 
 #include <cuda.h>

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The facts of a CPU device: all have the same, but for who they are (devices.hpp). Read-only after the first use. Where an attribute is a property of a GPU that a CPU
-// has no counterpart for (textures, clocks), the value of a Turing board is given, so that programs that divide by it
-// or compare it with a minimum behave as they do there; where it is a promise (VMM, memory operations, cooperative
-// launch), it says what this driver does.
+// The facts of a CPU device: all have the same, but for who they are (devices.hpp). Read-only after the first use. Where an attribute is a property
+// of a GPU that a CPU has no counterpart for (textures, clocks), the value of a Turing board is given, so that programs that divide by it or compare
+// it with a minimum behave as they do there; where it is a promise (VMM, memory operations, cooperative launch), it says what this driver does.
 #pragma once
 
 #include <cuda.h>

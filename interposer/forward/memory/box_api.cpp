@@ -130,8 +130,7 @@ CUresult copy(Stream& stream, const Description* description, Completion complet
 template <typename Description>
 CUresult copy_now(const Description* description) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  return in_default_stream(
-      [&](Stream& stream) { return SyncMemops::instance().finish(copy(stream, description, Completion::host_safe), stream); });
+  return in_default_stream([&](Stream& stream) { return SyncMemops::instance().finish(copy(stream, description, Completion::host_safe), stream); });
 }
 
 template <typename Description>

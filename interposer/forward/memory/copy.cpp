@@ -140,9 +140,8 @@ CopySide any_side(CUdeviceptr address) { return {address, Named::by_address}; }
 CUresult copy_now(CopySide destination, CopySide source, std::size_t bytes) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
   if (has_several_sessions() && is_across(destination, source)) return copy_across_now(destination, source, bytes);
-  return in_default_stream([&](Stream& stream) {
-    return SyncMemops::instance().finish(copy(stream, destination, source, bytes, Completion::host_safe), stream);
-  });
+  return in_default_stream(
+      [&](Stream& stream) { return SyncMemops::instance().finish(copy(stream, destination, source, bytes, Completion::host_safe), stream); });
 }
 
 CUresult copy_later(CopySide destination, CopySide source, std::size_t bytes, CUstream handle) {

@@ -66,7 +66,8 @@ CUresult VirtualMemory::free_range(std::uint64_t address, std::uint64_t size_byt
 
 CUresult VirtualMemory::create(std::uint64_t size_bytes, const Wishes& wishes, CUmemGenericAllocationHandle& handle) {
   const std::lock_guard ordering(order_mutex_);
-  const proto::MemoryId id = proto::MemoryId::make(++last_memory_, (ActingSession::index() << proto::kRealmShift) | 1);  // numbers do not come back: a stale handle stays one
+  const proto::MemoryId id = proto::MemoryId::make(
+      ++last_memory_, (ActingSession::index() << proto::kRealmShift) | 1);  // numbers do not come back: a stale handle stays one
   const bool is_ordinary = wishes.compression == CU_MEM_ALLOCATION_COMP_NONE;
   const auto ask = [](const auto& record, auto reply) { return DeviceMemory::instance().call_with_room(record, reply); };
   const CUresult error = is_ordinary ? ask(proto::MemoryCreateRecord{id, size_bytes}, proto::MemoryCreateReply{})

@@ -2,8 +2,8 @@
 // two_devices NAME: one subject of a program that works on the first two devices that it sees, results checked. Nothing here is of mpsshim: natively
 // each is right on a machine with two GPUs. Throws Failure where something is not as CUDA's manual says.
 //
-// two_devices converse: a command a line, an answer a line, as test_client. `work N` launches on device N and checks what all launches there have made:
-// "ok", or what failed.
+// two_devices converse: a command a line, an answer a line, as test_client. `work N` launches on device N and checks what all launches there have
+// made: "ok", or what failed.
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -66,7 +66,8 @@ using Sides = std::array<Side, 2>;
 
 void require_all(const std::vector<unsigned>& words, unsigned value, const char* what) {
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if (words[i] != value) throw Failure(std::string(what) + ": word " + std::to_string(i) + " is " + std::to_string(words[i]) + ", not " + std::to_string(value));
+    if (words[i] != value)
+      throw Failure(std::string(what) + ": word " + std::to_string(i) + " is " + std::to_string(words[i]) + ", not " + std::to_string(value));
   }
 }
 void require_index(const std::vector<unsigned>& words, unsigned factor, const char* what) {
