@@ -222,6 +222,8 @@ TEST_CASE("one program on two devices: a library for both, with variables of eac
 TEST_CASE("one program on two devices: events of one order work of the other") { run_on_two("events"); }
 TEST_CASE("one program on two devices: copies between them") { run_on_two("copies"); }
 TEST_CASE("one program on two devices: pools") { run_on_two("pools"); }
+TEST_CASE("one program on two devices: NULL streams of each") { run_on_two("null_streams"); }
+TEST_CASE("one program on two devices: children of fork") { run_on_two("forks"); }
 TEST_CASE("one program on two devices: graphs") { run_on_two("graphs"); }
 TEST_CASE("one program on two devices: one of them is reset") { run_on_two("reset"); }
 TEST_CASE("one program on two devices: threads that change between them") { run_on_two("threads"); }

@@ -1,80 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// two_devices NAME: one subject of a program that works on the first two devices that it sees, results checked. Nothing here is of mpsshim: natively
-// each is right on a machine with two GPUs. Throws Failure where something is not as CUDA's manual says.
+// Contexts of both devices and what they make; the program itself.
 //
 // two_devices converse: a command a line, an answer a line, as test_client. `work N` launches on device N and checks what all launches there have
 // made: "ok", or what failed.
-#include <array>
+#include "tests/process/programs/two_devices.hpp"
+
 #include <cstdio>
 #include <cstring>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "tests/process/programs/conversation.hpp"
-#include "tests/process/programs/driver.hpp"
 
 using namespace mpsshim::test;
 
 namespace {
-
-constexpr unsigned kWords = 100'000;
-constexpr std::size_t kBytes = kWords * sizeof(unsigned);
-
-struct Side {
-  CUdevice device = 0;
-  CUcontext context = nullptr;
-  CUmodule module = nullptr;
-  CUfunction add = nullptr;
-  CUfunction fill_index = nullptr;
-  CUstream stream = nullptr;
-  CUdeviceptr data = 0;
-
-  void make(int ordinal) {
-    CU(cuDeviceGet(&device, ordinal));
-    CU(cuDevicePrimaryCtxRetain(&context, device));
-    CU(cuCtxSetCurrent(context));
-    CU(cuModuleLoadData(&module, kPlainPtx));
-    CU(cuModuleGetFunction(&add, module, "add"));
-    CU(cuModuleGetFunction(&fill_index, module, "fill_index"));
-    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    CU(cuMemAlloc(&data, kBytes));
-    CU(cuMemsetD32(data, 0, kWords));
-    CU(cuCtxSynchronize());
-  }
-  void use() const { CU(cuCtxSetCurrent(context)); }
-  void launch_add(CUdeviceptr words, unsigned value) const { launch_add(add, words, value); }
-  void launch_add(CUfunction function, CUdeviceptr words, unsigned value) const {
-    unsigned count = kWords;
-    void* arguments[] = {&words, &count, &value};
-    CU(cuLaunchKernel(function, (kWords + 127) / 128, 1, 1, 128, 1, 1, 0, stream, arguments, nullptr));
-  }
-  // Runs long: one thread writes all.
-  void launch_fill(CUdeviceptr words, unsigned factor) const {
-    unsigned count = kWords;
-    void* arguments[] = {&words, &count, &factor};
-    CU(cuLaunchKernel(fill_index, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
-  }
-  [[nodiscard]] std::vector<unsigned> read(CUdeviceptr words) const {
-    std::vector<unsigned> found(kWords);
-    CU(cuMemcpyDtoH(found.data(), words, kBytes));
-    return found;
-  }
-};
-
-using Sides = std::array<Side, 2>;
-
-void require_all(const std::vector<unsigned>& words, unsigned value, const char* what) {
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    if (words[i] != value)
-      throw Failure(std::string(what) + ": word " + std::to_string(i) + " is " + std::to_string(words[i]) + ", not " + std::to_string(value));
-  }
-}
-void require_index(const std::vector<unsigned>& words, unsigned factor, const char* what) {
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    if (words[i] != i * factor) throw Failure(std::string(what) + ": word " + std::to_string(i) + " is " + std::to_string(words[i]));
-  }
-}
 
 void contexts(Sides& sides) {
   CUdevice device = -1;
@@ -202,93 +141,6 @@ void libraries(Sides& sides) {
   CU(cuLibraryUnload(library));
 }
 
-void events(Sides& sides) {
-  CUevent event = nullptr;
-  sides[0].use();
-  CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-  CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventRecord(event, sides[1].stream));
-  for (unsigned round = 1; round <= 10; ++round) {
-    sides[0].use();
-    sides[0].launch_fill(sides[0].data, round);
-    CU(cuEventRecord(event, sides[0].stream));
-    sides[1].use();
-    CU(cuStreamWaitEvent(sides[1].stream, event, 0));
-    CU(cuMemcpyPeerAsync(sides[1].data, sides[1].context, sides[0].data, sides[0].context, kBytes, sides[1].stream));
-    sides[1].launch_add(sides[1].data, 0);
-    CU(cuStreamSynchronize(sides[1].stream));
-    CU(cuEventQuery(event));
-    require_index(sides[1].read(sides[1].data), round, "what another device has written before an event");
-  }
-  CU(cuEventSynchronize(event));  // with the other device's context current
-  CU(cuEventDestroy(event));
-  CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamWaitEvent(sides[1].stream, event, 0));
-}
-
-void copies(Sides& sides) {
-  sides[0].use();
-  sides[0].launch_fill(sides[0].data, 5);
-  CU(cuStreamSynchronize(sides[0].stream));
-  CU(cuMemcpyPeer(sides[1].data, sides[1].context, sides[0].data, sides[0].context, kBytes));
-  sides[1].use();
-  require_index(sides[1].read(sides[1].data), 5, "cuMemcpyPeer");
-  CU(cuMemsetD32(sides[1].data, 0, kWords));
-  CU(cuMemcpyDtoD(sides[1].data, sides[0].data, kBytes));
-  require_index(sides[1].read(sides[1].data), 5, "cuMemcpyDtoD");
-  CU(cuMemsetD32(sides[1].data, 0, kWords));
-  CU(cuMemcpy(sides[1].data, sides[0].data, kBytes));
-  require_index(sides[1].read(sides[1].data), 5, "cuMemcpy");
-  // In the NULL stream of the current context, whichever device is written to.
-  sides[0].use();
-  Side in_null = sides[0];
-  in_null.stream = nullptr;
-  for (unsigned round = 2; round < 6; ++round) {
-    in_null.launch_fill(sides[0].data, round);
-    CU(cuMemcpyAsync(sides[1].data, sides[0].data, kBytes, nullptr));
-    in_null.launch_fill(sides[0].data, 1);
-    CU(cuStreamSynchronize(nullptr));
-    sides[1].use();
-    require_index(sides[1].read(sides[1].data), round, "a copy in the NULL stream");
-    sides[0].use();
-  }
-  // What names no stream is in that order, too.
-  in_null.launch_fill(sides[0].data, 11);
-  CU(cuMemcpyAsync(sides[1].data, sides[0].data, kBytes, nullptr));
-  require_index(sides[0].read(sides[1].data), 11, "a download of the other device's memory");
-  for (unsigned round = 0; round < 5; ++round) {
-    CU(cuMemsetD32(sides[1].data, round, kWords));
-    CU(cuMemcpyAsync(sides[0].data, sides[1].data, kBytes, nullptr));
-    CU(cuStreamSynchronize(nullptr));
-    require_all(sides[0].read(sides[0].data), round, "a fill of the other device's memory");
-  }
-  // Memory is not given back before a copy has been made.
-  CUdeviceptr soon_free = 0;
-  CU(cuMemAlloc(&soon_free, kBytes));
-  CU(cuMemsetD32(soon_free, 3, kWords));
-  in_null.launch_fill(sides[0].data, 1);
-  CU(cuMemcpyAsync(sides[1].data, soon_free, kBytes, nullptr));
-  CU(cuMemFree(soon_free));
-  CU(cuStreamSynchronize(nullptr));
-  require_all(sides[0].read(sides[1].data), 3, "a copy of memory that was freed behind it");
-  sides[1].use();
-  // In the source's stream, of odd size, and larger than what goes at once.
-  constexpr std::size_t kLarge = (9u << 20) + 4;
-  CUdeviceptr from = 0, to = 0;
-  CU(cuMemAlloc(&to, kLarge));
-  sides[0].use();
-  CU(cuMemAlloc(&from, kLarge));
-  CU(cuMemsetD32Async(from, 0xabcd, kLarge / 4, sides[0].stream));
-  CU(cuMemcpyAsync(to, from, kLarge, sides[0].stream));
-  CU(cuMemsetD32Async(from, 0, kLarge / 4, sides[0].stream));
-  CU(cuStreamSynchronize(sides[0].stream));
-  std::vector<unsigned> found(kLarge / 4);
-  CU(cuMemcpyDtoH(found.data(), to, kLarge));
-  require_all(found, 0xabcd, "a large copy in the source's stream");
-  CU(cuMemFree(from));
-  CU(cuMemFree(to));
-  CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyPeer(sides[1].data, sides[1].context, sides[0].data, sides[0].context, std::size_t{1} << 40));
-  CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoDAsync(sides[1].data + kBytes, sides[0].data, std::size_t{1} << 40, sides[0].stream));
-}
-
 void pools(Sides& sides) {
   std::array<CUmemoryPool, 2> pool{};
   for (unsigned i = 0; i < 2; ++i) CU(cuDeviceGetDefaultMemPool(&pool[i], sides[i].device));
@@ -351,37 +203,6 @@ void reset(Sides& sides) {
   require_all(sides[0].read(sides[0].data), 8, "the other device was made anew");
 }
 
-void threads(Sides& sides) {
-  std::vector<std::thread> all;
-  std::array<std::string, 6> faults;
-  for (unsigned t = 0; t < faults.size(); ++t) {
-    all.emplace_back([&, t] {
-      try {
-        for (unsigned round = 0; round < 30; ++round) {
-          const Side& side = sides[(t + round) % 2];
-          side.use();
-          CUdeviceptr words = 0;
-          CUstream stream = nullptr;
-          CU(cuMemAlloc(&words, kBytes));
-          CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-          CU(cuMemsetD32Async(words, t, kWords, stream));
-          Side own = side;
-          own.stream = stream;
-          own.launch_add(words, round);
-          CU(cuStreamSynchronize(stream));
-          require_all(own.read(words), t + round, "work of several threads");
-          CU(cuStreamDestroy(stream));
-          CU(cuMemFree(words));
-        }
-      } catch (const std::exception& fault) {
-        faults[t] = fault.what();
-      }
-    });
-  }
-  for (std::thread& thread : all) thread.join();
-  for (const std::string& fault : faults) require(fault.empty(), fault);
-}
-
 // An error of one device is that device's.
 void fault(Sides& sides) {
   sides[1].use();
@@ -417,8 +238,9 @@ class Conversing {
 };
 
 constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {
-    {"contexts", contexts}, {"memory", memory}, {"kernels", kernels}, {"libraries", libraries}, {"events", events}, {"copies", copies},
-    {"pools", pools},       {"graphs", graphs}, {"reset", reset},     {"threads", threads},     {"fault", fault},
+    {"contexts", contexts}, {"memory", memory},   {"kernels", kernels}, {"libraries", libraries}, {"events", events},
+    {"copies", copies},     {"pools", pools},     {"graphs", graphs},   {"reset", reset},         {"null_streams", null_streams},
+    {"forks", forks},       {"threads", threads}, {"fault", fault},
 };
 
 }  // namespace

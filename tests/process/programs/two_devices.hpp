@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// two_devices NAME: one subject of a program that works on the first two devices that it sees, results checked. Nothing here is of mpsshim: natively
+// each is right on a machine with two GPUs. Throws Failure where something is not as CUDA's manual says.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "tests/process/programs/driver.hpp"
+
+namespace mpsshim::test {
+
+inline constexpr unsigned kWords = 100'000;
+inline constexpr std::size_t kBytes = kWords * sizeof(unsigned);
+
+struct Side {
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  CUmodule module = nullptr;
+  CUfunction add = nullptr;
+  CUfunction fill_index = nullptr;
+  CUstream stream = nullptr;
+  CUdeviceptr data = 0;
+
+  void make(int ordinal) {
+    CU(cuDeviceGet(&device, ordinal));
+    CU(cuDevicePrimaryCtxRetain(&context, device));
+    CU(cuCtxSetCurrent(context));
+    CU(cuModuleLoadData(&module, kPlainPtx));
+    CU(cuModuleGetFunction(&add, module, "add"));
+    CU(cuModuleGetFunction(&fill_index, module, "fill_index"));
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuMemAlloc(&data, kBytes));
+    CU(cuMemsetD32(data, 0, kWords));
+    CU(cuCtxSynchronize());
+  }
+  void use() const { CU(cuCtxSetCurrent(context)); }
+  void launch_add(CUdeviceptr words, unsigned value) const { launch_add(add, words, value); }
+  void launch_add(CUfunction function, CUdeviceptr words, unsigned value) const {
+    unsigned count = kWords;
+    void* arguments[] = {&words, &count, &value};
+    CU(cuLaunchKernel(function, (kWords + 127) / 128, 1, 1, 128, 1, 1, 0, stream, arguments, nullptr));
+  }
+  // Runs long: one thread writes all.
+  void launch_fill(CUdeviceptr words, unsigned factor) const {
+    unsigned count = kWords;
+    void* arguments[] = {&words, &count, &factor};
+    CU(cuLaunchKernel(fill_index, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
+  }
+  [[nodiscard]] std::vector<unsigned> read(CUdeviceptr words) const {
+    std::vector<unsigned> found(kWords);
+    CU(cuMemcpyDtoH(found.data(), words, kBytes));
+    return found;
+  }
+};
+
+using Sides = std::array<Side, 2>;
+
+inline void require_all(const std::vector<unsigned>& words, unsigned value, const char* what) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] != value)
+      throw Failure(std::string(what) + ": word " + std::to_string(i) + " is " + std::to_string(words[i]) + ", not " + std::to_string(value));
+  }
+}
+inline void require_index(const std::vector<unsigned>& words, unsigned factor, const char* what) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] != i * factor) throw Failure(std::string(what) + ": word " + std::to_string(i) + " is " + std::to_string(words[i]));
+  }
+}
+
+// two_devices_order.cpp
+void events(Sides& sides);
+void copies(Sides& sides);
+void null_streams(Sides& sides);
+void threads(Sides& sides);
+void forks(Sides& sides);
+
+}  // namespace mpsshim::test
