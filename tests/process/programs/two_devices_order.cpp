@@ -117,6 +117,14 @@ void null_streams(Sides& sides) {
     in_null.launch_fill(side.data, 2);
     CU(cuCtxSynchronize());
     require_index(side.read(side.data), 2, "work in the NULL stream");
+    // More pageable memory than a driver takes in before it has to wait for what it has.
+    std::vector<unsigned> words(kWords);
+    for (unsigned round = 0; round < 1000; ++round) {
+      words[round] = round;
+      CU(cuMemcpyHtoDAsync(side.data, words.data(), kBytes, nullptr));
+    }
+    CU(cuStreamSynchronize(nullptr));
+    require(side.read(side.data) == words, "uploads in the NULL stream");
   }
 }
 
@@ -170,7 +178,7 @@ void forks(Sides& sides) {
   }
   for (unsigned i = 0; i < 2; ++i) {
     sides[i].use();
-    CU(cuMemsetD32(sides[i].data, 30 + i, kWords));
+    CU(cuMemsetD32Async(sides[i].data, 30 + i, kWords, sides[i].stream));
     CU(cuMemcpyDtoHAsync(words[i].data(), sides[i].data, kBytes, sides[i].stream));
     CU(cuStreamSynchronize(sides[i].stream));
     require_all(words[i], 30 + i, "registered memory after a fork");
