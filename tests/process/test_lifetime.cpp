@@ -54,6 +54,16 @@ pid_t holder(const fs::path& pipe) {
   return pid;
 }
 
+// Every thread of it: SIGSTOP finds one that runs a moment later.
+bool is_stopped(pid_t pid) {
+  for (const auto& task : fs::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+    const std::string stat = contents(task.path() / "stat");
+    const std::size_t name_end = stat.rfind(')');
+    if (name_end == std::string::npos || stat.compare(name_end + 1, 2, " T") != 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 TEST_CASE("a hundred times: quit, and the next broker starts at once") {
@@ -117,6 +127,7 @@ TEST_CASE("no executor is started once the broker ends, though its executors hav
     const std::vector<pid_t> executors = broker.servers();
     REQUIRE(executors.size() == 1);
     ::kill(broker.process().pid(), SIGSTOP);
+    REQUIRE(eventually(std::chrono::seconds(10), [&] { return is_stopped(broker.process().pid()); }));
     ::kill(executors[0], SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));  // its end comes first
     ::kill(broker.process().pid(), SIGTERM);

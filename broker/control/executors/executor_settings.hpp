@@ -41,6 +41,7 @@ struct ExecutorSettings {
   std::chrono::milliseconds hang_limit{10'000};  // of a driver call; 0: none
   // From the kernel log's word of a fault to the driver's, or there was none: an H200's driver takes up to 0.8 s.
   std::chrono::milliseconds report_limit{5'000};
+  std::chrono::milliseconds standstill_limit{20};  // once it is halted: for its threads to stop
   std::chrono::milliseconds linger{400};  // of a life that has lost its context, and by which the next one serves
 };
 

@@ -17,7 +17,6 @@ namespace {
 constexpr std::size_t kDeathsForFault = 5;
 constexpr std::chrono::seconds kDeathWindow{10};
 constexpr milliseconds kStandstillLook{1};
-constexpr milliseconds kStandstillLimit{20};
 
 }  // namespace
 
@@ -58,8 +57,8 @@ void ManagedExecutor::found_trap(const std::string& told) {
 void ManagedExecutor::await_standstill() {
   const auto waited = EventLoop::Clock::now() - end_noticed_at_;
   if (serving_->stands_still()) return give_up_life();
-  if (waited >= kStandstillLimit) {
-    log_info("Executor {} (pid {}): a thread of it does not stand still after {} ms.", label_, pid(), kStandstillLimit.count());
+  if (waited >= settings_.standstill_limit) {
+    log_info("Executor {} (pid {}): a thread of it does not stand still after {} ms.", label_, pid(), settings_.standstill_limit.count());
     return give_up_life();
   }
   limit_ = loop_.after(kStandstillLook, [this] { await_standstill(); });

@@ -9,12 +9,18 @@ using namespace mpsshim::broker::control::testing;
 
 namespace {
 
+ExecutorSettings limited_to(std::chrono::milliseconds standstill) {
+  ExecutorSettings settings = ControlFixture::settings({"libtest.so"});
+  settings.standstill_limit = standstill;
+  return settings;
+}
+
 struct Served : ControlFixture {
-  Served() { serve(); }
+  explicit Served(std::chrono::milliseconds standstill) : ControlFixture(quick_limits(), limited_to(standstill)) { serve(); }
 };
 
 struct Fixture {
-  Fixture() {
+  explicit Fixture(std::chrono::milliseconds standstill) : broker(standstill) {
     executor().stands_still = false;
     executor().set_progress(0, attached.session, 9, 9);
     executor().report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -32,7 +38,7 @@ struct Fixture {
 }  // namespace
 
 TEST_CASE("who is busy is decided once the executor stands still: until then its workers take records") {
-  Fixture f;
+  Fixture f(std::chrono::hours(1));
   for (int i = 0; i < 3; ++i) f.broker.loop.turn(1);
   CHECK_FALSE(f.is_judged());
   f.executor().set_progress(0, f.attached.session, 10, 9);
@@ -42,7 +48,7 @@ TEST_CASE("who is busy is decided once the executor stands still: until then its
 }
 
 TEST_CASE("an executor of which a thread does not come to stand is waited for a moment only") {
-  Fixture f;
+  Fixture f(ExecutorSettings{}.standstill_limit);
   REQUIRE(turn_until(f.broker.loop, [&] { return f.is_judged(); }));
   CHECK(state_in(f.page) == kMoved);
 }
