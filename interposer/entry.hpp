@@ -88,18 +88,9 @@ inline constexpr bool kIsBrief = Id == ApiId::cuLaunchKernel || Id == ApiId::cuL
                                  Id == ApiId::cuEventQuery || Id == ApiId::cuStreamQuery || Id == ApiId::cuStreamWaitEvent ||
                                  Id == ApiId::cuCtxGetCurrent || Id == ApiId::cuCtxSetCurrent || Id == ApiId::cuCtxGetDevice;
 
-// In a process with several sessions.
-template <typename... Parameters>
-[[gnu::noinline]] CUresult in_session(CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {
-  const ActingSession acting(session_for(arguments...));
-  return function(arguments...);
-}
-
 template <typename... Parameters>
 CUresult guarded(CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {
   try {
-    if (has_several_sessions()) [[unlikely]]
-      return in_session(function, arguments...);
     return function(arguments...);
   } catch (const std::bad_alloc&) {
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -108,6 +99,24 @@ CUresult guarded(CUresult (*function)(Parameters...), std::type_identity_t<Param
   } catch (...) {
     return CUDA_ERROR_UNKNOWN;
   }
+}
+
+// The same, for the session that the call is meant for; out of line, since most processes have one session and launches count every instruction.
+template <typename... Parameters>
+[[gnu::noinline]] CUresult in_its_session(CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {
+  return guarded(
+      +[](CUresult (*called)(Parameters...), Parameters... given) {
+        const ActingSession acting(session_for(given...));
+        return called(given...);
+      },
+      function, arguments...);
+}
+// What an exported function's implementation is called by.
+template <typename... Parameters>
+CUresult called(CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {
+  if (has_several_sessions()) [[unlikely]]
+    return in_its_session(function, arguments...);
+  return guarded(function, arguments...);
 }
 
 // The implementation of today's variant, for an older one whose arguments have fewer bits.
@@ -125,7 +134,7 @@ template <typename... Parameters>
   const std::uint64_t began_ns = proto::trace::enabled() ? proto::trace::now_ns() : 0;
   if (decision.way == Decision::Way::implementation) {
     const NoCancellation hold;
-    result = guarded(implementation, arguments...);
+    result = called(implementation, arguments...);
     if (result != CUDA_SUCCESS) note_error(id, result);
   } else if (decision.way == Decision::Way::real_driver) {
     const auto function = real_driver().*real;
@@ -147,7 +156,7 @@ CUresult entry(CUresult (CUDAAPI* DriverTable::*real)(Parameters...), CUresult (
   }
   if (process_state() == ProcessState::ready) [[likely]] {
     [[maybe_unused]] const std::conditional_t<kIsBrief<Id>, std::monostate, NoCancellation> hold{};
-    const CUresult result = guarded(implementation, arguments...);  // api::cuX, in forward/ or local/
+    const CUresult result = called(implementation, arguments...);  // api::cuX, in forward/ or local/
     if (result != CUDA_SUCCESS) [[unlikely]]
       note_error(Id, result);
     return result;

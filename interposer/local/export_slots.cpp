@@ -135,12 +135,12 @@ CUresult tools_stream_object(CUcontext context, CUstream stream, void** object) 
 CUresult tools_stream_id(CUcontext context, void* object, std::uint64_t* id) {
   if (!find_owner(context)) return CUDA_ERROR_INVALID_CONTEXT;
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return guarded(
-      +[](void* stream, std::uint64_t* out) {
-        *out = forward::unique_stream_id(static_cast<CUstream>(stream));
+  return called(
+      +[](CUstream stream, std::uint64_t* out) {
+        *out = forward::unique_stream_id(stream);
         return *out != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
       },
-      object, id);
+      static_cast<CUstream>(object), id);
 }
 
 CUresult empty_array(void** array, std::size_t* count) {
@@ -153,7 +153,7 @@ CUresult empty_array(void** array, std::size_t* count) {
 std::uint32_t visit_module_functions(CUcontext, CUmodule module, void (*visit)(void*, CUfunction), void* user) {
   std::uint32_t count = 0;
   if (visit == nullptr || !is_initialised()) return 0;
-  const CUresult error = guarded(
+  const CUresult error = called(
       +[](CUmodule which, void (*each)(void*, CUfunction), void* with, std::uint32_t* out) {
         return forward::visit_functions(which, each, with, *out);
       },
