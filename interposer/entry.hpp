@@ -89,7 +89,7 @@ inline constexpr bool kIsBrief = Id == ApiId::cuLaunchKernel || Id == ApiId::cuL
                                  Id == ApiId::cuCtxGetCurrent || Id == ApiId::cuCtxSetCurrent || Id == ApiId::cuCtxGetDevice;
 
 template <typename... Parameters>
-CUresult guarded(CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {
+[[gnu::always_inline]] inline CUresult guarded(CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {
   try {
     return function(arguments...);
   } catch (const std::bad_alloc&) {
@@ -113,7 +113,7 @@ template <typename... Parameters>
 }
 // What an exported function's implementation is called by.
 template <typename... Parameters>
-CUresult called(CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {
+[[gnu::always_inline]] inline CUresult called(CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {
   if (has_several_sessions()) [[unlikely]]
     return in_its_session(function, arguments...);
   return guarded(function, arguments...);
