@@ -22,6 +22,7 @@
 #include "broker/compiler/compiler_main.hpp"
 #include "broker/control/base/daemon.hpp"
 #include "broker/control/base/handover.hpp"
+#include "broker/control/base/service_manager.hpp"
 #include "broker/control/base/user.hpp"
 #include "broker/control/executors/driver_choice.hpp"
 #include "broker/control/server/server.hpp"
@@ -109,6 +110,16 @@ ServerOptions server_options(const Arguments& arguments, const Daemon& daemon, c
   return options;
 }
 
+// The directory, and in it the socket of clients if one was passed.
+bool settle_place(const Arguments& arguments, std::optional<PipeDirectory>& pipes, mpsshim::proto::FileDescriptor& passed, std::string& why) {
+  pipes = PipeDirectory::claim(arguments.pipe_dir, why, arguments.all_users ? PipeDirectory::Guests::all_users : PipeDirectory::Guests::own_user);
+  if (!pipes) return false;
+  std::optional<mpsshim::proto::FileDescriptor> listener = take_client_listener(pipes->client_socket(), why);
+  if (!listener) return false;
+  passed = std::move(*listener);
+  return true;
+}
+
 // `state`: what was handed over, if anything was, by a program with the command line `former`. `words`: this one's.
 int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::string>& words, const std::vector<std::string>& former,
           StateReader* state, std::optional<PipeDirectory> pipes) {
@@ -122,10 +133,8 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
   const ExecutorSettings executors = executor_settings(arguments);
   if (executors.drivers.empty()) return refuse("libcuda_cpu.so lies neither beside mpsbroker nor in its ../lib: name its path with --driver");
   std::string why;
-  if (state == nullptr) {
-    pipes = PipeDirectory::claim(arguments.pipe_dir, why, arguments.all_users ? PipeDirectory::Guests::all_users : PipeDirectory::Guests::own_user);
-  }
-  if (!pipes) return refuse(why);
+  mpsshim::proto::FileDescriptor passed;
+  if (state == nullptr && !settle_place(arguments, pipes, passed, why)) return refuse(why);
   std::error_code error;
   std::filesystem::create_directories(arguments.log_dir, error);
   const std::string log_path = executors.log_dir + "/control.log";
@@ -148,7 +157,7 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
                                            daemon.settled(reason.empty() ? "" : "no driver serves: " + reason);
                                          });
   server->set_continuation({own_path(), words, arguments.log_dir, arguments.driver});
-  if (state == nullptr ? !server->listen(why) : !server->resume(*state, arguments.resume_failed, why)) {
+  if (state == nullptr ? !server->listen(std::move(passed), why) : !server->resume(*state, arguments.resume_failed, why)) {
     if (state != nullptr) (void)server.release();
     return refuse(why);
   }
@@ -201,6 +210,7 @@ int main(int argc, char** argv) {
   raise_file_limit();
   if (std::string why; !arguments.user.empty() && !become_user(arguments.user, arguments.all_users, why)) return fail(why);
   prctl(PR_SET_DUMPABLE, arguments.dumpable ? 1 : 0);  // becoming another user may have set it
+  if (arguments.daemon && has_passed_sockets()) return fail("-d leaves the sockets behind that systemd has passed: start it with -f", kUsage);
   const std::vector<std::string> words = own_arguments(argc, argv);
   if (arguments.resume >= 0) return take_over(arguments, words);
   settle_paths(arguments);

@@ -25,3 +25,25 @@ foreach(program IN ITEMS mpsbroker mpsctl mpsrun)
   endif()
 endforeach()
 install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT mpsshim)
+
+# Units of systemd name the programs by the path that is installed, which is known when that is done. With the prefix /usr settings are in /etc.
+if(TARGET mpsbroker)
+  set(_packaging "${PROJECT_SOURCE_DIR}/packaging")
+  install(CODE "
+    set(MPSSHIM_BIN \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")
+    set(MPSSHIM_ETC \"\${CMAKE_INSTALL_PREFIX}/etc\")
+    if(CMAKE_INSTALL_PREFIX STREQUAL \"/usr\")
+      set(MPSSHIM_ETC /etc)
+    endif()
+    configure_file(\"${_packaging}/systemd/mpsshim.service.in\" \"${PROJECT_BINARY_DIR}/packaging/system/mpsshim.service\" @ONLY)
+    configure_file(\"${_packaging}/systemd/mpsshim-user.service.in\" \"${PROJECT_BINARY_DIR}/packaging/user/mpsshim.service\" @ONLY)
+    set(_units \"\${CMAKE_INSTALL_PREFIX}/lib/systemd\")
+    file(INSTALL DESTINATION \"\${_units}/system\" TYPE FILE FILES
+      \"${PROJECT_BINARY_DIR}/packaging/system/mpsshim.service\" \"${_packaging}/systemd/mpsshim.socket\")
+    file(INSTALL DESTINATION \"\${_units}/user\" TYPE FILE FILES \"${PROJECT_BINARY_DIR}/packaging/user/mpsshim.service\")
+    file(INSTALL DESTINATION \"\${_units}/user\" TYPE FILE FILES \"${_packaging}/systemd/mpsshim-user.socket\" RENAME mpsshim.socket)
+    if(NOT EXISTS \"\$ENV{DESTDIR}\${MPSSHIM_ETC}/default/mpsshim\") # settings are the administrator's
+      file(INSTALL DESTINATION \"\${MPSSHIM_ETC}/default\" TYPE FILE FILES \"${_packaging}/mpsshim.default\" RENAME mpsshim)
+    endif()
+  " COMPONENT mpsshim)
+endif()

@@ -20,10 +20,26 @@ for program in mpsbroker mpsctl mpsrun; do
         [[ -s $prefix/usr/share/$page ]] || fail "share/$page is not installed"
     done
 done
+for unit in system/mpsshim.service system/mpsshim.socket user/mpsshim.service user/mpsshim.socket; do
+    [[ -s $prefix/usr/lib/systemd/$unit ]] || fail "lib/systemd/$unit is not installed"
+done
+[[ -s $prefix/usr/etc/default/mpsshim ]] || fail "etc/default/mpsshim is not installed"
+grep -q "^ExecStart=$prefix/usr/bin/mpsbroker -f " "$prefix/usr/lib/systemd/system/mpsshim.service" || fail "mpsshim.service starts another program"
+if command -v systemd-analyze >/dev/null; then
+    for kind in system user; do
+        options=()
+        [[ $kind == system ]] || options=(--user)
+        said=$(XDG_RUNTIME_DIR=$prefix SYSTEMD_UNIT_PATH=$prefix/usr/lib/systemd/$kind: systemd-analyze "${options[@]}" --man=no verify \
+            "$prefix/usr/lib/systemd/$kind/mpsshim.service" "$prefix/usr/lib/systemd/$kind/mpsshim.socket" 2>&1) || fail "systemd-analyze verify: $said"
+        ! grep -F "$prefix" <<<"$said" || fail "systemd-analyze verify: $said"
+    done
+else
+    echo "systemd-analyze is not installed: the units were not verified"
+fi
 # ldconfig makes a link of each SONAME it meets: nothing that is called libcuda.so.1 may lie in a folder it visits.
 while read -r library; do
     [[ $library == */mpsshim/* ]] || fail "$library lies outside a folder of its own"
-done < <(find "$prefix/usr" -name '*.so*')
+done < <(find "$prefix/usr" -name '*.so' -o -name '*.so.*')
 
 library=$(find "$prefix/usr" -name libmpsshim.so)
 for name in libcuda.so libcuda.so.1; do

@@ -231,8 +231,8 @@ TEST_CASE("a program that cannot take over changes nothing") {
   Client idle(broker);
   require_ok(idle, "hold", broker);
   const pid_t executor = executor_of(broker);
-  installed.install_script("echo handover 9 10");
-  require_refused(broker, "reads hand-overs of versions 9 to 10, this broker writes 8");
+  installed.install_script("echo handover 10 11");
+  require_refused(broker, "reads hand-overs of versions 10 to 11, this broker writes 9");
   installed.install_script("exit 0");
   require_refused(broker, "is no mpsbroker that can take over");
   std::filesystem::remove(installed.path());

@@ -138,9 +138,10 @@ proto::FileDescriptor sealed_file(const char* name, std::size_t bytes) {
 
 // CUDA_MPS_PIPE_DIRECTORY would make the driver look for NVIDIA's own daemon there; LD_PRELOAD may name our own stand-in for the driver.
 std::vector<std::string> driver_environment() {
-  // The last two would have drivers compile where machine code has been chosen for them (fatbin_choice.hpp).
-  constexpr std::string_view kNotInherited[] = {"CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD",      kLibraryPath, kConnections,
-                                                kCopyConnections,          "CUDA_FORCE_JIT", "CUDA_FORCE_PTX_JIT"};
+  // CUDA_FORCE_… would have drivers compile where machine code has been chosen for them (fatbin_choice.hpp). What a service manager is told is the
+  // control process's to say.
+  constexpr std::string_view kNotInherited[] = {"CUDA_MPS_PIPE_DIRECTORY", "LD_PRELOAD",         kLibraryPath,    kConnections,    kCopyConnections,
+                                                "CUDA_FORCE_JIT",          "CUDA_FORCE_PTX_JIT", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"};
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);

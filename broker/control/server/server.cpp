@@ -69,7 +69,7 @@ void Server::stop_listening() {
   client_watch_.reset();
   command_watch_.reset();
   accept_timer_.reset();
-  if (client_listener_.valid()) unlink(directory_.client_socket().c_str());
+  if (client_listener_.valid() && !is_client_listener_passed_) unlink(directory_.client_socket().c_str());
   if (command_listener_.valid()) unlink(directory_.control_socket().c_str());
   // With all that lies in the sockets of those who were not let in any more.
   std::vector<proto::FileDescriptor> listeners;
@@ -79,15 +79,17 @@ void Server::stop_listening() {
   if (!listeners.empty()) disposal_.sockets().close(std::move(listeners), [] {});
 }
 
-bool Server::listen(std::string& why) {
-  client_listener_ = proto::Socket::listen_at(directory_.client_socket(), kBacklog);
+bool Server::listen(proto::FileDescriptor passed, std::string& why) {
+  is_client_listener_passed_ = passed.valid();
+  client_listener_ = is_client_listener_passed_ ? proto::Socket(std::move(passed)) : proto::Socket::listen_at(directory_.client_socket(), kBacklog);
   if (client_listener_.valid()) command_listener_ = proto::Socket::listen_at(directory_.control_socket(), kBacklog);
   if (!command_listener_.valid()) {
-    why = fmt::format("no socket can be made in {} ({}): name another directory with --pipe-dir", directory_.path(), std::strerror(errno));
+    why = fmt::format("no socket can be made in {} ({}): {}name another directory with --pipe-dir", directory_.path(), std::strerror(errno),
+                      errno == EADDRINUSE ? "where systemd listens there, start its mpsshim.service, or " : "");
     return false;
   }
   // Who may come in is decided by uid, in the handshake: the sockets themselves are open to all users only where all are served.
-  if (manager_.limits().serves_all_users && chmod(directory_.client_socket().c_str(), 0666) != 0) {
+  if (!is_client_listener_passed_ && manager_.limits().serves_all_users && chmod(directory_.client_socket().c_str(), 0666) != 0) {
     why = fmt::format("{} cannot be opened to all users ({})", directory_.client_socket(), std::strerror(errno));
     return false;
   }
@@ -135,13 +137,23 @@ void Server::obey_signal(int number, pid_t sender) {
 
 // Executors see by themselves that the file has another name now.
 void Server::reopen_logs() {
+  service_manager_.reloading();
   reopen_log_files();
   if (options_.reopen_output) options_.reopen_output();
   log_info("Broker {} (pid {}): the logs are opened anew.", MPSSHIM_VERSION, getpid());
+  service_manager_.ready(serving());
 }
 
 void Server::settle(const std::string& why) {
-  if (auto settled = std::exchange(on_settled_, nullptr)) settled(why);
+  auto settled = std::exchange(on_settled_, nullptr);
+  if (!settled) return;
+  settled(why);
+  if (why.empty()) return service_manager_.ready(serving());
+  service_manager_.status("No driver serves: " + why);
+}
+
+std::string Server::serving() const {
+  return fmt::format("Serves {} in {}.", manager_.limits().serves_all_users ? "all users" : fmt::format("uid {}", geteuid()), directory_.path());
 }
 
 void Server::accept_client() {
@@ -311,8 +323,10 @@ void Server::await_departure(std::optional<EventLoop::Clock::time_point> until) 
   quit_timer_ = loop_.after(kDepartureLook, [this, until] { await_departure(until); });
 }
 
+// Only now: what is stopping may be killed after a time, and to wait for clients is no part of that.
 void Server::quit_now() {
   quitting_ = true;
+  service_manager_.stopping();
   stop_listening();
   manager_.quit(CUDA_ERROR_MPS_CLIENT_TERMINATED);
 }

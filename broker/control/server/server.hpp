@@ -15,6 +15,7 @@
 #include "broker/control/base/event_loop.hpp"
 #include "broker/control/base/handover.hpp"
 #include "broker/control/base/pipe_directory.hpp"
+#include "broker/control/base/service_manager.hpp"
 #include "broker/control/manager/session_manager.hpp"
 #include "broker/control/processes/disposal.hpp"
 #include "broker/control/server/client_connection.hpp"
@@ -37,8 +38,8 @@ class Server {
          std::function<void(const std::string&)> on_settled);
   ~Server();
 
-  // False, with a sentence in `why`, if the sockets cannot be made.
-  [[nodiscard]] bool listen(std::string& why);
+  // False, with a sentence in `why`, if the sockets cannot be made. `passed`: that of clients, where a service manager has made it.
+  [[nodiscard]] bool listen(proto::FileDescriptor passed, std::string& why);
   // How this process would be started again, for `mpsctl restart`: the program that is installed now, and what it needs to come to itself.
   struct Continuation {
     std::string program;
@@ -82,9 +83,11 @@ class Server {
   void await_departure(std::optional<EventLoop::Clock::time_point> until);
   [[nodiscard]] Commands::Result hold(pid_t pid);
   void quit_now();
+  [[nodiscard]] std::string serving() const;  // for a service manager
   void stop_listening();
 
   EventLoop loop_;
+  ServiceManager service_manager_{loop_};
   Disposal disposal_{loop_};
   const PipeDirectory directory_;
   const ServerOptions options_;
@@ -106,6 +109,7 @@ class Server {
   std::unique_ptr<HandoverQuery> query_;
   bool restarting_ = false;  // by a command that has not been answered yet
   bool resumed_ = false;
+  bool is_client_listener_passed_ = false;  // then its file is not ours to remove
   bool quitting_ = false;
   bool has_terminal_ = false;
   int exit_status_ = 0;

@@ -44,6 +44,7 @@ void Server::hand_over(const Commands::Answer& answer) {
     renew_timer_ = loop_.after(kSealLook, [this, answer] { hand_over(answer); });
     return;
   }
+  service_manager_.reloading();
   StateWriter state;
   save(state);
   const proto::FileDescriptor file = state.finish();
@@ -60,7 +61,10 @@ void Server::hand_over(const Commands::Answer& answer) {
   }
   const std::string why = fmt::format("{} cannot be executed ({})", continuation_.program, std::strerror(errno));
   log_error("The hand-over failed: {}. This broker goes on.", why);
-  manager_.restarts().start_executors([answer, why] { answer({false, "nothing was changed: " + why}); });
+  manager_.restarts().start_executors([this, answer, why] {
+    service_manager_.ready(serving());
+    answer({false, "nothing was changed: " + why});
+  });
 }
 
 void Server::save(StateWriter& state) {
@@ -88,6 +92,7 @@ void Server::save(StateWriter& state) {
     state.file(command->fd());
   }
   holders_.save(state);
+  state.number(is_client_listener_passed_ ? 1 : 0);
   manager_.save(state);
 }
 
@@ -108,10 +113,12 @@ bool Server::resume(StateReader& state, const std::string& failure, std::string&
     if (is_restart) askers->push_back(std::move(asker));
   }
   if (state.version() >= 7) holders_.restore(state);
+  is_client_listener_passed_ = state.version() >= 9 && state.number() != 0;
   const auto began = EventLoop::Clock::now();
   const bool resumed = manager_.resume(state, why, [this, askers, failure, began] {
     const double took_ms = std::chrono::duration<double, std::milli>(EventLoop::Clock::now() - began).count();
     log_info("Broker {} (pid {}) has taken over, its executors were ready after {:.1f} ms.", MPSSHIM_VERSION, getpid(), took_ms);
+    service_manager_.ready(serving());
     const Commands::Result result = failure.empty() ? Commands::Result{true, ""} : Commands::Result{false, "the former broker goes on: " + failure};
     for (const proto::Socket& asker : *askers) CommandConnection::answer_on(asker, result);
     askers->clear();
