@@ -53,6 +53,8 @@ native_package() { # NAME
         'libzstd-dev     libzstd-devel    libzstd-devel            zstd' \
         'libclang-rt-dev compiler-rt      -                        compiler-rt' \
         'clang-tidy      clang-tools-extra clang-tools             -' \
+        'python3-yaml    python3-pyyaml   python3-PyYAML           python-yaml' \
+        'python3-jsonschema python3-jsonschema python3-jsonschema  python-jsonschema' \
         'clang-format    git-clang-format -                        -'; do
         local -a names
         read -r -a names <<<"$row"

@@ -106,6 +106,14 @@ std::vector<CommandSpec> actions() {
        true,
        "Ends the broker when its clients have left, at the latest after SECONDS, or at once; takes no new ones meanwhile. mpsctl returns when it has "
        "ended"},
+      {"cdi",
+       {{"--output", ArgumentSpec{"FILE", ArgumentKind::file}}},
+       {},
+       Formats::text,
+       true,
+       "Writes the file by which container engines give containers this machine's library and socket with --device mpsshim.dev/gpu=shared (CDI 0.5). "
+       "FILE: /etc/cdi/mpsshim.json by default; -: standard output. No broker is asked",
+       true},
       {"help", {}, {}, Formats::text, false, "These lines"},
   };
 }
@@ -139,6 +147,7 @@ const char* kind_name(ArgumentKind kind) {
     case ArgumentKind::size: return "size";
     case ArgumentKind::seconds: return "seconds";
     case ArgumentKind::format: return "format";
+    case ArgumentKind::file: return "file";
     case ArgumentKind::literal: return "literal";
   }
   return "";

@@ -22,6 +22,7 @@ enum class ArgumentKind {
   size,     // of memory
   seconds,
   format,   // csv, csv,noheader or json
+  file,     // path of one
   literal,  // the word itself
 };
 [[nodiscard]] const char* kind_name(ArgumentKind kind);
@@ -49,6 +50,7 @@ struct CommandSpec {
   Formats formats = Formats::text;
   bool is_action = false;  // it changes something: always logged
   std::string_view help;
+  bool is_local = false;  // mpsctl obeys it itself, also where there is no broker
 };
 
 [[nodiscard]] std::span<const CommandSpec> command_table();            // in the order of help

@@ -34,6 +34,7 @@ std::optional<Range> range_of(ArgumentKind kind) {
     case ArgumentKind::device:
     case ArgumentKind::size:
     case ArgumentKind::format:
+    case ArgumentKind::file:
     case ArgumentKind::literal: return std::nullopt;
   }
   return std::nullopt;

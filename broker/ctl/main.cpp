@@ -4,17 +4,25 @@
 // last two, one line on standard error says why.
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <system_error>
+#include <variant>
 #include <vector>
+
+#include <unistd.h>
 
 #include "broker/command_line.hpp"
 #include "broker/commands/command_table.hpp"
 #include "broker/commands/parsed_command.hpp"
 #include "broker/control/base/pipe_directory.hpp"
 #include "broker/ctl/broker_client.hpp"
+#include "broker/ctl/container_device.hpp"
 #include "broker/ctl/line_reader.hpp"
+#include "broker/run/parts.hpp"
+#include "proto/handshake.hpp"
 
 namespace {
 
@@ -47,7 +55,40 @@ std::optional<milliseconds> end_limit(const std::string& command) {
   return kEndLimit + milliseconds(1000 * seconds);
 }
 
+// `directory`: where the broker is, or would be.
+int write_container_device(const ParsedCommand& command, const std::string& directory) {
+  std::string why;
+  const auto parts = run::find_parts(why);
+  if (!parts) return fail(kRefused, why);
+  std::error_code error;
+  const std::string place = std::filesystem::absolute(directory, error).lexically_normal().string();
+  const ctl::ContainerParts found{parts->library, place + "/" + mpsshim::proto::kClientSocketName};
+  const std::string text = ctl::container_device(found);
+  const std::string output = command.has("--output") ? command.text("--output") : ctl::kContainerDeviceFile;
+  if (output == "-") return std::fputs(text.c_str(), stdout) < 0 ? kRefused : 0;
+  if (!ctl::replace_file(output, text, why)) return fail(kRefused, why);
+  if (access(found.socket.c_str(), F_OK) != 0) {
+    std::fprintf(stderr,
+                 "mpsctl: written, but there is no socket %s yet, and without it no such container starts: systemctl enable --now mpsshim.socket\n",
+                 found.socket.c_str());
+  }
+  return 0;
+}
+
+// Those that need no broker. nullopt: it is none of them.
+std::optional<int> execute_here(const std::string& line, const std::string& directory) {
+  std::istringstream words(line);
+  std::string name;
+  words >> name;
+  const CommandSpec* const spec = find_command(name);
+  if (spec == nullptr || !spec->is_local) return std::nullopt;
+  const auto parsed = parse_command(line);
+  if (const auto* fault = std::get_if<std::string>(&parsed)) return fail(kRefused, *fault);
+  return write_container_device(std::get<ParsedCommand>(parsed), directory);
+}
+
 int execute(const std::string& directory, const std::string& command) {
+  if (const std::optional<int> status = execute_here(command, directory)) return *status;
   if (command.size() >= mpsshim::proto::kMaxMessageBytes) return fail(kNotAsked, "the command is too long");
   ctl::BrokerClient broker(directory);
   const ctl::Answer answer = broker.ask(command, kAnswerLimit);
@@ -137,6 +178,7 @@ int main(int argc, char** argv) {
   const std::optional<std::string> command = joined(words);
   if (!command) return kNotAsked;
   if (command->starts_with('-')) return fail(kNotAsked, "there is no option " + as_quoted(words.front()) + ": see mpsctl --help");
+  if (const std::optional<int> status = execute_here(*command + form, control::choose_pipe_directory(pipe_dir))) return *status;
   const std::vector<std::string> directories = control::pipe_directories_to_search(pipe_dir);
   const ctl::Found found = ctl::find_broker(directories, directories.size() == 1 ? ctl::Trust::anybody : ctl::Trust::user_and_root);
   if (found.reach == ctl::Reach::absent || found.reach == ctl::Reach::forbidden) {

@@ -39,6 +39,7 @@ _mpsctl_values() { # KIND SERVER [--pipe-dir DIR]
         client) mpsctl "$@" get_client_list "$server" 2>/dev/null ;;
         device) mpsctl "$@" device_query --format=csv,noheader 2>/dev/null | cut -d, -f1,3 | tr , '\n' ;;
         format) printf '%s\n' text json csv csv,noheader ;;
+        file) compgen -f -- "$cur" ;;
         literal) printf '%s\n' "$server" ;;
     esac
 }
@@ -169,6 +170,8 @@ def zsh_values(name, kind):
         return f"{kind}:_mpsctl_values {kind}"
     if kind == "format" or name == "--format":
         return f"format:({FORMATS})"
+    if kind == "file":
+        return "file:_files"
     return f"{kind or 'value'}: "
 
 
@@ -294,6 +297,8 @@ def fish_values(name, kind):
         return f" -x -a '(__mpsctl_{kind})'"
     if kind == "format" or name == "--format":
         return f" -x -a {fish_quoted(FORMATS)}"
+    if kind == "file":
+        return " -r -F"
     return " -x"
 
 

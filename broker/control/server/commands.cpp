@@ -33,6 +33,7 @@ void Commands::execute(const std::string& line, Answer answer, pid_t asker) cons
   if (const auto* fault = std::get_if<std::string>(&parsed)) return answer(failure(*fault));
   const auto& command = std::get<ParsedCommand>(parsed);
   const std::string_view name = command.name();
+  if (command.spec().is_local) return answer(failure(fmt::format("{} is a command of mpsctl's own, which no broker obeys", name)));
   if (name == "restart") return restart(command, answer);
   if (name == "terminate_client") return terminate_client(command, answer);
   if (name == "start_server") return answer(start_server(command));

@@ -67,6 +67,8 @@ constexpr Mistake kMistakes[] = {
     {"restart executors now", "\"now\" is one word too many"},
     {"hold 1 2", "\"2\" is one word too many"},
     {"quit now", "\"now\" is one word too many"},
+    {"cdi now", "\"now\" is one word too many: usage: cdi [--output FILE]"},
+    {"cdi --output /tmp/x", "cdi is a command of mpsctl's own, which no broker obeys"},
     {"help me", "\"me\" is one word too many"},
     // no such option
     {"ps -x", "ps has no option \"-x\""},
