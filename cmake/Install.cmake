@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-# What is installed, in one place. The two libraries carry the SONAME libcuda.so.1, so they go into a folder of their
+# What is installed, in one place. The libraries carry the SONAMEs libcuda.so.1 and libnvidia-ml.so.1, so they go into a folder of their
 # own: in an ordinary library folder ldconfig would make libcuda.so.1 point at them, for every program of the machine.
 # The folder libcuda in it is for LD_LIBRARY_PATH, and so has nothing but the driver's names.
 include_guard(GLOBAL)
 set(MPSSHIM_INSTALL_LIBDIR "${CMAKE_INSTALL_LIBDIR}/mpsshim")
-foreach(library IN ITEMS mpsshim cuda_cpu)
+foreach(library IN ITEMS mpsshim mpsshim_nvml cuda_cpu)
   if(TARGET ${library})
     install(TARGETS ${library} LIBRARY DESTINATION "${MPSSHIM_INSTALL_LIBDIR}" COMPONENT mpsshim)
   endif()
 endforeach()
 if(TARGET mpsshim)
-  foreach(name IN ITEMS libcuda.so libcuda.so.1) # links to ../libmpsshim.so
+  foreach(name IN ITEMS libcuda.so libcuda.so.1 libnvidia-ml.so libnvidia-ml.so.1) # links to ../libmpsshim.so, ../libmpsshim-nvml.so
     install(FILES "${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/libcuda/${name}" DESTINATION "${MPSSHIM_INSTALL_LIBDIR}/libcuda" COMPONENT mpsshim)
   endforeach()
 endif()

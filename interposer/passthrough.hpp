@@ -16,7 +16,8 @@ namespace mpsshim::interposer {
 [[nodiscard]] const DriverTable& real_driver();
 [[nodiscard]] const char* real_driver_path();
 
-// cuGetExportTable's arguments: true, with a table that is not NULL, if another copy asks (proto/own_library.hpp).
+// cuGetExportTable's arguments: true, with a table that is not NULL, if another copy asks (proto/own_library.hpp), or the shadow of the management
+// library (proto/management_table.hpp). Nothing is settled by it.
 [[nodiscard]] bool is_self_query(const void** table, const CUuuid* id);
 
 }  // namespace mpsshim::interposer

@@ -22,7 +22,6 @@ namespace {
 
 // Of every GNU loader one of these is a default, whatever the image says of LD_LIBRARY_PATH and LD_PRELOAD.
 constexpr const char* kLoaderFolders[] = {"/usr/lib/x86_64-linux-gnu", "/usr/lib64"};
-constexpr const char* kDriverNames[] = {"libcuda.so.1", "libcuda.so"};
 
 void write_mount(JsonWriter& json, const std::string& from, const std::string& to) {
   json.begin_object().member("hostPath", from).member("containerPath", to).key("options").begin_array();
@@ -40,7 +39,8 @@ std::string container_device(const ContainerParts& parts) {
   json.key("env").begin_array().value(fmt::format("CUDA_MPS_PIPE_DIRECTORY={}", proto::kSystemPipeDirectory)).value("MPSSHIM_REQUIRE=1").end_array();
   json.key("mounts").begin_array();
   for (const char* folder : kLoaderFolders) {
-    for (const char* name : kDriverNames) write_mount(json, parts.library, fmt::format("{}/{}", folder, name));
+    for (const char* name : {"libcuda.so.1", "libcuda.so"}) write_mount(json, parts.library, fmt::format("{}/{}", folder, name));
+    write_mount(json, parts.management_library, fmt::format("{}/libnvidia-ml.so.1", folder));
   }
   // The one file, and not its directory: commands are not for containers, whose root has root's uid.
   write_mount(json, parts.socket, fmt::format("{}/{}", proto::kSystemPipeDirectory, proto::kClientSocketName));

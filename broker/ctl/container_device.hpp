@@ -12,8 +12,9 @@ inline constexpr char kContainerDeviceFile[] = "/etc/cdi/mpsshim.json";
 
 // All paths are the host's.
 struct ContainerParts {
-  std::string library;  // libmpsshim.so
-  std::string socket;   // of clients
+  std::string library;             // libmpsshim.so
+  std::string management_library;  // libmpsshim-nvml.so
+  std::string socket;              // of clients
 };
 
 // One line of JSON.

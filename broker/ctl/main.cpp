@@ -62,7 +62,7 @@ int write_container_device(const ParsedCommand& command, const std::string& dire
   if (!parts) return fail(kRefused, why);
   std::error_code error;
   const std::string place = std::filesystem::absolute(directory, error).lexically_normal().string();
-  const ctl::ContainerParts found{parts->library, place + "/" + mpsshim::proto::kClientSocketName};
+  const ctl::ContainerParts found{parts->library, parts->management_library, place + "/" + mpsshim::proto::kClientSocketName};
   const std::string text = ctl::container_device(found);
   const std::string output = command.has("--output") ? command.text("--output") : ctl::kContainerDeviceFile;
   if (output == "-") return std::fputs(text.c_str(), stdout) < 0 ? kRefused : 0;

@@ -58,6 +58,7 @@ std::optional<Parts> find_parts(std::string& why) {
     why = "the path " + parts.library + " has a space, a colon or a semicolon, which LD_PRELOAD and LD_LIBRARY_PATH cannot carry: install elsewhere";
     return std::nullopt;
   }
+  parts.management_library = fs::path(parts.library).parent_path() / "libmpsshim-nvml.so";
   parts.driver_folder = fs::path(parts.library).parent_path() / "libcuda";
   if (!fs::exists(fs::path(parts.driver_folder) / "libcuda.so.1", error)) {
     return why = "found no " + parts.driver_folder + "/libcuda.so.1: build or install it", std::nullopt;

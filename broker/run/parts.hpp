@@ -11,7 +11,8 @@ namespace mpsshim::broker::run {
 struct Parts {
   std::string broker;         // mpsbroker
   std::string library;        // libmpsshim.so
-  std::string driver_folder;  // with nothing but the driver's names
+  std::string management_library;  // libmpsshim-nvml.so
+  std::string driver_folder;       // with nothing but names of NVIDIA's
 };
 // nullopt: `why` is a sentence.
 [[nodiscard]] std::optional<Parts> find_parts(std::string& why);

@@ -89,8 +89,6 @@ CUresult SessionClient::attach_locked() {
   return CUDA_SUCCESS;
 }
 
-namespace {
-
 // Rounded down to MiB, which is what a chunk is made of at least. What is wrong in it is told once: the broker goes by the rest.
 std::uint32_t asked_memory_limit_mib(std::uint32_t device) {
   static std::atomic<bool> told{false};
@@ -102,8 +100,6 @@ std::uint32_t asked_memory_limit_mib(std::uint32_t device) {
   const std::uint64_t bytes = device < proto::kMaxDevices ? limits.limit_bytes[device] : 0;
   return bytes == 0 ? 0 : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bytes >> 20, 1, UINT32_MAX));
 }
-
-}  // namespace
 
 CUresult SessionClient::request_link(proto::Attached& attached, std::shared_ptr<Link>& link, proto::FileDescriptor& fences) {
   proto::Attach question;

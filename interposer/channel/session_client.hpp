@@ -28,6 +28,9 @@ namespace mpsshim::interposer {
 
 class Connection;
 
+// To how much of that device's memory, in MiB, the environment holds this process (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT); 0: it does not.
+[[nodiscard]] std::uint32_t asked_memory_limit_mib(std::uint32_t broker_device);
+
 class SessionClient final : private Channel::Guardian {
  public:
   [[nodiscard]] static SessionClient& instance();

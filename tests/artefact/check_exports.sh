@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What the built libmpsshim.so promises to every program that it is loaded into, checked on the file:
-#   its soname; its exported names (all of the toolkit's stub, the loader's dlopen and dlmopen, nothing else); what it needs (the C library
-#   alone, and of that what glibc 2.28 has, wherever it was built); no segment that is writable and executable.
-# usage: check_exports.sh LIBRARY EXPORTS_MAP MOVED [STUB]
+# What the built libmpsshim.so, or libmpsshim-nvml.so, promises to every program that it is loaded into, checked on the file:
+#   its soname; its exported names (those of its version script: of the one all of the toolkit's stub, and the loader's dlopen and dlmopen); what it needs
+#   (the C library alone, and of that what glibc 2.28 has, wherever it was built); no segment that is writable and executable.
+# usage: check_exports.sh LIBRARY SONAME EXPORTS_MAP MOVED [STUB]
 # MOVED: lines "LIBRARY SYMBOL VERSION", what the old C library had outside libc.so.6 (glibc_2_28_moved.txt).
 set -euo pipefail
 export LC_ALL=C
 
-library=${1:?the library} map=${2:?the version script} moved=${3:?the list of symbols that moved} stub=${4:-}
+library=${1:?the library} own_soname=${2:?its soname} map=${3:?the version script} moved=${4:?the list of symbols that moved} stub=${5:-}
 newest_glibc=2.28
 failures=0
 fail() { printf 'FAILED: %s\n' "$*" >&2; failures=$((failures + 1)); }
 
 exported=$(nm -D --defined-only "$library" | awk '$2 ~ /[TWVBDRi]/ { print $3 }' | sort)
-wanted=$(grep -oE '^ +(cu[A-Za-z0-9_]+|dlm?open);' "$map" | tr -d ' ;' | sort)
+wanted=$(grep -oE '^ +(cu[A-Za-z0-9_]+|dlm?open|nvml[A-Za-z0-9_]+|mpsshim_nvml_shadow);' "$map" | tr -d ' ;' | sort)
 difference=$(diff <(printf '%s\n' "$wanted") <(printf '%s\n' "$exported") || true)
 [[ -z $difference ]] || fail "exported names differ from $map:"$'\n'"$difference"
 if [[ -n $stub ]]; then
@@ -24,7 +24,8 @@ fi
 
 dynamic=$(readelf -dW "$library")
 soname=$(sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p' <<<"$dynamic")
-[[ $soname == libcuda.so.1 ]] || fail "soname is '$soname', not libcuda.so.1"
+[[ $soname == "$own_soname" ]] || fail "soname is '$soname', not $own_soname"
+[[ $(wc -l <<<"$wanted") -gt 400 ]] || fail "$map has only $(wc -l <<<"$wanted") names"
 while read -r needed; do
     case $needed in
         libc.so.6 | ld-linux-x86-64.so.2 | libdl.so.2 | libpthread.so.0 | libm.so.6) ;;

@@ -23,6 +23,7 @@ except ImportError:
 
 BUILD, DRIVER = pathlib.Path(sys.argv[1]), sys.argv[2]
 MPSBROKER, MPSCTL, PROGRAM = BUILD / "bin/mpsbroker", BUILD / "bin/mpsctl", BUILD / "bin/process1"
+MANAGED = BUILD / "bin/nvml_client"
 LIBRARY = BUILD / "lib/libmpsshim.so"
 NOBODY = 65534
 
@@ -132,7 +133,7 @@ def make_root(root):
     for link in ("bin", "lib", "lib64"):
         (root / link).symlink_to(f"usr/{link}")
     (root / "dev/null").touch()
-    programs = {PROGRAM: "usr/bin/app", pathlib.Path("/bin/sh"): "usr/bin/sh", pathlib.Path("/bin/ls"): "usr/bin/ls", pathlib.Path("/usr/bin/env"): "usr/bin/env"}
+    programs = {PROGRAM: "usr/bin/app", MANAGED: "usr/bin/managed", pathlib.Path("/bin/sh"): "usr/bin/sh", pathlib.Path("/bin/ls"): "usr/bin/ls", pathlib.Path("/usr/bin/env"): "usr/bin/env"}
     for program, name in programs.items():
         shutil.copy(program, root / name)
     for program in (*programs, LIBRARY):  # of the C library, which every image has whole
@@ -181,6 +182,9 @@ def check_clients(folder, pipe, edits):
     for own_users in (False, True) if os.geteuid() == 0 else (True,):
         done = in_container(root, edits, ["/usr/bin/app"], own_users)
         assert done.returncode == 0 and "Process 1 done." in done.stdout, f"own users: {own_users}: {done}"
+    told = in_container(root, edits, ["/usr/bin/managed", "--cuda", "64", "init", "count", "first", "name", "memory"])
+    assert told.stdout.startswith("init 0 \ncount 0 1\nfirst 0 \nname 0 ") and "\nmemory 0 " in told.stdout, told
+
     # One of the two folders is a default of this machine's loader, and suffices.
     sufficient = []
     for folder_of_loader in ("/usr/lib64", "/usr/lib/x86_64-linux-gnu"):

@@ -42,11 +42,12 @@ while read -r library; do
 done < <(find "$prefix/usr" -name '*.so' -o -name '*.so.*')
 
 library=$(find "$prefix/usr" -name libmpsshim.so)
-for name in libcuda.so libcuda.so.1; do
-    link=${library%/*}/libcuda/$name
-    [[ $(readlink -f "$link") == "$library" && $(readlink "$link") == ../* ]] || fail "$link is no link to $library that can be moved with it"
+for name in libcuda.so libcuda.so.1 libnvidia-ml.so libnvidia-ml.so.1; do
+    link=${library%/*}/libcuda/$name target=$library
+    [[ $name == libcuda* ]] || target=${library%/*}/libmpsshim-nvml.so
+    [[ $(readlink -f "$link") == "$target" && $(readlink "$link") == ../* ]] || fail "$link is no link to $target that can be moved with it"
 done
-[[ $(find "${library%/*}/libcuda" ! -type d | wc -l) == 2 ]] || fail "the folder for LD_LIBRARY_PATH has more than the driver's names"
+[[ $(find "${library%/*}/libcuda" ! -type d | wc -l) == 4 ]] || fail "the folder for LD_LIBRARY_PATH has more than the driver's names"
 
 cp "$build/bin/process1" "$prefix/process1"
 output=$(env -u LD_PRELOAD CUDA_MPS_PIPE_DIRECTORY="$prefix/pipe" "$prefix/usr/bin/mpsrun" --driver "$driver" -- "$prefix/process1") ||

@@ -38,7 +38,7 @@ dpkg-deb -c "$package" | awk '{ print $1, $2, $6 }' >"$work/contents"
 ! grep -v ' root/root ' "$work/contents" || fail "files of somebody else's"
 ! grep -vE ' \./(usr/((bin|lib|share)/.*)?|usr/(bin|lib|share)|etc/(default/(mpsshim)?)?)?$' "$work/contents" || fail "files in other places"
 ! grep -E " \./usr/lib/($multiarch/)?[^/]*\.so" "$work/contents" || fail "a library where ldconfig looks"
-for file in usr/bin/mpsbroker usr/bin/mpsctl usr/bin/mpsrun "usr/lib/$multiarch/mpsshim/libmpsshim.so" "usr/lib/$multiarch/mpsshim/libcuda/libcuda.so.1" etc/default/mpsshim \
+for file in usr/bin/mpsbroker usr/bin/mpsctl usr/bin/mpsrun "usr/lib/$multiarch/mpsshim/libmpsshim.so" "usr/lib/$multiarch/mpsshim/libcuda/libcuda.so.1" "usr/lib/$multiarch/mpsshim/libmpsshim-nvml.so" "usr/lib/$multiarch/mpsshim/libcuda/libnvidia-ml.so.1" etc/default/mpsshim \
     usr/lib/systemd/system/mpsshim.service usr/lib/systemd/system/mpsshim.socket usr/lib/systemd/user/mpsshim.service \
     usr/share/man/man1/mpsctl.1 usr/share/bash-completion/completions/mpsctl; do
     grep -q " \./$file\$" "$work/contents" || fail "it has no $file"

@@ -12,6 +12,7 @@
 #include "interposer/forward/memory/external_memory.hpp"
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/memory/ipc_memory.hpp"
+#include "interposer/forward/memory/memory_info.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/registered.hpp"
@@ -78,11 +79,10 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInByt
 
 CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  proto::MemoryInfoReply reply{};
-  const CUresult error = session().channel().call({}, proto::MemoryInfoRecord{}, {}, reply);
-  if (error != CUDA_SUCCESS) return error;
-  if (free != nullptr) *free = std::min(reply.free_bytes + DeviceMemory::instance().kept_bytes(), reply.total_bytes);
-  if (total != nullptr) *total = reply.total_bytes;
+  const MemoryInfo info = read_memory_info();
+  if (info.error != CUDA_SUCCESS) return info.error;
+  if (free != nullptr) *free = info.free_bytes;
+  if (total != nullptr) *total = info.total_bytes;
   return CUDA_SUCCESS;
 }
 
@@ -172,3 +172,14 @@ CUresult cuMemHostUnregister(void* p) {
 }
 
 }  // namespace mpsshim::interposer::api
+
+namespace mpsshim::interposer::forward {
+
+MemoryInfo read_memory_info() {
+  proto::MemoryInfoReply reply{};
+  const CUresult error = session().channel().call({}, proto::MemoryInfoRecord{}, {}, reply);
+  if (error != CUDA_SUCCESS) return {error, 0, 0};
+  return {error, std::min<std::uint64_t>(reply.free_bytes + DeviceMemory::instance().kept_bytes(), reply.total_bytes), reply.total_bytes};
+}
+
+}  // namespace mpsshim::interposer::forward
