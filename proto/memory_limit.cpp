@@ -78,8 +78,13 @@ MemoryLimitText parse_memory_limits(const DriverFacts& facts, std::string_view t
     const std::string_view entry = text.substr(0, comma);
     text.remove_prefix(std::min(comma + 1, text.size()));
     const std::size_t equals_sign = entry.find('=');
-    const auto device = device_named(facts, entry.substr(0, equals_sign));
+    const std::string_view name = entry.substr(0, equals_sign);
+    const auto device = device_named(facts, name);
     const auto bytes = equals_sign == std::string_view::npos ? std::nullopt : parse_memory_size(entry.substr(equals_sign + 1));
+    if (name == kAllDevices && bytes) {
+      for (std::uint64_t& limit : parsed.limit_bytes) limit = lower_limit(limit, *bytes);
+      continue;
+    }
     if (!device || !bytes) {
       if (parsed.wrong.empty()) parsed.wrong = entry.empty() ? std::string_view("(an empty entry)") : entry;
       continue;

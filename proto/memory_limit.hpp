@@ -16,6 +16,9 @@ namespace mpsshim::proto {
 // Ordinal in `facts` of the device that `text` names by its index, or by "GPU-" and any unambiguous beginning of its UUID.
 [[nodiscard]] std::optional<std::uint32_t> device_named(const DriverFacts& facts, std::string_view text);
 
+// "all=4G": each device. mpsrun says it (--mem), which need not know how many there are.
+inline constexpr std::string_view kAllDevices = "all";
+
 struct MemoryLimitText {
   std::uint64_t limit_bytes[kMaxDevices] = {};  // 0: none
   std::string_view wrong{};                     // the first entry that is no limit, or names no device; empty: all are well

@@ -15,6 +15,7 @@
 #include "broker/commands/command_table.hpp"
 #include "broker/commands/json_writer.hpp"
 #include "broker/control/base/pipe_directory.hpp"
+#include "broker/run/device.hpp"
 #include "broker/run/parts.hpp"
 #include "broker/run/place.hpp"
 #include "broker/run/starter.hpp"
@@ -45,6 +46,11 @@ constexpr OptionText kOptions[] = {
     {"--job", "",
      "One broker for the batch job this runs in. Without PROGRAM it stays as long as the shell that says so, and prints where it is: "
      "eval \"$(mpsrun --job)\""},
+    {"--mem", "SIZE", "How much memory of each device PROGRAM may have, such as 900M or 4G (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT); a lower limit holds"},
+    {"--device", "DEVICE",
+     "The device that PROGRAM sees (CUDA_VISIBLE_DEVICES): an index from 0, GPU- and a UUID, or local: of several devices that of this rank's number "
+     "on its "
+     "machine, as Open MPI, MPICH, Intel MPI, MVAPICH, PALS, Flux, jsrun, torchrun or Slurm say it"},
     {"--idle", "SECONDS", "How long a broker that is started here waits for another program (default 2)"},
     {"-v,--version", "", "Print the version"},
     {"-h,--help", "", "Print this"},
@@ -88,6 +94,8 @@ std::string description() {
 struct Options {
   std::string driver = "auto";
   std::string pipe_dir;
+  std::string memory;  // a size; empty: no limit is asked for
+  std::string device;  // empty: as the environment has it
   bool for_job = false;
   unsigned idle_s = 2;
   int program = 0;  // where it stands in argv; argc: nowhere
@@ -125,7 +133,8 @@ Options read_options(int argc, char** argv) {
     }
     const std::size_t equals = word.find('=');
     const std::string name(word.substr(0, equals));
-    if (name != "--driver" && name != "--pipe-dir" && name != "--idle") fail("unknown option " + std::string(word) + " (see mpsrun --help)");
+    if (name != "--driver" && name != "--pipe-dir" && name != "--idle" && name != "--mem" && name != "--device")
+      fail("unknown option " + std::string(word) + " (see mpsrun --help)");
     std::string value;
     if (equals != std::string_view::npos) {
       value = word.substr(equals + 1);
@@ -136,6 +145,8 @@ Options read_options(int argc, char** argv) {
     if (name == "--driver") options.driver = value;
     if (name == "--pipe-dir") options.pipe_dir = value;
     if (name == "--idle") options.idle_s = seconds(value);
+    if (name == "--mem") options.memory = value;
+    if (name == "--device") options.device = value;
   }
   options.program = at;
   return options;
@@ -153,6 +164,29 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+constexpr char kVisible[] = "CUDA_VISIBLE_DEVICES";
+constexpr char kLimits[] = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+
+// Before there is a broker: what can be known to be wrong.
+void check_options(const Options& options) {
+  std::string why;
+  const auto one = [](std::string&) { return std::optional<unsigned>(1); };
+  if (!options.memory.empty() && !run::with_memory_limit(options.memory, ""))
+    fail("--mem " + options.memory + " is no size: an integer above 0 with M or G, such as 900M");
+  if (!options.device.empty() && !run::choose_device(options.device, variable, one, why)) fail(why);
+}
+
+// What PROGRAM gets besides, of the broker in the directory.
+void set_shares(const Options& options, const std::string& directory) {
+  std::string why;
+  if (!options.memory.empty()) setenv(kLimits, run::with_memory_limit(options.memory, variable(kLimits))->c_str(), 1);
+  if (options.device.empty()) return;
+  const auto count = [&](std::string& reason) { return run::count_devices(directory, reason); };
+  const auto device = run::choose_device(options.device, variable, count, why);
+  if (!device) fail(why);
+  setenv(kVisible, device->c_str(), 1);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -163,6 +197,7 @@ int main(int argc, char** argv) {
     return kFailed;
   }
   if (has_program && *argv[options.program] == '\0') fail("the program's name is empty", kNotFound);
+  check_options(options);
   if (options.driver.find('/') != std::string::npos) options.driver = absolute(options.driver);
   std::string why;
   const auto parts = run::find_parts(why);
@@ -179,6 +214,7 @@ int main(int argc, char** argv) {
     fail(why);
   }
   if (!has_program) return std::printf("export CUDA_MPS_PIPE_DIRECTORY='%s'\n", directory.c_str()) > 0 ? 0 : kFailed;
+  set_shares(options, directory);
   run::prepare_program(*parts, directory);
   execvp(argv[options.program], argv + options.program);
   fail(std::string(argv[options.program]) + ": " + std::strerror(errno), errno == ENOENT ? kNotFound : kCannotExecute);

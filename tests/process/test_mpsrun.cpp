@@ -318,3 +318,37 @@ TEST_CASE("mpsrun whose broker cannot start says so and runs nothing") {
   REQUIRE(outcome.output.empty());
   REQUIRE(outcome.errors.find("mpsrun: the broker ended at its start") != std::string::npos);
 }
+
+TEST_CASE("mpsrun gives a program its share of memory, and its rank's device") {
+  const BrokerFixture broker;
+  const auto run = [&](std::vector<std::string> words, std::map<std::string, std::string> environment = {}) {
+    ProgramOptions options = beside(broker);
+    options.arguments.pop_back();
+    options.arguments.insert(options.arguments.end(), words.begin(), words.end());
+    options.environment = std::move(environment);
+    options.without = {"CUDA_VISIBLE_DEVICES", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "LD_PRELOAD"};
+    return run_program(built_program("mpsrun"), options);
+  };
+  const std::string shell = "echo \"$CUDA_VISIBLE_DEVICES $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\"";
+  const std::vector<std::string> show = {"/bin/sh", "-c", shell};
+  const auto with = [&](std::vector<std::string> words) {
+    words.insert(words.end(), show.begin(), show.end());
+    return words;
+  };
+  CHECK(run(show).output == " \n");
+  CHECK(run(with({"--mem", "1G", "--device=0"})).output == "0 all=1G\n");
+  CHECK(run(with({"--mem=1G"}), {{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2G"}}).output == " 0=2G,all=1G\n");
+  CHECK(run(with({"--device", "local"}), {{"OMPI_COMM_WORLD_LOCAL_RANK", "3"}}).output == "0 \n");  // the CPU driver has one
+  CHECK(run(with({"--device", "local"}), {{"SLURM_LOCALID", "1"}, {"CUDA_VISIBLE_DEVICES", "5,6"}}).output == "6 \n");
+
+  const std::pair<std::vector<std::string>, std::string> wrong[] = {
+      {{"--mem", "lots"}, "--mem lots is no size"}, {{"--device", "x"}, "--device x is no device"}, {{"--device", "local"}, "no launcher has said"}};
+  for (const auto& [words, told] : wrong) {
+    const Outcome outcome = run(with(words));
+    INFO(outcome.explain());
+    CHECK(outcome.exit_code == 125);
+    CHECK(outcome.output.empty());
+    CHECK(outcome.errors.find(told) != std::string::npos);
+    CHECK(std::count(outcome.errors.begin(), outcome.errors.end(), '\n') == 1);
+  }
+}

@@ -171,13 +171,20 @@ TEST_CASE("nvml in a child of fork: asked anew, and of a process that had a cont
   CHECK(ask(broker, kNone, {"--cuda", "1", "init", "fork"}).at("count") == "1 ");
 }
 
-TEST_CASE("nvml: mpsrun gives its program the shadow") {
+TEST_CASE("nvml: mpsrun gives its program the shadow, and a limit of memory that it shows") {
   const BrokerFixture broker;
-  ProgramOptions options;
-  options.arguments = {"--pipe-dir", broker.pipe_dir(), built_program("nvml_client"), "init", "count"};
-  options.environment = {{"MPSSHIM_REAL_NVML", kNone}};
-  options.without = {"LD_PRELOAD", "LD_LIBRARY_PATH"};
-  const Outcome outcome = run_program(built_program("mpsrun"), options);
-  INFO(outcome.explain());
-  CHECK(outcome.output == "init 0 \ncount 0 1\n");
+  const auto run = [&](std::vector<std::string> before, const std::vector<std::string>& questions) {
+    ProgramOptions options;
+    options.arguments = {"--pipe-dir", broker.pipe_dir()};
+    before.push_back(built_program("nvml_client"));
+    options.arguments.insert(options.arguments.end(), before.begin(), before.end());
+    options.arguments.insert(options.arguments.end(), questions.begin(), questions.end());
+    options.environment = {{"MPSSHIM_REAL_NVML", kNone}};
+    options.without = {"LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"};
+    return run_program(built_program("mpsrun"), options).output;
+  };
+  CHECK(run({}, {"init", "count"}) == "init 0 \ncount 0 1\n");
+  CHECK(run({"--mem", "300M"}, {"init", "first", "memory"}).find("memory 0 314572800 314572800 0\n") != std::string::npos);
+  CHECK(run({"--mem", "300M"}, {"--cuda", "200", "init", "first", "memory"}).find("memory 0 314572800 ") != std::string::npos);
+  CHECK(run({"--mem", "300M"}, {"--cuda", "400"}) == "no device memory\n");
 }

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "broker/run/device.hpp"
 #include "broker/run/parts.hpp"
 #include "broker/run/place.hpp"
 #include "tests/support/catch.hpp"
@@ -57,4 +58,45 @@ TEST_CASE("lists of libraries and folders keep what they have, and get ours once
   CHECK(with_first("/f", ":/a:") == "/f::/a:");
   CHECK(with_first("/f", "/a:/f:/f:/b") == "/f:/a:/b");
   CHECK(with_first("/f", "/f") == "/f");
+}
+
+TEST_CASE("mpsrun --device: one that is named, or the local rank's") {
+  std::string why;
+  unsigned asked = 0;
+  const auto device = [&](const std::string& option, std::map<std::string, std::string> environment, std::optional<unsigned> count = 4) {
+    why.clear();
+    asked = 0;
+    return choose_device(
+        option, [&](const char* name) { return environment[name]; }, [&](std::string&) { return ++asked, count; }, why);
+  };
+  CHECK(device("3", {}) == "3");
+  CHECK(device("GPU-4b", {{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}) == "GPU-4b");
+  CHECK(device("MIG-4b", {}) == "MIG-4b");
+  CHECK(asked == 0);
+  for (const char* word : {"", "-1", "1,2", "gpu", "Local", "1x"}) {
+    CHECK_FALSE(device(word, {}));
+    CHECK(why.find("is no device: an index from 0") != std::string::npos);
+  }
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID",
+                           "JSM_NAMESPACE_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID"}) {
+    CHECK(device("local", {{name, "2"}}) == "2");
+    CHECK(asked == 1);
+    CHECK(device("local", {{name, "6"}}) == "2");
+    CHECK(device("local", {{name, "6"}}, 1) == "0");
+    CHECK(device("local", {{name, "1"}, {"CUDA_VISIBLE_DEVICES", "5,7"}}) == "7");
+    CHECK(device("local", {{name, "4"}, {"CUDA_VISIBLE_DEVICES", "GPU-a,7,GPU-c"}}) == "7");
+    CHECK(asked == 0);
+  }
+  CHECK(device("local", {{"SLURM_LOCALID", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "3"}}) == "3");  // mpirun in a batch script
+  CHECK_FALSE(device("local", {}));
+  CHECK(why.find("no launcher has said") != std::string::npos);
+  CHECK_FALSE(device("local", {{"SLURM_LOCALID", "x"}}));
+  CHECK(why.find("SLURM_LOCALID=x is no number") != std::string::npos);
+  CHECK_FALSE(device("local", {{"SLURM_LOCALID", "0"}}, std::nullopt));
+}
+
+TEST_CASE("mpsrun --mem: for all devices, beside limits that are there") {
+  CHECK(with_memory_limit("4G", "") == "all=4G");
+  CHECK(with_memory_limit("900MiB", "0=1G") == "0=1G,all=900MiB");
+  for (const char* word : {"", "4", "0G", "-1G", "4X", "G", "4G,0=9G", "99999999999999999999G"}) CHECK_FALSE(with_memory_limit(word, ""));
 }

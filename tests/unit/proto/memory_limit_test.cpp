@@ -47,6 +47,12 @@ TEST_CASE("limits by device") {
   CHECK(partly.limit_bytes[0] == 1ull << 30);
   CHECK(parse_memory_limits(*facts, ",").wrong == "(an empty entry)");
   CHECK(parse_memory_limits(*facts, "").wrong.empty());
+  const MemoryLimitText all = parse_memory_limits(*facts, "1=512M,all=1G");
+  CHECK(all.limit_bytes[0] == 1ull << 30);
+  CHECK(all.limit_bytes[1] == 512ull << 20);
+  CHECK(all.wrong.empty());
+  CHECK(parse_memory_limits(*facts, "all=").wrong == "all=");
+  CHECK(parse_memory_limits(*facts, "all").wrong == "all");
   CHECK(lower_limit(0, 5) == 5);
   CHECK(lower_limit(5, 0) == 5);
   CHECK(lower_limit(5, 3) == 3);
