@@ -9,6 +9,7 @@
 set -euo pipefail
 
 bin=$1/bin driver=$2
+scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../examples/deployment" && pwd)
 skip() {
     printf 'skipped: %s\n' "$*"
     exit 77
@@ -79,28 +80,18 @@ Prolog=$work/prolog
 Epilog=$work/epilog
 PrologFlags=Alloc
 KillWait=2
-NodeName=$host NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
+NodeName=$host NodeAddr=127.0.0.1 CPUs=8 Feature=mpsshim State=UNKNOWN
 PartitionName=all Nodes=$host Default=YES MaxTime=INFINITE State=UP
 CONF
 mkdir -p /etc/slurm
 mount --bind "$work/etc" /etc/slurm
-# As docs/using.md has them. The job asks for a broker by its comment.
-cat >"$work/prolog" <<PROLOG
+# Those of examples/deployment, with what an administrator would set.
+for script in prolog epilog; do
+    cat >"$work/$script" <<SCRIPT
 #!/bin/sh
-[ -e "$work/by-prologue" ] || exit 0
-directory=/run/mpsshim/job-\$SLURM_JOB_ID
-mkdir -p -m 755 /run/mpsshim && install -d -o "\$SLURM_JOB_UID" -m 700 "\$directory" "\$directory/log" &&
-    env -u LD_PRELOAD "$bin/mpsbroker" -d --driver "$driver" --user "\$SLURM_JOB_USER" --pipe-dir "\$directory" --log-dir "\$directory/log" >>"$work/prolog.log" 2>&1
-exit 0
-PROLOG
-cat >"$work/epilog" <<EPILOG
-#!/bin/sh
-directory=/run/mpsshim/job-\$SLURM_JOB_ID
-[ -d "\$directory" ] || exit 0
-"$bin/mpsctl" --pipe-dir "\$directory" quit --now >>"$work/epilog.log" 2>&1
-rm -rf "\$directory"
-exit 0
-EPILOG
+exec env -u LD_PRELOAD MPSSHIM_BIN="$bin" MPSBROKER_OPTIONS="--driver $driver" "$scripts/slurm-$script" >>"$work/$script.log" 2>&1
+SCRIPT
+done
 chmod 755 "$work/prolog" "$work/epilog"
 slurmctld -f /etc/slurm/slurm.conf >"$work/ctld.log" 2>&1 || fail "slurmctld did not start"
 slurmd -f /etc/slurm/slurm.conf -N "$host" >"$work/d.log" 2>&1 || fail "slurmd did not start"
@@ -111,9 +102,11 @@ unset CUDA_MPS_PIPE_DIRECTORY XDG_RUNTIME_DIR
 export MPSRUN_DRIVER=$driver
 brokers() { pgrep -f 'mpsbroker -d' | wc -l; }
 no_broker() { [[ $(brokers) == 0 ]]; }
-run_job() { # NAME SCRIPT
-    printf '#!/bin/bash\n%s\n' "$2" >"$work/$1.sh"
-    sbatch --wait -n 4 --overcommit -o "$work/out.$1" "$work/$1.sh" >"$work/$1.log" 2>&1
+run_job() { # NAME SCRIPT [OPTION...]
+    local name=$1
+    printf '#!/bin/bash\n%s\n' "$2" >"$work/$name.sh"
+    shift 2
+    sbatch --wait -n 4 --overcommit "$@" -o "$work/out.$name" "$work/$name.sh" >"$work/$name.log" 2>&1
 }
 
 # 1. Steps of their own.
@@ -139,12 +132,12 @@ srun -n 2 --overlap $bin/mpsrun $bin/process1 1; echo pids \$(pgrep -f 'mpsbroke
 wait_for 10 no_broker || fail "the job's broker has stayed"
 
 # 3. A prologue's.
-touch "$work/by-prologue"
-run_job prologue "srun -n 2 --overlap $bin/mpsrun $bin/process1 1; echo pids \$(pgrep -f 'mpsbroker -d')" || fail "prologue: the job failed"
+run_job prologue "srun -n 2 --overlap $bin/mpsrun $bin/process1 1; echo pids \$(pgrep -f 'mpsbroker -d')
+$bin/mpsctl --pipe-dir /run/mpsshim/job-\$SLURM_JOB_ID get_server_list >/dev/null && echo by the prologue" -C mpsshim || fail "prologue: the job failed"
+grep -q '^by the prologue' "$work/out.prologue" || fail "prologue: no broker of its own"
 [[ $(grep -c 'Process 1 done' "$work/out.prologue") == 2 ]] || fail "prologue: not all ranks were done"
 [[ $(grep '^pids' "$work/out.prologue" | wc -w) == 2 ]] || fail "prologue: not one broker: $(grep '^pids' "$work/out.prologue")"
 wait_for 10 no_broker || fail "the prologue's broker has stayed: $(cat "$work/epilog.log" 2>&1)"
-rm "$work/by-prologue"
 
 # 4. A step that dies.
 run_job dies "srun -n 2 --overlap $bin/mpsrun sh -c 'kill -9 \$\$'" && fail "a step that dies: its status was lost"

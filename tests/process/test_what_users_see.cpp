@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "tests/support/broker_fixture.hpp"
@@ -131,4 +132,24 @@ TEST_CASE("users see that the broker is stopping") {
   const Outcome& outcome = quitter.wait(std::chrono::seconds(20));
   INFO(outcome.explain());
   CHECK(outcome.ok());
+}
+
+// docs/deployment.md, "Guard against bypass". The driver of the CPU stands for NVIDIA's, in the broker and beside it.
+TEST_CASE("on a device that takes one process at a time nobody goes past the broker") {
+  if (on_gpu()) MPSSHIM_SKIP("the GPU's compute mode is not the test's to set");
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() / "gpu");
+  BrokerOptions options;
+  options.environment = {{"MPSSHIM_CPU_EXCLUSIVE", folder.path() / "gpu"}};
+  const BrokerFixture broker(options);
+  CHECK(broker.run("vector_add_drv").ok());
+  ProgramOptions past;
+  past.environment = {{"MPSSHIM_DISABLE", "1"}, {"MPSSHIM_REAL_DRIVER", built_library("libcuda_cpu.so")}};
+  CHECK(broker.run("vector_add_drv", past).ok());  // the device is another one than the broker's
+  past.environment["MPSSHIM_CPU_EXCLUSIVE"] = folder.path() / "gpu";
+  const Outcome refused = broker.run("vector_add_drv", past);
+  INFO(refused.explain());
+  CHECK(refused.exit_code == 1);
+  CHECK(refused.errors.find("CUDA_ERROR_DEVICE_UNAVAILABLE") != std::string::npos);
+  CHECK(broker.run("vector_add_drv").ok());
 }
