@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shadow of NVIDIA's management library: what a client is told of its own memory, what there is without NVIDIA's library, what goes on to it. On
 // a machine that has the real one it is hidden, and a fake stands in its place.
+#include <filesystem>
 #include <map>
 #include <sstream>
 #include <string>
@@ -18,6 +19,7 @@ namespace {
 constexpr unsigned long long kMiB = 1 << 20;
 const std::string kNone = "/nonexistent/libnvidia-ml.so.1";
 
+namespace fs = std::filesystem;
 using Environment = std::map<std::string, std::string>;
 // "0 ANSWER" by question.
 using Answers = std::map<std::string, std::string>;
@@ -26,7 +28,7 @@ Answers ask(const BrokerFixture& broker, const std::string& real, const std::vec
   ProgramOptions options;
   options.arguments = questions;
   options.environment = more;
-  options.environment["LD_LIBRARY_PATH"] = built_library("libcuda");
+  options.environment.try_emplace("LD_LIBRARY_PATH", built_library("libcuda"));
   options.environment["MPSSHIM_REAL_NVML"] = real;
   const Outcome outcome = broker.run("nvml_client", options);
   INFO(outcome.explain());
@@ -143,6 +145,23 @@ TEST_CASE("nvml with NVIDIA's library: all goes on to it, but for the memory of 
   // Of its own device as well, where it has neither a session nor a limit.
   told = ask(broker, fake(), {"init", "first", "memory"}, {{"FAKE_NVML_UUID", field(broker, 2)}});
   CHECK(told.at("memory") == "0 80000000000 50000000000 30000000000");
+}
+
+TEST_CASE("nvml: NVIDIA's library is found where the loader looks, and never the shadow itself or a copy of it") {
+  const BrokerFixture broker;
+  const TemporaryFolder copies, fakes;
+  fs::copy_file(built_library("libmpsshim-nvml.so"), copies.path() / "libnvidia-ml.so.1");
+  fs::create_symlink(fake(), fakes.path() / "libnvidia-ml.so.1");
+  const std::vector<std::string> questions = {"init", "first", "name"};
+  const std::string of_broker = "0 " + field(broker, 6).substr(0, field(broker, 6).find('\n'));
+  for (const std::string& own :
+       {built_library("libmpsshim-nvml.so"), built_library("libcuda/libnvidia-ml.so.1"), (copies.path() / "libnvidia-ml.so.1").string()}) {
+    INFO(own);
+    CHECK(ask(broker, own, questions).at("name") == of_broker);
+  }
+  const Environment folders = {{"LD_LIBRARY_PATH", built_library("libcuda") + ":" + copies.path().string() + ":" + fakes.path().string()},
+                               {"FAKE_NVML_UUID", "GPU-0"}};
+  CHECK(ask(broker, "", questions, folders).at("name") == "0 a real one");
 }
 
 TEST_CASE("nvml: a library of NVIDIA's that finds no driver is as none") {
