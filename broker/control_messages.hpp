@@ -21,6 +21,7 @@ inline constexpr int kExecutorControlFd = 3;   // the socket
 inline constexpr int kExecutorFactsFd = 4;     // DriverFacts, writable by the executor
 inline constexpr int kExecutorProgressFd = 5;  // ProgressTable (broker/progress_table.hpp), shared with the control process only
 inline constexpr int kExecutorCallsFd = 6;     // CallTable (broker/call_table.hpp), likewise
+inline constexpr int kExecutorCountsFd = 7;    // SessionCountsFile (broker/session_counts.hpp), which all executors share; may not be there
 // Its standard output is a memory file: see Printed. Its standard error is a pipe that the control process passes on: failed assertions.
 
 using proto::LogKind;

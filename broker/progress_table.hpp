@@ -21,6 +21,7 @@ struct alignas(64) StreamProgress {
   std::atomic<std::uint32_t> former_end;          // when its work had ended at the latest, as in SeenEnd
   std::atomic<std::uint32_t> former_kinds;        // what it was
   std::atomic<std::uint32_t> wrote;               // as `launched`, for what may write to a variable of a module; written by the worker
+  std::atomic<std::uint32_t> counts;              // the session's row of SessionCountsFile; written by the worker before the first work; 0: none
   alignas(64) std::atomic<std::uint32_t> issued;  // written by the worker that owns the session
   std::atomic<std::uint32_t> held;      // 1: the session's worker has records out of the ring that the driver has not got all of (NULL stream's word)
   std::atomic<std::uint64_t> session;   // 0: the stream is in the pool

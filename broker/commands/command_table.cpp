@@ -48,7 +48,8 @@ std::vector<CommandSpec> questions() {
        {},
        Formats::table,
        false,
-       "Clients: pid, session, server, device, pid namespace and command; -l: state, device memory in MiB and user, too; -p: of that server alone"},
+       "Clients: pid, session, server, device, pid namespace and command; -l: state, age, device memory in MiB, GPU time, launches, operations in "
+       "flight and user, too; -p: of that server alone"},
       {"users",
        {},
        {},

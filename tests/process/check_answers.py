@@ -66,7 +66,7 @@ def main():
             assert list(line) == list(one), (line, one)
             for key, value in one.items():
                 shown = "" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
-                assert line[key] == shown or key.startswith(("host", "device_bytes", "memory")), (command, key, line[key], shown)
+                assert line[key] == shown or key.startswith(("host", "device_bytes", "memory", "age", "gpu", "launches", "in_flight")), (command, key, line[key], shown)
     # What a person sees: the same clients, in lines.
     assert len(answer("ps", "-l").splitlines()) == 2
     print("answers are what is promised")

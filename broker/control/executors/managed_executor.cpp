@@ -64,7 +64,8 @@ ExecutorOptions ManagedExecutor::options() const {
                           .stress = settings_.stress,
                           .user_log_mib = settings_.user_log_mib,
                           .dumpable = settings_.dumpable,
-                          .keeps_rights = settings_.keeps_rights};
+                          .keeps_rights = settings_.keeps_rights,
+                          .counts_file = settings_.counts_file};
   if (has_served_) options.device_patience_ms = static_cast<unsigned>(settings_.retry_delay.count());
   return options;
 }
@@ -204,6 +205,10 @@ bool ManagedExecutor::is_exclusive() const {
 }
 
 std::set<std::uint64_t> ManagedExecutor::busy() const { return serving_ ? busy_sessions(serving_->progress().table) : std::set<std::uint64_t>(); }
+
+std::map<std::uint64_t, std::uint64_t> ManagedExecutor::in_flight() const {
+  return serving_ ? work_in_flight(serving_->progress().table) : std::map<std::uint64_t, std::uint64_t>();
+}
 
 bool ManagedExecutor::is_busy(std::uint64_t session) const { return serving_ && control::is_busy(serving_->progress().table, session); }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -83,6 +84,7 @@ class ManagedExecutor {
   // The GPU takes one process at a time (compute mode EXCLUSIVE_PROCESS).
   [[nodiscard]] bool is_exclusive() const;
   [[nodiscard]] std::set<std::uint64_t> busy() const;
+  [[nodiscard]] std::map<std::uint64_t, std::uint64_t> in_flight() const;  // work_in_flight() of what serves
   [[nodiscard]] bool is_busy(std::uint64_t session) const;
   [[nodiscard]] bool has_streams(std::uint64_t session) const;
   // What its driver said when it could not be started.

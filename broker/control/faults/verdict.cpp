@@ -131,6 +131,18 @@ std::set<std::uint64_t> busy_sessions(const ProgressTable& table) {
   return busy;
 }
 
+std::map<std::uint64_t, std::uint64_t> work_in_flight(const ProgressTable& table) {
+  std::map<std::uint64_t, std::uint64_t> in_flight;
+  for (const StreamProgress& stream : table.stream) {
+    const std::uint64_t session = stream.session.load(std::memory_order_acquire);
+    if (session == 0) continue;
+    const std::uint32_t completed = stream.completed.load(std::memory_order_acquire);  // first: it never comes before what is issued
+    const std::uint32_t left = stream.issued.load(std::memory_order_acquire) - completed;
+    if (left != 0 && left < 1u << 31) in_flight[session] += left;  // beyond: the stream has another owner meanwhile
+  }
+  return in_flight;
+}
+
 std::set<std::uint64_t> busy_sessions(const ProgressTable& table, const LateEnds& late) {
   std::set<std::uint64_t> busy = busy_sessions(table);
   for (const StreamProgress& stream : table.stream) {

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -60,6 +61,8 @@ struct Verdict {
 
 // Sessions that have issued what is not passed yet. Exact once the executor is dead; a moment's view while it lives.
 [[nodiscard]] std::set<std::uint64_t> busy_sessions(const ProgressTable& table);
+// How many operations each session has issued that have not ended, by session; a moment's view. For those who look.
+[[nodiscard]] std::map<std::uint64_t, std::uint64_t> work_in_flight(const ProgressTable& table);
 // Which ends are late ones, at a fault that was reported at `report`, and that the kernel log told of at `heard`. An illegal address stops the
 // GPU before any word is written, and the log tells of it late.
 [[nodiscard]] LateEnds late_ends(const ProgressTable& table, ProgressTick report, CUresult error, std::optional<ProgressTick> heard = std::nullopt);

@@ -12,6 +12,15 @@
 
 namespace mpsshim::broker::control {
 
+namespace {
+
+ExecutorSettings counted(ExecutorSettings executors, const SessionCountsStore& counts) {
+  executors.counts_file = counts.file();
+  return executors;
+}
+
+}  // namespace
+
 SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, const ExecutorSettings& executors, const SessionLimits& limits,
                                Events events, CompilerLauncher* compilers, CompilerLauncher* linkers)
     : loop_(loop),
@@ -19,7 +28,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       events_(std::move(events)),
       images_(loop),
       sessions_(limits_),
-      pool_(loop, launcher, executors, limits_.pool, *this),
+      pool_(loop, launcher, counted(executors, sessions_.counts()), limits_.pool, *this),
       ranges_(limits_, sessions_),
       holdings_(limits_, sessions_, images_),
       chunks_(limits_.resources.user.device_bytes, sessions_, shares_),

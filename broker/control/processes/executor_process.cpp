@@ -104,15 +104,20 @@ Command make_command(const ExecutorOptions& options) {
   return command;
 }
 
-using Descriptors = std::array<int, 6>;
+using Descriptors = std::array<int, 7>;  // -1: there is none
 
 // Puts the descriptors where the executor looks for them. Copies above the targets first: a source may be one of the targets.
 bool place_descriptors(const Descriptors& sources) {
-  constexpr Descriptors kTargets{STDOUT_FILENO, STDERR_FILENO, kExecutorControlFd, kExecutorFactsFd, kExecutorProgressFd, kExecutorCallsFd};
+  constexpr Descriptors kTargets{STDOUT_FILENO,       STDERR_FILENO,    kExecutorControlFd, kExecutorFactsFd,
+                                 kExecutorProgressFd, kExecutorCallsFd, kExecutorCountsFd};
   Descriptors copies{};
   for (std::size_t i = 0; i < sources.size(); ++i) copies[i] = fcntl(sources[i], F_DUPFD_CLOEXEC, 10);
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    if (copies[i] < 0 || dup2(copies[i], kTargets[i]) < 0) return false;  // dup2 leaves close-on-exec off
+    if (sources[i] < 0) {
+      close(kTargets[i]);
+    } else if (copies[i] < 0 || dup2(copies[i], kTargets[i]) < 0) {  // dup2 leaves close-on-exec off
+      return false;
+    }
   }
   return true;
 }
@@ -123,7 +128,7 @@ bool place_descriptors(const Descriptors& sources) {
   if (persona >= 0) personality(static_cast<unsigned long>(persona) | ADDR_NO_RANDOMIZE);
   if (!place_descriptors(descriptors)) _exit(126);
   // Ours are close-on-exec; what we inherited from whoever started us (a terminal, another program's lock) need not be.
-  syscall(SYS_close_range, kExecutorCallsFd + 1, ~0u, 0);
+  syscall(SYS_close_range, kExecutorCountsFd + 1, ~0u, 0);
   execve("/proc/self/exe", command.argv.data(), command.envp.data());
   _exit(127);
 }
@@ -168,7 +173,8 @@ std::optional<ExecutorLife> ProcessLauncher::launch(const ExecutorOptions& optio
   fcntl(errors_in.get(), F_SETFL, 0);  // the executor waits where the pipe is full
   const Command command = make_command(options);
   ChildProcess child = make_child([&] {
-    become_executor(command, {life.output.get(), errors_in.get(), ends[1].fd(), life.facts.get(), life.progress.get(), life.calls.get()});
+    become_executor(command,
+                    {life.output.get(), errors_in.get(), ends[1].fd(), life.facts.get(), life.progress.get(), life.calls.get(), options.counts_file});
   });
   if (child.pid < 0) return std::nullopt;
   life.pid = child.pid;

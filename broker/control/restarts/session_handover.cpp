@@ -68,6 +68,10 @@ void save_session(StateWriter& state, const ClientSession& session) {
   }
   state.file(session.event_times_hold ? session.event_times.get() : -1);
   state.file(session.variables);
+  const SessionCountsStore::Values counts = session.counts.read().value_or(SessionCountsStore::Values{});
+  state.number(static_cast<std::uint64_t>(session.began_at.time_since_epoch().count()));
+  state.number(counts.gpu_ns);
+  state.number(counts.launches);
 }
 
 }  // namespace
@@ -124,6 +128,7 @@ void SessionHandover::restore_session(StateReader& state, Charges& charges) cons
   session.client.pid = static_cast<pid_t>(state.number());
   session.client.uid = static_cast<uid_t>(state.number());
   session.client.command = state.text();
+  session.client.pod = pod_of(session.client.pid);
   session.client.program = parts_.ledger.programs().identify(session.client.pid, session.client.uid, {});
   session.client.layout_minor = static_cast<std::uint32_t>(state.number());
   session.device = static_cast<unsigned>(state.number());
@@ -150,6 +155,11 @@ void SessionHandover::restore_session(StateReader& state, Charges& charges) cons
   if (state.version() >= 3) session.event_times = state.file();
   session.event_times_hold = session.event_times.valid();
   if (state.version() >= 6) session.variables = state.file();
+  if (state.version() >= 9) {
+    session.began_at = EventLoop::Clock::time_point(EventLoop::Clock::duration(static_cast<EventLoop::Clock::rep>(state.number())));
+    const std::uint64_t gpu_ns = state.number();
+    session.counts.set({gpu_ns, state.number()});
+  }
   const bool waits = session.phase == SessionPhase::waiting || session.phase == SessionPhase::moved || session.phase == SessionPhase::lost;
   if (!parts_.ranges.claim(session) || !waits) state.fail();
 }

@@ -26,7 +26,7 @@ constexpr EventLoop::Events kBusy = EPOLLRDHUP;  // the next request stays in th
 
 ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Closer& files, proto::Socket socket, std::function<void()> on_end)
     : loop_(loop), manager_(manager), files_(files), socket_(std::move(socket)), on_end_(std::move(on_end)), peer_(socket_.peer()) {
-  client_ = {.pid = peer_.pid, .uid = peer_.uid, .command = command_of(peer_.pid)};
+  client_ = {.pid = peer_.pid, .uid = peer_.uid, .command = command_of(peer_.pid), .pod = pod_of(peer_.pid)};
   socket_watch_ = loop_.watch(socket_.fd(), kReading, [this](EventLoop::Events events) { on_events(events); });
   deadline_ = loop_.after(kHelloLimit, [this] { end("it said nothing"); });
 }
@@ -38,6 +38,7 @@ ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Clo
   client_.pid = static_cast<pid_t>(state.number());
   client_.uid = static_cast<uid_t>(state.number());
   client_.command = state.text();
+  client_.pod = pod_of(client_.pid);
   client_.layout_minor = static_cast<std::uint32_t>(state.number());
   session_ = state.number();
   pidfd_ = state.file();

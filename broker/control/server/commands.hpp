@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "broker/commands/parsed_command.hpp"
 #include "broker/control/manager/session_manager.hpp"
@@ -42,7 +43,7 @@ class Commands {
 
  private:
   [[nodiscard]] Result ask(const ParsedCommand& command) const;  // of the questions
-  [[nodiscard]] Result ps(const ParsedCommand& command) const;
+  [[nodiscard]] Result ps(const ParsedCommand& command) const;   // client_facts.cpp
   [[nodiscard]] Result get_server_list(const ParsedCommand& command) const;
   [[nodiscard]] Result get_server_status(const ParsedCommand& command) const;
   [[nodiscard]] Result get_client_list(const ParsedCommand& command) const;
@@ -58,6 +59,8 @@ class Commands {
   void restart(const ParsedCommand& command, const Answer& answer) const;
   void terminate_client(const ParsedCommand& command, const Answer& answer) const;
 
+  // `key`: of the rows in JSON.
+  [[nodiscard]] static Result answer_with(const ParsedCommand& command, std::string_view key, const Table& table);
   // The one that argument `name` of the command names, or what is to be answered where there is none. nullptr and no fault: it names none.
   [[nodiscard]] const ManagedExecutor* server(const ParsedCommand& command, std::string_view name, std::string& fault) const;
   [[nodiscard]] std::optional<unsigned> device(const ParsedCommand& command, std::string& fault) const;

@@ -14,7 +14,7 @@
 
 #include "broker/commands/json_writer.hpp"
 #include "broker/commands/table.hpp"
-#include "broker/control/base/process_identity.hpp"
+#include "broker/control/server/cells.hpp"
 #include "broker/control/server/commands.hpp"
 
 namespace mpsshim::broker::control {
@@ -24,36 +24,11 @@ namespace {
 // Of every document, with the command's name (docs/service.md, "JSON"). It grows when a key goes away or means something else.
 constexpr unsigned kSchemaVersion = 1;
 
-Cell positive(pid_t pid) { return pid > 0 ? Cell{std::int64_t{pid}} : Cell{nullptr}; }
-Cell number(std::uint64_t value) { return {value}; }
-Cell limit(std::uint64_t value) { return value != 0 ? Cell{value} : Cell{nullptr}; }  // 0: none
-Cell mib(std::uint64_t bytes) { return {bytes, std::to_string(bytes >> 20)}; }
 std::string of_limit(const std::string& held, std::uint64_t limit) { return fmt::format("{}/{}", held, limit); }
-
-std::string uuid_text(const proto::DeviceFacts& device) {
-  std::string text = "GPU";
-  for (std::size_t i = 0; i < sizeof device.uuid; ++i) {
-    text += fmt::format("{}{:02x}", i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", device.uuid[i]);
-  }
-  return text;
-}
-
-// Shown is "GPU-cb1213a3-d6a4-be7f": enough of the UUID to tell devices apart, as NVIDIA's ps prints it. Nothing is known before a server was ready.
-Cell uuid(const proto::DriverFacts* facts, unsigned device) {
-  constexpr std::size_t kShown = 22;
-  if (facts == nullptr) return {nullptr, std::to_string(device)};
-  const std::string text = uuid_text(facts->device[device]);
-  return {text, text.substr(0, kShown)};
-}
 
 // Nothing where the driver does not tell.
 Cell attribute(const proto::DeviceFacts& device, CUdevice_attribute name) {
   return device.attribute_status[name] == 0 ? Cell{std::int64_t{device.attribute[name]}} : Cell{nullptr};
-}
-
-Cell name_space(pid_t pid) {
-  const std::string name = pid_namespace_of(pid);
-  return name == "-" ? Cell{nullptr} : Cell{name};
 }
 
 Cell text_of(const char* begin, std::size_t most) { return {std::string(begin, strnlen(begin, most))}; }
@@ -65,19 +40,6 @@ JsonWriter document(const ParsedCommand& command) {
 }
 
 Commands::Result finished(JsonWriter& json) { return {true, json.end_object().text() + '\n'}; }
-
-// `key`: of the rows in JSON.
-Commands::Result answer_with(const ParsedCommand& command, std::string_view key, const Table& table) {
-  switch (command.format()) {
-    case AnswerFormat::text: return {true, columns_of(table)};
-    case AnswerFormat::csv: return {true, comma_separated(table, true)};
-    case AnswerFormat::csv_without_header: return {true, comma_separated(table, false)};
-    case AnswerFormat::json: break;
-  }
-  JsonWriter json = document(command);
-  write_rows(json.key(key), table);
-  return finished(json);
-}
 
 std::string lines_of(const std::vector<pid_t>& pids) {
   std::string text;
@@ -123,39 +85,16 @@ Commands::Result Commands::ask(const ParsedCommand& command) const {
   return {false, fmt::format("{} is not answered", name)};  // of the table and not here: a mistake of ours, which a test looks for
 }
 
-Commands::Result Commands::ps(const ParsedCommand& command) const {
-  std::string fault;
-  const ManagedExecutor* const only = server(command, "-p", fault);
-  if (!fault.empty()) return {false, fault};
-  const bool is_long = command.has("-l");
-  Table table{{{"pid", "PID", 10},
-               {"session", "ID", 7},
-               {"server", "SERVER", 10},
-               {"device"},
-               {"uuid", "DEVICE", 24},
-               {"pid_namespace", "NAMESPACE", 13},
-               {"state", is_long ? "STATE" : "", 13},
-               {"memory_bytes", is_long ? "MEMORY" : "", 9},
-               {"memory_limit_bytes"},
-               {"uid", is_long ? "USER" : "", 9},
-               {"command", "COMMAND"}},
-              {}};
-  for (const auto& [id, session] : manager_.sessions()) {
-    if (only != nullptr && only != session.executor) continue;
-    const ClientIdentity& client = session.client;
-    table.rows.push_back({positive(client.pid),
-                          number(id),
-                          positive(session.executor != nullptr ? session.executor->number().number() : -1),
-                          number(session.device),
-                          uuid(manager_.facts(), session.device),
-                          name_space(client.pid),
-                          {phase_name(session.phase)},
-                          mib(session.chunks.total_bytes()),
-                          limit(session.memory_limit_bytes.value_or(0)),
-                          number(client.uid),
-                          {client.command}});
+Commands::Result Commands::answer_with(const ParsedCommand& command, std::string_view key, const Table& table) {
+  switch (command.format()) {
+    case AnswerFormat::text: return {true, columns_of(table)};
+    case AnswerFormat::csv: return {true, comma_separated(table, true)};
+    case AnswerFormat::csv_without_header: return {true, comma_separated(table, false)};
+    case AnswerFormat::json: break;
   }
-  return answer_with(command, "clients", table);
+  JsonWriter json = document(command);
+  write_rows(json.key(key), table);
+  return finished(json);
 }
 
 Commands::Result Commands::servers(const ParsedCommand& command) const {

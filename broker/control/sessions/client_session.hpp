@@ -18,8 +18,10 @@
 
 #include "broker/control/base/event_loop.hpp"
 #include "broker/control/base/output_box.hpp"
+#include "broker/control/base/pod_identity.hpp"
 #include "broker/control/faults/program_reader.hpp"
 #include "broker/control/sessions/channel_memory.hpp"
+#include "broker/control/sessions/session_counts_store.hpp"
 #include "broker/control/sessions/session_memory.hpp"
 #include "proto/handshake.hpp"
 
@@ -31,6 +33,7 @@ struct ClientIdentity {
   std::string command;
   std::uint32_t layout_minor = proto::kLayoutMinor;        // what it speaks (proto/version.hpp)
   std::shared_ptr<const ClientProgram> program = nullptr;  // from its first Attach on
+  PodIdentity pod{};                                       // where it is in one
 };
 
 enum class SessionPhase {
@@ -112,6 +115,8 @@ struct ClientSession {
   EventLoop::Timer deadline;                      // of that request
   EventLoop::Timer end_check;                     // closing, terminating: looks whether its work ends
   std::vector<std::function<void()>> on_stopped;  // called once nothing of it runs any more: commands wait for that
+  EventLoop::Clock::time_point began_at = EventLoop::Clock::now();  // also before the program was replaced (Restarts)
+  SessionCountsStore::Row counts;                                   // of what it does
   EventLoop::Clock::time_point asked_at;
   EventLoop::Clock::time_point ended_at;
 

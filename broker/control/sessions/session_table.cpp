@@ -15,6 +15,7 @@ ClientSession& SessionTable::add(const ClientIdentity& client, unsigned device) 
 ClientSession& SessionTable::adopt(std::uint64_t id) {
   ClientSession& session = sessions_[id];
   session.id = id;
+  session.counts = counts_.take(id);
   return session;
 }
 

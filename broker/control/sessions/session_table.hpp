@@ -37,6 +37,8 @@ class SessionTable {
   // What they run, of those that are still there.
   [[nodiscard]] std::vector<std::shared_ptr<const ClientProgram>> programs_of(std::span<const std::uint64_t> ids) const;
 
+  [[nodiscard]] const SessionCountsStore& counts() const { return counts_; }
+
   // For a hand-over.
   [[nodiscard]] std::uint64_t next_id() const { return next_id_; }
   void go_on_from(std::uint64_t next_id) { next_id_ = next_id; }
@@ -44,6 +46,7 @@ class SessionTable {
  private:
   const SessionLimits& limits_;
   std::uint64_t next_id_ = 1;
+  SessionCountsStore counts_;  // before those that have rows of it
   Map sessions_;
 };
 

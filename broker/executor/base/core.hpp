@@ -10,6 +10,7 @@
 #include "broker/executor/base/progress.hpp"
 #include "broker/executor/base/stress.hpp"
 #include "broker/progress_table.hpp"
+#include "broker/session_counts.hpp"
 
 namespace mpsshim::broker {
 
@@ -34,14 +35,16 @@ struct ExecutorInput {
   unsigned connections = 1;    // of the device to the context
   unsigned side_contexts = 0;  // at most, of the second worker, the third, ...
   StressOptions stress_options = {};
+  SessionCountsFile* counts_file = nullptr;  // null: nothing is counted
 };
 
 struct ExecutorCore : ExecutorInput {
   explicit ExecutorCore(const ExecutorInput& input)
-      : ExecutorInput(input), progress(input.progress_table, input.progress_address), stress(input.stress_options) {}
+      : ExecutorInput(input), progress(input.progress_table, input.progress_address), counts(input.counts_file), stress(input.stress_options) {}
   ExecutorCore(const ExecutorCore&) = delete;
 
   Progress progress;
+  SessionCountsView counts;
   Stress stress;
   IssueLock issue_lock;                     // for what goes into streams of the executor's own context
   CUfunction nop_function = nullptr;        // nullptr: launches are not chained

@@ -17,6 +17,7 @@ struct IssueContext {
   ClientChannel& channel;
   std::uint64_t session = 0;
   SessionVariables& variables;  // told of all that may change them
+  std::uint32_t counts = 0;     // its row of ExecutorCore::counts
 
   // The result of a driver call made for a post: a fatal one ends the executor. After another one the client's memory is not what its program
   // takes it for, since the call returned CUDA_SUCCESS there long ago: it is told so for good, because an error that some query brings once is

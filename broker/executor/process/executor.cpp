@@ -124,8 +124,8 @@ CUresult Executor::start() {
   modules_ = std::make_unique<ModuleStore>(*driver_, link_, *window_, *faults_, device_, std::size_t{options_.module_cache_mib} << 20);
   auto& progress_file = *reinterpret_cast<ProgressFile*>(progress_memory_.data());
   parts_ = std::make_unique<ExecutorParts>(ExecutorInput{*driver_, link_, *window_, *modules_, *faults_, *helpers_, context_, device_,
-                                                              progress_file.table, progress_address_, progress_file.names, options_.connections,
-                                                              std::min(workers - 1, options_.side_contexts), options_.stress});
+                                                         progress_file.table, progress_address_, progress_file.names, options_.connections,
+                                                         std::min(workers - 1, options_.side_contexts), options_.stress, map_counts()});
   result = parts_->start();
   if (result != CUDA_SUCCESS) return result;
   parts_->open_warm_stream();
@@ -184,6 +184,13 @@ CUresult Executor::register_progress() {
   bool is_registered = false;
   return OwnMemory::enroll(*driver_, {progress_memory_.data(), sizeof(ProgressTable)}, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE,
                            progress_address_, is_registered);
+}
+
+// Without it nothing is counted, and all else is as ever.
+SessionCountsFile* Executor::map_counts() {
+  counts_ = proto::Mapping::map(proto::FileDescriptor(kExecutorCountsFd), 0, sizeof(SessionCountsFile), proto::Access::read_write);
+  if (!counts_) log_warning("What sessions do cannot be counted ({}): ps shows neither launches nor GPU time", std::strerror(errno));
+  return counts_ ? reinterpret_cast<SessionCountsFile*>(counts_.data()) : nullptr;
 }
 
 void Executor::handle(ReceivedMessage& received) {

@@ -42,6 +42,7 @@ class Executor {
   [[nodiscard]] CUresult start();
   [[nodiscard]] CUresult make_context();
   [[nodiscard]] CUresult register_progress();
+  [[nodiscard]] SessionCountsFile* map_counts();
   void enlarge_heap();
   void handle(ReceivedMessage& received);
   void check_variables(const Received<message::VariablesCheck>& received);
@@ -58,6 +59,7 @@ class Executor {
   proto::Mapping facts_;
   proto::Mapping progress_memory_;
   proto::Mapping calls_;
+  proto::Mapping counts_;
   std::string refusal_;  // why it does not serve, for Ready
   std::unique_ptr<Driver> driver_;
   CUdevice device_ = 0;

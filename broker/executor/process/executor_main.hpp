@@ -28,6 +28,7 @@ struct ExecutorOptions {
   unsigned user_log_mib = 0;         // an hour, of lines; 0: no limit
   bool dumpable = false;             // for the command line alone: main() has seen to it
   bool keeps_rights = false;         // broker/rights/rights.hpp
+  int counts_file = -1;              // for the launcher, who has the executor inherit it (SessionCountsFile); -1: there is none
 };
 
 // Runs until the control process says Quit or hangs up. The result is the process's exit status.

@@ -38,7 +38,8 @@ FaultWatch::FaultWatch(ExecutorParts& parts, std::function<void()> enter_thread)
     : parts_(parts),
       enter_thread_(std::move(enter_thread)),
       spare_cores_(std::thread::hardware_concurrency() >= kManyCores),
-      sense_(kBusyPauseOfFew) {
+      sense_(kBusyPauseOfFew),
+      busy_time_(progress_tick()) {
   if (!open()) return;
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "fault-watch");
@@ -71,6 +72,7 @@ void FaultWatch::loop() {
   enter_thread_();
   if (spare_cores_) prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   serve_before_others();
+  busy_time_.begin(Clock::now());
   while (!stopping_) {
     const Clock::time_point now = Clock::now();
     const StallSense::Verdict verdict = look(now);
@@ -95,11 +97,13 @@ void FaultWatch::loop() {
 void FaultWatch::pause(Clock::time_point now, bool is_at_work) {
   if (is_at_work) {
     const bool is_stalled = probe_ && suspicion_.is_question_due(now);
-    return std::this_thread::sleep_for(is_stalled ? kStalledPause : look_interval(now));
+    return std::this_thread::sleep_for(busy_time_.until_next(now, is_stalled ? Clock::duration(kStalledPause) : look_interval(now), false));
   }
-  if (now < attentive_until_) return std::this_thread::sleep_for(kIdlePause);
+  if (now < attentive_until_) return std::this_thread::sleep_for(busy_time_.until_next(now, kIdlePause, true));
   parts_.bell.wait(kProbeSleepLimit);
-  attentive_until_ = Clock::now() + kRung;
+  const Clock::time_point awake = Clock::now();
+  busy_time_.begin(awake);
+  attentive_until_ = awake + kRung;
 }
 
 FaultWatch::Clock::duration FaultWatch::look_interval(Clock::time_point now) const {
@@ -129,9 +133,11 @@ StallSense::Verdict FaultWatch::look(Clock::time_point now) {
     note_work(stream, session != 0 && issued != completed, tick);
     if (session != 0 && (has_ended_some || issued != completed)) note_at_work(session, now);
     if (session == 0 || issued == completed) continue;
+    busy_time_.see(stream.counts.load(std::memory_order_relaxed));
     ++busy;
     busy_session_ = session;
   }
+  busy_time_.conclude(now, parts_.counts);
   const StallSense::Verdict verdict = sense_.conclude(now);
   if (verdict.active) attentive_until_ = now + kAttentive;
   last_change_ = now - verdict.quiet;

@@ -5,9 +5,9 @@
 //  - *A fault before the driver knows of it.* After an illegal access compute stands still at once, but the error shows only some 100 ms later
 //    (docs/experiments/2026-11-21-fault-in-time.md). Work issued meanwhile would be lost and its innocent client counted as busy. When a stream is
 //    overdue (stall_sense.hpp), or nothing at all has ended for a millisecond, an empty kernel is launched on a stream of highest priority; until it
-//    comes back, or others' work has ended meanwhile (stall_suspicion.hpp), `engine_stalled` keeps workers from reading the rings of idle sessions. On
-//    a GPU that works it is back within some microseconds, unless it is full or the connection stands: there it may be out for milliseconds.
-// Since it sees who has become idle, it gives VariableKeeper its turns.
+//    comes back, or others' work has ended meanwhile (stall_suspicion.hpp), `engine_stalled` keeps workers from reading the rings of idle sessions.
+//    On a GPU that works it is back within some microseconds, unless it is full or the connection stands: there it may be out for milliseconds.
+// Since it sees who has become idle, it gives VariableKeeper its turns; and since it sees who is at work, it counts that (BusyTime).
 #pragma once
 
 #include <atomic>
@@ -19,6 +19,7 @@
 
 #include "broker/executor/context/parts.hpp"
 #include "broker/executor/link/fault.hpp"
+#include "broker/executor/process/busy_time.hpp"
 #include "broker/executor/process/stall_sense.hpp"
 #include "broker/executor/process/stall_suspicion.hpp"
 
@@ -62,6 +63,7 @@ class FaultWatch {
   const bool spare_cores_;
   bool are_variables_stale_ = false;  // a session's, that could soon be copied: as long as they are it would not survive an end
   StallSense sense_;
+  BusyTime busy_time_;
   Clock::time_point last_change_{};
   Clock::time_point attentive_until_{};
   std::uint64_t busy_session_ = 0;

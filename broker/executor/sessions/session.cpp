@@ -27,7 +27,7 @@ Session::Session(ExecutorParts& parts, const message::SessionOpen& open)
       client_pid_(open.client_pid),
       client_uid_(open.client_uid),
       variables_(std::make_shared<SessionVariables>(id_, parts.control)),
-      context_{parts, channel_, id_, *variables_},
+      context_{parts, channel_, id_, *variables_, parts.counts.index_of(id_)},
       streams_(context_),
       home_(streams_, parts) {}
 

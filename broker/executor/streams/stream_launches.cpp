@@ -89,6 +89,12 @@ void StreamQueue::count_launches(std::uint32_t launches, bool are_chained) {
   StreamProgress& counts = word();  // written by nobody else
   counts.launches.store(counts.launches.load(std::memory_order_relaxed) + launches, std::memory_order_relaxed);
   if (are_chained) counts.chained.store(counts.chained.load(std::memory_order_relaxed) + launches, std::memory_order_relaxed);
+  count_for_session(launches);
+}
+
+void StreamQueue::count_for_session(std::uint32_t launches) {
+  std::atomic<std::uint64_t>& count = context_.parts.counts[context_.counts].launches;  // written by nobody else
+  count.store(count.load(std::memory_order_relaxed) + launches, std::memory_order_relaxed);
 }
 
 CUresult StreamQueue::launch(const LaunchOp& launch) {
@@ -157,6 +163,7 @@ void StreamQueue::issue_graph(const GraphOp& op) {
   if (op.graph->may_print()) note_output();
   context_.check(launch_graph(op), "cuGraphLaunch");
   account_.submitted(1);
+  count_for_session(1);
   op.graph->note_issued(op);
 }
 
@@ -193,6 +200,7 @@ void StreamQueue::launch_in_window(const StreamOp& op) {
 void StreamQueue::window_launch_done() {
   begin(1);
   account_.submitted(1);
+  count_for_session(1);
   --total_.records;
   in_window_ = false;
   if (const auto* graph = std::get_if<GraphOp>(window_op_.get())) graph->graph->note_issued(*graph);

@@ -40,6 +40,7 @@ StreamQueue::StreamQueue(const IssueContext& context, QueuedTotal& total, std::u
   probes_ = word().probe_number.load(std::memory_order_relaxed);
   appended_ = account_.issued();
   word().held.store(0, std::memory_order_relaxed);
+  word().counts.store(context.counts, std::memory_order_relaxed);
   word().launches.store(0, std::memory_order_relaxed);
   word().chained.store(0, std::memory_order_relaxed);
   word().launched.store(account_.issued(), std::memory_order_relaxed);

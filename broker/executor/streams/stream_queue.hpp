@@ -101,6 +101,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   void issue_launches();
   [[nodiscard]] bool issue_chain(std::size_t length);
   void count_launches(std::uint32_t launches, bool are_chained);
+  void count_for_session(std::uint32_t launches);  // a graph is one
   [[nodiscard]] CUresult launch(const LaunchOp& launch);
   [[nodiscard]] CUresult launch_with_attributes(const LaunchOp& launch);
   void issue_graph(const GraphOp& op);

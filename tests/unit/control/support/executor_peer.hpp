@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include "broker/control_messages.hpp"
 #include "broker/progress_table.hpp"
 #include "broker/seen_end.hpp"
+#include "broker/session_counts.hpp"
 #include "proto/device_facts.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/unit/control/support/turns.hpp"
@@ -104,6 +106,18 @@ class ExecutorPeer {
     row.launches = row.launched = 0;
     row.touched = issued;
   }
+  // The row that all lives share.
+  SessionCounts& counts(std::uint64_t session) {
+    if (!counts_) {
+      const proto::FileDescriptor file(fcntl(options.counts_file, F_DUPFD_CLOEXEC, 3));
+      counts_ = proto::Mapping::map(file, 0, sizeof(SessionCountsFile), proto::Access::read_write);
+      REQUIRE(counts_);
+    }
+    SessionCountsFile& file = *reinterpret_cast<SessionCountsFile*>(counts_.data());
+    const std::uint32_t row = SessionCountsView(&file).index_of(session);
+    REQUIRE(row != 0);
+    return file.row[row];
+  }
   // The stream goes back to the pool.
   void leave(std::size_t stream) {
     auto& row = reinterpret_cast<ProgressTable*>(progress_.data())->stream[stream];
@@ -146,6 +160,7 @@ class ExecutorPeer {
   proto::FileDescriptor death_;
   proto::Mapping progress_;
   proto::Mapping calls_;
+  proto::Mapping counts_;
 };
 
 }  // namespace mpsshim::broker::control::testing

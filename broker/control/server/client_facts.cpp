@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/server/client_facts.hpp"
+
+#include <map>
+
+#include <fmt/format.h>
+
+#include "broker/control/base/process_identity.hpp"
+#include "broker/control/server/cells.hpp"
+#include "broker/control/server/commands.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+Cell name_space(pid_t pid) {
+  const std::string name = pid_namespace_of(pid);
+  return name == "-" ? Cell{nullptr} : Cell{name};
+}
+
+Cell age(std::chrono::milliseconds since) { return {static_cast<std::uint64_t>(since.count()), age_text(since)}; }
+
+Cell gpu_time(const ClientFacts& client) {
+  if (!client.counts) return {nullptr};
+  return {client.counts->gpu_ns / 1'000, fmt::format("{:.1f}s", static_cast<double>(client.counts->gpu_ns) / 1e9)};
+}
+
+std::vector<Column> columns(bool is_long) {
+  const auto if_long = [is_long](const char* heading) { return is_long ? heading : ""; };
+  return {{"pid", "PID", 10},
+          {"session", "ID", 7},
+          {"server", "SERVER", 10},
+          {"server_pid"},
+          {"device"},
+          {"uuid", "DEVICE", 24},
+          {"pid_namespace", "NAMESPACE", 13},
+          {"state", if_long("STATE"), 13},
+          {"age_ms", if_long("AGE"), 10},
+          {"memory_bytes", if_long("MEMORY"), 9},
+          {"memory_limit_bytes"},
+          {"gpu_time_us", if_long("GPU-TIME"), 10},
+          {"launches", if_long("LAUNCHES"), 11},
+          {"in_flight", if_long("IN-FLIGHT"), 11},
+          {"uid", if_long("USER"), 9},
+          {"pod"},
+          {"container"},
+          {"command", "COMMAND"}};
+}
+
+}  // namespace
+
+std::vector<ClientFacts> client_facts(const SessionManager& manager, const ManagedExecutor* only) {
+  std::vector<ClientFacts> clients;
+  std::map<const ManagedExecutor*, std::map<std::uint64_t, std::uint64_t>> in_flight;  // a table is read once
+  const auto now = EventLoop::Clock::now();
+  for (const auto& [id, session] : manager.sessions()) {
+    if (only != nullptr && only != session.executor) continue;
+    ClientFacts& client = clients.emplace_back();
+    client.session = &session;
+    client.age = std::chrono::duration_cast<std::chrono::milliseconds>(now - session.began_at);
+    client.counts = session.counts.read();
+    if (session.executor == nullptr) continue;
+    const auto [table, is_new] = in_flight.try_emplace(session.executor);
+    if (is_new) table->second = session.executor->in_flight();
+    if (const auto found = table->second.find(id); found != table->second.end()) client.in_flight = found->second;
+  }
+  return clients;
+}
+
+Commands::Result Commands::ps(const ParsedCommand& command) const {
+  std::string fault;
+  const ManagedExecutor* const only = server(command, "-p", fault);
+  if (!fault.empty()) return {false, fault};
+  Table table{columns(command.has("-l")), {}};
+  for (const ClientFacts& facts : client_facts(manager_, only)) {
+    const ClientSession& session = *facts.session;
+    const ClientIdentity& client = session.client;
+    const ManagedExecutor* const executor = session.executor;
+    table.rows.push_back({positive(client.pid),
+                          number(session.id),
+                          positive(executor != nullptr ? executor->number().number() : -1),
+                          positive(executor != nullptr ? executor->pid() : -1),
+                          number(session.device),
+                          uuid(manager_.facts(), session.device),
+                          name_space(client.pid),
+                          {phase_name(session.phase)},
+                          age(facts.age),
+                          mib(session.chunks.total_bytes()),
+                          limit(session.memory_limit_bytes.value_or(0)),
+                          gpu_time(facts),
+                          facts.counts ? number(facts.counts->launches) : Cell{nullptr},
+                          number(facts.in_flight),
+                          number(client.uid),
+                          known(client.pod.pod),
+                          known(client.pod.container),
+                          {client.command}});
+  }
+  return answer_with(command, "clients", table);
+}
+
+}  // namespace mpsshim::broker::control
