@@ -21,6 +21,12 @@ void describe_service(CommandLine& line, Arguments& arguments) {
   line.option("--exit-when-idle", &arguments.exit_when_idle,
               "Seconds after which the broker ends when no program uses it, nor any process that holds it (mpsctl hold) lives; -1: never");
   line.option("--log-dir", &arguments.log_dir, "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
+  line.option(
+      "--metrics", &arguments.metrics,
+      "Where figures for Prometheus are to be had by HTTP, at /metrics: a loopback port (9400, 127.0.0.1:9400, [::1]:9400), which every user of the "
+      "machine can read, or the whole path of a Unix socket, which only the broker's user and root can; without it nowhere");
+  line.flag("--metrics-for-others", arguments.metrics_for_others,
+            "--metrics may name an address that other machines reach: whoever does can read which processes and users there are, and what they do");
   line.option("--workers", &arguments.workers, "Threads of the executor that serve clients; 0: half the processors, 1 to 8");
   line.option("--side-contexts", &arguments.side_contexts,
               "At most so many workers besides the first get a driver context of their own, over which clients spread that wait after every few "

@@ -71,6 +71,8 @@ struct Arguments {
   std::uint64_t user_device_mib = 0;
   unsigned user_compiler_s = 30;
   unsigned user_log_mib = 16;
+  std::string metrics;  // where; "": nowhere
+  bool metrics_for_others = false;
   int exit_when_idle = -1;  // seconds; -1: never
 };
 

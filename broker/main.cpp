@@ -106,6 +106,8 @@ std::string wrong_window(const Arguments& arguments) {
 ServerOptions server_options(const Arguments& arguments, const Daemon& daemon, const std::string& server_log) {
   ServerOptions options;
   if (arguments.exit_when_idle >= 0) options.exit_when_idle = std::chrono::seconds(arguments.exit_when_idle);
+  std::string why;  // main() has looked
+  if (!arguments.metrics.empty()) options.metrics = parse_metrics_address(arguments.metrics, arguments.metrics_for_others, why);
   if (arguments.daemon) options.reopen_output = [&daemon, server_log] { daemon.redirect_output(server_log); };
   return options;
 }
@@ -207,6 +209,9 @@ int main(int argc, char** argv) {
   if (!arguments.daemon && !arguments.foreground) return fail("say -d (background) or -f (foreground); see --help", kUsage);
   if (arguments.driver.empty()) return fail("--driver is empty: name auto, cuda, cpu or the path of a library", kUsage);
   if (arguments.resume < 0 && !parse_window(arguments.window)) return fail(wrong_window(arguments), kUsage);
+  if (std::string why; !arguments.metrics.empty() && !parse_metrics_address(arguments.metrics, arguments.metrics_for_others, why)) {
+    return fail(why, kUsage);
+  }
   raise_file_limit();
   if (std::string why; !arguments.user.empty() && !become_user(arguments.user, arguments.all_users, why)) return fail(why);
   prctl(PR_SET_DUMPABLE, arguments.dumpable ? 1 : 0);  // becoming another user may have set it

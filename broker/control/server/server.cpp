@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "broker/control/base/complaints.hpp"
+#include "broker/control/server/metrics_text.hpp"
 #include "broker/log.hpp"
 #include "broker/log_subject.hpp"
 
@@ -60,7 +61,11 @@ Server::Server(PipeDirectory directory, ExecutorLauncher& launcher, CompilerLaun
           [this] {
             log_info("Nobody has used this broker for {} s (--exit-when-idle): it ends.", options_.exit_when_idle->count());
             quit(std::chrono::seconds(0));
-          }) {}
+          }) {
+  if (options_.metrics) {
+    metrics_ = std::make_unique<MetricsServer>(loop_, *options_.metrics, [this](std::uint64_t dropped) { return metrics_of(manager_, dropped); });
+  }
+}
 
 Server::~Server() { stop_listening(); }
 
@@ -93,6 +98,7 @@ bool Server::listen(proto::FileDescriptor passed, std::string& why) {
     why = fmt::format("{} cannot be opened to all users ({})", directory_.client_socket(), std::strerror(errno));
     return false;
   }
+  if (metrics_ && !metrics_->listen(why)) return false;
   watch_listeners();
   return true;
 }

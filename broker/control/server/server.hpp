@@ -22,12 +22,14 @@
 #include "broker/control/server/command_connection.hpp"
 #include "broker/control/server/commands.hpp"
 #include "broker/control/server/holders.hpp"
+#include "broker/control/server/metrics_server.hpp"
 
 namespace mpsshim::broker::control {
 
 struct ServerOptions {
   std::optional<std::chrono::seconds> exit_when_idle;  // after so long without clients and holders; nothing: never
   std::function<void()> reopen_output;                 // SIGHUP: standard output and error, where they are a log
+  std::optional<MetricsAddress> metrics;               // where figures for Prometheus are; nothing: nowhere
 };
 
 class Server {
@@ -119,6 +121,7 @@ class Server {
   std::map<pid_t, std::size_t> connections_of_;  // by process
   std::map<uid_t, std::size_t> user_connections_;
   std::map<std::uint64_t, std::unique_ptr<CommandConnection>> commands_under_way_;
+  std::unique_ptr<MetricsServer> metrics_;  // null: there are none to be had
 };
 
 }  // namespace mpsshim::broker::control

@@ -127,6 +127,8 @@ bool Server::resume(StateReader& state, const std::string& failure, std::string&
   if (!resumed || !state.ok()) return false;
   state.close_inherited();
   watch_listeners();
+  // Nobody's work is to end for it.
+  if (std::string fault; metrics_ && !metrics_->listen(fault)) log_error("{}; this broker goes on without its figures.", fault);
   std::set<std::uint64_t> claimed;
   for (const auto& [id, client] : clients_) {
     client->resume();
