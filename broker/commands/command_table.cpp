@@ -50,6 +50,21 @@ std::vector<CommandSpec> questions() {
        false,
        "Clients: pid, session, server, device, pid namespace and command; -l: state, age, device memory in MiB, GPU time, launches, operations in "
        "flight and user, too; -p: of that server alone"},
+      {"top",
+       {{"-b"},
+        {"--batch", std::nullopt, false, "-b"},
+        {"-n", ArgumentSpec{"COUNT", ArgumentKind::count}},
+        {"--interval", ArgumentSpec{"SECONDS", ArgumentKind::interval}},
+        {"--sort", ArgumentSpec{"KEY", ArgumentKind::sort_key}},
+        {"-p", kServer}},
+       {},
+       Formats::text,
+       false,
+       "Clients, again and again: share of time with work on the GPU and launches a second since the last look, and what ps shows, on the whole "
+       "screen "
+       "where ncurses is installed; -b or --batch: as text; -n: so often; --interval: 2 s by default; --sort: by gpu (the default), launches, "
+       "in_flight, memory, age, pid or user; -p: of that server alone. On the screen q ends it, and g, l, i, m, a, p and u sort",
+       true},
       {"users",
        {},
        {},
@@ -147,6 +162,9 @@ const char* kind_name(ArgumentKind kind) {
     case ArgumentKind::device: return "device";
     case ArgumentKind::size: return "size";
     case ArgumentKind::seconds: return "seconds";
+    case ArgumentKind::interval: return "interval";
+    case ArgumentKind::count: return "count";
+    case ArgumentKind::sort_key: return "sort_key";
     case ArgumentKind::format: return "format";
     case ArgumentKind::file: return "file";
     case ArgumentKind::literal: return "literal";

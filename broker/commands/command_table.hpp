@@ -5,6 +5,7 @@
 // Constant.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,9 +22,12 @@ enum class ArgumentKind {
   device,   // index or UUID, also its beginning
   size,     // of memory
   seconds,
-  format,   // csv, csv,noheader or json
-  file,     // path of one
-  literal,  // the word itself
+  interval,  // seconds, with parts of one
+  count,
+  sort_key,  // of top
+  format,    // csv, csv,noheader or json
+  file,      // path of one
+  literal,   // the word itself
 };
 [[nodiscard]] const char* kind_name(ArgumentKind kind);
 
@@ -32,6 +36,9 @@ struct ArgumentSpec {
   ArgumentKind kind;
   bool is_required = true;
 };
+
+// What `top` sorts by: the words of ArgumentKind::sort_key.
+inline constexpr std::array<std::string_view, 7> kSortKeys{"gpu", "launches", "in_flight", "memory", "age", "pid", "user"};
 
 struct OptionSpec {
   std::string_view name;                // "-p"
@@ -50,7 +57,7 @@ struct CommandSpec {
   Formats formats = Formats::text;
   bool is_action = false;  // it changes something: always logged
   std::string_view help;
-  bool is_local = false;  // mpsctl obeys it itself, also where there is no broker
+  bool is_local = false;  // mpsctl obeys it itself: no broker does, and it may be that none is there
 };
 
 [[nodiscard]] std::span<const CommandSpec> command_table();            // in the order of help

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/types.h>
 
 #include "broker/printable.hpp"
@@ -31,8 +32,11 @@ std::optional<Range> range_of(ArgumentKind kind) {
     case ArgumentKind::process: return Range{1, static_cast<std::uint64_t>(std::numeric_limits<pid_t>::max())};
     case ArgumentKind::user: return Range{0, std::numeric_limits<uid_t>::max() - 1ull};  // the last one is nobody's
     case ArgumentKind::seconds: return Range{0, kMostSeconds};
+    case ArgumentKind::count: return Range{1, kMostCount};
     case ArgumentKind::device:
     case ArgumentKind::size:
+    case ArgumentKind::interval:
+    case ArgumentKind::sort_key:
     case ArgumentKind::format:
     case ArgumentKind::file:
     case ArgumentKind::literal: return std::nullopt;
@@ -64,6 +68,12 @@ std::string fault_of(const ArgumentSpec& argument, std::string_view word) {
   }
   if (argument.kind == ArgumentKind::size && !proto::parse_memory_size(word)) {
     return fmt::format("{} is no size: an integer above 0 with M or G, such as 900M", as_quoted(word));
+  }
+  if (argument.kind == ArgumentKind::interval && !parse_interval(word)) {
+    return fmt::format("{} is no interval: {} is 0.1 to 3600", as_quoted(word), argument.name);
+  }
+  if (argument.kind == ArgumentKind::sort_key && std::ranges::find(kSortKeys, word) == kSortKeys.end()) {
+    return fmt::format("{} is nothing to sort by: {}", as_quoted(word), fmt::join(kSortKeys, ", "));
   }
   const auto range = range_of(argument.kind);
   if (!range) return "";
@@ -150,6 +160,20 @@ class Reader {
 };
 
 }  // namespace
+
+// By hand: what the library takes depends on the language that is set.
+std::optional<std::chrono::milliseconds> parse_interval(std::string_view word) {
+  constexpr std::size_t kMostDigits = 4;
+  const std::size_t point = word.find('.');
+  const std::string_view whole = word.substr(0, point);
+  std::string part(point == std::string_view::npos ? "0" : word.substr(point + 1));
+  const auto is_digits = [](std::string_view text) { return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos; };
+  if (!is_digits(whole) || !is_digits(part) || whole.size() > kMostDigits || part.size() > 3) return std::nullopt;
+  part.resize(3, '0');
+  const std::chrono::milliseconds interval(1'000 * std::stoi(std::string(whole)) + std::stoi(part));
+  if (interval < std::chrono::milliseconds(100) || interval > std::chrono::seconds(3'600)) return std::nullopt;
+  return interval;
+}
 
 std::uint64_t ParsedCommand::number(std::string_view name) const {
   const std::string& word = text(name);

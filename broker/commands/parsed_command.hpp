@@ -4,8 +4,10 @@
 // name is there. Any bytes may come; nothing is executed here.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -16,6 +18,10 @@
 namespace mpsshim::broker {
 
 inline constexpr std::uint64_t kMostSeconds = 1'000'000;
+inline constexpr std::uint64_t kMostCount = 1'000'000'000;
+
+// Seconds between two looks, 0.1 to 3600, digits with a point among them; nothing: it is none.
+[[nodiscard]] std::optional<std::chrono::milliseconds> parse_interval(std::string_view word);
 
 class ParsedCommand {
  public:

@@ -21,6 +21,7 @@
 #include "broker/ctl/broker_client.hpp"
 #include "broker/ctl/container_device.hpp"
 #include "broker/ctl/line_reader.hpp"
+#include "broker/ctl/top.hpp"
 #include "broker/run/parts.hpp"
 #include "proto/handshake.hpp"
 
@@ -75,7 +76,7 @@ int write_container_device(const ParsedCommand& command, const std::string& dire
   return 0;
 }
 
-// Those that need no broker. nullopt: it is none of them.
+// Those that no broker obeys. nullopt: it is none of them.
 std::optional<int> execute_here(const std::string& line, const std::string& directory) {
   std::istringstream words(line);
   std::string name;
@@ -84,7 +85,10 @@ std::optional<int> execute_here(const std::string& line, const std::string& dire
   if (spec == nullptr || !spec->is_local) return std::nullopt;
   const auto parsed = parse_command(line);
   if (const auto* fault = std::get_if<std::string>(&parsed)) return fail(kRefused, *fault);
-  return write_container_device(std::get<ParsedCommand>(parsed), directory);
+  const auto& command = std::get<ParsedCommand>(parsed);
+  if (name != "top") return write_container_device(command, directory);
+  const ctl::TopEnd end = ctl::run_top(directory, command);
+  return end.status == 0 ? 0 : fail(end.status, end.fault);
 }
 
 int execute(const std::string& directory, const std::string& command) {
@@ -95,9 +99,7 @@ int execute(const std::string& directory, const std::string& command) {
   if (!answer.was_asked) return fail(kNotAsked, answer.text);
   if (!answer.ok) return fail(kRefused, answer.text);
   std::fputs(answer.text.c_str(), stdout);
-  std::istringstream words(command);
-  std::string name;
-  if (words >> name && name == "quit" && !broker.await_end(end_limit(command))) {
+  if (name == "quit" && !broker.await_end(end_limit(command))) {
     return fail(kRefused, "the broker in " + directory + " has not ended: see its control.log");
   }
   return 0;

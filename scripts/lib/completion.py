@@ -4,6 +4,7 @@ import re
 
 DIRECTORIES = {"--pipe-dir", "--log-dir"}
 FORMATS = "text json csv csv,noheader"
+SORT_KEYS = "gpu launches in_flight memory age pid user"
 WORDS = {"--driver": "auto cuda cpu", "--format": FORMATS}
 # A program's own words for what stands on the command line at the moment; kinds of arguments that are not here have no words to offer.
 VALUES = {
@@ -40,6 +41,7 @@ _mpsctl_values() { # KIND SERVER [--pipe-dir DIR]
         device) mpsctl "$@" device_query --format=csv,noheader 2>/dev/null | cut -d, -f1,3 | tr , '\n' ;;
         format) printf '%s\n' text json csv csv,noheader ;;
         file) compgen -f -- "$cur" ;;
+        sort_key) printf '%s\n' gpu launches in_flight memory age pid user ;;
         literal) printf '%s\n' "$server" ;;
     esac
 }
@@ -172,6 +174,8 @@ def zsh_values(name, kind):
         return f"format:({FORMATS})"
     if kind == "file":
         return "file:_files"
+    if kind == "sort_key":
+        return f"key:({SORT_KEYS})"
     return f"{kind or 'value'}: "
 
 
@@ -299,6 +303,8 @@ def fish_values(name, kind):
         return f" -x -a {fish_quoted(FORMATS)}"
     if kind == "file":
         return " -r -F"
+    if kind == "sort_key":
+        return f" -x -a {fish_quoted(SORT_KEYS)}"
     return " -x"
 
 

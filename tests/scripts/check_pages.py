@@ -139,7 +139,7 @@ compadd() { shift; print -rl -- ${(P)1}; }
         else:
             state = "arguments"
         # The place: behind an option its value, else the number of words that are no options.
-        place = words[-2] if len(words) > 2 and words[-2] in ("-p", "--format") else 1 + len([word for word in words[1:-1] if word[0] != "-" and word != "5"])
+        place = words[-2] if len(words) > 2 and words[-2] in ("-p", "--format", "--sort") else 1 + len([word for word in words[1:-1] if word[0] != "-" and word != "5"])
         place = f"{place}=*\\[\\]" if str(place).startswith("-") else place
         script = (f"{cls.STUBS}\nstub_state={state!r} stub_word={words[-1]!r} stub_place='{place}'\nwords=({' '.join(map(repr, words))}) CURRENT={len(words)}\n"
                   f"source {pages}/_{program}")
@@ -165,6 +165,7 @@ def check_offers(shell, pages, program, options, commands, environment):
     expect(f"{shell.name}: clients of a server", offered("terminate_client 4711 "), {"100", "200"})
     expect(f"{shell.name}: devices", offered("set_device_pinned_mem_limit 4711 "), {"0", "1", "GPU-aa", "GPU-bb"})
     expect(f"{shell.name}: formats", offered("ps --format "), {"text", "json", "csv", "csv,noheader"})
+    expect(f"{shell.name}: what top sorts by", offered("top --sort "), {"gpu", "launches", "in_flight", "memory", "age", "pid", "user"})
     expect(f"{shell.name}: a word that is itself", offered("restart -t 5 "), {"executors"})
 
 

@@ -37,7 +37,7 @@ std::string broken_promise(const ExecutorOptions& options) {
   if (!is_number("CUDA_DEVICE_MAX_CONNECTIONS", options.connections)) return "CUDA_DEVICE_MAX_CONNECTIONS is not what the command line says";
   if (!is_number("CUDA_DEVICE_MAX_COPY_CONNECTIONS", options.copy_connections))
     return "CUDA_DEVICE_MAX_COPY_CONNECTIONS is not what the command line says";
-  for (int fd = kExecutorCallsFd + 1; fd < 1024; ++fd) {
+  for (int fd = kExecutorCountsFd + 1; fd < 1024; ++fd) {
     if (fcntl(fd, F_GETFD) >= 0) return "descriptor " + std::to_string(fd) + " is open";
   }
   return "";
