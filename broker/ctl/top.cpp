@@ -51,12 +51,17 @@ class Signals {
     action.sa_handler = [](int) { has_new_size = 1; };
     sigaction(SIGWINCH, &action, nullptr);
   }
-  // Until a key is pressed, a signal comes or the time has come. `reads`: there is a keyboard.
-  void wait_until(Clock::time_point until, bool reads) const {
+  // Until a key is pressed, a signal comes or the time has come. `reads`: there is a keyboard. False: it has gone.
+  [[nodiscard]] bool wait_until(Clock::time_point until, bool reads) const {
     const auto left = std::max(until - Clock::now(), Clock::duration(0));
     const timespec limit{std::chrono::duration_cast<std::chrono::seconds>(left).count(), static_cast<long>((left % std::chrono::seconds(1)).count())};
     pollfd input{STDIN_FILENO, POLLIN, 0};
-    (void)ppoll(&input, reads ? 1 : 0, &limit, &before_);
+    const int ready = ppoll(&input, reads ? 1 : 0, &limit, &before_);
+    // Where input is ready ppoll() lets no signal in; that of a terminal which hangs up would wait for ever.
+    sigset_t mine;
+    sigprocmask(SIG_SETMASK, &before_, &mine);
+    sigprocmask(SIG_SETMASK, &mine, nullptr);
+    return ready <= 0 || (input.revents & (POLLHUP | POLLERR | POLLNVAL)) == 0;
   }
   // Ends the process by the signal, as its parent expects.
   [[noreturn]] static void end_by(int number) {
@@ -101,7 +106,7 @@ class Top {
       if (is_last()) return {};
       fmt::print("\n");
       const Clock::time_point next = Clock::now() + interval_;
-      while (end_signal == 0 && Clock::now() < next) signals.wait_until(next, false);
+      while (end_signal == 0 && Clock::now() < next) (void)signals.wait_until(next, false);
       if (end_signal != 0) Signals::end_by(end_signal);
     }
   }
@@ -118,7 +123,7 @@ class Top {
       const Clock::time_point next = Clock::now() + interval_;
       is_to_look_ = false;
       while (end_signal == 0 && !is_to_look_ && Clock::now() < next) {
-        signals.wait_until(next, true);
+        if (!signals.wait_until(next, true) && end_signal == 0) return {1, "the terminal has hung up"};
         if (std::exchange(has_new_size, 0) != 0) screen_.take_size(), show(end.fault);
         while (const auto pressed = screen_.key()) {
           if (*pressed == 'q' || *pressed == 'Q') return {};

@@ -17,6 +17,7 @@ import time
 
 MPSCTL, PIPES, AT_WORK, AT_REST = sys.argv[1:5]
 LIMIT_S = 20
+STARTED = []  # none is to be left
 
 
 def command(*words):
@@ -32,7 +33,7 @@ def share(line):
 class Terminal:
     """A VT100 as far as ncurses makes use of one, with mpsctl on it."""
 
-    def __init__(self, *words, kind="vt100", size=(24, 120)):
+    def __init__(self, *words, kind="vt100", size=(24, 120), controls=True):
         self.size, self.raw, self.row, self.column, self.ended = size, b"", 0, 0, None
         self.is_settled = True
         self.cells = [[" "] * size[1] for _ in range(size[0])]
@@ -44,12 +45,14 @@ class Terminal:
 
         def begin():
             os.setsid()
-            fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+            if controls:
+                fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
 
         environment = dict(os.environ, TERM=kind, LC_ALL="C.UTF-8")
         for name in ("LINES", "COLUMNS", "LD_PRELOAD"):
             environment.pop(name, None)
         self.program = subprocess.Popen(command(*words), stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=begin, env=environment)
+        STARTED.append(self.program)
 
     def resize(self, rows, columns, tells=True):
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -134,6 +137,11 @@ class Terminal:
     def type(self, text):
         os.write(self.fd, text.encode())
 
+    def hang_up(self):
+        os.close(self.theirs)
+        os.close(self.fd)
+        return self.program.wait(LIMIT_S)
+
     def await_end(self):
         end = time.monotonic() + LIMIT_S
         while self.program.poll() is None:
@@ -208,6 +216,12 @@ def check_screen():
             terminal.program.send_signal(number)
         assert terminal.await_end() == -number, number
 
+    # The terminal goes away: told by a signal to whom it belongs, else seen.
+    for controls, ends in ((True, -signal.SIGHUP), (False, 1)):
+        terminal = Terminal("--interval", "100", controls=controls)
+        terminal.await_screen("two clients", shows_clients)
+        assert terminal.hang_up() == ends, controls
+
     terminal = Terminal("-n", "2", "--interval", "0.2", kind="xterm")
     assert terminal.await_end() == 0
     terminal = Terminal("-n", "1", kind="no-such-terminal")
@@ -219,6 +233,7 @@ def check_lost_broker(has_screen):
     if terminal:
         terminal.await_screen("two clients", shows_clients)
     text = subprocess.Popen(command("-b", "--interval", "0.3"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    STARTED.append(text)
     assert text.stdout.readline().startswith("mpsshim ")
     subprocess.run([MPSCTL, "--pipe-dir", PIPES, "quit", "--now"], check=True, timeout=LIMIT_S)
     _, told = text.communicate(timeout=LIMIT_S)
@@ -239,4 +254,8 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        for program in STARTED:
+            program.kill()
