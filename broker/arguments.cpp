@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "broker/control/executors/driver_choice.hpp"
+#include "broker/journal.hpp"
 
 namespace mpsshim::broker {
 
@@ -21,6 +22,10 @@ void describe_service(CommandLine& line, Arguments& arguments) {
   line.option("--exit-when-idle", &arguments.exit_when_idle,
               "Seconds after which the broker ends when no program uses it, nor any process that holds it (mpsctl hold) lives; -1: never");
   line.option("--log-dir", &arguments.log_dir, "Directory of control.log and server.log (default: $CUDA_MPS_LOG_DIRECTORY, else the pipe directory)");
+  line.option(
+      "--log-to", &arguments.log_to,
+      "files, journald (systemd's journal, by its socket; lines that it does not take at once are lost, and counted), or both. What libraries of "
+      "a broker in the background print by themselves is in server.log in any case");
   line.option(
       "--metrics", &arguments.metrics,
       "Where figures for Prometheus are to be had by HTTP, at /metrics: a loopback port (9400, 127.0.0.1:9400, [::1]:9400), which every user of the "
@@ -144,6 +149,7 @@ void describe_rights_and_tests(CommandLine& line, Arguments& arguments) {
   line.test_option("--test-stock", &arguments.stress.stock, "Graphs of one shape that are made for launches at most; 0: as many as are wanted");
   line.test_option("--test-relocate-ms", &arguments.relocate_ms,
                    "A session moves to another executor every so many milliseconds; 0: when it starves");
+  line.test_option("--test-journal", &arguments.test_journal, "The journal's socket, in place of systemd's");
   line.test_option("--test-image-ms", &arguments.image_ms, "Milliseconds that reading an image may take");
   line.hidden_flag("--test-image-faults", arguments.has_image_faults);
   line.hidden_flag("--executor", arguments.executor);
@@ -151,6 +157,7 @@ void describe_rights_and_tests(CommandLine& line, Arguments& arguments) {
   line.hidden_flag("--linker", arguments.linker);
   line.hidden_option("--device", &arguments.device);
   line.hidden_option("--label", &arguments.label);
+  line.hidden_option("--journal", &arguments.journal);
   line.hidden_flag("--cold", arguments.is_cold);
   line.hidden_option("--device-patience-ms", &arguments.device_patience_ms);
   line.hidden_flag("--handover-versions", arguments.handover_versions);
@@ -168,11 +175,19 @@ void describe(CommandLine& line, Arguments& arguments) {
   describe_rights_and_tests(line, arguments);
 }
 
+bool logs_to_files(const Arguments& arguments) { return arguments.log_to != "journald"; }
+
+std::string journal_of(const Arguments& arguments) {
+  if (arguments.log_to == "files") return "";
+  return arguments.test_journal.empty() ? kJournalSocket : arguments.test_journal;
+}
+
 ExecutorOptions executor_options(const Arguments& arguments) {
   return {.driver_path = arguments.driver,
           .device = arguments.device,
           .workers = arguments.workers,
           .log_dir = arguments.log_dir,
+          .journal = arguments.journal,
           .connections = arguments.connections,
           .copy_connections = arguments.copy_connections,
           .side_contexts = arguments.side_contexts,
@@ -212,7 +227,8 @@ ExecutorSettings executor_settings(const Arguments& arguments) {
   if (arguments.standby) executors.standby = StandbyKind::warm;
   if (arguments.no_standby) executors.standby = StandbyKind::none;
   executors.hang_limit = std::chrono::milliseconds(arguments.hang_ms);
-  executors.log_dir = arguments.log_dir;
+  if (logs_to_files(arguments)) executors.log_dir = arguments.log_dir;
+  executors.journal = journal_of(arguments);
   executors.user_log_mib = arguments.user_log_mib;
   executors.dumpable = arguments.dumpable;
   executors.keeps_rights = arguments.keep_rights;

@@ -71,6 +71,9 @@ struct Arguments {
   std::uint64_t user_device_mib = 0;
   unsigned user_compiler_s = 30;
   unsigned user_log_mib = 16;
+  std::string log_to = "files";
+  std::string test_journal;
+  std::string journal;  // of an executor: the socket that it logs to; "": none
   std::string metrics;  // where; "": nowhere
   bool metrics_for_others = false;
   int exit_when_idle = -1;  // seconds; -1: never
@@ -79,6 +82,8 @@ struct Arguments {
 // The options, in the order in which --help lists them.
 void describe(CommandLine& line, Arguments& arguments);
 
+[[nodiscard]] bool logs_to_files(const Arguments& arguments);
+[[nodiscard]] std::string journal_of(const Arguments& arguments);  // its socket; "": nothing is logged there
 [[nodiscard]] ExecutorOptions executor_options(const Arguments& arguments);
 [[nodiscard]] LinkerOptions linker_options(const Arguments& arguments);
 // For the control process.

@@ -12,6 +12,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <unistd.h>
 
+#include "broker/journal.hpp"
 #include "broker/log_file.hpp"
 #include "broker/log_quota.hpp"
 #include "broker/log_subject.hpp"
@@ -52,6 +53,27 @@ std::shared_ptr<spdlog::logger>& current() {
 std::shared_ptr<spdlog::logger>& server_log() {
   static std::shared_ptr<spdlog::logger> logger;
   return logger;
+}
+
+// Where lines go besides, set with the rest before there are threads.
+struct ToJournal {
+  std::unique_ptr<Journal> journal;
+  std::string from;
+  std::string log;
+};
+ToJournal& to_journal() {
+  static ToJournal& target = *new ToJournal;  // never destroyed: other threads may log to the end
+  return target;
+}
+
+int priority_of(LogLevel level) {
+  switch (level) {
+    case LogLevel::debug: return 7;
+    case LogLevel::info: return 6;
+    case LogLevel::warning: return 4;
+    case LogLevel::error: return 3;
+  }
+  return 6;
 }
 
 // To be opened anew.
@@ -107,11 +129,17 @@ bool open_log(const LogOptions& options) {
     if (good) sinks.push_back(make_log_file(options.path));
   }
   const int error = errno;
+  to_journal() = {options.journal.empty() ? nullptr : std::make_unique<Journal>(options.journal), options.identity, options.log};
   if (options.to_standard_error || !good) sinks.push_back(std::make_shared<spdlog::sinks::stderr_sink_mt>());
   current() = make_logger(std::move(sinks), pattern_of(options.identity));
   current()->set_level(spdlog_level(options.least));
   errno = error;
   return good;
+}
+
+bool journal_takes(std::string_view line) {
+  const ToJournal& target = to_journal();
+  return target.journal == nullptr || target.journal->write(priority_of(LogLevel::info), target.log, target.from, line);
 }
 
 LogSubject::LogSubject(uid_t user) : before_(std::exchange(subject, user)) {}
@@ -131,8 +159,13 @@ void write_log(LogLevel level, std::string_view line) {
   if (!current()->should_log(spdlog_level(level))) return;
   std::string before;
   if (!may_write(level, line.size(), before)) return;
+  const std::string text = printable(line);
+  const ToJournal& target = to_journal();
   if (!before.empty()) current()->log(spdlog::level::warn, before);
-  current()->log(spdlog_level(level), printable(line));
+  current()->log(spdlog_level(level), text);
+  if (target.journal == nullptr) return;
+  if (!before.empty()) target.journal->write(priority_of(LogLevel::warning), target.log, target.from, before);
+  target.journal->write(priority_of(level), target.log, target.from, text);
 }
 
 bool open_server_log(const std::string& path) {
@@ -146,11 +179,19 @@ void reopen_log_files() {
 }
 
 void write_server_log(pid_t server, std::string_view line) {
-  if (!server_log()) return;
+  const ToJournal& target = to_journal();
+  if (!server_log() && target.journal == nullptr) return;
   std::string before;
   if (!may_write(LogLevel::warning, line.size(), before)) return;  // faults and verdicts are among them
-  if (!before.empty()) server_log()->log(spdlog::level::info, "Server {}] {}", server, before);
-  server_log()->log(spdlog::level::info, "Server {}] {}", server, printable(line));
+  const std::string text = printable(line);
+  if (server_log()) {
+    if (!before.empty()) server_log()->log(spdlog::level::info, "Server {}] {}", server, before);
+    server_log()->log(spdlog::level::info, "Server {}] {}", server, text);
+  }
+  if (target.journal == nullptr) return;
+  const std::string from = fmt::format("Server {}", server);
+  if (!before.empty()) target.journal->write(priority_of(LogLevel::warning), "server", from, before);
+  target.journal->write(priority_of(LogLevel::info), "server", from, text);
 }
 
 }  // namespace mpsshim::broker

@@ -122,6 +122,34 @@ bool settle_place(const Arguments& arguments, std::optional<PipeDirectory>& pipe
   return true;
 }
 
+std::string server_log_of(const Arguments& arguments) { return arguments.log_dir + "/server.log"; }
+
+bool open_logs(const Arguments& arguments, std::string& why) {
+  std::error_code error;
+  std::filesystem::create_directories(arguments.log_dir, error);
+  const std::string path = logs_to_files(arguments) ? arguments.log_dir + "/control.log" : "";
+  const std::string journal = journal_of(arguments);
+  const auto refuse = [&](const std::string& log) {
+    why = "the log " + log + " cannot be written (" + std::strerror(errno) + "): name another directory with --log-dir";
+    return false;
+  };
+  if (!open_log({.path = path,
+                 .identity = "Control",
+                 .to_standard_error = !arguments.daemon,
+                 .least = arguments.verbose ? LogLevel::debug : LogLevel::info,
+                 .journal = journal,
+                 .log = "control"})) {
+    return refuse(path);
+  }
+  // One that takes over goes on without: its clients are to lose nothing.
+  if (arguments.resume < 0 && !journal_takes("The log of mpsbroker " MPSSHIM_VERSION " begins.")) {
+    why = "--log-to " + arguments.log_to + ": there is no journal at " + journal + " (" + std::strerror(errno) + "): say --log-to files";
+    return false;
+  }
+  set_log_quota(std::uint64_t{arguments.user_log_mib} << 20);
+  return !logs_to_files(arguments) || open_server_log(server_log_of(arguments)) || refuse(server_log_of(arguments));
+}
+
 // `state`: what was handed over, if anything was, by a program with the command line `former`. `words`: this one's.
 int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::string>& words, const std::vector<std::string>& former,
           StateReader* state, std::optional<PipeDirectory> pipes) {
@@ -137,24 +165,15 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
   std::string why;
   mpsshim::proto::FileDescriptor passed;
   if (state == nullptr && !settle_place(arguments, pipes, passed, why)) return refuse(why);
-  std::error_code error;
-  std::filesystem::create_directories(arguments.log_dir, error);
-  const std::string log_path = executors.log_dir + "/control.log";
-  if (!open_log({log_path, "Control", !arguments.daemon, arguments.verbose ? LogLevel::debug : LogLevel::info})) {
-    return refuse("the log " + log_path + " cannot be written (" + std::strerror(errno) + "): name another directory with --log-dir");
-  }
-  set_log_quota(std::uint64_t{arguments.user_log_mib} << 20);
-  const std::string server_log = executors.log_dir + "/server.log";
-  if (!open_server_log(server_log)) {
-    return refuse("the log " + server_log + " cannot be written (" + std::strerror(errno) + "): name another directory with --log-dir");
-  }
+  if (!pipes) return refuse(why);
+  if (!open_logs(arguments, why)) return refuse(why);
   if (arguments.priority != 0) allow_priority(arguments.priority);
   ProcessLauncher launcher;
   CompilerProcessLauncher compilers({arguments.has_image_faults, arguments.dumpable});
   LinkerProcessLauncher linkers(linker_options(arguments));
   // Never destroyed where it could not take over: the sockets are the former program's.
   auto server = std::make_unique<Server>(std::move(*pipes), launcher, compilers, linkers, executors, session_limits(arguments, *window),
-                                         server_options(arguments, daemon, server_log), [&](const std::string& reason) {
+                                         server_options(arguments, daemon, server_log_of(arguments)), [&](const std::string& reason) {
                                            if (reason.empty() && !arguments.keep_rights) give_up_rights(arguments.log_dir);
                                            daemon.settled(reason.empty() ? "" : "no driver serves: " + reason);
                                          });
@@ -164,7 +183,7 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
     return refuse(why);
   }
   if (state == nullptr) {
-    if (arguments.daemon) daemon.redirect_output(server_log);
+    if (arguments.daemon) daemon.redirect_output(server_log_of(arguments));
   } else if (!arguments.keep_rights) {
     give_up_rights(arguments.log_dir);
   }
@@ -207,6 +226,9 @@ int main(int argc, char** argv) {
   if (arguments.linker) return linker_main(linker_options(arguments));
   if (arguments.compiler) return compiler_main({arguments.has_image_faults, arguments.dumpable});
   if (!arguments.daemon && !arguments.foreground) return fail("say -d (background) or -f (foreground); see --help", kUsage);
+  if (arguments.log_to != "files" && arguments.log_to != "journald" && arguments.log_to != "both") {
+    return fail("--log-to " + as_quoted(arguments.log_to) + " is none of files, journald and both", kUsage);
+  }
   if (arguments.driver.empty()) return fail("--driver is empty: name auto, cuda, cpu or the path of a library", kUsage);
   if (arguments.resume < 0 && !parse_window(arguments.window)) return fail(wrong_window(arguments), kUsage);
   if (std::string why; !arguments.metrics.empty() && !parse_metrics_address(arguments.metrics, arguments.metrics_for_others, why)) {

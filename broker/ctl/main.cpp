@@ -99,6 +99,9 @@ int execute(const std::string& directory, const std::string& command) {
   if (!answer.was_asked) return fail(kNotAsked, answer.text);
   if (!answer.ok) return fail(kRefused, answer.text);
   std::fputs(answer.text.c_str(), stdout);
+  std::istringstream words(command);
+  std::string name;
+  words >> name;
   if (name == "quit" && !broker.await_end(end_limit(command))) {
     return fail(kRefused, "the broker in " + directory + " has not ended: see its control.log");
   }

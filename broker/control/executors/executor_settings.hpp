@@ -31,7 +31,8 @@ struct ExecutorSettings {
   // After the executor has become ready. By the longer one those who came back have their memory.
   std::chrono::milliseconds cold_delay{200};
   std::chrono::milliseconds warm_delay{1'000};
-  std::string log_dir;
+  std::string log_dir;  // empty: no files are written
+  std::string journal;  // empty: nor is the journal
   unsigned user_log_mib = 0;
   bool dumpable = false;
   bool keeps_rights = false;  // executors are not walled in (broker/rights/rights.hpp)

@@ -54,6 +54,7 @@ ExecutorOptions ManagedExecutor::options() const {
                           .device = id_.device,
                           .workers = settings_.workers,
                           .log_dir = settings_.log_dir,
+                          .journal = settings_.journal,
                           .connections = settings_.connections,
                           .copy_connections = settings_.copy_connections,
                           .side_contexts = settings_.side_contexts,

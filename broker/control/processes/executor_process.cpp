@@ -75,23 +75,40 @@ std::vector<std::string> executor_environment(const ExecutorOptions& options) {
 
 Command make_command(const ExecutorOptions& options) {
   Command command;
-  command.arguments = {"mpsbroker",   "--executor",
-                       "--driver",    options.driver_path,
-                       "--device",    std::to_string(options.device),
-                       "--workers",   std::to_string(options.workers),
-                       "--side-contexts", std::to_string(options.side_contexts),
-                       "--priority",  std::to_string(options.priority),
-                       "--connections", std::to_string(options.connections),
-                       "--copy-connections", std::to_string(options.copy_connections),
-                       "--log-dir",   options.log_dir,
-                       "--label",     options.label,
-                       "--module-cache", std::to_string(options.module_cache_mib),
-                       "--test-move-ms", std::to_string(options.stress.move_ms),
-                       "--test-window-ms", std::to_string(options.stress.window_ms),
-                       "--test-stock", std::to_string(options.stress.stock),
-                       "--patience-s", std::to_string(options.patience_s),
-                       "--user-log-mib", std::to_string(options.user_log_mib),
-                       "--device-patience-ms", std::to_string(options.device_patience_ms)};
+  command.arguments = {"mpsbroker",
+                       "--executor",
+                       "--driver",
+                       options.driver_path,
+                       "--device",
+                       std::to_string(options.device),
+                       "--workers",
+                       std::to_string(options.workers),
+                       "--side-contexts",
+                       std::to_string(options.side_contexts),
+                       "--priority",
+                       std::to_string(options.priority),
+                       "--connections",
+                       std::to_string(options.connections),
+                       "--copy-connections",
+                       std::to_string(options.copy_connections),
+                       "--label",
+                       options.label,
+                       "--module-cache",
+                       std::to_string(options.module_cache_mib),
+                       "--test-move-ms",
+                       std::to_string(options.stress.move_ms),
+                       "--test-window-ms",
+                       std::to_string(options.stress.window_ms),
+                       "--test-stock",
+                       std::to_string(options.stress.stock),
+                       "--patience-s",
+                       std::to_string(options.patience_s),
+                       "--user-log-mib",
+                       std::to_string(options.user_log_mib),
+                       "--device-patience-ms",
+                       std::to_string(options.device_patience_ms)};
+  if (!options.log_dir.empty()) command.arguments.insert(command.arguments.end(), {"--log-dir", options.log_dir});
+  if (!options.journal.empty()) command.arguments.insert(command.arguments.end(), {"--journal", options.journal});
   if (options.standby) command.arguments.emplace_back("--standby");
   if (options.dumpable) command.arguments.emplace_back("--dumpable");
   if (options.keeps_rights) command.arguments.emplace_back("--keep-rights");

@@ -18,7 +18,9 @@ int executor_main(const ExecutorOptions& options) {
   open_log({.path = options.log_dir.empty() ? std::string() : options.log_dir + "/server.log",
             .identity = "Executor " + options.label,
             .to_standard_error = false,
-            .least = LogLevel::info});
+            .least = LogLevel::info,
+            .journal = options.journal,
+            .log = "server"});
   set_log_quota(std::uint64_t{options.user_log_mib} << 20, 0);  // whoever it serves
   start_trace();
   // Descriptors that are under way beyond the user's limit of open files: every broker of the user has a part in it.

@@ -13,7 +13,8 @@ struct ExecutorOptions {
   std::string driver_path;           // as dlopen takes it: a file name for the loader's search, or a path
   unsigned device = 0;               // ordinal in that driver
   unsigned workers = 0;              // threads that serve sessions; 0: min(8, cores / 2), at least 1
-  std::string log_dir;               // server.log is appended there
+  std::string log_dir;               // server.log is appended there; empty: it is not
+  std::string journal{};             // the socket of systemd's journal, for the same lines; empty: they do not go there
   unsigned connections = 10;         // CUDA_DEVICE_MAX_CONNECTIONS; each costs milliseconds of an executor's start, as does
   unsigned copy_connections = 8;     // CUDA_DEVICE_MAX_COPY_CONNECTIONS
   unsigned side_contexts = 0;        // of as many workers besides the first (side_context.hpp)
