@@ -29,6 +29,8 @@ struct PerThreadStreams {
 };
 thread_local PerThreadStreams per_thread_own;
 
+std::atomic<std::uint64_t> last_unique_id{0};  // of all sessions
+
 }  // namespace
 
 Streams& Streams::instance() {
@@ -56,7 +58,7 @@ Stream* Streams::legacy_default() {
   Stream* stream = object.get();
   stream->id = proto::kNullStream;
   stream->is_null_stream = true;
-  stream->unique_id = last_unique_id_.fetch_add(1, std::memory_order_relaxed) + 1;
+  stream->unique_id = last_unique_id.fetch_add(1, std::memory_order_relaxed) + 1;
   live_.reserve(proto::kFenceWords);
   live_.push_back(stream);
   // It is the first in the table: 0 is the word of kNullStream, the name by which the executor has the stream from the session's start. Nothing is
@@ -111,7 +113,7 @@ CUresult Streams::create(const StreamShape& shape, Stream*& stream) {
   object->context = shape.context;
   object->green = shape.green;
   object->is_null_stream = shape.is_null_stream;
-  object->unique_id = last_unique_id_.fetch_add(1, std::memory_order_relaxed) + 1;
+  object->unique_id = last_unique_id.fetch_add(1, std::memory_order_relaxed) + 1;
   {
     const std::lock_guard lock(mutex_);
     if (const CUresult error = wait_for_word(); error != CUDA_SUCCESS) return error;

@@ -106,7 +106,6 @@ class Streams {
 
   proto::HandleTable<proto::HandleKind::stream, Stream> table_{ActingSession::index()};
   std::atomic<Stream*> null_{nullptr};
-  static inline std::atomic<std::uint64_t> last_unique_id_{0};  // of all sessions
   Mutex ending_mutex_;  // one stream ends at a time; taken before the graphs' mutex, which is taken before mutex_
   Mutex mutex_;         // live_, retiring_ and orphans_
   std::vector<Stream*> live_ GUARDED_BY(mutex_);
