@@ -43,7 +43,7 @@ struct ExecutorSettings {
   // From the kernel log's word of a fault to the driver's, or there was none: an H200's driver takes up to 0.8 s.
   std::chrono::milliseconds report_limit{5'000};
   std::chrono::milliseconds standstill_limit{20};  // once it is halted: for its threads to stop
-  int counts_file = -1;                   // SessionCountsFile, which all executors inherit; -1: nothing is counted
+  int counts_file = -1;                            // SessionCountsFile, which all executors inherit; -1: nothing is counted
   std::chrono::milliseconds linger{400};  // of a life that has lost its context, and by which the next one serves
 };
 
