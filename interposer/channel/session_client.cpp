@@ -15,6 +15,7 @@
 #include "interposer/channel/recovery.hpp"
 #include "interposer/channel/refusal.hpp"
 #include "interposer/environment.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"
 #include "interposer/settle.hpp"

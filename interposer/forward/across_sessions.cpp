@@ -8,6 +8,7 @@
 #include "interposer/forward/host_functions.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
 #include "interposer/forward/memory/registered.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/call_session.hpp"
 #include "interposer/local/devices.hpp"
 #include "proto/mutex.hpp"

@@ -14,6 +14,7 @@
 #include "interposer/forward/events.hpp"
 #include "interposer/forward/memory/copy.hpp"
 #include "interposer/forward/streams.hpp"
+#include "interposer/local/acting_session.hpp"
 
 namespace mpsshim::interposer::forward {
 

@@ -13,6 +13,7 @@
 #include "interposer/forward/memory/registered.hpp"
 #include "interposer/forward/modules.hpp"
 #include "interposer/forward/streams.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {

@@ -11,6 +11,7 @@
 #include "interposer/forward/graphs/capture.hpp"
 #include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/streams.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::api {

@@ -2,6 +2,7 @@
 // Questions about a device that its published facts do not answer, and calls that concern the context as a whole.
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/begin.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"
 

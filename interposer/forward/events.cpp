@@ -7,6 +7,7 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/graphs/capture.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
+#include "interposer/local/acting_session.hpp"
 
 namespace mpsshim::interposer::forward {
 

@@ -13,6 +13,7 @@
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/shared_events.hpp"
 #include "interposer/forward/streams.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/mutex.hpp"
 

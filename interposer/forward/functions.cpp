@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "interposer/local/acting_session.hpp"
 #include "proto/module_functions.hpp"
 
 namespace mpsshim::interposer::forward {

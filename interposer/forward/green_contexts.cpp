@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "interposer/forward/events.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::forward {

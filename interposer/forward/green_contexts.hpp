@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "interposer/forward/streams.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/mutex.hpp"
 #include "proto/resource_share.hpp"
 

@@ -8,6 +8,7 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/graphs/capture.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/contexts.hpp"
 #include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"

@@ -17,6 +17,7 @@
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/streams.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/cond_var.hpp"
 #include "proto/mutex.hpp"
 

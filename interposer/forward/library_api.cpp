@@ -5,6 +5,7 @@
 #include "interposer/entry.hpp"
 #include "interposer/forward/modules.hpp"
 #include "interposer/forward/refused_image.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::api {

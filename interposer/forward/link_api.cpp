@@ -14,6 +14,7 @@
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/jit_options.hpp"
 #include "interposer/forward/read_file.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/handle_table.hpp"
 
 namespace mpsshim::interposer::api {

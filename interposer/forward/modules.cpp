@@ -8,6 +8,7 @@
 #include "interposer/forward/memory/globals.hpp"
 #include "interposer/forward/read_file.hpp"
 #include "interposer/forward/streams.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/image/image.hpp"
 #include "proto/managed_variables.hpp"
 

@@ -19,6 +19,7 @@
 #include "interposer/forward/functions.hpp"
 #include "interposer/forward/jit_options.hpp"
 #include "interposer/forward/memory/managed_blocks.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {

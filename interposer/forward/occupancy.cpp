@@ -11,6 +11,7 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/entry.hpp"
 #include "interposer/forward/launch.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 #include "proto/mutex.hpp"
 

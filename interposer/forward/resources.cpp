@@ -7,6 +7,7 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/green_contexts.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"
 

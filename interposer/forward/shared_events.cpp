@@ -10,6 +10,7 @@
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/shared_memory.hpp"
+#include "interposer/local/acting_session.hpp"
 
 namespace mpsshim::interposer::forward {
 

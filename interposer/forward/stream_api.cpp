@@ -7,6 +7,7 @@
 #include "interposer/forward/events.hpp"
 #include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/streams.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::api {

@@ -9,6 +9,7 @@
 #include "interposer/forward/graphs/capture.hpp"
 #include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/hooks.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {

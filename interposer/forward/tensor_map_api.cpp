@@ -8,6 +8,7 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/begin.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::api {

@@ -12,6 +12,7 @@
 #include <span>
 #include <type_traits>
 
+#include "interposer/local/acting_session.hpp"
 #include "gen/cuda_api.hpp"
 
 namespace mpsshim::interposer {

@@ -7,6 +7,7 @@
 
 #include "interposer/forward/arrays/arrays.hpp"
 #include "interposer/forward/memory/pinned.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {

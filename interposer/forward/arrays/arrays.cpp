@@ -4,6 +4,8 @@
 #include <memory>
 #include <vector>
 
+#include "interposer/local/acting_session.hpp"
+
 namespace mpsshim::interposer::forward {
 
 namespace {

@@ -12,6 +12,7 @@
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/begin.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/mutex.hpp"
 

@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "interposer/local/acting_session.hpp"
+
 namespace mpsshim::interposer::forward {
 
 namespace {

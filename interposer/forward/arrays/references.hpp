@@ -14,6 +14,7 @@
 #include "gen/cuda_api.hpp"
 #include "gen/records.hpp"
 #include "interposer/forward/modules.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/mutex.hpp"
 #include "proto/references.hpp"

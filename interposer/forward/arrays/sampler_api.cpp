@@ -10,6 +10,7 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/arrays/arrays.hpp"
 #include "interposer/forward/memory/copy.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {

@@ -9,6 +9,7 @@
 #include "interposer/forward/graphs/memory_nodes.hpp"
 #include "interposer/forward/green_contexts.hpp"
 #include "interposer/forward/hooks.hpp"
+#include "interposer/local/acting_session.hpp"
 
 namespace mpsshim::interposer::forward {
 

@@ -6,6 +6,7 @@
 
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/graphs/graph_access.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/log.hpp"
 #include "proto/mutex.hpp"
 

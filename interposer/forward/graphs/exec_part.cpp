@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "interposer/local/acting_session.hpp"
+
 namespace mpsshim::interposer::forward {
 
 namespace {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "interposer/forward/graphs/user_objects.hpp"
+#include "interposer/local/acting_session.hpp"
 
 namespace mpsshim::interposer::forward {
 

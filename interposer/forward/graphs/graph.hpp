@@ -14,6 +14,7 @@
 
 #include "gen/cuda_api.hpp"
 #include "interposer/forward/graphs/node_work.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/ids.hpp"
 #include "proto/mutex.hpp"

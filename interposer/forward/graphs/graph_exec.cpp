@@ -9,6 +9,7 @@
 #include "interposer/forward/graphs/conditional_nodes.hpp"
 #include "interposer/forward/graphs/memory_nodes.hpp"
 #include "interposer/forward/stream_memory_ops.hpp"
+#include "interposer/local/acting_session.hpp"
 
 namespace mpsshim::interposer::forward {
 

@@ -22,6 +22,7 @@
 #include "interposer/forward/graphs/graph_memory.hpp"
 #include "interposer/forward/graphs/host_steps.hpp"
 #include "interposer/forward/graphs/user_objects.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {

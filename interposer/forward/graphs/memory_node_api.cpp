@@ -5,6 +5,7 @@
 #include "interposer/forward/graphs/graph_access.hpp"
 #include "interposer/forward/graphs/graph_memory.hpp"
 #include "interposer/forward/graphs/memory_nodes.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::api {

@@ -7,6 +7,7 @@
 
 #include "interposer/channel/connection.hpp"
 #include "interposer/forward/begin.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/settle.hpp"
 
 namespace mpsshim::interposer::forward {

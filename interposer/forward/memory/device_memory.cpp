@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "interposer/forward/hooks.hpp"
+#include "interposer/local/acting_session.hpp"
 
 namespace mpsshim::interposer::forward {
 

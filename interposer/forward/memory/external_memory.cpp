@@ -10,6 +10,7 @@
 #include "interposer/channel/connection.hpp"
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/shared_memory.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/settle.hpp"
 #include "proto/channel.hpp"
 

@@ -18,6 +18,7 @@
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/address_range.hpp"
 #include "interposer/forward/memory/allocation_owner.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/mutex.hpp"
 #include "proto/segment.hpp"

@@ -3,6 +3,8 @@
 
 #include <mutex>
 
+#include "interposer/local/acting_session.hpp"
+
 namespace mpsshim::interposer::forward {
 
 Globals& Globals::instance() {

@@ -10,6 +10,7 @@
 #include "interposer/forward/memory/device_ranges.hpp"
 #include "interposer/forward/memory/shared_memory.hpp"
 #include "interposer/forward/memory/virtual_memory.hpp"
+#include "interposer/local/acting_session.hpp"
 
 namespace mpsshim::interposer::forward {
 

@@ -3,6 +3,8 @@
 
 #include <iterator>
 
+#include "interposer/local/acting_session.hpp"
+
 namespace mpsshim::interposer::forward {
 
 ManagedAdvice& ManagedAdvice::instance() {

@@ -7,6 +7,7 @@
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/managed_memory.hpp"
 #include "interposer/forward/memory/pinned.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/managed_variables.hpp"
 
 namespace mpsshim::interposer::forward {

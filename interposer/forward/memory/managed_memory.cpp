@@ -13,6 +13,7 @@
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/touch_server.hpp"
 #include "interposer/forward/streams.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/managed_mode.hpp"
 
 namespace mpsshim::interposer::forward {

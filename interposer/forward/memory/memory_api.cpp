@@ -16,6 +16,7 @@
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/registered.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/call_session.hpp"
 
 namespace mpsshim::interposer::api {

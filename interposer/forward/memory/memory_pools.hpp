@@ -20,6 +20,7 @@
 #include "interposer/forward/events.hpp"
 #include "interposer/forward/memory/pool_heap.hpp"
 #include "interposer/forward/streams.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/handle_table.hpp"
 #include "proto/mutex.hpp"
 

@@ -9,6 +9,7 @@
 #include "interposer/forward/hooks.hpp"
 #include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/memory/managed_advice.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/shared_events.hpp"
 
 #ifndef MADV_POPULATE_WRITE

@@ -8,6 +8,7 @@
 #include "interposer/forward/memory/ipc_memory.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/shared_pools.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::api {

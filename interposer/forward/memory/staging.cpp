@@ -12,6 +12,7 @@
 #include "interposer/forward/memory/copy_crew.hpp"
 #include "interposer/forward/memory/flights.hpp"
 #include "interposer/forward/memory/pinned.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/futex.hpp"
 
 namespace mpsshim::interposer::forward {

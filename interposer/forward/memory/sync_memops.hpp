@@ -9,6 +9,7 @@
 #include <set>
 
 #include "interposer/forward/memory/copy.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "proto/mutex.hpp"
 
 namespace mpsshim::interposer::forward {

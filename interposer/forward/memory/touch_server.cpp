@@ -13,6 +13,7 @@
 #include "interposer/environment.hpp"
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/streams.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/log.hpp"
 #include "proto/futex.hpp"
 

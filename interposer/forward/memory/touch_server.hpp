@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "interposer/forward/memory/managed_memory.hpp"
+#include "interposer/local/acting_session.hpp"
 
 namespace mpsshim::interposer::forward {
 

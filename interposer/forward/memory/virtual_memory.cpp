@@ -6,6 +6,7 @@
 #include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
 #include "interposer/forward/memory/shared_memory.hpp"
+#include "interposer/local/acting_session.hpp"
 
 namespace mpsshim::interposer::forward {
 

@@ -8,6 +8,7 @@
 #include "interposer/forward/memory/device_arena.hpp"
 #include "interposer/forward/memory/shared_memory.hpp"
 #include "interposer/forward/memory/virtual_memory.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::api {
