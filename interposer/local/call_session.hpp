@@ -12,8 +12,8 @@
 #include <span>
 #include <type_traits>
 
-#include "interposer/local/acting_session.hpp"
 #include "gen/cuda_api.hpp"
+#include "interposer/local/acting_session.hpp"
 
 namespace mpsshim::interposer {
 
