@@ -4,6 +4,7 @@
 #include "interposer/cancellation.hpp"
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/memory/memory_info.hpp"
+#include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 #include "interposer/settle.hpp"
 
@@ -34,13 +35,23 @@ const proto::DriverFacts* facts() {
   }
 }
 
-// A session is not opened for a question: it would be on the device of the question, and stay there. Errors stay where the program's next call of
-// CUDA finds them.
+// Of the broker's device; -1: this process does not see it, or does not work on it.
+CUdevice worked_on(std::uint32_t broker_device) {
+  for (CUdevice device = 0; device < device_count(); ++device) {
+    if (broker_ordinal(device) == broker_device) return has_session(device) ? device : -1;
+  }
+  return -1;
+}
+
+// No session is opened for a question. Errors stay where the program's next call of CUDA finds them.
 bool memory(std::uint32_t device, std::uint64_t* free_bytes, std::uint64_t* total_bytes) {
   const NoCancellation hold;
   try {
-    if (!is_client() || !is_initialised() || !session().is_attached()) return false;
-    if (broker_ordinal(session_device()) != device || session().ensure_attached() != CUDA_SUCCESS) return false;
+    if (!is_client() || !is_initialised()) return false;
+    const CUdevice own = worked_on(device);
+    if (own < 0) return false;
+    const ActingSession acting(session_of(own));
+    if (!session().is_attached() || session().ensure_attached() != CUDA_SUCCESS) return false;
     const MemoryInfo info = read_memory_info();
     *free_bytes = info.free_bytes;
     *total_bytes = info.total_bytes;
