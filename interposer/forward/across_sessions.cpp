@@ -76,6 +76,8 @@ CUresult finish_default_stream(std::uint32_t index) {
   return stream != nullptr ? Streams::instance().synchronize(*stream) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+bool is_pageable(const CopySide& side) { return !session_holding(side.address) && !session_that_made(side.address); }
+
 // Both sides are what they are said to be: refused here, and not in the stream's order, where nobody would be told.
 CUresult check_side(const CopySide& side, std::size_t bytes) {
   const ActingSession acting(session_of_side(side));
@@ -117,6 +119,7 @@ bool is_across(const CopySide& destination, const CopySide& source) {
 }
 
 CUresult copy_across_now(CopySide destination, CopySide source, std::size_t bytes) {
+  if (bytes == 0) return CUDA_SUCCESS;
   if (const CUresult error = begin_in_current_order(); error != CUDA_SUCCESS) return error;
   for (const CopySide& side : {destination, source}) {
     if (const CUresult error = check_side(side, bytes); error != CUDA_SUCCESS) return error;
@@ -138,6 +141,11 @@ CUresult copy_across_later(Stream& stream, CopySide destination, CopySide source
   if (bytes == 0) return CUDA_SUCCESS;
   for (const CopySide& side : {destination, source}) {
     if (const CUresult error = check_side(side, bytes); error != CUDA_SUCCESS) return error;
+  }
+  // As CUDA: pageable memory has been read, or written, when the call returns.
+  if (is_pageable(destination) || is_pageable(source)) {
+    const CUresult error = Streams::instance().synchronize(stream);
+    return error == CUDA_SUCCESS ? transfer(destination, source, bytes) : error;
   }
   HostTask task;
   task.own = [destination, source, bytes] {

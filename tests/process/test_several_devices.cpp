@@ -109,6 +109,20 @@ TEST_CASE("each program computes on the device that it names, by index, UUID and
   CHECK(broker.servers().size() == 2);
 }
 
+TEST_CASE("mpsrun gives each rank of a machine a device, and begins again behind the last") {
+  const BrokerFixture broker(three_devices());
+  const std::vector<std::string> devices = devices_of(broker);
+  if (!has_two(devices)) return;
+  for (std::size_t rank = 0; rank <= devices.size(); ++rank) {
+    ProgramOptions options;
+    options.converses = true;
+    options.arguments = {"--device", "local", built_program("memory_client")};
+    options.environment["OMPI_COMM_WORLD_LOCAL_RANK"] = std::to_string(rank);
+    Client client(broker.start("mpsrun", options), Client::Attached::waits);
+    CHECK(client.ask("devices").starts_with("ok 1 " + devices[rank % devices.size()]));
+  }
+}
+
 TEST_CASE("what a fault costs stays on its device, also beside work") {
   const BrokerFixture broker(three_devices());
   if (!has_two(devices_of(broker))) return;

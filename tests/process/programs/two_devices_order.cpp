@@ -67,6 +67,13 @@ void copies(Sides& sides) {
     CU(cuStreamSynchronize(nullptr));
     require_all(sides[0].read(sides[0].data), round, "a fill of the other device's memory");
   }
+  // Pageable memory is the program's again when the call returns, whatever stream it was in.
+  std::vector<unsigned> words(kWords, 8);
+  in_null.launch_fill(sides[0].data, 1);
+  CU(cuMemcpyHtoDAsync(sides[1].data, words.data(), kBytes, nullptr));
+  words.assign(kWords, 0);
+  CU(cuMemcpyDtoHAsync(words.data(), sides[1].data, kBytes, nullptr));
+  require_all(words, 8, "pageable memory to and from the other device");
   // Memory is not given back before a copy has been made.
   CUdeviceptr soon_free = 0;
   CU(cuMemAlloc(&soon_free, kBytes));
