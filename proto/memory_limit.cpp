@@ -80,16 +80,16 @@ MemoryLimitText parse_memory_limits(const DriverFacts& facts, std::string_view t
     const std::size_t equals_sign = entry.find('=');
     const std::string_view name = entry.substr(0, equals_sign);
     const auto device = device_named(facts, name);
-    const auto bytes = equals_sign == std::string_view::npos ? std::nullopt : parse_memory_size(entry.substr(equals_sign + 1));
-    if (name == kAllDevices && bytes) {
-      for (std::uint64_t& limit : parsed.limit_bytes) limit = lower_limit(limit, *bytes);
+    const std::uint64_t bytes = equals_sign == std::string_view::npos ? 0 : parse_memory_size(entry.substr(equals_sign + 1)).value_or(0);
+    if (name == kAllDevices && bytes != 0) {
+      for (std::uint64_t& limit : parsed.limit_bytes) limit = lower_limit(limit, bytes);
       continue;
     }
-    if (!device || !bytes) {
+    if (!device || bytes == 0) {
       if (parsed.wrong.empty()) parsed.wrong = entry.empty() ? std::string_view("(an empty entry)") : entry;
       continue;
     }
-    parsed.limit_bytes[*device] = lower_limit(parsed.limit_bytes[*device], *bytes);
+    parsed.limit_bytes[*device] = lower_limit(parsed.limit_bytes[*device], bytes);
   }
   return parsed;
 }
