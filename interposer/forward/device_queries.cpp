@@ -4,7 +4,6 @@
 #include "interposer/forward/begin.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
-#include "interposer/log.hpp"
 
 namespace mpsshim::interposer::api {
 
@@ -15,14 +14,10 @@ namespace {
 using proto::ContextAction;
 using proto::DeviceQuestion;
 
-// An executor knows its own device. Asking must not begin a session.
+// An executor knows its own device: where the process has no session there, one begins.
 CUresult ask(CUdevice device, DeviceQuestion query, std::uint32_t first, std::uint32_t second, std::uint64_t& value) {
-  const bool is_known = has_session(device) || device_count() == 1;
-  const ActingSession acting(is_known ? session_of(device) : 0);
-  if (!is_known || (device_count() > 1 && !session().is_attached())) {
-    debug_line(DebugTopic::unsupported, "Device %d is not asked: this process has no context on it.", device);
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
+  if (device_facts(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const ActingSession acting(session_of(device));
   if (const CUresult error = session().ensure_attached(); error != CUDA_SUCCESS) return error;
   const proto::DeviceQueryRecord record{query, first, second, 0};
   proto::DeviceQueryReply reply{};

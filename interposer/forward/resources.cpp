@@ -9,7 +9,6 @@
 #include "interposer/forward/green_contexts.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
-#include "interposer/log.hpp"
 
 namespace mpsshim::interposer::forward {
 
@@ -55,14 +54,10 @@ std::uint32_t multiprocessors_of(const proto::ResourceTold& told) {
   return count;
 }
 
-// An executor knows its own device. Asking must not begin a session.
+// An executor knows its own device: where the process has no session there, one begins.
 CUresult device_resource(CUdevice device, Resource& resource) {
-  const bool is_known = has_session(device) || device_count() == 1;
-  const ActingSession acting(is_known ? session_of(device) : 0);
-  if (!is_known || (device_count() > 1 && !session().is_attached())) {
-    debug_line(DebugTopic::unsupported, "Device %d is not asked for its resources: this process has no context on it.", device);
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
+  if (device_facts(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const ActingSession acting(session_of(device));
   if (const CUresult error = session().ensure_attached(); error != CUDA_SUCCESS) return error;
   proto::ResourceQueryReply reply{};
   const CUresult error = session().channel().call({}, proto::ResourceQueryRecord{}, {}, reply);

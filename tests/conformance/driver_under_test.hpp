@@ -38,9 +38,23 @@ inline const char* driver_path() {
   return named != nullptr && *named != '\0' ? named : MPSSHIM_CPU_DRIVER_PATH;
 }
 
+// With MPSSHIM_TEST_OTHER_DEVICE the process works on device 1 before the body does anything: what the body does on device 0 is a second session's.
+inline void* open_driver() {
+  void* const library = dlopen(driver_path(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr || std::getenv("MPSSHIM_TEST_OTHER_DEVICE") == nullptr) return library;
+  const auto init = reinterpret_cast<decltype(&cuInit)>(dlsym(library, "cuInit"));
+  const auto retain = reinterpret_cast<decltype(&cuDevicePrimaryCtxRetain)>(dlsym(library, "cuDevicePrimaryCtxRetain"));
+  CUcontext other = nullptr;
+  if (init(0) != CUDA_SUCCESS || retain(&other, 1) != CUDA_SUCCESS) {
+    std::fprintf(stderr, "There is no second device to work on.\n");
+    std::_Exit(95);
+  }
+  return library;
+}
+
 template <class Function>
 Function driver_symbol(const char* name) {
-  static void* const library = dlopen(driver_path(), RTLD_NOW | RTLD_LOCAL);
+  static void* const library = open_driver();
   void* const found = library == nullptr ? nullptr : dlsym(library, name);
   if (found == nullptr) {
     std::fprintf(stderr, "%s has no %s: %s\n", driver_path(), name, dlerror());

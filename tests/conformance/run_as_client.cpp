@@ -2,6 +2,7 @@
 //
 //   run_as_client [NAME=VALUE...] PROGRAM ARGUMENT...
 // Runs a test program as the client of a private broker and ends with its exit status: CTest's way to run the conformance bodies forwarded.
+// MPSSHIM_CPU_… are settings of the broker's driver, the others of the program.
 // A request to list the cases needs no broker and gets none.
 #include <unistd.h>
 
@@ -24,11 +25,14 @@ constexpr auto kLimit = std::chrono::seconds(100);  // below CTest's own, so tha
 
 using Environment = std::map<std::string, std::string>;
 
-int run(const std::string& program, const std::vector<std::string>& arguments, Environment environment) {
-  const BrokerFixture broker;
+int run(const std::string& program, const std::vector<std::string>& arguments, const Environment& environment) {
+  BrokerOptions of_broker;
   ProgramOptions options;
   options.arguments = arguments;
-  options.environment = std::move(environment);
+  for (const auto& [name, value] : environment) {
+    (name.starts_with("MPSSHIM_CPU_") ? of_broker.environment : options.environment)[name] = value;
+  }
+  const BrokerFixture broker(of_broker);
   options.environment["MPSSHIM_TEST_DRIVER"] = "libcuda.so.1";  // which is libmpsshim.so here
   const Outcome outcome = broker.run(program, options, kLimit);
   std::fputs(outcome.output.c_str(), stdout);
@@ -58,7 +62,7 @@ int main(int argc, char** argv) try {
       return 127;
     }
   }
-  return run(argv[1], arguments, std::move(environment));
+  return run(argv[1], arguments, environment);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "run_as_client: %s\n", error.what());
   return 1;
