@@ -17,8 +17,8 @@ namespace mpsshim::broker::control {
 
 namespace {
 
-constexpr std::chrono::milliseconds kPause{100};  // without descriptors
-constexpr std::size_t kMostAtOnce = std::size_t{64} * 1024;    // read or sent in one turn of the loop: others have theirs
+constexpr std::chrono::milliseconds kPause{100};             // without descriptors
+constexpr std::size_t kMostAtOnce = std::size_t{64} * 1024;  // read or sent in one turn of the loop: others have theirs
 
 bool would_block() { return errno == EAGAIN || errno == EINTR; }
 
