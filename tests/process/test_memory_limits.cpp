@@ -90,6 +90,12 @@ TEST_CASE("the broker's environment is the default, commands change it for serve
   require_limit(third, 160);
 }
 
+TEST_CASE("what a client has freed is free at once, as cuMemGetInfo has it") {
+  const BrokerFixture broker;
+  Client client = start(broker, {{kLimit, "0=512M"}});
+  for (const std::size_t mib : {16, 80, 300}) CHECK(client.ask("freed " + std::to_string(mib) + " 50") == "ok 512");
+}
+
 TEST_CASE("devices are named by index or UUID, sizes in every spelling") {
   const BrokerFixture broker;
   await_devices(broker);

@@ -44,21 +44,26 @@ void handle(SessionCall& incoming, const proto::FunctionSetAttributeRecord& reco
 
 void handle(OutOfLineCall& incoming, const proto::MemoryInfoRecord&) {
   Session& session = incoming.session;
-  proto::MemoryInfoReply reply{};
-  if (!session.memory().limit().is_set()) return incoming.share_reply()->answer_with(memory_info(session, reply), reply);
-  session.start_job([reply = incoming.share_reply()](const std::shared_ptr<Session>& self) {
+  const SharedReply reply = incoming.share_reply();
+  const auto ask = [reply](const std::shared_ptr<Session>& self) {
     const DeviceLimit& limit = self->memory().limit();
     proto::MemoryInfoReply info{};
     std::uint64_t left_bytes = 0;
     CUresult result = memory_info(*self, info);
-    if (result == CUDA_SUCCESS) result = limit.left(left_bytes);
-    info.total_bytes = std::min(info.total_bytes, limit.bytes());
-    info.free_bytes = std::min(info.free_bytes, left_bytes);
+    if (result == CUDA_SUCCESS && limit.is_set()) {
+      result = limit.left(left_bytes);
+      info.total_bytes = std::min(info.total_bytes, limit.bytes());
+      info.free_bytes = std::min(info.free_bytes, left_bytes);
+    }
     reply->answer_with(result, info);
     self->finish_job();
-  });
+  };
+  // What has been freed is free. Its release is waited for where nothing else would be: no work, and no quiet window.
+  if (session.memory().is_releasing() && session.streams().is_idle() && !session.arrays().is_leaving()) return session.start_after_releases(ask);
+  if (session.memory().limit().is_set()) return session.start_job(ask);
+  proto::MemoryInfoReply info{};
+  reply->answer_with(memory_info(session, info), info);
 }
-
 void handle(SessionCall& incoming, const proto::OccupancyRecord& record) {
   Session& session = incoming.session;
   const proto::Known<SessionFunction> function = incoming.find(session.functions(), record.function);

@@ -15,6 +15,7 @@
 //   import, seen     a memory file of 64 KiB imported and mapped, "ok ADDRESS", or the error; is what was written there in the file, and back
 //   devices          how many it sees, and the first one's UUID and PCI bus: "ok COUNT GPU-UUID BUS"
 //   free, total      what cuMemGetInfo says: "ok MIB"
+//   freed MIB N      N allocations of that size, each freed and then asked what is free: "ok MIB", the least
 //   piece MIB        one cuMemCreate, kept: "ok" or the error
 //   array MIB        one array of so many rows of a MiB, kept: "ok" or the error
 //   back             gives back what piece and array have made
@@ -57,6 +58,7 @@ class Client {
   void copy() const;
   [[nodiscard]] static std::string devices();
   [[nodiscard]] static std::size_t free_mib();
+  [[nodiscard]] static std::size_t least_freed_mib(std::size_t bytes, unsigned count);
   [[nodiscard]] static std::size_t total_mib();
   CUresult make_piece(std::size_t bytes);
   CUresult make_array(std::size_t rows);
@@ -158,6 +160,17 @@ std::size_t Client::free_mib() {
   std::size_t free = 0, total = 0;
   CU(cuMemGetInfo(&free, &total));
   return free / kMiB;
+}
+
+std::size_t Client::least_freed_mib(std::size_t bytes, unsigned count) {
+  std::size_t least = SIZE_MAX;
+  for (unsigned i = 0; i < count; ++i) {
+    CUdeviceptr address = 0;
+    CU(cuMemAlloc(&address, bytes));
+    CU(cuMemFree(address));
+    least = std::min(least, free_mib());
+  }
+  return least;
 }
 
 std::size_t Client::total_mib() {
@@ -299,6 +312,7 @@ std::string Client::answer(const std::string& line) {
   if (command == "seen") return seen(), "ok";
   if (command == "devices") return devices();
   if (command == "free") return "ok " + std::to_string(free_mib());
+  if (command == "freed") return "ok " + std::to_string(least_freed_mib(mib * kMiB, threads));
   if (command == "total") return "ok " + std::to_string(total_mib());
   if (command == "back") return give_back(), "ok";
   if (command == "piece" || command == "array") {
