@@ -8,6 +8,7 @@
 #include "broker/log.hpp"
 #include "broker/seen_end.hpp"
 #include "proto/mutex.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::broker {
 
@@ -99,6 +100,7 @@ CUresult StreamPool::make(int priority, std::unique_ptr<PooledStream>& stream, c
   if (!index) return CUDA_ERROR_OUT_OF_MEMORY;
   CUstream handle = nullptr;
   CUresult result = CUDA_SUCCESS;
+  const proto::trace::Span span("driver", "cuStreamCreate", {"green", green != nullptr ? 1U : 0U});
   if (green != nullptr) {
     const std::lock_guard lock(green->issue_lock());
     result = driver_->cuGreenCtxStreamCreate(&handle, green->handle(), CU_STREAM_NON_BLOCKING, priority);

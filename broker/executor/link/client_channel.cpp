@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "broker/log.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::broker {
 
@@ -31,6 +32,7 @@ CUresult ClientChannel::open(const Driver& driver, Received<message::SessionOpen
               header().layout_major, proto::kLayoutMajor);
     return CUDA_ERROR_NOT_SUPPORTED;
   }
+  const proto::trace::Span span("driver", "cuMemHostRegister", {"session", open.session});
   const CUresult result = OwnMemory::enroll(driver, {fences_.data(), proto::kFenceSegmentBytes},
                                             CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE, fence_address_, registered_);
   if (!registered_) return result;

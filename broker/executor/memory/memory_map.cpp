@@ -14,6 +14,7 @@
 #include "broker/executor/memory/application_memory.hpp"
 #include "broker/executor/memory/external_memory.hpp"
 #include "broker/log.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::broker {
 
@@ -78,7 +79,10 @@ CUresult MemoryMap::add_lease(const proto::Lease& lease) {
   const std::uint64_t begin = lease.address / kReservationUnit * kReservationUnit;
   const std::uint64_t end = (lease.address + lease.size_bytes + kReservationUnit - 1) / kReservationUnit * kReservationUnit;
   CUdeviceptr reserved = 0;
-  const CUresult result = driver_->cuMemAddressReserve(AddressKey(), &reserved, end - begin, 0, begin, 0);
+  const CUresult result = [&] {
+    const proto::trace::Span span("driver", "cuMemAddressReserve", {"session", session_});
+    return driver_->cuMemAddressReserve(AddressKey(), &reserved, end - begin, 0, begin, 0);
+  }();
   if (result != CUDA_SUCCESS) return result;
   if (reserved != begin) {
     driver_->cuMemAddressFree(AddressKey(), reserved, end - begin);

@@ -244,6 +244,7 @@ void Executor::open_session(Received<message::SessionOpen> received) {
   CUresult result = CUDA_SUCCESS;
   const message::SessionOpen open = received.message;
   const ScopedMark mark(open.session, "opening a session");
+  const proto::trace::Span span("session", "opening a session", {"session", open.session});
   auto pieces = restores_.extract(open.session);
   const Clock::time_point began = Clock::now();
   std::shared_ptr<Session> session = Session::open(*parts_, std::move(received), result);

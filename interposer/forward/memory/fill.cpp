@@ -4,6 +4,7 @@
 #include "interposer/forward/across_sessions.hpp"
 #include "interposer/forward/memory/copy.hpp"
 #include "interposer/forward/memory/sync_memops.hpp"
+#include "interposer/local/call_session.hpp"
 
 namespace mpsshim::interposer::api {
 
@@ -46,8 +47,13 @@ CUresult post_fill(Fill fill, Stream& stream, bool host_waits) {
   return Streams::instance().wait_for_own_work(stream);
 }
 
+// In the current context's NULL stream, which cannot reach another device's memory.
 CUresult fill_now(const Fill& fill) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  if (has_several_sessions()) {
+    const auto holder = session_holding(fill.destination);
+    if (holder && *holder != current_session()) return CUDA_ERROR_INVALID_VALUE;
+  }
   return in_default_stream([&](Stream& stream) { return SyncMemops::instance().finish(post_fill(fill, stream, true), stream); });
 }
 

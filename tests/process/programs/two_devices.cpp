@@ -48,8 +48,9 @@ void memory(Sides& sides) {
     CU(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, side.data));
     CU(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, side.data));
     require(ordinal == side.device && context == side.context, "a pointer is told to be another device's");
-    CU(cuMemsetD32(side.data, 7 + i, kWords));
-    CU(cuCtxSynchronize());
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD32(side.data, 7 + i, kWords));  // out of the current context's reach
+    const std::vector<unsigned> words(kWords, 7 + i);
+    CU(cuMemcpyHtoD(side.data, words.data(), kBytes));
   }
   for (unsigned i = 0; i < 2; ++i) {
     sides[i].use();
@@ -112,7 +113,7 @@ void libraries(Sides& sides) {
     CU(cuStreamSynchronize(side.stream));
     require_all(side.read(side.data), 42, "the function of a library's kernel");
     int threads = 0;
-    CU(cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, reinterpret_cast<CUfunction>(kernel)));
+    CU(cuKernelGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel, side.device));
     require(threads >= 128, "a kernel's attribute");
   }
   CU(cuLibraryUnload(library));
@@ -203,7 +204,7 @@ void reset(Sides& sides) {
   require_all(sides[0].read(sides[0].data), 8, "the other device was made anew");
 }
 
-// An error of one device is that device's.
+// An error of one device is that device's. Natively no context of the process can be used any more.
 void fault(Sides& sides) {
   sides[1].use();
   sides[1].launch_fill(0x10, 1);

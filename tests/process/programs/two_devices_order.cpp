@@ -28,7 +28,6 @@ void events(Sides& sides) {
   }
   CU(cuEventSynchronize(event));  // with the other device's context current
   CU(cuEventDestroy(event));
-  CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamWaitEvent(sides[1].stream, event, 0));
 }
 
 void copies(Sides& sides) {
@@ -62,10 +61,11 @@ void copies(Sides& sides) {
   CU(cuMemcpyAsync(sides[1].data, sides[0].data, kBytes, nullptr));
   require_index(sides[0].read(sides[1].data), 11, "a download of the other device's memory");
   for (unsigned round = 0; round < 5; ++round) {
-    CU(cuMemsetD32(sides[1].data, round, kWords));
+    const std::vector<unsigned> words(kWords, round);
+    CU(cuMemcpyHtoD(sides[1].data, words.data(), kBytes));
     CU(cuMemcpyAsync(sides[0].data, sides[1].data, kBytes, nullptr));
     CU(cuStreamSynchronize(nullptr));
-    require_all(sides[0].read(sides[0].data), round, "a fill of the other device's memory");
+    require_all(sides[0].read(sides[0].data), round, "an upload to the other device's memory");
   }
   // Pageable memory is the program's again when the call returns, whatever stream it was in.
   std::vector<unsigned> words(kWords, 8);
