@@ -62,7 +62,9 @@ void describe_executors(CommandLine& line, Arguments& arguments) {
   line.option(
       "--idle-linker-ms", &arguments.idle_linker_ms,
       "Milliseconds after its last job that a user's linker process ends, which compiles and links PTX for its clients; it takes a context on the "
-      "GPU (about half a GiB on an H200)");
+      "GPU (about half a GiB on an H200). One that is wanted again soon after its end is kept twice as long the next time");
+  line.option("--most-idle-linker-ms", &arguments.most_idle_linker_ms,
+              "Milliseconds that it is kept at most: its start and its end hold up all clients' driver calls for tens of milliseconds");
   line.option("--link-s", &arguments.link_s,
               "Seconds of the processor that compiling and linking the PTX of one image may take, and half of what it may take on the clock");
   line.option("--blocked-s", &arguments.blocked_s,
@@ -249,6 +251,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.user_minute = std::chrono::seconds(arguments.user_compiler_s);
   limits.compilers.job = std::chrono::milliseconds(arguments.image_ms);
   limits.linkers.idle = std::chrono::milliseconds(arguments.idle_linker_ms);
+  limits.linkers.most_idle = std::chrono::milliseconds(arguments.most_idle_linker_ms);
   limits.linkers.job = 2 * std::chrono::seconds(arguments.link_s);
   limits.linkers.kept_bytes = 64ull << 20;  // the store of images keeps them, too
   limits.link_time = std::chrono::seconds(arguments.link_s);

@@ -50,6 +50,7 @@ struct Arguments {
   unsigned image_ms = 20'000;
   unsigned idle_compiler_ms = 5'000;
   unsigned idle_linker_ms = 5'000;
+  unsigned most_idle_linker_ms = 300'000;
   unsigned link_s = 60;
   bool has_image_faults = false;
   bool standby = false;

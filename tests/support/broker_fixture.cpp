@@ -72,7 +72,7 @@ Program start_broker(const fs::path& folder, const BrokerOptions& options) {
   program.arguments = {"-f",        "--driver",    options.driver.empty() ? test_driver() : options.driver, "--pipe-dir", folder / "pipe",
                        "--log-dir", folder / "log"};
   // What comes and goes with images is gone soon, so that what is held can be compared.
-  for (const char* idle : {"--idle-compiler-ms", "--idle-linker-ms"}) {
+  for (const char* idle : {"--idle-compiler-ms", "--idle-linker-ms", "--most-idle-linker-ms"}) {
     if (std::ranges::find(options.arguments, idle) == options.arguments.end()) program.arguments.insert(program.arguments.end(), {idle, "300"});
   }
   program.arguments.insert(program.arguments.end(), options.arguments.begin(), options.arguments.end());

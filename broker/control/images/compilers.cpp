@@ -44,7 +44,7 @@ CompilerTrade trade_of_linkers(std::chrono::seconds job_time) {
 }
 
 Compilers::Compilers(EventLoop& loop, CompilerLauncher& launcher, ProcessorShares& shares, const CompilerLimits& limits, const CompilerTrade& trade)
-    : loop_(loop), launcher_(launcher), limits_(limits), trade_(trade), shares_(shares) {
+    : loop_(loop), launcher_(launcher), limits_(limits), trade_(trade), shares_(shares), idle_times_(limits.idle, limits.most_idle) {
   shares_.on_end([this] { go_on_yielding(); });
 }
 
@@ -86,6 +86,7 @@ Compilers::User* Compilers::start(Whose whose) {
              whose.uid, std::strerror(errno));
     return nullptr;
   }
+  idle_times_.note_start(whose, EventLoop::Clock::now());
   User& user = users_[whose];
   user.life = std::move(*life);
   user.life.link.set_blocking(false);
@@ -111,9 +112,10 @@ void Compilers::next(Whose whose) {
   if (user.current || user.is_idle) return;
   if (user.waiting.empty()) {
     user.yields = false;
-    user.timer = loop_.after(limits_.idle, [this, whose] {
+    user.timer = loop_.after(idle_times_.of(whose), [this, whose] {
       User& idle = users_.at(whose);
       idle.is_idle = true;
+      idle_times_.note_end(whose, EventLoop::Clock::now());
       launcher_.kill(idle.life);  // it keeps nothing
     });
     return;

@@ -23,6 +23,7 @@
 #include <sys/types.h>
 
 #include "broker/control/base/event_loop.hpp"
+#include "broker/control/images/idle_times.hpp"
 #include "broker/control/images/processor_budget.hpp"
 #include "broker/control/processes/compiler_process.hpp"
 
@@ -43,7 +44,8 @@ struct CompilerTrade {
 
 struct CompilerLimits {
   std::chrono::milliseconds job{20'000};  // on the clock: a machine may be busy. Of the processor's time: CompilerTrade
-  std::chrono::milliseconds idle{5'000};
+  std::chrono::milliseconds idle{5'000};       // at least; twice as long for one that is wanted again soon after its end,
+  std::chrono::milliseconds most_idle{5'000};  // up to this
   std::size_t jobs = 64;  // of a user, that wait
   std::size_t session_jobs = 16;
   std::uint64_t kept_bytes = 256ull << 20;
@@ -146,6 +148,7 @@ class Compilers {
   const CompilerLimits limits_;
   const CompilerTrade trade_;
   ProcessorShares& shares_;
+  IdleTimes<Whose> idle_times_;
   std::map<Whose, User> users_;  // those that have a process
   std::list<Kept> kept_;         // the last used one in front
   std::uint64_t last_number_ = 0;

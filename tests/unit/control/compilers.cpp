@@ -179,6 +179,36 @@ TEST_CASE("an idle process ends, and the next image has a new one") {
   CHECK(f.answers == std::vector<std::string>{"1: 0"});
 }
 
+TEST_CASE("a process that is wanted again soon after its end is kept longer the next time, up to a limit") {
+  using namespace std::chrono_literals;
+  IdleTimes<int> times(5s, 30s);
+  IdleTimes<int>::Clock::time_point now{};
+  for (const auto kept : {5s, 10s, 20s, 30s, 30s}) {
+    times.note_start(1, now);
+    CHECK(times.of(1) == kept);
+    CHECK(times.of(2) == 5s);
+    times.note_end(1, now += 60s);
+    now += 49s;
+  }
+  times.note_start(2, now);
+  CHECK(times.of(1) == 30s);
+  times.note_end(1, now);
+  times.note_start(1, now + 301s);  // not soon
+  CHECK(times.of(1) == 5s);
+
+  CompilerLimits limits;
+  limits.idle = 10ms;
+  limits.most_idle = 1h;
+  Readers f(limits);
+  for (std::size_t process = 1; process <= 4; ++process) {
+    f.compilers.expect(kReader);
+    REQUIRE(f.launcher.peers.size() == process);
+    const auto began = std::chrono::steady_clock::now();
+    REQUIRE(turn_until(f.loop, [&] { return f.compilers.processes() == 0; }));
+    CHECK(std::chrono::steady_clock::now() - began >= 10ms * (1 << (process - 1)));
+  }
+}
+
 TEST_CASE("where no process can be started an image is refused") {
   Readers f;
   f.launcher.refuses = true;
