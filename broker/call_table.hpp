@@ -58,6 +58,7 @@ inline constexpr std::array kCallNames = std::to_array<std::string_view>({
     "reporting a fault",
     "making side contexts",
     "cuImportExternalMemory",
+    "reading failed assertions",
 });
 
 class CallName {

@@ -43,6 +43,7 @@ inline constexpr std::uint32_t kStarvesInPlace = 1;
 // Flags of ImageWant: ImageTarget's.
 inline constexpr std::uint32_t kImageHasObjects = 1;
 inline constexpr std::uint32_t kImageForTexts = 2;
+inline constexpr std::uint32_t kImageOpensAssertions = 8;
 inline constexpr std::uint32_t kImageIsInput = 4;  // ImageCheck: looked through, nothing is made of it
 
 }  // namespace mpsshim::broker

@@ -83,8 +83,13 @@ inline constexpr std::size_t kMaxReplyBytes = kReplySlotBytes - sizeof(ReplySlot
 struct alignas(64) FenceWord {
   std::atomic<std::uint32_t> value;
   std::atomic<std::uint32_t> host_value;  // the last host function of the stream that has returned
+  std::atomic<std::uint32_t> kernel_error;  // of kKernelErrorWord alone: CUresult of a kernel of the client that has failed and hurt nobody else,
+                                            // written by it, so before any fence behind it. It stays
 };
 static_assert(sizeof(FenceWord) == 64);
+
+// The last one: few clients have so many streams, so looking there costs nothing.
+inline constexpr std::uint32_t kKernelErrorWord = kFenceWords - 1;
 
 constexpr bool fence_reached(std::uint32_t word, std::uint32_t target) { return static_cast<std::int32_t>(word - target) >= 0; }
 static_assert(fence_reached(5, 5) && fence_reached(3, 0xfffffff0u) && !fence_reached(4, 5));

@@ -24,7 +24,8 @@ CUresult prepare(const CompilerJob& job, const proto::FileDescriptor& file, prot
   const ImageBytes image = map_sealed(file);
   if (image.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
   if (has_test_faults) fail_as_asked(image, "mpsshim-test:");
-  const ImageTarget target{job.compute, (job.flags & kImageForTexts) != 0, (job.flags & kImageHasObjects) != 0};
+  const ImageTarget target{job.compute, (job.flags & kImageForTexts) != 0, (job.flags & kImageHasObjects) != 0,
+                           (job.flags & kImageOpensAssertions) != 0};
   Preparation preparation;
   preparation.status = (job.flags & kImageIsInput) != 0 ? check_link_input(image, static_cast<CUjitInputType>(job.compute), preparation.log)
                                                         : prepare_image(image, target, preparation.image, preparation.log);

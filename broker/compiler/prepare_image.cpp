@@ -10,6 +10,7 @@
 
 #include "broker/compiler/fatbin_choice.hpp"
 #include "broker/compiler/image_contents.hpp"
+#include "proto/image/assertions.hpp"
 #include "proto/image/check.hpp"
 #include "proto/image/contents.hpp"
 #include "proto/image/elf.hpp"
@@ -191,7 +192,11 @@ class Preparer {
       return CUDA_SUCCESS;
     }
     prepared_.content = unpacked;
-    if (cubins.size() == 1) return CUDA_SUCCESS;
+    if (cubins.size() == 1) {
+      open_cubin();
+      return CUDA_SUCCESS;
+    }
+    if (image::cubin_may_assert(unpacked.bytes())) prepared_.why_assertions_fault = "it holds several variants of its code for this device";
     for (const image::FatbinEntry& variant : cubins.subspan(1)) {
       if (const CUresult result = unpack(container, variant, unpacked); result != CUDA_SUCCESS) return result;
       PreparedImage other;
@@ -217,6 +222,7 @@ class Preparer {
     if (!placements_.empty()) return place(cubin);
     note_contents_of_cubin(cubin.bytes(), prepared_);
     prepared_.content = cubin;
+    open_cubin();
     return CUDA_SUCCESS;
   }
 
@@ -226,7 +232,30 @@ class Preparer {
     note_contents_of_cubin(cubin, prepared_);
     set_placed_apart(placements_, prepared_);
     prepared_.content = ImageBytes(std::move(cubin));
+    open_cubin();
     return CUDA_SUCCESS;
+  }
+
+  // Failed assertions of machine code become the executor's affair where they can; a client is not refused over it.
+  void open_cubin() {
+    if (!target_.opens_assertions || target_.runs_texts || !image::cubin_may_assert(prepared_.content.bytes())) return;
+    std::vector<std::byte> opened(prepared_.content.bytes().begin(), prepared_.content.bytes().end());
+    if (image::open_assertions(opened, prepared_.assertion_sites, prepared_.why_assertions_fault)) {
+      prepared_.content = ImageBytes(std::move(opened));
+      prepared_.why_assertions_fault.clear();
+    } else {
+      prepared_.assertion_sites.clear();
+    }
+  }
+
+  // The same of a text that is run as it is.
+  void open_text() {
+    const std::string_view text = as_text(prepared_.content.bytes());
+    if (!target_.opens_assertions || !target_.runs_texts || prepared_.is_compiled_by_loading || !image::ptx_may_assert(text)) return;
+    const std::string opened = image::open_assertions(text, prepared_.assertion_sites, prepared_.why_assertions_fault);
+    if (opened.empty()) return prepared_.assertion_sites.clear();
+    prepared_.content = bytes_of(opened);
+    prepared_.why_assertions_fault.clear();
   }
 
   static ImageBytes bytes_of(const std::string& text) {
@@ -251,6 +280,7 @@ class Preparer {
     prepared_.content = placements_.empty() ? ended : placed_text(text);
     note_contents_of_ptx(as_text(prepared_.content.bytes()), prepared_);
     set_placed_apart(placements_, prepared_);
+    open_text();
     return CUDA_SUCCESS;
   }
 
@@ -313,6 +343,7 @@ class Preparer {
     }
     note_contents_of_ptx(texts, prepared_);
     set_placed_apart(placements_, prepared_);
+    if (image::ptx_may_assert(texts)) prepared_.why_assertions_fault = "it is linked of texts";
   }
 
   const ImageTarget target_;

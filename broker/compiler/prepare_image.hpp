@@ -22,6 +22,7 @@ struct ImageTarget {
   unsigned compute = 0;      // 90 for compute capability 9.0
   bool runs_texts = false;   // the CPU driver, whose linker gives texts back
   bool has_objects = false;  // of a linked fat binary the client has the objects as well, and comes again with them behind it
+  bool opens_assertions = false;  // where that can be done (PreparedImage::assertion_sites)
 };
 
 // `log`: why not, in words for the client. CUDA_ERROR_NO_BINARY_FOR_GPU where the objects are wanted. Throws std::bad_alloc.

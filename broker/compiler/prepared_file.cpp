@@ -59,6 +59,18 @@ image::VariableUses read_uses(PartReader& reader) {
   return uses;
 }
 
+// Whether they lie in the content is seen when they are filled in.
+bool read_sites(PartReader& reader, std::vector<image::AssertionSite>& sites) {
+  const std::uint64_t count = reader.count();
+  if (count > image::kMaxAssertionSites) return false;
+  for (std::uint64_t left = count; left > 0 && reader.ok(); --left) {
+    const std::uint64_t form = reader.number();
+    if (form > static_cast<std::uint64_t>(image::AssertionSite::Form::digits)) return false;
+    sites.push_back({static_cast<image::AssertionSite::Form>(form), reader.number()});
+  }
+  return true;
+}
+
 // Names go to the driver as texts with an end.
 bool has_end_within(const std::string& name) { return name.find('\0') != std::string::npos; }
 
@@ -100,6 +112,12 @@ proto::FileDescriptor write_prepared(const Preparation& preparation, const Image
     writer.text(variable.name);
     writer.number(variable.size_bytes);
     writer.number(variable.starts_as_zeroes ? 1 : 0);
+  }
+  writer.text(as_line(prepared.why_assertions_fault));
+  writer.number(prepared.assertion_sites.size());
+  for (const image::AssertionSite& site : prepared.assertion_sites) {
+    writer.number(static_cast<std::uint64_t>(site.form));
+    writer.number(site.offset);
   }
   writer.number(prepared.placed.size());
   for (const image::Variable& variable : prepared.placed) write_variable(writer, variable);
@@ -148,6 +166,8 @@ bool read_prepared(const proto::FileDescriptor& descriptor, const ImageBytes& im
     variable.starts_as_zeroes = reader.flag();
     note(variable.name);
   }
+  prepared.why_assertions_fault = as_line(reader.text());
+  if (!read_sites(reader, prepared.assertion_sites)) return false;
   for (std::uint64_t left = reader.count(); left > 0 && reader.ok(); --left) note(prepared.placed.emplace_back(read_variable(reader)).name);
   prepared.variable_uses = read_uses(reader);
   if (!reader.ok() || !are_names) return false;

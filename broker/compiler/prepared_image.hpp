@@ -13,6 +13,7 @@
 #include <cuda.h>
 
 #include "broker/compiler/image_bytes.hpp"
+#include "proto/image/assertions.hpp"
 #include "proto/image/cubin.hpp"
 #include "proto/image/managed.hpp"
 #include "proto/image/variable_uses.hpp"
@@ -33,6 +34,11 @@ struct PreparedImage {
   std::vector<LinkInput> inputs;
   std::vector<std::byte> prefix;
   bool is_compiled_by_loading = false;  // `content` is a text that no linker takes, or holds one: the driver compiles it as it loads it
+
+  // Places of `content` that a load fills in, so that failed assertions are the executor's affair (proto/image/assertions.hpp). Empty where
+  // nothing asserts, and where `why_assertions_fault` says why they cannot be filled in.
+  std::vector<image::AssertionSite> assertion_sites;
+  std::string why_assertions_fault;
 
   bool has_writable_globals = false;
   bool uses_device_heap = false;      // image::CubinInfo

@@ -22,6 +22,7 @@ class AddressKey {
   friend class ModuleVariables;    // images, and variables where the driver found them
   friend class VariableKeeper;     // the same, into its own buffer
   friend class OwnKernels;         // the executor's own image
+  friend class AssertionCalls;     // the same, and texts wherever kernels say that they are
   friend class DriverLink;         // images, as inputs of the linker
 };
 

@@ -119,7 +119,7 @@ CUresult Channel::exchange(const RecordParts& parts, Repeat repeat, Answer& answ
     if (end == WaitEnd::ready) {
       take_answer(link, pending.slot, answer);
       link.release_slot(pending.slot);
-      return CUDA_SUCCESS;
+      return answer.status == CUDA_SUCCESS ? guardian_.look_for_kernel_error() : CUDA_SUCCESS;
     }
     if (const CUresult error = settle(end, link); error != CUDA_SUCCESS) return error;
     // Moved and back. What the old executor had not read was carried over, reply slot included; what it had read is lost.

@@ -60,6 +60,9 @@ class Channel {
     // Makes `error` sticky for the process (the first one wins) and returns the sticky error.
     virtual CUresult fail(CUresult error) = 0;
 
+    // CUDA_SUCCESS, or the sticky error, where a kernel of this process has failed by itself (proto::FenceWord::kernel_error).
+    virtual CUresult look_for_kernel_error() = 0;
+
    protected:
     ~Guardian() = default;
   };

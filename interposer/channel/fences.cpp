@@ -19,6 +19,7 @@ bool FenceMemory::map(const proto::FileDescriptor& file) {
     words[index].value.store(words_[index].value.load(std::memory_order_acquire), std::memory_order_relaxed);
     words[index].host_value.store(words_[index].host_value.load(std::memory_order_acquire), std::memory_order_relaxed);
   }
+  words[proto::kKernelErrorWord].kernel_error.store(words_[proto::kKernelErrorWord].kernel_error.load(std::memory_order_acquire));
   // One step for readers: they see the old words or the new ones, which are equal.
   if (mremap(fresh, kBytes, kBytes, MREMAP_MAYMOVE | MREMAP_FIXED, words_) == MAP_FAILED) {
     munmap(fresh, kBytes);

@@ -25,6 +25,11 @@ class FenceMemory {
     return proto::fence_reached(words_[index].value.load(std::memory_order_acquire), target);
   }
 
+  // A kernel of this process has failed: whatever has been reached since, the session is over. Loaded behind the word that was seen reached.
+  [[nodiscard]] bool has_kernel_error() const {
+    return words_ != nullptr && words_[proto::kKernelErrorWord].kernel_error.load(std::memory_order_acquire) != 0;
+  }
+
   // A host function of the stream has returned: what the executor holds back behind it may go on, once it looks (Link::wake_executor).
   void release_host(std::uint32_t index, std::uint32_t number) { words_[index].host_value.store(number, std::memory_order_release); }
 

@@ -56,6 +56,7 @@ CUresult Recovery::refuse(const char* what, std::uint64_t which) const {
 }
 
 CUresult Recovery::read_old_ring() {
+  if (session_.fences_.has_kernel_error()) return CUDA_ERROR_ASSERT;
   const auto lost = static_cast<CUresult>(old_->header().lost_work.load(std::memory_order_acquire));
   if (lost != CUDA_SUCCESS) return lost;  // which no call has met yet
   std::optional<Unread> unread = find_unread(*old_);

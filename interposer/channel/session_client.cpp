@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <optional>
@@ -150,6 +151,8 @@ CUresult SessionClient::reserve(proto::Lease& lease, proto::Reservation& reserva
 CUresult SessionClient::take_error() {
   if (const CUresult sticky = sticky_.load(std::memory_order_relaxed); sticky != CUDA_SUCCESS) [[unlikely]]
     return sticky;
+  if (fences_.has_kernel_error()) [[unlikely]]
+    return fail_by_kernel();
   std::atomic<std::uint32_t>& pending = header_.load(std::memory_order_acquire)->async_error;
   if (pending.load(std::memory_order_relaxed) == 0) [[likely]]
     return CUDA_SUCCESS;
@@ -174,10 +177,25 @@ CUresult SessionClient::wait_fence(std::uint32_t index, std::uint32_t target, co
     const std::shared_ptr<Link> link = channel_.link();
     FenceSleep sleep(*link, index, target);  // until Completion::scan in the executor wakes it
     Wait wait(reason, link->header(), channel_.peer(), plan);
-    const WaitEnd end = wait.until([&] { return fences_.reached(index, target); }, sleep);
+    const WaitEnd end = wait.until([&] { return fences_.reached(index, target) || fences_.has_kernel_error(); }, sleep);
     if (const CUresult error = channel_.settle(end, *link); error != CUDA_SUCCESS) return error;
+    if (fences_.has_kernel_error()) break;  // what waits for the failed one may never end
   }
-  return CUDA_SUCCESS;
+  return look_for_kernel_error();
+}
+
+// The executor has seen it as well. Once the kernel's words are where this process takes them, the control process says that the session has failed;
+// without them the error is the same.
+CUresult SessionClient::fail_by_kernel() {
+  constexpr std::uint64_t kLookUs = 500;
+  constexpr auto kPatience = std::chrono::seconds(2);
+  const std::shared_ptr<Link> link = channel_.link();
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  Wait wait("the words of a failed assertion", link->header(), channel_.peer(), WaitStyle::sleep);
+  const WaitEnd end =
+      wait.until([&] { return std::chrono::steady_clock::now() >= deadline; }, [&](std::uint64_t) { usleep(kLookUs); });
+  if (end == WaitEnd::failed || end == WaitEnd::gone) return channel_.settle(end, *link);
+  return fail(CUDA_ERROR_ASSERT);
 }
 
 void SessionClient::end_recipe(RecipeBook::Key key, Place place) {

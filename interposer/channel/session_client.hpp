@@ -46,8 +46,10 @@ class SessionClient final : private Channel::Guardian {
   // Every later call of this process gets `error`: what it has not been given it must not compute without. The caller has told the user.
   CUresult give_up(CUresult error);
 
-  // The sticky error, else the asynchronous one, which is taken. Two loads where there is none.
+  // The sticky error, else the asynchronous one, which is taken. Three loads where there is none.
   [[nodiscard]] CUresult take_error();
+  // Of what has ended without a wait: the sticky error, where a kernel has failed by itself.
+  [[nodiscard]] CUresult kernel_error() { return look_for_kernel_error(); }
   // ensure_attached and take_error: what a call that uses the device begins with.
   [[nodiscard]] CUresult begin_call() {
     if (const CUresult error = ensure_attached(); error != CUDA_SUCCESS) [[unlikely]]
@@ -136,6 +138,8 @@ class SessionClient final : private Channel::Guardian {
   void write_output();
   CUresult recover(std::uint64_t epoch) override;
   CUresult fail(CUresult error) override;
+  CUresult look_for_kernel_error() override { return fences_.has_kernel_error() ? fail_by_kernel() : CUDA_SUCCESS; }
+  CUresult fail_by_kernel();
   static bool has_hung_up(const void* self);
 
   const std::uint32_t index_ = ActingSession::index();

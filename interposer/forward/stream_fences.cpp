@@ -157,7 +157,7 @@ CUresult Streams::synchronize_visible(Stream& stream) {
   bool is_pending = false;
   if (!stream.is_legacy_default()) {
     if (const CUresult error = fence_visible(stream, targets[0], is_pending); error != CUDA_SUCCESS) return error;
-    return is_pending ? wait_many(targets, 1) : CUDA_SUCCESS;
+    return is_pending ? wait_many(targets, 1) : session().kernel_error();
   }
   {
     const std::lock_guard lock(mutex_);
@@ -167,7 +167,7 @@ CUresult Streams::synchronize_visible(Stream& stream) {
       if (is_pending) ++count;
     }
   }
-  return count != 0 ? wait_many(targets, count) : CUDA_SUCCESS;
+  return count != 0 ? wait_many(targets, count) : session().kernel_error();
 }
 
 CUresult Streams::query(Stream& stream) {

@@ -96,3 +96,24 @@ TEST_CASE("the text of an assertion that has failed comes on the guilty client's
   CHECK(guilty.errors.find("code.cu:7: fail: block: [0,0,0], thread: [0,0,0] Assertion `false` failed.\n") != std::string::npos);
   CHECK(bystander.ask("check") == "ok");
 }
+
+// Replicas of one program: the same kernel of the same image. One asserts, and that one alone is told.
+TEST_CASE("a failed assertion costs its own client alone, and no executor, also among replicas that are at work") {
+  const BrokerFixture broker;
+  Client idle(broker);
+  REQUIRE(idle.ask("hold") == "ok");
+  const auto executors = broker.servers();
+  Program busy = start(broker, {"3", "hold", "3000"});
+  for (int turn = 0; turn < 3; ++turn) {
+    const Outcome guilty = broker.run("printing_client", {"7", "assert"});
+    INFO(guilty.explain() << broker.log());
+    REQUIRE(guilty.ok());
+    CHECK(guilty.errors.find("code.cu:7: fail: block: [0,0,0], thread: [0,0,0] Assertion `false` failed.\n") != std::string::npos);
+  }
+  const Outcome& outcome = busy.wait();
+  INFO(outcome.explain() << broker.log());
+  CHECK(outcome.ok());
+  CHECK(outcome.errors.find("Assertion") == std::string::npos);
+  CHECK(idle.ask("check") == "ok");
+  CHECK(broker.servers() == executors);
+}

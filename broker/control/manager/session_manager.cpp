@@ -262,6 +262,7 @@ void SessionManager::executor_sent(ManagedExecutor& executor, ReceivedMessage& r
     case ExecutorMessage::variables_file:
     case ExecutorMessage::event_times:
     case ExecutorMessage::heap_used:
+    case ExecutorMessage::asserted:
     // Standby's and ManagedExecutor's own.
     case ExecutorMessage::standing_by:
     case ExecutorMessage::ready:
@@ -303,6 +304,13 @@ void SessionManager::session_sent(ClientSession& session, ReceivedMessage& recei
     session.event_times = std::move(received.take<message::EventTimes>().fds.times);
   } else if (received.is<message::HeapUsed>()) {
     session.uses_heap = true;
+  } else if (received.is<message::Asserted>()) {
+    const auto [asserted, fds] = received.take<message::Asserted>();
+    if (session.is_ending()) return;
+    add_output(session, OutputBox::kStandardError, read_words(fds.words, asserted.size_bytes));
+    log_warning("{}: its kernels have failed in assertions; it gets CUDA error {}. Nobody else is concerned.", session.name(),
+                static_cast<int>(CUDA_ERROR_ASSERT));
+    ends_.fail(session, CUDA_ERROR_ASSERT, "its kernels have failed in assertions");
   }
 }
 

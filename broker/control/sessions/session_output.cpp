@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/sessions/session_output.hpp"
 
+#include <algorithm>
+
+#include <unistd.h>
+
 #include "broker/control/executors/managed_executor.hpp"
 #include "broker/log.hpp"
 
@@ -10,6 +14,15 @@ void note_output(SessionTable& sessions, const ManagedExecutor& executor, const 
   if (executor.serving() == nullptr) return;
   const std::string text = executor.serving()->read_output(part.begin_bytes, part.size_bytes);  // also where nobody is left: it is done with
   if (ClientSession* session = sessions.find(part.session)) add_output(*session, OutputBox::kStandardOutput, text);
+}
+
+std::string read_words(const proto::FileDescriptor& file, std::uint64_t size_bytes) {
+  constexpr std::uint64_t kMaxBytes = OutputBox::kMaxBytes;
+  std::string words(std::min(size_bytes, kMaxBytes), '\0');
+  if (!file.valid() || proto::sealed_size(file).value_or(0) < words.size()) return {};
+  const ssize_t read = pread(file.get(), words.data(), words.size(), 0);
+  words.resize(read > 0 ? static_cast<std::size_t>(read) : 0);
+  return words;
 }
 
 void add_output(ClientSession& session, std::uint32_t stream, std::string_view text) {

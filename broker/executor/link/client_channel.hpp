@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -41,6 +42,10 @@ class ClientChannel {
   // `index` is below kFenceWords.
   [[nodiscard]] proto::FenceWord& fence(std::uint32_t index) const { return reinterpret_cast<proto::FenceWord*>(fences_.data())[index]; }
   [[nodiscard]] OwnWord fence_word(std::uint32_t index) const { return OwnWord(fence_address_ + index * sizeof(proto::FenceWord)); }
+
+  [[nodiscard]] CUdeviceptr kernel_error_address() const {
+    return fence_address_ + proto::kKernelErrorWord * sizeof(proto::FenceWord) + offsetof(proto::FenceWord, kernel_error);
+  }
 
   [[nodiscard]] int ring_doorbell() const { return ring_doorbell_.get(); }
   [[nodiscard]] int completion_doorbell() const { return completion_doorbell_.get(); }

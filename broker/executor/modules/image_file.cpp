@@ -18,7 +18,9 @@ ImageCompiler::ImageCompiler(const Driver& driver, LinkerClient& linker, CUdevic
   compute_ = static_cast<unsigned>(major * 10 + minor);
 }
 
-ImageTarget ImageCompiler::target(bool has_objects) const { return {compute_, driver_.is_cpu(), has_objects}; }
+ImageTarget ImageCompiler::target(bool has_objects, bool opens_assertions) const {
+  return {compute_, driver_.is_cpu(), has_objects, opens_assertions};
+}
 
 CUresult ImageCompiler::link(const Image& image, PreparedImage& prepared, bool& is_machine_code, std::string& log) const {
   is_machine_code = false;
@@ -44,26 +46,26 @@ CUresult ImageCompiler::link(const Image& image, PreparedImage& prepared, bool& 
     std::vector<std::byte> placed = std::move(prepared.prefix);
     placed.insert(placed.end(), linked.begin(), linked.end());
     prepared.content = ImageBytes(std::move(placed));
-  } else if (prepared.content.empty() || prepared.prefix.empty()) {
+  } else if (prepared.content.empty() || (prepared.prefix.empty() && prepared.assertion_sites.empty())) {
     prepared.content = outcome.code;  // the CPU driver's linker gives texts back
   }
   return CUDA_SUCCESS;
 }
 
 CUresult ImageCompiler::prepare(const Image& image, const ImageBytes& bytes, PreparedImage& prepared, ImageBytes& compiled, std::string& log) const {
-  const CUresult result = prepare_image(bytes, target(image.has_objects), prepared, log);
+  const CUresult result = prepare_image(bytes, target(image.has_objects, image.opens_assertions), prepared, log);
   return result == CUDA_SUCCESS ? finish(image, prepared, compiled, log) : result;
 }
 
-CUresult ImageCompiler::prepare_again(std::uint64_t image, const proto::FileDescriptor& file, PreparedImage& prepared, ImageBytes& compiled,
+CUresult ImageCompiler::prepare_again(const Image& image, const proto::FileDescriptor& file, PreparedImage& prepared, ImageBytes& compiled,
                                       std::string& log) const {
   const ImageBytes bytes = map_sealed(file);
   if (bytes.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = prepare_image(bytes, target(false), prepared, log);
+  const CUresult result = prepare_image(bytes, target(false, image.opens_assertions), prepared, log);
   if (result != CUDA_SUCCESS) return result;
   prepared.is_compiled_by_loading = false;  // it has gone well before
   if (driver_.is_cpu() && !prepared.content.empty()) prepared.inputs.clear();
-  return finish({0, image, false}, prepared, compiled, log);
+  return finish(image, prepared, compiled, log);
 }
 
 CUresult ImageCompiler::finish(const Image& image, PreparedImage& prepared, ImageBytes& compiled, std::string& log) const {
@@ -71,7 +73,7 @@ CUresult ImageCompiler::finish(const Image& image, PreparedImage& prepared, Imag
   const CUresult result = link(image, prepared, is_machine_code, log);
   if (result != CUDA_SUCCESS || !is_machine_code) return result;
   compiled = prepared.content;
-  return prepare_image(compiled, target(false), prepared, log);
+  return prepare_image(compiled, target(false, image.opens_assertions), prepared, log);
 }
 
 }  // namespace mpsshim::broker

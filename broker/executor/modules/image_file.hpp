@@ -19,11 +19,12 @@ class ImageCompiler {
   ImageCompiler(const Driver& driver, LinkerClient& linker, CUdevice device);
 
   // What images are to be prepared for.
-  [[nodiscard]] ImageTarget target(bool has_objects) const;
+  [[nodiscard]] ImageTarget target(bool has_objects, bool opens_assertions) const;
   struct Image {
     std::uint64_t session = 0;  // whose load it is; 0: a replay
     std::uint64_t image = 0;
-    bool has_objects = false;  // ImageTarget's
+    bool has_objects = false;       // ImageTarget's
+    bool opens_assertions = false;  // the same
   };
   // Links what an image has in place of machine code; any thread, tens of milliseconds or more. Its content is then what the linker made;
   // `is_machine_code`: an image to be prepared by itself. What only the driver can compile, as it loads it, is tried. `log`: the compiler's words
@@ -34,7 +35,7 @@ class ImageCompiler {
   [[nodiscard]] CUresult prepare(const Image& image, const ImageBytes& bytes, PreparedImage& prepared, ImageBytes& compiled, std::string& log) const;
   // The same for a file that a compiler process has got through before: the load log's, which has been loaded. It is seldom anything but machine
   // code.
-  [[nodiscard]] CUresult prepare_again(std::uint64_t image, const proto::FileDescriptor& file, PreparedImage& prepared, ImageBytes& compiled,
+  [[nodiscard]] CUresult prepare_again(const Image& image, const proto::FileDescriptor& file, PreparedImage& prepared, ImageBytes& compiled,
                                        std::string& log) const;
 
  private:

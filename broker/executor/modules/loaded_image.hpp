@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "broker/driver/driver.hpp"
+#include "broker/executor/modules/assertions.hpp"
 #include "broker/executor/modules/function_settings.hpp"
 #include "broker/executor/modules/image_file.hpp"
 #include "broker/executor/modules/variable_changes.hpp"
@@ -65,6 +66,7 @@ struct LoadedImage {
   bool all_may_print = false;              // PreparedImage's
   std::set<std::string, std::less<>> printing_kernels;
   bool can_be_restored = true;             // all variables are known: another client may have this copy later
+  std::shared_ptr<const Assertions::Entry> assertions;  // its kernels' assertions are told of there; nullptr: they end the context, or there are none
   std::uint32_t function_count = 0;
   std::size_t cost_bytes = 0;              // against the cache's limit
   std::vector<Variable> variables;         // all of them, or none: then some are not known
@@ -79,6 +81,9 @@ struct LoadedImage {
   [[nodiscard]] bool holds_contents() const { return has_writable_globals || uses_device_heap; }
   // A client may have what variables hold for itself; otherwise others run the same copy.
   [[nodiscard]] bool is_one_clients() const { return has_writable_globals || has_managed; }
+
+  // One session at a time has it: for what its variables hold, or because its kernels' assertions are told that session.
+  [[nodiscard]] bool is_exclusive() const { return has_writable_globals || assertions != nullptr; }
 
   Mutex mutex;  // the maps below
   std::map<std::string, std::unique_ptr<LoadedFunction>, std::less<>> functions GUARDED_BY(mutex);

@@ -23,10 +23,15 @@ CUresult ModuleStore::replay(std::uint64_t id, std::uint64_t copy, std::uint64_t
   PreparedImage prepared;
   std::string log;
   ImageBytes compiled;
-  CUresult result = compiler_.prepare_again(id, file, prepared, compiled, log);
+  ImageCompiler::Image asked{0, id, false, assertions_ != nullptr};
+  CUresult result = compiler_.prepare_again(asked, file, prepared, compiled, log);
   if (result != CUDA_SUCCESS) return result;
   if (!compiled.empty()) tell_compiled(id, compiled);
   const ImageRef image = new_image(id, copy);
+  if (!fill_assertions(id, prepared, image->assertions)) {
+    asked.opens_assertions = false;
+    if ((result = compiler_.prepare_again(asked, file, prepared, compiled, log)) != CUDA_SUCCESS) return result;
+  }
   {
     const std::lock_guard lock(mutex_);
     next_copy_ = std::max(next_copy_, copy + 1);
@@ -68,7 +73,7 @@ CUresult ModuleStore::take_kept(std::uint64_t session, std::uint64_t image, std:
     });
     if (loaded != last) {
       loaded->second.owner = 0;
-      use = use_of(loaded->second);
+      use = use_of(loaded->second, session);
     }
   }
   if (!use || !std::ranges::equal(kept, (*use)->variables, is_same_place)) {

@@ -43,6 +43,7 @@ struct ModuleStore::Loading {
   std::uint64_t session = 0;
   std::uint64_t image = 0;
   PreparedImage prepared;
+  std::shared_ptr<const Assertions::Entry> assertions;
   LoadDone done;
 };
 
@@ -53,8 +54,9 @@ ImageRef ModuleStore::new_image(std::uint64_t id, std::uint64_t copy) {
   return ImageRef(created, [this](LoadedImage* image) { unload(image); });
 }
 
-ImageUse ModuleStore::use_of(Cached& cached) {
+ImageUse ModuleStore::use_of(Cached& cached, std::uint64_t session) {
   ++cached.users;
+  if (cached.image->assertions) cached.image->assertions->assign(session);
   cached.last_used = ++uses_;
   if (cached.image->has_writable_globals) cached.is_clean = false;
   return ImageUse(new ImageRef(cached.image), [this](const ImageRef* used) {
@@ -63,33 +65,34 @@ ImageUse ModuleStore::use_of(Cached& cached) {
   });
 }
 
-ImageUse ModuleStore::take(std::uint64_t image, bool only_clean, bool& is_clean) {
+ImageUse ModuleStore::take(std::uint64_t image, std::uint64_t session, bool only_clean, bool& is_clean) {
   const auto [first, last] = cache_.equal_range(image);
   for (auto entry = first; entry != last; ++entry) {
     Cached& cached = entry->second;
     if (cached.image->has_managed) continue;
     if (cached.image->has_references && (cached.users != 0 || cached.owner != 0)) continue;
-    if (cached.image->has_writable_globals && (cached.users != 0 || cached.owner != 0 || (only_clean && !cached.is_clean))) continue;
+    if (cached.image->is_exclusive() && (cached.users != 0 || cached.owner != 0)) continue;
+    if (cached.image->has_writable_globals && only_clean && !cached.is_clean) continue;
     is_clean = cached.is_clean;
-    return use_of(cached);
+    return use_of(cached, session);
   }
   return nullptr;
 }
 
-ImageUse ModuleStore::find(std::uint64_t image) {
+ImageUse ModuleStore::find(std::uint64_t image, std::uint64_t session) {
   bool is_clean = true;
   std::lock_guard lock(mutex_);
-  return take(image, true, is_clean);
+  return take(image, session, true, is_clean);
 }
 
 // A copy whose variables cannot be brought back is taken out, and another one is tried.
 ImageUse ModuleStore::take_or_restore(std::uint64_t session, std::uint64_t image) {
-  if (ImageUse clean = find(image)) return clean;
+  if (ImageUse clean = find(image, session)) return clean;
   bool is_clean = true;
   ImageUse use;
   {
     std::lock_guard lock(mutex_);
-    use = take(image, false, is_clean);
+    use = take(image, session, false, is_clean);
   }
   if (!use || is_clean) return use;
   const CUresult result = restore(session, (*use)->variables);
@@ -107,6 +110,7 @@ void ModuleStore::give_back(const ImageRef& image) {
   const auto [first, last] = cache_.equal_range(image->image);
   const auto entry = std::find_if(first, last, [&](const auto& cached) { return cached.second.image == image; });
   if (entry == last || --entry->second.users != 0) return;
+  if (image->assertions) image->assertions->assign(0);
   if (image->has_references || (image->has_writable_globals && !image->can_be_restored)) {
     total_bytes_ -= image->cost_bytes;
     ended = std::move(entry->second.image);
@@ -116,13 +120,14 @@ void ModuleStore::give_back(const ImageRef& image) {
   evicted = beyond_limit();
 }
 
-void ModuleStore::insert(const ImageRef& image, ImageUse* use) {
+ImageUse ModuleStore::insert(const ImageRef& image, std::uint64_t session) {
   std::vector<ImageRef> evicted;
   std::lock_guard lock(mutex_);
   total_bytes_ += image->cost_bytes;
   const auto entry = cache_.emplace(image->image, Cached{image, 0, true, ++uses_});
-  if (use != nullptr) *use = use_of(entry->second);
+  ImageUse use = use_of(entry->second, session);
   evicted = beyond_limit();
+  return use;
 }
 
 // Taken out of the cache, the least recently used first. Nobody else holds them; the caller lets go of them without the lock.
@@ -150,9 +155,15 @@ void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done
   loading->image = image;
   loading->done = std::move(done);
   std::string log;
-  const CUresult result = prepare(session, image, has_objects, loading->prepared, log);
+  ImageCompiler::Image asked{session, image, has_objects, assertions_ != nullptr};
+  CUresult result = prepare(asked, loading->prepared, log);
   if (result != CUDA_SUCCESS) return loading->done(result, nullptr, std::move(log));
   if (needs_places && !loading->prepared.managed.empty()) return needs_places(loading->prepared.managed);
+  if (!fill_assertions(image, loading->prepared, loading->assertions)) {
+    asked.opens_assertions = false;
+    result = prepare(asked, loading->prepared, log);
+    if (result != CUDA_SUCCESS) return loading->done(result, nullptr, std::move(log));
+  }
   // Goes on in the window's thread (QuietWindow::run_jobs).
   window_.submit({.what = "cuModuleLoadData",
                   .session = session,
@@ -165,15 +176,16 @@ void ModuleStore::load(std::uint64_t session, std::uint64_t image, LoadDone done
 }
 
 // Asked for twice where it is compiled: what came of it is an image to be read like any other.
-CUresult ModuleStore::prepare(std::uint64_t session, std::uint64_t image, bool has_objects, PreparedImage& prepared, std::string& log) {
+CUresult ModuleStore::prepare(const ImageCompiler::Image& image, PreparedImage& prepared, std::string& log) {
   ImageBytes compiled;
   for (;;) {
-    const ControlLink::FetchedImage fetched = control_.fetch_image(session, image, compiler_.target(has_objects), kImageTimeoutMs);
+    const ImageTarget target = compiler_.target(image.has_objects, image.opens_assertions);
+    const ControlLink::FetchedImage fetched = control_.fetch_image(image.session, image.image, target, kImageTimeoutMs);
     log = fetched.log;
     if (fetched.status != CUDA_SUCCESS) return fetched.status;
     const ImageBytes bytes = map_sealed(fetched.image);
     if (bytes.empty()) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!fetched.prepared.valid()) return prepare_here(session, image, bytes, has_objects, prepared, log);
+    if (!fetched.prepared.valid()) return prepare_here(image, bytes, prepared, log);
     Preparation preparation;
     const bool is_read = read_prepared(fetched.prepared, bytes, preparation);
     const bool is_nothing = preparation.status == CUDA_SUCCESS && preparation.image.content.empty() && preparation.image.inputs.empty();
@@ -185,34 +197,50 @@ CUresult ModuleStore::prepare(std::uint64_t session, std::uint64_t image, bool h
     if (preparation.status != CUDA_SUCCESS) return preparation.status;
     prepared = std::move(preparation.image);
     if (prepared.inputs.empty() && !prepared.is_compiled_by_loading) return CUDA_SUCCESS;
-    if (!compiled.empty()) return prepare_here(session, image, compiled, false, prepared, log);  // it could not be kept
+    if (!compiled.empty()) return prepare_here({image.session, image.image, false, image.opens_assertions}, compiled, prepared, log);  // not kept
     bool is_machine_code = false;
-    if (const CUresult result = compiler_.link({session, image, has_objects}, prepared, is_machine_code, log);
-        result != CUDA_SUCCESS || !is_machine_code)
-      return result;
+    if (const CUresult result = compiler_.link(image, prepared, is_machine_code, log); result != CUDA_SUCCESS || !is_machine_code) return result;
     compiled = prepared.content;
-    tell_compiled(image, compiled);
+    tell_compiled(image.image, compiled);
   }
 }
 
 // An image that nobody else has read.
-CUresult ModuleStore::prepare_here(std::uint64_t session, std::uint64_t image, const ImageBytes& bytes, bool has_objects, PreparedImage& prepared,
-                                   std::string& log) {
+CUresult ModuleStore::prepare_here(const ImageCompiler::Image& image, const ImageBytes& bytes, PreparedImage& prepared, std::string& log) {
   ImageBytes compiled;
-  const CUresult result = compiler_.prepare({session, image, has_objects}, bytes, prepared, compiled, log);
-  if (result == CUDA_SUCCESS && !compiled.empty()) tell_compiled(image, compiled);
+  const CUresult result = compiler_.prepare(image, bytes, prepared, compiled, log);
+  if (result == CUDA_SUCCESS && !compiled.empty()) tell_compiled(image.image, compiled);
   return result;
+}
+
+// False: it has to be prepared as it came, and then a failed assertion ends the context. Nobody is refused over it.
+bool ModuleStore::fill_assertions(std::uint64_t image, PreparedImage& prepared, std::shared_ptr<const Assertions::Entry>& entry) {
+  if (!prepared.why_assertions_fault.empty()) {
+    log_info("Image {}: its kernels' failed assertions end the executor's context, as in NVIDIA's driver: {}", image, prepared.why_assertions_fault);
+  }
+  if (prepared.assertion_sites.empty()) return true;
+  entry = assertions_ != nullptr ? assertions_->take() : nullptr;
+  std::vector<std::byte> filled(prepared.content.bytes().begin(), prepared.content.bytes().end());
+  if (entry && image::fill_assertions(filled, prepared.assertion_sites, entry->address())) {
+    prepared.content = ImageBytes(std::move(filled));
+    return true;
+  }
+  log_warning("Image {}: its kernels' failed assertions end the executor's context, as in NVIDIA's driver: {}", image,
+              entry ? "what was made of it is not understood" : "the executor has so many such copies of images that no more can be told apart");
+  entry = nullptr;
+  return false;
 }
 
 void ModuleStore::load_in_window(Loading& loading) {
   // Another client's load of the same image may have come first, or a copy have been given back.
-  if (ImageUse known = find(loading.image)) return loading.done(CUDA_SUCCESS, std::move(known), {});
+  if (ImageUse known = find(loading.image, loading.session)) return loading.done(CUDA_SUCCESS, std::move(known), {});
   const Clock::time_point start = Clock::now();
   ImageRef image;
   {
     std::lock_guard lock(mutex_);
     image = new_image(loading.image, next_copy_++);
   }
+  image->assertions = std::move(loading.assertions);
   std::string log;
   const CUresult result = [&] {
     const std::uint32_t flags =
@@ -224,9 +252,7 @@ void ModuleStore::load_in_window(Loading& loading) {
   image->cost_bytes = cost_of(loading.prepared, *image);
   log_info("Session {}: image {} of {} bytes loaded in {} us{}", loading.session, loading.image, loading.prepared.content.size(),
            std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count(), words_for_place(*image));
-  ImageUse use;
-  insert(image, &use);
-  loading.done(CUDA_SUCCESS, std::move(use), {});
+  loading.done(CUDA_SUCCESS, insert(image, loading.session), {});
 }
 
 // The next executor gets the machine code instead of the text.

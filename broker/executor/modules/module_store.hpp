@@ -49,8 +49,12 @@ class ModuleStore {
   using ReferenceDone = std::function<void(CUresult, const ReferenceHandle&, const proto::ReferenceLookupReply&)>;
   using NamesDone = std::function<void(CUresult, std::vector<std::string>)>;
 
+  // For images that may assert, before any is loaded. Without it their assertions are the driver's affair.
+  void set_assertions(Assertions& assertions) { assertions_ = &assertions; }
+  [[nodiscard]] Assertions* assertions() { return assertions_; }
+
   // From memory, at once; nullptr where that is not possible.
-  [[nodiscard]] ImageUse find(std::uint64_t image);
+  [[nodiscard]] ImageUse find(std::uint64_t image, std::uint64_t session = 0);
   [[nodiscard]] static const LoadedFunction* find_function(LoadedImage& image, std::string_view name);
 
   // Called with neither error nor image: the image has these __managed__ variables, and the client is to place them first.
@@ -88,15 +92,16 @@ class ModuleStore {
   using Cache = std::multimap<std::uint64_t, Cached>;  // by image id; everything that is loaded
 
   [[nodiscard]] ImageRef new_image(std::uint64_t id, std::uint64_t copy);
-  [[nodiscard]] CUresult prepare(std::uint64_t session, std::uint64_t image, bool has_objects, PreparedImage& prepared, std::string& log);
-  [[nodiscard]] CUresult prepare_here(std::uint64_t session, std::uint64_t image, const ImageBytes& bytes, bool has_objects, PreparedImage& prepared,
-                                      std::string& log);
+  [[nodiscard]] CUresult prepare(const ImageCompiler::Image& image, PreparedImage& prepared, std::string& log);
+  [[nodiscard]] CUresult prepare_here(const ImageCompiler::Image& image, const ImageBytes& bytes, PreparedImage& prepared, std::string& log);
+  // Has the copy to be loaded tell of its assertions, where the image was opened for that.
+  [[nodiscard]] bool fill_assertions(std::uint64_t image, PreparedImage& prepared, std::shared_ptr<const Assertions::Entry>& entry);
   void load_in_window(Loading& loading);
-  [[nodiscard]] ImageUse take(std::uint64_t image, bool only_clean, bool& is_clean) REQUIRES(mutex_);
-  [[nodiscard]] ImageUse use_of(Cached& cached) REQUIRES(mutex_);
+  [[nodiscard]] ImageUse take(std::uint64_t image, std::uint64_t session, bool only_clean, bool& is_clean) REQUIRES(mutex_);
+  [[nodiscard]] ImageUse use_of(Cached& cached, std::uint64_t session) REQUIRES(mutex_);
   [[nodiscard]] ImageUse take_or_restore(std::uint64_t session, std::uint64_t image);
   [[nodiscard]] CUresult restore(std::uint64_t session, std::span<const LoadedImage::Variable> variables);
-  void insert(const ImageRef& image, ImageUse* use);
+  [[nodiscard]] ImageUse insert(const ImageRef& image, std::uint64_t session);
   void give_back(const ImageRef& image);
   [[nodiscard]] std::vector<ImageRef> beyond_limit() REQUIRES(mutex_);
   void unload(LoadedImage* image);
@@ -109,6 +114,7 @@ class ModuleStore {
   LinkerClient linker_;
   const ImageCompiler compiler_;
   const std::size_t limit_bytes_;
+  Assertions* assertions_ = nullptr;
   Mutex mutex_;
   Cache cache_ GUARDED_BY(mutex_);
   std::size_t total_bytes_ GUARDED_BY(mutex_) = 0;

@@ -128,6 +128,7 @@ CUresult Executor::start() {
                                                          std::min(workers - 1, options_.side_contexts), options_.stress, map_counts()});
   result = parts_->start();
   if (result != CUDA_SUCCESS) return result;
+  open_assertions();
   parts_->open_warm_stream();
   workers_ = std::make_unique<WorkerSet>(*parts_, workers);
   window_->set_on_open([this] { workers_->wake_all(); });
@@ -144,6 +145,16 @@ CUresult Executor::start() {
   log_info("Executor of device {} ready: {} workers, driver {}; context {} ms, the rest {} ms", options_.device, workers, options_.driver_path,
            milliseconds(context_made - began), milliseconds(Clock::now() - context_made));
   return CUDA_SUCCESS;
+}
+
+// At the same place of every life, as all that takes device memory.
+void Executor::open_assertions() {
+  int major = 0;
+  int minor = 0;
+  (*driver_)->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device_);
+  (*driver_)->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device_);
+  assertions_ = std::make_unique<Assertions>(*driver_, link_, *faults_, *helpers_);
+  if (assertions_->open(static_cast<unsigned>(major * 10 + minor), parts_->issue_lock)) modules_->set_assertions(*assertions_);
 }
 
 // The context of the life before may still be going when the GPU takes one process at a time.

@@ -44,6 +44,7 @@ class Executor {
   [[nodiscard]] CUresult register_progress();
   [[nodiscard]] SessionCountsFile* map_counts();
   void enlarge_heap();
+  void open_assertions();
   void handle(ReceivedMessage& received);
   void check_variables(const Received<message::VariablesCheck>& received);
   void replay(const Received<message::LoadReplay>& received);
@@ -68,6 +69,7 @@ class Executor {
   std::unique_ptr<FaultReporter> faults_;
   std::unique_ptr<QuietWindow> window_;
   std::unique_ptr<HelperPool> helpers_;
+  std::unique_ptr<Assertions> assertions_;
   std::unique_ptr<ModuleStore> modules_;
   std::unique_ptr<ExecutorParts> parts_;
   std::unique_ptr<WorkerSet> workers_;

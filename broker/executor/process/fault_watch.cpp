@@ -82,6 +82,7 @@ void FaultWatch::loop() {
     }
     are_variables_stale_ = parts_.variables.turn(now);
     if (are_variables_stale_) attentive_until_ = now + kAttentive;
+    if (Assertions* const assertions = parts_.modules.assertions(); assertions != nullptr) assertions->turn(parts_.progress, now);
     if (probe_) {
       suspicion_.look(verdict.ended, now);
       look_at_probe(now);

@@ -145,7 +145,7 @@ void handle(OutOfLineCall& incoming, const proto::ModuleLoadRecord& record) {
   if (!record.module.has_kind()) return incoming.malformed("its module id is of another kind");
   if (incoming.session.modules().find(record.module)) return incoming.malformed("its module id is in use");
   if (record.restores) return restore_module(incoming, record);
-  if (ImageUse known = incoming.session.parts().modules.find(record.image)) {
+  if (ImageUse known = incoming.session.parts().modules.find(record.image, incoming.session.id())) {
     log_debug("Session {}: image {} is loaded already", incoming.session.id(), record.image);
     return add_module(incoming.session, incoming.reply(), record.module, std::move(known));
   }

@@ -36,6 +36,8 @@ Session::~Session() = default;
 std::shared_ptr<Session> Session::open(ExecutorParts& parts, Received<message::SessionOpen> received, CUresult& result) {
   const std::shared_ptr<Session> session(new Session(parts, received.message));
   result = session->channel_.open(parts.driver, std::move(received));
+  Assertions* const assertions = parts.modules.assertions();
+  if (result == CUDA_SUCCESS && assertions != nullptr) result = assertions->add(session->id_, session->channel_.kernel_error_address());
   if (result == CUDA_SUCCESS) result = session->memory_.open();
   if (result == CUDA_SUCCESS) result = session->streams_.open();
   if (result == CUDA_SUCCESS) return session;

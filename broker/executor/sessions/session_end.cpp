@@ -134,6 +134,7 @@ bool Session::release_some() {
   if (!std::exchange(is_ending_, true)) {
     parts_.completion.remove(id_);
     parts_.bell.forget(channel_.ring_doorbell());
+    if (Assertions* const assertions = parts_.modules.assertions(); assertions != nullptr) assertions->remove(id_);
     channel_.unregister(parts_.driver);
   }
   TurnBudget budget(kLongestSlice);

@@ -2,6 +2,7 @@
 //
 //   printing_client NUMBER LAUNCHES LINES    its kernels print that many lines each, and it writes a line of its own whenever it has waited
 //   printing_client NUMBER assert            its kernel prints a line and fails in an assertion
+//   printing_client NUMBER hold TURNS        the kernel that would fail does not, so often, with a wait each
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -60,9 +61,14 @@ DONE:
   ret;
 }
 
-.visible .entry fail()
+.visible .entry fail(.param .u32 fails)
 {
   .reg .b64 %rd<7>;
+  .reg .b32 %r1;
+  .reg .pred %p;
+  ld.param.u32 %r1, [fails];
+  setp.eq.u32 %p, %r1, 0;
+  @%p bra HOLDS;
   mov.u64 %rd1, $str1;
   cvta.global.u64 %rd2, %rd1;
   mov.u64 %rd3, $str2;
@@ -82,6 +88,7 @@ DONE:
     st.param.b64 [param4+0], 1;
     call.uni __assertfail, (param0, param1, param2, param3, param4);
   }
+HOLDS:
   ret;
 }
 )";
@@ -106,6 +113,11 @@ struct Printer {
     CU(cuLaunchKernel(say, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
   }
 };
+
+void launch_assertion(const Printer& printer, unsigned fails) {
+  void* arguments[] = {&fails};
+  CU(cuLaunchKernel(printer.fail, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr));
+}
 
 // By each kind of call that makes the driver write, in turn.
 void wait(unsigned turn, CUstream stream, CUevent event) {
@@ -137,13 +149,21 @@ void print(Printer& printer, unsigned launches, unsigned lines) {
 int main(int argc, char** argv) try {
   if (argc < 3) return 2;
   Printer printer(static_cast<unsigned>(std::atoi(argv[1])));
+  if (std::strcmp(argv[2], "hold") == 0) {
+    for (int turn = 0; turn < (argc > 3 ? std::atoi(argv[3]) : 1); ++turn) {
+      launch_assertion(printer, 0);
+      CU(cuCtxSynchronize());
+    }
+    return 0;
+  }
   if (std::strcmp(argv[2], "assert") != 0) {
     print(printer, static_cast<unsigned>(std::atoi(argv[2])), argc > 3 ? static_cast<unsigned>(std::atoi(argv[3])) : 1);
     return 0;
   }
   printer.launch(0, 1, nullptr);
   CU(cuCtxSynchronize());
-  CU(cuLaunchKernel(printer.fail, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));
+  launch_assertion(printer, 1);
+  CU_GIVES(CUDA_ERROR_ASSERT, cuCtxSynchronize());
   CU_GIVES(CUDA_ERROR_ASSERT, cuCtxSynchronize());
   return 0;
 } catch (const std::exception& failure) {
