@@ -84,6 +84,9 @@ void describe_executors(CommandLine& line, Arguments& arguments) {
   line.option("--patience-s", &arguments.patience_s,
               "Seconds that a call which has to wait for every kernel's end, such as a module's load, waits for another client's kernel where its "
               "own cannot be served by another executor; then it fails with CUDA_ERROR_MPS_SERVER_NOT_READY; 0: as long as it takes");
+  line.flag("--open-assertions", arguments.open_assertions,
+            "A kernel's failed assertion is to end its own client alone, and no executor; on trial. Each client then has its own copy of an image "
+            "that may assert. Without, it ends the executor's context, as in NVIDIA's driver");
   line.option("--orphan-ms", &arguments.orphan_ms, "Milliseconds that work of a client that is gone may run on before the executor is replaced");
   line.option("--drain-ms", &arguments.drain_ms, "Milliseconds that other clients' work is waited for before an executor is replaced");
   line.flag(
@@ -203,7 +206,8 @@ ExecutorOptions executor_options(const Arguments& arguments) {
           .device_patience_ms = arguments.device_patience_ms,
           .user_log_mib = arguments.user_log_mib,
           .dumpable = arguments.dumpable,
-          .keeps_rights = arguments.keep_rights};
+          .keeps_rights = arguments.keep_rights,
+          .opens_assertions = arguments.open_assertions};
 }
 
 LinkerOptions linker_options(const Arguments& arguments) {
@@ -234,6 +238,7 @@ ExecutorSettings executor_settings(const Arguments& arguments) {
   executors.user_log_mib = arguments.user_log_mib;
   executors.dumpable = arguments.dumpable;
   executors.keeps_rights = arguments.keep_rights;
+  executors.opens_assertions = arguments.open_assertions;
   return executors;
 }
 

@@ -99,7 +99,9 @@ TEST_CASE("the text of an assertion that has failed comes on the guilty client's
 
 // Replicas of one program: the same kernel of the same image. One asserts, and that one alone is told.
 TEST_CASE("a failed assertion costs its own client alone, and no executor, also among replicas that are at work") {
-  const BrokerFixture broker;
+  BrokerOptions options;
+  options.arguments = {"--open-assertions"};
+  const BrokerFixture broker(options);
   Client idle(broker);
   REQUIRE(idle.ask("hold") == "ok");
   const auto executors = broker.servers();

@@ -66,7 +66,8 @@ ExecutorOptions ManagedExecutor::options() const {
                           .user_log_mib = settings_.user_log_mib,
                           .dumpable = settings_.dumpable,
                           .keeps_rights = settings_.keeps_rights,
-                          .counts_file = settings_.counts_file};
+                          .counts_file = settings_.counts_file,
+                          .opens_assertions = settings_.opens_assertions};
   if (has_served_) options.device_patience_ms = static_cast<unsigned>(settings_.retry_delay.count());
   return options;
 }

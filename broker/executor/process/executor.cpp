@@ -149,6 +149,7 @@ CUresult Executor::start() {
 
 // At the same place of every life, as all that takes device memory.
 void Executor::open_assertions() {
+  if (!options_.opens_assertions) return;
   int major = 0;
   int minor = 0;
   (*driver_)->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device_);

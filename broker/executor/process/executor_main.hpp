@@ -30,6 +30,7 @@ struct ExecutorOptions {
   bool dumpable = false;             // for the command line alone: main() has seen to it
   bool keeps_rights = false;         // broker/rights/rights.hpp
   int counts_file = -1;              // for the launcher, who has the executor inherit it (SessionCountsFile); -1: there is none
+  bool opens_assertions = false;     // docs/modules.md, "Assertions"
 };
 
 // Runs until the control process says Quit or hangs up. The result is the process's exit status.
