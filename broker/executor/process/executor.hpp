@@ -68,8 +68,8 @@ class Executor {
   CUdeviceptr progress_address_ = 0;
   std::unique_ptr<FaultReporter> faults_;
   std::unique_ptr<QuietWindow> window_;
+  std::unique_ptr<Assertions> assertions_;  // ends after the helpers, which use it
   std::unique_ptr<HelperPool> helpers_;
-  std::unique_ptr<Assertions> assertions_;
   std::unique_ptr<ModuleStore> modules_;
   std::unique_ptr<ExecutorParts> parts_;
   std::unique_ptr<WorkerSet> workers_;

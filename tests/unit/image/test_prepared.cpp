@@ -26,9 +26,9 @@ ImageBytes text_of(const std::string& text) {
   return ImageBytes(Image(bytes.begin(), bytes.end()));
 }
 
-Preparation prepared_of(const ImageBytes& image, unsigned compute = 90, bool runs_texts = false) {
+Preparation prepared_of(const ImageBytes& image, unsigned compute = 90, bool runs_texts = false, bool opens_assertions = false) {
   Preparation made;
-  made.status = prepare_image(image, {compute, runs_texts, false}, made.image, made.log);
+  made.status = prepare_image(image, {compute, runs_texts, false, opens_assertions}, made.image, made.log);
   return made;
 }
 
@@ -165,6 +165,27 @@ TEST_CASE("what is prepared arrives as it was") {
   }
   REQUIRE(read.image.managed.size() == made.image.managed.size());
   for (std::size_t i = 0; i < read.image.managed.size(); ++i) CHECK(read.image.managed[i].name == made.image.managed[i].name);
+}
+
+TEST_CASE("where assertions were opened arrives as it was, and only if it was asked for") {
+  const auto [name, runs_texts] = GENERATE(table<const char*, bool>({{"asserting_90.cubin", false}, {"kernels.ptx", true}}));
+  INFO(name);
+  const ImageBytes image = bytes_of(load_image(name));
+  CHECK(prepared_of(image, 90, runs_texts).image.assertion_sites.empty());
+  Preparation made = prepared_of(image, 90, runs_texts, true);
+  INFO(made.log << made.image.why_assertions_fault);
+  REQUIRE(made.status == CUDA_SUCCESS);
+  REQUIRE(!made.image.assertion_sites.empty());
+  made.image.why_assertions_fault = "a part of it\nstays";
+  Preparation read;
+  REQUIRE(read_prepared(write_prepared(made, image), image, read));
+  CHECK(std::ranges::equal(read.image.content.bytes(), made.image.content.bytes()));
+  CHECK(read.image.why_assertions_fault == "a part of it stays");
+  REQUIRE(read.image.assertion_sites.size() == made.image.assertion_sites.size());
+  for (std::size_t i = 0; i < read.image.assertion_sites.size(); ++i) {
+    CHECK(read.image.assertion_sites[i].form == made.image.assertion_sites[i].form);
+    CHECK(read.image.assertion_sites[i].offset == made.image.assertion_sites[i].offset);
+  }
 }
 
 TEST_CASE("why an image is refused arrives in one line") {
