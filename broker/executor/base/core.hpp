@@ -49,6 +49,7 @@ struct ExecutorCore : ExecutorInput {
   IssueLock issue_lock;                     // for what goes into streams of the executor's own context
   CUfunction nop_function = nullptr;        // nullptr: launches are not chained
   CUfunction writer_function = nullptr;     // nullptr: words are written by memory operations
+  bool has_chained_clusters = false;        // chains take launches with a cluster; found out at the start: cluster_trial.hpp
   std::atomic<bool> chains_refused{false};  // the driver refused a graph call that chains need
   std::atomic<unsigned> green_contexts{0};  // in the driver, of all sessions
 };

@@ -59,13 +59,14 @@ CUDA_KERNEL_NODE_PARAMS kernel_node_params(const LaunchOp& launch, CUcontext con
 }
 
 bool ChainGraph::Node::holds(const LaunchOp& launch) const {
-  return function == launch.function->handle && std::memcmp(grid, launch.grid, sizeof grid) == 0 &&
+  return function == launch.function->handle && cluster == launch.cluster && std::memcmp(grid, launch.grid, sizeof grid) == 0 &&
          std::memcmp(block, launch.block, sizeof block) == 0 && shared_bytes == launch.shared_bytes && parameters.size() == launch.parameter_bytes &&
          (parameters.empty() || std::memcmp(parameters.data(), launch.data, parameters.size()) == 0);
 }
 
 void ChainGraph::Node::hold(const LaunchOp& launch) {
   function = launch.function->handle;
+  cluster = launch.cluster;
   std::memcpy(grid, launch.grid, sizeof grid);
   std::memcpy(block, launch.block, sizeof block);
   shared_bytes = launch.shared_bytes;
@@ -125,6 +126,11 @@ CUresult ChainGraph::fill(std::span<const LaunchOp* const> launches, const WordW
 
 CUresult ChainGraph::set_kernel(Node& kernel, const LaunchOp& launch) {
   if (kernel.holds(launch)) return CUDA_SUCCESS;
+  // The driver takes the function's cluster over when the node had another function before.
+  const bool may_keep_cluster = kernel.function == nullptr || (kernel.function == launch.function->handle && kernel.cluster != launch.cluster);
+  if (may_keep_cluster) {
+    if (const CUresult emptied = empty(kernel); emptied != CUDA_SUCCESS) return emptied;
+  }
   const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(launch, nullptr, addresses_);
   kernel.function = nullptr;  // unknown contents, should the driver fail half way
   const CUresult result = core_.driver->cuGraphExecKernelNodeSetParams_v2(exec_, kernel.node, &params);
@@ -132,12 +138,17 @@ CUresult ChainGraph::set_kernel(Node& kernel, const LaunchOp& launch) {
   return result;
 }
 
-void ChainGraph::clear() {
+CUresult ChainGraph::empty(Node& kernel) {
   const CUDA_KERNEL_NODE_PARAMS nothing = single_thread(core_.nop_function, nullptr);
+  const CUresult result = core_.driver->cuGraphExecKernelNodeSetParams_v2(exec_, kernel.node, &nothing);
+  kernel.function = result == CUDA_SUCCESS ? core_.nop_function : nullptr;
+  kernel.cluster = {};
+  return result;
+}
+
+void ChainGraph::clear() {
   for (Node& kernel : kernels_) {
-    if (kernel.function == core_.nop_function) continue;
-    const CUresult result = core_.driver->cuGraphExecKernelNodeSetParams_v2(exec_, kernel.node, &nothing);
-    kernel.function = result == CUDA_SUCCESS ? core_.nop_function : nullptr;
+    if (kernel.function != core_.nop_function) (void)empty(kernel);
   }
 }
 

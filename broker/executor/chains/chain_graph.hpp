@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One prepared linear graph: so many kernels, one behind the other, and perhaps the kernel that writes the words (word_writes.hpp) behind
 // them. Kernels and parameters are set before each launch; the driver takes a copy at the launch. A node whose contents are those of last
-// time is not touched.
+// time is not touched. What is launched with a cluster has that of its function, which the node then keeps (cluster_setting.hpp).
 //
 // Made by ChainPool alone. Otherwise used by one thread at a time: the worker of the stream that has it.
 #pragma once
@@ -66,6 +66,7 @@ class ChainGraph {
     std::uint32_t block[3] = {};
     std::uint32_t shared_bytes = 0;
     std::vector<std::byte> parameters;
+    ClusterShape cluster;
 
     [[nodiscard]] bool holds(const LaunchOp& launch) const;
     void hold(const LaunchOp& launch);
@@ -74,6 +75,7 @@ class ChainGraph {
   ChainGraph(const ExecutorCore& core, ChainShape shape) : core_(core), shape_(shape), kernels_(shape.length) {}
   [[nodiscard]] CUresult add_nodes();
   [[nodiscard]] CUresult set_kernel(Node& kernel, const LaunchOp& launch);
+  [[nodiscard]] CUresult empty(Node& kernel);
 
   const ExecutorCore& core_;
   const ChainShape shape_;

@@ -2,10 +2,12 @@
 #include "broker/executor/context/parts.hpp"
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "broker/executor/chains/chain.hpp"
+#include "broker/executor/chains/cluster_trial.hpp"
 #include "broker/executor/chains/flight_limit.hpp"
 #include "broker/executor/link/control_link.hpp"
 #include "broker/log.hpp"
@@ -17,9 +19,11 @@ namespace {
 // Any GPU since Maxwell. The writer (word_writes.hpp): what ran before it in its stream is seen by whoever sees its words. The variable is
 // nobody's: the block of device memory in which the driver puts it is where clients' variables go later, so that block is at the same place
 // in every life, whatever else the driver has taken memory for by the time they come.
-constexpr char kOwnPtx[] = R"(
+constexpr char kTarget[] = R"(
 .version 6.0
 .target sm_50
+)";
+constexpr char kOwnPtx[] = R"(
 .address_size 64
 .visible .global .align 4 .u32 mpsshim_first_variable;
 .visible .entry mpsshim_nop()
@@ -45,6 +49,22 @@ PROGRESS:
   ret;
 }
 )";
+// On devices with clusters: for cluster_trial.hpp.
+constexpr char kTargetWithClusters[] = R"(
+.version 7.8
+.target sm_90
+)";
+constexpr char kClusterPtx[] = R"(
+.visible .entry mpsshim_cluster_width(.param .u64 word)
+{
+  .reg .u64 %rd<2>;
+  .reg .u32 %r<2>;
+  ld.param.u64 %rd1, [word];
+  mov.u32 %r1, %cluster_nctaid.x;
+  st.volatile.global.u32 [%rd1], %r1;
+  ret;
+}
+)";
 
 }  // namespace
 
@@ -65,12 +85,18 @@ ExecutorParts::ExecutorParts(const ExecutorInput& input)
 
 class OwnKernels {
  public:
-  [[nodiscard]] static CUresult load(const Driver& driver, CUmodule& module) { return driver->cuModuleLoadData(AddressKey(), &module, kOwnPtx); }
+  [[nodiscard]] static CUresult load(const Driver& driver, CUmodule& module, bool has_clusters) {
+    const std::string text = fmt::format("{}{}{}", has_clusters ? kTargetWithClusters : kTarget, kOwnPtx, has_clusters ? kClusterPtx : "");
+    return driver->cuModuleLoadData(AddressKey(), &module, text.c_str());
+  }
 };
 
 CUresult ExecutorParts::start() {
   CUmodule module = nullptr;
-  CUresult result = OwnKernels::load(driver, module);
+  int has_clusters = 0;
+  if (driver->cuDeviceGetAttribute(&has_clusters, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, device) != CUDA_SUCCESS) has_clusters = 0;
+  CUresult result = OwnKernels::load(driver, module, has_clusters != 0);
+  if (result != CUDA_SUCCESS && std::exchange(has_clusters, 0) != 0) result = OwnKernels::load(driver, module, false);
   if (result == CUDA_SUCCESS) result = driver->cuModuleGetFunction(&nop_function, module, "mpsshim_nop");
   if (result == CUDA_SUCCESS) result = driver->cuModuleGetFunction(&writer_function, module, "mpsshim_write_words");
   if (result != CUDA_SUCCESS) {
@@ -78,6 +104,10 @@ CUresult ExecutorParts::start() {
     log_warning("Launches are issued one by one, not in chains: the driver does not load the executor's own kernels: {}", driver.describe(result));
   } else {
     chain_pool.stock();
+    CUfunction width = nullptr;
+    if (has_clusters != 0 && driver->cuModuleGetFunction(&width, module, "mpsshim_cluster_width") == CUDA_SUCCESS) {
+      has_chained_clusters = try_clusters(*this, width);
+    }
   }
   host_clock.open();
   (void)variables.open();

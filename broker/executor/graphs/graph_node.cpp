@@ -9,6 +9,7 @@
 #include "broker/executor/graphs/graph_scope.hpp"
 #include "broker/executor/memory/memory_map.hpp"
 #include "broker/executor/operations/launch_attributes.hpp"
+#include "broker/executor/operations/launch_cluster.hpp"
 #include "gen/records.hpp"
 
 namespace mpsshim::broker {
@@ -42,6 +43,8 @@ NodeFault read_kernel(GraphScope& scope, std::span<const std::byte> payload, Nod
   if (record.parameter_bytes < function->loaded->parameter_bytes) return malformed("a kernel node's parameters are shorter than the function's");
   const CUresult result = check_launch_attributes(payload.data() + padded, record.attribute_count);
   if (result != CUDA_SUCCESS) return refused(result);
+  const CUresult settled = settle_cluster(scope.parts, scope.session, *function->loaded, {});
+  if (settled != CUDA_SUCCESS) return refused(settled);
   KernelNode node;
   if (record.flags.has(proto::LaunchFlag::of_green_context)) {
     std::span<const std::byte> behind = payload.subspan(padded + record.attribute_count * sizeof(CUlaunchAttribute));

@@ -8,6 +8,11 @@ CUresult FunctionSettings::set(const Driver& driver, CUfunction function, CUfunc
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: return raise_shared_memory_limit(driver, function, value);
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: return prefer(driver, function, value);
     case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: return allow_large_clusters(driver, function, value);
+    // Launches of a client's have them as attributes, and its library sends no such setting. The driver's are the executor's: cluster_setting.hpp.
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: return CUDA_ERROR_NOT_SUPPORTED;
     default: return driver->cuFuncSetAttribute(function, attribute, value);
   }
 }

@@ -17,6 +17,7 @@
 
 #include "broker/driver/driver.hpp"
 #include "broker/executor/modules/assertions.hpp"
+#include "broker/executor/modules/cluster_setting.hpp"
 #include "broker/executor/modules/function_settings.hpp"
 #include "broker/executor/modules/image_file.hpp"
 #include "broker/executor/modules/variable_changes.hpp"
@@ -40,6 +41,7 @@ struct LoadedFunction {
   bool uses_device_heap = false;          // it may call malloc(): what that gives it outlives the session
   std::unique_ptr<VariableChanges::Use> variables;  // that it may write to; null: none
   mutable FunctionSettings settings{};
+  mutable ClusterSetting cluster{};
   std::vector<ParameterLayout> parameters;
   std::int32_t attribute[16] = {};
   std::uint32_t attribute_valid = 0;

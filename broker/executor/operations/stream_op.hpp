@@ -35,11 +35,14 @@ struct LaunchOp {
   bool is_cooperative = false;
   bool is_multi_device = false;     // cooperative, and its kernel may ask for the grid of all devices, of which there is one
   bool is_single = false;           // may not be in a chain whatever its attributes: it is cooperative, prints, or its module has references
+  ClusterShape cluster;             // its attributes say no more than this; not set: they do, or there are none
   const std::byte* data = nullptr;  // parameters and attributes: in the worker's batch until own(), then in `owned`
   std::unique_ptr<std::byte[]> owned;
   std::shared_ptr<const LaunchReferences> references;  // null: none, or nothing is set on them
 
-  [[nodiscard]] bool is_plain() const { return attribute_count == 0 && !is_single; }
+  // While no function's cluster is changed (cluster_setting.hpp).
+  [[nodiscard]] bool has_cluster_of_function() const { return cluster.is_set() && function->cluster.is_settled_as(cluster); }
+  [[nodiscard]] bool may_be_in_chain() const { return !is_single && (attribute_count == 0 || has_cluster_of_function()); }
   [[nodiscard]] std::size_t data_bytes() const { return parameter_bytes + attribute_count * sizeof(CUlaunchAttribute); }
   void own() {
     if (owned || data_bytes() == 0) return;

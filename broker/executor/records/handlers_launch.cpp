@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "broker/executor/operations/launch_attributes.hpp"
+#include "broker/executor/operations/launch_cluster.hpp"
 #include "broker/executor/records/dispatch.hpp"
 
 namespace mpsshim::broker {
@@ -34,6 +35,9 @@ void handle(StreamPost& incoming, const proto::LaunchRecord& record) {
   op.is_multi_device = record.flags.has(proto::LaunchFlag::multi_device);
   op.is_cooperative = op.is_multi_device || record.flags.has(proto::LaunchFlag::cooperative);
   op.is_single = op.is_cooperative || op.function->prints || function->references != nullptr;
+  const ExecutorParts& parts = incoming.session.parts();
+  if (op.attribute_count > 0 && !op.is_single && parts.has_chained_clusters) op.cluster = cluster_for_chain(data + padded, op.attribute_count, op.grid);
+  if (const CUresult result = settle_cluster(parts, incoming.session.id(), *op.function, op.cluster); result != CUDA_SUCCESS) return incoming.reject(result);
   if (const CUresult result = find_bindings(incoming.session, *function, op.references); result != CUDA_SUCCESS) return incoming.reject(result);
   if (op.function->uses_device_heap) [[unlikely]]
     incoming.session.note_heap_use();

@@ -16,8 +16,11 @@ namespace {
 template <typename F>
 CUresult with_carve_out_of(Session& session, const SessionFunction& function, F&& ask) {
   const LoadedFunction& loaded = *function.loaded;
-  return session.parts().window.exclusively(
-      [&] { return loaded.settings.with_carve_out(session.parts().driver, loaded.handle, function.carve_out, ask); });
+  const Driver& driver = session.parts().driver;
+  return session.parts().window.exclusively([&] {
+    return loaded.cluster.without(driver, loaded.handle,
+                                  [&] { return loaded.settings.with_carve_out(driver, loaded.handle, function.carve_out, ask); });
+  });
 }
 
 CUresult memory_info(Session& session, proto::MemoryInfoReply& info) {

@@ -24,7 +24,7 @@ bool may_print(const StreamOp& op) {
   return graph != nullptr && graph->graph->may_print();
 }
 
-std::size_t StreamQueue::plain_launches_at_head() const {
+std::size_t StreamQueue::chained_launches_at_head() const {
   // Aside it ends in front of what has to leave first: has_left_for().
   const std::uint32_t most_local_bytes = aside_ ? 0 : context_.parts.local_bytes_high_water.load(std::memory_order_relaxed);
   const std::size_t most = account_.longest_chain();
@@ -32,7 +32,7 @@ std::size_t StreamQueue::plain_launches_at_head() const {
   std::size_t count = 0;
   for (const StreamOp& op : ops_) {
     const auto* launch = std::get_if<LaunchOp>(&op);
-    if (launch == nullptr || !launch->is_plain() || launch->function->local_bytes > most_local_bytes || ++count == most) break;
+    if (launch == nullptr || !launch->may_be_in_chain() || launch->function->local_bytes > most_local_bytes || ++count == most) break;
   }
   return count;
 }
@@ -40,7 +40,7 @@ std::size_t StreamQueue::plain_launches_at_head() const {
 // Launches that may be in a chain try to; one that may not, or whose chain the driver has refused, is issued by itself.
 void StreamQueue::issue_launches() {
   if (issue_singly_ == 0) {
-    const std::size_t run = plain_launches_at_head();
+    const std::size_t run = chained_launches_at_head();
     if (run > 0 && issue_chain(chain_length(run))) return;
     issue_singly_ = run > 1 ? chain_length(run) : 1;
   }
@@ -104,7 +104,7 @@ CUresult StreamQueue::launch(const LaunchOp& launch) {
     const CUresult result = launch.references->references->apply(driver(), *launch.references->bindings);
     if (result != CUDA_SUCCESS) return result;
   }
-  if (launch.attribute_count > 0) return launch_with_attributes(launch);
+  if (launch.attribute_count > 0 && !launch.has_cluster_of_function()) return launch_with_attributes(launch);
   void** parameters = parameter_addresses(launch, addresses_);
   const CUfunction function = launch.function->handle;
   const auto& [grid_x, grid_y, grid_z] = launch.grid;

@@ -115,7 +115,7 @@ bool StreamQueue::expects_fence() {
 // (clients' graphs) stays there. False: its stream has yet to leave the side context.
 bool StreamQueue::has_left_for(const StreamOp& head) {
   const auto* launch = std::get_if<LaunchOp>(&head);
-  const bool may_be_aside = launch != nullptr ? launch->is_plain() && !launch->function->prints && launch->function->local_bytes == 0
+  const bool may_be_aside = launch != nullptr ? launch->may_be_in_chain() && !launch->function->prints && launch->function->local_bytes == 0
                                               : !std::holds_alternative<GraphOp>(head);
   if (may_be_aside) return true;
   stays_ = true;

@@ -97,7 +97,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] bool waits_for_output(const StreamOp& head);
   void note_output();
   void issue_head();
-  [[nodiscard]] std::size_t plain_launches_at_head() const;
+  [[nodiscard]] std::size_t chained_launches_at_head() const;
   void issue_launches();
   [[nodiscard]] bool issue_chain(std::size_t length);
   void count_launches(std::uint32_t launches, bool are_chained);

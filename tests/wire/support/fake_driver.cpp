@@ -110,6 +110,7 @@ std::vector<FakeCall> FakeDriver::calls(FakeCall::Kind kind) const {
 void FakeDriver::forget_calls() {
   std::lock_guard lock(mutex_);
   calls_.clear();
+  graph_launches_ = 0;
 }
 
 void FakeDriver::hold_work() {

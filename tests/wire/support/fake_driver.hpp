@@ -5,6 +5,7 @@
 // One instance at a time, since the driver's functions have no context argument. Thread safe.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -23,10 +24,15 @@
 
 namespace mpsshim::test {
 
+// Width, height and depth.
+using FakeCluster = std::array<unsigned, 3>;
+inline constexpr FakeCluster kNoCluster{};
+
 struct FakeFunction {
   std::string name;
   std::vector<std::size_t> parameter_sizes;                                       // each aligned to its size
   [[nodiscard]] std::vector<std::pair<std::size_t, std::size_t>> layout() const;  // offset, size
+  FakeCluster cluster{};  // as cuFuncSetAttribute has set it
 };
 
 // What a stream was given, one entry for each operation; the nodes of a graph count singly.
@@ -37,6 +43,8 @@ struct FakeCall {
   CUstream stream = nullptr;
   const FakeFunction* function = nullptr;
   unsigned grid_x = 0;
+  FakeCluster cluster{};
+  unsigned attributes = 0;  // of a launch by itself
   std::vector<std::byte> parameters;
   CUevent event = nullptr;
   std::uint64_t destination = 0;
@@ -86,13 +94,19 @@ class FakeDriver {
   std::atomic<unsigned> green_conflicts{0};  // calls that named a green context while another thread had it current or was in such a call
   CUresult launch_result = CUDA_SUCCESS;     // of the next plain launches
 
+  // Clusters, as an H200 was seen to have them: a graph's node takes that of its function when it is set to it from another one, and keeps it.
+  bool keeps_clusters = false;                      // of the function before, too
+  bool ignores_clusters = false;                    // of functions, in graphs
+  std::atomic<CUresult> cluster_result{};           // of setting one
+  std::atomic<CUresult> cluster_removal_result{};   // of taking it away
+
   // Arrays and textures that there are; levels go with their arrays.
   std::atomic<unsigned> arrays{0};
   std::atomic<unsigned> most_arrays{~0u};
   std::atomic<unsigned> textures{0};
   std::atomic<unsigned> dead_uses{0};  // calls that named an array or a texture that was gone, or ended an array that a texture reads
 
-  // Functions that are put into nodes while another thread changes one or asks about one, which NVIDIA's driver does not keep apart.
+  // Functions that are launched or put into nodes while another thread changes one or asks about one, which NVIDIA's driver does not keep apart.
   std::atomic<unsigned> function_conflicts{0};
   std::atomic<int> function_users{0};
   std::atomic<int> function_changes{0};

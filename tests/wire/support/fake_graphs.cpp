@@ -17,6 +17,8 @@ struct FakeGraph {
     std::vector<std::byte> parameters;
     std::vector<CUstreamBatchMemOpParams> writes;
     std::optional<FakeCall> memory;  // a copy or fill
+    FakeCluster cluster{};
+    bool is_made_in_cluster = false;  // by an attribute of its own: it stays
     bool is_enabled = true;
     bool is_gone = false;
     CUcontext context = nullptr;
@@ -28,8 +30,11 @@ struct FakeGraph {
 };
 
 void assign(FakeGraph::Node& node, const CUDA_KERNEL_NODE_PARAMS& params) {
-  node.kernel = params;
+  const FakeDriver& fake = FakeDriver::current();
   const auto* function = reinterpret_cast<const FakeFunction*>(params.func);
+  const bool takes_cluster = !fake.ignores_clusters && (!fake.keeps_clusters || node.cluster == kNoCluster);
+  if (node.kernel.func != params.func && !node.is_made_in_cluster && takes_cluster) node.cluster = function->cluster;
+  node.kernel = params;
   node.parameters = params.kernelParams != nullptr ? gather(*function, params.kernelParams) : std::vector<std::byte>{};
 }
 
@@ -154,6 +159,16 @@ CUresult CUDAAPI set_batch(CUgraphExec, CUgraphNode node, const CUDA_BATCH_MEM_O
   return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI set_attribute(CUgraphNode handle, CUkernelNodeAttrID id, const CUkernelNodeAttrValue* value) {
+  if (id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return CUDA_SUCCESS;
+  FakeGraph::Node& node = *reinterpret_cast<FakeGraph::Node*>(handle);
+  const FakeCluster wanted{value->clusterDim.x, value->clusterDim.y, value->clusterDim.z};
+  if (node.cluster != kNoCluster && node.cluster != wanted) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  node.cluster = wanted;
+  node.is_made_in_cluster = true;
+  return CUDA_SUCCESS;
+}
+
 // What may run in a conditional node's bodies.
 void add_bodies(const FakeGraph::Node& node, std::vector<FakeCall>& calls) {
   for (const auto& body : node.bodies) {
@@ -171,6 +186,9 @@ CUresult CUDAAPI FakeGraphs::launch(CUgraphExec exec, CUstream stream) {
   std::vector<FakeCall> calls;
   std::vector<CUstreamBatchMemOpParams> writes;
   std::size_t kernels = 0;
+  for (const auto& node : nodes) {
+    if (node->is_kernel && node->cluster != kNoCluster && node->kernel.gridDimX % node->cluster[0] != 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  }
   const auto is_writer = [](const FakeGraph::Node& node) {
     return node.is_kernel && reinterpret_cast<const FakeFunction*>(node.kernel.func)->name == kWriter;
   };
@@ -187,6 +205,7 @@ CUresult CUDAAPI FakeGraphs::launch(CUgraphExec exec, CUstream stream) {
       FakeCall call(FakeCall::launch);
       call.function = reinterpret_cast<const FakeFunction*>(node->kernel.func);
       call.grid_x = node->kernel.gridDimX;
+      call.cluster = node->cluster;
       call.parameters = node->parameters;
       call.graph_context = node->context;
       calls.push_back(std::move(call));
@@ -206,7 +225,10 @@ CUresult CUDAAPI FakeGraphs::launch(CUgraphExec exec, CUstream stream) {
     call.chain = number;
     call.chain_length = kernels;
   }
-  FakeDriver::current().submit_all(stream, std::move(calls), [writes] {
+  FakeDriver::current().submit_all(stream, calls, [calls, writes] {
+    for (const FakeCall& call : calls) {
+      if (call.kind == FakeCall::launch) run_kernel(call);
+    }
     for (const auto& operation : writes) write_value(operation);
   });
   return CUDA_SUCCESS;
@@ -221,7 +243,7 @@ void FakeGraphs::fill(DriverTable& table) {
   table.cuGraphConditionalHandleCreate = make_condition;
   table.cuGraphAddNode_v2 = add_condition;
   table.cuGraphDestroyNode = destroy_node;
-  table.cuGraphKernelNodeSetAttribute = [](CUgraphNode, CUkernelNodeAttrID, const CUkernelNodeAttrValue*) { return CUDA_SUCCESS; };
+  table.cuGraphKernelNodeSetAttribute = set_attribute;
   table.cuGraphAddEventRecordNode = add_other<CUevent>;
   table.cuGraphAddMemcpyNode = add_memory<CUDA_MEMCPY3D>;
   table.cuGraphAddMemsetNode = add_memory<CUDA_MEMSET_NODE_PARAMS>;

@@ -19,6 +19,17 @@ CUresult change_function() {
   return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI set_function_attribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  const FakeDriver& fake = FakeDriver::current();
+  const int dimension = attribute - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH;
+  if (dimension >= 0 && dimension < 3) {
+    const CUresult result = value != 0 ? fake.cluster_result.load() : fake.cluster_removal_result.load();
+    if (result != CUDA_SUCCESS) return result;
+    reinterpret_cast<FakeFunction*>(function)->cluster[static_cast<std::size_t>(dimension)] = static_cast<unsigned>(value);
+  }
+  return change_function();
+}
+
 }  // namespace
 
 // The functions behind the table.
@@ -30,23 +41,44 @@ struct FakeLaunchesEntry {
     std::unique_ptr<FakeFunction>& entry = known[name];
     if (!entry)
       entry = std::make_unique<FakeFunction>(
-          FakeFunction{name, name == std::string(kWriter) ? std::vector<std::size_t>{8, 8, 4, 4} : std::vector<std::size_t>{}});
+          FakeFunction{name, name == std::string(kWriter)         ? std::vector<std::size_t>{8, 8, 4, 4}
+                             : name == std::string(kClusterWidth) ? std::vector<std::size_t>{8}
+                                                                  : std::vector<std::size_t>{}});
     *function = reinterpret_cast<CUfunction>(entry.get());
     return CUDA_SUCCESS;
   }
 
-  static CUresult CUDAAPI launch(CUfunction handle, unsigned grid_x, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream stream,
-                                 void** parameters, void**) {
+  static CUresult launch_in(FakeCluster cluster, unsigned attributes, CUfunction handle, unsigned grid_x, CUstream stream, void** parameters) {
     if (FakeDriver::current().launch_result != CUDA_SUCCESS) return FakeDriver::current().launch_result;
     FakeCall call(FakeCall::launch);
     call.function = reinterpret_cast<const FakeFunction*>(handle);
     call.grid_x = grid_x;
+    call.cluster = cluster;
+    call.attributes = attributes;
     call.parameters = gather(*call.function, parameters);
-    FakeDriver::current().submit(stream, std::move(call));
+    if (cluster != kNoCluster && grid_x % cluster[0] != 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    FakeDriver& fake = FakeDriver::current();
+    ++fake.function_users;
+    if (fake.function_changes != 0) ++fake.function_conflicts;
+    --fake.function_users;
+    const auto run = [call] { run_kernel(call); };
+    FakeDriver::current().submit(stream, std::move(call), run);
     return CUDA_SUCCESS;
   }
-  static CUresult CUDAAPI launch_ex(const CUlaunchConfig* config, CUfunction handle, void** parameters, void** extra) {
-    return launch(handle, config->gridDimX, 1, 1, 1, 1, 1, 0, config->hStream, parameters, extra);
+  static CUresult CUDAAPI launch(CUfunction handle, unsigned grid_x, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream stream,
+                                 void** parameters, void**) {
+    return launch_in(reinterpret_cast<const FakeFunction*>(handle)->cluster, 0, handle, grid_x, stream, parameters);
+  }
+  static CUresult CUDAAPI launch_ex(const CUlaunchConfig* config, CUfunction handle, void** parameters, void**) {
+    FakeCluster cluster = reinterpret_cast<const FakeFunction*>(handle)->cluster;
+    for (unsigned i = 0; i < config->numAttrs; ++i) {
+      if (config->attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
+      const auto& dimensions = config->attrs[i].value.clusterDim;
+      const FakeCluster wanted{dimensions.x, dimensions.y, dimensions.z};
+      if (cluster != kNoCluster && cluster != wanted) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+      cluster = wanted;
+    }
+    return launch_in(cluster, config->numAttrs, handle, config->gridDimX, config->hStream, parameters);
   }
   static CUresult CUDAAPI launch_cooperative(CUfunction handle, unsigned grid_x, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                                              CUstream stream, void** parameters) {
@@ -150,9 +182,13 @@ void FakeLaunches::fill(DriverTable& table) {
   table.cuModuleGetFunction = FakeLaunchesEntry::get_function;
   table.cuLaunchKernel = FakeLaunchesEntry::launch;
   table.cuFuncGetAttribute = [](int* value, CUfunction_attribute, CUfunction) { return *value = 0, change_function(); };
-  table.cuFuncSetAttribute = [](CUfunction, CUfunction_attribute, int) { return change_function(); };
-  table.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags = [](int* blocks, CUfunction, int, std::size_t, unsigned) {
-    return *blocks = 1, change_function();
+  table.cuFuncSetAttribute = set_function_attribute;
+  table.cuDeviceGetAttribute = [](int* value, CUdevice_attribute attribute, CUdevice) {
+    return *value = 1, attribute == CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  };
+  // More for a function that has a cluster, so that it is seen.
+  table.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags = [](int* blocks, CUfunction function, int, std::size_t, unsigned) {
+    return *blocks = reinterpret_cast<const FakeFunction*>(function)->cluster == kNoCluster ? 1 : 1000, change_function();
   };
   table.cuLaunchKernelEx = FakeLaunchesEntry::launch_ex;
   table.cuLaunchCooperativeKernel = FakeLaunchesEntry::launch_cooperative;

@@ -46,6 +46,13 @@ std::vector<CUstreamBatchMemOpParams> writes_of_kernel(const std::vector<std::by
   return writes;
 }
 
+void run_kernel(const FakeCall& call) {
+  if (call.function->name != kClusterWidth) return;
+  CUdeviceptr word = 0;
+  std::memcpy(&word, call.parameters.data(), sizeof word);
+  write_value(write_operation(word, call.cluster == kNoCluster ? 1 : call.cluster[0]));
+}
+
 void write_value(const CUstreamBatchMemOpParams& operation) {
   if (operation.operation == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES) return;
   if (operation.writeValue.address >= kExternalMemory && operation.writeValue.address < kPinnedLease) return;  // addresses only

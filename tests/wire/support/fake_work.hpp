@@ -11,11 +11,14 @@
 namespace mpsshim::test {
 
 inline constexpr char kWriter[] = "mpsshim_write_words";
+inline constexpr char kClusterWidth[] = "mpsshim_cluster_width";
 
 [[nodiscard]] std::vector<std::byte> gather(const FakeFunction& function, void* const* parameters);
 [[nodiscard]] CUstreamBatchMemOpParams write_operation(CUdeviceptr address, std::uint32_t value);
 // What the executor's own writing kernel does with these parameters (broker/executor/base/word_writes.hpp).
 [[nodiscard]] std::vector<CUstreamBatchMemOpParams> writes_of_kernel(const std::vector<std::byte>& parameters);
+// What the executor's own kernel does that looks at its cluster; of any other, nothing.
+void run_kernel(const FakeCall& call);
 void write_value(const CUstreamBatchMemOpParams& operation);
 [[nodiscard]] FakeCall write_call(const CUstreamBatchMemOpParams& operation);
 

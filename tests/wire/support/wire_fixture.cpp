@@ -44,6 +44,7 @@ WireExecutor::WireExecutor(unsigned helper_threads, unsigned threads, RealDriver
   if (parts->start() != CUDA_SUCCESS) throw std::bad_alloc();
   if (side_contexts != 0) parts->sides.make_up_to(side_contexts);
   parts->first_in_flight = broker::FlightLimit::kMost;  // limits other than that one are looked at
+  fake.forget_calls();
 }
 
 WireExecutor::~WireExecutor() {
@@ -154,6 +155,14 @@ proto::FunctionId WireClient::add_function(std::unique_ptr<broker::LoadedFunctio
   const auto id = proto::FunctionId::make(functions_++, 1);
   if (!session_->functions().insert(id, std::make_unique<broker::SessionFunction>(broker::SessionFunction{loaded.get()}))) throw std::bad_alloc();
   loaded_.push_back(std::move(loaded));
+  return id;
+}
+
+proto::FunctionId WireClient::share_function(WireClient& other, proto::FunctionId function) {
+  const auto id = proto::FunctionId::make(functions_++, 1);
+  const proto::Known<broker::SessionFunction> known = other.session_->functions().find(function);
+  if (!known || !session_->functions().insert(id, std::make_unique<broker::SessionFunction>(broker::SessionFunction{known->loaded})))
+    throw std::bad_alloc();
   return id;
 }
 

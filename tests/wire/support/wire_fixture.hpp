@@ -109,6 +109,8 @@ class WireClient {
   // A function known to the session, without a module.
   proto::FunctionId add_function(FakeFunction& function, std::uint32_t local_bytes = 0);
   proto::FunctionId add_function(std::unique_ptr<broker::LoadedFunction> loaded);
+  // One that another client has, as of an image that both have loaded. The other is there as long.
+  proto::FunctionId share_function(WireClient& other, proto::FunctionId function);
   // Device memory known to the session.
   std::uint64_t add_chunk(std::uint64_t size_bytes);
   // Host memory known to the session: pinned at the beginning of its lease, or staging memory. Released with release_segments(), before the client.
