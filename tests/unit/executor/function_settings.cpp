@@ -85,3 +85,12 @@ TEST_CASE("function settings: the driver answers under the asker's carve-out, an
   CHECK(f.settings.with_carve_out(f.driver, nullptr, -2, ask) == CUDA_ERROR_INVALID_VALUE);
   CHECK(carve_out == 50);
 }
+
+// Its library sends none; the driver's are the executor's own.
+TEST_CASE("function settings: no client sets clusters in the driver") {
+  Fixture f;
+  for (const CUfunction_attribute attribute : {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
+                                               CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH, CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE}) {
+    CHECK(f.set(attribute, 2) == CUDA_ERROR_NOT_SUPPORTED);  // of the driver here: CUDA_ERROR_INVALID_VALUE
+  }
+}

@@ -187,7 +187,7 @@ CUresult CUDAAPI FakeGraphs::launch(CUgraphExec exec, CUstream stream) {
   std::vector<CUstreamBatchMemOpParams> writes;
   std::size_t kernels = 0;
   for (const auto& node : nodes) {
-    if (node->is_kernel && node->cluster != kNoCluster && node->kernel.gridDimX % node->cluster[0] != 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    if (node->is_kernel && !divides(node->cluster, node->kernel.gridDimX)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
   }
   const auto is_writer = [](const FakeGraph::Node& node) {
     return node.is_kernel && reinterpret_cast<const FakeFunction*>(node.kernel.func)->name == kWriter;

@@ -56,7 +56,7 @@ struct FakeLaunchesEntry {
     call.cluster = cluster;
     call.attributes = attributes;
     call.parameters = gather(*call.function, parameters);
-    if (cluster != kNoCluster && grid_x % cluster[0] != 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    if (!divides(cluster, grid_x)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     FakeDriver& fake = FakeDriver::current();
     ++fake.function_users;
     if (fake.function_changes != 0) ++fake.function_conflicts;

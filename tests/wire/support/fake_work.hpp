@@ -13,6 +13,8 @@ namespace mpsshim::test {
 inline constexpr char kWriter[] = "mpsshim_write_words";
 inline constexpr char kClusterWidth[] = "mpsshim_cluster_width";
 
+// The grid may be launched in such clusters.
+[[nodiscard]] inline bool divides(const FakeCluster& cluster, unsigned grid_x) { return cluster[0] == 0 || grid_x % cluster[0] == 0; }
 [[nodiscard]] std::vector<std::byte> gather(const FakeFunction& function, void* const* parameters);
 [[nodiscard]] CUstreamBatchMemOpParams write_operation(CUdeviceptr address, std::uint32_t value);
 // What the executor's own writing kernel does with these parameters (broker/executor/base/word_writes.hpp).
