@@ -23,14 +23,16 @@ CUresult check_cluster(const Function& function, const LaunchShape& shape, std::
   const auto value_of = [&](CUfunction_attribute id) {
     return static_cast<std::uint32_t>(function.attribute[static_cast<std::size_t>(id)].load(std::memory_order_relaxed));
   };
+  const std::array required{value_of(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH), value_of(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT),
+                            value_of(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH)};
   std::array<std::uint32_t, 3> cluster{1, 1, 1};
   if (function.has_compiled_cluster) {
-    cluster = {value_of(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH), value_of(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT),
-               value_of(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH)};
+    cluster = required;
   } else {
     for (const CUlaunchAttribute& attribute : attributes) {
       if (attribute.id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
       cluster = {attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z};
+      if (required[0] != 0 && cluster != required) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     }
   }
   const bool is_large_allowed = value_of(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0;

@@ -52,7 +52,8 @@ struct LaunchLimits {
 [[nodiscard]] CUresult check_launch(const LaunchShape& shape, const LaunchLimits& limits, std::int32_t function_threads,
                                     std::int32_t function_dynamic_shared_bytes);
 
-// CUDA_ERROR_INVALID_CLUSTER_SIZE as the driver: more blocks than the function may have in a cluster, or a grid that is no multiple of it.
+// CUDA_ERROR_INVALID_CLUSTER_SIZE as the driver: more blocks than the function may have in a cluster, a grid that is no multiple of it, or another
+// cluster than was set on the function.
 [[nodiscard]] CUresult check_cluster(const Function& function, const LaunchShape& shape, std::span<const CUlaunchAttribute> attributes);
 
 // Where a launch's arguments come from: an array of pointers, or a ready buffer. Resolved from kernelParams and extra.
