@@ -9,6 +9,11 @@ __device__ unsigned long long nanoseconds() {
 // Dependent launches of one thread. It waits for no memory: what is measured is launching.
 extern "C" __global__ void count(unsigned* counter, unsigned step) { atomicAdd(counter, step); }
 
+// The same by one block of several, for launches in clusters.
+extern "C" __global__ void count_once(unsigned* counter, unsigned step) {
+  if (blockIdx.x == 0) atomicAdd(counter, step);
+}
+
 // Holds its place on the device for so long.
 extern "C" __global__ void occupy(unsigned* counter, unsigned long long duration_ns) {
   const unsigned long long start = nanoseconds();

@@ -30,6 +30,7 @@ for side in ("native", "ours"):
     assert sides[side]["pace-1ms-busy.load"]["values"][0] > 10, "no core was kept busy"
 assert sides["ours"]["crowd512"]["values"] == [16], sides["ours"]["crowd512"]
 assert sides["ours"]["storm1.chained"]["values"][0] > 0, "no launch was chained, or the counters were not found"
+assert all("no clusters" in sides[side]["clusters1"]["reason"] for side in ("native", "ours")), "what the device cannot do is not told"
 assert sides["mps"] == {}
 table = (out / "table.md").read_text()
 assert "| `cuLaunchKernel` call |" in table

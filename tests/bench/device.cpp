@@ -52,6 +52,7 @@ Device::Device(std::uint64_t image, bool launches_first) {
   MPSSHIM_CHECK(cuModuleLoadData(&module, image == 0 ? shared_image() : text.c_str()));
   MPSSHIM_CHECK(cuModuleGetFunction(&count, module, "count"));
   if (image == 0) {
+    MPSSHIM_CHECK(cuModuleGetFunction(&count_once, module, "count_once"));
     MPSSHIM_CHECK(cuModuleGetFunction(&occupy, module, "occupy"));
     MPSSHIM_CHECK(cuModuleGetFunction(&endless, module, "endless"));
     MPSSHIM_CHECK(cuModuleGetFunction(&wild_store, module, "wild_store"));
@@ -67,6 +68,22 @@ void Device::launch_count(unsigned step) {
   void* arguments[] = {&counter, &step};
   MPSSHIM_CHECK(cuLaunchKernel(count, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
   expected += step;
+}
+
+void Device::launch_in_cluster(unsigned step) {
+  constexpr unsigned kBlocks = 2;
+  void* arguments[] = {&counter, &step};
+  CUlaunchAttribute cluster{};
+  cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  cluster.value.clusterDim = {kBlocks, 1, 1};
+  const CUlaunchConfig config{kBlocks, 1, 1, 1, 1, 1, 0, stream, &cluster, 1};
+  MPSSHIM_CHECK(cuLaunchKernelEx(&config, count_once, arguments, nullptr));
+  expected += step;
+}
+
+bool Device::has_clusters() {
+  int has_clusters = 0;
+  return cuDeviceGetAttribute(&has_clusters, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, 0) == CUDA_SUCCESS && has_clusters != 0;
 }
 
 void Device::launch_occupy(unsigned blocks, unsigned threads, std::uint64_t duration_ns) {

@@ -25,14 +25,17 @@ struct Device {
   Device(std::uint64_t image, bool launches_first);
 
   void launch_count(unsigned step);
+  void launch_in_cluster(unsigned step);  // of two blocks
   void launch_occupy(unsigned blocks, unsigned threads, std::uint64_t duration_ns);
   void synchronize() const { MPSSHIM_CHECK(cuStreamSynchronize(stream)); }
+  [[nodiscard]] static bool has_clusters();
   void require_counted() const;  // the counter holds what was launched, else the worker fails
 
   CUcontext context = nullptr;
   CUmodule module = nullptr;
   CUfunction count = nullptr;
-  CUfunction occupy = nullptr;  // these three are in the shared image only
+  CUfunction count_once = nullptr;  // these four are in the shared image only
+  CUfunction occupy = nullptr;
   CUfunction endless = nullptr;
   CUfunction wild_store = nullptr;
   CUstream stream = nullptr;

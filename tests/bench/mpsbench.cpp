@@ -78,7 +78,7 @@ bool run_row(Bench& bench, const Row& row) {
       row.run(bench, row);
       return true;
     }
-    bench.figures[row.name] = Figure{row.unit, {}, left_out};
+    bench.leave_out(row, left_out);
     return true;
   } catch (const std::exception& failure) {
     std::printf("%-7s %-28s failed: %s\n", side_name(bench.settings.side), row.name, failure.what());

@@ -37,7 +37,10 @@ void rate(Bench& bench, const Row& row) {
   for (int i = 0; i < bench.settings.repeats; ++i) {
     double seconds = 0;
     double done = 0;
-    for (const Outcome& outcome : run_interval(crowd, row.clients, timed(task, bench.settings.interval_s), seconds)) done += outcome.done;
+    for (const Outcome& outcome : run_interval(crowd, row.clients, timed(task, bench.settings.interval_s), seconds)) {
+      if (outcome.is_left_out) return bench.leave_out(row, "not possible: the device has no clusters");
+      done += outcome.done;
+    }
     values.push_back(done / seconds);
   }
   bench.report(row.name, row.unit, values);
@@ -175,9 +178,11 @@ constexpr Row kRows[] = {
     {"upload-steps", "steps of 64 KiB pinned to device, 3 kernels of 20 us, an event; every 4th waits", rate, 1,
      task(Task::upload_steps, 64 << 10, 20'000), "1/s", nullptr, nullptr},
     {"storm1", "dependent launches, 1 client", rate, 1, task(Task::storm), "1/s", nullptr, nullptr},
+    {"clusters1", "dependent launches, every other one in a cluster, 1 client", rate, 1, task(Task::cluster_storm), "1/s", nullptr, nullptr},
     {"storm2", "dependent launches, 2 clients", rate, 2, task(Task::storm), "1/s", nullptr, nullptr},
     {"storm4", "dependent launches, 4 clients", rate, 4, task(Task::storm), "1/s", nullptr, nullptr},
     {"storm8", "dependent launches, 8 clients", rate, 8, task(Task::storm), "1/s", nullptr, nullptr},
+    {"clusters8", "dependent launches, every other one in a cluster, 8 clients", rate, 8, task(Task::cluster_storm), "1/s", nullptr, nullptr},
     {"sync8", "launch + synchronisation, total of 8 clients", rate, 8, task(Task::launch_sync, 1), "1/s", nullptr, nullptr},
     {"pace8-1ms", "launch + synchronisation after pauses of 1 ms, 8 clients", paced, 8, pace(1'000), "us", nullptr, nullptr},
     {"memory12", "GPU memory, 12 clients", device_memory, 12, {}, "GiB", nullptr, nullptr},
@@ -253,6 +258,12 @@ Crowd& Bench::crowd(unsigned clients) {
   while (crowd_->size() < clients) crowd_->start();
   crowd_->wait_ready(kReadyLimitS);
   return *crowd_;
+}
+
+void Bench::leave_out(const Row& row, const char* reason) {
+  std::printf("%-7s %-28s %s\n", side_name(settings.side), row.name, reason);
+  std::fflush(stdout);
+  figures[row.name] = Figure{row.unit, {}, reason};
 }
 
 void Bench::report(const std::string& key, const char* unit, std::vector<double> values) {

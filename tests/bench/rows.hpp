@@ -43,6 +43,8 @@ struct Figure {
   std::string reason;  // why there are no values
 };
 
+struct Row;
+
 // What the functions of the rows work with.
 class Bench {
  public:
@@ -51,6 +53,8 @@ class Bench {
   Crowd& crowd(unsigned clients);
   void dismiss() { crowd_.reset(); }
   void report(const std::string& key, const char* unit, std::vector<double> values);
+  // A row that this side, or this device, cannot have.
+  void leave_out(const Row& row, const char* reason);
 
   const Settings& settings;
   std::map<std::string, Figure> figures;

@@ -20,6 +20,7 @@ enum class Task : std::uint32_t {
   leave,
   launch_call,
   storm,
+  cluster_storm,
   launch_sync,
   occupy,
   allocate,
@@ -52,6 +53,7 @@ struct Outcome {
   double piece_us[kPieces] = {};  // the first pieces one by one, of tasks of few large ones
   std::int64_t last_ns = 0;       // when the last piece was done
   std::uint32_t samples = 0;      // how many lie in the stage, of tasks that leave them there
+  bool is_left_out = false;       // the device lacks what the task needs
 };
 
 enum class WorkerState : std::uint32_t { starting, ready, failed };

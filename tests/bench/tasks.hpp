@@ -24,6 +24,7 @@ struct Work {
 
 void launch_call(Work&);     // samples: one cuLaunchKernel, in bursts of 64
 void storm(Work&);           // dependent launches without a wait; argument 0: exactly so many, at once
+void cluster_storm(Work&);   // the same, every other launch in a cluster; left out where the device has none
 void launch_sync(Work&);     // argument 0: launches before each synchronisation
 void occupy(Work&);          // arguments: blocks, threads, nanoseconds, launches before each wait (0: none)
 void allocate(Work&);        // argument 0: bytes

@@ -43,6 +43,20 @@ void storm(Work& work) {
   work.device.require_counted();
 }
 
+void cluster_storm(Work& work) {
+  work.outcome.is_left_out = !Device::has_clusters();
+  while (!work.outcome.is_left_out && work.is_time_left()) {
+    for (int i = 0; i < 32; ++i) {
+      work.device.launch_count(1);
+      work.device.launch_in_cluster(1);
+    }
+    work.outcome.done += 64;
+  }
+  work.device.synchronize();
+  work.outcome.last_ns = now_ns();
+  work.device.require_counted();
+}
+
 void launch_sync(Work& work) {
   const std::int64_t launches = work.order.argument[0];
   std::vector<double> samples;

@@ -24,6 +24,7 @@ void carry_out(Work& work) {
     case Task::leave: return;
     case Task::launch_call: return launch_call(work);
     case Task::storm: return storm(work);
+    case Task::cluster_storm: return cluster_storm(work);
     case Task::launch_sync: return launch_sync(work);
     case Task::occupy: return occupy(work);
     case Task::allocate: return allocate(work);
