@@ -261,7 +261,12 @@ TEST_CASE("occupancy is answered as for a function without a cluster, which it h
 }
 
 TEST_CASE("a kernel of a client's graph has the cluster that its node says, whatever its function was launched with") {
+  const bool has_clustered_nodes = GENERATE(true, false);
+  // Of the second node, the first one's being that of its function.
+  const FakeCluster second = GENERATE(kTwo, kFour, kNoCluster);
   Fixture f;
+  f.executor.parts->has_clustered_nodes = has_clustered_nodes;
+  f.executor.fake.refuses_clustered_nodes = !has_clustered_nodes;
   f.executor.start_workers();
   f.executor.workers->add(f.client.shared_session());
   f.executor.workers->add(f.other.shared_session());
@@ -277,19 +282,25 @@ TEST_CASE("a kernel of a client's graph has the cluster that its node says, what
     std::memcpy(bytes.data() + sizeof launch.record, launch.trailing.data(), launch.trailing.size());
     return bytes;
   };
-  const std::vector<std::byte> in_four = payload({f.others_id, 1, {cluster_attribute(kFour)}});
-  const std::vector<std::byte> in_none = payload({f.others_id, 2, {}, 3});
+  const std::vector<std::byte> in_two = payload({f.others_id, 1, {cluster_attribute(kTwo)}});
+  const std::vector<std::byte> in_other =
+      payload({f.others_id, 2, second == kNoCluster ? std::vector<CUlaunchAttribute>{} : std::vector{cluster_attribute(second)}});
   GraphDescription description;
-  description.node(0, GraphNodeKind::kernel, {}, std::span<const std::byte>(in_four));
-  description.node(1, GraphNodeKind::kernel, {0}, std::span<const std::byte>(in_none));
+  description.node(0, GraphNodeKind::kernel, {}, std::span<const std::byte>(in_two));
+  description.node(1, GraphNodeKind::kernel, {0}, std::span<const std::byte>(in_other));
   f.other.post(proto::GraphNodesRecord{kExec}, proto::kNullStream, description.bytes);
   f.other.call(proto::GraphInstantiateRecord{kExec, 0, 2, 0});
   REQUIRE(eventually([&] { return f.other.is_answered(0); }));
   REQUIRE(f.other.status(0) == CUDA_SUCCESS);
   f.other.post(proto::GraphLaunchRecord{kExec});
-  CHECK(take(2) == Fixture::Launches{{kFour, 2}, {kNoCluster, 2}});
+  CHECK(take(2) == Fixture::Launches{{kTwo, 2}, {second, 2}});
   f.post_cluster(kTwo);
-  CHECK(take(1) == Fixture::Launches{{kTwo, 0}});
+  const bool is_settled = has_clustered_nodes && second == kTwo;
+  CHECK(take(1) == Fixture::Launches{{kTwo, is_settled ? 1u : 0u}});
+  f.post_plain(f.id);
+  CHECK(take(1) == Fixture::Launches{{kNoCluster, 1}});
+  f.other.post(proto::GraphLaunchRecord{kExec});
+  CHECK(take(2) == Fixture::Launches{{kTwo, 2}, {second, 2}});
   for (const std::uint64_t session : {1, 2}) {
     std::atomic<bool> closed{false};
     f.executor.workers->close(session, [&] { closed = true; });
@@ -318,16 +329,25 @@ TEST_CASE("whether chains take clusters is found out of the driver") {
   CUfunction width = nullptr;
   REQUIRE((*f.executor.driver)->cuModuleGetFunction(&width, nullptr, "mpsshim_cluster_width") == CUDA_SUCCESS);
   FakeDriver& fake = f.executor.fake;
-  CHECK(broker::try_clusters(*f.executor.parts, width));
+  broker::ExecutorParts& parts = *f.executor.parts;
+  CHECK(parts.has_chained_clusters);
+  CHECK(parts.has_clustered_nodes);
+  SECTION("nodes are not given them twice") {
+    fake.refuses_clustered_nodes = true;
+    broker::try_clusters(parts, width);
+    CHECK(parts.has_chained_clusters);
+    CHECK_FALSE(parts.has_clustered_nodes);
+    return;
+  }
   SECTION("nodes do not take them") { fake.ignores_clusters = true; }
   SECTION("nodes keep those of functions before") { fake.keeps_clusters = true; }
   SECTION("functions do not take them") { fake.cluster_result = CUDA_ERROR_NOT_SUPPORTED; }
   SECTION("functions do not give them up") { fake.cluster_removal_result = CUDA_ERROR_NOT_SUPPORTED; }
   SECTION("there are no graphs") { fake.has_graphs = false; }
-  CHECK_FALSE(broker::try_clusters(*f.executor.parts, width));
+  broker::try_clusters(parts, width);
+  CHECK_FALSE(parts.has_chained_clusters);
+  CHECK_FALSE(parts.has_clustered_nodes);
   reinterpret_cast<FakeFunction*>(width)->cluster = kNoCluster;
-  // As if it had been so at the start.
-  f.executor.parts->has_chained_clusters = false;
   fake.has_graphs = true;
   fake.ignores_clusters = fake.keeps_clusters = false;
   fake.cluster_result = fake.cluster_removal_result = CUDA_SUCCESS;

@@ -50,6 +50,7 @@ struct ExecutorCore : ExecutorInput {
   CUfunction nop_function = nullptr;        // nullptr: launches are not chained
   CUfunction writer_function = nullptr;     // nullptr: words are written by memory operations
   bool has_chained_clusters = false;        // chains take launches with a cluster; found out at the start: cluster_trial.hpp
+  bool has_clustered_nodes = false;         // and a client's node may be given the cluster that its function has
   std::atomic<bool> chains_refused{false};  // the driver refused a graph call that chains need
   std::atomic<unsigned> green_contexts{0};  // in the driver, of all sessions
 };

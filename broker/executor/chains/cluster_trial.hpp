@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the driver gives nodes of prepared graphs the clusters that chains need (cluster_setting.hpp). NVIDIA does not say so; it was measured
-// with one driver (docs/experiments/2026-11-24-what-holds-workers-up.md). So it is tried at the executor's start, in every life, before anything runs.
+// Whether the driver gives nodes of prepared graphs the clusters that chains need (cluster_setting.hpp). NVIDIA does not say so; it was measured with
+// one driver (docs/experiments/2026-11-24-what-holds-workers-up.md). So it is tried at the executor's start, in every life, before anything runs.
 #pragma once
 
 #include "broker/driver/driver.hpp"
@@ -9,8 +9,8 @@ namespace mpsshim::broker {
 
 struct ExecutorCore;
 
-// `width`: the executor's own kernel that writes the width of its cluster to the word of its only parameter. False with a line in the log: launches
-// with clusters are not for chains.
-[[nodiscard]] bool try_clusters(ExecutorCore& core, CUfunction width);
+// Sets has_chained_clusters and has_clustered_nodes; where one of them is false, a line in the log says why. `width`: the executor's own kernel that
+// writes the width of its cluster to the word of its only parameter.
+void try_clusters(ExecutorCore& core, CUfunction width);
 
 }  // namespace mpsshim::broker

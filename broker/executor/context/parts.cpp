@@ -106,7 +106,7 @@ CUresult ExecutorParts::start() {
     chain_pool.stock();
     CUfunction width = nullptr;
     if (has_clusters != 0 && driver->cuModuleGetFunction(&width, module, "mpsshim_cluster_width") == CUDA_SUCCESS) {
-      has_chained_clusters = try_clusters(*this, width);
+      try_clusters(*this, width);
     }
   }
   host_clock.open();

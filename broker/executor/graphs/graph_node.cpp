@@ -43,8 +43,6 @@ NodeFault read_kernel(GraphScope& scope, std::span<const std::byte> payload, Nod
   if (record.parameter_bytes < function->loaded->parameter_bytes) return malformed("a kernel node's parameters are shorter than the function's");
   const CUresult result = check_launch_attributes(payload.data() + padded, record.attribute_count);
   if (result != CUDA_SUCCESS) return refused(result);
-  const CUresult settled = settle_cluster(scope.parts, scope.session, *function->loaded, {});
-  if (settled != CUDA_SUCCESS) return refused(settled);
   KernelNode node;
   if (record.flags.has(proto::LaunchFlag::of_green_context)) {
     std::span<const std::byte> behind = payload.subspan(padded + record.attribute_count * sizeof(CUlaunchAttribute));
@@ -69,6 +67,10 @@ NodeFault read_kernel(GraphScope& scope, std::span<const std::byte> payload, Nod
   node.launch.is_cooperative = record.flags.has(proto::LaunchFlag::cooperative);
   node.launch.data = payload.data();
   node.launch.own();
+  ClusterShape cluster;  // a node of a client's gets it by its attributes, and the function may have the same
+  if (scope.parts.has_clustered_nodes && !node.launch.is_cooperative)
+    cluster = cluster_for_chain(node.launch.data + padded, record.attribute_count, node.launch.grid);
+  if (const CUresult settled = settle_cluster(scope.parts, scope.session, *function->loaded, cluster); settled != CUDA_SUCCESS) return refused(settled);
   work = std::move(node);
   return {};
 }

@@ -97,6 +97,7 @@ class FakeDriver {
   // Clusters, as an H200 was seen to have them: a graph's node takes that of its function when it is set to it from another one, and keeps it.
   bool keeps_clusters = false;                      // of the function before, too
   bool ignores_clusters = false;                    // of functions, in graphs
+  bool refuses_clustered_nodes = false;             // to be given the cluster that their function has
   std::atomic<CUresult> cluster_result{};           // of setting one
   std::atomic<CUresult> cluster_removal_result{};   // of taking it away
 

@@ -163,7 +163,8 @@ CUresult CUDAAPI set_attribute(CUgraphNode handle, CUkernelNodeAttrID id, const 
   if (id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return CUDA_SUCCESS;
   FakeGraph::Node& node = *reinterpret_cast<FakeGraph::Node*>(handle);
   const FakeCluster wanted{value->clusterDim.x, value->clusterDim.y, value->clusterDim.z};
-  if (node.cluster != kNoCluster && node.cluster != wanted) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  const bool may_have_one = node.cluster == wanted && !FakeDriver::current().refuses_clustered_nodes;
+  if (node.cluster != kNoCluster && !may_have_one) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
   node.cluster = wanted;
   node.is_made_in_cluster = true;
   return CUDA_SUCCESS;
