@@ -113,10 +113,10 @@ bool has_clusters() {
 
 }  // namespace
 
-#define NEEDS_CLUSTERS()                                                                  \
-  if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has no clusters");                    \
-  const DeviceContext context;                                                            \
-  if (!has_clusters()) MPSSHIM_SKIP("the device has no clusters");                        \
+#define NEEDS_CLUSTERS()                                               \
+  if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has no clusters"); \
+  const DeviceContext context;                                         \
+  if (!has_clusters()) MPSSHIM_SKIP("the device has no clusters");     \
   const LoadedImage image(image_text(), LoadedImage::Content{})
 
 TEST_CASE("launches in clusters are in their place among launches without", "[forwarded]") {

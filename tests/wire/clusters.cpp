@@ -46,7 +46,9 @@ struct Launch {
   }
 };
 
-void post(WireClient& client, const Launch& launch, proto::StreamId stream = proto::kNullStream) { client.post(launch.record, stream, launch.trailing); }
+void post(WireClient& client, const Launch& launch, proto::StreamId stream = proto::kNullStream) {
+  client.post(launch.record, stream, launch.trailing);
+}
 
 struct Fixture {
   WireExecutor executor{1, 1, {}, 1};

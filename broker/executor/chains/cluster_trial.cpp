@@ -20,7 +20,8 @@ constexpr std::uint32_t kBlocks = 4;
 
 class Trial {
  public:
-  Trial(ExecutorCore& core, CUfunction width, std::uint32_t word) : core_(core), word_(core.progress[word].completed), address_(core.progress.completed(word)) {
+  Trial(ExecutorCore& core, CUfunction width, std::uint32_t word)
+      : core_(core), word_(core.progress[word].completed), address_(core.progress.completed(word)) {
     function_.handle = width;
     function_.parameters.push_back({0, sizeof address_});
     function_.parameter_bytes = sizeof address_;
@@ -123,7 +124,8 @@ void try_clusters(ExecutorCore& core, CUfunction width) {
     core.has_clustered_nodes = core.has_chained_clusters && trial.takes_clustered_nodes();
   }
   if (core.has_chained_clusters && !core.has_clustered_nodes)
-    log_warning("What clients' graphs launch in clusters is issued one by one elsewhere: this driver's nodes do not take their function's by attribute");
+    log_warning(
+        "What clients' graphs launch in clusters is issued one by one elsewhere: this driver's nodes do not take their function's by attribute");
   core.progress.give_back(*word);
 }
 

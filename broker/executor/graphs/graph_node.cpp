@@ -70,7 +70,8 @@ NodeFault read_kernel(GraphScope& scope, std::span<const std::byte> payload, Nod
   ClusterShape cluster;  // a node of a client's gets it by its attributes, and the function may have the same
   if (scope.parts.has_clustered_nodes && !node.launch.is_cooperative)
     cluster = cluster_for_chain(node.launch.data + padded, record.attribute_count, node.launch.grid);
-  if (const CUresult settled = settle_cluster(scope.parts, scope.session, *function->loaded, cluster); settled != CUDA_SUCCESS) return refused(settled);
+  if (const CUresult settled = settle_cluster(scope.parts, scope.session, *function->loaded, cluster); settled != CUDA_SUCCESS)
+    return refused(settled);
   work = std::move(node);
   return {};
 }

@@ -56,11 +56,12 @@ CUresult ClusterSetting::change(const Driver& driver, CUfunction function, Clust
 CUresult ClusterSetting::set(const Driver& driver, CUfunction function, ClusterShape shape) {
   const std::pair<CUfunction_attribute, int> settings[] = {{CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, shape.x},
                                                            {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT, shape.y},
-                                                           {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH, shape.z},
-                                                           {CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE, shape.policy}};
+                                                           {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH, shape.z}};
   for (const auto& [attribute, value] : settings) {
     if (const CUresult result = driver->cuFuncSetAttribute(function, attribute, value); result != CUDA_SUCCESS) return result;
   }
+  // A preference, of which no result depends: a driver that does not take it for this function is none that does not take the cluster.
+  (void)driver->cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE, shape.policy);
   return CUDA_SUCCESS;
 }
 

@@ -51,9 +51,7 @@ class ClusterSetting {
   // Makes it suit such a launch. An error: the driver's function has a shape that cannot be taken away, so the launch would have it as well.
   [[nodiscard]] CUresult change(const Driver& driver, CUfunction function, ClusterShape shape);
   // Launches with this cluster have it of the function.
-  [[nodiscard]] bool is_settled_as(ClusterShape shape) const {
-    return shape.is_set() && state_.load(std::memory_order_relaxed) == packed(shape);
-  }
+  [[nodiscard]] bool is_settled_as(ClusterShape shape) const { return shape.is_set() && state_.load(std::memory_order_relaxed) == packed(shape); }
 
   // The result of `ask`, which calls the driver, while the function has no shape.
   template <typename F>

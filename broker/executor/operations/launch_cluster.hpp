@@ -11,8 +11,8 @@
 
 namespace mpsshim::broker {
 
-// Before the launch is queued. `shape`: as cluster_for_chain() says; not set: any launch but one that a chain takes with a cluster. An error, which is
-// noted: it cannot be launched as it is.
+// Before the launch is queued. `shape`: as cluster_for_chain() says; not set: any launch but one that a chain takes with a cluster. An error, which
+// is noted: it cannot be launched as it is.
 [[nodiscard]] inline CUresult settle_cluster(const ExecutorParts& parts, std::uint64_t session, const LoadedFunction& function, ClusterShape shape) {
   if (function.cluster.suits(shape)) [[likely]]
     return CUDA_SUCCESS;

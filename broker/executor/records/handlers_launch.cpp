@@ -36,8 +36,10 @@ void handle(StreamPost& incoming, const proto::LaunchRecord& record) {
   op.is_cooperative = op.is_multi_device || record.flags.has(proto::LaunchFlag::cooperative);
   op.is_single = op.is_cooperative || op.function->prints || function->references != nullptr;
   const ExecutorParts& parts = incoming.session.parts();
-  if (op.attribute_count > 0 && !op.is_single && parts.has_chained_clusters) op.cluster = cluster_for_chain(data + padded, op.attribute_count, op.grid);
-  if (const CUresult result = settle_cluster(parts, incoming.session.id(), *op.function, op.cluster); result != CUDA_SUCCESS) return incoming.reject(result);
+  if (op.attribute_count > 0 && !op.is_single && parts.has_chained_clusters)
+    op.cluster = cluster_for_chain(data + padded, op.attribute_count, op.grid);
+  if (const CUresult result = settle_cluster(parts, incoming.session.id(), *op.function, op.cluster); result != CUDA_SUCCESS)
+    return incoming.reject(result);
   if (const CUresult result = find_bindings(incoming.session, *function, op.references); result != CUDA_SUCCESS) return incoming.reject(result);
   if (op.function->uses_device_heap) [[unlikely]]
     incoming.session.note_heap_use();

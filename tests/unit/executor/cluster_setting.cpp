@@ -16,8 +16,10 @@ namespace {
 // The driver's function.
 std::map<CUfunction_attribute, int> set_in_driver;
 std::function<void()> while_set;
+CUresult policy_result = CUDA_SUCCESS;
 
 CUresult set_cluster(CUfunction, CUfunction_attribute attribute, int value) {
+  if (attribute == CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE && policy_result != CUDA_SUCCESS) return policy_result;
   set_in_driver[attribute] = value;
   if (while_set) while_set();
   return CUDA_SUCCESS;
@@ -33,10 +35,12 @@ struct ClusterScene {
     owned = Driver::from_table(table);
     set_in_driver.clear();
     while_set = nullptr;
+    policy_result = CUDA_SUCCESS;
   }
   CUresult change(ClusterShape shape) { return setting.change(*owned, nullptr, shape); }
   static ClusterShape in_driver() {
-    return {static_cast<std::uint8_t>(set_in_driver[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH]), static_cast<std::uint8_t>(set_in_driver[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT]),
+    return {static_cast<std::uint8_t>(set_in_driver[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH]),
+            static_cast<std::uint8_t>(set_in_driver[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT]),
             static_cast<std::uint8_t>(set_in_driver[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH]),
             static_cast<std::uint8_t>(set_in_driver[CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE])};
   }
@@ -114,6 +118,16 @@ TEST_CASE("the driver's function has a cluster as long as all launches suit it")
   set_in_driver.clear();
   CHECK(f.change(kTwoBlocks) == CUDA_SUCCESS);
   CHECK(set_in_driver.empty());
+}
+
+TEST_CASE("a driver that does not take how a function's clusters are to be spread takes the cluster all the same") {
+  ClusterScene f;
+  policy_result = CUDA_ERROR_INVALID_VALUE;
+  CHECK(f.change({2, 1, 1, 1}) == CUDA_SUCCESS);
+  CHECK(f.in_driver() == kTwoBlocks);
+  CHECK(f.setting.is_settled_as({2, 1, 1, 1}));
+  CHECK(f.change({}) == CUDA_SUCCESS);
+  CHECK(f.in_driver() == ClusterShape{});
 }
 
 TEST_CASE("a plain launch that is read while a function gets its cluster takes it away again") {

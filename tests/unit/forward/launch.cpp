@@ -110,7 +110,7 @@ TEST_CASE("launch: clusters are refused as the driver refuses them") {
     function.attribute[dimension] = dimension == CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH ? 4 : 1;
   }
   CHECK_FALSE(refused(64, 4));
-  CHECK(refused(64, 2));  // than was set on the function
+  CHECK(refused(64, 2));                 // than was set on the function
   function.has_compiled_cluster = true;  // which counts then
   for (const CUfunction_attribute dimension :
        {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH}) {

@@ -32,7 +32,7 @@ struct FakeFunction {
   std::string name;
   std::vector<std::size_t> parameter_sizes;                                       // each aligned to its size
   [[nodiscard]] std::vector<std::pair<std::size_t, std::size_t>> layout() const;  // offset, size
-  FakeCluster cluster{};  // as cuFuncSetAttribute has set it
+  FakeCluster cluster{};                                                          // as cuFuncSetAttribute has set it
 };
 
 // What a stream was given, one entry for each operation; the nodes of a graph count singly.
@@ -95,11 +95,11 @@ class FakeDriver {
   CUresult launch_result = CUDA_SUCCESS;     // of the next plain launches
 
   // Clusters, as an H200 was seen to have them: a graph's node takes that of its function when it is set to it from another one, and keeps it.
-  bool keeps_clusters = false;                      // of the function before, too
-  bool ignores_clusters = false;                    // of functions, in graphs
-  bool refuses_clustered_nodes = false;             // to be given the cluster that their function has
-  std::atomic<CUresult> cluster_result{};           // of setting one
-  std::atomic<CUresult> cluster_removal_result{};   // of taking it away
+  bool keeps_clusters = false;                     // of the function before, too
+  bool ignores_clusters = false;                   // of functions, in graphs
+  bool refuses_clustered_nodes = false;            // to be given the cluster that their function has
+  std::atomic<CUresult> cluster_result{};          // of setting one
+  std::atomic<CUresult> cluster_removal_result{};  // of taking it away
 
   // Arrays and textures that there are; levels go with their arrays.
   std::atomic<unsigned> arrays{0};

@@ -40,10 +40,9 @@ struct FakeLaunchesEntry {
     std::lock_guard lock(FakeDriver::current().mutex_);
     std::unique_ptr<FakeFunction>& entry = known[name];
     if (!entry)
-      entry = std::make_unique<FakeFunction>(
-          FakeFunction{name, name == std::string(kWriter)         ? std::vector<std::size_t>{8, 8, 4, 4}
-                             : name == std::string(kClusterWidth) ? std::vector<std::size_t>{8}
-                                                                  : std::vector<std::size_t>{}});
+      entry = std::make_unique<FakeFunction>(FakeFunction{name, name == std::string(kWriter)         ? std::vector<std::size_t>{8, 8, 4, 4}
+                                                                : name == std::string(kClusterWidth) ? std::vector<std::size_t>{8}
+                                                                                                     : std::vector<std::size_t>{}});
     *function = reinterpret_cast<CUfunction>(entry.get());
     return CUDA_SUCCESS;
   }
