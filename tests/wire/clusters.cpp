@@ -165,6 +165,19 @@ TEST_CASE("two clients that launch a function in different clusters get theirs, 
   CHECK(f.other.take_async_error() == CUDA_SUCCESS);
 }
 
+TEST_CASE("a function whose cluster is in its image is in no chain") {
+  Fixture f;
+  auto loaded = std::make_unique<broker::LoadedFunction>();
+  loaded->handle = reinterpret_cast<CUfunction>(&f.product);
+  loaded->parameters.push_back({0, 8});
+  loaded->parameter_bytes = 8;
+  loaded->has_fixed_cluster = true;
+  const proto::FunctionId fixed = f.client.add_function(std::move(loaded));
+  for (const proto::FunctionId function : {f.plain_id, f.plain_id, fixed, f.plain_id, f.plain_id}) f.post_plain(function);
+  f.client.turn();
+  CHECK(f.take() == Fixture::Launches{{kNoCluster, 2}, {kNoCluster, 2}, {kNoCluster, 0}, {kNoCluster, 2}, {kNoCluster, 2}});
+}
+
 TEST_CASE("a function that was launched without a cluster never gets one") {
   Fixture f;
   f.post_plain(f.id);

@@ -53,9 +53,9 @@ CUresult describe(const Driver& driver, CUfunction handle, LoadedFunction& funct
     function.attribute_valid |= 1u << i;
   }
   function.local_bytes = static_cast<std::uint32_t>(function.attribute[CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES]);
-  const bool is_fixed =
+  function.has_fixed_cluster =
       function.attribute[CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET] != 0 || function.attribute[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH] != 0;
-  if (is_fixed) function.cluster.close();
+  if (function.has_fixed_cluster) function.cluster.close();
   for (std::size_t i = 0;; ++i) {
     std::size_t offset = 0;
     std::size_t size = 0;

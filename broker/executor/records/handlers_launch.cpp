@@ -34,7 +34,7 @@ void handle(StreamPost& incoming, const proto::LaunchRecord& record) {
   op.attribute_count = record.attribute_count;
   op.is_multi_device = record.flags.has(proto::LaunchFlag::multi_device);
   op.is_cooperative = op.is_multi_device || record.flags.has(proto::LaunchFlag::cooperative);
-  op.is_single = op.is_cooperative || op.function->prints || function->references != nullptr;
+  op.is_single = op.is_cooperative || op.function->prints || op.function->has_fixed_cluster || function->references != nullptr;
   const ExecutorParts& parts = incoming.session.parts();
   if (op.attribute_count > 0 && !op.is_single && parts.has_chained_clusters)
     op.cluster = cluster_for_chain(data + padded, op.attribute_count, op.grid);
