@@ -32,6 +32,8 @@ TEST_CASE("an image without variables is one for all, and tells of its functions
   CHECK(entry.entry_bytes == image.description.size());
   CHECK(entry.parameter_bytes == 8);
   CHECK(entry.attribute[3] == 103);
+  CHECK(image.described[0]->cluster.suits({}));  // a cluster is in its image, so no chain gives it one
+  CHECK(image.described[0]->cluster.suits({2, 1, 1, 0}));
   CHECK(std::memcmp(image.description.data() + sizeof entry + 8, "kernel", 6) == 0);
   CHECK(ModuleStore::find_function(**first, "kernel") == image.described[0]);
   CHECK(ModuleStore::find_function(**first, "another") == nullptr);

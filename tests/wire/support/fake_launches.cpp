@@ -7,11 +7,10 @@ namespace mpsshim::test {
 namespace {
 
 // As cuFuncSetAttribute and its kin.
-CUresult change_function() {
-  constexpr int kMoments = 20;  // in which another thread gets its chance to be wrong
+CUresult change_function(int moments = 20) {  // in which another thread gets its chance to be wrong
   FakeDriver& fake = FakeDriver::current();
   ++fake.function_changes;
-  for (int i = 0; i < kMoments; ++i) {
+  for (int i = 0; i < moments; ++i) {
     if (fake.function_users != 0) ++fake.function_conflicts;
     std::this_thread::yield();
   }
@@ -26,7 +25,9 @@ CUresult CUDAAPI set_function_attribute(CUfunction function, CUfunction_attribut
     const CUresult result = value != 0 ? fake.cluster_result.load() : fake.cluster_removal_result.load();
     if (result != CUDA_SUCCESS) return result;
     reinterpret_cast<FakeFunction*>(function)->cluster[static_cast<std::size_t>(dimension)] = static_cast<unsigned>(value);
+    return change_function(4);  // it is one of three
   }
+  if (attribute == CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE) return change_function(4);
   return change_function();
 }
 
