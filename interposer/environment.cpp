@@ -23,6 +23,8 @@ constexpr std::array kTable = {
     VariableRow{Variable::pipe_directory, "CUDA_MPS_PIPE_DIRECTORY", "directory of the broker's sockets"},
     VariableRow{Variable::memory_limit, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
                 "device memory this process may have, by device: 0=1G,GPU-…=512MB; a broker's lower limit holds"},
+    VariableRow{Variable::thread_percentage, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+                "multiprocessors of each device this process may use, above 0 to 100; a broker's lower percentage holds"},
     VariableRow{Variable::runtime_directory, "XDG_RUNTIME_DIR", "its folder mpsshim is looked for a broker where no directory is named"},
     VariableRow{Variable::disable, "MPSSHIM_DISABLE", "1: never look for a broker, every call goes to the real driver"},
     VariableRow{Variable::require, "MPSSHIM_REQUIRE", "1: without a broker every call fails (CUDA_ERROR_MPS_CONNECTION_FAILED)"},
@@ -67,6 +69,7 @@ constexpr bool needs_trust(Variable variable) {
     case Variable::cache_path:
     case Variable::home: return true;
     case Variable::memory_limit:
+    case Variable::thread_percentage:
     case Variable::disable:
     case Variable::require:
     case Variable::debug:

@@ -15,6 +15,7 @@ namespace mpsshim::interposer {
 enum class Variable : std::uint8_t {
   pipe_directory,
   memory_limit,
+  thread_percentage,
   runtime_directory,
   disable,
   require,

@@ -27,6 +27,7 @@
 #include "proto/handshake.hpp"
 #include "proto/mps_variables.hpp"
 #include "proto/pipe_directory.hpp"
+#include "proto/provision.hpp"
 #include "proto/segment.hpp"
 #include "proto/trace.hpp"
 
@@ -236,6 +237,29 @@ ProcessState settle_child() {
   return settled.state;
 }
 
+// What the environment holds this process to. What is wrong in it is told once, and is as if it were not there.
+std::uint32_t asked_thread_percentage() {
+  const std::string_view text = environment_value(Variable::thread_percentage);
+  if (text.empty()) return 0;
+  const auto percentage = proto::parse_percentage(text);
+  static std::atomic<bool> told{false};
+  if (!percentage && !told.exchange(true, std::memory_order_relaxed)) {
+    log_line("%s: \"%.*s\" is no percentage (above 0, to 100, such as 25 or 12.5): it is left out.", variable_name(Variable::thread_percentage),
+             static_cast<int>(std::min<std::size_t>(text.size(), 200)), text.data());
+  }
+  return percentage.value_or(0);
+}
+
+// Once for each connection, before a session begins on it.
+CUresult ask_provision(Connection& connection) {
+  proto::ProvisionAsk question;
+  question.thread_percentage = asked_thread_percentage();
+  proto::ProvisionTold told;
+  if (const CUresult error = connection.ask(question, told); error != CUDA_SUCCESS) return error;
+  for (std::uint32_t device = 0; device < proto::kMaxDevices; ++device) note_thread_percentage(device, told.thread_percentage[device]);
+  return CUDA_SUCCESS;
+}
+
 // A limit that somebody relies on and that nothing keeps is worse than none.
 void tell_unenforced() {
   char** entry = environ;
@@ -264,6 +288,7 @@ CUresult initialise_process() {
   const std::lock_guard lock(fork_cleared.mutex);
   if (is_initialised()) return CUDA_SUCCESS;
   if (const CUresult error = initialise_devices(); error != CUDA_SUCCESS) return error;
+  if (const CUresult error = ask_provision(connection()); error != CUDA_SUCCESS) return error;
   settled.initialised = true;
   tell_unenforced();
   const bool traced = debug_enabled(DebugTopic::calls) || proto::trace::enabled();
@@ -292,6 +317,7 @@ CUresult open_connection() {
   proto::Received<proto::Welcome> received;
   if (const CUresult error = say_hello(*connection, received); error != CUDA_SUCCESS) return error;
   connection->greeted();
+  if (const CUresult error = ask_provision(*connection); error != CUDA_SUCCESS) return error;
   own.store(connection.release(), std::memory_order_release);  // never destroyed
   return CUDA_SUCCESS;
 }

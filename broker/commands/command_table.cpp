@@ -13,6 +13,7 @@ namespace {
 constexpr ArgumentSpec kServer{"PID", ArgumentKind::server};
 constexpr ArgumentSpec kDevice{"DEVICE", ArgumentKind::device};
 constexpr ArgumentSpec kSize{"SIZE", ArgumentKind::size};
+constexpr ArgumentSpec kPercentage{"PERCENTAGE", ArgumentKind::percentage};
 constexpr ArgumentSpec kSeconds{"SECONDS", ArgumentKind::seconds};
 
 constexpr ArgumentSpec optional_of(ArgumentSpec argument) {
@@ -73,6 +74,8 @@ std::vector<CommandSpec> questions() {
        "What clients of each user hold, of what a user may: sessions, servers, device and host memory in MiB"},
       {"get_default_device_pinned_mem_limit", {}, {kDevice}, Formats::json, false, "What set_default_device_pinned_mem_limit has set"},
       {"get_device_pinned_mem_limit", {}, {kServer, kDevice}, Formats::json, false, "What holds for clients of that server that come from now on"},
+      {"get_default_active_thread_percentage", {}, {}, Formats::json, false, "What set_default_active_thread_percentage has set"},
+      {"get_active_thread_percentage", {}, {kServer}, Formats::json, false, "What holds for clients of that server that come from now on"},
   };
 }
 
@@ -87,6 +90,19 @@ std::vector<CommandSpec> actions() {
       {"set_device_pinned_mem_limit",
        {},
        {kServer, kDevice, kSize},
+       Formats::text,
+       true,
+       "The same of that server, for clients that come from now on"},
+      {"set_default_active_thread_percentage",
+       {},
+       {kPercentage},
+       Formats::text,
+       true,
+       "How many of a device's multiprocessors each client may use, of servers that have had no client yet. PERCENTAGE: above 0, to 100, such as 25 or "
+       "12.5; rounded down to what the device can part"},
+      {"set_active_thread_percentage",
+       {},
+       {kServer, kPercentage},
        Formats::text,
        true,
        "The same of that server, for clients that come from now on"},
@@ -161,6 +177,7 @@ const char* kind_name(ArgumentKind kind) {
     case ArgumentKind::user: return "user";
     case ArgumentKind::device: return "device";
     case ArgumentKind::size: return "size";
+    case ArgumentKind::percentage: return "percentage";
     case ArgumentKind::seconds: return "seconds";
     case ArgumentKind::interval: return "interval";
     case ArgumentKind::count: return "count";

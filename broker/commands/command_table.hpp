@@ -21,6 +21,7 @@ enum class ArgumentKind {
   user,     // uid
   device,   // index or UUID, also its beginning
   size,     // of memory
+  percentage,
   seconds,
   interval,  // seconds, with parts of one
   count,

@@ -30,6 +30,8 @@ class JsonWriter {
   JsonWriter& value(std::same_as<bool> auto truth) { return put(truth ? "true" : "false"); }
   template <std::integral Number>
   requires(!std::same_as<Number, bool>) JsonWriter& value(Number number) { return put(std::to_string(number)); }
+  // A number as its digits: "12.5".
+  JsonWriter& number(std::string_view digits) { return put(digits); }
   JsonWriter& null() { return put("null"); }
   template <typename Value>
   JsonWriter& value(const std::optional<Value>& given) {

@@ -15,6 +15,7 @@
 
 #include "broker/printable.hpp"
 #include "proto/memory_limit.hpp"
+#include "proto/provision.hpp"
 
 namespace mpsshim::broker {
 
@@ -35,6 +36,7 @@ std::optional<Range> range_of(ArgumentKind kind) {
     case ArgumentKind::count: return Range{1, kMostCount};
     case ArgumentKind::device:
     case ArgumentKind::size:
+    case ArgumentKind::percentage:
     case ArgumentKind::interval:
     case ArgumentKind::sort_key:
     case ArgumentKind::format:
@@ -68,6 +70,9 @@ std::string fault_of(const ArgumentSpec& argument, std::string_view word) {
   }
   if (argument.kind == ArgumentKind::size && !proto::parse_memory_size(word)) {
     return fmt::format("{} is no size: an integer above 0 with M or G, such as 900M", as_quoted(word));
+  }
+  if (argument.kind == ArgumentKind::percentage && !proto::parse_percentage(word)) {
+    return fmt::format("{} is no percentage: a number above 0, to 100, such as 25 or 12.5", as_quoted(word));
   }
   if (argument.kind == ArgumentKind::interval && !parse_interval(word)) {
     return fmt::format("{} is no interval: {} is 0.1 to 3600", as_quoted(word), argument.name);

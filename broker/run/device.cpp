@@ -12,6 +12,7 @@
 #include "proto/device_facts.hpp"
 #include "proto/handshake.hpp"
 #include "proto/memory_limit.hpp"
+#include "proto/provision.hpp"
 
 namespace mpsshim::broker::run {
 
@@ -106,6 +107,12 @@ std::optional<unsigned> count_devices(const std::string& pipe_dir, std::string& 
 std::optional<std::string> with_memory_limit(const std::string& asked, const std::string& limits) {
   if (!proto::parse_memory_size(asked)) return std::nullopt;
   return fmt::format("{}{}{}={}", limits, limits.empty() ? "" : ",", proto::kAllDevices, asked);
+}
+
+std::optional<std::string> with_gpu_share(const std::string& asked, const std::string& percentage) {
+  const auto wanted = proto::parse_percentage(asked.ends_with('%') ? asked.substr(0, asked.size() - 1) : asked);
+  if (!wanted) return std::nullopt;
+  return proto::percentage_text(proto::lower_percentage(*wanted, proto::parse_percentage(percentage).value_or(0)));
 }
 
 }  // namespace mpsshim::broker::run

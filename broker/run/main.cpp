@@ -47,6 +47,9 @@ constexpr OptionText kOptions[] = {
      "One broker for the batch job this runs in. Without PROGRAM it stays as long as the shell that says so, and prints where it is: "
      "eval \"$(mpsrun --job)\""},
     {"--mem", "SIZE", "How much memory of each device PROGRAM may have, such as 900M or 4G (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT); a lower limit holds"},
+    {"--gpu-share", "PERCENTAGE",
+     "How many of each device's multiprocessors PROGRAM may use, such as 30% or 12.5 (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), rounded down to what the "
+     "device can part; a lower percentage holds"},
     {"--device", "DEVICE",
      "The device that PROGRAM sees (CUDA_VISIBLE_DEVICES): an index from 0, GPU- and a UUID, or local: of several devices that of this rank's number "
      "on its "
@@ -95,6 +98,7 @@ struct Options {
   std::string driver = "auto";
   std::string pipe_dir;
   std::string memory;  // a size; empty: no limit is asked for
+  std::string share;   // a percentage; empty: none is asked for
   std::string device;  // empty: as the environment has it
   bool for_job = false;
   unsigned idle_s = 2;
@@ -133,7 +137,7 @@ Options read_options(int argc, char** argv) {
     }
     const std::size_t equals = word.find('=');
     const std::string name(word.substr(0, equals));
-    if (name != "--driver" && name != "--pipe-dir" && name != "--idle" && name != "--mem" && name != "--device")
+    if (name != "--driver" && name != "--pipe-dir" && name != "--idle" && name != "--mem" && name != "--gpu-share" && name != "--device")
       fail("unknown option " + std::string(word) + " (see mpsrun --help)");
     std::string value;
     if (equals != std::string_view::npos) {
@@ -146,6 +150,7 @@ Options read_options(int argc, char** argv) {
     if (name == "--pipe-dir") options.pipe_dir = value;
     if (name == "--idle") options.idle_s = seconds(value);
     if (name == "--mem") options.memory = value;
+    if (name == "--gpu-share") options.share = value;
     if (name == "--device") options.device = value;
   }
   options.program = at;
@@ -165,6 +170,7 @@ std::string variable(const char* name) {
 }
 
 constexpr char kVisible[] = "CUDA_VISIBLE_DEVICES";
+constexpr char kPercentage[] = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 constexpr char kLimits[] = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
 // Before there is a broker: what can be known to be wrong.
@@ -173,6 +179,8 @@ void check_options(const Options& options) {
   const auto one = [](std::string&) { return std::optional<unsigned>(1); };
   if (!options.memory.empty() && !run::with_memory_limit(options.memory, ""))
     fail("--mem " + options.memory + " is no size: an integer above 0 with M or G, such as 900M");
+  if (!options.share.empty() && !run::with_gpu_share(options.share, ""))
+    fail("--gpu-share " + options.share + " is no percentage: above 0, to 100, such as 30% or 12.5");
   if (!options.device.empty() && !run::choose_device(options.device, variable, one, why)) fail(why);
 }
 
@@ -180,6 +188,7 @@ void check_options(const Options& options) {
 void set_shares(const Options& options, const std::string& directory) {
   std::string why;
   if (!options.memory.empty()) setenv(kLimits, run::with_memory_limit(options.memory, variable(kLimits))->c_str(), 1);
+  if (!options.share.empty()) setenv(kPercentage, run::with_gpu_share(options.share, variable(kPercentage))->c_str(), 1);
   if (options.device.empty()) return;
   const auto count = [&](std::string& reason) { return run::count_devices(directory, reason); };
   const auto device = run::choose_device(options.device, variable, count, why);

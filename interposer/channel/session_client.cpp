@@ -114,6 +114,7 @@ CUresult SessionClient::request_link(proto::Attached& attached, std::shared_ptr<
   }
   attached = received.message;
   if (attached.lost != 0) return static_cast<CUresult>(attached.lost);
+  note_thread_percentage(question.device, attached.thread_percentage);
   proto::TakenFds<proto::Attached>& fds = received.fds;
   if (!fds.completion_doorbell.valid()) {  // the last one
     log_line("The broker's answer to Attach lacks file descriptors: libmpsshim.so and mpsbroker are of different releases.");

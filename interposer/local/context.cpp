@@ -77,7 +77,7 @@ CUresult cuCtxGetExecAffinity(CUexecAffinityParam* pExecAffinity, CUexecAffinity
   const CUresult error = device_attribute(*device_facts(current_device()), CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, multiprocessors);
   if (error != CUDA_SUCCESS) return error;
   pExecAffinity->type = type;
-  pExecAffinity->param.smCount.val = static_cast<unsigned int>(multiprocessors);  // all of them: contexts with fewer are not made
+  pExecAffinity->param.smCount.val = static_cast<unsigned int>(multiprocessors);  // all that the process has: contexts with fewer are not made
   return CUDA_SUCCESS;
 }
 

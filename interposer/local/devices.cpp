@@ -28,6 +28,9 @@ Mutex claim_mutex;
 std::atomic<std::uint32_t> session_counter{0};
 std::array<std::atomic<CUdevice>, kMaxSessions> session_devices{};
 
+// By broker ordinal, hundredths of a percent; 0: all.
+std::array<std::atomic<std::uint32_t>, proto::kMaxDevices> thread_percentages{};
+
 // Nothing where the device has no session.
 std::optional<std::uint32_t> find_session(CUdevice device) {
   const std::uint32_t count = session_counter.load(std::memory_order_acquire);
@@ -68,6 +71,17 @@ const proto::DeviceFacts* device_facts(CUdevice device) {
 }
 
 std::uint32_t broker_ordinal(CUdevice device) { return visible[static_cast<std::size_t>(device)]; }
+
+void note_thread_percentage(std::uint32_t broker_ordinal, std::uint32_t percentage) {
+  if (broker_ordinal < thread_percentages.size()) thread_percentages[broker_ordinal].store(percentage, std::memory_order_relaxed);
+}
+
+std::uint32_t thread_percentage(const proto::DeviceFacts& facts) {
+  for (std::uint32_t i = 0; i < visible_count; ++i) {
+    if (&driver_facts().device[visible[i]] == &facts) return thread_percentages[visible[i]].load(std::memory_order_relaxed);
+  }
+  return 0;
+}
 
 std::uint32_t session_of(CUdevice device) {
   if (const auto found = find_session(device)) return *found;

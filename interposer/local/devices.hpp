@@ -25,6 +25,10 @@ namespace mpsshim::interposer {
 [[nodiscard]] const proto::DeviceFacts* device_facts(CUdevice device);
 [[nodiscard]] std::uint32_t broker_ordinal(CUdevice device);
 
+// What part of that device's multiprocessors the broker says that this process has, in hundredths of a percent (proto/provision.hpp). Any thread.
+void note_thread_percentage(std::uint32_t broker_ordinal, std::uint32_t percentage);
+[[nodiscard]] std::uint32_t thread_percentage(const proto::DeviceFacts& facts);  // 0: all
+
 // What this process answers for an attribute: the broker's fact, or an override (device_attributes.cpp).
 [[nodiscard]] CUresult device_attribute(const proto::DeviceFacts& facts, int attribute, int& value);
 

@@ -44,7 +44,7 @@ def promised():
 def check_keys(command, read, keys):
     lists = [value for value in read.values() if isinstance(value, list) and value and isinstance(value[0], dict)]
     has = set(read) | {key for rows in lists for row in rows for key in row}
-    wanted = set(keys) - ({"server"} if command == "get_default_device_pinned_mem_limit" else set())
+    wanted = set(keys) - ({"server"} if command.startswith("get_default_") else set())
     assert has == wanted, f"{command}: has {sorted(has - wanted)} besides, lacks {sorted(wanted - has)}"
 
 
@@ -52,10 +52,10 @@ def main():
     keys = promised()
     server = str(document("get_server_list")["servers"][0])
     arguments = {"get_server_status": [server], "get_client_list": [server], "get_default_device_pinned_mem_limit": ["0"],
-                 "get_device_pinned_mem_limit": [server, "0"]}
+                 "get_device_pinned_mem_limit": [server, "0"], "get_active_thread_percentage": [server]}
     for command in keys:
         check_keys(command, document(command, *arguments.get(command, [])), keys[command])
-    assert len(keys) == 10, keys
+    assert len(keys) == 12, keys
     clients = document("ps")["clients"]
     assert len(clients) == 1 and NAME in clients[0]["command"], clients
     for command, rows in (("ps", "clients"), ("servers", "servers"), ("users", "users"), ("device_query", "devices")):

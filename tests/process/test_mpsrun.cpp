@@ -326,10 +326,10 @@ TEST_CASE("mpsrun gives a program its share of memory, and its rank's device") {
     options.arguments.pop_back();
     options.arguments.insert(options.arguments.end(), words.begin(), words.end());
     options.environment = std::move(environment);
-    options.without = {"CUDA_VISIBLE_DEVICES", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "LD_PRELOAD"};
+    options.without = {"CUDA_VISIBLE_DEVICES", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "LD_PRELOAD"};
     return run_program(built_program("mpsrun"), options);
   };
-  const std::string shell = "echo \"$CUDA_VISIBLE_DEVICES $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\"";
+  const std::string shell = "echo \"$CUDA_VISIBLE_DEVICES $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\"";
   const std::vector<std::string> show = {"/bin/sh", "-c", shell};
   const auto with = [&](std::vector<std::string> words) {
     words.insert(words.end(), show.begin(), show.end());
@@ -338,11 +338,16 @@ TEST_CASE("mpsrun gives a program its share of memory, and its rank's device") {
   CHECK(run(show).output == " \n");
   CHECK(run(with({"--mem", "1G", "--device=0"})).output == "0 all=1G\n");
   CHECK(run(with({"--mem=1G"}), {{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2G"}}).output == " 0=2G,all=1G\n");
+  CHECK(run(with({"--gpu-share", "30%"})).output == " 30.0\n");
+  CHECK(run(with({"--gpu-share=30"}), {{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "12.5"}}).output == " 12.5\n");
   CHECK(run(with({"--device", "local"}), {{"OMPI_COMM_WORLD_LOCAL_RANK", "3"}}).output == "0 \n");  // the CPU driver has one
   CHECK(run(with({"--device", "local"}), {{"SLURM_LOCALID", "1"}, {"CUDA_VISIBLE_DEVICES", "5,6"}}).output == "6 \n");
 
   const std::pair<std::vector<std::string>, std::string> wrong[] = {
-      {{"--mem", "lots"}, "--mem lots is no size"}, {{"--device", "x"}, "--device x is no device"}, {{"--device", "local"}, "no launcher has said"}};
+      {{"--mem", "lots"}, "--mem lots is no size"},
+      {{"--gpu-share", "a-third"}, "--gpu-share a-third is no percentage"},
+      {{"--device", "x"}, "--device x is no device"},
+      {{"--device", "local"}, "no launcher has said"}};
   for (const auto& [words, told] : wrong) {
     const Outcome outcome = run(with(words));
     INFO(outcome.explain());

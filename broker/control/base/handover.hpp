@@ -20,7 +20,7 @@
 
 namespace mpsshim::broker::control {
 
-inline constexpr std::uint32_t kHandoverVersion = 9;  // written
+inline constexpr std::uint32_t kHandoverVersion = 10;  // written
 inline constexpr std::uint32_t kOldestHandover = 1;   // still read
 
 class StateWriter {

@@ -147,6 +147,7 @@ void SessionOpening::restore_memory(const ClientSession& session, ManagedExecuto
 void SessionOpening::send_open(ClientSession& session, ManagedExecutor& executor) {
   session.forget_executor();  // the one before
   if (!session.memory_limit_bytes) session.memory_limit_bytes = settings_.memory_limit(session, executor);
+  if (!session.thread_percentage) session.thread_percentage = settings_.thread_percentage(session, executor);
   session.uses_heap = false;
   const auto lent = session.channel->lent();
   executor.send(
@@ -156,7 +157,8 @@ void SessionOpening::send_open(ClientSession& session, ManagedExecutor& executor
                             .client_uid = session.client.uid,
                             .device_lease = session.device_lease,
                             .pinned_lease = session.pinned_lease,
-                            .device_limit_bytes = proto::lower_limit(settings_.device_limit_bytes, *session.memory_limit_bytes)},
+                            .device_limit_bytes = proto::lower_limit(settings_.device_limit_bytes, *session.memory_limit_bytes),
+                            .thread_percentage = *session.thread_percentage},
        {.channel = lent.channel, .fences = lent.fences, .ring_doorbell = lent.ring_doorbell, .completion_doorbell = lent.completion_doorbell}});
   session.phase = SessionPhase::opening;
 }

@@ -4,11 +4,13 @@
 #include <utility>
 #include <vector>
 
+#include "broker/commands/parsed_command.hpp"
 #include "broker/control/base/complaints.hpp"
 #include "broker/control/sessions/session_output.hpp"
 #include "broker/log.hpp"
 #include "broker/log_subject.hpp"
 #include "proto/memory_limit.hpp"
+#include "proto/provision.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -61,6 +63,11 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
                       memory_limits_.begin(executor.id());
                       return proto::lower_limit(memory_limits_.of_server(executor.id(), session.device), session.asked_memory_limit_bytes);
                     },
+                .thread_percentage =
+                    [this](const ClientSession& session, const ManagedExecutor& executor) {
+                      thread_percentages_.begin(executor.id());
+                      return proto::lower_percentage(thread_percentages_.of_server(executor.id()), session.asked_thread_percentage);
+                    },
                 .device_limit_bytes = chunks_.quota().limit(),
                 .is_held_back = [this](const ClientSession& newcomer) { return heaps_.holds_back(newcomer); }}),
       investigation_(sessions_, ledger_),
@@ -69,6 +76,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       heaps_(loop, sessions_, pool_, restarts_, [this](ManagedExecutor& executor) { serve(executor); }) {}
 
 void SessionManager::start() {
+  take_default_percentage();
   investigation_.listen(loop_, [this](const XidLine& line) { fault_told(line); });
   (void)pool_.first(0);
 }
@@ -114,7 +122,8 @@ SessionHandover SessionManager::handover() {
                           .ranges = ranges_,
                           .quota = chunks_.quota(),
                           .ledger = ledger_,
-                          .memory_limits = memory_limits_});
+                          .memory_limits = memory_limits_,
+                          .thread_percentages = thread_percentages_});
 }
 
 void SessionManager::save(StateWriter& state) { handover().save(state); }
@@ -136,6 +145,15 @@ void SessionManager::take_default_limits(const proto::DriverFacts& facts) {
   for (unsigned device = 0; device < facts.device_count; ++device) {
     if (limits.limit_bytes[device] != 0) memory_limits_.set_default(device, limits.limit_bytes[device]);
   }
+}
+
+// The same. A command that came before the first server was ready is the later word.
+void SessionManager::take_default_percentage() {
+  if (limits_.thread_percentage_text.empty()) return;
+  const auto percentage = proto::parse_percentage(limits_.thread_percentage_text);
+  if (percentage) return thread_percentages_.set_default(*percentage);
+  log_warning("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: {} is no percentage (above 0, to 100): it is left out.",
+              as_quoted(limits_.thread_percentage_text));
 }
 
 void SessionManager::fault_told(const XidLine& line) {
@@ -219,6 +237,7 @@ void SessionManager::forget(ManagedExecutor& executor) {
   life_ended(executor);
   images_.forget_log(executor.id());
   memory_limits_.forget(executor.id());
+  thread_percentages_.forget(executor.id());
   choice_.forget(executor.id());
   pool_.forget(executor);
   restarts_.look_for_renewal();  // which is not waited for any more

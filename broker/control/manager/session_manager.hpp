@@ -25,6 +25,7 @@
 #include "broker/control/sessions/holdings.hpp"
 #include "broker/control/sessions/host_segments.hpp"
 #include "broker/control/sessions/memory_limits.hpp"
+#include "broker/control/sessions/thread_percentages.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -69,6 +70,11 @@ class SessionManager final : public ExecutorOwner {
     return holdings_.may_hold(session, more_bytes, why);
   }
   [[nodiscard]] MemoryLimits& memory_limits() { return memory_limits_; }
+  [[nodiscard]] ThreadPercentages& thread_percentages() { return thread_percentages_; }
+  // What would hold for a session of that user on that device; kWholePercentage: all.
+  [[nodiscard]] std::uint32_t thread_percentage_of(uid_t user, unsigned device) const {
+    return thread_percentages_.of_server({device, 0, limits_.house_of(user)});
+  }
   [[nodiscard]] DeviceChunks& chunks() { return chunks_; }
   [[nodiscard]] HostSegments& segments() { return segments_; }
   [[nodiscard]] CUresult offer_external(ClientSession& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor);
@@ -101,6 +107,7 @@ class SessionManager final : public ExecutorOwner {
   void session_closed(ClientSession& session);
   [[nodiscard]] SessionHandover handover();
   void take_default_limits(const proto::DriverFacts& facts);
+  void take_default_percentage();
 
   EventLoop& loop_;
   const SessionLimits limits_;
@@ -110,6 +117,7 @@ class SessionManager final : public ExecutorOwner {
   ShareTable shares_;
   SessionTable sessions_;
   MemoryLimits memory_limits_;
+  ThreadPercentages thread_percentages_;
   ExecutorPool pool_;
   SessionRanges ranges_;
   Holdings holdings_;

@@ -56,6 +56,8 @@ void save_session(StateWriter& state, const ClientSession& session) {
   state.number(session.has_lived ? 1 : 0);
   state.number(session.memory_limit_bytes ? 1 : 0);
   state.number(session.memory_limit_bytes.value_or(session.asked_memory_limit_bytes));
+  state.number(session.thread_percentage ? 1 : 0);
+  state.number(session.thread_percentage.value_or(session.asked_thread_percentage));
   state.plain(session.device_lease);
   state.plain(session.pinned_lease);
   save_leases(state, session.more_leases);
@@ -97,6 +99,7 @@ void SessionHandover::save(StateWriter& state) const {
   for (const auto& [id, session] : parts_.sessions.all()) save_session(state, session);
   parts_.ledger.save(state);
   parts_.memory_limits.save(state);
+  parts_.thread_percentages.save(state);
 }
 
 void SessionHandover::restore_memory(StateReader& state, ClientSession& session, Charges& charges) const {
@@ -142,6 +145,12 @@ void SessionHandover::restore_session(StateReader& state, Charges& charges) cons
     const std::uint64_t bytes = state.number();
     if (is_set) session.memory_limit_bytes = bytes;
     session.asked_memory_limit_bytes = bytes;
+  }
+  if (state.version() >= 10) {
+    const bool is_set = state.number() != 0;
+    const auto percentage = static_cast<std::uint32_t>(state.number());
+    if (is_set) session.thread_percentage = percentage;
+    session.asked_thread_percentage = percentage;
   }
   session.device_lease = state.plain<proto::Lease>();
   session.pinned_lease = state.plain<proto::Lease>();
@@ -194,6 +203,7 @@ bool SessionHandover::restore(StateReader& state, std::string& why) {
   for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) restore_session(state, charges);
   if (state.version() >= 5) parts_.ledger.restore(state);
   if (state.version() >= 8) parts_.memory_limits.restore(state);
+  if (state.version() >= 10) parts_.thread_percentages.restore(state);
   if (!state.ok()) return why = "the sessions that were handed over are not complete, or their addresses not in --window", false;
   return true;
 }

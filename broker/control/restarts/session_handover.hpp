@@ -19,6 +19,7 @@
 #include "broker/control/sessions/device_chunks.hpp"
 #include "broker/control/sessions/host_segments.hpp"
 #include "broker/control/sessions/memory_limits.hpp"
+#include "broker/control/sessions/thread_percentages.hpp"
 #include "broker/control/sessions/session_ranges.hpp"
 #include "broker/control/sessions/session_table.hpp"
 
@@ -36,6 +37,7 @@ class SessionHandover {
     DeviceQuota& quota;
     FaultLedger& ledger;
     MemoryLimits& memory_limits;
+    ThreadPercentages& thread_percentages;
   };
   explicit SessionHandover(const Parts& parts) : parts_(parts) {}
 

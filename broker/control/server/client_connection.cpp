@@ -11,6 +11,8 @@
 #include "broker/control/base/process_identity.hpp"
 #include "broker/log.hpp"
 #include "broker/log_subject.hpp"
+#include "proto/device_facts.hpp"
+#include "proto/provision.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -43,6 +45,7 @@ ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Clo
   session_ = state.number();
   pidfd_ = state.file();
   attaches_ = state.number() != 0;
+  if (state.version() >= 10) asked_thread_percentage_ = static_cast<std::uint32_t>(state.number());
 }
 
 void ClientConnection::save(StateWriter& state) const {
@@ -56,6 +59,7 @@ void ClientConnection::save(StateWriter& state) const {
   state.number(session_);
   state.file(pidfd_);
   state.number(session != nullptr && session->answer ? 1 : 0);
+  state.number(asked_thread_percentage_);
 }
 
 void ClientConnection::resume() {
@@ -271,6 +275,16 @@ void ClientConnection::facts_published() {
 
 void ClientConnection::refuse_sessions() { refusing_ = true; }
 
+// A number that is no percentage asks for nothing: libraries of this project read the variable, and leave out what is wrong in it.
+void ClientConnection::on(const proto::ProvisionAsk& request) {
+  asked_thread_percentage_ = request.thread_percentage <= proto::kWholePercentage ? request.thread_percentage : 0;
+  proto::ProvisionTold told;
+  for (unsigned device = 0; device < proto::kMaxDevices; ++device) {
+    told.thread_percentage[device] = proto::lower_percentage(manager_.thread_percentage_of(client_.uid, device), asked_thread_percentage_);
+  }
+  answer(told, CUDA_SUCCESS);
+}
+
 void ClientConnection::on(const proto::Attach& request) {
   if (refusing_) return answer(proto::Attached{}, CUDA_ERROR_MPS_SERVER_NOT_READY);
   ClientSession* session = manager_.find(session_);
@@ -280,6 +294,7 @@ void ClientConnection::on(const proto::Attach& request) {
     if (status != CUDA_SUCCESS) return answer(proto::Attached{}, status);
     session_ = session->id;
     session->asked_memory_limit_bytes = std::uint64_t{request.memory_limit_mib} << 20;
+    session->asked_thread_percentage = asked_thread_percentage_;
     if (const std::string names = unenforced_variables_of(client_.pid); !names.empty()) {
       complain("{}: {} set and without effect: this broker does not enforce that yet.", session->name(),
                names + (names.find(',') == std::string::npos ? " is" : " are"));
@@ -298,6 +313,7 @@ void ClientConnection::attached(CUresult status, ClientSession& session) {
   message.epoch = session.epoch;
   message.device_lease = session.device_lease;
   message.pinned_lease = session.pinned_lease;
+  message.thread_percentage = session.thread_percentage.value_or(0);
   message.lost = static_cast<std::uint32_t>(session.lost_error);
   if (status != CUDA_SUCCESS || message.lost != 0) return answer(message, status);
   answer(message, status, session.channel->lent());

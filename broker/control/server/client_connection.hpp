@@ -53,6 +53,7 @@ class ClientConnection {
   void refuse_offer(std::span<const std::byte> message, proto::FileDescriptor fd);
   // A message of a client that has no handler here does not compile.
   void on(const proto::Hello& request, proto::FileDescriptor pidfd);
+  void on(const proto::ProvisionAsk& request);
   void on(const proto::Attach& request);
   void on(const proto::ImageOpen& request);
   void on(const proto::ImageOffer& request);
@@ -101,6 +102,7 @@ class ClientConnection {
   bool refusing_ = false;
   ClientIdentity client_;
   std::uint64_t session_ = 0;
+  std::uint32_t asked_thread_percentage_ = 0;  // ProvisionAsk
   bool attaches_ = false;  // handed over with an Attach under way
   proto::FileDescriptor pidfd_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after our end

@@ -10,12 +10,14 @@
 #include <unistd.h>
 
 #include "proto/memory_limit.hpp"
+#include "proto/provision.hpp"
 
 namespace mpsshim::broker::control {
 
 namespace {
 
 constexpr std::size_t kHelpWidth = 118;
+constexpr int kFirstDriverWithShares = 12'040;  // cuGreenCtxCreate
 
 Commands::Result failure(std::string text) { return {false, std::move(text)}; }
 
@@ -40,7 +42,8 @@ void Commands::execute(const std::string& line, Answer answer, pid_t asker) cons
   if (name == "quit") return answer(quit(command));
   if (name == "hold") return answer(hold(command, asker));
   if (name == "help") return answer({true, commands_help(kHelpWidth)});
-  if (name.starts_with("set_")) return answer(set_memory_limit(command));
+  if (name == "set_default_device_pinned_mem_limit" || name == "set_device_pinned_mem_limit") return answer(set_memory_limit(command));
+  if (name == "set_default_active_thread_percentage" || name == "set_active_thread_percentage") return answer(set_thread_percentage(command));
   answer(ask(command));
 }
 
@@ -84,6 +87,25 @@ Commands::Result Commands::set_memory_limit(const ParsedCommand& command) const 
     manager_.memory_limits().set_default(*of_device, bytes);
   } else {
     manager_.memory_limits().set(executor->id(), *of_device, bytes);
+  }
+  return {true, ""};
+}
+
+// What a driver cannot enforce is not set.
+Commands::Result Commands::set_thread_percentage(const ParsedCommand& command) const {
+  std::string fault;
+  const ManagedExecutor* const executor = server(command, "PID", fault);
+  if (!fault.empty()) return failure(fault);
+  const std::uint32_t percentage = proto::parse_percentage(command.text("PERCENTAGE")).value_or(proto::kWholePercentage);
+  const proto::DriverFacts* const facts = manager_.facts();
+  if (percentage < proto::kWholePercentage && facts != nullptr && facts->driver_version < kFirstDriverWithShares) {
+    return failure(fmt::format("the driver (CUDA {}.{}) has no green contexts, and so no shares of multiprocessors: CUDA 12.4 is the first that has",
+                               facts->driver_version / 1'000, facts->driver_version % 1'000 / 10));
+  }
+  if (executor == nullptr) {
+    manager_.thread_percentages().set_default(percentage);
+  } else {
+    manager_.thread_percentages().set(executor->id(), percentage);
   }
   return {true, ""};
 }

@@ -51,8 +51,10 @@ class Commands {
   [[nodiscard]] Result get_device_client_list(const ParsedCommand& command) const;
   [[nodiscard]] Result device_query(const ParsedCommand& command) const;
   [[nodiscard]] Result get_memory_limit(const ParsedCommand& command) const;
+  [[nodiscard]] Result get_thread_percentage(const ParsedCommand& command) const;
   [[nodiscard]] Result users(const ParsedCommand& command) const;
   [[nodiscard]] Result set_memory_limit(const ParsedCommand& command) const;
+  [[nodiscard]] Result set_thread_percentage(const ParsedCommand& command) const;
   [[nodiscard]] Result start_server(const ParsedCommand& command) const;
   [[nodiscard]] Result quit(const ParsedCommand& command) const;
   [[nodiscard]] Result hold(const ParsedCommand& command, pid_t asker) const;

@@ -16,6 +16,7 @@
 #include "broker/commands/table.hpp"
 #include "broker/control/server/cells.hpp"
 #include "broker/control/server/commands.hpp"
+#include "proto/provision.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -82,6 +83,7 @@ Commands::Result Commands::ask(const ParsedCommand& command) const {
   if (name == "get_client_list") return get_client_list(command);
   if (name == "get_device_client_list") return get_device_client_list(command);
   if (name.ends_with("device_pinned_mem_limit")) return get_memory_limit(command);
+  if (name.ends_with("active_thread_percentage")) return get_thread_percentage(command);
   return {false, fmt::format("{} is not answered", name)};  // of the table and not here: a mistake of ours, which a test looks for
 }
 
@@ -258,6 +260,19 @@ Commands::Result Commands::get_memory_limit(const ParsedCommand& command) const 
   if (executor != nullptr) json.member("server", executor->number().number());
   json.member("device", *of_device).member("uuid", uuid_text(manager_.facts()->device[*of_device]));
   json.member("limit_bytes", bytes == 0 ? std::nullopt : std::optional(bytes));
+  return finished(json);
+}
+
+Commands::Result Commands::get_thread_percentage(const ParsedCommand& command) const {
+  std::string fault;
+  const ManagedExecutor* const executor = server(command, "PID", fault);
+  if (!fault.empty()) return {false, fault};
+  const ThreadPercentages& percentages = manager_.thread_percentages();
+  const std::string text = proto::percentage_text(executor == nullptr ? percentages.default_value() : percentages.of_server(executor->id()));
+  if (command.format() == AnswerFormat::text) return {true, text + '\n'};
+  JsonWriter json = document(command);
+  if (executor != nullptr) json.member("server", executor->number().number());
+  json.key("percentage").number(text);
   return finished(json);
 }
 

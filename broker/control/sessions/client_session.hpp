@@ -87,6 +87,10 @@ struct ClientSession {
   // What it may have of device memory, 0: no limit, set when it is first opened (MemoryLimits); what its client has asked for itself; what it holds.
   std::optional<std::uint64_t> memory_limit_bytes;
   std::uint64_t asked_memory_limit_bytes = 0;
+  // What it has of the device's multiprocessors, in hundredths of a percent, set when it is first opened (ThreadPercentages); 0: all. What its client
+  // has asked for itself; 0: nothing.
+  std::optional<std::uint32_t> thread_percentage;
+  std::uint32_t asked_thread_percentage = 0;
   DeviceCharge::Held device_held = std::make_shared<std::uint64_t>(0);
   [[nodiscard]] std::uint64_t memory_left_bytes() const {
     const std::uint64_t limit = memory_limit_bytes.value_or(0);

@@ -2,6 +2,7 @@
 #include "broker/cpudriver/api/graph_work.hpp"
 
 #include "broker/cpudriver/api/copy_description.hpp"
+#include "broker/cpudriver/context/green_context.hpp"
 #include "broker/cpudriver/handle_table.hpp"
 
 namespace mpsshim::cpudriver {
@@ -11,7 +12,9 @@ WorkOrError kernel_work(const CUDA_KERNEL_NODE_PARAMS* parameters) {
   const CUDA_KERNEL_NODE_PARAMS& p = *parameters;
   const void* const handle = p.func != nullptr ? static_cast<const void*>(p.func) : static_cast<const void*>(p.kern);
   const auto function = HandleTable<Function>::get().find(handle);
-  const LaunchShape shape{{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}, p.sharedMemBytes, false};
+  LaunchShape shape{{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}, p.sharedMemBytes, false};
+  // Whatever context the parameters name, and whatever stream the graph is launched into, as on an H200.
+  if (const GreenContextPtr green = GreenContext::current()) shape.multiprocessors = green->share().mask;
   KernelLaunch launch;
   const CUresult made = KernelLaunch::make(function, shape, p.kernelParams, p.extra, launch);
   if (made != CUDA_SUCCESS) return {made, {}};

@@ -55,7 +55,7 @@ CUresult launch(CUfunction handle, CUstream stream_handle, const LaunchShape& sh
   const auto function = HandleTable<Function>::get().find(handle);
   KernelLaunch kernel;
   LaunchShape own = shape;
-  if (const GreenContextPtr green = stream->green()) own.multiprocessors = green->share().count();
+  if (const GreenContextPtr green = stream->green()) own.multiprocessors = green->share().mask;
   const CUresult made = KernelLaunch::make(function, own, parameters, extra, kernel);
   if (made != CUDA_SUCCESS) return made;
   bring_to_device(*function);

@@ -4,6 +4,7 @@
 #include "broker/cpudriver/graphs/condition.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 
@@ -35,8 +36,8 @@ bool is_within(const unsigned (&size)[3], const CUdevice_attribute (&limits)[3])
 CUresult check_cooperative(const Function& function, const LaunchShape& shape, int threads) {
   const auto resident = static_cast<std::uint64_t>(resident_blocks(function, threads, shape.dynamic_shared_bytes));
   const std::uint64_t blocks = std::uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
-  return blocks <= resident * (shape.multiprocessors != 0 ? shape.multiprocessors : kMultiprocessors) ? CUDA_SUCCESS
-                                                                                                      : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  const unsigned multiprocessors = shape.multiprocessors != 0 ? static_cast<unsigned>(std::popcount(shape.multiprocessors)) : kMultiprocessors;
+  return blocks <= resident * multiprocessors ? CUDA_SUCCESS : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
 }
 
 }  // namespace
@@ -117,6 +118,7 @@ CUresult KernelLaunch::run() const {
   config.dynamic_shared_bytes = shape_.dynamic_shared_bytes;
   config.parameters = arguments_;
   config.is_cooperative = shape_.is_cooperative;
+  config.multiprocessors = shape_.multiprocessors;
   config.stack_bytes = static_cast<std::uint32_t>(Context::primary().stack_bytes());
   ptx::LaunchHooks hooks;
   hooks.memory = &MemoryMap::get();

@@ -7,6 +7,7 @@
 #include <cuda.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -20,7 +21,7 @@ struct LaunchShape {
   unsigned block[3] = {1, 1, 1};
   unsigned dynamic_shared_bytes = 0;
   bool is_cooperative = false;
-  unsigned multiprocessors = 0;  // that a cooperative grid has to fit; 0: the device's
+  std::uint64_t multiprocessors = 0;  // of the green context, a bit each: a cooperative grid has to fit them; 0: all of the device's
 };
 
 class KernelLaunch {

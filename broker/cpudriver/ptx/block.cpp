@@ -4,6 +4,7 @@
 #include "broker/cpudriver/ptx/barrier.hpp"
 #include "broker/cpudriver/ptx/launch.hpp"
 
+#include <bit>
 #include <cstring>
 #include <new>
 
@@ -108,6 +109,14 @@ Turn run_ready_warps(Block& block, std::uint32_t& spent) {
   return turn;
 }
 
+// Blocks go round the multiprocessors that there are for the grid.
+std::uint32_t smid_of(const Launch& launch, std::uint64_t number) {
+  std::uint64_t mask = launch.config.multiprocessors;
+  if (mask == 0) return static_cast<std::uint32_t>(number % launch.multiprocessors);
+  for (std::uint64_t skip = number % static_cast<unsigned>(std::popcount(mask)); skip > 0; --skip) mask &= mask - 1;
+  return static_cast<std::uint32_t>(std::countr_zero(mask));
+}
+
 }  // namespace
 
 Bytes allocate_zeroed(std::size_t bytes) {
@@ -177,7 +186,7 @@ void begin_block(Block& block, std::uint64_t number) {
     fill(warp, Special::ctaid_x, static_cast<std::uint32_t>(number % grid.x));
     fill(warp, Special::ctaid_y, static_cast<std::uint32_t>(number / grid.x % grid.y));
     fill(warp, Special::ctaid_z, static_cast<std::uint32_t>(number / grid.x / grid.y));
-    fill(warp, Special::smid, static_cast<std::uint32_t>(number % launch.multiprocessors));
+    fill(warp, Special::smid, smid_of(launch, number));
   }
 }
 

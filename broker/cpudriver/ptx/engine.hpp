@@ -38,6 +38,7 @@ struct LaunchConfig {
   std::span<const std::byte> parameters;  // At least KernelInfo::parameter_bytes; copied before blocks run.
   bool is_cooperative = false;            // All blocks alive at once, grid barriers work.
   std::uint32_t stack_bytes = 1024;       // CU_LIMIT_STACK_SIZE: local memory of a thread for calls.
+  std::uint64_t multiprocessors = 0;      // Those that %smid may name, a bit each; 0: all. For grids that the kernel launches, too.
 };
 
 // In-kernel malloc and free. Called from all of the engine's threads. The memory must be in the AddressMap.

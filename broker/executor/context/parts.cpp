@@ -78,6 +78,7 @@ ExecutorParts::ExecutorParts(const ExecutorInput& input)
       chain_pool(*this),
       sides(*this),
       output(input.control),
+      shares(*this, descriptors),
       persisting_cache(input.driver, input.device),
       host_clock(input.driver, events, issue_lock),
       variables(input.driver, input.faults, progress, issue_lock),

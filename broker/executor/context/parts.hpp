@@ -20,6 +20,7 @@
 #include "broker/executor/chains/side_context.hpp"
 #include "broker/executor/context/stream_pool.hpp"
 #include "broker/executor/green/green_resources.hpp"
+#include "broker/executor/green/session_share.hpp"
 #include "broker/executor/link/completion.hpp"
 #include "broker/executor/link/device_output.hpp"
 #include "broker/executor/modules/function_names.hpp"
@@ -69,6 +70,7 @@ struct ExecutorParts : ExecutorCore {
   std::atomic<std::uint64_t> chunks{0};     // of memory, of all sessions
   BulkLane bulk_lane;                       // for helpers of all sessions
   ResourceDescriptors descriptors;
+  SessionShares shares;
   PersistingCache persisting_cache;
 
   HostClock host_clock;

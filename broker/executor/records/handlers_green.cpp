@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kGreenPriorityBound = 64;  // as StreamCreate's
 
-// What a client names, its origins looked up. Nothing: the record has been dealt with.
+// What a client names, its origins looked up; of the whole device it has what is its share. Nothing: the record has been dealt with.
 std::optional<std::vector<KnownShare>> read_shares(Incoming& incoming) {
   const std::size_t count = incoming.trailing.size() / sizeof(proto::ResourceShare);
   if (count == 0 || count > proto::kMaxResourceShares || incoming.trailing.size() % sizeof(proto::ResourceShare) != 0) {
@@ -26,7 +26,10 @@ std::optional<std::vector<KnownShare>> read_shares(Incoming& incoming) {
   std::vector<KnownShare> shares(count);
   for (std::size_t i = 0; i < count; ++i) {
     std::memcpy(&shares[i].share, incoming.trailing.data() + i * sizeof(proto::ResourceShare), sizeof(proto::ResourceShare));
-    if (shares[i].share.origin.value == 0) continue;
+    if (shares[i].share.origin.value == 0) {
+      shares[i].origin = incoming.session.share();
+      continue;
+    }
     const proto::Known<GreenContextRef> origin = incoming.find(incoming.session.greens(), shares[i].share.origin);
     if (!origin) return std::nullopt;
     shares[i].origin = *origin;
@@ -34,10 +37,11 @@ std::optional<std::vector<KnownShare>> read_shares(Incoming& incoming) {
   return shares;
 }
 
-CUresult query(const ExecutorParts& parts, proto::ResourceTold& told) {
-  CUdevResource resource{};
-  const CUresult result = parts.driver->cuDeviceGetDevResource(parts.device, &resource, CU_DEV_RESOURCE_TYPE_SM);
-  told = told_of(resource);
+CUresult query(const ExecutorParts& parts, const GreenContextRef& share, proto::ResourceTold& told) {
+  std::vector<CUdevResource> whole;
+  const KnownShare all{{}, share};
+  const CUresult result = make_resources(parts, std::span(&all, 1), whole);
+  if (result == CUDA_SUCCESS) told = told_of(whole.front());
   return result;
 }
 
@@ -107,9 +111,9 @@ CUresult room_for_green(Session& session) {
 }  // namespace
 
 void handle(OutOfLineCall& incoming, const proto::ResourceQueryRecord&) {
-  incoming.session.start_job([reply = incoming.share_reply()](const std::shared_ptr<Session>& owner) {
+  incoming.session.start_job([reply = incoming.share_reply(), share = incoming.session.share()](const std::shared_ptr<Session>& owner) {
     proto::ResourceTold told;
-    const CUresult result = owner->parts().faults.check(query(owner->parts(), told), owner->id(), "cuDeviceGetDevResource");
+    const CUresult result = owner->parts().faults.check(query(owner->parts(), share, told), owner->id(), "cuDeviceGetDevResource");
     proto::ResourceQueryReply body{};
     body.type = told.type;
     std::memcpy(body.content, told.content, sizeof body.content);

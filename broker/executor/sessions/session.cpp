@@ -9,6 +9,7 @@
 #include "broker/executor/memory/external_memory.hpp"
 #include "broker/executor/window/quiet_window.hpp"
 #include "broker/log.hpp"
+#include "proto/provision.hpp"
 
 namespace mpsshim::broker {
 
@@ -26,6 +27,7 @@ Session::Session(ExecutorParts& parts, const message::SessionOpen& open)
     : SessionObjects(parts, open),
       client_pid_(open.client_pid),
       client_uid_(open.client_uid),
+      thread_percentage_(open.thread_percentage),
       variables_(std::make_shared<SessionVariables>(id_, parts.control)),
       context_{parts, channel_, id_, *variables_, parts.counts.index_of(id_)},
       streams_(context_),
@@ -39,11 +41,44 @@ std::shared_ptr<Session> Session::open(ExecutorParts& parts, Received<message::S
   Assertions* const assertions = parts.modules.assertions();
   if (result == CUDA_SUCCESS && assertions != nullptr) result = assertions->add(session->id_, session->channel_.kernel_error_address());
   if (result == CUDA_SUCCESS) result = session->memory_.open();
+  const std::uint32_t percentage = session->thread_percentage_;
+  if (percentage != 0 && percentage < proto::kWholePercentage) {
+    session->awaits_share_ = !parts.shares.find(percentage, session->share_);
+    if (!session->awaits_share_) result = session->streams_.confine(session->share());
+  }
   if (result == CUDA_SUCCESS) result = session->streams_.open();
   if (result == CUDA_SUCCESS) return session;
   parts.faults.check(result, session->id_, "opening a session");
   discard(session);
   return nullptr;
+}
+
+// The driver makes a green context while nothing runs. Until it is there the client's records stay in the ring.
+void Session::await_share() {
+  if (!awaits_share_ || std::exchange(has_asked_share_, true)) return;
+  const auto make = [self = shared_from_this()](WindowResult window) {
+    const auto share = std::make_shared<SessionShare>();
+    CUresult result = CUDA_ERROR_MPS_SERVER_NOT_READY;
+    if (window == WindowResult::open) result = self->parts_.shares.make(self->thread_percentage_, *share);
+    self->run_on_worker([self, result, share] { self->take_share(result, std::move(*share)); });
+  };
+  start_window_call("cuGreenCtxCreate", make);
+}
+
+// A client that cannot be held to its share is not served.
+void Session::take_share(CUresult result, SessionShare share) {
+  has_asked_share_ = false;
+  if (!is_reading() || (paused_ && result == CUDA_ERROR_MPS_SERVER_NOT_READY)) return;  // it goes elsewhere; if not, it asks again
+  awaits_share_ = false;
+  share_ = std::move(share);
+  if (result == CUDA_SUCCESS) result = streams_.confine(share_.green);
+  if (result == CUDA_SUCCESS) return;
+  failed_ = true;
+  parts_.faults.check(result, id_, "cuGreenCtxCreate");
+  log_error("Session {} (pid {}): it is to have {} % of the multiprocessors, and no green context can be made for that: {}. The session ends", id_,
+            client_pid_, proto::percentage_text(thread_percentage_), parts_.driver.describe(result));
+  channel_.set_failed(result);
+  abandon_jobs();
 }
 
 void Session::set_owner(SessionOwner* owner) {
@@ -55,7 +90,7 @@ void Session::set_owner(SessionOwner* owner) {
 bool Session::may_read() const {
   // A GPU that does not get on may have met a fault: an idle session keeps its records in the ring, from where they move with it.
   if (parts_.engine_stalled.load(std::memory_order_relaxed) && streams_.is_idle()) return false;
-  return is_reading() && !paused_ && !parts_.draining.load(std::memory_order_relaxed) && has_room();
+  return is_reading() && !paused_ && !awaits_share_ && !parts_.draining.load(std::memory_order_relaxed) && has_room();
 }
 
 bool Session::has_room() const {
@@ -278,6 +313,7 @@ void Session::resume() {
   paused_ = false;
   times_are_left_ = false;
   rest_answer_ = nullptr;
+  await_share();
 }
 
 void Session::add_variables(proto::ModuleId module, const ImageRef& image, bool are_restored) {

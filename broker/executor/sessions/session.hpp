@@ -51,6 +51,8 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
   void fail(const char* record, const std::string& reason);
   // A kernel that may take memory of the device's heap is queued: what it leaves there stays when the session has ended.
   void note_heap_use();
+  // A session that is to have a share of the multiprocessors gets it, before anything is read: once its worker has it.
+  void await_share();
   // For results of driver calls made on behalf of posts.
   [[nodiscard]] const IssueContext& context() const { return context_; }
   [[nodiscard]] bool is_reading() const { return !failed_ && !closing_; }
@@ -150,6 +152,7 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
   void release_modules();
   void release_links();
   void release_greens();
+  void take_share(CUresult result, SessionShare share);
   void take_down();
   void release_memory();
   void end_in_window();
@@ -158,6 +161,7 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
 
   const std::uint32_t client_pid_;
   const std::uint32_t client_uid_;
+  const std::uint32_t thread_percentage_;  // proto/provision.hpp
   ClientChannel channel_;
   const std::shared_ptr<SessionVariables> variables_;
   const IssueContext context_;
@@ -179,6 +183,8 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
   bool failed_ = false;
   bool closing_ = false;
   bool paused_ = false;
+  bool awaits_share_ = false;
+  bool has_asked_share_ = false;
   std::uint64_t pause_number_ = 0;  // of the last pause(), rest() or resume(): what an earlier one has begun ends without an answer
   bool times_are_left_ = false;     // for the next executor, since it rests
   bool handed_over_ = false;

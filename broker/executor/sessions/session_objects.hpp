@@ -43,7 +43,9 @@ class SessionObjects {
   [[nodiscard]] SessionConditions& conditions() { return conditions_; }
   [[nodiscard]] GreenTable& greens() { return greens_; }
   // What a description of a graph may name.
-  [[nodiscard]] GraphScope graph_scope() { return {parts_, id_, checked(), functions_, events_, greens_, conditions_}; }
+  [[nodiscard]] GraphScope graph_scope() { return {parts_, id_, checked(), functions_, events_, greens_, conditions_, share_.green}; }
+  // The green context that it has in place of the whole device; null: it has that.
+  [[nodiscard]] const GreenContextRef& share() const { return share_.green; }
   // Of this session, in the driver; those included that are about to be made, or to end.
   [[nodiscard]] const GreenContextCount& green_count() const { return green_count_; }
 
@@ -71,6 +73,7 @@ class SessionObjects {
   GraphSet graphs_;
   SessionConditions conditions_;
   GreenTable greens_;
+  SessionShare share_;
   const GreenContextCount green_count_ = std::make_shared<std::atomic<unsigned>>(0);
 };
 

@@ -22,8 +22,18 @@ CUresult StreamSet::open() {
 CUresult StreamSet::create(proto::StreamId id, bool is_blocking, int priority) {
   if (table_.find(id) || id.index() >= proto::kFenceWords) return CUDA_ERROR_INVALID_HANDLE;
   std::unique_ptr<PooledStream> stream;
-  const CUresult result = context_.parts.streams.take(context_.session, priority, stream);
+  StreamPool& streams = context_.parts.streams;
+  const CUresult result = share_ != nullptr ? streams.take_green(context_.session, share_, priority, stream)
+                                            : streams.take(context_.session, priority, stream);
   return result == CUDA_SUCCESS ? add(id, std::move(stream), is_blocking) : result;
+}
+
+CUresult StreamSet::confine(const GreenContextRef& share) {
+  share_ = share;
+  if (null_stream_ == nullptr) return CUDA_SUCCESS;
+  (void)retire(proto::kNullStream);
+  (void)reap();
+  return open();
 }
 
 CUresult StreamSet::create_green(proto::StreamId id, const GreenContextRef& green, int priority) {

@@ -38,6 +38,8 @@ class StreamSet {
 
   [[nodiscard]] CUresult open();  // the NULL stream
   [[nodiscard]] CUresult create(proto::StreamId id, bool is_blocking, int priority);
+  // All streams that are made without a green context are this one's from now on, the NULL stream too. Nothing was ever queued.
+  [[nodiscard]] CUresult confine(const GreenContextRef& share);
   // On the multiprocessors of a green context; ordered with no NULL stream.
   [[nodiscard]] CUresult create_green(proto::StreamId id, const GreenContextRef& green, int priority);
   // The id is free from now on; the queue goes on until its work has ended. False if there is no such stream.
@@ -133,6 +135,7 @@ class StreamSet {
   std::uint64_t appended_ = 0;
   Table table_;
   std::shared_ptr<StreamQueue> null_stream_;
+  GreenContextRef share_;  // null: the whole device
   std::vector<std::shared_ptr<StreamQueue>> active_;  // have something queued, progress not yet written or late fences
   std::size_t next_ = 0;                              // of those: whose turn to issue it is
   std::vector<std::shared_ptr<StreamQueue>> retiring_;

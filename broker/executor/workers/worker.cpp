@@ -100,6 +100,7 @@ void Worker::add(std::shared_ptr<Session> session) {
 
 void Worker::start_watching(const std::shared_ptr<Session>& session) {
   sessions_.push_back(session);
+  session->await_share();
   if (!watch(epoll_, session->channel().ring_doorbell())) {
     log_error("Session {}: its doorbell cannot be watched (errno {}); its records wait up to a second", session->id(), errno);
   }

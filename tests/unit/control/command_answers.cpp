@@ -60,6 +60,40 @@ TEST_CASE("answers: lists and states as JSON") {
   CHECK(console.ok("get_device_pinned_mem_limit --format=text " + server + " 0") == "1G\n");
 }
 
+TEST_CASE("answers: percentages of the multiprocessors") {
+  ControlFixture broker;
+  Console console(broker);
+  console.ok("set_default_active_thread_percentage 80");  // before any server is ready
+  broker.serve();
+  const std::string server = std::to_string(broker.executor().pid);
+  const std::string of_default = R"({"schema":"mpsshim.get_default_active_thread_percentage","version":1,"percentage":)";
+  const std::string of_server = R"({"schema":"mpsshim.get_active_thread_percentage","version":1,"server":)" + server + R"(,"percentage":)";
+  CHECK(console.ok("get_default_active_thread_percentage") == "80.0\n");
+  CHECK(console.ok("get_active_thread_percentage " + server) == "80.0\n");
+  CHECK(console.ok("get_default_active_thread_percentage --json") == of_default + "80.0}\n");
+  const TestClient client = broker.attach();  // the server takes the default
+  CHECK(console.ok("set_default_active_thread_percentage 12.25") == "");
+  CHECK(console.ok("get_default_active_thread_percentage --format=text") == "12.25\n");
+  CHECK(console.ok("get_active_thread_percentage " + server) == "80.0\n");
+  CHECK(console.ok("set_active_thread_percentage " + server + " 33.3") == "");
+  CHECK(console.ok("get_active_thread_percentage --json " + server) == of_server + "33.3}\n");
+  CHECK(console.ok("get_default_active_thread_percentage") == "12.25\n");
+}
+
+TEST_CASE("answers: no percentage is set that the driver cannot enforce") {
+  ControlFixture broker;
+  broker.executor().driver_version = 12'030;
+  broker.serve();
+  Console console(broker);
+  const std::string server = std::to_string(broker.executor().pid);
+  const std::string told = "the driver (CUDA 12.3) has no green contexts, and so no shares of multiprocessors: CUDA 12.4 is the first that has";
+  CHECK(console.error("set_default_active_thread_percentage 50") == told);
+  CHECK(console.error("set_active_thread_percentage " + server + " 50") == told);
+  CHECK(console.ok("set_default_active_thread_percentage 100") == "");
+  CHECK(console.ok("get_default_active_thread_percentage") == "100.0\n");
+  CHECK(console.ok("get_active_thread_percentage " + server) == "100.0\n");
+}
+
 TEST_CASE("answers: clients, servers and users, in all forms") {
   ControlFixture broker;
   broker.serve();

@@ -26,7 +26,7 @@ constexpr Mistake kMistakes[] = {
     {" \t ", "is empty"},
     {"dance", "unknown command \"dance\": see help"},
     {"PS", "unknown command \"PS\""},
-    {"set_default_active_thread_percentage 50", "unknown command \"set_default_active_thread_percentage\""},
+    {"set_foo_active_thread_percentage 50", "unknown command \"set_foo_active_thread_percentage\""},
     {"set_foo_device_pinned_mem_limit 0 1G", "unknown command \"set_foo_device_pinned_mem_limit\""},
     {"-t 5", "unknown command \"-t\""},
     {"\x1b[31m", "unknown command \"\\x1b[31m\""},
@@ -40,6 +40,10 @@ constexpr Mistake kMistakes[] = {
     {"set_default_device_pinned_mem_limit", "DEVICE is missing"},
     {"set_default_device_pinned_mem_limit 0", "SIZE is missing: usage: set_default_device_pinned_mem_limit DEVICE SIZE"},
     {"set_device_pinned_mem_limit S 0", "SIZE is missing"},
+    {"get_active_thread_percentage", "PID is missing: usage: get_active_thread_percentage [--json] PID"},
+    {"set_default_active_thread_percentage", "PERCENTAGE is missing: usage: set_default_active_thread_percentage PERCENTAGE"},
+    {"set_active_thread_percentage", "PID is missing"},
+    {"set_active_thread_percentage S", "PERCENTAGE is missing: usage: set_active_thread_percentage PID PERCENTAGE"},
     {"start_server", "-uid is missing: usage: start_server -uid UID"},
     {"start_server -uid", "-uid needs a value, UID"},
     {"terminate_client", "SERVER is missing"},
@@ -62,6 +66,10 @@ constexpr Mistake kMistakes[] = {
     {"get_device_pinned_mem_limit S 0 1", "\"1\" is one word too many"},
     {"set_default_device_pinned_mem_limit 0 1G 2", "\"2\" is one word too many"},
     {"set_device_pinned_mem_limit S 0 1G 2", "\"2\" is one word too many"},
+    {"get_default_active_thread_percentage 50", "\"50\" is one word too many"},
+    {"get_active_thread_percentage S 50", "\"50\" is one word too many"},
+    {"set_default_active_thread_percentage 50 60", "\"60\" is one word too many"},
+    {"set_active_thread_percentage S 50 60", "\"60\" is one word too many"},
     {"start_server -uid 0 1", "\"1\" is one word too many"},
     {"terminate_client S 1 2", "\"2\" is one word too many"},
     {"restart executors now", "\"now\" is one word too many"},
@@ -106,6 +114,8 @@ constexpr Mistake kMistakes[] = {
     {"get_device_client_list x", "\"x\" is no number"},
     {"get_device_pinned_mem_limit x 0", "\"x\" is no number"},
     {"set_device_pinned_mem_limit x 0 1G", "\"x\" is no number"},
+    {"get_active_thread_percentage x", "\"x\" is no number, and PID is one"},
+    {"set_active_thread_percentage x 50", "\"x\" is no number, and PID is one"},
     {"start_server -uid root", "\"root\" is no number, and UID is one"},
     {"terminate_client x 1", "\"x\" is no number, and SERVER is one"},
     {"terminate_client S x", "\"x\" is no number, and PID is one"},
@@ -134,6 +144,16 @@ constexpr Mistake kMistakes[] = {
     {"set_default_device_pinned_mem_limit 0 -1G", "\"-1G\" is no size"},
     {"set_device_pinned_mem_limit S 0 1Q", "\"1Q\" is no size: an integer above 0 with M or G, such as 900M"},
     {"set_device_pinned_mem_limit S 0 99999999999999999999G", "is no size"},
+    {"set_default_active_thread_percentage 0", "\"0\" is no percentage: a number above 0, to 100, such as 25 or 12.5"},
+    {"set_default_active_thread_percentage 100.1", "\"100.1\" is no percentage"},
+    {"set_default_active_thread_percentage 101", "\"101\" is no percentage"},
+    {"set_default_active_thread_percentage -1", "\"-1\" is no percentage"},
+    {"set_default_active_thread_percentage fifty", "\"fifty\" is no percentage"},
+    {"set_default_active_thread_percentage 50%", "\"50%\" is no percentage"},
+    {"set_default_active_thread_percentage 12.345", "\"12.345\" is no percentage"},
+    {"set_default_active_thread_percentage 1e1", "\"1e1\" is no percentage"},
+    {"set_active_thread_percentage S 0.0", "\"0.0\" is no percentage"},
+    {"set_active_thread_percentage S 99999999999999999999", "is no percentage"},
     {"restart servers", "\"servers\" is not executors: usage: restart [-f] [-t SECONDS] [executors]"},
     // nothing of that name
     {"get_server_status 1", "there is no server with pid 1: see get_server_list"},
@@ -141,6 +161,8 @@ constexpr Mistake kMistakes[] = {
     {"get_device_client_list 1", "there is no server with pid 1"},
     {"get_device_pinned_mem_limit 1 0", "there is no server with pid 1"},
     {"set_device_pinned_mem_limit 1 0 1G", "there is no server with pid 1"},
+    {"get_active_thread_percentage 1", "there is no server with pid 1: see get_server_list"},
+    {"set_active_thread_percentage 1 50", "there is no server with pid 1: see get_server_list"},
     {"ps -p 1", "there is no server with pid 1"},
     {"terminate_client 1 1", "there is no server with pid 1"},
     {"terminate_client S 1", "has no client with pid 1: see get_client_list"},
@@ -162,8 +184,10 @@ TEST_CASE("what cannot be obeyed is one line with the word and the remedy, and c
   const std::string server = std::to_string(broker.executor().pid);
   const auto everything = [&] {
     std::string all;
-    for (const char* question : {"servers", "ps -l", "users", "get_default_device_pinned_mem_limit 0"}) all += console.ok(question);
-    return all + console.ok("get_device_pinned_mem_limit " + server + " 0");
+    for (const char* question : {"servers", "ps -l", "users", "get_default_device_pinned_mem_limit 0",
+                                 "get_default_active_thread_percentage"})
+      all += console.ok(question);
+    return all + console.ok("get_device_pinned_mem_limit " + server + " 0") + console.ok("get_active_thread_percentage " + server);
   };
   const std::string before = everything();
   for (const Mistake& mistake : kMistakes) {

@@ -95,6 +95,15 @@ TEST_CASE("mpsrun --device: one that is named, or the local rank's") {
   CHECK_FALSE(device("local", {{"SLURM_LOCALID", "0"}}, std::nullopt));
 }
 
+TEST_CASE("mpsrun --gpu-share: a percentage, unless a lower one is there") {
+  CHECK(with_gpu_share("30%", "") == "30.0");
+  CHECK(with_gpu_share("12.5", "") == "12.5");
+  CHECK(with_gpu_share("30", "20") == "20.0");
+  CHECK(with_gpu_share("30", "40") == "30.0");
+  CHECK(with_gpu_share("100%", "nonsense") == "100.0");
+  for (const char* word : {"", "%", "0", "0%", "101%", "30%%", "-1", "a third", "30 %"}) CHECK_FALSE(with_gpu_share(word, ""));
+}
+
 TEST_CASE("mpsrun --mem: for all devices, beside limits that are there") {
   CHECK(with_memory_limit("4G", "") == "all=4G");
   CHECK(with_memory_limit("900MiB", "0=1G") == "0=1G,all=900MiB");

@@ -56,7 +56,7 @@ class ExecutorPeer {
   void ready(CUresult status = CUDA_SUCCESS, std::uint64_t memory_bytes = 1ull << 30) {
     auto facts = std::make_unique<proto::DriverFacts>();
     facts->size_bytes = sizeof *facts;
-    facts->driver_version = 13000;
+    facts->driver_version = driver_version;
     facts->device_count = 2;
     for (auto& device : facts->device) {
       device.total_memory_bytes = memory_bytes;
@@ -152,6 +152,7 @@ class ExecutorPeer {
   bool stands_still = true;  // when it is halted
   bool exclusive = false;    // compute mode of its devices
   bool is_cpu = false;       // the CPU driver's
+  int driver_version = 13'000;
 
  private:
   EventLoop& loop_;

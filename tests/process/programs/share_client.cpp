@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client that says how many multiprocessors it is told that it has, and finds out on which ones its kernels run (conversation.hpp):
+//
+//   count            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: "ok N"
+//   affinity         what cuCtxGetExecAffinity says: "ok N"
+//   resource         multiprocessors of the context's resource: "ok N"
+//   where KIND       runs a grid of many blocks that note %smid, and answers which were noted: "ok 0 1 2 3". KIND:
+//                      null, blocking, free, urgent   in the NULL stream, and in ones of each kind
+//                      chain       twenty launches in a stream, one behind the other
+//                      local       a kernel with local memory
+//                      cooperative one block for each multiprocessor that it is told of
+//                      graph       a graph of two nodes, captured from a stream
+//                      changed     the same, its kernels' parameters changed since
+//                      green       in a green context of half of the resource
+//   too_many         a cooperative grid of a block more than fits: the error
+//   work MS          grids that fill the device, for so long: "ok COUNT" of those that have ended
+//   spin             a kernel that never ends: the driver has it when the answer comes
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <sstream>
+
+#include "tests/process/programs/conversation.hpp"
+#include "tests/process/programs/driver.hpp"
+
+namespace mpsshim::test {
+namespace {
+
+constexpr unsigned kMostMultiprocessors = 1'024;
+constexpr unsigned kBlocks = 8'192;
+constexpr unsigned kIgnoreCoscheduling = 1;
+constexpr unsigned kRounds = 50;
+constexpr unsigned kBusyRounds = 10'000;
+
+// note: seen[%smid] counts the blocks. Each stays for a while, so that the grid spreads. busy: arithmetic that fills a multiprocessor.
+constexpr char kPtx[] = R"(
+.version 6.0
+.target sm_50
+.address_size 64
+.visible .entry note(.param .u64 seen, .param .u32 rounds)
+{
+  .reg .u64 %rd<4>;
+  .reg .u32 %r<6>;
+  .reg .pred %p;
+  ld.param.u64 %rd1, [seen];
+  ld.param.u32 %r1, [rounds];
+  mov.u32 %r2, %smid;
+  mul.wide.u32 %rd2, %r2, 4;
+  add.u64 %rd3, %rd1, %rd2;
+  atom.global.add.u32 %r3, [%rd3], 1;
+  mov.u32 %r4, 0;
+LOOP:
+  mad.lo.u32 %r3, %r3, 1664525, 1013904223;
+  add.u32 %r4, %r4, 1;
+  setp.lt.u32 %p, %r4, %r1;
+  @%p bra LOOP;
+  setp.ne.u32 %p, %r4, 0;
+  @%p ret;
+  st.global.u32 [%rd3], %r3;
+  ret;
+}
+.visible .entry note_local(.param .u64 seen, .param .u32 rounds)
+{
+  .local .align 8 .b8 scratch[512];
+  .reg .u64 %rd<6>;
+  .reg .u32 %r<6>;
+  ld.param.u64 %rd1, [seen];
+  ld.param.u32 %r1, [rounds];
+  mov.u32 %r2, %smid;
+  and.b32 %r4, %r1, 127;
+  mul.wide.u32 %rd2, %r4, 4;
+  mov.u64 %rd3, scratch;
+  add.u64 %rd3, %rd3, %rd2;
+  st.local.u32 [%rd3], %r2;
+  ld.local.u32 %r5, [%rd3];
+  mul.wide.u32 %rd4, %r5, 4;
+  add.u64 %rd5, %rd1, %rd4;
+  atom.global.add.u32 %r3, [%rd5], 1;
+  ret;
+}
+.visible .entry busy(.param .u64 out, .param .u32 rounds)
+{
+  .reg .u64 %rd<2>;
+  .reg .u32 %r<4>;
+  .reg .f32 %f<4>;
+  .reg .pred %p;
+  ld.param.u64 %rd1, [out];
+  ld.param.u32 %r1, [rounds];
+  mov.u32 %r2, 0;
+  mov.f32 %f1, 0f3F800001;
+  mov.f32 %f2, 0f3F7FFFFE;
+  mov.f32 %f3, 0f3F800000;
+LOOP:
+  fma.rn.f32 %f1, %f1, %f2, %f3;
+  fma.rn.f32 %f2, %f2, %f1, %f3;
+  fma.rn.f32 %f1, %f1, %f2, %f3;
+  fma.rn.f32 %f2, %f2, %f1, %f3;
+  add.u32 %r2, %r2, 1;
+  setp.lt.u32 %p, %r2, %r1;
+  @%p bra LOOP;
+  setp.eq.f32 %p, %f1, 0f00000000;
+  @!%p ret;
+  st.global.f32 [%rd1], %f2;
+  ret;
+}
+)";
+
+class Client {
+ public:
+  Client();
+  std::string answer(const std::string& line);
+
+ private:
+  [[nodiscard]] static unsigned count();
+  [[nodiscard]] unsigned resource() const;
+  [[nodiscard]] CUresult note(CUfunction function, CUstream stream, unsigned blocks = kBlocks) const;
+  [[nodiscard]] CUresult keep_busy() const;
+  [[nodiscard]] CUresult launch_together(unsigned blocks) const;
+  void run(const std::string& kind);
+  void run_in(CUstream stream);
+  void run_graph(bool is_changed);
+  void run_green();
+  [[nodiscard]] std::string where(const std::string& kind);
+  [[nodiscard]] unsigned work(std::chrono::milliseconds limit) const;
+
+  Device device_;
+  CUfunction note_ = nullptr;
+  CUfunction note_local_ = nullptr;
+  CUfunction busy_ = nullptr;
+  CUdeviceptr seen_ = 0;
+};
+
+Client::Client() {
+  CUmodule module = nullptr;
+  CU(cuModuleLoadData(&module, kPtx));
+  CU(cuModuleGetFunction(&note_, module, "note"));
+  CU(cuModuleGetFunction(&note_local_, module, "note_local"));
+  CU(cuModuleGetFunction(&busy_, module, "busy"));
+  CU(cuMemAlloc(&seen_, kMostMultiprocessors * sizeof(unsigned)));
+}
+
+unsigned Client::count() {
+  int count = 0;
+  CU(cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
+  return static_cast<unsigned>(count);
+}
+
+unsigned Client::resource() const {
+  CUdevResource of_device{}, of_context{};
+  CU(cuDeviceGetDevResource(0, &of_device, CU_DEV_RESOURCE_TYPE_SM));
+  CU(cuCtxGetDevResource(device_.context, &of_context, CU_DEV_RESOURCE_TYPE_SM));
+  require(of_device.sm.smCount == of_context.sm.smCount, "the device has another resource than its context");
+  return of_device.sm.smCount;
+}
+
+CUresult Client::note(CUfunction function, CUstream stream, unsigned blocks) const {
+  CUdeviceptr seen = seen_;
+  unsigned rounds = kRounds;
+  void* arguments[] = {&seen, &rounds};
+  return cuLaunchKernel(function, blocks, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr);
+}
+
+// Some ten times as many threads as there is room for.
+CUresult Client::keep_busy() const {
+  CUdeviceptr seen = seen_;
+  unsigned rounds = kBusyRounds;
+  void* arguments[] = {&seen, &rounds};
+  return cuLaunchKernel(busy_, kBlocks, 1, 1, 256, 1, 1, 0, nullptr, arguments, nullptr);
+}
+
+CUresult Client::launch_together(unsigned blocks) const {
+  CUdeviceptr seen = seen_;
+  unsigned rounds = kRounds;
+  void* arguments[] = {&seen, &rounds};
+  return cuLaunchCooperativeKernel(note_, blocks, 1, 1, 1, 1, 1, 0, nullptr, arguments);
+}
+
+void Client::run_in(CUstream stream) {
+  CU(note(note_, stream));
+  CU(cuStreamSynchronize(stream));
+}
+
+void Client::run_graph(bool is_changed) {
+  CUstream stream = nullptr;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  for (int i = 0; i < 2; ++i) CU(note(note_, stream));
+  CUgraph graph = nullptr;
+  CU(cuStreamEndCapture(stream, &graph));
+  CUgraphExec launchable = nullptr;
+  CU(cuGraphInstantiateWithFlags(&launchable, graph, 0));
+  if (is_changed) {
+    CUgraphNode nodes[2] = {};
+    std::size_t found = 2;
+    CU(cuGraphGetNodes(graph, nodes, &found));
+    for (const CUgraphNode node : nodes) {
+      CUDA_KERNEL_NODE_PARAMS params{};
+      CU(cuGraphKernelNodeGetParams(node, &params));
+      params.gridDimX = kBlocks / 2;
+      CU(cuGraphExecKernelNodeSetParams(launchable, node, &params));
+    }
+  }
+  CU(cuGraphLaunch(launchable, stream));
+  CU(cuStreamSynchronize(stream));
+  CU(cuGraphExecDestroy(launchable));
+  CU(cuGraphDestroy(graph));
+  CU(cuStreamDestroy(stream));
+}
+
+void Client::run_green() {
+  CUdevResource whole{};
+  CU(cuDeviceGetDevResource(0, &whole, CU_DEV_RESOURCE_TYPE_SM));
+  CUdevResource half{};
+  unsigned groups = 1;
+  CU(cuDevSmResourceSplitByCount(&half, &groups, &whole, nullptr, kIgnoreCoscheduling, whole.sm.smCount / 2));
+  CUdevResourceDesc descriptor = nullptr;
+  CU(cuDevResourceGenerateDesc(&descriptor, &half, 1));
+  CUgreenCtx green = nullptr;
+  CU(cuGreenCtxCreate(&green, descriptor, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+  CUcontext context = nullptr;
+  CU(cuCtxFromGreenCtx(&context, green));
+  CU(cuCtxPushCurrent(context));
+  run_in(nullptr);
+  CU(cuCtxPopCurrent(&context));
+  CU(cuGreenCtxDestroy(green));
+}
+
+void Client::run(const std::string& kind) {
+  if (kind == "graph" || kind == "changed") return run_graph(kind == "changed");
+  if (kind == "green") return run_green();
+  if (kind == "null") return run_in(nullptr);
+  if (kind == "local") return CU(note(note_local_, nullptr)), CU(cuCtxSynchronize());
+  if (kind == "cooperative") return CU(launch_together(count())), CU(cuCtxSynchronize());
+  CUstream stream = nullptr;
+  if (kind == "urgent") {
+    int least = 0, greatest = 0;
+    CU(cuCtxGetStreamPriorityRange(&least, &greatest));
+    CU(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest));
+  } else if (kind == "blocking" || kind == "free" || kind == "chain") {
+    CU(cuStreamCreate(&stream, kind == "blocking" ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING));
+  } else {
+    throw Failure("there is no such kind");
+  }
+  for (int i = 0; i < (kind == "chain" ? 20 : 0); ++i) CU(note(note_, stream, 64));
+  run_in(stream);
+  CU(cuStreamDestroy(stream));
+}
+
+std::string Client::where(const std::string& kind) {
+  CU(cuMemsetD32(seen_, 0, kMostMultiprocessors));
+  CU(cuCtxSynchronize());
+  run(kind);
+  std::vector<unsigned> seen(kMostMultiprocessors);
+  CU(cuMemcpyDtoH(seen.data(), seen_, kMostMultiprocessors * sizeof(unsigned)));
+  std::string answer = "ok";
+  for (unsigned i = 0; i < kMostMultiprocessors; ++i) {
+    if (seen[i] != 0) answer += ' ' + std::to_string(i);
+  }
+  return answer;
+}
+
+// Two at a time are with the driver, so that the next one is there when one ends.
+unsigned Client::work(std::chrono::milliseconds limit) const {
+  CUevent ended[2] = {};
+  for (CUevent& event : ended) CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  unsigned count = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  for (unsigned i = 0; std::chrono::steady_clock::now() - begin < limit; ++i) {
+    if (i >= 2) {
+      CU(cuEventSynchronize(ended[i % 2]));
+      ++count;
+    }
+    CU(keep_busy());
+    CU(cuEventRecord(ended[i % 2], nullptr));
+  }
+  CU(cuCtxSynchronize());
+  for (const CUevent event : ended) CU(cuEventDestroy(event));
+  return count;
+}
+
+std::string Client::answer(const std::string& line) {
+  std::istringstream words(line);
+  std::string command, argument;
+  words >> command >> argument;
+  if (command == "count") return "ok " + std::to_string(count());
+  if (command == "resource") return "ok " + std::to_string(resource());
+  if (command == "where") return where(argument);
+  if (command == "work") return "ok " + std::to_string(work(std::chrono::milliseconds(std::stol(argument))));
+  if (command == "affinity") {
+    CUexecAffinityParam affinity{};
+    CU(cuCtxGetExecAffinity(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
+    return "ok " + std::to_string(affinity.param.smCount.val);
+  }
+  if (command == "too_many") {
+    int blocks = 0;
+    CU(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, note_, 1, 0));
+    return describe(launch_together(count() * static_cast<unsigned>(blocks) + 1));
+  }
+  if (command == "spin") {
+    CUdeviceptr never = 0;
+    CU(cuMemAlloc(&never, 4));
+    CU(cuMemsetD8(never, 0, 4));
+    CU(cuCtxSynchronize());
+    CU(device_.launch_wait_flag(never));
+    CU_GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(nullptr));
+    return "ok";
+  }
+  return "there is no such command";
+}
+
+}  // namespace
+}  // namespace mpsshim::test
+
+int main() { return mpsshim::test::converse<mpsshim::test::Client>(); }

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Active thread percentages by the manual's rules: a default, a server's, a client's own; the lower of the last two holds. A client is told how many
+// multiprocessors it has, and all its kernels run on so many, in whatever way it launches them. On the CPU driver %smid goes round a stream's
+// multiprocessors; on a GPU it is where a block runs.
+#include <signal.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "proto/provision.hpp"
+#include "tests/process/client.hpp"
+#include "tests/support/broker_fixture.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::test;
+using mpsshim::proto::provisioned_multiprocessors;
+
+namespace {
+
+constexpr const char* kVariable = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+constexpr const char* kKinds[] = {"null", "blocking", "free", "urgent", "chain", "local", "cooperative", "graph", "changed", "green"};
+
+Client start(const BrokerFixture& broker, const std::map<std::string, std::string>& environment = {}) {
+  ProgramOptions options;
+  options.converses = true;
+  options.environment = environment;
+  return {broker.start("share_client", options), Client::Attached::waits};
+}
+
+std::string server(const BrokerFixture& broker) {
+  const std::string text = broker.ctl({"get_server_list"}).output;
+  return text.substr(0, text.find('\n'));
+}
+
+unsigned number(Client& client, const std::string& question) {
+  const std::string answer = client.ask(question);
+  INFO(question << ": " << answer);
+  REQUIRE(answer.starts_with("ok "));
+  return static_cast<unsigned>(std::stoul(answer.substr(3)));
+}
+
+std::set<unsigned> where(Client& client, const std::string& kind) {
+  const std::string answer = client.ask("where " + kind, std::chrono::seconds(60));
+  INFO(kind << ": " << answer << '\n' << client.program().errors());
+  REQUIRE(answer.starts_with("ok "));
+  std::istringstream words(answer.substr(3));
+  std::set<unsigned> found;
+  for (unsigned word = 0; words >> word;) found.insert(word);
+  return found;
+}
+
+// Of the device, and what a percentage of it comes to.
+struct Size {
+  unsigned all = 0;
+  int major = 0;
+  [[nodiscard]] unsigned of(double percentage) const {
+    return provisioned_multiprocessors(all, major, static_cast<std::uint32_t>(percentage * 100 + 0.5));
+  }
+};
+
+Size size_of(const BrokerFixture& broker) {
+  Size size;
+  REQUIRE(eventually(std::chrono::seconds(30), [&] {
+    const std::string line = broker.ctl({"device_query", "--format=csv,noheader"}).output;  // index,PCI,UUID,memory,multiprocessors,capability,name
+    std::istringstream cells(line);
+    std::vector<std::string> found;
+    for (std::string cell; std::getline(cells, cell, ',');) found.push_back(cell);
+    if (found.size() < 6) return false;
+    size.all = static_cast<unsigned>(std::stoul(found[4]));
+    size.major = std::stoi(found[5]);
+    return true;
+  }));
+  return size;
+}
+
+void require_share(Client& client, unsigned multiprocessors) {
+  CHECK(number(client, "count") == multiprocessors);
+  CHECK(number(client, "affinity") == multiprocessors);
+  CHECK(number(client, "resource") == multiprocessors);
+}
+
+// Every way to launch stays on the same multiprocessors, and uses them all.
+std::set<unsigned> require_confined(Client& client, unsigned multiprocessors) {
+  const std::set<unsigned> own = where(client, "null");
+  CHECK(own.size() == multiprocessors);
+  for (const char* kind : kKinds) {
+    INFO(kind);
+    const std::set<unsigned> seen = where(client, kind);
+    CHECK(std::ranges::includes(own, seen));
+    if (std::string(kind) == "green") CHECK(seen.size() < std::max(own.size(), std::size_t{3}));
+  }
+  return own;
+}
+
+}  // namespace
+
+TEST_CASE("a client has the part of the multiprocessors that it asks for, in whatever way it launches, and its neighbour all of them") {
+  const BrokerFixture broker;
+  const Size size = size_of(broker);
+  Client quarter = start(broker, {{kVariable, "25"}});
+  Client all = start(broker);
+  require_share(quarter, size.of(25));
+  require_share(all, size.all);
+  (void)require_confined(quarter, size.of(25));
+  CHECK(where(all, "chain").size() > size.of(25));
+  CHECK(quarter.ask("too_many").find("CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE") != std::string::npos);
+}
+
+TEST_CASE("clients with a part each lie side by side as long as there is room, then on top of each other") {
+  const BrokerFixture broker;
+  const Size size = size_of(broker);
+  std::vector<Client> clients;
+  std::vector<std::set<unsigned>> places;
+  const unsigned room = size.all / size.of(25);
+  REQUIRE(room >= 3);
+  std::set<unsigned> taken;
+  for (unsigned i = 0; i < 4; ++i) {
+    clients.push_back(start(broker, {{kVariable, "25"}}));
+    places.push_back(where(clients.back(), "chain"));
+    if (i < std::min(room, 4u)) {
+      for (const unsigned one : places.back()) CHECK(taken.insert(one).second);
+    }
+  }
+  Client fifth = start(broker, {{kVariable, "25"}});
+  CHECK(std::ranges::find(places, where(fifth, "chain")) != places.end());
+  clients.erase(clients.begin() + 1);  // its place is free again, once it has gone
+  REQUIRE(eventually(std::chrono::seconds(30), [&] {
+    Client next = start(broker, {{kVariable, "25"}});
+    return where(next, "null") == places[1];
+  }));
+}
+
+TEST_CASE("the broker's environment is the default, commands change it for servers without clients, and a server's own goes above it") {
+  BrokerOptions options;
+  options.environment = {{kVariable, "50"}};
+  const BrokerFixture broker(options);
+  const Size size = size_of(broker);
+  CHECK(broker.ctl({"get_default_active_thread_percentage"}).output == "50.0\n");
+  REQUIRE(broker.ctl({"set_default_active_thread_percentage", "75"}).ok());
+  Client first = start(broker);
+  require_share(first, size.of(75));
+  REQUIRE(broker.ctl({"set_default_active_thread_percentage", "12.5"}).ok());  // for the next server
+  CHECK(broker.ctl({"get_default_active_thread_percentage"}).output == "12.5\n");
+  CHECK(broker.ctl({"get_active_thread_percentage", server(broker)}).output == "75.0\n");
+  REQUIRE(broker.ctl({"set_active_thread_percentage", server(broker), "50"}).ok());
+  Client second = start(broker);
+  require_share(second, size.of(50));
+  require_share(first, size.of(75));  // clients that are there keep theirs
+  Client asks_for_less = start(broker, {{kVariable, "25"}});
+  require_share(asks_for_less, size.of(25));
+  Client asks_for_more = start(broker, {{kVariable, "90"}});
+  require_share(asks_for_more, size.of(50));
+  // They are the server's, whichever process it is, and whichever broker.
+  REQUIRE(broker.ctl({"restart"}).ok());
+  CHECK(broker.ctl({"get_active_thread_percentage", server(broker)}).output == "50.0\n");
+  CHECK(broker.ctl({"get_default_active_thread_percentage"}).output == "12.5\n");
+  require_share(first, size.of(75));
+  CHECK(where(first, "chain").size() == size.of(75));
+  CHECK(where(asks_for_less, "graph").size() == size.of(25));
+  Client third = start(broker);
+  require_share(third, size.of(50));
+  REQUIRE(broker.ctl({"set_active_thread_percentage", server(broker), "100"}).ok());
+  Client fourth = start(broker);
+  require_share(fourth, size.all);
+}
+
+TEST_CASE("a client keeps its part over its executor's death") {
+  const BrokerFixture broker;
+  const Size size = size_of(broker);
+  Client client = start(broker, {{kVariable, "25"}});
+  (void)require_confined(client, size.of(25));
+  for (int turn = 0; turn < 2; ++turn) {
+    const std::vector<pid_t> before = broker.servers();
+    REQUIRE(before.size() == 1);
+    REQUIRE(::kill(before.front(), SIGKILL) == 0);
+    REQUIRE(eventually(std::chrono::seconds(30), [&] { return !broker.servers().empty() && broker.servers() != before; }));
+    require_share(client, size.of(25));
+    (void)require_confined(client, size.of(25));
+  }
+}
+
+TEST_CASE("a client with a part that comes beside an endless kernel is served, by another executor") {
+  BrokerOptions options;
+  options.arguments = {"--executors", "2"};
+  const BrokerFixture broker(options);
+  const Size size = size_of(broker);
+  Client endless = start(broker);
+  REQUIRE(endless.ask("spin") == "ok");
+  Client quarter = start(broker, {{kVariable, "25"}});
+  require_share(quarter, size.of(25));
+  (void)require_confined(quarter, size.of(25));
+}
+
+TEST_CASE("a client with a part that is killed at work leaves nothing behind") {
+  const BrokerFixture broker;
+  const Size size = size_of(broker);
+  for (int turn = 0; turn < 3; ++turn) {
+    Client victim = start(broker, {{kVariable, "25"}});
+    REQUIRE(victim.ask("spin") == "ok");
+    victim.program().send(SIGKILL);
+    REQUIRE(victim.program().wait().signal == SIGKILL);
+  }
+  Client next = start(broker, {{kVariable, "25"}});
+  (void)require_confined(next, size.of(25));
+}
+
+TEST_CASE("what is wrong in the variable is told, and left out") {
+  BrokerOptions options;
+  options.environment = {{kVariable, "fifty"}};
+  const BrokerFixture broker(options);
+  const Size size = size_of(broker);
+  CHECK(broker.log().find("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: \"fifty\" is no percentage") != std::string::npos);
+  CHECK(broker.ctl({"get_default_active_thread_percentage"}).output == "100.0\n");
+  for (const char* wrong : {"0", "101", "25%", "-5", "x"}) {
+    INFO(wrong);
+    Client client = start(broker, {{kVariable, wrong}});
+    require_share(client, size.all);
+    const std::string errors = client.program().errors();
+    CHECK(errors.find(std::string(kVariable) + ": \"" + wrong + "\" is no percentage") != std::string::npos);
+    CHECK(std::ranges::count(errors, '\n') == 1);
+  }
+  Client whole = start(broker, {{kVariable, "100"}});
+  require_share(whole, size.all);
+  CHECK(whole.program().errors().empty());
+}
+
+TEST_CASE("a client at 25 % gets about a quarter of the throughput of one that has the whole GPU") {
+  if (!on_gpu()) MPSSHIM_SKIP("the CPU driver has no multiprocessors that could be fewer: needs a GPU");
+  const BrokerFixture broker;
+  Client quarter = start(broker, {{kVariable, "25"}});
+  Client all = start(broker);
+  (void)number(quarter, "work 500");  // clocks
+  std::vector<double> shares;
+  for (int turn = 0; turn < 3; ++turn) {
+    const unsigned of_all = number(all, "work 2000");
+    const unsigned of_quarter = number(quarter, "work 2000");
+    REQUIRE(of_all > 100);
+    shares.push_back(static_cast<double>(of_quarter) / of_all);
+  }
+  std::ranges::sort(shares);
+  INFO("shares: " << shares[0] << ' ' << shares[1] << ' ' << shares[2]);
+  CHECK(shares[1] >= 0.22);
+  CHECK(shares[1] <= 0.28);
+}
