@@ -49,6 +49,8 @@ class GreenContext {
   [[nodiscard]] const std::string& identity() const { return identity_; }
   [[nodiscard]] ChainPool& chains() { return *chains_; }
   [[nodiscard]] IssueLock& issue_lock() { return issue_lock_; }
+  // As ExecutorParts has it for the executor's own context: the driver keeps local memory for each.
+  [[nodiscard]] std::atomic<std::uint32_t>& local_bytes_high_water() { return local_bytes_high_water_; }
 
  private:
   GreenContext(ExecutorCore& core, std::string identity, GreenContextSlot slot)
@@ -63,6 +65,7 @@ class GreenContext {
   CUcontext context_ = nullptr;
   proto::ResourceTold told_;
   IssueLock issue_lock_;
+  std::atomic<std::uint32_t> local_bytes_high_water_{0};
   std::unique_ptr<ChainPool> chains_;
 };
 

@@ -24,9 +24,13 @@ bool may_print(const StreamOp& op) {
   return graph != nullptr && graph->graph->may_print();
 }
 
+std::atomic<std::uint32_t>& StreamQueue::local_bytes_high_water() const {
+  return stream_->green != nullptr ? stream_->green->local_bytes_high_water() : context_.parts.local_bytes_high_water;
+}
+
 std::size_t StreamQueue::chained_launches_at_head() const {
   // Aside it ends in front of what has to leave first: has_left_for().
-  const std::uint32_t most_local_bytes = aside_ ? 0 : context_.parts.local_bytes_high_water.load(std::memory_order_relaxed);
+  const std::uint32_t most_local_bytes = aside_ ? 0 : local_bytes_high_water().load(std::memory_order_relaxed);
   const std::size_t most = account_.longest_chain();
   if (context_.parts.window.is_very_long(std::get<LaunchOp>(ops_.front()).function->handle)) return 0;  // one at a time
   std::size_t count = 0;
@@ -191,7 +195,7 @@ void StreamQueue::launch_in_window(const StreamOp& op) {
   const CUresult result =
       context_.parts.window.sharing([&] { return plain != nullptr ? launch(*plain) : launch_graph(std::get<GraphOp>(op)); });
   if (context_.check(result, plain != nullptr ? "cuLaunchKernel" : "cuGraphLaunch") != CUDA_SUCCESS) return;
-  std::atomic<std::uint32_t>& high_water = context_.parts.local_bytes_high_water;
+  std::atomic<std::uint32_t>& high_water = local_bytes_high_water();
   std::uint32_t known = high_water.load(std::memory_order_relaxed);
   while (known < local_bytes_of(op) && !high_water.compare_exchange_weak(known, local_bytes_of(op))) {
   }

@@ -143,7 +143,7 @@ std::optional<StreamQueue::Stop> StreamQueue::blocked_by_head() {
   } else if (auto* value = std::get_if<ValueWaitOp>(&ops_.front())) {
     if (!has_value(*value)) return Stop::value;
   }
-  if (function != nullptr && local_bytes_of(head) > context_.parts.local_bytes_high_water.load(std::memory_order_relaxed)) return Stop::needs_window;
+  if (function != nullptr && local_bytes_of(head) > local_bytes_high_water().load(std::memory_order_relaxed)) return Stop::needs_window;
   return std::nullopt;
 }
 

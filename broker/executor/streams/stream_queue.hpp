@@ -134,6 +134,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] CUresult write_words(std::optional<std::uint32_t> fence_value);
   [[nodiscard]] CUresult write_by_memory_operations(const WordWrites& words);
   [[nodiscard]] const Driver& driver() const { return context_.parts.driver; }
+  [[nodiscard]] std::atomic<std::uint32_t>& local_bytes_high_water() const;  // of its context
   // Held around every call that names the driver's stream.
   [[nodiscard]] IssueLock& issue_lock() const { return chains_.pool().issue_lock(); }
   [[nodiscard]] StreamProgress& word() const { return context_.parts.progress[stream_->progress_index]; }

@@ -165,6 +165,6 @@ TEST_CASE("answers: every question of the table is answered, and as JSON where t
     CHECK(std::count(json.begin(), json.end(), '\n') == 1);
     ++documents;
   }
-  CHECK(documents == 10);
+  CHECK(documents == 12);
   CHECK(console.ok("help").find("ps [-l] [-p PID] [--json | --csv]\n") != std::string::npos);
 }
