@@ -262,6 +262,7 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.link_time = std::chrono::seconds(arguments.link_s);
   if (const char* text = std::getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")) limits.memory_limit_text = text;
   if (const char* text = std::getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")) limits.thread_percentage_text = text;
+  if (const char* text = std::getenv("CUDA_MPS_CLIENT_PRIORITY")) limits.client_priority_text = text;
   limits.serves_all_users = arguments.all_users;
   limits.shares_executors = arguments.share_executors;
   if (arguments.client_host_mib != 0) limits.resources.client_host_bytes = arguments.client_host_mib << 20;

@@ -16,6 +16,7 @@ enum class Variable : std::uint8_t {
   pipe_directory,
   memory_limit,
   thread_percentage,
+  client_priority,
   runtime_directory,
   disable,
   require,

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -237,23 +238,28 @@ ProcessState settle_child() {
   return settled.state;
 }
 
-// What the environment holds this process to. What is wrong in it is told once, and is as if it were not there.
-std::uint32_t asked_thread_percentage() {
-  const std::string_view text = environment_value(Variable::thread_percentage);
-  if (text.empty()) return 0;
-  const auto percentage = proto::parse_percentage(text);
-  static std::atomic<bool> told{false};
-  if (!percentage && !told.exchange(true, std::memory_order_relaxed)) {
-    log_line("%s: \"%.*s\" is no percentage (above 0, to 100, such as 25 or 12.5): it is left out.", variable_name(Variable::thread_percentage),
-             static_cast<int>(std::min<std::size_t>(text.size(), 200)), text.data());
+// What the environment says of this process. What is wrong in it is told once, and is as if it were not there.
+std::optional<std::uint32_t> asked_by(Variable variable, std::optional<std::uint32_t> (*parse)(std::string_view), const char* meaning,
+                                      std::atomic<bool>& told) {
+  const std::string_view text = environment_value(variable);
+  if (text.empty()) return std::nullopt;
+  const auto value = parse(text);
+  if (!value && !told.exchange(true, std::memory_order_relaxed)) {
+    log_line("%s: \"%.*s\" is no %s: it is left out.", variable_name(variable), static_cast<int>(std::min<std::size_t>(text.size(), 200)),
+             text.data(), meaning);
   }
-  return percentage.value_or(0);
+  return value;
 }
 
 // Once for each connection, before a session begins on it.
 CUresult ask_provision(Connection& connection) {
   proto::ProvisionAsk question;
-  question.thread_percentage = asked_thread_percentage();
+  static std::atomic<bool> percentage_told{false};
+  static std::atomic<bool> priority_told{false};
+  question.thread_percentage =
+      asked_by(Variable::thread_percentage, proto::parse_percentage, "percentage (above 0, to 100, such as 25 or 12.5)", percentage_told).value_or(0);
+  const auto priority = asked_by(Variable::client_priority, proto::parse_client_priority, "priority (0: normal, 1: below normal)", priority_told);
+  question.client_priority = priority ? *priority + 1 : 0;
   proto::ProvisionTold told;
   if (const CUresult error = connection.ask(question, told); error != CUDA_SUCCESS) return error;
   for (std::uint32_t device = 0; device < proto::kMaxDevices; ++device) note_thread_percentage(device, told.thread_percentage[device]);

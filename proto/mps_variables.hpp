@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVIDIA's variables of MPS that somebody has set and that nothing here enforces: whoever relies on one is told, by the program and in the broker's
-// log. Values that ask for nothing (the normal priority) are no reason for a line.
+// log. Values that ask for nothing are no reason for a line.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace mpsshim::proto {
 
 [[nodiscard]] constexpr bool is_enforced(std::string_view name, std::string_view value) {
   if (name == "CUDA_MPS_PIPE_DIRECTORY" || name == "CUDA_MPS_LOG_DIRECTORY" || name == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" ||
-      name == "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+      name == "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" || name == "CUDA_MPS_CLIENT_PRIORITY")
     return true;
   return value.empty() || value == "0";
 }

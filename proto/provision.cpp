@@ -29,6 +29,11 @@ std::optional<std::uint32_t> parse_percentage(std::string_view text) {
   return value == 0 || value > kWholePercentage ? std::nullopt : std::optional(value);
 }
 
+std::optional<std::uint32_t> parse_client_priority(std::string_view text) {
+  if (text == "0") return 0;
+  return text == "1" ? std::optional<std::uint32_t>(1) : std::nullopt;
+}
+
 std::string percentage_text(std::uint32_t percentage) {
   std::string text = std::to_string(percentage / 100) + '.' + std::to_string(percentage / 10 % 10);
   if (percentage % 10 != 0) text += std::to_string(percentage % 10);

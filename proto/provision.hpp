@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What part of a device a client may have, as people write it: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and the commands of the manual's ("Volta MPS
-// Execution Resource Provisioning"). And how many multiprocessors that is, which library and executor reckon by themselves, alike.
+// What part of a device a client may have, and how urgent its work is, as people write it: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, CUDA_MPS_CLIENT_PRIORITY
+// and the commands of the manual's ("Volta MPS Execution Resource Provisioning", "Client Priority Level Control"). And how many multiprocessors that is, which library and executor reckon by themselves, alike.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +18,9 @@ inline constexpr std::uint32_t kWholePercentage = 10'000;
 [[nodiscard]] std::optional<std::uint32_t> parse_percentage(std::string_view text);
 // "25.0", "12.25"
 [[nodiscard]] std::string percentage_text(std::uint32_t percentage);
+
+// CUDA_MPS_CLIENT_PRIORITY and set_default_client_priority: 0 is normal, 1 below normal. nullopt: it is none.
+[[nodiscard]] std::optional<std::uint32_t> parse_client_priority(std::string_view text);
 
 // The stricter one, where 0 is none.
 [[nodiscard]] constexpr std::uint32_t lower_percentage(std::uint32_t a, std::uint32_t b) { return a == 0 || (b != 0 && b < a) ? b : a; }

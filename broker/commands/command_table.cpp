@@ -14,6 +14,7 @@ constexpr ArgumentSpec kServer{"PID", ArgumentKind::server};
 constexpr ArgumentSpec kDevice{"DEVICE", ArgumentKind::device};
 constexpr ArgumentSpec kSize{"SIZE", ArgumentKind::size};
 constexpr ArgumentSpec kPercentage{"PERCENTAGE", ArgumentKind::percentage};
+constexpr ArgumentSpec kPriority{"PRIORITY", ArgumentKind::client_priority};
 constexpr ArgumentSpec kSeconds{"SECONDS", ArgumentKind::seconds};
 
 constexpr ArgumentSpec optional_of(ArgumentSpec argument) {
@@ -76,6 +77,7 @@ std::vector<CommandSpec> questions() {
       {"get_device_pinned_mem_limit", {}, {kServer, kDevice}, Formats::json, false, "What holds for clients of that server that come from now on"},
       {"get_default_active_thread_percentage", {}, {}, Formats::json, false, "What set_default_active_thread_percentage has set"},
       {"get_active_thread_percentage", {}, {kServer}, Formats::json, false, "What holds for clients of that server that come from now on"},
+      {"get_default_client_priority", {}, {}, Formats::json, false, "What set_default_client_priority has set"},
   };
 }
 
@@ -106,6 +108,13 @@ std::vector<CommandSpec> actions() {
        Formats::text,
        true,
        "The same of that server, for clients that come from now on"},
+      {"set_default_client_priority",
+       {},
+       {kPriority},
+       Formats::text,
+       true,
+       "How urgent the work of clients is that come from now on and ask for no priority themselves. PRIORITY: 0 (normal) or 1 (below normal: their "
+       "streams all have the device's least priority, and the others' come before them)"},
       {"start_server",
        {{"-uid", ArgumentSpec{"UID", ArgumentKind::user}, true}},
        {},
@@ -178,6 +187,7 @@ const char* kind_name(ArgumentKind kind) {
     case ArgumentKind::device: return "device";
     case ArgumentKind::size: return "size";
     case ArgumentKind::percentage: return "percentage";
+    case ArgumentKind::client_priority: return "client_priority";
     case ArgumentKind::seconds: return "seconds";
     case ArgumentKind::interval: return "interval";
     case ArgumentKind::count: return "count";

@@ -22,6 +22,7 @@ enum class ArgumentKind {
   device,   // index or UUID, also its beginning
   size,     // of memory
   percentage,
+  client_priority,
   seconds,
   interval,  // seconds, with parts of one
   count,

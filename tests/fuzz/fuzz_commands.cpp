@@ -86,6 +86,7 @@ Input make_input(Random& random) {
                                            "set_active_thread_percentage",
                                            "get_active_thread_percentage",
                                            "12.5",
+                                           "set_default_client_priority",
                                            "1G",
                                            "terminate_client",
                                            "restart",

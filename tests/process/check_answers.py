@@ -55,7 +55,7 @@ def main():
                  "get_device_pinned_mem_limit": [server, "0"], "get_active_thread_percentage": [server]}
     for command in keys:
         check_keys(command, document(command, *arguments.get(command, [])), keys[command])
-    assert len(keys) == 12, keys
+    assert len(keys) == 13, keys
     clients = document("ps")["clients"]
     assert len(clients) == 1 and NAME in clients[0]["command"], clients
     for command, rows in (("ps", "clients"), ("servers", "servers"), ("users", "users"), ("device_query", "devices")):

@@ -148,6 +148,7 @@ void SessionOpening::send_open(ClientSession& session, ManagedExecutor& executor
   session.forget_executor();  // the one before
   if (!session.memory_limit_bytes) session.memory_limit_bytes = settings_.memory_limit(session, executor);
   if (!session.thread_percentage) session.thread_percentage = settings_.thread_percentage(session, executor);
+  if (!session.client_priority) session.client_priority = settings_.client_priority(session);
   session.uses_heap = false;
   const auto lent = session.channel->lent();
   executor.send(
@@ -158,7 +159,8 @@ void SessionOpening::send_open(ClientSession& session, ManagedExecutor& executor
                             .device_lease = session.device_lease,
                             .pinned_lease = session.pinned_lease,
                             .device_limit_bytes = proto::lower_limit(settings_.device_limit_bytes, *session.memory_limit_bytes),
-                            .thread_percentage = *session.thread_percentage},
+                            .thread_percentage = *session.thread_percentage,
+                            .client_priority = *session.client_priority},
        {.channel = lent.channel, .fences = lent.fences, .ring_doorbell = lent.ring_doorbell, .completion_doorbell = lent.completion_doorbell}});
   session.phase = SessionPhase::opening;
 }

@@ -25,6 +25,7 @@ class SessionOpening {
   struct Settings {
     std::function<std::uint64_t(const ClientSession&, const ManagedExecutor&)> memory_limit;  // of one that is opened for the first time
     std::function<std::uint32_t(const ClientSession&, const ManagedExecutor&)> thread_percentage;  // likewise
+    std::function<std::uint32_t(const ClientSession&)> client_priority;                            // likewise
     std::uint64_t device_limit_bytes = 0;                               // as SessionOpen has it
     std::function<bool(const ClientSession& newcomer)> is_held_back{};  // from an executor that is ready; serve() follows (HeapRenewal)
   };

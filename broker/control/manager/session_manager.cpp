@@ -68,6 +68,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
                       thread_percentages_.begin(executor.id());
                       return proto::lower_percentage(thread_percentages_.of_server(executor.id()), session.asked_thread_percentage);
                     },
+                .client_priority = [this](const ClientSession& session) { return session.asked_client_priority.value_or(default_client_priority_); },
                 .device_limit_bytes = chunks_.quota().limit(),
                 .is_held_back = [this](const ClientSession& newcomer) { return heaps_.holds_back(newcomer); }}),
       investigation_(sessions_, ledger_),
@@ -76,7 +77,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       heaps_(loop, sessions_, pool_, restarts_, [this](ManagedExecutor& executor) { serve(executor); }) {}
 
 void SessionManager::start() {
-  take_default_percentage();
+  take_default_provision();
   investigation_.listen(loop_, [this](const XidLine& line) { fault_told(line); });
   (void)pool_.first(0);
 }
@@ -123,7 +124,8 @@ SessionHandover SessionManager::handover() {
                           .quota = chunks_.quota(),
                           .ledger = ledger_,
                           .memory_limits = memory_limits_,
-                          .thread_percentages = thread_percentages_});
+                          .thread_percentages = thread_percentages_,
+                          .default_client_priority = default_client_priority_});
 }
 
 void SessionManager::save(StateWriter& state) { handover().save(state); }
@@ -147,13 +149,18 @@ void SessionManager::take_default_limits(const proto::DriverFacts& facts) {
   }
 }
 
-// The same. A command that came before the first server was ready is the later word.
-void SessionManager::take_default_percentage() {
-  if (limits_.thread_percentage_text.empty()) return;
-  const auto percentage = proto::parse_percentage(limits_.thread_percentage_text);
-  if (percentage) return thread_percentages_.set_default(*percentage);
-  log_warning("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: {} is no percentage (above 0, to 100): it is left out.",
-              as_quoted(limits_.thread_percentage_text));
+// The same. A command that comes before the first server is ready is the later word.
+void SessionManager::take_default_provision() {
+  const std::string& percentage_text = limits_.thread_percentage_text;
+  const auto percentage = proto::parse_percentage(percentage_text);
+  if (percentage) thread_percentages_.set_default(*percentage);
+  if (!percentage && !percentage_text.empty())
+    log_warning("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: {} is no percentage (above 0, to 100): it is left out.", as_quoted(percentage_text));
+  const std::string& priority_text = limits_.client_priority_text;
+  const auto priority = proto::parse_client_priority(priority_text);
+  if (priority) default_client_priority_ = *priority;
+  if (!priority && !priority_text.empty())
+    log_warning("CUDA_MPS_CLIENT_PRIORITY: {} is no priority (0: normal, 1: below normal): it is left out.", as_quoted(priority_text));
 }
 
 void SessionManager::fault_told(const XidLine& line) {

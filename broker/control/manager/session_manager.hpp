@@ -71,6 +71,8 @@ class SessionManager final : public ExecutorOwner {
   }
   [[nodiscard]] MemoryLimits& memory_limits() { return memory_limits_; }
   [[nodiscard]] ThreadPercentages& thread_percentages() { return thread_percentages_; }
+  // Of clients that come from now on and ask for none; 0: normal, 1: below normal.
+  [[nodiscard]] std::uint32_t& default_client_priority() { return default_client_priority_; }
   // What would hold for a session of that user on that device; kWholePercentage: all.
   [[nodiscard]] std::uint32_t thread_percentage_of(uid_t user, unsigned device) const {
     return thread_percentages_.of_server({device, 0, limits_.house_of(user)});
@@ -107,7 +109,7 @@ class SessionManager final : public ExecutorOwner {
   void session_closed(ClientSession& session);
   [[nodiscard]] SessionHandover handover();
   void take_default_limits(const proto::DriverFacts& facts);
-  void take_default_percentage();
+  void take_default_provision();
 
   EventLoop& loop_;
   const SessionLimits limits_;
@@ -118,6 +120,7 @@ class SessionManager final : public ExecutorOwner {
   SessionTable sessions_;
   MemoryLimits memory_limits_;
   ThreadPercentages thread_percentages_;
+  std::uint32_t default_client_priority_ = 0;
   ExecutorPool pool_;
   SessionRanges ranges_;
   Holdings holdings_;

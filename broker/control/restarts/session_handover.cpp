@@ -21,6 +21,12 @@ std::vector<proto::Lease> restore_leases(StateReader& state) {
   return leases;
 }
 
+// One above it; 0: there is none.
+std::optional<std::uint32_t> restore_priority(StateReader& state) {
+  const std::uint64_t value = state.number();
+  return value == 0 ? std::nullopt : std::optional(static_cast<std::uint32_t>(value - 1));
+}
+
 void save_memory(StateWriter& state, const ClientSession& session) {
   state.number(session.segments.all().size());
   for (const auto& [id, segment] : session.segments.all()) {
@@ -58,6 +64,8 @@ void save_session(StateWriter& state, const ClientSession& session) {
   state.number(session.memory_limit_bytes.value_or(session.asked_memory_limit_bytes));
   state.number(session.thread_percentage ? 1 : 0);
   state.number(session.thread_percentage.value_or(session.asked_thread_percentage));
+  state.number(session.client_priority ? 1 + *session.client_priority : 0);
+  state.number(session.asked_client_priority ? 1 + *session.asked_client_priority : 0);
   state.plain(session.device_lease);
   state.plain(session.pinned_lease);
   save_leases(state, session.more_leases);
@@ -100,6 +108,7 @@ void SessionHandover::save(StateWriter& state) const {
   parts_.ledger.save(state);
   parts_.memory_limits.save(state);
   parts_.thread_percentages.save(state);
+  state.number(parts_.default_client_priority);
 }
 
 void SessionHandover::restore_memory(StateReader& state, ClientSession& session, Charges& charges) const {
@@ -151,6 +160,8 @@ void SessionHandover::restore_session(StateReader& state, Charges& charges) cons
     const auto percentage = static_cast<std::uint32_t>(state.number());
     if (is_set) session.thread_percentage = percentage;
     session.asked_thread_percentage = percentage;
+    session.client_priority = restore_priority(state);
+    session.asked_client_priority = restore_priority(state);
   }
   session.device_lease = state.plain<proto::Lease>();
   session.pinned_lease = state.plain<proto::Lease>();
@@ -204,6 +215,7 @@ bool SessionHandover::restore(StateReader& state, std::string& why) {
   if (state.version() >= 5) parts_.ledger.restore(state);
   if (state.version() >= 8) parts_.memory_limits.restore(state);
   if (state.version() >= 10) parts_.thread_percentages.restore(state);
+  if (state.version() >= 10) parts_.default_client_priority = static_cast<std::uint32_t>(state.number());
   if (!state.ok()) return why = "the sessions that were handed over are not complete, or their addresses not in --window", false;
   return true;
 }

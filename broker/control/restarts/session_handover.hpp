@@ -38,6 +38,7 @@ class SessionHandover {
     FaultLedger& ledger;
     MemoryLimits& memory_limits;
     ThreadPercentages& thread_percentages;
+    std::uint32_t& default_client_priority;
   };
   explicit SessionHandover(const Parts& parts) : parts_(parts) {}
 

@@ -45,7 +45,9 @@ ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Clo
   session_ = state.number();
   pidfd_ = state.file();
   attaches_ = state.number() != 0;
-  if (state.version() >= 10) asked_thread_percentage_ = static_cast<std::uint32_t>(state.number());
+  if (state.version() < 10) return;
+  asked_.thread_percentage = static_cast<std::uint32_t>(state.number());
+  asked_.client_priority = static_cast<std::uint32_t>(state.number());
 }
 
 void ClientConnection::save(StateWriter& state) const {
@@ -59,7 +61,8 @@ void ClientConnection::save(StateWriter& state) const {
   state.number(session_);
   state.file(pidfd_);
   state.number(session != nullptr && session->answer ? 1 : 0);
-  state.number(asked_thread_percentage_);
+  state.number(asked_.thread_percentage);
+  state.number(asked_.client_priority);
 }
 
 void ClientConnection::resume() {
@@ -275,12 +278,13 @@ void ClientConnection::facts_published() {
 
 void ClientConnection::refuse_sessions() { refusing_ = true; }
 
-// A number that is no percentage asks for nothing: libraries of this project read the variable, and leave out what is wrong in it.
+// A number that is out of range asks for nothing: libraries of this project read the variables, and leave out what is wrong in them.
 void ClientConnection::on(const proto::ProvisionAsk& request) {
-  asked_thread_percentage_ = request.thread_percentage <= proto::kWholePercentage ? request.thread_percentage : 0;
+  asked_.thread_percentage = request.thread_percentage <= proto::kWholePercentage ? request.thread_percentage : 0;
+  asked_.client_priority = request.client_priority <= 2 ? request.client_priority : 0;
   proto::ProvisionTold told;
   for (unsigned device = 0; device < proto::kMaxDevices; ++device) {
-    told.thread_percentage[device] = proto::lower_percentage(manager_.thread_percentage_of(client_.uid, device), asked_thread_percentage_);
+    told.thread_percentage[device] = proto::lower_percentage(manager_.thread_percentage_of(client_.uid, device), asked_.thread_percentage);
   }
   answer(told, CUDA_SUCCESS);
 }
@@ -294,7 +298,8 @@ void ClientConnection::on(const proto::Attach& request) {
     if (status != CUDA_SUCCESS) return answer(proto::Attached{}, status);
     session_ = session->id;
     session->asked_memory_limit_bytes = std::uint64_t{request.memory_limit_mib} << 20;
-    session->asked_thread_percentage = asked_thread_percentage_;
+    session->asked_thread_percentage = asked_.thread_percentage;
+    if (asked_.client_priority != 0) session->asked_client_priority = asked_.client_priority - 1;
     if (const std::string names = unenforced_variables_of(client_.pid); !names.empty()) {
       complain("{}: {} set and without effect: this broker does not enforce that yet.", session->name(),
                names + (names.find(',') == std::string::npos ? " is" : " are"));

@@ -102,7 +102,7 @@ class ClientConnection {
   bool refusing_ = false;
   ClientIdentity client_;
   std::uint64_t session_ = 0;
-  std::uint32_t asked_thread_percentage_ = 0;  // ProvisionAsk
+  proto::ProvisionAsk asked_;  // nothing, if its client has not asked
   bool attaches_ = false;  // handed over with an Attach under way
   proto::FileDescriptor pidfd_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after our end

@@ -44,6 +44,7 @@ void Commands::execute(const std::string& line, Answer answer, pid_t asker) cons
   if (name == "help") return answer({true, commands_help(kHelpWidth)});
   if (name == "set_default_device_pinned_mem_limit" || name == "set_device_pinned_mem_limit") return answer(set_memory_limit(command));
   if (name == "set_default_active_thread_percentage" || name == "set_active_thread_percentage") return answer(set_thread_percentage(command));
+  if (name == "set_default_client_priority") return answer(set_client_priority(command));
   answer(ask(command));
 }
 
@@ -107,6 +108,17 @@ Commands::Result Commands::set_thread_percentage(const ParsedCommand& command) c
   } else {
     manager_.thread_percentages().set(executor->id(), percentage);
   }
+  return {true, ""};
+}
+
+Commands::Result Commands::set_client_priority(const ParsedCommand& command) const {
+  const auto priority = static_cast<std::uint32_t>(command.number("PRIORITY"));
+  const proto::DriverFacts* const facts = manager_.facts();
+  for (unsigned device = 0; priority != 0 && facts != nullptr && device < std::min(facts->device_count, proto::kMaxDevices); ++device) {
+    if (facts->device[device].greatest_stream_priority < facts->device[device].least_stream_priority) continue;
+    return failure(fmt::format("device {} has one priority of streams only, so no client can come before another", device));
+  }
+  manager_.default_client_priority() = priority;
   return {true, ""};
 }
 

@@ -52,9 +52,11 @@ class Commands {
   [[nodiscard]] Result device_query(const ParsedCommand& command) const;
   [[nodiscard]] Result get_memory_limit(const ParsedCommand& command) const;
   [[nodiscard]] Result get_thread_percentage(const ParsedCommand& command) const;
+  [[nodiscard]] Result get_client_priority(const ParsedCommand& command) const;
   [[nodiscard]] Result users(const ParsedCommand& command) const;
   [[nodiscard]] Result set_memory_limit(const ParsedCommand& command) const;
   [[nodiscard]] Result set_thread_percentage(const ParsedCommand& command) const;
+  [[nodiscard]] Result set_client_priority(const ParsedCommand& command) const;
   [[nodiscard]] Result start_server(const ParsedCommand& command) const;
   [[nodiscard]] Result quit(const ParsedCommand& command) const;
   [[nodiscard]] Result hold(const ParsedCommand& command, pid_t asker) const;

@@ -84,6 +84,7 @@ Commands::Result Commands::ask(const ParsedCommand& command) const {
   if (name == "get_device_client_list") return get_device_client_list(command);
   if (name.ends_with("device_pinned_mem_limit")) return get_memory_limit(command);
   if (name.ends_with("active_thread_percentage")) return get_thread_percentage(command);
+  if (name == "get_default_client_priority") return get_client_priority(command);
   return {false, fmt::format("{} is not answered", name)};  // of the table and not here: a mistake of ours, which a test looks for
 }
 
@@ -260,6 +261,14 @@ Commands::Result Commands::get_memory_limit(const ParsedCommand& command) const 
   if (executor != nullptr) json.member("server", executor->number().number());
   json.member("device", *of_device).member("uuid", uuid_text(manager_.facts()->device[*of_device]));
   json.member("limit_bytes", bytes == 0 ? std::nullopt : std::optional(bytes));
+  return finished(json);
+}
+
+Commands::Result Commands::get_client_priority(const ParsedCommand& command) const {
+  const std::uint32_t priority = manager_.default_client_priority();
+  if (command.format() == AnswerFormat::text) return {true, fmt::format("{}\n", priority)};
+  JsonWriter json = document(command);
+  json.member("priority", priority);
   return finished(json);
 }
 

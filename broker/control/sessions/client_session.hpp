@@ -91,6 +91,8 @@ struct ClientSession {
   // has asked for itself; 0: nothing.
   std::optional<std::uint32_t> thread_percentage;
   std::uint32_t asked_thread_percentage = 0;
+  // 0: normal, 1: below normal; set when it is first opened. What its client has asked for itself.
+  std::optional<std::uint32_t> client_priority, asked_client_priority;
   DeviceCharge::Held device_held = std::make_shared<std::uint64_t>(0);
   [[nodiscard]] std::uint64_t memory_left_bytes() const {
     const std::uint64_t limit = memory_limit_bytes.value_or(0);

@@ -39,6 +39,7 @@ struct SessionLimits {
   ResourceLimits resources = limits_of_this_machine();
   std::string memory_limit_text;  // CUDA_MPS_PINNED_DEVICE_MEM_LIMIT of the broker: the default for its servers
   std::string thread_percentage_text;  // CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of the broker, likewise
+  std::string client_priority_text;    // CUDA_MPS_CLIENT_PRIORITY of the broker, likewise
   bool serves_all_users = false;  // else those of the broker's own uid
   bool shares_executors = false;  // all users are served in the same executors, in one address space
 

@@ -110,6 +110,9 @@ CUresult ExecutorParts::start() {
       try_clusters(*this, width);
     }
   }
+  int least = 0;
+  int greatest = 0;
+  if (driver->cuCtxGetStreamPriorityRange(&least, &greatest) == CUDA_SUCCESS) ranks.set_range(least, greatest);
   host_clock.open();
   (void)variables.open();
   return modules.open();

@@ -26,6 +26,7 @@
 #include "broker/executor/modules/function_names.hpp"
 #include "broker/executor/modules/persisting_cache.hpp"
 #include "broker/executor/modules/variable_keeper.hpp"
+#include "broker/executor/streams/priority_ranks.hpp"
 
 namespace mpsshim::broker {
 
@@ -54,6 +55,7 @@ struct ExecutorParts : ExecutorCore {
   void make_graph_again(std::uint64_t logged);
 
   FunctionNameTable function_names;
+  PriorityRanks ranks;
   StreamPool streams;
   EventPool events;
   Completion completion;

@@ -94,19 +94,45 @@ void StreamPool::destroy(std::unique_ptr<PooledStream> stream) {
   progress_.give_back(stream->progress_index);
 }
 
+CUresult StreamPool::make_handle(int priority, const GreenContextRef& green, CUstream& handle) {
+  if (green == nullptr) return driver_->cuStreamCreateWithPriority(&handle, CU_STREAM_NON_BLOCKING, priority);
+  const std::lock_guard lock(green->issue_lock());
+  return driver_->cuGreenCtxStreamCreate(&handle, green->handle(), CU_STREAM_NON_BLOCKING, priority);
+}
+
+// One of the pool's changes places with it; else the driver makes one.
+CUresult StreamPool::change_priority(PooledStream& stream, int priority) {
+  if (stream.green == nullptr) {
+    std::lock_guard lock(mutex_);
+    if (auto& free = free_[priority]; !free.empty()) {
+      std::unique_ptr<PooledStream> other = std::move(free.back());
+      free.pop_back();
+      std::swap(stream.handle, other->handle);
+      std::swap(stream.priority, other->priority);
+      free_[other->priority].push_back(std::move(other));
+      return CUDA_SUCCESS;
+    }
+  }
+  CUstream handle = nullptr;
+  {
+    const bool is_logged = stream.green == nullptr && before_make_ != nullptr;
+    const auto in_order = is_logged ? before_make_(priority) : std::unique_lock<std::mutex>();
+    if (const CUresult error = make_handle(priority, stream.green, handle); error != CUDA_SUCCESS) return error;
+  }
+  std::unique_lock<IssueLock> lock;
+  if (stream.green != nullptr) lock = std::unique_lock(stream.green->issue_lock());
+  driver_->cuStreamDestroy_v2(std::exchange(stream.handle, handle));
+  stream.priority = priority;
+  return CUDA_SUCCESS;
+}
+
 CUresult StreamPool::make(int priority, std::unique_ptr<PooledStream>& stream, const GreenContextRef& green) {
   std::optional<std::uint32_t> index = progress_.take();
   if (!index && give_one_up()) index = progress_.take();
   if (!index) return CUDA_ERROR_OUT_OF_MEMORY;
   CUstream handle = nullptr;
-  CUresult result = CUDA_SUCCESS;
   const proto::trace::Span span("driver", "cuStreamCreate", {"green", green != nullptr ? 1U : 0U});
-  if (green != nullptr) {
-    const std::lock_guard lock(green->issue_lock());
-    result = driver_->cuGreenCtxStreamCreate(&handle, green->handle(), CU_STREAM_NON_BLOCKING, priority);
-  } else {
-    result = driver_->cuStreamCreateWithPriority(&handle, CU_STREAM_NON_BLOCKING, priority);
-  }
+  const CUresult result = make_handle(priority, green, handle);
   if (result != CUDA_SUCCESS) {
     progress_.give_back(*index);
     return result;

@@ -29,6 +29,18 @@ constexpr std::uint32_t kSwitchCondition = 2;  // CU_GRAPH_COND_TYPE_SWITCH, sin
 NodeFault malformed(const char* what) { return {what, CUDA_SUCCESS}; }
 NodeFault refused(CUresult result) { return {nullptr, result}; }
 
+// The priority that a node has of its own, which a graph may be instantiated to go by.
+void take_rank(const GraphScope& scope, LaunchOp& launch) {
+  for (std::uint32_t i = 0; i < launch.attribute_count; ++i) {
+    std::byte* const place = launch.owned.get() + launch.parameter_bytes + i * sizeof(CUlaunchAttribute);
+    CUlaunchAttribute attribute;
+    std::memcpy(&attribute, place, sizeof attribute);
+    if (attribute.id != CU_LAUNCH_ATTRIBUTE_PRIORITY) continue;
+    attribute.value.priority = scope.parts.ranks.priority(scope.is_below_normal, attribute.value.priority);
+    std::memcpy(place, &attribute, sizeof attribute);
+  }
+}
+
 NodeFault read_kernel(GraphScope& scope, std::span<const std::byte> payload, NodeWork& work) {
   proto::LaunchRecord record;
   if (!take(payload, record)) return malformed("a kernel node is too short");
@@ -73,6 +85,7 @@ NodeFault read_kernel(GraphScope& scope, std::span<const std::byte> payload, Nod
     cluster = cluster_for_chain(node.launch.data + padded, record.attribute_count, node.launch.grid);
   if (const CUresult settled = settle_cluster(scope.parts, scope.session, *function->loaded, cluster); settled != CUDA_SUCCESS)
     return refused(settled);
+  take_rank(scope, node.launch);
   work = std::move(node);
   return {};
 }

@@ -29,11 +29,15 @@ Session::Session(ExecutorParts& parts, const message::SessionOpen& open)
       client_uid_(open.client_uid),
       thread_percentage_(open.thread_percentage),
       variables_(std::make_shared<SessionVariables>(id_, parts.control)),
-      context_{parts, channel_, id_, *variables_, parts.counts.index_of(id_)},
+      context_{parts, channel_, id_, *variables_, parts.counts.index_of(id_), is_below_normal_},
       streams_(context_),
-      home_(streams_, parts) {}
+      home_(streams_, parts) {
+  if (is_below_normal_) parts_.ranks.enter();
+}
 
-Session::~Session() = default;
+Session::~Session() {
+  if (is_below_normal_) parts_.ranks.leave();
+}
 
 std::shared_ptr<Session> Session::open(ExecutorParts& parts, Received<message::SessionOpen> received, CUresult& result) {
   const std::shared_ptr<Session> session(new Session(parts, received.message));
@@ -51,34 +55,6 @@ std::shared_ptr<Session> Session::open(ExecutorParts& parts, Received<message::S
   parts.faults.check(result, session->id_, "opening a session");
   discard(session);
   return nullptr;
-}
-
-// The driver makes a green context while nothing runs. Until it is there the client's records stay in the ring.
-void Session::await_share() {
-  if (!awaits_share_ || std::exchange(has_asked_share_, true)) return;
-  const auto make = [self = shared_from_this()](WindowResult window) {
-    const auto share = std::make_shared<SessionShare>();
-    CUresult result = CUDA_ERROR_MPS_SERVER_NOT_READY;
-    if (window == WindowResult::open) result = self->parts_.shares.make(self->thread_percentage_, *share);
-    self->run_on_worker([self, result, share] { self->take_share(result, std::move(*share)); });
-  };
-  start_window_call("cuGreenCtxCreate", make);
-}
-
-// A client that cannot be held to its share is not served.
-void Session::take_share(CUresult result, SessionShare share) {
-  has_asked_share_ = false;
-  if (!is_reading() || (paused_ && result == CUDA_ERROR_MPS_SERVER_NOT_READY)) return;  // it goes elsewhere; if not, it asks again
-  awaits_share_ = false;
-  share_ = std::move(share);
-  if (result == CUDA_SUCCESS) result = streams_.confine(share_.green);
-  if (result == CUDA_SUCCESS) return;
-  failed_ = true;
-  parts_.faults.check(result, id_, "cuGreenCtxCreate");
-  log_error("Session {} (pid {}): it is to have {} % of the multiprocessors, and no green context can be made for that: {}. The session ends", id_,
-            client_pid_, proto::percentage_text(thread_percentage_), parts_.driver.describe(result));
-  channel_.set_failed(result);
-  abandon_jobs();
 }
 
 void Session::set_owner(SessionOwner* owner) {

@@ -43,7 +43,7 @@ class SessionObjects {
   [[nodiscard]] SessionConditions& conditions() { return conditions_; }
   [[nodiscard]] GreenTable& greens() { return greens_; }
   // What a description of a graph may name.
-  [[nodiscard]] GraphScope graph_scope() { return {parts_, id_, checked(), functions_, events_, greens_, conditions_, share_.green}; }
+  [[nodiscard]] GraphScope graph_scope() { return {parts_, id_, checked(), functions_, events_, greens_, conditions_, share_.green, is_below_normal_}; }
   // The green context that it has in place of the whole device; null: it has that.
   [[nodiscard]] const GreenContextRef& share() const { return share_.green; }
   // Of this session, in the driver; those included that are about to be made, or to end.
@@ -53,6 +53,7 @@ class SessionObjects {
   SessionObjects(ExecutorParts& parts, const message::SessionOpen& open)
       : parts_(parts),
         id_(open.session),
+        is_below_normal_(open.client_priority != 0),
         memory_(parts.driver, parts.control, parts.device, id_, open.device_lease, open.pinned_lease, parts.chunks, parts.bulk_lane,
                 open.device_limit_bytes),
         arrays_(parts.driver),
@@ -62,6 +63,7 @@ class SessionObjects {
 
   ExecutorParts& parts_;
   const std::uint64_t id_;
+  const bool is_below_normal_;  // its client's priority
   MemoryMap memory_;
   SessionArrays arrays_;  // some of external memory
   EventTable events_;

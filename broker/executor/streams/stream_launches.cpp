@@ -127,6 +127,9 @@ CUresult StreamQueue::launch(const LaunchOp& launch) {
 CUresult StreamQueue::launch_with_attributes(const LaunchOp& launch) {
   std::vector<CUlaunchAttribute> attributes(launch.attribute_count);
   std::memcpy(attributes.data(), launch.data + launch.parameter_bytes, attributes.size() * sizeof(CUlaunchAttribute));
+  for (CUlaunchAttribute& attribute : attributes) {
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PRIORITY) attribute.value.priority = context_.priority(attribute.value.priority);
+  }
   if (launch.is_cooperative) {
     CUlaunchAttribute cooperative{};
     cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;

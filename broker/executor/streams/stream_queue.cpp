@@ -86,6 +86,14 @@ void StreamQueue::finish() {
   context_.parts.streams.give_back(std::move(stream_));
 }
 
+// The driver's refusal leaves it what it has: a priority is no promise.
+bool StreamQueue::change_priority(int priority) {
+  if (is_finished() || stream_->priority == priority) return true;
+  if (in_window_ || !has_completed(account_.issued()) || is_probing() || has_output() || has_late_fences() || !move_to(nullptr)) return false;
+  (void)context_.check(context_.parts.streams.change_priority(*stream_, priority), "cuStreamCreateWithPriority");
+  return true;
+}
+
 // What the stream it leaves has done has ended, so nothing is to be ordered; what is queued goes into the next one.
 bool StreamQueue::move_to(SideContext* side) {
   if (side == (aside_ ? &aside_->context() : nullptr) || is_finished() || stream_->green != nullptr || stream_->priority != 0 ||

@@ -75,6 +75,9 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   // stream for it. A queue that cannot be aside stays where it is, and that is well.
   [[nodiscard]] bool move_to(SideContext* side);
 
+  // Its work has that priority from now on. False: what was issued has not ended.
+  [[nodiscard]] bool change_priority(int priority);
+
   // Graphs that name functions of a module that goes away.
   void forget_chains() { chains_.clear(); }
   // Gives the driver's stream back; the queue is idle. From then on every position counts as completed.

@@ -23,9 +23,9 @@ CUresult StreamSet::create(proto::StreamId id, bool is_blocking, int priority) {
   if (table_.find(id) || id.index() >= proto::kFenceWords) return CUDA_ERROR_INVALID_HANDLE;
   std::unique_ptr<PooledStream> stream;
   StreamPool& streams = context_.parts.streams;
-  const CUresult result = share_ != nullptr ? streams.take_green(context_.session, share_, priority, stream)
-                                            : streams.take(context_.session, priority, stream);
-  return result == CUDA_SUCCESS ? add(id, std::move(stream), is_blocking) : result;
+  const CUresult result = share_ != nullptr ? streams.take_green(context_.session, share_, context_.priority(priority), stream)
+                                            : streams.take(context_.session, context_.priority(priority), stream);
+  return result == CUDA_SUCCESS ? add(id, std::move(stream), is_blocking, priority) : result;
 }
 
 CUresult StreamSet::confine(const GreenContextRef& share) {
@@ -39,12 +39,13 @@ CUresult StreamSet::confine(const GreenContextRef& share) {
 CUresult StreamSet::create_green(proto::StreamId id, const GreenContextRef& green, int priority) {
   if (table_.find(id) || id.index() >= proto::kFenceWords) return CUDA_ERROR_INVALID_HANDLE;
   std::unique_ptr<PooledStream> stream;
-  const CUresult result = context_.parts.streams.take_green(context_.session, green, priority, stream);
-  return result == CUDA_SUCCESS ? add(id, std::move(stream), false) : result;
+  const CUresult result = context_.parts.streams.take_green(context_.session, green, context_.priority(priority), stream);
+  return result == CUDA_SUCCESS ? add(id, std::move(stream), false, priority) : result;
 }
 
-CUresult StreamSet::add(proto::StreamId id, std::unique_ptr<PooledStream> stream, bool is_blocking) {
+CUresult StreamSet::add(proto::StreamId id, std::unique_ptr<PooledStream> stream, bool is_blocking, int asked_priority) {
   auto entry = std::make_unique<Entry>();
+  entry->asked_priority = asked_priority;
   entry->queue = std::make_shared<StreamQueue>(context_, total_, id.index(), is_blocking, std::move(stream));
   const std::shared_ptr<StreamQueue> queue = entry->queue;
   if (table_.insert(id, std::move(entry))) return CUDA_SUCCESS;
@@ -289,6 +290,13 @@ bool StreamSet::move_to(SideContext* side) {
   bool all = true;
   table_.for_each([&](proto::StreamId, Entry& entry) { all &= entry.queue->move_to(side); });
   return all;
+}
+
+void StreamSet::take_ranks() {
+  const bool are_apart = context_.parts.ranks.are_apart();
+  bool all = true;
+  table_.for_each([&](proto::StreamId, Entry& entry) { all &= entry.queue->change_priority(context_.priority(entry.asked_priority)); });
+  if (all) are_apart_ = are_apart;
 }
 
 std::size_t StreamSet::count() const {

@@ -102,6 +102,9 @@ class StreamSet {
   // Streams that are idle go on in that context (StreamQueue::move_to). True if all of them are there.
   [[nodiscard]] bool move_to(SideContext* side);
   [[nodiscard]] std::size_t count() const;
+  // Clients' priorities have come apart, or together again, and streams do not have theirs yet (PriorityRanks). Those that are idle get it.
+  [[nodiscard]] bool has_other_ranks() const { return context_.parts.ranks.are_apart() != are_apart_; }
+  void take_ranks();
 
   void forget_chains();
   void drop_queued();
@@ -110,6 +113,7 @@ class StreamSet {
  private:
   struct Entry {
     std::shared_ptr<StreamQueue> queue;
+    int asked_priority = 0;
   };
   using Table = proto::HandleTable<proto::HandleKind::stream, Entry>;
 
@@ -121,7 +125,7 @@ class StreamSet {
     const GreenContext* of = nullptr;  // whose streams come behind it; null: all. Compared, never used
   };
 
-  [[nodiscard]] CUresult add(proto::StreamId id, std::unique_ptr<PooledStream> stream, bool is_blocking);
+  [[nodiscard]] CUresult add(proto::StreamId id, std::unique_ptr<PooledStream> stream, bool is_blocking, int asked_priority);
   void order_null_stream();
   void order_behind_barriers(StreamQueue& queue);
   void order_blocking_stream(StreamQueue& queue);
@@ -133,6 +137,7 @@ class StreamSet {
   QueuedTotal total_;
   Pace pace_;
   std::uint64_t appended_ = 0;
+  bool are_apart_ = false;
   Table table_;
   std::shared_ptr<StreamQueue> null_stream_;
   GreenContextRef share_;  // null: the whole device

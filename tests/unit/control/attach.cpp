@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include <deque>
+
 #include "tests/unit/control/support/control_fixture.hpp"
 
 using namespace mpsshim;
@@ -284,4 +286,38 @@ TEST_CASE("no driver serves: said so, once, with the last reason") {
   REQUIRE(turn_until(broker.loop, [&] { return !broker.cannot_start.empty(); }));
   CHECK(broker.cannot_start.find("libtest.so") != std::string::npos);
   CHECK(broker.cannot_start.find("100") != std::string::npos);
+}
+
+TEST_CASE("attach: what a client asks for itself is told, and goes to the executor with what operators have set") {
+  struct Case {
+    std::uint32_t asked_percentage, asked_priority;
+    std::uint32_t percentage, priority;
+  };
+  ControlFixture broker;
+  broker.serve();
+  broker.manager.thread_percentages().set({}, 5'000);
+  broker.manager.default_client_priority() = 1;
+  std::deque<TestClient> clients;
+  for (const Case& one : {Case{0, 0, 5'000, 1}, Case{2'500, 1, 2'500, 0}, Case{7'500, 2, 5'000, 1}, Case{10'001, 3, 5'000, 1}}) {
+    TestClient& client = clients.emplace_back(broker.connect());
+    REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+    proto::ProvisionAsk ask;
+    ask.thread_percentage = one.asked_percentage;
+    ask.client_priority = one.asked_priority;
+    const auto told = client.ask<proto::ProvisionTold>(ask);
+    CHECK(told.thread_percentage[0] == one.percentage);
+    client.send(proto::Attach{});
+    const auto open = broker.executor().expect<message::SessionOpen>();
+    CHECK(open.message.thread_percentage == one.percentage);
+    CHECK(open.message.client_priority == one.priority);
+    broker.executor().send(message::SessionOpened{.session = open.message.session});
+    CHECK(client.await<proto::Attached>().thread_percentage == one.percentage);
+  }
+  broker.manager.thread_percentages().set_default(2'000);
+  TestClient old = broker.connect();  // of a library that does not ask
+  REQUIRE(old.hello().header.status == CUDA_SUCCESS);
+  old.send(proto::Attach{});
+  const auto open = broker.executor().expect<message::SessionOpen>();
+  CHECK(open.message.thread_percentage == 5'000);
+  CHECK(open.message.client_priority == 1);
 }

@@ -80,6 +80,29 @@ TEST_CASE("answers: percentages of the multiprocessors") {
   CHECK(console.ok("get_default_active_thread_percentage") == "12.25\n");
 }
 
+TEST_CASE("answers: clients' priority") {
+  ControlFixture broker;
+  broker.serve();
+  Console console(broker);
+  const std::string json = R"({"schema":"mpsshim.get_default_client_priority","version":1,"priority":)";
+  CHECK(console.ok("get_default_client_priority") == "0\n");
+  CHECK(console.ok("set_default_client_priority 1") == "");
+  CHECK(console.ok("get_default_client_priority") == "1\n");
+  CHECK(console.ok("get_default_client_priority --json") == json + "1}\n");
+  CHECK(console.ok("set_default_client_priority 0") == "");
+  CHECK(console.ok("get_default_client_priority --json") == json + "0}\n");
+}
+
+TEST_CASE("answers: no priority is set on a device that has one alone") {
+  ControlFixture broker;
+  broker.executor().greatest_priority = 0;
+  broker.serve();
+  Console console(broker);
+  CHECK(console.error("set_default_client_priority 1") == "device 0 has one priority of streams only, so no client can come before another");
+  CHECK(console.ok("set_default_client_priority 0") == "");
+  CHECK(console.ok("get_default_client_priority") == "0\n");
+}
+
 TEST_CASE("answers: no percentage is set that the driver cannot enforce") {
   ControlFixture broker;
   broker.executor().driver_version = 12'030;
@@ -165,6 +188,6 @@ TEST_CASE("answers: every question of the table is answered, and as JSON where t
     CHECK(std::count(json.begin(), json.end(), '\n') == 1);
     ++documents;
   }
-  CHECK(documents == 12);
+  CHECK(documents == 13);
   CHECK(console.ok("help").find("ps [-l] [-p PID] [--json | --csv]\n") != std::string::npos);
 }

@@ -43,6 +43,7 @@ constexpr Mistake kMistakes[] = {
     {"get_active_thread_percentage", "PID is missing: usage: get_active_thread_percentage [--json] PID"},
     {"set_default_active_thread_percentage", "PERCENTAGE is missing: usage: set_default_active_thread_percentage PERCENTAGE"},
     {"set_active_thread_percentage", "PID is missing"},
+    {"set_default_client_priority", "PRIORITY is missing: usage: set_default_client_priority PRIORITY"},
     {"set_active_thread_percentage S", "PERCENTAGE is missing: usage: set_active_thread_percentage PID PERCENTAGE"},
     {"start_server", "-uid is missing: usage: start_server -uid UID"},
     {"start_server -uid", "-uid needs a value, UID"},
@@ -67,6 +68,8 @@ constexpr Mistake kMistakes[] = {
     {"set_default_device_pinned_mem_limit 0 1G 2", "\"2\" is one word too many"},
     {"set_device_pinned_mem_limit S 0 1G 2", "\"2\" is one word too many"},
     {"get_default_active_thread_percentage 50", "\"50\" is one word too many"},
+    {"get_default_client_priority 0", "\"0\" is one word too many: usage: get_default_client_priority [--json]"},
+    {"set_default_client_priority 0 1", "\"1\" is one word too many"},
     {"get_active_thread_percentage S 50", "\"50\" is one word too many"},
     {"set_default_active_thread_percentage 50 60", "\"60\" is one word too many"},
     {"set_active_thread_percentage S 50 60", "\"60\" is one word too many"},
@@ -115,6 +118,8 @@ constexpr Mistake kMistakes[] = {
     {"get_device_pinned_mem_limit x 0", "\"x\" is no number"},
     {"set_device_pinned_mem_limit x 0 1G", "\"x\" is no number"},
     {"get_active_thread_percentage x", "\"x\" is no number, and PID is one"},
+    {"set_default_client_priority normal", "\"normal\" is no number, and PRIORITY is one"},
+    {"set_default_client_priority 0.5", "\"0.5\" is no number"},
     {"set_active_thread_percentage x 50", "\"x\" is no number, and PID is one"},
     {"start_server -uid root", "\"root\" is no number, and UID is one"},
     {"terminate_client x 1", "\"x\" is no number, and SERVER is one"},
@@ -134,6 +139,8 @@ constexpr Mistake kMistakes[] = {
     {"hold -5", "\"-5\" is out of range"},
     {"start_server -uid -1", "\"-1\" is out of range: UID is 0 to 4294967294"},
     {"start_server -uid 4294967295", "\"4294967295\" is out of range"},
+    {"set_default_client_priority 2", "\"2\" is out of range: PRIORITY is 0 to 1"},
+    {"set_default_client_priority -1", "\"-1\" is out of range"},
     {"quit -t -1", "\"-1\" is out of range: SECONDS is 0 to 1000000"},
     {"quit -t 1000001", "\"1000001\" is out of range"},
     {"restart -t 1000001", "\"1000001\" is out of range"},
@@ -185,7 +192,7 @@ TEST_CASE("what cannot be obeyed is one line with the word and the remedy, and c
   const auto everything = [&] {
     std::string all;
     for (const char* question : {"servers", "ps -l", "users", "get_default_device_pinned_mem_limit 0",
-                                 "get_default_active_thread_percentage"})
+                                 "get_default_active_thread_percentage", "get_default_client_priority"})
       all += console.ok(question);
     return all + console.ok("get_device_pinned_mem_limit " + server + " 0") + console.ok("get_active_thread_percentage " + server);
   };

@@ -68,9 +68,11 @@ void FakeDriver::end_green_use(CUcontext context) {
 
 void FakeDriver::submit_all(CUstream stream, std::vector<FakeCall> calls, std::function<void()> effect) {
   CUcontext context = nullptr;
+  int priority = 0;
   {
     const std::lock_guard lock(mutex_);
     context = streams_[stream].context;
+    priority = streams_[stream].priority;
   }
   if (context != nullptr) begin_green_use(context);
   {
@@ -78,6 +80,7 @@ void FakeDriver::submit_all(CUstream stream, std::vector<FakeCall> calls, std::f
     for (FakeCall& call : calls) {
       call.stream = stream;
       call.stream_context = context;
+      call.priority = priority;
     }
     if (!effect) effect = [] {};
     if (holding_) {

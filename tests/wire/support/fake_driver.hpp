@@ -52,6 +52,8 @@ struct FakeCall {
   std::uint64_t bytes_or_value = 0;
   unsigned chain = 0;  // number of the graph launch, 0: issued by itself
   std::size_t chain_length = 0;
+  int priority = 0;                    // of the stream
+  int own_priority = 0;                // that its launch names
   CUcontext stream_context = nullptr;  // whose multiprocessors the stream has; null: the whole device's
   CUcontext graph_context = nullptr;   // of a graph's node: what was current when it was added
 };
@@ -126,6 +128,7 @@ class FakeDriver {
   struct Stream {
     std::deque<Submission> pending;
     CUcontext context = nullptr;
+    int priority = 0;
   };
   // A handle that nothing had before.
   template <typename Handle>

@@ -78,7 +78,13 @@ struct FakeLaunchesEntry {
       if (cluster != kNoCluster && cluster != wanted) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
       cluster = wanted;
     }
-    return launch_in(cluster, config->numAttrs, handle, config->gridDimX, config->hStream, parameters);
+    const CUresult result = launch_in(cluster, config->numAttrs, handle, config->gridDimX, config->hStream, parameters);
+    for (const CUlaunchAttribute& attribute : std::span(config->attrs, config->numAttrs)) {
+      if (attribute.id != CU_LAUNCH_ATTRIBUTE_PRIORITY || result != CUDA_SUCCESS) continue;
+      std::lock_guard lock(FakeDriver::current().mutex_);
+      FakeDriver::current().calls_.back().own_priority = attribute.value.priority;
+    }
+    return result;
   }
   static CUresult CUDAAPI launch_cooperative(CUfunction handle, unsigned grid_x, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                                              CUstream stream, void** parameters) {

@@ -12,7 +12,12 @@ thread_local std::vector<CUcontext> pushed;  // contexts, above the executor's o
 
 // The functions behind the table.
 struct FakeStreamsEntry {
-  static CUresult CUDAAPI stream_create(CUstream* stream, unsigned, int) { return FakeDriver::current().make(stream); }
+  static CUresult CUDAAPI stream_create(CUstream* stream, unsigned, int priority) {
+    FakeDriver::current().make(stream);
+    std::lock_guard lock(FakeDriver::current().mutex_);
+    FakeDriver::current().streams_[*stream].priority = priority;
+    return CUDA_SUCCESS;
+  }
   // A green context is its own handle as a context; streams count it.
   static CUresult CUDAAPI device_resource(CUdevice, CUdevResource* resource, CUdevResourceType type) {
     *resource = CUdevResource{};
@@ -43,10 +48,11 @@ struct FakeStreamsEntry {
     *context = reinterpret_cast<CUcontext>(green);
     return CUDA_SUCCESS;
   }
-  static CUresult CUDAAPI green_stream(CUstream* stream, CUgreenCtx green, unsigned, int) {
+  static CUresult CUDAAPI green_stream(CUstream* stream, CUgreenCtx green, unsigned, int priority) {
     FakeDriver::current().make(stream);
     std::lock_guard lock(FakeDriver::current().mutex_);
     FakeDriver::current().streams_[*stream].context = reinterpret_cast<CUcontext>(green);
+    FakeDriver::current().streams_[*stream].priority = priority;
     ++FakeDriver::current().green_streams;
     return CUDA_SUCCESS;
   }

@@ -54,7 +54,7 @@ WireExecutor::~WireExecutor() {
   window.reset();
 }
 
-WireClient::WireClient(WireExecutor& executor, std::uint64_t session) : executor_(executor), batch_(64 * 1024) {
+WireClient::WireClient(WireExecutor& executor, std::uint64_t session, std::uint32_t client_priority) : executor_(executor), batch_(64 * 1024) {
   proto::FileDescriptor channel = proto::create_memory_file("channel", proto::kChannelBytes);
   proto::FileDescriptor fences = proto::create_memory_file("fences", proto::kFenceSegmentBytes);
   if (!proto::seal(channel, proto::Seal::size) || !proto::seal(fences, proto::Seal::size)) throw std::bad_alloc();
@@ -68,6 +68,7 @@ WireClient::WireClient(WireExecutor& executor, std::uint64_t session) : executor
 
   broker::Received<broker::message::SessionOpen> open;
   open.message.session = session;
+  open.message.client_priority = client_priority;
   open.message.device_lease = {kDeviceLease + (session - 1) * kLeaseBytes, kLeaseBytes};
   open.message.pinned_lease = {kPinnedLease + (session - 1) * kLeaseBytes, kLeaseBytes};
   open.fds.channel = std::move(channel);
@@ -124,6 +125,7 @@ std::size_t WireClient::write_records(std::span<std::byte> bytes) {
 }
 
 broker::StreamSet::Issue WireClient::turn(bool dry) {
+  if (session_->streams().has_other_ranks()) session_->streams().take_ranks();
   if (session_->may_read() && session_->channel().ring().has_records()) {
     const proto::RingConsumer::Batch batch = session_->channel().ring().copy_out(batch_);
     broker::dispatch_batch(*session_, std::span<const std::byte>(batch_.data(), batch.bytes));

@@ -60,6 +60,7 @@ class ExecutorPeer {
     facts->device_count = 2;
     for (auto& device : facts->device) {
       device.total_memory_bytes = memory_bytes;
+      device.greatest_stream_priority = greatest_priority;
       device.is_cpu_device = is_cpu ? 1 : 0;
       device.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_MODE] = exclusive ? CU_COMPUTEMODE_EXCLUSIVE_PROCESS : CU_COMPUTEMODE_DEFAULT;
     }
@@ -153,6 +154,7 @@ class ExecutorPeer {
   bool exclusive = false;    // compute mode of its devices
   bool is_cpu = false;       // the CPU driver's
   int driver_version = 13'000;
+  int greatest_priority = -5;  // of streams; the least is 0
 
  private:
   EventLoop& loop_;

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Clients' priority by the manual's rules: a default, and what a client asks for itself, which goes above it either way. Which priorities streams have
+// in the driver is in tests/wire/client_priorities.cpp; here is what is set and told, and on a GPU what comes of it.
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "tests/process/client.hpp"
+#include "tests/support/broker_fixture.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+constexpr const char* kVariable = "CUDA_MPS_CLIENT_PRIORITY";
+
+Client start(const BrokerFixture& broker, const std::map<std::string, std::string>& environment = {}) {
+  ProgramOptions options;
+  options.converses = true;
+  options.environment = environment;
+  return {broker.start("share_client", options), Client::Attached::waits};
+}
+
+std::string of_default(const BrokerFixture& broker) { return broker.ctl({"get_default_client_priority"}).output; }
+
+}  // namespace
+
+TEST_CASE("the broker's environment is the default, a command changes it, and it stays over a restart") {
+  BrokerOptions options;
+  options.environment = {{kVariable, "1"}};
+  const BrokerFixture broker(options);
+  CHECK(of_default(broker) == "1\n");
+  Client below = start(broker);
+  REQUIRE(broker.ctl({"set_default_client_priority", "0"}).ok());
+  CHECK(of_default(broker) == "0\n");
+  Client normal = start(broker);
+  Client asks = start(broker, {{kVariable, "1"}});
+  for (Client* client : {&below, &normal, &asks}) {
+    for (const char* kind : {"null", "blocking", "urgent", "chain", "graph", "green"}) {
+      INFO(kind);
+      CHECK(client->ask(std::string("where ") + kind, std::chrono::seconds(60)).starts_with("ok 0 "));
+    }
+    CHECK(client->program().errors().empty());
+  }
+  REQUIRE(broker.ctl({"set_default_client_priority", "1"}).ok());
+  REQUIRE(broker.ctl({"restart"}).ok());
+  CHECK(of_default(broker) == "1\n");
+  for (Client* client : {&below, &normal, &asks}) CHECK(client->ask("where chain").starts_with("ok 0 "));
+}
+
+TEST_CASE("what is wrong in the variable of a priority is told, and left out") {
+  BrokerOptions options;
+  options.environment = {{kVariable, "2"}};
+  const BrokerFixture broker(options);
+  CHECK(broker.log().find("CUDA_MPS_CLIENT_PRIORITY: \"2\" is no priority (0: normal, 1: below normal)") != std::string::npos);
+  CHECK(of_default(broker) == "0\n");
+  for (const char* wrong : {"2", "-1", "low"}) {
+    INFO(wrong);
+    Client client = start(broker, {{kVariable, wrong}});
+    const std::string errors = client.program().errors();
+    CHECK(errors.find(std::string(kVariable) + ": \"" + wrong + "\" is no priority") != std::string::npos);
+    CHECK(std::ranges::count(errors, '\n') == 1);
+  }
+}
+
+TEST_CASE("beside each other a client below normal gets less of a full GPU than a normal one") {
+  if (!on_gpu()) MPSSHIM_SKIP("the CPU driver goes by no priorities: needs a GPU");
+  const BrokerFixture broker;
+  Client below = start(broker, {{kVariable, "1"}});
+  Client normal = start(broker);
+  (void)normal.ask("work 500");  // clocks
+  below.begin("work 3000");
+  normal.begin("work 3000");
+  const std::string of_below = below.answer();
+  const std::string of_normal = normal.answer();
+  INFO("below normal: " << of_below << ", normal: " << of_normal);
+  REQUIRE(of_below.starts_with("ok "));
+  REQUIRE(of_normal.starts_with("ok "));
+  CHECK(std::stoul(of_normal.substr(3)) > 2 * std::stoul(of_below.substr(3)));
+}
