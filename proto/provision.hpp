@@ -11,6 +11,9 @@
 
 namespace mpsshim::proto {
 
+// The first driver with green contexts, by which percentages are enforced.
+inline constexpr int kFirstDriverWithShares = 12'040;
+
 // Percentages are in hundredths of a percent, 1 to this: all of the device.
 inline constexpr std::uint32_t kWholePercentage = 10'000;
 

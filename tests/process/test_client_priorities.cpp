@@ -59,7 +59,9 @@ TEST_CASE("what is wrong in the variable of a priority is told, and left out") {
     INFO(wrong);
     Client client = start(broker, {{kVariable, wrong}});
     const std::string errors = client.program().errors();
-    CHECK(errors.find(std::string(kVariable) + ": \"" + wrong + "\" is no priority") != std::string::npos);
+    std::string told = kVariable;
+    told.append(": \"").append(wrong).append("\" is no priority");
+    CHECK(errors.find(told) != std::string::npos);
     CHECK(std::ranges::count(errors, '\n') == 1);
   }
 }

@@ -147,6 +147,10 @@ void SessionManager::take_default_limits(const proto::DriverFacts& facts) {
   for (unsigned device = 0; device < facts.device_count; ++device) {
     if (limits.limit_bytes[device] != 0) memory_limits_.set_default(device, limits.limit_bytes[device]);
   }
+  if (facts.driver_version >= proto::kFirstDriverWithShares || thread_percentages_.default_value() == proto::kWholePercentage) return;
+  log_warning("Clients are to have {} % of the multiprocessors, which this driver cannot enforce (CUDA 12.4 is the first that can): it is left out.",
+              proto::percentage_text(thread_percentages_.default_value()));
+  thread_percentages_.set_default(proto::kWholePercentage);
 }
 
 // The same. A command that comes before the first server is ready is the later word.

@@ -280,7 +280,8 @@ void ClientConnection::refuse_sessions() { refusing_ = true; }
 
 // A number that is out of range asks for nothing: libraries of this project read the variables, and leave out what is wrong in them.
 void ClientConnection::on(const proto::ProvisionAsk& request) {
-  asked_.thread_percentage = request.thread_percentage <= proto::kWholePercentage ? request.thread_percentage : 0;
+  const bool can_be_enforced = manager_.facts() != nullptr && manager_.facts()->driver_version >= proto::kFirstDriverWithShares;
+  asked_.thread_percentage = can_be_enforced && request.thread_percentage <= proto::kWholePercentage ? request.thread_percentage : 0;
   asked_.client_priority = request.client_priority <= 2 ? request.client_priority : 0;
   proto::ProvisionTold told;
   for (unsigned device = 0; device < proto::kMaxDevices; ++device) {

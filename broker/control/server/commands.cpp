@@ -17,7 +17,6 @@ namespace mpsshim::broker::control {
 namespace {
 
 constexpr std::size_t kHelpWidth = 118;
-constexpr int kFirstDriverWithShares = 12'040;  // cuGreenCtxCreate
 
 Commands::Result failure(std::string text) { return {false, std::move(text)}; }
 
@@ -99,7 +98,7 @@ Commands::Result Commands::set_thread_percentage(const ParsedCommand& command) c
   if (!fault.empty()) return failure(fault);
   const std::uint32_t percentage = proto::parse_percentage(command.text("PERCENTAGE")).value_or(proto::kWholePercentage);
   const proto::DriverFacts* const facts = manager_.facts();
-  if (percentage < proto::kWholePercentage && facts != nullptr && facts->driver_version < kFirstDriverWithShares) {
+  if (percentage < proto::kWholePercentage && facts != nullptr && facts->driver_version < proto::kFirstDriverWithShares) {
     return failure(fmt::format("the driver (CUDA {}.{}) has no green contexts, and so no shares of multiprocessors: CUDA 12.4 is the first that has",
                                facts->driver_version / 1'000, facts->driver_version % 1'000 / 10));
   }

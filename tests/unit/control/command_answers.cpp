@@ -112,9 +112,23 @@ TEST_CASE("answers: no percentage is set that the driver cannot enforce") {
   const std::string told = "the driver (CUDA 12.3) has no green contexts, and so no shares of multiprocessors: CUDA 12.4 is the first that has";
   CHECK(console.error("set_default_active_thread_percentage 50") == told);
   CHECK(console.error("set_active_thread_percentage " + server + " 50") == told);
+  TestClient client = broker.connect();
+  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+  proto::ProvisionAsk ask;
+  ask.thread_percentage = 2'500;
+  CHECK(client.ask<proto::ProvisionTold>(ask).thread_percentage[0] == proto::kWholePercentage);
   CHECK(console.ok("set_default_active_thread_percentage 100") == "");
   CHECK(console.ok("get_default_active_thread_percentage") == "100.0\n");
   CHECK(console.ok("get_active_thread_percentage " + server) == "100.0\n");
+}
+
+TEST_CASE("answers: a percentage that was set before the driver was known to be too old is left out") {
+  ControlFixture broker;
+  Console console(broker);
+  console.ok("set_default_active_thread_percentage 50");
+  broker.executor().driver_version = 12'030;
+  broker.serve();
+  CHECK(console.ok("get_default_active_thread_percentage") == "100.0\n");
 }
 
 TEST_CASE("answers: clients, servers and users, in all forms") {
