@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What part of a device a client may have, and how urgent its work is, as people write it: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, CUDA_MPS_CLIENT_PRIORITY
-// and the commands of the manual's ("Volta MPS Execution Resource Provisioning", "Client Priority Level Control"). And how many multiprocessors that is, which library and executor reckon by themselves, alike.
+// What part of a device a client may have, and how urgent its work is, as people write it: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,
+// CUDA_MPS_CLIENT_PRIORITY and the commands of the manual's ("Volta MPS Execution Resource Provisioning", "Client Priority Level Control"). And how
+// many multiprocessors that is, which library and executor reckon by themselves, alike.
 #pragma once
 
 #include <algorithm>

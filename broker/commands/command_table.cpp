@@ -100,14 +100,10 @@ std::vector<CommandSpec> actions() {
        {kPercentage},
        Formats::text,
        true,
-       "How many of a device's multiprocessors each client may use, of servers that have had no client yet. PERCENTAGE: above 0, to 100, such as 25 or "
+       "How many of a device's multiprocessors each client may use, of servers that have had no client yet. PERCENTAGE: above 0, to 100, such as 25 "
+       "or "
        "12.5; rounded down to what the device can part"},
-      {"set_active_thread_percentage",
-       {},
-       {kServer, kPercentage},
-       Formats::text,
-       true,
-       "The same of that server, for clients that come from now on"},
+      {"set_active_thread_percentage", {}, {kServer, kPercentage}, Formats::text, true, "The same of that server, for clients that come from now on"},
       {"set_default_client_priority",
        {},
        {kPriority},

@@ -23,8 +23,8 @@ namespace mpsshim::broker::run {
 
 // `asked` for all devices, and what is in `limits` already (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT). nullopt: `asked` is no size.
 [[nodiscard]] std::optional<std::string> with_memory_limit(const std::string& asked, const std::string& limits);
-// `asked`, with or without a percent sign, or what `percentage` holds the program to already (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), where that is lower.
-// nullopt: `asked` is no percentage.
+// `asked`, with or without a percent sign, or what `percentage` holds the program to already (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), where that is
+// lower. nullopt: `asked` is no percentage.
 [[nodiscard]] std::optional<std::string> with_gpu_share(const std::string& asked, const std::string& percentage);
 
 }  // namespace mpsshim::broker::run

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clients' priority by the manual's rules: a default, and what a client asks for itself, which goes above it either way. Which priorities streams have
-// in the driver is in tests/wire/client_priorities.cpp; here is what is set and told, and on a GPU what comes of it.
+// Clients' priority by the manual's rules: a default, and what a client asks for itself, which goes above it either way. Which priorities streams
+// have in the driver is in tests/wire/client_priorities.cpp; here is what is set and told, and on a GPU what comes of it.
 #include <algorithm>
 #include <map>
 #include <string>

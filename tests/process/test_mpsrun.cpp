@@ -343,11 +343,10 @@ TEST_CASE("mpsrun gives a program its share of memory, and its rank's device") {
   CHECK(run(with({"--device", "local"}), {{"OMPI_COMM_WORLD_LOCAL_RANK", "3"}}).output == "0 \n");  // the CPU driver has one
   CHECK(run(with({"--device", "local"}), {{"SLURM_LOCALID", "1"}, {"CUDA_VISIBLE_DEVICES", "5,6"}}).output == "6 \n");
 
-  const std::pair<std::vector<std::string>, std::string> wrong[] = {
-      {{"--mem", "lots"}, "--mem lots is no size"},
-      {{"--gpu-share", "a-third"}, "--gpu-share a-third is no percentage"},
-      {{"--device", "x"}, "--device x is no device"},
-      {{"--device", "local"}, "no launcher has said"}};
+  const std::pair<std::vector<std::string>, std::string> wrong[] = {{{"--mem", "lots"}, "--mem lots is no size"},
+                                                                    {{"--gpu-share", "a-third"}, "--gpu-share a-third is no percentage"},
+                                                                    {{"--device", "x"}, "--device x is no device"},
+                                                                    {{"--device", "local"}, "no launcher has said"}};
   for (const auto& [words, told] : wrong) {
     const Outcome outcome = run(with(words));
     INFO(outcome.explain());

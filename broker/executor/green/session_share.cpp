@@ -120,8 +120,9 @@ CUresult SessionShares::make_green(const Run& run, GreenContextRef& green) {
   if (const CUresult error = descriptors_.find(core_, kOfNobody, shares, descriptor, identity); error != CUDA_SUCCESS) return error;
   const GreenContextSlot slot = count_green_context(core_, std::make_shared<std::atomic<unsigned>>(0));
   const CUresult result = GreenContext::make(core_, descriptor, std::move(identity), slot, green);
-  if (result == CUDA_SUCCESS) log_info("Parts {} to {} of {} with {} multiprocessors each are a share of clients from now on", run.first,
-                                       (run.first + run.count - 1) % parts, parts, unit);
+  if (result == CUDA_SUCCESS)
+    log_info("Parts {} to {} of {} with {} multiprocessors each are a share of clients from now on", run.first, (run.first + run.count - 1) % parts,
+             parts, unit);
   return result;
 }
 

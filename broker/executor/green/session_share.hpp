@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where sessions run that may use a part of the multiprocessors only (an active thread percentage below 100): in green contexts of that many. The
-// device is cut into parts of equal size that have no multiprocessor in common, the smallest that the driver makes (proto::partition_unit); a share is a
-// run of neighbouring parts. Of all such runs the one is taken that the fewest sessions have, so that clients lie side by side as long as there is room,
-// and on top of each other when there is none. Sessions with the same run have the same green context; it ends with the last of them.
+// device is cut into parts of equal size that have no multiprocessor in common, the smallest that the driver makes (proto::partition_unit); a share
+// is a run of neighbouring parts. Of all such runs the one is taken that the fewest sessions have, so that clients lie side by side as long as there
+// is room, and on top of each other when there is none. Sessions with the same run have the same green context; it ends with the last of them.
 //
 // SessionShares is the executor's; SessionShare is one session's hold of one. A green context is made in a quiet window (green_context.hpp).
 #pragma once

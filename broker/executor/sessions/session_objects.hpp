@@ -43,7 +43,9 @@ class SessionObjects {
   [[nodiscard]] SessionConditions& conditions() { return conditions_; }
   [[nodiscard]] GreenTable& greens() { return greens_; }
   // What a description of a graph may name.
-  [[nodiscard]] GraphScope graph_scope() { return {parts_, id_, checked(), functions_, events_, greens_, conditions_, share_.green, is_below_normal_}; }
+  [[nodiscard]] GraphScope graph_scope() {
+    return {parts_, id_, checked(), functions_, events_, greens_, conditions_, share_.green, is_below_normal_};
+  }
   // The green context that it has in place of the whole device; null: it has that.
   [[nodiscard]] const GreenContextRef& share() const { return share_.green; }
   // Of this session, in the driver; those included that are about to be made, or to end.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the device's stream priorities clients' streams have, by their clients' own priority (CUDA_MPS_CLIENT_PRIORITY, set_default_client_priority).
-// Streams of a client below normal all have the least. While there is such a client, streams of the others are one step above what they ask for, so that
-// the least of them comes before the greatest of those; without one they have what they ask for. Lower numbers come first.
-// Of ExecutorParts. Any thread; range() before there are sessions.
+// Which of the device's stream priorities clients' streams have, by their clients' own priority (CUDA_MPS_CLIENT_PRIORITY,
+// set_default_client_priority). Streams of a client below normal all have the least. While there is such a client, streams of the others are one step
+// above what they ask for, so that the least of them comes before the greatest of those; without one they have what they ask for. Lower numbers come
+// first. Of ExecutorParts. Any thread; range() before there are sessions.
 #pragma once
 
 #include <algorithm>

@@ -140,7 +140,7 @@ class StreamSet {
   bool are_apart_ = false;
   Table table_;
   std::shared_ptr<StreamQueue> null_stream_;
-  GreenContextRef share_;  // null: the whole device
+  GreenContextRef share_;                             // null: the whole device
   std::vector<std::shared_ptr<StreamQueue>> active_;  // have something queued, progress not yet written or late fences
   std::size_t next_ = 0;                              // of those: whose turn to issue it is
   std::vector<std::shared_ptr<StreamQueue>> retiring_;

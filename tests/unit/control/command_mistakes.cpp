@@ -191,8 +191,8 @@ TEST_CASE("what cannot be obeyed is one line with the word and the remedy, and c
   const std::string server = std::to_string(broker.executor().pid);
   const auto everything = [&] {
     std::string all;
-    for (const char* question : {"servers", "ps -l", "users", "get_default_device_pinned_mem_limit 0",
-                                 "get_default_active_thread_percentage", "get_default_client_priority"})
+    for (const char* question : {"servers", "ps -l", "users", "get_default_device_pinned_mem_limit 0", "get_default_active_thread_percentage",
+                                 "get_default_client_priority"})
       all += console.ok(question);
     return all + console.ok("get_device_pinned_mem_limit " + server + " 0") + console.ok("get_active_thread_percentage " + server);
   };

@@ -18,8 +18,28 @@ TEST_CASE("percentages are read in hundredths, and nothing else is one") {
   CHECK(parse_percentage("100") == kWholePercentage);
   CHECK(parse_percentage("100.00") == kWholePercentage);
   CHECK(parse_percentage("007") == 700u);
-  for (const char* text : {"", "0", "0.0", "0.00", "100.01", "101", "1000", "-1", "+1", "25%", " 25", "25 ", "2 5", ".5", "25.", "1.234", "1e1", "x",
-                           "99999999999999999999", "0x10", "25,5", "nan"}) {
+  for (const char* text : {"",
+                           "0",
+                           "0.0",
+                           "0.00",
+                           "100.01",
+                           "101",
+                           "1000",
+                           "-1",
+                           "+1",
+                           "25%",
+                           " 25",
+                           "25 ",
+                           "2 5",
+                           ".5",
+                           "25.",
+                           "1.234",
+                           "1e1",
+                           "x",
+                           "99999999999999999999",
+                           "0x10",
+                           "25,5",
+                           "nan"}) {
     INFO(text);
     CHECK(parse_percentage(text) == std::nullopt);
   }
