@@ -91,6 +91,37 @@ TEST_CASE("a graph made for one context is never launched in a stream of another
   CHECK(f.executor.fake.green_streams == 0);
 }
 
+TEST_CASE("in a green context launches with a cluster go out by themselves, in their place") {
+  Fixture f;
+  FakeFunction product{"product", {8}};
+  const proto::FunctionId product_id = f.client.add_function(product);
+  REQUIRE(f.make_green(1) == CUDA_SUCCESS);
+  f.add_stream(1, 1);
+  f.client.post_launch(f.id, 0, Fixture::stream(1));
+  struct {
+    std::uint64_t argument = 1;
+    CUlaunchAttribute cluster{};
+  } trailing;
+  trailing.cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  trailing.cluster.value.clusterDim = {2, 1, 1};
+  proto::LaunchRecord launch{};
+  launch.function = product_id;
+  launch.grid_x = 4;
+  launch.grid_y = launch.grid_z = launch.block_x = launch.block_y = launch.block_z = 1;
+  launch.parameter_bytes = sizeof trailing.argument;
+  launch.attribute_count = 1;
+  f.client.post(launch, Fixture::stream(1), std::as_bytes(std::span(&trailing, 1)));
+  f.run(1, 1);
+  const std::vector<FakeCall> launches = f.launches();
+  REQUIRE(launches.size() == 3);
+  CHECK(launches[0].chain != 0);
+  CHECK(launches[1].function == &product);
+  CHECK(launches[1].chain == 0);
+  CHECK(launches[1].cluster == FakeCluster{2, 1, 1});
+  CHECK(launches[1].stream_context != nullptr);
+  f.close();
+}
+
 TEST_CASE("a graph's kernel in a green context is changed where that is current") {
   struct KernelNode {
     proto::GraphNodeHeader header;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "broker/executor/graphs/session_graph.hpp"
+#include "broker/executor/operations/launch_attributes.hpp"
 #include "broker/executor/window/quiet_window.hpp"
 
 namespace mpsshim::broker {
@@ -32,11 +33,14 @@ std::size_t StreamQueue::chained_launches_at_head() const {
   // Aside it ends in front of what has to leave first: has_left_for().
   const std::uint32_t most_local_bytes = aside_ ? 0 : local_bytes_high_water().load(std::memory_order_relaxed);
   const std::size_t most = account_.longest_chain();
+  // Whether a cluster has room on so few multiprocessors the driver says where it is launched by itself.
+  const std::uint32_t most_attributes = stream_->green ? 0 : kMaxLaunchAttributes;
   if (context_.parts.window.is_very_long(std::get<LaunchOp>(ops_.front()).function->handle)) return 0;  // one at a time
   std::size_t count = 0;
   for (const StreamOp& op : ops_) {
     const auto* launch = std::get_if<LaunchOp>(&op);
-    if (launch == nullptr || !launch->may_be_in_chain() || launch->function->local_bytes > most_local_bytes || ++count == most) break;
+    if (launch == nullptr || !launch->may_be_in_chain() || launch->attribute_count > most_attributes) break;
+    if (launch->function->local_bytes > most_local_bytes || ++count == most) break;
   }
   return count;
 }
