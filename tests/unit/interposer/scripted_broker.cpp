@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/interposer/scripted_broker.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -81,7 +82,7 @@ void ScriptedBroker::serve() {
       if (status == proto::SocketStatus::ok) {
         proto::MessageHeader header;
         std::memcpy(&header, packet.data(), sizeof header);
-        answer(clients[i], static_cast<std::uint32_t>(header.type), fds);
+        answer(clients[i], static_cast<std::uint32_t>(header.type), packet, fds);
       }
       if (status == proto::SocketStatus::ok || status == proto::SocketStatus::would_block) {
         ++i;
@@ -92,7 +93,7 @@ void ScriptedBroker::serve() {
   }
 }
 
-void ScriptedBroker::answer(const proto::Socket& client, std::uint32_t type, proto::ReceivedFds& fds) {
+void ScriptedBroker::answer(const proto::Socket& client, std::uint32_t type, std::span<const std::byte> packet, proto::ReceivedFds& fds) {
   if (type == static_cast<std::uint32_t>(MessageType::hello)) {
     ++hellos_;
     if (fds.count == 1) ++pidfds_;
@@ -102,6 +103,12 @@ void ScriptedBroker::answer(const proto::Socket& client, std::uint32_t type, pro
     welcome.layout_minor = version_.minor;
     const proto::FileDescriptor facts = facts_file(devices_);
     (void)(hello_status_ == 0 ? proto::send_message(client, welcome, {.facts = facts.get()}) : proto::send_message(client, welcome));
+  } else if (type == static_cast<std::uint32_t>(MessageType::provision_ask)) {
+    proto::ProvisionAsk ask;
+    std::memcpy(&ask, packet.data(), sizeof ask);
+    proto::ProvisionTold told;
+    std::ranges::fill(told.thread_percentage, ask.thread_percentage);
+    (void)proto::send_message(client, told);
   } else if (type == static_cast<std::uint32_t>(MessageType::attach)) {
     ++attaches_;
     const proto::FileDescriptor channel = channel_file();

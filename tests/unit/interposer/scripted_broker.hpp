@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A control process in the test itself: answers Hello with made-up facts and Attach with an empty channel nobody reads, and knows nothing else.
+// A control process in the test itself: answers Hello with made-up facts, ProvisionAsk with what it asks for, and Attach with
+// an empty channel nobody reads, and knows nothing else.
 // And children in which libmpsshim.so is loaded: it settles once in a process, so every scenario gets a process of its own.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -29,7 +31,7 @@ class ScriptedBroker {
 
  private:
   void serve();
-  void answer(const proto::Socket& client, std::uint32_t type, proto::ReceivedFds& fds);
+  void answer(const proto::Socket& client, std::uint32_t type, std::span<const std::byte> packet, proto::ReceivedFds& fds);
 
   std::uint32_t devices_;
   std::uint32_t hello_status_;

@@ -91,6 +91,26 @@ TEST_CASE("CUDA_VISIBLE_DEVICES set from inside, before cuInit") {
   CHECK(end.fine());
 }
 
+TEST_CASE("the multiprocessors that a process is told of follow its percentage, which is set from inside before cuInit, without a session") {
+  const ScriptedBroker broker;
+  const ChildEnd end = in_child(broker.directory(), "", [&](const Report& report, const Library& library) {
+    int version = 0;
+    (void)API(cuDriverGetVersion)(&version);
+    setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25", 1);
+    report.equal(API(cuInit)(0), CUDA_SUCCESS, "cuInit");
+    setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50", 1);  // too late
+    for (const CUdevice device : {0, 1}) {
+      int count = 0;
+      report.equal(API(cuDeviceGetAttribute)(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), CUDA_SUCCESS, "cuDeviceGetAttribute");
+      report.equal(count, 248, "multiprocessors, of 1000 in eights");
+    }
+  });
+  INFO(end.complaints << end.errors);
+  CHECK(end.fine());
+  CHECK(end.errors.empty());
+  CHECK(broker.attaches() == 0);
+}
+
 TEST_CASE("no visible device is CUDA_ERROR_NO_DEVICE") {
   const ScriptedBroker broker;
   const ChildEnd end = in_child(broker.directory(), "CUDA_VISIBLE_DEVICES=-1", [&](const Report& report, const Library& library) {
