@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches with a cluster: in chains with that of their function, singly where it is not settled with theirs, and never with another.
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "tests/support/catch.hpp"
 #include "tests/wire/support/cluster_fixture.hpp"
@@ -92,7 +94,7 @@ TEST_CASE("two clients that launch a function in different clusters get theirs, 
 }
 
 TEST_CASE("a function whose cluster is in its image is in no chain") {
-  Fixture f;
+  ClusterFixture f;
   auto loaded = std::make_unique<broker::LoadedFunction>();
   loaded->handle = reinterpret_cast<CUfunction>(&f.product);
   loaded->parameters.push_back({0, 8});
@@ -101,7 +103,7 @@ TEST_CASE("a function whose cluster is in its image is in no chain") {
   const proto::FunctionId fixed = f.client.add_function(std::move(loaded));
   for (const proto::FunctionId function : {f.plain_id, f.plain_id, fixed, f.plain_id, f.plain_id}) f.post_plain(function);
   f.client.turn();
-  CHECK(f.take() == Fixture::Launches{{kNoCluster, 2}, {kNoCluster, 2}, {kNoCluster, 0}, {kNoCluster, 2}, {kNoCluster, 2}});
+  CHECK(f.take() == ClusterFixture::Launches{{kNoCluster, 2}, {kNoCluster, 2}, {kNoCluster, 0}, {kNoCluster, 2}, {kNoCluster, 2}});
 }
 
 TEST_CASE("a function that was launched without a cluster never gets one") {
