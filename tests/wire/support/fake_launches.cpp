@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Functions of the fake driver, and what they, copies, fills and written words leave in a stream.
+#include <span>
+
 #include "tests/wire/support/fake_work.hpp"
 
 namespace mpsshim::test {
