@@ -26,7 +26,7 @@
 #include "broker/executor/modules/function_names.hpp"
 #include "broker/executor/modules/persisting_cache.hpp"
 #include "broker/executor/modules/variable_keeper.hpp"
-#include "broker/executor/streams/priority_ranks.hpp"
+#include "broker/executor/context/priority_ranks.hpp"
 
 namespace mpsshim::broker {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "broker/executor/operations/launch_attributes.hpp"
-#include "broker/executor/operations/launch_cluster.hpp"
+#include "broker/executor/context/launch_cluster.hpp"
 #include "broker/executor/records/dispatch.hpp"
 
 namespace mpsshim::broker {

@@ -39,7 +39,7 @@ CUresult CUDAAPI set_function_attribute(CUfunction function, CUfunction_attribut
 struct FakeLaunchesEntry {
   static CUresult CUDAAPI module_load(CUmodule* module, const void*) { return FakeDriver::current().make(module); }
   static CUresult CUDAAPI get_function(CUfunction* function, CUmodule, const char* name) {
-    static std::map<std::string, std::unique_ptr<FakeFunction>> known;
+    static auto& known = *new std::map<std::string, std::unique_ptr<FakeFunction>>;  // executors of fuzz targets end with the process
     std::lock_guard lock(FakeDriver::current().mutex_);
     std::unique_ptr<FakeFunction>& entry = known[name];
     if (!entry)
