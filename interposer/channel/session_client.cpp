@@ -193,8 +193,7 @@ CUresult SessionClient::fail_by_kernel() {
   const std::shared_ptr<Link> link = channel_.link();
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   Wait wait("the words of a failed assertion", link->header(), channel_.peer(), WaitStyle::sleep);
-  const WaitEnd end =
-      wait.until([&] { return std::chrono::steady_clock::now() >= deadline; }, [&](std::uint64_t) { usleep(kLookUs); });
+  const WaitEnd end = wait.until([&] { return std::chrono::steady_clock::now() >= deadline; }, [&](std::uint64_t) { usleep(kLookUs); });
   if (end == WaitEnd::failed || end == WaitEnd::gone) return channel_.settle(end, *link);
   return fail(CUDA_ERROR_ASSERT);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/image/assertions.hpp"
 
+#include <elf.h>
 #include <algorithm>
 #include <cstring>
-#include <elf.h>
 
 #include "proto/image/assertion_record.hpp"
 #include "proto/image/elf.hpp"
@@ -47,7 +47,9 @@ bool holds_zeroes(std::span<const std::byte> bytes, const AssertionSite& site) {
   return false;
 }
 
-std::string kind_in_words(std::uint32_t kind) { return "it has a relocation of kind " + std::to_string(kind) + " against " + std::string(kAssertFail); }
+std::string kind_in_words(std::uint32_t kind) {
+  return "it has a relocation of kind " + std::to_string(kind) + " against " + std::string(kAssertFail);
+}
 
 bool site_of(const Relocation& one, AssertionSite& site, std::string& why) {
   using Form = AssertionSite::Form;
@@ -165,7 +167,8 @@ bool fill_assertions(std::span<std::byte> content, std::span<const AssertionSite
         add(8, target >> 38 & 0x1ffff);
         break;
       case AssertionSite::Form::digits:
-        for (std::size_t i = 0; i < kDigits; ++i) at[i] = std::byte(static_cast<unsigned char>("0123456789abcdef"[address >> (4 * (kDigits - 1 - i)) & 0xf]));
+        for (std::size_t i = 0; i < kDigits; ++i)
+          at[i] = std::byte(static_cast<unsigned char>("0123456789abcdef"[address >> (4 * (kDigits - 1 - i)) & 0xf]));
         break;
     }
   }

@@ -29,7 +29,8 @@ class Placer {
     if (!relocations) return refuse(wrong);
     if (!find_addresses(relocations->elf(), placements)) return false;
     const auto is_placed = [this](std::uint64_t symbol) { return symbol < addresses_.size() && addresses_[symbol]; };
-    if (!relocations->take_out(is_placed, [this](const Relocation& one) { return apply(one, *addresses_[one.symbol]); }, wrong)) {
+    if (!relocations->take_out(
+            is_placed, [this](const Relocation& one) { return apply(one, *addresses_[one.symbol]); }, wrong)) {
       return wrong.empty() ? false : refuse(wrong);
     }
     return clear_flags(*relocations);

@@ -31,9 +31,7 @@ std::optional<CubinRelocations> CubinRelocations::read(std::span<std::byte> cubi
   return read;
 }
 
-std::uint64_t CubinRelocations::entry_of_symbol(std::size_t symbol) const {
-  return sections_[symbol_table_].sh_offset + symbol * sizeof(Elf64_Sym);
-}
+std::uint64_t CubinRelocations::entry_of_symbol(std::size_t symbol) const { return sections_[symbol_table_].sh_offset + symbol * sizeof(Elf64_Sym); }
 
 bool CubinRelocations::take_out(const std::function<bool(std::uint64_t)>& is_wanted, const std::function<bool(const Relocation&)>& apply,
                                 std::string& why) {

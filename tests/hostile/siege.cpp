@@ -105,7 +105,8 @@ BrokerOptions broker_options() {
   BrokerOptions options;
   // A killed attacker's last work may run on for a while: on a slow machine nobody's executor is replaced for it.
   // The linker's start and end are felt by everybody: as seldom as by default.
-  options.arguments = {"--orphan-ms", "20000", "--client-host-mib", "256", "--host-mib", "2048", "--idle-linker-ms", "5000", "--most-idle-linker-ms", "300000"};
+  options.arguments = {"--orphan-ms",      "20000", "--client-host-mib",     "256",   "--host-mib", "2048",
+                       "--idle-linker-ms", "5000",  "--most-idle-linker-ms", "300000"};
   options.environment = {{"MPSSHIM_CPU_MEMORY_MIB", "4096"}};
   return options;
 }

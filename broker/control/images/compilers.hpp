@@ -44,7 +44,7 @@ struct CompilerTrade {
 
 struct CompilerLimits {
   std::chrono::milliseconds job{20'000};  // on the clock: a machine may be busy. Of the processor's time: CompilerTrade
-  std::chrono::milliseconds idle{5'000};       // at least; twice as long for one that is wanted again soon after its end,
+  std::chrono::milliseconds idle{5'000};  // at least; twice as long for one that is wanted again soon after its end,
   std::chrono::milliseconds most_idle{5'000};  // up to this
   std::size_t jobs = 64;  // of a user, that wait
   std::size_t session_jobs = 16;

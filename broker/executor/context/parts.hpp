@@ -18,6 +18,7 @@
 #include "broker/executor/base/word_writes.hpp"
 #include "broker/executor/chains/chain_pool.hpp"
 #include "broker/executor/chains/side_context.hpp"
+#include "broker/executor/context/priority_ranks.hpp"
 #include "broker/executor/context/stream_pool.hpp"
 #include "broker/executor/green/green_resources.hpp"
 #include "broker/executor/green/session_share.hpp"
@@ -26,7 +27,6 @@
 #include "broker/executor/modules/function_names.hpp"
 #include "broker/executor/modules/persisting_cache.hpp"
 #include "broker/executor/modules/variable_keeper.hpp"
-#include "broker/executor/context/priority_ranks.hpp"
 
 namespace mpsshim::broker {
 

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "broker/executor/chains/chain_graph.hpp"
+#include "broker/executor/context/launch_cluster.hpp"
 #include "broker/executor/graphs/graph_scope.hpp"
 #include "broker/executor/memory/memory_map.hpp"
 #include "broker/executor/operations/launch_attributes.hpp"
-#include "broker/executor/context/launch_cluster.hpp"
 #include "gen/records.hpp"
 
 namespace mpsshim::broker {

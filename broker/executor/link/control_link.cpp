@@ -146,8 +146,8 @@ void ControlLink::keep(const Received<message::Settled>& answer) {
 }
 
 ControlLink::FetchedImage ControlLink::fetch_image(std::uint64_t session, std::uint64_t image, const ImageTarget& target, unsigned timeout_ms) {
-  const std::uint32_t flags = (target.has_objects ? kImageHasObjects : 0) | (target.runs_texts ? kImageForTexts : 0) |
-                              (target.opens_assertions ? kImageOpensAssertions : 0);
+  const std::uint32_t flags =
+      (target.has_objects ? kImageHasObjects : 0) | (target.runs_texts ? kImageForTexts : 0) | (target.opens_assertions ? kImageOpensAssertions : 0);
   return ask(message::ImageWant{.session = session, .image = image, .compute = target.compute, .flags = flags}, {}, timeout_ms);
 }
 

@@ -6,11 +6,10 @@
 #define MPSSHIM_ASSERTION_CODES
 #endif
 
-#define X(code, path)                                                                                              \
-  asm(".section .rodata\n.balign 64\n.global mpsshim_assertion_code_" #code "\nmpsshim_assertion_code_" #code      \
-      ":\n.incbin \"" path "\"\n.global mpsshim_assertion_code_end_" #code "\nmpsshim_assertion_code_end_" #code    \
-      ":\n.byte 0\n.previous\n");                                                                                  \
-  extern "C" const std::byte mpsshim_assertion_code_##code[];                                                      \
+#define X(code, path)                                                                                                              \
+  asm(".section .rodata\n.balign 64\n.global mpsshim_assertion_code_" #code "\nmpsshim_assertion_code_" #code ":\n.incbin \"" path \
+      "\"\n.global mpsshim_assertion_code_end_" #code "\nmpsshim_assertion_code_end_" #code ":\n.byte 0\n.previous\n");            \
+  extern "C" const std::byte mpsshim_assertion_code_##code[];                                                                      \
   extern "C" const std::byte mpsshim_assertion_code_end_##code[];
 MPSSHIM_ASSERTION_CODES
 #undef X

@@ -33,7 +33,7 @@ using image::AssertionRecord;
 
 constexpr std::size_t kPage = 4'096;
 constexpr std::size_t kAreasPerBlock = 15;
-constexpr std::size_t kTextPiece = 64;       // read at once; memory may end behind any of it
+constexpr std::size_t kTextPiece = 64;        // read at once; memory may end behind any of it
 constexpr std::size_t kMaxTextBytes = 1'024;  // of a message or a name; C++ names are long
 constexpr std::size_t kMaxWordsBytes = std::size_t{256} << 10;
 
@@ -270,7 +270,8 @@ std::string Assertions::text_at(std::uint64_t address) {
     text.append(characters, length);
     if (length < piece) break;
   }
-  std::ranges::replace_if(text, [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+  std::ranges::replace_if(
+      text, [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
   return text;
 }
 

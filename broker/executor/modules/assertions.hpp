@@ -2,7 +2,8 @@
 // Failed assertions that end nothing but the thread that made them (docs/modules.md, "Assertions"). Each loaded copy of an image that may assert has
 // an *entry*, which says whose the copy is: the session's word, which its client looks at, and its area, in which threads note where they were. On a
 // GPU the copy calls one of the executor's functions, one an entry, loaded once at the start; on the CPU driver the function is in the text.
-// What has been noted is read by a helper once the session has come to rest, or a moment later, and told the control process, which fails the session.
+// What has been noted is read by a helper once the session has come to rest, or a moment later, and told the control process, which fails the
+// session.
 //
 // Threads: open() before there are others; turn() by FaultWatch's; everything else by any. No call but open() and add() waits for the driver.
 // Trust: a client's kernels can write the areas, as all of the GPU's memory: addresses in them are read by checked copies, numbers are printed.
@@ -38,8 +39,8 @@ class Assertions {
   Assertions(const Assertions&) = delete;
   ~Assertions();
 
-  // Makes the entries, and loads the functions: `compute` is 90 for compute capability 9.0. False, which is logged: nothing else here is to be called, and
-  // what asserts ends the context.
+  // Makes the entries, and loads the functions: `compute` is 90 for compute capability 9.0. False, which is logged: nothing else here is to be
+  // called, and what asserts ends the context.
   [[nodiscard]] bool open(unsigned compute, IssueLock& issue_lock);
 
   // A copy's entry, given back with it.
@@ -90,9 +91,9 @@ class Assertions {
   const FaultReporter& faults_;
   HelperPool& helpers_;
   IssueLock* issue_lock_ = nullptr;
-  CUstream stream_ = nullptr;                  // of what is read
-  std::vector<std::uint64_t> address_of_;      // by entry; empty: not open
-  std::unique_ptr<Memory> table_;              // entries; then nobody's word and area
+  CUstream stream_ = nullptr;              // of what is read
+  std::vector<std::uint64_t> address_of_;  // by entry; empty: not open
+  std::unique_ptr<Memory> table_;          // entries; then nobody's word and area
   std::uint64_t nobodys_word_ = 0;
   std::uint64_t nobodys_area_ = 0;
   Mutex reading_;  // one helper at a time

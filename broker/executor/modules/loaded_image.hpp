@@ -40,7 +40,7 @@ struct LoadedFunction {
   bool prints = false;                    // it may call printf(): device_output.hpp
   bool uses_device_heap = false;          // it may call malloc(): what that gives it outlives the session
   std::unique_ptr<VariableChanges::Use> variables;  // that it may write to; null: none
-  bool has_fixed_cluster = false;         // its image says how large, or that each launch says it: no node of a prepared graph may have it
+  bool has_fixed_cluster = false;                   // its image says how large, or that each launch says it: no node of a prepared graph may have it
   mutable FunctionSettings settings{};
   mutable ClusterSetting cluster{};
   std::vector<ParameterLayout> parameters;

@@ -34,7 +34,8 @@ struct LaunchOp {
   std::uint32_t attribute_count = 0;
   bool is_cooperative = false;
   bool is_multi_device = false;     // cooperative, and its kernel may ask for the grid of all devices, of which there is one
-  bool is_single = false;           // may not be in a chain whatever its attributes: it is cooperative, prints, its cluster is in its image, or its module has references
+  bool is_single =
+      false;  // may not be in a chain whatever its attributes: it is cooperative, prints, its cluster is in its image, or its module has references
   ClusterShape cluster;             // its attributes say no more than this; not set: they do, or there are none
   const std::byte* data = nullptr;  // parameters and attributes: in the worker's batch until own(), then in `owned`
   std::unique_ptr<std::byte[]> owned;

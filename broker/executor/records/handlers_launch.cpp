@@ -2,8 +2,8 @@
 // Kernel launches. Arguments are the client's own affair (one address space: docs/memory.md, "Checks"); their extent and the attributes are not.
 #include <utility>
 
-#include "broker/executor/operations/launch_attributes.hpp"
 #include "broker/executor/context/launch_cluster.hpp"
+#include "broker/executor/operations/launch_attributes.hpp"
 #include "broker/executor/records/dispatch.hpp"
 
 namespace mpsshim::broker {
