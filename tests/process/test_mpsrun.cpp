@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // mpsrun starts a broker where there is none, which ends by itself, and is otherwise not noticed by its program.
+// Longer than other sources: a case for each thing that its user may notice.
 #include <signal.h>
 #include <unistd.h>
 
