@@ -2,9 +2,9 @@
 // What each attack costs somebody else in time: one bystander works, another one asks for memory and gives it back, both a thousand times a second,
 // from before the attack until everything of it has gone. Each is verified. The table that they give is printed.
 //
-// MPSSHIM_TEST_STRICT_LATENCY=1, for a machine with cores to spare, holds the first one's 99th percentile to 5 ms. Elsewhere the system's
-// scheduler has its share in every figure: half of the rounds have to be quick (150 ms), and all but a hundredth within two seconds, or twenty
-// times what they took before the attack where that is more.
+// MPSSHIM_TEST_STRICT_LATENCY=1, for a machine with cores to spare where nothing else runs, holds the first one's 99th percentile to 5 ms. Elsewhere
+// the system's scheduler has its share in every figure: half of the rounds have to be quick (150 ms), and all but a hundredth within two seconds, or
+// twenty times what they took before the attack where that is more.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -187,7 +187,7 @@ TEST_CASE("beside attacks by the socket") {
 }
 
 TEST_CASE("beside the device's memory taken and given back") {
-  if (on_gpu()) MPSSHIM_SKIP("a GPU cannot be filled beside other tests");
+  if (on_gpu() && !is_strict()) MPSSHIM_SKIP("a GPU cannot be filled beside other tests");
   setenv("MPSSHIM_CPU_MEMORY_MIB", "8192", 1);
   measure({"chunks 2097152", {}});
   unsetenv("MPSSHIM_CPU_MEMORY_MIB");

@@ -62,6 +62,7 @@ Rest work_beside_end(Client& owner, const std::string& work, Milliseconds until_
 }
 
 // What ends within 2 ms before a fault is reported counts as not ended (docs/recovery.md, "Guilt"): as long as that was the client may be told.
+// Before a kill it is until the executor has looked at what ended, which takes a busy machine as long.
 constexpr Milliseconds kLate{3};
 constexpr Milliseconds kPause{15};
 constexpr Milliseconds kWork{12};
@@ -78,7 +79,7 @@ TEST_CASE("kernels that touch no variable were at work until just before the end
     const Rest rest = work_beside_end(owner, "churn 12 15000", kPause + kWork + Milliseconds(idle_ms), by_fault, guilty, broker);
     const std::string answer = rest.worked == "ok" ? owner.ask("count") : rest.worked;
     INFO((by_fault ? "fault, " : "kill, ") << rest.idle.count() << " ms of rest: " << answer << "\n" << owner.program().errors() << broker.log());
-    REQUIRE((answer == "ok 7" || (is_mps_error(answer) && rest.idle < (by_fault ? kLate : Milliseconds(1)))));
+    REQUIRE((answer == "ok 7" || (is_mps_error(answer) && rest.idle < kLate)));
   }
 }
 
