@@ -84,6 +84,11 @@ TEST_CASE("where a session belongs follows from its pace") {
   CHECK(placement({100, 1}, 5, {.is_at_home = true, .busy_percent = 49}) == Placement::stay);
   CHECK(placement({100, 10}, 5, {.is_at_home = true, .busy_percent = 90}) == Placement::stay);  // waits
   CHECK(placement({40, 0}, 5, {.is_at_home = true, .busy_percent = 90}) == Placement::stay);    // too little to judge by
+  CHECK(placement({10, 5}, 5, {.is_at_home = true, .busy_percent = 90, .others_percent = 80}) == Placement::elsewhere);  // crowded out
+  CHECK(placement({10, 5}, 5, {.is_at_home = true, .busy_percent = 90, .others_percent = 20}) == Placement::stay);  // by some that wait as it does
+  CHECK(placement({0, 0}, 5, {.is_at_home = true, .busy_percent = 90, .others_percent = 80}) == Placement::stay);   // rests
+  CHECK(placement({500, 250}, 5, {.is_at_home = false, .others_percent = 40}) == Placement::stay);                  // would have to go again
+  CHECK(placement({500, 250}, 5, {.is_at_home = false, .others_percent = 20}) == Placement::home);
 }
 
 }  // namespace mpsshim::test

@@ -41,13 +41,13 @@ class Trial {
     if (error == CUDA_SUCCESS) graph_ = ChainGraph::make(core_, {1, false}, error, call);
     if (!graph_) return std::string(call) + ": " + core_.driver.describe(error);
     if (change(kTwoBlocks) != CUDA_SUCCESS || !function_.cluster.is_settled_as(kTwoBlocks)) return "a function's cluster cannot be set";
-    if (launch_node(kTwoBlocks) != kTwoBlocks.x) return "a node does not take the cluster of its function";
-    if (launch_singly() != kTwoBlocks.x) return "a launch does not take the cluster of its function";
+    if (launch_node(kTwoBlocks) != kTwoBlocks.x) return "a node does not take the cluster of its function" + seen();
+    if (launch_singly() != kTwoBlocks.x) return "a launch does not take the cluster of its function" + seen();
     const CUresult made = make_clients_graph();
     takes_clustered_nodes_ = made == CUDA_SUCCESS && launch_clients_graph() == kTwoBlocks.x;
     if (change({}) != CUDA_SUCCESS) return "a function's cluster cannot be taken away";
-    if (launch_node({}) != 1) return "a node keeps the cluster of a function that it had before";
-    if (launch_singly() != 1) return "a function keeps a cluster that was taken away";
+    if (launch_node({}) != 1) return "a node keeps the cluster of a function that it had before" + seen();
+    if (launch_singly() != 1) return "a function keeps a cluster that was taken away" + seen();
     takes_clustered_nodes_ = takes_clustered_nodes_ && launch_clients_graph() == kTwoBlocks.x;
     return {};
   }
@@ -59,7 +59,13 @@ class Trial {
   // What the kernel has found; 0: it has not run.
   [[nodiscard]] std::uint32_t result_of(CUresult launched) {
     if (launched == CUDA_SUCCESS) launched = core_.driver->cuStreamSynchronize(stream_);
-    return launched == CUDA_SUCCESS ? word_.exchange(0) : 0;
+    width_ = launched == CUDA_SUCCESS ? word_.exchange(0) : 0;
+    launched_ = launched;
+    return width_;
+  }
+  // Of the last launch: what is not as meant need not be what the driver was thought to do otherwise.
+  [[nodiscard]] std::string seen() const {
+    return launched_ == CUDA_SUCCESS ? " (" + std::to_string(width_) + " blocks wide)" : " (" + core_.driver.describe(launched_) + ")";
   }
   [[nodiscard]] LaunchOp launch_in(ClusterShape shape) {
     LaunchOp launch;
@@ -107,6 +113,8 @@ class Trial {
   CUgraph clients_graph_ = nullptr;
   CUgraphExec clients_exec_ = nullptr;
   bool takes_clustered_nodes_ = false;
+  std::uint32_t width_ = 0;
+  CUresult launched_ = CUDA_SUCCESS;
 };
 
 }  // namespace

@@ -53,6 +53,8 @@ class Worker final : public SessionOwner {
   [[nodiscard]] std::size_t load() const { return load_.load(std::memory_order_relaxed); }
   // Sessions that waited after every few launches, when it last looked; none if that was long ago.
   [[nodiscard]] std::size_t waiting(Clock::time_point now) const;
+  // Of its time, for what is not of sessions that wait after every few launches, likewise.
+  [[nodiscard]] unsigned others_percent(Clock::time_point now) const;
   void expect_waiting() { waiting_.fetch_add(1, std::memory_order_relaxed); }  // one more is on its way
 
  private:
@@ -97,6 +99,7 @@ class Worker final : public SessionOwner {
   std::vector<std::byte> batch_;
   std::chrono::microseconds turn_{150};  // how long a session's turn is at the moment
   std::atomic<std::size_t> waiting_{0};
+  std::atomic<unsigned> others_percent_{0};
   std::atomic<Clock::time_point> rebalanced_{Clock::time_point{}};
   unsigned turns_ = 0;
   std::minstd_rand scattering_;  // Stress::move_ms

@@ -31,24 +31,35 @@ void Worker::rebalance() {
   rebalanced_.store(now, std::memory_order_relaxed);
   const unsigned busy_percent = idle_.take_busy_percent(now);
   std::uint64_t of_all = 0;
-  std::vector<StreamSet::Pace> paces;
-  for (const std::shared_ptr<Session>& session : sessions_) of_all += paces.emplace_back(session->take_pace()).operations;
+  struct Done {
+    StreamSet::Pace pace;
+    unsigned percent;  // of this worker's time
+  };
+  std::vector<Done> all_done;
+  unsigned others_percent = busy_percent;  // whoever has gone meanwhile, and mail, included
+  for (const std::shared_ptr<Session>& session : sessions_) {
+    const auto percent = static_cast<unsigned>(100 * std::exchange(session->turn_time, std::chrono::nanoseconds(0)) / since);
+    const Done& one = all_done.emplace_back(session->take_pace(), percent);
+    of_all += one.pace.operations;
+    if (has_short_runs(one.pace)) others_percent -= std::min(others_percent, percent);
+  }
+  others_percent_.store(others_percent, std::memory_order_relaxed);
   std::uint64_t kept = of_all;
   unsigned given_percent = 0;  // of this worker's time
   std::size_t waiting = 0;
   std::vector<std::shared_ptr<Session>> may_go;
   for (std::size_t i = 0, looked_at = 0; i < sessions_.size();) {
     const std::shared_ptr<Session> session = sessions_[i];
-    const StreamSet::Pace done = paces[looked_at++];
+    const auto [done, time_percent] = all_done[looked_at++];
     const bool waits = waits_often(done, elapsed_ms);
     session->home().note_waiting(waits, now);
     const bool is_at_home = session->home().worker() == index_;
     const auto busy_by_operations = static_cast<unsigned>(of_all == 0 ? busy_percent : busy_percent * kept / of_all);
-    const auto time_percent = static_cast<unsigned>(100 * std::exchange(session->turn_time, std::chrono::nanoseconds(0)) / since);
     const AtWorker at{.is_at_home = is_at_home,
                       .full_turns = std::exchange(session->full_turns, 0),
                       .busy_percent = std::min(busy_by_operations, busy_percent - std::min(busy_percent, given_percent)),
-                      .time_percent = time_percent};
+                      .time_percent = time_percent,
+                      .others_percent = is_at_home ? others_percent : set_.others_percent(session->home().worker(), now)};
     const Placement place = placement(done, elapsed_ms, at);
     if (place == Placement::stay || session->is_closing() || !set_.move(session, place)) {
       waiting += is_at_home && session->home().has_waited(now) ? 1 : 0;
@@ -98,6 +109,10 @@ bool Worker::find_better_home(const std::shared_ptr<Session>& session, std::size
 
 std::size_t Worker::waiting(Clock::time_point now) const {
   return now - rebalanced_.load(std::memory_order_relaxed) < SessionHome::kWaitingCounts ? waiting_.load(std::memory_order_relaxed) : 0;
+}
+
+unsigned Worker::others_percent(Clock::time_point now) const {
+  return now - rebalanced_.load(std::memory_order_relaxed) < SessionHome::kWaitingCounts ? others_percent_.load(std::memory_order_relaxed) : 0;
 }
 
 }  // namespace mpsshim::broker

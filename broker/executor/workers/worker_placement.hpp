@@ -5,7 +5,8 @@
 // That is the first worker's, until there are more of them than one worker serves well; then they spread over the homes (side_context.hpp). A
 // session that posts long runs costs decoding and filling graphs instead, and goes where there is least of that: if it posts much, or its worker is
 // busy with all of them together. So does one that takes all the time its worker gives it and waits for nothing; and of a busy worker whoever takes a
-// good part of its time, whatever with: look-ups, handles and refused records cost time as launches do.
+// good part of its time, whatever with: look-ups, handles and refused records cost time as launches do. Where none of them does and all of them
+// together keep it busy, as newcomers that come and go do, those who wait go elsewhere, and come back when it is better.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +18,16 @@ namespace mpsshim::broker {
 
 enum class Placement : std::uint8_t { stay, home, elsewhere };
 
-// Whether a session waits after every few launches, from what it has done in some milliseconds.
-[[nodiscard]] constexpr bool waits_often(const StreamSet::Pace& done, std::uint64_t milliseconds) {
-  constexpr std::uint64_t kSome = 10;      // operations a millisecond: enough to judge by
+// Whether a session waits after every few launches, however seldom it comes.
+[[nodiscard]] constexpr bool has_short_runs(const StreamSet::Pace& done) {
   constexpr std::uint64_t kShortRun = 12;  // operations a fence
-  return done.operations >= kSome * milliseconds && done.operations < kShortRun * done.fences;
+  return done.operations < kShortRun * done.fences;
+}
+
+// The same, for one that has done enough in some milliseconds to judge by.
+[[nodiscard]] constexpr bool waits_often(const StreamSet::Pace& done, std::uint64_t milliseconds) {
+  constexpr std::uint64_t kSome = 10;  // operations a millisecond
+  return done.operations >= kSome * milliseconds && has_short_runs(done);
 }
 
 // What else is known of a session and its worker.
@@ -30,6 +36,7 @@ struct AtWorker {
   std::uint64_t full_turns = 0;  // how often it was left for others before it was through (TurnBudget)
   unsigned busy_percent = 0;     // of its worker's time, for sessions that it keeps
   unsigned time_percent = 0;     // of its worker's time, for this session
+  unsigned others_percent = 0;   // of its worker's time, for what is not of sessions with short runs; away from home: of its home's
 };
 
 // Between the bounds it stays where it is.
@@ -40,7 +47,9 @@ struct AtWorker {
   constexpr std::uint64_t kLongRun = 32;  // operations a fence
   constexpr std::uint64_t kMillisecondsATurn = 2;
   constexpr unsigned kGoodPartPercent = 10;
-  if (!at.is_at_home) return waits_often(done, milliseconds) ? Placement::home : Placement::stay;
+  constexpr unsigned kQuietPercent = 25;  // at home again, it would not have to go soon
+  if (!at.is_at_home) return waits_often(done, milliseconds) && at.others_percent < kQuietPercent ? Placement::home : Placement::stay;
+  if (at.others_percent >= kBusyPercent && has_short_runs(done)) return Placement::elsewhere;
   const bool is_part_of_much = at.busy_percent >= kBusyPercent && done.operations >= kSome * milliseconds;
   const bool is_much = done.operations >= kMany * milliseconds || is_part_of_much || at.full_turns * kMillisecondsATurn >= milliseconds;
   const bool takes_time = at.busy_percent >= kBusyPercent && at.time_percent >= kGoodPartPercent && done.operations >= kLongRun * done.fences;

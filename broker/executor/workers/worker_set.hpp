@@ -47,6 +47,8 @@ class WorkerSet {
   // The worker with a context of its own that has the fewest sessions that wait often, and room for so many streams there; if one that has
   // `waiting` of them has too many.
   [[nodiscard]] std::optional<unsigned> better_home(std::size_t waiting, std::size_t streams, Worker::Clock::time_point now) const;
+  // Of that worker's time, for what is not of sessions that wait after every few launches.
+  [[nodiscard]] unsigned others_percent(unsigned worker, Worker::Clock::time_point now) const { return workers_[worker]->others_percent(now); }
   // For QuietWindow::set_on_open: workers look at their queues again.
   void wake_all();
   // For tests that say when, of a set without threads: a turn of each worker, in the caller's thread.
