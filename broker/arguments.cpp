@@ -54,7 +54,7 @@ void describe_service(CommandLine& line, Arguments& arguments) {
 void describe_executors(CommandLine& line, Arguments& arguments) {
   line.option("--executors", &arguments.executors,
               "Executors a GPU may have for each user: further ones serve clients that a kernel without end keeps waiting in the first, and programs "
-              "in quarantine",
+              "in quarantine or on probation",
               CommandLine::Range{1u, 8u});
   line.option("--idle-executor-ms", &arguments.idle_ms, "Milliseconds after its last client that a further executor ends");
   line.option("--idle-compiler-ms", &arguments.idle_compiler_ms,
@@ -78,6 +78,11 @@ void describe_executors(CommandLine& line, Arguments& arguments) {
               CommandLine::Range{1u, 1'000'000u});
   line.option("--quarantine-executors", &arguments.quarantine_executors,
               "Of --executors at most so many serve programs in quarantine; the others are for everybody else", CommandLine::Range{1u, 7u});
+  line.option("--probation-s", &arguments.probation_s,
+              "Seconds that a program which the broker does not know yet is served by another executor than the others, so that a fault of it is "
+              "felt by other new programs alone; then its clients go to the others, where what they have can. Also known is whose client has "
+              "ended without an error, until the program faults. 0: new programs are served among the others",
+              CommandLine::Range{0u, 1'000'000u});
   line.option("--module-cache", &arguments.module_cache_mib,
               "MiB of module images, with their variables, that stay loaded in an executor after their last client, for the next one that loads "
               "the same");
@@ -272,7 +277,8 @@ SessionLimits session_limits(const Arguments& arguments, const AddressWindow& wi
   limits.resources.user.host_bytes = arguments.user_host_mib << 20;
   limits.resources.user.device_bytes = arguments.user_device_mib << 20;
   if (arguments.all_users) share_among_users(limits.resources, limits.max_clients);
-  limits.quarantine = {arguments.quarantine_faults, std::chrono::seconds(arguments.quarantine_s), arguments.quarantine_executors};
+  limits.quarantine = {arguments.quarantine_faults, std::chrono::seconds(arguments.quarantine_s), arguments.quarantine_executors,
+                       std::chrono::seconds(arguments.probation_s)};
   return limits;
 }
 

@@ -40,6 +40,7 @@ struct Arguments {
   unsigned executors = 3;
   unsigned quarantine_faults = 3;
   unsigned quarantine_s = 300;
+  unsigned probation_s = 0;
   unsigned quarantine_executors = 1;
   unsigned blocked_s = 20;
   unsigned idle_ms = 10'000;

@@ -37,7 +37,7 @@ ProgramIdentity restore_program(StateReader& state) {
 Ward Ward::of(Extent extent, const ProgramIdentity& program) {
   Ward ward{extent, program};
   if (extent != Extent::command) ward.program.command.clear();
-  if (extent == Extent::user) ward.program.digest = {};
+  if (extent == Extent::user || extent == Extent::newcomers) ward.program.digest = {};
   return ward;
 }
 
@@ -47,6 +47,7 @@ std::string Ward::name() const {
       return fmt::format("Program {}{}{} (uid {})", program.path, program.command.empty() ? "" : " ", program.command, program.uid);
     case Extent::program: return fmt::format("Program {}, whatever it runs, (uid {})", program.path, program.uid);
     case Extent::user: return fmt::format("User {}, with all programs that have not ended without a fault before,", program.uid);
+    case Extent::newcomers: return fmt::format("User {}, with all programs that are new,", program.uid);
   }
   return {};
 }
@@ -98,7 +99,10 @@ void Quarantine::make_room() {
 }
 
 void Quarantine::note_good(const ProgramIdentity& program) {
-  if (good_.size() < kMostGood && !records_.contains(program)) good_.insert(program);
+  if (records_.contains(program)) return;
+  if (good_.size() >= kMostGood && !good_.contains(program))
+    good_.erase(std::ranges::min_element(good_, {}, [](const auto& entry) { return entry.second; }));
+  good_[program] = ++last_good_;
 }
 
 std::optional<Ward> Quarantine::ward_of(const ProgramIdentity& program) const {
@@ -106,10 +110,12 @@ std::optional<Ward> Quarantine::ward_of(const ProgramIdentity& program) const {
     if (extent == Ward::Extent::user && good_.contains(program)) continue;
     if (const auto found = wards_.find(Ward::of(extent, program)); found != wards_.end()) return *found;
   }
-  return std::nullopt;
+  if (limits_.probation.count() == 0 || good_.contains(program)) return std::nullopt;
+  return Ward::of(Ward::Extent::newcomers, program);
 }
 
 bool Quarantine::concerns(uid_t uid) const {
+  if (limits_.probation.count() != 0) return true;
   return std::ranges::any_of(wards_, [&](const Ward& ward) { return ward.program.uid == uid; });
 }
 
@@ -137,7 +143,9 @@ void Quarantine::save(StateWriter& state) const {
     save_program(state, ward.program);
   }
   state.number(good_.size());
-  for (const ProgramIdentity& program : good_) save_program(state, program);
+  std::map<std::uint64_t, const ProgramIdentity*> by_age;
+  for (const auto& [program, age] : good_) by_age[age] = &program;
+  for (const auto& [age, program] : by_age) save_program(state, *program);
 }
 
 void Quarantine::restore(StateReader& state) {
@@ -152,7 +160,7 @@ void Quarantine::restore(StateReader& state) {
     if (extent > static_cast<std::uint64_t>(Ward::Extent::user)) return state.fail();
     wards_.insert(Ward::of(static_cast<Ward::Extent>(extent), restore_program(state)));
   }
-  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) good_.insert(restore_program(state));
+  for (std::uint64_t left = state.number(); left > 0 && state.ok(); --left) good_[restore_program(state)] = ++last_good_;
   if (limits_.faults != 0) return;
   records_.clear();
   wards_.clear();

@@ -9,11 +9,13 @@
 //   a program   of which so many different commands have faulted, two at least: with other arguments it is the same one;
 //   a user      so many different programs of whom have faulted, two at least: then all that have not ended without a fault before.
 // What is in quarantine has its newcomers served apart from the others. It leaves after `window` without a share in a fault.
+// On probation (a Ward as well) is, where it is asked for, every program of which no client is known that has done without a fault.
 // Owned by FaultLedger; the control process's thread. Free of sockets and processes; time is the caller's.
 #pragma once
 
 #include <chrono>
 #include <compare>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -44,11 +46,12 @@ struct ProgramIdentity {
 
 // All that is in quarantine together: of the program, `command` is blank where it does not matter, and `digest`.
 struct Ward {
-  enum class Extent : std::uint8_t { command, program, user };
+  enum class Extent : std::uint8_t { command, program, user, newcomers };
   Extent extent = Extent::command;
   ProgramIdentity program;
   static Ward of(Extent extent, const ProgramIdentity& program);
   [[nodiscard]] bool holds(const ProgramIdentity& other) const { return of(extent, other) == *this; }
+  [[nodiscard]] bool is_probation() const { return extent == Extent::newcomers; }  // of that user's programs; not in quarantine
   [[nodiscard]] std::string name() const;  // "Program /bin/app train.py (uid 1000)"
   friend auto operator<=>(const Ward&, const Ward&) = default;
 };
@@ -57,6 +60,7 @@ struct QuarantineLimits {
   unsigned faults = 3;  // 0: nobody is ever in quarantine
   std::chrono::seconds window{300};
   unsigned executors = 1;  // of a device and user that serve such clients, at most; the rest is for the others
+  std::chrono::seconds probation{0};  // 0: nobody is on probation
 };
 
 class Quarantine {
@@ -66,11 +70,11 @@ class Quarantine {
 
   // One fault, or what is worth `weight` of them, with the programs of its suspects, one entry each. What is in quarantine from now on.
   [[nodiscard]] std::vector<Ward> note_fault(std::span<const ProgramIdentity> suspects, Clock::time_point now, double weight = 1);
-  // A client of it has ended without an error.
+  // A client of it has ended without an error, or was served for as long as probation takes.
   void note_good(const ProgramIdentity& program);
-  // The smallest that the program is in.
+  // The smallest that the program is in; the user's newcomers if that is none and nothing good is known of it.
   [[nodiscard]] std::optional<Ward> ward_of(const ProgramIdentity& program) const;
-  // Whether anything of that user is in quarantine, so that it matters what a newcomer is.
+  // Whether anything of that user is in quarantine, or may be on probation, so that it matters what a newcomer is.
   [[nodiscard]] bool concerns(uid_t uid) const;
   // Those whose time is over.
   [[nodiscard]] std::vector<Ward> release(Clock::time_point now);
@@ -94,7 +98,8 @@ class Quarantine {
   const QuarantineLimits limits_;
   std::map<ProgramIdentity, Shares> records_;
   std::set<Ward> wards_;
-  std::set<ProgramIdentity> good_;
+  std::map<ProgramIdentity, std::uint64_t> good_;  // the older the lower
+  std::uint64_t last_good_ = 0;
 };
 
 }  // namespace mpsshim::broker::control

@@ -189,6 +189,7 @@ void SessionOpening::opened(ClientSession& session, CUresult status) {
     log_server(server, "New client {} connected from user {}: {}.", session.server_name(), session.client.uid, session.client.command);
   log_server(server, "Status of client {} is ACTIVE.", session.server_name());
   session.deaths_while_opening = 0;
+  probation_.served(session);
   log_info("{}: attached in {:.1f} ms to executor {} (pid {}), epoch {}, {} MiB of device memory in place.", session.name(),
            milliseconds_since(session.asked_at), session.executor->label(), session.executor->pid(), session.epoch,
            session.chunks.total_bytes() >> 20);

@@ -15,6 +15,7 @@
 #include "broker/control/faults/fault_ledger.hpp"
 #include "broker/control/life/session_ends.hpp"
 #include "broker/control/placement/executor_choice.hpp"
+#include "broker/control/placement/probation.hpp"
 #include "broker/control/sessions/session_ranges.hpp"
 #include "broker/control/sessions/session_table.hpp"
 
@@ -30,7 +31,7 @@ class SessionOpening {
     std::function<bool(const ClientSession& newcomer)> is_held_back{};  // from an executor that is ready; serve() follows (HeapRenewal)
   };
   SessionOpening(EventLoop& loop, const SessionLimits& limits, SessionTable& sessions, const ExecutorPool& pool, ExecutorChoice& choice,
-                 SessionRanges& ranges, const FaultLedger& ledger, SessionEnds& ends, Settings settings)
+                 SessionRanges& ranges, const FaultLedger& ledger, Probation& probation, SessionEnds& ends, Settings settings)
       : loop_(loop),
         limits_(limits),
         sessions_(sessions),
@@ -38,6 +39,7 @@ class SessionOpening {
         choice_(choice),
         ranges_(ranges),
         ledger_(ledger),
+        probation_(probation),
         ends_(ends),
         settings_(std::move(settings)) {}
 
@@ -71,6 +73,7 @@ class SessionOpening {
   ExecutorChoice& choice_;
   SessionRanges& ranges_;
   const FaultLedger& ledger_;
+  Probation& probation_;
   SessionEnds& ends_;
   const Settings settings_;
 };

@@ -44,6 +44,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       blockers_(limits_, sessions_, pool_, choice_, kinds_, ledger_,
                 [this](ClientSession& session, CUresult error, const char* why) { ends_.fail(session, error, why); }),
       relocations_(loop, limits_, sessions_, choice_, kinds_, blockers_, ranges_, replays_, [this] { return restarts_.is_idle(); }),
+      probation_(loop, limits_.quarantine.probation, sessions_, ledger_, choice_, relocations_),
       replacements_(loop, limits_, sessions_),
       ends_(loop, limits_,
             {.sessions = sessions_,
@@ -57,7 +58,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
              .replacements = replacements_,
              .ledger = ledger_},
             [this] { heaps_.look_soon(); }),
-      opening_(loop, limits_, sessions_, pool_, choice_, ranges_, ledger_, ends_,
+      opening_(loop, limits_, sessions_, pool_, choice_, ranges_, ledger_, probation_, ends_,
                {.memory_limit =
                     [this](const ClientSession& session, const ManagedExecutor& executor) {
                       memory_limits_.begin(executor.id());

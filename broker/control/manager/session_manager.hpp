@@ -17,6 +17,7 @@
 #include "broker/control/executors/published_facts.hpp"
 #include "broker/control/life/executor_deaths.hpp"
 #include "broker/control/life/session_opening.hpp"
+#include "broker/control/placement/probation.hpp"
 #include "broker/control/placement/relocations.hpp"
 #include "broker/control/restarts/heap_renewal.hpp"
 #include "broker/control/restarts/restarts.hpp"
@@ -133,6 +134,7 @@ class SessionManager final : public ExecutorOwner {
   ExecutorChoice choice_;
   Blockers blockers_;
   Relocations relocations_;
+  Probation probation_;
   Replacements replacements_;
   SessionEnds ends_;
   SessionOpening opening_;

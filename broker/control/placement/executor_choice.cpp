@@ -9,7 +9,7 @@ namespace mpsshim::broker::control {
 
 bool ExecutorChoice::place(ClientSession& session) {
   if (session.executor != nullptr) return true;
-  if (const auto ward = ledger_.ward_of(*session.client.program)) session.executor = place_in_quarantine(session, *ward);
+  if (const auto ward = ledger_.ward_of(*session.client.program)) session.executor = place_apart(session, *ward);
   if (session.executor != nullptr) return true;
   const uid_t house = limits_.house_of(session.client.uid);
   const auto suits_it = [&](const ManagedExecutor& executor) { return suits(executor, session); };
@@ -40,23 +40,36 @@ bool ExecutorChoice::is_near(ExecutorId executor, const ClientSession& session) 
   return executor.device == session.device && executor.user == limits_.house_of(session.client.uid);
 }
 
-// An executor for what is in quarantine alone: the one it has, a further one that nobody uses, or a new one. Where none can be had it shares
-// another's quarantine, or an executor that is blocked and so is of use to nobody who needs a quiet window. nullptr: it has to be served among
-// the others.
-ManagedExecutor* ExecutorChoice::place_in_quarantine(const ClientSession& session, const Ward& ward) {
+// An executor for what is in quarantine, or on probation, alone: the one it has, a further one that nobody uses, or a new one. Where none can be had
+// quarantine shares another's, or an executor that is blocked and so is of use to nobody who needs a quiet window. nullptr: it has to be served
+// among the others.
+ManagedExecutor* ExecutorChoice::place_apart(const ClientSession& session, const Ward& ward) {
   (void)pool_.first(session.device);
-  if (ManagedExecutor* found = find_quarantine(session, ward)) return found;
-  const auto count = std::ranges::count_if(reserved_, [&](const auto& entry) { return is_near(entry.first, session); });
+  if (ManagedExecutor* found = find_apart(session, ward)) return found;
+  const auto count =
+      std::ranges::count_if(reserved_, [&](const auto& entry) { return is_near(entry.first, session) && !entry.second.is_probation(); });
   const auto is_free = [&](const ManagedExecutor& other) { return !other.is_first() && !is_reserved(other.id()) && !is_used(other); };
-  const bool may_have_own = static_cast<unsigned>(count) < limits_.quarantine.executors;
+  const bool may_have_own = ward.is_probation() || static_cast<unsigned>(count) < limits_.quarantine.executors;
   ManagedExecutor* const own = may_have_own ? pool_.choose(session.device, limits_.house_of(session.client.uid), is_free) : nullptr;
-  if (own == nullptr) return share_quarantine(session);
+  if (own == nullptr && !ward.is_probation()) return share_quarantine(session);
+  if (own == nullptr) {
+    log_warning(
+        "{}: should be on probation and is served among the others, because no further executor can be had (--executors, or the GPU's "
+        "compute mode).",
+        session.name());
+    return nullptr;
+  }
   reserved_[own->id()] = ward;
+  if (ward.is_probation()) {
+    log_info("Executor {} serves the programs of user {} that are new, until they have done without a fault for {} s (--probation-s).", own->label(),
+             session.client.uid, limits_.quarantine.probation.count());
+    return own;
+  }
   log_warning("{}: is in quarantine, in executor {}, which serves nothing else than this: {}.", session.name(), own->label(), ward.name());
   return own;
 }
 
-ManagedExecutor* ExecutorChoice::find_quarantine(const ClientSession& session, const Ward& ward) const {
+ManagedExecutor* ExecutorChoice::find_apart(const ClientSession& session, const Ward& ward) const {
   for (const auto& [id, held] : reserved_) {
     ManagedExecutor& executor = *pool_.all().at(id);
     if (!is_near(id, session) || held != ward || executor.is_quitting()) continue;
@@ -68,7 +81,7 @@ ManagedExecutor* ExecutorChoice::find_quarantine(const ClientSession& session, c
 ManagedExecutor* ExecutorChoice::share_quarantine(const ClientSession& session) const {
   for (const auto& [id, other] : reserved_) {
     ManagedExecutor& executor = *pool_.all().at(id);
-    if (!is_near(id, session) || ranges_.is_left_in(executor, session.id)) continue;
+    if (!is_near(id, session) || ranges_.is_left_in(executor, session.id) || other.is_probation()) continue;
     log_warning("{}: is in quarantine, in executor {}, together with this: {}; there are no more for it (--quarantine-executors, --executors).",
                 session.name(), executor.label(), other.name());
     return &executor;
@@ -97,6 +110,20 @@ ManagedExecutor* ExecutorChoice::other_than(const ManagedExecutor& present, cons
   });
   if (other != nullptr && own != reserved_.end()) reserved_.emplace(other->id(), own->second);
   return other;
+}
+
+bool ExecutorChoice::serves_probation(ExecutorId executor) const {
+  const auto reserved = reserved_.find(executor);
+  return reserved != reserved_.end() && reserved->second.is_probation();
+}
+
+ManagedExecutor* ExecutorChoice::out_of_probation(const ClientSession& session) {
+  if (session.executor == nullptr || !serves_probation(session.executor->id()) || ledger_.ward_of(*session.client.program)) return nullptr;
+  const bool has_variables = session.variables.valid();  // as in other_than()
+  return pool_.any(session.device, session.executor->user(), [&](const ManagedExecutor& executor) {
+    if (!suits(executor, session) || pool_.all().at(executor.id())->is_blocked()) return false;
+    return !has_variables || !(images_.has_log(executor.id()) || is_used(executor));
+  });
 }
 
 bool ExecutorChoice::is_used(const ManagedExecutor& executor) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which executor serves whom. Newcomers go to the first that no kernel without end blocks; what is in quarantine is served apart, in an executor
-// that is reserved for it. An executor that nobody needs any more is let go.
+// that is reserved for it, and so is what is on probation. An executor that nobody needs any more is let go.
 // Owned by SessionManager; the control process's thread.
 #pragma once
 
@@ -25,6 +25,9 @@ class ExecutorChoice {
   [[nodiscard]] bool place(ClientSession& session);
   // Where the session may go instead; nullptr: nowhere. Out of quarantine no move leads among the others.
   [[nodiscard]] ManagedExecutor* other_than(const ManagedExecutor& present, const ClientSession& session);
+  // Where a session goes whose program is no longer on probation; nullptr: nowhere, or it is in no executor for that.
+  [[nodiscard]] ManagedExecutor* out_of_probation(const ClientSession& session);
+  [[nodiscard]] bool serves_probation(ExecutorId executor) const;
   [[nodiscard]] bool is_reserved(ExecutorId executor) const { return reserved_.contains(executor); }
 
   void let_go_if_unused(ManagedExecutor& executor);
@@ -35,8 +38,8 @@ class ExecutorChoice {
   [[nodiscard]] bool suits(const ManagedExecutor& executor, const ClientSession& session) const;
   [[nodiscard]] bool is_kept_clean(const ManagedExecutor& executor) const;
   [[nodiscard]] bool is_used(const ManagedExecutor& executor) const;
-  [[nodiscard]] ManagedExecutor* place_in_quarantine(const ClientSession& session, const Ward& ward);
-  [[nodiscard]] ManagedExecutor* find_quarantine(const ClientSession& session, const Ward& ward) const;
+  [[nodiscard]] ManagedExecutor* place_apart(const ClientSession& session, const Ward& ward);
+  [[nodiscard]] ManagedExecutor* find_apart(const ClientSession& session, const Ward& ward) const;
   [[nodiscard]] ManagedExecutor* share_quarantine(const ClientSession& session) const;
   [[nodiscard]] bool is_near(ExecutorId executor, const ClientSession& session) const;  // of its device and its user
 
@@ -47,7 +50,7 @@ class ExecutorChoice {
   const ImageStore& images_;
   const FaultLedger& ledger_;
   const Kinds& kinds_;
-  std::map<ExecutorId, Ward> reserved_;  // executors that serve what is in quarantine only
+  std::map<ExecutorId, Ward> reserved_;  // executors that serve what is in quarantine, or on probation, only
 };
 
 }  // namespace mpsshim::broker::control

@@ -73,8 +73,19 @@ void Relocations::begin_one_for_tests() {
   ManagedExecutor* const to = choice_.other_than(*session.executor, session);
   if (to == nullptr) return;
   log_info("{}: for tests it moves from executor {} to executor {}.", session.name(), session.executor->label(), to->label());
-  session.relocation.emplace().is_for_tests = true;
+  session.relocation.emplace().reason = SessionRelocation::Reason::for_tests;
   begin(session, *to);
+}
+
+bool Relocations::leave_probation(ClientSession& session) {
+  if (session.phase != SessionPhase::active || session.relocation || session.is_bound || !may_move_()) return false;
+  ManagedExecutor* const to = choice_.out_of_probation(session);
+  if (to == nullptr) return false;
+  log_info("{}: its program is no longer on probation; it moves from executor {} to executor {}.", session.name(), session.executor->label(),
+           to->label());
+  session.relocation.emplace().reason = SessionRelocation::Reason::probation_over;
+  begin(session, *to);
+  return true;
 }
 
 void Relocations::serve(const ManagedExecutor& executor) {
@@ -145,8 +156,8 @@ void Relocations::leave(ClientSession& session) {
 
 // Its call waits on, and is reported again.
 void Relocations::stay(ClientSession& session, const char* why) {
-  const bool is_for_tests = session.relocation && session.relocation->is_for_tests;
-  if (is_for_tests) {
+  const bool starves = !session.relocation || session.relocation->reason == SessionRelocation::Reason::starves;
+  if (!starves) {
     log_info("{}: stays in executor {}, because {}.", session.name(), session.executor->label(), why);
   } else {
     log_warning("{}: stays in executor {}, because {}; its call waits on (--patience-s).", session.name(), session.executor->label(), why);

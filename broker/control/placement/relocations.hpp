@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions that starve in their executor are moved to another: when that one is ready, their own is asked to pause them, and from then on they are
-// what they would be after their executor's death. What they have mapped in the old one can be taken down only in a quiet window and stays behind
-// till then (Remnants). Who cannot move stays, and its call waits on.
-// Owned by SessionManager; the control process's thread. A SessionRelocation is changed here alone.
+// Sessions that starve in their executor are moved to another, as are those whose probation is over: when that one is ready, their own is asked to
+// pause them, and from then on they are what they would be after their executor's death. What they have mapped in the old one can be taken down only
+// in a quiet window and stays behind till then (Remnants). Who cannot move stays, and its call waits on. Owned by SessionManager; the control
+// process's thread. A SessionRelocation is changed here alone.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,9 @@ class Relocations {
   // It is ready: who is to go there is asked to pause.
   void serve(const ManagedExecutor& executor);
   void cannot_start(const ManagedExecutor& executor);
+
+  // To where the others are. False: it cannot be asked to now, or there is no such place.
+  [[nodiscard]] bool leave_probation(ClientSession& session);
 
   void drop(ClientSession& session);  // it goes nowhere
 

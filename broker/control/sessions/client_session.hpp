@@ -53,7 +53,8 @@ class ManagedExecutor;
 // A session that starves in its executor goes to another: started first, if need be; then its own is asked to pause it.
 struct SessionRelocation {
   ManagedExecutor* to = nullptr;
-  bool is_for_tests = false;   // nothing of it starves
+  enum class Reason : std::uint8_t { starves, probation_over, for_tests };
+  Reason reason = Reason::starves;
   bool has_variables = false;  // the target, which has loaded nothing yet, is to make the same loads: nobody else is placed there
   bool asked = false;
   bool has_copies = false;  // of its images, in the target, for it alone
@@ -119,6 +120,7 @@ struct ClientSession {
 
   Answer answer;                                  // the client's request under way (Attach or LeaseReplace), if any
   EventLoop::Timer deadline;                      // of that request
+  EventLoop::Timer probation;                     // looks whether it may go to where the others are (Probation)
   EventLoop::Timer end_check;                     // closing, terminating: looks whether its work ends
   std::vector<std::function<void()>> on_stopped;  // called once nothing of it runs any more: commands wait for that
   EventLoop::Clock::time_point began_at = EventLoop::Clock::now();  // also before the program was replaced (Restarts)

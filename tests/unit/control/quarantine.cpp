@@ -143,3 +143,38 @@ TEST_CASE("what is in quarantine, what counts towards it and who has done well g
   CHECK_FALSE(none.ward_of(kA));
   CHECK_FALSE(none.concerns(1000));
 }
+
+TEST_CASE("a program is on probation until it has done well, and again once it has faulted") {
+  Quarantine quarantine({3, seconds(300), 1, seconds(10)});
+  CHECK(quarantine.concerns(1000));
+  REQUIRE(quarantine.ward_of(kA));
+  CHECK(quarantine.ward_of(kA)->is_probation());
+  CHECK(quarantine.ward_of(kA) == quarantine.ward_of(kB));  // all new ones of a user together
+  CHECK(quarantine.ward_of(kA) != quarantine.ward_of(kAOfOther));
+  quarantine.note_good(kA);
+  CHECK_FALSE(quarantine.ward_of(kA));
+  CHECK(quarantine.ward_of(kB));
+  (void)quarantine.note_fault(Programs{kA}, kStart);
+  quarantine.note_good(kA);  // not as long as its fault counts
+  CHECK(quarantine.ward_of(kA)->is_probation());
+  CHECK(quarantine.release(kStart + seconds(301)).empty());
+  quarantine.note_good(kA);
+  CHECK_FALSE(quarantine.ward_of(kA));
+  for (int i = 0; i < 3; ++i) (void)quarantine.note_fault(Programs{kA}, kStart + seconds(400));
+  CHECK(quarantine.ward_of(kA) == Ward::of(Ward::Extent::command, kA));  // quarantine goes before
+}
+
+TEST_CASE("of programs that have done well the oldest is forgotten for one more than can be kept") {
+  Quarantine quarantine({3, seconds(300), 1, seconds(10)});
+  const auto program = [](unsigned number) {
+    ProgramIdentity made{1000, {}, std::to_string(number), "/bin/a"};
+    return made;
+  };
+  for (unsigned i = 0; i < 4'096; ++i) quarantine.note_good(program(i));
+  quarantine.note_good(program(0));  // again: it is the youngest now
+  quarantine.note_good(program(4'096));
+  CHECK_FALSE(quarantine.ward_of(program(0)));
+  CHECK(quarantine.ward_of(program(1)));
+  CHECK_FALSE(quarantine.ward_of(program(2)));
+  CHECK_FALSE(quarantine.ward_of(program(4'096)));
+}
