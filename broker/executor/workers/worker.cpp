@@ -187,6 +187,7 @@ Worker::Visit Worker::visit_all() {
     all.lacks_credit |= one.lacks_credit;
     all.awaits_fences |= one.awaits_fences;
     if (session->is_closing() && session->advance_close()) {
+      time_of_gone_ += session->turn_time;
       drop(i);
       continue;
     }

@@ -76,6 +76,7 @@ class Worker final : public SessionOwner {
   void drop(std::size_t index);  // one of sessions_, which is over or another worker's
   void start_watching(const std::shared_ptr<Session>& session);
   void rebalance();
+  [[nodiscard]] unsigned note_others(unsigned percent);
   void scatter();
   [[nodiscard]] bool find_better_home(const std::shared_ptr<Session>& session, std::size_t waiting);
   void idle(Visit& visit);
@@ -99,6 +100,8 @@ class Worker final : public SessionOwner {
   std::vector<std::byte> batch_;
   std::chrono::microseconds turn_{150};  // how long a session's turn is at the moment
   std::atomic<std::size_t> waiting_{0};
+  std::chrono::nanoseconds time_of_gone_{0};  // turn_time of sessions that have ended since rebalance() looked last
+  unsigned others_eighths_ = 0;               // eight times the mean of what rebalance() saw of others_percent()
   std::atomic<unsigned> others_percent_{0};
   std::atomic<Clock::time_point> rebalanced_{Clock::time_point{}};
   unsigned turns_ = 0;

@@ -36,14 +36,14 @@ void Worker::rebalance() {
     unsigned percent;  // of this worker's time
   };
   std::vector<Done> all_done;
-  unsigned others_percent = busy_percent;  // whoever has gone meanwhile, and mail, included
+  std::chrono::nanoseconds of_others = std::exchange(time_of_gone_, std::chrono::nanoseconds(0));
   for (const std::shared_ptr<Session>& session : sessions_) {
-    const auto percent = static_cast<unsigned>(100 * std::exchange(session->turn_time, std::chrono::nanoseconds(0)) / since);
-    const Done& one = all_done.emplace_back(session->take_pace(), percent);
+    const std::chrono::nanoseconds time = std::exchange(session->turn_time, std::chrono::nanoseconds(0));
+    const Done& one = all_done.emplace_back(session->take_pace(), static_cast<unsigned>(100 * time / since));
     of_all += one.pace.operations;
-    if (has_short_runs(one.pace)) others_percent -= std::min(others_percent, percent);
+    if (!has_short_runs(one.pace)) of_others += time;
   }
-  others_percent_.store(others_percent, std::memory_order_relaxed);
+  const unsigned others_percent = note_others(static_cast<unsigned>(100 * of_others / since));
   std::uint64_t kept = of_all;
   unsigned given_percent = 0;  // of this worker's time
   std::size_t waiting = 0;
@@ -109,6 +109,15 @@ bool Worker::find_better_home(const std::shared_ptr<Session>& session, std::size
 
 std::size_t Worker::waiting(Clock::time_point now) const {
   return now - rebalanced_.load(std::memory_order_relaxed) < SessionHome::kWaitingCounts ? waiting_.load(std::memory_order_relaxed) : 0;
+}
+
+// Of the last ten looks or so: one in which a session's wait has not come yet behind its launch says nothing.
+unsigned Worker::note_others(unsigned percent) {
+  constexpr unsigned kLooks = 8;
+  others_eighths_ += percent - others_eighths_ / kLooks;
+  const unsigned mean = others_eighths_ / kLooks;
+  others_percent_.store(mean, std::memory_order_relaxed);
+  return mean;
 }
 
 unsigned Worker::others_percent(Clock::time_point now) const {
