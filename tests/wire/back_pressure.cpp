@@ -239,14 +239,14 @@ TEST_CASE("long operations keep few in flight, short ones many again") {
   CHECK(limit.operations() == broker::FlightLimit::kMost);
 }
 
-TEST_CASE("in a crowd a stream has two chains in flight, unless its operations are tiny") {
+TEST_CASE("in a crowd a stream of short runs has two chains in flight, unless its operations are tiny") {
   using namespace std::chrono_literals;
   broker::FlightLimit limit;
   limit.learn(3ms, 1'000);
-  limit.set_crowded(true);
+  limit.set_crowded(true, false);
   CHECK(limit.operations() == broker::FlightLimit::kFirst);  // 3 us each
   limit.learn(3ms, 60);
-  limit.set_crowded(true);
+  limit.set_crowded(true, false);
   CHECK(limit.longest_chain() == 20);  // 50 us each
   CHECK(limit.operations() == 22);     // with the first one's fence
   CHECK(limit.progress_interval() == 1);
@@ -254,7 +254,7 @@ TEST_CASE("in a crowd a stream has two chains in flight, unless its operations a
   CHECK(limit.longest_chain() == 17);  // perhaps others held it up
   for (int i = 0; i < 100; ++i) limit.learn(20ms, 1);
   CHECK(limit.longest_chain() == 1);
-  limit.set_crowded(false);
+  limit.set_crowded(false, false);
   CHECK(limit.operations() == broker::FlightLimit::kFirst);
 }
 

@@ -28,7 +28,7 @@ void StreamAccount::learn_progress(std::uint32_t completed) {
 }
 
 bool StreamAccount::has_credit(bool is_crowded, const std::atomic<std::uint32_t>& completed) {
-  limit_.set_crowded(is_crowded);
+  limit_.set_crowded(is_crowded, has_long_runs());
   if (is_within_credit()) return true;
   learn_progress(completed.load(std::memory_order_acquire));
   lacked_credit_ = !is_within_credit();

@@ -7,10 +7,12 @@
 // Owned by a StreamQueue and touched by the session's worker alone.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <utility>
 
 #include "broker/executor/chains/flight_limit.hpp"
 
@@ -30,7 +32,12 @@ class StreamAccount {
   [[nodiscard]] std::uint32_t submissions() const { return submissions_; }
   [[nodiscard]] std::size_t longest_chain() const { return limit_.longest_chain(); }
 
-  void issue(std::uint32_t operations) { issued_ += operations; }
+  void issue(std::uint32_t operations) {
+    issued_ += operations;
+    run_ += operations;
+  }
+  // What follows is another run: a fence has been issued, which somebody waits for sooner or later.
+  void end_run() { last_run_ = std::exchange(run_, 0); }
   void take_back(std::uint32_t position) { issued_ = position; }  // what was issued behind it has been refused
   void submitted(std::uint32_t calls) { submissions_ += calls; }
   // A write of progress at what was issued is on its way.
@@ -50,10 +57,15 @@ class StreamAccount {
   [[nodiscard]] bool is_within_credit() const {
     return submissions_ - known_done_.submissions < kCredit && issued_ - known_done_.position < limit_.operations();
   }
+  [[nodiscard]] bool has_long_runs() const { return std::max(run_, last_run_) > kLongRun; }
   void learn_progress(std::uint32_t completed);
+
+  static constexpr std::uint32_t kLongRun = 32;
 
   std::uint32_t issued_;
   std::uint32_t written_;
+  std::uint32_t run_ = 0;  // operations since the last fence
+  std::uint32_t last_run_ = 0;
   std::uint32_t submissions_ = 0;
   Written known_done_;
   std::deque<Written> under_way_;

@@ -89,6 +89,7 @@ bool StreamQueue::issue_chain(std::size_t length) {
   account_.submitted(1);
   count_launches(static_cast<std::uint32_t>(length), true);
   if (has_words) account_.progress_submitted();
+  if (fence != nullptr) account_.end_run();
   for (std::uint32_t i = 0; i < operations; ++i) pop_head();
   return true;
 }

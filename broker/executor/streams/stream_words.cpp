@@ -38,6 +38,7 @@ void StreamQueue::issue_wait(const WaitOp& wait) {
 // Where words that cover all of the work are under way or there, the fence waits for them here: the GPU has nothing to do for it. Not so for
 // short work, whose client hears from the GPU sooner than from this thread, which has others to serve.
 void StreamQueue::issue_fence(const FenceOp& fence) {
+  account_.end_run();
   const bool is_covered = account_.written() + 1 == account_.issued();
   if (!is_covered || (rhythm_.is_short() && !has_completed(account_.written()))) return write_fence(fence.value);
   late_fences_.push_back({account_.issued(), fence.value});
