@@ -155,9 +155,26 @@ std::vector<CommandSpec> actions() {
   };
 }
 
+// Named as in NVIDIA's version 3, which has modules with verbs.
+std::vector<CommandSpec> client_commands() {
+  return {
+      {"client set",
+       {{"--active-thread-percentage", kPercentage},
+        {"--pinned-memory-limit", ArgumentSpec{"SIZE|none", ArgumentKind::size_or_none}},
+        {"--client-priority", kPriority},
+        {"--device", kDevice}},
+       {{"PID", ArgumentKind::any_client}},
+       Formats::text,
+       true,
+       "Gives a client that is connected another part of the multiprocessors, another limit of device memory or another priority, on all its devices or "
+       "on one. Launches and allocations that come from then on go by it, whatever server and client were given before; answers once that is so"},
+  };
+}
+
 std::vector<CommandSpec> all_commands() {
   std::vector<CommandSpec> all = questions();
   std::ranges::move(actions(), std::back_inserter(all));
+  std::ranges::move(client_commands(), std::back_inserter(all));
   for (CommandSpec& command : all) {
     if (command.formats == Formats::text) continue;
     command.options.push_back({"--json"});
@@ -178,10 +195,12 @@ const char* kind_name(ArgumentKind kind) {
   switch (kind) {
     case ArgumentKind::server: return "server";
     case ArgumentKind::client: return "client";
+    case ArgumentKind::any_client: return "any_client";
     case ArgumentKind::process: return "process";
     case ArgumentKind::user: return "user";
     case ArgumentKind::device: return "device";
     case ArgumentKind::size: return "size";
+    case ArgumentKind::size_or_none: return "size_or_none";
     case ArgumentKind::percentage: return "percentage";
     case ArgumentKind::client_priority: return "client_priority";
     case ArgumentKind::seconds: return "seconds";
@@ -203,6 +222,20 @@ std::span<const CommandSpec> command_table() {
 const CommandSpec* find_command(std::string_view name) {
   const auto found = std::ranges::find(command_table(), name, &CommandSpec::name);
   return found == command_table().end() ? nullptr : &*found;
+}
+
+const CommandSpec* leading_command(std::string_view line) {
+  constexpr std::string_view kBlanks = " \t\n\v\f\r";
+  std::string name;
+  const CommandSpec* found = nullptr;
+  for (int words = 0; words < 2; ++words) {
+    line.remove_prefix(std::min(line.find_first_not_of(kBlanks), line.size()));
+    const std::string_view word = line.substr(0, line.find_first_of(kBlanks));
+    line.remove_prefix(word.size());
+    name += (words == 0 ? "" : " ") + std::string(word);
+    if (const CommandSpec* const longer = find_command(name)) found = longer;
+  }
+  return found;
 }
 
 std::string usage_of(const CommandSpec& command) {

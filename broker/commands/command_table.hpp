@@ -17,10 +17,12 @@ namespace mpsshim::broker {
 enum class ArgumentKind {
   server,   // a number of get_server_list, or any pid that the server had
   client,   // pid of a server's client
+  any_client,  // the same, of any server
   process,  // any pid
   user,     // uid
   device,   // index or UUID, also its beginning
   size,     // of memory
+  size_or_none,
   percentage,
   client_priority,
   seconds,
@@ -53,7 +55,7 @@ struct OptionSpec {
 enum class Formats { text, json, table };  // table: comma-separated values, too
 
 struct CommandSpec {
-  std::string_view name;
+  std::string_view name;  // "ps", "client set": one or two words
   std::vector<OptionSpec> options;
   std::vector<ArgumentSpec> arguments;
   Formats formats = Formats::text;
@@ -64,6 +66,8 @@ struct CommandSpec {
 
 [[nodiscard]] std::span<const CommandSpec> command_table();            // in the order of help
 [[nodiscard]] const CommandSpec* find_command(std::string_view name);  // nullptr: there is none
+// The one that a line of words begins with, of two words where there is such.
+[[nodiscard]] const CommandSpec* leading_command(std::string_view line);
 
 // "ps [-l] [-p PID] [--csv | --json]"
 [[nodiscard]] std::string usage_of(const CommandSpec& command);

@@ -30,6 +30,7 @@ std::optional<Range> range_of(ArgumentKind kind) {
   switch (kind) {
     case ArgumentKind::server:
     case ArgumentKind::client:
+    case ArgumentKind::any_client:
     case ArgumentKind::process: return Range{1, static_cast<std::uint64_t>(std::numeric_limits<pid_t>::max())};
     case ArgumentKind::user: return Range{0, std::numeric_limits<uid_t>::max() - 1ull};  // the last one is nobody's
     case ArgumentKind::seconds: return Range{0, kMostSeconds};
@@ -37,6 +38,7 @@ std::optional<Range> range_of(ArgumentKind kind) {
     case ArgumentKind::client_priority: return Range{0, 1};  // normal, below normal
     case ArgumentKind::device:
     case ArgumentKind::size:
+    case ArgumentKind::size_or_none:
     case ArgumentKind::percentage:
     case ArgumentKind::interval:
     case ArgumentKind::sort_key:
@@ -72,6 +74,9 @@ std::string fault_of(const ArgumentSpec& argument, std::string_view word) {
   if (argument.kind == ArgumentKind::size && !proto::parse_memory_size(word)) {
     return fmt::format("{} is no size: an integer above 0 with M or G, such as 900M", as_quoted(word));
   }
+  if (argument.kind == ArgumentKind::size_or_none && word != "none" && !proto::parse_memory_size(word)) {
+    return fmt::format("{} is no size: an integer above 0 with M or G, such as 900M, or none", as_quoted(word));
+  }
   if (argument.kind == ArgumentKind::percentage && !proto::parse_percentage(word)) {
     return fmt::format("{} is no percentage: a number above 0, to 100, such as 25 or 12.5", as_quoted(word));
   }
@@ -88,6 +93,16 @@ std::string fault_of(const ArgumentSpec& argument, std::string_view word) {
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
   if (error == std::errc() && end == word.data() + word.size() && number >= range->least && number <= range->most) return "";
   return fmt::format("{} is out of range: {} is {} to {}", as_quoted(word), argument.name, range->least, range->most);
+}
+
+// "get, set"; "": it is no first word of commands of two.
+std::string verbs_of(const std::string& module) {
+  std::string verbs;
+  for (const CommandSpec& command : command_table()) {
+    if (!command.name.starts_with(module + ' ')) continue;
+    verbs += (verbs.empty() ? "" : ", ") + std::string(command.name.substr(module.size() + 1));
+  }
+  return verbs;
 }
 
 class Reader {
@@ -193,9 +208,13 @@ std::variant<ParsedCommand, std::string> parse_command(const std::string& line) 
   std::vector<std::string> words;
   for (std::string word; text >> word;) words.push_back(word);
   if (words.empty()) return "the command is empty: see help";
-  const CommandSpec* const spec = find_command(words.front());
-  if (spec == nullptr) return fmt::format("unknown command {}: see help", as_quoted(words.front()));
-  words.erase(words.begin());
+  const CommandSpec* const spec = leading_command(line);
+  if (spec == nullptr) {
+    const std::string verbs = verbs_of(words.front());
+    if (!verbs.empty()) return fmt::format("{} needs a verb behind it: {}", words.front(), verbs);
+    return fmt::format("unknown command {}: see help", as_quoted(words.front()));
+  }
+  words.erase(words.begin(), words.begin() + (spec->name.find(' ') == std::string_view::npos ? 1 : 2));
   Reader reader(*spec);
   reader.read(words);
   return reader.result();

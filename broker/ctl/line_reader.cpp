@@ -36,13 +36,20 @@ struct Completer {
 };
 Completer completer;
 
-// Commands for the first word, that command's options for others.
+// Commands for the first word, verbs for the second of one that takes them, that command's options for others.
 void gather_offers(std::string_view before, std::string_view word) {
   completer.offers.clear();
   before.remove_prefix(std::min(before.find_first_not_of(' '), before.size()));
   if (before.empty()) {
-    for (const CommandSpec& command : command_table()) completer.offers.emplace_back(command.name);
-  } else if (const CommandSpec* command = find_command(before.substr(0, before.find(' '))); command != nullptr) {
+    for (const CommandSpec& command : command_table()) {
+      const std::string_view name = command.name.substr(0, command.name.find(' '));
+      if (completer.offers.empty() || completer.offers.back() != name) completer.offers.emplace_back(name);
+    }
+  } else if (const CommandSpec* command = leading_command(before); command == nullptr) {
+    for (const CommandSpec& other : command_table()) {
+      if (other.name.starts_with(before)) completer.offers.emplace_back(other.name.substr(before.size()));
+    }
+  } else {
     for (const OptionSpec& option : command->options) completer.offers.emplace_back(option.name);
   }
   std::erase_if(completer.offers, [word](const std::string& offer) { return !offer.starts_with(word); });

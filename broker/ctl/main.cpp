@@ -78,15 +78,12 @@ int write_container_device(const ParsedCommand& command, const std::string& dire
 
 // Those that no broker obeys. nullopt: it is none of them.
 std::optional<int> execute_here(const std::string& line, const std::string& directory) {
-  std::istringstream words(line);
-  std::string name;
-  words >> name;
-  const CommandSpec* const spec = find_command(name);
+  const CommandSpec* const spec = leading_command(line);
   if (spec == nullptr || !spec->is_local) return std::nullopt;
   const auto parsed = parse_command(line);
   if (const auto* fault = std::get_if<std::string>(&parsed)) return fail(kRefused, *fault);
   const auto& command = std::get<ParsedCommand>(parsed);
-  if (name != "top") return write_container_device(command, directory);
+  if (command.name() != "top") return write_container_device(command, directory);
   const ctl::TopEnd end = ctl::run_top(directory, command);
   return end.status == 0 ? 0 : fail(end.status, end.fault);
 }

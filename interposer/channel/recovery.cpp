@@ -138,7 +138,7 @@ void Recovery::publish() {
   for (const auto& [key, position] : posted_) {
     if (Recipe* recipe = session_.recipes_.find(key)) recipe->position = position;
   }
-  session_.header_.store(&next_->header(), std::memory_order_release);
+  session_.publish_header(next_->header());
   session_.attach_mutex_.assume_held();  // by SessionClient::recover, around all that this class does
   session_.kept_.push_back(next_);
   session_.channel_.set_link(next_);

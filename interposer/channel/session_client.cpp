@@ -79,7 +79,7 @@ CUresult SessionClient::attach_locked() {
     log_line("The fence words of session %llu cannot be mapped: %s.", static_cast<unsigned long long>(attached.session), strerror(errno));
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  header_.store(&link->header(), std::memory_order_release);
+  publish_header(link->header());
   kept_.push_back(link);
   channel_.set_link(std::move(link));
   attached_.store(true, std::memory_order_release);
@@ -89,6 +89,11 @@ CUresult SessionClient::attach_locked() {
              static_cast<unsigned long long>(attached.session), static_cast<int>(getpid()), static_cast<unsigned long long>(attached.epoch),
              static_cast<unsigned long long>(device_lease_.address), static_cast<unsigned long long>(pinned_lease_.address));
   return CUDA_SUCCESS;
+}
+
+void SessionClient::publish_header(proto::ChannelHeader& header) {
+  header_.store(&header, std::memory_order_release);
+  watch_thread_percentage(broker_ordinal(settle_session_device()), header.thread_percentage);
 }
 
 // Rounded down to MiB, which is what a chunk is made of at least. What is wrong in it is told once: the broker goes by the rest.

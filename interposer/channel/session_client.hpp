@@ -140,6 +140,7 @@ class SessionClient final : private Channel::Guardian {
   CUresult fail(CUresult error) override;
   CUresult look_for_kernel_error() override { return fences_.has_kernel_error() ? fail_by_kernel() : CUDA_SUCCESS; }
   CUresult fail_by_kernel();
+  void publish_header(proto::ChannelHeader& header);
   static bool has_hung_up(const void* self);
 
   const std::uint32_t index_ = ActingSession::index();

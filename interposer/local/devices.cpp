@@ -30,6 +30,7 @@ std::array<std::atomic<CUdevice>, kMaxSessions> session_devices{};
 
 // By broker ordinal, hundredths of a percent; 0: all.
 std::array<std::atomic<std::uint32_t>, proto::kMaxDevices> thread_percentages{};
+std::array<std::atomic<const std::atomic<std::uint32_t>*>, proto::kMaxDevices> changed_percentages{};
 
 // Nothing where the device has no session.
 std::optional<std::uint32_t> find_session(CUdevice device) {
@@ -76,9 +77,16 @@ void note_thread_percentage(std::uint32_t broker_ordinal, std::uint32_t percenta
   if (broker_ordinal < thread_percentages.size()) thread_percentages[broker_ordinal].store(percentage, std::memory_order_relaxed);
 }
 
+void watch_thread_percentage(std::uint32_t broker_ordinal, const std::atomic<std::uint32_t>& word) {
+  if (broker_ordinal < changed_percentages.size()) changed_percentages[broker_ordinal].store(&word, std::memory_order_release);
+}
+
 std::uint32_t thread_percentage(const proto::DeviceFacts& facts) {
   for (std::uint32_t i = 0; i < visible_count; ++i) {
-    if (&driver_facts().device[visible[i]] == &facts) return thread_percentages[visible[i]].load(std::memory_order_relaxed);
+    if (&driver_facts().device[visible[i]] != &facts) continue;
+    const auto* const word = changed_percentages[visible[i]].load(std::memory_order_acquire);
+    const std::uint32_t changed = word != nullptr ? word->load(std::memory_order_relaxed) : 0;
+    return changed != 0 ? changed : thread_percentages[visible[i]].load(std::memory_order_relaxed);
   }
   return 0;
 }

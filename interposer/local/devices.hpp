@@ -5,6 +5,7 @@
 // Two numberings: a CUdevice is this process's ordinal; a broker ordinal indexes proto::DriverFacts and is what proto::Attach carries.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,8 @@ namespace mpsshim::interposer {
 
 // What part of that device's multiprocessors the broker says that this process has, in hundredths of a percent (proto/provision.hpp). Any thread.
 void note_thread_percentage(std::uint32_t broker_ordinal, std::uint32_t percentage);
+// Where the broker says it anew, should it change (ChannelHeader::thread_percentage); for the process's life.
+void watch_thread_percentage(std::uint32_t broker_ordinal, const std::atomic<std::uint32_t>& word);
 [[nodiscard]] std::uint32_t thread_percentage(const proto::DeviceFacts& facts);  // 0: all
 
 // What this process answers for an attribute: the broker's fact, or an override (device_attributes.cpp).

@@ -10,8 +10,26 @@ WORDS = {"--driver": "auto cuda cpu", "--format": FORMATS}
 VALUES = {
     "server": "get_server_list",
     "client": "get_client_list",
+    "any_client": "ps --format=csv,noheader",
     "device": "device_query --format=csv,noheader",
 }
+
+
+def merged(commands):
+    """Commands of two words (client set, client get) as one, of the first word: its first argument is one of the second words."""
+    modules = {}
+    for command in commands:
+        module, _, verb = command["name"].partition(" ")
+        if not verb:
+            modules[module] = command
+            continue
+        one = modules.setdefault(module, {"name": module, "help": f"What can be done with one {module}", "options": [], "arguments": [
+            {"name": "", "kind": "literal", "required": True}]})
+        verbs = one["arguments"][0]
+        verbs["name"] = f"{verbs['name']} {verb}".strip()
+        one["options"] += [option for option in command["options"] if option["name"] not in {other["name"] for other in one["options"]}]
+        one["arguments"] += command["arguments"][len(one["arguments"]) - 1:]
+    return list(modules.values())
 
 
 def brief(text):
@@ -38,6 +56,7 @@ _mpsctl_values() { # KIND SERVER [--pipe-dir DIR]
     case $kind in
         server) mpsctl "$@" get_server_list 2>/dev/null ;;
         client) mpsctl "$@" get_client_list "$server" 2>/dev/null ;;
+        any_client) mpsctl "$@" ps --format=csv,noheader 2>/dev/null | cut -d, -f1 ;;
         device) mpsctl "$@" device_query --format=csv,noheader 2>/dev/null | cut -d, -f1,3 | tr , '\n' ;;
         format) printf '%s\n' text json csv csv,noheader ;;
         file) compgen -f -- "$cur" ;;
@@ -82,7 +101,7 @@ def bash_kinds(command):
             lines.append(f"                {option['name']}) kind={option['value']['kind']} ;;")
     places = []
     for place, argument in enumerate(command["arguments"]):
-        word = f" word={argument['name']}" if argument["kind"] == "literal" else ""
+        word = f" word='{argument['name']}'" if argument["kind"] == "literal" else ""
         places.append(f"{place}) kind={argument['kind']}{word} ;;")
     lines.append("                *)" + (" case $count in " + " ".join(places) + " esac" if places else "") + " ;;")
     return lines
@@ -91,7 +110,7 @@ def bash_kinds(command):
 def bash(described):
     program, options = described["program"], described["options"]
     function = f"_{program}"
-    commands = described.get("commands")
+    commands = merged(described.get("commands", []))
     text = [f"# bash completion for {program}; generated, not to be edited."]
     if commands:
         text.append(BASH_VALUES.strip("\n"))
@@ -149,6 +168,7 @@ _mpsctl_values() { # KIND
     case $1 in
         server) found=(${(f)"$(mpsctl $mpsctl_place get_server_list 2>/dev/null)"}) ;;
         client) found=(${(f)"$(mpsctl $mpsctl_place get_client_list ${words[CURRENT - 1]} 2>/dev/null)"}) ;;
+        any_client) found=(${(f)"$(mpsctl $mpsctl_place ps --format=csv,noheader 2>/dev/null | cut -d, -f1)"}) ;;
         device) found=(${(f)"$(mpsctl $mpsctl_place device_query --format=csv,noheader 2>/dev/null | cut -d, -f1,3 | tr , '\n')"}) ;;
     esac
     compadd -a found
@@ -196,9 +216,9 @@ def zsh(described):
     if described.get("commands"):
         text += ["        '1:command:->command' '*::argument:->arguments'", "    local -a mpsctl_place=()",
                  "    [[ -n ${opt_args[--pipe-dir]} ]] && mpsctl_place=(--pipe-dir ${opt_args[--pipe-dir]})", "    case $state in", "        command)", "            local -a commands=("]
-        text += [f"                '{command['name']}:{zsh_quoted(brief(command['help']))}'" for command in described["commands"]]
+        text += [f"                '{command['name']}:{zsh_quoted(brief(command['help']))}'" for command in merged(described["commands"])]
         text += ["            )", "            _describe command commands", "            ;;", "        arguments)", "            case $words[1] in"]
-        for command in described["commands"]:
+        for command in merged(described["commands"]):
             specs = []
             for option in command["options"]:
                 value = ":" + zsh_values("", option["value"]["kind"]) if option["value"] else ""
@@ -206,7 +226,7 @@ def zsh(described):
                 specs.append(f"'{option['name']}{equals}[]{value}'" if value else f"'{option['name']}'")
             for place, argument in enumerate(command["arguments"], 1):
                 colon = ":" if argument["required"] else "::"
-                offer = f"{argument['name']}:({argument['name']})" if argument["kind"] == "literal" else zsh_values("", argument["kind"])
+                offer = f"word:({argument['name']})" if argument["kind"] == "literal" else zsh_values("", argument["kind"])
                 specs.append(f"'{place}{colon}{offer}'")
             text.append(f"                {command['name']}) _arguments {' '.join(specs) or ':'} ;;")
         text += ["            esac", "            ;;", "    esac"]
@@ -274,6 +294,9 @@ end
 function __mpsctl_client
     __mpsctl_ask get_client_list (__mpsctl_words)[-1]
 end
+function __mpsctl_any_client
+    __mpsctl_ask ps --format=csv,noheader | cut -d, -f1
+end
 function __mpsctl_device
     __mpsctl_ask device_query --format=csv,noheader | cut -d, -f1,3 | string split ,
 end
@@ -309,7 +332,7 @@ def fish_values(name, kind):
 
 
 def fish(described):
-    program, options, commands = described["program"], described["options"], described.get("commands")
+    program, options, commands = described["program"], described["options"], merged(described.get("commands", []))
     text = [f"# fish completion for {program}; generated, not to be edited."]
     if commands:
         text.append(FISH_VALUES.strip("\n"))
@@ -335,7 +358,7 @@ def fish(described):
             value = fish_values("", option["value"]["kind"]) if option["value"] else ""
             text.append(f"complete -c {program} -n '__mpsctl_command {name}' {fish_option(option['name'])}{value}")
         for place, argument in enumerate(command["arguments"]):
-            offer = argument["name"] if argument["kind"] == "literal" else f"'(__mpsctl_{argument['kind']})'" if argument["kind"] in VALUES else ""
+            offer = fish_quoted(argument["name"]) if argument["kind"] == "literal" else f"'(__mpsctl_{argument['kind']})'" if argument["kind"] in VALUES else ""
             if offer:
                 text.append(f"complete -c {program} -n '__mpsctl_command {name}; and __mpsctl_place {place} {with_value}' -a {offer}")
     return "\n".join(text) + "\n"

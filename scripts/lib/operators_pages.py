@@ -49,7 +49,7 @@ def options_list(described):
 def commands_list(described):
     lines = []
     for command in described.get("commands", []):
-        name, _, rest = command["usage"].partition(" ")
+        name, rest = command["name"], command["usage"][len(command["name"]):].lstrip()
         lines += [".TP", f"\\fB{roff(name)}\\fP" + (f" {roff(rest)}" if rest else ""), roff(command["help"]) + "."]
         if any(option["name"] == "--csv" for option in command["options"]):
             lines.append("\\fB\\-\\-format\\fP takes text, json, csv or csv,noheader.")

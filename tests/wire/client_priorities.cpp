@@ -84,6 +84,58 @@ TEST_CASE("a stream at work gets its priority once it is idle") {
   CHECK(f.priority(normal) == -1);
 }
 
+TEST_CASE("a client whose priority changes has the other one from the next launch on, at work or not") {
+  Fixture f;
+  Fixture::Side other(f.executor, 1, 0);
+  Fixture::Side changed(f.executor, 2, 0);
+  const proto::StreamId urgent = f.add_stream(changed, 1, -1);
+  const auto change_to = [&](std::uint32_t priority) {
+    std::optional<CUresult> answered;
+    changed.client.session().provision({.session = 2, .client_priority = priority}, [&](CUresult result, std::uint32_t) { answered = result; });
+    CHECK(answered == CUDA_SUCCESS);
+  };
+  CHECK(f.priority(changed, urgent) == -1);
+  change_to(kBelowNormal);
+  CHECK(f.priority(changed, urgent) == 0);
+  CHECK(f.priority(other) == -1);
+  change_to(0);
+  CHECK(f.priority(changed, urgent) == -1);
+  CHECK(f.priority(other) == 0);
+
+  // One at work has nothing more issued until that has ended, and then goes on with the other.
+  f.executor.fake.hold_work();
+  CHECK(f.priority(changed, urgent) == -1);
+  change_to(kBelowNormal);
+  f.executor.fake.forget_calls();
+  changed.client.post_launch(changed.id, 7, urgent);
+  changed.client.post_fence(++changed.fence, urgent);
+  (void)changed.client.turn();
+  (void)changed.client.turn();
+  CHECK(f.executor.fake.calls(FakeCall::launch).empty());
+  f.executor.fake.resume_work();
+  (void)changed.client.turn();
+  const std::vector<FakeCall> launches = f.executor.fake.calls(FakeCall::launch);
+  REQUIRE(launches.size() == 1);
+  CHECK(launches.front().priority == 0);
+  CHECK(changed.client.fence(1) == changed.fence);
+}
+
+TEST_CASE("a stream that is destroyed while its client's priority changes ends where it is") {
+  Fixture f;
+  Fixture::Side changed(f.executor, 1, 0);
+  const proto::StreamId stream = f.add_stream(changed, 1, -1);
+  f.executor.fake.hold_work();
+  CHECK(f.priority(changed, stream) == -1);
+  changed.client.session().provision({.session = 1, .client_priority = kBelowNormal}, [](CUresult, std::uint32_t) {});
+  f.executor.fake.forget_calls();
+  changed.client.post_launch(changed.id, 7, stream);
+  changed.client.post(proto::StreamDestroyRecord{}, stream);
+  (void)changed.client.turn();
+  f.executor.fake.resume_work();
+  (void)changed.client.turn();
+  CHECK(f.executor.fake.calls(FakeCall::launch).size() == 1);
+}
+
 TEST_CASE("a launch that names a priority itself does not pass its client's") {
   Fixture f;
   const auto launched = [&](Fixture::Side& side, int asked) {

@@ -108,6 +108,7 @@ void SessionEnds::lose(ClientSession& session, CUresult error) {
   session.segments.clear();
   places_.relocations.drop(session);
   report_stopped(session);
+  events_.lost(session.id);
   if (session.executor != nullptr) places_.choice.let_go_if_unused(*session.executor);
 }
 
@@ -138,9 +139,10 @@ void SessionEnds::erase(ClientSession& session) {
   places_.replays.forget_variables(session);
   places_.shares.forget_session(session.id);
   abandon_events(session);
-  places_.sessions.erase(session.id);
+  const std::uint64_t id = session.id;
+  places_.sessions.erase(id);
   if (executor != nullptr) places_.choice.let_go_if_unused(*executor);
-  erased_();
+  events_.erased(id);
 }
 
 }  // namespace mpsshim::broker::control

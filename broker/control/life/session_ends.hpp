@@ -37,8 +37,12 @@ class SessionEnds {
     Replacements& replacements;
     FaultLedger& ledger;
   };
-  SessionEnds(EventLoop& loop, const SessionLimits& limits, const Places& places, std::function<void()> erased)
-      : loop_(loop), limits_(limits), places_(places), erased_(std::move(erased)) {}
+  struct Events {
+    std::function<void(std::uint64_t session)> lost;    // it has nothing any more
+    std::function<void(std::uint64_t session)> erased;  // there is none of that number any more
+  };
+  SessionEnds(EventLoop& loop, const SessionLimits& limits, const Places& places, Events events)
+      : loop_(loop), limits_(limits), places_(places), events_(std::move(events)) {}
 
   void end(ClientSession& session);                          // the client is gone
   void end_all_but(const std::set<std::uint64_t>& claimed);  // after a hand-over: those that no connection has come with
@@ -61,7 +65,7 @@ class SessionEnds {
   EventLoop& loop_;
   const SessionLimits& limits_;
   const Places places_;
-  const std::function<void()> erased_;
+  const Events events_;
 };
 
 }  // namespace mpsshim::broker::control

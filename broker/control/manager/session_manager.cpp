@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "broker/commands/parsed_command.hpp"
 #include "broker/control/base/complaints.hpp"
 #include "broker/control/sessions/session_output.hpp"
 #include "broker/log.hpp"
@@ -57,7 +56,12 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
              .relocations = relocations_,
              .replacements = replacements_,
              .ledger = ledger_},
-            [this] { heaps_.look_soon(); }),
+            {.lost = [this](std::uint64_t session) { changes_.ended(session); },
+             .erased =
+                 [this](std::uint64_t session) {
+                   changes_.ended(session);
+                   heaps_.look_soon();
+                 }}),
       opening_(loop, limits_, sessions_, pool_, choice_, ranges_, ledger_, probation_, ends_,
                {.memory_limit =
                     [this](const ClientSession& session, const ManagedExecutor& executor) {
@@ -72,6 +76,7 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
                 .client_priority = [this](const ClientSession& session) { return session.asked_client_priority.value_or(default_client_priority_); },
                 .device_limit_bytes = chunks_.quota().limit(),
                 .is_held_back = [this](const ClientSession& newcomer) { return heaps_.holds_back(newcomer); }}),
+      changes_(loop, sessions_, chunks_.quota().limit()),
       investigation_(sessions_, ledger_),
       deaths_(sessions_, ends_, relocations_, investigation_, ledger_),
       restarts_(loop, sessions_, pool_, images_, image_service_, replacements_, [this](ManagedExecutor& executor) { serve(executor); }),
@@ -137,35 +142,6 @@ bool SessionManager::resume(StateReader& state, std::string& why, std::function<
   restarts_.await_first_lives(std::move(started));
   former.start_executors();
   return true;
-}
-
-// By the manual the broker's own environment sets the default.
-void SessionManager::take_default_limits(const proto::DriverFacts& facts) {
-  const proto::MemoryLimitText limits = proto::parse_memory_limits(facts, limits_.memory_limit_text);
-  if (!limits.wrong.empty()) {
-    log_warning("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT: \"{}\" is no limit (DEVICE=SIZE with K, M, G or T): it is left out.", limits.wrong);
-  }
-  for (unsigned device = 0; device < facts.device_count; ++device) {
-    if (limits.limit_bytes[device] != 0) memory_limits_.set_default(device, limits.limit_bytes[device]);
-  }
-  if (facts.driver_version >= proto::kFirstDriverWithShares || thread_percentages_.default_value() == proto::kWholePercentage) return;
-  log_warning("Clients are to have {} % of the multiprocessors, which this driver cannot enforce (CUDA 12.4 is the first that can): it is left out.",
-              proto::percentage_text(thread_percentages_.default_value()));
-  thread_percentages_.set_default(proto::kWholePercentage);
-}
-
-// The same. A command that comes before the first server is ready is the later word.
-void SessionManager::take_default_provision() {
-  const std::string& percentage_text = limits_.thread_percentage_text;
-  const auto percentage = proto::parse_percentage(percentage_text);
-  if (percentage) thread_percentages_.set_default(*percentage);
-  if (!percentage && !percentage_text.empty())
-    log_warning("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: {} is no percentage (above 0, to 100): it is left out.", as_quoted(percentage_text));
-  const std::string& priority_text = limits_.client_priority_text;
-  const auto priority = proto::parse_client_priority(priority_text);
-  if (priority) default_client_priority_ = *priority;
-  if (!priority && !priority_text.empty())
-    log_warning("CUDA_MPS_CLIENT_PRIORITY: {} is no priority (0: normal, 1: below normal): it is left out.", as_quoted(priority_text));
 }
 
 void SessionManager::fault_told(const XidLine& line) {
@@ -283,6 +259,7 @@ void SessionManager::executor_sent(ManagedExecutor& executor, ReceivedMessage& r
     // The session's.
     case ExecutorMessage::session_opened:
     case ExecutorMessage::session_paused:
+    case ExecutorMessage::session_provisioned:
     case ExecutorMessage::chunk_created:
     case ExecutorMessage::chunk_released:
     case ExecutorMessage::segment_released:
@@ -310,8 +287,11 @@ void SessionManager::session_sent(ClientSession& session, ReceivedMessage& recei
   if (received.is<message::SessionOpened>()) {
     const auto status = static_cast<CUresult>(received.read<message::SessionOpened>().status);
     // Nothing was opened, nothing will close.
-    return session.is_ending() && status != CUDA_SUCCESS ? session_closed(session) : opening_.opened(session, status);
+    if (session.is_ending() && status != CUDA_SUCCESS) return session_closed(session);
+    changes_.opened(session);
+    return opening_.opened(session, status);
   }
+  if (received.is<message::SessionProvisioned>()) return changes_.provisioned(session, received.read<message::SessionProvisioned>());
   if (received.is<message::SessionClosed>()) return session_closed(session);
   if (received.is<message::SessionPaused>()) {
     const auto answer = received.read<message::SessionPaused>();

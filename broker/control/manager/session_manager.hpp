@@ -15,6 +15,7 @@
 
 #include "broker/control/executors/executor_pool.hpp"
 #include "broker/control/executors/published_facts.hpp"
+#include "broker/control/life/client_changes.hpp"
 #include "broker/control/life/executor_deaths.hpp"
 #include "broker/control/life/session_opening.hpp"
 #include "broker/control/placement/probation.hpp"
@@ -78,6 +79,7 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] std::uint32_t thread_percentage_of(uid_t user, unsigned device) const {
     return thread_percentages_.of_server({device, 0, limits_.house_of(user)});
   }
+  [[nodiscard]] ClientChanges& changes() { return changes_; }
   [[nodiscard]] DeviceChunks& chunks() { return chunks_; }
   [[nodiscard]] HostSegments& segments() { return segments_; }
   [[nodiscard]] CUresult offer_external(ClientSession& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor);
@@ -138,6 +140,7 @@ class SessionManager final : public ExecutorOwner {
   Replacements replacements_;
   SessionEnds ends_;
   SessionOpening opening_;
+  ClientChanges changes_;
   Investigation investigation_;
   ExecutorDeaths deaths_;
   Restarts restarts_;

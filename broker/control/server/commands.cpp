@@ -23,9 +23,7 @@ Commands::Result failure(std::string text) { return {false, std::move(text)}; }
 }  // namespace
 
 bool Commands::is_action(const std::string& line) {
-  const std::size_t begin = line.find_first_not_of(" \t\n\v\f\r");
-  if (begin == std::string::npos) return false;
-  const CommandSpec* const spec = find_command(line.substr(begin, line.find_first_of(" \t\n\v\f\r", begin) - begin));
+  const CommandSpec* const spec = leading_command(line);
   return spec != nullptr && spec->is_action;
 }
 
@@ -39,6 +37,7 @@ void Commands::execute(const std::string& line, Answer answer, pid_t asker) cons
   if (name == "terminate_client") return terminate_client(command, answer);
   if (name == "start_server") return answer(start_server(command));
   if (name == "quit") return answer(quit(command));
+  if (name == "client set") return set_client(command, answer);
   if (name == "hold") return answer(hold(command, asker));
   if (name == "help") return answer({true, commands_help(kHelpWidth)});
   if (name == "set_default_device_pinned_mem_limit" || name == "set_device_pinned_mem_limit") return answer(set_memory_limit(command));
@@ -64,15 +63,13 @@ const ManagedExecutor* Commands::server(const ParsedCommand& command, std::strin
   return nullptr;
 }
 
-std::optional<unsigned> Commands::device(const ParsedCommand& command, std::string& fault) const {
+std::optional<unsigned> Commands::device(const ParsedCommand& command, std::string& fault, std::string_view name) const {
   if (manager_.facts() == nullptr) {
     fault = "no server is ready: its devices are not known yet";
     return std::nullopt;
   }
-  const auto device = proto::device_named(*manager_.facts(), command.text("DEVICE"));
-  if (!device)
-    fault =
-        fmt::format("there is no device {}: an index from 0, or GPU- and a UUID's beginning, as in device_query", as_quoted(command.text("DEVICE")));
+  const auto device = proto::device_named(*manager_.facts(), command.text(name));
+  if (!device) fault = fmt::format("there is no device {}: an index from 0, or GPU- and a UUID's beginning, as in device_query", as_quoted(command.text(name)));
   return device;
 }
 
@@ -91,17 +88,28 @@ Commands::Result Commands::set_memory_limit(const ParsedCommand& command) const 
   return {true, ""};
 }
 
-// What a driver cannot enforce is not set.
+std::string Commands::fault_of_percentage(std::uint32_t percentage) const {
+  const proto::DriverFacts* const facts = manager_.facts();
+  if (percentage >= proto::kWholePercentage || facts == nullptr || facts->driver_version >= proto::kFirstDriverWithShares) return "";
+  return fmt::format("the driver (CUDA {}.{}) has no green contexts, and so no shares of multiprocessors: CUDA 12.4 is the first that has",
+                     facts->driver_version / 1'000, facts->driver_version % 1'000 / 10);
+}
+
+std::string Commands::fault_of_priority(std::uint32_t priority) const {
+  const proto::DriverFacts* const facts = manager_.facts();
+  for (unsigned device = 0; priority != 0 && facts != nullptr && device < std::min(facts->device_count, proto::kMaxDevices); ++device) {
+    if (facts->device[device].greatest_stream_priority < facts->device[device].least_stream_priority) continue;
+    return fmt::format("device {} has one priority of streams only, so no client can come before another", device);
+  }
+  return "";
+}
+
 Commands::Result Commands::set_thread_percentage(const ParsedCommand& command) const {
   std::string fault;
   const ManagedExecutor* const executor = server(command, "PID", fault);
   if (!fault.empty()) return failure(fault);
   const std::uint32_t percentage = proto::parse_percentage(command.text("PERCENTAGE")).value_or(proto::kWholePercentage);
-  const proto::DriverFacts* const facts = manager_.facts();
-  if (percentage < proto::kWholePercentage && facts != nullptr && facts->driver_version < proto::kFirstDriverWithShares) {
-    return failure(fmt::format("the driver (CUDA {}.{}) has no green contexts, and so no shares of multiprocessors: CUDA 12.4 is the first that has",
-                               facts->driver_version / 1'000, facts->driver_version % 1'000 / 10));
-  }
+  if (fault = fault_of_percentage(percentage); !fault.empty()) return failure(fault);
   if (executor == nullptr) {
     manager_.thread_percentages().set_default(percentage);
   } else {
@@ -112,11 +120,7 @@ Commands::Result Commands::set_thread_percentage(const ParsedCommand& command) c
 
 Commands::Result Commands::set_client_priority(const ParsedCommand& command) const {
   const auto priority = static_cast<std::uint32_t>(command.number("PRIORITY"));
-  const proto::DriverFacts* const facts = manager_.facts();
-  for (unsigned device = 0; priority != 0 && facts != nullptr && device < std::min(facts->device_count, proto::kMaxDevices); ++device) {
-    if (facts->device[device].greatest_stream_priority < facts->device[device].least_stream_priority) continue;
-    return failure(fmt::format("device {} has one priority of streams only, so no client can come before another", device));
-  }
+  if (const std::string fault = fault_of_priority(priority); !fault.empty()) return failure(fault);
   manager_.default_client_priority() = priority;
   return {true, ""};
 }

@@ -62,12 +62,16 @@ class Commands {
   [[nodiscard]] Result hold(const ParsedCommand& command, pid_t asker) const;
   void restart(const ParsedCommand& command, const Answer& answer) const;
   void terminate_client(const ParsedCommand& command, const Answer& answer) const;
+  void set_client(const ParsedCommand& command, const Answer& answer) const;  // client_commands.cpp
 
   // `key`: of the rows in JSON.
   [[nodiscard]] static Result answer_with(const ParsedCommand& command, std::string_view key, const Table& table);
   // The one that argument `name` of the command names, or what is to be answered where there is none. nullptr and no fault: it names none.
   [[nodiscard]] const ManagedExecutor* server(const ParsedCommand& command, std::string_view name, std::string& fault) const;
-  [[nodiscard]] std::optional<unsigned> device(const ParsedCommand& command, std::string& fault) const;
+  [[nodiscard]] std::optional<unsigned> device(const ParsedCommand& command, std::string& fault, std::string_view name = "DEVICE") const;
+  // Why the driver cannot enforce it: then it is not set. "": it can.
+  [[nodiscard]] std::string fault_of_percentage(std::uint32_t percentage) const;
+  [[nodiscard]] std::string fault_of_priority(std::uint32_t priority) const;
 
   SessionManager& manager_;
   const Quit quit_;

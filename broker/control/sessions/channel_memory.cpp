@@ -62,6 +62,10 @@ void ChannelMemory::tell_failed(std::uint32_t error) {
 // Release: pairs with the client's look behind the fence that the text came before.
 void ChannelMemory::tell_output(bool is_waiting) { header().output_waiting.store(is_waiting ? 1 : 0, std::memory_order_release); }
 
+void ChannelMemory::tell_thread_percentage(std::uint32_t percentage) const {
+  header().thread_percentage.store(percentage, std::memory_order_relaxed);
+}
+
 // Sleepers are found by what they have written there, which only decides whom a system call is made for. All but the header is mapped for the
 // moment: it is needed once in a channel's life.
 void ChannelMemory::wake_client() const {

@@ -37,6 +37,8 @@ class ChannelMemory {
   void tell_failed(std::uint32_t error);
   // Whether there is text of its kernels for it to take.
   void tell_output(bool is_waiting);
+  // What part of the multiprocessors it has from now on, in hundredths of a percent, for what it answers by itself.
+  void tell_thread_percentage(std::uint32_t percentage) const;
   // Advice, for what hurts that client alone if it lies: the error an executor ended the session with, 0 if none.
   [[nodiscard]] std::uint32_t failure() const;
   [[nodiscard]] bool is_unused() const;  // no record was ever published

@@ -16,11 +16,8 @@ CUresult StreamPool::take(std::uint64_t session, int priority, std::unique_ptr<P
   {
     std::lock_guard lock(mutex_);
     if (!may_take(session)) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (auto& free = free_[priority]; !free.empty()) {
-      stream = std::move(free.back());
-      free.pop_back();
-    }
   }
+  stream = take_free(priority);
   if (!stream) {
     const auto in_order = before_make_ ? before_make_(priority) : std::unique_lock<std::mutex>();
     return make_for(session, priority, stream, nullptr);
@@ -86,12 +83,14 @@ bool StreamPool::give_one_up() {
 
 // It is idle. The last stream of a green context may let go of that.
 void StreamPool::destroy(std::unique_ptr<PooledStream> stream) {
-  {
-    std::unique_lock<IssueLock> lock;
-    if (stream->green != nullptr) lock = std::unique_lock(stream->green->issue_lock());
-    driver_->cuStreamDestroy_v2(stream->handle);
-  }
+  end_handle(*stream);
   progress_.give_back(stream->progress_index);
+}
+
+void StreamPool::end_handle(const PooledStream& stream) {
+  std::unique_lock<IssueLock> lock;
+  if (stream.green != nullptr) lock = std::unique_lock(stream.green->issue_lock());
+  driver_->cuStreamDestroy_v2(stream.handle);
 }
 
 CUresult StreamPool::make_handle(int priority, const GreenContextRef& green, CUstream& handle) {
@@ -100,29 +99,40 @@ CUresult StreamPool::make_handle(int priority, const GreenContextRef& green, CUs
   return driver_->cuGreenCtxStreamCreate(&handle, green->handle(), CU_STREAM_NON_BLOCKING, priority);
 }
 
-// One of the pool's changes places with it; else the driver makes one.
-CUresult StreamPool::change_priority(PooledStream& stream, int priority) {
-  if (stream.green == nullptr) {
-    std::lock_guard lock(mutex_);
-    if (auto& free = free_[priority]; !free.empty()) {
-      std::unique_ptr<PooledStream> other = std::move(free.back());
-      free.pop_back();
-      std::swap(stream.handle, other->handle);
-      std::swap(stream.priority, other->priority);
-      free_[other->priority].push_back(std::move(other));
-      return CUDA_SUCCESS;
-    }
-  }
-  CUstream handle = nullptr;
-  {
-    const bool is_logged = stream.green == nullptr && before_make_ != nullptr;
+std::unique_ptr<PooledStream> StreamPool::take_free(int priority) {
+  std::lock_guard lock(mutex_);
+  auto& free = free_[priority];
+  if (free.empty()) return nullptr;
+  std::unique_ptr<PooledStream> stream = std::move(free.back());
+  free.pop_back();
+  return stream;
+}
+
+// One of the pool's changes places with it; else the driver makes one. What it leaves lies in the pool for others, if it can be anybody's.
+CUresult StreamPool::change(PooledStream& stream, const GreenContextRef& green, int priority) {
+  std::unique_ptr<PooledStream> other = green == nullptr ? take_free(priority) : nullptr;
+  std::optional<std::uint32_t> word;
+  if (other != nullptr) {
+    word = other->progress_index;
+  } else {
+    const bool is_logged = green == nullptr && before_make_ != nullptr;
     const auto in_order = is_logged ? before_make_(priority) : std::unique_lock<std::mutex>();
-    if (const CUresult error = make_handle(priority, stream.green, handle); error != CUDA_SUCCESS) return error;
+    CUstream handle = nullptr;
+    if (const CUresult error = make_handle(priority, green, handle); error != CUDA_SUCCESS) return error;
+    other = std::make_unique<PooledStream>(PooledStream{handle, 0, priority, green});
+    if (stream.green == nullptr) word = progress_.take();
   }
-  std::unique_lock<IssueLock> lock;
-  if (stream.green != nullptr) lock = std::unique_lock(stream.green->issue_lock());
-  driver_->cuStreamDestroy_v2(std::exchange(stream.handle, handle));
-  stream.priority = priority;
+  std::swap(stream.handle, other->handle);
+  std::swap(stream.priority, other->priority);
+  std::swap(stream.green, other->green);
+  if (other->green != nullptr || !word) {
+    end_handle(*other);
+    if (word) progress_.give_back(*word);
+    return CUDA_SUCCESS;
+  }
+  other->progress_index = *word;
+  std::lock_guard lock(mutex_);
+  free_[other->priority].push_back(std::move(other));
   return CUDA_SUCCESS;
 }
 

@@ -45,8 +45,8 @@ class StreamPool {
   // CUDA_ERROR_OUT_OF_MEMORY: there are no more, for this session at least.
   [[nodiscard]] CUresult take(std::uint64_t session, int priority, std::unique_ptr<PooledStream>& stream);
   [[nodiscard]] CUresult take_green(std::uint64_t session, const GreenContextRef& green, int priority, std::unique_ptr<PooledStream>& stream);
-  // The stream is idle, and goes on with another priority and its word.
-  [[nodiscard]] CUresult change_priority(PooledStream& stream, int priority);
+  // The stream is idle, and goes on in that context (null: the executor's) with that priority, and its word.
+  [[nodiscard]] CUresult change(PooledStream& stream, const GreenContextRef& green, int priority);
   // One more that lies ready, of which nobody hears.
   [[nodiscard]] CUresult add(int priority);
   // The stream is idle by its progress word.
@@ -55,7 +55,9 @@ class StreamPool {
  private:
   [[nodiscard]] bool may_take(std::uint64_t session) REQUIRES(mutex_);
   void note_end(std::uint64_t session) REQUIRES(mutex_);
+  [[nodiscard]] std::unique_ptr<PooledStream> take_free(int priority);
   [[nodiscard]] CUresult make_handle(int priority, const GreenContextRef& green, CUstream& handle);
+  void end_handle(const PooledStream& stream);
   [[nodiscard]] CUresult make(int priority, std::unique_ptr<PooledStream>& stream, const GreenContextRef& green = nullptr);
   [[nodiscard]] CUresult make_for(std::uint64_t session, int priority, std::unique_ptr<PooledStream>& stream, const GreenContextRef& green);
   void destroy(std::unique_ptr<PooledStream> stream);

@@ -64,7 +64,8 @@ NodeFault read_kernel(GraphScope& scope, std::span<const std::byte> payload, Nod
     if (!green) return refused(CUDA_ERROR_INVALID_CONTEXT);
     node.green = *green;
   }
-  if (node.green == nullptr) node.green = scope.share;
+  node.follows_share = node.green == nullptr;
+  if (node.follows_share) node.green = scope.share;
   scope.uses_device_heap |= function->loaded->uses_device_heap;
   node.image = function->use;
   node.launch.function = function->loaded;

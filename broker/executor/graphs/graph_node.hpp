@@ -27,7 +27,8 @@ struct EmptyNode {};
 struct KernelNode {
   LaunchOp launch;  // owns its parameters and attributes
   ImageUse image;
-  GreenContextRef green;  // whose multiprocessors it runs on; null: the whole device's
+  GreenContextRef green;       // whose multiprocessors it runs on; null: the whole device's
+  bool follows_share = false;  // they are the session's, and not of a green context that the client named
 };
 
 // Records a driver event of the node's own. At each launch of the graph the client's event comes to mean that one.

@@ -30,6 +30,14 @@ std::shared_ptr<SessionGraph> GraphSet::take(proto::GraphExecId id) {
   return std::move(entry->graph);
 }
 
+std::vector<std::shared_ptr<SessionGraph>> GraphSet::outside(const GreenContextRef& share) const {
+  std::vector<std::shared_ptr<SessionGraph>> graphs;
+  table_.for_each([&](proto::GraphExecId, const Entry& entry) {
+    if (entry.graph->is_outside(share)) graphs.push_back(entry.graph);
+  });
+  return graphs;
+}
+
 std::vector<std::shared_ptr<SessionGraph>> GraphSet::take_ended() { return std::exchange(ended_, {}); }
 
 void GraphSet::forget(const std::vector<std::shared_ptr<SessionGraph>>& destroyed) {

@@ -43,6 +43,8 @@ class GraphSet {
   // The graph leaves the table; once its launches have ended, give_back() is to be called with it.
   [[nodiscard]] std::shared_ptr<SessionGraph> take(proto::GraphExecId id);
   void give_back(std::shared_ptr<SessionGraph> graph) { ended_.push_back(std::move(graph)); }
+  // Ready ones that have kernels on other multiprocessors than those of that share, which is the session's (SessionGraph::is_outside).
+  [[nodiscard]] std::vector<std::shared_ptr<SessionGraph>> outside(const GreenContextRef& share) const;
   // Graphs for the next window to destroy.
   [[nodiscard]] std::vector<std::shared_ptr<SessionGraph>> take_ended();
   void forget(const std::vector<std::shared_ptr<SessionGraph>>& destroyed);

@@ -20,6 +20,7 @@ constexpr std::uint32_t kNodesBetweenLooks = 64;  // at the clock
 }
 
 std::optional<NodeFault> SessionGraph::read_some(GraphScope& scope, std::uint32_t node_count, std::uint32_t& failed_node, TurnBudget& budget) {
+  note_place(scope.share);
   if (nodes_.empty()) {
     std::span<const std::byte> left = std::span<const std::byte>(description_).subspan(bytes_read_);
     const NodeFault fault = read_graph_nodes(scope, left, node_count, 0, read_, failed_node, budget);
@@ -42,6 +43,7 @@ std::optional<NodeFault> SessionGraph::read_some(GraphScope& scope, std::uint32_
     const GraphNode& node = nodes_[nodes_noted_];
     working_nodes_ += count_working(node.work);
     note_kernel(node.work);
+    if (const auto* kernel = std::get_if<KernelNode>(&node.work)) follows_share_ |= kernel->follows_share;
     note_ranges(nodes_noted_, node.work, node.is_enabled);
     if (std::holds_alternative<EventNode>(node.work)) event_nodes_.push_back(nodes_noted_);
   }
@@ -207,6 +209,7 @@ CUresult SessionGraph::set_attributes(CUgraphNode node, const LaunchOp& launch) 
 // The first launch uploads the graph if nobody has, which takes memory as well.
 CUresult SessionGraph::instantiate(std::uint64_t flags) {
   const Driver& driver = parts_.driver;
+  flags_ = flags;
   CUresult result = parts_.window.sharing([&] { return driver->cuGraphInstantiateWithFlags(&exec_, graph_, flags); });
   for (std::uint32_t i = 0; i < nodes_.size() && result == CUDA_SUCCESS; ++i) {
     if (!nodes_[i].is_enabled) result = driver->cuGraphNodeSetEnabled(exec_, nodes_[i].handle, 0);
@@ -268,7 +271,7 @@ void SessionGraph::note_issued(const GraphOp& op) {
 
 CUresult SessionGraph::launch(const GraphOp& op, CUstream stream, IssueLock& issue_lock) {
   if (op.updates) {
-    for (const GraphUpdate& update : *op.updates) {
+    for (GraphUpdate& update : *op.updates) {
       if (unchanged_ == CUDA_SUCCESS) unchanged_ = apply(update);
     }
   }
@@ -277,7 +280,8 @@ CUresult SessionGraph::launch(const GraphOp& op, CUstream stream, IssueLock& iss
   return parts_.driver->cuGraphLaunch(exec_, stream);
 }
 
-CUresult SessionGraph::apply(const GraphUpdate& update) {
+// What it comes to hold it is made of, should it be made anew.
+CUresult SessionGraph::apply(GraphUpdate& update) {
   GraphNode& node = nodes_[update.index];
   const Driver& driver = parts_.driver;
   CUresult result = CUDA_SUCCESS;
@@ -288,10 +292,12 @@ CUresult SessionGraph::apply(const GraphUpdate& update) {
   }
   // Its memory may have been given back by now. What it is to do comes again with the update that enables it.
   if (!update.is_enabled) return CUDA_SUCCESS;
-  if (const auto* kernel = std::get_if<KernelNode>(&update.work)) {
+  if (auto* kernel = std::get_if<KernelNode>(&update.work)) {
     if (std::find(earlier_images_.begin(), earlier_images_.end(), kernel->image) == earlier_images_.end()) earlier_images_.push_back(kernel->image);
     const auto* added = std::get_if<KernelNode>(&node.work);
-    GreenContext* const green = added != nullptr ? added->green.get() : nullptr;
+    kernel->green = added != nullptr ? added->green : nullptr;
+    kernel->follows_share = added != nullptr && added->follows_share;
+    GreenContext* const green = kernel->green.get();
     const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(kernel->launch, green != nullptr ? green->context() : parts_.context, addresses_);
     const ScopedContext current = enter(driver, green);
     result = driver->cuGraphExecKernelNodeSetParams_v2(exec_, node.handle, &params);
@@ -300,6 +306,7 @@ CUresult SessionGraph::apply(const GraphUpdate& update) {
   } else if (const auto* fill = std::get_if<CheckedFill>(&update.work)) {
     result = CheckedCalls(driver).set_node(exec_, node.handle, *fill, parts_.context);
   }
+  if (result == CUDA_SUCCESS) node.work = std::move(update.work);
   return result;
 }
 

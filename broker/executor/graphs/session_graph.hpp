@@ -6,6 +6,7 @@
 // The driver's objects are given back by destroy(), once no launch is under way, in a window as far as that holds up others; never by the destructor.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -54,6 +55,14 @@ class SessionGraph {
   [[nodiscard]] bool is_turn(const GraphOp& op) const { return op.turn == issued_ + 1; }
   void note_issued(const GraphOp& op);
 
+  // It is ready, and kernels of it that name no green context are on other multiprocessors than the session's, whose share that is.
+  [[nodiscard]] bool is_outside(const GreenContextRef& share) const;
+  // The client has ended it: it is not made anew any more.
+  void leave() { has_left_.store(true, std::memory_order_relaxed); }
+
+  // In a quiet window: made anew, with those kernels on the multiprocessors of that share. An error: it is as it was, and stays so.
+  [[nodiscard]] CUresult confine(const GreenContextRef& share);
+
   // --- who issues ---
   // Updates, then the launch; only the latter under the issue lock.
   [[nodiscard]] CUresult launch(const GraphOp& op, CUstream stream, IssueLock& issue_lock);
@@ -88,9 +97,10 @@ class SessionGraph {
   [[nodiscard]] CUresult add_kernel(CUgraph graph, GraphNode& node, const KernelNode& kernel, const std::vector<CUgraphNode>& after);
   [[nodiscard]] CUresult add_condition(CUgraph graph, GraphNode& node, const ConditionNode& condition, const std::vector<CUgraphNode>& after);
   [[nodiscard]] CUresult set_attributes(CUgraphNode node, const LaunchOp& launch);
-  [[nodiscard]] CUresult apply(const GraphUpdate& update);
+  [[nodiscard]] CUresult apply(GraphUpdate& update);
   [[nodiscard]] static std::size_t count_working(const NodeWork& work);
   void note_kernel(const NodeWork& work);
+  void note_place(const GreenContextRef& share);
   void note_ranges(std::uint32_t index, const NodeWork& work, bool is_enabled);
 
   // On an H200, of graphs of 1,000 to 20,000 kernels (docs/experiments/2026-11-23-large-graphs.md).
@@ -110,6 +120,14 @@ class SessionGraph {
   std::shared_ptr<ConditionedGraph> conditioned_;
   CUgraph graph_ = nullptr;  // its own, or conditioned_'s
   CUgraphExec exec_ = nullptr;
+  std::uint64_t flags_ = 0;  // of exec_
+  // The session's share that its kernels are on, which they hold, so that no other has the address; stored by the worker while it is read, and in
+  // windows. is_outside() goes by it.
+  std::atomic<const GreenContext*> place_{nullptr};
+  std::atomic<bool> is_mixed_{false};     // the share changed while it was read
+  std::atomic<bool> keeps_place_{false};  // it could not be made anew
+  bool follows_share_ = false;            // one of its kernels does
+  std::atomic<bool> has_left_{false};
   State state_ = State::described;
   std::size_t working_nodes_ = 0;  // all but empty ones, and those of bodies
   std::uint32_t local_bytes_ = 0;

@@ -4,6 +4,7 @@
 // Asking waits for an answer, some tens of microseconds: helpers ask.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <utility>
 
@@ -50,8 +51,10 @@ class DeviceLimit {
   // `limit_bytes`: of its user; 0: none.
   DeviceLimit(ControlLink& control, std::uint64_t session, std::uint64_t limit_bytes)
       : control_(control), session_(session), limit_bytes_(limit_bytes) {}
-  [[nodiscard]] bool is_set() const { return limit_bytes_ != 0; }
-  [[nodiscard]] std::uint64_t bytes() const { return limit_bytes_; }
+  [[nodiscard]] bool is_set() const { return bytes() != 0; }
+  [[nodiscard]] std::uint64_t bytes() const { return limit_bytes_.load(std::memory_order_relaxed); }
+  // By the session's worker: a helper that asks meanwhile goes by the one or the other.
+  void change(std::uint64_t limit_bytes) { limit_bytes_.store(limit_bytes, std::memory_order_relaxed); }
   // CUDA_ERROR_OUT_OF_MEMORY: it is reached, which the control process has logged.
   [[nodiscard]] CUresult ask(std::uint64_t size_bytes, DeviceGrant& grant) const {
     if (!is_set() || size_bytes == 0) return CUDA_SUCCESS;
@@ -69,7 +72,7 @@ class DeviceLimit {
  private:
   ControlLink& control_;
   const std::uint64_t session_;
-  const std::uint64_t limit_bytes_;
+  std::atomic<std::uint64_t> limit_bytes_;
 };
 
 }  // namespace mpsshim::broker

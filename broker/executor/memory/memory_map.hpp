@@ -54,6 +54,7 @@ class MemoryMap {
   static constexpr CUresult kNoRoomInLeases = CUDA_ERROR_MAP_FAILED;
   // Where there is a limit this, and whatever else makes device memory, is for a helper.
   [[nodiscard]] const DeviceLimit& limit() const { return limit_; }
+  void change_limit(std::uint64_t limit_bytes) { limit_.change(limit_bytes); }  // for what is made from now on
   [[nodiscard]] CUresult create_chunk(std::uint64_t size_bytes, Chunk& chunk);
   // What is given up (a chunk, a range, a mapping) is numbered. Work under way may use it, so it is ended later, perhaps by another thread, which
   // says up to which number that work has ended: the same address may be in use anew by then, and given up again.
@@ -126,7 +127,7 @@ class MemoryMap {
   const CUdevice device_;
   const std::uint64_t session_;
   const proto::Lease device_lease_;
-  const DeviceLimit limit_;
+  DeviceLimit limit_;
   std::atomic<std::uint64_t>& all_chunks_;
   BulkLane& bulk_lane_;
   std::uint64_t granularity_ = 0;

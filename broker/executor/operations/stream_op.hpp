@@ -99,7 +99,7 @@ struct GraphUpdate;
 // A launch of an executable graph. Launches of one graph are issued in their session's order, whatever their streams: `turn` counts them.
 struct GraphOp {
   std::shared_ptr<SessionGraph> graph;
-  std::shared_ptr<const std::vector<GraphUpdate>> updates;  // come into force with this launch; null: none
+  std::shared_ptr<std::vector<GraphUpdate>> updates;  // come into force with this launch; null: none
   std::size_t update_bytes = 0;
   std::uint64_t turn = 0;
   std::vector<PointRef> points;  // that it records

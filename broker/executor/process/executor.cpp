@@ -215,6 +215,7 @@ void Executor::handle(ReceivedMessage& received) {
       return workers_->after_this_turn([this] { link_.send(message::Quiesced{}); });
     case ExecutorMessage::session_pause: return pause_session(received.read<message::SessionPause>());
     case ExecutorMessage::stay: return workers_->resume(received.session());
+    case ExecutorMessage::session_provision: return provision_session(received.read<message::SessionProvision>());
     case ExecutorMessage::lease_restore:
     case ExecutorMessage::chunk_restore:
     case ExecutorMessage::variables_restore:
@@ -319,6 +320,13 @@ void Executor::pause_session(const message::SessionPause& pause) {
   };
   if ((pause.flags & kPauseToRest) != 0) return workers_->rest(pause.session, pause.flags, answer);
   workers_->pause(pause.session, (pause.flags & kPauseWithoutVariables) != 0, answer);
+}
+
+void Executor::provision_session(const message::SessionProvision& wanted) {
+  workers_->provision(wanted, [this, wanted](CUresult result, std::uint32_t percentage) {
+    link_.send(message::SessionProvisioned{
+        .session = wanted.session, .order = wanted.order, .status = static_cast<std::uint32_t>(result), .thread_percentage = percentage});
+  });
 }
 
 // Whether it can go elsewhere is asked first: another executor is started for one that can.

@@ -53,6 +53,7 @@ class Executor {
   [[nodiscard]] CUresult restore_piece(Session& session, ReceivedMessage& piece);
   void close_session(std::uint64_t session);
   void pause_session(const message::SessionPause& pause);
+  void provision_session(const message::SessionProvision& wanted);
   void tell_starved(const QuietWindow::Starving& starving);
 
   const ExecutorOptions options_;

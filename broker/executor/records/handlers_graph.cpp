@@ -33,7 +33,10 @@ void answer(Instantiation& job, CUresult result) {
 
 // Any thread.
 void finish(const std::shared_ptr<Session>& session, const InstantiationRef& job, CUresult result) {
-  session->finish_job([job, result] { answer(*job, result); });
+  session->finish_job([session, job, result] {
+    answer(*job, result);
+    if (result == CUDA_SUCCESS) session->confine_graphs();
+  });
 }
 
 // Where it may take device memory.
@@ -180,6 +183,7 @@ void handle(SessionPost& incoming, const proto::GraphExecDestroyRecord& record) 
   if (entry == nullptr) return incoming.reject(CUDA_ERROR_INVALID_HANDLE);
   if (entry->graph->is_being_made()) return incoming.malformed("its graph is being instantiated");
   std::shared_ptr<SessionGraph> graph = session.graphs().take(record.exec);
+  graph->leave();
   if (graph->conditioned() != nullptr) graph->conditioned()->give_back(*graph);
   session.when_completed([&session, graph = std::move(graph)] {
     if (!graph->is_in_driver()) return session.graphs().forget({graph});

@@ -53,6 +53,12 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
   void note_heap_use();
   // A session that is to have a share of the multiprocessors gets it, before anything is read: once its worker has it.
   void await_share();
+  // In place of what it was opened with; `answer` is called once all that comes from then on goes by it, unless the session ends before. It gets
+  // the percentage that the session has then.
+  using ProvisionAnswer = std::function<void(CUresult, std::uint32_t)>;
+  void provision(const message::SessionProvision& wanted, ProvisionAnswer answer);
+  // Kernels of a graph that was made meanwhile are to be where the session's are. `done`, if given: when they are, or cannot be.
+  void confine_graphs(std::function<void()> done = {});
   // For results of driver calls made on behalf of posts.
   [[nodiscard]] const IssueContext& context() const { return context_; }
   [[nodiscard]] bool is_reading() const { return !failed_ && !closing_; }
@@ -152,7 +158,12 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
   void release_modules();
   void release_links();
   void release_greens();
-  void take_share(CUresult result, SessionShare share);
+  void seek_share();
+  void take_share(CUresult result, SessionShare share, std::uint32_t percentage);
+  void take_first_share(CUresult result);
+  void change_share(SessionShare share, std::uint32_t percentage);
+  void set_below_normal(bool is_below_normal);
+  void provisioned(CUresult result);
   void take_down();
   void release_memory();
   void end_in_window();
@@ -161,10 +172,12 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
 
   const std::uint32_t client_pid_;
   const std::uint32_t client_uid_;
-  const std::uint32_t thread_percentage_;  // proto/provision.hpp
+  std::uint32_t thread_percentage_;     // that it is to have (proto/provision.hpp), 0: all
+  std::uint32_t share_percentage_ = 0;  // that share_ is for
+  std::vector<ProvisionAnswer> provision_answers_;
   ClientChannel channel_;
   const std::shared_ptr<SessionVariables> variables_;
-  const IssueContext context_;
+  IssueContext context_;
   StreamSet streams_;
   SessionHome home_;
   ArrivalForecast arrivals_;
@@ -185,6 +198,8 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
   bool paused_ = false;
   bool awaits_share_ = false;
   bool has_asked_share_ = false;
+  bool has_changed_share_ = false;     // since it was opened
+  std::size_t graphs_to_confine_ = 0;  // under way
   std::uint64_t pause_number_ = 0;  // of the last pause(), rest() or resume(): what an earlier one has begun ends without an answer
   bool times_are_left_ = false;     // for the next executor, since it rests
   bool handed_over_ = false;

@@ -65,7 +65,7 @@ class SessionObjects {
 
   ExecutorParts& parts_;
   const std::uint64_t id_;
-  const bool is_below_normal_;  // its client's priority
+  bool is_below_normal_;  // its client's priority
   MemoryMap memory_;
   SessionArrays arrays_;  // some of external memory
   EventTable events_;

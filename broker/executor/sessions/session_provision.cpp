@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a session gets its share of the multiprocessors, if it is not to have all (green/session_share.hpp).
+// How a session gets its share of the multiprocessors, if it is not to have all (green/session_share.hpp), and another share or priority while its
+// client is at work.
+#include <chrono>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "broker/executor/sessions/session.hpp"
 #include "broker/log.hpp"
@@ -9,25 +12,51 @@
 
 namespace mpsshim::broker {
 
-// The driver makes a green context while nothing runs. Until it is there the client's records stay in the ring.
+// Until it is there the client's records stay in the ring.
 void Session::await_share() {
-  if (!awaits_share_ || std::exchange(has_asked_share_, true)) return;
-  const auto make = [self = shared_from_this()](WindowResult window) {
-    const auto share = std::make_shared<SessionShare>();
+  if (awaits_share_) seek_share();
+}
+
+// The driver makes a green context while nothing runs. A session that has a place works there meanwhile.
+void Session::seek_share() {
+  if (has_asked_share_) return;  // take_share() looks whether that is what is wanted by then
+  SessionShare share;
+  share_.use = nullptr;  // where it is counts as free for it
+  if (thread_percentage_ == 0 || parts_.shares.find(thread_percentage_, share)) return take_share(CUDA_SUCCESS, std::move(share), thread_percentage_);
+  has_asked_share_ = true;
+  const auto make = [self = shared_from_this(), percentage = thread_percentage_](WindowResult window) {
+    const auto made = std::make_shared<SessionShare>();
     CUresult result = CUDA_ERROR_MPS_SERVER_NOT_READY;
-    if (window == WindowResult::open) result = self->parts_.shares.make(self->thread_percentage_, *share);
-    self->run_on_worker([self, result, share] { self->take_share(result, std::move(*share)); });
+    if (window == WindowResult::open) result = self->parts_.shares.make(percentage, *made);
+    self->run_on_worker([self, result, made, percentage] {
+      self->has_asked_share_ = false;
+      self->take_share(result, std::move(*made), percentage);
+    });
   };
   start_window_call("cuGreenCtxCreate", make);
 }
 
-// A client that cannot be held to its share is not served.
-void Session::take_share(CUresult result, SessionShare share) {
-  has_asked_share_ = false;
+void Session::take_share(CUresult result, SessionShare share, std::uint32_t percentage) {
   if (!is_reading() || (paused_ && result == CUDA_ERROR_MPS_SERVER_NOT_READY)) return;  // it goes elsewhere; if not, it asks again
+  if (percentage != thread_percentage_) return seek_share();                            // another order came meanwhile
+  if (awaits_share_) {
+    share_ = std::move(share);
+    share_percentage_ = percentage;
+    return take_first_share(result);
+  }
+  if (result == CUDA_SUCCESS) return change_share(std::move(share), percentage);
+  parts_.faults.check(result, id_, "cuGreenCtxCreate");
+  log_error("Session {} (pid {}): it is to have {} % of the multiprocessors, and no green context can be made for that: {}. It keeps what it has", id_,
+            client_pid_, proto::percentage_text(percentage), parts_.driver.describe(result));
+  thread_percentage_ = share_percentage_;
+  provisioned(result);
+}
+
+// A client that cannot be held to its share is not served.
+void Session::take_first_share(CUresult result) {
   awaits_share_ = false;
-  share_ = std::move(share);
-  if (result == CUDA_SUCCESS) result = streams_.confine(share_.green);
+  if (result == CUDA_SUCCESS && share_.green != nullptr) result = streams_.confine(share_.green);
+  provisioned(result);
   if (result == CUDA_SUCCESS) return;
   failed_ = true;
   parts_.faults.check(result, id_, "cuGreenCtxCreate");
@@ -35,6 +64,64 @@ void Session::take_share(CUresult result, SessionShare share) {
             client_pid_, proto::percentage_text(thread_percentage_), parts_.driver.describe(result));
   channel_.set_failed(result);
   abandon_jobs();
+}
+
+// What it leaves ends with the last stream and the last graph there.
+void Session::change_share(SessionShare share, std::uint32_t percentage) {
+  share_ = std::move(share);
+  share_percentage_ = percentage;
+  has_changed_share_ = true;
+  streams_.change_places(share_.green);
+  confine_graphs([this] { provisioned(CUDA_SUCCESS); });
+}
+
+void Session::provision(const message::SessionProvision& wanted, ProvisionAnswer answer) {
+  if (!is_reading()) return answer(CUDA_ERROR_INVALID_HANDLE, wanted.thread_percentage);
+  provision_answers_.push_back(std::move(answer));
+  memory_.change_limit(wanted.device_limit_bytes);
+  set_below_normal(wanted.client_priority != 0);
+  thread_percentage_ = wanted.thread_percentage < proto::kWholePercentage ? wanted.thread_percentage : 0;
+  if (awaits_share_ || has_asked_share_ || share_percentage_ != thread_percentage_) return seek_share();
+  if (graphs_to_confine_ == 0) provisioned(CUDA_SUCCESS);
+}
+
+void Session::set_below_normal(bool is_below_normal) {
+  if (std::exchange(is_below_normal_, is_below_normal) == is_below_normal) return;
+  context_.is_below_normal = is_below_normal;
+  if (is_below_normal)
+    parts_.ranks.enter();
+  else
+    parts_.ranks.leave();
+  streams_.change_places(share_.green);
+}
+
+void Session::provisioned(CUresult result) {
+  const std::uint32_t percentage = share_percentage_ != 0 ? share_percentage_ : proto::kWholePercentage;
+  for (const ProvisionAnswer& answer : std::exchange(provision_answers_, {})) answer(result, percentage);
+}
+
+// The driver's graphs keep the multiprocessors that their nodes were added for, so they are made anew, one window job each: nothing runs then. Behind
+// them it looks again, for what was made meanwhile, or where another order came.
+void Session::confine_graphs(std::function<void()> done) {
+  const GreenContextRef share = share_.green;
+  const std::vector<std::shared_ptr<SessionGraph>> graphs = has_changed_share_ ? graphs_.outside(share) : std::vector<std::shared_ptr<SessionGraph>>();
+  if (graphs.empty()) return done ? done() : void();
+  const auto left = std::make_shared<std::size_t>(graphs.size());
+  graphs_to_confine_ += graphs.size();
+  for (const std::shared_ptr<SessionGraph>& graph : graphs) {
+    const auto confine = [self = shared_from_this(), graph, share, left, done, use = memory_uses_.begin()](WindowResult window) {
+      const CUresult result = window == WindowResult::open ? graph->confine(share) : CUDA_ERROR_MPS_SERVER_NOT_READY;
+      if (self->parts_.faults.check(result, self->id_, "cuGraphInstantiateWithFlags") != CUDA_SUCCESS) {
+        log_error("Session {} (pid {}): a graph keeps the multiprocessors that it was made for, because it cannot be made anew: {}", self->id_,
+                  self->client_pid_, self->parts_.driver.describe(result));
+      }
+      self->run_on_worker([self, left, done] {
+        --self->graphs_to_confine_;
+        if (--*left == 0) self->confine_graphs(done);
+      });
+    };
+    start_window_call("cuGraphInstantiate", confine, graph->instantiation_time());
+  }
 }
 
 }  // namespace mpsshim::broker

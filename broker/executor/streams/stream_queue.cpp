@@ -86,11 +86,18 @@ void StreamQueue::finish() {
   context_.parts.streams.give_back(std::move(stream_));
 }
 
-// The driver's refusal leaves it what it has: a priority is no promise.
-bool StreamQueue::change_priority(int priority) {
-  if (is_finished() || stream_->priority == priority) return true;
+// The driver's refusal leaves it where it is: its work goes on there.
+bool StreamQueue::change_place(const GreenContextRef& green, int priority) {
+  if (is_finished() || (stream_->priority == priority && stream_->green == green)) return true;
   if (in_window_ || !has_completed(account_.issued()) || is_probing() || has_output() || has_late_fences() || !move_to(nullptr)) return false;
-  (void)context_.check(context_.parts.streams.change_priority(*stream_, priority), "cuStreamCreateWithPriority");
+  const GreenContextRef before = stream_->green;  // whose pool the chains go back to
+  const CUresult result = context_.parts.streams.change(*stream_, green, priority);
+  if (result == CUDA_SUCCESS) {
+    if (before != green) chains_.move_to(green != nullptr ? green->chains() : context_.parts.chain_pool);
+  } else if (context_.parts.faults.check(result, context_.session, "cuStreamCreateWithPriority") != CUDA_SUCCESS) {
+    log_error("Session {}: a stream keeps its multiprocessors and its priority, because the driver makes no other: {}", context_.session,
+              context_.parts.driver.describe(result));
+  }
   return true;
 }
 

@@ -75,8 +75,8 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   // stream for it. A queue that cannot be aside stays where it is, and that is well.
   [[nodiscard]] bool move_to(SideContext* side);
 
-  // Its work has that priority from now on. False: what was issued has not ended.
-  [[nodiscard]] bool change_priority(int priority);
+  // Its work goes into that context (null: the executor's, or a side context) with that priority from now on. False: what was issued has not ended.
+  [[nodiscard]] bool change_place(const GreenContextRef& green, int priority);
 
   // Graphs that name functions of a module that goes away.
   void forget_chains() { chains_.clear(); }

@@ -40,12 +40,14 @@ CUresult StreamSet::create_green(proto::StreamId id, const GreenContextRef& gree
   if (table_.find(id) || id.index() >= proto::kFenceWords) return CUDA_ERROR_INVALID_HANDLE;
   std::unique_ptr<PooledStream> stream;
   const CUresult result = context_.parts.streams.take_green(context_.session, green, context_.priority(priority), stream);
-  return result == CUDA_SUCCESS ? add(id, std::move(stream), false, priority) : result;
+  return result == CUDA_SUCCESS ? add(id, std::move(stream), false, priority, green) : result;
 }
 
-CUresult StreamSet::add(proto::StreamId id, std::unique_ptr<PooledStream> stream, bool is_blocking, int asked_priority) {
+CUresult StreamSet::add(proto::StreamId id, std::unique_ptr<PooledStream> stream, bool is_blocking, int asked_priority,
+                        const GreenContextRef& own_green) {
   auto entry = std::make_unique<Entry>();
   entry->asked_priority = asked_priority;
+  entry->own_green = own_green;
   entry->queue = std::make_shared<StreamQueue>(context_, total_, id.index(), is_blocking, std::move(stream));
   const std::shared_ptr<StreamQueue> queue = entry->queue;
   if (table_.insert(id, std::move(entry))) return CUDA_SUCCESS;
@@ -65,7 +67,11 @@ bool StreamSet::retire(proto::StreamId id) {
   return true;
 }
 
-void StreamSet::retire(std::shared_ptr<StreamQueue> queue) { retiring_.push_back(std::move(queue)); }
+// What it holds yet goes where it is.
+void StreamSet::retire(std::shared_ptr<StreamQueue> queue) {
+  queue->notes.is_to_change = false;
+  retiring_.push_back(std::move(queue));
+}
 
 void StreamSet::append(StreamQueue& queue, StreamOp op) {
   // A fence is no work: nobody waits for it. In the NULL stream it stands behind the blocking streams' work all the same.
@@ -154,6 +160,8 @@ void StreamSet::order_behind_barriers(StreamQueue& queue) {
 }
 
 StreamSet::Issue StreamSet::issue(TurnBudget& budget) {
+  if (is_changing_) [[unlikely]]
+    take_places();
   Issue issue;
   std::uint64_t steps = 0;
   for (bool again = true; again;) {
@@ -166,6 +174,11 @@ StreamSet::Issue StreamSet::issue(TurnBudget& budget) {
       const std::size_t at = first + i < count ? first + i : first + i - count;
       const std::shared_ptr<StreamQueue>& queue = active_[at];
       if (queue->is_empty()) continue;
+      if (queue->notes.is_to_change) [[unlikely]] {
+        queue->write_progress();  // what it waits for is to be seen
+        issue.lacks_credit = issue.waits_for_gpu = true;
+        continue;
+      }
       const std::size_t before = total_.records;
       switch (queue->issue(kIssueBudget)) {
         case StreamQueue::Stop::empty:
@@ -292,11 +305,25 @@ bool StreamSet::move_to(SideContext* side) {
   return all;
 }
 
-void StreamSet::take_ranks() {
+void StreamSet::change_places(const GreenContextRef& share) {
+  share_ = share;
+  is_changing_ = true;
+  table_.for_each([](proto::StreamId, Entry& entry) { entry.queue->notes.is_to_change = true; });
+  take_places();
+}
+
+void StreamSet::take_places() {
   const bool are_apart = context_.parts.ranks.are_apart();
   bool all = true;
-  table_.for_each([&](proto::StreamId, Entry& entry) { all &= entry.queue->change_priority(context_.priority(entry.asked_priority)); });
-  if (all) are_apart_ = are_apart;
+  table_.for_each([&](proto::StreamId, Entry& entry) {
+    const GreenContextRef& green = entry.own_green != nullptr ? entry.own_green : share_;
+    const bool has_place = entry.queue->change_place(green, context_.priority(entry.asked_priority));
+    if (has_place) entry.queue->notes.is_to_change = false;
+    all &= has_place;
+  });
+  if (!all) return;
+  are_apart_ = are_apart;
+  is_changing_ = false;
 }
 
 std::size_t StreamSet::count() const {

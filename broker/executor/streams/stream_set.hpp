@@ -102,9 +102,13 @@ class StreamSet {
   // Streams that are idle go on in that context (StreamQueue::move_to). True if all of them are there.
   [[nodiscard]] bool move_to(SideContext* side);
   [[nodiscard]] std::size_t count() const;
-  // Clients' priorities have come apart, or together again, and streams do not have theirs yet (PriorityRanks). Those that are idle get it.
-  [[nodiscard]] bool has_other_ranks() const { return context_.parts.ranks.are_apart() != are_apart_; }
-  void take_ranks();
+  // The session has another part of the device from now on (null: all of it), or another priority. What comes now goes there: a stream at work issues
+  // nothing more until that has ended. Its order would make the work wait anyway.
+  void change_places(const GreenContextRef& share);
+  // Streams do not have the place yet that they should: besides that, clients' priorities have come apart, or together again (PriorityRanks), where
+  // one that is never idle keeps what it has. Those that are idle get it.
+  [[nodiscard]] bool has_other_places() const { return is_changing_ || context_.parts.ranks.are_apart() != are_apart_; }
+  void take_places();
 
   void forget_chains();
   void drop_queued();
@@ -114,6 +118,7 @@ class StreamSet {
   struct Entry {
     std::shared_ptr<StreamQueue> queue;
     int asked_priority = 0;
+    GreenContextRef own_green{};  // the client's, which it stays in
   };
   using Table = proto::HandleTable<proto::HandleKind::stream, Entry>;
 
@@ -125,7 +130,8 @@ class StreamSet {
     const GreenContext* of = nullptr;  // whose streams come behind it; null: all. Compared, never used
   };
 
-  [[nodiscard]] CUresult add(proto::StreamId id, std::unique_ptr<PooledStream> stream, bool is_blocking, int asked_priority);
+  [[nodiscard]] CUresult add(proto::StreamId id, std::unique_ptr<PooledStream> stream, bool is_blocking, int asked_priority,
+                             const GreenContextRef& own_green = nullptr);
   void order_null_stream();
   void order_behind_barriers(StreamQueue& queue);
   void order_blocking_stream(StreamQueue& queue);
@@ -138,6 +144,7 @@ class StreamSet {
   Pace pace_;
   std::uint64_t appended_ = 0;
   bool are_apart_ = false;
+  bool is_changing_ = false;  // change_places(), and not all of them have
   Table table_;
   std::shared_ptr<StreamQueue> null_stream_;
   GreenContextRef share_;                             // null: the whole device

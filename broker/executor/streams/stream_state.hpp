@@ -25,6 +25,7 @@ enum class StreamStop : std::uint8_t {
 // StreamSet's notes on this stream.
 struct StreamNotes {
   bool is_active = false;             // in its list of streams with something to do
+  bool is_to_change = false;          // to another context or priority: it issues nothing before that
   bool has_new_work = false;          // a blocking stream: since the NULL stream last waited for it
   std::uint64_t null_version = 0;     // a blocking stream: the NULL stream's work that it has waited for
   std::uint64_t barrier_version = 0;  // the barriers it has waited for

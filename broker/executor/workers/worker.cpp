@@ -230,8 +230,8 @@ bool Worker::read_ring(Session& session) {
   if (session.arrivals().is_quiet()) look_out_.note_arrival(session);
   if (session.home().has_streams_to_move()) [[unlikely]]
     session.home().move_streams();
-  if (session.streams().has_other_ranks()) [[unlikely]]
-    session.streams().take_ranks();
+  if (session.streams().has_other_places()) [[unlikely]]
+    session.streams().take_places();
   session.streams().set_held(true);  // before the ring gives the room back
   TurnBudget budget(turn_, session.streams().appended());
   proto::RingConsumer& ring = session.channel().ring();

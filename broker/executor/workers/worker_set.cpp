@@ -105,6 +105,12 @@ void WorkerSet::resume(std::uint64_t id) {
   if (const std::shared_ptr<Session> session = find(id)) session->run_on_worker([session] { session->resume(); });
 }
 
+void WorkerSet::provision(const message::SessionProvision& wanted, std::function<void(CUresult, std::uint32_t)> answer) {
+  const std::shared_ptr<Session> session = find(wanted.session);
+  if (!session) return answer(CUDA_ERROR_INVALID_HANDLE, wanted.thread_percentage);
+  session->run_on_worker([session, wanted, answer = std::move(answer)] { session->provision(wanted, answer); });
+}
+
 void WorkerSet::after_this_turn(std::function<void()> done) {
   const auto left = std::make_shared<std::atomic<std::size_t>>(workers_.size());
   for (const std::unique_ptr<Worker>& worker : workers_) {

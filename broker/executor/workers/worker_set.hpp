@@ -35,6 +35,8 @@ class WorkerSet {
   void rest(std::uint64_t session, std::uint32_t flags, std::function<void(CUresult)> answer);
   void pause(std::uint64_t session, bool without_variables, std::function<void(CUresult)> answer);
   void resume(std::uint64_t session);
+  // Session::provision, likewise.
+  void provision(const message::SessionProvision& wanted, std::function<void(CUresult, std::uint32_t)> answer);
   // Session::is_movable, asked by that worker. An unknown one is not.
   void ask_whether_movable(std::uint64_t session, std::function<void(bool)> answer);
   // A worker's own thread gives a session of its own away: to its home, or to another worker that has the fewest. False, and nothing has

@@ -2,6 +2,7 @@
 // A client that says how many multiprocessors it is told that it has, and finds out on which ones its kernels run (conversation.hpp):
 //
 //   count            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: "ok N"
+//   major            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: "ok N"
 //   affinity         what cuCtxGetExecAffinity says: "ok N"
 //   resource         multiprocessors of the context's resource: "ok N"
 //   where KIND       runs a grid of many blocks that note %smid, and answers which were noted: "ok 0 1 2 3". KIND:
@@ -11,9 +12,11 @@
 //                      cooperative one block for each multiprocessor that it is told of
 //                      graph       a graph of two nodes, captured from a stream
 //                      changed     the same, its kernels' parameters changed since
+//                      kept_stream, kept_graph, kept_changed   the same stream, or graph, each time
 //                      green       in a green context of half of the resource
 //   too_many         a cooperative grid of a block more than fits: the error
 //   work MS          grids that fill the device, for so long: "ok COUNT" of those that have ended
+//   brief MS         short kernels one behind the other, and a graph of them each time, for so long: "ok COUNT"
 //   spin             a kernel that never ends: the driver has it when the answer comes
 #include <algorithm>
 #include <chrono>
@@ -118,16 +121,21 @@ class Client {
   [[nodiscard]] CUresult launch_together(unsigned blocks) const;
   void run(const std::string& kind);
   void run_in(CUstream stream);
+  [[nodiscard]] CUgraphExec make_graph(bool is_changed, CUstream stream, unsigned blocks = kBlocks) const;
   void run_graph(bool is_changed);
+  void run_kept(const std::string& kind);
   void run_green();
   [[nodiscard]] std::string where(const std::string& kind);
   [[nodiscard]] unsigned work(std::chrono::milliseconds limit) const;
+  unsigned brief(std::chrono::milliseconds limit);
 
   Device device_;
   CUfunction note_ = nullptr;
   CUfunction note_local_ = nullptr;
   CUfunction busy_ = nullptr;
   CUdeviceptr seen_ = 0;
+  CUstream kept_stream_ = nullptr;
+  CUgraphExec kept_graph_ = nullptr, kept_changed_ = nullptr;
 };
 
 Client::Client() {
@@ -180,11 +188,9 @@ void Client::run_in(CUstream stream) {
   CU(cuStreamSynchronize(stream));
 }
 
-void Client::run_graph(bool is_changed) {
-  CUstream stream = nullptr;
-  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+CUgraphExec Client::make_graph(bool is_changed, CUstream stream, unsigned blocks) const {
   CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-  for (int i = 0; i < 2; ++i) CU(note(note_, stream));
+  for (int i = 0; i < 2; ++i) CU(note(note_, stream, blocks));
   CUgraph graph = nullptr;
   CU(cuStreamEndCapture(stream, &graph));
   CUgraphExec launchable = nullptr;
@@ -200,11 +206,27 @@ void Client::run_graph(bool is_changed) {
       CU(cuGraphExecKernelNodeSetParams(launchable, node, &params));
     }
   }
+  CU(cuGraphDestroy(graph));
+  return launchable;
+}
+
+void Client::run_graph(bool is_changed) {
+  CUstream stream = nullptr;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  const CUgraphExec launchable = make_graph(is_changed, stream);
   CU(cuGraphLaunch(launchable, stream));
   CU(cuStreamSynchronize(stream));
   CU(cuGraphExecDestroy(launchable));
-  CU(cuGraphDestroy(graph));
   CU(cuStreamDestroy(stream));
+}
+
+void Client::run_kept(const std::string& kind) {
+  if (kept_stream_ == nullptr) CU(cuStreamCreate(&kept_stream_, CU_STREAM_NON_BLOCKING));
+  if (kind == "kept_stream") return run_in(kept_stream_);
+  CUgraphExec& kept = kind == "kept_graph" ? kept_graph_ : kept_changed_;
+  if (kept == nullptr) kept = make_graph(kind == "kept_changed", kept_stream_);
+  CU(cuGraphLaunch(kept, kept_stream_));
+  CU(cuStreamSynchronize(kept_stream_));
 }
 
 void Client::run_green() {
@@ -228,6 +250,7 @@ void Client::run_green() {
 void Client::run(const std::string& kind) {
   if (kind == "graph" || kind == "changed") return run_graph(kind == "changed");
   if (kind == "green") return run_green();
+  if (kind == "kept_stream" || kind == "kept_graph" || kind == "kept_changed") return run_kept(kind);
   if (kind == "null") return run_in(nullptr);
   if (kind == "local") return CU(note(note_local_, nullptr)), CU(cuCtxSynchronize());
   if (kind == "cooperative") return CU(launch_together(count())), CU(cuCtxSynchronize());
@@ -278,14 +301,34 @@ unsigned Client::work(std::chrono::milliseconds limit) const {
   return count;
 }
 
+unsigned Client::brief(std::chrono::milliseconds limit) {
+  run_kept("kept_stream");
+  const CUgraphExec graph = make_graph(false, kept_stream_, 16);
+  unsigned count = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  for (; std::chrono::steady_clock::now() - begin < limit; ++count) {
+    for (int i = 0; i < 8; ++i) CU(note(note_, kept_stream_, 16));
+    CU(cuGraphLaunch(graph, kept_stream_));
+    CU(cuStreamSynchronize(kept_stream_));
+  }
+  CU(cuGraphExecDestroy(graph));
+  return count;
+}
+
 std::string Client::answer(const std::string& line) {
   std::istringstream words(line);
   std::string command, argument;
   words >> command >> argument;
   if (command == "count") return "ok " + std::to_string(count());
+  if (command == "major") {
+    int major = 0;
+    CU(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0));
+    return "ok " + std::to_string(major);
+  }
   if (command == "resource") return "ok " + std::to_string(resource());
   if (command == "where") return where(argument);
   if (command == "work") return "ok " + std::to_string(work(std::chrono::milliseconds(std::stol(argument))));
+  if (command == "brief") return "ok " + std::to_string(brief(std::chrono::milliseconds(std::stol(argument))));
   if (command == "affinity") {
     CUexecAffinityParam affinity{};
     CU(cuCtxGetExecAffinity(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT));

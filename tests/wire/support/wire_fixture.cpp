@@ -125,7 +125,7 @@ std::size_t WireClient::write_records(std::span<std::byte> bytes) {
 }
 
 broker::StreamSet::Issue WireClient::turn(bool dry) {
-  if (session_->streams().has_other_ranks()) session_->streams().take_ranks();
+  if (session_->streams().has_other_places()) session_->streams().take_places();
   if (session_->may_read() && session_->channel().ring().has_records()) {
     const proto::RingConsumer::Batch batch = session_->channel().ring().copy_out(batch_);
     broker::dispatch_batch(*session_, std::span<const std::byte>(batch_.data(), batch.bytes));

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/control/life/client_changes.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "broker/control/executors/managed_executor.hpp"
+#include "broker/log.hpp"
+#include "proto/memory_limit.hpp"
+#include "proto/provision.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+constexpr std::chrono::seconds kPatience{30};       // less than that of mpsctl
+constexpr std::chrono::milliseconds kNextLook{20};  // whether the session has left its executor
+
+std::string describe(const ClientSession& session) {
+  const std::uint64_t limit = session.memory_limit_bytes.value_or(0);
+  return fmt::format("{} % of the multiprocessors, {}, priority {}", proto::percentage_text(session.thread_percentage.value_or(proto::kWholePercentage)),
+                     limit == 0 ? "device memory without a limit" : fmt::format("{} MiB of device memory", limit >> 20),
+                     session.client_priority.value_or(0));
+}
+
+}  // namespace
+
+void ClientChanges::change(ClientSession& session, const ClientChange& change, Answer answer) {
+  if (session.is_ending() || session.phase == SessionPhase::lost) return answer(fmt::format("client {} is ending", session.client.pid));
+  if (change.memory_limit_bytes) session.memory_limit_bytes = change.memory_limit_bytes;
+  if (change.thread_percentage) session.thread_percentage = change.thread_percentage;
+  if (change.client_priority) session.client_priority = change.client_priority;
+  log_info("{}: a command gives it {}.", session.name(), describe(session));
+  const bool is_there = session.phase == SessionPhase::opening || session.phase == SessionPhase::active;
+  if (!is_there) {  // it is opened with that
+    if (session.channel) session.channel->tell_thread_percentage(session.thread_percentage.value_or(0));
+    return answer("");
+  }
+  send(session, std::move(answer));
+}
+
+// In the executor it comes behind SessionOpen.
+void ClientChanges::send(ClientSession& session, Answer answer) {
+  const std::uint64_t number = ++last_order_;
+  Order& order = orders_[number];
+  order.session = session.id;
+  order.epoch = session.epoch;
+  order.answer = std::move(answer);
+  order.given_at = EventLoop::Clock::now();
+  order.next_look = loop_.after(kNextLook, [this, number] { look(number); });
+  session.executor->send(message::SessionProvision{
+      .session = session.id,
+      .order = number,
+      .device_limit_bytes = proto::lower_limit(user_limit_bytes_, session.memory_limit_bytes.value_or(0)),
+      .thread_percentage = session.thread_percentage.value_or(proto::kWholePercentage),
+      .client_priority = session.client_priority.value_or(0),
+  });
+}
+
+// One that has left its executor is opened in the next with what it has now. Else it may be that no moment comes in which its part can be made.
+void ClientChanges::look(std::uint64_t number) {
+  Order& order = orders_.at(number);
+  const auto session = sessions_.all().find(order.session);
+  const bool has_left = session == sessions_.all().end() || !session->second.in_executor();
+  const bool is_late = EventLoop::Clock::now() - order.given_at >= kPatience;
+  if (!has_left && !is_late) {
+    order.next_look = loop_.after(kNextLook, [this, number] { look(number); });
+    return;
+  }
+  if (has_left && session != sessions_.all().end() && session->second.channel) {  // it may ask for its part before it comes back
+    session->second.channel->tell_thread_percentage(session->second.thread_percentage.value_or(0));
+  }
+  const Order ended = std::move(orders_.extract(number).mapped());
+  ended.answer(has_left ? ""
+                        : fmt::format("not yet: it takes a moment in which no kernel runs on the device, and there was none for {} s",
+                                      kPatience.count()));
+}
+
+void ClientChanges::provisioned(ClientSession& session, const message::SessionProvisioned& message) {
+  const auto status = static_cast<CUresult>(message.status);
+  const auto found = orders_.find(message.order);
+  if (found == orders_.end() || found->second.session != session.id) return;
+  const Order order = std::move(orders_.extract(found).mapped());
+  const auto is_its = [&](const auto& entry) { return entry.second.session == session.id; };
+  if (std::ranges::none_of(orders_, is_its)) {  // else a later one says more
+    session.thread_percentage = message.thread_percentage;
+    session.channel->tell_thread_percentage(message.thread_percentage);
+  }
+  if (status == CUDA_SUCCESS) return order.answer("");
+  order.answer(fmt::format("server {} cannot give client {} that part of the multiprocessors (CUDA error {}): it keeps {} %",
+                           session.executor->number().number(), session.client.pid, message.status, proto::percentage_text(message.thread_percentage)));
+}
+
+// Elsewhere, or anew: SessionOpen had it.
+void ClientChanges::opened(const ClientSession& session) {
+  answer_orders(session.id, "", [&](const Order& order) { return order.epoch < session.epoch; });
+}
+
+void ClientChanges::ended(std::uint64_t session) {
+  answer_orders(session, "the client has ended meanwhile", [](const Order&) { return true; });
+}
+
+void ClientChanges::answer_orders(std::uint64_t session, const std::string& fault, const std::function<bool(const Order&)>& is_meant) {
+  std::vector<Answer> answers;  // which may give further orders
+  for (auto order = orders_.begin(); order != orders_.end();) {
+    if (order->second.session == session && is_meant(order->second)) {
+      answers.push_back(std::move(order->second.answer));
+      order = orders_.erase(order);
+    } else {
+      ++order;
+    }
+  }
+  for (const Answer& answer : answers) answer(fault);
+}
+
+}  // namespace mpsshim::broker::control

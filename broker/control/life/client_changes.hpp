@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What operators change for clients that are connected (`client set`): device memory, part of the multiprocessors, priority. The session has it from
+// then on, in whatever executor. Where it is in one, that is told, and who has asked hears when it holds there: for all launches and allocations that
+// come. Owned by SessionManager; the control process's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "broker/control/base/event_loop.hpp"
+#include "broker/control/sessions/session_table.hpp"
+#include "broker/control_messages.hpp"
+
+namespace mpsshim::broker::control {
+
+// What is to be another.
+struct ClientChange {
+  std::optional<std::uint64_t> memory_limit_bytes;  // 0: none
+  std::optional<std::uint32_t> thread_percentage;   // in hundredths of a percent (proto/provision.hpp)
+  std::optional<std::uint32_t> client_priority;     // 0: normal, 1: below normal
+};
+
+class ClientChanges {
+ public:
+  using Answer = std::function<void(const std::string& fault)>;  // "": it holds
+  // `user_limit_bytes`: of device memory, as SessionOpen goes by it.
+  ClientChanges(EventLoop& loop, const SessionTable& sessions, std::uint64_t user_limit_bytes)
+      : loop_(loop), sessions_(sessions), user_limit_bytes_(user_limit_bytes) {}
+
+  // Answers once, now or later.
+  void change(ClientSession& session, const ClientChange& change, Answer answer);
+
+  // From executors, and when a session has come into one or ends.
+  void provisioned(ClientSession& session, const message::SessionProvisioned& message);
+  void opened(const ClientSession& session);
+  void ended(std::uint64_t session);
+
+ private:
+  struct Order {
+    std::uint64_t session = 0;
+    std::uint64_t epoch = 0;
+    Answer answer;
+    EventLoop::Clock::time_point given_at;
+    EventLoop::Timer next_look;
+  };
+  void send(ClientSession& session, Answer answer);
+  void look(std::uint64_t number);
+  // Answers those of the session that `is_meant` holds for.
+  void answer_orders(std::uint64_t session, const std::string& fault, const std::function<bool(const Order&)>& is_meant);
+
+  EventLoop& loop_;
+  const SessionTable& sessions_;
+  const std::uint64_t user_limit_bytes_;
+  std::map<std::uint64_t, Order> orders_;  // by number
+  std::uint64_t last_order_ = 0;
+};
+
+}  // namespace mpsshim::broker::control

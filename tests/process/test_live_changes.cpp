@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// What operators change for a client that is connected (`client set`): the part of the multiprocessors, in whatever way it launches and for what it
+// has made before; device memory; priority. And how soon: the command has returned, and from then on it holds.
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <map>
+#include <set>
+#include <span>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "proto/handshake.hpp"
+#include "proto/provision.hpp"
+#include "proto/socket.hpp"
+#include "tests/process/client.hpp"
+#include "tests/support/broker_fixture.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace mpsshim::test;
+using mpsshim::proto::provisioned_multiprocessors;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kPercentage = "--active-thread-percentage";
+constexpr const char* kLimit = "--pinned-memory-limit";
+constexpr const char* kPriority = "--client-priority";
+constexpr const char* kKinds[] = {"null", "kept_stream", "kept_graph", "kept_changed", "chain", "local", "cooperative", "graph", "green"};
+
+Client start(const BrokerFixture& broker, const std::string& program, const std::map<std::string, std::string>& environment = {}) {
+  ProgramOptions options;
+  options.converses = true;
+  options.environment = environment;
+  return {broker.start(program, options), Client::Attached::waits};
+}
+
+unsigned number(Client& client, const std::string& question) {
+  const std::string answer = client.ask(question);
+  INFO(question << ": " << answer);
+  REQUIRE(answer.starts_with("ok "));
+  return static_cast<unsigned>(std::stoul(answer.substr(3)));
+}
+
+std::set<unsigned> where(Client& client, const std::string& kind) {
+  const std::string answer = client.ask("where " + kind, std::chrono::seconds(60));
+  INFO(kind << ": " << answer << '\n' << client.program().errors());
+  REQUIRE(answer.starts_with("ok "));
+  std::istringstream words(answer.substr(3));
+  std::set<unsigned> found;
+  for (unsigned word = 0; words >> word;) found.insert(word);
+  return found;
+}
+
+std::string pid(Client& client) { return std::to_string(client.program().pid()); }
+
+// Every way to launch is on the same multiprocessors, of that number, and so is what was made before.
+std::set<unsigned> require_place(Client& client, unsigned multiprocessors) {
+  CHECK(number(client, "count") == multiprocessors);
+  CHECK(number(client, "affinity") == multiprocessors);
+  const std::set<unsigned> own = where(client, "null");
+  CHECK(own.size() == multiprocessors);
+  for (const char* kind : kKinds) {
+    INFO(kind);
+    CHECK(std::ranges::includes(own, where(client, kind)));
+  }
+  return own;
+}
+
+// As mpsctl asks, without a process of its own.
+std::string tell(const BrokerFixture& broker, const std::string& command) {
+  const auto socket = mpsshim::proto::Socket::connect_to((broker.pipe_dir() / mpsshim::proto::kControlSocketName).string());
+  REQUIRE(socket.valid());
+  REQUIRE(socket.send(std::as_bytes(std::span(command))) == mpsshim::proto::SocketStatus::ok);
+  std::array<std::byte, 4'096> buffer;
+  std::size_t bytes = 0;
+  mpsshim::proto::ReceivedFds fds;
+  REQUIRE(socket.wait_readable(30'000));
+  REQUIRE(socket.receive(buffer, bytes, fds) == mpsshim::proto::SocketStatus::ok);
+  return {reinterpret_cast<const char*>(buffer.data()), bytes};
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+TEST_CASE("a client that is connected gets another part of the multiprocessors, larger, smaller, and all of them again") {
+  const BrokerFixture broker;
+  Client client = start(broker, "share_client");
+  Client other = start(broker, "share_client");
+  const unsigned all = number(client, "count");
+  (void)require_place(client, all);  // streams and graphs are made
+  const int major = static_cast<int>(number(client, "major"));
+  const auto of = [&](unsigned percentage) { return provisioned_multiprocessors(all, major, percentage * 100); };
+  for (const unsigned percentage : {25u, 50u, 10u, 100u, 75u, 25u}) {
+    INFO(percentage << " %");
+    const Outcome end = broker.ctl({"client", "set", pid(client), kPercentage, std::to_string(percentage)});
+    INFO(end.errors);
+    REQUIRE(end.ok());
+    CHECK(end.output.empty());
+    (void)require_place(client, of(percentage));
+  }
+  CHECK(where(other, "null").size() == all);  // its neighbour has what it had
+  CHECK(number(other, "count") == all);
+}
+
+TEST_CASE("clients that are given smaller parts lie side by side") {
+  const BrokerFixture broker;
+  std::vector<Client> clients;
+  for (int i = 0; i < 2; ++i) clients.push_back(start(broker, "share_client"));
+  for (Client& client : clients) REQUIRE(broker.ctl({"client", "set", pid(client), kPercentage, "25"}).ok());
+  const std::set<unsigned> first = where(clients[0], "null");
+  const std::set<unsigned> second = where(clients[1], "null");
+  for (const unsigned one : first) CHECK_FALSE(second.contains(one));
+  // Smaller in its own place, not on top of the other.
+  REQUIRE(broker.ctl({"client", "set", pid(clients[1]), kPercentage, "10"}).ok());
+  for (const unsigned one : where(clients[1], "null")) CHECK_FALSE(first.contains(one));
+}
+
+TEST_CASE("a change holds within 10 ms while the client is at work") {
+  const BrokerFixture broker;
+  Client client = start(broker, "share_client");
+  const unsigned all = number(client, "count");
+  std::vector<double> taken;
+  client.begin("brief 3000");
+  for (int turn = 0; turn < 20; ++turn) {
+    const std::string percentage = turn % 2 == 0 ? "25" : "100";
+    const Clock::time_point begin = Clock::now();
+    REQUIRE(tell(broker, "client set " + pid(client) + ' ' + kPercentage + ' ' + percentage + ' ' + kPriority + ' ' + (turn % 4 < 2 ? "1" : "0")) == "ok\n");
+    taken.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+  }
+  const std::string answer = client.answer(std::chrono::seconds(60));
+  CHECK(answer.starts_with("ok "));
+  INFO("median " << median(taken) << " ms, longest " << *std::ranges::max_element(taken) << " ms");
+  CHECK(median(taken) < 10);
+  WARN("A change took " << median(taken) << " ms (median of " << taken.size() << "), at the longest " << *std::ranges::max_element(taken) << " ms");
+  CHECK(where(client, "kept_stream").size() == all);
+}
+
+TEST_CASE("what was changed stays over the executor's death and the broker's restart") {
+  const BrokerFixture broker;
+  Client client = start(broker, "share_client", {{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"}});
+  const unsigned quarter = number(client, "count");
+  REQUIRE(broker.ctl({"client", "set", pid(client), kPercentage, "50"}).ok());  // what operators say goes above what it has asked for
+  const unsigned half = number(client, "count");
+  CHECK(half > quarter);
+  const std::vector<pid_t> before = broker.servers();
+  REQUIRE(before.size() == 1);
+  REQUIRE(::kill(before.front(), SIGKILL) == 0);
+  REQUIRE(eventually(std::chrono::seconds(30), [&] { return !broker.servers().empty() && broker.servers() != before; }));
+  (void)require_place(client, half);
+  REQUIRE(broker.ctl({"restart"}).ok());
+  (void)require_place(client, half);
+}
+
+TEST_CASE("a part that needs a moment without kernels comes beside one that does not end, by another executor") {
+  BrokerOptions options;
+  options.arguments = {"--executors", "2"};
+  const BrokerFixture broker(options);
+  Client endless = start(broker, "share_client");
+  Client client = start(broker, "share_client");
+  const unsigned all = number(client, "count");
+  REQUIRE(endless.ask("spin") == "ok");
+  const Outcome end = broker.ctl({"client", "set", pid(client), kPercentage, "25"});
+  INFO(end.errors);
+  REQUIRE(end.ok());
+  CHECK(number(client, "count") < all);
+  CHECK(where(client, "chain").size() == number(client, "count"));
+}
+
+TEST_CASE("device memory of a connected client: a limit comes, is raised, and goes") {
+  const BrokerFixture broker;
+  Client client = start(broker, "memory_client");
+  const unsigned all = number(client, "total");
+  REQUIRE(client.ask("take 100") == "ok");
+  REQUIRE(broker.ctl({"client", "set", pid(client), kLimit, "64M"}).ok());
+  CHECK(client.ask("total") == "ok 64");
+  CHECK(client.ask("free") == "ok 0");
+  CHECK(client.ask("take 2") == "2 CUDA_ERROR_OUT_OF_MEMORY");  // it keeps what it has
+  REQUIRE(broker.ctl({"client", "set", pid(client), kLimit, "128M"}).ok());
+  CHECK(client.ask("take 20") == "ok");
+  CHECK(client.ask("take 20") == "2 CUDA_ERROR_OUT_OF_MEMORY");
+  CHECK(client.ask("piece 20") == "2 CUDA_ERROR_OUT_OF_MEMORY");
+  CHECK(client.ask("array 20") == "2 CUDA_ERROR_OUT_OF_MEMORY");
+  REQUIRE(broker.ctl({"client", "set", pid(client), kLimit, "none"}).ok());
+  CHECK(client.ask("take 200") == "ok");
+  CHECK(number(client, "total") == all);
+}
+
+TEST_CASE("priority of a connected client changes and is told") {
+  const BrokerFixture broker;
+  Client client = start(broker, "share_client");
+  REQUIRE(broker.ctl({"client", "set", pid(client), kPriority, "1", "--device", "0"}).ok());
+  CHECK(broker.log().find("a command gives it 100.0 % of the multiprocessors, device memory without a limit, priority 1") != std::string::npos);
+  for (const char* kind : kKinds) CHECK(client.ask(std::string("where ") + kind, std::chrono::seconds(60)).starts_with("ok 0 "));
+  REQUIRE(broker.ctl({"client", "set", pid(client), kPriority, "0"}).ok());
+  CHECK(client.ask("where chain").starts_with("ok 0 "));
+  CHECK(client.program().errors().empty());
+}
