@@ -50,8 +50,8 @@ std::vector<CommandSpec> questions() {
        {},
        Formats::table,
        false,
-       "Clients: pid, session, server, device, pid namespace and command; -l: state, age, device memory in MiB, GPU time, launches, operations in "
-       "flight and user, too; -p: of that server alone"},
+       "Clients: pid, session, server, device, pid namespace and command; -l: state, age, device memory in MiB, percent of the "
+       "multiprocessors, priority, GPU time, launches, operations in flight and user, too; -p: of that server alone"},
       {"top",
        {{"-b"},
         {"--batch", std::nullopt, false, "-b"},

@@ -22,7 +22,7 @@ Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14 makes none by itself
 std::string plain(const Cell::Value& value, std::string_view nothing) {
   const auto text = Overloaded{[&](std::nullptr_t) { return std::string(nothing); }, [](const std::string& words) { return printable(words); },
                                [](const std::vector<std::uint64_t>& numbers) { return fmt::format("{}", fmt::join(numbers, " ")); },
-                               [](auto number) { return std::to_string(number); }};
+                               [](const Decimal& number) { return number.digits; }, [](auto number) { return std::to_string(number); }};
   return std::visit(text, value);
 }
 
@@ -77,7 +77,8 @@ void write_rows(JsonWriter& json, const Table& table) {
                                 for (const std::uint64_t number : numbers) json.value(number);
                                 json.end_array();
                               },
-                              [&](const std::string& text) { json.value(text); }, [&](auto number) { json.value(number); }};
+                              [&](const std::string& text) { json.value(text); }, [&](const Decimal& number) { json.number(number.digits); },
+                              [&](auto number) { json.value(number); }};
   json.begin_array();
   for (const auto& row : table.rows) {
     json.begin_object();

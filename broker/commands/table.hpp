@@ -15,8 +15,13 @@ namespace mpsshim::broker {
 
 enum class AnswerFormat { text, csv, csv_without_header, json };
 
+// A number by its digits: "12.5".
+struct Decimal {
+  std::string digits;
+};
+
 struct Cell {
-  using Value = std::variant<std::nullptr_t, std::int64_t, std::uint64_t, std::string, std::vector<std::uint64_t>>;
+  using Value = std::variant<std::nullptr_t, std::int64_t, std::uint64_t, std::string, std::vector<std::uint64_t>, Decimal>;
   Value value;
   std::optional<std::string> shown{};  // to a person, in place of the value
 };

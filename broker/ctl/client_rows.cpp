@@ -55,6 +55,8 @@ ClientRow row_of(const Fields& keys, const Fields& values) {
   row.device = value("device");
   row.state = value("state");
   row.command = value("command");
+  row.percentage = value("active_thread_percentage");
+  row.priority = value("client_priority");
   row.uid = number_in<std::uint64_t>(value("uid"));
   row.age_ms = number_in<std::uint64_t>(value("age_ms"));
   row.memory_bytes = number_in<std::uint64_t>(value("memory_bytes"));

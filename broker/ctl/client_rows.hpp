@@ -20,6 +20,7 @@ struct ClientRow {
   std::uint64_t session = 0;
   std::int64_t pid = 0;  // 0: of a namespace that is not seen
   std::string server, device, state, command;
+  std::string percentage, priority;  // "25.0", "1"; "": not known
   std::uint64_t uid = 0, age_ms = 0, memory_bytes = 0, in_flight = 0;
   std::optional<std::uint64_t> gpu_time_us, launches;  // nothing: they are not counted
   // Since the row before; of a client without one, since it began.

@@ -33,9 +33,10 @@ std::string line_of(const ClientRow& row) {
   const auto rate = row.launches_per_second ? fmt::format("{:.0f}", *row.launches_per_second) : std::string("-");
   const auto time = row.gpu_time_us ? fmt::format("{:.1f}s", static_cast<double>(*row.gpu_time_us) / 1e6) : std::string("-");
   const auto age = control::age_text(std::chrono::milliseconds(row.age_ms));
-  return fmt::format("{:>8} {:<10} {:>8} {:>3} {:<11} {:>9} {:>9} {:>6} {:>9} {:>9} {:>10}  {}", row.pid > 0 ? std::to_string(row.pid) : "-",
-                     user_name(row.uid), row.server.empty() ? "-" : row.server, row.device, row.state, age, mib_text(row.memory_bytes), share, rate,
-                     row.in_flight, time, row.command);
+  const auto known = [](const std::string& text) { return text.empty() ? std::string("-") : text; };
+  return fmt::format("{:>8} {:<10} {:>8} {:>3} {:<11} {:>9} {:>5} {:>4} {:>9} {:>6} {:>9} {:>9} {:>10}  {}",
+                     row.pid > 0 ? std::to_string(row.pid) : "-", user_name(row.uid), known(row.server), row.device, row.state, age,
+                     known(row.percentage), known(row.priority), mib_text(row.memory_bytes), share, rate, row.in_flight, time, row.command);
 }
 
 }  // namespace
@@ -50,8 +51,8 @@ TopView view_of(const ClientRows& rows, std::string_view directory, std::string_
   }
   view.title = fmt::format("mpsshim {}  {} client{}  {} of device memory  {:.0f} launches/s  by {}  {}", time_of_day, rows.size(),
                            rows.size() == 1 ? "" : "s", mib_text(memory_bytes), launches, key, directory);
-  view.headings = fmt::format("{:>8} {:<10} {:>8} {:>3} {:<11} {:>9} {:>9} {:>6} {:>9} {:>9} {:>10}  {}", "PID", "USER", "SERVER", "DEV", "STATE",
-                              "AGE", "MEMORY", "GPU%", "LAUNCH/S", "IN-FLIGHT", "GPU-TIME", "COMMAND");
+  view.headings = fmt::format("{:>8} {:<10} {:>8} {:>3} {:<11} {:>9} {:>5} {:>4} {:>9} {:>6} {:>9} {:>9} {:>10}  {}", "PID", "USER", "SERVER", "DEV",
+                              "STATE", "AGE", "SM%", "PRIO", "MEMORY", "GPU%", "LAUNCH/S", "IN-FLIGHT", "GPU-TIME", "COMMAND");
   for (const ClientRow* row : sorted(rows, key)) view.clients.push_back(line_of(*row));
   return view;
 }

@@ -20,13 +20,6 @@ namespace {
 constexpr std::chrono::seconds kPatience{30};       // less than that of mpsctl
 constexpr std::chrono::milliseconds kNextLook{20};  // whether the session has left its executor
 
-std::string describe(const ClientSession& session) {
-  const std::uint64_t limit = session.memory_limit_bytes.value_or(0);
-  return fmt::format("{} % of the multiprocessors, {}, priority {}", proto::percentage_text(session.thread_percentage.value_or(proto::kWholePercentage)),
-                     limit == 0 ? "device memory without a limit" : fmt::format("{} MiB of device memory", limit >> 20),
-                     session.client_priority.value_or(0));
-}
-
 }  // namespace
 
 void ClientChanges::change(ClientSession& session, const ClientChange& change, Answer answer) {
@@ -34,7 +27,7 @@ void ClientChanges::change(ClientSession& session, const ClientChange& change, A
   if (change.memory_limit_bytes) session.memory_limit_bytes = change.memory_limit_bytes;
   if (change.thread_percentage) session.thread_percentage = change.thread_percentage;
   if (change.client_priority) session.client_priority = change.client_priority;
-  log_info("{}: a command gives it {}.", session.name(), describe(session));
+  log_info("{}: a command gives it {}.", session.name(), session.provision_text());
   const bool is_there = session.phase == SessionPhase::opening || session.phase == SessionPhase::active;
   if (!is_there) {  // it is opened with that
     if (session.channel) session.channel->tell_thread_percentage(session.thread_percentage.value_or(0));

@@ -190,9 +190,9 @@ void SessionOpening::opened(ClientSession& session, CUresult status) {
   log_server(server, "Status of client {} is ACTIVE.", session.server_name());
   session.deaths_while_opening = 0;
   probation_.served(session);
-  log_info("{}: attached in {:.1f} ms to executor {} (pid {}), epoch {}, {} MiB of device memory in place.", session.name(),
+  log_info("{}: attached in {:.1f} ms to executor {} (pid {}), epoch {}, {} MiB of device memory in place; it has {}.", session.name(),
            milliseconds_since(session.asked_at), session.executor->label(), session.executor->pid(), session.epoch,
-           session.chunks.total_bytes() >> 20);
+           session.chunks.total_bytes() >> 20, session.provision_text());
   if (session.answer) session.respond(CUDA_SUCCESS);
 }
 

@@ -8,6 +8,7 @@
 #include "broker/control/base/process_identity.hpp"
 #include "broker/control/server/cells.hpp"
 #include "broker/control/server/commands.hpp"
+#include "proto/provision.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -25,6 +26,12 @@ Cell gpu_time(const ClientFacts& client) {
   return {client.counts->gpu_ns / 1'000, fmt::format("{:.1f}s", static_cast<double>(client.counts->gpu_ns) / 1e9)};
 }
 
+// Nothing before it was opened. A library of an older release may have asked for 0, which is all.
+Cell percentage(const ClientSession& session) {
+  if (!session.thread_percentage) return {nullptr};
+  return {Decimal{proto::percentage_text(*session.thread_percentage != 0 ? *session.thread_percentage : proto::kWholePercentage)}};
+}
+
 std::vector<Column> columns(bool is_long) {
   const auto if_long = [is_long](const char* heading) { return is_long ? heading : ""; };
   return {{"pid", "PID", 10},
@@ -38,6 +45,8 @@ std::vector<Column> columns(bool is_long) {
           {"age_ms", if_long("AGE"), 10},
           {"memory_bytes", if_long("MEMORY"), 9},
           {"memory_limit_bytes"},
+          {"active_thread_percentage", if_long("SM%"), 7},
+          {"client_priority", if_long("PRIORITY"), 10},
           {"gpu_time_us", if_long("GPU-TIME"), 10},
           {"launches", if_long("LAUNCHES"), 11},
           {"in_flight", if_long("IN-FLIGHT"), 11},
@@ -87,6 +96,8 @@ Commands::Result Commands::ps(const ParsedCommand& command) const {
                           age(facts.age),
                           mib(session.chunks.total_bytes()),
                           limit(session.memory_limit_bytes.value_or(0)),
+                          percentage(session),
+                          session.client_priority ? number(*session.client_priority) : Cell{nullptr},
                           gpu_time(facts),
                           facts.counts ? number(facts.counts->launches) : Cell{nullptr},
                           number(facts.in_flight),

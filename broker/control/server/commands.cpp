@@ -129,7 +129,11 @@ Commands::Result Commands::set_client_priority(const ParsedCommand& command) con
 // wake.
 Commands::Result Commands::start_server(const ParsedCommand& command) const {
   const auto uid = static_cast<uid_t>(command.number("-uid"));
-  if (manager_.limits().house_of(uid) == kHome && (manager_.limits().serves_all_users || uid == geteuid())) return {true, ""};
+  if (manager_.limits().house_of(uid) == kHome && (manager_.limits().serves_all_users || uid == geteuid())) {
+    manager_.memory_limits().begin({});  // what is set as a default from now on is for others
+    manager_.thread_percentages().begin({});
+    return {true, ""};
+  }
   if (!manager_.limits().serves_all_users) {
     return failure(fmt::format("this broker serves user {} alone, and not {}: start it with --user or --multiuser-server", geteuid(), uid));
   }

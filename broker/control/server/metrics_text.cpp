@@ -10,6 +10,7 @@
 #include "broker/control/server/cells.hpp"
 #include "broker/control/server/client_facts.hpp"
 #include "broker/printable.hpp"
+#include "proto/provision.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -66,6 +67,14 @@ void write_clients(MetricsText& text, const SessionManager& manager) {
         [&](const Labels& labels, const ClientFacts& facts) {
           if (const std::uint64_t limit = facts.session->memory_limit_bytes.value_or(0); limit != 0) text.sample(labels, limit);
         });
+  write("mpsshim_client_active_thread_percentage", Type::gauge, "What part of the device's multiprocessors the client may use, in percent.",
+        [&](const Labels& labels, const ClientFacts& facts) {
+          const std::uint32_t percentage = facts.session->thread_percentage.value_or(0);
+          if (facts.session->thread_percentage) text.sample(labels, (percentage != 0 ? percentage : proto::kWholePercentage) / 100.0);
+        });
+  write("mpsshim_client_priority", Type::gauge, "0: normal, 1: below normal.", [&](const Labels& labels, const ClientFacts& facts) {
+    if (facts.session->client_priority) text.sample(labels, std::uint64_t{*facts.session->client_priority});
+  });
   write("mpsshim_client_gpu_seconds_total", Type::counter, "Time with work under way on the device.",
         [&](const Labels& labels, const ClientFacts& facts) {
           if (facts.counts) text.sample(labels, seconds(facts.counts->gpu_ns));

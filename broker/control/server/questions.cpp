@@ -109,7 +109,8 @@ Commands::Result Commands::servers(const ParsedCommand& command) const {
                {"status", "STATUS", 14},
                {"clients", "CLIENTS", 9},
                {"lives", "LIVES", 7},
-               {"driver", "DRIVER"}},
+               {"driver", "DRIVER"},
+               {"has_begun"}},
               {}};
   for (const auto& [name, executor] : manager_.executors()) {
     const auto is_its = [server = executor.get()](const auto& entry) { return entry.second.executor == server; };
@@ -122,7 +123,8 @@ Commands::Result Commands::servers(const ParsedCommand& command) const {
                           {state_name(executor->state())},
                           number(static_cast<std::uint64_t>(clients)),
                           number(executor->epoch()),
-                          {executor->driver()}});
+                          {executor->driver()},
+                          number(manager_.thread_percentages().has_begun(executor->id()) ? 1 : 0)});
   }
   return answer_with(command, "servers", table);
 }

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "proto/provision.hpp"
+
 namespace mpsshim::broker::control {
 
 const char* phase_name(SessionPhase phase) {
@@ -47,6 +49,12 @@ bool ClientSession::in_executor() const {
     case SessionPhase::lost: return false;
   }
   return false;
+}
+
+std::string ClientSession::provision_text() const {
+  const std::uint64_t limit = memory_limit_bytes.value_or(0);
+  return fmt::format("{} % of the multiprocessors, {}, priority {}", proto::percentage_text(thread_percentage.value_or(proto::kWholePercentage)),
+                     limit == 0 ? "device memory without a limit" : fmt::format("{} MiB of device memory", limit >> 20), client_priority.value_or(0));
 }
 
 std::string ClientSession::name() const { return fmt::format("Session {} (pid {}, {})", id, client.pid, client.command); }

@@ -133,6 +133,8 @@ struct ClientSession {
   [[nodiscard]] bool is_ending() const { return phase == SessionPhase::closing || phase == SessionPhase::terminating; }
   void respond(CUresult status);  // to the request under way, if any. Whoever is answered may go on with the session
   void forget_executor();         // that is gone, or has nothing of it yet: what was only there
+  // What it has: "25.0 % of the multiprocessors, 4096 MiB of device memory, priority 1".
+  [[nodiscard]] std::string provision_text() const;
   // "Session 12 (pid 4711, ./app)"
   [[nodiscard]] std::string name() const;
   // "{4711, 12}": as server.log has it.

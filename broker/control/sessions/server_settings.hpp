@@ -27,6 +27,7 @@ class ServerSettings {
   }
   // Its first client, or what is set for it: from now on it has a value of its own.
   Value& begin(const ExecutorId& server) { return servers_.try_emplace(server, Value(of(server))).first->second; }
+  [[nodiscard]] bool has_begun(const ExecutorId& server) const { return servers_.contains(server); }
   void forget(const ExecutorId& server) { servers_.erase(server); }
 
   // save_value(StateWriter&, const Value&), restore_value(StateReader&) -> Value.

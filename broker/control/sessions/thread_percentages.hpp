@@ -21,6 +21,7 @@ class ThreadPercentages {
   [[nodiscard]] std::uint32_t of_server(const ExecutorId& server) const { return settings_.of(server); }
   // Its first client.
   void begin(const ExecutorId& server) { settings_.begin(server); }
+  [[nodiscard]] bool has_begun(const ExecutorId& server) const { return settings_.has_begun(server); }
   void forget(const ExecutorId& server) { settings_.forget(server); }
 
   void save(StateWriter& state) const {

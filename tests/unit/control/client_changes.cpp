@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "broker/control/server/commands.hpp"
+#include "broker/control/server/metrics_text.hpp"
 #include "tests/unit/control/support/console.hpp"
 
 using namespace mpsshim;
@@ -130,4 +131,37 @@ TEST_CASE("client set: a client that ends meanwhile is told of") {
   broker.await_answer();
   CHECK_FALSE(broker.answered->ok);
   CHECK(broker.answered->text == "the client has ended meanwhile");
+}
+
+TEST_CASE("a server has begun with its first client, or when it was asked for") {
+  Broker broker;
+  CHECK(broker.console.ok("servers --json").find(R"("has_begun":0)") != std::string::npos);
+  broker.console.ok("start_server -uid " + std::to_string(geteuid()));
+  CHECK(broker.console.ok("servers --json").find(R"("has_begun":1)") != std::string::npos);
+  broker.console.ok("set_default_active_thread_percentage 50");  // for the next one
+  CHECK(broker.console.ok("get_active_thread_percentage " + std::to_string(broker.executor().pid)) == "100.0\n");
+}
+
+TEST_CASE("what a client has been given is shown: by ps, in figures for Prometheus and in the log") {
+  Broker broker;
+  broker.console.ok("set_default_active_thread_percentage 33.3");
+  broker.console.ok("set_default_client_priority 1");
+  broker.console.ok("set_default_device_pinned_mem_limit 0 2G");
+  TestClient client = broker.connect();
+  REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+  client.send(proto::Attach{});
+  broker.executor().open_session();
+  REQUIRE(client.await<proto::Attached>().header.status == CUDA_SUCCESS);
+  CHECK(broker.console.ok("ps --json").find(R"("memory_limit_bytes":2147483648,"active_thread_percentage":33.3,"client_priority":1,)") !=
+        std::string::npos);
+  const std::string table = broker.console.ok("ps -l");
+  for (const char* shown : {" SM% ", " PRIORITY ", " 33.3 ", " 1 "}) CHECK(table.find(shown) != std::string::npos);
+  CHECK(broker.console.ok("ps").find("SM%") == std::string::npos);
+  const std::string figures = metrics_of(broker.manager, 0);
+  CHECK(figures.find("} 33.300000\n") != std::string::npos);
+  CHECK(figures.find("mpsshim_client_priority{") != std::string::npos);
+  broker.set("--active-thread-percentage 12.5");
+  broker.answer(broker.executor().expect<message::SessionProvision>().message, CUDA_SUCCESS, 1'250);
+  broker.await_answer();
+  CHECK(broker.console.ok("ps --json").find(R"("active_thread_percentage":12.5,)") != std::string::npos);
 }

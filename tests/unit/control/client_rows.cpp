@@ -112,6 +112,16 @@ TEST_CASE("top: a page says what there is, also of what is not known") {
     CHECK(view.clients[0].find(part) != std::string::npos);
 }
 
+TEST_CASE("top: part and priority of a client") {
+  const auto rows = read_clients("session,pid,age_ms,active_thread_percentage,client_priority\n1,7,5000,12.25,1\n2,8,5000,,\n");
+  REQUIRE(rows);
+  const TopView view = view_of(*rows, "/run/x", "12:00:00", "pid");
+  REQUIRE(view.clients.size() == 2);
+  CHECK(view.headings.find("  SM% PRIO ") != std::string::npos);
+  CHECK(view.clients[0].find(" 12.25    1 ") != std::string::npos);
+  CHECK(view.clients[1].find("     -    - ") != std::string::npos);
+}
+
 TEST_CASE("top: lines are cut between characters") {
   CHECK(cut_to("abc", 5) == "abc");
   CHECK(cut_to("abc", 2) == "ab");

@@ -138,7 +138,8 @@ TEST_CASE("answers: clients, servers and users, in all forms") {
   const std::string server = std::to_string(broker.executor().pid), uid = std::to_string(geteuid());
   CHECK(console.ok("ps --json") == "{\"schema\":\"mpsshim.ps\",\"version\":1,\"clients\":[]}\n");
   const std::string heading =
-      "pid,session,server,server_pid,device,uuid,pid_namespace,state,age_ms,memory_bytes,memory_limit_bytes,gpu_time_us,"
+      "pid,session,server,server_pid,device,uuid,pid_namespace,state,age_ms,memory_bytes,memory_limit_bytes,"
+      "active_thread_percentage,client_priority,gpu_time_us,"
       "launches,in_flight,uid,pod,container,command\n";
   CHECK(console.ok("ps --csv") == heading);
   const TestClient client = broker.attach();
@@ -148,7 +149,7 @@ TEST_CASE("answers: clients, servers and users, in all forms") {
   CHECK(clients == R"({"schema":"mpsshim.ps","version":1,"clients":[{"pid":)" + pid() + R"(,"session":?,"server":)" + server + R"(,"server_pid":)" +
                        server + R"(,"device":0,"uuid":")" + uuid +
                        R"(","pid_namespace":?,"state":"active","age_ms":?,"memory_bytes":0,"memory_limit_bytes":null,)" +
-                       R"("gpu_time_us":0,"launches":0,"in_flight":0,"uid":)" + uid + R"(,"pod":?,"container":?,"command":?}]})" + "\n");
+                       R"("active_thread_percentage":100.0,"client_priority":0,"gpu_time_us":0,"launches":0,"in_flight":0,"uid":)" + uid + R"(,"pod":?,"container":?,"command":?}]})" + "\n");
   CHECK(console.ok("ps --csv").starts_with(heading + pid() + ","));
   CHECK(console.ok("ps --csv").find("," + server + "," + server + ",0," + uuid + ",") != std::string::npos);
   CHECK(console.ok("ps --format=csv,noheader").starts_with(pid() + ","));
@@ -156,9 +157,9 @@ TEST_CASE("answers: clients, servers and users, in all forms") {
   CHECK(console.ok("ps -p " + server + " --csv").starts_with(heading + pid() + ","));
   CHECK(console.ok("servers --json") == R"({"schema":"mpsshim.servers","version":1,"servers":[{"server":)" + server + R"(,"pid":)" + server +
                                             R"(,"device":0,"uuid":")" + uuid + R"(","uid":)" + uid +
-                                            R"(,"status":"ACTIVE","clients":1,"lives":1,"driver":"libtest.so"}]})" + "\n");
-  CHECK(console.ok("servers --csv") ==
-        "server,pid,device,uuid,uid,status,clients,lives,driver\n" + server + "," + server + ",0," + uuid + "," + uid + ",ACTIVE,1,1,libtest.so\n");
+                                            R"(,"status":"ACTIVE","clients":1,"lives":1,"driver":"libtest.so","has_begun":1}]})" + "\n");
+  CHECK(console.ok("servers --csv") == "server,pid,device,uuid,uid,status,clients,lives,driver,has_begun\n" + server + "," + server + ",0," + uuid +
+                                           "," + uid + ",ACTIVE,1,1,libtest.so,1\n");
   std::string users = console.ok("users --json");
   for (const char* key : {"sessions_limit", "servers_limit", "host_bytes", "host_limit_bytes"}) users = without(users, key);
   CHECK(users == R"({"schema":"mpsshim.users","version":1,"users":[{"uid":)" + uid +

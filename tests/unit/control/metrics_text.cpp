@@ -53,4 +53,6 @@ TEST_CASE("metrics: of a client what its executor has counted") {
   CHECK(line_with(text, "mpsshim_user_sessions{uid=\"").ends_with("} 1"));
   CHECK(line_with(text, "mpsshim_metrics_dropped_total") == "mpsshim_metrics_dropped_total 3");
   CHECK(line_with(text, "mpsshim_client_device_memory_limit_bytes").empty());
+  CHECK(line_with(text, "mpsshim_client_active_thread_percentage" + labels).ends_with("} 100.000000"));
+  CHECK(line_with(text, "mpsshim_client_priority" + labels).ends_with("} 0"));
 }
