@@ -24,6 +24,9 @@ foreach(program IN ITEMS mpsbroker mpsctl mpsrun)
     install(FILES "${pages}/${program}.fish" DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d" COMPONENT mpsshim)
   endif()
 endforeach()
+if(TARGET nvidia_control) # by no name that a machine with NVIDIA's program has in its PATH
+  install(TARGETS nvidia_control RUNTIME DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/mpsshim/nvidia" COMPONENT mpsshim)
+endif()
 install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT mpsshim)
 
 # Units of systemd name the programs by the path that is installed, which is known when that is done. With the prefix /usr settings are in /etc.

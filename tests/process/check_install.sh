@@ -20,6 +20,12 @@ for program in mpsbroker mpsctl mpsrun; do
         [[ -s $prefix/usr/share/$page ]] || fail "share/$page is not installed"
     done
 done
+control=$prefix/usr/libexec/mpsshim/nvidia/nvidia-cuda-mps-control
+export CUDA_MPS_PIPE_DIRECTORY=$prefix/nvidia CUDA_MPS_LOG_DIRECTORY=$prefix/log
+"$control" -d || fail "the installed nvidia-cuda-mps-control -d ended with $?"
+[[ $(echo get_default_client_priority | "$control") == 0 ]] || fail "the installed nvidia-cuda-mps-control has no answer"
+echo quit | "$control" || fail "the installed nvidia-cuda-mps-control ends no daemon"
+unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 for unit in system/mpsshim.service system/mpsshim.socket user/mpsshim.service user/mpsshim.socket; do
     [[ -s $prefix/usr/lib/systemd/$unit ]] || fail "lib/systemd/$unit is not installed"
 done

@@ -36,7 +36,7 @@ done
 # What is where. Nothing lies in a folder that ldconfig visits, but in its own below.
 dpkg-deb -c "$package" | awk '{ print $1, $2, $6 }' >"$work/contents"
 ! grep -v ' root/root ' "$work/contents" || fail "files of somebody else's"
-! grep -vE ' \./(usr/((bin|lib|share)/.*)?|usr/(bin|lib|share)|etc/(default/(mpsshim)?)?)?$' "$work/contents" || fail "files in other places"
+! grep -vE ' \./(usr/((bin|lib|libexec|share)/.*)?|usr/(bin|lib|libexec|share)|etc/(default/(mpsshim)?)?)?$' "$work/contents" || fail "files in other places"
 ! grep -E " \./usr/lib/($multiarch/)?[^/]*\.so" "$work/contents" || fail "a library where ldconfig looks"
 for file in usr/bin/mpsbroker usr/bin/mpsctl usr/bin/mpsrun "usr/lib/$multiarch/mpsshim/libmpsshim.so" "usr/lib/$multiarch/mpsshim/libcuda/libcuda.so.1" "usr/lib/$multiarch/mpsshim/libmpsshim-nvml.so" "usr/lib/$multiarch/mpsshim/libcuda/libnvidia-ml.so.1" etc/default/mpsshim \
     usr/lib/systemd/system/mpsshim.service usr/lib/systemd/system/mpsshim.socket usr/lib/systemd/user/mpsshim.service \

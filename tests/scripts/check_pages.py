@@ -18,6 +18,7 @@ FAKE_MPSCTL = """#!/bin/sh
 case "$*" in
     *'get_server_list') printf '4711\\n4812\\n' ;;
     *'get_client_list 4711') printf '100\\n200\\n' ;;
+    *'ps --format=csv,noheader') printf '100,7\\n300,8\\n' ;;
     *'device_query --format=csv,noheader') printf '0,0000:01:00.0,GPU-aa,1,2,9.0,"a, b"\\n1,0000:02:00.0,GPU-bb,1,2,9.0,c\\n' ;;
 esac
 """
@@ -36,16 +37,21 @@ def options_in_help(text):
     return found
 
 
+def options_in(usage):
+    return set(re.findall(r"(?<![\w-])--?[a-z]+(?:-[a-z]+)*", usage))
+
+
 def commands_in_help(text):
-    """Each with its options: "  ps [-l] [-p PID]"."""
-    found = {}
+    """Each with its options: "  ps [-l] [-p PID]". Those of two words count as one, of the first: completion has their options together."""
+    found, name = {}, ""
     for line in text.partition("\nCommands:\n")[2].splitlines():
         if match := re.match(r"  (\w+)(.*)", line):
-            if line.startswith("   "):
-                continue
-            found[match[1]] = set(re.findall(r"(?<![\w-])--?[a-z]+", match[2]))
-            if "--json" in found[match[1]]:
-                found[match[1]].add("--format")  # a line behind the commands says so of all
+            name = match[1]
+            found[name] = found.get(name, set()) | options_in(match[2])
+        elif re.match(r"  [^ ]", line):  # what did not fit into the line before
+            found[name] |= options_in(line)
+        if name and "--json" in found[name]:
+            found[name].add("--format")  # a line behind the commands says so of all
     return found
 
 
@@ -68,7 +74,9 @@ def check_page(path, program, options, commands):
     for line in entries(section(page, "OPTIONS")):
         in_page.update(re.findall(r"\\fB(-[\w-]+)\\fP", line))
     expect(f"options in {path.name}", in_page, options)
-    in_page = {re.match(r"\\fB(\w+)", line)[1]: set(re.findall(r"(?<![\w-])--?[a-z]+", line)) for line in entries(section(page, "COMMANDS"))}
+    in_page = {}
+    for line in entries(section(page, "COMMANDS")):
+        in_page.setdefault(re.match(r"\\fB(\w+)", line)[1], set()).update(options_in(line))
     expect(f"commands in {path.name}", set(in_page), set(commands))
     for name, its_options in commands.items():
         expect(f"{name} in {path.name}", in_page.get(name, set()) | {"--format"}, its_options | {"--format"})
@@ -166,6 +174,8 @@ def check_offers(shell, pages, program, options, commands, environment):
     expect(f"{shell.name}: devices", offered("set_device_pinned_mem_limit 4711 "), {"0", "1", "GPU-aa", "GPU-bb"})
     expect(f"{shell.name}: formats", offered("ps --format "), {"text", "json", "csv", "csv,noheader"})
     expect(f"{shell.name}: what top sorts by", offered("top --sort "), {"gpu", "launches", "in_flight", "memory", "age", "pid", "user"})
+    expect(f"{shell.name}: verbs", offered("client "), {"set"})
+    expect(f"{shell.name}: clients of all servers", offered("client set "), {"100", "300"})
     expect(f"{shell.name}: a word that is itself", offered("restart -t 5 "), {"executors"})
 
 

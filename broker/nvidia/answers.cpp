@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/nvidia/answers.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <sstream>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "broker/ctl/client_rows.hpp"
+#include "broker/printable.hpp"
+
+namespace mpsshim::broker::nvidia {
+
+namespace {
+
+constexpr std::size_t kColumnsOfServers = 10;  // number, pid, ..., has_begun
+constexpr std::size_t kColumnsOfDevices = 7;   // index, PCI, UUID, memory, multiprocessors, capability, name
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream text(line);
+  return {std::istream_iterator<std::string>(text), std::istream_iterator<std::string>()};
+}
+
+// A word that is no number, or none, is 0.
+long number_at(const std::vector<std::string>& words, std::size_t place) {
+  return place < words.size() ? std::strtol(words[place].c_str(), nullptr, 10) : 0;
+}
+
+std::string text_of(long number) { return std::to_string(number); }
+
+std::string unknown_server(long number) { return fmt::format("Server {} not found\n", number); }
+
+// "0000:00:06.0" as that program writes it: "0000:00.06.00".
+std::string pci_text(const std::string& address) {
+  unsigned domain = 0, bus = 0, device = 0, function = 0;
+  if (std::sscanf(address.c_str(), "%x:%x:%x.%x", &domain, &bus, &device, &function) != 4) return address;
+  return fmt::format("{:04x}:{:02x}.{:02x}.{:02x}", domain, bus, device, function);
+}
+
+}  // namespace
+
+const Answers::Row* Answers::find(std::string_view command) {
+  static constexpr Row kRows[] = {
+      {"get_server_list", &Answers::get_server_list},
+      {"get_server_status", &Answers::get_server_status},
+      {"start_server", &Answers::start_server},
+      {"shutdown_server", &Answers::shutdown_server},
+      {"get_client_list", &Answers::get_client_list},
+      {"get_device_client_list", &Answers::get_device_client_list},
+      {"ps", &Answers::ps},
+      {"terminate_client", &Answers::terminate_client},
+      {"quit", &Answers::quit},
+      {"get_default_active_thread_percentage", &Answers::default_percentage},
+      {"set_default_active_thread_percentage", &Answers::default_percentage},
+      {"get_active_thread_percentage", &Answers::percentage},
+      {"set_active_thread_percentage", &Answers::percentage},
+      {"get_default_device_pinned_mem_limit", &Answers::default_memory_limit},
+      {"set_default_device_pinned_mem_limit", &Answers::default_memory_limit},
+      {"get_device_pinned_mem_limit", &Answers::memory_limit},
+      {"set_device_pinned_mem_limit", &Answers::memory_limit},
+      {"get_default_client_priority", &Answers::default_priority},
+      {"set_default_client_priority", &Answers::default_priority},
+      {"device_query", &Answers::device_query},
+  };
+  const auto* const row = std::ranges::find(kRows, command, &Row::command);
+  return row != std::end(kRows) ? row : nullptr;
+}
+
+std::optional<std::string> Answers::answer(const std::string& line) {
+  const Words words = words_of(line);
+  const std::string name = words.empty() ? "" : words.front();
+  std::string text;
+  if (const Row* const row = find(name)) {
+    text = (this->*row->handler)(words);
+  } else {
+    (void)servers();  // whether there is a broker
+    text = fmt::format("Unknown command \"{}\"\n", printable(name));
+  }
+  return is_lost_ ? std::nullopt : std::optional(text);
+}
+
+std::string Answers::ask(const std::string& command) {
+  const ctl::Answer answer = ask_(command);
+  is_lost_ |= !answer.was_asked;
+  return answer.ok ? answer.text : answer.text + '\n';
+}
+
+std::string Answers::value_of(const std::string& command) {
+  const ctl::Answer answer = ask_(command);
+  is_lost_ |= !answer.was_asked;
+  return answer.ok ? answer.text : "";
+}
+
+std::vector<Answers::Server> Answers::servers() {
+  std::vector<Server> found;
+  const auto rows = ctl::read_comma_separated(value_of("servers --format=csv,noheader"));
+  if (!rows) return found;
+  for (const std::vector<std::string>& row : *rows) {
+    const bool is_there = row.size() >= kColumnsOfServers && row[kColumnsOfServers - 1] == "1" && number_at(row, 0) > 0;
+    if (is_there) found.push_back({number_at(row, 0), number_at(row, 1)});
+  }
+  return found;
+}
+
+std::string Answers::server_at(const Words& words, std::size_t place, std::string& answer) {
+  const long number = number_at(words, place);
+  for (const Server& server : servers()) {
+    if (server.number == number || server.pid == number) return text_of(server.number);
+  }
+  answer = unknown_server(number);
+  return "";
+}
+
+std::string Answers::get_server_list(const Words& /*words*/) {
+  std::string text;
+  for (const Server& server : servers()) text += fmt::format("{}\n", server.number);
+  return text;
+}
+
+std::string Answers::get_server_status(const Words& words) {
+  if (words.size() < 2) return "A server PID is required\n";
+  std::string answer;
+  const std::string server = server_at(words, 1, answer);
+  return server.empty() ? answer : ask("get_server_status " + server);
+}
+
+std::string Answers::start_server(const Words& words) {
+  const bool has_user = words.size() > 2 && words[1] == "-uid" && !words[2].empty() && words[2].find_first_not_of("0123456789") == std::string::npos;
+  return has_user ? ask("start_server -uid " + words[2]) : "A user id (UID) is required to start a new server\n";
+}
+
+std::string Answers::shutdown_server(const Words& words) {
+  std::string answer;
+  const std::string server = server_at(words, 1, answer);
+  return server.empty() ? answer : fmt::format("Server {} is not shut down: mpsshim ends servers that nobody needs by itself\n", server);
+}
+
+std::string Answers::get_client_list(const Words& words) {
+  std::string answer;
+  const std::string server = server_at(words, 1, answer);
+  return server.empty() ? answer : ask("get_client_list " + server);
+}
+
+std::string Answers::get_device_client_list(const Words& words) {
+  if (words.size() < 2 && !servers().empty()) return ask("get_device_client_list");
+  std::string answer;
+  const std::string server = server_at(words, 1, answer);
+  return server.empty() ? answer : ask("get_device_client_list " + server);
+}
+
+std::string Answers::ps(const Words& words) {
+  if (words.size() < 2 || words[1] != "-p") return servers().empty() ? "Server not found\n" : ask("ps");
+  std::string answer;
+  const std::string server = server_at(words, 2, answer);
+  return server.empty() ? answer + answer + '\n' : ask("ps -p " + server);
+}
+
+std::string Answers::terminate_client(const Words& words) {
+  std::string answer;
+  const std::string server = server_at(words, 1, answer);
+  if (server.empty()) return answer + fmt::format("Server {} not found!\n", number_at(words, 1)) + "1\n";
+  const ctl::Answer done = ask_(fmt::format("terminate_client {} {}", server, number_at(words, 2)));
+  is_lost_ |= !done.was_asked;
+  return done.ok ? done.text : done.text + "\n1\n";
+}
+
+// Without a number behind -t it ends at once.
+std::string Answers::quit(const Words& words) {
+  if (words.size() < 2 || words[1] != "-t") return ask("quit");
+  const long seconds = number_at(words, 2);
+  return ask(seconds > 0 ? "quit -t " + text_of(seconds) : "quit --now");
+}
+
+// What holds then is the answer, whether it could be set or not.
+std::string Answers::default_percentage(const Words& words) {
+  if (words.front().starts_with("set") && words.size() > 1) (void)value_of("set_default_active_thread_percentage " + words[1]);
+  return ask("get_default_active_thread_percentage");
+}
+
+std::string Answers::percentage(const Words& words) {
+  std::string answer;
+  const std::string server = server_at(words, 1, answer);
+  if (server.empty()) return answer;
+  if (words.front().starts_with("set") && words.size() > 2) (void)value_of("set_active_thread_percentage " + server + ' ' + words[2]);
+  return ask("get_active_thread_percentage " + server);
+}
+
+// No limit is no line.
+std::string Answers::default_memory_limit(const Words& words) {
+  if (words.front().starts_with("set")) {
+    if (words.size() > 2) (void)value_of("set_default_device_pinned_mem_limit " + words[1] + ' ' + words[2]);
+    return "";
+  }
+  const std::string limit = words.size() > 1 ? value_of("get_default_device_pinned_mem_limit " + words[1]) : "";
+  return limit == "no limit\n" ? "" : limit;
+}
+
+std::string Answers::memory_limit(const Words& words) {
+  std::string answer;
+  const std::string server = server_at(words, 1, answer);
+  if (server.empty()) return answer;
+  if (words.front().starts_with("set")) {
+    if (words.size() > 3) (void)value_of("set_device_pinned_mem_limit " + server + ' ' + words[2] + ' ' + words[3]);
+    return "";
+  }
+  const std::string limit = words.size() > 2 ? value_of("get_device_pinned_mem_limit " + server + ' ' + words[2]) : "";
+  return limit == "no limit\n" ? "" : limit;
+}
+
+// A word that is no number, or none, changes nothing and says nothing.
+std::string Answers::default_priority(const Words& words) {
+  if (!words.front().starts_with("set")) return ask("get_default_client_priority");
+  if (words.size() < 2) return "";
+  char* end = nullptr;
+  const long priority = std::strtol(words[1].c_str(), &end, 10);
+  if (end == words[1].c_str()) return "";
+  if (priority != 0 && priority != 1) return "Invalid priority value - must be 0 or 1!\n";
+  return ask("set_default_client_priority " + text_of(priority));
+}
+
+std::string Answers::device_query(const Words& words) {
+  const bool is_csv = words.size() > 1 && words[1] == "--csv";
+  if (words.size() > 1 && !is_csv) return "Invalid command format\n";
+  std::vector<std::vector<std::string>> lines{{"Device Ordinal", "PCI IDs", "UUID", "Name", "Attributes"}};
+  const auto rows = ctl::read_comma_separated(value_of("device_query --format=csv,noheader"));
+  if (!rows) return "";
+  for (const std::vector<std::string>& row : *rows) {
+    if (row.size() >= kColumnsOfDevices) lines.push_back({row[0], pci_text(row[1]), row[2], row[6], "N/A"});
+  }
+  std::string text = "Default\n";
+  for (const std::vector<std::string>& line : lines) {
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      std::size_t width = 0;
+      for (const std::vector<std::string>& other : lines) width = std::max(width, other[i].size() + 2);
+      const bool is_last = i + 1 == line.size();
+      text += is_csv ? line[i] + (is_last ? "" : ",") : fmt::format("{:<{}}", line[i], is_last ? line[i].size() : width);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace mpsshim::broker::nvidia
