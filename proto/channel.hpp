@@ -54,8 +54,7 @@ struct alignas(64) ChannelHeader {
   std::atomic<std::uint32_t> lost_work;                    // CUresult of accepted work that the driver refused: it stays; executor stores it before
                                                            // async_error, client loads it after
   std::atomic<std::uint32_t> output_waiting;               // 1: the control process has text of kernels (OutputTake); control stores, client loads
-  std::atomic<std::uint32_t> thread_percentage;            // what it has been changed to since Attached told it; 0: it has not. Control stores, client
-                                                           // loads
+  std::atomic<std::uint32_t> thread_percentage;            // changed to since Attached told it; 0: it was not. Control stores, client loads
   alignas(64) std::atomic<std::uint32_t> waiters_armed;    // counts armings; the completion thread looks again when it moved
 };
 static_assert(sizeof(ChannelHeader) <= kPageBytes);

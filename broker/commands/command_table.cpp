@@ -166,7 +166,8 @@ std::vector<CommandSpec> client_commands() {
        {{"PID", ArgumentKind::any_client}},
        Formats::text,
        true,
-       "Gives a client that is connected another part of the multiprocessors, another limit of device memory or another priority, on all its devices or "
+       "Gives a client that is connected another part of the multiprocessors, another limit of device memory or another priority, on all its devices "
+       "or "
        "on one. Launches and allocations that come from then on go by it, whatever server and client were given before; answers once that is so"},
   };
 }

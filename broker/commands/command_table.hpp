@@ -15,13 +15,13 @@
 namespace mpsshim::broker {
 
 enum class ArgumentKind {
-  server,   // a number of get_server_list, or any pid that the server had
-  client,   // pid of a server's client
+  server,      // a number of get_server_list, or any pid that the server had
+  client,      // pid of a server's client
   any_client,  // the same, of any server
-  process,  // any pid
-  user,     // uid
-  device,   // index or UUID, also its beginning
-  size,     // of memory
+  process,     // any pid
+  user,        // uid
+  device,      // index or UUID, also its beginning
+  size,        // of memory
   size_or_none,
   percentage,
   client_priority,

@@ -133,7 +133,8 @@ TEST_CASE("a change holds within 10 ms while the client is at work") {
   for (int turn = 0; turn < 20; ++turn) {
     const std::string percentage = turn % 2 == 0 ? "25" : "100";
     const Clock::time_point begin = Clock::now();
-    REQUIRE(tell(broker, "client set " + pid(client) + ' ' + kPercentage + ' ' + percentage + ' ' + kPriority + ' ' + (turn % 4 < 2 ? "1" : "0")) == "ok\n");
+    REQUIRE(tell(broker, "client set " + pid(client) + ' ' + kPercentage + ' ' + percentage + ' ' + kPriority + ' ' + (turn % 4 < 2 ? "1" : "0")) ==
+            "ok\n");
     taken.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
   }
   const std::string answer = client.answer(std::chrono::seconds(60));

@@ -68,9 +68,9 @@ void ClientChanges::look(std::uint64_t number) {
     session->second.channel->tell_thread_percentage(session->second.thread_percentage.value_or(0));
   }
   const Order ended = std::move(orders_.extract(number).mapped());
-  ended.answer(has_left ? ""
-                        : fmt::format("not yet: it takes a moment in which no kernel runs on the device, and there was none for {} s",
-                                      kPatience.count()));
+  ended.answer(has_left
+                   ? ""
+                   : fmt::format("not yet: it takes a moment in which no kernel runs on the device, and there was none for {} s", kPatience.count()));
 }
 
 void ClientChanges::provisioned(ClientSession& session, const message::SessionProvisioned& message) {
@@ -85,7 +85,8 @@ void ClientChanges::provisioned(ClientSession& session, const message::SessionPr
   }
   if (status == CUDA_SUCCESS) return order.answer("");
   order.answer(fmt::format("server {} cannot give client {} that part of the multiprocessors (CUDA error {}): it keeps {} %",
-                           session.executor->number().number(), session.client.pid, message.status, proto::percentage_text(message.thread_percentage)));
+                           session.executor->number().number(), session.client.pid, message.status,
+                           proto::percentage_text(message.thread_percentage)));
 }
 
 // Elsewhere, or anew: SessionOpen had it.

@@ -69,7 +69,8 @@ std::optional<unsigned> Commands::device(const ParsedCommand& command, std::stri
     return std::nullopt;
   }
   const auto device = proto::device_named(*manager_.facts(), command.text(name));
-  if (!device) fault = fmt::format("there is no device {}: an index from 0, or GPU- and a UUID's beginning, as in device_query", as_quoted(command.text(name)));
+  if (!device)
+    fault = fmt::format("there is no device {}: an index from 0, or GPU- and a UUID's beginning, as in device_query", as_quoted(command.text(name)));
   return device;
 }
 

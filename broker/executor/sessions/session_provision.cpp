@@ -46,8 +46,8 @@ void Session::take_share(CUresult result, SessionShare share, std::uint32_t perc
   }
   if (result == CUDA_SUCCESS) return change_share(std::move(share), percentage);
   parts_.faults.check(result, id_, "cuGreenCtxCreate");
-  log_error("Session {} (pid {}): it is to have {} % of the multiprocessors, and no green context can be made for that: {}. It keeps what it has", id_,
-            client_pid_, proto::percentage_text(percentage), parts_.driver.describe(result));
+  log_error("Session {} (pid {}): it is to have {} % of the multiprocessors, and no green context can be made for that: {}. It keeps what it has",
+            id_, client_pid_, proto::percentage_text(percentage), parts_.driver.describe(result));
   thread_percentage_ = share_percentage_;
   provisioned(result);
 }
@@ -104,7 +104,8 @@ void Session::provisioned(CUresult result) {
 // them it looks again, for what was made meanwhile, or where another order came.
 void Session::confine_graphs(std::function<void()> done) {
   const GreenContextRef share = share_.green;
-  const std::vector<std::shared_ptr<SessionGraph>> graphs = has_changed_share_ ? graphs_.outside(share) : std::vector<std::shared_ptr<SessionGraph>>();
+  const std::vector<std::shared_ptr<SessionGraph>> graphs =
+      has_changed_share_ ? graphs_.outside(share) : std::vector<std::shared_ptr<SessionGraph>>();
   if (graphs.empty()) return done ? done() : void();
   const auto left = std::make_shared<std::size_t>(graphs.size());
   graphs_to_confine_ += graphs.size();

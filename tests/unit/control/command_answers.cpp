@@ -149,7 +149,8 @@ TEST_CASE("answers: clients, servers and users, in all forms") {
   CHECK(clients == R"({"schema":"mpsshim.ps","version":1,"clients":[{"pid":)" + pid() + R"(,"session":?,"server":)" + server + R"(,"server_pid":)" +
                        server + R"(,"device":0,"uuid":")" + uuid +
                        R"(","pid_namespace":?,"state":"active","age_ms":?,"memory_bytes":0,"memory_limit_bytes":null,)" +
-                       R"("active_thread_percentage":100.0,"client_priority":0,"gpu_time_us":0,"launches":0,"in_flight":0,"uid":)" + uid + R"(,"pod":?,"container":?,"command":?}]})" + "\n");
+                       R"("active_thread_percentage":100.0,"client_priority":0,"gpu_time_us":0,"launches":0,"in_flight":0,"uid":)" + uid +
+                       R"(,"pod":?,"container":?,"command":?}]})" + "\n");
   CHECK(console.ok("ps --csv").starts_with(heading + pid() + ","));
   CHECK(console.ok("ps --csv").find("," + server + "," + server + ",0," + uuid + ",") != std::string::npos);
   CHECK(console.ok("ps --format=csv,noheader").starts_with(pid() + ","));
