@@ -17,6 +17,7 @@ enum class Variable : std::uint8_t {
   memory_limit,
   thread_percentage,
   client_priority,
+  group,
   runtime_directory,
   disable,
   require,

@@ -239,11 +239,11 @@ ProcessState settle_child() {
 }
 
 // What the environment says of this process. What is wrong in it is told once, and is as if it were not there.
-std::optional<std::uint32_t> asked_by(Variable variable, std::optional<std::uint32_t> (*parse)(std::string_view), const char* meaning,
-                                      std::atomic<bool>& told) {
+template <typename Value>
+std::optional<Value> asked_by(Variable variable, std::optional<Value> (*parse)(std::string_view), const char* meaning, std::atomic<bool>& told) {
   const std::string_view text = environment_value(variable);
   if (text.empty()) return std::nullopt;
-  const auto value = parse(text);
+  std::optional<Value> value = parse(text);
   if (!value && !told.exchange(true, std::memory_order_relaxed)) {
     log_line("%s: \"%.*s\" is no %s: it is left out.", variable_name(variable), static_cast<int>(std::min<std::size_t>(text.size(), 200)),
              text.data(), meaning);
@@ -264,6 +264,9 @@ CUresult ask_provision(Connection& connection) {
   }
   const auto priority = asked_by(Variable::client_priority, proto::parse_client_priority, "priority (0: normal, 1: below normal)", priority_told);
   question.client_priority = priority ? *priority + 1 : 0;
+  static std::atomic<bool> group_told{false};
+  const auto group = asked_by(Variable::group, proto::parse_group, "group (lowercase letters, digits and underscores, 64 at most)", group_told);
+  if (group) group->copy(question.group, proto::kMostGroupName);
   proto::ProvisionTold told;
   if (const CUresult error = connection.ask(question, told); error != CUDA_SUCCESS) return error;
   for (std::uint32_t device = 0; device < proto::kMaxDevices; ++device) note_thread_percentage(device, told.thread_percentage[device]);

@@ -34,6 +34,12 @@ std::optional<std::uint32_t> parse_client_priority(std::string_view text) {
   return text == "1" ? std::optional<std::uint32_t>(1) : std::nullopt;
 }
 
+std::optional<std::string> parse_group(std::string_view text) {
+  constexpr std::string_view kCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_";
+  const bool is_name = !text.empty() && text.size() <= kMostGroupName && text.find_first_not_of(kCharacters) == std::string_view::npos;
+  return is_name ? std::optional(std::string(text)) : std::nullopt;
+}
+
 std::string percentage_text(std::uint32_t percentage) {
   std::string text = std::to_string(percentage / 100) + '.' + std::to_string(percentage / 10 % 10);
   if (percentage % 10 != 0) text += std::to_string(percentage % 10);

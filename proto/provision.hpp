@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,6 +26,11 @@ inline constexpr std::uint32_t kWholePercentage = 10'000;
 
 // CUDA_MPS_CLIENT_PRIORITY and set_default_client_priority: 0 is normal, 1 below normal. nullopt: it is none.
 [[nodiscard]] std::optional<std::uint32_t> parse_client_priority(std::string_view text);
+
+// A group of clients, as MPSSHIM_GROUP and the commands of namespaces name it: lowercase letters, digits and underscores, 64 at most. "default" is
+// the one that has no limits.
+inline constexpr std::size_t kMostGroupName = 64;
+[[nodiscard]] std::optional<std::string> parse_group(std::string_view text);
 
 // The stricter one, where 0 is none.
 [[nodiscard]] constexpr std::uint32_t lower_percentage(std::uint32_t a, std::uint32_t b) { return a == 0 || (b != 0 && b < a) ? b : a; }

@@ -172,10 +172,39 @@ std::vector<CommandSpec> client_commands() {
   };
 }
 
+// The same.
+std::vector<CommandSpec> namespace_commands() {
+  const OptionSpec user{"--uid", ArgumentSpec{"UID", ArgumentKind::user}};
+  const ArgumentSpec name{"NAME", ArgumentKind::group};
+  return {
+      {"namespace list",
+       {},
+       {},
+       Formats::table,
+       false,
+       "Groups of clients that share limits (MPSSHIM_GROUP, mpsrun --group): user, clients, device memory that they hold and may hold together, part "
+       "of the multiprocessors that they have among them, priority"},
+      {"namespace create", {user}, {name}, Formats::text, true, "Makes a group, without limits. One is also made by its first client"},
+      {"namespace set",
+       {{"--active-thread-percentage", kPercentage},
+        {"--pinned-memory-limit", ArgumentSpec{"SIZE|none", ArgumentKind::size_or_none}},
+        {"--client-priority", kPriority},
+        user},
+       {name},
+       Formats::text,
+       true,
+       "Sets what all clients of a group have together: a part of each device's multiprocessors, and device memory on each. The priority is that of "
+       "each of them. It holds for clients that are connected as well; answers once that is so. --uid: of that user's group, by default the broker's "
+       "own"},
+      {"namespace delete", {user}, {name}, Formats::text, true, "Forgets a group that has no clients"},
+  };
+}
+
 std::vector<CommandSpec> all_commands() {
   std::vector<CommandSpec> all = questions();
   std::ranges::move(actions(), std::back_inserter(all));
   std::ranges::move(client_commands(), std::back_inserter(all));
+  std::ranges::move(namespace_commands(), std::back_inserter(all));
   for (CommandSpec& command : all) {
     if (command.formats == Formats::text) continue;
     command.options.push_back({"--json"});
@@ -208,6 +237,7 @@ const char* kind_name(ArgumentKind kind) {
     case ArgumentKind::interval: return "interval";
     case ArgumentKind::count: return "count";
     case ArgumentKind::sort_key: return "sort_key";
+    case ArgumentKind::group: return "group";
     case ArgumentKind::format: return "format";
     case ArgumentKind::file: return "file";
     case ArgumentKind::literal: return "literal";

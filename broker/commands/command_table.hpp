@@ -29,6 +29,7 @@ enum class ArgumentKind {
   interval,  // seconds, with parts of one
   count,
   sort_key,  // of top
+  group,     // name of a namespace
   format,    // csv, csv,noheader or json
   file,      // path of one
   literal,   // the word itself

@@ -42,6 +42,7 @@ std::optional<Range> range_of(ArgumentKind kind) {
     case ArgumentKind::percentage:
     case ArgumentKind::interval:
     case ArgumentKind::sort_key:
+    case ArgumentKind::group:
     case ArgumentKind::format:
     case ArgumentKind::file:
     case ArgumentKind::literal: return std::nullopt;
@@ -76,6 +77,9 @@ std::string fault_of(const ArgumentSpec& argument, std::string_view word) {
   }
   if (argument.kind == ArgumentKind::size_or_none && word != "none" && !proto::parse_memory_size(word)) {
     return fmt::format("{} is no size: an integer above 0 with M or G, such as 900M, or none", as_quoted(word));
+  }
+  if (argument.kind == ArgumentKind::group && !proto::parse_group(word)) {
+    return fmt::format("{} is no name of a group: lowercase letters, digits and underscores, {} at most", as_quoted(word), proto::kMostGroupName);
   }
   if (argument.kind == ArgumentKind::percentage && !proto::parse_percentage(word)) {
     return fmt::format("{} is no percentage: a number above 0, to 100, such as 25 or 12.5", as_quoted(word));

@@ -19,6 +19,7 @@
 #include "broker/run/parts.hpp"
 #include "broker/run/place.hpp"
 #include "broker/run/starter.hpp"
+#include "proto/provision.hpp"
 
 namespace {
 
@@ -50,6 +51,8 @@ constexpr OptionText kOptions[] = {
     {"--gpu-share", "PERCENTAGE",
      "How many of each device's multiprocessors PROGRAM may use, such as 30% or 12.5 (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), rounded down to what the "
      "device can part; a lower percentage holds"},
+    {"--group", "NAME",
+     "The group of clients whose limits PROGRAM shares (MPSSHIM_GROUP; mpsctl namespace): lowercase letters, digits and underscores, 64 at most"},
     {"--device", "DEVICE",
      "The device that PROGRAM sees (CUDA_VISIBLE_DEVICES): an index from 0, GPU- and a UUID, or local: of several devices that of this rank's number "
      "on its "
@@ -100,6 +103,7 @@ struct Options {
   std::string memory;  // a size; empty: no limit is asked for
   std::string share;   // a percentage; empty: none is asked for
   std::string device;  // empty: as the environment has it
+  std::string group;   // likewise
   bool for_job = false;
   unsigned idle_s = 2;
   int program = 0;  // where it stands in argv; argc: nowhere
@@ -137,7 +141,8 @@ Options read_options(int argc, char** argv) {
     }
     const std::size_t equals = word.find('=');
     const std::string name(word.substr(0, equals));
-    if (name != "--driver" && name != "--pipe-dir" && name != "--idle" && name != "--mem" && name != "--gpu-share" && name != "--device")
+    if (name != "--driver" && name != "--pipe-dir" && name != "--idle" && name != "--mem" && name != "--gpu-share" && name != "--group" &&
+        name != "--device")
       fail("unknown option " + std::string(word) + " (see mpsrun --help)");
     std::string value;
     if (equals != std::string_view::npos) {
@@ -151,6 +156,7 @@ Options read_options(int argc, char** argv) {
     if (name == "--idle") options.idle_s = seconds(value);
     if (name == "--mem") options.memory = value;
     if (name == "--gpu-share") options.share = value;
+    if (name == "--group") options.group = value;
     if (name == "--device") options.device = value;
   }
   options.program = at;
@@ -170,6 +176,7 @@ std::string variable(const char* name) {
 }
 
 constexpr char kVisible[] = "CUDA_VISIBLE_DEVICES";
+constexpr char kGroup[] = "MPSSHIM_GROUP";
 constexpr char kPercentage[] = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 constexpr char kLimits[] = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
@@ -181,6 +188,8 @@ void check_options(const Options& options) {
     fail("--mem " + options.memory + " is no size: an integer above 0 with M or G, such as 900M");
   if (!options.share.empty() && !run::with_gpu_share(options.share, ""))
     fail("--gpu-share " + options.share + " is no percentage: above 0, to 100, such as 30% or 12.5");
+  if (!options.group.empty() && !mpsshim::proto::parse_group(options.group))
+    fail("--group " + options.group + " is no name of a group: lowercase letters, digits and underscores, 64 at most");
   if (!options.device.empty() && !run::choose_device(options.device, variable, one, why)) fail(why);
 }
 
@@ -189,6 +198,7 @@ void set_shares(const Options& options, const std::string& directory) {
   std::string why;
   if (!options.memory.empty()) setenv(kLimits, run::with_memory_limit(options.memory, variable(kLimits))->c_str(), 1);
   if (!options.share.empty()) setenv(kPercentage, run::with_gpu_share(options.share, variable(kPercentage))->c_str(), 1);
+  if (!options.group.empty()) setenv(kGroup, options.group.c_str(), 1);
   if (options.device.empty()) return;
   const auto count = [&](std::string& reason) { return run::count_devices(directory, reason); };
   const auto device = run::choose_device(options.device, variable, count, why);

@@ -91,11 +91,6 @@ CUresult SessionClient::attach_locked() {
   return CUDA_SUCCESS;
 }
 
-void SessionClient::publish_header(proto::ChannelHeader& header) {
-  header_.store(&header, std::memory_order_release);
-  watch_thread_percentage(broker_ordinal(settle_session_device()), header.thread_percentage);
-}
-
 // Rounded down to MiB, which is what a chunk is made of at least. What is wrong in it is told once: the broker goes by the rest.
 std::uint32_t asked_memory_limit_mib(std::uint32_t device) {
   static std::atomic<bool> told{false};

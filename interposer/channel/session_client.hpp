@@ -20,6 +20,7 @@
 #include "interposer/channel/recipe_book.hpp"
 #include "interposer/channel/wait.hpp"
 #include "interposer/local/acting_session.hpp"
+#include "interposer/local/devices.hpp"
 #include "proto/client_requests.hpp"
 #include "proto/mutex.hpp"
 #include "proto/segment.hpp"
@@ -140,7 +141,10 @@ class SessionClient final : private Channel::Guardian {
   CUresult fail(CUresult error) override;
   CUresult look_for_kernel_error() override { return fences_.has_kernel_error() ? fail_by_kernel() : CUDA_SUCCESS; }
   CUresult fail_by_kernel();
-  void publish_header(proto::ChannelHeader& header);
+  void publish_header(proto::ChannelHeader& header) {
+    header_.store(&header, std::memory_order_release);
+    watch_thread_percentage(broker_ordinal(settle_session_device()), header.thread_percentage);
+  }
   static bool has_hung_up(const void* self);
 
   const std::uint32_t index_ = ActingSession::index();

@@ -23,10 +23,10 @@ def answer(*words):
 
 
 def document(command, *words):
-    text = answer(command, *words, "--json")
+    text = answer(*command.split(), *words, "--json")
     assert text.count("\n") == 1, text
     read = json.loads(text)
-    assert read.pop("schema") == f"mpsshim.{command}" and read.pop("version") == 1, text
+    assert read.pop("schema") == "mpsshim." + command.replace(" ", "_") and read.pop("version") == 1, text
     return read
 
 
@@ -36,7 +36,7 @@ def promised():
     found = {}
     for names, cell in re.findall(r"^\| (`[a-z_`, ]+`) \| (.*) \|$", section, re.M):
         keys = re.findall(r"`(\w+)`", cell)
-        for name in re.findall(r"`(\w+)`", names):
+        for name in re.findall(r"`([\w ]+)`", names):
             found[name] = keys
     return found
 
@@ -50,16 +50,17 @@ def check_keys(command, read, keys):
 
 def main():
     keys = promised()
+    subprocess.run([MPSCTL, "--pipe-dir", PIPES, "namespace", "create", "training"], check=True)
     server = str(document("get_server_list")["servers"][0])
     arguments = {"get_server_status": [server], "get_client_list": [server], "get_default_device_pinned_mem_limit": ["0"],
                  "get_device_pinned_mem_limit": [server, "0"], "get_active_thread_percentage": [server]}
     for command in keys:
         check_keys(command, document(command, *arguments.get(command, [])), keys[command])
-    assert len(keys) == 13, keys
+    assert len(keys) == 14, keys
     clients = document("ps")["clients"]
     assert len(clients) == 1 and NAME in clients[0]["command"], clients
-    for command, rows in (("ps", "clients"), ("servers", "servers"), ("users", "users"), ("device_query", "devices")):
-        table = list(csv.DictReader(io.StringIO(answer(command, "--csv"), newline=""), strict=True))
+    for command, rows in (("ps", "clients"), ("servers", "servers"), ("users", "users"), ("device_query", "devices"), ("namespace list", "namespaces")):
+        table = list(csv.DictReader(io.StringIO(answer(*command.split(), "--csv"), newline=""), strict=True))
         objects = document(command)[rows]
         assert len(table) == len(objects) > 0, command
         for line, one in zip(table, objects):

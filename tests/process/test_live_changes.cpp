@@ -14,14 +14,12 @@
 #include <vector>
 
 #include "proto/handshake.hpp"
-#include "proto/provision.hpp"
 #include "proto/socket.hpp"
 #include "tests/process/client.hpp"
 #include "tests/support/broker_fixture.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim::test;
-using mpsshim::proto::provisioned_multiprocessors;
 
 namespace {
 
@@ -96,17 +94,22 @@ TEST_CASE("a client that is connected gets another part of the multiprocessors, 
   Client client = start(broker, "share_client");
   Client other = start(broker, "share_client");
   const unsigned all = number(client, "count");
-  (void)require_place(client, all);  // streams and graphs are made
-  const int major = static_cast<int>(number(client, "major"));
-  const auto of = [&](unsigned percentage) { return provisioned_multiprocessors(all, major, percentage * 100); };
+  (void)require_place(client, all);    // streams and graphs are made
+  std::map<unsigned, unsigned> sizes;  // by percentage
   for (const unsigned percentage : {25u, 50u, 10u, 100u, 75u, 25u}) {
     INFO(percentage << " %");
     const Outcome end = broker.ctl({"client", "set", pid(client), kPercentage, std::to_string(percentage)});
     INFO(end.errors);
     REQUIRE(end.ok());
     CHECK(end.output.empty());
-    (void)require_place(client, of(percentage));
+    sizes[percentage] = number(client, "count");
+    (void)require_place(client, sizes[percentage]);
   }
+  CHECK(sizes[100] == all);
+  CHECK(sizes[50] <= all / 2);
+  CHECK(sizes[25] < sizes[50]);
+  CHECK(sizes[50] < sizes[75]);
+  CHECK(sizes[75] < all);
   CHECK(where(other, "null").size() == all);  // its neighbour has what it had
   CHECK(number(other, "count") == all);
 }
@@ -204,4 +207,42 @@ TEST_CASE("priority of a connected client changes and is told") {
   REQUIRE(broker.ctl({"client", "set", pid(client), kPriority, "0"}).ok());
   CHECK(client.ask("where chain").starts_with("ok 0 "));
   CHECK(client.program().errors().empty());
+}
+
+TEST_CASE("clients of a group have its part of the multiprocessors among them, and its device memory") {
+  const BrokerFixture broker;
+  const std::map<std::string, std::string> in_group{{"MPSSHIM_GROUP", "batch"}};
+  REQUIRE(broker.ctl({"namespace", "create", "batch"}).ok());
+  REQUIRE(broker.ctl({"namespace", "set", "batch", kPercentage, "50", kLimit, "128M"}).ok());
+  Client first = start(broker, "share_client", in_group);
+  Client second = start(broker, "share_client", in_group);
+  Client other = start(broker, "share_client");
+  const std::set<unsigned> place = require_place(first, number(first, "count"));
+  CHECK(number(first, "count") < number(other, "count"));
+  CHECK(where(second, "null") == place);  // the same: what one leaves idle the other has
+  CHECK(where(other, "null").size() == number(other, "count"));
+  // One that asks for less has less, within it.
+  Client less = start(broker, "share_client", {{"MPSSHIM_GROUP", "batch"}, {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"}});
+  const std::set<unsigned> own = where(less, "chain");
+  CHECK(own.size() == number(less, "count"));
+  CHECK(own.size() < place.size());
+  CHECK(std::ranges::includes(place, own));
+  // Smaller for all of them, while they are connected.
+  REQUIRE(broker.ctl({"namespace", "set", "batch", kPercentage, "25"}).ok());
+  const std::set<unsigned> smaller = require_place(first, number(first, "count"));
+  CHECK(smaller.size() < place.size());
+  CHECK(where(second, "kept_stream") == smaller);
+  REQUIRE(broker.ctl({"namespace", "set", "batch", kPercentage, "100"}).ok());
+  CHECK(where(second, "null").size() == number(other, "count"));
+
+  Client holder = start(broker, "memory_client", in_group);
+  Client taker = start(broker, "memory_client", in_group);
+  CHECK(holder.ask("total") == "ok 128");
+  REQUIRE(holder.ask("take 80") == "ok");
+  CHECK(taker.ask("take 60") == "2 CUDA_ERROR_OUT_OF_MEMORY");
+  CHECK(taker.ask("take 20") == "ok");
+  REQUIRE(broker.ctl({"restart"}).ok());
+  CHECK(taker.ask("take 60") == "2 CUDA_ERROR_OUT_OF_MEMORY");
+  REQUIRE(broker.ctl({"namespace", "set", "batch", kLimit, "none"}).ok());
+  CHECK(taker.ask("take 60") == "ok");
 }

@@ -10,7 +10,6 @@
 
 #include "broker/control/executors/managed_executor.hpp"
 #include "broker/log.hpp"
-#include "proto/memory_limit.hpp"
 #include "proto/provision.hpp"
 
 namespace mpsshim::broker::control {
@@ -30,7 +29,7 @@ void ClientChanges::change(ClientSession& session, const ClientChange& change, A
   log_info("{}: a command gives it {}.", session.name(), session.provision_text());
   const bool is_there = session.phase == SessionPhase::opening || session.phase == SessionPhase::active;
   if (!is_there) {  // it is opened with that
-    if (session.channel) session.channel->tell_thread_percentage(session.thread_percentage.value_or(0));
+    tell_client(session);
     return answer("");
   }
   send(session, std::move(answer));
@@ -45,13 +44,21 @@ void ClientChanges::send(ClientSession& session, Answer answer) {
   order.answer = std::move(answer);
   order.given_at = EventLoop::Clock::now();
   order.next_look = loop_.after(kNextLook, [this, number] { look(number); });
+  const SessionTerms terms = terms_(session);
   session.executor->send(message::SessionProvision{
       .session = session.id,
       .order = number,
-      .device_limit_bytes = proto::lower_limit(user_limit_bytes_, session.memory_limit_bytes.value_or(0)),
-      .thread_percentage = session.thread_percentage.value_or(proto::kWholePercentage),
-      .client_priority = session.client_priority.value_or(0),
+      .device_limit_bytes = terms.device_limit_bytes,
+      .thread_percentage = terms.thread_percentage,
+      .client_priority = terms.client_priority,
+      .group = terms.group,
+      .group_percentage = terms.group_percentage,
   });
+}
+
+void ClientChanges::tell_client(const ClientSession& session) const {
+  const SessionTerms terms = terms_(session);
+  if (session.channel) session.channel->tell_thread_percentage(proto::lower_percentage(terms.thread_percentage, terms.group_percentage));
 }
 
 // One that has left its executor is opened in the next with what it has now. Else it may be that no moment comes in which its part can be made.
@@ -64,9 +71,7 @@ void ClientChanges::look(std::uint64_t number) {
     order.next_look = loop_.after(kNextLook, [this, number] { look(number); });
     return;
   }
-  if (has_left && session != sessions_.all().end() && session->second.channel) {  // it may ask for its part before it comes back
-    session->second.channel->tell_thread_percentage(session->second.thread_percentage.value_or(0));
-  }
+  if (has_left && session != sessions_.all().end()) tell_client(session->second);  // it may ask for its part before it comes back
   const Order ended = std::move(orders_.extract(number).mapped());
   ended.answer(has_left
                    ? ""
@@ -81,7 +86,7 @@ void ClientChanges::provisioned(ClientSession& session, const message::SessionPr
   const auto is_its = [&](const auto& entry) { return entry.second.session == session.id; };
   if (std::ranges::none_of(orders_, is_its)) {  // else a later one says more
     session.thread_percentage = message.thread_percentage;
-    session.channel->tell_thread_percentage(message.thread_percentage);
+    tell_client(session);
   }
   if (status == CUDA_SUCCESS) return order.answer("");
   order.answer(fmt::format("server {} cannot give client {} that part of the multiprocessors (CUDA error {}): it keeps {} %",

@@ -9,8 +9,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "broker/control/base/event_loop.hpp"
+#include "broker/control/life/session_opening.hpp"
 #include "broker/control/sessions/session_table.hpp"
 #include "broker/control_messages.hpp"
 
@@ -26,11 +28,10 @@ struct ClientChange {
 class ClientChanges {
  public:
   using Answer = std::function<void(const std::string& fault)>;  // "": it holds
-  // `user_limit_bytes`: of device memory, as SessionOpen goes by it.
-  ClientChanges(EventLoop& loop, const SessionTable& sessions, std::uint64_t user_limit_bytes)
-      : loop_(loop), sessions_(sessions), user_limit_bytes_(user_limit_bytes) {}
+  ClientChanges(EventLoop& loop, const SessionTable& sessions, std::function<SessionTerms(const ClientSession&)> terms)
+      : loop_(loop), sessions_(sessions), terms_(std::move(terms)) {}
 
-  // Answers once, now or later.
+  // Answers once, now or later. A change of nothing: of what its namespace has.
   void change(ClientSession& session, const ClientChange& change, Answer answer);
 
   // From executors, and when a session has come into one or ends.
@@ -48,12 +49,13 @@ class ClientChanges {
   };
   void send(ClientSession& session, Answer answer);
   void look(std::uint64_t number);
+  void tell_client(const ClientSession& session) const;  // for what it answers by itself
   // Answers those of the session that `is_meant` holds for.
   void answer_orders(std::uint64_t session, const std::string& fault, const std::function<bool(const Order&)>& is_meant);
 
   EventLoop& loop_;
   const SessionTable& sessions_;
-  const std::uint64_t user_limit_bytes_;
+  const std::function<SessionTerms(const ClientSession&)> terms_;
   std::map<std::uint64_t, Order> orders_;  // by number
   std::uint64_t last_order_ = 0;
 };

@@ -9,7 +9,6 @@
 
 #include "broker/control/base/complaints.hpp"
 #include "broker/log.hpp"
-#include "proto/memory_limit.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -150,6 +149,7 @@ void SessionOpening::send_open(ClientSession& session, ManagedExecutor& executor
   if (!session.thread_percentage) session.thread_percentage = settings_.thread_percentage(session, executor);
   if (!session.client_priority) session.client_priority = settings_.client_priority(session);
   session.uses_heap = false;
+  const SessionTerms terms = settings_.terms(session);
   const auto lent = session.channel->lent();
   executor.send(
       {message::SessionOpen{.session = session.id,
@@ -158,9 +158,11 @@ void SessionOpening::send_open(ClientSession& session, ManagedExecutor& executor
                             .client_uid = session.client.uid,
                             .device_lease = session.device_lease,
                             .pinned_lease = session.pinned_lease,
-                            .device_limit_bytes = proto::lower_limit(settings_.device_limit_bytes, *session.memory_limit_bytes),
-                            .thread_percentage = *session.thread_percentage,
-                            .client_priority = *session.client_priority},
+                            .device_limit_bytes = terms.device_limit_bytes,
+                            .thread_percentage = terms.thread_percentage,
+                            .client_priority = terms.client_priority,
+                            .group = terms.group,
+                            .group_percentage = terms.group_percentage},
        {.channel = lent.channel, .fences = lent.fences, .ring_doorbell = lent.ring_doorbell, .completion_doorbell = lent.completion_doorbell}});
   session.phase = SessionPhase::opening;
 }

@@ -21,13 +21,22 @@
 
 namespace mpsshim::broker::control {
 
+// What executors are told that a session is to have (SessionOpen, SessionProvision).
+struct SessionTerms {
+  std::uint64_t device_limit_bytes = 0;
+  std::uint32_t thread_percentage = 0;
+  std::uint32_t client_priority = 0;
+  std::uint64_t group = 0;
+  std::uint32_t group_percentage = 0;
+};
+
 class SessionOpening {
  public:
   struct Settings {
     std::function<std::uint64_t(const ClientSession&, const ManagedExecutor&)> memory_limit;  // of one that is opened for the first time
     std::function<std::uint32_t(const ClientSession&, const ManagedExecutor&)> thread_percentage;  // likewise
     std::function<std::uint32_t(const ClientSession&)> client_priority;                            // likewise
-    std::uint64_t device_limit_bytes = 0;                               // as SessionOpen has it
+    std::function<SessionTerms(const ClientSession&)> terms;                                       // of one that is opened, by what it has
     std::function<bool(const ClientSession& newcomer)> is_held_back{};  // from an executor that is ready; serve() follows (HeapRenewal)
   };
   SessionOpening(EventLoop& loop, const SessionLimits& limits, SessionTable& sessions, const ExecutorPool& pool, ExecutorChoice& choice,

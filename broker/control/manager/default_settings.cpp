@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the broker's own environment sets for its servers and clients.
+// What the broker's own environment sets for its servers and clients, and what a session is to have by all that is set.
 #include "broker/commands/parsed_command.hpp"
 #include "broker/control/manager/session_manager.hpp"
 #include "broker/log.hpp"
@@ -35,6 +35,27 @@ void SessionManager::take_default_provision() {
   if (priority) default_client_priority_ = *priority;
   if (!priority && !priority_text.empty())
     log_warning("CUDA_MPS_CLIENT_PRIORITY: {} is no priority (0: normal, 1: below normal): it is left out.", as_quoted(priority_text));
+}
+
+std::uint64_t SessionManager::namespace_held(const Namespace& of, unsigned device) const {
+  std::uint64_t bytes = 0;
+  for (const auto& [id, session] : sessions_.all()) {
+    if (session.device == device && namespace_of(session) == &of) bytes += *session.device_held;
+  }
+  return bytes;
+}
+
+SessionTerms SessionManager::terms_of(const ClientSession& session) const {
+  SessionTerms terms;
+  terms.device_limit_bytes = proto::lower_limit(chunks_.quota().limit(), session.memory_limit_bytes.value_or(0));
+  terms.thread_percentage = session.thread_percentage.value_or(proto::kWholePercentage);
+  terms.client_priority = session.client_priority.value_or(0);
+  const Namespace* const of = namespace_of(session);
+  if (of == nullptr) return terms;
+  terms.device_limit_bytes = proto::lower_limit(terms.device_limit_bytes, of->memory_limit_bytes);
+  terms.group = of->id;
+  terms.group_percentage = of->thread_percentage;
+  return terms;
 }
 
 }  // namespace mpsshim::broker::control

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/manager/session_manager.hpp"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -32,7 +33,12 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       pool_(loop, launcher, counted(executors, sessions_.counts()), limits_.pool, *this),
       ranges_(limits_, sessions_),
       holdings_(limits_, sessions_, images_),
-      chunks_(limits_.resources.user.device_bytes, sessions_, shares_),
+      chunks_(limits_.resources.user.device_bytes, sessions_, shares_,
+              [this](const ClientSession& session) {
+                const Namespace* const of = namespace_of(session);
+                if (of == nullptr || of->memory_limit_bytes == 0) return UINT64_MAX;
+                return of->memory_limit_bytes - std::min(of->memory_limit_bytes, namespace_held(*of, session.device));
+              }),
       segments_(sessions_, holdings_, shares_),
       ledger_(loop, limits_.quarantine,
               {.programs_known = [this] { opening_.programs_known(); }, .released = [this](const Ward& ward) { choice_.released(ward); }}),
@@ -73,10 +79,16 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
                       thread_percentages_.begin(executor.id());
                       return proto::lower_percentage(thread_percentages_.of_server(executor.id()), session.asked_thread_percentage);
                     },
-                .client_priority = [this](const ClientSession& session) { return session.asked_client_priority.value_or(default_client_priority_); },
-                .device_limit_bytes = chunks_.quota().limit(),
+                .client_priority =
+                    [this](const ClientSession& session) {
+                      const Namespace* const of = namespace_of(session);
+                      const std::uint32_t otherwise =
+                          of != nullptr ? of->client_priority.value_or(default_client_priority_) : default_client_priority_;
+                      return session.asked_client_priority.value_or(otherwise);
+                    },
+                .terms = [this](const ClientSession& session) { return terms_of(session); },
                 .is_held_back = [this](const ClientSession& newcomer) { return heaps_.holds_back(newcomer); }}),
-      changes_(loop, sessions_, chunks_.quota().limit()),
+      changes_(loop, sessions_, [this](const ClientSession& session) { return terms_of(session); }),
       investigation_(sessions_, ledger_),
       deaths_(sessions_, ends_, relocations_, investigation_, ledger_),
       restarts_(loop, sessions_, pool_, images_, image_service_, replacements_, [this](ManagedExecutor& executor) { serve(executor); }),
@@ -131,6 +143,7 @@ SessionHandover SessionManager::handover() {
                           .ledger = ledger_,
                           .memory_limits = memory_limits_,
                           .thread_percentages = thread_percentages_,
+                          .namespaces = namespaces_,
                           .default_client_priority = default_client_priority_});
 }
 

@@ -27,6 +27,7 @@
 #include "broker/control/sessions/holdings.hpp"
 #include "broker/control/sessions/host_segments.hpp"
 #include "broker/control/sessions/memory_limits.hpp"
+#include "broker/control/sessions/namespaces.hpp"
 #include "broker/control/sessions/thread_percentages.hpp"
 
 namespace mpsshim::broker::control {
@@ -75,11 +76,19 @@ class SessionManager final : public ExecutorOwner {
   [[nodiscard]] ThreadPercentages& thread_percentages() { return thread_percentages_; }
   // Of clients that come from now on and ask for none; 0: normal, 1: below normal.
   [[nodiscard]] std::uint32_t& default_client_priority() { return default_client_priority_; }
-  // What would hold for a session of that user on that device; kWholePercentage: all.
+  // What would hold for a session of that user on that device by what its server has; kWholePercentage: all.
   [[nodiscard]] std::uint32_t thread_percentage_of(uid_t user, unsigned device) const {
     return thread_percentages_.of_server({device, 0, limits_.house_of(user)});
   }
   [[nodiscard]] ClientChanges& changes() { return changes_; }
+  [[nodiscard]] Namespaces& namespaces() { return namespaces_; }
+  [[nodiscard]] const Namespace* namespace_of(const ClientSession& session) const {
+    return session.name_space.empty() ? nullptr : namespaces_.find({limits_.house_of(session.client.uid), session.name_space});
+  }
+  // Device memory that its clients hold together.
+  [[nodiscard]] std::uint64_t namespace_held(const Namespace& of, unsigned device) const;
+  // All that is set, of the session, its namespace and its user.
+  [[nodiscard]] SessionTerms terms_of(const ClientSession& session) const;
   [[nodiscard]] DeviceChunks& chunks() { return chunks_; }
   [[nodiscard]] HostSegments& segments() { return segments_; }
   [[nodiscard]] CUresult offer_external(ClientSession& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor);
@@ -123,6 +132,7 @@ class SessionManager final : public ExecutorOwner {
   SessionTable sessions_;
   MemoryLimits memory_limits_;
   ThreadPercentages thread_percentages_;
+  Namespaces namespaces_;
   std::uint32_t default_client_priority_ = 0;
   ExecutorPool pool_;
   SessionRanges ranges_;

@@ -66,6 +66,7 @@ void save_session(StateWriter& state, const ClientSession& session) {
   state.number(session.thread_percentage.value_or(session.asked_thread_percentage));
   state.number(session.client_priority ? 1 + *session.client_priority : 0);
   state.number(session.asked_client_priority ? 1 + *session.asked_client_priority : 0);
+  state.text(session.name_space);
   state.plain(session.device_lease);
   state.plain(session.pinned_lease);
   save_leases(state, session.more_leases);
@@ -109,6 +110,7 @@ void SessionHandover::save(StateWriter& state) const {
   parts_.memory_limits.save(state);
   parts_.thread_percentages.save(state);
   state.number(parts_.default_client_priority);
+  parts_.namespaces.save(state);
 }
 
 void SessionHandover::restore_memory(StateReader& state, ClientSession& session, Charges& charges) const {
@@ -162,6 +164,7 @@ void SessionHandover::restore_session(StateReader& state, Charges& charges) cons
     session.asked_thread_percentage = percentage;
     session.client_priority = restore_priority(state);
     session.asked_client_priority = restore_priority(state);
+    if (state.version() >= 11) session.name_space = state.text();
   }
   session.device_lease = state.plain<proto::Lease>();
   session.pinned_lease = state.plain<proto::Lease>();
@@ -216,6 +219,7 @@ bool SessionHandover::restore(StateReader& state, std::string& why) {
   if (state.version() >= 8) parts_.memory_limits.restore(state);
   if (state.version() >= 10) parts_.thread_percentages.restore(state);
   if (state.version() >= 10) parts_.default_client_priority = static_cast<std::uint32_t>(state.number());
+  if (state.version() >= 11) parts_.namespaces.restore(state);
   if (!state.ok()) return why = "the sessions that were handed over are not complete, or their addresses not in --window", false;
   return true;
 }

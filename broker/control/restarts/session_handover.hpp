@@ -19,6 +19,7 @@
 #include "broker/control/sessions/device_chunks.hpp"
 #include "broker/control/sessions/host_segments.hpp"
 #include "broker/control/sessions/memory_limits.hpp"
+#include "broker/control/sessions/namespaces.hpp"
 #include "broker/control/sessions/session_ranges.hpp"
 #include "broker/control/sessions/session_table.hpp"
 #include "broker/control/sessions/thread_percentages.hpp"
@@ -38,6 +39,7 @@ class SessionHandover {
     FaultLedger& ledger;
     MemoryLimits& memory_limits;
     ThreadPercentages& thread_percentages;
+    Namespaces& namespaces;
     std::uint32_t& default_client_priority;
   };
   explicit SessionHandover(const Parts& parts) : parts_(parts) {}

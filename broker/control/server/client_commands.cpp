@@ -46,6 +46,11 @@ void Commands::set_client(const ParsedCommand& command, const Answer& answer) co
   if (sessions.empty()) {
     return answer({false, fmt::format("there is no client with pid {}{}: see ps", command.text("PID"), of_device ? " on that device" : "")});
   }
+  change_sessions(sessions, change, answer);
+}
+
+void Commands::change_sessions(const std::vector<std::uint64_t>& sessions, const ClientChange& change, const Answer& answer) const {
+  if (sessions.empty()) return answer({true, ""});
   const auto pending = std::make_shared<Pending>(Pending{sessions.size(), ""});
   for (const std::uint64_t id : sessions) {
     manager_.changes().change(*manager_.find(id), change, [pending, answer](const std::string& why) {

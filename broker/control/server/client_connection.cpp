@@ -48,6 +48,7 @@ ClientConnection::ClientConnection(EventLoop& loop, SessionManager& manager, Clo
   if (state.version() < 10) return;
   asked_.thread_percentage = static_cast<std::uint32_t>(state.number());
   asked_.client_priority = static_cast<std::uint32_t>(state.number());
+  if (state.version() >= 11) set_text(asked_.group, state.text());
 }
 
 void ClientConnection::save(StateWriter& state) const {
@@ -63,6 +64,7 @@ void ClientConnection::save(StateWriter& state) const {
   state.number(session != nullptr && session->answer ? 1 : 0);
   state.number(asked_.thread_percentage);
   state.number(asked_.client_priority);
+  state.text(asked_.group);
 }
 
 void ClientConnection::resume() {
@@ -283,9 +285,19 @@ void ClientConnection::on(const proto::ProvisionAsk& request) {
   const bool can_be_enforced = manager_.facts() != nullptr && manager_.facts()->driver_version >= proto::kFirstDriverWithShares;
   asked_.thread_percentage = can_be_enforced && request.thread_percentage <= proto::kWholePercentage ? request.thread_percentage : 0;
   asked_.client_priority = request.client_priority <= 2 ? request.client_priority : 0;
+  const std::string group = proto::parse_group(request.group).value_or("");
+  const bool has_group = !group.empty() && group != Namespaces::kDefault;
+  set_text(asked_.group, has_group ? group : "");
   proto::ProvisionTold told;
+  const Namespace* of = nullptr;
+  if (has_group && (of = manager_.namespaces().find_or_make({manager_.limits().house_of(client_.uid), group})) == nullptr) {
+    complain("pid {} ({}) is refused: there are {} namespaces, and its own ({}) would be one more (namespace delete).", client_.pid, client_.command,
+             Namespaces::kMost, group);
+    return answer(told, CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
+  }
   for (unsigned device = 0; device < proto::kMaxDevices; ++device) {
-    told.thread_percentage[device] = proto::lower_percentage(manager_.thread_percentage_of(client_.uid, device), asked_.thread_percentage);
+    const std::uint32_t own = proto::lower_percentage(manager_.thread_percentage_of(client_.uid, device), asked_.thread_percentage);
+    told.thread_percentage[device] = of != nullptr ? proto::lower_percentage(own, of->thread_percentage) : own;
   }
   answer(told, CUDA_SUCCESS);
 }
@@ -300,6 +312,7 @@ void ClientConnection::on(const proto::Attach& request) {
     session_ = session->id;
     session->asked_memory_limit_bytes = std::uint64_t{request.memory_limit_mib} << 20;
     session->asked_thread_percentage = asked_.thread_percentage;
+    session->name_space = asked_.group;
     if (asked_.client_priority != 0) session->asked_client_priority = asked_.client_priority - 1;
     if (const std::string names = unenforced_variables_of(client_.pid); !names.empty()) {
       complain("{}: {} set and without effect: this broker does not enforce that yet.", session->name(),
@@ -319,7 +332,8 @@ void ClientConnection::attached(CUresult status, ClientSession& session) {
   message.epoch = session.epoch;
   message.device_lease = session.device_lease;
   message.pinned_lease = session.pinned_lease;
-  message.thread_percentage = session.thread_percentage.value_or(0);
+  const SessionTerms terms = manager_.terms_of(session);
+  message.thread_percentage = proto::lower_percentage(terms.thread_percentage, terms.group_percentage);
   message.lost = static_cast<std::uint32_t>(session.lost_error);
   if (status != CUDA_SUCCESS || message.lost != 0) return answer(message, status);
   answer(message, status, session.channel->lent());

@@ -38,6 +38,8 @@ void Commands::execute(const std::string& line, Answer answer, pid_t asker) cons
   if (name == "start_server") return answer(start_server(command));
   if (name == "quit") return answer(quit(command));
   if (name == "client set") return set_client(command, answer);
+  if (name == "namespace create" || name == "namespace delete") return answer(change_namespace(command));
+  if (name == "namespace set") return set_namespace(command, answer);
   if (name == "hold") return answer(hold(command, asker));
   if (name == "help") return answer({true, commands_help(kHelpWidth)});
   if (name == "set_default_device_pinned_mem_limit" || name == "set_device_pinned_mem_limit") return answer(set_memory_limit(command));

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "broker/commands/parsed_command.hpp"
 #include "broker/control/manager/session_manager.hpp"
@@ -63,6 +64,13 @@ class Commands {
   void restart(const ParsedCommand& command, const Answer& answer) const;
   void terminate_client(const ParsedCommand& command, const Answer& answer) const;
   void set_client(const ParsedCommand& command, const Answer& answer) const;  // client_commands.cpp
+  // namespace_commands.cpp
+  [[nodiscard]] Result list_namespaces(const ParsedCommand& command) const;
+  [[nodiscard]] Result change_namespace(const ParsedCommand& command) const;
+  void set_namespace(const ParsedCommand& command, const Answer& answer) const;
+  [[nodiscard]] Namespaces::Key namespace_key(const ParsedCommand& command) const;
+  // Of those sessions, with what the command's options say, or without; answers once it holds for all of them.
+  void change_sessions(const std::vector<std::uint64_t>& sessions, const ClientChange& change, const Answer& answer) const;
 
   // `key`: of the rows in JSON.
   [[nodiscard]] static Result answer_with(const ParsedCommand& command, std::string_view key, const Table& table);

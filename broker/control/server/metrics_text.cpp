@@ -51,6 +51,7 @@ void write_clients(MetricsText& text, const SessionManager& manager) {
     text.sample({{"session", std::to_string(session.id)},
                  {"server", session.executor != nullptr ? std::to_string(session.executor->number().number()) : ""},
                  {"state", phase_name(session.phase)},
+                 {"group", session.name_space},
                  {"command", session.client.command}},
                 std::uint64_t{1});
   }

@@ -81,19 +81,24 @@ void DeviceChunks::grant(ManagedExecutor& executor, ClientSession* session, cons
   message::MemoryGrant answer{.session = want.session, .question = want.question, .status = CUDA_ERROR_MPS_SERVER_NOT_READY};
   if (session != nullptr) {
     const uid_t uid = session->client.uid;
+    const std::uint64_t of_namespace = namespace_left_(*session);
     const bool is_within = want.size_bytes <= session->memory_left_bytes();
-    DeviceChargeRef charge = is_within ? quota_.take(session->device, uid, session->device_held, want.size_bytes) : nullptr;
+    const bool is_for_namespace = want.size_bytes <= of_namespace;
+    DeviceChargeRef charge = is_within && is_for_namespace ? quota_.take(session->device, uid, session->device_held, want.size_bytes) : nullptr;
     answer.status = charge != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (!is_within) {
       complain("{}: {} MiB of device memory refused: it holds {} MiB of the {} MiB that its limit allows (set_device_pinned_mem_limit, or its own).",
                session->name(), want.size_bytes >> 20, *session->device_held >> 20, session->memory_limit_bytes.value_or(0) >> 20);
+    } else if (!is_for_namespace) {
+      complain("{}: {} MiB of device memory refused: clients of its namespace {} leave {} MiB of what they may have together (namespace set).",
+               session->name(), want.size_bytes >> 20, session->name_space, of_namespace >> 20);
     } else if (charge == nullptr) {
       complain("{}: {} MiB of device memory refused: clients of user {} hold {} MiB on device {}, and may hold {} MiB (--user-device-mib).",
                session->name(), want.size_bytes >> 20, uid, quota_.held(session->device, uid) >> 20, session->device, quota_.limit() >> 20);
     } else if (want.size_bytes != 0) {
       session->granted[want.question] = std::move(charge);
     }
-    answer.left_bytes = std::min(quota_.left(session->device, uid), session->memory_left_bytes());
+    answer.left_bytes = std::min({quota_.left(session->device, uid), session->memory_left_bytes(), namespace_left_(*session)});
   }
   executor.send(answer);
 }

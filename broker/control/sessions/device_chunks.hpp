@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include <cuda.h>
 
@@ -19,9 +21,10 @@ namespace mpsshim::broker::control {
 
 class DeviceChunks {
  public:
-  // `limit_bytes`: of a user on each device; 0: no limit.
-  DeviceChunks(std::uint64_t limit_bytes, const SessionTable& sessions, ShareTable& shares)
-      : quota_(limit_bytes), sessions_(sessions), shares_(shares) {}
+  // `limit_bytes`: of a user on each device; 0: no limit. `namespace_left`: bytes that the session's namespace leaves it; UINT64_MAX: all.
+  DeviceChunks(std::uint64_t limit_bytes, const SessionTable& sessions, ShareTable& shares,
+               std::function<std::uint64_t(const ClientSession&)> namespace_left)
+      : quota_(limit_bytes), sessions_(sessions), shares_(shares), namespace_left_(std::move(namespace_left)) {}
 
   [[nodiscard]] const DeviceQuota& quota() const { return quota_; }
   [[nodiscard]] DeviceQuota& quota() { return quota_; }
@@ -44,6 +47,7 @@ class DeviceChunks {
   DeviceQuota quota_;
   const SessionTable& sessions_;
   ShareTable& shares_;
+  const std::function<std::uint64_t(const ClientSession&)> namespace_left_;
   std::uint64_t last_piece_ = 0;  // handed to an executor
 };
 

@@ -3,6 +3,7 @@
 // device is cut into parts of equal size that have no multiprocessor in common, the smallest that the driver makes (proto::partition_unit); a share
 // is a run of neighbouring parts. Of all such runs the one is taken that the fewest sessions have, so that clients lie side by side as long as there
 // is room, and on top of each other when there is none. Sessions with the same run have the same green context; it ends with the last of them.
+// Sessions of a group have the group's run among them, so what one leaves idle another uses; one that may have less has a run within that.
 //
 // SessionShares is the executor's; SessionShare is one session's hold of one. A green context is made in a quiet window (green_context.hpp).
 #pragma once
@@ -21,7 +22,18 @@ namespace mpsshim::broker {
 
 struct ExecutorCore;
 
-// Counts for its run as long as it lasts.
+// What a session is to have, in hundredths of a percent; 0: all. By itself, and as one of a group; 0: of none.
+struct ShareWish {
+  std::uint32_t percentage = 0;
+  std::uint64_t group = 0;
+  std::uint32_t group_percentage = 0;
+  [[nodiscard]] static ShareWish of(std::uint32_t percentage, std::uint64_t group, std::uint32_t group_percentage);
+  [[nodiscard]] bool is_whole() const { return percentage == 0 && group_percentage == 0; }
+  [[nodiscard]] std::uint32_t lowest() const;  // kWholePercentage: all
+  bool operator==(const ShareWish&) const = default;
+};
+
+// Counts for its run, and its group, as long as it lasts.
 struct SessionShare {
   GreenContextRef green;
   std::shared_ptr<void> use;
@@ -32,10 +44,10 @@ class SessionShares {
   SessionShares(ExecutorCore& core, ResourceDescriptors& descriptors) : core_(core), descriptors_(descriptors) {}
   SessionShares(const SessionShares&) = delete;
 
-  // So many multiprocessors, in hundredths of a percent below proto::kWholePercentage, where that needs nothing to be made. Any thread.
-  [[nodiscard]] bool find(std::uint32_t percentage, SessionShare& share);
+  // What is no whole wish, where that needs nothing to be made. Any thread.
+  [[nodiscard]] bool find(const ShareWish& wish, SessionShare& share);
   // The same, made if need be. In a quiet window.
-  [[nodiscard]] CUresult make(std::uint32_t percentage, SessionShare& share);
+  [[nodiscard]] CUresult make(const ShareWish& wish, SessionShare& share);
 
  private:
   struct Run {
@@ -48,17 +60,27 @@ class SessionShares {
     unsigned users = 0;
   };
 
+  struct Group {
+    Run run;
+    std::uint32_t percentage = 0;
+    unsigned users = 0;
+  };
+
   [[nodiscard]] CUresult measure() REQUIRES(mutex_);
-  [[nodiscard]] Run choose(std::uint32_t percentage) const REQUIRES(mutex_);
-  [[nodiscard]] unsigned load_of(const Run& run) const REQUIRES(mutex_);
-  [[nodiscard]] std::shared_ptr<void> use(const Run& run) REQUIRES(mutex_);
-  void end_use(const Run& run);
+  [[nodiscard]] unsigned units(std::uint32_t percentage) const REQUIRES(mutex_);
+  [[nodiscard]] Run choose(const ShareWish& wish) REQUIRES(mutex_);
+  // `within`: that run, or nullptr: the whole device. Sessions of `leaving`, if given, count for nothing in its run.
+  [[nodiscard]] Run least_used(unsigned count, const Run* within, const Group* leaving) const REQUIRES(mutex_);
+  [[nodiscard]] unsigned load_of(const Run& run, const Group* leaving) const REQUIRES(mutex_);
+  [[nodiscard]] std::shared_ptr<void> use(const Run& run, std::uint64_t group) REQUIRES(mutex_);
+  void end_use(const Run& run, std::uint64_t group);
   [[nodiscard]] CUresult make_green(const Run& run, GreenContextRef& green);
 
   ExecutorCore& core_;
   ResourceDescriptors& descriptors_;
   Mutex mutex_;
   std::map<Run, Made> made_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Group> groups_ GUARDED_BY(mutex_);  // that have sessions here
   unsigned parts_ GUARDED_BY(mutex_) = 0;  // of the device; 0: not asked yet
   unsigned unit_ GUARDED_BY(mutex_) = 0;   // multiprocessors of each
   unsigned all_ GUARDED_BY(mutex_) = 0;    // multiprocessors

@@ -27,7 +27,7 @@ Session::Session(ExecutorParts& parts, const message::SessionOpen& open)
     : SessionObjects(parts, open),
       client_pid_(open.client_pid),
       client_uid_(open.client_uid),
-      thread_percentage_(open.thread_percentage < proto::kWholePercentage ? open.thread_percentage : 0),
+      wish_(ShareWish::of(open.thread_percentage, open.group, open.group_percentage)),
       variables_(std::make_shared<SessionVariables>(id_, parts.control)),
       context_{parts, channel_, id_, *variables_, parts.counts.index_of(id_), is_below_normal_},
       streams_(context_),
@@ -45,10 +45,10 @@ std::shared_ptr<Session> Session::open(ExecutorParts& parts, Received<message::S
   Assertions* const assertions = parts.modules.assertions();
   if (result == CUDA_SUCCESS && assertions != nullptr) result = assertions->add(session->id_, session->channel_.kernel_error_address());
   if (result == CUDA_SUCCESS) result = session->memory_.open();
-  if (const std::uint32_t percentage = session->thread_percentage_; percentage != 0) {
-    session->awaits_share_ = !parts.shares.find(percentage, session->share_);
+  if (!session->wish_.is_whole()) {
+    session->awaits_share_ = !parts.shares.find(session->wish_, session->share_);
     if (!session->awaits_share_) result = session->streams_.confine(session->share());
-    if (!session->awaits_share_) session->share_percentage_ = percentage;
+    if (!session->awaits_share_) session->share_wish_ = session->wish_;
   }
   if (result == CUDA_SUCCESS) result = session->streams_.open();
   if (result == CUDA_SUCCESS) return session;
@@ -289,7 +289,7 @@ void Session::resume() {
   paused_ = false;
   times_are_left_ = false;
   rest_answer_ = nullptr;
-  if (awaits_share_ || share_percentage_ != thread_percentage_) seek_share();
+  if (awaits_share_ || share_wish_ != wish_) seek_share();
 }
 
 void Session::add_variables(proto::ModuleId module, const ImageRef& image, bool are_restored) {

@@ -159,9 +159,9 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
   void release_links();
   void release_greens();
   void seek_share();
-  void take_share(CUresult result, SessionShare share, std::uint32_t percentage);
+  void take_share(CUresult result, SessionShare share, const ShareWish& wish);
   void take_first_share(CUresult result);
-  void change_share(SessionShare share, std::uint32_t percentage);
+  void change_share(SessionShare share, const ShareWish& wish);
   void set_below_normal(bool is_below_normal);
   void provisioned(CUresult result);
   void take_down();
@@ -172,8 +172,8 @@ class Session : public SessionObjects, public std::enable_shared_from_this<Sessi
 
   const std::uint32_t client_pid_;
   const std::uint32_t client_uid_;
-  std::uint32_t thread_percentage_;     // that it is to have (proto/provision.hpp), 0: all
-  std::uint32_t share_percentage_ = 0;  // that share_ is for
+  ShareWish wish_;        // what it is to have of the multiprocessors
+  ShareWish share_wish_;  // what share_ is for
   std::vector<ProvisionAnswer> provision_answers_;
   ClientChannel channel_;
   const std::shared_ptr<SessionVariables> variables_;

@@ -22,33 +22,33 @@ void Session::seek_share() {
   if (has_asked_share_) return;  // take_share() looks whether that is what is wanted by then
   SessionShare share;
   share_.use = nullptr;  // where it is counts as free for it
-  if (thread_percentage_ == 0 || parts_.shares.find(thread_percentage_, share)) return take_share(CUDA_SUCCESS, std::move(share), thread_percentage_);
+  if (wish_.is_whole() || parts_.shares.find(wish_, share)) return take_share(CUDA_SUCCESS, std::move(share), wish_);
   has_asked_share_ = true;
-  const auto make = [self = shared_from_this(), percentage = thread_percentage_](WindowResult window) {
+  const auto make = [self = shared_from_this(), wish = wish_](WindowResult window) {
     const auto made = std::make_shared<SessionShare>();
     CUresult result = CUDA_ERROR_MPS_SERVER_NOT_READY;
-    if (window == WindowResult::open) result = self->parts_.shares.make(percentage, *made);
-    self->run_on_worker([self, result, made, percentage] {
+    if (window == WindowResult::open) result = self->parts_.shares.make(wish, *made);
+    self->run_on_worker([self, result, made, wish] {
       self->has_asked_share_ = false;
-      self->take_share(result, std::move(*made), percentage);
+      self->take_share(result, std::move(*made), wish);
     });
   };
   start_window_call("cuGreenCtxCreate", make);
 }
 
-void Session::take_share(CUresult result, SessionShare share, std::uint32_t percentage) {
+void Session::take_share(CUresult result, SessionShare share, const ShareWish& wish) {
   if (!is_reading() || (paused_ && result == CUDA_ERROR_MPS_SERVER_NOT_READY)) return;  // it goes elsewhere; if not, it asks again
-  if (percentage != thread_percentage_) return seek_share();                            // another order came meanwhile
+  if (wish != wish_) return seek_share();                                               // another order came meanwhile
   if (awaits_share_) {
     share_ = std::move(share);
-    share_percentage_ = percentage;
+    share_wish_ = wish;
     return take_first_share(result);
   }
-  if (result == CUDA_SUCCESS) return change_share(std::move(share), percentage);
+  if (result == CUDA_SUCCESS) return change_share(std::move(share), wish);
   parts_.faults.check(result, id_, "cuGreenCtxCreate");
   log_error("Session {} (pid {}): it is to have {} % of the multiprocessors, and no green context can be made for that: {}. It keeps what it has",
-            id_, client_pid_, proto::percentage_text(percentage), parts_.driver.describe(result));
-  thread_percentage_ = share_percentage_;
+            id_, client_pid_, proto::percentage_text(wish.lowest()), parts_.driver.describe(result));
+  wish_ = share_wish_;
   provisioned(result);
 }
 
@@ -61,15 +61,15 @@ void Session::take_first_share(CUresult result) {
   failed_ = true;
   parts_.faults.check(result, id_, "cuGreenCtxCreate");
   log_error("Session {} (pid {}): it is to have {} % of the multiprocessors, and no green context can be made for that: {}. The session ends", id_,
-            client_pid_, proto::percentage_text(thread_percentage_), parts_.driver.describe(result));
+            client_pid_, proto::percentage_text(wish_.lowest()), parts_.driver.describe(result));
   channel_.set_failed(result);
   abandon_jobs();
 }
 
 // What it leaves ends with the last stream and the last graph there.
-void Session::change_share(SessionShare share, std::uint32_t percentage) {
+void Session::change_share(SessionShare share, const ShareWish& wish) {
   share_ = std::move(share);
-  share_percentage_ = percentage;
+  share_wish_ = wish;
   has_changed_share_ = true;
   streams_.change_places(share_.green);
   confine_graphs([this] { provisioned(CUDA_SUCCESS); });
@@ -80,8 +80,8 @@ void Session::provision(const message::SessionProvision& wanted, ProvisionAnswer
   provision_answers_.push_back(std::move(answer));
   memory_.change_limit(wanted.device_limit_bytes);
   set_below_normal(wanted.client_priority != 0);
-  thread_percentage_ = wanted.thread_percentage < proto::kWholePercentage ? wanted.thread_percentage : 0;
-  if (awaits_share_ || has_asked_share_ || share_percentage_ != thread_percentage_) return seek_share();
+  wish_ = ShareWish::of(wanted.thread_percentage, wanted.group, wanted.group_percentage);
+  if (awaits_share_ || has_asked_share_ || share_wish_ != wish_) return seek_share();
   if (graphs_to_confine_ == 0) provisioned(CUDA_SUCCESS);
 }
 
@@ -96,7 +96,7 @@ void Session::set_below_normal(bool is_below_normal) {
 }
 
 void Session::provisioned(CUresult result) {
-  const std::uint32_t percentage = share_percentage_ != 0 ? share_percentage_ : proto::kWholePercentage;
+  const std::uint32_t percentage = share_wish_.percentage != 0 ? share_wish_.percentage : proto::kWholePercentage;
   for (const ProvisionAnswer& answer : std::exchange(provision_answers_, {})) answer(result, percentage);
 }
 

@@ -321,9 +321,8 @@ void StreamSet::take_places() {
     if (has_place) entry.queue->notes.is_to_change = false;
     all &= has_place;
   });
-  if (!all) return;
-  are_apart_ = are_apart;
-  is_changing_ = false;
+  is_changing_ &= !all;
+  if (all) are_apart_ = are_apart;
 }
 
 std::size_t StreamSet::count() const {

@@ -2,7 +2,6 @@
 // A client that says how many multiprocessors it is told that it has, and finds out on which ones its kernels run (conversation.hpp):
 //
 //   count            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: "ok N"
-//   major            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: "ok N"
 //   affinity         what cuCtxGetExecAffinity says: "ok N"
 //   resource         multiprocessors of the context's resource: "ok N"
 //   where KIND       runs a grid of many blocks that note %smid, and answers which were noted: "ok 0 1 2 3". KIND:
@@ -320,11 +319,6 @@ std::string Client::answer(const std::string& line) {
   std::string command, argument;
   words >> command >> argument;
   if (command == "count") return "ok " + std::to_string(count());
-  if (command == "major") {
-    int major = 0;
-    CU(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0));
-    return "ok " + std::to_string(major);
-  }
   if (command == "resource") return "ok " + std::to_string(resource());
   if (command == "where") return where(argument);
   if (command == "work") return "ok " + std::to_string(work(std::chrono::milliseconds(std::stol(argument))));

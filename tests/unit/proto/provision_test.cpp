@@ -9,6 +9,13 @@
 
 using namespace mpsshim::proto;
 
+TEST_CASE("names of groups") {
+  CHECK(parse_group("training_2") == "training_2");
+  CHECK(parse_group(std::string(64, 'x')) == std::string(64, 'x'));
+  for (const char* wrong : {"", "Training", "a b", "a-b", "a.b", "\xc3\xa4"}) CHECK_FALSE(parse_group(wrong));
+  CHECK_FALSE(parse_group(std::string(65, 'x')));
+}
+
 TEST_CASE("percentages are read in hundredths, and nothing else is one") {
   CHECK(parse_percentage("25") == 2'500u);
   CHECK(parse_percentage("25.0") == 2'500u);

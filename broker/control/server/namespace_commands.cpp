@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands about groups of clients (`namespace ...`).
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "broker/control/server/cells.hpp"
+#include "broker/control/server/commands.hpp"
+#include "proto/memory_limit.hpp"
+#include "proto/provision.hpp"
+
+namespace mpsshim::broker::control {
+
+namespace {
+
+std::vector<std::uint64_t> sessions_of(const SessionManager& manager, const Namespace* of) {
+  std::vector<std::uint64_t> found;
+  for (const auto& [id, session] : manager.sessions()) {
+    if (manager.namespace_of(session) == of) found.push_back(id);
+  }
+  return found;
+}
+
+std::string no_such(const std::string& name) { return fmt::format("there is no namespace {}: see namespace list", name); }
+
+}  // namespace
+
+Namespaces::Key Commands::namespace_key(const ParsedCommand& command) const {
+  const uid_t uid = command.has("--uid") ? static_cast<uid_t>(command.number("--uid")) : geteuid();
+  return {manager_.limits().house_of(uid), command.text("NAME")};
+}
+
+Commands::Result Commands::list_namespaces(const ParsedCommand& command) const {
+  Table table{{{"name", "NAME", 18},
+               {"uid", "USER", 9},
+               {"clients", "CLIENTS", 9},
+               {"device_bytes", "MEMORY", 12},
+               {"pinned_memory_limit_bytes", "LIMIT", 9},
+               {"active_thread_percentage", "SM%", 7},
+               {"client_priority", "PRIORITY"}},
+              {}};
+  const proto::DriverFacts* const facts = manager_.facts();
+  for (const auto& [key, of] : manager_.namespaces().all()) {
+    std::vector<std::uint64_t> held;  // by device
+    std::string shown;
+    for (unsigned device = 0; device < (facts != nullptr ? std::min(facts->device_count, proto::kMaxDevices) : 1); ++device) {
+      held.push_back(manager_.namespace_held(of, device));
+      shown += fmt::format("{}{}", device == 0 ? "" : "+", held.back() >> 20);
+    }
+    const std::uint32_t percentage = of.thread_percentage != 0 ? of.thread_percentage : proto::kWholePercentage;
+    table.rows.push_back({{key.second},
+                          number(key.first == kHome ? geteuid() : key.first),
+                          number(sessions_of(manager_, &of).size()),
+                          {held, shown},
+                          of.memory_limit_bytes != 0 ? mib(of.memory_limit_bytes) : Cell{nullptr},
+                          {Decimal{proto::percentage_text(percentage)}},
+                          of.client_priority ? number(*of.client_priority) : Cell{nullptr}});
+  }
+  return answer_with(command, "namespaces", table);
+}
+
+Commands::Result Commands::change_namespace(const ParsedCommand& command) const {
+  Namespaces& namespaces = manager_.namespaces();
+  const Namespaces::Key key = namespace_key(command);
+  if (key.second == Namespaces::kDefault) return {false, "default is what clients without a namespace have: it has no limits, and is always there"};
+  const Namespace* const found = namespaces.find(key);
+  if (command.name() == "namespace create") {
+    if (found != nullptr) return {false, fmt::format("there is a namespace {} already", key.second)};
+    if (namespaces.find_or_make(key) != nullptr) return {true, ""};
+    return {false, fmt::format("there are {} namespaces, which is as many as there may be: see namespace delete", Namespaces::kMost)};
+  }
+  if (found == nullptr) return {false, no_such(key.second)};
+  if (const std::size_t clients = sessions_of(manager_, found).size(); clients != 0) {
+    return {false, fmt::format("namespace {} has {} client{}: see ps -l", key.second, clients, clients == 1 ? "" : "s")};
+  }
+  namespaces.erase(key);
+  return {true, ""};
+}
+
+// Clients' own priority goes with them, so it is set for each.
+void Commands::set_namespace(const ParsedCommand& command, const Answer& answer) const {
+  const Namespaces::Key key = namespace_key(command);
+  if (manager_.namespaces().find(key) == nullptr) return answer({false, no_such(key.second)});
+  Namespace& of = *manager_.namespaces().find_or_make(key);
+  std::string fault;
+  std::optional<std::uint32_t> percentage;
+  ClientChange change;
+  if (command.has("--active-thread-percentage")) percentage = proto::parse_percentage(command.text("--active-thread-percentage"));
+  if (command.has("--client-priority")) change.client_priority = static_cast<std::uint32_t>(command.number("--client-priority"));
+  if (percentage) fault = fault_of_percentage(*percentage);
+  if (change.client_priority && fault.empty()) fault = fault_of_priority(*change.client_priority);
+  if (!percentage && !change.client_priority && !command.has("--pinned-memory-limit")) {
+    fault = "there is nothing to set: give --active-thread-percentage, --pinned-memory-limit or --client-priority";
+  }
+  if (!fault.empty()) return answer({false, fault});
+  if (percentage) of.thread_percentage = *percentage == proto::kWholePercentage ? 0 : *percentage;
+  if (change.client_priority) of.client_priority = change.client_priority;
+  if (command.has("--pinned-memory-limit")) of.memory_limit_bytes = proto::parse_memory_size(command.text("--pinned-memory-limit")).value_or(0);
+  change_sessions(sessions_of(manager_, &of), change, answer);
+}
+
+}  // namespace mpsshim::broker::control

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups of clients: who is in which, what executors are told, device memory that all of them hold together, and what commands answer.
+#include <optional>
+#include <string>
+
+#include <unistd.h>
+
+#include "broker/control/server/commands.hpp"
+#include "tests/unit/control/support/console.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+using namespace mpsshim::broker::control::testing;
+
+namespace {
+
+struct Broker : ControlFixture {
+  Broker() { serve(); }
+  Console console{*this};
+
+  // Of a client whose library asks for that group.
+  TestClient attach_to(const std::string& group, proto::Attached* attached, message::SessionOpen* opened = nullptr) {
+    TestClient client = connect();
+    REQUIRE(client.hello().header.status == CUDA_SUCCESS);
+    proto::ProvisionAsk ask;
+    set_text(ask.group, group);
+    (void)client.ask<proto::ProvisionTold>(ask);
+    client.send(proto::Attach{});
+    const auto open = executor().expect<message::SessionOpen>().message;
+    if (opened != nullptr) *opened = open;
+    executor().send(message::SessionOpened{.session = open.session});
+    *attached = client.await<proto::Attached>();
+    REQUIRE(attached->header.status == CUDA_SUCCESS);
+    return client;
+  }
+  // Whether the executor is granted so many MiB for the session.
+  bool grants(std::uint64_t session, std::uint64_t mib) {
+    executor().send(message::MemoryWant{.session = session, .question = ++questions, .size_bytes = mib << 20});
+    const auto grant = executor().expect<message::MemoryGrant>().message;
+    left_mib = grant.left_bytes >> 20;
+    return grant.status == CUDA_SUCCESS;
+  }
+  std::uint64_t questions = 0, left_mib = 0;
+};
+
+}  // namespace
+
+TEST_CASE("namespace: its clients share device memory, and others do not") {
+  Broker broker;
+  CHECK(broker.console.ok("namespace create training") == "");
+  CHECK(broker.console.ok("namespace set training --pinned-memory-limit 100M") == "");
+  proto::Attached one, two, other;
+  message::SessionOpen opened;
+  const TestClient first = broker.attach_to("training", &one, &opened);
+  CHECK(opened.device_limit_bytes == 100u << 20);
+  CHECK(opened.group != 0);
+  const TestClient second = broker.attach_to("training", &two);
+  const TestClient third = broker.attach_to("", &other, &opened);
+  CHECK(opened.device_limit_bytes == 0);
+  CHECK(opened.group == 0);
+  CHECK(broker.grants(one.session, 60));
+  CHECK(broker.left_mib == 40);
+  CHECK_FALSE(broker.grants(two.session, 41));
+  CHECK(broker.grants(two.session, 40));  // what the first leaves
+  CHECK_FALSE(broker.grants(one.session, 1));
+  CHECK(broker.grants(other.session, 500));
+  CHECK(broker.console.ok("namespace list --csv") ==
+        "name,uid,clients,device_bytes,pinned_memory_limit_bytes,active_thread_percentage,client_priority\ntraining," + std::to_string(geteuid()) +
+            ",2,104857600 0,104857600,100.0,\n");
+}
+
+TEST_CASE("namespace: what is set holds for clients that are connected, and is answered when it does") {
+  Broker broker;
+  proto::Attached one, two;
+  message::SessionOpen first_opened, second_opened;
+  const TestClient first = broker.attach_to("batch", &one, &first_opened);  // makes it
+  const TestClient second = broker.attach_to("batch", &two, &second_opened);
+  CHECK(first_opened.group == second_opened.group);
+  CHECK(first_opened.group_percentage == 0);
+  std::optional<Commands::Result> answered;
+  broker.console.commands.execute("namespace set batch --active-thread-percentage 25 --client-priority 1",
+                                  [&](const Commands::Result& result) { answered = result; });
+  for (int i = 0; i < 2; ++i) {
+    CHECK_FALSE(answered);
+    const auto order = broker.executor().expect<message::SessionProvision>().message;
+    CHECK(order.group == first_opened.group);
+    CHECK(order.group_percentage == 2'500);
+    CHECK(order.thread_percentage == proto::kWholePercentage);
+    CHECK(order.client_priority == 1);
+    broker.executor().send(message::SessionProvisioned{
+        .session = order.session, .order = order.order, .status = CUDA_SUCCESS, .thread_percentage = proto::kWholePercentage});
+    turn_for(broker.loop, 10);
+  }
+  REQUIRE(answered);
+  CHECK(answered->ok);
+  proto::Attached late;
+  message::SessionOpen opened;
+  const TestClient third = broker.attach_to("batch", &late, &opened);
+  CHECK(late.thread_percentage == 2'500);
+  CHECK(opened.group_percentage == 2'500);
+  CHECK(opened.client_priority == 1);
+  CHECK(broker.console.ok("ps --json").find(R"("group":"batch")") != std::string::npos);
+}
+
+TEST_CASE("namespace: names, and what is there") {
+  Broker broker;
+  CHECK(broker.console.ok("namespace list --json") == "{\"schema\":\"mpsshim.namespace_list\",\"version\":1,\"namespaces\":[]}\n");
+  broker.console.ok("namespace create a");
+  CHECK(broker.console.error("namespace create a") == "there is a namespace a already");
+  CHECK(broker.console.error("namespace create default").starts_with("default is what clients without a namespace have"));
+  CHECK(broker.console.error("namespace delete b") == "there is no namespace b: see namespace list");
+  CHECK(broker.console.ok("namespace delete a") == "");
+  proto::Attached one;
+  message::SessionOpen opened;
+  const TestClient client = broker.attach_to("c", &one);
+  CHECK(broker.console.error("namespace delete c") == "namespace c has 1 client: see ps -l");
+  // What a library would not send is nobody's.
+  proto::Attached two;
+  const TestClient odd = broker.attach_to("UPPER", &two, &opened);
+  CHECK(opened.group == 0);
+  for (std::size_t made = 1; made < Namespaces::kMost; ++made) broker.console.ok("namespace create n" + std::to_string(made));
+  CHECK(broker.console.error("namespace create one_more").starts_with("there are 1024 namespaces"));
+  TestClient refused = broker.connect();
+  REQUIRE(refused.hello().header.status == CUDA_SUCCESS);
+  proto::ProvisionAsk ask;
+  set_text(ask.group, "one_more");
+  CHECK(refused.ask<proto::ProvisionTold>(ask).header.status == CUDA_ERROR_MPS_MAX_CLIENTS_REACHED);
+}
