@@ -157,13 +157,29 @@ std::vector<CommandSpec> actions() {
 
 // Named as in NVIDIA's version 3, which has modules with verbs.
 std::vector<CommandSpec> client_commands() {
+  const ArgumentSpec pid{"PID", ArgumentKind::any_client};
   return {
+      {"client list",
+       {{"--server", kServer}, {"--all"}},
+       {},
+       Formats::table,
+       false,
+       "Clients: pid, server, device, group and command; of all servers, or of one"},
+      {"client get",
+       {},
+       {pid, {"FIELD", ArgumentKind::client_field}},
+       Formats::text,
+       false,
+       "One word about a client, a line for each of its devices. FIELD: pid, server, device, pci-id, linux-ns (of pids), maws-ns (its group), cmd, "
+       "or of "
+       "ours active-thread-percentage, pinned-memory-limit, client-priority"},
+      {"client terminate", {}, {pid}, Formats::text, true, "As terminate_client, on whatever servers the client has"},
       {"client set",
        {{"--active-thread-percentage", kPercentage},
         {"--pinned-memory-limit", ArgumentSpec{"SIZE|none", ArgumentKind::size_or_none}},
         {"--client-priority", kPriority},
         {"--device", kDevice}},
-       {{"PID", ArgumentKind::any_client}},
+       {pid},
        Formats::text,
        true,
        "Gives a client that is connected another part of the multiprocessors, another limit of device memory or another priority, on all its devices "
@@ -197,6 +213,12 @@ std::vector<CommandSpec> namespace_commands() {
        "each of them. It holds for clients that are connected as well; answers once that is so. --uid: of that user's group, by default the broker's "
        "own"},
       {"namespace delete", {user}, {name}, Formats::text, true, "Forgets a group that has no clients"},
+      {"device list",
+       {},
+       {},
+       Formats::table,
+       false,
+       "Devices: index, PCI address, UUID, name, multiprocessors, and in how many parts they can be given to clients (active_thread_percentage)"},
   };
 }
 
@@ -238,6 +260,7 @@ const char* kind_name(ArgumentKind kind) {
     case ArgumentKind::count: return "count";
     case ArgumentKind::sort_key: return "sort_key";
     case ArgumentKind::group: return "group";
+    case ArgumentKind::client_field: return "client_field";
     case ArgumentKind::format: return "format";
     case ArgumentKind::file: return "file";
     case ArgumentKind::literal: return "literal";

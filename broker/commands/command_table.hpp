@@ -30,9 +30,10 @@ enum class ArgumentKind {
   count,
   sort_key,  // of top
   group,     // name of a namespace
-  format,    // csv, csv,noheader or json
-  file,      // path of one
-  literal,   // the word itself
+  client_field,
+  format,   // csv, csv,noheader or json
+  file,     // path of one
+  literal,  // the word itself
 };
 [[nodiscard]] const char* kind_name(ArgumentKind kind);
 
@@ -44,6 +45,10 @@ struct ArgumentSpec {
 
 // What `top` sorts by: the words of ArgumentKind::sort_key.
 inline constexpr std::array<std::string_view, 7> kSortKeys{"gpu", "launches", "in_flight", "memory", "age", "pid", "user"};
+
+// Of `client get`: the words of ArgumentKind::client_field.
+inline constexpr std::array<std::string_view, 10> kClientFields{
+    "pid", "server", "device", "pci-id", "linux-ns", "maws-ns", "cmd", "active-thread-percentage", "pinned-memory-limit", "client-priority"};
 
 struct OptionSpec {
   std::string_view name;                // "-p"

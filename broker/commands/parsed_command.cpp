@@ -43,6 +43,7 @@ std::optional<Range> range_of(ArgumentKind kind) {
     case ArgumentKind::interval:
     case ArgumentKind::sort_key:
     case ArgumentKind::group:
+    case ArgumentKind::client_field:
     case ArgumentKind::format:
     case ArgumentKind::file:
     case ArgumentKind::literal: return std::nullopt;
@@ -59,7 +60,8 @@ bool is_number(std::string_view word) {
 }
 
 std::optional<AnswerFormat> format_named(std::string_view word) {
-  if (word == "text") return AnswerFormat::text;
+  if (word == "text" || word == "table") return AnswerFormat::text;  // the other one is NVIDIA's word
+  if (word == "table,noheader") return AnswerFormat::text_without_header;
   if (word == "json") return AnswerFormat::json;
   if (word == "csv") return AnswerFormat::csv;
   if (word == "csv,noheader") return AnswerFormat::csv_without_header;
@@ -89,6 +91,9 @@ std::string fault_of(const ArgumentSpec& argument, std::string_view word) {
   }
   if (argument.kind == ArgumentKind::sort_key && std::ranges::find(kSortKeys, word) == kSortKeys.end()) {
     return fmt::format("{} is nothing to sort by: {}", as_quoted(word), fmt::join(kSortKeys, ", "));
+  }
+  if (argument.kind == ArgumentKind::client_field && std::ranges::find(kClientFields, word) == kClientFields.end()) {
+    return fmt::format("{} is no field: {}", as_quoted(word), fmt::join(kClientFields, ", "));
   }
   const auto range = range_of(argument.kind);
   if (!range) return "";

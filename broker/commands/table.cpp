@@ -40,12 +40,12 @@ std::string field(const std::string& text) {
 
 }  // namespace
 
-std::string columns_of(const Table& table) {
+std::string columns_of(const Table& table, bool has_header) {
   std::string text;
   for (const Column& column : table.columns) {
-    if (*column.heading != '\0') text += padded(column.heading, column);
+    if (has_header && *column.heading != '\0') text += padded(column.heading, column);
   }
-  text += '\n';
+  if (has_header) text += '\n';
   for (const auto& row : table.rows) {
     for (std::size_t i = 0; i < row.size(); ++i) {
       const Column& column = table.columns[i];

@@ -13,7 +13,7 @@
 
 namespace mpsshim::broker {
 
-enum class AnswerFormat { text, csv, csv_without_header, json };
+enum class AnswerFormat { text, text_without_header, csv, csv_without_header, json };
 
 // A number by its digits: "12.5".
 struct Decimal {
@@ -38,7 +38,7 @@ struct Table {
 };
 
 // For a person; "-" where there is no value.
-[[nodiscard]] std::string columns_of(const Table& table);
+[[nodiscard]] std::string columns_of(const Table& table, bool has_header = true);
 // RFC 4180, with "\n" at the end of lines. Nothing where there is no value; numbers of a list are separated by blanks.
 [[nodiscard]] std::string comma_separated(const Table& table, bool has_header);
 // An array of objects. The place for it is open.

@@ -56,10 +56,10 @@ def main():
                  "get_device_pinned_mem_limit": [server, "0"], "get_active_thread_percentage": [server]}
     for command in keys:
         check_keys(command, document(command, *arguments.get(command, [])), keys[command])
-    assert len(keys) == 14, keys
+    assert len(keys) == 16, keys
     clients = document("ps")["clients"]
     assert len(clients) == 1 and NAME in clients[0]["command"], clients
-    for command, rows in (("ps", "clients"), ("servers", "servers"), ("users", "users"), ("device_query", "devices"), ("namespace list", "namespaces")):
+    for command, rows in (("ps", "clients"), ("servers", "servers"), ("users", "users"), ("device_query", "devices"), ("namespace list", "namespaces"), ("client list", "clients"), ("device list", "devices")):
         table = list(csv.DictReader(io.StringIO(answer(*command.split(), "--csv"), newline=""), strict=True))
         objects = document(command)[rows]
         assert len(table) == len(objects) > 0, command

@@ -20,6 +20,13 @@ Cell uuid(const proto::DriverFacts* facts, unsigned device) {
   return {text, text.substr(0, kShown)};
 }
 
+// The manual has no word for the size without a limit.
+std::string size_text(std::uint64_t bytes) {
+  if (bytes == 0) return "no limit";
+  if (bytes % (1ull << 30) == 0) return fmt::format("{}G", bytes >> 30);
+  return bytes % (1ull << 20) == 0 ? fmt::format("{}M", bytes >> 20) : fmt::format("{}K", bytes >> 10);
+}
+
 std::string age_text(std::chrono::milliseconds age) {
   const auto seconds = age.count() / 1'000;
   const auto minutes = seconds / 60, hours = minutes / 60, days = hours / 24;

@@ -23,6 +23,8 @@ namespace mpsshim::broker::control {
 [[nodiscard]] std::string uuid_text(const proto::DeviceFacts& device);
 // Shown is "GPU-cb1213a3-d6a4-be7f": enough of the UUID to tell devices apart, as NVIDIA's ps prints it. `facts`: nullptr before a server was ready.
 [[nodiscard]] Cell uuid(const proto::DriverFacts* facts, unsigned device);
+// "1G", "900M": as the manual writes limits, which has no word for none.
+[[nodiscard]] std::string size_text(std::uint64_t bytes);
 // "7s", "4:05", "1:00:07", "12d 03:00": two or three figures of it.
 [[nodiscard]] std::string age_text(std::chrono::milliseconds age);
 

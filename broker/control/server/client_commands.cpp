@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands about one client (`client ...`).
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include <cuda.h>
 #include <fmt/format.h>
 
+#include "broker/control/base/process_identity.hpp"
+#include "broker/control/server/cells.hpp"
 #include "broker/control/server/commands.hpp"
+#include "broker/printable.hpp"
 #include "proto/memory_limit.hpp"
 #include "proto/provision.hpp"
 
@@ -38,15 +43,84 @@ void Commands::set_client(const ParsedCommand& command, const Answer& answer) co
   if (change.client_priority && fault.empty()) fault = fault_of_priority(*change.client_priority);
   if (!fault.empty()) return answer({false, fault});
 
+  const std::vector<std::uint64_t> sessions = sessions_of(command, of_device, fault);
+  if (sessions.empty()) return answer({false, fault});
+  change_sessions(sessions, change, answer);
+}
+
+std::vector<std::uint64_t> Commands::sessions_of(const ParsedCommand& command, std::optional<unsigned> device, std::string& fault) const {
   std::vector<std::uint64_t> sessions;
   for (const auto& [id, session] : manager_.sessions()) {
-    const bool is_its = session.client.pid == static_cast<pid_t>(command.number("PID")) && (!of_device || session.device == *of_device);
-    if (is_its) sessions.push_back(id);
+    const bool is_its = session.client.pid == static_cast<pid_t>(command.number("PID")) && (!device || session.device == *device);
+    if (is_its && session.phase != SessionPhase::closing) sessions.push_back(id);
   }
-  if (sessions.empty()) {
-    return answer({false, fmt::format("there is no client with pid {}{}: see ps", command.text("PID"), of_device ? " on that device" : "")});
+  if (sessions.empty()) fault = fmt::format("there is no client with pid {}{}: see ps", command.text("PID"), device ? " on that device" : "");
+  return sessions;
+}
+
+void Commands::terminate_anywhere(const ParsedCommand& command, const Answer& answer) const {
+  std::string fault;
+  const std::vector<std::uint64_t> sessions = sessions_of(command, std::nullopt, fault);
+  if (sessions.empty()) return answer({false, fault});
+  terminate_sessions(sessions, answer);
+}
+
+Commands::Result Commands::list_clients(const ParsedCommand& command) const {
+  std::string fault;
+  const ManagedExecutor* const only = server(command, "--server", fault);
+  if (!fault.empty()) return {false, fault};
+  Table table{{{"pid", "PID", 10}, {"server", "SERVER", 10}, {"device", "DEVICE", 8}, {"namespace", "NAMESPACE", 18}, {"command", "COMMAND"}}, {}};
+  for (const auto& [id, session] : manager_.sessions()) {
+    if (only != nullptr && session.executor != only) continue;
+    table.rows.push_back({positive(session.client.pid),
+                          positive(session.executor != nullptr ? session.executor->number().number() : -1),
+                          number(session.device),
+                          {session.name_space.empty() ? Namespaces::kDefault : session.name_space},
+                          {session.client.command}});
   }
-  change_sessions(sessions, change, answer);
+  return answer_with(command, "clients", table);
+}
+
+// By itself, for scripts.
+Commands::Result Commands::get_client(const ParsedCommand& command) const {
+  std::string fault, text;
+  const std::string& field = command.text("FIELD");
+  for (const std::uint64_t id : sessions_of(command, std::nullopt, fault)) {
+    const ClientSession& session = *manager_.find(id);
+    std::string value;
+    if (field == "pid") value = fmt::format("{}", session.client.pid);
+    if (field == "server") value = session.executor != nullptr ? fmt::format("{}", session.executor->number().number()) : "-";
+    if (field == "device") value = fmt::format("{}", session.device);
+    if (field == "pci-id") value = manager_.facts() != nullptr ? manager_.facts()->device[session.device].pci_bus_id : "-";
+    if (field == "linux-ns") value = pid_namespace_of(session.client.pid);
+    if (field == "maws-ns") value = session.name_space.empty() ? Namespaces::kDefault : session.name_space;
+    if (field == "cmd") value = session.client.command;
+    if (field == "active-thread-percentage") value = proto::percentage_text(session.thread_percentage.value_or(proto::kWholePercentage));
+    if (field == "pinned-memory-limit") value = size_text(session.memory_limit_bytes.value_or(0));
+    if (field == "client-priority") value = fmt::format("{}", session.client_priority.value_or(0));
+    text += printable(value) + '\n';
+  }
+  return {fault.empty(), fault.empty() ? text : fault};
+}
+
+Commands::Result Commands::list_devices(const ParsedCommand& command) const {
+  const proto::DriverFacts* const facts = manager_.facts();
+  if (facts == nullptr) return {false, "no server is ready: its devices are not known yet"};
+  Table table{{{"ordinal", "ORDINAL", 9},
+               {"pci_id", "PCI-ID", 14},
+               {"uuid", "DEVICE-UUID", 42},
+               {"name", "NAME", 34},
+               {"total_sms", "TOTAL-SMS", 11},
+               {"total_chunks", "TOTAL-CHUNKS"}},
+              {}};
+  for (unsigned device = 0; device < std::min(facts->device_count, proto::kMaxDevices); ++device) {
+    const proto::DeviceFacts& of = facts->device[device];
+    const auto all = static_cast<std::uint32_t>(std::max(of.attribute[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT], 0));
+    const std::uint32_t unit = proto::partition_unit(of.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR]);
+    const bool can_part = facts->driver_version >= proto::kFirstDriverWithShares;
+    table.rows.push_back({number(device), known(of.pci_bus_id), {uuid_text(of)}, known(of.name), number(all), number(can_part ? all / unit : 1)});
+  }
+  return answer_with(command, "devices", table);
 }
 
 void Commands::change_sessions(const std::vector<std::uint64_t>& sessions, const ClientChange& change, const Answer& answer) const {

@@ -38,6 +38,7 @@ void Commands::execute(const std::string& line, Answer answer, pid_t asker) cons
   if (name == "start_server") return answer(start_server(command));
   if (name == "quit") return answer(quit(command));
   if (name == "client set") return set_client(command, answer);
+  if (name == "client terminate") return terminate_anywhere(command, answer);
   if (name == "namespace create" || name == "namespace delete") return answer(change_namespace(command));
   if (name == "namespace set") return set_namespace(command, answer);
   if (name == "hold") return answer(hold(command, asker));
@@ -165,6 +166,10 @@ void Commands::terminate_client(const ParsedCommand& command, const Answer& answ
     const std::string& name = command.text("SERVER");
     return answer(failure(fmt::format("server {} has no client with pid {}: see get_client_list {}", name, command.text("PID"), name)));
   }
+  terminate_sessions(sessions, answer);
+}
+
+void Commands::terminate_sessions(const std::vector<std::uint64_t>& sessions, const Answer& answer) const {
   const auto left = std::make_shared<std::size_t>(sessions.size());
   for (const std::uint64_t id : sessions) {
     if (ClientSession* session = manager_.find(id)) {

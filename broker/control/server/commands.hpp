@@ -63,7 +63,15 @@ class Commands {
   [[nodiscard]] Result hold(const ParsedCommand& command, pid_t asker) const;
   void restart(const ParsedCommand& command, const Answer& answer) const;
   void terminate_client(const ParsedCommand& command, const Answer& answer) const;
-  void set_client(const ParsedCommand& command, const Answer& answer) const;  // client_commands.cpp
+  void terminate_sessions(const std::vector<std::uint64_t>& sessions, const Answer& answer) const;
+  // client_commands.cpp
+  void set_client(const ParsedCommand& command, const Answer& answer) const;
+  void terminate_anywhere(const ParsedCommand& command, const Answer& answer) const;
+  [[nodiscard]] Result list_clients(const ParsedCommand& command) const;
+  [[nodiscard]] Result get_client(const ParsedCommand& command) const;
+  [[nodiscard]] Result list_devices(const ParsedCommand& command) const;
+  // Of the client that PID names, on that device or on all; none: `fault` says so.
+  [[nodiscard]] std::vector<std::uint64_t> sessions_of(const ParsedCommand& command, std::optional<unsigned> device, std::string& fault) const;
   // namespace_commands.cpp
   [[nodiscard]] Result list_namespaces(const ParsedCommand& command) const;
   [[nodiscard]] Result change_namespace(const ParsedCommand& command) const;

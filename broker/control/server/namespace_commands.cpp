@@ -16,7 +16,7 @@ namespace mpsshim::broker::control {
 
 namespace {
 
-std::vector<std::uint64_t> sessions_of(const SessionManager& manager, const Namespace* of) {
+std::vector<std::uint64_t> members_of(const SessionManager& manager, const Namespace* of) {
   std::vector<std::uint64_t> found;
   for (const auto& [id, session] : manager.sessions()) {
     if (manager.namespace_of(session) == of) found.push_back(id);
@@ -53,7 +53,7 @@ Commands::Result Commands::list_namespaces(const ParsedCommand& command) const {
     const std::uint32_t percentage = of.thread_percentage != 0 ? of.thread_percentage : proto::kWholePercentage;
     table.rows.push_back({{key.second},
                           number(key.first == kHome ? geteuid() : key.first),
-                          number(sessions_of(manager_, &of).size()),
+                          number(members_of(manager_, &of).size()),
                           {held, shown},
                           of.memory_limit_bytes != 0 ? mib(of.memory_limit_bytes) : Cell{nullptr},
                           {Decimal{proto::percentage_text(percentage)}},
@@ -73,7 +73,7 @@ Commands::Result Commands::change_namespace(const ParsedCommand& command) const 
     return {false, fmt::format("there are {} namespaces, which is as many as there may be: see namespace delete", Namespaces::kMost)};
   }
   if (found == nullptr) return {false, no_such(key.second)};
-  if (const std::size_t clients = sessions_of(manager_, found).size(); clients != 0) {
+  if (const std::size_t clients = members_of(manager_, found).size(); clients != 0) {
     return {false, fmt::format("namespace {} has {} client{}: see ps -l", key.second, clients, clients == 1 ? "" : "s")};
   }
   namespaces.erase(key);
@@ -99,7 +99,7 @@ void Commands::set_namespace(const ParsedCommand& command, const Answer& answer)
   if (percentage) of.thread_percentage = *percentage == proto::kWholePercentage ? 0 : *percentage;
   if (change.client_priority) of.client_priority = change.client_priority;
   if (command.has("--pinned-memory-limit")) of.memory_limit_bytes = proto::parse_memory_size(command.text("--pinned-memory-limit")).value_or(0);
-  change_sessions(sessions_of(manager_, &of), change, answer);
+  change_sessions(members_of(manager_, &of), change, answer);
 }
 
 }  // namespace mpsshim::broker::control

@@ -224,8 +224,7 @@ void Client::run_kept(const std::string& kind) {
   if (kind == "kept_stream") return run_in(kept_stream_);
   CUgraphExec& kept = kind == "kept_graph" ? kept_graph_ : kept_changed_;
   if (kept == nullptr) kept = make_graph(kind == "kept_changed", kept_stream_);
-  CU(cuGraphLaunch(kept, kept_stream_));
-  CU(cuStreamSynchronize(kept_stream_));
+  CU(cuGraphLaunch(kept, kept_stream_)), CU(cuStreamSynchronize(kept_stream_));
 }
 
 void Client::run_green() {

@@ -133,6 +133,17 @@ TEST_CASE("client set: a client that ends meanwhile is told of") {
   CHECK(broker.answered->text == "the client has ended meanwhile");
 }
 
+TEST_CASE("client terminate: on whatever server it is") {
+  Broker broker;
+  proto::Attached attached;
+  TestClient client = broker.attach(&attached);
+  broker.console.commands.execute("client terminate " + broker.pid, [&](const Commands::Result& result) { broker.answered = result; });
+  (void)broker.executor().expect<message::SessionClose>();
+  broker.await_answer();
+  CHECK(broker.answered->text == "0\n");
+  CHECK(broker.session(attached.session).lost_error == CUDA_ERROR_MPS_CLIENT_TERMINATED);
+}
+
 TEST_CASE("a server has begun with its first client, or when it was asked for") {
   Broker broker;
   CHECK(broker.console.ok("servers --json").find(R"("has_begun":0)") != std::string::npos);

@@ -170,6 +170,24 @@ TEST_CASE("answers: clients, servers and users, in all forms") {
             .starts_with("uid,sessions,sessions_limit,servers,servers_limit,device_bytes,device_limit_bytes,host_bytes,host_limit_bytes\n"));
 }
 
+TEST_CASE("answers: in the words of version 3") {
+  ControlFixture broker;
+  broker.serve();
+  Console console(broker);
+  const std::string server = std::to_string(broker.executor().pid);
+  CHECK(console.ok("client list --all").starts_with("PID       SERVER    DEVICE  NAMESPACE         COMMAND\n"));
+  CHECK(console.ok("client list --format=csv,noheader") == "");
+  const TestClient client = broker.attach();
+  CHECK(console.ok("client list --server " + server + " --format=csv,noheader").starts_with(pid() + "," + server + ",0,default,"));
+  CHECK(console.ok("client list --format=table,noheader").starts_with(pid() + " "));
+  CHECK(console.ok("client get " + pid() + " server") == server + "\n");
+  CHECK(console.ok("client get " + pid() + " maws-ns") == "default\n");
+  CHECK(console.ok("client get " + pid() + " active-thread-percentage") == "100.0\n");
+  CHECK(console.ok("client get " + pid() + " pinned-memory-limit") == "no limit\n");
+  const std::string uuid = "GPU-00000000-0000-0000-0000-000000000000";
+  CHECK(console.ok("device list --format=csv") == "ordinal,pci_id,uuid,name,total_sms,total_chunks\n0,," + uuid + ",,0,0\n1,," + uuid + ",,0,0\n");
+}
+
 TEST_CASE("answers: devices") {
   ControlFixture broker;
   broker.serve();
@@ -206,6 +224,6 @@ TEST_CASE("answers: every question of the table is answered, and as JSON where t
     CHECK(std::count(json.begin(), json.end(), '\n') == 1);
     ++documents;
   }
-  CHECK(documents == 14);
+  CHECK(documents == 16);
   CHECK(console.ok("help").find("ps [-l] [-p PID] [--json | --csv]\n") != std::string::npos);
 }
