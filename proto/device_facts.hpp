@@ -27,12 +27,24 @@ struct DeviceFacts {
   std::uint32_t is_cpu_device;  // 1: the CPU driver's, which runs PTX only, and not all of it
 };
 
+inline constexpr std::uint32_t kMaxPeerAttribute = 8;  // ids 1..7 are probed
+inline constexpr std::uint32_t kMaxAtomicOperations = 16;
+
+// What one device can do with another's memory; all 0 where the driver does not say, and of a device with itself.
+struct PeerFacts {
+  std::uint32_t can_access;                               // cuDeviceCanAccessPeer
+  std::int32_t attribute[kMaxPeerAttribute];              // cuDeviceGetP2PAttribute; valid where attribute_status is 0
+  std::uint16_t attribute_status[kMaxPeerAttribute];      // CUresult
+  std::uint32_t atomic_capability[kMaxAtomicOperations];  // cuDeviceGetP2PAtomicCapabilities, by CUatomicOperation
+};
+
 struct DriverFacts {
   std::uint32_t size_bytes;      // sizeof(DriverFacts) of the writer; a reader takes what it knows
   std::int32_t driver_version;   // cuDriverGetVersion
   std::uint32_t device_count;
   std::uint32_t module_loading_mode;  // CUmoduleLoadingMode
   DeviceFacts device[kMaxDevices];
+  PeerFacts peer[kMaxDevices][kMaxDevices];  // the accessing device, then the one whose memory it is
 };
 static_assert(sizeof(DeviceFacts) % 8 == 0 && sizeof(DriverFacts) % 8 == 0);
 

@@ -7,6 +7,7 @@
 
 #include "interposer/forward/host_functions.hpp"
 #include "interposer/forward/memory/device_leases.hpp"
+#include "interposer/forward/memory/peer_pieces.hpp"
 #include "interposer/forward/memory/registered.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/call_session.hpp"
@@ -58,8 +59,14 @@ std::uint32_t session_of_side(const CopySide& side) { return session_holding(sid
 
 CopySide moved_by(const CopySide& side, std::size_t bytes) { return {side.address + bytes, side.named}; }
 
+bool is_reached(const CopyEnd& end) {
+  const auto holder = end.side.named == Named::host ? std::nullopt : session_holding(end.side.address);
+  return !holder || *holder == ActingSession::index() || PeerPieces::instance().reaches(end.side.address, end.bytes);
+}
+
 CUresult transfer(const CopySide& destination, const CopySide& source, std::size_t bytes) {
   const std::uint32_t to = session_of_side(destination), from = session_of_side(source);
+  if (const auto by = session_reaching({destination, bytes}, {source, bytes})) return copy_piece(*by, destination, source, bytes);
   std::vector<std::byte> piece(std::min(bytes, kPieceBytes));
   const CopySide between{reinterpret_cast<std::uintptr_t>(piece.data()), Named::host};
   for (std::size_t done = 0; done < bytes; done += piece.size()) {
@@ -118,13 +125,32 @@ bool is_across(const CopySide& destination, const CopySide& source) {
   return is_anothers(destination) || is_anothers(source);
 }
 
+bool reaches_both(const CopySide& destination, const CopySide& source, std::size_t bytes) {
+  return is_reached({destination, bytes}) && is_reached({source, bytes});
+}
+
+std::optional<std::uint32_t> session_reaching(const CopyEnd& destination, const CopyEnd& source) {
+  for (const std::uint32_t index : {session_of_side(destination.side), session_of_side(source.side), ActingSession::index()}) {
+    const ActingSession acting(index);
+    if (is_reached(destination) && is_reached(source)) return index;
+  }
+  return std::nullopt;
+}
+
+CUresult finish_default_streams(const CopySide& destination, const CopySide& source) {
+  for (const CopySide& side : {destination, source}) {
+    if (const CUresult error = finish_default_stream(session_of_side(side)); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult copy_across_now(CopySide destination, CopySide source, std::size_t bytes) {
   if (bytes == 0) return CUDA_SUCCESS;
   if (const CUresult error = begin_in_current_order(); error != CUDA_SUCCESS) return error;
   for (const CopySide& side : {destination, source}) {
     if (const CUresult error = check_side(side, bytes); error != CUDA_SUCCESS) return error;
-    if (const CUresult error = finish_default_stream(session_of_side(side)); error != CUDA_SUCCESS) return error;
   }
+  if (const CUresult error = finish_default_streams(destination, source); error != CUDA_SUCCESS) return error;
   return transfer(destination, source, bytes);
 }
 

@@ -2,8 +2,9 @@
 // What concerns several sessions of a process at once: whose an address is, copies between devices, waits for another device's events. None of this
 // is reached by a process with one session. Any thread.
 //
-// Devices are no peers of one another: a copy goes through memory of this process, as with NVIDIA's driver where two GPUs cannot reach each other. A
-// stream that waits for another device's event, or copies, is held back by a host function of the library's own (host_functions.hpp).
+// A copy between devices is one of the driver's where a session reaches both ends (peer_access.hpp). Else it goes through memory of this process, as
+// with NVIDIA's driver where peer access is not enabled. A stream that waits for another device's event, or copies so, is held back by a host
+// function of the library's own (host_functions.hpp).
 #pragma once
 
 #include <cstddef>
@@ -41,6 +42,16 @@ template <typename F>
 
 // Whether a side is device memory of another session than the one that the calling thread acts for.
 [[nodiscard]] bool is_across(const CopySide& destination, const CopySide& source);
+// Whether the session that the calling thread acts for can make the copy by itself.
+[[nodiscard]] bool reaches_both(const CopySide& destination, const CopySide& source, std::size_t bytes);
+// The session that can, of two ends with different extents: one of those whose memory they are, or the acting one.
+struct CopyEnd {
+  CopySide side;
+  std::size_t bytes = 0;
+};
+[[nodiscard]] std::optional<std::uint32_t> session_reaching(const CopyEnd& destination, const CopyEnd& source);
+// What the default streams of both sessions have is done.
+[[nodiscard]] CUresult finish_default_streams(const CopySide& destination, const CopySide& source);
 // Behind what the default streams of both sessions have; done when it returns.
 [[nodiscard]] CUresult copy_across_now(CopySide destination, CopySide source, std::size_t bytes);
 // Copies in streams' order that have not been made yet: waited for before device memory is given back, which they may be about to use.

@@ -12,6 +12,7 @@
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/registered.hpp"
 #include "interposer/forward/modules.hpp"
+#include "interposer/forward/peer_access.hpp"
 #include "interposer/forward/streams.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "proto/mutex.hpp"
@@ -50,6 +51,7 @@ void release_persisting_cache(CUcontext context) {
 }  // namespace
 
 void release_context_objects(CUcontext context) {
+  PeerAccess::instance().forget(to_id(context).value);
   // After a sticky error there is nobody to tell; the control process releases all of it when this process ends.
   if (synchronize_all_streams() != CUDA_SUCCESS || !session().is_attached()) return;
   if (const auto found = find_context(context); found && found->primary) GreenContexts::instance().destroy_all();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device management and peer access, from the published facts (CUDA Driver API manual, "Device Management", "Peer Context Memory Access").
+// Device management, and what devices can do with one another's memory, from the published facts (CUDA Driver API manual, "Device Management",
+// "Peer Context Memory Access").
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
@@ -159,27 +160,25 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* pciBusId) {
   return CUDA_ERROR_INVALID_DEVICE;
 }
 
-// No device can reach another's memory: copies go through the host (forward/across_sessions.hpp).
 CUresult cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevice peerDev) {
   if (device_facts(dev) == nullptr || device_facts(peerDev) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   if (canAccessPeer == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *canAccessPeer = 0;
+  *canAccessPeer = static_cast<int>(peer_facts(dev, peerDev).can_access);
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice) {
   if (device_facts(srcDevice) == nullptr || device_facts(dstDevice) == nullptr || srcDevice == dstDevice) return CUDA_ERROR_INVALID_DEVICE;
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  switch (attrib) {
-    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
-    case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
-    case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
-    case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED: *value = 0; return CUDA_SUCCESS;
-    default: return CUDA_ERROR_INVALID_VALUE;
-  }
+  const auto id = static_cast<std::uint32_t>(attrib);
+  if (id == 0 || id >= proto::kMaxPeerAttribute) return CUDA_ERROR_INVALID_VALUE;
+  const proto::PeerFacts& facts = peer_facts(srcDevice, dstDevice);
+  if (facts.attribute_status[id] == CUDA_ERROR_NOT_SUPPORTED) return CUDA_ERROR_INVALID_VALUE;  // a driver without the function
+  // Arrays are their own session's alone.
+  *value = attrib == CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED ? 0 : facts.attribute[id];
+  return static_cast<CUresult>(facts.attribute_status[id]);
 }
 
-// Devices that are no peers of one another have no operation that their link supports.
 CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations, unsigned int count, CUdevice srcDevice,
                                           CUdevice dstDevice) {
   constexpr unsigned kOperations = 13;  // CU_ATOMIC_OPERATION_MAX
@@ -188,20 +187,9 @@ CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities, const CUat
   if (std::any_of(operations, operations + count, [](CUatomicOperation one) { return static_cast<unsigned>(one) >= kOperations; })) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  std::fill_n(capabilities, count, 0u);
+  const proto::PeerFacts& facts = peer_facts(srcDevice, dstDevice);
+  std::transform(operations, operations + count, capabilities, [&](CUatomicOperation one) { return facts.atomic_capability[one]; });
   return CUDA_SUCCESS;
-}
-
-// Neither contexts of one device nor those of two are peers of one another.
-CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
-  if (Flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
-  return find_context(peerContext) ? CUDA_ERROR_PEER_ACCESS_UNSUPPORTED : CUDA_ERROR_INVALID_CONTEXT;
-}
-
-CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {
-  if (const CUresult error = require_context(); error != CUDA_SUCCESS) return error;
-  return find_context(peerContext) ? CUDA_ERROR_PEER_ACCESS_NOT_ENABLED : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 // The ABI of CUDA 3.1 and older: as much as 32 bits can say.

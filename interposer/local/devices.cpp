@@ -73,6 +73,8 @@ const proto::DeviceFacts* device_facts(CUdevice device) {
 
 std::uint32_t broker_ordinal(CUdevice device) { return visible[static_cast<std::size_t>(device)]; }
 
+const proto::PeerFacts& peer_facts(CUdevice device, CUdevice owner) { return driver_facts().peer[broker_ordinal(device)][broker_ordinal(owner)]; }
+
 void note_thread_percentage(std::uint32_t broker_ordinal, std::uint32_t percentage) {
   if (broker_ordinal < thread_percentages.size()) thread_percentages[broker_ordinal].store(percentage, std::memory_order_relaxed);
 }

@@ -25,6 +25,8 @@ namespace mpsshim::interposer {
 // Null if there is no such device.
 [[nodiscard]] const proto::DeviceFacts* device_facts(CUdevice device);
 [[nodiscard]] std::uint32_t broker_ordinal(CUdevice device);
+// What the hardware lets `device` do with the memory of `owner`; both exist.
+[[nodiscard]] const proto::PeerFacts& peer_facts(CUdevice device, CUdevice owner);
 
 // What part of that device's multiprocessors the broker says that this process has, in hundredths of a percent (proto/provision.hpp). Any thread.
 void note_thread_percentage(std::uint32_t broker_ordinal, std::uint32_t percentage);

@@ -234,6 +234,11 @@ TEST_CASE("one program on two devices: NULL streams of each") { run_on_two("null
 TEST_CASE("one program on two devices: children of fork") { run_on_two("forks"); }
 TEST_CASE("one program on two devices: graphs") { run_on_two("graphs"); }
 TEST_CASE("one program on two devices: one of them is reset") { run_on_two("reset"); }
+TEST_CASE("one program on two devices: whether they reach each other's memory") { run_on_two("peer_answers"); }
+TEST_CASE("one program on two devices: one reaches the other's memory") { run_on_two("peers"); }
+TEST_CASE("one program on two devices: copies where one reaches the other's memory") { run_on_two("peer_copies"); }
+TEST_CASE("one program on two devices: mapped memory for both") { run_on_two("peer_mappings"); }
+TEST_CASE("one program on two devices: a pool for both") { run_on_two("peer_pools"); }
 TEST_CASE("one program on two devices: threads that change between them") { run_on_two("threads"); }
 TEST_CASE("one program on two devices: a fault on one") { run_on_two("fault", false); }
 

@@ -23,9 +23,9 @@ struct ResourceLimits {
   std::size_t all_descriptors = 0;
   std::uint64_t client_host_bytes = 0;  // segments and images, at their size: memory that is not touched yet counts
   std::uint64_t all_host_bytes = 0;
-  // A process has one connection and one session; a few more where it was begun anew or holds the library twice.
+  // A process has one connection and one session for each device that it works on; a few more where it was begun anew or holds the library twice.
   std::size_t process_connections = 16;
-  std::size_t process_sessions = 4;
+  std::size_t process_sessions = 4;  // on each device
   std::size_t connections = 0;
   std::size_t further_leases = 32;  // of one session: enough for a device of 8 ranges in fragments
   UserLimits user;

@@ -15,6 +15,7 @@ SessionCondition Investigation::condition_of(const ClientSession& session, bool 
   condition.client_gone = session.phase == SessionPhase::closing;
   condition.terminated = session.phase == SessionPhase::terminating;
   condition.ranges = session.more_leases;
+  condition.ranges.insert(condition.ranges.end(), session.peer_leases.begin(), session.peer_leases.end());
   condition.ranges.push_back(session.device_lease);
   condition.ranges.push_back(session.pinned_lease);
   return condition;

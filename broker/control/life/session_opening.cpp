@@ -126,6 +126,9 @@ void SessionOpening::restore_memory(const ClientSession& session, ManagedExecuto
   for (const proto::Lease& lease : session.more_leases) {
     executor.send(message::LeaseRestore{.session = session.id, .lease = lease});
   }
+  for (const proto::Lease& lease : session.peer_leases) {
+    executor.send(message::LeaseRestore{.session = session.id, .lease = lease, .is_peers = 1});
+  }
   if (session.variables.valid()) {
     executor.send({message::VariablesRestore{.session = session.id}, {.variables = session.variables.get()}});
   }

@@ -119,7 +119,7 @@ const proto::DriverFacts* SessionManager::facts() const {
 CUresult SessionManager::create(const ClientIdentity& client, unsigned device, ClientSession*& session) {
   if (facts() == nullptr) return CUDA_ERROR_MPS_SERVER_NOT_READY;
   if (device >= facts()->device_count) return CUDA_ERROR_INVALID_DEVICE;
-  if (std::string why; !holdings_.may_open(client, why)) {
+  if (std::string why; !holdings_.may_open(client, device, why)) {
     complain("pid {} ({}) is refused: {}.", client.pid, client.command, why);
     return CUDA_ERROR_MPS_MAX_CLIENTS_REACHED;
   }

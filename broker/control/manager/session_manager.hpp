@@ -69,6 +69,9 @@ class SessionManager final : public ExecutorOwner {
     opening_.replace_lease(session, refused, std::move(answer));
   }
   [[nodiscard]] std::optional<proto::Lease> add_lease(ClientSession& session, std::uint64_t size_bytes) { return ranges_.add(session, size_bytes); }
+  [[nodiscard]] CUresult open_peers(ClientSession& session, std::uint64_t address, proto::Lease& lease) {
+    return ranges_.open_peers(session, address, *facts(), lease);
+  }
   [[nodiscard]] bool may_hold(const ClientSession& session, std::uint64_t more_bytes, std::string& why) const {
     return holdings_.may_hold(session, more_bytes, why);
   }

@@ -41,6 +41,7 @@ void save_memory(StateWriter& state, const ClientSession& session) {
     state.number(address);
     state.number(chunk.size_bytes);
     state.number(chunk.charge->number());
+    state.number(chunk.charge->device());
     state.file(chunk.handle);
   }
   state.number(session.channel ? 1 : 0);
@@ -83,6 +84,7 @@ void save_session(StateWriter& state, const ClientSession& session) {
   state.number(static_cast<std::uint64_t>(session.began_at.time_since_epoch().count()));
   state.number(counts.gpu_ns);
   state.number(counts.launches);
+  save_leases(state, session.peer_leases);
 }
 
 }  // namespace
@@ -126,8 +128,9 @@ void SessionHandover::restore_memory(StateReader& state, ClientSession& session,
     const std::uint64_t size_bytes = state.number();
     // Sessions that share memory are charged once.
     const std::uint64_t number = state.version() >= 5 ? state.number() : 0;
+    const unsigned device = state.version() >= 11 ? static_cast<unsigned>(state.number()) : session.device;
     DeviceChargeRef& charge = charges[number];
-    if (charge == nullptr || number == 0) charge = parts_.quota.add(session.device, session.client.uid, session.device_held, size_bytes);
+    if (charge == nullptr || number == 0) charge = parts_.quota.add(device, session.client.uid, session.device_held, size_bytes);
     session.chunks.add(address, size_bytes, state.file(), charge);
   }
   if (state.number() == 0) return;
@@ -183,6 +186,7 @@ void SessionHandover::restore_session(StateReader& state, Charges& charges) cons
     const std::uint64_t gpu_ns = state.number();
     session.counts.set({gpu_ns, state.number()});
   }
+  if (state.version() >= 11) session.peer_leases = restore_leases(state);
   const bool waits = session.phase == SessionPhase::waiting || session.phase == SessionPhase::moved || session.phase == SessionPhase::lost;
   if (!parts_.ranges.claim(session) || !waits) state.fail();
 }

@@ -66,6 +66,7 @@ class ClientConnection {
   void on(const proto::SegmentCreate& request);
   void on(const proto::SegmentOpen& request);
   void on(const proto::LeaseAdd& request);
+  void on(const proto::PeerLease& request);
   void on(const proto::OutputTake& request);
   void on(const proto::LeaseReplace& request);
 

@@ -96,9 +96,11 @@ void ClientConnection::on(const proto::MemoryOpen& request) {
   CUresult status = CUDA_SUCCESS;
   ClientSession* session = live_session(status);
   if (session == nullptr) return answer(message, status);
-  bool is_own = false;
-  status = manager_.chunks().open(*session, request, message.size_bytes, is_own);
-  message.is_own = is_own ? 1 : 0;
+  DeviceChunks::Opened opened;
+  status = manager_.chunks().open(*session, request, *manager_.facts(), opened);
+  message.size_bytes = opened.size_bytes;
+  message.is_own = opened.is_own ? 1 : 0;
+  message.device = opened.device + 1;
   answer(message, status);
 }
 
@@ -117,6 +119,14 @@ void ClientConnection::on(const proto::LeaseAdd& request) {
   const auto lease = manager_.add_lease(*session, request.size_bytes);
   message.lease = lease.value_or(proto::Lease{});
   answer(message, lease ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+void ClientConnection::on(const proto::PeerLease& request) {
+  proto::PeerLeased message;
+  CUresult status = CUDA_SUCCESS;
+  ClientSession* session = live_session(status);
+  if (session != nullptr) status = manager_.open_peers(*session, request.address, message.lease);
+  answer(message, status);
 }
 
 // Also after the session has failed: a kernel's last words are an assertion's.

@@ -29,7 +29,7 @@ std::optional<proto::MemoryName> DeviceChunks::share(const ClientSession& sessio
   return shares_.name({session.id, object});
 }
 
-CUresult DeviceChunks::open(ClientSession& session, const proto::MemoryOpen& request, std::uint64_t& size_bytes, bool& is_own) {
+CUresult DeviceChunks::open(ClientSession& session, const proto::MemoryOpen& request, const proto::DriverFacts& facts, Opened& opened) {
   if (session.phase != SessionPhase::active) return CUDA_ERROR_MPS_SERVER_NOT_READY;
   const bool is_id = proto::MemoryId{request.memory}.has_kind() || proto::ExternalMemoryId{request.memory}.has_kind();
   if (!is_id || session.chunks.all().contains(request.memory)) return CUDA_ERROR_INVALID_VALUE;
@@ -41,12 +41,14 @@ CUresult DeviceChunks::open(ClientSession& session, const proto::MemoryOpen& req
     complain("{}: memory of {} is another user's; it is not opened.", session.name(), owner->name());
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (owner->device != session.device) return CUDA_ERROR_NOT_SUPPORTED;
+  // What a session has opened it may share in turn: the charge knows whose device it is.
+  const unsigned device = chunk->second.charge->device();
+  if (device != session.device && !proto::MemoryId{request.memory}.has_kind()) return CUDA_ERROR_NOT_SUPPORTED;
+  if (device != session.device && facts.peer[session.device][device].can_access == 0) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   if (session.announced.size() >= ClientSession::kMostAnnounced) return CUDA_ERROR_OUT_OF_MEMORY;
   session.announced.emplace(request.memory, chunk->second.charge);
-  size_bytes = chunk->second.size_bytes;
-  is_own = owner == &session;
-  session.executor->send({message::PieceAdd{.session = session.id, .memory = request.memory, .piece = ++last_piece_, .size_bytes = size_bytes},
+  opened = {chunk->second.size_bytes, owner == &session, device};
+  session.executor->send({message::PieceAdd{.session = session.id, .memory = request.memory, .piece = ++last_piece_, .size_bytes = opened.size_bytes},
                           {.handle = chunk->second.handle.get()}});
   return CUDA_SUCCESS;
 }

@@ -16,6 +16,7 @@
 #include "broker/control/sessions/session_table.hpp"
 #include "broker/control_messages.hpp"
 #include "proto/client_requests.hpp"
+#include "proto/device_facts.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -32,8 +33,13 @@ class DeviceChunks {
   // From clients.
   // A name for memory that the session holds; nothing: it holds no such memory.
   [[nodiscard]] std::optional<proto::MemoryName> share(const ClientSession& session, std::uint64_t object);
-  // Memory that another session of the same user has named.
-  [[nodiscard]] CUresult open(ClientSession& session, const proto::MemoryOpen& request, std::uint64_t& size_bytes, bool& is_own);
+  // Memory that another session of the same user has named, be it of another device that the session's can reach.
+  struct Opened {
+    std::uint64_t size_bytes = 0;
+    bool is_own = false;
+    unsigned device = 0;  // that has it
+  };
+  [[nodiscard]] CUresult open(ClientSession& session, const proto::MemoryOpen& request, const proto::DriverFacts& facts, Opened& opened);
   // Memory of another interface, behind a descriptor that the client has: looked at, and handed to its executor.
   [[nodiscard]] CUresult offer_external(ClientSession& session, const proto::ExternalOffer& request, const proto::FileDescriptor& descriptor,
                                         bool is_cpu_device);

@@ -20,8 +20,8 @@ class DeviceCharge {
  public:
   using Held = std::shared_ptr<std::uint64_t>;  // by a user on a device
   // `by_maker`: what the session that has made it holds; others that open it pay nothing.
-  DeviceCharge(Held held, Held by_maker, std::uint64_t number, std::uint64_t size_bytes)
-      : held_(std::move(held)), by_maker_(std::move(by_maker)), number_(number), size_bytes_(size_bytes) {
+  DeviceCharge(unsigned device, Held held, Held by_maker, std::uint64_t number, std::uint64_t size_bytes)
+      : device_(device), held_(std::move(held)), by_maker_(std::move(by_maker)), number_(number), size_bytes_(size_bytes) {
     *held_ += size_bytes_;
     *by_maker_ += size_bytes_;
   }
@@ -33,8 +33,10 @@ class DeviceCharge {
   // Tells pieces of memory apart in a hand-over.
   [[nodiscard]] std::uint64_t number() const { return number_; }
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
+  [[nodiscard]] unsigned device() const { return device_; }  // that has the memory, whichever sessions hold it
 
  private:
+  const unsigned device_;
   const Held held_;
   const Held by_maker_;
   const std::uint64_t number_;
@@ -55,7 +57,7 @@ class DeviceQuota {
   [[nodiscard]] DeviceChargeRef add(unsigned device, uid_t user, const DeviceCharge::Held& by_maker, std::uint64_t size_bytes) {
     DeviceCharge::Held& held = held_[{user, device}];
     if (held == nullptr) held = std::make_shared<std::uint64_t>(0);
-    return std::make_shared<const DeviceCharge>(held, by_maker, ++last_number_, size_bytes);
+    return std::make_shared<const DeviceCharge>(device, held, by_maker, ++last_number_, size_bytes);
   }
   [[nodiscard]] std::uint64_t limit() const { return limit_bytes_; }
   [[nodiscard]] std::uint64_t held(unsigned device, uid_t user) const {

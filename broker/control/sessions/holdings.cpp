@@ -37,7 +37,7 @@ std::map<uid_t, Holding> Holdings::by_user(const DeviceQuota& device_memory) con
   return users;
 }
 
-bool Holdings::may_open(const ClientIdentity& client, std::string& why) const {
+bool Holdings::may_open(const ClientIdentity& client, unsigned device, std::string& why) const {
   // Sessions whose client is gone are on their way out and cost nobody a place; but not without end.
   std::size_t living = 0, of_user = 0, of_process = 0;
   for (const auto& [id, session] : sessions_.all()) {
@@ -45,14 +45,14 @@ bool Holdings::may_open(const ClientIdentity& client, std::string& why) const {
     living += lives ? 1 : 0;
     of_user += lives && session.client.uid == client.uid ? 1 : 0;
     // 0 or less: of a pid namespace we do not see, where processes cannot be told apart.
-    of_process += client.pid > 0 && session.client.pid == client.pid ? 1 : 0;
+    of_process += client.pid > 0 && session.client.pid == client.pid && session.device == device ? 1 : 0;
   }
   if (living >= limits_.max_clients || sessions_.size() >= 2 * limits_.max_clients) {
     why = fmt::format("there are {} sessions already, which is the limit (--max-clients)", living);
   } else if (is_reached(of_user, limits_.resources.user.sessions)) {
     why = fmt::format("user {} has {} sessions already, which is the limit for one user (--user-sessions)", client.uid, of_user);
   } else if (of_process >= limits_.resources.process_sessions) {
-    why = fmt::format("it has {} sessions already, and a process needs one", of_process);
+    why = fmt::format("it has {} sessions on device {} already, and a process needs one", of_process, device);
   } else {
     return true;
   }

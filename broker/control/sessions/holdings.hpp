@@ -31,7 +31,7 @@ class Holdings {
 
   [[nodiscard]] std::map<uid_t, Holding> by_user(const DeviceQuota& device_memory) const;
   // If not, `why` says which limit is reached.
-  [[nodiscard]] bool may_open(const ClientIdentity& client, std::string& why) const;
+  [[nodiscard]] bool may_open(const ClientIdentity& client, unsigned device, std::string& why) const;
   // A descriptor and so many bytes of host memory more.
   [[nodiscard]] bool may_hold(const ClientSession& session, std::uint64_t more_bytes, std::string& why) const;
 

@@ -11,8 +11,20 @@
 namespace mpsshim::broker::control {
 
 namespace {
+
 constexpr std::size_t kRangesLogged = 4;  // of a session
+
+bool is_one_process(const ClientIdentity& a, const ClientIdentity& b) { return a.pid > 0 && a.pid == b.pid && a.uid == b.uid; }
+
+bool holds(const proto::Lease& lease, std::uint64_t address) { return address - lease.address < lease.size_bytes; }
+
+const proto::Lease* device_range_at(const ClientSession& session, std::uint64_t address) {
+  if (holds(session.device_lease, address)) return &session.device_lease;
+  const auto further = std::ranges::find_if(session.more_leases, [&](const proto::Lease& lease) { return holds(lease, address); });
+  return further != session.more_leases.end() ? &*further : nullptr;
 }
+
+}  // namespace
 
 void SessionRanges::make(const proto::DriverFacts& facts) {
   if (table_) return;
@@ -34,7 +46,7 @@ bool SessionRanges::replace(ClientSession& session, const proto::Lease& refused)
   const auto other = device ? table_->take_device(session.refused) : table_->take_pinned(session.refused);
   if (!other) return false;
   log_info("{}: gets {:#x} in place of {:#x}, which is in use in its process.", session.name(), other->address, refused.address);
-  table_->give_back(std::exchange(lease, *other));
+  give_back(std::exchange(lease, *other));
   return true;
 }
 
@@ -56,34 +68,77 @@ std::optional<proto::Lease> SessionRanges::add(ClientSession& session, std::uint
   return lease;
 }
 
+CUresult SessionRanges::open_peers(ClientSession& session, std::uint64_t address, const proto::DriverFacts& facts, proto::Lease& lease) {
+  if (session.phase != SessionPhase::active) return CUDA_ERROR_MPS_SERVER_NOT_READY;
+  for (const auto& [id, other] : sessions_.all()) {
+    const proto::Lease* const range = device_range_at(other, address);
+    if (range == nullptr) continue;
+    if (id == session.id || !is_one_process(session.client, other.client) || other.phase == SessionPhase::closing) {
+      complain("{}: asks for addresses of {}, which is not another session of its process; it does not get them.", session.name(), other.name());
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (facts.peer[session.device][other.device].can_access == 0) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    lease = *range;
+    if (std::ranges::any_of(session.peer_leases, [&](const proto::Lease& known) { return same_range(known, lease); })) return CUDA_SUCCESS;
+    session.peer_leases.push_back(lease);
+    ++also_held_[lease.address];
+    session.executor->send(message::LeaseAdd{.session = session.id, .lease = lease, .is_peers = 1});
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
 void SessionRanges::released(ClientSession& session, std::uint64_t address) {
-  const auto found = std::ranges::find(session.more_leases, address, &proto::Lease::address);
-  if (found == session.more_leases.end()) return;
-  table_->give_back(*found);
-  session.more_leases.erase(found);
+  for (std::vector<proto::Lease>* leases : {&session.more_leases, &session.peer_leases}) {
+    const auto found = std::ranges::find(*leases, address, &proto::Lease::address);
+    if (found == leases->end()) continue;
+    let_go(session, *found);
+    leases->erase(found);
+    return;
+  }
 }
 
 bool SessionRanges::claim(const ClientSession& session) {
-  bool claimed = table_->claim(session.device_lease) && table_->claim(session.pinned_lease);
-  for (const proto::Lease& lease : session.more_leases) claimed = claimed && table_->claim(lease);
+  bool claimed = claim(session.device_lease, false) && claim(session.pinned_lease, false);
+  for (const proto::Lease& lease : session.more_leases) claimed = claimed && claim(lease, false);
+  for (const proto::Lease& lease : session.peer_leases) claimed = claimed && claim(lease, true);
   return claimed;
+}
+
+// Sessions come in any order, and the owner of a range that another one reaches may have ended.
+bool SessionRanges::claim(const proto::Lease& lease, bool is_peers) {
+  if (table_->claim(lease)) {
+    if (is_peers) claimed_by_peers_.insert(lease.address);
+    return true;
+  }
+  if (!is_peers && claimed_by_peers_.erase(lease.address) == 0) return false;
+  ++also_held_[lease.address];
+  return true;
 }
 
 void SessionRanges::let_go(const ClientSession& session) {
   const Remnants::Leases leases{session.device_lease, session.pinned_lease};
   if (!remnants_.keep(session.id, leases)) give_back({leases});
-  for (const proto::Lease& lease : session.more_leases) {
-    const Remnants::Leases further{lease, {}};
-    if (!remnants_.keep(session.id, further)) give_back({further});
-  }
+  for (const proto::Lease& lease : session.more_leases) let_go(session, lease);
+  for (const proto::Lease& lease : session.peer_leases) let_go(session, lease);
+}
+
+void SessionRanges::let_go(const ClientSession& session, const proto::Lease& further) {
+  if (!remnants_.keep(session.id, {further, {}})) give_back(further);
 }
 
 void SessionRanges::give_back(const std::vector<Remnants::Leases>& leases) {
-  if (!table_) return;
   for (const Remnants::Leases& pair : leases) {
-    table_->give_back(pair.device);
-    table_->give_back(pair.pinned);
+    give_back(pair.device);
+    give_back(pair.pinned);
   }
+}
+
+void SessionRanges::give_back(const proto::Lease& lease) {
+  if (!table_) return;
+  const auto held = also_held_.find(lease.address);
+  if (held == also_held_.end()) return table_->give_back(lease);
+  if (--held->second == 0) also_held_.erase(held);
 }
 
 }  // namespace mpsshim::broker::control

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "broker/control/base/lease_table.hpp"
@@ -27,7 +29,10 @@ class SessionRanges {
   [[nodiscard]] bool replace(ClientSession& session, const proto::Lease& refused);
   // A further device range of at least `size_bytes`, announced to the session's executor; nothing: there is none.
   [[nodiscard]] std::optional<proto::Lease> add(ClientSession& session, std::uint64_t size_bytes);
-  void released(ClientSession& session, std::uint64_t address);  // a further one
+  // The device range that holds `address`, which is another session's of the same process: for memory of that one's device, at the addresses that it
+  // has there. Announced to the session's executor. Nobody else gets the range before both sessions have let it go.
+  [[nodiscard]] CUresult open_peers(ClientSession& session, std::uint64_t address, const proto::DriverFacts& facts, proto::Lease& lease);
+  void released(ClientSession& session, std::uint64_t address);  // a further one, or another session's
   // All of a session that has been handed over. False if they are not to be had.
   [[nodiscard]] bool claim(const ClientSession& session);
   void let_go(const ClientSession& session);  // it ends
@@ -40,11 +45,16 @@ class SessionRanges {
 
  private:
   void give_back(const std::vector<Remnants::Leases>& leases);
+  void give_back(const proto::Lease& lease);
+  void let_go(const ClientSession& session, const proto::Lease& further);
+  [[nodiscard]] bool claim(const proto::Lease& lease, bool is_peers);
 
   const SessionLimits& limits_;
   const SessionTable& sessions_;
   std::unique_ptr<LeaseTable> table_;
   Remnants remnants_;
+  std::map<std::uint64_t, unsigned> also_held_;  // by address: by how many sessions but the first
+  std::set<std::uint64_t> claimed_by_peers_;     // at a hand-over, before their owners have
 };
 
 }  // namespace mpsshim::broker::control

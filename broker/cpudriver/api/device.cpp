@@ -105,8 +105,22 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevic
   return entry(Needs::initialised, [&] {
     if (canAccessPeer == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!is_device(dev) || !is_device(peerDev)) return CUDA_ERROR_INVALID_DEVICE;
-    *canAccessPeer = 0;  // a process computes on one
+    *canAccessPeer = dev != peerDev ? 1 : 0;  // its memory, as another process exports it
     return CUDA_SUCCESS;
+  });
+}
+
+CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice) {
+  return entry(Needs::initialised, [&] {
+    if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (!is_device(srcDevice) || !is_device(dstDevice) || srcDevice == dstDevice) return CUDA_ERROR_INVALID_DEVICE;
+    switch (attrib) {
+      case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
+      case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED: *value = 0; return CUDA_SUCCESS;
+      case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+      case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: *value = 1; return CUDA_SUCCESS;
+      default: return CUDA_ERROR_INVALID_VALUE;
+    }
   });
 }
 

@@ -126,7 +126,7 @@ void ControlLink::keep(Received<message::PieceAdd> added) {
 
 void ControlLink::keep(const Received<message::LeaseAdd>& added) {
   const std::lock_guard lock(mutex_);
-  leases_[{added.message.session, added.message.lease.address}] = added.message.lease;
+  leases_[{added.message.session, added.message.lease.address}] = {added.message.lease, added.message.is_peers != 0};
   arrived_.notify_all();
 }
 
@@ -237,7 +237,7 @@ CUresult ControlLink::take_piece(std::uint64_t session, std::uint64_t memory, co
   return take(&ControlLink::pieces_, {session, memory}, is_gone, taken);
 }
 
-CUresult ControlLink::take_lease(std::uint64_t session, std::uint64_t address, const IsGone& is_gone, proto::Lease& taken) {
+CUresult ControlLink::take_lease(std::uint64_t session, std::uint64_t address, const IsGone& is_gone, ReceivedLease& taken) {
   return take(&ControlLink::leases_, {session, address}, is_gone, taken);
 }
 

@@ -38,6 +38,11 @@ struct ReceivedPiece {
   proto::FileDescriptor handle;
 };
 
+struct ReceivedLease {
+  proto::Lease lease;
+  bool is_peers = false;  // another session's
+};
+
 class ControlLink {
  public:
   using Handler = std::function<void(ReceivedMessage&)>;
@@ -84,8 +89,8 @@ class ControlLink {
   // a busy control process or link makes nothing fail and a false id waits for nothing. CUDA_ERROR_INVALID_VALUE: never announced;
   // CUDA_ERROR_MPS_RPC_FAILURE: no answer within a minute, which is logged. Called by helper threads.
   [[nodiscard]] CUresult take_segment(std::uint64_t session, std::uint64_t segment, const IsGone& is_gone, ReceivedSegment& taken);
-  // The further device range at `address` that the control process announced; as take_segment.
-  [[nodiscard]] CUresult take_lease(std::uint64_t session, std::uint64_t address, const IsGone& is_gone, proto::Lease& taken);
+  // The further device range at `address`, or another session's, that the control process announced; as take_segment.
+  [[nodiscard]] CUresult take_lease(std::uint64_t session, std::uint64_t address, const IsGone& is_gone, ReceivedLease& taken);
   // One that has been announced and will not be used; false: there is none.
   bool forget_lease(std::uint64_t session, std::uint64_t address);
   // The memory of another session, or of another interface, that the control process announced under this id; as take_segment.
@@ -129,7 +134,7 @@ class ControlLink {
   std::uint64_t memory_asked_ GUARDED_BY(mutex_) = 0;
   std::map<std::uint64_t, std::optional<MemoryAnswer>> memory_answers_ GUARDED_BY(mutex_);  // by number of the question
   std::map<std::uint64_t, std::optional<FetchedImage>> images_ GUARDED_BY(mutex_);          // by number of the question
-  std::map<Announced, proto::Lease> leases_ GUARDED_BY(mutex_);                             // by address
+  std::map<Announced, ReceivedLease> leases_ GUARDED_BY(mutex_);                            // by address
   std::map<Announced, ReceivedSegment> segments_ GUARDED_BY(mutex_);                        // by segment
   std::map<Announced, ReceivedPiece> pieces_ GUARDED_BY(mutex_);
 };

@@ -71,11 +71,7 @@ CUresult MemoryMap::open() {
   return add_lease(device_lease_);
 }
 
-CUresult MemoryMap::add_lease(const proto::Lease& lease) {
-  {
-    std::lock_guard lock(mutex_);
-    if (leases_.contains(lease.address)) return CUDA_SUCCESS;
-  }
+CUresult MemoryMap::reserve_lease(const proto::Lease& lease, proto::Lease& kept_free) {
   const std::uint64_t begin = lease.address / kReservationUnit * kReservationUnit;
   const std::uint64_t end = (lease.address + lease.size_bytes + kReservationUnit - 1) / kReservationUnit * kReservationUnit;
   CUdeviceptr reserved = 0;
@@ -89,10 +85,18 @@ CUresult MemoryMap::add_lease(const proto::Lease& lease) {
     log_error("Session {}: the driver reserved device addresses at {:#x} instead of {:#x}", session_, reserved, begin);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  kept_free = {reserved, end - begin};
+  return CUDA_SUCCESS;
+}
+
+CUresult MemoryMap::add_lease(const proto::Lease& lease) {
+  if (find_lease(lease.address)) return CUDA_SUCCESS;
+  proto::Lease reserved;
+  if (const CUresult result = reserve_lease(lease, reserved); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(mutex_);
   Leased& added = leases_[lease.address];
   added.size_bytes = lease.size_bytes;
-  added.reserved = {reserved, end - begin};
+  added.reserved = reserved;
   added.room.add(lease.address, lease.size_bytes);
   return CUDA_SUCCESS;
 }
@@ -104,9 +108,12 @@ std::optional<std::uint64_t> MemoryMap::find_lease(std::uint64_t address) const 
 }
 
 void MemoryMap::close_lease(std::uint64_t address) {
+  const bool has_mappings = application_->has_mappings(address, find_lease(address).value_or(0));
   std::lock_guard lock(mutex_);
   const auto found = leases_.find(address);
-  if (found != leases_.end() && address != device_lease_.address) found->second.is_closed = true;
+  if (found == leases_.end() || address == device_lease_.address) return;
+  found->second.is_closed = true;
+  if (found->second.is_peers && !has_mappings) leaving_ranges_.emplace(address, give_up());
 }
 
 bool MemoryMap::remove_lease(std::uint64_t address) {

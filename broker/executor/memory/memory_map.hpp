@@ -40,6 +40,9 @@ class MemoryMap {
   [[nodiscard]] CUresult open();
   // Further device ranges, which chunks may lie in. add: without effect where the session has it. remove: false, if it has not, or chunks lie there.
   [[nodiscard]] CUresult add_lease(const proto::Lease& lease);
+  // A device range of another session of the same client, on another device: all of it is one of the ranges that the client maps memory in (memory of
+  // that session, by its names), and no chunk is put there.
+  [[nodiscard]] CUresult add_peer_lease(const proto::Lease& lease);
   [[nodiscard]] std::optional<std::uint64_t> find_lease(std::uint64_t address) const;  // its size
   void close_lease(std::uint64_t address);                                             // no further chunk in it
   [[nodiscard]] bool remove_lease(std::uint64_t address);
@@ -111,6 +114,7 @@ class MemoryMap {
     std::uint64_t given_up = 0;
   };
 
+  [[nodiscard]] CUresult reserve_lease(const proto::Lease& lease, proto::Lease& reserved);
   [[nodiscard]] bool lies_in_own(std::uint64_t address, std::uint64_t size_bytes) const;
   [[nodiscard]] std::uint64_t take_room(std::uint64_t size_bytes, std::uint64_t alignment) REQUIRES(mutex_);
   [[nodiscard]] bool take_room_at(std::uint64_t address, std::uint64_t size_bytes) REQUIRES(mutex_);
@@ -140,6 +144,7 @@ class MemoryMap {
     proto::Lease reserved;  // what the driver keeps free for it
     AddressSet room;        // where nothing is: what neither taken_ nor ranges_ has
     bool is_closed = false;
+    bool is_peers = false;  // another session's: closed from the beginning, and one of ranges_
   };
   std::map<std::uint64_t, Leased> leases_ GUARDED_BY(mutex_);   // device ranges, by address
   std::map<std::uint64_t, Mapped> chunks_ GUARDED_BY(mutex_);   // by address; usable

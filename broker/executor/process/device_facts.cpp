@@ -31,6 +31,33 @@ CUresult collect_device(const Driver& driver, CUdevice device, proto::DeviceFact
   return CUDA_SUCCESS;
 }
 
+// What the driver does not know of two devices is left as it is: no access.
+void collect_peer(const Driver& driver, CUdevice device, CUdevice other, proto::PeerFacts& facts) {
+  int can_access = 0;
+  if (driver->cuDeviceCanAccessPeer(&can_access, device, other) == CUDA_SUCCESS) facts.can_access = can_access != 0 ? 1 : 0;
+  for (std::uint32_t id = 1; id < proto::kMaxPeerAttribute; ++id) {
+    int value = 0;
+    facts.attribute_status[id] =
+        static_cast<std::uint16_t>(driver->cuDeviceGetP2PAttribute(&value, static_cast<CUdevice_P2PAttribute>(id), device, other));
+    facts.attribute[id] = value;
+  }
+  for (std::uint32_t id = 0; id < proto::kMaxAtomicOperations; ++id) {
+    const auto operation = static_cast<CUatomicOperation>(id);
+    unsigned capability = 0;
+    const CUresult asked = driver->cuDeviceGetP2PAtomicCapabilities(&capability, &operation, 1, device, other);
+    facts.atomic_capability[id] = asked == CUDA_SUCCESS ? capability : 0;
+  }
+}
+
+void collect_peers(const Driver& driver, proto::DriverFacts& facts) {
+  const auto count = static_cast<CUdevice>(facts.device_count);
+  for (CUdevice device = 0; device < count; ++device) {
+    for (CUdevice other = 0; other < count; ++other) {
+      if (device != other) collect_peer(driver, device, other, facts.peer[device][other]);
+    }
+  }
+}
+
 void collect_context(const Driver& driver, CUcontext context, proto::DeviceFacts& facts) {
   for (std::uint32_t limit = 0; limit < proto::kMaxContextLimits; ++limit) {
     std::size_t value = 0;
@@ -68,6 +95,7 @@ CUresult collect_facts(const Driver& driver, CUdevice device, CUcontext context,
     collect_context(driver, context, facts.device[each]);
     ++facts.device_count;
   }
+  collect_peers(driver, facts);
   return CUDA_SUCCESS;
 }
 

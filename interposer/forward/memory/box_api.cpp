@@ -127,9 +127,26 @@ CUresult copy(Stream& stream, const Description* description, Completion complet
   return error == CUDA_SUCCESS ? copy_box(stream, box, completion) : error;
 }
 
+// Between memory of two sessions: the one that reaches both makes the copy, behind what the default streams of both have. Nothing: it is not such
+// a copy, or nobody does.
+template <typename Description>
+std::optional<std::uint32_t> prepare_across(const Description* description, CUresult& error) {
+  BoxCopy box;
+  if (with_array(description) || read(description, box) != CUDA_SUCCESS || box.size.is_empty()) return std::nullopt;
+  const CopySide destination{box.destination.address, box.destination.named}, source{box.source.address, box.source.named};
+  const auto to = box.destination.extent(box.size), from = box.source.extent(box.size);
+  if (!to || !from || !is_across(destination, source)) return std::nullopt;
+  const auto by = session_reaching({destination, *to}, {source, *from});
+  if (by) error = finish_default_streams(destination, source);
+  return by;
+}
+
 template <typename Description>
 CUresult copy_now(const Description* description) {
-  if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
+  CUresult error = begin();
+  const auto by = error == CUDA_SUCCESS && has_several_sessions() ? prepare_across(description, error) : std::nullopt;
+  if (error != CUDA_SUCCESS) return error;
+  const ActingSession acting(by.value_or(ActingSession::index()));
   return in_default_stream([&](Stream& stream) { return SyncMemops::instance().finish(copy(stream, description, Completion::host_safe), stream); });
 }
 

@@ -14,6 +14,7 @@
 #include "interposer/forward/memory/device_ranges.hpp"
 #include "interposer/forward/memory/external_memory.hpp"
 #include "interposer/forward/memory/globals.hpp"
+#include "interposer/forward/memory/peer_pieces.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/registered.hpp"
 #include "interposer/forward/memory/sync_memops.hpp"
@@ -88,6 +89,10 @@ CUresult classify(std::uint64_t& address, std::uint64_t bytes, Named named, Spac
     address += registered->alias - registered->range.address;
     return CUDA_SUCCESS;
   }
+  if (has_several_sessions() && PeerPieces::instance().reaches(address, bytes)) {
+    space = Space::device;
+    return CUDA_SUCCESS;
+  }
   // Here it is an address range that is kept free: nothing can be read there.
   if (has_several_sessions() && session_holding(address)) return CUDA_ERROR_NOT_SUPPORTED;
   space = Space::pageable;
@@ -149,7 +154,9 @@ CUresult copy_later(CopySide destination, CopySide source, std::size_t bytes, CU
   if (const CUresult error = begin_on(handle); error != CUDA_SUCCESS) return error;
   Stream* stream = Streams::instance().resolve(handle);
   if (stream == nullptr) return Streams::instance().missing(handle);
-  if (has_several_sessions() && is_across(destination, source)) return copy_across_later(*stream, destination, source, bytes);
+  if (has_several_sessions() && is_across(destination, source) && !reaches_both(destination, source, bytes)) {
+    return copy_across_later(*stream, destination, source, bytes);
+  }
   return copy(*stream, destination, source, bytes, Completion::as_posted);
 }
 

@@ -90,6 +90,14 @@ std::optional<AddressRange> DeviceArena::find(std::uint64_t address) const {
   return large_.find(address);
 }
 
+std::vector<AddressRange> DeviceArena::chunks() const {
+  std::vector<AddressRange> all;
+  for (const DeviceHeap* heap : {&small_, &large_}) {
+    for (const auto& [address, size_bytes] : heap->chunks()) all.push_back({address, size_bytes});
+  }
+  return all;
+}
+
 std::optional<std::uint64_t> DeviceArena::chunk_of(std::uint64_t address) const {
   if (const auto found = small_.chunk_of(address)) return found;
   return large_.chunk_of(address);

@@ -41,6 +41,7 @@ class DeviceArena {
   // The allocation that holds `address`, with the size that was asked for.
   [[nodiscard]] std::optional<AddressRange> find(std::uint64_t address) const;
 
+  [[nodiscard]] std::vector<AddressRange> chunks() const;
   // The address of the chunk in which it lies.
   [[nodiscard]] std::optional<std::uint64_t> chunk_of(std::uint64_t address) const;
 

@@ -39,6 +39,9 @@ class DeviceHeap {
   // The address of the chunk in which it lies.
   [[nodiscard]] std::optional<std::uint64_t> chunk_of(std::uint64_t address) const;
 
+  // By address: their sizes.
+  [[nodiscard]] const std::map<std::uint64_t, std::uint64_t>& chunks() const { return chunks_; }
+
   [[nodiscard]] std::uint64_t free_bytes() const { return free_bytes_; }
   [[nodiscard]] std::uint64_t chunk_bytes() const { return chunk_bytes_; }
   [[nodiscard]] std::size_t allocation_count() const { return allocations_; }

@@ -7,6 +7,7 @@
 
 #include "interposer/channel/connection.hpp"
 #include "interposer/forward/begin.hpp"
+#include "interposer/forward/peer_access.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/settle.hpp"
 
@@ -84,6 +85,7 @@ void DeviceLeases::chunk_added(std::uint64_t address) {
 void DeviceLeases::chunk_removed(std::uint64_t address) {
   Further* range = find(address);
   if (range == nullptr || --range->chunks != 0) return;
+  PeerAccess::instance().lease_ends(range->begin);
   end_lease(range->begin);
   range->size_bytes = 0;
   range->begin = 0;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "interposer/forward/memory/device_memory.hpp"
 
-#include <vector>
-
 #include "interposer/forward/hooks.hpp"
+#include "interposer/forward/peer_access.hpp"
 #include "interposer/local/acting_session.hpp"
 
 namespace mpsshim::interposer::forward {
@@ -52,6 +51,10 @@ CUresult DeviceMemory::add_chunk(std::uint64_t bytes) {
   }
   if (error != CUDA_SUCCESS) return error;
   DeviceLeases::instance().chunk_added(chunk.address);
+  if (const CUresult reached = PeerAccess::instance().chunk_added(chunk); reached != CUDA_SUCCESS) {
+    (void)release({&chunk, 1});
+    return reached;
+  }
   const std::lock_guard lock(mutex_);
   arena_.add_chunk(chunk, bytes);
   return CUDA_SUCCESS;
@@ -77,6 +80,7 @@ CUresult DeviceMemory::create_chunk_growing(std::uint64_t chunk_bytes, AddressRa
 
 CUresult DeviceMemory::release(std::span<const AddressRange> chunks) {
   for (const AddressRange& chunk : chunks) {
+    PeerAccess::instance().chunk_leaves(chunk.address);
     proto::ChunkReleaseRecord record{};
     record.address = chunk.address;
     if (const CUresult error = session().channel().post({}, record); error != CUDA_SUCCESS) return error;
@@ -124,6 +128,11 @@ std::optional<AddressRange> DeviceMemory::find(std::uint64_t address) const {
 std::optional<std::uint64_t> DeviceMemory::chunk_of(std::uint64_t address) const {
   const std::lock_guard lock(mutex_);
   return arena_.chunk_of(address);
+}
+
+std::vector<AddressRange> DeviceMemory::chunks() const {
+  const std::lock_guard lock(mutex_);
+  return arena_.chunks();
 }
 
 DeviceMemory::Owner DeviceMemory::owner_of(std::uint64_t base) const {

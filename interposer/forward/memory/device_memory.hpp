@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "gen/cuda_api.hpp"
 #include "interposer/channel/lock.hpp"
@@ -40,6 +41,13 @@ class DeviceMemory {
     const std::lock_guard growing(growth_mutex_);
     return f(DeviceLeases::instance());
   }
+  // f(std::span<const AddressRange>) with all chunks, none of which comes or goes meanwhile.
+  template <typename F>
+  auto with_chunks(F&& f) {
+    const std::lock_guard growing(growth_mutex_);
+    const std::vector<AddressRange> all = chunks();
+    return f(std::span<const AddressRange>(all));
+  }
   // A call that takes device memory: where there is none, what is kept for later is given back and the call made again.
   template <typename Record, typename Reply>
   [[nodiscard]] CUresult call_with_room(const Record& record, Reply& reply) {
@@ -50,6 +58,7 @@ class DeviceMemory {
   [[nodiscard]] std::uint64_t kept_bytes() const;
 
  private:
+  [[nodiscard]] std::vector<AddressRange> chunks() const;
   // True if there was something to give back.
   [[nodiscard]] bool release_empty();
   [[nodiscard]] bool try_allocate(std::uint64_t bytes, CUcontext context, std::uint64_t& address);

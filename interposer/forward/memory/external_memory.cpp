@@ -39,9 +39,9 @@ ExternalMemories::Memory* ExternalMemories::resolve(CUexternalMemory handle) con
 // Memory that a client of this broker has exported is known by its name; what else it is, the control process looks at.
 CUresult ExternalMemories::announce(const Source& source, int fd, proto::ExternalMemoryId id) {
   proto::MemoryName name;
-  bool is_own = false;
+  OpenedMemory opened;
   if (source.handle_type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD && read_name(fd, name)) {
-    return open_shared_memory(name, proto::MemoryId{id.value}, is_own);
+    return open_shared_memory(name, proto::MemoryId{id.value}, opened);
   }
   if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
   proto::ExternalOffer question;

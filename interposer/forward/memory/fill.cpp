@@ -3,6 +3,7 @@
 #include "gen/api_declarations.hpp"
 #include "interposer/forward/across_sessions.hpp"
 #include "interposer/forward/memory/copy.hpp"
+#include "interposer/forward/memory/peer_pieces.hpp"
 #include "interposer/forward/memory/sync_memops.hpp"
 #include "interposer/local/call_session.hpp"
 
@@ -47,12 +48,13 @@ CUresult post_fill(Fill fill, Stream& stream, bool host_waits) {
   return Streams::instance().wait_for_own_work(stream);
 }
 
-// In the current context's NULL stream, which cannot reach another device's memory.
+// In the current context's NULL stream, which reaches another device's memory where that has been allowed.
 CUresult fill_now(const Fill& fill) {
   if (const CUresult error = begin(); error != CUDA_SUCCESS) return error;
-  if (has_several_sessions()) {
-    const auto holder = session_holding(fill.destination);
-    if (holder && *holder != current_session()) return CUDA_ERROR_INVALID_VALUE;
+  const bool is_devices = has_several_sessions() && session_holding(fill.destination);
+  const ActingSession acting(is_devices ? current_session() : ActingSession::index());
+  if (is_devices && *session_holding(fill.destination) != ActingSession::index()) {
+    if (!PeerPieces::instance().reaches(fill.destination, 1)) return CUDA_ERROR_INVALID_VALUE;
   }
   return in_default_stream([&](Stream& stream) { return SyncMemops::instance().finish(post_fill(fill, stream, true), stream); });
 }

@@ -16,6 +16,7 @@
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/registered.hpp"
+#include "interposer/forward/peer_access.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/call_session.hpp"
 
@@ -42,7 +43,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
 CUresult cuMemFree_v2(CUdeviceptr dptr) {
   if (const CUresult error = begin_unsafe(begin_with_handle()); error != CUDA_SUCCESS) return error;
   if (dptr == 0) return CUDA_SUCCESS;
-  if (has_several_sessions()) finish_copies_across();
+  if (has_several_sessions()) {
+    finish_copies_across();
+    PeerAccess::instance().finish_work();
+  }
   if (std::optional<ManagedMemory::Found> managed; ManagedMemory::instance().look(dptr, managed)) {
     return managed && !managed->is_variable ? ManagedMemory::instance().free(dptr) : CUDA_ERROR_INVALID_VALUE;
   }

@@ -8,6 +8,7 @@
 #include "interposer/forward/memory/ipc_memory.hpp"
 #include "interposer/forward/memory/memory_pools.hpp"
 #include "interposer/forward/memory/shared_pools.hpp"
+#include "interposer/forward/peer_access.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 
@@ -61,6 +62,10 @@ CUresult allocate(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CU
   const CUresult error = pools().allocate(pool, bytes, *stream, owner, found);
   if (error == CUDA_SUCCESS) *address = found;
   return error;
+}
+
+PeerAccess::Reason pool_access(CUmemoryPool pool, CUdevice device) {
+  return {session_of(device), ActingSession::index(), 0, reinterpret_cast<std::uintptr_t>(pool)};
 }
 
 // cuMemAlloc's memory, which may be freed in stream order as well. Only pools can remember what a free stands behind, so this one waits.
@@ -138,8 +143,10 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   const CUresult error = begin_without_context();
   if (error != CUDA_SUCCESS) return error;
   const CUresult destroyed = pools().destroy(pool);
-  if (destroyed == CUDA_SUCCESS) SharedPools::instance().forget(pool);
-  return destroyed;
+  if (destroyed != CUDA_SUCCESS) return destroyed;
+  SharedPools::instance().forget(pool);
+  PeerAccess::instance().forget(reinterpret_cast<std::uintptr_t>(pool));
+  return CUDA_SUCCESS;
 }
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
   const CUresult error = begin_without_context();
@@ -148,13 +155,25 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) { return pools().get_attribute(pool, attr, value); }
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) { return pools().set_attribute(pool, attr, value); }
 
-// Only the pool's own device can reach the memory, and always can.
+// The pool's own device reaches the memory, always.
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, size_t count) {
   if (!pools().is_pool(pool) || (map == nullptr && count != 0)) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i) {
     if (const CUresult error = check_pool_location(&map[i].location); error != CUDA_SUCCESS) return error;
-    if (map[i].location.id != session_device()) return CUDA_ERROR_NOT_SUPPORTED;
-    if (map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
+    const bool is_own = map[i].location.id == session_device();
+    const bool is_imported = SharedPools::instance().is_imported(pool);
+    if (!is_own && (is_imported || !can_access(map[i].location.id, session_device()))) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!is_own && map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
+    const bool is_revoked = !is_own && map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    if (!is_revoked && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (map[i].location.id == session_device()) continue;
+    const PeerAccess::Reason reason = pool_access(pool, map[i].location.id);
+    const bool is_allowed = map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    if (PeerAccess::instance().is_enabled(reason) == is_allowed) continue;
+    const CUresult error = is_allowed ? PeerAccess::instance().enable(reason) : PeerAccess::instance().disable(reason);
+    if (error != CUDA_SUCCESS) return error;
   }
   return CUDA_SUCCESS;
 }
@@ -162,7 +181,9 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool memPool, CUme
   if (flags == nullptr || !pools().is_pool(memPool)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult error = check_pool_location(location);
   if (error == CUDA_SUCCESS) {
-    *flags = location->id == session_device() ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    const bool is_own = location->id == session_device();
+    const bool is_reached = is_own || (has_session(location->id) && PeerAccess::instance().is_enabled(pool_access(memPool, location->id)));
+    *flags = is_reached ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   }
   return error;
 }

@@ -31,14 +31,14 @@ CUresult share_memory(std::uint64_t object, proto::MemoryName& name) {
   return error;
 }
 
-CUresult open_shared_memory(const proto::MemoryName& name, proto::MemoryId id, bool& is_own) {
+CUresult open_shared_memory(const proto::MemoryName& name, proto::MemoryId id, OpenedMemory& opened) {
   if (const CUresult error = session().look(); error != CUDA_SUCCESS) return error;
   proto::MemoryOpen question;
   question.name = name;
   question.memory = id.value;
   proto::MemoryOpened answer;
   const CUresult error = connection().ask(question, answer);
-  is_own = answer.is_own != 0;
+  opened = {answer.is_own != 0, answer.device};
   return error;
 }
 

@@ -15,7 +15,11 @@ namespace mpsshim::interposer::forward {
 // `object`: address of a chunk, or handle of memory made by VirtualMemory.
 [[nodiscard]] CUresult share_memory(std::uint64_t object, proto::MemoryName& name);
 // Has the executor handed memory of that name, to be adopted under `id`.
-[[nodiscard]] CUresult open_shared_memory(const proto::MemoryName& name, proto::MemoryId id, bool& is_own);
+struct OpenedMemory {
+  bool is_own = false;       // of this session
+  std::uint32_t device = 0;  // 1 + the broker's number of the device that has it; 0: not told
+};
+[[nodiscard]] CUresult open_shared_memory(const proto::MemoryName& name, proto::MemoryId id, OpenedMemory& opened);
 
 enum class NameOf : std::uint32_t { memory = 0, pool = 1 };
 // A descriptor that carries a name to another process: what the application passes on as a POSIX handle.

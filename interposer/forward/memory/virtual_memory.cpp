@@ -2,9 +2,11 @@
 #include "interposer/forward/memory/virtual_memory.hpp"
 
 #include <cstring>
+#include <vector>
 
 #include "interposer/forward/memory/allocation_owner.hpp"
 #include "interposer/forward/memory/device_memory.hpp"
+#include "interposer/forward/memory/peer_pieces.hpp"
 #include "interposer/forward/memory/shared_memory.hpp"
 #include "interposer/local/acting_session.hpp"
 
@@ -65,10 +67,14 @@ CUresult VirtualMemory::free_range(std::uint64_t address, std::uint64_t size_byt
   return error;
 }
 
+proto::MemoryId VirtualMemory::new_id() {
+  const std::uint32_t number = last_memory_.fetch_add(1, std::memory_order_relaxed) + 1;
+  return proto::MemoryId::make(number, (ActingSession::index() << proto::kRealmShift) | 1);
+}
+
 CUresult VirtualMemory::create(std::uint64_t size_bytes, const Wishes& wishes, CUmemGenericAllocationHandle& handle) {
   const std::lock_guard ordering(order_mutex_);
-  const proto::MemoryId id = proto::MemoryId::make(
-      ++last_memory_, (ActingSession::index() << proto::kRealmShift) | 1);  // numbers do not come back: a stale handle stays one
+  const proto::MemoryId id = new_id();
   const bool is_ordinary = wishes.compression == CU_MEM_ALLOCATION_COMP_NONE;
   const auto ask = [](const auto& record, auto reply) { return DeviceMemory::instance().call_with_room(record, reply); };
   const CUresult error = is_ordinary ? ask(proto::MemoryCreateRecord{id, size_bytes}, proto::MemoryCreateReply{})
@@ -87,8 +93,10 @@ CUresult VirtualMemory::create(std::uint64_t size_bytes, const Wishes& wishes, C
 
 CUresult VirtualMemory::open(const proto::MemoryName& name, CUmemGenericAllocationHandle& handle, bool& is_own) {
   const std::lock_guard ordering(order_mutex_);
-  const proto::MemoryId id = proto::MemoryId::make(++last_memory_, (ActingSession::index() << proto::kRealmShift) | 1);
-  if (const CUresult error = open_shared_memory(name, id, is_own); error != CUDA_SUCCESS) return error;
+  const proto::MemoryId id = new_id();
+  OpenedMemory opened;
+  if (const CUresult error = open_shared_memory(name, id, opened); error != CUDA_SUCCESS) return error;
+  is_own = opened.is_own;
   proto::MemoryAdoptRecord record{};
   record.memory = id;
   proto::MemoryAdoptReply reply{};
@@ -99,6 +107,7 @@ CUresult VirtualMemory::open(const proto::MemoryName& name, CUmemGenericAllocati
   memory.size_bytes = reply.size_bytes;
   memory.is_exportable = true;
   memory.may_be_compressed = true;
+  memory.device = opened.device;
   memory.buffer_id = next_buffer_id();
   memories_.emplace(handle, memory);
   return CUDA_SUCCESS;
@@ -150,7 +159,40 @@ CUresult VirtualMemory::unmap(std::uint64_t address, std::uint64_t size_bytes) {
   return CUDA_SUCCESS;
 }
 
+CUresult VirtualMemory::note_peer(Mappings::iterator mapping, std::uint32_t by, bool is_accessible) {
+  const std::uint32_t owner = ActingSession::index(), bit = 1u << by;
+  {
+    const ActingSession acting(by);
+    if (!is_accessible) PeerPieces::instance().close(mapping->first);
+    const AddressRange range{mapping->first, mapping->second.size_bytes};
+    const CUresult error = is_accessible ? PeerPieces::instance().open(owner, mapping->second.memory, range) : CUDA_SUCCESS;
+    if (error != CUDA_SUCCESS) return error;
+  }
+  const std::lock_guard lock(mutex_);
+  mapping->second.reached_by = is_accessible ? mapping->second.reached_by | bit : mapping->second.reached_by & ~bit;
+  return CUDA_SUCCESS;
+}
+
+CUresult VirtualMemory::set_peer_access(std::uint64_t address, std::uint64_t size_bytes, std::uint32_t by, bool is_accessible) {
+  const std::lock_guard ordering(order_mutex_);
+  if (!is_filled(address, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<Mappings::iterator> changed;
+  for (auto mapping = mappings().find(address); mapping != mappings().end() && mapping->first - address < size_bytes; ++mapping) {
+    if (((mapping->second.reached_by >> by & 1) != 0) == is_accessible) continue;
+    if (const CUresult error = note_peer(mapping, by, is_accessible); error != CUDA_SUCCESS) {
+      for (const auto& opened : changed) (void)note_peer(opened, by, false);
+      return error;
+    }
+    changed.push_back(mapping);
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult VirtualMemory::end_mapping(std::uint64_t address) {
+  const auto reached = mappings().find(address);
+  for (std::uint32_t by = 0; by < kMaxSessions; ++by) {
+    if ((reached->second.reached_by >> by & 1) != 0) (void)note_peer(reached, by, false);
+  }
   const std::lock_guard lock(mutex_);
   const auto mapping = mappings_.find(address);
   const auto memory = memories_.find(mapping->second.memory);
@@ -234,7 +276,7 @@ std::optional<VirtualMemory::Found> VirtualMemory::find(std::uint64_t address) c
   const AddressRange range{mapping->first, mapping->second.size_bytes};
   if (!range.holds(address, 1)) return std::nullopt;
   const Memory& memory = memories_.at(mapping->second.memory);
-  return Found{range, memory.buffer_id, mapping->second.is_accessible, memory.is_exportable};
+  return Found{range, memory.buffer_id, mapping->second.is_accessible, memory.is_exportable, mapping->second.reached_by};
 }
 
 std::optional<CUmemGenericAllocationHandle> VirtualMemory::retain(std::uint64_t address) {
@@ -253,7 +295,7 @@ std::optional<VirtualMemory::Properties> VirtualMemory::properties(CUmemGenericA
   const std::lock_guard lock(mutex_);
   const auto found = memories_.find(handle);
   if (found == memories_.end() || found->second.references == 0) return std::nullopt;
-  return Properties{found->second.size_bytes, found->second.is_exportable, found->second.may_be_compressed};
+  return Properties{found->second.size_bytes, found->second.is_exportable, found->second.may_be_compressed, found->second.device};
 }
 
 CUresult VirtualMemory::compression(CUmemGenericAllocationHandle handle, std::uint32_t& compression) {

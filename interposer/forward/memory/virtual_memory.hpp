@@ -30,12 +30,16 @@ class VirtualMemory {
     bool is_exportable = false;
     std::uint32_t compression = CU_MEM_ALLOCATION_COMP_NONE;  // CUmemAllocationCompType; the driver may give less
   };
+  // Of memory that is to be. Numbers do not come back: a stale handle stays one.
+  [[nodiscard]] proto::MemoryId new_id();
   [[nodiscard]] CUresult create(std::uint64_t size_bytes, const Wishes& wishes, CUmemGenericAllocationHandle& handle);
   [[nodiscard]] CUresult release(CUmemGenericAllocationHandle handle);
   [[nodiscard]] CUresult map(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle);
   // Of whole mappings that fill the range, here and below.
   [[nodiscard]] CUresult unmap(std::uint64_t address, std::uint64_t size_bytes);
   [[nodiscard]] CUresult set_access(std::uint64_t address, std::uint64_t size_bytes, bool is_accessible);
+  // The same for the device of another session of the process (PeerPieces), where this one's own access says nothing.
+  [[nodiscard]] CUresult set_peer_access(std::uint64_t address, std::uint64_t size_bytes, std::uint32_t by, bool is_accessible);
 
   // Memory of another process, by its name; `is_own`: it is of this one.
   [[nodiscard]] CUresult open(const proto::MemoryName& name, CUmemGenericAllocationHandle& handle, bool& is_own);
@@ -45,6 +49,7 @@ class VirtualMemory {
     std::uint64_t size_bytes = 0;
     bool is_exportable = false;
     bool may_be_compressed = false;  // if so, ask
+    std::uint32_t device = 0;        // 1 + the broker's number of the device that has it; 0: the session's
   };
   [[nodiscard]] std::optional<Properties> properties(CUmemGenericAllocationHandle handle) const;
   // What the driver has given it (CUmemAllocationCompType).
@@ -54,6 +59,7 @@ class VirtualMemory {
     std::uint64_t buffer_id = 0;
     bool is_accessible = false;
     bool is_exportable = false;
+    std::uint32_t reached_by = 0;  // of the process's other sessions, a bit each
   };
   // The mapping that holds `address`.
   [[nodiscard]] std::optional<Found> find(std::uint64_t address) const;
@@ -70,12 +76,14 @@ class VirtualMemory {
     std::uint64_t references = 1;  // the application's; without any, it goes with its last mapping
     std::uint64_t mappings = 0;
     std::uint64_t buffer_id = 0;
+    std::uint32_t device = 0;  // as of Properties
   };
   struct Mapping {
     std::uint64_t size_bytes = 0;
     std::uint64_t memory = 0;
     bool is_accessible = false;
     RecipeBook::Key recipe = 0;
+    std::uint32_t reached_by = 0;
   };
   using Mappings = std::map<std::uint64_t, Mapping>;
 
@@ -85,6 +93,7 @@ class VirtualMemory {
   [[nodiscard]] bool is_free(std::uint64_t address, std::uint64_t size_bytes) const REQUIRES(order_mutex_);
   // Whether mappings fill the range, none of them in part.
   [[nodiscard]] bool is_filled(std::uint64_t address, std::uint64_t size_bytes) const REQUIRES(order_mutex_);
+  [[nodiscard]] CUresult note_peer(Mappings::iterator mapping, std::uint32_t by, bool is_accessible) REQUIRES(order_mutex_);
   [[nodiscard]] CUresult end_mapping(std::uint64_t address) REQUIRES(order_mutex_);
   [[nodiscard]] CUresult end_memory(std::map<std::uint64_t, Memory>::iterator memory) REQUIRES(order_mutex_, mutex_);
   // To read, in an operation: the tables are changed with both locks held.
@@ -106,7 +115,7 @@ class VirtualMemory {
   std::map<std::uint64_t, Range> ranges_ GUARDED_BY(mutex_);     // by address
   std::map<std::uint64_t, Memory> memories_ GUARDED_BY(mutex_);  // by id
   Mappings mappings_ GUARDED_BY(mutex_);                         // by address
-  std::uint32_t last_memory_ GUARDED_BY(order_mutex_) = 0;
+  std::atomic<std::uint32_t> last_memory_{0};
   std::atomic<bool> has_been_used_{false};  // others pay one load for each pointer
 };
 

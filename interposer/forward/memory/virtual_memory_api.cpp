@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA Driver API manual, "Virtual Memory Management": memory of the session's device, read and written by it or by nobody. No context needs to
-// be current, and none takes any of it along when it ends.
+// CUDA Driver API manual, "Virtual Memory Management": memory of the session's device, read and written by it, by others that reach it, or by nobody.
+// No context needs to be current, and none takes any of it along when it ends.
 #include <algorithm>
 #include <cstring>
 
@@ -8,6 +8,7 @@
 #include "interposer/forward/memory/device_arena.hpp"
 #include "interposer/forward/memory/shared_memory.hpp"
 #include "interposer/forward/memory/virtual_memory.hpp"
+#include "interposer/forward/peer_access.hpp"
 #include "interposer/local/acting_session.hpp"
 #include "interposer/local/devices.hpp"
 
@@ -30,10 +31,29 @@ CUresult check_device(const CUmemLocation& location) {
   return device_facts(location.id) != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-// The session's.
+// The session's, or one that reaches its memory.
 CUresult check_location(const CUmemLocation& location) {
   if (const CUresult error = check_device(location); error != CUDA_SUCCESS) return error;
-  return location.id == session_device() ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  return location.id == session_device() || can_access(location.id, session_device()) ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult check_access(const CUmemAccessDesc& access) {
+  if (const CUresult error = check_location(access.location); error != CUDA_SUCCESS) return error;
+  switch (access.flags) {
+    case CU_MEM_ACCESS_FLAGS_PROT_NONE:
+    case CU_MEM_ACCESS_FLAGS_PROT_READWRITE: return CUDA_SUCCESS;
+    // A copy into such memory would have to be refused here; kernels are stopped by the device, which ends the context of everybody.
+    case CU_MEM_ACCESS_FLAGS_PROT_READ: return CUDA_ERROR_NOT_SUPPORTED;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+// The device that has it, which may be another one than the session's where it was imported.
+CUdevice device_of(const VirtualMemory::Properties& memory) {
+  for (CUdevice device = 0; memory.device != 0 && device < device_count(); ++device) {
+    if (broker_ordinal(device) + 1 == memory.device) return device;
+  }
+  return session_device();
 }
 
 CUresult check_properties(const CUmemAllocationProp* properties) {
@@ -101,16 +121,20 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
 }
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
-  if (desc == nullptr || count != 1) return CUDA_ERROR_INVALID_VALUE;  // one device, and a second description could only contradict
+  if (desc == nullptr || count == 0 || count > static_cast<std::size_t>(device_count())) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult error = begin_without_context(); error != CUDA_SUCCESS) return error;
-  if (const CUresult error = check_location(desc->location); error != CUDA_SUCCESS) return error;
-  switch (desc->flags) {
-    case CU_MEM_ACCESS_FLAGS_PROT_NONE: return memory().set_access(ptr, size, false);
-    case CU_MEM_ACCESS_FLAGS_PROT_READWRITE: return memory().set_access(ptr, size, true);
-    // A copy into such memory would have to be refused here; kernels are stopped by the device, which ends the context of everybody.
-    case CU_MEM_ACCESS_FLAGS_PROT_READ: return CUDA_ERROR_NOT_SUPPORTED;
-    default: return CUDA_ERROR_INVALID_VALUE;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (const CUresult error = check_access(desc[i]); error != CUDA_SUCCESS) return error;
+    const bool is_again = std::any_of(desc, desc + i, [&](const CUmemAccessDesc& other) { return other.location.id == desc[i].location.id; });
+    if (is_again) return CUDA_ERROR_INVALID_VALUE;  // it could only contradict
   }
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool is_accessible = desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, is_own = desc[i].location.id == session_device();
+    const CUresult error =
+        is_own ? memory().set_access(ptr, size, is_accessible) : memory().set_peer_access(ptr, size, session_of(desc[i].location.id), is_accessible);
+    if (error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr ptr) {
@@ -119,7 +143,9 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
   if (const CUresult error = check_location(*location); error != CUDA_SUCCESS) return error;
   const auto found = memory().find(ptr);
   if (!found) return CUDA_ERROR_INVALID_VALUE;
-  *flags = found->is_accessible ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  const bool is_own = location->id == session_device();
+  const bool is_accessible = is_own ? found->is_accessible : has_session(location->id) && (found->reached_by >> session_of(location->id) & 1) != 0;
+  *flags = is_accessible ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
 }
 
@@ -170,7 +196,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop, CUmem
   *prop = {};
   prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop->requestedHandleTypes = found->is_exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
-  prop->location = {CU_MEM_LOCATION_TYPE_DEVICE, {session_device()}};
+  prop->location = {CU_MEM_LOCATION_TYPE_DEVICE, {device_of(*found)}};
   prop->allocFlags.compressionType = static_cast<unsigned char>(compression);
   return CUDA_SUCCESS;
 }

@@ -239,9 +239,24 @@ class Conversing {
 };
 
 constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {
-    {"contexts", contexts}, {"memory", memory},   {"kernels", kernels}, {"libraries", libraries}, {"events", events},
-    {"copies", copies},     {"pools", pools},     {"graphs", graphs},   {"reset", reset},         {"null_streams", null_streams},
-    {"forks", forks},       {"threads", threads}, {"fault", fault},
+    {"contexts", contexts},
+    {"memory", memory},
+    {"kernels", kernels},
+    {"libraries", libraries},
+    {"events", events},
+    {"copies", copies},
+    {"pools", pools},
+    {"graphs", graphs},
+    {"reset", reset},
+    {"null_streams", null_streams},
+    {"forks", forks},
+    {"threads", threads},
+    {"fault", fault},
+    {"peer_answers", peer_answers},
+    {"peers", peers},
+    {"peer_copies", peer_copies},
+    {"peer_mappings", peer_mappings},
+    {"peer_pools", peer_pools},
 };
 
 }  // namespace

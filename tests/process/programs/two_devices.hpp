@@ -76,4 +76,11 @@ void null_streams(Sides& sides);
 void threads(Sides& sides);
 void forks(Sides& sides);
 
+// two_devices_peers.cpp
+void peer_answers(Sides& sides);
+void peers(Sides& sides);
+void peer_copies(Sides& sides);
+void peer_mappings(Sides& sides);
+void peer_pools(Sides& sides);
+
 }  // namespace mpsshim::test

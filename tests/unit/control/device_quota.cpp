@@ -146,13 +146,12 @@ TEST_CASE("device quota: memory that sessions share counts once, as long as one 
   REQUIRE(name);
   proto::MemoryOpen open;
   open.name = *name;
-  std::uint64_t size = 0;
-  bool is_own = true;
+  DeviceChunks::Opened opened;
   SECTION("as memory of its own") {
     open.memory = proto::MemoryId::make(7, 1).value;
-    REQUIRE(broker.manager.chunks().open(importer, open, size, is_own) == CUDA_SUCCESS);
+    REQUIRE(broker.manager.chunks().open(importer, open, *broker.manager.facts(), opened) == CUDA_SUCCESS);
     (void)broker.executor().expect<message::PieceAdd>();
-    broker.create(second.session, open.memory, size, 0);
+    broker.create(second.session, open.memory, opened.size_bytes, 0);
     CHECK(broker.left(second.session) == 30 * kMiB);
     broker.release(first.session, kPiece);
     CHECK(broker.left(second.session) == 30 * kMiB);
@@ -160,7 +159,7 @@ TEST_CASE("device quota: memory that sessions share counts once, as long as one 
   }
   SECTION("through cuImportExternalMemory") {
     open.memory = proto::ExternalMemoryId::make(7, 1).value;
-    REQUIRE(broker.manager.chunks().open(importer, open, size, is_own) == CUDA_SUCCESS);
+    REQUIRE(broker.manager.chunks().open(importer, open, *broker.manager.facts(), opened) == CUDA_SUCCESS);
     const std::uint64_t number = broker.executor().expect<message::PieceAdd>().message.piece;
     broker.executor().send(message::PieceTaken{.session = second.session, .memory = open.memory, .piece = number});
     broker.release(first.session, kPiece);

@@ -64,6 +64,7 @@ class ExecutorPeer {
       device.is_cpu_device = is_cpu ? 1 : 0;
       device.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_MODE] = exclusive ? CU_COMPUTEMODE_EXCLUSIVE_PROCESS : CU_COMPUTEMODE_DEFAULT;
     }
+    facts->peer[0][1].can_access = facts->peer[1][0].can_access = are_peers ? 1 : 0;
     REQUIRE(pwrite(facts_.get(), facts.get(), sizeof *facts, 0) == static_cast<ssize_t>(sizeof *facts));
     send(message::Ready{.status = static_cast<std::uint32_t>(status)});
   }
@@ -153,6 +154,7 @@ class ExecutorPeer {
   bool stands_still = true;  // when it is halted
   bool exclusive = false;    // compute mode of its devices
   bool is_cpu = false;       // the CPU driver's
+  bool are_peers = true;     // its devices
   int driver_version = 13'000;
   int greatest_priority = -5;  // of streams; the least is 0
 

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of one device reached from the other: what is enabled, what is not, and copies.
+#include "tests/process/programs/two_devices.hpp"
+
+namespace mpsshim::test {
+
+namespace {
+
+bool are_peers(const Sides& sides) {
+  int forth = 0, back = 0;
+  CU(cuDeviceCanAccessPeer(&forth, sides[0].device, sides[1].device));
+  CU(cuDeviceCanAccessPeer(&back, sides[1].device, sides[0].device));
+  require(forth == back, "devices that reach each other in one direction alone");
+  return forth != 0;
+}
+
+void enable(const Side& from, const Side& to) {
+  from.use();
+  CU(cuCtxEnablePeerAccess(to.context, 0));
+}
+void disable(const Side& from, const Side& to) {
+  from.use();
+  CU(cuCtxDisablePeerAccess(to.context));
+}
+
+CUdeviceptr allocate(const Side& side, std::size_t bytes = kBytes) {
+  side.use();
+  CUdeviceptr memory = 0;
+  CU(cuMemAlloc(&memory, bytes));
+  return memory;
+}
+
+// `side`'s kernel writes memory, wherever it lies; its owner reads it.
+void require_written_by(const Side& side, const Side& owner, CUdeviceptr memory, unsigned factor, const char* what) {
+  side.use();
+  side.launch_fill(memory, factor);
+  CU(cuStreamSynchronize(side.stream));
+  owner.use();
+  require_index(owner.read(memory), factor, what);
+}
+
+}  // namespace
+
+void peer_answers(Sides& sides) {
+  int value = -1;
+  CU(cuDeviceCanAccessPeer(&value, sides[0].device, sides[0].device));
+  require(value == 0, "a device is its own peer");
+  CU_GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceCanAccessPeer(&value, sides[0].device, 99));
+  CU_GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceGetP2PAttribute(&value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, sides[0].device, sides[0].device));
+  CU(cuDeviceGetP2PAttribute(&value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, sides[0].device, sides[1].device));
+  require((value != 0) == are_peers(sides), "an attribute says otherwise than cuDeviceCanAccessPeer");
+  sides[0].use();
+  CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuCtxEnablePeerAccess(sides[1].context, 1));
+  CU_GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxEnablePeerAccess(nullptr, 0));
+  CU_GIVES(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, cuCtxEnablePeerAccess(sides[0].context, 0));
+  CU_GIVES(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(sides[1].context));
+  if (!are_peers(sides)) return CU_GIVES(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, cuCtxEnablePeerAccess(sides[1].context, 0));
+  CU(cuCtxEnablePeerAccess(sides[1].context, 0));
+  CU_GIVES(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cuCtxEnablePeerAccess(sides[1].context, 0));
+  sides[1].use();
+  CU_GIVES(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(sides[0].context));  // each direction by itself
+  disable(sides[0], sides[1]);
+  CU_GIVES(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(sides[1].context));
+  enable(sides[0], sides[1]);
+}
+
+void peers(Sides& sides) {
+  if (!are_peers(sides)) return;
+  const CUdeviceptr before = allocate(sides[1]);
+  enable(sides[0], sides[1]);
+  require_written_by(sides[0], sides[1], before, 3, "memory that was there when access was enabled");
+  require_written_by(sides[0], sides[1], sides[1].data, 5, "a module's user's memory");
+  const CUdeviceptr later = allocate(sides[1]);
+  require_written_by(sides[0], sides[1], later, 7, "memory that was allocated later");
+  const CUdeviceptr large = allocate(sides[1], std::size_t{100} << 20);
+  require_written_by(sides[0], sides[1], large + (std::size_t{99} << 20), 11, "a large allocation");
+  // Fills, and words that streams wait for and write.
+  sides[0].use();
+  CU(cuMemsetD32(later, 21, kWords));
+  CU(cuCtxSynchronize());
+  sides[1].use();
+  require_all(sides[1].read(later), 21, "a fill of the peer's memory");
+  CU(cuMemsetD32Async(later, 22, kWords, sides[0].stream));
+  CU(cuStreamWriteValue32(sides[0].stream, before, 99, 0));
+  CU(cuStreamWaitValue32(sides[1].stream, before, 99, CU_STREAM_WAIT_VALUE_GEQ));
+  sides[1].launch_add(later, 1);
+  CU(cuStreamSynchronize(sides[1].stream));
+  require_all(sides[1].read(later), 23, "work behind a word that the other device has written");
+  // The same address is the owner's in every question.
+  int ordinal = -1;
+  sides[0].use();
+  CU(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, later));
+  require(ordinal == sides[1].device, "a peer's memory is told to be this device's");
+  // Freed and made again, over and over.
+  for (unsigned round = 1; round <= 20; ++round) {
+    const CUdeviceptr memory = allocate(sides[1], std::size_t{round} << 20);
+    require_written_by(sides[0], sides[1], memory, round, "memory that comes and goes");
+    sides[round % 2].use();
+    CU(cuMemFree(memory));
+  }
+  for (const CUdeviceptr memory : {before, later, large}) CU(cuMemFree(memory));
+  disable(sides[0], sides[1]);
+  sides[0].use();
+  CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD32(sides[1].data, 1, kWords));
+  enable(sides[0], sides[1]);
+  enable(sides[1], sides[0]);
+  require_written_by(sides[0], sides[1], sides[1].data, 13, "access that was enabled anew");
+  require_written_by(sides[1], sides[0], sides[0].data, 17, "access in the other direction");
+}
+
+void peer_copies(Sides& sides) {
+  const bool has_access = are_peers(sides);
+  if (has_access) enable(sides[0], sides[1]);
+  const CUdeviceptr second = allocate(sides[1]);
+  sides[0].use();
+  for (unsigned factor = 1; factor <= 12; ++factor) {
+    sides[0].use();
+    sides[0].launch_fill(sides[0].data, factor);
+    if (factor % 4 == 0) CU(cuMemcpyPeerAsync(second, sides[1].context, sides[0].data, sides[0].context, kBytes, sides[0].stream));
+    if (factor % 4 == 1) CU(cuMemcpyDtoDAsync(second, sides[0].data, kBytes, sides[0].stream));
+    if (factor % 4 == 2) CU(cuMemcpyAsync(second, sides[0].data, kBytes, sides[0].stream));
+    CU(cuStreamSynchronize(sides[0].stream));
+    if (factor % 4 == 3) CU(cuMemcpy(second, sides[0].data, kBytes));
+    sides[1].use();
+    require_index(sides[1].read(second), factor, "a copy to the peer");
+    CU(cuMemsetD32(sides[1].data, factor, kWords));
+    CU(cuCtxSynchronize());
+    // In the stream of the device that has not enabled anything.
+    CU(cuMemcpyPeerAsync(sides[0].data, sides[0].context, sides[1].data, sides[1].context, kBytes, sides[1].stream));
+    CU(cuStreamSynchronize(sides[1].stream));
+    sides[0].use();
+    require_all(sides[0].read(sides[0].data), factor, "a copy from the peer");
+  }
+  CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyPeer(second, sides[1].context, sides[0].data, sides[0].context, std::size_t{1} << 40));
+  if (!has_access) return;
+  // Every other row of a box.
+  constexpr std::size_t kRow = 1000, kRows = kBytes / kRow / 2;
+  CU(cuMemsetD32(sides[0].data, 0x05050505, kWords));
+  CU(cuMemsetD32(second, 0, kWords));
+  CU(cuCtxSynchronize());
+  CUDA_MEMCPY3D_PEER box{};
+  box.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  box.srcDevice = sides[0].data;
+  box.srcContext = sides[0].context;
+  box.srcPitch = kRow;
+  box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  box.dstDevice = second;
+  box.dstContext = sides[1].context;
+  box.dstPitch = 2 * kRow;
+  box.WidthInBytes = kRow;
+  box.Height = kRows;
+  box.Depth = 1;
+  for (const bool waits : {true, false}) {
+    if (waits) CU(cuMemcpy3DPeer(&box));
+    if (!waits) CU(cuMemcpy3DPeerAsync(&box, sides[0].stream));
+    CU(cuStreamSynchronize(sides[0].stream));
+    sides[1].use();
+    CU(cuCtxSynchronize());
+    const std::vector<unsigned> words = sides[1].read(second);
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      const bool is_copied = i * sizeof(unsigned) / kRow % 2 == 0;
+      require(words[i] == (is_copied ? 0x05050505 : 0), "a box that was copied to the peer");
+    }
+    sides[0].use();
+    CU(cuMemsetD32(second, 0, kWords));
+    CU(cuCtxSynchronize());
+  }
+}
+
+namespace {
+
+CUmemAccessDesc access_of(const Side& side, CUmemAccess_flags flags) { return {{CU_MEM_LOCATION_TYPE_DEVICE, {side.device}}, flags}; }
+
+}  // namespace
+
+// Memory that the program maps by itself, on the second device, for both.
+void peer_mappings(Sides& sides) {
+  if (!are_peers(sides)) return;
+  sides[1].use();
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {sides[1].device}};
+  size_t piece = 0;
+  CU(cuMemGetAllocationGranularity(&piece, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  CUdeviceptr range = 0;
+  std::array<CUmemGenericAllocationHandle, 2> memory{};
+  CU(cuMemAddressReserve(&range, 2 * piece, 0, 0, 0));
+  for (unsigned i = 0; i < 2; ++i) {
+    CU(cuMemCreate(&memory[i], piece, &properties, 0));
+    CU(cuMemMap(range + i * piece, piece, 0, memory[i], 0));
+  }
+  const CUmemAccessDesc both[] = {access_of(sides[1], CU_MEM_ACCESS_FLAGS_PROT_READWRITE), access_of(sides[0], CU_MEM_ACCESS_FLAGS_PROT_READWRITE)};
+  CU(cuMemSetAccess(range, 2 * piece, both, 2));
+  for (const Side& side : sides) {
+    unsigned long long flags = 0;
+    const CUmemLocation location = access_of(side, CU_MEM_ACCESS_FLAGS_PROT_NONE).location;
+    CU(cuMemGetAccess(&flags, &location, range));
+    require(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "a device that was given access is told to have none");
+  }
+  const CUdeviceptr middle = range + piece - kBytes / 2 / 512 * 512;  // words in both pieces
+  require_written_by(sides[0], sides[1], middle, 3, "a kernel of the other device over two mappings");
+  sides[0].use();
+  CU(cuMemcpyDtoDAsync(sides[0].data, middle, kBytes, sides[0].stream));
+  CU(cuStreamSynchronize(sides[0].stream));
+  require_index(sides[0].read(sides[0].data), 3, "a copy over two mappings of the other device's");
+  // Taken away from the one, the other has it.
+  const CUmemAccessDesc none = access_of(sides[0], CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  CU(cuMemSetAccess(range, 2 * piece, &none, 1));
+  unsigned long long flags = 99;
+  CU(cuMemGetAccess(&flags, &none.location, range));
+  require(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE, "a device whose access was taken away is told to have it");
+  require_written_by(sides[1], sides[1], middle, 5, "the memory's own device");
+  CU(cuMemSetAccess(range, 2 * piece, &both[1], 1));
+  require_written_by(sides[0], sides[1], middle, 7, "access that was given anew");
+  // Other memory at the same addresses.
+  sides[1].use();
+  CU(cuCtxSynchronize());
+  CU(cuMemUnmap(range, 2 * piece));
+  for (unsigned i = 0; i < 2; ++i) CU(cuMemMap(range + i * piece, piece, 0, memory[1 - i], 0));
+  CU(cuMemSetAccess(range, 2 * piece, both, 2));
+  require_written_by(sides[0], sides[1], middle, 9, "memory that was mapped the other way round");
+  CU(cuMemUnmap(range, 2 * piece));
+  for (const CUmemGenericAllocationHandle handle : memory) CU(cuMemRelease(handle));
+  CU(cuMemAddressFree(range, 2 * piece));
+}
+
+// Memory of the second device's pool, for both.
+void peer_pools(Sides& sides) {
+  if (!are_peers(sides)) return;
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {sides[1].device}};
+  CUmemoryPool pool = nullptr;
+  sides[1].use();
+  CU(cuMemPoolCreate(&pool, &properties));
+  CUmemLocation first = access_of(sides[0], CU_MEM_ACCESS_FLAGS_PROT_NONE).location;
+  CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  CU(cuMemPoolGetAccess(&flags, pool, &first));
+  require(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE, "a pool is reached by another device from the beginning");
+  CUdeviceptr before = 0, later = 0;
+  CU(cuMemAllocFromPoolAsync(&before, kBytes, pool, sides[1].stream));
+  CU(cuStreamSynchronize(sides[1].stream));
+  const CUmemAccessDesc access = access_of(sides[0], CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  CU(cuMemPoolSetAccess(pool, &access, 1));
+  CU(cuMemPoolSetAccess(pool, &access, 1));
+  CU(cuMemPoolGetAccess(&flags, pool, &first));
+  require(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "a pool's access is told to be none");
+  require_written_by(sides[0], sides[1], before, 3, "a pool's memory that was there");
+  CU(cuMemAllocFromPoolAsync(&later, std::size_t{70} << 20, pool, sides[1].stream));
+  CU(cuStreamSynchronize(sides[1].stream));
+  require_written_by(sides[0], sides[1], later, 5, "a pool's memory that came later");
+  CU(cuMemcpyAsync(sides[0].data, later, kBytes, sides[0].stream));
+  CU(cuStreamSynchronize(sides[0].stream));
+  sides[0].use();
+  require_index(sides[0].read(sides[0].data), 5, "a copy of a pool's memory");
+  CU(cuMemFreeAsync(before, sides[1].stream));
+  CU(cuMemFreeAsync(later, sides[1].stream));
+  const CUmemAccessDesc none = access_of(sides[0], CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  CU(cuMemPoolSetAccess(pool, &none, 1));
+  CU(cuMemPoolGetAccess(&flags, pool, &first));
+  require(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE, "a pool's access that was taken away is told to be there");
+  const CUmemAccessDesc own = access_of(sides[1], CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolSetAccess(pool, &own, 1));
+  CU(cuStreamSynchronize(sides[1].stream));
+  CU(cuMemPoolDestroy(pool));
+}
+
+}  // namespace mpsshim::test
