@@ -24,8 +24,9 @@ constexpr std::chrono::seconds kBackLimit{20};
 constexpr long long kAnonymousSlack = 24ll << 20;
 constexpr long long kFileSlack = 1ll << 20;
 
-BrokerOptions patient(const std::vector<std::string>& arguments) {
+BrokerOptions patient(const std::vector<std::string>& arguments, int devices) {
   BrokerOptions options;
+  if (devices > 1) options.environment["MPSSHIM_CPU_DEVICES"] = std::to_string(devices);
   // A client's last work may run on for a while: on a slow machine nobody's executor is replaced for it.
   options.arguments = {"--orphan-ms", "20000"};
   options.arguments.insert(options.arguments.end(), arguments.begin(), arguments.end());
@@ -71,7 +72,7 @@ HeldMemory memory_of(const std::vector<pid_t>& processes) {
   return held;
 }
 
-Scene::Scene(const std::vector<std::string>& arguments, const std::string& rehearsal) : broker_(patient(arguments)) {
+Scene::Scene(const std::vector<std::string>& arguments, const std::string& rehearsal, int devices) : broker_(patient(arguments, devices)) {
   {
     // What the first clients of each kind cost is there.
     Client raw = hostile();
@@ -83,7 +84,9 @@ Scene::Scene(const std::vector<std::string>& arguments, const std::string& rehea
   }
   if (!rehearsal.empty()) {
     Client raw = hostile();
-    REQUIRE(raw.ask(rehearsal, kAttackLimit).starts_with("ok"));
+    const std::string answer = raw.ask(rehearsal, kAttackLimit);
+    INFO(rehearsal << ": " << answer << "\n" << broker_.log());
+    REQUIRE(answer.starts_with("ok"));
     end(raw);
   }
   REQUIRE(broker_.wait_for_clients(0));

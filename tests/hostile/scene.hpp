@@ -27,8 +27,8 @@ struct HeldMemory {
 
 class Scene {
  public:
-  // `rehearsal`: an attack that comes once before anything is counted.
-  explicit Scene(const std::vector<std::string>& arguments = {}, const std::string& rehearsal = "");
+  // `rehearsal`: an attack that comes once before anything is counted. `devices`: of the CPU driver.
+  explicit Scene(const std::vector<std::string>& arguments = {}, const std::string& rehearsal = "", int devices = 1);
 
   // A client that speaks the protocol by itself, not attached yet.
   [[nodiscard]] Client hostile() const;

@@ -267,6 +267,34 @@ TEST_CASE("one program on two devices: it goes on after either executor's death,
   CHECK(broker.clients().size() == 2);  // sessions: one a device
 }
 
+TEST_CASE("one program on two devices: each reaches the other's memory after either executor's death, and over a restart") {
+  const BrokerFixture broker(three_devices());
+  if (devices_of(broker).size() < 2) MPSSHIM_SKIP("the machine has one GPU");
+  ProgramOptions options;
+  options.arguments = {"converse"};
+  options.converses = true;
+  Client client(broker.start("two_devices", options), Client::Attached::waits);
+  if (client.ask("enable").starts_with("217")) MPSSHIM_SKIP("the GPUs are no peers");
+  const auto works = [&] {
+    for (const char* command : {"work 0", "reach 0", "work 1", "reach 1"}) {
+      const std::string answer = client.ask(command);
+      INFO(command << ": " << answer << "\n" << broker.log());
+      REQUIRE(answer == "ok");
+    }
+  };
+  works();
+  for (const std::size_t which : {0, 1}) {
+    const std::vector<pid_t> servers = broker.servers();
+    REQUIRE(servers.size() == 2);
+    REQUIRE(::kill(servers[which], SIGKILL) == 0);
+    works();
+    REQUIRE(eventually(std::chrono::seconds(10), [&] { return broker.servers().size() == 2; }));
+  }
+  REQUIRE(broker.ctl({"restart"}).ok());
+  works();
+  CHECK(broker.clients().size() == 2);
+}
+
 TEST_CASE("the broker's own CUDA_VISIBLE_DEVICES says which devices there are, and in which order") {
   BrokerOptions options = three_devices();
   const BrokerFixture all(options);

@@ -44,6 +44,11 @@ std::string external(Hostile& hostile);
 // As many as it may have, and more, none of them ended.
 std::string externals(Hostile& hostile);
 
+// --- memory of another device (attacks_peers.cpp) ---
+// Two sessions on two devices. The second asks for every range that there is, and does with the one that it is given, which is the first one's, what
+// it must not. All of it is refused, and the bystander's at `address` above all. Keeps memory of the first one mapped.
+std::string peers(Hostile& hostile, std::uint64_t address);
+
 // --- shared pages (attacks_memory.cpp) ---
 // Random bytes over one kind of page ("header", "waiters", "replies", "ring", "fences", "segments", "all") while work goes on.
 std::string scribble(Hostile& hostile, const std::string& what, int duration_ms);

@@ -17,7 +17,7 @@ class Client {
     words >> name;
     if (name == "scribble" || name == "command" || name == "linger" || name == "image" || name == "text") words >> what;
     std::uint64_t number = 0;
-    if (name == "reach") words >> std::hex;
+    if (name == "reach" || name == "peers") words >> std::hex;
     words >> number;
     const int count = static_cast<int>(number);
     if (name == "seed") return hostile_.random.seed(number), "ok";
@@ -32,6 +32,7 @@ class Client {
     if (name == "unmap") return unmap(hostile_);
     if (name == "random_records") return random_records(hostile_, count);
     if (name == "descriptors_as_memory") return descriptors_as_memory(hostile_);
+    if (name == "peers") return peers(hostile_, number);
     if (name == "external") return external(hostile_);
     if (name == "externals") return externals(hostile_);
     if (name == "flood") return flood(hostile_, count);

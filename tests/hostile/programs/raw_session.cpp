@@ -45,11 +45,13 @@ void RawConnection::receive(std::span<std::byte> answer) {
   if (status != proto::SocketStatus::ok || bytes != answer.size()) throw Failure("an answer of " + std::to_string(bytes) + " bytes");
 }
 
-RawSession::RawSession(bool insists) {
+RawSession::RawSession(bool insists, std::uint32_t device) {
   require_status(connection.hello().header, "Hello");
   const auto limit = Clock::now() + std::chrono::milliseconds(kAnswerLimitMs);
   do {
-    attached = connection.ask<proto::Attached>(proto::Attach{});
+    proto::Attach request;
+    request.device = device;
+    attached = connection.ask<proto::Attached>(request);
   } while (insists && attached.header.status == kTooManySessions && Clock::now() < limit && usleep(1'000) == 0);
   require_status(attached.header, "Attach");
   if (connection.fds.count != 4) throw Failure("Attached has " + std::to_string(connection.fds.count) + " descriptors");

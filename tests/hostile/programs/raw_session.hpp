@@ -60,7 +60,7 @@ class RawSession {
  public:
   // Connected, greeted, attached, mapped. A process has so many sessions at a time, those that are still being taken down included: one that
   // `insists` asks again.
-  explicit RawSession(bool insists = true);
+  explicit RawSession(bool insists = true, std::uint32_t device = 0);
 
   [[nodiscard]] proto::ChannelHeader& header() { return *reinterpret_cast<proto::ChannelHeader*>(control.data()); }
   [[nodiscard]] proto::FenceWord& fence(std::uint32_t index) { return reinterpret_cast<proto::FenceWord*>(fences.data())[index]; }

@@ -2,7 +2,8 @@
 // Contexts of both devices and what they make; the program itself.
 //
 // two_devices converse: a command a line, an answer a line, as test_client. `work N` launches on device N and checks what all launches there have
-// made: "ok", or what failed.
+// made: "ok", or what failed. `enable` lets each device reach the other's memory, 64 MiB more of it and mapped memory of the second among it; then
+// `reach N` launches on device N over all that the other has.
 #include "tests/process/programs/two_devices.hpp"
 
 #include <cstdio>
@@ -223,8 +224,10 @@ class Conversing {
     for (int i = 0; i < 2; ++i) sides_[static_cast<std::size_t>(i)].make(i);
   }
   std::string answer(const std::string& line) {
-    require(line == "work 0" || line == "work 1", "unknown command " + line);
+    if (line == "enable") return enable();
+    require(line == "work 0" || line == "work 1" || line == "reach 0" || line == "reach 1", "unknown command " + line);
     const std::size_t which = line.back() == '1' ? 1 : 0;
+    if (line.starts_with("reach")) return reach(sides_[which], 1 - which);
     const Side& side = sides_[which];
     side.use();
     side.launch_add(side.data, 3);
@@ -234,8 +237,39 @@ class Conversing {
   }
 
  private:
+  std::string enable() {
+    for (unsigned i = 0; i < 2; ++i) {
+      sides_[i].use();
+      CU(cuCtxEnablePeerAccess(sides_[1 - i].context, 0));
+      more_[i].push_back(sides_[i].data);
+      more_[i].push_back(0);
+      CU(cuMemAlloc(&more_[i].back(), std::size_t{64} << 20));
+      CU(cuMemsetD32(more_[i].back(), 0, kWords));
+    }
+    more_[1].push_back(map_for_both(sides_));
+    CU(cuMemsetD32(more_[1].back(), 0, kWords));
+    CU(cuCtxSynchronize());
+    return "ok";
+  }
+  // Words of the other device, and its own launches go on from what they find.
+  std::string reach(const Side& side, std::size_t owner) {
+    side.use();
+    for (const CUdeviceptr words : more_[owner]) side.launch_add(words, 3);
+    CU(cuStreamSynchronize(side.stream));
+    sides_[owner].use();
+    ++launches_[owner];
+    ++reached_[owner];
+    for (const CUdeviceptr words : more_[owner]) {
+      require_all(sides_[owner].read(words), 3 * (words == sides_[owner].data ? launches_[owner] : reached_[owner]),
+                  "what the other device has made");
+    }
+    return "ok";
+  }
+
   Sides sides_;
   std::array<unsigned, 2> launches_{};
+  std::array<unsigned, 2> reached_{};
+  std::array<std::vector<CUdeviceptr>, 2> more_;
 };
 
 constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {

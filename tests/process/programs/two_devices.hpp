@@ -77,6 +77,8 @@ void threads(Sides& sides);
 void forks(Sides& sides);
 
 // two_devices_peers.cpp
+// 2 MiB or so on the second device, mapped for both.
+CUdeviceptr map_for_both(Sides& sides);
 void peer_answers(Sides& sides);
 void peers(Sides& sides);
 void peer_copies(Sides& sides);

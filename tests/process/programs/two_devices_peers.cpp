@@ -173,6 +173,24 @@ CUmemAccessDesc access_of(const Side& side, CUmemAccess_flags flags) { return {{
 
 }  // namespace
 
+CUdeviceptr map_for_both(Sides& sides) {
+  sides[1].use();
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {sides[1].device}};
+  size_t piece = 0;
+  CU(cuMemGetAllocationGranularity(&piece, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  CUdeviceptr range = 0;
+  CUmemGenericAllocationHandle memory = 0;
+  CU(cuMemAddressReserve(&range, piece, 0, 0, 0));
+  CU(cuMemCreate(&memory, piece, &properties, 0));
+  CU(cuMemMap(range, piece, 0, memory, 0));
+  const CUmemAccessDesc both[] = {access_of(sides[1], CU_MEM_ACCESS_FLAGS_PROT_READWRITE), access_of(sides[0], CU_MEM_ACCESS_FLAGS_PROT_READWRITE)};
+  CU(cuMemSetAccess(range, piece, both, 2));
+  CU(cuMemRelease(memory));
+  return range;
+}
+
 // Memory that the program maps by itself, on the second device, for both.
 void peer_mappings(Sides& sides) {
   if (!are_peers(sides)) return;

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/hostile/programs/attacks.hpp"
+
+#include <unistd.h>
+
+namespace mpsshim::test {
+
+namespace {
+
+constexpr std::uint64_t kChunkBytes = 2u << 20;
+constexpr std::uint32_t kInvalidDevice = 101;
+
+std::uint32_t ask_for_range(RawSession& session, std::uint64_t address, proto::Lease& lease) {
+  proto::PeerLease request;
+  request.address = address;
+  const auto answer = session.connection.ask<proto::PeerLeased>(request);
+  lease = answer.lease;
+  return answer.header.status;
+}
+
+void require_status(const RawReply& reply, bool is_right, const char* what) {
+  if ((reply.status == 0) != is_right) throw Failure(std::string(what) + ": " + std::to_string(reply.status));
+}
+
+RawReply map(RawSession& session, std::uint64_t address, proto::MemoryId memory, std::uint64_t size_bytes = kChunkBytes) {
+  return session.call(proto::MappingCreateRecord{address, size_bytes, memory, true, 0});
+}
+
+// Whether a fill of one byte is taken.
+bool may_fill(RawSession& session, std::uint64_t address) {
+  session.post(proto::FillRecord{address, 0, 1, 1, 0x5a, 1});
+  const std::uint32_t value = session.fence(0).value.load() + 1;
+  session.post(proto::FenceRecord{value, 0});
+  session.await_fence(value);
+  return session.header().async_error.exchange(0) == 0;
+}
+
+// Memory that the owner has, as a piece of the other's.
+void open(RawSession& owner, std::uint64_t chunk, RawSession& other, proto::MemoryId id) {
+  proto::MemoryShare share;
+  share.object = chunk;
+  const auto shared = owner.connection.ask<proto::MemoryShared>(share);
+  if (other.connection.ask<proto::MemoryShared>(share).header.status == 0) throw Failure("another session's chunk gets a name");
+  proto::MemoryOpen request;
+  request.memory = id.value;
+  request.name = shared.name;
+  request.name.word[0] ^= 1;
+  if (other.connection.ask<proto::MemoryOpened>(request).header.status == 0) throw Failure("memory is opened by a wrong name");
+  request.name = shared.name;
+  if (other.connection.ask<proto::MemoryOpened>(request).header.status != 0) throw Failure("memory is not opened by its name");
+  require_status(other.call(proto::MemoryAdoptRecord{id}), true, "its adoption");
+}
+
+// Every range of the window: one is given, the owner's.
+void look_for_ranges(RawSession& session, const proto::Lease& owners) {
+  constexpr std::uint64_t kBegin = 0x2000'0000'0000, kEnd = 0x5000'0000'0000, kStep = 32ull << 30;
+  for (std::uint64_t address = kBegin + (4u << 20); address < kEnd; address += kStep) {
+    proto::Lease lease;
+    const bool is_given = ask_for_range(session, address, lease) == 0;
+    const bool is_owners = address - owners.address < owners.size_bytes;
+    if (is_given != is_owners) throw Failure("a range is given, or refused, wrongly: " + std::to_string(address));
+  }
+}
+
+void map_in_range(RawSession& other, const proto::Lease& owners, std::uint64_t chunk, proto::MemoryId memory) {
+  require_status(map(other, owners.address + owners.size_bytes - kChunkBytes / 2, memory), false, "a mapping over the range's end");
+  require_status(map(other, owners.address - kChunkBytes, memory), false, "a mapping before the range");
+  require_status(map(other, chunk + 1, memory), false, "a mapping at an odd address");
+  require_status(map(other, chunk, proto::MemoryId::make(99, 1)), false, "a mapping of what is no memory");
+  if (may_fill(other, chunk)) throw Failure("memory is reached that is not mapped");
+  require_status(map(other, chunk, memory), true, "the mapping");
+  require_status(map(other, chunk, memory), false, "a mapping where one is");
+  if (!may_fill(other, chunk + kChunkBytes - 1) || may_fill(other, chunk + kChunkBytes)) throw Failure("what is mapped is not what is reached");
+  // The range is not for chunks, and stays as it is.
+  for (int i = 0; i < 8; ++i) {
+    const auto made = other.call(proto::ChunkCreateRecord{kChunkBytes}).body<proto::ChunkCreateReply>();
+    if (made.address - owners.address < owners.size_bytes) throw Failure("a chunk lies in another session's range");
+  }
+  other.post(proto::RangeFreeRecord{owners.address, owners.size_bytes});
+  if (!may_fill(other, chunk)) other.header().async_error.exchange(0);  // the refusal of the range's end
+  if (!may_fill(other, chunk)) throw Failure("the end of a range that is in use is not refused");
+}
+
+// The range, until its end has got through to everybody.
+void map_again(RawSession& other, const proto::Lease& owners, std::uint64_t chunk, proto::MemoryId memory) {
+  for (int i = 0; i < 2'000; ++i, usleep(1'000)) {
+    proto::Lease again;
+    if (ask_for_range(other, chunk, again) != 0) throw Failure("the range is not given again");
+    if (other.call(proto::LeaseUseRecord{owners.address}).status == 0 && map(other, chunk, memory).status == 0) return;
+  }
+  throw Failure("the range cannot be used again");
+}
+
+}  // namespace
+
+std::string peers(Hostile& hostile, std::uint64_t address) {
+  hostile.more_sessions.clear();
+  {
+    RawConnection connection;
+    (void)connection.hello();
+    proto::Attach request;
+    request.device = 1;
+    if (connection.ask<proto::Attached>(request).header.status == kInvalidDevice) return "ok one device";
+  }
+  hostile.more_sessions.push_back(std::make_unique<RawSession>(true, 0));
+  hostile.more_sessions.push_back(std::make_unique<RawSession>(true, 1));
+  RawSession& owner = *hostile.more_sessions[0];
+  RawSession& other = *hostile.more_sessions[1];
+  const proto::Lease owners = owner.attached.device_lease;
+  const std::uint64_t chunk = owner.call(proto::ChunkCreateRecord{kChunkBytes}).body<proto::ChunkCreateReply>().address;
+  const proto::MemoryId memory = proto::MemoryId::make(1, 1);
+  open(owner, chunk, other, memory);
+
+  require_status(map(other, chunk, memory), false, "a mapping in a range that it was not given");
+  require_status(other.call(proto::LeaseUseRecord{owners.address}), false, "the use of a range that it was not given");
+  look_for_ranges(other, owners);
+  require_status(other.call(proto::LeaseUseRecord{owners.address}), true, "the use of the range that it was given");
+  map_in_range(other, owners, chunk, memory);
+  if (address != 0 && (may_fill(other, address) || map(other, address, memory).status == 0)) throw Failure("the bystander's memory is reached");
+  // Ended and used, in the wrong order.
+  other.post(proto::MappingEndRecord{chunk});
+  if (may_fill(other, chunk)) throw Failure("memory is reached that was unmapped");
+  other.post(proto::LeaseEndRecord{owners.address});
+  require_status(map(other, chunk, memory), false, "a mapping in a range that has ended");
+  other.post(proto::LeaseEndRecord{owners.address});
+  map_again(other, owners, chunk, memory);
+  // What the owner has given up is the other's as long as that has it.
+  owner.post(proto::ChunkReleaseRecord{chunk});
+  if (may_fill(owner, chunk) || !may_fill(other, chunk)) throw Failure("memory does not outlive its owner's chunk");
+  return "ok";
+}
+
+}  // namespace mpsshim::test
