@@ -73,6 +73,11 @@ const proto::DeviceFacts* device_facts(CUdevice device) {
 
 std::uint32_t broker_ordinal(CUdevice device) { return visible[static_cast<std::size_t>(device)]; }
 
+std::optional<CUdevice> device_of_ordinal(std::uint32_t broker_ordinal) {
+  const auto found = std::find(visible.begin(), visible.begin() + visible_count, broker_ordinal);
+  return found != visible.begin() + visible_count ? std::optional(static_cast<CUdevice>(found - visible.begin())) : std::nullopt;
+}
+
 const proto::PeerFacts& peer_facts(CUdevice device, CUdevice owner) { return driver_facts().peer[broker_ordinal(device)][broker_ordinal(owner)]; }
 
 void note_thread_percentage(std::uint32_t broker_ordinal, std::uint32_t percentage) {

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -25,6 +26,8 @@ namespace mpsshim::interposer {
 // Null if there is no such device.
 [[nodiscard]] const proto::DeviceFacts* device_facts(CUdevice device);
 [[nodiscard]] std::uint32_t broker_ordinal(CUdevice device);
+// The other way round; nothing where this process does not see it.
+[[nodiscard]] std::optional<CUdevice> device_of_ordinal(std::uint32_t broker_ordinal);
 // What the hardware lets `device` do with the memory of `owner`; both exist.
 [[nodiscard]] const proto::PeerFacts& peer_facts(CUdevice device, CUdevice owner);
 

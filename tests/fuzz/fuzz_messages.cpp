@@ -123,7 +123,7 @@ Input make_input(Random& random) {
     if (random() % 8 != 0) add_step(input, i, 0, proto::Attach{.device = static_cast<std::uint32_t>(random() % 16 == 0)});
   }
   for (std::uint64_t steps = random() % 64; steps > 0; --steps) {
-    switch (random() % 12) {
+    switch (random() % 13) {
       case 0: add_step(input, connection(), 0, proto::Attach{.device = static_cast<std::uint32_t>(random() % 3)}); break;
       case 1: add_step(input, connection(), 0, proto::ImageOpen{.size_bytes = size()}); break;
       case 2: {
@@ -154,6 +154,10 @@ Input make_input(Random& random) {
         break;
       }
       case 10: add_packet(input, random); break;
+      // Of the first sessions, of nobody, and beside.
+      case 11:
+        add_step(input, connection(), 0, proto::PeerLease{.address = 0x2000'0000'0000 + random() % 8 * (64ull << 30) + random() % (8u << 20)});
+        break;
       default:
         add_step(input, connection(), static_cast<unsigned>(random() % 8), proto::Hello{.layout_major = static_cast<std::uint32_t>(random() % 3)});
     }

@@ -295,6 +295,26 @@ TEST_CASE("one program on two devices: each reaches the other's memory after eit
   CHECK(broker.clients().size() == 2);
 }
 
+TEST_CASE("memory that one process exports is used by another on another device") {
+  const BrokerFixture broker(three_devices());
+  if (devices_of(broker).size() < 2) MPSSHIM_SKIP("the machine has one GPU");
+  ProgramOptions options;
+  options.arguments = {"converse"};
+  options.converses = true;
+  Client owner(broker.start("two_devices", options), Client::Attached::waits);
+  Client user(broker.start("two_devices", options), Client::Attached::waits);
+  const std::string handle = owner.ask("export"), descriptor = owner.ask("export_mapped");
+  INFO(handle << "\n" << descriptor << "\n" << broker.log());
+  REQUIRE(handle.starts_with("ok "));
+  REQUIRE(descriptor.starts_with("ok "));
+  for (unsigned round = 1; round <= 3; ++round) {
+    CHECK(user.ask("open " + handle.substr(3)) == "ok");
+    CHECK(user.ask("import " + descriptor.substr(3)) == "ok");
+    CHECK(owner.ask("check " + std::to_string(3 * round) + " " + std::to_string(5 * round)) == "ok");
+  }
+  CHECK(owner.ask("open " + handle.substr(3)) != "ok");  // of its own process
+}
+
 TEST_CASE("the broker's own CUDA_VISIBLE_DEVICES says which devices there are, and in which order") {
   BrokerOptions options = three_devices();
   const BrokerFixture all(options);

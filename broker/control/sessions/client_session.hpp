@@ -36,6 +36,9 @@ struct ClientIdentity {
   PodIdentity pod{};                                       // where it is in one
 };
 
+// False also where nobody knows: of a pid namespace that we do not see.
+[[nodiscard]] inline bool is_one_process(const ClientIdentity& a, const ClientIdentity& b) { return a.pid > 0 && a.pid == b.pid && a.uid == b.uid; }
+
 enum class SessionPhase {
   waiting,      // for an executor that is ready; nothing of it is there yet
   opening,      // SessionOpen sent

@@ -36,7 +36,7 @@ class DeviceChunks {
   // Memory that another session of the same user has named, be it of another device that the session's can reach.
   struct Opened {
     std::uint64_t size_bytes = 0;
-    bool is_own = false;
+    bool is_own = false;  // of the same process
     unsigned device = 0;  // that has it
   };
   [[nodiscard]] CUresult open(ClientSession& session, const proto::MemoryOpen& request, const proto::DriverFacts& facts, Opened& opened);

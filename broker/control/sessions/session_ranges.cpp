@@ -14,8 +14,6 @@ namespace {
 
 constexpr std::size_t kRangesLogged = 4;  // of a session
 
-bool is_one_process(const ClientIdentity& a, const ClientIdentity& b) { return a.pid > 0 && a.pid == b.pid && a.uid == b.uid; }
-
 bool holds(const proto::Lease& lease, std::uint64_t address) { return address - lease.address < lease.size_bytes; }
 
 const proto::Lease* device_range_at(const ClientSession& session, std::uint64_t address) {

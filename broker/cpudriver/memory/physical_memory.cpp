@@ -7,19 +7,26 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "broker/cpudriver/config.hpp"
+#include "broker/cpudriver/device/devices.hpp"
 #include "proto/mutex.hpp"
 
 namespace mpsshim::cpudriver {
 namespace {
 
 constexpr int kNeededSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+// Of files, so that who imports one knows what it is: behind this stands the device's number among the machine's.
 constexpr const char* kName = "cuda_cpu device memory";
-constexpr const char* kCompressibleName = "cuda_cpu compressible device memory";  // so that who imports it knows
+constexpr const char* kCompressibleName = "cuda_cpu compressible device memory";
+constexpr const char* kDeviceMark = " device memory ";
+
+unsigned own_device() { return Devices::get().machine_index(Devices::get().used()); }
 
 // Which memory a descriptor names, whatever its number and whichever process made it.
 using FileIdentity = std::pair<dev_t, ino_t>;
@@ -42,11 +49,17 @@ bool identify(int fd, FileIdentity& identity, std::size_t& size_bytes) {
   return true;
 }
 
-bool has_compressible_name(int fd) {
+PhysicalMemory::Properties named_properties(int fd) {
   std::array<char, 128> target{};
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
-  if (readlink(link.c_str(), target.data(), target.size() - 1) <= 0) return false;
-  return std::string_view(target.data()).find(kCompressibleName) != std::string_view::npos;
+  PhysicalMemory::Properties properties{true, false, false};
+  if (readlink(link.c_str(), target.data(), target.size() - 1) <= 0) return properties;
+  const std::string_view name(target.data());
+  properties.is_compressible = name.find(kCompressibleName) != std::string_view::npos;
+  const std::size_t mark = name.find(kDeviceMark);
+  if (mark == std::string_view::npos) return properties;
+  properties.is_elsewhere = std::strtoul(target.data() + mark + std::strlen(kDeviceMark), nullptr, 10) != own_device();
+  return properties;
 }
 
 }  // namespace
@@ -94,12 +107,13 @@ PhysicalMemory::~PhysicalMemory() {
     if (found != known.files.end() && found->second.expired()) known.files.erase(found);
   }
   close(fd_);
-  MemoryBudget::get().give_back(size_bytes_);
+  if (!properties_.is_elsewhere) MemoryBudget::get().give_back(size_bytes_);
 }
 
 CUresult PhysicalMemory::create(std::size_t size_bytes, Properties properties, std::shared_ptr<PhysicalMemory>& memory) {
   if (!MemoryBudget::get().take(size_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const int fd = memfd_create(properties.is_compressible ? kCompressibleName : kName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const std::string name = std::string(properties.is_compressible ? kCompressibleName : kName) + " " + std::to_string(own_device());
+  const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(size_bytes)) != 0 || fcntl(fd, F_ADD_SEALS, kNeededSeals) != 0) {
     if (fd >= 0) close(fd);
     MemoryBudget::get().give_back(size_bytes);
@@ -131,8 +145,9 @@ CUresult PhysicalMemory::import(int fd, std::shared_ptr<PhysicalMemory>& memory)
   }
   const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (own < 0) return CUDA_ERROR_OPERATING_SYSTEM;
-  MemoryBudget::get().take_without_limit(size_bytes);
-  memory = std::make_shared<PhysicalMemory>(own, size_bytes, Properties{true, has_compressible_name(own)});
+  const Properties properties = named_properties(own);
+  if (!properties.is_elsewhere) MemoryBudget::get().take_without_limit(size_bytes);
+  memory = std::make_shared<PhysicalMemory>(own, size_bytes, properties);
   entry = memory;
   return CUDA_SUCCESS;
 }

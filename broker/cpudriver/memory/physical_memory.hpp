@@ -41,6 +41,7 @@ class PhysicalMemory {
   struct Properties {
     bool is_exportable = false;
     bool is_compressible = false;  // said of it, here and wherever it is imported; no byte is compressed
+    bool is_elsewhere = false;     // another device's, which it is counted on
   };
 
   PhysicalMemory(int fd, std::size_t size_bytes, Properties properties);  // takes over fd and the budget already taken

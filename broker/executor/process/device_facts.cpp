@@ -2,6 +2,7 @@
 #include "broker/executor/process/device_facts.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "broker/log.hpp"
@@ -41,12 +42,14 @@ void collect_peer(const Driver& driver, CUdevice device, CUdevice other, proto::
         static_cast<std::uint16_t>(driver->cuDeviceGetP2PAttribute(&value, static_cast<CUdevice_P2PAttribute>(id), device, other));
     facts.attribute[id] = value;
   }
-  for (std::uint32_t id = 0; id < proto::kMaxAtomicOperations; ++id) {
-    const auto operation = static_cast<CUatomicOperation>(id);
-    unsigned capability = 0;
-    const CUresult asked = driver->cuDeviceGetP2PAtomicCapabilities(&capability, &operation, 1, device, other);
-    facts.atomic_capability[id] = asked == CUDA_SUCCESS ? capability : 0;
-  }
+  // All in one call: an executor's next life asks again, and others wait for it.
+  constexpr unsigned kOperations = 13;  // CU_ATOMIC_OPERATION_MAX
+  static_assert(kOperations <= proto::kMaxAtomicOperations);
+  std::array<CUatomicOperation, kOperations> operations{};
+  for (unsigned id = 0; id < kOperations; ++id) operations[id] = static_cast<CUatomicOperation>(id);
+  std::array<unsigned, kOperations> capabilities{};
+  const CUresult asked = driver->cuDeviceGetP2PAtomicCapabilities(capabilities.data(), operations.data(), kOperations, device, other);
+  if (asked == CUDA_SUCCESS) std::copy(capabilities.begin(), capabilities.end(), facts.atomic_capability);
 }
 
 void collect_peers(const Driver& driver, proto::DriverFacts& facts) {

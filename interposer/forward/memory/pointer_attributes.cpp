@@ -10,6 +10,7 @@
 #include "interposer/forward/memory/pinned.hpp"
 #include "interposer/forward/memory/registered.hpp"
 #include "interposer/forward/memory/sync_memops.hpp"
+#include "interposer/forward/memory/virtual_memory.hpp"
 #include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::api {
@@ -90,7 +91,10 @@ CUresult attribute_of(const Pointed& pointed, CUpointer_attribute attribute, std
     // Counted; variables use their address, which no count reaches.
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return store(data, static_cast<unsigned long long>(pointed.buffer_id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return store(data, pointed.is_managed);
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return store(data, static_cast<int>(session_device()));
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: {
+      const auto mapped = VirtualMemory::instance().find(address);  // perhaps another device's, imported
+      return store(data, static_cast<int>(device_having(mapped ? mapped->device : 0)));
+    }
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return store(data, pointed.has_ipc_handle);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return store(data, static_cast<CUdeviceptr>(pointed.range.address));
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return store(data, static_cast<std::size_t>(pointed.range.size_bytes));

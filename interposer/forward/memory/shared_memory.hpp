@@ -16,7 +16,7 @@ namespace mpsshim::interposer::forward {
 [[nodiscard]] CUresult share_memory(std::uint64_t object, proto::MemoryName& name);
 // Has the executor handed memory of that name, to be adopted under `id`.
 struct OpenedMemory {
-  bool is_own = false;       // of this session
+  bool is_own = false;       // of this process
   std::uint32_t device = 0;  // 1 + the broker's number of the device that has it; 0: not told
 };
 [[nodiscard]] CUresult open_shared_memory(const proto::MemoryName& name, proto::MemoryId id, OpenedMemory& opened);

@@ -9,8 +9,11 @@
 #include "interposer/forward/memory/peer_pieces.hpp"
 #include "interposer/forward/memory/shared_memory.hpp"
 #include "interposer/local/acting_session.hpp"
+#include "interposer/local/devices.hpp"
 
 namespace mpsshim::interposer::forward {
+
+CUdevice device_having(std::uint32_t told) { return (told != 0 ? device_of_ordinal(told - 1) : std::nullopt).value_or(session_device()); }
 
 VirtualMemory& VirtualMemory::instance() {
   return PerSession<VirtualMemory>::get([] { return new VirtualMemory(); });
@@ -276,7 +279,7 @@ std::optional<VirtualMemory::Found> VirtualMemory::find(std::uint64_t address) c
   const AddressRange range{mapping->first, mapping->second.size_bytes};
   if (!range.holds(address, 1)) return std::nullopt;
   const Memory& memory = memories_.at(mapping->second.memory);
-  return Found{range, memory.buffer_id, mapping->second.is_accessible, memory.is_exportable, mapping->second.reached_by};
+  return Found{range, memory.buffer_id, mapping->second.is_accessible, memory.is_exportable, memory.device, mapping->second.reached_by};
 }
 
 std::optional<CUmemGenericAllocationHandle> VirtualMemory::retain(std::uint64_t address) {

@@ -18,6 +18,10 @@
 
 namespace mpsshim::interposer::forward {
 
+// The device that has memory of which the broker told this number (1 + its own of the device; 0: the session's). The session's also where this
+// process does not see it.
+[[nodiscard]] CUdevice device_having(std::uint32_t told);
+
 class VirtualMemory {
  public:
   [[nodiscard]] static VirtualMemory& instance();
@@ -59,6 +63,7 @@ class VirtualMemory {
     std::uint64_t buffer_id = 0;
     bool is_accessible = false;
     bool is_exportable = false;
+    std::uint32_t device = 0;      // as of Properties
     std::uint32_t reached_by = 0;  // of the process's other sessions, a bit each
   };
   // The mapping that holds `address`.

@@ -48,14 +48,6 @@ CUresult check_access(const CUmemAccessDesc& access) {
   }
 }
 
-// The device that has it, which may be another one than the session's where it was imported.
-CUdevice device_of(const VirtualMemory::Properties& memory) {
-  for (CUdevice device = 0; memory.device != 0 && device < device_count(); ++device) {
-    if (broker_ordinal(device) + 1 == memory.device) return device;
-  }
-  return session_device();
-}
-
 CUresult check_properties(const CUmemAllocationProp* properties) {
   if (properties == nullptr || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
   const auto handles = properties->requestedHandleTypes;
@@ -196,7 +188,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop, CUmem
   *prop = {};
   prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop->requestedHandleTypes = found->is_exportable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
-  prop->location = {CU_MEM_LOCATION_TYPE_DEVICE, {device_of(*found)}};
+  prop->location = {CU_MEM_LOCATION_TYPE_DEVICE, {device_having(found->device)}};
   prop->allocFlags.compressionType = static_cast<unsigned char>(compression);
   return CUDA_SUCCESS;
 }

@@ -3,7 +3,7 @@
 //
 // two_devices converse: a command a line, an answer a line, as test_client. `work N` launches on device N and checks what all launches there have
 // made: "ok", or what failed. `enable` lets each device reach the other's memory, 64 MiB more of it and mapped memory of the second among it; then
-// `reach N` launches on device N over all that the other has.
+// `reach N` launches on device N over all that the other has. More commands: two_devices_exports.hpp.
 #include "tests/process/programs/two_devices.hpp"
 
 #include <cstdio>
@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tests/process/programs/conversation.hpp"
+#include "tests/process/programs/two_devices_exports.hpp"
 
 using namespace mpsshim::test;
 
@@ -224,6 +225,7 @@ class Conversing {
     for (int i = 0; i < 2; ++i) sides_[static_cast<std::size_t>(i)].make(i);
   }
   std::string answer(const std::string& line) {
+    if (const std::string answer = exports_.answer(line, sides_); !answer.empty()) return answer;
     if (line == "enable") return enable();
     require(line == "work 0" || line == "work 1" || line == "reach 0" || line == "reach 1", "unknown command " + line);
     const std::size_t which = line.back() == '1' ? 1 : 0;
@@ -270,6 +272,7 @@ class Conversing {
   std::array<unsigned, 2> launches_{};
   std::array<unsigned, 2> reached_{};
   std::array<std::vector<CUdeviceptr>, 2> more_;
+  Exports exports_;
 };
 
 constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {

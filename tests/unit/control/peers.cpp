@@ -198,7 +198,7 @@ TEST_CASE("memory of another device is opened by its name where the hardware let
   CHECK(b.ask<proto::MemoryOpened>(open).header.status == CUDA_ERROR_NOT_SUPPORTED);
   if (!are_peers) return;
   CHECK(opened.size_bytes == 4096);
-  CHECK(opened.is_own == 0);
+  CHECK(opened.is_own == 1);
   CHECK(opened.device == 1);  // 1 + device 0
   const auto piece = broker.of(1).expect<message::PieceAdd>();
   CHECK(piece.message.session == other.session);
