@@ -101,31 +101,6 @@ CUresult MemoryMap::add_lease(const proto::Lease& lease) {
   return CUDA_SUCCESS;
 }
 
-std::optional<std::uint64_t> MemoryMap::find_lease(std::uint64_t address) const {
-  std::lock_guard lock(mutex_);
-  const auto found = leases_.find(address);
-  return found != leases_.end() ? std::optional(found->second.size_bytes) : std::nullopt;
-}
-
-void MemoryMap::close_lease(std::uint64_t address) {
-  const bool has_mappings = application_->has_mappings(address, find_lease(address).value_or(0));
-  std::lock_guard lock(mutex_);
-  const auto found = leases_.find(address);
-  if (found == leases_.end() || address == device_lease_.address) return;
-  found->second.is_closed = true;
-  if (found->second.is_peers && !has_mappings) leaving_ranges_.emplace(address, give_up());
-}
-
-bool MemoryMap::remove_lease(std::uint64_t address) {
-  std::lock_guard lock(mutex_);
-  const auto found = leases_.find(address);
-  if (found == leases_.end() || address == device_lease_.address) return false;
-  if (!found->second.room.contains(address, found->second.size_bytes)) return false;
-  driver_->cuMemAddressFree(AddressKey(), found->second.reserved.address, found->second.reserved.size_bytes);
-  leases_.erase(found);
-  return true;
-}
-
 CUresult MemoryMap::map_handle(std::uint64_t address, std::uint64_t size_bytes, CUmemGenericAllocationHandle handle) {
   CUresult result = driver_->cuMemMap(AddressKey(), address, size_bytes, 0, handle, 0);
   if (result != CUDA_SUCCESS) return result;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MemoryMap's part for memory that the client maps by itself: which addresses are its own, and what may be used there.
+// MemoryMap's leases as they come and go, and its part for memory that the client maps by itself: which addresses are its own, and what may be used
+// there.
 #include "broker/executor/memory/application_memory.hpp"
 #include "broker/executor/memory/memory_map.hpp"
 
@@ -18,6 +19,32 @@ CUresult MemoryMap::reserve_range(std::uint64_t size_bytes, std::uint64_t alignm
   if (address == 0) return kNoRoomInLeases;
   ranges_.emplace(address, size_bytes);
   return CUDA_SUCCESS;
+}
+
+std::optional<std::uint64_t> MemoryMap::find_lease(std::uint64_t address) const {
+  std::lock_guard lock(mutex_);
+  const auto found = leases_.find(address);
+  return found != leases_.end() ? std::optional(found->second.size_bytes) : std::nullopt;
+}
+
+void MemoryMap::close_lease(std::uint64_t address) {
+  const bool has_mappings = application_->has_mappings(address, find_lease(address).value_or(0));
+  std::lock_guard lock(mutex_);
+  const auto found = leases_.find(address);
+  if (found == leases_.end() || address == device_lease_.address) return;
+  found->second.is_closed = true;
+  // The client may have ended the range before.
+  if (found->second.is_peers && !has_mappings && ranges_.contains(address)) leaving_ranges_.emplace(address, give_up());
+}
+
+bool MemoryMap::remove_lease(std::uint64_t address) {
+  std::lock_guard lock(mutex_);
+  const auto found = leases_.find(address);
+  if (found == leases_.end() || address == device_lease_.address) return false;
+  if (!found->second.room.contains(address, found->second.size_bytes)) return false;
+  driver_->cuMemAddressFree(AddressKey(), found->second.reserved.address, found->second.reserved.size_bytes);
+  leases_.erase(found);
+  return true;
 }
 
 CUresult MemoryMap::add_peer_lease(const proto::Lease& lease) {

@@ -124,6 +124,13 @@ std::string peers(Hostile& hostile, std::uint64_t address) {
   require_status(map(other, chunk, memory), false, "a mapping in a range that has ended");
   other.post(proto::LeaseEndRecord{owners.address});
   map_again(other, owners, chunk, memory);
+  // The range ended as if it were one of its own making, then with its lease: once.
+  other.post(proto::MappingEndRecord{chunk});
+  other.post(proto::RangeFreeRecord{owners.address, owners.size_bytes});
+  if (may_fill(other, chunk)) throw Failure("memory is reached in a range that has ended");
+  other.post(proto::LeaseEndRecord{owners.address});
+  if (may_fill(other, chunk)) throw Failure("memory is reached in a lease that has ended");
+  map_again(other, owners, chunk, memory);
   // What the owner has given up is the other's as long as that has it.
   owner.post(proto::ChunkReleaseRecord{chunk});
   if (may_fill(owner, chunk) || !may_fill(other, chunk)) throw Failure("memory does not outlive its owner's chunk");

@@ -153,8 +153,7 @@ class ExecutorPeer {
   bool halted = false;
   bool stands_still = true;  // when it is halted
   bool exclusive = false;    // compute mode of its devices
-  bool is_cpu = false;       // the CPU driver's
-  bool are_peers = true;     // its devices
+  bool is_cpu = false, are_peers = true;  // the CPU driver's; the two devices
   int driver_version = 13'000;
   int greatest_priority = -5;  // of streams; the least is 0
 
