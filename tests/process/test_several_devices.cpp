@@ -237,6 +237,8 @@ TEST_CASE("one program on two devices: one of them is reset") { run_on_two("rese
 TEST_CASE("one program on two devices: whether they reach each other's memory") { run_on_two("peer_answers"); }
 TEST_CASE("one program on two devices: one reaches the other's memory") { run_on_two("peers"); }
 TEST_CASE("one program on two devices: copies where one reaches the other's memory") { run_on_two("peer_copies"); }
+TEST_CASE("one program on two devices: threads that let one reach the other, and not any more") { run_on_two("peer_threads"); }
+TEST_CASE("one program on two devices: a fault on one that reaches the other") { run_on_two("peer_fault", false); }
 TEST_CASE("one program on two devices: mapped memory for both") { run_on_two("peer_mappings"); }
 TEST_CASE("one program on two devices: a pool for both") { run_on_two("peer_pools"); }
 TEST_CASE("one program on two devices: threads that change between them") { run_on_two("threads"); }

@@ -291,6 +291,8 @@ constexpr std::pair<const char*, void (*)(Sides&)> kTopics[] = {
     {"fault", fault},
     {"peer_answers", peer_answers},
     {"peers", peers},
+    {"peer_threads", peer_threads},
+    {"peer_fault", peer_fault},
     {"peer_copies", peer_copies},
     {"peer_mappings", peer_mappings},
     {"peer_pools", peer_pools},

@@ -81,6 +81,8 @@ void forks(Sides& sides);
 CUdeviceptr map_for_both(Sides& sides);
 void peer_answers(Sides& sides);
 void peers(Sides& sides);
+void peer_threads(Sides& sides);
+void peer_fault(Sides& sides);
 void peer_copies(Sides& sides);
 void peer_mappings(Sides& sides);
 void peer_pools(Sides& sides);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of one device reached from the other: what is enabled, what is not, and copies.
+#include <thread>
+
 #include "tests/process/programs/two_devices.hpp"
 
 namespace mpsshim::test {
@@ -106,6 +108,61 @@ void peers(Sides& sides) {
   enable(sides[1], sides[0]);
   require_written_by(sides[0], sides[1], sides[1].data, 13, "access that was enabled anew");
   require_written_by(sides[1], sides[0], sides[0].data, 17, "access in the other direction");
+}
+
+// Each device's threads enable, use and disable access to the other by themselves, while both allocate.
+void peer_threads(Sides& sides) {
+  if (!are_peers(sides)) return;
+  for (unsigned i = 0; i < 2; ++i) {
+    sides[i].use();
+    CU(cuMemsetD32(sides[i].data, 40 + i, kWords));
+    CU(cuCtxSynchronize());
+  }
+  std::array<std::string, 4> faults;
+  std::vector<std::thread> all;
+  for (unsigned t = 0; t < faults.size(); ++t) {
+    all.emplace_back([&, t] {
+      try {
+        const Side &side = sides[t % 2], &other = sides[1 - t % 2];
+        Side own = side;
+        own.use();
+        CU(cuStreamCreate(&own.stream, CU_STREAM_NON_BLOCKING));
+        for (unsigned round = 0; round < 25; ++round) {
+          if (t < 2) CU(cuCtxEnablePeerAccess(other.context, 0));
+          CUdeviceptr words = 0;
+          CU(cuMemAlloc(&words, kBytes + (std::size_t{round} << 21)));
+          CU(cuMemcpyDtoDAsync(words, other.data, kBytes, own.stream));  // with access, and without
+          own.launch_add(words, round);
+          CU(cuStreamSynchronize(own.stream));
+          require_all(own.read(words), 41 - t % 2 + round, "the other device's words");
+          CU(cuMemFree(words));
+          if (t < 2) CU(cuCtxDisablePeerAccess(other.context));
+        }
+        CU(cuStreamDestroy(own.stream));
+      } catch (const std::exception& fault) {
+        faults[t] = fault.what();
+      }
+    });
+  }
+  for (std::thread& thread : all) thread.join();
+  for (const std::string& fault : faults) require(fault.empty(), fault);
+}
+
+// The device that had the fault reaches nothing more and the other one goes on. Natively no context of the process can be used any more.
+void peer_fault(Sides& sides) {
+  if (!are_peers(sides)) return;
+  enable(sides[0], sides[1]);
+  enable(sides[1], sides[0]);
+  sides[1].launch_fill(0x10, 1);
+  const CUresult error = cuStreamSynchronize(sides[1].stream);
+  require(error == CUDA_ERROR_ILLEGAL_ADDRESS, "a fault gives " + describe(error));
+  for (unsigned round = 1; round <= 5; ++round) {
+    const CUdeviceptr memory = allocate(sides[0], std::size_t{70} << 20);
+    require_written_by(sides[0], sides[0], memory, round, "memory of the device that had no fault");
+    CU(cuMemFree(memory));
+  }
+  disable(sides[0], sides[1]);
+  require_written_by(sides[0], sides[0], sides[0].data, 9, "the device that had no fault");
 }
 
 void peer_copies(Sides& sides) {
