@@ -147,7 +147,11 @@ CUresult copy_now(const Description* description) {
   const auto by = error == CUDA_SUCCESS && has_several_sessions() ? prepare_across(description, error) : std::nullopt;
   if (error != CUDA_SUCCESS) return error;
   const ActingSession acting(by.value_or(ActingSession::index()));
-  return in_default_stream([&](Stream& stream) { return SyncMemops::instance().finish(copy(stream, description, Completion::host_safe), stream); });
+  error = in_default_stream([&](Stream& stream) { return SyncMemops::instance().finish(copy(stream, description, Completion::host_safe), stream); });
+  if (!by || error != CUDA_SUCCESS) return error;
+  // As CUDA: what comes later on either device comes behind it.
+  Stream* const stream = Streams::instance().default_stream();
+  return stream != nullptr ? Streams::instance().synchronize(*stream) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 template <typename Description>
