@@ -139,6 +139,7 @@ CUresult ApplicationMemory::map(std::uint64_t address, std::uint64_t size_bytes,
   if (!map_.is_reserved(address, size_bytes) || touching(address, size_bytes) != mappings_.end()) return CUDA_ERROR_INVALID_VALUE;
   if (mappings_.size() >= kMostMappings) return CUDA_ERROR_OUT_OF_MEMORY;
   const auto mapping = mappings_.emplace(address, Mapping{size_bytes, id.value}).first;
+  live_.insert(address);
   if (!is_accessible) mapping->second.forbidden = map_.last_given_up() + 1;
   ++piece->second.mappings;  // it stays meanwhile
   const CUresult result = unlocked(mapping->second, [&, handle = piece->second.handle] {
@@ -150,6 +151,7 @@ CUresult ApplicationMemory::map(std::uint64_t address, std::uint64_t size_bytes,
   });
   if (result != CUDA_SUCCESS) {
     forgotten_.erase(address);
+    live_.erase(address);
     mappings_.erase(mapping);
     --piece->second.mappings;
     drop_if_unused(id.value);
@@ -228,6 +230,7 @@ bool ApplicationMemory::forget(std::uint64_t address) {
   if (found == mappings_.end() || found->second.given_up != 0) return false;
   found->second.given_up = map_.give_up();
   forgotten_.insert(address);
+  live_.erase(address);
   map_.remove_region(address, found->second.size_bytes);
   return true;
 }
@@ -273,8 +276,8 @@ bool ApplicationMemory::has_forgotten(std::uint64_t address, std::uint64_t size_
 
 bool ApplicationMemory::has_mappings(std::uint64_t address, std::uint64_t size_bytes) const {
   const std::lock_guard lock(mutex_);
-  const auto mapping = mappings_.lower_bound(address);
-  return mapping != mappings_.end() && mapping->first - address < size_bytes && mapping->second.given_up == 0;
+  const auto mapping = live_.lower_bound(address);
+  return mapping != live_.end() && *mapping - address < size_bytes;
 }
 
 void ApplicationMemory::release_all() {
@@ -285,6 +288,7 @@ void ApplicationMemory::release_all() {
     mappings.swap(mappings_);
     pieces.swap(pieces_);
     forgotten_.clear();
+    live_.clear();
   }
   BulkCalls calls(map_.bulk_lane());
   for (const auto& [address, mapping] : mappings) {

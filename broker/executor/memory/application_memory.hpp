@@ -99,6 +99,7 @@ class ApplicationMemory {
   std::map<std::uint64_t, Piece> pieces_ GUARDED_BY(mutex_);  // by id
   Mappings mappings_ GUARDED_BY(mutex_);                      // by address
   std::set<std::uint64_t> forgotten_ GUARDED_BY(mutex_);      // those that are given up
+  std::set<std::uint64_t> live_ GUARDED_BY(mutex_);           // those that are not
 };
 
 }  // namespace mpsshim::broker

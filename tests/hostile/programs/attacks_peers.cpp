@@ -91,6 +91,24 @@ void map_again(RawSession& other, const proto::Lease& owners, std::uint64_t chun
   throw Failure("the range cannot be used again");
 }
 
+// The end of the range, and of its lease, behind the end of one mapping of two.
+void end_with_mappings(RawSession& owner, RawSession& other, const proto::Lease& owners, std::uint64_t chunk) {
+  const proto::MemoryId second = proto::MemoryId::make(2, 1);
+  const std::uint64_t behind = chunk + (16u << 20);
+  open(owner, chunk, other, second);
+  require_status(map(other, behind, second), true, "a second mapping");
+  for (int i = 0; i < 2; ++i) {
+    if (i == 0) other.post(proto::MappingEndRecord{chunk});
+    other.post(proto::RangeFreeRecord{owners.address, owners.size_bytes});
+    other.post(proto::LeaseEndRecord{owners.address});
+    (void)may_fill(other, behind);  // or an error that is about the range
+    if (!may_fill(other, behind)) throw Failure("a range ends in which something is mapped");
+  }
+  other.post(proto::MappingEndRecord{behind});
+  other.post(proto::MemoryReleaseRecord{second});
+  other.post(proto::LeaseEndRecord{owners.address});
+}
+
 }  // namespace
 
 std::string peers(Hostile& hostile, std::uint64_t address) {
@@ -130,6 +148,8 @@ std::string peers(Hostile& hostile, std::uint64_t address) {
   if (may_fill(other, chunk)) throw Failure("memory is reached in a range that has ended");
   other.post(proto::LeaseEndRecord{owners.address});
   if (may_fill(other, chunk)) throw Failure("memory is reached in a lease that has ended");
+  map_again(other, owners, chunk, memory);
+  end_with_mappings(owner, other, owners, chunk);
   map_again(other, owners, chunk, memory);
   // What the owner has given up is the other's as long as that has it.
   owner.post(proto::ChunkReleaseRecord{chunk});
