@@ -39,7 +39,8 @@ void Worker::rebalance() {
   std::chrono::nanoseconds of_others = std::exchange(time_of_gone_, std::chrono::nanoseconds(0));
   for (const std::shared_ptr<Session>& session : sessions_) {
     const std::chrono::nanoseconds time = std::exchange(session->turn_time, std::chrono::nanoseconds(0));
-    const Done& one = all_done.emplace_back(session->take_pace(), static_cast<unsigned>(100 * time / since));
+    all_done.push_back({session->take_pace(), static_cast<unsigned>(100 * time / since)});
+    const Done& one = all_done.back();
     of_all += one.pace.operations;
     if (!has_short_runs(one.pace)) of_others += time;
   }
