@@ -3,6 +3,7 @@
 
 #include "broker/cpudriver/context/context.hpp"
 #include "broker/cpudriver/device/attributes.hpp"
+#include "broker/cpudriver/device/devices.hpp"
 #include "broker/cpudriver/handle_table.hpp"
 #include "broker/cpudriver/modules/launch.hpp"
 
@@ -24,6 +25,8 @@ bool DeviceRuntimeHost::limit(std::int32_t limit, std::uint64_t& value) const {
   value = bytes;
   return true;
 }
+
+std::int32_t DeviceRuntimeHost::device_count() const { return Devices::get().count(); }
 
 std::int32_t DeviceRuntimeHost::runtime_version() const { return kDriverVersion; }
 

@@ -15,6 +15,7 @@ class DeviceRuntimeHost final : public ptx::DeviceRuntimeHost {
 
   [[nodiscard]] bool attribute(std::int32_t attribute, std::int32_t& value) const override;
   [[nodiscard]] bool limit(std::int32_t limit, std::uint64_t& value) const override;
+  [[nodiscard]] std::int32_t device_count() const override;
   [[nodiscard]] std::int32_t runtime_version() const override;
   [[nodiscard]] std::int32_t binary_version() const override;
   [[nodiscard]] std::int32_t max_dynamic_shared_bytes(std::uint32_t kernel) const override;

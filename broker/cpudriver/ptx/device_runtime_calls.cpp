@@ -54,7 +54,7 @@ class RuntimeThread {
       case RuntimeCall::device_get_limit: return get_limit();
       case RuntimeCall::device_get_cache_config:
       case RuntimeCall::get_device: return store(argument(0), std::uint32_t{0});
-      case RuntimeCall::get_device_count: return store(argument(0), std::uint32_t{1});
+      case RuntimeCall::get_device_count: return get_device_count();
       case RuntimeCall::runtime_version: return get_version();
       case RuntimeCall::function_get_attributes: return get_function_attributes();
       case RuntimeCall::occupancy: return get_occupancy();
@@ -142,6 +142,10 @@ class RuntimeThread {
     const DeviceRuntimeHost* host = runtime_.hooks().runtime_host;
     if (host == nullptr || !host->limit(static_cast<std::int32_t>(argument(1)), value)) return CallError::invalid_value;
     return store(argument(0), value);
+  }
+  CallError get_device_count() {
+    const DeviceRuntimeHost* host = runtime_.hooks().runtime_host;
+    return store(argument(0), host == nullptr ? 1 : host->device_count());  // an engine by itself is a device
   }
   CallError get_version() {
     const DeviceRuntimeHost* host = runtime_.hooks().runtime_host;

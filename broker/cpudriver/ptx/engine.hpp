@@ -57,6 +57,7 @@ class DeviceRuntimeHost {
   // By cudaDeviceAttr and cudaLimit, whose numbers are the driver API's. False: there is none of that number.
   [[nodiscard]] virtual bool attribute(std::int32_t attribute, std::int32_t& value) const = 0;
   [[nodiscard]] virtual bool limit(std::int32_t limit, std::uint64_t& value) const = 0;
+  [[nodiscard]] virtual std::int32_t device_count() const = 0;
   [[nodiscard]] virtual std::int32_t runtime_version() const = 0;
   [[nodiscard]] virtual std::int32_t binary_version() const = 0;
   [[nodiscard]] virtual std::int32_t max_dynamic_shared_bytes(std::uint32_t kernel) const = 0;
