@@ -9,6 +9,7 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <dirent.h>
@@ -43,7 +44,7 @@ std::uint64_t records = 0;
 
 // --- what the control process's own thread may close ---
 thread_local bool is_watched = false;
-std::set<std::uint64_t> strange;  // inodes of what clients have made and sent
+std::set<std::pair<dev_t, ino_t>> strange;  // inodes, each of its file system, of what clients have made and sent
 
 std::size_t passed_in(int socket, int* fds) {
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(kMostFds * sizeof(int))> control{};
@@ -62,7 +63,7 @@ std::size_t passed_in(int socket, int* fds) {
 
 bool has_inode_of_strange(int fd) {
   struct stat about {};
-  return fstat(fd, &about) == 0 && strange.contains(about.st_ino);
+  return fstat(fd, &about) == 0 && strange.contains({about.st_dev, about.st_ino});
 }
 
 std::size_t count_passed(int socket, std::size_t& of_strange) {
@@ -190,7 +191,7 @@ proto::FileDescriptor make(unsigned kind, int connection) {
 // Anonymous inodes have one number for all.
 void note(int fd, unsigned kind) {
   struct stat about {};
-  if (is_strange(kind) && kind != Kind::watcher && fstat(fd, &about) == 0) strange.insert(about.st_ino);
+  if (is_strange(kind) && kind != Kind::watcher && fstat(fd, &about) == 0) strange.insert({about.st_dev, about.st_ino});
 }
 
 class Client {
