@@ -15,8 +15,7 @@
 
 #include "proto/handshake.hpp"
 #include "proto/socket.hpp"
-#include "tests/process/client.hpp"
-#include "tests/support/broker_fixture.hpp"
+#include "tests/process/share.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim::test;
@@ -29,30 +28,6 @@ constexpr const char* kPercentage = "--active-thread-percentage";
 constexpr const char* kLimit = "--pinned-memory-limit";
 constexpr const char* kPriority = "--client-priority";
 constexpr const char* kKinds[] = {"null", "kept_stream", "kept_graph", "kept_changed", "chain", "local", "cooperative", "graph", "green"};
-
-Client start(const BrokerFixture& broker, const std::string& program, const std::map<std::string, std::string>& environment = {}) {
-  ProgramOptions options;
-  options.converses = true;
-  options.environment = environment;
-  return {broker.start(program, options), Client::Attached::waits};
-}
-
-unsigned number(Client& client, const std::string& question) {
-  const std::string answer = client.ask(question);
-  INFO(question << ": " << answer);
-  REQUIRE(answer.starts_with("ok "));
-  return static_cast<unsigned>(std::stoul(answer.substr(3)));
-}
-
-std::set<unsigned> where(Client& client, const std::string& kind) {
-  const std::string answer = client.ask("where " + kind, std::chrono::seconds(60));
-  INFO(kind << ": " << answer << '\n' << client.program().errors());
-  REQUIRE(answer.starts_with("ok "));
-  std::istringstream words(answer.substr(3));
-  std::set<unsigned> found;
-  for (unsigned word = 0; words >> word;) found.insert(word);
-  return found;
-}
 
 std::string pid(Client& client) { return std::to_string(client.program().pid()); }
 
@@ -91,8 +66,8 @@ double median(std::vector<double> values) {
 
 TEST_CASE("a client that is connected gets another part of the multiprocessors, larger, smaller, and all of them again") {
   const BrokerFixture broker;
-  Client client = start(broker, "share_client");
-  Client other = start(broker, "share_client");
+  Client client = start_with(broker, "share_client");
+  Client other = start_with(broker, "share_client");
   const unsigned all = number(client, "count");
   (void)require_place(client, all);    // streams and graphs are made
   std::map<unsigned, unsigned> sizes;  // by percentage
@@ -117,7 +92,7 @@ TEST_CASE("a client that is connected gets another part of the multiprocessors, 
 TEST_CASE("clients that are given smaller parts lie side by side") {
   const BrokerFixture broker;
   std::vector<Client> clients;
-  for (int i = 0; i < 2; ++i) clients.push_back(start(broker, "share_client"));
+  for (int i = 0; i < 2; ++i) clients.push_back(start_with(broker, "share_client"));
   for (Client& client : clients) REQUIRE(broker.ctl({"client", "set", pid(client), kPercentage, "25"}).ok());
   const std::set<unsigned> first = where(clients[0], "null");
   const std::set<unsigned> second = where(clients[1], "null");
@@ -129,7 +104,7 @@ TEST_CASE("clients that are given smaller parts lie side by side") {
 
 TEST_CASE("a change holds within 10 ms while the client is at work") {
   const BrokerFixture broker;
-  Client client = start(broker, "share_client");
+  Client client = start_with(broker, "share_client");
   const unsigned all = number(client, "count");
   std::vector<double> taken;
   client.begin("brief 3000");
@@ -150,7 +125,7 @@ TEST_CASE("a change holds within 10 ms while the client is at work") {
 
 TEST_CASE("what was changed stays over the executor's death and the broker's restart") {
   const BrokerFixture broker;
-  Client client = start(broker, "share_client", {{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"}});
+  Client client = start_with(broker, "share_client", {{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"}});
   const unsigned quarter = number(client, "count");
   REQUIRE(broker.ctl({"client", "set", pid(client), kPercentage, "50"}).ok());  // what operators say goes above what it has asked for
   const unsigned half = number(client, "count");
@@ -168,8 +143,8 @@ TEST_CASE("a part that needs a moment without kernels comes beside one that does
   BrokerOptions options;
   options.arguments = {"--executors", "2"};
   const BrokerFixture broker(options);
-  Client endless = start(broker, "share_client");
-  Client client = start(broker, "share_client");
+  Client endless = start_with(broker, "share_client");
+  Client client = start_with(broker, "share_client");
   const unsigned all = number(client, "count");
   REQUIRE(endless.ask("spin") == "ok");
   const Outcome end = broker.ctl({"client", "set", pid(client), kPercentage, "25"});
@@ -181,7 +156,7 @@ TEST_CASE("a part that needs a moment without kernels comes beside one that does
 
 TEST_CASE("device memory of a connected client: a limit comes, is raised, and goes") {
   const BrokerFixture broker;
-  Client client = start(broker, "memory_client");
+  Client client = start_with(broker, "memory_client");
   const unsigned all = number(client, "total");
   REQUIRE(client.ask("take 100") == "ok");
   REQUIRE(broker.ctl({"client", "set", pid(client), kLimit, "64M"}).ok());
@@ -200,7 +175,7 @@ TEST_CASE("device memory of a connected client: a limit comes, is raised, and go
 
 TEST_CASE("priority of a connected client changes and is told") {
   const BrokerFixture broker;
-  Client client = start(broker, "share_client");
+  Client client = start_with(broker, "share_client");
   REQUIRE(broker.ctl({"client", "set", pid(client), kPriority, "1", "--device", "0"}).ok());
   CHECK(broker.log().find("a command gives it 100.0 % of the multiprocessors, device memory without a limit, priority 1") != std::string::npos);
   for (const char* kind : kKinds) CHECK(client.ask(std::string("where ") + kind, std::chrono::seconds(60)).starts_with("ok 0 "));
@@ -214,15 +189,15 @@ TEST_CASE("clients of a group have its part of the multiprocessors among them, a
   const std::map<std::string, std::string> in_group{{"MPSSHIM_GROUP", "batch"}};
   REQUIRE(broker.ctl({"namespace", "create", "batch"}).ok());
   REQUIRE(broker.ctl({"namespace", "set", "batch", kPercentage, "50", kLimit, "128M"}).ok());
-  Client first = start(broker, "share_client", in_group);
-  Client second = start(broker, "share_client", in_group);
-  Client other = start(broker, "share_client");
+  Client first = start_with(broker, "share_client", in_group);
+  Client second = start_with(broker, "share_client", in_group);
+  Client other = start_with(broker, "share_client");
   const std::set<unsigned> place = require_place(first, number(first, "count"));
   CHECK(number(first, "count") < number(other, "count"));
   CHECK(where(second, "null") == place);  // the same: what one leaves idle the other has
   CHECK(where(other, "null").size() == number(other, "count"));
   // One that asks for less has less, within it.
-  Client less = start(broker, "share_client", {{"MPSSHIM_GROUP", "batch"}, {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"}});
+  Client less = start_with(broker, "share_client", {{"MPSSHIM_GROUP", "batch"}, {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"}});
   const std::set<unsigned> own = where(less, "chain");
   CHECK(own.size() == number(less, "count"));
   CHECK(own.size() < place.size());
@@ -235,8 +210,8 @@ TEST_CASE("clients of a group have its part of the multiprocessors among them, a
   REQUIRE(broker.ctl({"namespace", "set", "batch", kPercentage, "100"}).ok());
   CHECK(where(second, "null").size() == number(other, "count"));
 
-  Client holder = start(broker, "memory_client", in_group);
-  Client taker = start(broker, "memory_client", in_group);
+  Client holder = start_with(broker, "memory_client", in_group);
+  Client taker = start_with(broker, "memory_client", in_group);
   CHECK(holder.ask("total") == "ok 128");
   REQUIRE(holder.ask("take 80") == "ok");
   CHECK(taker.ask("take 60") == "2 CUDA_ERROR_OUT_OF_MEMORY");

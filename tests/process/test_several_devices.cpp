@@ -244,16 +244,23 @@ TEST_CASE("one program on two devices: a pool for both") { run_on_two("peer_pool
 TEST_CASE("one program on two devices: threads that change between them") { run_on_two("threads"); }
 TEST_CASE("one program on two devices: a fault on one") { run_on_two("fault", false); }
 
-TEST_CASE("one program on two devices: it goes on after either executor's death, and over a restart") {
-  const BrokerFixture broker(three_devices());
-  if (devices_of(broker).size() < 2) MPSSHIM_SKIP("the machine has one GPU");
+namespace {
+
+Client talkative(const BrokerFixture& broker) {
   ProgramOptions options;
   options.arguments = {"converse"};
   options.converses = true;
-  Client client(broker.start("two_devices", options), Client::Attached::waits);
+  return {broker.start("two_devices", options), Client::Attached::waits};
+}
+
+// Each of these commands works, also after either executor's death, and over a restart.
+void require_survives(const BrokerFixture& broker, Client& client, const std::vector<std::string>& commands) {
   const auto works = [&] {
-    CHECK(client.ask("work 0") == "ok");
-    CHECK(client.ask("work 1") == "ok");
+    for (const std::string& command : commands) {
+      const std::string answer = client.ask(command);
+      INFO(command << ": " << answer << "\n" << broker.log());
+      REQUIRE(answer == "ok");
+    }
   };
   works();
   for (const std::size_t which : {0, 1}) {
@@ -269,32 +276,21 @@ TEST_CASE("one program on two devices: it goes on after either executor's death,
   CHECK(broker.clients().size() == 2);  // sessions: one a device
 }
 
+}  // namespace
+
+TEST_CASE("one program on two devices: it goes on after either executor's death, and over a restart") {
+  const BrokerFixture broker(three_devices());
+  if (devices_of(broker).size() < 2) MPSSHIM_SKIP("the machine has one GPU");
+  Client client = talkative(broker);
+  require_survives(broker, client, {"work 0", "work 1"});
+}
+
 TEST_CASE("one program on two devices: each reaches the other's memory after either executor's death, and over a restart") {
   const BrokerFixture broker(three_devices());
   if (devices_of(broker).size() < 2) MPSSHIM_SKIP("the machine has one GPU");
-  ProgramOptions options;
-  options.arguments = {"converse"};
-  options.converses = true;
-  Client client(broker.start("two_devices", options), Client::Attached::waits);
+  Client client = talkative(broker);
   if (client.ask("enable").starts_with("217")) MPSSHIM_SKIP("the GPUs are no peers");
-  const auto works = [&] {
-    for (const char* command : {"work 0", "reach 0", "work 1", "reach 1"}) {
-      const std::string answer = client.ask(command);
-      INFO(command << ": " << answer << "\n" << broker.log());
-      REQUIRE(answer == "ok");
-    }
-  };
-  works();
-  for (const std::size_t which : {0, 1}) {
-    const std::vector<pid_t> servers = broker.servers();
-    REQUIRE(servers.size() == 2);
-    REQUIRE(::kill(servers[which], SIGKILL) == 0);
-    works();
-    REQUIRE(eventually(std::chrono::seconds(10), [&] { return broker.servers().size() == 2; }));
-  }
-  REQUIRE(broker.ctl({"restart"}).ok());
-  works();
-  CHECK(broker.clients().size() == 2);
+  require_survives(broker, client, {"work 0", "reach 0", "work 1", "reach 1"});
 }
 
 TEST_CASE("memory that one process exports is used by another on another device") {

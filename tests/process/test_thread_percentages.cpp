@@ -13,8 +13,7 @@
 #include <vector>
 
 #include "proto/provision.hpp"
-#include "tests/process/client.hpp"
-#include "tests/support/broker_fixture.hpp"
+#include "tests/process/share.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace mpsshim::test;
@@ -26,32 +25,12 @@ constexpr const char* kVariable = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 constexpr const char* kKinds[] = {"null", "blocking", "free", "urgent", "chain", "local", "cooperative", "graph", "changed", "green"};
 
 Client start(const BrokerFixture& broker, const std::map<std::string, std::string>& environment = {}) {
-  ProgramOptions options;
-  options.converses = true;
-  options.environment = environment;
-  return {broker.start("share_client", options), Client::Attached::waits};
+  return start_with(broker, "share_client", environment);
 }
 
 std::string server(const BrokerFixture& broker) {
   const std::string text = broker.ctl({"get_server_list"}).output;
   return text.substr(0, text.find('\n'));
-}
-
-unsigned number(Client& client, const std::string& question) {
-  const std::string answer = client.ask(question);
-  INFO(question << ": " << answer);
-  REQUIRE(answer.starts_with("ok "));
-  return static_cast<unsigned>(std::stoul(answer.substr(3)));
-}
-
-std::set<unsigned> where(Client& client, const std::string& kind) {
-  const std::string answer = client.ask("where " + kind, std::chrono::seconds(60));
-  INFO(kind << ": " << answer << '\n' << client.program().errors());
-  REQUIRE(answer.starts_with("ok "));
-  std::istringstream words(answer.substr(3));
-  std::set<unsigned> found;
-  for (unsigned word = 0; words >> word;) found.insert(word);
-  return found;
 }
 
 // Of the device, and what a percentage of it comes to.

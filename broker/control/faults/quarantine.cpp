@@ -71,6 +71,7 @@ double Quarantine::different(const Ward& whole, Ward::Extent parts, Clock::time_
 
 std::vector<Ward> Quarantine::note_fault(std::span<const ProgramIdentity> suspects, Clock::time_point now, double weight) {
   std::vector<Ward> entered;
+  for (const ProgramIdentity& program : suspects) good_.erase(program);
   if (limits_.faults == 0 || suspects.empty()) return entered;
   std::map<ProgramIdentity, double> parts;
   for (const ProgramIdentity& program : suspects) parts[program] += weight / static_cast<double>(suspects.size());
@@ -80,7 +81,6 @@ std::vector<Ward> Quarantine::note_fault(std::span<const ProgramIdentity> suspec
   };
   const auto faults = static_cast<double>(limits_.faults);
   for (const auto& [program, part] : parts) {
-    good_.erase(program);
     if (!records_.contains(program)) make_room();
     Shares& shares = records_[program];
     std::erase_if(shares, [&](const Share& share) { return now - share.when >= limits_.window; });

@@ -29,12 +29,14 @@ class FlightLimit {
   explicit FlightLimit(std::uint32_t first = kFirst) : operations_(first) {}
 
   void set_crowded(bool is_crowded, bool has_long_runs) {
-    const bool is_tiny = is_known() && operation_time_ < kNotTiny;
-    const bool is_short = !has_long_runs && !is_known();
-    chains_ = !is_crowded || is_tiny || is_short ? Chains::many : has_long_runs ? Chains::one : Chains::two;
+    const bool may_be_long = is_known() ? operation_time_ >= kNotTiny : has_long_runs;
+    if (!is_crowded || !may_be_long)
+      chains_ = Chains::many;
+    else
+      chains_ = has_long_runs ? Chains::one : Chains::two;
   }
 
-  // Another submission may follow while fewer are in flight. With one chain: behind half a one of copies and single launches, but behind no whole
+  // Another submission may follow while fewer are in flight. With one chain: behind half a chain of copies and single launches, but behind no whole
   // one.
   [[nodiscard]] std::uint32_t operations() const {
     if (chains_ == Chains::many) return operations_;

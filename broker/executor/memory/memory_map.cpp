@@ -89,7 +89,7 @@ CUresult MemoryMap::reserve_lease(const proto::Lease& lease, proto::Lease& kept_
   return CUDA_SUCCESS;
 }
 
-CUresult MemoryMap::add_lease(const proto::Lease& lease) {
+CUresult MemoryMap::add_lease(const proto::Lease& lease, bool is_peers) {
   if (find_lease(lease.address)) return CUDA_SUCCESS;
   proto::Lease reserved;
   if (const CUresult result = reserve_lease(lease, reserved); result != CUDA_SUCCESS) return result;
@@ -97,7 +97,13 @@ CUresult MemoryMap::add_lease(const proto::Lease& lease) {
   Leased& added = leases_[lease.address];
   added.size_bytes = lease.size_bytes;
   added.reserved = reserved;
-  added.room.add(lease.address, lease.size_bytes);
+  if (is_peers) {
+    added.is_closed = true;
+    added.is_peers = true;
+    ranges_.emplace(lease.address, lease.size_bytes);
+  } else {
+    added.room.add(lease.address, lease.size_bytes);
+  }
   return CUDA_SUCCESS;
 }
 

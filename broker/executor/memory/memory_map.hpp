@@ -39,10 +39,9 @@ class MemoryMap {
   // Reserves the device lease in the driver's address space.
   [[nodiscard]] CUresult open();
   // Further device ranges, which chunks may lie in. add: without effect where the session has it. remove: false, if it has not, or chunks lie there.
-  [[nodiscard]] CUresult add_lease(const proto::Lease& lease);
-  // A device range of another session of the same client, on another device: all of it is one of the ranges that the client maps memory in (memory of
-  // that session, by its names), and no chunk is put there.
-  [[nodiscard]] CUresult add_peer_lease(const proto::Lease& lease);
+  // `is_peers`: one of another session of the same client, on another device. All of it is one of the ranges that the client maps memory in (memory
+  // of that session, by its names), and no chunk is put there.
+  [[nodiscard]] CUresult add_lease(const proto::Lease& lease, bool is_peers = false);
   [[nodiscard]] std::optional<std::uint64_t> find_lease(std::uint64_t address) const;  // its size
   void close_lease(std::uint64_t address);                                             // no further chunk in it
   [[nodiscard]] bool remove_lease(std::uint64_t address);

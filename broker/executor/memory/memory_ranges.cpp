@@ -47,20 +47,6 @@ bool MemoryMap::remove_lease(std::uint64_t address) {
   return true;
 }
 
-CUresult MemoryMap::add_peer_lease(const proto::Lease& lease) {
-  if (find_lease(lease.address)) return CUDA_SUCCESS;
-  proto::Lease reserved;
-  if (const CUresult result = reserve_lease(lease, reserved); result != CUDA_SUCCESS) return result;
-  std::lock_guard lock(mutex_);
-  Leased& added = leases_[lease.address];
-  added.size_bytes = lease.size_bytes;
-  added.reserved = reserved;
-  added.is_closed = true;
-  added.is_peers = true;
-  ranges_.emplace(lease.address, lease.size_bytes);
-  return CUDA_SUCCESS;
-}
-
 bool MemoryMap::is_reserved(std::uint64_t address, std::uint64_t size_bytes) const {
   std::lock_guard lock(mutex_);
   const auto range = entry_before(ranges_, address);

@@ -286,7 +286,7 @@ CUresult Executor::restore(Session& session, Restores& pieces) {
 CUresult Executor::restore_piece(Session& session, ReceivedMessage& piece) {
   if (piece.is<message::LeaseRestore>()) {
     const auto restored = piece.read<message::LeaseRestore>();
-    return restored.is_peers != 0 ? session.memory().add_peer_lease(restored.lease) : session.memory().add_lease(restored.lease);
+    return session.memory().add_lease(restored.lease, restored.is_peers != 0);
   }
   if (piece.is<message::ChunkRestore>()) {
     const auto [chunk, fds] = piece.take<message::ChunkRestore>();

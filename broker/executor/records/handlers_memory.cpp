@@ -21,10 +21,6 @@ void answer(Reply& reply, CUresult result, const MemoryMap::Chunk& chunk) {
   reply.answer_with(result, proto::ChunkCreateReply{chunk.address, chunk.size_bytes});
 }
 
-CUresult add_lease(MemoryMap& memory, const ReceivedLease& announced) {
-  return announced.is_peers ? memory.add_peer_lease(announced.lease) : memory.add_lease(announced.lease);
-}
-
 bool is_lacking(CUresult result) { return result == CUDA_ERROR_OUT_OF_MEMORY || result == MemoryMap::kNoRoomInLeases; }
 
 // The device, its user's share of it, or the lease, is full.
@@ -97,7 +93,8 @@ void handle(OutOfLineCall& incoming, const proto::LeaseUseRecord& record) {
       ReceivedLease announced;
       result = parts.control.take_lease(
           session->id(), address, [&] { return session->is_gone(); }, announced);
-      if (result == CUDA_SUCCESS) result = parts.faults.check(add_lease(session->memory(), announced), session->id(), "cuMemAddressReserve");
+      if (result == CUDA_SUCCESS)
+        result = parts.faults.check(session->memory().add_lease(announced.lease, announced.is_peers), session->id(), "cuMemAddressReserve");
       size = announced.lease.size_bytes;
     }
     reply->answer_with(result, proto::LeaseUseReply{*size});

@@ -228,15 +228,25 @@ namespace {
 
 CUmemAccessDesc access_of(const Side& side, CUmemAccess_flags flags) { return {{CU_MEM_LOCATION_TYPE_DEVICE, {side.device}}, flags}; }
 
+CUmemAllocationProp memory_of(const Side& side) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {side.device}};
+  return properties;
+}
+
+size_t least_piece(const CUmemAllocationProp& properties) {
+  size_t piece = 0;
+  CU(cuMemGetAllocationGranularity(&piece, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  return piece;
+}
+
 }  // namespace
 
 CUdeviceptr map_for_both(Sides& sides) {
   sides[1].use();
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {sides[1].device}};
-  size_t piece = 0;
-  CU(cuMemGetAllocationGranularity(&piece, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  const CUmemAllocationProp properties = memory_of(sides[1]);
+  const size_t piece = least_piece(properties);
   CUdeviceptr range = 0;
   CUmemGenericAllocationHandle memory = 0;
   CU(cuMemAddressReserve(&range, piece, 0, 0, 0));
@@ -252,11 +262,8 @@ CUdeviceptr map_for_both(Sides& sides) {
 void peer_mappings(Sides& sides) {
   if (!are_peers(sides)) return;
   sides[1].use();
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {sides[1].device}};
-  size_t piece = 0;
-  CU(cuMemGetAllocationGranularity(&piece, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  const CUmemAllocationProp properties = memory_of(sides[1]);
+  const size_t piece = least_piece(properties);
   CUdeviceptr range = 0;
   std::array<CUmemGenericAllocationHandle, 2> memory{};
   CU(cuMemAddressReserve(&range, 2 * piece, 0, 0, 0));

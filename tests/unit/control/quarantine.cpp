@@ -164,6 +164,14 @@ TEST_CASE("a program is on probation until it has done well, and again once it h
   CHECK(quarantine.ward_of(kA) == Ward::of(Ward::Extent::command, kA));  // quarantine goes before
 }
 
+TEST_CASE("a program that has faulted is on probation also where nobody is ever in quarantine") {
+  Quarantine quarantine({0, seconds(300), 1, seconds(10)});
+  quarantine.note_good(kA);
+  CHECK_FALSE(quarantine.ward_of(kA));
+  CHECK(quarantine.note_fault(Programs{kA}, kStart).empty());
+  CHECK(quarantine.ward_of(kA));
+}
+
 TEST_CASE("of programs that have done well the oldest is forgotten for one more than can be kept") {
   Quarantine quarantine({3, seconds(300), 1, seconds(10)});
   const auto program = [](unsigned number) {

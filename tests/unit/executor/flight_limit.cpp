@@ -2,8 +2,10 @@
 // What a stream may have in flight, alone and in a crowd.
 #include "broker/executor/chains/flight_limit.hpp"
 
+#include <atomic>
 #include <chrono>
 
+#include "broker/executor/streams/stream_account.hpp"
 #include "tests/support/catch.hpp"
 
 namespace mpsshim::broker {
@@ -88,6 +90,24 @@ TEST_CASE("kernels that have become longer make chains shorter soon, and shorter
   CHECK(limit.longest_chain() <= 5);
   limit.learn(microseconds(2'000), 40);
   CHECK(limit.longest_chain() == 20);
+}
+
+TEST_CASE("a stream's runs are told by its fences: a long one is not all given in a crowd") {
+  const std::atomic<std::uint32_t> completed{0};
+  StreamAccount longer(0, FlightLimit::kFirst);
+  longer.issue(40);
+  CHECK_FALSE(longer.has_credit(true, completed));
+  CHECK(longer.has_credit(false, completed));
+  longer.end_run();
+  CHECK_FALSE(longer.has_credit(true, completed));  // the next one is expected to be as long
+  longer.end_run();
+  CHECK(longer.has_credit(true, completed));
+  StreamAccount shorter(0, FlightLimit::kFirst);
+  for (int i = 0; i < 4; ++i) {
+    shorter.issue(10);
+    shorter.end_run();
+  }
+  CHECK(shorter.has_credit(true, completed));
 }
 
 }  // namespace mpsshim::broker
