@@ -65,15 +65,16 @@ TEST_CASE("a kernel of a client's graph has the cluster that its node says, what
 
 TEST_CASE("whether chains take clusters is found out of the driver") {
   ClusterFixture f;
-  CUfunction width = nullptr;
-  REQUIRE((*f.executor.driver)->cuModuleGetFunction(&width, nullptr, "mpsshim_cluster_width") == CUDA_SUCCESS);
+  broker::ClusterTrialKernels kernels;
+  REQUIRE((*f.executor.driver)->cuModuleGetFunction(&kernels.width, nullptr, "mpsshim_cluster_width") == CUDA_SUCCESS);
+  REQUIRE((*f.executor.driver)->cuModuleGetFunction(&kernels.reset, nullptr, "mpsshim_reset") == CUDA_SUCCESS);
   FakeDriver& fake = f.executor.fake;
   broker::ExecutorParts& parts = *f.executor.parts;
   CHECK(parts.has_chained_clusters);
   CHECK(parts.has_clustered_nodes);
   SECTION("nodes are not given them twice") {
     fake.refuses_clustered_nodes = true;
-    broker::try_clusters(parts, width);
+    broker::try_clusters(parts, kernels);
     CHECK(parts.has_chained_clusters);
     CHECK_FALSE(parts.has_clustered_nodes);
     return;
@@ -83,10 +84,10 @@ TEST_CASE("whether chains take clusters is found out of the driver") {
   SECTION("functions do not take them") { fake.cluster_result = CUDA_ERROR_NOT_SUPPORTED; }
   SECTION("functions do not give them up") { fake.cluster_removal_result = CUDA_ERROR_NOT_SUPPORTED; }
   SECTION("there are no graphs") { fake.has_graphs = false; }
-  broker::try_clusters(parts, width);
+  broker::try_clusters(parts, kernels);
   CHECK_FALSE(parts.has_chained_clusters);
   CHECK_FALSE(parts.has_clustered_nodes);
-  reinterpret_cast<FakeFunction*>(width)->cluster = kNoCluster;
+  reinterpret_cast<FakeFunction*>(kernels.width)->cluster = kNoCluster;
   fake.has_graphs = true;
   fake.ignores_clusters = fake.keeps_clusters = false;
   fake.cluster_result = fake.cluster_removal_result = CUDA_SUCCESS;

@@ -48,6 +48,7 @@ struct ExecutorCore : ExecutorInput {
   Stress stress;
   IssueLock issue_lock;                     // for what goes into streams of the executor's own context
   CUfunction nop_function = nullptr;        // nullptr: launches are not chained
+  CUfunction reset_function = nullptr;      // empty like nop_function, in clusters of one block; nullptr: no node has had a cluster
   CUfunction writer_function = nullptr;     // nullptr: words are written by memory operations
   bool has_chained_clusters = false;        // chains take launches with a cluster; found out at the start: cluster_trial.hpp
   bool has_clustered_nodes = false;         // and a client's node may be given the cluster that its function has

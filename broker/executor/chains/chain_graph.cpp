@@ -71,6 +71,7 @@ void ChainGraph::Node::hold(const LaunchOp& launch) {
   std::memcpy(block, launch.block, sizeof block);
   shared_bytes = launch.shared_bytes;
   parameters.assign(launch.data, launch.data + launch.parameter_bytes);
+  is_empty = false;
 }
 
 std::unique_ptr<ChainGraph> ChainGraph::make(const ExecutorCore& core, ChainShape shape, CUresult& error, const char*& call) {
@@ -126,29 +127,32 @@ CUresult ChainGraph::fill(std::span<const LaunchOp* const> launches, const WordW
 
 CUresult ChainGraph::set_kernel(Node& kernel, const LaunchOp& launch) {
   if (kernel.holds(launch)) return CUDA_SUCCESS;
-  // The driver takes the function's cluster over when the node had another function before.
-  const bool may_keep_cluster = kernel.function == nullptr || (kernel.function == launch.function->handle && kernel.cluster != launch.cluster);
-  if (may_keep_cluster) {
+  const bool has_its_cluster = kernel.function != nullptr && (kernel.is_empty || kernel.cluster == launch.cluster);
+  if (!has_its_cluster) {
     if (const CUresult emptied = empty(kernel); emptied != CUDA_SUCCESS) return emptied;
   }
   const CUDA_KERNEL_NODE_PARAMS params = kernel_node_params(launch, nullptr, addresses_);
   kernel.function = nullptr;  // unknown contents, should the driver fail half way
+  kernel.is_empty = false;
   const CUresult result = core_.driver->cuGraphExecKernelNodeSetParams_v2(exec_, kernel.node, &params);
   if (result == CUDA_SUCCESS) kernel.hold(launch);
   return result;
 }
 
 CUresult ChainGraph::empty(Node& kernel) {
-  const CUDA_KERNEL_NODE_PARAMS nothing = single_thread(core_.nop_function, nullptr);
+  const bool may_have_cluster = kernel.function == nullptr || kernel.cluster.is_set();
+  const CUfunction function = may_have_cluster && core_.reset_function != nullptr ? core_.reset_function : core_.nop_function;
+  const CUDA_KERNEL_NODE_PARAMS nothing = single_thread(function, nullptr);
   const CUresult result = core_.driver->cuGraphExecKernelNodeSetParams_v2(exec_, kernel.node, &nothing);
-  kernel.function = result == CUDA_SUCCESS ? core_.nop_function : nullptr;
+  kernel.is_empty = result == CUDA_SUCCESS;
+  kernel.function = kernel.is_empty ? function : nullptr;
   kernel.cluster = {};
   return result;
 }
 
 void ChainGraph::clear() {
   for (Node& kernel : kernels_) {
-    if (kernel.function != core_.nop_function) (void)empty(kernel);
+    if (!kernel.is_empty) (void)empty(kernel);
   }
 }
 

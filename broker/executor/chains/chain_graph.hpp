@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One prepared linear graph: so many kernels, one behind the other, and perhaps the kernel that writes the words (word_writes.hpp) behind
 // them. Kernels and parameters are set before each launch; the driver takes a copy at the launch. A node whose contents are those of last
-// time is not touched. What is launched with a cluster has that of its function, which the node then keeps (cluster_setting.hpp).
+// time is not touched. What is launched with a cluster has that of its function, which the node then keeps until it is emptied
+// (cluster_setting.hpp).
 //
 // Made by ChainPool alone. Otherwise used by one thread at a time: the worker of the stream that has it.
 #pragma once
@@ -66,7 +67,8 @@ class ChainGraph {
     std::uint32_t block[3] = {};
     std::uint32_t shared_bytes = 0;
     std::vector<std::byte> parameters;
-    ClusterShape cluster;
+    ClusterShape cluster;   // with which the node was set last
+    bool is_empty = true;  // it has a kernel of the executor's own, which does nothing
 
     [[nodiscard]] bool holds(const LaunchOp& launch) const;
     void hold(const LaunchOp& launch);

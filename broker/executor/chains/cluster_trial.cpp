@@ -15,6 +15,7 @@ namespace mpsshim::broker {
 
 namespace {
 
+constexpr ClusterShape kOneBlock{1, 1, 1, 0};
 constexpr ClusterShape kTwoBlocks{2, 1, 1, 0};
 constexpr std::uint32_t kBlocks = 4;
 
@@ -40,6 +41,8 @@ class Trial {
     error = core_.driver->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING);
     if (error == CUDA_SUCCESS) graph_ = ChainGraph::make(core_, {1, false}, error, call);
     if (!graph_) return std::string(call) + ": " + core_.driver.describe(error);
+    // The function has been in the node with the same grid before.
+    if (launch_node({}) != 1) return "a node without a cluster" + seen();
     if (change(kTwoBlocks) != CUDA_SUCCESS || !function_.cluster.is_settled_as(kTwoBlocks)) return "a function's cluster cannot be set";
     if (launch_node(kTwoBlocks) != kTwoBlocks.x) return "a node does not take the cluster of its function" + seen();
     if (launch_singly() != kTwoBlocks.x) return "a launch does not take the cluster of its function" + seen();
@@ -119,13 +122,16 @@ class Trial {
 
 }  // namespace
 
-void try_clusters(ExecutorCore& core, CUfunction width) {
+void try_clusters(ExecutorCore& core, const ClusterTrialKernels& kernels) {
   core.has_chained_clusters = core.has_clustered_nodes = false;
+  ClusterSetting setting;  // stays with the driver's function; nobody asks for it again
+  core.reset_function =
+      setting.change(core.driver, kernels.reset, kOneBlock) == CUDA_SUCCESS && setting.is_settled_as(kOneBlock) ? kernels.reset : nullptr;
   const std::optional<std::uint32_t> word = core.progress.take();
   if (!word) return;
   {
     const ScopedMark mark(0, "cuGraphLaunch", Patience::patient);
-    Trial trial(core, width, *word);
+    Trial trial(core, kernels.width, *word);
     const std::string fault = trial.run();
     if (!fault.empty()) log_warning("Launches in clusters are issued one by one, not in chains: of this driver's, {}", fault);
     core.has_chained_clusters = fault.empty();

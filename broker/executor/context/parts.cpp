@@ -64,6 +64,10 @@ constexpr char kClusterPtx[] = R"(
   st.volatile.global.u32 [%rd1], %r1;
   ret;
 }
+.visible .entry mpsshim_reset()
+{
+  ret;
+}
 )";
 
 }  // namespace
@@ -105,9 +109,10 @@ CUresult ExecutorParts::start() {
     log_warning("Launches are issued one by one, not in chains: the driver does not load the executor's own kernels: {}", driver.describe(result));
   } else {
     chain_pool.stock();
-    CUfunction width = nullptr;
-    if (has_clusters != 0 && driver->cuModuleGetFunction(&width, module, "mpsshim_cluster_width") == CUDA_SUCCESS) {
-      try_clusters(*this, width);
+    ClusterTrialKernels kernels;
+    if (has_clusters != 0 && driver->cuModuleGetFunction(&kernels.width, module, "mpsshim_cluster_width") == CUDA_SUCCESS &&
+        driver->cuModuleGetFunction(&kernels.reset, module, "mpsshim_reset") == CUDA_SUCCESS) {
+      try_clusters(*this, kernels);
     }
   }
   int least = 0;

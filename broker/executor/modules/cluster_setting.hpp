@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cluster with which a function is launched in chains. A node of a prepared graph has no cluster of its own that could be changed: it takes the
-// one that its function has in the driver when it is set to it from another function, and keeps it
-// (docs/experiments/2026-11-24-what-holds-workers-up.md). So the first launch that is read, of whatever client, settles the function's, and one
-// that does not suit it takes it away for good, before it is queued: docs/execution.md, "Clusters".
+// one that its function has in the driver when it is set to it from an empty kernel, and keeps it for functions that have none
+// (docs/experiments/2026-11-26-what-nodes-do-with-clusters.md). So the first launch that is read, of whatever client, settles the function's, and
+// one that does not suit it takes it away for good, before it is queued: docs/execution.md, "Clusters".
 //
 // Owned by the LoadedFunction, which clients share. Any worker asks suits(), without a lock, and may close(). change() and without() are called
 // inside QuietWindow::exclusively(): while a worker is inside its gate, or a thread in sharing(), what is_settled_as() answers does not change.

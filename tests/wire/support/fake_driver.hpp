@@ -27,6 +27,7 @@ namespace mpsshim::test {
 // Width, height and depth.
 using FakeCluster = std::array<unsigned, 3>;
 inline constexpr FakeCluster kNoCluster{};
+inline constexpr FakeCluster kOneBlock{1, 1, 1};
 
 struct FakeFunction {
   std::string name;
@@ -97,7 +98,7 @@ class FakeDriver {
   CUresult launch_result = CUDA_SUCCESS;     // of the next plain launches
 
   // Clusters, as an H200 was seen to have them: a graph's node takes that of its function when it is set to it from another one, and keeps it.
-  bool keeps_clusters = false;                     // of the function before, too
+  bool keeps_clusters = false;                     // in nodes, for good
   bool ignores_clusters = false;                   // of functions, in graphs
   bool refuses_clustered_nodes = false;            // to be given the cluster that their function has
   std::atomic<CUresult> cluster_result{};          // of setting one

@@ -17,7 +17,8 @@ struct FakeGraph {
     std::vector<std::byte> parameters;
     std::vector<CUstreamBatchMemOpParams> writes;
     std::optional<FakeCall> memory;  // a copy or fill
-    FakeCluster cluster{};
+    FakeCluster attribute{};  // of the functions that it was set to, the last one that there was
+    FakeCluster cluster{};    // in which it is launched
     bool is_made_in_cluster = false;  // by an attribute of its own: it stays
     bool is_enabled = true;
     bool is_gone = false;
@@ -29,11 +30,19 @@ struct FakeGraph {
   bool has_conditions = false;
 };
 
+bool has_same_shape(const CUDA_KERNEL_NODE_PARAMS& a, const CUDA_KERNEL_NODE_PARAMS& b) {
+  return a.gridDimX == b.gridDimX && a.gridDimY == b.gridDimY && a.gridDimZ == b.gridDimZ && a.blockDimX == b.blockDimX &&
+         a.blockDimY == b.blockDimY && a.blockDimZ == b.blockDimZ;
+}
+
+// Clusters as NVIDIA's driver does it: a node takes the cluster of another function that has one, keeps it for those that have none, and is
+// launched in it from the next change of its shape on.
 void assign(FakeGraph::Node& node, const CUDA_KERNEL_NODE_PARAMS& params) {
   const FakeDriver& fake = FakeDriver::current();
   const auto* function = reinterpret_cast<const FakeFunction*>(params.func);
-  const bool takes_cluster = !fake.ignores_clusters && (!fake.keeps_clusters || node.cluster == kNoCluster);
-  if (node.kernel.func != params.func && !node.is_made_in_cluster && takes_cluster) node.cluster = function->cluster;
+  const bool takes_cluster = !fake.ignores_clusters && (!fake.keeps_clusters || node.attribute == kNoCluster);
+  if (node.kernel.func != params.func && function->cluster != kNoCluster && takes_cluster) node.attribute = function->cluster;
+  if (!node.is_made_in_cluster && !has_same_shape(node.kernel, params)) node.cluster = node.attribute == kOneBlock ? kNoCluster : node.attribute;
   node.kernel = params;
   node.parameters = params.kernelParams != nullptr ? gather(*function, params.kernelParams) : std::vector<std::byte>{};
 }
