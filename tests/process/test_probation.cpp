@@ -67,7 +67,7 @@ TEST_CASE("a new program's fault is felt by new programs alone, who is known goe
 }
 
 TEST_CASE("a client that works all the time goes to where the others are, and has right results") {
-  const BrokerFixture broker(with("1"));
+  const BrokerFixture broker(with("4"));
   Client busy(broker, "pacing_client");
   CHECK_FALSE(is_among_others(broker, busy));
   const auto end = std::chrono::steady_clock::now() + kLimit;
