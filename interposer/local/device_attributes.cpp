@@ -4,7 +4,6 @@
 #include <array>
 
 #include "interposer/local/devices.hpp"
-#include "interposer/managed_mode.hpp"
 #include "proto/provision.hpp"
 
 namespace mpsshim::interposer {
@@ -32,8 +31,6 @@ CUresult device_attribute(const proto::DeviceFacts& facts, int attribute, int& v
                                     [](const Override& candidate, int wanted) { return candidate.attribute < wanted; });
   const bool overridden = row != kOverrides.end() && row->attribute == attribute;
   value = overridden ? row->value : facts.attribute[attribute];
-  // What migrates is coherent, but a touch waits for kernels: not for programs that need both sides to go on at once.
-  if (attribute == CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS && managed_mode() != ManagedMode::host) value = 0;
   if (attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT && value > 0) {
     const int major = facts.attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
     value = static_cast<int>(proto::provisioned_multiprocessors(static_cast<std::uint32_t>(value), major, thread_percentage(facts)));

@@ -32,9 +32,9 @@ class ManagedWords {
 
 // Where host and device have managed memory at once nobody waits for a kernel by touching it: the case does. Where it migrates, the touch does.
 inline void before_touch() {
-  int is_concurrent = 0;
-  OK(CU(cuDeviceGetAttribute)(&is_concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0));
-  if (is_concurrent != 0) OK(CU(cuCtxSynchronize)());
+  const char* const mode = std::getenv("MPSSHIM_MANAGED");
+  const bool waits_by_itself = driver_kind() == DriverKind::forwarded && mode != nullptr && std::string_view(mode) != "host";
+  if (!waits_by_itself) OK(CU(cuCtxSynchronize)());
 }
 
 // Buffers of system calls are noticed by userfaultfd alone, and not by every process's.

@@ -12,9 +12,9 @@ namespace {
 #define NEEDS_GRAPH_MEMORY() \
   if (is_cpu_driver()) MPSSHIM_SKIP("the CPU driver has no memory nodes: they are made in the client")
 
-constexpr unsigned kWords = 1024;
+constexpr unsigned kMemoryWords = 1024;
 
-CUDA_MEM_ALLOC_NODE_PARAMS allocation(size_t bytes = kWords * 4) {
+CUDA_MEM_ALLOC_NODE_PARAMS allocation(size_t bytes = kMemoryWords * 4) {
   CUDA_MEM_ALLOC_NODE_PARAMS params{};
   params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
@@ -27,7 +27,7 @@ CUgraphNode add_fill(CUgraph graph, CUgraphNode before, CUdeviceptr to, unsigned
   params.dst = to;
   params.elementSize = 4;
   params.value = value;
-  params.width = kWords;
+  params.width = kMemoryWords;
   params.height = 1;
   CUgraphNode node = nullptr;
   OK(CU(cuGraphAddMemsetNode)(&node, graph, &before, 1, &params, context));
@@ -35,8 +35,8 @@ CUgraphNode add_fill(CUgraph graph, CUgraphNode before, CUdeviceptr to, unsigned
 }
 
 std::vector<unsigned> words_at(CUdeviceptr address) {
-  std::vector<unsigned> words(kWords);
-  OK(CU(cuMemcpyDtoH)(words.data(), address, kWords * 4));
+  std::vector<unsigned> words(kMemoryWords);
+  OK(CU(cuMemcpyDtoH)(words.data(), address, kMemoryWords * 4));
   return words;
 }
 
@@ -66,14 +66,14 @@ TEST_CASE("stream-ordered memory is allocated and freed within a captured graph"
   const DeviceContext context;
   NEEDS_GRAPH_MEMORY();
   const CUstream stream = new_stream();
-  DeviceArray<unsigned> first(kWords), second(kWords);
+  DeviceArray<unsigned> first(kMemoryWords), second(kMemoryWords);
   OK(CU(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
   for (unsigned round = 0; round < 20; ++round) {
     CUdeviceptr memory = 0;
-    OK(CU(cuMemAllocAsync)(&memory, kWords * 4, stream));
+    OK(CU(cuMemAllocAsync)(&memory, kMemoryWords * 4, stream));
     CHECK(memory != 0);
-    OK(CU(cuMemsetD32Async)(memory, round, kWords, stream));
-    OK(CU(cuMemcpyDtoDAsync)(round % 2 == 0 ? first.address() : second.address(), memory, kWords * 4, stream));
+    OK(CU(cuMemsetD32Async)(memory, round, kMemoryWords, stream));
+    OK(CU(cuMemcpyDtoDAsync)(round % 2 == 0 ? first.address() : second.address(), memory, kMemoryWords * 4, stream));
     OK(CU(cuMemFreeAsync)(memory, stream));
   }
   CUgraph graph = nullptr;
@@ -91,15 +91,15 @@ TEST_CASE("stream-ordered memory is allocated and freed within a captured graph"
   CUgraphExec exec = nullptr;
   OK(CU(cuGraphInstantiate)(&exec, graph, 0));
   for (int launches = 0; launches < 3; ++launches) {
-    OK(CU(cuMemsetD32)(first.address(), 99, kWords));
+    OK(CU(cuMemsetD32)(first.address(), 99, kMemoryWords));
     OK(CU(cuCtxSynchronize)());
     OK(CU(cuGraphLaunch)(exec, stream));
     OK(CU(cuStreamSynchronize)(stream));
-    CHECK(words_at(first.address()) == std::vector<unsigned>(kWords, 18));
-    CHECK(words_at(second.address()) == std::vector<unsigned>(kWords, 19));
+    CHECK(words_at(first.address()) == std::vector<unsigned>(kMemoryWords, 18));
+    CHECK(words_at(second.address()) == std::vector<unsigned>(kMemoryWords, 19));
   }
   // One block served all of them.
-  if (driver_kind() == DriverKind::forwarded) CHECK(graph_memory_level(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == kWords * 4);
+  if (driver_kind() == DriverKind::forwarded) CHECK(graph_memory_level(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == kMemoryWords * 4);
   OK(CU(cuGraphExecDestroy)(exec));
   OK(CU(cuGraphDestroy)(graph));
   OK(CU(cuDeviceGraphMemTrim)(0));
@@ -142,7 +142,7 @@ TEST_CASE("memory nodes answer with what they are, and refuse what is wrong", "[
   CUDA_MEM_ALLOC_NODE_PARAMS answer{};
   OK(CU(cuGraphMemAllocNodeGetParams)(allocated, &answer));
   CHECK(answer.dptr == params.dptr);
-  CHECK(answer.bytesize == kWords * 4);
+  CHECK(answer.bytesize == kMemoryWords * 4);
   CHECK(answer.accessDescCount == 1);
   CUdeviceptr address = 0;
   OK(CU(cuGraphMemFreeNodeGetParams)(freed, &address));
@@ -180,18 +180,18 @@ TEST_CASE("what a graph leaves allocated is the application's until it is freed"
   OK(CU(cuGraphInstantiate)(&exec, leaving.graph, 0));
   OK(CU(cuGraphLaunch)(exec, stream));
   OK(CU(cuStreamSynchronize)(stream));
-  CHECK(graph_memory_level(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) >= kWords * 4);
-  CHECK(words_at(leaving.memory) == std::vector<unsigned>(kWords, 7));
+  CHECK(graph_memory_level(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) >= kMemoryWords * 4);
+  CHECK(words_at(leaving.memory) == std::vector<unsigned>(kMemoryWords, 7));
   CHECK(CU(cuGraphLaunch)(exec, stream) == CUDA_ERROR_INVALID_VALUE);  // not freed
-  OK(CU(cuMemsetD32Async)(leaving.memory, 8, kWords, stream));
+  OK(CU(cuMemsetD32Async)(leaving.memory, 8, kMemoryWords, stream));
   OK(CU(cuMemFreeAsync)(leaving.memory, stream));
   OK(CU(cuGraphLaunch)(exec, stream));
   OK(CU(cuStreamSynchronize)(stream));
-  CHECK(words_at(leaving.memory) == std::vector<unsigned>(kWords, 7));
+  CHECK(words_at(leaving.memory) == std::vector<unsigned>(kMemoryWords, 7));
   // It outlives its graph.
   OK(CU(cuGraphExecDestroy)(exec));
   OK(CU(cuGraphDestroy)(leaving.graph));
-  CHECK(words_at(leaving.memory) == std::vector<unsigned>(kWords, 7));
+  CHECK(words_at(leaving.memory) == std::vector<unsigned>(kMemoryWords, 7));
   OK(CU(cuMemFree)(leaving.memory));
   if (refuses_dead_handles()) CHECK(CU(cuMemFree)(leaving.memory) == CUDA_ERROR_INVALID_VALUE);
   OK(CU(cuDeviceGraphMemTrim)(0));
@@ -212,7 +212,7 @@ TEST_CASE("a graph may free at each launch what it left at the one before, or an
   OK(CU(cuGraphInstantiateWithFlags)(&exec, leaving.graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
   for (int launches = 0; launches < 3; ++launches) OK(CU(cuGraphLaunch)(exec, stream));
   OK(CU(cuStreamSynchronize)(stream));
-  CHECK(words_at(leaving.memory) == std::vector<unsigned>(kWords, 7));
+  CHECK(words_at(leaving.memory) == std::vector<unsigned>(kMemoryWords, 7));
 
   CUgraph freeing = nullptr;
   CUgraphNode node = nullptr;

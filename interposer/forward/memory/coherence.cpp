@@ -46,6 +46,13 @@ void Coherence::opened(const Opening& opening) {
   last.count = std::max<std::size_t>(opening.blocks.count, 1);
 }
 
+void Coherence::opened_beside(std::size_t block, HostAccess access) {
+  states_[block] = {access, true, true};
+  note_open({block, 1});
+}
+
+void Coherence::closed_beside(std::size_t block) { states_[block] = {HostAccess::none, false, true}; }
+
 void Coherence::note_open(BlockRun blocks) {
   if (blocks.count == 0) return;
   const bool is_first = begin_ >= end_;

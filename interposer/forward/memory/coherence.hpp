@@ -4,7 +4,8 @@
 //
 // Three rules make it coherent. What the program may write, the device's copy of is stale. Before work that may use the allocation is posted,
 // close() takes all access away and says what is to be uploaded; from then on the host's copy counts as stale, for nobody knows what kernels write.
-// The program is let in again (opening(), opened()) only when that work has ended and what was stale has been downloaded.
+// The program is let in again (opening(), opened()) only when that work has ended and what was stale has been downloaded; or beside that work, with
+// a copy of the device's contents that the owner makes and takes back (opened_beside(), closed_beside()).
 // No lock: the owner has one.
 #pragma once
 
@@ -39,6 +40,10 @@ class Coherence {
   // `can_read`: reading and writing can be told apart; else whoever looks may write.
   [[nodiscard]] Opening opening(std::size_t block, bool is_write, bool can_read) const;
   void opened(const Opening& opening);
+
+  // The block's contents were downloaded while work that may use it runs: they belong to the device all the time.
+  void opened_beside(std::size_t block, HostAccess access);
+  void closed_beside(std::size_t block);
 
   // Work that may use everything is about to be posted.
   struct Closing {

@@ -46,7 +46,10 @@ CUresult ManagedMemory::start() {
     if (const CUresult error = Streams::instance().create(CU_STREAM_NON_BLOCKING, 0, nullptr, copies_); error != CUDA_SUCCESS) return error;
   }
   std::unique_ptr<TouchWatch> watch = TouchWatch::make();
-  if (watch == nullptr || !TouchServer::start(*watch)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (watch == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  // A program that nobody has asked for this must not get EFAULT from read() or write().
+  if (managed_mode() == ManagedMode::automatic && !watch->notices_system_calls()) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!TouchServer::start(*watch)) return CUDA_ERROR_NOT_SUPPORTED;
   watch_ = std::move(watch);
   has_failed_ = false;
   return CUDA_SUCCESS;

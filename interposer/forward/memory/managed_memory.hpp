@@ -4,7 +4,8 @@
 // the two is current, block by block; TouchWatch tells of this process's touches; a thread of the library serves them (touch_server.cpp).
 //
 // Work that may use it is posted through Work, which closes what is open and posts the uploads first. Between that and the work's own record no
-// block is opened: both happen under order_. A touch is answered when all that was posted by then has ended, and nothing more has been posted.
+// block is opened: both happen under order_. A touch is answered when all that was posted by then has ended, and nothing more has been posted; or,
+// where that takes long, beside it: the program has a copy of a block for some milliseconds, and what it has changed there goes to the device.
 // Any thread; the lock order is Streams' mutex, then order_, then the channel's lock.
 #pragma once
 
@@ -85,6 +86,12 @@ class ManagedMemory {
     BlockRun blocks;
     std::uint64_t posted = 0;
   };
+  // A block that the program has while kernels may use it.
+  struct Beside {
+    std::size_t block = 0;
+    std::vector<std::byte> before;  // its contents when it was opened for writing; empty: for reading
+    std::chrono::steady_clock::time_point until;
+  };
   struct Allocation {
     explicit Allocation(std::size_t blocks) : coherence(blocks, kMostBlocks) {}
     AddressRange pages;
@@ -100,13 +107,17 @@ class ManagedMemory {
     proto::StreamId stream;            // Attached::stream
     std::vector<FenceTarget> earlier;  // work that was posted when that was said
     std::vector<Prefetch> prefetches;
-    bool is_served = false;  // by a touch
+    std::vector<Beside> beside;
+    bool is_long_to_read = false;   // the work that is under way, as touches have found
+    bool is_long_to_write = false;  // the same
+    bool is_served = false;         // by a touch
     [[nodiscard]] AddressRange range_of(BlockRun blocks) const;
     [[nodiscard]] BlockRun blocks_of(AddressRange range) const;
   };
 
   static constexpr std::uint64_t kBlockBytes = 64 << 10;
   static constexpr std::size_t kMostBlocks = 64;  // opened at once
+  static constexpr std::size_t kMergedBytes = 4;
   static constexpr std::size_t kBlocksOfLargest = 1 << 16;
 
   [[nodiscard]] CUresult start() REQUIRES(start_mutex_);
@@ -118,6 +129,12 @@ class ManagedMemory {
   [[nodiscard]] bool concerns(const Allocation& allocation, const Stream& stream) const;
   [[nodiscard]] CUresult close(Allocation& allocation, const Coherence::Closing& closing) REQUIRES(order_);
   [[nodiscard]] CUresult close_for(const Stream& stream) REQUIRES(order_);
+  // Takes back what the program has beside kernels, all of it or what it has had long enough, and posts what it has changed there.
+  [[nodiscard]] CUresult end_beside(Allocation& allocation, std::chrono::steady_clock::time_point now) REQUIRES(order_);
+  [[nodiscard]] CUresult end_all_beside(Allocation& allocation) REQUIRES(order_) {
+    return end_beside(allocation, std::chrono::steady_clock::time_point::max());
+  }
+  [[nodiscard]] CUresult post_changes(const Allocation& allocation, const Beside& beside) REQUIRES(order_);
   [[nodiscard]] CUresult post_copy(Stream& stream, std::uint64_t to, bool to_device, std::uint64_t from, std::uint64_t bytes) REQUIRES(order_);
   void count_post(const Stream* stream) REQUIRES(order_);
   [[nodiscard]] std::uint64_t posted(const Allocation& allocation) const REQUIRES(order_);

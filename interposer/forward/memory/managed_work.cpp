@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What work means to managed memory: blocks that are open are closed before it is posted, and what the program has written goes up first.
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "interposer/forward/begin.hpp"
 #include "interposer/forward/host_functions.hpp"
@@ -65,11 +67,42 @@ CUresult ManagedMemory::close(Allocation& allocation, const Coherence::Closing& 
   return CUDA_SUCCESS;
 }
 
+// By words: what a kernel has written to other words meanwhile stays.
+CUresult ManagedMemory::post_changes(const Allocation& allocation, const Beside& beside) {
+  const AddressRange range = allocation.range_of({beside.block, 1});
+  const std::uint64_t shadow = allocation.shadow + (range.address - allocation.pages.address);
+  const auto* now = static_cast<const std::byte*>(host_pointer(shadow));
+  const auto differs = [&](std::size_t at) { return std::memcmp(now + at, beside.before.data() + at, kMergedBytes) != 0; };
+  for (std::size_t at = 0; at < beside.before.size(); at += kMergedBytes) {
+    const std::size_t first = at;
+    while (at < beside.before.size() && differs(at)) at += kMergedBytes;
+    if (at == first) continue;
+    if (const CUresult error = post_copy(*copies_, range.address + first, true, shadow + first, at - first); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult ManagedMemory::end_beside(Allocation& allocation, std::chrono::steady_clock::time_point now) {
+  for (std::size_t i = 0; i < allocation.beside.size();) {
+    if (allocation.beside[i].until > now) {
+      ++i;
+      continue;
+    }
+    const Beside beside = std::exchange(allocation.beside[i], std::move(allocation.beside.back()));
+    allocation.beside.pop_back();
+    allocation.coherence.closed_beside(beside.block);
+    if (!watch_->close(allocation.range_of({beside.block, 1})) && !watch_->close(allocation.pages)) return CUDA_ERROR_UNKNOWN;
+    if (const CUresult error = post_changes(allocation, beside); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult ManagedMemory::close_for(const Stream& stream) {
   if (watch_ != nullptr) watch_->refresh();
   for (auto& [address, allocation] : allocations_) {
     if (!concerns(*allocation, stream)) continue;
     allocation->prefetches.clear();
+    if (const CUresult error = end_all_beside(*allocation); error != CUDA_SUCCESS) return error;
     if (!allocation->coherence.has_open_blocks()) continue;
     if (const CUresult error = close(*allocation, allocation->coherence.close()); error != CUDA_SUCCESS) return error;
   }
@@ -114,7 +147,8 @@ CUresult ManagedMemory::prefetch_to_device(AddressRange pages) {
   const std::lock_guard lock(order_);
   Allocation* allocation = find(pages.address);
   if (allocation == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult error = close(*allocation, allocation->coherence.clean(allocation->blocks_of(pages)));
+  CUresult error = end_all_beside(*allocation);
+  if (error == CUDA_SUCCESS) error = close(*allocation, allocation->coherence.clean(allocation->blocks_of(pages)));
   count_post(nullptr);
   return error;
 }

@@ -23,7 +23,14 @@ namespace {
 
 constexpr unsigned kOvertakenOften = 3;
 constexpr std::chrono::milliseconds kHold{200};  // then others go on: what the touch waits for may wait for them
-constexpr std::chrono::seconds kTellAfter{2};
+// Kernels that run for so long may wait for the program, or have nothing to do with what it touches: it is let in beside them, the next time sooner.
+// To write much later: as long as both take turns what both add to atomically is right.
+constexpr std::chrono::milliseconds kLongToRead{200};
+constexpr std::chrono::seconds kLongToWrite{2};
+constexpr std::chrono::microseconds kStillLong{50};
+// Then its changes go to the device and it touches again: a program that looks for a kernel's flag sees it by then. Long enough for a thread that has
+// to get a busy processor first.
+constexpr std::chrono::milliseconds kSpell{2};
 constexpr std::chrono::microseconds kLook{20};  // as long as that it looks without sleeping
 constexpr std::uint64_t kShortSleepUs = 50, kLongSleepUs = 1'000, kIdleSleepUs = 1'000'000;
 constexpr std::chrono::milliseconds kLookAtSession{20};
@@ -74,13 +81,29 @@ void TouchServer::serve() {
       has_moved |= is_answered || each->stage != before;
       each = is_answered ? pending_.erase(each) : std::next(each);
     }
+    if (next_end_ <= Clock::now()) next_end_ = end_spells();
     pause(has_moved);
   }
 }
 
-void TouchServer::pause(bool has_moved) {
-  if (pending_.empty()) return watch_.sleep(kIdleSleepUs);
+TouchServer::Clock::time_point TouchServer::end_spells() {
+  const std::lock_guard lock(memory_.order_);
   const auto now = Clock::now();
+  auto next = Clock::time_point::max();
+  for (auto& [address, allocation] : memory_.allocations_) {
+    (void)memory_.end_beside(*allocation, now);  // an error: the session has ended, which the next touch learns
+    for (const ManagedMemory::Beside& beside : allocation->beside) next = std::min(next, beside.until);
+  }
+  return next;
+}
+
+void TouchServer::pause(bool has_moved) {
+  const auto now = Clock::now();
+  if (pending_.empty()) {
+    if (next_end_ == Clock::time_point::max()) return watch_.sleep(kIdleSleepUs);
+    const auto left = std::chrono::ceil<std::chrono::microseconds>(next_end_ - now).count();
+    return left > 0 ? watch_.sleep(static_cast<std::uint64_t>(left)) : void();
+  }
   if (has_moved) moved_ = now;
   if (now - moved_ < kLook) return proto::cpu_relax();
   watch_.sleep(now - moved_ < std::chrono::milliseconds(5) ? kShortSleepUs : kLongSleepUs);
@@ -88,9 +111,9 @@ void TouchServer::pause(bool has_moved) {
 
 bool TouchServer::step(Pending& pending) {
   if (pending.stage == Stage::arrived) return arrive(pending);
-  if (has_ended(pending)) return go_on(pending);
+  if (has_ended(pending)) return pending.stage == Stage::beside ? open_beside(pending) : go_on(pending);
+  if (pending.stage == Stage::waiting && goes_beside(pending)) return begin_beside(pending);
   const auto now = Clock::now();
-  if (now - pending.since > kTellAfter) tell(pending);
   if (now - looked_ < kLookAtSession) return false;
   looked_ = now;
   const CUresult error = session().look();
@@ -160,8 +183,10 @@ bool TouchServer::go_on(Pending& pending) {
     ManagedMemory::Allocation* allocation = memory_.find(pending.allocation);
     if (allocation == nullptr) return let_go(pending);
     if (memory_.posted(*allocation) == pending.posted) {
-      if (pending.stage == Stage::downloading) return open(*allocation, pending);
-      error = download(*allocation, pending);
+      allocation->is_long_to_read = allocation->is_long_to_write = false;
+      error = memory_.end_all_beside(*allocation);
+      if (error == CUDA_SUCCESS && pending.stage == Stage::downloading) return open(*allocation, pending);
+      if (error == CUDA_SUCCESS) error = download(*allocation, pending);
       if (error == CUDA_SUCCESS) return pending.opening.blocks.count == 0 || !pending.opening.downloads ? open(*allocation, pending) : false;
     } else {
       overtaken(pending);
@@ -196,8 +221,12 @@ bool TouchServer::let_go(const Pending& pending) {
 }
 
 bool TouchServer::open(ManagedMemory::Allocation& allocation, Pending& pending) {
-  const AddressRange range = allocation.range_of(pending.opening.blocks);
   allocation.coherence.opened(pending.opening);
+  return let_in(allocation, pending);
+}
+
+bool TouchServer::let_in(ManagedMemory::Allocation& allocation, Pending& pending) {
+  const AddressRange range = allocation.range_of(pending.opening.blocks);
   allocation.is_served = false;
   if (!watch_.open(range, pending.opening.access)) {
     log_line("Managed memory at %#llx could not be opened for this program (error %d).", static_cast<unsigned long long>(range.address), errno);
@@ -208,11 +237,71 @@ bool TouchServer::open(ManagedMemory::Allocation& allocation, Pending& pending) 
   return true;
 }
 
-void TouchServer::tell(Pending& pending) {
-  if (std::exchange(pending.is_told, true)) return;
+// Where the two cannot be told apart whoever looks may write.
+bool TouchServer::has_to_write(const Pending& pending) const { return pending.touch.is_write || !watch_.tells_writes(); }
+
+// The work may use the block all the while: what the program gets is a copy of what is there now.
+bool TouchServer::goes_beside(const Pending& pending) {
+  const auto waited = Clock::now() - pending.since;
+  if (waited < kStillLong) return false;
+  const std::lock_guard lock(memory_.order_);
+  ManagedMemory::Allocation* allocation = memory_.find(pending.allocation);
+  if (allocation == nullptr || !allocation->prefetches.empty()) return false;  // the shadow is being written
+  allocation->is_long_to_read |= waited > kLongToRead;
+  allocation->is_long_to_write |= waited > kLongToWrite;
+  return has_to_write(pending) ? allocation->is_long_to_write : allocation->is_long_to_read;
+}
+
+bool TouchServer::begin_beside(Pending& pending) {
+  CUresult error = CUDA_SUCCESS;
+  {
+    const std::lock_guard lock(memory_.order_);
+    ManagedMemory::Allocation* allocation = memory_.find(pending.allocation);
+    if (allocation == nullptr) return let_go(pending);
+    const std::size_t block = (pending.touch.address - allocation->pages.address) / allocation->block_bytes;
+    for (ManagedMemory::Beside& beside : allocation->beside) {
+      if (beside.block == block) beside.until = Clock::time_point::min();  // for reading, so far
+    }
+    error = memory_.end_beside(*allocation, Clock::now());
+    pending.opening = {{block, 1}, has_to_write(pending) ? HostAccess::write : HostAccess::read, true};
+    if (error == CUDA_SUCCESS && allocation->coherence.access(block) == HostAccess::none) {
+      const AddressRange range = allocation->range_of(pending.opening.blocks);
+      const std::uint64_t to = allocation->shadow + (range.address - allocation->pages.address);
+      error = memory_.post_copy(*memory_.copies_, to, false, range.address, range.size_bytes);
+    }
+    FenceTarget target{memory_.copies_->word, 0};
+    if (error == CUDA_SUCCESS) error = Streams::instance().fence(*memory_.copies_, target.value);
+    pending.targets = {target};
+    pending.stage = Stage::beside;
+  }
+  if (error != CUDA_SUCCESS) return give_up(pending, error);
+  if (pending.opening.access == HostAccess::write) tell(pending);
+  return false;
+}
+
+bool TouchServer::open_beside(Pending& pending) {
+  const std::lock_guard lock(memory_.order_);
+  ManagedMemory::Allocation* allocation = memory_.find(pending.allocation);
+  if (allocation == nullptr) return let_go(pending);
+  const AddressRange range = allocation->range_of(pending.opening.blocks);
+  ManagedMemory::Beside beside;
+  beside.block = pending.opening.blocks.first;
+  if (pending.opening.access == HostAccess::write) {
+    const auto* contents = static_cast<const std::byte*>(host_pointer(allocation->shadow + (range.address - allocation->pages.address)));
+    beside.before.assign(contents, contents + range.size_bytes);
+  }
+  beside.until = Clock::now() + kSpell;
+  next_end_ = std::min(next_end_, beside.until);
+  allocation->coherence.opened_beside(beside.block, pending.opening.access);
+  allocation->beside.push_back(std::move(beside));
+  return let_in(*allocation, pending);
+}
+
+void TouchServer::tell(const Pending& pending) {
+  if (std::exchange(has_told_, true)) return;
   log_line(
-      "The program has waited 2 s at managed memory, address %#llx, for its own kernels. If they wait for the program, it has to run with "
-      "MPSSHIM_MANAGED=host.",
+      "The program writes to managed memory, address %#llx, while its kernels have been at work for 2 s: what it changes reaches them within "
+      "milliseconds. If both change the same word at the same moment, by atomic operations too, run it with MPSSHIM_MANAGED=host.",
       static_cast<unsigned long long>(pending.touch.address));
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The thread that answers touches of managed memory (managed_memory.hpp): it waits for the work that may use a block, downloads the block and opens
-// it. It serves all touches side by side and waits by looking, so that one that waits for a kernel holds up no other. One a process, started with the
-// first allocation and never ended.
+// it. It serves all touches side by side and waits by looking, so that one that waits for a kernel holds up no other. Where the work takes long, for
+// it may wait for the program, the block is opened beside it, for some milliseconds at a time. One a process, started with the first allocation and
+// never ended.
 #pragma once
 
 #include <chrono>
@@ -25,6 +26,7 @@ class TouchServer {
     arrived,      // nothing has been looked at
     waiting,      // for work: all of `targets`
     downloading,  // `targets` is the copy's
+    beside,       // the same, while work goes on
   };
   struct Pending {
     TouchWatch::Touch touch;
@@ -35,13 +37,14 @@ class TouchServer {
     Coherence::Opening opening;
     unsigned overtaken = 0;
     Clock::time_point since = Clock::now();
-    bool is_told = false;
   };
 
   explicit TouchServer(TouchWatch& watch) : watch_(watch) {}
   static void* thread_main(void* server);
   [[noreturn]] void serve();
   void pause(bool has_moved);
+  // What the program has had beside kernels long enough. When the next one is due.
+  Clock::time_point end_spells();
 
   // True if it has been answered.
   [[nodiscard]] bool step(Pending& pending);
@@ -50,12 +53,17 @@ class TouchServer {
   [[nodiscard]] bool has_ended(const Pending& pending) const;
   [[nodiscard]] bool go_on(Pending& pending);
   [[nodiscard]] bool open(ManagedMemory::Allocation& allocation, Pending& pending) REQUIRES(memory_.order_);
+  [[nodiscard]] bool let_in(ManagedMemory::Allocation& allocation, Pending& pending) REQUIRES(memory_.order_);
   // Posts the copy that opening the block takes, if it takes one.
   [[nodiscard]] CUresult download(ManagedMemory::Allocation& allocation, Pending& pending) REQUIRES(memory_.order_);
+  [[nodiscard]] bool has_to_write(const Pending& pending) const;
+  [[nodiscard]] bool goes_beside(const Pending& pending);
+  [[nodiscard]] bool begin_beside(Pending& pending);
+  [[nodiscard]] bool open_beside(Pending& pending);
   [[nodiscard]] bool let_go(const Pending& pending);
   [[nodiscard]] bool give_up(Pending& pending, CUresult error);
   void overtaken(Pending& pending) REQUIRES(memory_.order_);
-  void tell(Pending& pending);
+  void tell(const Pending& pending);
 
   const std::uint32_t session_ = ActingSession::index();
   TouchWatch& watch_;
@@ -63,7 +71,9 @@ class TouchServer {
   std::list<Pending> pending_;
   Clock::time_point moved_ = Clock::now();   // when anything last went on
   Clock::time_point looked_ = Clock::now();  // at the session
+  Clock::time_point next_end_ = Clock::time_point::max();  // of a spell beside kernels
   bool has_given_up_ = false;
+  bool has_told_ = false;
 };
 
 }  // namespace mpsshim::interposer::forward

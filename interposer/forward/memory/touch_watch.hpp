@@ -31,6 +31,9 @@ class TouchWatch {
   [[nodiscard]] static std::unique_ptr<TouchWatch> make();
   virtual ~TouchWatch() = default;
 
+  // Whether buffers of system calls may be closed pages.
+  [[nodiscard]] virtual bool notices_system_calls() const { return false; }
+
   // Whether pages can be open for reading alone.
   [[nodiscard]] virtual bool tells_writes() const = 0;
   // Before work is posted: what the program may have changed since is put right.

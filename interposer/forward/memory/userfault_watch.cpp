@@ -58,15 +58,20 @@ bool agree(int fd, std::uint64_t features) {
   return ioctl(fd, UFFDIO_API, &api) == 0;
 }
 
-// A descriptor that has agreed on shared memory's minor faults; `tells_writes` is asked for, and taken back where the kernel is too old.
-proto::FileDescriptor open_watch(bool& tells_writes) {
+struct Kind {
+  bool tells_writes = false;
+  bool notices_system_calls = false;
+};
+
+// A descriptor that has agreed on shared memory's minor faults, the best that there is.
+proto::FileDescriptor open_watch(Kind& kind) {
   for (const bool wants_writes : {true, false}) {
     const std::uint64_t features =
         UFFD_FEATURE_MINOR_SHMEM | (wants_writes ? UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_HUGETLBFS_SHMEM : std::uint64_t{0});
     for (const bool is_full : {true, false}) {
       proto::FileDescriptor fd(is_full ? open_full() : static_cast<int>(syscall(SYS_userfaultfd, kFlags | UFFD_USER_MODE_ONLY)));
       if (!fd.valid() || !agree(fd.get(), features)) continue;
-      tells_writes = wants_writes;
+      kind = {wants_writes, is_full};
       return fd;
     }
   }
@@ -75,8 +80,10 @@ proto::FileDescriptor open_watch(bool& tells_writes) {
 
 class UserfaultWatch final : public TouchWatch {
  public:
-  UserfaultWatch(proto::FileDescriptor fd, bool tells_writes) : fd_(std::move(fd)), tells_writes_(tells_writes) {}
+  UserfaultWatch(proto::FileDescriptor fd, Kind kind)
+      : fd_(std::move(fd)), tells_writes_(kind.tells_writes), notices_system_calls_(kind.notices_system_calls) {}
 
+  [[nodiscard]] bool notices_system_calls() const override { return notices_system_calls_; }
   [[nodiscard]] bool tells_writes() const override { return tells_writes_; }
 
   [[nodiscard]] bool add(AddressRange pages) override {
@@ -165,16 +172,17 @@ class UserfaultWatch final : public TouchWatch {
 
   proto::FileDescriptor fd_;
   bool tells_writes_;
+  bool notices_system_calls_;
   bool is_usable_ = false;
 };
 
 }  // namespace
 
 std::unique_ptr<TouchWatch> make_userfault_watch() {
-  bool tells_writes = false;
-  proto::FileDescriptor fd = open_watch(tells_writes);
+  Kind kind;
+  proto::FileDescriptor fd = open_watch(kind);
   if (!fd.valid()) return nullptr;
-  auto watch = std::make_unique<UserfaultWatch>(std::move(fd), tells_writes);
+  auto watch = std::make_unique<UserfaultWatch>(std::move(fd), kind);
   watch->try_reading();
   if (!watch->is_usable()) return nullptr;
   return watch;

@@ -134,6 +134,22 @@ TEST_CASE("what the host has written is uploaded once, what it has read is not")
   CHECK(coherence.close().uploads.empty());
 }
 
+TEST_CASE("a block that was opened beside work is the device's all the time") {
+  Coherence coherence(4, 1);
+  (void)coherence.close();
+  coherence.opened_beside(2, HostAccess::write);
+  CHECK(coherence.opening(2, true, true).blocks.count == 0);
+  CHECK(coherence.has_open_blocks());
+  SECTION("taken back by itself") { coherence.closed_beside(2); }
+  SECTION("taken back for other work") {
+    const Coherence::Closing closing = coherence.close();
+    CHECK(closing.mapped == std::vector<BlockRun>{{2, 1}});
+    CHECK(closing.uploads.empty());
+  }
+  CHECK(coherence.access(2) == HostAccess::none);
+  CHECK(coherence.opening(2, false, true).downloads);
+}
+
 TEST_CASE("a block that was read is opened for writing without a download") {
   Coherence coherence(4, 1);
   (void)coherence.close();

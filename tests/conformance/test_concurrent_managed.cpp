@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host and kernels use managed memory at the same time, for longer than one of them waits for the other.
+#include <unistd.h>
+
+#include <chrono>
+
+#include "driver_under_test.hpp"
+#include "loaded_image.hpp"
+#include "managed_memory.hpp"
+
+using namespace mpsshim::test;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kBlockWords = 16'384;  // 64 KiB, which is opened and closed at once
+constexpr std::chrono::seconds kLimit{60};
+
+int is_concurrent() {
+  int value = -1;
+  OK(CU(cuDeviceGetAttribute)(&value, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0));
+  return value;
+}
+
+}  // namespace
+
+#define NEEDS_CONCURRENT_ACCESS() \
+  NEEDS_MANAGED_MEMORY();         \
+  if (is_concurrent() != 1) MPSSHIM_SKIP("the device has no concurrent access to managed memory")
+
+TEST_CASE("managed memory may be used by host and kernels at once", "[forwarded][managed]") {
+  const DeviceContext context;
+  if (driver_kind() != DriverKind::forwarded) MPSSHIM_SKIP("natively that is the device's affair");
+  CHECK(is_concurrent() == 1);
+}
+
+TEST_CASE("the host looks at what a kernel counts in managed memory, and tells it there to stop", "[forwarded][managed]") {
+  const DeviceContext context;
+  NEEDS_CONCURRENT_ACCESS();
+  const LoadedImage image("migration.fatbin");
+  const size_t distance = GENERATE(as<size_t>{}, 1, 2 * kBlockWords);
+  const ManagedWords memory(4 * kBlockWords);
+  memory[0] = memory[distance] = 0;
+  OK(launch(image.function("count_until_told"), nullptr, 1, 1, memory.address(), memory.address(distance)));
+  const auto end = Clock::now() + kLimit;
+  unsigned seen = 0, changes = 0;
+  while (changes < 20 && Clock::now() < end) {
+    const unsigned count = memory[distance];
+    changes += count != seen ? 1 : 0;
+    CHECK(count >= seen);
+    seen = count;
+  }
+  CHECK(changes == 20);
+  memory[0] = 1;
+  OK(CU(cuCtxSynchronize)());
+  const unsigned last = memory[distance];
+  CHECK(last >= seen);
+  CHECK(memory[0] == 1);
+  usleep(10'000);
+  CHECK(memory[distance] == last);
+}
+
+TEST_CASE("words that a kernel changes and words that the host changes, side by side in managed memory", "[forwarded][managed]") {
+  const DeviceContext context;
+  NEEDS_CONCURRENT_ACCESS();
+  const LoadedImage image("migration.fatbin");
+  constexpr unsigned kWords = 600;
+  const ManagedWords told(2), words(kWords), others(3 * kBlockWords);
+  for (unsigned i = 0; i < kWords; ++i) words[i] = 0;
+  told[0] = 0;
+  OK(launch(image.function("add_until_told"), nullptr, 1, 1, told.address(), words.address(), kWords));
+  unsigned wrong = 0;
+  const auto end = Clock::now() + std::chrono::seconds(3);
+  unsigned round = 1;
+  for (; Clock::now() < end; ++round) {
+    for (unsigned i = 1; i < kWords; i += 40) {
+      words[i] = round + i;
+      wrong += words[i] != round + i;
+    }
+    for (size_t i = 7; i < others.count(); i += 997) others[i] = round;
+    usleep(500);
+  }
+  told[0] = 1;
+  OK(CU(cuCtxSynchronize)());
+  const unsigned rounds = told[1];
+  CHECK(rounds > 0);
+  for (unsigned i = 0; i < kWords; i += 2) wrong += words[i] != rounds;
+  for (unsigned i = 1; i < kWords; i += 40) wrong += words[i] != round - 1 + i;
+  for (size_t i = 7; i < others.count(); i += 997) wrong += others[i] != round - 1;
+  CHECK(wrong == 0);
+}
