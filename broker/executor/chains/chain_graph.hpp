@@ -67,7 +67,7 @@ class ChainGraph {
     std::uint32_t block[3] = {};
     std::uint32_t shared_bytes = 0;
     std::vector<std::byte> parameters;
-    ClusterShape cluster;   // with which the node was set last
+    ClusterShape cluster;  // with which the node was set last
     bool is_empty = true;  // it has a kernel of the executor's own, which does nothing
 
     [[nodiscard]] bool holds(const LaunchOp& launch) const;

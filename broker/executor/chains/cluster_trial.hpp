@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether the driver gives nodes of prepared graphs the clusters that chains need (cluster_setting.hpp). NVIDIA does not say so; it was measured with
-// one driver (docs/experiments/2026-11-26-what-nodes-do-with-clusters.md). So it is tried at the executor's start, in every life, before anything runs.
+// one driver (docs/experiments/2026-11-26-what-nodes-do-with-clusters.md). So it is tried at the executor's start, in every life, before anything
+// runs.
 #pragma once
 
 #include "broker/driver/driver.hpp"

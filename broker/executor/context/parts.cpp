@@ -110,7 +110,8 @@ CUresult ExecutorParts::start() {
   } else {
     chain_pool.stock();
     ClusterTrialKernels kernels;
-    if (stress.chain_clusters != 0 && has_clusters != 0 && driver->cuModuleGetFunction(&kernels.width, module, "mpsshim_cluster_width") == CUDA_SUCCESS &&
+    if (stress.chain_clusters != 0 && has_clusters != 0 &&
+        driver->cuModuleGetFunction(&kernels.width, module, "mpsshim_cluster_width") == CUDA_SUCCESS &&
         driver->cuModuleGetFunction(&kernels.reset, module, "mpsshim_reset") == CUDA_SUCCESS) {
       try_clusters(*this, kernels);
     }

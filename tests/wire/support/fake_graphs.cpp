@@ -17,8 +17,8 @@ struct FakeGraph {
     std::vector<std::byte> parameters;
     std::vector<CUstreamBatchMemOpParams> writes;
     std::optional<FakeCall> memory;  // a copy or fill
-    FakeCluster attribute{};  // of the functions that it was set to, the last one that there was
-    FakeCluster cluster{};    // in which it is launched
+    FakeCluster attribute{};         // of the functions that it was set to, the last one that there was
+    FakeCluster cluster{};           // in which it is launched
     bool is_made_in_cluster = false;  // by an attribute of its own: it stays
     bool is_enabled = true;
     bool is_gone = false;
