@@ -48,7 +48,7 @@ class Coherence {
   // Work that may use everything is about to be posted.
   struct Closing {
     std::vector<BlockRun> mapped;   // the program could touch these: it no longer may
-    std::vector<BlockRun> uploads;  // afterwards: their contents are on the host alone
+    std::vector<BlockRun> uploads;  // behind that, block by block: their contents are on the host alone; all of them are in `mapped`
   };
   [[nodiscard]] Closing close();
   // True while close() would change something.

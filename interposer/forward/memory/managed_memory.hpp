@@ -128,6 +128,7 @@ class ManagedMemory {
   [[nodiscard]] Allocation* find(std::uint64_t address) const REQUIRES(order_);
   [[nodiscard]] bool concerns(const Allocation& allocation, const Stream& stream) const;
   [[nodiscard]] CUresult close(Allocation& allocation, const Coherence::Closing& closing) REQUIRES(order_);
+  [[nodiscard]] CUresult post_upload(const Allocation& allocation, BlockRun blocks) REQUIRES(order_);
   [[nodiscard]] CUresult close_for(const Stream& stream) REQUIRES(order_);
   // Takes back what the program has beside kernels, all of it or what it has had long enough, and posts what it has changed there.
   [[nodiscard]] CUresult end_beside(Allocation& allocation, std::chrono::steady_clock::time_point now) REQUIRES(order_);

@@ -20,6 +20,13 @@ using Clock = std::chrono::steady_clock;
 // posted while one is under way; but not for ever, since the function may wait for the very thread that posts.
 constexpr std::chrono::seconds kMostForHostFunctions{2};
 
+constexpr std::size_t kClosedAtOnce = 128;  // 8 MiB of all but the largest allocations
+
+BlockRun intersection(BlockRun a, BlockRun b) {
+  const std::size_t first = std::max(a.first, b.first);
+  return {first, std::min(a.end(), b.end()) - first};
+}
+
 }  // namespace
 
 void ManagedMemory::count_post(const Stream* stream) {
@@ -54,17 +61,26 @@ CUresult ManagedMemory::post_copy(Stream& stream, std::uint64_t to, bool to_devi
   });
 }
 
-// On a stream of the library's own, which nothing of the program's can hold up: what is posted later waits for it, in whatever stream.
+// On a stream of the library's own, which nothing of the program's can hold up: what is posted later waits for it, in whatever stream. Closing takes
+// longer than the copy of the same pages: so a piece is on its way while the next one is closed.
 CUresult ManagedMemory::close(Allocation& allocation, const Coherence::Closing& closing) {
+  auto upload = closing.uploads.begin();
   for (const BlockRun& run : closing.mapped) {
-    if (!watch_->close(allocation.range_of(run)) && !watch_->close(allocation.pages)) return CUDA_ERROR_UNKNOWN;
-  }
-  for (const BlockRun& run : closing.uploads) {
-    const AddressRange range = allocation.range_of(run);
-    const std::uint64_t from = allocation.shadow + (range.address - allocation.pages.address);
-    if (const CUresult error = post_copy(*copies_, range.address, true, from, range.size_bytes); error != CUDA_SUCCESS) return error;
+    for (std::size_t first = run.first; first < run.end(); first += kClosedAtOnce) {
+      const BlockRun piece{first, std::min(run.end() - first, kClosedAtOnce)};
+      if (!watch_->close(allocation.range_of(piece)) && !watch_->close(allocation.pages)) return CUDA_ERROR_UNKNOWN;
+      for (; upload != closing.uploads.end() && upload->first < piece.end(); ++upload) {
+        if (const CUresult error = post_upload(allocation, intersection(*upload, piece)); error != CUDA_SUCCESS) return error;
+        if (upload->end() > piece.end()) break;  // the rest comes with the next piece
+      }
+    }
   }
   return CUDA_SUCCESS;
+}
+
+CUresult ManagedMemory::post_upload(const Allocation& allocation, BlockRun blocks) {
+  const AddressRange range = allocation.range_of(blocks);
+  return post_copy(*copies_, range.address, true, allocation.shadow + (range.address - allocation.pages.address), range.size_bytes);
 }
 
 // By words: what a kernel has written to other words meanwhile stays.
