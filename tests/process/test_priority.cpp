@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mpsbroker --priority: threads that clients wait for come before other programs on busy processors, the others do not.
+// mpsbroker --priority: threads that clients wait for come before other programs on busy processors, the others do not; and their slices are short.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -9,8 +9,10 @@
 #include <vector>
 
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "broker/executor/base/thread_priority.hpp"
 #include "broker/rights/rights.hpp"
 #include "tests/process/client.hpp"
 #include "tests/support/catch.hpp"
@@ -26,6 +28,29 @@ std::map<std::string, std::vector<int>> niceness_of_threads(pid_t process) {
     std::getline(std::ifstream(entry.path() / "comm"), name);
     const int thread = std::stoi(entry.path().filename().string());
     found[name.substr(0, name.find('-'))].push_back(getpriority(PRIO_PROCESS, static_cast<id_t>(thread)));
+  }
+  return found;
+}
+
+// A thread's slice, in ns; 0: the kernel does not tell.
+std::uint64_t slice_of(pid_t thread) {
+  struct {
+    std::uint32_t size = 48, policy = 0;
+    std::uint64_t flags = 0;
+    std::int32_t nice = 0;
+    std::uint32_t priority = 0;
+    std::uint64_t runtime_ns = 0, deadline_ns = 0, period_ns = 0;
+  } attributes;
+  return syscall(SYS_sched_getattr, thread, &attributes, sizeof attributes, 0) == 0 ? attributes.runtime_ns : 0;
+}
+
+// Of a process's threads with such a name, numbers aside.
+std::vector<std::uint64_t> slices_of(pid_t process, const std::string& name) {
+  std::vector<std::uint64_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
+    std::string own;
+    std::getline(std::ifstream(entry.path() / "comm"), own);
+    if (own.substr(0, own.find('-')) == name) found.push_back(slice_of(std::stoi(entry.path().filename().string())));
   }
   return found;
 }
@@ -68,6 +93,23 @@ TEST_CASE("an executor that follows another has the priority as well") {
   REQUIRE(broker.servers().at(0) != first);
   REQUIRE(broker.run("memory_client").ok());
   CHECK(eventually(std::chrono::seconds(5), [&] { return are_all(niceness_of_threads(broker.servers().at(0))["worker"], -10); }));
+}
+
+TEST_CASE("threads that clients wait for have the shortest slices, others as they come") {
+  if (slice_of(getpid()) == 0) MPSSHIM_SKIP("the kernel has no slices of single threads (Linux 6.12)");
+  const BrokerFixture broker;
+  REQUIRE(broker.run("memory_client").ok());
+  const pid_t executor = broker.servers().at(0);
+  for (const char* const name : {"worker", "window"}) {
+    INFO(name);
+    CHECK(eventually(std::chrono::seconds(5), [&] {
+      const std::vector<std::uint64_t> slices = slices_of(executor, name);
+      return !slices.empty() && std::ranges::all_of(slices, [](std::uint64_t slice) { return slice == broker::kServingSliceNs; });
+    }));
+  }
+  const std::vector<std::uint64_t> helpers = slices_of(executor, "helper");
+  CHECK_FALSE(helpers.empty());
+  CHECK(std::ranges::none_of(helpers, [](std::uint64_t slice) { return slice == broker::kServingSliceNs; }));
 }
 
 }  // namespace mpsshim::test
