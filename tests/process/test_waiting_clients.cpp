@@ -34,7 +34,10 @@ TEST_CASE("many clients that wait after every few launches are all right, also w
   BrokerOptions options;
   options.arguments = {"--workers", "4", "--side-contexts", "3"};
   const BrokerFixture broker(options);
-  for (unsigned generation = 0; generation < 2; ++generation) {
+  const auto were_moved = [&] { return broker.log().find(" serves it from now on") != std::string::npos; };
+  // Beside other programs clients may not come to wait often enough: then there are more of them. The CPU driver is too slow for that altogether.
+  constexpr unsigned kMostGenerations = 6;
+  for (unsigned generation = 0; generation < 2 || (on_gpu() && !were_moved() && generation < kMostGenerations); ++generation) {
     std::vector<Program> victims;
     for (unsigned index = 0; index < kClients / 2; ++index) victims.push_back(start_rounds(broker, "60", 100 + index));
     REQUIRE(broker.wait_for_clients(kClients / 2));
@@ -50,6 +53,5 @@ TEST_CASE("many clients that wait after every few launches are all right, also w
     for (Program& client : clients) require_right(client, broker);
     REQUIRE(broker.wait_for_clients(0));
   }
-  // The CPU driver is too slow for clients that wait as often as that.
-  if (on_gpu()) REQUIRE(broker.log().find(" serves it from now on") != std::string::npos);
+  if (on_gpu()) REQUIRE(were_moved());
 }
