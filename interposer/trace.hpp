@@ -14,6 +14,9 @@ namespace mpsshim::interposer {
 // Begins the timeline if MPSSHIM_TRACE asks for one. Called when the process settles, before anybody looks whether it is traced. Any thread.
 void start_trace();
 
+// This process is that session of the broker's, too.
+void trace_session(std::uint64_t session);
+
 void trace_api_call(ApiId id, CUresult result, std::uint64_t began_ns);
 
 }  // namespace mpsshim::interposer

@@ -52,6 +52,12 @@ class Line {
     const std::array<char, 4> fraction = {'.', digit(100), digit(10), digit(1)};
     return *this << ns / 1000 << std::string_view(fraction.data(), fraction.size());
   }
+  Line& add_hexadecimal(std::uint64_t number) {
+    const auto end = std::to_chars(text_.data() + size_, text_.data() + text_.size(), number, 16);
+    fits_ = fits_ && end.ec == std::errc();
+    if (fits_) size_ = static_cast<std::size_t>(end.ptr - text_.data());
+    return *this;
+  }
   // As the inside of a JSON string. What would need an escape becomes an underscore: names are for the eye.
   Line& add_name(std::string_view text) {
     for (const char c : text.substr(0, kMostNameBytes)) {
@@ -109,6 +115,9 @@ class Writer {
   }
   void finish() {
     is_finishing_.store(true, std::memory_order_relaxed);
+    flush_all();
+  }
+  void flush_all() {
     const std::lock_guard lock(mutex_);
     for (Buffer* buffer : buffers_) {
       const std::lock_guard own(buffer->mutex);
@@ -192,18 +201,16 @@ ThreadBuffer& thread_buffer() {
   return buffer;
 }
 
-void write_event(Writer& writer, const char* phase, const char* category, std::string_view name, std::uint64_t at_ns, std::uint64_t took_ns,
-                 Arguments arguments) {
-  ThreadBuffer& own = thread_buffer();
-  own.belong_to(writer);
-  Line line;
-  (line << R"({"name":")").add_name(name) << R"(","cat":")" << category << R"(","ph":")" << phase << R"(","ts":)";
-  line.add_time(at_ns);
-  if (*phase == 'X')
-    (line << R"(,"dur":)").add_time(took_ns);
-  else
-    line << R"(,"s":"t")";
-  line << R"(,"pid":)" << writer.pid() << R"(,"tid":)" << own.id << R"(,"args":{)";
+struct Event {
+  char phase;
+  const char* category;
+  std::string_view name;
+  std::uint64_t at_ns;
+  std::uint64_t value = 0;  // of a complete one its nanoseconds, of an arrow its number
+};
+
+void add_arguments(Line& line, const Writer& writer, std::uint64_t thread, Arguments arguments) {
+  line << R"(,"pid":)" << writer.pid() << R"(,"tid":)" << thread << R"(,"args":{)";
   const char* quote = "\"";
   for (const Argument& argument : arguments) {
     if (argument.name == nullptr) continue;
@@ -211,17 +218,55 @@ void write_event(Writer& writer, const char* phase, const char* category, std::s
     quote = ",\"";
   }
   line << "}},\n";
-  if (line.fits()) writer.append(*own.buffer, line, at_ns);
 }
 
-// The writer, if this thread may use it. An event is never worth a failure of the program, so nothing leaves here.
-void put(const char* phase, const char* category, std::string_view name, std::uint64_t at_ns, std::uint64_t took_ns, Arguments arguments) {
+// Arrows end in what is going on ("bp"), not in what comes next.
+Line& add_phase(Line& line, const Event& event) {
+  switch (event.phase) {
+    case 'X': return (line << R"(,"dur":)").add_time(event.value);
+    case 's': return (line << R"(,"id":"0x)").add_hexadecimal(event.value) << "\"";
+    case 'f': return (line << R"(,"bp":"e","id":"0x)").add_hexadecimal(event.value) << "\"";
+    default: return line << R"(,"s":"t")";
+  }
+}
+
+void write_event(Writer& writer, const Event& event, Arguments arguments) {
+  ThreadBuffer& own = thread_buffer();
+  own.belong_to(writer);
+  Line line;
+  (line << R"({"name":")").add_name(event.name) << R"(","cat":")" << event.category << R"(","ph":")" << std::string_view(&event.phase, 1)
+                                                << R"(","ts":)";
+  line.add_time(event.at_ns);
+  add_arguments(add_phase(line, event), writer, own.id, arguments);
+  if (line.fits()) writer.append(*own.buffer, line, event.at_ns);
+}
+
+// With the writer, if this thread may use it. An event is never worth a failure of the program, so nothing leaves here.
+template <typename F>
+void with_writer(F&& write) {
   Writer* writer = active.load(std::memory_order_acquire);
   if (writer == nullptr || has_ended) return;
   try {
-    write_event(*writer, phase, category, name, at_ns, took_ns, arguments);
+    write(*writer);
   } catch (const std::bad_alloc&) {
   }
+}
+
+void put(const Event& event, Arguments arguments) {
+  with_writer([&](Writer& writer) { write_event(writer, event, arguments); });
+}
+
+// A line of metadata, of this thread.
+template <typename F>
+void put_metadata(const char* name, F&& add_rest) {
+  with_writer([&](Writer& writer) {
+    ThreadBuffer& own = thread_buffer();
+    own.belong_to(writer);
+    Line line;
+    line << R"({"name":")" << name << R"(","ph":"M")";
+    add_rest(line, writer, own.id);
+    if (line.fits()) writer.append(*own.buffer, line, now_ns());
+  });
 }
 
 }  // namespace
@@ -248,15 +293,35 @@ bool start(const std::string& path, std::string_view process_name) {
   return true;
 }
 
+void flush() {
+  Writer* writer = active.load(std::memory_order_acquire);
+  if (writer != nullptr) writer->flush_all();
+}
+
 void finish() {
   Writer* writer = active.load(std::memory_order_acquire);
   if (writer != nullptr) writer->finish();
 }
 
 void complete(const char* category, std::string_view name, std::uint64_t began_ns, Arguments arguments) {
-  put("X", category, name, began_ns, now_ns() - began_ns, arguments);
+  put({'X', category, name, began_ns, now_ns() - began_ns}, arguments);
 }
 
-void instant(const char* category, std::string_view name, Arguments arguments) { put("i", category, name, now_ns(), 0, arguments); }
+void instant(const char* category, std::string_view name, Arguments arguments) { put({'i', category, name, now_ns()}, arguments); }
+
+void arrow_tail(std::uint64_t number) { put({'s', "flow", "post", now_ns(), number}, {}); }
+
+void arrow_head(std::uint64_t number) { put({'f', "flow", "post", now_ns(), number}, {}); }
+
+void fact(const char* name, Arguments arguments) {
+  put_metadata(name, [&](Line& line, const Writer& writer, std::uint64_t thread) { add_arguments(line, writer, thread, arguments); });
+}
+
+void label_process(std::string_view label) {
+  put_metadata("process_labels", [&](Line& line, const Writer& writer, std::uint64_t thread) {
+    line << R"(,"pid":)" << writer.pid() << R"(,"tid":)" << thread << R"(,"args":{"labels":")";
+    line.add_name(label) << "\"}},\n";
+  });
+}
 
 }  // namespace mpsshim::proto::trace

@@ -32,12 +32,23 @@ using Arguments = std::initializer_list<Argument>;
 // Makes or empties the file and begins. False (errno): it cannot be opened, nothing is traced. A second start() in a process changes nothing. From
 // one thread at a time.
 [[nodiscard]] bool start(const std::string& path, std::string_view process_name);
-// Writes what the buffers hold; later events are written one by one.
+// Writes what the buffers hold.
+void flush();
+// The same at the end: later events are written one by one.
 void finish();
 
 // Something that began at `began_ns` and is over. Category and names of arguments are literals; `name` may be any text.
 void complete(const char* category, std::string_view name, std::uint64_t began_ns, Arguments arguments = {});
 void instant(const char* category, std::string_view name, Arguments arguments = {});
+
+// An arrow between two events that are going on in their threads, maybe of two processes: both have its number, and nothing else has.
+void arrow_tail(std::uint64_t number);
+void arrow_head(std::uint64_t number);
+
+// Something that holds for the whole timeline.
+void fact(const char* name, Arguments arguments);
+// What viewers show beside the process's name; the last one counts.
+void label_process(std::string_view label);
 
 // The time of a scope. `name` is a literal. Arguments without a name are none.
 class Span {

@@ -151,6 +151,14 @@ std::vector<CommandSpec> actions() {
        "Writes the file by which container engines give containers this machine's library and socket with --device mpsshim.dev/gpu=shared (CDI 0.5). "
        "FILE: /etc/cdi/mpsshim.json by default; -: standard output. No broker is asked",
        true},
+      {"trace",
+       {{"--output", ArgumentSpec{"OUTPUT", ArgumentKind::file}}},
+       {{"FILE", ArgumentKind::file}},
+       Formats::text,
+       false,
+       "Puts together what clients and servers with MPSSHIM_TRACE=FILE have written, FILE.PID and FILE.executor.PID, to one timeline that strict "
+       "parsers of JSON take as well, also where a process was killed. OUTPUT: a file; standard output by default, or as -. No broker is asked",
+       true},
       {"help", {}, {}, Formats::text, false, "These lines"},
   };
 }

@@ -22,6 +22,7 @@
 #include "broker/ctl/container_device.hpp"
 #include "broker/ctl/line_reader.hpp"
 #include "broker/ctl/top.hpp"
+#include "broker/ctl/trace_lines.hpp"
 #include "broker/run/parts.hpp"
 #include "proto/handshake.hpp"
 
@@ -76,6 +77,21 @@ int write_container_device(const ParsedCommand& command, const std::string& dire
   return 0;
 }
 
+int write_timeline(const ParsedCommand& command) {
+  std::string why;
+  const std::vector<std::filesystem::path> timelines = ctl::timelines_of(command.text("FILE"), why);
+  if (timelines.empty()) return fail(kRefused, why);
+  const std::string output = command.has("--output") ? command.text("--output") : "-";
+  ctl::TraceCount count;
+  const bool is_written = output == "-" ? ctl::write_trace(timelines, stdout, count, why) : ctl::replace_trace(timelines, output, count, why);
+  if (!is_written) return fail(kRefused, why);
+  if (count.left_out != 0) {
+    std::fprintf(stderr, "mpsctl: %zu lines were no events, cut off by the end of their processes or a full disk, and are left out\n",
+                 count.left_out);
+  }
+  return 0;
+}
+
 // Those that no broker obeys. nullopt: it is none of them.
 std::optional<int> execute_here(const std::string& line, const std::string& directory) {
   const CommandSpec* const spec = leading_command(line);
@@ -83,6 +99,7 @@ std::optional<int> execute_here(const std::string& line, const std::string& dire
   const auto parsed = parse_command(line);
   if (const auto* fault = std::get_if<std::string>(&parsed)) return fail(kRefused, *fault);
   const auto& command = std::get<ParsedCommand>(parsed);
+  if (command.name() == "trace") return write_timeline(command);
   if (command.name() != "top") return write_container_device(command, directory);
   const ctl::TopEnd end = ctl::run_top(directory, command);
   return end.status == 0 ? 0 : fail(end.status, end.fault);

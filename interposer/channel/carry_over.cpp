@@ -2,8 +2,11 @@
 #include "interposer/channel/carry_over.hpp"
 
 #include <cstring>
+#include <utility>
 
 #include "gen/records.hpp"
+#include "proto/post_arrow.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::interposer {
 
@@ -65,7 +68,7 @@ WaitEnd wait_for_room(Link& link, std::uint32_t size, PeerWatch peer) {
   return wait.until([&] { return producer.reserve(size) != nullptr; }, [&](std::uint64_t timeout_us) { producer.wait_for_room(timeout_us); });
 }
 
-WaitEnd carry_over(const Unread& unread, const Link& old_link, Link& next_link, PeerWatch peer, std::uint64_t& first) {
+WaitEnd carry_over(const Unread& unread, Link& old_link, Link& next_link, PeerWatch peer, std::uint64_t& first) {
   proto::RingProducer& producer = next_link.producer();
   first = producer.position();
   for (std::uint64_t position = unread.consumed; position < unread.written;) {
@@ -74,7 +77,11 @@ WaitEnd carry_over(const Unread& unread, const Link& old_link, Link& next_link, 
     std::byte* at = producer.reserve(header.size_bytes);
     std::memcpy(at, old_link.ring_memory() + position % proto::kRingBytes, header.size_bytes);
     position += header.size_bytes;
-    header.sequence = producer.next_sequence();  // the new ring counts from 1
+    const std::uint32_t sequence = std::exchange(header.sequence, producer.next_sequence());  // the new ring counts from 1
+    if (proto::trace::enabled() && proto::has_arrow(static_cast<proto::RecordId>(header.id))) [[unlikely]] {
+      proto::trace::arrow_head(proto::arrow_number(old_link.header().session, old_link.epoch(), sequence));
+      proto::trace::arrow_tail(proto::arrow_number(next_link.header().session, next_link.epoch(), header.sequence));
+    }
     std::memcpy(at, &header, sizeof header);
     if (producer.publish(header.size_bytes)) next_link.wake_executor();
   }

@@ -29,7 +29,7 @@ struct Unread {
 void adopt_reply_slots(const Unread& unread, Link& next_link);
 
 // Copies. WaitEnd::ready: done, `first` is the new position of the first record.
-[[nodiscard]] WaitEnd carry_over(const Unread& unread, const Link& old_link, Link& next_link, PeerWatch peer, std::uint64_t& first);
+[[nodiscard]] WaitEnd carry_over(const Unread& unread, Link& old_link, Link& next_link, PeerWatch peer, std::uint64_t& first);
 
 // Waits until a record of `size` fits.
 [[nodiscard]] WaitEnd wait_for_room(Link& link, std::uint32_t size, PeerWatch peer);

@@ -23,6 +23,7 @@
 #include "interposer/channel/lock.hpp"
 #include "interposer/channel/wait.hpp"
 #include "proto/mutex.hpp"
+#include "proto/post_arrow.hpp"
 #include "proto/record.hpp"
 
 namespace mpsshim::interposer {
@@ -89,6 +90,8 @@ class Channel {
       write_header(at, size, Record::kId, proto::kNoReplySlot, link, trailing_bytes, stream);
       Record* body = new (at + sizeof(proto::RecordHeader)) Record{};
       fill(*body, at + sizeof(proto::RecordHeader) + Record::kBodyBytes, Place{link.epoch(), link.producer().position()});
+      if (proto::has_arrow(Record::kId) && proto::trace::enabled()) [[unlikely]]
+        link.draw_arrow();
       if (link.producer().publish(size)) link.wake_executor();  // the executor goes on with it in Worker::read_ring
       return CUDA_SUCCESS;
     }

@@ -9,8 +9,12 @@
 #include <unistd.h>
 
 #include "proto/futex.hpp"
+#include "proto/post_arrow.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::interposer {
+
+void Link::draw_arrow() { proto::trace::arrow_tail(proto::arrow_number(header().session, epoch(), producer_.next_sequence())); }
 
 std::shared_ptr<Link> Link::map(const proto::FileDescriptor& file, proto::FileDescriptor ring_doorbell, proto::FileDescriptor completion_doorbell) {
   auto link = std::make_shared<Link>();

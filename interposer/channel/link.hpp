@@ -38,6 +38,9 @@ class Link {
   [[nodiscard]] const std::byte* ring_memory() const { return ring_.data(); }
   [[nodiscard]] std::uint64_t epoch() { return header().epoch; }
 
+  // In a timeline: from the record that is to be published next to its work (StreamPost::append).
+  void draw_arrow();
+
   // Reply slots. The last is kept for recovery, so that waiting calls cannot starve the thread that brings the session back.
   [[nodiscard]] std::optional<std::uint32_t> claim_slot();
   [[nodiscard]] std::uint32_t recovery_slot() const { return proto::kReplySlots - 1; }

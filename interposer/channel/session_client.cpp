@@ -20,9 +20,9 @@
 #include "interposer/local/devices.hpp"
 #include "interposer/log.hpp"
 #include "interposer/settle.hpp"
+#include "interposer/trace.hpp"
 #include "proto/file_size_limit.hpp"
 #include "proto/memory_limit.hpp"
-#include "proto/trace.hpp"
 
 namespace mpsshim::interposer {
 
@@ -83,8 +83,7 @@ CUresult SessionClient::attach_locked() {
   kept_.push_back(link);
   channel_.set_link(std::move(link));
   attached_.store(true, std::memory_order_release);
-  if (proto::trace::enabled()) [[unlikely]]
-    proto::trace::instant("session", "attached", {{"session", attached.session}});
+  trace_session(attached.session);
   debug_line(DebugTopic::channel, "Session %llu of process %d attached, epoch %llu; device memory from 0x%llx, pinned memory from 0x%llx.",
              static_cast<unsigned long long>(attached.session), static_cast<int>(getpid()), static_cast<unsigned long long>(attached.epoch),
              static_cast<unsigned long long>(device_lease_.address), static_cast<unsigned long long>(pinned_lease_.address));

@@ -23,6 +23,7 @@ CUresult ClientChannel::open(const Driver& driver, Received<message::SessionOpen
     log_error("Session {} (pid {}): its channel has a size that is not sealed", open.session, open.client_pid);
     return CUDA_ERROR_INVALID_VALUE;
   }
+  epoch_ = open.epoch;
   control_ = proto::Mapping::map(fds.channel, 0, proto::kRingOffset, proto::Access::read_write);
   ring_memory_ = proto::Mapping::map_twice(fds.channel, proto::kRingOffset, proto::kRingBytes, proto::Access::read_only);
   fences_ = proto::Mapping::map(fds.fences, 0, proto::kFenceSegmentBytes, proto::Access::read_write);

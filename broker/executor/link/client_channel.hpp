@@ -30,6 +30,7 @@ class ClientChannel {
   // Undoes the registration; waits for every running kernel, so only in a quiet window.
   void unregister(const Driver& driver);
 
+  [[nodiscard]] std::uint64_t epoch() const { return epoch_; }
   [[nodiscard]] proto::RingConsumer& ring() { return ring_; }
   [[nodiscard]] proto::ChannelHeader& header() const { return *reinterpret_cast<proto::ChannelHeader*>(control_.data()); }
   [[nodiscard]] std::span<proto::FenceWaiter, proto::kFenceWaiters> waiters() const {
@@ -79,7 +80,8 @@ class ClientChannel {
   }
 
  private:
-  proto::Mapping control_;  // header, waiters, reply slots
+  std::uint64_t epoch_ = 0;  // as the control process has it
+  proto::Mapping control_;   // header, waiters, reply slots
   proto::Mapping ring_memory_;
   proto::Mapping fences_;
   CUdeviceptr fence_address_ = 0;

@@ -212,7 +212,7 @@ void Executor::handle(ReceivedMessage& received) {
     case ExecutorMessage::quiesce:
       parts_->draining.store(true, std::memory_order_relaxed);
       window_->shut();
-      return workers_->after_this_turn([this] { link_.send(message::Quiesced{}); });
+      return workers_->after_this_turn([this] { tell_end(message::Quiesced{}); });
     case ExecutorMessage::session_pause: return pause_session(received.read<message::SessionPause>());
     case ExecutorMessage::stay: return workers_->resume(received.session());
     case ExecutorMessage::session_provision: return provision_session(received.read<message::SessionProvision>());
@@ -258,6 +258,7 @@ void Executor::open_session(Received<message::SessionOpen> received) {
   const message::SessionOpen open = received.message;
   const ScopedMark mark(open.session, "opening a session");
   const proto::trace::Span span("session", "opening a session", {"session", open.session});
+  proto::trace::fact("session", {{"session", open.session}, {"client_pid", open.client_pid}, {"client_uid", open.client_uid}});
   auto pieces = restores_.extract(open.session);
   const Clock::time_point began = Clock::now();
   std::shared_ptr<Session> session = Session::open(*parts_, std::move(received), result);
@@ -313,13 +314,13 @@ void Executor::close_session(std::uint64_t session) {
   restores_.erase(session);
   link_.forget_session(session);
   window_->cancel(session);  // what it still waits for would keep it from being taken down
-  workers_->close(session, [this, session] { link_.send(message::SessionClosed{.session = session}); });
+  workers_->close(session, [this, session] { tell_end(message::SessionClosed{.session = session}); });
 }
 
 void Executor::pause_session(const message::SessionPause& pause) {
   const auto answer = [this, pause](CUresult result) {
-    link_.send(message::SessionPaused{
-        .session = pause.session, .order = pause.order, .flags = pause.flags, .status = static_cast<std::uint32_t>(result)});
+    tell_end(
+        message::SessionPaused{.session = pause.session, .order = pause.order, .flags = pause.flags, .status = static_cast<std::uint32_t>(result)});
   };
   if ((pause.flags & kPauseToRest) != 0) return workers_->rest(pause.session, pause.flags, answer);
   workers_->pause(pause.session, (pause.flags & kPauseWithoutVariables) != 0, answer);

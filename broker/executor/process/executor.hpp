@@ -23,6 +23,7 @@
 #include "broker/executor/workers/worker_set.hpp"
 #include "broker/progress_table.hpp"
 #include "proto/segment.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::broker {
 
@@ -53,6 +54,12 @@ class Executor {
   [[nodiscard]] CUresult restore_piece(Session& session, ReceivedMessage& piece);
   void close_session(std::uint64_t session);
   void pause_session(const message::SessionPause& pause);
+  // What says that something has ended here: the process may be killed as soon as that is known, and its timeline is to be whole.
+  template <typename Message>
+  void tell_end(const Message& end) {
+    proto::trace::flush();
+    link_.send(end);
+  }
   void provision_session(const message::SessionProvision& wanted);
   void tell_starved(const QuietWindow::Starving& starving);
 

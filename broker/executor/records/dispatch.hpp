@@ -19,7 +19,9 @@
 #include "broker/executor/records/reply.hpp"
 #include "broker/executor/sessions/session.hpp"
 #include "gen/records.hpp"
+#include "proto/post_arrow.hpp"
 #include "proto/record.hpp"
+#include "proto/trace.hpp"
 
 namespace mpsshim::broker {
 
@@ -75,7 +77,11 @@ class StreamPost : public Incoming {
   StreamPost(Session& owner, const char* record, const proto::RecordHeader& header, std::span<const std::byte> bytes, StreamQueue& found)
       : Incoming(owner, record, header, bytes), queue(found) {}
   [[nodiscard]] proto::StreamId stream() const { return header_.stream; }
-  void append(StreamOp op) { session.streams().append(queue, std::move(op)); }
+  void append(StreamOp op) {
+    session.streams().append(queue, std::move(op));
+    if (proto::trace::enabled() && proto::has_arrow(static_cast<proto::RecordId>(header_.id))) [[unlikely]]
+      queue.notes.arrows.note(queue.position(), proto::arrow_number(session.id(), session.channel().epoch(), header_.sequence));
+  }
 };
 
 // order = "session", without a reply. Nothing is known of the header's stream: it is the id of one that is to be made.

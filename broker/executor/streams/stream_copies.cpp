@@ -11,6 +11,7 @@ namespace mpsshim::broker {
 void StreamQueue::issue_copy(const CheckedCopy& copy) {
   if (!copy.destination().is_host()) note_write(copy.destination().address(), copy.size_bytes());
   const ScopedCall call(context_.session, "cuMemcpyAsync", {"bytes", copy.size_bytes()});
+  const DrawnArrows drawn = drawn_arrows();
   const std::lock_guard lock(issue_lock());
   context_.check(CheckedCalls(driver()).copy(copy, handle()), "cuMemcpyAsync");
   account_.submitted(1);
@@ -19,6 +20,7 @@ void StreamQueue::issue_copy(const CheckedCopy& copy) {
 void StreamQueue::issue_copy_box(const CheckedBoxCopy& copy) {
   if (!copy.destination().is_host()) note_write(copy.destination().address(), copy.destination().size_bytes());
   const ScopedCall call(context_.session, "cuMemcpy3DAsync", {"bytes", copy.size().width * copy.size().height * copy.size().depth});
+  const DrawnArrows drawn = drawn_arrows();
   const std::lock_guard lock(issue_lock());
   context_.check(CheckedCalls(driver()).copy(copy, handle()), "cuMemcpy3DAsync");
   account_.submitted(1);
@@ -31,6 +33,7 @@ void StreamQueue::issue_array_copy(const CheckedArrayCopy& copy) {
     note_write(to.dstDevice, rows * std::max(to.dstPitch, to.dstXInBytes + to.WidthInBytes));
   }
   const ScopedCall call(context_.session, "cuMemcpy3DAsync");
+  const DrawnArrows drawn = drawn_arrows();
   const std::lock_guard lock(issue_lock());
   context_.check(CheckedCalls(driver()).copy(copy, handle()), "cuMemcpy3DAsync");
   account_.submitted(1);
@@ -39,6 +42,7 @@ void StreamQueue::issue_array_copy(const CheckedArrayCopy& copy) {
 void StreamQueue::issue_fill(const CheckedFill& fill) {
   note_write(fill.destination(), fill.size_bytes());
   const ScopedCall call(context_.session, "cuMemsetAsync", {"bytes", fill.width() * fill.height() * fill.element_bytes()});
+  const DrawnArrows drawn = drawn_arrows();
   const std::lock_guard lock(issue_lock());
   context_.check(CheckedCalls(driver()).fill(fill, handle()), "cuMemsetAsync");
   account_.submitted(1);

@@ -86,6 +86,7 @@ bool StreamQueue::issue_chain(std::size_t length) {
     account_.take_back(before);  // the table may stay ahead for the moment: the launches follow at once
     return false;
   }
+  const DrawnArrows drawn = drawn_arrows();
   account_.submitted(1);
   count_launches(static_cast<std::uint32_t>(length), true);
   if (has_words) account_.progress_submitted();
@@ -108,6 +109,7 @@ void StreamQueue::count_for_session(std::uint32_t launches) {
 
 CUresult StreamQueue::launch(const LaunchOp& launch) {
   const ScopedCall call(context_.session, "cuLaunchKernel");
+  const DrawnArrows drawn = drawn_arrows();
   const std::lock_guard lock(issue_lock());
   if (launch.references != nullptr) [[unlikely]] {
     const CUresult result = launch.references->references->apply(driver(), *launch.references->bindings);
@@ -157,6 +159,7 @@ CUresult StreamQueue::launch_with_attributes(const LaunchOp& launch) {
 
 CUresult StreamQueue::launch_graph(const GraphOp& op) {
   const ScopedCall call(context_.session, "cuGraphLaunch");
+  const DrawnArrows drawn = drawn_arrows();
   return op.graph->launch(op, handle(), issue_lock());
 }
 
@@ -183,6 +186,7 @@ std::shared_ptr<StreamOp> StreamQueue::take_window_launch() {
   window_op_ = std::make_shared<StreamOp>(std::move(ops_.front()));  // what its cost is reckoned by stays behind
   if (auto* launch = std::get_if<LaunchOp>(window_op_.get())) launch->own();
   pop_head();
+  notes.arrows.set_aside(account_.issued() + 1);
   ++total_.records;  // until window_launch_done()
   if (may_print(*window_op_)) note_output();
   const auto* graph = std::get_if<GraphOp>(window_op_.get());

@@ -75,6 +75,7 @@ void StreamQueue::pop_head() {
 
 void StreamQueue::drop_queued() {
   while (!ops_.empty()) pop_head();
+  notes.arrows.forget();
   borrowed_ = 0;
   issue_singly_ = 0;
   appended_ = account_.issued() + (in_window_ ? 1 : 0);

@@ -138,6 +138,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   [[nodiscard]] CUresult write_by_memory_operations(const WordWrites& words);
   [[nodiscard]] const Driver& driver() const { return context_.parts.driver; }
   [[nodiscard]] std::atomic<std::uint32_t>& local_bytes_high_water() const;  // of its context
+  [[nodiscard]] DrawnArrows drawn_arrows() { return {notes.arrows, in_window_ ? std::nullopt : std::optional(account_.issued())}; }
   // Held around every call that names the driver's stream.
   [[nodiscard]] IssueLock& issue_lock() const { return chains_.pool().issue_lock(); }
   [[nodiscard]] StreamProgress& word() const { return context_.parts.progress[stream_->progress_index]; }
@@ -157,8 +158,7 @@ class StreamQueue : public std::enable_shared_from_this<StreamQueue> {
   std::uint32_t probes_ = 0;  // sent: see send_probe()
   bool has_output_ = false;
   bool is_flushing_output_ = false;
-  bool window_graph_writes_ = false;  // what is in the window may write to variables of modules
-  bool in_window_ = false;
+  bool window_graph_writes_ = false, in_window_ = false;  // what is in the window may write to variables of modules
   std::shared_ptr<StreamOp> window_op_;  // meanwhile
   StreamAccount account_;
   std::uint32_t appended_ = 0;

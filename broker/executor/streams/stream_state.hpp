@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "broker/executor/streams/post_arrows.hpp"
+
 namespace mpsshim::broker {
 
 // Why a queue issues no more for now.
@@ -22,13 +24,14 @@ enum class StreamStop : std::uint8_t {
   in_window,     // that launch is under way
 };
 
-// StreamSet's notes on this stream.
+// StreamSet's notes on this stream, and what the timeline has to have of it.
 struct StreamNotes {
   bool is_active = false;             // in its list of streams with something to do
   bool is_to_change = false;          // to another context or priority: it issues nothing before that
   bool has_new_work = false;          // a blocking stream: since the NULL stream last waited for it
   std::uint64_t null_version = 0;     // a blocking stream: the NULL stream's work that it has waited for
   std::uint64_t barrier_version = 0;  // the barriers it has waited for
+  PostArrows arrows;
 };
 
 // Queued and not yet issued, over all streams of a session.

@@ -109,6 +109,10 @@ constexpr Mistake kMistakes[] = {
     {"quit now", "\"now\" is one word too many"},
     {"cdi now", "\"now\" is one word too many: usage: cdi [--output FILE]"},
     {"cdi --output /tmp/x", "cdi is a command of mpsctl's own, which no broker obeys"},
+    {"trace", "FILE is missing: usage: trace [--output OUTPUT] FILE"},
+    {"trace a b", "\"b\" is one word too many"},
+    {"trace a --output", "--output needs a value, OUTPUT"},
+    {"trace /tmp/x", "trace is a command of mpsctl's own, which no broker obeys"},
     {"help me", "\"me\" is one word too many"},
     // no such option
     {"ps -x", "ps has no option \"-x\""},
