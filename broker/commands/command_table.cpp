@@ -51,7 +51,7 @@ std::vector<CommandSpec> questions() {
        Formats::table,
        false,
        "Clients: pid, session, server, device, pid namespace and command; -l: state, age, device memory in MiB, percent of the "
-       "multiprocessors, priority, GPU time, launches, operations in flight and user, too; -p: of that server alone"},
+       "multiprocessors, priority, GPU time, launches, waits and time asleep, operations in flight and user, too; -p: of that server alone"},
       {"top",
        {{"-b"},
         {"--batch", std::nullopt, false, "-b"},
@@ -62,10 +62,10 @@ std::vector<CommandSpec> questions() {
        {},
        Formats::text,
        false,
-       "Clients, again and again: share of time with work on the GPU and launches a second since the last look, and what ps shows, on the whole "
-       "screen "
-       "where ncurses is installed; -b or --batch: as text; -n: so often; --interval: 2 s by default; --sort: by gpu (the default), launches, "
-       "in_flight, memory, age, pid or user; -p: of that server alone. On the screen q ends it, and g, l, i, m, a, p and u sort",
+       "Clients, again and again: share of time with work on the GPU, launches a second, share of time asleep until work has ended and such waits a "
+       "second, since the last look, and what ps shows, on the whole screen where ncurses is installed; -b or --batch: as text; -n: so often; "
+       "--interval: 2 s by default; --sort: by gpu (the default), launches, wait, "
+       "in_flight, memory, age, pid or user; -p: of that server alone. On the screen q ends it, and g, l, w, i, m, a, p and u sort",
        true},
       {"users",
        {},

@@ -44,7 +44,7 @@ struct ArgumentSpec {
 };
 
 // What `top` sorts by: the words of ArgumentKind::sort_key.
-inline constexpr std::array<std::string_view, 7> kSortKeys{"gpu", "launches", "in_flight", "memory", "age", "pid", "user"};
+inline constexpr std::array<std::string_view, 8> kSortKeys{"gpu", "launches", "wait", "in_flight", "memory", "age", "pid", "user"};
 
 // Of `client get`: the words of ArgumentKind::client_field.
 inline constexpr std::array<std::string_view, 10> kClientFields{

@@ -63,6 +63,8 @@ ClientRow row_of(const Fields& keys, const Fields& values) {
   row.in_flight = number_in<std::uint64_t>(value("in_flight"));
   row.gpu_time_us = counted(value("gpu_time_us"));
   row.launches = counted(value("launches"));
+  row.waits = counted(value("waits"));
+  row.wait_time_us = counted(value("wait_time_us"));
   return row;
 }
 
@@ -100,12 +102,20 @@ void compare(ClientRows& now, const ClientRows& before) {
     const auto found = before.find(session);
     // Counts go down where another broker has the same numbers.
     const bool goes_on = found != before.end() && found->second.age_ms <= row.age_ms && found->second.gpu_time_us <= row.gpu_time_us &&
-                         found->second.launches <= row.launches;
+                         found->second.launches <= row.launches && found->second.waits <= row.waits && found->second.wait_time_us <= row.wait_time_us;
     const ClientRow& since = goes_on ? found->second : nothing;
     const double passed_ms = static_cast<double>(row.age_ms - since.age_ms);
     if (passed_ms <= 0) continue;
-    if (row.gpu_time_us) row.gpu_share = std::min(static_cast<double>(*row.gpu_time_us - since.gpu_time_us.value_or(0)) / 1e3 / passed_ms, 1.0);
-    if (row.launches) row.launches_per_second = static_cast<double>(*row.launches - since.launches.value_or(0)) * 1e3 / passed_ms;
+    const auto grown = [&](std::optional<std::uint64_t> ClientRow::*count) -> std::optional<double> {  // in a millisecond
+      if (!(row.*count)) return std::nullopt;
+      return static_cast<double>(*(row.*count) - (since.*count).value_or(0)) / passed_ms;
+    };
+    const auto share = [](std::optional<double> us) { return us ? std::optional(std::min(*us / 1e3, 1.0)) : std::nullopt; };
+    const auto rate = [](std::optional<double> count) { return count ? std::optional(*count * 1e3) : std::nullopt; };
+    row.gpu_share = share(grown(&ClientRow::gpu_time_us));
+    row.wait_share = share(grown(&ClientRow::wait_time_us));
+    row.launches_per_second = rate(grown(&ClientRow::launches));
+    row.waits_per_second = rate(grown(&ClientRow::waits));
   }
 }
 
@@ -116,6 +126,7 @@ std::vector<const ClientRow*> sorted(const ClientRows& rows, std::string_view ke
   const auto from_least = [&](auto value) { std::ranges::stable_sort(order, std::ranges::less(), value); };
   if (key == "gpu") by([](const ClientRow* row) { return row->gpu_share.value_or(-1); });
   if (key == "launches") by([](const ClientRow* row) { return row->launches_per_second.value_or(-1); });
+  if (key == "wait") by([](const ClientRow* row) { return row->wait_share.value_or(-1); });
   if (key == "in_flight") by([](const ClientRow* row) { return row->in_flight; });
   if (key == "memory") by([](const ClientRow* row) { return row->memory_bytes; });
   if (key == "age") by([](const ClientRow* row) { return row->age_ms; });

@@ -22,9 +22,9 @@ struct ClientRow {
   std::string server, device, state, command;
   std::string percentage, priority;  // "25.0", "1"; "": not known
   std::uint64_t uid = 0, age_ms = 0, memory_bytes = 0, in_flight = 0;
-  std::optional<std::uint64_t> gpu_time_us, launches;  // nothing: they are not counted
+  std::optional<std::uint64_t> gpu_time_us, launches, waits, wait_time_us;  // nothing: they are not counted
   // Since the row before; of a client without one, since it began.
-  std::optional<double> gpu_share, launches_per_second;
+  std::optional<double> gpu_share, launches_per_second, waits_per_second, wait_share;
 };
 
 using ClientRows = std::map<std::uint64_t, ClientRow>;  // by session

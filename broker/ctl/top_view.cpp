@@ -29,14 +29,15 @@ const std::string& user_name(std::uint64_t uid) {
 std::string mib_text(std::uint64_t bytes) { return fmt::format("{}M", bytes >> 20); }
 
 std::string line_of(const ClientRow& row) {
-  const auto share = row.gpu_share ? fmt::format("{:.1f}", 100 * *row.gpu_share) : std::string("-");
-  const auto rate = row.launches_per_second ? fmt::format("{:.0f}", *row.launches_per_second) : std::string("-");
+  const auto share = [](std::optional<double> part) { return part ? fmt::format("{:.1f}", 100 * *part) : std::string("-"); };
+  const auto rate = [](std::optional<double> count) { return count ? fmt::format("{:.0f}", *count) : std::string("-"); };
   const auto time = row.gpu_time_us ? fmt::format("{:.1f}s", static_cast<double>(*row.gpu_time_us) / 1e6) : std::string("-");
   const auto age = control::age_text(std::chrono::milliseconds(row.age_ms));
   const auto known = [](const std::string& text) { return text.empty() ? std::string("-") : text; };
-  return fmt::format("{:>8} {:<10} {:>8} {:>3} {:<11} {:>9} {:>5} {:>4} {:>9} {:>6} {:>9} {:>9} {:>10}  {}",
+  return fmt::format("{:>8} {:<10} {:>8} {:>3} {:<11} {:>9} {:>5} {:>4} {:>9} {:>6} {:>9} {:>6} {:>7} {:>9} {:>10}  {}",
                      row.pid > 0 ? std::to_string(row.pid) : "-", user_name(row.uid), known(row.server), row.device, row.state, age,
-                     known(row.percentage), known(row.priority), mib_text(row.memory_bytes), share, rate, row.in_flight, time, row.command);
+                     known(row.percentage), known(row.priority), mib_text(row.memory_bytes), share(row.gpu_share), rate(row.launches_per_second),
+                     share(row.wait_share), rate(row.waits_per_second), row.in_flight, time, row.command);
 }
 
 }  // namespace
@@ -51,8 +52,9 @@ TopView view_of(const ClientRows& rows, std::string_view directory, std::string_
   }
   view.title = fmt::format("mpsshim {}  {} client{}  {} of device memory  {:.0f} launches/s  by {}  {}", time_of_day, rows.size(),
                            rows.size() == 1 ? "" : "s", mib_text(memory_bytes), launches, key, directory);
-  view.headings = fmt::format("{:>8} {:<10} {:>8} {:>3} {:<11} {:>9} {:>5} {:>4} {:>9} {:>6} {:>9} {:>9} {:>10}  {}", "PID", "USER", "SERVER", "DEV",
-                              "STATE", "AGE", "SM%", "PRIO", "MEMORY", "GPU%", "LAUNCH/S", "IN-FLIGHT", "GPU-TIME", "COMMAND");
+  view.headings =
+      fmt::format("{:>8} {:<10} {:>8} {:>3} {:<11} {:>9} {:>5} {:>4} {:>9} {:>6} {:>9} {:>6} {:>7} {:>9} {:>10}  {}", "PID", "USER", "SERVER", "DEV",
+                  "STATE", "AGE", "SM%", "PRIO", "MEMORY", "GPU%", "LAUNCH/S", "WAIT%", "WAIT/S", "IN-FLIGHT", "GPU-TIME", "COMMAND");
   for (const ClientRow* row : sorted(rows, key)) view.clients.push_back(line_of(*row));
   return view;
 }

@@ -4,7 +4,7 @@ import re
 
 DIRECTORIES = {"--pipe-dir", "--log-dir"}
 FORMATS = "text json csv csv,noheader"
-SORT_KEYS = "gpu launches in_flight memory age pid user"
+SORT_KEYS = "gpu launches wait in_flight memory age pid user"
 WORDS = {"--driver": "auto cuda cpu", "--format": FORMATS}
 # A program's own words for what stands on the command line at the moment; kinds of arguments that are not here have no words to offer.
 VALUES = {
@@ -60,7 +60,7 @@ _mpsctl_values() { # KIND SERVER [--pipe-dir DIR]
         device) mpsctl "$@" device_query --format=csv,noheader 2>/dev/null | cut -d, -f1,3 | tr , '\n' ;;
         format) printf '%s\n' text json csv csv,noheader ;;
         file) compgen -f -- "$cur" ;;
-        sort_key) printf '%s\n' gpu launches in_flight memory age pid user ;;
+        sort_key) printf '%s\n' gpu launches wait in_flight memory age pid user ;;
         literal) printf '%s\n' "$server" ;;
     esac
 }

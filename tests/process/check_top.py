@@ -165,7 +165,7 @@ def check_text():
     for page in found:
         title, headings, *clients = page.strip("\n").split("\n")
         assert re.match(r"mpsshim \d\d:\d\d:\d\d  2 clients  ", title), title
-        assert headings.split() == ["PID", "USER", "SERVER", "DEV", "STATE", "AGE", "SM%", "PRIO", "MEMORY", "GPU%", "LAUNCH/S", "IN-FLIGHT", "GPU-TIME", "COMMAND"]
+        assert headings.split() == ["PID", "USER", "SERVER", "DEV", "STATE", "AGE", "SM%", "PRIO", "MEMORY", "GPU%", "LAUNCH/S", "WAIT%", "WAIT/S", "IN-FLIGHT", "GPU-TIME", "COMMAND"]
         shown = [line.split()[0] for line in clients]
         # The first page is of all the time since they began, and they are young.
         assert sorted(shown) == sorted([AT_WORK, AT_REST]) and (page is found[0] or shown == [AT_WORK, AT_REST]), clients

@@ -56,13 +56,16 @@ void require_ok(Client& client, const std::string& command, const BrokerFixture&
   REQUIRE(answer.rfind("ok", 0) == 0);
 }
 
-// Of the time between two looks the share in which `client` had work.
-double busy_share(const BrokerFixture& broker, Client& client, std::chrono::milliseconds between) {
+// Of the time between two looks the share that `figure` has grown by.
+double share_of(const char* figure, const BrokerFixture& broker, Client& client, std::chrono::milliseconds between) {
   const Row before = row_of(broker, client);
   std::this_thread::sleep_for(between);
   const Row after = row_of(broker, client);
-  return (milliseconds_of(after, "gpu_time_us") - milliseconds_of(before, "gpu_time_us")) /
-         (milliseconds_of(after, "age_ms") - milliseconds_of(before, "age_ms"));
+  return (milliseconds_of(after, figure) - milliseconds_of(before, figure)) / (milliseconds_of(after, "age_ms") - milliseconds_of(before, "age_ms"));
+}
+
+double busy_share(const BrokerFixture& broker, Client& client, std::chrono::milliseconds between) {
+  return share_of("gpu_time_us", broker, client, between);
 }
 
 }  // namespace
@@ -76,6 +79,19 @@ TEST_CASE("seeing: a kernel that goes on is GPU time and in flight, of its own c
   CHECK(busy_share(broker, idle, std::chrono::seconds(1)) == Approx(0).margin(0.001));
   CHECK(number_of(row_of(broker, spinning), "in_flight") > 0);
   CHECK(number_of(row_of(broker, idle), "in_flight") == 0);
+}
+
+TEST_CASE("seeing: a thread that sleeps until its work has ended is one wait, and waits all the time, before it is over") {
+  const BrokerFixture broker;
+  Client sleeping(broker), working(broker);
+  require_ok(working, "spin", broker);  // has work, and waits for nothing
+  require_ok(sleeping, "spin", broker);
+  const long before = number_of(row_of(broker, sleeping), "waits");
+  sleeping.begin("fill 1");  // behind the kernel that does not end
+  REQUIRE(eventually(std::chrono::seconds(10), [&] { return number_of(row_of(broker, sleeping), "waits") > before; }));
+  CHECK(share_of("wait_time_us", broker, sleeping, std::chrono::seconds(2)) == Approx(1).margin(0.05));
+  CHECK(number_of(row_of(broker, sleeping), "waits") == before + 1);
+  CHECK(share_of("wait_time_us", broker, working, std::chrono::seconds(1)) == Approx(0).margin(0.001));
 }
 
 TEST_CASE("seeing: launches are counted one by one, and stay when a stream goes back or the executor is another one") {
@@ -103,6 +119,9 @@ TEST_CASE("seeing: launches are counted one by one, and stay when a stream goes 
   REQUIRE(broker.ctl({"restart"}).ok());
   const Row in_next_program = row_of(broker, client);
   CHECK(in_next_program.at("launches") == after.at("launches"));
+  CHECK(number_of(after, "waits") > 0);
+  CHECK(number_of(in_next_program, "waits") >= number_of(after, "waits"));
+  CHECK(number_of(in_next_program, "wait_time_us") >= number_of(after, "wait_time_us"));
   CHECK(number_of(in_next_program, "gpu_time_us") >= number_of(after, "gpu_time_us"));
   CHECK(number_of(in_next_program, "age_ms") >= number_of(after, "age_ms"));
 }

@@ -85,6 +85,8 @@ void save_session(StateWriter& state, const ClientSession& session) {
   state.number(counts.gpu_ns);
   state.number(counts.launches);
   save_leases(state, session.peer_leases);
+  state.number(counts.waits);
+  state.number(counts.wait_ns);
 }
 
 }  // namespace
@@ -181,12 +183,18 @@ void SessionHandover::restore_session(StateReader& state, Charges& charges) cons
   if (state.version() >= 3) session.event_times = state.file();
   session.event_times_hold = session.event_times.valid();
   if (state.version() >= 6) session.variables = state.file();
+  SessionCountsStore::Values counts;
   if (state.version() >= 9) {
     session.began_at = EventLoop::Clock::time_point(EventLoop::Clock::duration(static_cast<EventLoop::Clock::rep>(state.number())));
-    const std::uint64_t gpu_ns = state.number();
-    session.counts.set({gpu_ns, state.number()});
+    counts.gpu_ns = state.number();
+    counts.launches = state.number();
   }
   if (state.version() >= 11) session.peer_leases = restore_leases(state);
+  if (state.version() >= 12) {
+    counts.waits = state.number();
+    counts.wait_ns = state.number();
+  }
+  session.counts.set(counts);
   const bool waits = session.phase == SessionPhase::waiting || session.phase == SessionPhase::moved || session.phase == SessionPhase::lost;
   if (!parts_.ranges.claim(session) || !waits) state.fail();
 }

@@ -21,9 +21,14 @@ Cell name_space(pid_t pid) {
 
 Cell age(std::chrono::milliseconds since) { return {static_cast<std::uint64_t>(since.count()), age_text(since)}; }
 
-Cell gpu_time(const ClientFacts& client) {
+using Count = std::uint64_t SessionCountsStore::Values::*;
+
+Cell counted(const ClientFacts& client, Count count) { return client.counts ? number(client.counts.value().*count) : Cell{nullptr}; }
+
+Cell counted_time(const ClientFacts& client, Count nanoseconds) {
   if (!client.counts) return {nullptr};
-  return {client.counts->gpu_ns / 1'000, fmt::format("{:.1f}s", static_cast<double>(client.counts->gpu_ns) / 1e9)};
+  const std::uint64_t passed_ns = client.counts.value().*nanoseconds;
+  return {passed_ns / 1'000, fmt::format("{:.1f}s", static_cast<double>(passed_ns) / 1e9)};
 }
 
 // Nothing before it was opened. A library of an older release may have asked for 0, which is all.
@@ -50,6 +55,8 @@ std::vector<Column> columns(bool is_long) {
           {"group", if_long("GROUP"), 12},
           {"gpu_time_us", if_long("GPU-TIME"), 10},
           {"launches", if_long("LAUNCHES"), 11},
+          {"waits", if_long("WAITS"), 9},
+          {"wait_time_us", if_long("WAITED"), 9},
           {"in_flight", if_long("IN-FLIGHT"), 11},
           {"uid", if_long("USER"), 9},
           {"pod"},
@@ -100,8 +107,10 @@ Commands::Result Commands::ps(const ParsedCommand& command) const {
                           percentage(session),
                           session.client_priority ? number(*session.client_priority) : Cell{nullptr},
                           known(session.name_space),
-                          gpu_time(facts),
-                          facts.counts ? number(facts.counts->launches) : Cell{nullptr},
+                          counted_time(facts, &SessionCountsStore::Values::gpu_ns),
+                          counted(facts, &SessionCountsStore::Values::launches),
+                          counted(facts, &SessionCountsStore::Values::waits),
+                          counted_time(facts, &SessionCountsStore::Values::wait_ns),
                           number(facts.in_flight),
                           number(client.uid),
                           known(client.pod.pod),

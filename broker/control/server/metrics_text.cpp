@@ -84,6 +84,14 @@ void write_clients(MetricsText& text, const SessionManager& manager) {
         [&](const Labels& labels, const ClientFacts& facts) {
           if (facts.counts) text.sample(labels, facts.counts->launches);
         });
+  write("mpsshim_client_waits_total", Type::counter, "Times that threads of the client lay down to sleep until work had ended.",
+        [&](const Labels& labels, const ClientFacts& facts) {
+          if (facts.counts) text.sample(labels, facts.counts->waits);
+        });
+  write("mpsshim_client_wait_seconds_total", Type::counter, "Time in which a thread of the client so slept.",
+        [&](const Labels& labels, const ClientFacts& facts) {
+          if (facts.counts) text.sample(labels, seconds(facts.counts->wait_ns));
+        });
   write("mpsshim_client_operations_in_flight", Type::gauge, "Operations that the driver has been given and that have not ended.",
         [&](const Labels& labels, const ClientFacts& facts) { text.sample(labels, facts.in_flight); });
 }

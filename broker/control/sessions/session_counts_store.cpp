@@ -45,7 +45,8 @@ void SessionCountsStore::Row::reset() {
 std::optional<SessionCountsStore::Values> SessionCountsStore::Row::read() const {
   if (store_ == nullptr) return std::nullopt;
   const SessionCounts& counts = store_->row(index_);
-  return Values{counts.gpu_ns.load(std::memory_order_relaxed), counts.launches.load(std::memory_order_relaxed)};
+  return Values{counts.gpu_ns.load(std::memory_order_relaxed), counts.launches.load(std::memory_order_relaxed),
+                counts.waits.load(std::memory_order_relaxed), counts.wait_ns.load(std::memory_order_relaxed)};
 }
 
 void SessionCountsStore::Row::set(const Values& values) {
@@ -53,6 +54,8 @@ void SessionCountsStore::Row::set(const Values& values) {
   SessionCounts& counts = store_->row(index_);
   counts.gpu_ns.store(values.gpu_ns, std::memory_order_relaxed);
   counts.launches.store(values.launches, std::memory_order_relaxed);
+  counts.waits.store(values.waits, std::memory_order_relaxed);
+  counts.wait_ns.store(values.wait_ns, std::memory_order_relaxed);
 }
 
 }  // namespace mpsshim::broker::control

@@ -19,6 +19,8 @@ class SessionCountsStore {
   struct Values {
     std::uint64_t gpu_ns = 0;
     std::uint64_t launches = 0;
+    std::uint64_t waits = 0;
+    std::uint64_t wait_ns = 0;
   };
   // A session's row, which goes back with it.
   class Row {

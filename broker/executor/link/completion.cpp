@@ -17,6 +17,7 @@
 #include "broker/executor/base/thread_priority.hpp"
 #include "broker/executor/link/client_channel.hpp"
 #include "broker/log.hpp"
+#include "broker/session_counts.hpp"
 #include "proto/futex.hpp"
 #include "proto/trace.hpp"
 
@@ -64,9 +65,9 @@ Completion::~Completion() {
   thread_.join();
 }
 
-void Completion::add(std::uint64_t session, ClientChannel& channel, std::function<void()> wake_worker) {
+void Completion::add(std::uint64_t session, ClientChannel& channel, SessionCounts& counts, std::function<void()> wake_worker) {
   std::lock_guard lock(mutex_);
-  sessions_[session] = {&channel, std::move(wake_worker)};
+  sessions_[session] = {&channel, &counts, std::move(wake_worker)};
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;  // never read: see Worker
   event.data.u64 = session;
@@ -117,6 +118,23 @@ Completion::Scan Completion::scan(std::uint64_t session, ClientChannel& channel)
   return scan;
 }
 
+void Completion::note_armed(std::uint64_t session, Clock::time_point now) {
+  const auto watched = sessions_.find(session);
+  if (watched == sessions_.end()) return;
+  const auto [active, is_first] = active_.try_emplace(session);
+  if (!is_first) count_wait(active->second, now);
+  active->second = {&watched->second, now, now, Interrupts::kLongWait, now};
+  std::atomic<std::uint64_t>& waits = watched->second.counts->waits;  // written by nobody else
+  waits.store(waits.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+void Completion::count_wait(Active& active, Clock::time_point now) {
+  std::atomic<std::uint64_t>& wait_ns = active.watched->counts->wait_ns;  // written by nobody else
+  const auto passed = std::chrono::nanoseconds(std::max(now - active.counted, Clock::duration::zero())).count();
+  wait_ns.store(wait_ns.load(std::memory_order_relaxed) + static_cast<std::uint64_t>(passed), std::memory_order_relaxed);
+  active.counted = std::max(active.counted, now);
+}
+
 void Completion::loop() {
   if (spare_cores_) prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   serve_before_others();
@@ -133,6 +151,7 @@ Completion::Clock::time_point Completion::look_around(Clock::time_point now) {
     Active& active = entry->second;
     if (active.look <= now) {
       const Scan seen = scan(entry->first, *active.watched->channel);
+      count_wait(active, now);
       if (!seen.armed) {  // the next arming rings the doorbell again
         entry = active_.erase(entry);
         continue;
@@ -161,8 +180,7 @@ void Completion::wait(Clock::duration pause) {
   std::lock_guard lock(mutex_);
   for (int i = 0; i < count; ++i) {
     const std::uint64_t id = edges[static_cast<std::size_t>(i)].data.u64;  // a copy: the structure is packed, no reference may bind to it
-    const auto session = sessions_.find(id);
-    if (session != sessions_.end()) active_[id] = {&session->second, now, now, Interrupts::kLongWait};
+    note_armed(id, now);
   }
 }
 

@@ -27,6 +27,7 @@
 namespace mpsshim::broker {
 
 class ClientChannel;
+struct SessionCounts;
 
 // Whether threads may look often without taking a core from those they wait for.
 [[nodiscard]] bool has_spare_cores();
@@ -42,9 +43,9 @@ class Completion {
   Completion(const Completion&) = delete;
   ~Completion();
 
-  // `channel` stays mapped until remove(session) has returned. `wake_worker` has the session's worker look at it; called by the thread, with its
-  // lock held: it must not wait.
-  void add(std::uint64_t session, ClientChannel& channel, std::function<void()> wake_worker);
+  // `channel` stays mapped until remove(session) has returned, and `counts` is the session's. `wake_worker` has the session's worker look at it;
+  // called by the thread, with its lock held: it must not wait.
+  void add(std::uint64_t session, ClientChannel& channel, SessionCounts& counts, std::function<void()> wake_worker);
   void remove(std::uint64_t session);
   // Looks at the session's waiters at once, if there are any.
   void look(std::uint64_t session);
@@ -61,6 +62,7 @@ class Completion {
   using Clock = std::chrono::steady_clock;
   struct Watched {
     ClientChannel* channel = nullptr;
+    SessionCounts* counts = nullptr;
     std::function<void()> wake_worker;
   };
   // A session that has armed waiters, as far as known.
@@ -69,8 +71,12 @@ class Completion {
     Clock::time_point armed;  // when the last doorbell was heard
     Clock::time_point look;   // at its waiters, next
     Clock::duration tell;     // the worker, after such a wait
+    Clock::time_point counted;  // until then the wait is in its counts
   };
 
+  // A doorbell was heard: a thread of the client lies down.
+  void note_armed(std::uint64_t session, Clock::time_point now) REQUIRES(mutex_);
+  static void count_wait(Active& active, Clock::time_point now);
   void loop();
   // Looks where it is time to; when to look next.
   [[nodiscard]] Clock::time_point look_around(Clock::time_point now);

@@ -59,7 +59,8 @@ std::shared_ptr<Session> Session::open(ExecutorParts& parts, Received<message::S
 
 void Session::set_owner(SessionOwner* owner) {
   if (owner_.exchange(owner, std::memory_order_acq_rel) != nullptr) return;
-  parts_.completion.add(id_, channel_, [this] { run_on_worker([] {}); });  // until remove(), which this session's end waits for
+  parts_.completion.add(id_, channel_, parts_.counts[context_.counts],
+                        [this] { run_on_worker([] {}); });  // until remove(), which this session's end waits for
   parts_.bell.listen(channel_.ring_doorbell());
 }
 

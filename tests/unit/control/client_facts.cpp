@@ -26,6 +26,8 @@ TEST_CASE("facts: what an executor counts is seen at once, of each session its o
   const TestClient first = broker.attach(&one), second = broker.attach(&two);
   broker.executor().counts(one.session).gpu_ns = 1'500 * kMs;
   broker.executor().counts(one.session).launches = 12;
+  broker.executor().counts(one.session).waits = 31;
+  broker.executor().counts(one.session).wait_ns = 2'300 * kMs;
   broker.executor().set_progress(3, one.session, 10, 4);
   broker.executor().set_progress(4, one.session, 2, UINT32_MAX);  // across the end of numbers
   broker.executor().set_progress(5, two.session, 7, 7);
@@ -41,9 +43,9 @@ TEST_CASE("facts: what an executor counts is seen at once, of each session its o
   CHECK(facts[1].counts->launches == 0);
   CHECK(facts[1].in_flight == 0);
   const std::string json = console.ok("ps --json");
-  CHECK(json.find(R"("gpu_time_us":1500000,"launches":12,"in_flight":9)") != std::string::npos);
+  CHECK(json.find(R"("gpu_time_us":1500000,"launches":12,"waits":31,"wait_time_us":2300000,"in_flight":9)") != std::string::npos);
   const std::string table = console.ok("ps -l");
-  for (const char* shown : {" AGE ", " GPU-TIME ", " LAUNCHES ", " IN-FLIGHT ", " 1.5s ", " 12 ", " 9 "})
+  for (const char* shown : {" AGE ", " GPU-TIME ", " LAUNCHES ", " WAITS ", " WAITED ", " IN-FLIGHT ", " 1.5s ", " 12 ", " 31 ", " 2.3s ", " 9 "})
     CHECK(table.find(shown) != std::string::npos);
   CHECK(console.ok("ps").find("GPU-TIME") == std::string::npos);
 }
@@ -104,9 +106,11 @@ TEST_CASE("facts: who gets no row is served, and what it does is not known") {
   CHECK(rows.back().read());
   const SessionCountsStore::Row none = store.take(kCountedSessions);
   CHECK_FALSE(none.read());
-  rows.front().set({.gpu_ns = 7, .launches = 8});
+  rows.front().set({.gpu_ns = 7, .launches = 8, .waits = 9, .wait_ns = 10});
   CHECK(rows.front().read()->gpu_ns == 7);
   CHECK(rows.front().read()->launches == 8);
+  CHECK(rows.front().read()->waits == 9);
+  CHECK(rows.front().read()->wait_ns == 10);
   rows.front() = SessionCountsStore::Row();
   const SessionCountsStore::Row again = store.take(5'000);
   REQUIRE(again.read());

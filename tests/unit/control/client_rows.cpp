@@ -112,6 +112,26 @@ TEST_CASE("top: a page says what there is, also of what is not known") {
     CHECK(view.clients[0].find(part) != std::string::npos);
 }
 
+TEST_CASE("top: waits since the last look, and by whom most") {
+  const char* const heading = "session,pid,age_ms,waits,wait_time_us\n";
+  auto now = read_clients(std::string(heading) + "1,7,5000,300,2500000\n2,8,5000,40,4000000\n3,9,5000,,\n");
+  const auto before = read_clients(std::string(heading) + "1,7,3000,100,1000000\n2,8,3000,40,4000000\n3,9,3000,,\n");
+  REQUIRE(now);
+  REQUIRE(before);
+  compare(*now, *before);
+  CHECK(now->at(1).waits_per_second.value() == Approx(100));
+  CHECK(now->at(1).wait_share.value() == Approx(0.75));
+  CHECK(now->at(2).wait_share.value() == 0);
+  CHECK_FALSE(now->at(3).wait_share);
+  CHECK(order(*now, "wait") == "123");
+  const TopView view = view_of(*now, "/run/x", "12:00:00", "wait");
+  CHECK(view.headings.find("  WAIT%  WAIT/S ") != std::string::npos);
+  CHECK(view.clients[0].find("   75.0     100 ") != std::string::npos);
+  auto other = read_clients(std::string(heading) + "1,7,5000,99,2500000\n");  // another broker's
+  compare(*other, *before);
+  CHECK(other->at(1).waits_per_second.value() == Approx(19.8));
+}
+
 TEST_CASE("top: part and priority of a client") {
   const auto rows = read_clients("session,pid,age_ms,active_thread_percentage,client_priority\n1,7,5000,12.25,1\n2,8,5000,,\n");
   REQUIRE(rows);

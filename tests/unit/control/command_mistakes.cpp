@@ -136,7 +136,7 @@ constexpr Mistake kMistakes[] = {
     {"top --interval 1e3", "is no interval"},
     {"top --interval .5", "is no interval"},
     {"top --interval 0.0999", "is no interval"},
-    {"top --sort colour", "\"colour\" is nothing to sort by: gpu, launches, in_flight, memory, age, pid, user"},
+    {"top --sort colour", "\"colour\" is nothing to sort by: gpu, launches, wait, in_flight, memory, age, pid, user"},
     {"quit -t 5 -t 6", "-t is given twice"},
     {"quit --now=1", "--now takes no value"},
     {"ps --format=xml", "\"xml\" is no format: text, json, csv or csv,noheader"},

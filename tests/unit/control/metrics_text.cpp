@@ -39,12 +39,16 @@ TEST_CASE("metrics: of a client what its executor has counted") {
   proto::Attached attached;
   const TestClient client = broker.attach(&attached);
   broker.executor().counts(attached.session).gpu_ns = 1'234'567'000;
+  broker.executor().counts(attached.session).waits = 17;
+  broker.executor().counts(attached.session).wait_ns = 2'500'000'000;
   broker.executor().counts(attached.session).launches = 99;
   broker.executor().set_progress(3, attached.session, 10, 4);
   const std::string text = metrics_of(broker.manager, 3);
   const std::string labels = "{session=\"" + std::to_string(attached.session) + "\",pid=\"" + std::to_string(getpid()) + "\",uid=\"" +
                              std::to_string(geteuid()) + "\",device=\"0\",uuid=\"GPU-00000000-0000-0000-0000-000000000000\"";
   CHECK(line_with(text, "mpsshim_client_gpu_seconds_total" + labels).ends_with("} 1.234567"));
+  CHECK(line_with(text, "mpsshim_client_waits_total" + labels).ends_with("} 17"));
+  CHECK(line_with(text, "mpsshim_client_wait_seconds_total" + labels).ends_with("} 2.500000"));
   CHECK(line_with(text, "mpsshim_client_launches_total" + labels).ends_with("} 99"));
   CHECK(line_with(text, "mpsshim_client_operations_in_flight" + labels).ends_with("} 6"));
   CHECK(line_with(text, "mpsshim_client_info{session=\"" + std::to_string(attached.session) + "\",server=\"").ends_with("} 1"));
