@@ -6,15 +6,12 @@
 
 #include <fmt/format.h>
 
+#include "broker/commands/module_commands.hpp"
+
 namespace mpsshim::broker {
 
 namespace {
 
-constexpr ArgumentSpec kServer{"PID", ArgumentKind::server};
-constexpr ArgumentSpec kDevice{"DEVICE", ArgumentKind::device};
-constexpr ArgumentSpec kSize{"SIZE", ArgumentKind::size};
-constexpr ArgumentSpec kPercentage{"PERCENTAGE", ArgumentKind::percentage};
-constexpr ArgumentSpec kPriority{"PRIORITY", ArgumentKind::client_priority};
 constexpr ArgumentSpec kSeconds{"SECONDS", ArgumentKind::seconds};
 
 constexpr ArgumentSpec optional_of(ArgumentSpec argument) {
@@ -106,10 +103,11 @@ std::vector<CommandSpec> actions() {
       {"set_active_thread_percentage", {}, {kServer, kPercentage}, Formats::text, true, "The same of that server, for clients that come from now on"},
       {"set_default_client_priority",
        {},
-       {kPriority},
+       {optional_of(kPriority)},
        Formats::text,
        true,
-       "How urgent the work of clients is that come from now on and ask for no priority themselves. PRIORITY: 0 (normal) or 1 (below normal: their "
+       "How urgent the work of clients is that come from now on and ask for no priority themselves. PRIORITY: 0 (normal; also where it is left out) "
+       "or 1 (below normal: their "
        "streams all have the device's least priority, and the others' come before them)"},
       {"start_server",
        {{"-uid", ArgumentSpec{"UID", ArgumentKind::user}, true}},
@@ -163,78 +161,10 @@ std::vector<CommandSpec> actions() {
   };
 }
 
-// Named as in NVIDIA's version 3, which has modules with verbs.
-std::vector<CommandSpec> client_commands() {
-  const ArgumentSpec pid{"PID", ArgumentKind::any_client};
-  return {
-      {"client list",
-       {{"--server", kServer}, {"--all"}},
-       {},
-       Formats::table,
-       false,
-       "Clients: pid, server, device, group and command; of all servers, or of one"},
-      {"client get",
-       {},
-       {pid, {"FIELD", ArgumentKind::client_field}},
-       Formats::text,
-       false,
-       "One word about a client, a line for each of its devices. FIELD: pid, server, device, pci-id, linux-ns (of pids), maws-ns (its group), cmd, "
-       "or of "
-       "ours active-thread-percentage, pinned-memory-limit, client-priority"},
-      {"client terminate", {}, {pid}, Formats::text, true, "As terminate_client, on whatever servers the client has"},
-      {"client set",
-       {{"--active-thread-percentage", kPercentage},
-        {"--pinned-memory-limit", ArgumentSpec{"SIZE|none", ArgumentKind::size_or_none}},
-        {"--client-priority", kPriority},
-        {"--device", kDevice}},
-       {pid},
-       Formats::text,
-       true,
-       "Gives a client that is connected another part of the multiprocessors, another limit of device memory or another priority, on all its devices "
-       "or "
-       "on one. Launches and allocations that come from then on go by it, whatever server and client were given before; answers once that is so"},
-  };
-}
-
-// The same.
-std::vector<CommandSpec> namespace_commands() {
-  const OptionSpec user{"--uid", ArgumentSpec{"UID", ArgumentKind::user}};
-  const ArgumentSpec name{"NAME", ArgumentKind::group};
-  return {
-      {"namespace list",
-       {},
-       {},
-       Formats::table,
-       false,
-       "Groups of clients that share limits (MPSSHIM_GROUP, mpsrun --group): user, clients, device memory that they hold and may hold together, part "
-       "of the multiprocessors that they have among them, priority"},
-      {"namespace create", {user}, {name}, Formats::text, true, "Makes a group, without limits. One is also made by its first client"},
-      {"namespace set",
-       {{"--active-thread-percentage", kPercentage},
-        {"--pinned-memory-limit", ArgumentSpec{"SIZE|none", ArgumentKind::size_or_none}},
-        {"--client-priority", kPriority},
-        user},
-       {name},
-       Formats::text,
-       true,
-       "Sets what all clients of a group have together: a part of each device's multiprocessors, and device memory on each. The priority is that of "
-       "each of them. It holds for clients that are connected as well; answers once that is so. --uid: of that user's group, by default the broker's "
-       "own"},
-      {"namespace delete", {user}, {name}, Formats::text, true, "Forgets a group that has no clients"},
-      {"device list",
-       {},
-       {},
-       Formats::table,
-       false,
-       "Devices: index, PCI address, UUID, name, multiprocessors, and in how many parts they can be given to clients (active_thread_percentage)"},
-  };
-}
-
 std::vector<CommandSpec> all_commands() {
   std::vector<CommandSpec> all = questions();
   std::ranges::move(actions(), std::back_inserter(all));
-  std::ranges::move(client_commands(), std::back_inserter(all));
-  std::ranges::move(namespace_commands(), std::back_inserter(all));
+  std::ranges::move(module_commands(), std::back_inserter(all));
   for (CommandSpec& command : all) {
     if (command.formats == Formats::text) continue;
     command.options.push_back({"--json"});
@@ -247,6 +177,20 @@ std::vector<CommandSpec> all_commands() {
 std::string usage_of(const OptionSpec& option) {
   const std::string text = option.value ? fmt::format("{} {}", option.name, option.value->name) : std::string(option.name);
   return option.is_required ? text : '[' + text + ']';
+}
+
+// An option stays on a line with its value.
+std::string wrapped_usage(const CommandSpec& command, std::size_t indent, std::size_t width) {
+  constexpr char kHeldBlank = '\1';
+  std::string usage = usage_of(command);
+  bool is_inside = false;
+  for (char& c : usage) {
+    if (c == '[' || c == ']') is_inside = c == '[';
+    if (c == ' ' && is_inside) c = kHeldBlank;
+  }
+  std::string lines = wrapped(usage, indent, width);
+  std::ranges::replace(lines, kHeldBlank, ' ');
+  return lines;
 }
 
 }  // namespace
@@ -337,7 +281,7 @@ std::string wrapped(std::string_view text, std::size_t indent, std::size_t width
 std::string commands_help(std::size_t width) {
   constexpr std::size_t kIndent = 6;
   std::string text;
-  for (const CommandSpec& command : command_table()) text += wrapped(usage_of(command), 2, width) + wrapped(command.help, kIndent, width);
+  for (const CommandSpec& command : command_table()) text += wrapped_usage(command, 2, width) + wrapped(command.help, kIndent, width);
   return text;
 }
 

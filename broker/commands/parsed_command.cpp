@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -112,6 +114,24 @@ std::string verbs_of(const std::string& module) {
     verbs += (verbs.empty() ? "" : ", ") + std::string(command.name.substr(module.size() + 1));
   }
   return verbs;
+}
+
+// Commands of NVIDIA's later versions that cannot be obeyed here, and what there is in their place; "": the word is none of them.
+std::string told_instead_of(std::string_view word) {
+  constexpr std::string_view kNoPartitions =
+      "there are no static partitions of multiprocessors, which nobody else could use: parts that clients share are given by "
+      "set_active_thread_percentage, client set and namespace set";
+  constexpr std::string_view kAccounts = "memory is not accounted by control groups: what clients hold is in ps, users and namespace list";
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"lspart", kNoPartitions},
+      {"sm_partition", kNoPartitions},
+      {"sm-partition", kNoPartitions},
+      {"memacct", kAccounts},
+      {"feature", "there are no features to be switched: options of mpsbroker say what there is"},
+      {"context-share", "contexts are not shared by a command: all clients of a server are served in one context"},
+      {"shutdown_server", "a server is not shut down by a command: it ends when nobody needs it, and quit ends all"}};
+  const auto* const found = std::ranges::find(kWords, word, [](const auto& each) { return each.first; });
+  return found != std::end(kWords) ? fmt::format("{} is not obeyed: {}", found->first, found->second) : "";
 }
 
 class Reader {
@@ -221,7 +241,8 @@ std::variant<ParsedCommand, std::string> parse_command(const std::string& line) 
   if (spec == nullptr) {
     const std::string verbs = verbs_of(words.front());
     if (!verbs.empty()) return fmt::format("{} needs a verb behind it: {}", words.front(), verbs);
-    return fmt::format("unknown command {}: see help", as_quoted(words.front()));
+    const std::string told = told_instead_of(words.front());
+    return !told.empty() ? told : fmt::format("unknown command {}: see help", as_quoted(words.front()));
   }
   words.erase(words.begin(), words.begin() + (spec->name.find(' ') == std::string_view::npos ? 1 : 2));
   Reader reader(*spec);

@@ -56,16 +56,16 @@ def main():
                  "get_device_pinned_mem_limit": [server, "0"], "get_active_thread_percentage": [server]}
     for command in keys:
         check_keys(command, document(command, *arguments.get(command, [])), keys[command])
-    assert len(keys) == 16, keys
+    assert len(keys) == 17, keys
     clients = document("ps")["clients"]
     assert len(clients) == 1 and NAME in clients[0]["command"], clients
-    for command, rows in (("ps", "clients"), ("servers", "servers"), ("users", "users"), ("device_query", "devices"), ("namespace list", "namespaces"), ("client list", "clients"), ("device list", "devices")):
+    for command, rows in (("ps", "clients"), ("servers", "servers"), ("server list", "servers"), ("users", "users"), ("device_query", "devices"), ("namespace list", "namespaces"), ("client list", "clients"), ("device list", "devices")):
         table = list(csv.DictReader(io.StringIO(answer(*command.split(), "--csv"), newline=""), strict=True))
         objects = document(command)[rows]
         assert len(table) == len(objects) > 0, command
         for line, one in zip(table, objects):
             assert list(line) == list(one), (line, one)
-            varies = ("host", "device_bytes", "memory", "age", "gpu", "launches", "in_flight")  # between two questions
+            varies = ("host", "device_bytes", "memory", "age", "gpu", "launches", "wait", "in_flight")  # between two questions
             for key, value in one.items():
                 shown = "" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
                 assert line[key] == shown or key.startswith(varies), (command, key, line[key], shown)

@@ -221,3 +221,24 @@ TEST_CASE("clients of a group have its part of the multiprocessors among them, a
   REQUIRE(broker.ctl({"namespace", "set", "batch", kLimit, "none"}).ok());
   CHECK(taker.ask("take 60") == "ok");
 }
+
+TEST_CASE("device memory that is kept for a group is there when its clients come, also after a restart, and for all once it is not kept") {
+  const BrokerFixture broker;
+  Client other = start_with(broker, "memory_client");
+  const unsigned total_mib = number(other, "total");
+  REQUIRE(total_mib > 600);
+  REQUIRE(broker.ctl({"namespace", "create", "kept"}).ok());
+  REQUIRE(broker.ctl({"namespace", "set", "kept", "--pinned-memory-request", std::to_string(total_mib - 200) + "M"}).ok());
+  CHECK(other.ask("take 300") == "2 CUDA_ERROR_OUT_OF_MEMORY");  // it was connected before
+  CHECK(other.ask("take 100") == "ok");
+  Client late = start_with(broker, "memory_client");
+  CHECK(late.ask("take 150") == "2 CUDA_ERROR_OUT_OF_MEMORY");
+  CHECK(broker.log().find("is kept for other namespaces (namespace set --pinned-memory-request)") != std::string::npos);
+  Client inside = start_with(broker, "memory_client", {{"MPSSHIM_GROUP", "kept"}});
+  CHECK(inside.ask("take 300") == "ok");
+  REQUIRE(broker.ctl({"restart"}).ok());
+  CHECK(late.ask("take 150") == "2 CUDA_ERROR_OUT_OF_MEMORY");
+  CHECK(late.ask("take 20") == "ok");
+  REQUIRE(broker.ctl({"namespace", "set", "kept", "--pinned-memory-request", "none"}).ok());
+  CHECK(late.ask("take 150") == "ok");
+}

@@ -57,7 +57,8 @@ class StateReader {
   // 2: sessions have text of their kernels. 3: and the times of their events. 4: executors and images have users. 5: memory that is shared is
   // told by its number, and there is what is in quarantine. 6: sessions have what the variables of their modules held.
   // 7: who holds the broker; executors have numbers. 8: limits of memory, and what sessions have of them. 9: whose the socket of clients is, when
-  // sessions began, and what is counted of them. 10: percentages and priorities. 11: namespaces.
+  // sessions began, and what is counted of them. 10: percentages and priorities. 11: namespaces. 12: what is kept for
+  // them, and waits.
   [[nodiscard]] std::uint32_t version() const { return version_; }
   // False once anything was missing; values read from then on are 0 or empty.
   [[nodiscard]] bool ok() const { return ok_; }

@@ -45,12 +45,35 @@ std::uint64_t SessionManager::namespace_held(const Namespace& of, unsigned devic
   return bytes;
 }
 
+std::uint64_t SessionManager::namespace_left(const ClientSession& session) const {
+  const Namespace* const of = namespace_of(session);
+  if (of == nullptr || of->memory_limit_bytes == 0) return UINT64_MAX;
+  return of->memory_limit_bytes - std::min(of->memory_limit_bytes, namespace_held(*of, session.device));
+}
+
+// What the driver takes for itself is in no account, so it comes off what is kept as well as off the rest.
+std::uint64_t SessionManager::others_left(const ClientSession& session) const {
+  const Namespace* const own = namespace_of(session);
+  const proto::DriverFacts* const known = facts();
+  if (known == nullptr || namespaces_.requested_besides(own) == 0) return UINT64_MAX;
+  std::uint64_t taken = chunks_.quota().held_by_all(session.device);
+  for (const auto& [key, of] : namespaces_.all()) {
+    if (&of == own || of.memory_request_bytes == 0) continue;
+    taken += of.memory_request_bytes - std::min(of.memory_request_bytes, namespace_held(of, session.device));
+  }
+  const std::uint64_t total = known->device[session.device].total_memory_bytes;
+  return total - std::min(total, taken);
+}
+
 SessionTerms SessionManager::terms_of(const ClientSession& session) const {
   SessionTerms terms;
   terms.device_limit_bytes = proto::lower_limit(chunks_.quota().limit(), session.memory_limit_bytes.value_or(0));
   terms.thread_percentage = session.thread_percentage.value_or(proto::kWholePercentage);
   terms.client_priority = session.client_priority.value_or(0);
   const Namespace* const of = namespace_of(session);
+  // Executors ask for sessions that have a limit. This one is none, but what is kept for others has to be asked about.
+  if (facts() != nullptr && namespaces_.requested_besides(of) != 0)
+    terms.device_limit_bytes = proto::lower_limit(terms.device_limit_bytes, facts()->device[session.device].total_memory_bytes);
   if (of == nullptr) return terms;
   terms.device_limit_bytes = proto::lower_limit(terms.device_limit_bytes, of->memory_limit_bytes);
   terms.group = of->id;

@@ -33,12 +33,9 @@ SessionManager::SessionManager(EventLoop& loop, ExecutorLauncher& launcher, cons
       pool_(loop, launcher, counted(executors, sessions_.counts()), limits_.pool, *this),
       ranges_(limits_, sessions_),
       holdings_(limits_, sessions_, images_),
-      chunks_(limits_.resources.user.device_bytes, sessions_, shares_,
-              [this](const ClientSession& session) {
-                const Namespace* const of = namespace_of(session);
-                if (of == nullptr || of->memory_limit_bytes == 0) return UINT64_MAX;
-                return of->memory_limit_bytes - std::min(of->memory_limit_bytes, namespace_held(*of, session.device));
-              }),
+      chunks_(
+          limits_.resources.user.device_bytes, sessions_, shares_, [this](const ClientSession& session) { return namespace_left(session); },
+          [this](const ClientSession& session) { return others_left(session); }),
       segments_(sessions_, holdings_, shares_),
       ledger_(loop, limits_.quarantine,
               {.programs_known = [this] { opening_.programs_known(); }, .released = [this](const Ward& ward) { choice_.released(ward); }}),

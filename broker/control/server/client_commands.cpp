@@ -123,6 +123,29 @@ Commands::Result Commands::list_devices(const ParsedCommand& command) const {
   return answer_with(command, "devices", table);
 }
 
+// Nothing is set where anything of it cannot be.
+Commands::Result Commands::set_server(const ParsedCommand& command) const {
+  std::string fault;
+  const ManagedExecutor* const executor = server(command, "PID", fault);
+  if (!fault.empty()) return {false, fault};
+  const bool has_percentage = command.has("--active-thread-percentage"), has_limit = command.has("--pinned-memory-limit");
+  if (!has_percentage && !has_limit) return {false, "there is nothing to set: give --active-thread-percentage or --pinned-memory-limit"};
+  const std::uint32_t percentage = has_percentage
+                                       ? proto::parse_percentage(command.text("--active-thread-percentage")).value_or(proto::kWholePercentage)
+                                       : proto::kWholePercentage;
+  if (fault = fault_of_percentage(percentage); !fault.empty()) return {false, fault};
+  unsigned of_device = executor->device();  // a server has one
+  if (command.has("--device")) {
+    const auto named = device(command, fault, "--device");
+    if (!named) return {false, fault};
+    if (*named != of_device) return {false, fmt::format("server {} is not of that device, but of device {}", command.text("PID"), of_device)};
+  }
+  const std::uint64_t limit_bytes = has_limit ? proto::parse_memory_size(command.text("--pinned-memory-limit")).value_or(0) : 0;
+  if (has_percentage) manager_.thread_percentages().set(executor->id(), percentage);
+  if (has_limit) manager_.memory_limits().set(executor->id(), of_device, limit_bytes);
+  return {true, ""};
+}
+
 void Commands::change_sessions(const std::vector<std::uint64_t>& sessions, const ClientChange& change, const Answer& answer) const {
   if (sessions.empty()) return answer({true, ""});
   const auto pending = std::make_shared<Pending>(Pending{sessions.size(), ""});

@@ -35,7 +35,9 @@ void Commands::execute(const std::string& line, Answer answer, pid_t asker) cons
   if (command.spec().is_local) return answer(failure(fmt::format("{} is a command of mpsctl's own, which no broker obeys", name)));
   if (name == "restart") return restart(command, answer);
   if (name == "terminate_client") return terminate_client(command, answer);
-  if (name == "start_server") return answer(start_server(command));
+  if (name == "start_server") return answer(start_server(static_cast<uid_t>(command.number("-uid"))));
+  if (name == "server create") return answer(start_server(static_cast<uid_t>(command.number("--uid"))));
+  if (name == "server set") return answer(set_server(command));
   if (name == "quit") return answer(quit(command));
   if (name == "client set") return set_client(command, answer);
   if (name == "client terminate") return terminate_anywhere(command, answer);
@@ -123,7 +125,7 @@ Commands::Result Commands::set_thread_percentage(const ParsedCommand& command) c
 }
 
 Commands::Result Commands::set_client_priority(const ParsedCommand& command) const {
-  const auto priority = static_cast<std::uint32_t>(command.number("PRIORITY"));
+  const auto priority = command.has("PRIORITY") ? static_cast<std::uint32_t>(command.number("PRIORITY")) : 0;  // the manual's default
   if (const std::string fault = fault_of_priority(priority); !fault.empty()) return failure(fault);
   manager_.default_client_priority() = priority;
   return {true, ""};
@@ -131,8 +133,7 @@ Commands::Result Commands::set_client_priority(const ParsedCommand& command) con
 
 // The broker's own user has one as long as the broker lives. Another user's comes with its first client, in milliseconds where there is no GPU to
 // wake.
-Commands::Result Commands::start_server(const ParsedCommand& command) const {
-  const auto uid = static_cast<uid_t>(command.number("-uid"));
+Commands::Result Commands::start_server(uid_t uid) const {
   if (manager_.limits().house_of(uid) == kHome && (manager_.limits().serves_all_users || uid == geteuid())) {
     manager_.memory_limits().begin({});  // what is set as a default from now on is for others
     manager_.thread_percentages().begin({});

@@ -58,7 +58,8 @@ class Commands {
   [[nodiscard]] Result set_memory_limit(const ParsedCommand& command) const;
   [[nodiscard]] Result set_thread_percentage(const ParsedCommand& command) const;
   [[nodiscard]] Result set_client_priority(const ParsedCommand& command) const;
-  [[nodiscard]] Result start_server(const ParsedCommand& command) const;
+  [[nodiscard]] Result start_server(uid_t uid) const;
+  [[nodiscard]] Result set_server(const ParsedCommand& command) const;
   [[nodiscard]] Result quit(const ParsedCommand& command) const;
   [[nodiscard]] Result hold(const ParsedCommand& command, pid_t asker) const;
   void restart(const ParsedCommand& command, const Answer& answer) const;

@@ -24,6 +24,30 @@ std::vector<std::uint64_t> members_of(const SessionManager& manager, const Names
   return found;
 }
 
+std::vector<std::uint64_t> others_than(const SessionManager& manager, const Namespace* of) {
+  std::vector<std::uint64_t> found;
+  for (const auto& [id, session] : manager.sessions()) {
+    if (manager.namespace_of(session) != of) found.push_back(id);
+  }
+  return found;
+}
+
+// What cannot be kept is not promised. "": it can.
+std::string fault_of_request(SessionManager& manager, const Namespace& of, std::uint64_t request_bytes, std::uint64_t limit_bytes) {
+  if (limit_bytes != 0 && request_bytes > limit_bytes)
+    return fmt::format("{} MiB cannot be kept for clients that may have {} MiB together", request_bytes >> 20, limit_bytes >> 20);
+  const proto::DriverFacts* const facts = manager.facts();
+  if (request_bytes == 0 || facts == nullptr) return "";
+  const std::uint64_t kept = manager.namespaces().requested_besides(&of);
+  for (unsigned device = 0; device < std::min(facts->device_count, proto::kMaxDevices); ++device) {
+    const std::uint64_t total = facts->device[device].total_memory_bytes;
+    if (request_bytes > total - std::min(total, kept))
+      return fmt::format("{} MiB cannot be kept: device {} has {} MiB, and {} MiB are kept for other namespaces", request_bytes >> 20, device,
+                         total >> 20, kept >> 20);
+  }
+  return "";
+}
+
 std::string no_such(const std::string& name) { return fmt::format("there is no namespace {}: see namespace list", name); }
 
 }  // namespace
@@ -38,6 +62,7 @@ Commands::Result Commands::list_namespaces(const ParsedCommand& command) const {
                {"uid", "USER", 9},
                {"clients", "CLIENTS", 9},
                {"device_bytes", "MEMORY", 12},
+               {"pinned_memory_request_bytes", "KEPT", 9},
                {"pinned_memory_limit_bytes", "LIMIT", 9},
                {"active_thread_percentage", "SM%", 7},
                {"client_priority", "PRIORITY"}},
@@ -55,6 +80,7 @@ Commands::Result Commands::list_namespaces(const ParsedCommand& command) const {
                           number(key.first == kHome ? geteuid() : key.first),
                           number(members_of(manager_, &of).size()),
                           {held, shown},
+                          of.memory_request_bytes != 0 ? mib(of.memory_request_bytes) : Cell{nullptr},
                           of.memory_limit_bytes != 0 ? mib(of.memory_limit_bytes) : Cell{nullptr},
                           {Decimal{proto::percentage_text(percentage)}},
                           of.client_priority ? number(*of.client_priority) : Cell{nullptr}});
@@ -92,14 +118,25 @@ void Commands::set_namespace(const ParsedCommand& command, const Answer& answer)
   if (command.has("--client-priority")) change.client_priority = static_cast<std::uint32_t>(command.number("--client-priority"));
   if (percentage) fault = fault_of_percentage(*percentage);
   if (change.client_priority && fault.empty()) fault = fault_of_priority(*change.client_priority);
-  if (!percentage && !change.client_priority && !command.has("--pinned-memory-limit")) {
-    fault = "there is nothing to set: give --active-thread-percentage, --pinned-memory-limit or --client-priority";
+  const auto size_of = [&](const char* option, std::uint64_t now) {
+    return command.has(option) ? proto::parse_memory_size(command.text(option)).value_or(0) : now;
+  };
+  const std::uint64_t limit_bytes = size_of("--pinned-memory-limit", of.memory_limit_bytes);
+  const std::uint64_t request_bytes = size_of("--pinned-memory-request", of.memory_request_bytes);
+  if (fault.empty()) fault = fault_of_request(manager_, of, request_bytes, limit_bytes);
+  if (!percentage && !change.client_priority && !command.has("--pinned-memory-limit") && !command.has("--pinned-memory-request")) {
+    fault = "there is nothing to set: give --active-thread-percentage, --pinned-memory-limit, --pinned-memory-request or --client-priority";
   }
   if (!fault.empty()) return answer({false, fault});
+  const bool touches_others = request_bytes != of.memory_request_bytes;
   if (percentage) of.thread_percentage = *percentage == proto::kWholePercentage ? 0 : *percentage;
   if (change.client_priority) of.client_priority = change.client_priority;
-  if (command.has("--pinned-memory-limit")) of.memory_limit_bytes = proto::parse_memory_size(command.text("--pinned-memory-limit")).value_or(0);
-  change_sessions(members_of(manager_, &of), change, answer);
+  of.memory_limit_bytes = limit_bytes;
+  of.memory_request_bytes = request_bytes;
+  change_sessions(members_of(manager_, &of), change, [this, key, touches_others, answer](const Result& done) {
+    if (!done.ok || !touches_others) return answer(done);
+    change_sessions(others_than(manager_, manager_.namespaces().find(key)), {}, answer);
+  });
 }
 
 }  // namespace mpsshim::broker::control

@@ -70,7 +70,7 @@ std::vector<pid_t> clients_of(const SessionManager& manager, const ManagedExecut
 Commands::Result Commands::ask(const ParsedCommand& command) const {
   const std::string_view name = command.name();
   if (name == "ps") return ps(command);
-  if (name == "servers") return servers(command);
+  if (name == "servers" || name == "server list") return servers(command);
   if (name == "users") return users(command);
   if (name == "device_query") return device_query(command);
   if (name == "get_server_list") return get_server_list(command);

@@ -86,7 +86,9 @@ void DeviceChunks::grant(ManagedExecutor& executor, ClientSession* session, cons
     const std::uint64_t of_namespace = namespace_left_(*session);
     const bool is_within = want.size_bytes <= session->memory_left_bytes();
     const bool is_for_namespace = want.size_bytes <= of_namespace;
-    DeviceChargeRef charge = is_within && is_for_namespace ? quota_.take(session->device, uid, session->device_held, want.size_bytes) : nullptr;
+    const bool is_free = want.size_bytes <= others_left_(*session);
+    DeviceChargeRef charge =
+        is_within && is_for_namespace && is_free ? quota_.take(session->device, uid, session->device_held, want.size_bytes) : nullptr;
     answer.status = charge != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (!is_within) {
       complain("{}: {} MiB of device memory refused: it holds {} MiB of the {} MiB that its limit allows (set_device_pinned_mem_limit, or its own).",
@@ -94,13 +96,17 @@ void DeviceChunks::grant(ManagedExecutor& executor, ClientSession* session, cons
     } else if (!is_for_namespace) {
       complain("{}: {} MiB of device memory refused: clients of its namespace {} leave {} MiB of what they may have together (namespace set).",
                session->name(), want.size_bytes >> 20, session->name_space, of_namespace >> 20);
+    } else if (!is_free) {
+      complain("{}: {} MiB of device memory refused: the rest of device {} is kept for other namespaces (namespace set --pinned-memory-request).",
+               session->name(), want.size_bytes >> 20, session->device);
     } else if (charge == nullptr) {
       complain("{}: {} MiB of device memory refused: clients of user {} hold {} MiB on device {}, and may hold {} MiB (--user-device-mib).",
                session->name(), want.size_bytes >> 20, uid, quota_.held(session->device, uid) >> 20, session->device, quota_.limit() >> 20);
     } else if (want.size_bytes != 0) {
       session->granted[want.question] = std::move(charge);
     }
-    answer.left_bytes = std::min({quota_.left(session->device, uid), session->memory_left_bytes(), namespace_left_(*session)});
+    answer.left_bytes =
+        std::min({quota_.left(session->device, uid), session->memory_left_bytes(), namespace_left_(*session), others_left_(*session)});
   }
   executor.send(answer);
 }

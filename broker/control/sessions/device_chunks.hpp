@@ -22,10 +22,11 @@ namespace mpsshim::broker::control {
 
 class DeviceChunks {
  public:
-  // `limit_bytes`: of a user on each device; 0: no limit. `namespace_left`: bytes that the session's namespace leaves it; UINT64_MAX: all.
-  DeviceChunks(std::uint64_t limit_bytes, const SessionTable& sessions, ShareTable& shares,
-               std::function<std::uint64_t(const ClientSession&)> namespace_left)
-      : quota_(limit_bytes), sessions_(sessions), shares_(shares), namespace_left_(std::move(namespace_left)) {}
+  // Bytes that are left to a session; UINT64_MAX: all.
+  using Left = std::function<std::uint64_t(const ClientSession&)>;
+  // `limit_bytes`: of a user on each device; 0: no limit. By its own namespace's limit, and by what is kept for others.
+  DeviceChunks(std::uint64_t limit_bytes, const SessionTable& sessions, ShareTable& shares, Left namespace_left, Left others_left)
+      : quota_(limit_bytes), sessions_(sessions), shares_(shares), namespace_left_(std::move(namespace_left)), others_left_(std::move(others_left)) {}
 
   [[nodiscard]] const DeviceQuota& quota() const { return quota_; }
   [[nodiscard]] DeviceQuota& quota() { return quota_; }
@@ -53,7 +54,8 @@ class DeviceChunks {
   DeviceQuota quota_;
   const SessionTable& sessions_;
   ShareTable& shares_;
-  const std::function<std::uint64_t(const ClientSession&)> namespace_left_;
+  const Left namespace_left_;
+  const Left others_left_;
   std::uint64_t last_piece_ = 0;  // handed to an executor
 };
 

@@ -72,6 +72,11 @@ class DeviceQuota {
     }
     return all;
   }
+  [[nodiscard]] std::uint64_t held_by_all(unsigned device) const {
+    std::uint64_t bytes = 0;
+    for (const auto& [of, held] : held_) bytes += of.second == device ? *held : 0;
+    return bytes;
+  }
   // UINT64_MAX: there is no limit.
   [[nodiscard]] std::uint64_t left(unsigned device, uid_t user) const {
     const std::uint64_t now = held(device, user);

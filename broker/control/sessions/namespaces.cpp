@@ -16,6 +16,12 @@ Namespace* Namespaces::find_or_make(const Key& key) {
   return &made;
 }
 
+std::uint64_t Namespaces::requested_besides(const Namespace* own) const {
+  std::uint64_t bytes = 0;
+  for (const auto& [key, of] : all_) bytes += &of != own ? of.memory_request_bytes : 0;
+  return bytes;
+}
+
 void Namespaces::save(StateWriter& state) const {
   state.number(last_);
   state.number(all_.size());
@@ -26,6 +32,7 @@ void Namespaces::save(StateWriter& state) const {
     state.number(of.memory_limit_bytes);
     state.number(of.thread_percentage);
     state.number(of.client_priority ? 1 + *of.client_priority : 0);
+    state.number(of.memory_request_bytes);
   }
 }
 
@@ -39,6 +46,7 @@ void Namespaces::restore(StateReader& state) {
     of.memory_limit_bytes = state.number();
     of.thread_percentage = static_cast<std::uint32_t>(state.number());
     if (const std::uint64_t priority = state.number(); priority != 0) of.client_priority = static_cast<std::uint32_t>(priority - 1);
+    if (state.version() >= 12) of.memory_request_bytes = state.number();
     all_.emplace(Key{user, name}, of);
   }
 }

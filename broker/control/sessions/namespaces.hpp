@@ -2,7 +2,8 @@
 // Groups of clients that share limits (MPSSHIM_GROUP, `mpsctl namespace`), in the words of NVIDIA's version 3, where a namespace subdivides what a
 // server has: device memory that all of them together may hold on a device, and a part of the multiprocessors that they have among them. What one
 // leaves idle the others use. A namespace is its user's; it is there from its first client or the first command that names it on, until it is
-// deleted. Owned by SessionManager; the control process's thread. Names have been checked (proto::parse_group).
+// deleted. Device memory may also be kept for them: clients outside of it are refused what would touch it. Owned by SessionManager; the control
+// process's thread. Names have been checked (proto::parse_group).
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@ namespace mpsshim::broker::control {
 struct Namespace {
   std::uint64_t id = 0;                          // for executors
   std::uint64_t memory_limit_bytes = 0;          // on each device; 0: none
+  std::uint64_t memory_request_bytes = 0;        // on each device, kept free of others; 0: none
   std::uint32_t thread_percentage = 0;           // in hundredths of a percent; 0: all
   std::optional<std::uint32_t> client_priority;  // of its clients that ask for none
 };
@@ -35,6 +37,8 @@ class Namespaces {
   // nullptr: there are as many as there may be.
   [[nodiscard]] Namespace* find_or_make(const Key& key);
   void erase(const Key& key) { all_.erase(key); }
+  // What is kept on each device for all of them but one (nullptr: for all).
+  [[nodiscard]] std::uint64_t requested_besides(const Namespace* own) const;
 
   void save(StateWriter& state) const;
   void restore(StateReader& state);

@@ -80,6 +80,23 @@ TEST_CASE("answers: percentages of the multiprocessors") {
   CHECK(console.ok("get_default_active_thread_percentage") == "12.25\n");
 }
 
+TEST_CASE("answers: servers in version 3's words") {
+  ControlFixture broker;
+  broker.serve();
+  Console console(broker);
+  const std::string server = std::to_string(broker.executor().pid);
+  CHECK(console.ok("server list --csv") == console.ok("servers --csv"));
+  CHECK(console.ok("server list --json").starts_with(R"({"schema":"mpsshim.server_list","version":1,"servers":[{"server":)" + server + ","));
+  CHECK(console.ok("server create --uid " + std::to_string(geteuid())) == "");
+  CHECK(console.ok("server set " + server + " --active-thread-percentage 25 --pinned-memory-limit 300M --device 0") == "");
+  CHECK(console.ok("get_active_thread_percentage " + server) == "25.0\n");
+  CHECK(console.ok("get_device_pinned_mem_limit " + server + " 0") == "300M\n");
+  CHECK(console.ok("get_default_active_thread_percentage") == "100.0\n");
+  CHECK(console.ok("server set " + server + " --pinned-memory-limit none") == "");
+  CHECK(console.ok("get_device_pinned_mem_limit " + server + " 0") == "no limit\n");
+  CHECK(console.ok("get_active_thread_percentage " + server) == "25.0\n");
+}
+
 TEST_CASE("answers: clients' priority") {
   ControlFixture broker;
   broker.serve();
@@ -89,7 +106,7 @@ TEST_CASE("answers: clients' priority") {
   CHECK(console.ok("set_default_client_priority 1") == "");
   CHECK(console.ok("get_default_client_priority") == "1\n");
   CHECK(console.ok("get_default_client_priority --json") == json + "1}\n");
-  CHECK(console.ok("set_default_client_priority 0") == "");
+  CHECK(console.ok("set_default_client_priority") == "");  // the manual's default
   CHECK(console.ok("get_default_client_priority --json") == json + "0}\n");
 }
 
@@ -225,6 +242,6 @@ TEST_CASE("answers: every question of the table is answered, and as JSON where t
     CHECK(std::count(json.begin(), json.end(), '\n') == 1);
     ++documents;
   }
-  CHECK(documents == 16);
+  CHECK(documents == 17);
   CHECK(console.ok("help").find("ps [-l] [-p PID] [--json | --csv]\n") != std::string::npos);
 }

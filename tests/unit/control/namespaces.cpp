@@ -66,8 +66,47 @@ TEST_CASE("namespace: its clients share device memory, and others do not") {
   CHECK_FALSE(broker.grants(one.session, 1));
   CHECK(broker.grants(other.session, 500));
   CHECK(broker.console.ok("namespace list --csv") ==
-        "name,uid,clients,device_bytes,pinned_memory_limit_bytes,active_thread_percentage,client_priority\ntraining," + std::to_string(geteuid()) +
-            ",2,104857600 0,104857600,100.0,\n");
+        "name,uid,clients,device_bytes,pinned_memory_request_bytes,pinned_memory_limit_bytes,active_thread_percentage,client_priority\ntraining," +
+            std::to_string(geteuid()) + ",2,104857600 0,,104857600,100.0,\n");
+}
+
+TEST_CASE("namespace: memory that is kept for its clients is refused to others, and to nobody once it is not") {
+  Broker broker;
+  const std::uint64_t total_mib = broker.manager.facts()->device[0].total_memory_bytes >> 20;
+  REQUIRE(total_mib > 400);
+  proto::Attached one, two, other;
+  message::SessionOpen opened;
+  const TestClient outsider = broker.attach_to("", &other, &opened);
+  CHECK(opened.device_limit_bytes == 0);  // nobody asks
+  CHECK(broker.grants(other.session, 50));
+  broker.console.ok("namespace create kept");
+  std::optional<Commands::Result> answered;
+  broker.console.commands.execute("namespace set kept --pinned-memory-request 300M", [&](const Commands::Result& result) { answered = result; });
+  const auto order = broker.executor().expect<message::SessionProvision>().message;  // now it has to ask
+  CHECK(order.session == other.session);
+  CHECK(order.device_limit_bytes == total_mib << 20);
+  broker.executor().send(message::SessionProvisioned{
+      .session = order.session, .order = order.order, .status = CUDA_SUCCESS, .thread_percentage = proto::kWholePercentage});
+  turn_for(broker.loop, 10);
+  REQUIRE(answered);
+  CHECK(answered->ok);
+  const TestClient inside = broker.attach_to("kept", &one, &opened);
+  CHECK(opened.device_limit_bytes == 0);
+  const TestClient late = broker.attach_to("", &two, &opened);
+  CHECK(opened.device_limit_bytes == total_mib << 20);
+  const std::uint64_t free_mib = total_mib - 50 - 300;
+  CHECK_FALSE(broker.grants(other.session, free_mib + 1));
+  CHECK(broker.left_mib == free_mib);
+  CHECK(broker.grants(two.session, free_mib));
+  CHECK_FALSE(broker.grants(other.session, 1));
+  CHECK(broker.grants(one.session, 300));  // what was kept
+  CHECK(broker.console.ok("namespace list --json").find(R"("pinned_memory_request_bytes":314572800)") != std::string::npos);
+  CHECK_FALSE(broker.grants(two.session, 1));
+  CHECK(broker.console.error("namespace set kept --pinned-memory-limit 299M") == "300 MiB cannot be kept for clients that may have 299 MiB together");
+  broker.console.ok("namespace create more");
+  CHECK(broker.console.error("namespace set more --pinned-memory-request " + std::to_string(total_mib - 299) + "M") ==
+        std::to_string(total_mib - 299) + " MiB cannot be kept: device 0 has " + std::to_string(total_mib) +
+            " MiB, and 300 MiB are kept for other namespaces");
 }
 
 TEST_CASE("namespace: what is set holds for clients that are connected, and is answered when it does") {

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/commands/module_commands.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+namespace mpsshim::broker {
+
+namespace {
+
+std::vector<CommandSpec> client_commands() {
+  const ArgumentSpec pid{"PID", ArgumentKind::any_client};
+  return {
+      {"client list",
+       {{"--server", kServer}, {"--all"}},
+       {},
+       Formats::table,
+       false,
+       "Clients: pid, server, device, group and command; of all servers, or of one"},
+      {"client get",
+       {},
+       {pid, {"FIELD", ArgumentKind::client_field}},
+       Formats::text,
+       false,
+       "One word about a client, a line for each of its devices. FIELD: pid, server, device, pci-id, linux-ns (of pids), maws-ns (its group), cmd, "
+       "or of "
+       "ours active-thread-percentage, pinned-memory-limit, client-priority"},
+      {"client terminate", {}, {pid}, Formats::text, true, "As terminate_client, on whatever servers the client has"},
+      {"client set",
+       {{"--active-thread-percentage", kPercentage},
+        {"--pinned-memory-limit", ArgumentSpec{"SIZE|none", ArgumentKind::size_or_none}},
+        {"--client-priority", kPriority},
+        {"--device", kDevice}},
+       {pid},
+       Formats::text,
+       true,
+       "Gives a client that is connected another part of the multiprocessors, another limit of device memory or another priority, on all its devices "
+       "or "
+       "on one. Launches and allocations that come from then on go by it, whatever server and client were given before; answers once that is so"},
+  };
+}
+
+std::vector<CommandSpec> namespace_commands() {
+  const OptionSpec user{"--uid", ArgumentSpec{"UID", ArgumentKind::user}};
+  const ArgumentSpec name{"NAME", ArgumentKind::group};
+  return {
+      {"namespace list",
+       {},
+       {},
+       Formats::table,
+       false,
+       "Groups of clients that share limits (MPSSHIM_GROUP, mpsrun --group): user, clients, device memory that they hold, that is kept for them and "
+       "that they may hold together, part "
+       "of the multiprocessors that they have among them, priority"},
+      {"namespace create", {user}, {name}, Formats::text, true, "Makes a group, without limits. One is also made by its first client"},
+      {"namespace set",
+       {{"--active-thread-percentage", kPercentage},
+        {"--pinned-memory-limit", ArgumentSpec{"SIZE|none", ArgumentKind::size_or_none}},
+        {"--pinned-memory-request", ArgumentSpec{"SIZE|none", ArgumentKind::size_or_none}},
+        {"--client-priority", kPriority},
+        user},
+       {name},
+       Formats::text,
+       true,
+       "Sets what all clients of a group have together: a part of each device's multiprocessors, and device memory on each; a request is device "
+       "memory "
+       "that is kept for them: others are refused what would leave less. The priority is that of each of them. It holds for clients that are "
+       "connected as well; answers once that is so. --uid: of that user's group, by default the broker's "
+       "own"},
+      {"namespace delete", {user}, {name}, Formats::text, true, "Forgets a group that has no clients"},
+      {"device list",
+       {},
+       {},
+       Formats::table,
+       false,
+       "Devices: index, PCI address, UUID, name, multiprocessors, and in how many parts they can be given to clients (active_thread_percentage)"},
+  };
+}
+
+// Servers have numbers and no names, and are there as long as somebody needs them.
+std::vector<CommandSpec> server_commands() {
+  return {
+      {"server list", {{"--all"}}, {}, Formats::table, false, "As servers"},
+      {"server create",
+       {{"--uid", ArgumentSpec{"UID", ArgumentKind::user}, true}},
+       {},
+       Formats::text,
+       true,
+       "Sees to it that there is a server for that user, as start_server"},
+      {"server set",
+       {{"--active-thread-percentage", kPercentage},
+        {"--pinned-memory-limit", ArgumentSpec{"SIZE|none", ArgumentKind::size_or_none}},
+        {"--device", kDevice}},
+       {kServer},
+       Formats::text,
+       true,
+       "What each client of a server may have that comes from now on: a part of the multiprocessors, device memory on all its devices or on one. As "
+       "set_active_thread_percentage and set_device_pinned_mem_limit"},
+  };
+}
+
+}  // namespace
+
+std::vector<CommandSpec> module_commands() {
+  std::vector<CommandSpec> all = client_commands();
+  std::ranges::move(namespace_commands(), std::back_inserter(all));
+  std::ranges::move(server_commands(), std::back_inserter(all));
+  return all;
+}
+
+}  // namespace mpsshim::broker
