@@ -15,6 +15,9 @@ namespace {
 void describe_service(CommandLine& line, Arguments& arguments) {
   line.flag("-d,--daemon", arguments.daemon, "Run in the background; returns when the first executor is ready");
   line.flag("-f,--foreground", arguments.foreground, "Run in the foreground and log to standard error too", "--daemon");
+  line.option("-a,--apply", &arguments.configuration,
+              "File of TOML with what the broker begins with: settings of its servers and namespaces, in the keys of NVIDIA's version 3. It comes "
+              "before CUDA_MPS_ variables, and is read once: what commands change is not written back, and a restart keeps it");
   line.option("--driver", &arguments.driver, "auto (the GPU's driver, else the CPU driver), cuda, cpu, or the path of a library");
   line.option("--pipe-dir", &arguments.pipe_dir,
               "Directory of the sockets (default: $CUDA_MPS_PIPE_DIRECTORY, else root's /run/mpsshim, another user's $XDG_RUNTIME_DIR/mpsshim, else "

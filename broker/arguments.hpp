@@ -25,6 +25,7 @@ struct Arguments {
   bool open_assertions = false;
   std::string user;
   std::string driver = "auto";
+  std::string configuration;  // a file; "": none
   std::string pipe_dir;
   std::string log_dir;
   std::string window = "0x200000000000-0x500000000000";

@@ -25,6 +25,7 @@
 #include "broker/control/base/service_manager.hpp"
 #include "broker/control/base/user.hpp"
 #include "broker/control/executors/driver_choice.hpp"
+#include "broker/control/server/configuration.hpp"
 #include "broker/control/server/server.hpp"
 #include "broker/executor/process/executor_main.hpp"
 #include "broker/linker/linker_main.hpp"
@@ -65,6 +66,7 @@ void settle_paths(Arguments& arguments) {
   const auto absolute = [&](const std::string& path) { return std::filesystem::absolute(path, error).lexically_normal().string(); };
   arguments.pipe_dir = absolute(choose_pipe_directory(arguments.pipe_dir));
   arguments.log_dir = absolute(choose_log_directory(arguments));
+  if (!arguments.configuration.empty()) arguments.configuration = absolute(arguments.configuration);
   if (arguments.driver.find('/') != std::string::npos) arguments.driver = absolute(arguments.driver);
 }
 
@@ -171,8 +173,11 @@ int serve(const Arguments& arguments, Daemon& daemon, const std::vector<std::str
   ProcessLauncher launcher;
   CompilerProcessLauncher compilers({arguments.has_image_faults, arguments.dumpable});
   LinkerProcessLauncher linkers(linker_options(arguments));
+  SessionLimits limits = session_limits(arguments, *window);
+  const bool is_first = state == nullptr && !arguments.configuration.empty();  // one that takes over has what was set meanwhile
+  if (is_first && !apply_configuration(arguments.configuration, geteuid(), limits, why)) return refuse(why);
   // Never destroyed where it could not take over: the sockets are the former program's.
-  auto server = std::make_unique<Server>(std::move(*pipes), launcher, compilers, linkers, executors, session_limits(arguments, *window),
+  auto server = std::make_unique<Server>(std::move(*pipes), launcher, compilers, linkers, executors, limits,
                                          server_options(arguments, daemon, server_log_of(arguments)), [&](const std::string& reason) {
                                            if (reason.empty() && !arguments.keep_rights) give_up_rights(arguments.log_dir);
                                            daemon.settled(reason.empty() ? "" : "no driver serves: " + reason);

@@ -4,6 +4,7 @@
 #   Boost::headers        Boost headers (required)           mpsshim_log        spdlog and fmt (required)
 #   mpsshim_cli11         CLI11 (required)                   mpsshim_catch2     Catch2 2 or 3 with its main()
 #   mpsshim_lz4, mpsshim_zstd  image decompression; define MPSSHIM_HAVE_LZ4 / MPSSHIM_HAVE_ZSTD where present
+#   mpsshim_toml  toml++, for mpsbroker -a; defines MPSSHIM_HAVE_TOML where present
 # The targets of optional things exist always; they are empty where the package is missing.
 include_guard(GLOBAL)
 
@@ -90,3 +91,13 @@ function(_mpsshim_compression name header library package)
 endfunction()
 _mpsshim_compression(lz4 lz4.h lz4 liblz4-dev)
 _mpsshim_compression(zstd zstd.h zstd libzstd-dev)
+
+# --- toml++, its headers alone: the file of mpsbroker -a ---
+find_path(MPSSHIM_TOML_INCLUDE_DIR toml++/toml.h)
+add_library(mpsshim_toml INTERFACE)
+if(MPSSHIM_TOML_INCLUDE_DIR)
+  target_include_directories(mpsshim_toml SYSTEM INTERFACE "${MPSSHIM_TOML_INCLUDE_DIR}")
+  target_compile_definitions(mpsshim_toml INTERFACE MPSSHIM_HAVE_TOML=1)
+else()
+  mpsshim_left_out("mpsbroker -a (a file of settings)" "install libtomlplusplus-dev")
+endif()

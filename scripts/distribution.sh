@@ -51,6 +51,7 @@ native_package() { # NAME
         'libfmt-dev      fmt-devel        fmt-devel                fmt' \
         'liblz4-dev      lz4-devel        liblz4-devel             lz4' \
         'libzstd-dev     libzstd-devel    libzstd-devel            zstd' \
+        'libtomlplusplus-dev tomlplusplus-devel tomlplusplus-devel tomlplusplus' \
         'libclang-rt-dev compiler-rt      -                        compiler-rt' \
         'clang-tidy      clang-tools-extra clang-tools             -' \
         'python3-yaml    python3-pyyaml   python3-PyYAML           python-yaml' \

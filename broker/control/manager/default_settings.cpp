@@ -17,14 +17,33 @@ void SessionManager::take_default_limits(const proto::DriverFacts& facts) {
   for (unsigned device = 0; device < facts.device_count; ++device) {
     if (limits.limit_bytes[device] != 0) memory_limits_.set_default(device, limits.limit_bytes[device]);
   }
+  take_requests_back(facts);
   if (facts.driver_version >= proto::kFirstDriverWithShares || thread_percentages_.default_value() == proto::kWholePercentage) return;
   log_warning("Clients are to have {} % of the multiprocessors, which this driver cannot enforce (CUDA 12.4 is the first that can): it is left out.",
               proto::percentage_text(thread_percentages_.default_value()));
   thread_percentages_.set_default(proto::kWholePercentage);
 }
 
+// Commands cannot ask for more than there is, but a file and a command that came before the first server is ready may have.
+void SessionManager::take_requests_back(const proto::DriverFacts& facts) {
+  const std::uint64_t wanted = namespaces_.requested_besides(nullptr);
+  for (unsigned device = 0; device < facts.device_count; ++device) {
+    if (wanted <= facts.device[device].total_memory_bytes) continue;
+    log_warning("{} MiB are to be kept for namespaces, and device {} has {} MiB: nothing is kept (namespace set --pinned-memory-request).",
+                wanted >> 20, device, facts.device[device].total_memory_bytes >> 20);
+    return namespaces_.drop_requests();
+  }
+}
+
 // The same. A command that comes before the first server is ready is the later word.
 void SessionManager::take_default_provision() {
+  for (const auto& [name, settings] : limits_.namespaces) {
+    Namespace* const made = namespaces_.find_or_make({limits_.house_of(geteuid()), name});
+    if (made == nullptr) continue;
+    const std::uint64_t id = made->id;
+    *made = settings;
+    made->id = id;
+  }
   const std::string& percentage_text = limits_.thread_percentage_text;
   const auto percentage = proto::parse_percentage(percentage_text);
   if (percentage) thread_percentages_.set_default(*percentage);

@@ -37,6 +37,9 @@ class Namespaces {
   // nullptr: there are as many as there may be.
   [[nodiscard]] Namespace* find_or_make(const Key& key);
   void erase(const Key& key) { all_.erase(key); }
+  void drop_requests() {
+    for (auto& [key, of] : all_) of.memory_request_bytes = 0;
+  }
   // What is kept on each device for all of them but one (nullptr: for all).
   [[nodiscard]] std::uint64_t requested_besides(const Namespace* own) const;
 

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <sys/types.h>
 #include <unistd.h>
@@ -16,6 +18,7 @@
 #include "broker/control/executors/executor_pool.hpp"
 #include "broker/control/faults/quarantine.hpp"
 #include "broker/control/images/compilers.hpp"
+#include "broker/control/sessions/namespaces.hpp"
 
 namespace mpsshim::broker::control {
 
@@ -40,6 +43,7 @@ struct SessionLimits {
   std::string memory_limit_text;  // CUDA_MPS_PINNED_DEVICE_MEM_LIMIT of the broker: the default for its servers
   std::string thread_percentage_text;  // CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of the broker, likewise
   std::string client_priority_text;    // CUDA_MPS_CLIENT_PRIORITY of the broker, likewise
+  std::vector<std::pair<std::string, Namespace>> namespaces;  // that its own user has from the beginning on (apply_configuration)
   bool serves_all_users = false;  // else those of the broker's own uid
   bool shares_executors = false;  // all users are served in the same executors, in one address space
 

@@ -96,6 +96,34 @@ TEST_CASE("a daemon serves when the command returns, and quits when told, leavin
   CHECK_FALSE(fs::exists(broker.dir + "/" + proto::kControlSocketName));
 }
 
+TEST_CASE("a broker begins with a file of settings, or with one line that names the mistake in it") {
+  char path[] = "/tmp/mpsshim-test-XXXXXX";
+  const int fd = mkstemp(path);
+  REQUIRE(fd >= 0);
+  close(fd);
+  std::ofstream(path) << "[servers.a]\nclient_priority = \"1\"\n[servers.a.namespaces.batch]\npinned_memory_limit = \"2G\"\n";
+  const std::string option = std::string("-a ") + path;
+  const Outcome refused = [&] {
+    std::ofstream(std::string(path) + ".wrong") << "[servers.a]\nsize = 5\n";
+    return Broker("serve", option + ".wrong").started;
+  }();
+  INFO(refused.text);
+  CHECK(refused.status == 1);
+  CHECK(std::count(refused.text.begin(), refused.text.end(), '\n') == 1);
+  if (refused.text.find("was built without toml++") != std::string::npos) {
+    fs::remove(path);
+    MPSSHIM_SKIP("this build has no toml++: install libtomlplusplus-dev");
+  }
+  CHECK(refused.text.find(".wrong:2: \"size\": no such key is obeyed: ") != std::string::npos);
+  Broker broker("serve", option);
+  INFO(broker.started.text);
+  REQUIRE(broker.started.status == 0);
+  fs::remove(path);
+  fs::remove(std::string(path) + ".wrong");
+  CHECK(broker.ctl("get_default_client_priority").text == "1\n");
+  CHECK(broker.ctl("namespace list --csv").text.find("batch," + std::to_string(geteuid()) + ",0,0,,2147483648,100.0,") != std::string::npos);
+}
+
 TEST_CASE("a second broker for the same directory is refused with one line and status 1") {
   Broker broker("serve");
   REQUIRE(broker.started.status == 0);

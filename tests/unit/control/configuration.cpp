@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The file of mpsbroker -a: what it may say, and each mistake with its line.
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <unistd.h>
+
+#include "broker/control/server/commands.hpp"
+#include "broker/control/server/configuration.hpp"
+#include "tests/unit/control/support/console.hpp"
+
+using namespace mpsshim;
+using namespace mpsshim::broker;
+using namespace mpsshim::broker::control;
+using namespace mpsshim::broker::control::testing;
+
+namespace {
+
+struct File {
+  explicit File(const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+  ~File() { std::filesystem::remove(path); }
+  const std::string path = "/tmp/mpsshim-test-configuration." + std::to_string(getpid());
+};
+
+// What is wrong with it; "": nothing.
+std::string mistake_in(const std::string& text, SessionLimits& limits) {
+  const File file(text);
+  std::string why;
+  const bool is_applied = apply_configuration(file.path, geteuid(), limits, why);
+  CHECK(is_applied == why.empty());
+  return why.starts_with(file.path) ? why.substr(file.path.size()) : why;
+}
+
+bool is_built_with_toml() {
+  SessionLimits limits;
+  return mistake_in("", limits).empty();
+}
+
+}  // namespace
+
+TEST_CASE("configuration: settings of servers and namespaces come before what the environment says") {
+  if (!is_built_with_toml()) MPSSHIM_SKIP("this build has no toml++: install libtomlplusplus-dev");
+  SessionLimits limits;
+  limits.memory_limit_text = "0=1G";
+  limits.client_priority_text = "1";
+  const std::string uid = std::to_string(geteuid());
+  CHECK(mistake_in("schema_version = \"1.0\"\n[servers.training]\npinned_memory_limit = \"10G\"\nactive_thread_percentage = \"50\"\nuid = " + uid +
+                       "\n[servers.training.namespaces.high_priority]\npinned_memory_limit = \"5G\"\npinned_memory_request = \"1G\"\n"
+                       "active_thread_percentage = 25\n[servers.training.namespaces.batch]\nclient_priority = 1\n",
+                   limits) == "");
+  CHECK(limits.memory_limit_text == "all=10G");
+  CHECK(limits.thread_percentage_text == "50");
+  CHECK(limits.client_priority_text == "1");
+  REQUIRE(limits.namespaces.size() == 2);
+  CHECK(limits.namespaces[0].first == "batch");
+  CHECK(limits.namespaces[0].second.client_priority == 1u);
+  CHECK(limits.namespaces[1].first == "high_priority");
+  CHECK(limits.namespaces[1].second.memory_limit_bytes == 5ull << 30);
+  CHECK(limits.namespaces[1].second.memory_request_bytes == 1ull << 30);
+  CHECK(limits.namespaces[1].second.thread_percentage == 2'500);
+}
+
+TEST_CASE("configuration: a mistake is told with its line, and nothing is taken") {
+  if (!is_built_with_toml()) MPSSHIM_SKIP("this build has no toml++: install libtomlplusplus-dev");
+  const struct {
+    const char* text;
+    const char* told;
+  } cases[] = {
+      {"a = ", ":1: it is no TOML: "},
+      {"schema_version = \"2.0\"", ":1: \"schema_version\": it is to be \"1.0\""},
+      {"\n[features.memacct]\nenabled = true", ":2: \"features\": no such key is obeyed: schema_version, servers"},
+      {"servers = 1", ":1: \"servers\": it is to be a table"},
+      {"[servers.a]\n[servers.b]\n", ":2: \"b\": a broker's servers have no names"},
+      {"[servers.a]\nuid = 77777", ":2: \"uid\": this broker's servers are of user "},
+      {"[servers.a]\nallowed_devices = \"GPU-1\"", ":2: \"allowed_devices\": no such key is obeyed: pinned_memory_limit, "},
+      {"[servers.a]\npinned_memory_limit = \"lots\"", ":2: \"pinned_memory_limit\": it is no size: "},
+      {"[servers.a]\nactive_thread_percentage = 101", ":2: \"active_thread_percentage\": it is no percentage: "},
+      {"[servers.a]\nactive_thread_percentage = true", ":2: \"active_thread_percentage\": it is no percentage: "},
+      {"[servers.a]\nclient_priority = \"2\"", ":2: \"client_priority\": it is no priority: "},
+      {"[[servers.a.devices]]\nuuid = \"GPU-1\"", ":1: \"devices\": no such key is obeyed: "},
+      {"[servers.a.namespaces.default]", ":1: \"default\": it has no settings of its own"},
+      {"[servers.a.namespaces.Upper]", ":1: \"Upper\": a namespace's name has lowercase letters"},
+      {"[servers.a.namespaces.x]\ncgroup = \"/\"", ":2: \"cgroup\": no such key is obeyed: pinned_memory_limit, "},
+      {"[servers.a.namespaces.x]\npinned_memory_limit = \"1G\"\npinned_memory_request = \"2G\"", ":1: \"pinned_memory_request\": it is more than "},
+      {"[servers.a]\n\"\\u001b[31m\" = 1", ":2: \"\\x1b[31m\": no such key is obeyed: "},
+  };
+  for (const auto& tried : cases) {
+    INFO(tried.text);
+    SessionLimits limits;
+    limits.client_priority_text = "1";
+    const std::string why = mistake_in(tried.text, limits);
+    INFO(why);
+    CHECK(why.starts_with(tried.told));
+    CHECK(why.find('\n') == std::string::npos);
+    CHECK(limits.client_priority_text == "1");
+    CHECK(limits.namespaces.empty());
+  }
+  SessionLimits limits;
+  std::string why;
+  CHECK_FALSE(apply_configuration("/nowhere/at/all.toml", geteuid(), limits, why));
+  CHECK(why == "/nowhere/at/all.toml cannot be read (No such file or directory): name a file of TOML with -a");
+}
+
+TEST_CASE("configuration: a broker begins with its namespaces, and keeps nothing that no device has") {
+  SessionLimits limits = ControlFixture::quick_limits();
+  limits.namespaces = {{"kept", {.memory_limit_bytes = 100u << 20, .memory_request_bytes = 50u << 20, .client_priority = {}}}};
+  ControlFixture broker(limits);
+  broker.serve();
+  Console console(broker);
+  CHECK(console.ok("namespace list --csv").find("kept," + std::to_string(geteuid()) + ",0,0 0,52428800,104857600,100.0,") != std::string::npos);
+  limits.namespaces = {{"kept", {.memory_request_bytes = 2ull << 40, .client_priority = {}}},
+                       {"other", {.memory_request_bytes = 1ull << 20, .client_priority = {}}}};
+  ControlFixture greedy(limits);
+  greedy.serve();
+  Console its(greedy);
+  CHECK(its.ok("namespace list --csv").find("kept," + std::to_string(geteuid()) + ",0,0 0,,,100.0,") != std::string::npos);
+  CHECK(its.ok("namespace list --csv").find("other," + std::to_string(geteuid()) + ",0,0 0,,,100.0,") != std::string::npos);
+}
