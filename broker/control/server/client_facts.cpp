@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/server/client_facts.hpp"
 
+#include <algorithm>
 #include <map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -41,6 +43,7 @@ std::vector<Column> columns(bool is_long) {
   const auto if_long = [is_long](const char* heading) { return is_long ? heading : ""; };
   return {{"pid", "PID", 10},
           {"session", "ID", 7},
+          {"client", if_long("CLIENT"), 8},
           {"server", "SERVER", 10},
           {"server_pid"},
           {"device"},
@@ -69,11 +72,15 @@ std::vector<Column> columns(bool is_long) {
 std::vector<ClientFacts> client_facts(const SessionManager& manager, const ManagedExecutor* only) {
   std::vector<ClientFacts> clients;
   std::map<const ManagedExecutor*, std::map<std::uint64_t, std::uint64_t>> in_flight;  // a table is read once
+  std::map<std::pair<pid_t, uid_t>, std::uint64_t> processes;
   const auto now = EventLoop::Clock::now();
   for (const auto& [id, session] : manager.sessions()) {
+    const bool is_known = session.client.pid > 0;
+    const std::uint64_t first = is_known ? processes.try_emplace({session.client.pid, session.client.uid}, id).first->second : id;
     if (only != nullptr && only != session.executor) continue;
     ClientFacts& client = clients.emplace_back();
     client.session = &session;
+    client.client = first;
     client.age = std::chrono::duration_cast<std::chrono::milliseconds>(now - session.began_at);
     client.counts = session.counts.read();
     if (session.executor == nullptr) continue;
@@ -81,6 +88,7 @@ std::vector<ClientFacts> client_facts(const SessionManager& manager, const Manag
     if (is_new) table->second = session.executor->in_flight();
     if (const auto found = table->second.find(id); found != table->second.end()) client.in_flight = found->second;
   }
+  std::ranges::stable_sort(clients, {}, &ClientFacts::client);
   return clients;
 }
 
@@ -95,6 +103,7 @@ Commands::Result Commands::ps(const ParsedCommand& command) const {
     const ManagedExecutor* const executor = session.executor;
     table.rows.push_back({positive(client.pid),
                           number(session.id),
+                          number(facts.client),
                           positive(executor != nullptr ? executor->number().number() : -1),
                           positive(executor != nullptr ? executor->pid() : -1),
                           number(session.device),

@@ -15,12 +15,13 @@ namespace mpsshim::broker::control {
 
 struct ClientFacts {
   const ClientSession* session = nullptr;
+  std::uint64_t client = 0;  // the number of its process's first session: those of one process, one a device, have the same
   std::chrono::milliseconds age{};
   std::optional<SessionCountsStore::Values> counts;  // nothing: they are not kept
   std::uint64_t in_flight = 0;                       // operations that the driver has and that have not ended
 };
 
-// In the order of their numbers. `only`: of that server alone, unless it is nullptr.
+// Sessions of one process one behind the other, else in the order of their numbers. `only`: of that server alone, unless it is nullptr.
 [[nodiscard]] std::vector<ClientFacts> client_facts(const SessionManager& manager, const ManagedExecutor* only);
 
 }  // namespace mpsshim::broker::control

@@ -167,6 +167,12 @@ void Commands::terminate_client(const ParsedCommand& command, const Answer& answ
     const std::string& name = command.text("SERVER");
     return answer(failure(fmt::format("server {} has no client with pid {}: see get_client_list {}", name, command.text("PID"), name)));
   }
+  // A client ends as a whole: what it has on other devices, too, which are other servers here and the same one of NVIDIA's.
+  const ClientIdentity client = manager_.find(sessions.front())->client;
+  for (const auto& [id, session] : manager_.sessions()) {
+    const bool is_elsewhere = session.device != executor->device() && session.phase != SessionPhase::closing;
+    if (is_elsewhere && is_one_process(session.client, client)) sessions.push_back(id);
+  }
   terminate_sessions(sessions, answer);
 }
 

@@ -121,7 +121,7 @@ void write_servers(MetricsText& text, const SessionManager& manager) {
 void write_users(MetricsText& text, const SessionManager& manager) {
   const auto holdings = manager.holdings();
   const auto of = [](uid_t uid) { return Labels{{"uid", std::to_string(uid)}}; };
-  text.family("mpsshim_user_sessions", Type::gauge, "Sessions of all clients of the user.");
+  text.family("mpsshim_user_sessions", Type::gauge, "Sessions of all clients of the user, one a device of each.");
   for (const auto& [uid, held] : holdings) text.sample(of(uid), std::uint64_t{held.sessions});
   text.family("mpsshim_user_device_memory_bytes", Type::gauge, "Device memory that all clients of the user hold on the device.");
   for (const auto& [uid, held] : holdings) {

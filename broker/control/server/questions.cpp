@@ -154,7 +154,7 @@ Commands::Result Commands::users(const ParsedCommand& command) const {
     if (device.empty()) device = "0";
     if (user.device_bytes != 0) device = of_limit(device, user.device_bytes >> 20);
     table.rows.push_back({number(uid),
-                          {std::uint64_t{held.sessions}, of_limit(std::to_string(held.sessions), most_sessions)},
+                          {std::uint64_t{held.clients}, of_limit(std::to_string(held.clients), most_sessions)},
                           number(most_sessions),
                           {std::uint64_t{servers.size()}, of_limit(std::to_string(servers.size()), limits.pool.executors)},
                           number(limits.pool.executors),

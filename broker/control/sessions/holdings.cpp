@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/control/sessions/holdings.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "broker/control/base/complaints.hpp"
@@ -17,6 +19,22 @@ bool is_reached(Number held, Number limit) {
 
 }  // namespace
 
+void ClientCount::add(const ClientIdentity& client, unsigned device) {
+  if (client.pid > 0) {
+    ++sessions_[{client.pid, client.uid}][device];
+  } else {
+    ++unknown_;
+  }
+}
+
+std::size_t ClientCount::number() const {
+  std::size_t clients = unknown_;
+  for (const auto& [process, on_device] : sessions_) {
+    clients += std::ranges::max_element(on_device, {}, [](const auto& entry) { return entry.second; })->second;
+  }
+  return clients;
+}
+
 Holding Holdings::of(const ClientSession& session) const {
   const ImageStore::Holding images = images_.held_by(session.id);
   return {.sessions = session.phase == SessionPhase::closing ? 0u : 1u,
@@ -26,31 +44,44 @@ Holding Holdings::of(const ClientSession& session) const {
 
 std::map<uid_t, Holding> Holdings::by_user(const DeviceQuota& device_memory) const {
   std::map<uid_t, Holding> users;
+  std::map<uid_t, ClientCount> clients;
   for (const auto& [id, session] : sessions_.all()) {
     const Holding one = of(session);
     Holding& all = users[session.client.uid];
     all.sessions += one.sessions;
     all.descriptors += one.descriptors;
     all.host_bytes += one.host_bytes;
+    if (one.sessions != 0) clients[session.client.uid].add(session.client, session.device);
   }
-  for (auto& [uid, all] : users) all.device_bytes = device_memory.held(uid);
+  for (auto& [uid, all] : users) {
+    all.clients = clients[uid].number();
+    all.device_bytes = device_memory.held(uid);
+  }
   return users;
 }
 
 bool Holdings::may_open(const ClientIdentity& client, unsigned device, std::string& why) const {
   // Sessions whose client is gone are on their way out and cost nobody a place; but not without end.
-  std::size_t living = 0, of_user = 0, of_process = 0;
+  ClientCount all, living, of_user;
+  std::size_t sessions = 0, of_process = 0;
   for (const auto& [id, session] : sessions_.all()) {
     const bool lives = session.phase != SessionPhase::closing;
-    living += lives ? 1 : 0;
-    of_user += lives && session.client.uid == client.uid ? 1 : 0;
+    sessions += lives ? 1 : 0;
+    all.add(session.client, session.device);
+    if (lives) living.add(session.client, session.device);
+    if (lives && session.client.uid == client.uid) of_user.add(session.client, session.device);
     // 0 or less: of a pid namespace we do not see, where processes cannot be told apart.
     of_process += client.pid > 0 && session.client.pid == client.pid && session.device == device ? 1 : 0;
   }
-  if (living >= limits_.max_clients || sessions_.size() >= 2 * limits_.max_clients) {
-    why = fmt::format("there are {} sessions already, which is the limit (--max-clients)", living);
-  } else if (is_reached(of_user, limits_.resources.user.sessions)) {
-    why = fmt::format("user {} has {} sessions already, which is the limit for one user (--user-sessions)", client.uid, of_user);
+  const std::size_t clients = living.number(), clients_of_user = of_user.number();
+  for (ClientCount* const count : {&all, &living, &of_user}) count->add(client, device);  // as it would be
+  const std::size_t most_of_user = limits_.resources.user.sessions;
+  if (living.number() > limits_.max_clients || all.number() > 2 * limits_.max_clients) {
+    why = fmt::format("there are {} clients already, which is the limit (--max-clients)", clients);
+  } else if (sessions >= kMaxLeases) {
+    why = fmt::format("{} clients have {} sessions, one on each of their devices, and there are no more ranges of addresses", clients, sessions);
+  } else if (most_of_user != 0 && of_user.number() > most_of_user) {
+    why = fmt::format("user {} has {} clients already, which is the limit for one user (--user-sessions)", client.uid, clients_of_user);
   } else if (of_process >= limits_.resources.process_sessions) {
     why = fmt::format("it has {} sessions on device {} already, and a process needs one", of_process, device);
   } else {

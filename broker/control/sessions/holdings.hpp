@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sys/types.h>
@@ -17,8 +18,21 @@
 
 namespace mpsshim::broker::control {
 
+// How many clients sessions are of: a process is one, on however many devices; of several sessions on one device each counts, for they are of as many
+// processes, or of one that was begun anew or holds the library twice.
+class ClientCount {
+ public:
+  void add(const ClientIdentity& client, unsigned device);
+  [[nodiscard]] std::size_t number() const;
+
+ private:
+  std::map<std::pair<pid_t, uid_t>, std::map<unsigned, std::size_t>> sessions_;
+  std::size_t unknown_ = 0;  // of pid namespaces that we do not see, where processes cannot be told apart
+};
+
 struct Holding {
-  std::size_t sessions = 0;  // those whose client is there
+  std::size_t clients = 0;   // that are there
+  std::size_t sessions = 0;  // whose client is there
   std::size_t descriptors = 0;
   std::uint64_t host_bytes = 0;
   std::vector<std::uint64_t> device_bytes{};  // by device

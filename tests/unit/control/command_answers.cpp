@@ -155,17 +155,17 @@ TEST_CASE("answers: clients, servers and users, in all forms") {
   const std::string server = std::to_string(broker.executor().pid), uid = std::to_string(geteuid());
   CHECK(console.ok("ps --json") == "{\"schema\":\"mpsshim.ps\",\"version\":1,\"clients\":[]}\n");
   const std::string heading =
-      "pid,session,server,server_pid,device,uuid,pid_namespace,state,age_ms,memory_bytes,memory_limit_bytes,"
+      "pid,session,client,server,server_pid,device,uuid,pid_namespace,state,age_ms,memory_bytes,memory_limit_bytes,"
       "active_thread_percentage,client_priority,group,gpu_time_us,"
       "launches,waits,wait_time_us,in_flight,uid,pod,container,command\n";
   CHECK(console.ok("ps --csv") == heading);
   const TestClient client = broker.attach();
   const std::string uuid = "GPU-00000000-0000-0000-0000-000000000000";
   std::string clients = console.ok("ps --json");
-  for (const char* key : {"session", "pid_namespace", "age_ms", "pod", "container", "command"}) clients = without(clients, key);
+  for (const char* key : {"session", "client", "pid_namespace", "age_ms", "pod", "container", "command"}) clients = without(clients, key);
   CHECK(
       clients ==
-      R"({"schema":"mpsshim.ps","version":1,"clients":[{"pid":)" + pid() + R"(,"session":?,"server":)" + server + R"(,"server_pid":)" + server +
+      R"({"schema":"mpsshim.ps","version":1,"clients":[{"pid":)" + pid() + R"(,"session":?,"client":?,"server":)" + server + R"(,"server_pid":)" + server +
           R"(,"device":0,"uuid":")" + uuid + R"(","pid_namespace":?,"state":"active","age_ms":?,"memory_bytes":0,"memory_limit_bytes":null,)" +
           R"("active_thread_percentage":100.0,"client_priority":0,"group":null,"gpu_time_us":0,"launches":0,"waits":0,"wait_time_us":0,"in_flight":0,"uid":)" +
           uid + R"(,"pod":?,"container":?,"command":?}]})" + "\n");
